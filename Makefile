@@ -1,0 +1,48 @@
+# Starling's commands; `make help` lists them. CMake does the building: see CMakeLists.txt for its options.
+
+TORCH ?=#          another version of torch than the pinned one, in an environment and a build folder of its own
+CMAKE_ARGS ?=#     more for cmake, such as -DSTARLING_WERROR=ON
+JOBS ?= $(shell nproc)
+
+SUFFIX := $(if $(TORCH),-torch-$(TORCH))
+VENV := .venv$(SUFFIX)
+BUILD := build$(SUFFIX)
+
+.DEFAULT_GOAL := build
+.PHONY: help deps command build test demo bench-accuracy format check-format sanitize clean
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+deps:  ## install what is missing: Debian packages, torch in .venv
+	@TORCH=$(TORCH) scripts/bootstrap --venv $(VENV)
+
+command: deps  ## build the command alone: .venv/bin/starling
+	@cmake --log-level=NOTICE -G Ninja -S . -B $(BUILD) -DSTARLING_PYTHON=$(CURDIR)/$(VENV)/bin/python $(CMAKE_ARGS)
+	@cmake --build $(BUILD) -j $(JOBS) --target starling-cli
+	@ln -sf ../../$(BUILD)/bin/starling $(VENV)/bin/starling
+
+build: command  ## build everything, the tests too
+	@cmake --build $(BUILD) -j $(JOBS)
+
+test: build  ## run all tests
+	@ctest --test-dir $(BUILD) --output-on-failure -j 2
+
+demo: command  ## four workers learn Fashion-MNIST without an all-reduce, beside the same run with one
+	@scripts/demo
+
+bench-accuracy: command  ## the demo's two runs with five paired seeds: out/bench/accuracy.json
+	@bench/accuracy.py
+
+format:  ## format the C++ sources
+	@scripts/format
+
+check-format:  ## fail where `make format` would change something
+	@scripts/format --check
+
+sanitize: deps  ## the torch-free tests under ASan and UBSan; transport and exchange under TSan
+	@scripts/sanitize address,undefined build-asan
+	@scripts/sanitize thread build-tsan transport exchange
+
+clean:  ## remove what was built, keep .venv
+	@rm -rf build build-*
