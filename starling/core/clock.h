@@ -1,0 +1,14 @@
+// Time as the state machines see it: passed in, so that a test or a simulation can turn the hands.
+#pragma once
+
+#include <chrono>
+
+namespace starling {
+
+using Clock = std::chrono::steady_clock;
+using Time = Clock::time_point;
+using Duration = Clock::duration;
+
+inline double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+
+}  // namespace starling

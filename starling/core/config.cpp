@@ -1,0 +1,465 @@
+#include "starling/core/config.h"
+
+#define TOML_HEADER_ONLY 1
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+// toml++ 3.3 asserts on some malformed keys, and goes astray where assertions are off. Here it refuses them.
+#define TOML_ASSERT(condition) ((condition) ? static_cast<void>(0) : throw std::invalid_argument("malformed"))
+#include <toml++/toml.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+
+namespace {
+
+constexpr std::size_t kMaxFile = 32 << 10;
+constexpr std::ptrdiff_t kMaxDots = 1000;
+
+template <class... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <class... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
+// Well-formed UTF-8 (RFC 3629: no overlong forms, no surrogates).
+bool is_utf8(std::string_view s) {
+  for (std::size_t i = 0; i < s.size();) {
+    const auto c = static_cast<unsigned char>(s[i]);
+    const int more = c < 0x80                  ? 0
+                     : (c >= 0xC2 && c < 0xE0) ? 1
+                     : (c >= 0xE0 && c < 0xF0) ? 2
+                     : (c >= 0xF0 && c < 0xF5) ? 3
+                                               : -1;
+    if (more < 0 || i + more >= s.size()) return false;
+    for (int k = 1; k <= more; ++k) {
+      if ((static_cast<unsigned char>(s[i + k]) & 0xC0) != 0x80) return false;
+    }
+    const auto second = more ? static_cast<unsigned char>(s[i + 1]) : 0;
+    if ((c == 0xE0 && second < 0xA0) || (c == 0xED && second > 0x9F) || (c == 0xF0 && second < 0x90) ||
+        (c == 0xF4 && second > 0x8F)) {
+      return false;
+    }
+    i += more + 1;
+  }
+  return true;
+}
+
+// As a TOML basic string; for messages too, as it keeps them on one line.
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+      out += fmt::format("\\u{:04X}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string number(double value) {
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string short_of(std::string_view text) {
+  constexpr std::size_t kMost = 60;
+  if (text.size() <= kMost) return quoted(text);
+  std::size_t end = kMost;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return quoted(text.substr(0, end)) + "...";
+}
+
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+// "0.9,0.99" or "[0.9, 0.99]"
+std::optional<std::vector<double>> parse_numbers(std::string_view text) {
+  text = trimmed(text);
+  if (text.starts_with('[') && text.ends_with(']') && text.size() >= 2)
+    text = text.substr(1, text.size() - 2);
+  std::vector<double> values;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    const auto value = parse_number<double>(trimmed(text.substr(0, comma)));
+    if (!value) return std::nullopt;
+    values.push_back(*value);
+    if (comma == std::string_view::npos) return values;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+std::string read_at_most(const std::string& path, std::size_t most) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  if (!file) throw UsageError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
+  std::string text(most + 1, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  if (std::ferror(file.get()))
+    throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+  if (text.size() > most) {
+    throw UsageError(fmt::format("{}: larger than {} bytes, so it is no recipe", path, most));
+  }
+  return text;
+}
+
+std::vector<double> numbers_of(const toml::array& array) {
+  std::vector<double> values;
+  for (const toml::node& node : array) {
+    if (const auto value = node.value<double>()) values.push_back(*value);
+  }
+  return values.size() == array.size() ? values : std::vector<double>{};
+}
+
+std::string type_name(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::table:
+      return "a section";
+    case toml::node_type::array:
+      return "an array";
+    case toml::node_type::string:
+      return "a text";
+    case toml::node_type::integer:
+      return "a whole number";
+    case toml::node_type::floating_point:
+      return "a number";
+    case toml::node_type::boolean:
+      return "true or false";
+    default:
+      return "a date or time";
+  }
+}
+
+}  // namespace
+
+bool Range::holds(double value) const {
+  return (least_open ? value > least : value >= least) && (most_open ? value < most : value <= most) &&
+         std::isfinite(value);
+}
+
+std::string Range::text() const {
+  std::string text;
+  if (least != Range{}.least) text = fmt::format("{} {}", least_open ? "above" : "at least", least);
+  if (most != Range{}.most) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " and ", most_open ? "below" : "at most", most);
+  }
+  return text;
+}
+
+std::string nearest_name(const std::string& name, const std::vector<std::string>& names) {
+  std::string nearest;
+  std::size_t least = std::max<std::size_t>(2, name.size() / 3) + 1;
+  if (name.size() > 64) return nearest;
+  for (const std::string& other : names) {
+    // Levenshtein: row[j] = edits between the part of `name` read so far and the first j characters of
+    // `other`.
+    std::vector<std::size_t> row(other.size() + 1);
+    for (std::size_t j = 0; j <= other.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= name.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j <= other.size(); ++j) {
+        const std::size_t replaced = diagonal + (name[i - 1] != other[j - 1]);
+        diagonal = row[j];
+        row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+      }
+    }
+    if (row.back() < least) {
+      least = row.back();
+      nearest = other;
+    }
+  }
+  return nearest;
+}
+
+void Config::section(std::string name, std::string help) {
+  sections_.push_back({std::move(name), std::move(help), {}});
+}
+void Config::key(std::string name, bool* field, std::string help) {
+  sections_.back().keys.push_back({std::move(name), field, {}, {}, std::move(help)});
+}
+void Config::key(std::string name, int* field, Range range, std::string help) {
+  range.least = std::max<double>(range.least, std::numeric_limits<int>::min());
+  range.most = std::min<double>(range.most, std::numeric_limits<int>::max());
+  sections_.back().keys.push_back({std::move(name), field, range, {}, std::move(help)});
+}
+void Config::key(std::string name, std::int64_t* field, Range range, std::string help) {
+  sections_.back().keys.push_back({std::move(name), field, range, {}, std::move(help)});
+}
+void Config::key(std::string name, double* field, Range range, std::string help) {
+  sections_.back().keys.push_back({std::move(name), field, range, {}, std::move(help)});
+}
+void Config::key(std::string name, std::array<double, 2>* field, Range range, std::string help) {
+  sections_.back().keys.push_back({std::move(name), field, range, {}, std::move(help)});
+}
+void Config::key(std::string name, std::string* field, std::string help) {
+  sections_.back().keys.push_back({std::move(name), field, {}, {}, std::move(help)});
+}
+void Config::key(std::string name, std::string* field, Choices choices, std::string help) {
+  sections_.back().keys.push_back({std::move(name), field, {}, std::move(choices), std::move(help)});
+}
+
+std::string Config::wanted(const Key& key) {
+  const std::string range = key.range.text();
+  const std::string tail = range.empty() ? "" : " " + range;
+  return std::visit(
+      Overloaded{
+          [](bool*) { return std::string("true or false"); },
+          [&](int*) { return "a whole number" + tail; },
+          [&](std::int64_t*) { return "a whole number" + tail; },
+          [&](double*) { return "a number" + tail; },
+          [&](std::array<double, 2>*) { return "two numbers, each" + (range.empty() ? " finite" : tail); },
+          [&](std::string*) {
+            return key.choices.empty() ? std::string("a text")
+                                       : fmt::format("one of {}", fmt::join(key.choices, ", "));
+          },
+      },
+      key.field);
+}
+
+std::string Config::shown(const Field& field) {
+  return std::visit(Overloaded{
+                        [](const bool* b) { return std::string(*b ? "true" : "false"); },
+                        [](const int* i) { return fmt::format("{}", *i); },
+                        [](const std::int64_t* i) { return fmt::format("{}", *i); },
+                        [](const double* d) { return number(*d); },
+                        [](const std::array<double, 2>* a) {
+                          return fmt::format("[{}, {}]", number((*a)[0]), number((*a)[1]));
+                        },
+                        [](const std::string* s) { return quoted(*s); },
+                    },
+                    field);
+}
+
+const Config::Section& Config::find_section(const std::string& name, const std::string& where) const {
+  std::vector<std::string> names;
+  for (const Section& section : sections_) {
+    if (section.name == name) return section;
+    names.push_back(section.name);
+  }
+  const std::string nearest = nearest_name(name, names);
+  throw UsageError(fmt::format("{}: unknown section {}{}; there are: {}", where, short_of(name),
+                               nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
+                               fmt::join(names, ", ")));
+}
+
+const Config::Key& Config::find_key(const Section& section, const std::string& name,
+                                    const std::string& where) const {
+  std::vector<std::string> names;
+  for (const Key& key : section.keys) {
+    if (key.name == name) return key;
+    names.push_back(key.name);
+  }
+  const std::string nearest = nearest_name(name, names);
+  throw UsageError(
+      fmt::format("{}: unknown key {} in section {}{}; there are: {}", where, short_of(name), section.name,
+                  nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest), fmt::join(names, ", ")));
+}
+
+void Config::assign(const Section& section, const Key& key, const Value& value, const std::string& as_written,
+                    const std::string& where) {
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(fmt::format("{}: {}.{} = {}: {}, allowed is {}", where, section.name, key.name,
+                                 as_written, why, wanted(key)));
+  };
+  const auto whole = [&](auto* field) {
+    const auto* v = std::get_if<std::int64_t>(&value);
+    if (!v) return refuse("wrong type");
+    if (!key.range.holds(static_cast<double>(*v))) return refuse("out of range");
+    *field = static_cast<std::remove_pointer_t<decltype(field)>>(*v);
+  };
+  std::visit(Overloaded{
+                 [&](bool* field) {
+                   const auto* v = std::get_if<bool>(&value);
+                   if (!v) return refuse("wrong type");
+                   *field = *v;
+                 },
+                 [&](int* field) { whole(field); },
+                 [&](std::int64_t* field) { whole(field); },
+                 [&](double* field) {
+                   const auto* whole_value = std::get_if<std::int64_t>(&value);
+                   const auto* v = std::get_if<double>(&value);
+                   if (!v && !whole_value) return refuse("wrong type");
+                   const double d = v ? *v : static_cast<double>(*whole_value);
+                   if (!key.range.holds(d)) return refuse("out of range");
+                   *field = d;
+                 },
+                 [&](std::array<double, 2>* field) {
+                   const auto* v = std::get_if<std::vector<double>>(&value);
+                   if (!v || v->size() != 2) return refuse("wrong type");
+                   if (!key.range.holds((*v)[0]) || !key.range.holds((*v)[1])) return refuse("out of range");
+                   *field = {(*v)[0], (*v)[1]};
+                 },
+                 [&](std::string* field) {
+                   const auto* v = std::get_if<std::string>(&value);
+                   if (!v) return refuse("wrong type");
+                   if (!is_utf8(*v)) return refuse("not UTF-8");
+                   if (!key.choices.empty() &&
+                       std::find(key.choices.begin(), key.choices.end(), *v) == key.choices.end()) {
+                     const std::string nearest = nearest_name(*v, key.choices);
+                     return refuse(nearest.empty() ? std::string("unknown")
+                                                   : fmt::format("unknown, did you mean {}?", nearest));
+                   }
+                   *field = *v;
+                 },
+             },
+             key.field);
+}
+
+void Config::read_file(const std::string& path) { read_text(read_at_most(path, kMaxFile), path); }
+
+void Config::read_text(std::string_view text, const std::string& name) {
+  if (text.size() > kMaxFile) throw UsageError(fmt::format("{}: larger than {} bytes", name, kMaxFile));
+  // The parser goes one level down its stack for every dot of a.b.c; a recipe has two levels.
+  if (std::count(text.begin(), text.end(), '.') > kMaxDots) {
+    throw UsageError(fmt::format("{}: more than {} dots: no recipe nests its keys so deep", name, kMaxDots));
+  }
+  // The parser's tables of other alphabets have holes. Strings and comments may hold anything.
+  int line = 1;
+  for (std::string_view rest = text; !rest.empty(); ++line) {
+    const std::string_view plain = rest.substr(0, rest.find_first_of("#\"'\n"));
+    if (std::any_of(plain.begin(), plain.end(),
+                    [](char c) { return static_cast<unsigned char>(c) >= 0x80; })) {
+      throw UsageError(
+          fmt::format("{}:{}: not TOML: a byte outside of strings and comments is not ASCII", name, line));
+    }
+    const std::size_t end = rest.find('\n');
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+  }
+  toml::table root;
+  try {
+    root = toml::parse(text, name);
+  } catch (const toml::parse_error& error) {
+    std::string what(error.description());
+    std::replace_if(what.begin(), what.end(), [](unsigned char c) { return c < 0x20; }, ' ');
+    throw UsageError(fmt::format("{}:{}: not TOML: {}", name, error.source().begin.line, what));
+  } catch (const std::invalid_argument&) {
+    throw UsageError(fmt::format("{}: not TOML: a key is malformed", name));
+  }
+  for (const auto& [section_key, section_node] : root) {
+    const auto where = [&](const toml::source_region& source) {
+      return fmt::format("{}:{}", name, source.begin.line);
+    };
+    const Section& section = find_section(std::string(section_key.str()), where(section_key.source()));
+    const toml::table* table = section_node.as_table();
+    if (!table) {
+      throw UsageError(fmt::format("{}: {} is {}, wanted is a section: [{}]", where(section_key.source()),
+                                   section.name, type_name(section_node), section.name));
+    }
+    for (const auto& [key_name, node] : *table) {
+      const std::string at = where(key_name.source());
+      const Key& key = find_key(section, std::string(key_name.str()), at);
+      Value value;
+      std::string as_written;
+      if (const auto* b = node.as_boolean()) {
+        value = b->get();
+        as_written = b->get() ? "true" : "false";
+      } else if (const auto* i = node.as_integer()) {
+        value = i->get();
+        as_written = fmt::format("{}", i->get());
+      } else if (const auto* d = node.as_floating_point()) {
+        value = d->get();
+        as_written = number(d->get());
+      } else if (const auto* s = node.as_string()) {
+        value = s->get();
+        as_written = short_of(s->get());
+      } else if (const auto* a = node.as_array()) {
+        value = numbers_of(*a);
+        as_written = fmt::format("[{}]", fmt::join(std::get<std::vector<double>>(value), ", "));
+        if (std::get<std::vector<double>>(value).size() != a->size()) as_written = type_name(node);
+      } else {
+        throw UsageError(fmt::format("{}: {}.{}: {}, allowed is {}", at, section.name, key.name,
+                                     type_name(node), wanted(key)));
+      }
+      assign(section, key, value, as_written, at);
+      origins_[section.name + "." + key.name] = at;
+    }
+  }
+}
+
+void Config::set(const std::string& path, const std::string& text) {
+  const std::string where = "command line";
+  const std::size_t dot = path.find('.');
+  if (dot == std::string::npos) {
+    throw UsageError(fmt::format("{}: {}: an override is written section.key", where, short_of(path)));
+  }
+  const Section& section = find_section(path.substr(0, dot), where);
+  const Key& key = find_key(section, path.substr(dot + 1), where);
+  // The text is read as the key's type wants it; what cannot be read so is left a text, which assign()
+  // refuses.
+  Value value = text;
+  std::visit(Overloaded{
+                 [&](bool*) {
+                   if (text == "true" || text == "false") value = text == "true";
+                 },
+                 [&](double*) {
+                   if (const auto v = parse_number<double>(text)) value = *v;
+                 },
+                 [&](std::array<double, 2>*) {
+                   if (auto v = parse_numbers(text)) value = std::move(*v);
+                 },
+                 [&](std::string*) {},
+                 [&](auto*) {
+                   if (const auto v = parse_number<std::int64_t>(text)) value = *v;
+                 },
+             },
+             key.field);
+  assign(section, key, value, std::holds_alternative<std::string>(value) ? short_of(text) : text, where);
+  origins_[path] = where;
+}
+
+std::vector<Config::Entry> Config::entries() const {
+  std::vector<Entry> entries;
+  for (const Section& section : sections_) {
+    for (const Key& key : section.keys) {
+      entries.push_back({section.name, key.name, shown(key.field), key.help, wanted(key)});
+    }
+  }
+  return entries;
+}
+
+std::string Config::print() const {
+  std::string out;
+  for (const Section& section : sections_) {
+    out += fmt::format("{}[{}]  # {}\n", out.empty() ? "" : "\n", section.name, section.help);
+    for (const Key& key : section.keys) {
+      out += fmt::format("{} = {}  # {}; {}\n", key.name, shown(key.field), key.help, wanted(key));
+    }
+  }
+  return out;
+}
+
+std::string Config::origin(const std::string& path) const {
+  const auto found = origins_.find(path);
+  return found == origins_.end() ? "default" : found->second;
+}
+
+}  // namespace starling

@@ -1,0 +1,21 @@
+// Errors. Every message is one line: what was wrong, where (file, line, key, rank, peer), what is allowed.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace starling {
+
+// Something failed while running (exit code 1 of the command).
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The caller asked for something that cannot be (exit code 2 of the command): a bad option, recipe, name or size.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace starling

@@ -1,0 +1,235 @@
+#include "starling/core/config.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+struct Values {
+  bool flag = false;
+  int count = 3;
+  std::int64_t big = 1;
+  double rate = 0.5;
+  std::array<double, 2> pair{0.25, 0.75};
+  std::string text = "plain";
+  std::string choice = "one";
+};
+
+Config declare(Values& v) {
+  Config c;
+  c.section("alpha", "first");
+  c.key("flag", &v.flag, "a switch");
+  c.key("count", &v.count, between(1, 10), "a number of things");
+  c.key("big", &v.big, at_least(0), "a large number");
+  c.section("beta", "second");
+  c.key("rate", &v.rate, above(0), "a rate");
+  c.key("pair", &v.pair, from_below(0, 1), "two decays");
+  c.key("text", &v.text, "a name");
+  c.key("choice", &v.choice, Choices{"one", "two", "three"}, "one of them");
+  return c;
+}
+
+std::string error_of(const std::string& text) {
+  Values v;
+  Config c = declare(v);
+  try {
+    c.read_text(text, "a.toml");
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string override_error(const std::string& path, const std::string& value) {
+  Values v;
+  Config c = declare(v);
+  try {
+    c.set(path, value);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Config, ReadsEveryTypeAndLeavesTheRest) {
+  Values v;
+  Config c = declare(v);
+  c.read_text("[alpha]\nflag = true\ncount = 7\n[beta]\nrate = 2\npair = [0, 0.5]\nchoice = 'two'\n",
+              "a.toml");
+  EXPECT_TRUE(v.flag);
+  EXPECT_EQ(v.count, 7);
+  EXPECT_EQ(v.rate, 2.0);  // a whole number will do for a number
+  EXPECT_EQ(v.pair, (std::array{0.0, 0.5}));
+  EXPECT_EQ(v.choice, "two");
+  EXPECT_EQ(v.big, 1);
+  EXPECT_EQ(v.text, "plain");
+  EXPECT_EQ(c.origin("alpha.count"), "a.toml:3");
+  EXPECT_EQ(c.origin("beta.text"), "default");
+}
+
+TEST(Config, SaysWhereWhatAndWhatIsAllowed) {
+  EXPECT_EQ(error_of("[alpha]\ncount = 1\n\n[beta]\nrat = 1\n"),
+            "a.toml:5: unknown key \"rat\" in section beta, did you mean rate?; there are: rate, pair, text, "
+            "choice");
+  EXPECT_EQ(
+      error_of("[alpha]\nsomething_else_entirely = 1"),
+      "a.toml:2: unknown key \"something_else_entirely\" in section alpha; there are: flag, count, big");
+  EXPECT_EQ(error_of("\n[alhpa]\n"),
+            "a.toml:2: unknown section \"alhpa\", did you mean alpha?; there are: alpha, beta");
+  EXPECT_EQ(error_of("alpha = 1"), "a.toml:1: alpha is a whole number, wanted is a section: [alpha]");
+  EXPECT_EQ(error_of("[alpha]\ncount = 11"),
+            "a.toml:2: alpha.count = 11: out of range, allowed is a whole number at least 1 and at most 10");
+  EXPECT_EQ(error_of("[alpha]\ncount = 2.0"),
+            "a.toml:2: alpha.count = 2.0: wrong type, allowed is a whole number at least 1 and at most 10");
+  EXPECT_EQ(error_of("[alpha]\nflag = 'yes'"),
+            "a.toml:2: alpha.flag = \"yes\": wrong type, allowed is true or false");
+  EXPECT_EQ(error_of("[beta]\nrate = 0"),
+            "a.toml:2: beta.rate = 0: out of range, allowed is a number above 0");
+  EXPECT_EQ(error_of("[beta]\nrate = nan"),
+            "a.toml:2: beta.rate = nan: out of range, allowed is a number above 0");
+  EXPECT_EQ(error_of("[beta]\nrate = inf"),
+            "a.toml:2: beta.rate = inf: out of range, allowed is a number above 0");
+  EXPECT_EQ(
+      error_of("[beta]\npair = [0.5, 1.0]"),
+      "a.toml:2: beta.pair = [0.5, 1]: out of range, allowed is two numbers, each at least 0 and below 1");
+  EXPECT_EQ(error_of("[beta]\npair = [0.5]"),
+            "a.toml:2: beta.pair = [0.5]: wrong type, allowed is two numbers, each at least 0 and below 1");
+  EXPECT_EQ(
+      error_of("[beta]\npair = ['a', 'b']"),
+      "a.toml:2: beta.pair = an array: wrong type, allowed is two numbers, each at least 0 and below 1");
+  EXPECT_EQ(
+      error_of("[beta]\nchoice = 'thre'"),
+      "a.toml:2: beta.choice = \"thre\": unknown, did you mean three?, allowed is one of one, two, three");
+  EXPECT_EQ(error_of("[beta]\ntext = 5"), "a.toml:2: beta.text = 5: wrong type, allowed is a text");
+  EXPECT_EQ(error_of("[beta.text]\nx = 5"), "a.toml:1: beta.text: a section, allowed is a text");
+  EXPECT_EQ(error_of("[beta]\ntext = 1979-05-27"), "a.toml:2: beta.text: a date or time, allowed is a text");
+  EXPECT_THAT(error_of("[alpha]\ncount = 1\ncount = 2\n"), testing::StartsWith("a.toml:3: not TOML: "));
+  EXPECT_THAT(error_of("[alpha\n"), testing::StartsWith("a.toml:1: not TOML: "));
+}
+
+TEST(Config, OverridesSayCommandLine) {
+  Values v;
+  Config c = declare(v);
+  c.set("alpha.flag", "true");
+  c.set("alpha.count", "+4");
+  c.set("beta.rate", "1e-3");
+  c.set("beta.pair", "0.1, 0.2");
+  c.set("beta.text", "1 = \"x\"");
+  c.set("beta.choice", "three");
+  EXPECT_TRUE(v.flag);
+  EXPECT_EQ(v.count, 4);
+  EXPECT_EQ(v.rate, 1e-3);
+  EXPECT_EQ(v.pair, (std::array{0.1, 0.2}));
+  EXPECT_EQ(v.text, "1 = \"x\"");
+  EXPECT_EQ(v.choice, "three");
+  c.set("beta.pair", "[0.3,0.4]");
+  EXPECT_EQ(v.pair, (std::array{0.3, 0.4}));
+  EXPECT_EQ(c.origin("beta.pair"), "command line");
+
+  EXPECT_EQ(override_error("alpha", "1"), "command line: \"alpha\": an override is written section.key");
+  EXPECT_EQ(override_error("alpha.cuont", "1"),
+            "command line: unknown key \"cuont\" in section alpha, did you mean count?; there are: flag, "
+            "count, big");
+  EXPECT_EQ(
+      override_error("alpha.count", "4x"),
+      "command line: alpha.count = \"4x\": wrong type, allowed is a whole number at least 1 and at most 10");
+  EXPECT_EQ(override_error("alpha.count", "99999999999999999999"),
+            "command line: alpha.count = \"99999999999999999999\": wrong type, allowed is a whole number at "
+            "least 1 and "
+            "at most 10");
+  EXPECT_EQ(
+      override_error("alpha.count", "-1"),
+      "command line: alpha.count = -1: out of range, allowed is a whole number at least 1 and at most 10");
+  EXPECT_EQ(override_error("alpha.flag", "1"),
+            "command line: alpha.flag = \"1\": wrong type, allowed is true or false");
+  EXPECT_EQ(override_error("beta.pair", "0.1"),
+            "command line: beta.pair = 0.1: wrong type, allowed is two numbers, each at least 0 and below 1");
+  EXPECT_EQ(override_error("beta.rate", ""),
+            "command line: beta.rate = \"\": wrong type, allowed is a number above 0");
+  EXPECT_EQ(override_error("beta.text", "\xC3("),
+            "command line: beta.text = \"\xC3(\": not UTF-8, allowed is a text");
+}
+
+TEST(Config, WhatItPrintsIsReadBackEqual) {
+  Values v{
+      .flag = true, .count = 9, .big = 1LL << 52, .rate = 1e-8, .pair = {0.1, 1.0 / 3}, .choice = "three"};
+  v.text = "quote \" backslash \\ newline \n bell \a \xC3\xA9";
+  Config c = declare(v);
+  const std::string printed = c.print();
+  Values back;
+  Config d = declare(back);
+  d.read_text(printed, "printed");
+  EXPECT_EQ(back.flag, v.flag);
+  EXPECT_EQ(back.count, v.count);
+  EXPECT_EQ(back.big, v.big);
+  EXPECT_EQ(back.rate, v.rate);
+  EXPECT_EQ(back.pair, v.pair);
+  EXPECT_EQ(back.text, v.text);
+  EXPECT_EQ(back.choice, v.choice);
+  EXPECT_EQ(d.print(), printed);
+  EXPECT_THAT(printed, testing::HasSubstr(
+                           "count = 9  # a number of things; a whole number at least 1 and at most 10\n"));
+}
+
+TEST(Config, FilesThatAreNoRecipes) {
+  Values v;
+  Config c = declare(v);
+  const auto read = [&](const std::string& path) -> std::string {
+    try {
+      c.read_file(path);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(read("/no/such/file.toml"), "/no/such/file.toml: cannot be opened: No such file or directory");
+  EXPECT_EQ(read("/dev/zero"), "/dev/zero: larger than 32768 bytes, so it is no recipe");
+  const std::string folder = std::filesystem::temp_directory_path();
+  EXPECT_EQ(read(folder), folder + ": cannot be read: Is a directory");
+}
+
+TEST(Config, HostileTextIsRefusedWithoutACrash) {
+  const auto one_line = [](const std::string& message) {
+    EXPECT_NE(message, "no error");
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  };
+  constexpr std::size_t kSize = 32000;
+  std::string dotted;
+  while (dotted.size() < kSize) dotted += "a.";
+  one_line(error_of(dotted + "a = 1"));
+  one_line(error_of(std::string("[").append(dotted).append("a]")));
+  one_line(error_of("alpha.count = " + std::string(kSize, '[')));
+  std::string inline_tables = "alpha = ";
+  while (inline_tables.size() < kSize) inline_tables += "{a=";
+  one_line(error_of(inline_tables));
+  std::string mixed = "alpha = ";
+  while (mixed.size() < kSize - 600) mixed.append("{").append(dotted, 0, 400).append("a = [\n");
+  one_line(error_of(mixed));
+  one_line(error_of(std::string(kSize, '"')));
+  one_line(error_of("[alpha]\n\"a\\nb\" = 1"));
+  one_line(error_of(std::string("[alpha]\ncount = 1\0", 18)));
+  one_line(error_of("\xFF\xFE[alpha]"));
+
+  // A valid file with bytes changed at random: accepted or refused, in one line.
+  Values v;
+  const std::string valid = declare(v).print();
+  std::mt19937 random(7);
+  for (int i = 0; i < 20'000; ++i) {
+    std::string text = valid;
+    for (int changes = 1 + static_cast<int>(random() % 4); changes > 0; --changes) {
+      text[random() % text.size()] = static_cast<char>(random());
+    }
+    EXPECT_EQ(error_of(text).find('\n'), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace starling
