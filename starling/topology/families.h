@@ -1,0 +1,27 @@
+// The families of schedules, one file each, and the constructions that they share. Everything here takes n >= 1, and
+// gives no rounds where nothing has to be done (n = 1); make_schedule in schedules.h is the way in.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "starling/topology/graph.h"
+
+namespace starling {
+
+using Rounds = std::vector<Graph>;
+
+Rounds complete(int n);
+Rounds ring(int n);
+Rounds one_peer_ring(int n);
+Rounds one_peer_exponential(int n);
+Rounds one_peer_exponential_directed(int n);
+Rounds base(int n, int k);         // Base-(k+1)
+Rounds simple_base(int n, int k);  // Simple Base-(k+1)
+Rounds alternating_exp_ring(int n, int workers_per_node);
+
+// Hyper-hypercube: the groups of each round, over the positions 0..n-1. Nothing when n has a prime factor > k + 1.
+using Groups = std::vector<std::vector<int>>;
+std::optional<std::vector<Groups>> hyper_hypercube(int n, int k);
+
+}  // namespace starling

@@ -1,0 +1,45 @@
+// Who mixes with whom, and with which weight.
+//
+//   n      workers
+//   W      mixing matrix of one round, W_ij = what worker i gives to the value of worker j; rows sum to 1
+//   round  one exchange of every worker with its neighbours of that round
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace starling {
+
+// Worker i mixes in `weight` of worker `rank`'s value. W_ii is not stored: it is 1 minus the sum of the others.
+struct Neighbour {
+  int rank = 0;
+  double weight = 0;
+  bool operator==(const Neighbour&) const = default;
+};
+
+// The graph of one round. neighbours[i] is row i of W without its diagonal: whom i RECEIVES from, by rising rank.
+struct Graph {
+  std::vector<std::vector<Neighbour>> neighbours;
+
+  Graph() = default;
+  explicit Graph(int workers) : neighbours(workers) {}
+
+  int workers() const { return static_cast<int>(neighbours.size()); }
+  double self_weight(int rank) const;
+  // W_ij = W_ji for all pairs (to 1e-12): then the sum of all values is conserved and an exchange can be aborted
+  // at both ends without drift.
+  bool symmetric() const;
+};
+
+// The periodic sequence of graphs: round r uses rounds[r % rounds.size()].
+struct Schedule {
+  std::string name;
+  std::vector<Graph> rounds;  // at least one
+
+  int workers() const { return rounds.front().workers(); }
+  const Graph& at(long long round) const {
+    return rounds[static_cast<size_t>(round % static_cast<long long>(rounds.size()))];
+  }
+};
+
+}  // namespace starling

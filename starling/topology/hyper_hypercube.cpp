@@ -1,0 +1,51 @@
+// Hyper-hypercube HHC(V, k): the k-peer form of the hypercube, a building block of base-(k+1). Takezawa et
+// al., "Beyond Exponential Graph: Communication-Efficient Topologies for Decentralized Learning via
+// Finite-time Convergence", NeurIPS 2023 (arXiv 2305.11420), algorithm 1.
+//
+//   n = n_1 n_2 ... n_l, every n_i <= k + 1, l as small as possible.
+//   Write positions in mixed radix (n_1, .., n_l). Round i: those that differ in digit i only take their mean.
+//
+// Exact after l rounds: after round i everybody holds the mean over digits 1..i.
+#include <algorithm>
+
+#include "starling/topology/families.h"
+
+namespace starling {
+
+namespace {
+
+// The fewest factors of n that are at most `largest`, rising; nothing when a prime factor of n is larger.
+std::optional<std::vector<int>> fewest_factors(int n, int largest) {
+  if (n == 1) return std::vector<int>{};
+  std::optional<std::vector<int>> best;
+  for (int factor = std::min(n, largest); factor >= 2; --factor) {
+    if (n % factor != 0) continue;
+    auto factors = fewest_factors(n / factor, factor);
+    if (factors && (!best || factors->size() + 1 < best->size())) {
+      best = std::move(factors);
+      best->push_back(factor);
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+std::optional<std::vector<Groups>> hyper_hypercube(int n, int k) {
+  const auto factors = fewest_factors(n, k + 1);
+  if (!factors) return std::nullopt;
+  std::vector<Groups> rounds;
+  int stride = 1;  // what one step of this round's digit is worth
+  for (int factor : *factors) {
+    Groups& groups = rounds.emplace_back();
+    for (int first = 0; first < n; ++first) {
+      if (first / stride % factor != 0) continue;
+      std::vector<int>& group = groups.emplace_back();
+      for (int digit = 0; digit < factor; ++digit) group.push_back(first + digit * stride);
+    }
+    stride *= factor;
+  }
+  return rounds;
+}
+
+}  // namespace starling

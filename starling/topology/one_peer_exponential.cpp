@@ -1,0 +1,42 @@
+// one-peer-exponential and its directed form. Ying et al., "Exponential Graph is Provably Efficient for
+// Decentralized Deep Training", NeurIPS 2021 (arXiv 2110.13363). One peer a round, at distances 1, 2, 4, ...
+//
+//   symmetric   round j: i mixes with i XOR 2^j, half and half           n = 2^r: exact after r rounds
+//   directed    round j: i takes half of (i + 2^j) mod n, 2^j <= n - 1   any n; exact after r rounds for n = 2^r
+//
+// The symmetric form visits a hypercube dimension by dimension. The directed W is doubly stochastic but not
+// symmetric: an exchange that fails at one end moves the mean. That is why it has to be asked for by name.
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/topology/families.h"
+#include "starling/topology/sizes.h"
+#include "starling/topology/weights.h"
+
+namespace starling {
+
+Rounds one_peer_exponential(int n) {
+  if (!power_of_two(n)) {
+    throw UsageError(fmt::format(
+        "schedule one-peer-exponential needs a power of two workers, got {}: {} (base-2 works for "
+        "every number)",
+        n, nearest_powers_of_two(n, 1)));
+  }
+  Rounds rounds;
+  for (int distance = 1; distance < n; distance *= 2) {
+    Graph& graph = rounds.emplace_back(n);
+    for (int i = 0; i < n; ++i) add_arc(graph, i, i ^ distance, 0.5);
+  }
+  return rounds;
+}
+
+Rounds one_peer_exponential_directed(int n) {
+  Rounds rounds;
+  for (int distance = 1; distance < n; distance *= 2) {
+    Graph& graph = rounds.emplace_back(n);
+    for (int i = 0; i < n; ++i) add_arc(graph, i, (i + distance) % n, 0.5);
+  }
+  return rounds;
+}
+
+}  // namespace starling

@@ -1,0 +1,33 @@
+// What a schedule does to disagreement: its mixing matrices, dense, and their singular values.
+//
+// With x the values of all workers, one round is x <- W x. For doubly stochastic W the mean stays, and the
+// distance to it shrinks at least by the second singular value: the largest one of W - 11^T / n.
+#pragma once
+
+#include <vector>
+
+#include "starling/topology/graph.h"
+
+namespace starling {
+
+// Dense n x n, row by row.
+struct Matrix {
+  int n = 0;
+  std::vector<double> values;
+
+  explicit Matrix(int size) : n(size), values(static_cast<size_t>(size) * size) {}
+  double& operator()(int i, int j) { return values[static_cast<size_t>(i) * n + j]; }
+  double operator()(int i, int j) const { return values[static_cast<size_t>(i) * n + j]; }
+};
+
+Matrix mixing_matrix(const Graph& graph);         // W of one round
+Matrix period_product(const Schedule& schedule);  // W_(T-1) .. W_1 W_0 of a period of T rounds
+
+// No negative weight, every row and every column sums to 1 (to 1e-12).
+bool doubly_stochastic(const Matrix& W);
+// Every entry is 1/n (to 1e-12): the product makes everyone hold the exact mean.
+bool averaging(const Matrix& W);
+// For doubly stochastic W. O(n^3).
+double second_singular_value(const Matrix& W);
+
+}  // namespace starling

@@ -1,0 +1,28 @@
+#include "starling/topology/weights.h"
+
+#include <algorithm>
+
+namespace starling {
+
+void add_arc(Graph& graph, int i, int j, double weight) {
+  std::vector<Neighbour>& row = graph.neighbours[i];
+  const auto place =
+      std::lower_bound(row.begin(), row.end(), j, [](const Neighbour& n, int r) { return n.rank < r; });
+  row.insert(place, Neighbour{j, weight});
+}
+
+void add_edge(Graph& graph, int i, int j, double weight) {
+  add_arc(graph, i, j, weight);
+  add_arc(graph, j, i, weight);
+}
+
+void add_group(Graph& graph, const std::vector<int>& group) {
+  const double weight = 1.0 / static_cast<double>(group.size());
+  for (int i : group) {
+    for (int j : group) {
+      if (i != j) add_arc(graph, i, j, weight);
+    }
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,123 @@
+// Base-(k+1) against the published construction: lengths, worked examples, and that a period is the exact
+// mean.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/topology/families.h"
+#include "starling/topology/schedules.h"
+#include "starling/topology/spectrum.h"
+#include "tests/topology/rounds.h"
+
+namespace starling {
+namespace {
+
+using testing::ElementsAre;
+
+std::vector<int> lengths(int k) {
+  std::vector<int> all;
+  for (int n = 2; n <= 33; ++n) {
+    all.push_back(static_cast<int>(make_schedule("base-" + std::to_string(k + 1), n).rounds.size()));
+  }
+  return all;
+}
+
+TEST(Base, LengthsForOnePeer) {
+  EXPECT_THAT(lengths(1), ElementsAre(1, 3, 2, 5, 4, 5, 3, 7, 6, 7, 5, 7, 6, 7, 4, 9, 8, 9, 7, 9, 8, 9, 6, 9,
+                                      8, 9, 7, 9, 8, 9, 5, 11));
+}
+
+TEST(Base, LengthsForTwoPeers) {
+  EXPECT_THAT(lengths(2), ElementsAre(1, 1, 2, 3, 2, 4, 3, 2, 4, 5, 3, 5, 5, 4, 4, 5, 3, 6, 5, 5, 6, 6, 4, 6,
+                                      6, 3, 6, 7, 5, 7, 5, 6));
+}
+
+TEST(Base, LengthsForThreePeers) {
+  EXPECT_THAT(lengths(3), ElementsAre(1, 1, 1, 3, 2, 3, 2, 2, 4, 4, 2, 4, 4, 4, 2, 5, 3, 5, 4, 4, 5, 5, 3, 5,
+                                      5, 3, 4, 5, 5, 5, 3, 5));
+}
+
+TEST(Base, SimpleBaseIsLongerWhereTheWorldHasFactors) {
+  for (const auto& [n, length] : std::vector<std::pair<int, size_t>>{{6, 5},
+                                                                     {10, 7},
+                                                                     {12, 7},
+                                                                     {14, 7},
+                                                                     {18, 9},
+                                                                     {20, 9},
+                                                                     {22, 9},
+                                                                     {24, 9},
+                                                                     {26, 9},
+                                                                     {28, 9},
+                                                                     {30, 9}}) {
+    EXPECT_EQ(simple_base(n, 1).size(), length) << n;
+  }
+  for (int n : {3, 5, 7, 8, 9, 15, 33}) EXPECT_EQ(simple_base(n, 1).size(), base(n, 1).size()) << n;
+}
+
+TEST(Base, FiveWorkersRoundByRound) {
+  const Rounds rounds = base(5, 1);
+  ASSERT_EQ(rounds.size(), 5u);
+  EXPECT_EQ(edges(rounds[0]), "(0,1)(2,3)");
+  EXPECT_EQ(edges(rounds[1]), "(0,2)(1,3)");
+  EXPECT_EQ(edges(rounds[2], 5), "(0,4:4/5)");
+  EXPECT_NEAR(rounds[2].self_weight(0), 1.0 / 5, 1e-15);
+  EXPECT_NEAR(rounds[2].self_weight(4), 1.0 / 5, 1e-15);
+  EXPECT_EQ(edges(rounds[3]), "(0,1)(2,3)");
+  EXPECT_EQ(edges(rounds[4]), "(0,2)(1,3)");
+}
+
+TEST(Base, SevenWorkersRoundByRound) {
+  const Rounds rounds = base(7, 1);
+  ASSERT_EQ(rounds.size(), 5u);
+  EXPECT_EQ(edges(rounds[0]), "(0,1)(2,3)(4,5)");
+  EXPECT_EQ(edges(rounds[1]), "(0,2)(1,3)(4,5)");
+  EXPECT_EQ(edges(rounds[2], 7), "(0,4:4/7)(1,5:4/7)(2,6:4/7)");
+  EXPECT_EQ(edges(rounds[3], 3), "(0,1)(2,3)(4,6:2/3)");
+  EXPECT_EQ(edges(rounds[4]), "(0,2)(1,3)(4,5)");
+}
+
+TEST(Base, SixWorkersAreTwoGroupsOfThreeThenPairsAcross) {
+  const Rounds rounds = base(6, 1);
+  ASSERT_EQ(rounds.size(), 4u);
+  EXPECT_EQ(edges(rounds[0]), "(0,1)(3,4)");
+  EXPECT_EQ(edges(rounds[1], 3), "(0,2:2/3)(3,5:2/3)");
+  EXPECT_EQ(edges(rounds[2]), "(0,1)(3,4)");
+  EXPECT_EQ(edges(rounds[3]), "(0,3)(1,4)(2,5)");
+}
+
+TEST(Base, APowerOfTwoIsTheHypercube) {
+  for (int n : {2, 4, 8, 16, 32}) {
+    const Rounds rounds = base(n, 1);
+    const Schedule cube = make_schedule("one-peer-exponential", n);
+    ASSERT_EQ(rounds.size(), cube.rounds.size());
+    for (size_t r = 0; r < rounds.size(); ++r) EXPECT_EQ(rounds[r].neighbours, cube.rounds[r].neighbours);
+  }
+}
+
+TEST(Base, EveryPeriodIsTheExactMeanWithinThePeers) {
+  for (int k = 1; k <= 5; ++k) {
+    for (int n = 2; n <= 33; ++n) {
+      for (const Rounds& rounds : {base(n, k), simple_base(n, k)}) {
+        SCOPED_TRACE(testing::Message() << "n " << n << ", k " << k << ", " << rounds.size() << " rounds");
+        for (const Graph& round : rounds) {
+          EXPECT_TRUE(doubly_stochastic(mixing_matrix(round)));
+          EXPECT_TRUE(round.symmetric());
+          EXPECT_LE(most_peers(round), k);
+        }
+        EXPECT_TRUE(averaging(period_product({"base", rounds})));
+      }
+    }
+  }
+}
+
+TEST(HyperHypercube, TakesTheFewestFactors) {
+  EXPECT_EQ(hyper_hypercube(16, 3)->size(), 2u);  // 4 4
+  EXPECT_EQ(hyper_hypercube(12, 3)->size(), 2u);  // 3 4
+  EXPECT_EQ(hyper_hypercube(1, 3)->size(), 0u);
+  EXPECT_FALSE(hyper_hypercube(10, 3).has_value());
+  EXPECT_THAT((*hyper_hypercube(6, 2))[0],
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4, 5)));
+  EXPECT_THAT((*hyper_hypercube(6, 2))[1], ElementsAre(ElementsAre(0, 2, 4), ElementsAre(1, 3, 5)));
+}
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,98 @@
+// What holds for every schedule and every world size, over random ones. Graphs only: no property builds large
+// SVDs.
+#include <cmath>
+#include <regex>
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include "starling/core/error.h"
+#include "starling/topology/schedules.h"
+#include "starling/topology/spectrum.h"
+#include "tests/topology/rounds.h"
+
+namespace starling {
+namespace {
+
+struct Request {
+  std::string name;
+  int n;
+  int workers_per_node;
+};
+
+Request any_request() {
+  const std::vector<ScheduleInfo> known = known_schedules();
+  Request request;
+  request.name = known[*rc::gen::inRange<size_t>(0, known.size())].name;
+  if (request.name == "base-K") request.name = "base-" + std::to_string(*rc::gen::inRange(2, 12));
+  request.workers_per_node = *rc::gen::inRange(1, 9);
+  request.n = *rc::gen::inRange(1, 130);
+  // Half of the time a multiple of the node, so that schedules of nodes are met too.
+  if (*rc::gen::arbitrary<bool>()) request.n = request.workers_per_node << (request.n % 5);
+  return request;
+}
+
+RC_GTEST_PROP(Properties, EveryRoundIsAValidMixingMatrix, ()) {
+  const Request request = any_request();
+  Schedule schedule;
+  try {
+    schedule = make_schedule(request.name, request.n, request.workers_per_node);
+  } catch (const UsageError&) {
+    RC_DISCARD("no such world");
+  }
+  RC_ASSERT(!schedule.rounds.empty());
+  for (const Graph& round : schedule.rounds) {
+    RC_ASSERT(round.workers() == request.n);
+    for (int i = 0; i < request.n; ++i) {
+      int before = -1;
+      for (const Neighbour& j : round.neighbours[i]) {
+        RC_ASSERT(before < j.rank && j.rank < request.n && j.rank != i);
+        RC_ASSERT(0 < j.weight && j.weight < 1);
+        before = j.rank;
+      }
+      RC_ASSERT(round.self_weight(i) > 0);
+    }
+    RC_ASSERT(doubly_stochastic(mixing_matrix(round)));
+    RC_ASSERT(request.name == "one-peer-exponential-directed" || round.symmetric());
+  }
+}
+
+RC_GTEST_PROP(Properties, BaseIsExactShortAndKeepsToItsPeers, ()) {
+  const int n = *rc::gen::inRange(2, 200);
+  const int K = *rc::gen::inRange(2, 12);
+  const Schedule schedule = make_schedule("base-" + std::to_string(K), n);
+  RC_ASSERT(averaging(period_product(schedule)));
+  RC_ASSERT(static_cast<double>(schedule.rounds.size()) <= 2 * std::log(n) / std::log(K) + 2);
+  for (const Graph& round : schedule.rounds) RC_ASSERT(most_peers(round) < K);
+}
+
+RC_GTEST_PROP(Properties, TheNearestWorldsThatAnErrorNamesDoWork, ()) {
+  Request request;
+  request.name =
+      *rc::gen::element<std::string>("one-peer-ring", "one-peer-exponential", "alternating-exp-ring");
+  request.workers_per_node = *rc::gen::inRange(1, 9);
+  request.n = *rc::gen::inRange(2, 130);
+  std::string message;
+  try {
+    make_schedule(request.name, request.n, request.workers_per_node);
+    return;  // works as it is
+  } catch (const UsageError& error) {
+    message = error.what();
+  }
+  std::smatch found;
+  RC_ASSERT(
+      std::regex_search(message, found, std::regex("the nearest (?:is|are) (\\d+)(?: and (\\d+))? \\(")));
+  const int below = std::stoi(found[1]);
+  const int above = found[2].matched ? std::stoi(found[2]) : below;
+  make_schedule(request.name, below, request.workers_per_node);
+  make_schedule(request.name, above, request.workers_per_node);
+  RC_ASSERT(above > request.n);
+  RC_ASSERT(below < request.n || !found[2].matched);
+  for (int between = below + 1; between < above; ++between) {
+    RC_ASSERT_THROWS_AS(make_schedule(request.name, between, request.workers_per_node), UsageError);
+  }
+}
+
+}  // namespace
+}  // namespace starling

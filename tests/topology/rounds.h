@@ -1,0 +1,39 @@
+// A round as the papers write it, for tests: "(0,1)(2,3) (0,4:4/5)" with 1/2 left out, groups of three and
+// more too.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "starling/topology/graph.h"
+
+namespace starling {
+
+// Undirected edges by rising rank; a weight other than 1/2 follows as a fraction over `denominator`.
+inline std::string edges(const Graph& graph, int denominator = 1) {
+  std::string text;
+  for (int i = 0; i < graph.workers(); ++i) {
+    for (const Neighbour& j : graph.neighbours[i]) {
+      if (j.rank < i) continue;
+      const double numerator = j.weight * denominator;
+      if (j.weight == 0.5) {
+        text += fmt::format("({},{})", i, j.rank);
+      } else if (std::abs(numerator - std::round(numerator)) < 1e-12) {
+        text += fmt::format("({},{}:{:.0f}/{})", i, j.rank, numerator, denominator);
+      } else {
+        text += fmt::format("({},{}:{})", i, j.rank, j.weight);
+      }
+    }
+  }
+  return text;
+}
+
+inline int most_peers(const Graph& graph) {
+  size_t most = 0;
+  for (const auto& row : graph.neighbours) most = std::max(most, row.size());
+  return static_cast<int>(most);
+}
+
+}  // namespace starling
