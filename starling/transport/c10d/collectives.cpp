@@ -1,0 +1,250 @@
+#include "starling/transport/c10d/collectives.h"
+
+#include <thread>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/clock.h"
+#include "starling/core/error.h"
+#include "starling/transport/c10d/one_line.h"
+#include "starling/transport/c10d/socket.h"
+#include "starling/transport/c10d/store.h"
+
+namespace starling {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook{500};  // while waiting: how often to look whether another worker has failed
+constexpr milliseconds kPatience{1'000};       // for a host that does not answer
+constexpr std::int64_t kPackBytes = 25 << 20;  // small tensors are broadcast together
+constexpr std::int64_t kAlignment = 16;        // of each tensor in a pack
+
+std::int64_t padded_bytes(const at::Tensor& tensor) {
+  const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+// How the loss of a worker is noticed. Gloo tells only the neighbours of the lost one, in the pattern of the
+// moment, and does not say who it was; the others would wait on. So each worker keeps a socket that listens
+// as long as its process lives (the operating system answers for it), whoever sees an operation fail finds
+// out whose does not, and writes that to the store, where all who wait look twice a second.
+struct Collectives::State {
+  int rank;
+  int size;
+  milliseconds stalled;
+  c10::intrusive_ptr<c10d::Store> store;
+  Descriptor life_sign;
+  std::vector<SocketAddress> life_signs;  // of all workers, by rank
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+  std::string failure;  // why nothing works any more
+
+  State(const World& world, const std::string& channel);
+  ~State();
+  void meet(const World& world, const std::string& channel);
+
+  template <class Start>
+  void run(const char* operation, Start start);
+  template <class Start>
+  c10::intrusive_ptr<c10d::Work> begin(const char* operation, Start start);
+  void finish(const char* operation, c10d::Work& work);
+
+  std::string found_elsewhere();
+  std::string find_lost() const;
+  [[noreturn]] void fail(const char* operation, const std::string& reason);
+};
+
+Collectives::State::State(const World& world, const std::string& channel)
+    : rank(world.rank), size(world.size), stalled(world.timeouts.stalled) {
+  const auto* c10d_store = dynamic_cast<const C10dStore*>(world.store.get());
+  if (!c10d_store)
+    throw UsageError("World::store must be a starling::C10dStore for collectives (transport/c10d/store.h)");
+  try {
+    meet(world, channel);
+    store = c10d_store->clone("collectives/" + channel);
+    auto options = c10d::ProcessGroupGloo::Options::create(world.timeouts.meet);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(world.address));
+    gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  } catch (const std::exception& failure) {
+    throw Error(
+        fmt::format("rank {} cannot join the collectives of {} workers: {}", rank, size, one_line(failure)));
+  }
+}
+
+// Finds all workers, and says who has not come before Gloo waits for them.
+void Collectives::State::meet(const World& world, const std::string& channel) {
+  life_sign = listen_at(resolve(world.address, 0));
+  const auto key = [&](int of) { return fmt::format("life/{}/{}", channel, of); };
+  world.store->set(key(rank), fmt::format("{} {}", bound_address(life_sign).port(), world.address));
+  const Time end = Clock::now() + world.timeouts.meet;
+  for (int of = 0; of < size; ++of) {
+    try {
+      const Duration left = std::max(end - Clock::now(), Duration::zero());
+      const std::string place = world.store->get(key(of), std::chrono::duration_cast<milliseconds>(left));
+      life_signs.push_back(resolve(place.substr(place.find(' ') + 1), std::stoi(place)));
+    } catch (const Error& missing) {
+      throw Error(fmt::format("worker {} has not come: {}", of, missing.what()));
+    }
+  }
+}
+
+// After a failure operations may still hang in Gloo's threads, and its destructor would wait for them.
+Collectives::State::~State() {
+  if (!failure.empty()) std::thread([gloo = std::move(gloo)] {}).detach();
+}
+
+// What another worker has found out about a failure; empty while there is none.
+std::string Collectives::State::found_elsewhere() {
+  try {
+    return store->check({"failure"}) ? store->get_to_str("failure") : "";
+  } catch (const std::exception&) {
+    return find_lost();  // the store is gone, and perhaps the worker that hosted it
+  }
+}
+
+// "worker 2 is gone", "workers 2, 3 are gone"; empty where all are alive.
+std::string Collectives::State::find_lost() const {
+  std::vector<int> lost;
+  for (int of = 0; of < size; ++of) {
+    if (of != rank && !somebody_listens(life_signs[static_cast<std::size_t>(of)], kPatience))
+      lost.push_back(of);
+  }
+  if (lost.empty()) return "";
+  const bool one = lost.size() == 1;
+  return fmt::format("{} {} {} gone", one ? "worker" : "workers", fmt::join(lost, ", "), one ? "is" : "are");
+}
+
+void Collectives::State::fail(const char* operation, const std::string& reason) {
+  // First look who is gone, then whether somebody was quicker: it may have ended since, and is not to be blamed. A
+  // process that is just ending may still have its life sign when its other sockets are closed, so look for a while.
+  const Time end = Clock::now() + kPatience;
+  std::string lost;
+  for (;;) {
+    lost = find_lost();
+    failure = found_elsewhere();
+    if (!lost.empty() || !failure.empty() || Clock::now() >= end) break;
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  if (failure.empty()) {
+    failure = lost.empty() ? fmt::format("{} (all workers are alive)", reason) : lost;
+    try {
+      store->set("failure", failure);
+    } catch (const std::exception&) {
+      // Without a store the others find out by themselves: found_elsewhere().
+    }
+  }
+  throw Error(fmt::format("{} failed on rank {}: {}", operation, rank, failure));
+}
+
+template <class Start>
+c10::intrusive_ptr<c10d::Work> Collectives::State::begin(const char* operation, Start start) {
+  if (!failure.empty()) throw Error(fmt::format("{} failed on rank {}: {}", operation, rank, failure));
+  try {
+    return start();
+  } catch (const std::exception& failure) {
+    fail(operation, one_line(failure));
+  }
+}
+
+void Collectives::State::finish(const char* operation, c10d::Work& work) {
+  for (;;) {
+    try {
+      work.wait(kLook);
+      return;
+    } catch (const std::exception& thrown) {
+      if (work.isCompleted()) {
+        if (work.isSuccess()) return;  // just now
+        fail(operation, one_line(thrown));
+      }
+    }
+    if (const std::string found = found_elsewhere(); !found.empty()) fail(operation, found);
+  }
+}
+
+template <class Start>
+void Collectives::State::run(const char* operation, Start start) {
+  finish(operation, *begin(operation, start));
+}
+
+Collectives::Collectives(const World& world, const std::string& channel)
+    : state_(std::make_shared<State>(world, channel)) {}
+
+Collectives::~Collectives() = default;
+
+void Collectives::broadcast(const std::vector<at::Tensor>& tensors, int root) {
+  const at::NoGradGuard no_grad;
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  options.timeout = state_->stalled;
+  for (std::size_t first = 0, end = 0; first < tensors.size(); first = end) {
+    std::int64_t bytes = 0;
+    do {
+      bytes += padded_bytes(tensors[end++]);
+    } while (end < tensors.size() && bytes + padded_bytes(tensors[end]) <= kPackBytes);
+
+    const at::Tensor pack = at::zeros({bytes}, at::kByte);
+    std::vector<at::Tensor> parts;  // views of the pack, as the tensors
+    for (std::int64_t i = first, offset = 0; i < static_cast<std::int64_t>(end); ++i) {
+      const at::Tensor& tensor = tensors[i];
+      const auto length = static_cast<std::int64_t>(tensor.nbytes());
+      parts.push_back(pack.narrow(0, offset, length).view(tensor.scalar_type()).view(tensor.sizes()));
+      offset += padded_bytes(tensor);
+    }
+    if (state_->rank == root) {
+      for (std::size_t i = 0; i < parts.size(); ++i) parts[i].copy_(tensors[first + i]);
+    }
+    std::vector<at::Tensor> packs{pack};
+    if (bytes > 0) state_->run("broadcast", [&] { return state_->gloo->broadcast(packs, options); });
+    if (state_->rank != root) {
+      for (std::size_t i = 0; i < parts.size(); ++i) tensors[first + i].copy_(parts[i]);
+    }
+  }
+}
+
+struct Collectives::Pending::Work {
+  std::shared_ptr<State> state;
+  c10::intrusive_ptr<c10d::Work> work;
+};
+
+Collectives::Pending Collectives::all_reduce_sum(const at::Tensor& tensor) {
+  std::vector<at::Tensor> tensors{tensor};
+  c10d::AllreduceOptions options;
+  options.timeout = state_->stalled;
+  auto work = state_->begin("all-reduce", [&] { return state_->gloo->allreduce(tensors, options); });
+  return Pending(std::make_shared<Pending::Work>(state_, std::move(work)));
+}
+
+void Collectives::Pending::wait() { work_->state->finish("all-reduce", *work_->work); }
+
+std::vector<std::string> Collectives::all_gather(const std::string& value) {
+  c10d::AllgatherOptions options;
+  options.timeout = state_->stalled;
+  const auto gather = [&](const at::Tensor& mine) {
+    std::vector<at::Tensor> input{mine};
+    std::vector<std::vector<at::Tensor>> output(1);
+    for (int of = 0; of < state_->size; ++of) output[0].push_back(at::empty_like(mine));
+    state_->run("all-gather", [&] { return state_->gloo->allgather(output, input, options); });
+    return output[0];
+  };
+  const auto length = static_cast<std::int64_t>(value.size());
+  const std::vector<at::Tensor> lengths = gather(at::full({1}, length, at::kLong));
+  std::int64_t longest = 1;
+  for (const at::Tensor& one : lengths) longest = std::max(longest, one.item<std::int64_t>());
+
+  at::Tensor mine = at::zeros({longest}, at::kByte);
+  std::copy(value.begin(), value.end(), mine.data_ptr<std::uint8_t>());
+  const std::vector<at::Tensor> padded = gather(mine);
+  std::vector<std::string> values;
+  for (std::size_t of = 0; of < padded.size(); ++of) {
+    const auto* bytes = reinterpret_cast<const char*>(padded[of].data_ptr<std::uint8_t>());
+    values.emplace_back(bytes, lengths[of].item<std::int64_t>());
+  }
+  return values;
+}
+
+}  // namespace starling

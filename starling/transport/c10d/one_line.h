@@ -1,0 +1,11 @@
+// What torch and Gloo say about a failure, in one line: without backtrace, source place and further lines.
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace starling {
+
+std::string one_line(const std::exception& failure);
+
+}  // namespace starling

@@ -1,0 +1,63 @@
+// The little of sockets that is needed beside c10d's own: addresses, a listener, and whether one is there.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/socket.h>
+
+namespace starling {
+
+// A numeric address with a port, IPv4 or IPv6.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  std::string host() const;
+  int port() const;
+  bool is_loopback() const;
+};
+
+// All addresses of a host name or numeric address, at least one; the first of them. Throws Error with the name and the
+// reason.
+std::vector<SocketAddress> resolve_all(const std::string& host, int port);
+SocketAddress resolve(const std::string& host, int port);
+
+// The address from which this host reaches `remote`; nothing where no route leads there.
+std::optional<SocketAddress> local_address_towards(const SocketAddress& remote);
+
+struct Interface {
+  std::string name;
+  SocketAddress address;
+};
+// All interfaces that are up, IPv4 addresses first.
+std::vector<Interface> interfaces();
+
+// A file descriptor that is closed at the end of the scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  ~Descriptor();
+  Descriptor(Descriptor&& other) noexcept : number_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+
+  int get() const { return number_; }
+  int release();
+
+ private:
+  int number_;
+};
+
+SocketAddress bound_address(const Descriptor& socket);
+
+// A listening socket, not inherited by programs that this process starts. Port 0: any free one. Throws Error.
+Descriptor listen_at(const SocketAddress& address);
+
+// Whether somebody listens there. The operating system answers for the process, even for one that is busy or
+// stopped; where it has ended, it refuses at once; where the host is gone, nobody answers within `patience`.
+bool somebody_listens(const SocketAddress& address, std::chrono::milliseconds patience);
+
+}  // namespace starling

@@ -1,0 +1,23 @@
+// c10d's TCPStore, which torchrun hosts too.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace starling {
+
+// Serves the store at `host` and `port` (0: any free one) and joins it. A loopback host serves loopback
+// alone; any other, since workers elsewhere may know this host by another address, all interfaces. Throws
+// Error.
+struct HostedStore {
+  c10::intrusive_ptr<c10d::Store> store;
+  int port;
+};
+HostedStore host_store(const std::string& host, int port, std::chrono::milliseconds deadline);
+
+// Joins the store that another process serves. Throws Error when it cannot be reached within the deadline.
+c10::intrusive_ptr<c10d::Store> join_store(const std::string& host, int port,
+                                           std::chrono::milliseconds deadline);
+
+}  // namespace starling

@@ -1,0 +1,58 @@
+// The unit of everything that crosses an edge: a fixed header of 64 bytes, then `length` bytes of payload.
+// All integers are little-endian. Nothing that a frame claims is believed before the checksums agree.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace starling {
+
+enum class FrameType : std::uint8_t {
+  // gossip (exchange/edge.h)
+  data = 1,       // one chunk of a wire block
+  ack = 2,        // vote: my block is ready and yours has been checked
+  abort = 3,      // replaces a vote; value = the round that the sender starts next if it went on, else 0
+  skip = 4,       // rounds below `round` that I have not started will never come from me
+  resume = 5,     // you were absent; value = the round that the sender starts next
+  query = 6,      // after a reconnect: how did this exchange end for you?
+  outcome = 7,    // answer to query; value = 1 committed, 0 not
+  heartbeat = 8,  // I am alive
+  leave = 9,      // I am done; do not wait for me
+  // exact average (exchange/average.h)
+  join = 16,   // I take part in average `round`, attempt `block`; payload: the participants as I see them
+  share = 17,  // one chunk of my partial average
+  done = 18,   // I have the result of this attempt
+};
+
+struct Frame {
+  static constexpr std::uint32_t kMagic = 0x4c525453;  // "STRL"
+  static constexpr std::size_t kBytes = 64;
+  static constexpr std::size_t kMaxPayload =
+      256 * 1024;  // of one frame on the wire: control frames overtake chunks
+
+  FrameType type{};
+  std::uint8_t dtype = 0;   // wire format of the payload (data)
+  std::uint32_t epoch = 0;  // membership epoch; both ends must agree
+  std::uint64_t round = 0;
+  std::uint32_t block = 0;
+  std::uint32_t step = 0;    // average: round within the period
+  std::uint64_t value = 0;   // as the type says
+  std::uint64_t total = 0;   // bytes of the whole block that this chunk is a part of
+  std::uint64_t offset = 0;  // where this chunk lies in it
+  std::uint32_t length = 0;  // payload bytes that follow
+  std::uint32_t payload_crc = 0;
+
+  // Writes the header, with its own CRC32C at the end.
+  std::array<std::byte, kBytes> encode() const;
+  // Nothing where the magic, the header's checksum, the type or the length is wrong: the stream is out of step and
+  // the connection must be closed.
+  static std::optional<Frame> decode(std::span<const std::byte, kBytes> bytes);
+};
+
+// CRC32C (Castagnoli), with the processor's instruction where it has one. `seed` is the CRC of what came before.
+std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t seed = 0);
+
+}  // namespace starling

@@ -1,0 +1,46 @@
+#include "starling/transport/local/dispatcher.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace starling {
+
+Dispatcher::Dispatcher() : thread_([this] { run(); }) {}
+
+Dispatcher::~Dispatcher() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Dispatcher::post(std::function<void()> work) { at(now(), std::move(work)); }
+
+void Dispatcher::at(Time when, std::function<void()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    events_.emplace(std::pair(std::max(when, now()), sequence_++), std::move(work));
+  }
+  changed_.notify_one();
+}
+
+void Dispatcher::run() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (events_.empty()) {
+      changed_.wait(lock);
+    } else if (const Time next = events_.begin()->first.first; next > now()) {
+      changed_.wait_until(lock, next);
+    } else {
+      auto event = events_.extract(events_.begin());
+      lock.unlock();
+      event.mapped()();
+      event = {};  // what it holds is released outside the lock
+      lock.lock();
+    }
+  }
+}
+
+}  // namespace starling

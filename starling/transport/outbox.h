@@ -1,0 +1,49 @@
+// What waits to be sent on one connection, in the order in which it must go: control frames before bulk, each kind in
+// its own order, bulk cut into chunks. Every transport keeps one per connection; only its own thread touches it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+#include "starling/transport/frame.h"
+#include "starling/transport/transport.h"
+
+namespace starling {
+
+class Outbox {
+ public:
+  // A payload up to this size is control, whatever its type.
+  static constexpr std::size_t kMaxControl = 4096;
+
+  struct Chunk {
+    Frame frame;  // offset, length and checksum are this chunk's
+    Payload payload;
+    bool control = false;
+  };
+
+  // Throws UsageError where the payload does not lie within frame.total. A total of zero becomes the payload's end.
+  static void check(Frame& frame, const Payload& payload);
+
+  void push(const Frame& frame, Payload payload);
+  // Drops what has not been taken of this type, round and block.
+  void cancel(FrameType type, std::uint64_t round, std::uint32_t block);
+  void clear();
+
+  bool empty() const { return control_.empty() && bulk_.empty(); }
+  bool has_control() const { return !control_.empty(); }
+  // The next chunk to send; only when not empty. Its checksum is computed here.
+  Chunk take();
+
+ private:
+  struct Message {
+    Frame frame;
+    Payload payload;
+    std::size_t taken = 0;  // bytes of the payload
+  };
+
+  std::deque<Message> control_;
+  std::deque<Message> bulk_;
+};
+
+}  // namespace starling

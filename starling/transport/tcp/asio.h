@@ -1,0 +1,21 @@
+// Asio, standalone, as much of it as the edges need. Private to tcp/: nobody else pays for it.
+#pragma once
+
+#define ASIO_STANDALONE
+#define ASIO_NO_DEPRECATED
+// One thread runs the handlers and the queue's mutex orders what others post to it: no fences besides, which the
+// thread sanitizer would not understand.
+#define ASIO_DISABLE_FENCED_BLOCK
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/post.hpp>
+#include <asio/read.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/write.hpp>
+
+namespace starling::tcp {
+
+using Tcp = asio::ip::tcp;
+
+}  // namespace starling::tcp

@@ -1,0 +1,217 @@
+#include "starling/transport/tcp/connection.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+namespace starling::tcp {
+namespace {
+
+constexpr int kNotSentLowat = 128 * 1024;
+constexpr std::size_t kMaxControlInBatch = 24;  // two buffers each: well below what one system call takes
+constexpr std::size_t kTurn = 1 << 20;  // bytes in one direction before the other connections get their turn
+
+void set_option(Tcp::socket& socket, int level, int name, int value) {
+  // A kernel that lacks one of them still carries frames.
+  static_cast<void>(::setsockopt(socket.native_handle(), level, name, &value, sizeof value));
+}
+
+}  // namespace
+
+Connection::Connection(LocalEnd& local, Tcp::socket socket, int peer,
+                       std::function<void(const std::string& reason)> broken)
+    : local_(local), socket_(std::move(socket)), peer_(peer), broken_(std::move(broken)) {
+  set_options();
+}
+
+void Connection::set_options() {
+  using std::chrono::duration_cast;
+  const auto silent = local_.timeouts.silent;
+  const int whole_seconds =
+      std::max<int>(1, static_cast<int>(duration_cast<std::chrono::seconds>(silent).count()));
+  asio::error_code ignored;
+  socket_.non_blocking(true, ignored);
+  set_option(socket_, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(socket_, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket_, IPPROTO_TCP, TCP_KEEPIDLE, whole_seconds);
+  set_option(socket_, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set_option(socket_, IPPROTO_TCP, TCP_KEEPCNT, whole_seconds);
+  set_option(socket_, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(2 * silent.count()));
+  set_option(socket_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kNotSentLowat);
+}
+
+void Connection::start() {
+  asio::post(local_.io, [self = shared_from_this()] {
+    if (!self->closed_) self->read();
+  });
+}
+
+// --- in -------------------------------------------------------------------------------------------------------------
+
+void Connection::read() {
+  for (std::size_t turn = 0; turn < kTurn;) {
+    if (finished_) return discard();
+    const auto payload = place_.subspan(payload_read_);
+    const auto header = std::span(header_).subspan(header_read_);
+    const std::array<asio::mutable_buffer, 2> buffers = {asio::buffer(payload.data(), payload.size()),
+                                                         asio::buffer(header.data(), header.size())};
+    asio::error_code error;
+    const std::size_t bytes = socket_.read_some(buffers, error);
+    if (error == asio::error::would_block) {
+      socket_.async_wait(Tcp::socket::wait_read, [self = shared_from_this()](const asio::error_code&) {
+        if (!self->closed_) self->read();
+      });
+      return;
+    }
+    if (error) return fail(reason_of(error));
+    advance(bytes);
+    if (closed_) return;
+    turn += bytes;
+  }
+  asio::post(local_.io, [self = shared_from_this()] {
+    if (!self->closed_) self->read();
+  });
+}
+
+void Connection::advance(std::size_t bytes) {
+  const std::size_t of_payload = std::min(bytes, place_.size() - payload_read_);
+  payload_read_ += of_payload;
+  header_read_ += bytes - of_payload;
+  if (!place_.empty() && payload_read_ == place_.size()) payload_complete();
+  if (header_read_ == header_.size()) header_complete();
+}
+
+void Connection::payload_complete() {
+  const std::span<std::byte> payload = wanted_ ? place_ : std::span<std::byte>{};
+  const bool intact = wanted_ && crc32c(payload) == frame_.payload_crc;
+  place_ = {};
+  payload_read_ = 0;
+  local_.handler->received(peer_, frame_, payload, intact);
+}
+
+void Connection::header_complete() {
+  header_read_ = 0;
+  const auto frame = Frame::decode(header_);
+  if (!frame) return fail("it sent a frame whose header is damaged");
+  frame_ = *frame;
+  if (frame_.length == 0) {
+    local_.handler->received(peer_, frame_, {}, frame_.payload_crc == crc32c({}));
+    return;
+  }
+  place_ = local_.handler->place(peer_, frame_);
+  wanted_ = place_.size() == frame_.length;
+  if (!wanted_) {
+    scratch_.resize(Frame::kMaxPayload);
+    place_ = std::span(scratch_).first(frame_.length);
+  }
+}
+
+// While finishing: reads on to the peer's end, so that the kernel does not answer its bytes by dropping ours.
+void Connection::discard() {
+  scratch_.resize(Frame::kMaxPayload);
+  socket_.async_read_some(asio::buffer(scratch_),
+                          [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+                            if (self->closed_) return;
+                            if (error) return self->fail(self->reason_of(error));
+                            self->discard();
+                          });
+}
+
+// --- out ------------------------------------------------------------------------------------------------------------
+
+void Connection::send(const Frame& frame, Payload payload) {
+  outbox_.push(frame, std::move(payload));
+  write_soon();
+}
+
+void Connection::cancel(FrameType type, std::uint64_t round, std::uint32_t block) {
+  outbox_.cancel(type, round, block);
+}
+
+// Not at once: what the caller sends next may go in the same batch, and broken() is called from no call of his.
+void Connection::write_soon() {
+  if (std::exchange(writing_, true)) return;
+  asio::post(local_.io, [self = shared_from_this()] {
+    if (!self->closed_) self->write();
+  });
+}
+
+void Connection::write() {
+  for (std::size_t turn = 0; turn < kTurn;) {
+    if (buffers_.empty()) fill_batch();
+    if (buffers_.empty()) {
+      writing_ = false;
+      if (finished_) {
+        asio::error_code ignored;
+        socket_.shutdown(Tcp::socket::shutdown_send, ignored);
+      }
+      return;
+    }
+    asio::error_code error;
+    std::size_t bytes = socket_.write_some(buffers_, error);
+    if (error == asio::error::would_block) {
+      socket_.async_wait(Tcp::socket::wait_write, [self = shared_from_this()](const asio::error_code&) {
+        if (!self->closed_) self->write();
+      });
+      return;
+    }
+    if (error) return fail(reason_of(error));
+    local_.bytes_sent += bytes;
+    turn += bytes;
+    auto left = buffers_.begin();
+    for (; left != buffers_.end() && bytes >= left->size(); ++left) bytes -= left->size();
+    if (left != buffers_.end()) *left += bytes;
+    buffers_.erase(buffers_.begin(), left);
+    if (buffers_.empty()) batch_.clear();
+  }
+  asio::post(local_.io, [self = shared_from_this()] {
+    if (!self->closed_) self->write();
+  });
+}
+
+void Connection::fill_batch() {
+  bool bulk = false;
+  while (!bulk && !outbox_.empty() && batch_.size() < kMaxControlInBatch) {
+    auto chunk = outbox_.take();
+    bulk = !chunk.control;
+    batch_.push_back({chunk.frame.encode(), std::move(chunk.payload)});
+  }
+  for (const Piece& piece : batch_) {
+    buffers_.push_back(asio::buffer(piece.header));
+    const auto payload = piece.payload.bytes;
+    if (!payload.empty()) buffers_.push_back(asio::buffer(payload.data(), payload.size()));
+  }
+}
+
+// --- the end --------------------------------------------------------------------------------------------------------
+
+void Connection::close() {
+  if (std::exchange(closed_, true)) return;
+  asio::error_code ignored;
+  socket_.close(ignored);
+  outbox_.clear();
+  buffers_.clear();
+  batch_.clear();
+}
+
+void Connection::finish(std::function<void()> done) {
+  finished_ = std::move(done);
+  // A read() may be waiting for the socket to become readable; it will turn to discard().
+  write_soon();
+}
+
+void Connection::fail(const std::string& reason) {
+  close();
+  if (finished_) return finished_();
+  const auto broken = std::move(broken_);
+  broken(reason);
+}
+
+std::string Connection::reason_of(const asio::error_code& error) const {
+  return error == asio::error::eof ? "it closed the connection" : error.message();
+}
+
+}  // namespace starling::tcp

@@ -1,0 +1,80 @@
+// Frames in and out of one socket whose peer has proven itself. It lives on the transport's thread alone.
+//
+// Out: what is queued goes in batches, all control frames first and then at most one chunk of bulk, header and payload
+// gathered from where they lie. The kernel takes little more than it can send at once (TCP_NOTSENT_LOWAT), so the rest
+// stays here, where control can still overtake it.
+// In: the payload is read to where the handler wants it, in one call with the next header.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "starling/transport/frame.h"
+#include "starling/transport/outbox.h"
+#include "starling/transport/tcp/asio.h"
+#include "starling/transport/tcp/local_end.h"
+
+namespace starling::tcp {
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  // broken: called once, unless close() or finish() came before, from no call of this class.
+  Connection(LocalEnd& local, Tcp::socket socket, int peer,
+             std::function<void(const std::string& reason)> broken);
+
+  void start();
+  void send(const Frame& frame, Payload payload);
+  void cancel(FrameType type, std::uint64_t round, std::uint32_t block);
+  // Drops everything; neither the handler nor broken() is called any more.
+  void close();
+  // Sends what is queued and waits until the peer has read it and closed; then calls done. Nothing is delivered.
+  void finish(std::function<void()> done);
+
+ private:
+  void set_options();
+  void read();
+  void advance(std::size_t bytes);
+  void payload_complete();
+  void header_complete();
+  void discard();
+
+  void write_soon();
+  void write();
+  void fill_batch();
+
+  void fail(const std::string& reason);
+  std::string reason_of(const asio::error_code& error) const;
+
+  LocalEnd& local_;
+  Tcp::socket socket_;
+  const int peer_;
+  std::function<void(const std::string&)> broken_;
+  std::function<void()> finished_;  // set: finishing
+  bool closed_ = false;
+
+  // in
+  Frame frame_;                 // whose payload is being read
+  std::span<std::byte> place_;  // where it goes
+  bool wanted_ = false;         // place_ is the handler's
+  std::size_t payload_read_ = 0;
+  std::size_t header_read_ = 0;
+  std::array<std::byte, Frame::kBytes> header_{};
+  std::vector<std::byte> scratch_;  // for what is not wanted
+
+  // out
+  struct Piece {
+    std::array<std::byte, Frame::kBytes> header;
+    Payload payload;
+  };
+  Outbox outbox_;
+  std::vector<Piece> batch_;                 // being written
+  std::vector<asio::const_buffer> buffers_;  // what is left of it
+  bool writing_ = false;                     // a write() is on its way
+};
+
+}  // namespace starling::tcp

@@ -1,0 +1,77 @@
+// The two sides of proving oneself (proof.h) on a fresh socket. Each is an object that lives until it has called its
+// callback, once, or was closed. All on the transport's thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "starling/transport/tcp/asio.h"
+#include "starling/transport/tcp/local_end.h"
+#include "starling/transport/tcp/proof.h"
+
+namespace starling::tcp {
+
+// Connects to a peer's listener and proves itself; or only looks whether somebody listens there.
+class Dial : public std::enable_shared_from_this<Dial> {
+ public:
+  enum class Purpose { connect, probe };
+  enum class Outcome { connected, listening, refused, failed };
+  // refused: nothing listens at that address. listening: a probe's success.
+  using Done = std::function<void(Outcome, Tcp::socket socket, const std::string& reason)>;
+
+  Dial(LocalEnd& local, int peer, Purpose purpose, Done done);
+  void start(const Tcp::endpoint& address);
+  void close();
+
+ private:
+  void say_hello();
+  void read_challenge();
+  void send_proof();
+  void read_welcome();
+  void end(Outcome outcome, const std::string& reason = {});
+
+  LocalEnd& local_;
+  const int peer_;
+  const Purpose purpose_;
+  Done done_;  // none: it has ended
+  Tcp::socket socket_;
+  asio::steady_timer deadline_;
+  Hello::Message hello_{};
+  Challenge::Message challenge_{};
+  Digest proof_{};
+};
+
+// A stranger on the listener. Once it has proven to be a peer, it waits for welcome(), which completes the handshake:
+// the peer does not know itself connected before.
+class Acceptance : public std::enable_shared_from_this<Acceptance> {
+ public:
+  // peer: who it proved to be; -1: refused, with the reason, or gone, without.
+  using Examined = std::function<void(int peer, const std::string& reason)>;
+  using Welcomed = std::function<void(Tcp::socket socket)>;
+
+  Acceptance(LocalEnd& local, Tcp::socket socket, Examined examined);
+  void start();
+  void welcome(Welcomed welcomed);  // not called where the peer has gone meanwhile
+  void close();
+  // "a stranger at host:port"
+  const std::string& name() const { return name_; }
+
+ private:
+  void read_hello();
+  void send_challenge();
+  void read_proof();
+  void end(int peer, const std::string& reason = {});
+
+  LocalEnd& local_;
+  Examined examined_;  // none: it has ended
+  Tcp::socket socket_;
+  asio::steady_timer deadline_;
+  std::string name_;
+  int peer_ = -1;
+  Hello::Message hello_{};
+  Challenge::Message challenge_{};
+  Digest proof_{};
+};
+
+}  // namespace starling::tcp

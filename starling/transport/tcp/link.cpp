@@ -1,0 +1,177 @@
+#include "starling/transport/tcp/link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace starling::tcp {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Duration kShortestPause = milliseconds(10);
+constexpr Duration kLongestPause = milliseconds(500);
+constexpr Duration kPauseWhenLost = milliseconds(1000);
+constexpr Duration kRefusedFor = milliseconds(200);
+constexpr Duration kStood =
+    milliseconds(1000);  // a connection that breaks sooner is redialled with a longer pause
+
+}  // namespace
+
+Link::Link(LocalEnd& local, AddressBook& book, int peer)
+    : local_(local),
+      book_(book),
+      peer_(peer),
+      pause_(kShortestPause),
+      retry_(local.io),
+      deadline_(local.io) {}
+
+void Link::open() {
+  if (std::exchange(wanted_, true) || finishing_) return;
+  seek(true);
+  if (caller_) welcome(std::exchange(caller_, nullptr));
+}
+
+void Link::reset(const std::string& reason) {
+  if (!connection_) return;
+  connection_->close();
+  down(reason);
+}
+
+void Link::send(std::uint64_t connection, const Frame& frame, Payload payload) {
+  if (connection_ && connection == number_) connection_->send(frame, std::move(payload));
+}
+
+void Link::cancel(FrameType type, std::uint64_t round, std::uint32_t block) {
+  if (connection_) connection_->cancel(type, round, block);
+}
+
+void Link::finish(std::function<void()> done) {
+  finishing_ = true;
+  number_ = 0;
+  retry_.cancel();
+  deadline_.cancel();
+  if (dial_) dial_->close();
+  dial_ = nullptr;
+  if (caller_) caller_->close();
+  caller_ = nullptr;
+  if (!connection_) return done();
+  connection_->finish(std::move(done));
+}
+
+void Link::close() {
+  if (connection_) connection_->close();
+  connection_ = nullptr;
+}
+
+void Link::found(const Tcp::endpoint& address) {
+  const bool first = !address_;
+  address_ = address;
+  if (first && wanted_ && !connection_ && !finishing_) {
+    pause_ = kShortestPause;
+    try_now();
+  }
+}
+
+void Link::accepted(std::shared_ptr<Acceptance> caller) {
+  if (finishing_) return caller->close();
+  if (wanted_) return welcome(caller);
+  if (caller_) caller_->close();
+  caller_ = std::move(caller);
+}
+
+void Link::welcome(const std::shared_ptr<Acceptance>& caller) {
+  caller->welcome([this](Tcp::socket socket) {
+    if (!finishing_) up(std::move(socket));
+  });
+}
+
+void Link::seek(bool at_once) {
+  refused_since_.reset();
+  trouble_ = "its address is not in the store";
+  deadline_.expires_after(met_ ? local_.timeouts.silent : local_.timeouts.meet);
+  deadline_.async_wait([this](const asio::error_code& cancelled) {
+    if (!cancelled && !connection_ && !lost_ && !finishing_) {
+      lose(fmt::format("no connection within {:.1f} s: {}",
+                       seconds(met_ ? local_.timeouts.silent : local_.timeouts.meet), trouble_));
+    }
+  });
+  if (at_once && dials()) {
+    try_now();
+  } else {
+    try_soon();
+  }
+}
+
+void Link::try_soon() {
+  retry_.expires_after(lost_ ? kPauseWhenLost : pause_);
+  pause_ = std::min(2 * pause_, kLongestPause);
+  retry_.async_wait([this](const asio::error_code& cancelled) {
+    if (!cancelled && !connection_ && !finishing_) try_now();
+  });
+}
+
+void Link::try_now() {
+  if (dial_) return;
+  if (lost_ && !dials()) return;  // it will come by itself
+  if (!address_) return try_soon();
+  if (lost_) book_.refresh(peer_);
+  const auto purpose = dials() ? Dial::Purpose::connect : Dial::Purpose::probe;
+  dial_ = std::make_shared<Dial>(
+      local_, peer_, purpose, [this](Dial::Outcome outcome, Tcp::socket socket, const std::string& reason) {
+        dial_ = nullptr;
+        if (!finishing_) tried(outcome, std::move(socket), reason);
+      });
+  dial_->start(*address_);
+}
+
+void Link::tried(Dial::Outcome outcome, Tcp::socket socket, const std::string& reason) {
+  if (connection_) return;  // it came by itself meanwhile
+  if (outcome == Dial::Outcome::connected) return up(std::move(socket));
+  trouble_ = outcome == Dial::Outcome::listening ? "it listens but does not dial" : reason;
+  if (outcome != Dial::Outcome::refused) {
+    refused_since_.reset();
+  } else if (!refused_since_) {
+    refused_since_ = Clock::now();
+  } else if (!lost_ && Clock::now() - *refused_since_ >= kRefusedFor) {
+    lose("its port refuses, its process has ended");
+  }
+  try_soon();
+}
+
+void Link::up(Tcp::socket socket) {
+  if (connection_) {
+    connection_->close();
+    connection_ = nullptr;
+    number_ = 0;
+    local_.handler->disconnected(peer_, "it connected anew");
+  }
+  retry_.cancel();
+  deadline_.cancel();
+  met_ = true;
+  lost_ = false;
+  up_since_ = Clock::now();
+  connection_ = std::make_shared<Connection>(local_, std::move(socket), peer_,
+                                             [this](const std::string& why) { down(why); });
+  number_ = ++connections_;
+  local_.handler->connected(peer_);
+  connection_->start();
+}
+
+void Link::down(const std::string& reason) {
+  connection_ = nullptr;
+  number_ = 0;
+  const bool stood = Clock::now() - up_since_ >= kStood;
+  if (stood) pause_ = kShortestPause;
+  local_.handler->disconnected(peer_, reason);
+  seek(stood);
+}
+
+void Link::lose(const std::string& reason) {
+  lost_ = true;
+  const std::string where = address_ ? fmt::format(" at {}", to_string(*address_)) : "";
+  local_.handler->lost(peer_, fmt::format("worker {}{}: {}", peer_, where, reason));
+}
+
+}  // namespace starling::tcp

@@ -1,0 +1,115 @@
+#include "starling/transport/tcp/listener.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+
+namespace starling::tcp {
+namespace {
+
+constexpr auto kBetweenWarnings = std::chrono::seconds(1);
+constexpr auto kPauseAfterError = std::chrono::milliseconds(100);  // out of descriptors, for one
+
+Tcp::endpoint resolve(LocalEnd& local, const std::string& address) {
+  asio::error_code error;
+  const auto found = Tcp::resolver(local.io).resolve(address, "0", Tcp::resolver::passive, error);
+  if (error || found.empty()) {
+    throw Error(fmt::format("tcp transport: worker {} cannot resolve its own address '{}': {}",
+                            local.identity.rank, address, error.message()));
+  }
+  return found.begin()->endpoint();
+}
+
+}  // namespace
+
+Listener::Listener(LocalEnd& local, const std::string& address, Proven proven)
+    : local_(local), proven_(std::move(proven)), acceptor_(local.io), pause_(local.io) {
+  const Tcp::endpoint wanted = resolve(local, address);
+  if (address.empty() || wanted.address().is_unspecified()) {
+    throw UsageError(
+        fmt::format("tcp transport: worker {} would listen on all interfaces at '{}': give the one address "
+                    "at which the other workers reach it",
+                    local.identity.rank, address));
+  }
+  if (local.identity.token.empty() && !wanted.address().is_loopback()) {
+    throw UsageError(
+        fmt::format("tcp transport: worker {} at {} would accept anybody: without a token only loopback "
+                    "addresses are allowed; set STARLING_TOKEN_FILE (or STARLING_TOKEN) to the same "
+                    "secret on all workers",
+                    local.identity.rank, wanted.address().to_string()));
+  }
+  asio::error_code error;
+  acceptor_.open(wanted.protocol(), error);
+  if (!error) acceptor_.bind(wanted, error);
+  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  if (!error) address_ = acceptor_.local_endpoint(error);
+  if (error) {
+    throw Error(fmt::format("tcp transport: worker {} cannot listen at {}: {}", local.identity.rank,
+                            wanted.address().to_string(), error.message()));
+  }
+}
+
+void Listener::start() { accept(); }
+
+void Listener::accept() {
+  acceptor_.async_accept([this](const asio::error_code& error, Tcp::socket socket) {
+    if (!acceptor_.is_open()) return;
+    if (!error) {
+      examine(std::move(socket));
+      return accept();
+    }
+    warn(fmt::format("cannot accept a connection: {}", error.message()));
+    pause_.expires_after(kPauseAfterError);
+    pause_.async_wait([this](const asio::error_code& cancelled) {
+      if (!cancelled && acceptor_.is_open()) accept();
+    });
+  });
+}
+
+// When there are too many strangers, the oldest goes: a peer needs a moment only, so it is never a peer's turn while
+// somebody holds connections open to keep others out.
+void Listener::examine(Tcp::socket socket) {
+  const std::size_t bound = 2 * static_cast<std::size_t>(local_.identity.size) + 16;
+  if (strangers_.size() >= bound) {
+    const auto oldest = strangers_.front();
+    strangers_.pop_front();
+    warn(fmt::format("refused {}: there are more than {} connections that have not proven themselves",
+                     oldest->name(), bound));
+    oldest->close();
+  }
+  const auto place = strangers_.emplace(strangers_.end());
+  *place = std::make_shared<Acceptance>(local_, std::move(socket),
+                                        [this, place](int peer, const std::string& reason) {
+                                          const auto stranger = std::move(*place);
+                                          strangers_.erase(place);
+                                          if (peer >= 0) return proven_(peer, stranger);
+                                          if (!reason.empty())
+                                            warn(fmt::format("refused {}: {}", stranger->name(), reason));
+                                        });
+  (*place)->start();
+}
+
+void Listener::warn(const std::string& message) {
+  const Time now = Clock::now();
+  if (now < next_warning_) {
+    ++unsaid_;
+    return;
+  }
+  next_warning_ = now + kBetweenWarnings;
+  const std::uint64_t unsaid = std::exchange(unsaid_, 0);
+  const std::string more = unsaid > 0 ? fmt::format(" (and {} more since the last such line)", unsaid) : "";
+  local_.warn(fmt::format("tcp transport: worker {} at {} {}{}", local_.identity.rank, to_string(address_),
+                          message, more));
+}
+
+void Listener::close() {
+  asio::error_code ignored;
+  acceptor_.close(ignored);
+  pause_.cancel();
+  for (const auto& stranger : strangers_) stranger->close();
+  strangers_.clear();
+}
+
+}  // namespace starling::tcp

@@ -1,0 +1,43 @@
+// Accepts whoever connects, and passes on who has proven to be a peer. Strangers are bounded in number and time, and
+// say little in the log.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "starling/core/clock.h"
+#include "starling/transport/tcp/handshake.h"
+#include "starling/transport/tcp/local_end.h"
+
+namespace starling::tcp {
+
+class Listener {
+ public:
+  using Proven = std::function<void(int peer, std::shared_ptr<Acceptance>)>;
+
+  // Binds to a free port of this address and listens; strangers wait until start(). Throws Error.
+  Listener(LocalEnd& local, const std::string& address, Proven proven);
+
+  const Tcp::endpoint& address() const { return address_; }
+  void start();
+  void close();
+
+ private:
+  void accept();
+  void examine(Tcp::socket socket);
+  void warn(const std::string& message);
+
+  LocalEnd& local_;
+  Proven proven_;
+  Tcp::acceptor acceptor_;
+  Tcp::endpoint address_;
+  asio::steady_timer pause_;
+  std::list<std::shared_ptr<Acceptance>> strangers_;  // the oldest first
+  Time next_warning_{};
+  std::uint64_t unsaid_ = 0;  // warnings since the last one that was logged
+};
+
+}  // namespace starling::tcp

@@ -1,0 +1,33 @@
+// What all parts of one transport share: who this worker is, its patience, its thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "starling/core/log.h"
+#include "starling/transport/tcp/asio.h"
+#include "starling/transport/tcp/proof.h"
+#include "starling/transport/tcp/tcp.h"
+#include "starling/transport/transport.h"
+#include "starling/world/world.h"
+
+namespace starling::tcp {
+
+struct LocalEnd {
+  Identity identity;
+  TcpOptions options;
+  Timeouts timeouts;
+  Log log;
+  TransportHandler* handler = nullptr;  // from start() on
+  std::atomic<std::uint64_t> bytes_sent = 0;
+  asio::io_context io{1};  // one thread runs it
+
+  void warn(const std::string& message) const {
+    if (log) log(Level::warning, message);
+  }
+};
+
+// "host:port", an IPv6 host in brackets.
+std::string to_string(const Tcp::endpoint& endpoint);
+
+}  // namespace starling::tcp

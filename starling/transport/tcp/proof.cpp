@@ -1,0 +1,134 @@
+#include "starling/transport/tcp/proof.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+#include "starling/core/error.h"
+
+namespace starling::tcp {
+namespace {
+
+constexpr std::string_view kMagic = "STARLING";
+
+// Hello: magic 8, version 4, size 4, from 4, to 4, channel 32, nonce 32. Challenge: magic 8, nonce 32.
+constexpr std::size_t kVersionAt = 8, kSizeAt = 12, kFromAt = 16, kToAt = 20, kChannelAt = 24, kNonceAt = 56;
+constexpr std::size_t kChallengeNonceAt = 8;
+
+void put(std::span<std::byte> to, std::size_t at, std::uint32_t value) {
+  for (std::size_t i = 0; i < sizeof value; ++i) to[at + i] = static_cast<std::byte>(value >> (8 * i));
+}
+
+std::uint32_t take(std::span<const std::byte> from, std::size_t at) {
+  std::uint32_t value = 0;
+  for (std::size_t i = 0; i < sizeof value; ++i) value |= static_cast<std::uint32_t>(from[at + i]) << (8 * i);
+  return value;
+}
+
+void put_magic(std::span<std::byte> to) { std::memcpy(to.data(), kMagic.data(), kMagic.size()); }
+bool has_magic(std::span<const std::byte> from) {
+  return std::memcmp(from.data(), kMagic.data(), kMagic.size()) == 0;
+}
+
+unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
+
+Nonce fresh_nonce() {
+  Nonce nonce;
+  if (RAND_bytes(raw(nonce.data()), static_cast<int>(nonce.size())) != 1) {
+    throw Error("tcp transport: OpenSSL has no random numbers to give");
+  }
+  return nonce;
+}
+
+Digest digest_of(const std::string& text) {
+  Digest digest;
+  if (EVP_Digest(text.data(), text.size(), raw(digest.data()), nullptr, EVP_sha256(), nullptr) != 1) {
+    throw Error("tcp transport: OpenSSL has no SHA-256");
+  }
+  return digest;
+}
+
+}  // namespace
+
+Hello Hello::of(const Identity& self, int peer) {
+  return {.size = static_cast<std::uint32_t>(self.size),
+          .from = static_cast<std::uint32_t>(self.rank),
+          .to = static_cast<std::uint32_t>(peer),
+          .channel = digest_of(self.channel),
+          .nonce = fresh_nonce()};
+}
+
+Hello::Message Hello::encode() const {
+  Message message{};
+  put_magic(message);
+  put(message, kVersionAt, version);
+  put(message, kSizeAt, size);
+  put(message, kFromAt, from);
+  put(message, kToAt, to);
+  std::copy(channel.begin(), channel.end(), message.begin() + kChannelAt);
+  std::copy(nonce.begin(), nonce.end(), message.begin() + kNonceAt);
+  return message;
+}
+
+Challenge Challenge::fresh() { return {.nonce = fresh_nonce()}; }
+
+Challenge::Message Challenge::encode() const {
+  Message message{};
+  put_magic(message);
+  std::copy(nonce.begin(), nonce.end(), message.begin() + kChallengeNonceAt);
+  return message;
+}
+
+Caller examine(const Hello::Message& message, const Identity& self) {
+  if (!has_magic(message)) return {.refusal = "it does not speak Starling's protocol"};
+  const std::uint32_t version = take(message, kVersionAt), size = take(message, kSizeAt);
+  const std::uint32_t from = take(message, kFromAt), to = take(message, kToAt);
+  if (version != kVersion) {
+    return {.refusal =
+                fmt::format("it speaks version {} of the protocol, this worker {}", version, kVersion)};
+  }
+  const Digest channel = digest_of(self.channel);
+  if (!std::equal(channel.begin(), channel.end(), message.begin() + kChannelAt)) {
+    return {.refusal = fmt::format("it wants another channel than '{}'", self.channel)};
+  }
+  if (size != static_cast<std::uint32_t>(self.size)) {
+    return {.refusal = fmt::format("its world has {} workers, this one {}", size, self.size)};
+  }
+  if (to != static_cast<std::uint32_t>(self.rank)) {
+    return {.refusal = fmt::format("it wants worker {}, this is worker {}", to, self.rank)};
+  }
+  if (from <= to || from >= size) {
+    return {.refusal = fmt::format("it calls itself worker {}, only workers {} to {} dial this one", from,
+                                   to + 1, self.size - 1)};
+  }
+  return {.rank = static_cast<int>(from), .refusal = {}};
+}
+
+bool is_challenge(const Challenge::Message& message) { return has_magic(message); }
+
+Digest prove(const std::string& token, Role role, const Hello::Message& hello,
+             const Challenge::Message& challenge) {
+  constexpr std::size_t kRoleBytes = 8;
+  std::vector<std::byte> said(kRoleBytes);
+  const std::string_view name = role == Role::dialer ? "dialer" : "acceptor";
+  std::memcpy(said.data(), name.data(), name.size());
+  said.insert(said.end(), hello.begin(), hello.end());
+  said.insert(said.end(), challenge.begin(), challenge.end());
+  Digest digest;
+  if (HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()), raw(said.data()), said.size(),
+           raw(digest.data()), nullptr) == nullptr) {
+    throw Error("tcp transport: OpenSSL has no HMAC-SHA256");
+  }
+  return digest;
+}
+
+bool same(const Digest& a, const Digest& b) { return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
+
+}  // namespace starling::tcp

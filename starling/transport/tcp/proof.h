@@ -1,0 +1,75 @@
+// What two workers say to prove to each other that they belong to the same run, before any frame:
+//
+//   dialer   -> acceptor   Hello      who I am, whom I want, a nonce
+//   acceptor -> dialer     Challenge  a nonce
+//   dialer   -> acceptor   Proof      HMAC-SHA256(token, "dialer", Hello, Challenge)
+//   acceptor -> dialer     Proof      HMAC-SHA256(token, "acceptor", Hello, Challenge)
+//
+// All messages have a fixed size. The nonces are fresh in both directions, so nothing can be replayed; the role is part
+// of what is signed, so nothing can be reflected; all that was said is signed, so nothing can be exchanged on the way.
+// The dialer proves first: who dials knows from the store whom it dials, who accepts knows nothing.
+// No sockets here.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace starling::tcp {
+
+inline constexpr std::uint32_t kVersion = 1;
+
+using Nonce = std::array<std::byte, 32>;
+using Digest = std::array<std::byte, 32>;
+
+// One end of all edges of one worker in one channel.
+struct Identity {
+  int rank = 0;
+  int size = 1;
+  std::string channel;
+  std::string token;
+};
+
+struct Hello {
+  static constexpr std::size_t kBytes = 88;
+  using Message = std::array<std::byte, kBytes>;
+
+  std::uint32_t version = kVersion;
+  std::uint32_t size = 0;  // of the world
+  std::uint32_t from = 0;
+  std::uint32_t to = 0;
+  Digest channel{};  // SHA-256 of its name
+  Nonce nonce{};
+
+  static Hello of(const Identity& self, int peer);  // with a fresh nonce
+  Message encode() const;
+};
+
+struct Challenge {
+  static constexpr std::size_t kBytes = 40;
+  using Message = std::array<std::byte, kBytes>;
+
+  Nonce nonce{};
+
+  static Challenge fresh();
+  Message encode() const;
+};
+
+// What an acceptor makes of a Hello: the rank that dials, or why it is refused.
+struct Caller {
+  int rank = -1;
+  std::string refusal;  // empty: none
+};
+Caller examine(const Hello::Message& message, const Identity& self);
+// Whether this is a Challenge at all: its magic.
+bool is_challenge(const Challenge::Message& message);
+
+enum class Role { dialer, acceptor };
+Digest prove(const std::string& token, Role role, const Hello::Message& hello,
+             const Challenge::Message& challenge);
+// In constant time.
+bool same(const Digest& a, const Digest& b);
+
+}  // namespace starling::tcp

@@ -1,0 +1,32 @@
+// The key-value store at which workers meet: the launcher's, used at start-up and to join, never per step.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace starling {
+
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  // Waits until somebody has set the key. Throws Error, naming the key, once `deadline` has passed.
+  virtual std::string get(const std::string& key, std::chrono::milliseconds deadline) = 0;
+};
+
+// For workers that are threads of one process.
+class MemoryStore final : public Store {
+ public:
+  void set(const std::string& key, const std::string& value) override;
+  std::string get(const std::string& key, std::chrono::milliseconds deadline) override;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+};
+
+}  // namespace starling

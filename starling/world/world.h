@@ -1,0 +1,54 @@
+// The workers of one run, as one of them sees them: who am I, how many are we, where do we meet.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "starling/core/log.h"
+#include "starling/world/store.h"
+
+namespace starling {
+
+class Transport;
+
+// One timeout from which the others are derived.
+struct Timeouts {
+  std::chrono::milliseconds meet{60'000};   // start-up: all workers must have come within this time
+  std::chrono::milliseconds silent{5'000};  // no byte from a peer for so long: it is not waited for
+  std::chrono::milliseconds stalled{
+      600'000};  // alive, but its block does not come: not waited for any longer
+};
+
+struct World {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;   // among the workers of this node
+  int local_size = 1;   // workers on this node
+  std::string token;    // what peers must prove; empty: loopback only
+  std::string address;  // of this host, as the others reach it: the listener binds to it
+  std::shared_ptr<Store> store;
+  // Makes one end of the edges to all peers. `channel` tells several optimizers of one worker apart; it must be equal
+  // on all workers.
+  std::function<std::unique_ptr<Transport>(const World&, const std::string& channel)> make_transport;
+  Timeouts timeouts;
+  Log log = [](Level, const std::string&) {
+  };  // set it to see what the library has to say: log_to_stderr(rank)
+  // Optimizers made so far by this worker: the k-th of each worker belong together.
+  std::shared_ptr<std::atomic<int>> optimizers = std::make_shared<std::atomic<int>>(0);
+
+  // From torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which
+  // `starling train --workers N` sets too; without RANK and WORLD_SIZE a world of one. The token comes from
+  // STARLING_TOKEN_FILE or STARLING_TOKEN. Joins the launcher's store; blocks at most timeouts.meet.
+  // Throws UsageError for bad or missing variables, Error when the store cannot be reached.
+  static World from_environment(Timeouts timeouts = {});
+  // One worker alone.
+  static World alone();
+  // n workers that are threads of this process, for tests: worlds[r] goes to thread r.
+  static std::vector<World> threads(int n);
+};
+
+}  // namespace starling

@@ -1,0 +1,447 @@
+// The store, the collectives and the making of worlds: among threads and among real processes, of which some die.
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "starling/core/clock.h"
+#include "starling/core/error.h"
+#include "starling/transport/c10d/collectives.h"
+#include "starling/transport/c10d/launcher.h"
+#include "starling/transport/c10d/socket.h"
+#include "starling/world/world.h"
+
+namespace starling {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+// The variables that World reads are these and no others while it lives.
+class Environment {
+ public:
+  explicit Environment(const std::map<std::string, std::string>& variables) {
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+          "STARLING_TOKEN", "STARLING_TOKEN_FILE", "STARLING_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
+          "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"}) {
+      const char* value = std::getenv(name);
+      before_[name] = value ? value : "";
+      unsetenv(name);
+    }
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Environment() {
+    for (const auto& [name, value] : before_) {
+      if (value.empty()) {
+        unsetenv(name.c_str());
+      } else {
+        setenv(name.c_str(), value.c_str(), 1);
+      }
+    }
+  }
+
+ private:
+  std::map<std::string, std::string> before_;
+};
+
+std::map<std::string, std::string> torchruns(int rank, int size, int port, bool launcher_hosts) {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(size)},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"LOCAL_WORLD_SIZE", std::to_string(size)},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(port)},
+          {"TORCHELASTIC_USE_AGENT_STORE", launcher_hosts ? "True" : "False"}};
+}
+
+template <class Work>
+std::string failure_of(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no failure";
+}
+
+// n threads, each with its world.
+void in_threads(std::vector<World> worlds, const std::function<void(World&)>& work) {
+  std::vector<std::thread> threads;
+  for (World& world : worlds) threads.emplace_back([&] { work(world); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// n processes that find their worlds in the environment, as torchrun would start them. Each gives back a line.
+class Processes {
+ public:
+  using Work = std::function<std::string(const World&)>;
+
+  // The children are forked first: while this process has no other threads.
+  Processes(int n, bool launcher_hosts, const Work& work) {
+    for (int rank = 0; rank < n; ++rank) {
+      int port_pipe[2], answer_pipe[2];
+      if (pipe(port_pipe) != 0 || pipe(answer_pipe) != 0) throw Error("pipe");
+      const pid_t child = fork();
+      if (child == 0) {
+        alarm(100);
+        int port = 0;
+        if (read(port_pipe[0], &port, sizeof port) != sizeof port) _exit(3);
+        const std::string answer = failure_of([&] {
+          const Environment environment(torchruns(rank, n, port, launcher_hosts));
+          throw Error(work(World::from_environment()));
+        });
+        _exit(write(answer_pipe[1], answer.data(), answer.size()) == static_cast<ssize_t>(answer.size()) ? 0
+                                                                                                         : 4);
+      }
+      close(port_pipe[0]);
+      close(answer_pipe[1]);
+      children_.push_back({child, port_pipe[1], answer_pipe[0]});
+    }
+    if (launcher_hosts) meeting_point_ = std::make_unique<MeetingPoint>();
+    const int port = launcher_hosts ? meeting_point_->port() : free_port();
+    for (Child& child : children_) {
+      if (write(child.port_pipe, &port, sizeof port) != sizeof port) throw Error("write");
+      close(child.port_pipe);
+    }
+    for (Child& child : children_) {
+      char buffer[4096];
+      for (ssize_t n = 0; (n = read(child.answer_pipe, buffer, sizeof buffer)) > 0;) {
+        child.answer.append(buffer, static_cast<std::size_t>(n));
+      }
+      close(child.answer_pipe);
+      waitpid(child.id, &child.status, 0);
+    }
+  }
+
+  // What the work returned or the error it ended with; "signal 9" after a death.
+  std::string answer(int rank) const {
+    const Child& child = children_.at(static_cast<std::size_t>(rank));
+    if (WIFSIGNALED(child.status)) return "signal " + std::to_string(WTERMSIG(child.status));
+    return child.answer;
+  }
+
+ private:
+  struct Child {
+    pid_t id;
+    int port_pipe, answer_pipe;
+    std::string answer = {};
+    int status = 0;
+  };
+  static int free_port() { return bound_address(listen_at(resolve("127.0.0.1", 0))).port(); }
+
+  std::vector<Child> children_;
+  std::unique_ptr<MeetingPoint> meeting_point_;
+};
+
+// Every operation once, on values that tell the ranks apart. Returns "ok" or what was wrong.
+std::string use_all(const World& world) {
+  Collectives all(world, "test");
+  const int n = world.size;
+
+  // Several under way at once.
+  std::vector<at::Tensor> buckets;
+  for (int i = 0; i < 5; ++i) buckets.push_back(at::full({1000 + i}, world.rank + 10.0 * i));
+  std::vector<Collectives::Pending> pending;
+  for (const at::Tensor& bucket : buckets) pending.push_back(all.all_reduce_sum(bucket));
+  for (auto& one : pending) one.wait();
+  for (int i = 0; i < 5; ++i) {
+    const double expected = n * (n - 1) / 2 + 10.0 * i * n;
+    if (!buckets[i].eq(expected).all().item<bool>()) return "a sum is wrong";
+  }
+
+  for (int root = 0; root < n; ++root) {
+    const bool mine = world.rank == root;
+    at::Tensor parameter = at::full({3, 5}, mine ? 1.5 : 0.0).requires_grad_();
+    const at::Tensor strided = at::full({4, 6}, mine ? 2.5 : 0.0).t();
+    const at::Tensor counter = at::full({}, mine ? 7 : 0, at::kLong);
+    const at::Tensor mask = at::full({3}, mine, at::kBool);
+    const at::Tensor half = at::full({7}, mine ? 0.25 : 0.0, at::kBFloat16);
+    const at::Tensor nothing = at::zeros({0});
+    const at::Tensor large = at::full({8 << 20}, mine ? 3.0 : 0.0);  // more than one pack
+    all.broadcast({parameter, nothing, counter, mask, strided, large, half}, root);
+    if (!parameter.eq(1.5).all().item<bool>() || !parameter.requires_grad()) return "parameter";
+    if (!strided.eq(2.5).all().item<bool>()) return "strided";
+    if (counter.item<std::int64_t>() != 7) return "counter";
+    if (!mask.all().item<bool>()) return "mask";
+    if (!half.eq(0.25).all().item<bool>()) return "half";
+    if (!large.eq(3.0).all().item<bool>()) return "large";
+  }
+
+  const std::string value(static_cast<std::size_t>(world.rank), '\0');  // empty on rank 0
+  const std::vector<std::string> values = all.all_gather(value);
+  if (static_cast<int>(values.size()) != n) return "not all values";
+  for (int of = 0; of < n; ++of) {
+    if (values[of] != std::string(static_cast<std::size_t>(of), '\0')) return "a value is wrong";
+  }
+  return "ok";
+}
+
+TEST(Collectives, AmongProcesses) {
+  for (const bool launcher_hosts : {true, false}) {
+    const Processes three(3, launcher_hosts, use_all);
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(three.answer(rank), "ok");
+  }
+}
+
+// Of six, those that are not the lost one's neighbours in Gloo's pattern hear of it too.
+TEST(Collectives, AKilledWorkerIsAnErrorThatNamesIt) {
+  const Processes six(6, true, [](const World& world) {
+    Collectives all(world, "test");
+    const at::Tensor sum = at::ones({1 << 20});
+    for (int step = 0;; ++step) {
+      if (world.rank == 2 && step == 3) raise(SIGKILL);
+      all.all_reduce_sum(sum).wait();
+    }
+    return "";
+  });
+  for (const int rank : {0, 1, 3, 4, 5}) {
+    EXPECT_EQ(six.answer(rank), "all-reduce failed on rank " + std::to_string(rank) + ": worker 2 is gone");
+  }
+  EXPECT_EQ(six.answer(2), "signal 9");
+}
+
+TEST(Collectives, TheDeathOfTheStoresHostIsAnErrorThatNamesIt) {
+  const Processes three(3, false, [](const World& world) {
+    Collectives all(world, "test");
+    all.all_gather("all have come");
+    if (world.rank == 0) raise(SIGKILL);
+    all.broadcast({at::ones({10})}, 0);
+    return "";
+  });
+  // Without a store the second to notice cannot know that the first has ended because of the failure.
+  for (const int rank : {1, 2}) {
+    EXPECT_THAT(three.answer(rank), AllOf(HasSubstr("broadcast failed on rank " + std::to_string(rank)),
+                                          testing::ContainsRegex("(worker 0 is|workers 0, [12] are) gone")));
+  }
+}
+
+// With operations left in Gloo's queue, the destructor must not wait for them.
+TEST(Collectives, AfterAFailureNothingHangs) {
+  const Processes three(3, true, [](const World& world) -> std::string {
+    const Time start = Clock::now();
+    std::string first, second;
+    {
+      Collectives all(world, "test");
+      std::vector<Collectives::Pending> pending;
+      for (int i = 0; i < 8; ++i) {
+        if (world.rank == 1 && i == 4) raise(SIGKILL);
+        first = failure_of([&] { pending.push_back(all.all_reduce_sum(at::ones({100'000}))); });
+        if (first != "no failure") break;
+      }
+      if (first == "no failure")
+        first = failure_of([&] {
+          for (auto& one : pending) one.wait();
+        });
+      second = failure_of([&] { all.all_gather("x"); });
+    }
+    if (first.find("worker 1 is gone") == std::string::npos) return first;
+    if (second.find("worker 1 is gone") == std::string::npos) return second;
+    return seconds(Clock::now() - start) < 60 ? "ended" : "hung";
+  });
+  EXPECT_EQ(three.answer(0), "ended");
+  EXPECT_EQ(three.answer(2), "ended");
+}
+
+TEST(Collectives, AmongThreads) {
+  for (const int n : {1, 2, 3}) {
+    in_threads(World::threads(n), [](World& world) { EXPECT_EQ(use_all(world), "ok"); });
+  }
+}
+
+TEST(Collectives, SayWhoHasNotCome) {
+  std::vector<World> worlds = World::threads(3);
+  worlds.pop_back();
+  in_threads(worlds, [](World& world) {
+    world.timeouts.meet = 300ms;
+    EXPECT_THAT(failure_of([&] { Collectives(world, "test"); }),
+                AllOf(HasSubstr("rank " + std::to_string(world.rank)), HasSubstr("worker 2 has not come")));
+  });
+}
+
+TEST(Collectives, ASilentWorkerIsAnErrorAfterTheTimeout) {
+  in_threads(World::threads(2), [](World& world) {
+    world.timeouts.stalled = 1s;
+    Collectives all(world, "test");
+    if (world.rank == 0) {
+      EXPECT_THAT(failure_of([&] { all.all_reduce_sum(at::ones({10})).wait(); }),
+                  AllOf(HasSubstr("all-reduce failed on rank 0: "), HasSubstr("all workers are alive"),
+                        Not(HasSubstr("\n"))));
+    } else {
+      std::this_thread::sleep_for(3s);
+    }
+  });
+}
+
+TEST(Collectives, NeedAStoreOfC10d) {
+  World world = World::alone();
+  world.store = std::make_shared<MemoryStore>();
+  EXPECT_THROW(Collectives(world, "test"), UsageError);
+}
+
+TEST(C10dStore, WaitsForAKeyAndNamesTheOneThatDoesNotCome) {
+  const World world = World::alone();
+  std::thread other([&] {
+    std::this_thread::sleep_for(100ms);
+    world.store->set("late", std::string("a\0b", 3));
+  });
+  EXPECT_EQ(world.store->get("late", 60s), std::string("a\0b", 3));
+  other.join();
+  EXPECT_THAT(failure_of([&] { world.store->get("never", 20ms); }),
+              AllOf(HasSubstr("'never'"), HasSubstr("20 ms")));
+}
+
+// One thread waits for what another one sets through the same connection.
+TEST(C10dStore, AThreadThatWaitsHoldsUpNoOther) {
+  const MeetingPoint meeting_point;
+  const Environment environment(torchruns(0, 1, meeting_point.port(), true));
+  const World world = World::from_environment();
+  std::string got;
+  std::thread waiting([&] { got = world.store->get("key", 60s); });
+  std::this_thread::sleep_for(100ms);
+  const Time start = Clock::now();
+  world.store->set("key", "value");
+  waiting.join();
+  EXPECT_EQ(got, "value");
+  EXPECT_LT(seconds(Clock::now() - start), 30);
+}
+
+TEST(MeetingPoint, ServesLoopbackOnlyAndEnds) {
+  int port = 0;
+  {
+    const MeetingPoint meeting_point;
+    port = meeting_point.port();
+    EXPECT_TRUE(somebody_listens(resolve("127.0.0.1", port), 5s));
+    EXPECT_FALSE(somebody_listens(resolve("127.0.0.2", port), 5s));
+    for (const Interface& one : interfaces()) {
+      if (one.address.is_loopback() || one.address.storage.ss_family != AF_INET) continue;
+      EXPECT_FALSE(somebody_listens(resolve(one.address.host(), port), 5s)) << one.name;
+    }
+  }
+  EXPECT_FALSE(somebody_listens(resolve("127.0.0.1", port), 5s));
+}
+
+TEST(WorldFromEnvironment, WithoutVariablesIsAWorldOfOne) {
+  const Environment environment({});
+  const World world = World::from_environment({.meet = 5s});
+  EXPECT_EQ(world.size, 1);
+  EXPECT_EQ(world.rank, 0);
+  EXPECT_EQ(world.timeouts.meet, 5s);
+  EXPECT_EQ(use_all(world), "ok");
+}
+
+TEST(WorldFromEnvironment, TakesTheVariablesAndTheToken) {
+  const MeetingPoint meeting_point;
+  auto variables = torchruns(3, 8, meeting_point.port(), true);
+  variables["LOCAL_RANK"] = "1";
+  variables["LOCAL_WORLD_SIZE"] = "2";
+  variables["STARLING_SOCKET_IFNAME"] = "lo";
+  variables["STARLING_TOKEN"] = "secret";
+  {
+    const Environment environment(variables);
+    EXPECT_THAT(failure_of([] { World::from_environment(); }),
+                HasSubstr("loopback"));  // eight workers on four hosts
+  }
+  variables["LOCAL_RANK"] = "3";
+  variables["LOCAL_WORLD_SIZE"] = "8";
+  const Environment environment(variables);
+  const World world = World::from_environment();
+  EXPECT_EQ(world.rank, 3);
+  EXPECT_EQ(world.size, 8);
+  EXPECT_EQ(world.local_rank, 3);
+  EXPECT_EQ(world.local_size, 8);
+  EXPECT_EQ(world.address, "127.0.0.1");
+  EXPECT_EQ(world.token, "secret");
+  EXPECT_TRUE(world.make_transport);
+}
+
+// A restarted run must not meet the keys of the attempt before.
+TEST(WorldFromEnvironment, KeepsAttemptsApart) {
+  const MeetingPoint meeting_point;
+  auto variables = torchruns(0, 1, meeting_point.port(), true);
+  const auto world_of_attempt = [&](const std::string& attempt) {
+    variables["TORCHELASTIC_RESTART_COUNT"] = attempt;
+    const Environment environment(variables);
+    return World::from_environment();
+  };
+  world_of_attempt("0").store->set("key", "stale");
+  EXPECT_EQ(world_of_attempt("0").store->get("key", 5s), "stale");
+  EXPECT_THROW(world_of_attempt("1").store->get("key", 20ms), Error);
+}
+
+TEST(WorldFromEnvironment, NamesTheVariableThatIsWrong) {
+  const auto good = torchruns(1, 4, 29'500, true);
+  const auto refusal = [&](const std::string& name, const std::string& value) {
+    auto variables = good;
+    variables[name] = value;
+    const Environment environment(variables);
+    try {
+      World::from_environment({.meet = 1s});
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  for (const auto& [name, value] : good) {
+    if (name.starts_with("TORCHELASTIC")) continue;
+    EXPECT_THAT(refusal(name, ""), AllOf(HasSubstr(name + " is not set"), Not(HasSubstr("\n"))));
+  }
+  EXPECT_THAT(refusal("RANK", "4"), AllOf(HasSubstr("RANK='4'"), HasSubstr("from 0 to 3")));
+  EXPECT_THAT(refusal("RANK", "one"), HasSubstr("RANK='one'"));
+  EXPECT_THAT(refusal("RANK", "1 "), HasSubstr("RANK='1 '"));
+  EXPECT_THAT(refusal("WORLD_SIZE", "0"), HasSubstr("WORLD_SIZE='0'"));
+  EXPECT_THAT(refusal("LOCAL_WORLD_SIZE", "5"),
+              AllOf(HasSubstr("LOCAL_WORLD_SIZE='5'"), HasSubstr("from 1 to 4")));
+  EXPECT_THAT(refusal("LOCAL_RANK", "-1"), HasSubstr("LOCAL_RANK='-1'"));
+  EXPECT_THAT(refusal("MASTER_PORT", "65536"), HasSubstr("MASTER_PORT='65536'"));
+  EXPECT_THAT(refusal("MASTER_ADDR", "no.such.host.invalid"),
+              HasSubstr("MASTER_ADDR='no.such.host.invalid'"));
+  EXPECT_THAT(refusal("STARLING_SOCKET_IFNAME", "nowhere0"),
+              AllOf(HasSubstr("STARLING_SOCKET_IFNAME='nowhere0'"), HasSubstr("lo")));
+  EXPECT_THAT(refusal("STARLING_TOKEN_FILE", "/no/such/file"),
+              HasSubstr("STARLING_TOKEN_FILE='/no/such/file'"));
+}
+
+TEST(WorldFromEnvironment, AnUnreachableStoreIsAnErrorThatSaysWhere) {
+  auto variables = torchruns(1, 2, 1, true);
+  const Environment environment(variables);
+  EXPECT_THAT(failure_of([] { World::from_environment({.meet = 1s}); }),
+              AllOf(HasSubstr("127.0.0.1 port 1"), Not(HasSubstr("\n"))));
+}
+
+TEST(WorldFromEnvironment, TheTokenFileMustBeTheOwnersAlone) {
+  const std::string path = testing::TempDir() + "/starling_token_" + std::to_string(getpid());
+  std::ofstream(path) << "secret\n";
+  const MeetingPoint meeting_point;
+  auto variables = torchruns(0, 1, meeting_point.port(), true);
+  variables["STARLING_TOKEN_FILE"] = path;
+  variables["STARLING_TOKEN"] = "another";
+  const Environment environment(variables);
+
+  chmod(path.c_str(), 0640);
+  EXPECT_THAT(failure_of([] { World::from_environment(); }), AllOf(HasSubstr(path), HasSubstr("chmod 600")));
+  chmod(path.c_str(), 0600);
+  EXPECT_EQ(World::from_environment().token, "secret");
+  std::ofstream(path) << "\n";
+  EXPECT_THAT(failure_of([] { World::from_environment(); }), HasSubstr("is empty"));
+  unlink(path.c_str());
+  setenv("STARLING_TOKEN_FILE", "/dev/null", 1);
+  EXPECT_THAT(failure_of([] { World::from_environment(); }), HasSubstr("not a regular file"));
+}
+
+}  // namespace
+}  // namespace starling

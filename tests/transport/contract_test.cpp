@@ -1,0 +1,536 @@
+// What transport.h promises, of every transport.
+#include <atomic>
+#include <future>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "fabric.h"
+#include "recorder.h"
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+using Kind = Recorder::Kind;
+
+struct Kit {
+  std::string name;
+  MakeFabric make;
+};
+
+class Contract : public ::testing::TestWithParam<Kit> {
+ protected:
+  // n workers, all edges open and up.
+  void connect(int n) {
+    begin(n);
+    for (int a = 0; a < n; ++a) {
+      for (int b = 0; b < n; ++b) {
+        if (a != b) transports[a]->open(b);
+      }
+    }
+    for (int a = 0; a < n; ++a) {
+      for (int b = 0; b < n; ++b) {
+        if (a == b) continue;
+        ASSERT_TRUE(recorders[a]->wait_for(Kind::connected, b)) << a << " with " << b;
+      }
+    }
+  }
+  void begin(int n) {
+    fabric = GetParam().make(n);
+    for (int rank = 0; rank < n; ++rank) {
+      recorders.push_back(std::make_unique<Recorder>());
+      transports.push_back(fabric->make(rank, "test"));
+      transports.back()->start(*recorders.back());
+    }
+  }
+  void lose_and_regain(int victim);
+  // Runs work on the transport's thread and waits for it.
+  void on_thread_of(int rank, const std::function<void()>& work) {
+    std::promise<void> done;
+    transports[rank]->post([&] {
+      work();
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+
+  std::unique_ptr<Fabric> fabric;
+  std::vector<std::unique_ptr<Recorder>> recorders;
+  std::vector<std::unique_ptr<Transport>> transports;  // last: they end before their handlers go
+};
+
+std::vector<Frame> frames_from(int peer, const Recorder::Events& events) {
+  std::vector<Frame> frames;
+  for (const auto& e : events) {
+    if (e.kind == Kind::received && e.peer == peer) frames.push_back(e.frame);
+  }
+  return frames;
+}
+
+TEST_P(Contract, KnowsItsRankAndSize) {
+  begin(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(transports[rank]->rank(), rank);
+    EXPECT_EQ(transports[rank]->size(), 3);
+  }
+}
+
+TEST_P(Contract, AWorldOfOneIsAWorld) {
+  connect(1);
+  bool ran = false;
+  on_thread_of(0, [&] { ran = true; });
+  EXPECT_TRUE(ran);
+  EXPECT_EQ(transports[0]->bytes_sent(), 0u);
+}
+
+TEST_P(Contract, AllPairsConnectOnceAndTalk) {
+  connect(5);
+  for (int a = 0; a < 5; ++a) {
+    for (int b = 0; b < 5; ++b) {
+      if (a != b)
+        transports[a]->send(b, {.type = FrameType::ack, .round = static_cast<std::uint64_t>(10 * a + b)});
+    }
+  }
+  for (int a = 0; a < 5; ++a) {
+    for (int b = 0; b < 5; ++b) {
+      if (a == b) continue;
+      EXPECT_TRUE(recorders[b]->wait_for_frame(a, FrameType::ack, static_cast<std::uint64_t>(10 * a + b)));
+      EXPECT_EQ(recorders[b]->times(Kind::connected, a), 1);
+      EXPECT_EQ(recorders[b]->times(Kind::disconnected, a), 0);
+      EXPECT_EQ(recorders[b]->times(Kind::lost, a), 0);
+    }
+  }
+}
+
+TEST_P(Contract, ConnectsOnlyWhenBothWantIt) {
+  begin(2);
+  transports[1]->open(0);
+  transports[1]->open(0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_TRUE(recorders[0]->events().empty());
+  EXPECT_TRUE(recorders[1]->events().empty());
+  transports[0]->open(1);
+  EXPECT_TRUE(recorders[0]->wait_for(Kind::connected, 1));
+  EXPECT_TRUE(recorders[1]->wait_for(Kind::connected, 0));
+}
+
+TEST_P(Contract, PayloadsOfEverySizeArriveWhole) {
+  connect(2);
+  const std::size_t sizes[] = {0,      1,       63,      4095,    4096,      4097,
+                               65'537, 262'143, 262'144, 262'145, 1'048'577, 5'000'003};
+  std::uint32_t block = 0;
+  std::uint64_t expected = 0;
+  std::vector<std::shared_ptr<const Bytes>> sent;
+  for (const std::size_t size : sizes) {
+    sent.push_back(random_block(size, block));
+    transports[1]->send(0,
+                        {.type = FrameType::data,
+                         .dtype = 2,
+                         .epoch = 7,
+                         .round = 9,
+                         .block = block++,
+                         .step = 3,
+                         .value = 5,
+                         .total = size},
+                        payload_of(sent.back()));
+    expected +=
+        size + Frame::kBytes * std::max<std::size_t>(1, (size + Frame::kMaxPayload - 1) / Frame::kMaxPayload);
+  }
+  for (std::uint32_t b = 0; b < block; ++b) {
+    ASSERT_TRUE(recorders[0]->wait_for_frame(1, FrameType::data, 9, b));
+    EXPECT_EQ(recorders[0]->block(1, FrameType::data, 9, b), *sent[b]) << sent[b]->size() << " bytes";
+  }
+  std::map<std::uint32_t, std::uint64_t> next;
+  for (const auto& e : recorders[0]->events()) {
+    if (e.kind != Kind::received) continue;
+    EXPECT_TRUE(e.intact);
+    EXPECT_EQ(e.frame.dtype, 2);
+    EXPECT_EQ(e.frame.epoch, 7u);
+    EXPECT_EQ(e.frame.step, 3u);
+    EXPECT_EQ(e.frame.value, 5u);
+    EXPECT_EQ(e.frame.total, sent[e.frame.block]->size());
+    EXPECT_EQ(e.frame.offset, next[e.frame.block]) << "chunks of block " << e.frame.block << " out of order";
+    EXPECT_LE(e.frame.length, Frame::kMaxPayload);
+    next[e.frame.block] += e.frame.length;
+  }
+  EXPECT_EQ(transports[1]->bytes_sent(), expected);
+}
+
+TEST_P(Contract, APartOfABlockKeepsItsPlace) {
+  connect(2);
+  const auto part = random_block(600'000, 1);
+  transports[0]->send(1, {.type = FrameType::data, .total = 1'000'000, .offset = 400'000}, payload_of(part));
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data));
+  const Bytes block = recorders[1]->block(0, FrameType::data);
+  ASSERT_EQ(block.size(), 1'000'000u);
+  EXPECT_TRUE(std::equal(part->begin(), part->end(), block.begin() + 400'000));
+}
+
+TEST_P(Contract, EachKindKeepsItsOrder) {
+  connect(2);
+  const auto bulk = random_block(300'000, 1);
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    transports[0]->send(1, {.type = FrameType::ack, .round = i});
+    if (i % 10 == 0) transports[0]->send(1, {.type = FrameType::data, .round = i}, payload_of(bulk));
+  }
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::ack, 199));
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data, 190));
+  std::uint64_t acks = 0, data = 0;
+  for (const Frame& frame : frames_from(0, recorders[1]->events())) {
+    if (frame.type == FrameType::ack) {
+      EXPECT_EQ(frame.round, acks++);
+    } else {
+      EXPECT_GE(frame.round, data);
+      data = frame.round;
+    }
+  }
+}
+
+TEST_P(Contract, ControlOvertakesBulk) {
+  connect(2);
+  const auto bulk = random_block(64 << 20, 1);
+  const auto names = random_block(1000, 2);
+  on_thread_of(0, [&] {
+    transports[0]->send(1, {.type = FrameType::data}, payload_of(bulk));
+    transports[0]->send(1, {.type = FrameType::ack});
+    transports[0]->send(1, {.type = FrameType::join}, payload_of(names));
+  });
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data));
+  const auto frames = frames_from(0, recorders[1]->events());
+  ASSERT_EQ(frames.size(), 64u * 4 + 2);
+  const auto place_of = [&](FrameType type) {
+    return std::find_if(frames.begin(), frames.end(), [=](const Frame& f) { return f.type == type; }) -
+           frames.begin();
+  };
+  // Nothing of the bulk had begun when they were queued.
+  EXPECT_EQ(place_of(FrameType::ack), 0);
+  EXPECT_EQ(place_of(FrameType::join), 1);
+  EXPECT_EQ(recorders[1]->block(0, FrameType::join), *names);
+}
+
+TEST_P(Contract, ControlOvertakesBulkThatIsUnderWay) {
+  connect(2);
+  const auto bulk = random_block(64 << 20, 1);
+  transports[0]->send(1, {.type = FrameType::data}, payload_of(bulk));
+  ASSERT_TRUE(recorders[1]->wait([](const auto& events) { return !frames_from(0, events).empty(); }));
+  transports[0]->send(1, {.type = FrameType::ack});
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::ack));
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data));
+  EXPECT_EQ(frames_from(0, recorders[1]->events()).back().type, FrameType::data);
+}
+
+TEST_P(Contract, CancelledBulkIsNotSent) {
+  connect(2);
+  auto bulk = random_block(16 << 20, 1);
+  const std::weak_ptr<const Bytes> alive = bulk;
+  on_thread_of(0, [&] {
+    transports[0]->send(1, {.type = FrameType::data, .round = 1, .block = 2}, payload_of(std::move(bulk)));
+    transports[0]->cancel(1, FrameType::data, 1, 3);
+    transports[0]->cancel(1, FrameType::data, 2, 2);
+    EXPECT_FALSE(alive.expired()) << "another block was cancelled";
+    transports[0]->cancel(1, FrameType::data, 1, 2);
+    transports[0]->send(1, {.type = FrameType::done});
+  });
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::done));
+  EXPECT_EQ(frames_from(0, recorders[1]->events()).size(), 1u);
+  EXPECT_TRUE(alive.expired());
+}
+
+TEST_P(Contract, BulkIsCancelledUnderWayAndTheNextArrives) {
+  connect(2);
+  auto bulk = random_block(256 << 20, 1);
+  const std::weak_ptr<const Bytes> alive = bulk;
+  transports[0]->send(1, {.type = FrameType::data, .round = 1}, payload_of(std::move(bulk)));
+  ASSERT_TRUE(recorders[1]->wait([](const auto& events) { return !frames_from(0, events).empty(); }));
+  transports[0]->cancel(1, FrameType::data, 1, 0);
+  const auto next = random_block(1'000'000, 2);
+  transports[0]->send(1, {.type = FrameType::data, .round = 2}, payload_of(next));
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data, 2));
+  EXPECT_EQ(recorders[1]->block(0, FrameType::data, 2), *next);
+  EXPECT_TRUE(alive.expired());
+  std::uint64_t arrived = 0;
+  for (const auto& e : recorders[1]->events()) {
+    if (e.kind != Kind::received) continue;
+    EXPECT_TRUE(e.intact);
+    if (e.frame.round == 1) arrived += e.frame.length;
+  }
+  EXPECT_LT(arrived, 256u << 20);
+}
+
+TEST_P(Contract, APayloadIsReleasedOnceItIsSent) {
+  connect(2);
+  auto bulk = random_block(3'000'000, 1);
+  const std::weak_ptr<const Bytes> alive = bulk;
+  transports[0]->send(1, {.type = FrameType::data}, payload_of(std::move(bulk)));
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data));
+  for (int i = 0; i < 6000 && !alive.expired(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(alive.expired());
+}
+
+TEST_P(Contract, WhatCannotBeSentIsDropped) {
+  begin(2);
+  auto bulk = random_block(1'000'000, 1);
+  const std::weak_ptr<const Bytes> alive = bulk;
+  on_thread_of(0, [&] { transports[0]->send(1, {.type = FrameType::data}, payload_of(std::move(bulk))); });
+  EXPECT_TRUE(alive.expired());
+  transports[0]->open(1);
+  transports[1]->open(0);
+  ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 1));
+  transports[0]->send(1, {.type = FrameType::ack});
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::ack));
+  EXPECT_EQ(frames_from(0, recorders[1]->events()).size(), 1u);
+}
+
+TEST_P(Contract, APayloadThatIsNotWantedIsReadPast) {
+  begin(2);
+  recorders[1]->unwanted = [](const Frame& frame) { return frame.round == 1; };
+  transports[0]->open(1);
+  transports[1]->open(0);
+  ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 1));
+  const auto block = random_block(700'001, 1);
+  for (const std::uint64_t round : {1, 2}) {
+    transports[0]->send(1, {.type = FrameType::data, .round = round}, payload_of(block));
+  }
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data, 2));
+  for (const auto& e : recorders[1]->events()) {
+    if (e.kind != Kind::received) continue;
+    EXPECT_EQ(e.intact, e.frame.round == 2);
+  }
+  EXPECT_EQ(frames_from(0, recorders[1]->events()).size(), 6u);
+  EXPECT_EQ(recorders[1]->block(0, FrameType::data, 2), *block);
+}
+
+TEST_P(Contract, AResetConnectionComesBack) {
+  connect(3);
+  for (int times = 2; times <= 6; ++times) {
+    transports[times % 2]->reset(1 - times % 2, "because the test wants it");
+    for (int rank = 0; rank < 2; ++rank) {
+      ASSERT_TRUE(recorders[rank]->wait_for(Kind::disconnected, 1 - rank, times - 1));
+      ASSERT_TRUE(recorders[rank]->wait_for(Kind::connected, 1 - rank, times));
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+      transports[rank]->send(1 - rank, {.type = FrameType::ack, .round = static_cast<std::uint64_t>(times)});
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+      ASSERT_TRUE(
+          recorders[rank]->wait_for_frame(1 - rank, FrameType::ack, static_cast<std::uint64_t>(times)));
+    }
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(recorders[rank]->times(Kind::lost, 1 - rank), 0);
+    EXPECT_EQ(recorders[rank]->times(Kind::disconnected, 2), 0) << "another edge suffered";
+  }
+  EXPECT_EQ(recorders[2]->times(Kind::disconnected, 0) + recorders[2]->times(Kind::disconnected, 1), 0);
+  for (const auto& e : recorders[0]->events()) {
+    if (e.kind == Kind::disconnected) {
+      EXPECT_EQ(e.reason, "because the test wants it");
+      break;
+    }
+  }
+}
+
+TEST_P(Contract, NothingOfABrokenConnectionArrivesOnTheNext) {
+  connect(2);
+  const auto bulk = random_block(64 << 20, 1);
+  transports[0]->send(1, {.type = FrameType::data}, payload_of(bulk));
+  ASSERT_TRUE(recorders[1]->wait([](const auto& events) { return !frames_from(0, events).empty(); }));
+  transports[0]->reset(1, "test");
+  transports[0]->send(1, {.type = FrameType::ack, .round = 1});  // just before, or dropped: either is right
+  ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 1, 2));
+  transports[0]->send(1, {.type = FrameType::ack, .round = 2});
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::ack, 2));
+  const auto events = recorders[1]->events();
+  const auto broke =
+      std::find_if(events.begin(), events.end(), [](const auto& e) { return e.kind == Kind::disconnected; });
+  EXPECT_EQ(frames_from(0, {broke, events.end()}).size(), 1u);
+  EXPECT_LT(frames_from(0, {events.begin(), broke}).size(), 64u * 4);
+}
+
+// The worker goes, is lost once, and comes back; the edge between the other two sees nothing of it.
+void Contract::lose_and_regain(int victim) {
+  connect(3);
+  const int a = (victim + 1) % 3, b = (victim + 2) % 3;
+  transports[victim].reset();
+  for (int peer : {a, b}) {
+    ASSERT_TRUE(recorders[peer]->wait_for(Kind::lost, victim));
+    EXPECT_EQ(recorders[peer]->times(Kind::disconnected, victim), 1);
+    for (const auto& e : recorders[peer]->events()) {
+      if (e.kind == Kind::lost) {
+        EXPECT_NE(e.reason.find(std::to_string(victim)), std::string::npos) << e.reason;
+      }
+    }
+  }
+  transports[a]->send(b, {.type = FrameType::ack});
+  EXPECT_TRUE(recorders[b]->wait_for_frame(a, FrameType::ack));
+
+  recorders[victim] = std::make_unique<Recorder>();
+  transports[victim] = fabric->make(victim, "test");
+  transports[victim]->start(*recorders[victim]);
+  for (int peer : {a, b}) transports[victim]->open(peer);
+  for (int peer : {a, b}) {
+    ASSERT_TRUE(recorders[victim]->wait_for(Kind::connected, peer));
+    ASSERT_TRUE(recorders[peer]->wait_for(Kind::connected, victim, 2));
+    transports[peer]->send(victim, {.type = FrameType::ack});
+    EXPECT_TRUE(recorders[victim]->wait_for_frame(peer, FrameType::ack));
+    EXPECT_EQ(recorders[peer]->times(Kind::lost, victim), 1);
+  }
+  EXPECT_EQ(recorders[a]->times(Kind::disconnected, b), 0);
+  EXPECT_EQ(recorders[b]->times(Kind::disconnected, a), 0);
+}
+
+TEST_P(Contract, AStoppedPeerIsLostOnceAndMayComeBack) { lose_and_regain(1); }
+TEST_P(Contract, TheLowestRankIsNoSpecialRank) { lose_and_regain(0); }
+TEST_P(Contract, TheHighestRankIsNoSpecialRank) { lose_and_regain(2); }
+
+TEST_P(Contract, NoCallAfterStop) {
+  connect(2);
+  const auto bulk = random_block(64 << 20, 1);
+  transports[0]->send(1, {.type = FrameType::data}, payload_of(bulk));
+  ASSERT_TRUE(recorders[1]->wait([](const auto& events) { return !frames_from(0, events).empty(); }));
+  std::atomic<bool> stopped = false;
+  std::atomic<int> late = 0;
+  const auto tick = [&] { late += stopped; };
+  for (int i = 0; i < 200; ++i) transports[1]->at(transports[1]->now() + std::chrono::milliseconds(i), tick);
+  transports[1]->stop();
+  stopped = true;
+  const std::size_t events = recorders[1]->events().size();
+  ASSERT_TRUE(recorders[0]->wait_for(Kind::lost, 1));
+  EXPECT_EQ(recorders[1]->events().size(), events);
+  EXPECT_EQ(late, 0);
+  transports[1]->send(0, {.type = FrameType::ack});  // harmless
+  transports[1]->open(0);
+  transports[1]->reset(0, "harmless");
+  transports[1]->post(tick);
+  transports[1]->stop();
+}
+
+TEST_P(Contract, AFarewellArrives) {
+  connect(4);
+  const auto bulk = random_block(64 << 20, 1);
+  transports[3]->send(0, {.type = FrameType::data},
+                      payload_of(bulk));  // the leaver is busy with somebody's bulk
+  for (int peer : {0, 1, 2}) transports[3]->send(peer, {.type = FrameType::leave});
+  transports[3]->stop();
+  for (int peer : {1, 2}) EXPECT_TRUE(recorders[peer]->wait_for_frame(3, FrameType::leave));
+  for (int peer : {0, 1, 2}) {
+    EXPECT_TRUE(recorders[peer]->wait_for(Kind::lost, 3));
+    const auto frames = frames_from(3, recorders[peer]->events());
+    EXPECT_TRUE(
+        std::any_of(frames.begin(), frames.end(), [](const Frame& f) { return f.type == FrameType::leave; }));
+  }
+}
+
+TEST_P(Contract, AFarewellArrivesThoughTheLeaverIsBeingSentTo) {
+  connect(2);
+  const auto bulk = random_block(64 << 20, 1);
+  transports[0]->send(1, {.type = FrameType::data}, payload_of(bulk));
+  ASSERT_TRUE(recorders[1]->wait([](const auto& events) { return !frames_from(0, events).empty(); }));
+  transports[1]->send(0, {.type = FrameType::leave});
+  transports[1]->stop();
+  EXPECT_TRUE(recorders[0]->wait_for_frame(1, FrameType::leave));
+}
+
+TEST_P(Contract, ChannelsDoNotMix) {
+  connect(2);
+  std::vector<std::unique_ptr<Recorder>> others;
+  std::vector<std::unique_ptr<Transport>> second;
+  for (int rank = 0; rank < 2; ++rank) {
+    others.push_back(std::make_unique<Recorder>());
+    second.push_back(fabric->make(rank, "second"));
+    second.back()->start(*others.back());
+    second.back()->open(1 - rank);
+  }
+  ASSERT_TRUE(others[0]->wait_for(Kind::connected, 1));
+  transports[0]->send(1, {.type = FrameType::ack, .round = 1});
+  second[0]->send(1, {.type = FrameType::ack, .round = 2});
+  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::ack, 1));
+  ASSERT_TRUE(others[1]->wait_for_frame(0, FrameType::ack, 2));
+  EXPECT_EQ(frames_from(0, recorders[1]->events()).size(), 1u);
+  EXPECT_EQ(frames_from(0, others[1]->events()).size(), 1u);
+  second.clear();
+  transports[1]->send(0, {.type = FrameType::ack, .round = 3});
+  ASSERT_TRUE(recorders[0]->wait_for_frame(1, FrameType::ack, 3));
+  EXPECT_EQ(recorders[0]->times(Kind::disconnected, 1), 0);
+}
+
+TEST_P(Contract, PostedWorkRunsOnTheHandlersThreadInOrder) {
+  connect(2);
+  std::vector<int> order;
+  std::promise<std::thread::id> last;
+  const Time start = transports[0]->now();
+  transports[0]->at(start + std::chrono::milliseconds(40), [&] {
+    EXPECT_GE(transports[0]->now(), start + std::chrono::milliseconds(40));
+    order.push_back(4);
+    last.set_value(std::this_thread::get_id());
+  });
+  transports[0]->at(start + std::chrono::milliseconds(20), [&] { order.push_back(3); });
+  transports[0]->post([&] { order.push_back(1); });
+  transports[0]->post([&] { order.push_back(2); });
+  EXPECT_EQ(last.get_future().get(), recorders[0]->thread());
+  EXPECT_EQ(order, (std::vector{1, 2, 3, 4}));
+}
+
+TEST_P(Contract, ManyThreadsMaySendAtOnce) {
+  connect(2);
+  std::vector<std::thread> threads;
+  for (std::uint32_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      const auto block = random_block(10'000, t);
+      for (std::uint64_t i = 0; i < 100; ++i) {
+        transports[0]->send(1, {.type = FrameType::ack, .round = i, .block = t});
+        transports[0]->send(1, {.type = FrameType::data, .round = i, .block = t}, payload_of(block));
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (std::uint32_t t = 0; t < 4; ++t) {
+    ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::ack, 99, t));
+    ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data, 99, t));
+  }
+  std::map<std::pair<FrameType, std::uint32_t>, std::uint64_t> next;
+  for (const Frame& frame : frames_from(0, recorders[1]->events())) {
+    EXPECT_EQ(frame.round, (next[{frame.type, frame.block}]++));
+  }
+}
+
+TEST_P(Contract, BothDirectionsAtOnce) {
+  connect(3);
+  for (int a = 0; a < 3; ++a) {
+    for (int b = 0; b < 3; ++b) {
+      if (a == b) continue;
+      for (std::uint32_t k = 0; k < 8; ++k) {
+        transports[a]->send(b, {.type = FrameType::data, .block = k},
+                            payload_of(random_block(2'000'000 + 17 * k, 100 * a + 10 * b + k)));
+      }
+    }
+  }
+  for (int a = 0; a < 3; ++a) {
+    for (int b = 0; b < 3; ++b) {
+      if (a == b) continue;
+      for (std::uint32_t k = 0; k < 8; ++k) {
+        ASSERT_TRUE(recorders[b]->wait_for_frame(a, FrameType::data, 0, k));
+        EXPECT_EQ(recorders[b]->block(a, FrameType::data, 0, k),
+                  *random_block(2'000'000 + 17 * k, 100 * a + 10 * b + k));
+      }
+    }
+  }
+}
+
+TEST_P(Contract, MistakesOfTheCallerAreRefused) {
+  connect(2);
+  EXPECT_THROW(transports[0]->open(0), UsageError);
+  EXPECT_THROW(transports[0]->open(2), UsageError);
+  EXPECT_THROW(transports[0]->open(-1), UsageError);
+  EXPECT_THROW(transports[0]->send(2, {.type = FrameType::ack}), UsageError);
+  EXPECT_THROW(transports[0]->send(1, {.type = FrameType::data, .total = 9}, payload_of(random_block(10, 1))),
+               UsageError);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Contract,
+                         ::testing::Values(Kit{"local", make_local_fabric}, Kit{"tcp", make_tcp_fabric}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,180 @@
+#include "starling/transport/frame.h"
+
+#include <cstring>
+#include <random>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace starling {
+namespace {
+
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+// CRC32C as its definition says, one bit at a time.
+std::uint32_t plain_crc32c(std::span<const std::byte> bytes) {
+  std::uint32_t crc = 0xffffffff;
+  for (const std::byte b : bytes) {
+    crc ^= static_cast<std::uint32_t>(b);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc & 1) ? (crc >> 1) ^ 0x82f63b78 : crc >> 1;
+  }
+  return ~crc;
+}
+
+std::vector<std::byte> random_bytes(std::size_t n, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> bytes(n);
+  for (auto& b : bytes) b = static_cast<std::byte>(random());
+  return bytes;
+}
+
+// A header whose own checksum is right whatever else is wrong in it.
+std::array<std::byte, Frame::kBytes> sealed(std::array<std::byte, Frame::kBytes> bytes) {
+  const std::uint32_t crc = crc32c(std::span(bytes).first(60));
+  for (std::size_t i = 0; i < 4; ++i) bytes[60 + i] = static_cast<std::byte>(crc >> (8 * i));
+  return bytes;
+}
+
+Frame example() {
+  return {.type = FrameType::data,
+          .dtype = 3,
+          .epoch = 0x01020304,
+          .round = 0x1112131415161718,
+          .block = 0x21222324,
+          .step = 0x31323334,
+          .value = 0x4142434445464748,
+          .total = 10'000'000'000,
+          .offset = 9'999'000'000,
+          .length = 256 * 1024,
+          .payload_crc = 0x51525354};
+}
+
+TEST(Crc32c, KnownVectors) {
+  EXPECT_EQ(crc32c({}), 0u);
+  EXPECT_EQ(crc32c(bytes_of("123456789")), 0xe3069283u);
+  EXPECT_EQ(crc32c(std::vector<std::byte>(32, std::byte{0x00})), 0x8a9136aau);  // RFC 3720, B.4
+  EXPECT_EQ(crc32c(std::vector<std::byte>(32, std::byte{0xff})), 0x62a8ab43u);
+}
+
+TEST(Crc32c, EveryLengthAndAlignmentAgreesWithTheDefinition) {
+  const auto bytes = random_bytes(40'000, 1);
+  for (std::size_t n = 0; n < 70; ++n) {
+    for (std::size_t start = 0; start < 9; ++start) {
+      const auto part = std::span(bytes).subspan(start, n);
+      ASSERT_EQ(crc32c(part), plain_crc32c(part)) << n << " bytes from " << start;
+    }
+  }
+  for (std::size_t n : {6143u, 6144u, 6145u, 12'287u, 12'288u, 20'001u, 39'999u}) {
+    const auto part = std::span(bytes).subspan(1, n);
+    ASSERT_EQ(crc32c(part), plain_crc32c(part)) << n;
+  }
+}
+
+TEST(Crc32c, ContinuesFromASeed) {
+  const auto bytes = random_bytes(20'000, 2);
+  for (std::size_t cut : {0u, 1u, 7u, 64u, 6144u, 10'001u, 20'000u}) {
+    const auto all = std::span(bytes);
+    EXPECT_EQ(crc32c(all.subspan(cut), crc32c(all.first(cut))), crc32c(all)) << cut;
+  }
+}
+
+TEST(Frame, ComesBackAsItWas) {
+  const Frame sent = example();
+  const auto got = Frame::decode(sent.encode());
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->type, sent.type);
+  EXPECT_EQ(got->dtype, sent.dtype);
+  EXPECT_EQ(got->epoch, sent.epoch);
+  EXPECT_EQ(got->round, sent.round);
+  EXPECT_EQ(got->block, sent.block);
+  EXPECT_EQ(got->step, sent.step);
+  EXPECT_EQ(got->value, sent.value);
+  EXPECT_EQ(got->total, sent.total);
+  EXPECT_EQ(got->offset, sent.offset);
+  EXPECT_EQ(got->length, sent.length);
+  EXPECT_EQ(got->payload_crc, sent.payload_crc);
+}
+
+TEST(Frame, StartsWithItsMagicInLittleEndian) {
+  const auto bytes = Frame{.type = FrameType::ack}.encode();
+  EXPECT_EQ(std::memcmp(bytes.data(), "STRL", 4), 0);
+}
+
+TEST(Frame, EveryTypeIsDecodedAndNoOther) {
+  for (int type = 0; type < 256; ++type) {
+    const bool known = (type >= 1 && type <= 9) || (type >= 16 && type <= 18);
+    EXPECT_EQ(Frame::decode(Frame{.type = static_cast<FrameType>(type)}.encode()).has_value(), known) << type;
+  }
+}
+
+TEST(Frame, EverySingleBitFlipIsRefused) {
+  const auto good = example().encode();
+  for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    auto bad = good;
+    bad[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
+    EXPECT_FALSE(Frame::decode(bad)) << "bit " << bit;
+  }
+}
+
+TEST(Frame, WhatCannotBeIsRefusedEvenWithARightChecksum) {
+  const auto accepted = [](std::uint64_t total, std::uint64_t offset, std::uint32_t length) {
+    Frame frame = example();
+    frame.total = total;
+    frame.offset = offset;
+    frame.length = length;
+    return Frame::decode(frame.encode()).has_value();
+  };
+  constexpr std::uint64_t kMax = ~std::uint64_t{0};
+  EXPECT_TRUE(accepted(0, 0, 0));
+  EXPECT_TRUE(accepted(100, 100, 0));
+  EXPECT_TRUE(accepted(1 << 20, 0, Frame::kMaxPayload));
+  EXPECT_FALSE(accepted(1 << 20, 0, Frame::kMaxPayload + 1));
+  EXPECT_FALSE(accepted(kMax, 0, ~std::uint32_t{0}));
+  EXPECT_FALSE(accepted(100, 0, 101));
+  EXPECT_FALSE(accepted(100, 60, 41));
+  EXPECT_FALSE(accepted(100, 101, 0));
+  EXPECT_FALSE(accepted(100, kMax, 2)) << "offset + length wraps around";
+
+  for (const std::size_t reserved : {6u, 7u}) {
+    auto bytes = example().encode();
+    ASSERT_TRUE(Frame::decode(sealed(bytes)));
+    bytes[reserved] = std::byte{1};
+    EXPECT_FALSE(Frame::decode(sealed(bytes))) << "byte " << reserved;
+  }
+}
+
+TEST(Frame, RandomBytesAreRefused) {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 200'000; ++i) {
+    std::array<std::byte, Frame::kBytes> bytes;
+    for (std::size_t at = 0; at < bytes.size(); at += 8) {
+      const std::uint64_t value = random();
+      std::memcpy(bytes.data() + at, &value, 8);
+    }
+    if (i % 2 == 1) std::memcpy(bytes.data(), "STRL", 4);
+    ASSERT_FALSE(Frame::decode(bytes)) << "seed 3, case " << i;
+  }
+}
+
+TEST(Frame, RandomFieldsWithARightChecksumAreDecodedOnlyIfTheyAgree) {
+  std::mt19937_64 random(4);
+  int accepted = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    auto bytes = example().encode();
+    for (int changes = 1 + static_cast<int>(random() % 3); changes > 0; --changes) {
+      bytes[4 + random() % 56] = static_cast<std::byte>(random());
+    }
+    if (const auto frame = Frame::decode(sealed(bytes))) {
+      ++accepted;
+      ASSERT_LE(frame->length, Frame::kMaxPayload);
+      ASSERT_LE(frame->offset, frame->total);
+      ASSERT_LE(frame->length, frame->total - frame->offset);
+      ASSERT_EQ(frame->encode(), sealed(bytes)) << "seed 4, case " << i;
+    }
+  }
+  EXPECT_GT(accepted, 1000);
+}
+
+}  // namespace
+}  // namespace starling
