@@ -1,0 +1,177 @@
+#include "starling/exchange/average.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "starling/topology/schedules.h"
+
+namespace starling {
+
+void Average::begin(Bytes mine, std::set<int> participants, Combine combine) {
+  running_ = true;
+  ++id_;
+  original_ = std::move(mine);
+  combine_ = std::move(combine);
+  shares_.clear();
+  done_.clear();
+  have_result_ = false;
+  for (const auto& [peer, join] : heard_) {  // who came before me and is not there any more, as I see it
+    if (join.id == id_ && !participants.contains(peer)) actions_.send_done(peer, id_, 0, true);
+  }
+  attempt(0, std::move(participants));
+}
+
+// Says what I see, to all whom I see.
+void Average::attempt(std::uint32_t number, std::set<int> participants) {
+  join_ = {id_, number, std::move(participants)};
+  rounds_ = false;
+  for (const int peer : join_.participants) {
+    if (peer != rank_) actions_.send_join(peer, id_, number, join_.participants);
+  }
+  proceed();
+}
+
+bool Average::everyone_joined() const {
+  return std::all_of(join_.participants.begin(), join_.participants.end(), [&](int peer) {
+    const auto heard = heard_.find(peer);
+    return peer == rank_ ||
+           (heard != heard_.end() && heard->second.id == id_ && heard->second.attempt == join_.attempt &&
+            heard->second.participants == join_.participants);
+  });
+}
+
+void Average::proceed() {
+  // Adopt the latest attempt and the smallest set that anybody in P has named.
+  for (const int peer : join_.participants) {
+    const auto heard = heard_.find(peer);
+    if (heard == heard_.end() || heard->second.id != id_) continue;
+    const auto& [id, number, theirs] = heard->second;
+    std::set<int> both;
+    std::set_intersection(join_.participants.begin(), join_.participants.end(), theirs.begin(), theirs.end(),
+                          std::inserter(both, both.end()));
+    both.insert(rank_);
+    const bool smaller = both != join_.participants;
+    if (number > join_.attempt || (number == join_.attempt && smaller)) {
+      return attempt(smaller ? std::max(number, join_.attempt + 1) : number, both);
+    }
+  }
+  if (!rounds_) {
+    if (!everyone_joined()) return;
+    rounds_ = true;
+    have_result_ = sent_ = false;
+    step_ = 0;
+    now_ = original_;
+    members_ = join_.participants;
+    schedule_ = make_schedule("base-2", static_cast<int>(members_.size()));
+    std::erase_if(shares_, [&](const auto& entry) { return entry.first.first < join_.attempt; });
+  }
+  run_rounds();
+  if (!have_result_) return;
+  const std::set<int>& done = done_[join_.attempt];
+  if (std::includes(done.begin(), done.end(), join_.participants.begin(), join_.participants.end())) {
+    finish(now_, members_);
+  }
+}
+
+// One period. My share of a step goes out as the step begins; the step ends with the last neighbour's share.
+void Average::run_rounds() {
+  const std::vector<int> ranks(members_.begin(), members_.end());
+  const auto me = static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+  const auto rank_of = [&](const Neighbour& n) { return ranks[static_cast<std::size_t>(n.rank)]; };
+  while (!have_result_) {
+    const auto& neighbours = schedule_.at(step_).neighbours[me];
+    if (!sent_) {
+      sent_ = true;
+      for (const Neighbour& n : neighbours) {
+        actions_.send_share(rank_of(n), id_, join_.attempt, step_, now_);
+      }
+    }
+    const auto& here = shares_[{join_.attempt, step_}];
+    std::vector<Share> shares;
+    for (const Neighbour& n : neighbours) {
+      const auto share = here.find(rank_of(n));
+      if (share == here.end()) return;
+      shares.push_back({n.weight, share->second});
+    }
+    if (!shares.empty()) now_ = std::make_shared<const std::vector<std::byte>>(combine_(*now_, shares));
+    shares_.erase({join_.attempt, step_});
+    sent_ = false;
+    if (++step_ < schedule_.rounds.size()) continue;
+    have_result_ = true;
+    done_[join_.attempt].insert(rank_);
+    for (const int peer : ranks) {
+      if (peer != rank_) actions_.send_done(peer, id_, join_.attempt, false);
+    }
+  }
+}
+
+void Average::finish(Bytes values, const std::set<int>& participants) {
+  running_ = false;
+  shares_.clear();
+  original_.reset();
+  now_.reset();
+  actions_.averaged(std::move(values), participants);
+}
+
+std::set<int> Average::awaited() const {
+  std::set<int> peers;
+  if (!running_) return peers;
+  for (const int peer : join_.participants) {
+    if (peer == rank_) continue;
+    const auto heard = heard_.find(peer);
+    const auto done = done_.find(join_.attempt);
+    const bool joined =
+        heard != heard_.end() && heard->second.id == id_ && heard->second.attempt == join_.attempt;
+    if (!joined || done == done_.end() || !done->second.contains(peer)) peers.insert(peer);
+  }
+  return peers;
+}
+
+void Average::joined(int peer, std::uint64_t id, std::uint32_t attempt, const std::set<int>& participants) {
+  if (id < id_ || (id == id_ && !running_)) return actions_.send_done(peer, id, join_.attempt, true);
+  heard_[peer] = {id, attempt, participants};
+  if (!running_ || id != id_) return;
+  if (!join_.participants.contains(peer)) return actions_.send_done(peer, id, join_.attempt, true);
+  proceed();
+}
+
+void Average::share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step, Bytes share) {
+  if (!running_ || id != id_ || attempt < join_.attempt) return;
+  if (share->size() != original_->size()) return trouble(peer);
+  shares_[{attempt, step}][peer] = std::move(share);
+  proceed();
+}
+
+void Average::done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended) {
+  if (!running_ || id != id_) return;
+  if (!ended) {
+    done_[attempt].insert(peer);
+    return proceed();
+  }
+  // The others have ended. Either I had that result and only waited for somebody who is gone, or I was struck out.
+  if (have_result_) return finish(now_, members_);
+  finish(original_, {rank_});
+}
+
+void Average::gone(int peer) {
+  heard_.erase(peer);
+  if (!running_ || !join_.participants.contains(peer)) return;
+  std::set<int> rest = join_.participants;
+  rest.erase(peer);
+  if (!(rounds_ && have_result_)) return attempt(join_.attempt + 1, std::move(rest));
+  // I have the result. If all the others have it, that was all; if not, they will ask for a new attempt.
+  join_.participants = std::move(rest);
+  proceed();
+}
+
+void Average::trouble(int peer) {
+  if (running_ && join_.participants.contains(peer)) attempt(join_.attempt + 1, join_.participants);
+}
+
+void Average::up(int peer) {
+  if (running_ && join_.participants.contains(peer)) {
+    actions_.send_join(peer, id_, join_.attempt, join_.participants);
+  }
+}
+
+}  // namespace starling

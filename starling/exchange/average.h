@@ -1,0 +1,110 @@
+// The exact average of a vector over all workers that are there, over the edges, without a coordinator.
+//
+// The workers first agree on who takes part, P; then run one period of base-2 over P, whose product is the averaging
+// matrix for every |P|; then make sure that everybody in P has the result:
+//
+//   join    "I take part in average `id`, attempt `a`, and see the participants P", to all in P. The rounds begin when
+//           all in P have said the same. Who hears of a later attempt or a smaller P adopts it and says so.
+//   share   my partial average, to this round's neighbours
+//   done    I have the result of attempt a. The average ends when all in P have said so.
+//
+// A worker that dies or falls silent before the end is struck from P and the others begin a new attempt from their own
+// values. A worker that still joins an average that others have ended is told: it has the result already (it was only
+// waiting for the dead), or it was struck out and keeps its own values.
+//
+// A state machine without threads, I/O or clock: events in, actions out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "starling/topology/graph.h"
+
+namespace starling {
+
+class AverageActions {
+ public:
+  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+  virtual ~AverageActions() = default;
+  virtual void send_join(int peer, std::uint64_t id, std::uint32_t attempt,
+                         const std::set<int>& participants) = 0;
+  virtual void send_share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step,
+                          Bytes share) = 0;
+  // ended: this average is over for me (answer to a join that came too late).
+  virtual void send_done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended) = 0;
+  // values: the average, or this worker's own where participants is {self} alone.
+  virtual void averaged(Bytes values, const std::set<int>& participants) = 0;
+};
+
+class Average {
+ public:
+  using Bytes = AverageActions::Bytes;
+  // mine <- mine + Sum_j w_j (theirs_j - mine), or the larger of each; neighbours by rising rank.
+  struct Share {
+    double weight;
+    Bytes bytes;
+  };
+  using Combine =
+      std::function<std::vector<std::byte>(const std::vector<std::byte>& mine, std::span<const Share>)>;
+
+  Average(int rank, AverageActions& actions) : rank_(rank), actions_(actions) {}
+
+  // Begins the next average. participants: who is there as far as I know, with me. Averages are counted: the k-th
+  // call of one worker meets the k-th call of the others.
+  void begin(Bytes mine, std::set<int> participants, Combine combine);
+  bool running() const { return running_; }
+  std::uint64_t id() const { return id_; }  // of the running or the last average; 0 before the first
+  // Whom this average still waits for; empty when not running.
+  std::set<int> awaited() const;
+
+  // Messages of a peer.
+  void joined(int peer, std::uint64_t id, std::uint32_t attempt, const std::set<int>& participants);
+  // Only whole and checked shares. A damaged one: trouble().
+  void share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step, Bytes share);
+  void done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended);
+  // The peer is gone, or silent for too long: it is struck out.
+  void gone(int peer);
+  // Something from or to the peer was lost, but it is there: a new attempt.
+  void trouble(int peer);
+  // The peer's connection is up (again): it may have missed my join.
+  void up(int peer);
+
+ private:
+  struct Join {
+    std::uint64_t id = 0;
+    std::uint32_t attempt = 0;
+    std::set<int> participants;
+  };
+  void attempt(std::uint32_t number, std::set<int> participants);
+  void proceed();  // as far as the messages at hand allow
+  void run_rounds();
+  bool everyone_joined() const;
+  void finish(Bytes values, const std::set<int>& participants);
+
+  const int rank_;
+  AverageActions& actions_;
+  Combine combine_;
+
+  bool running_ = false;
+  std::uint64_t id_ = 0;
+  Join join_;             // what I have said
+  Bytes original_, now_;  // my values at the start; my partial average
+  bool rounds_ = false;   // everyone has joined: the rounds of this attempt run
+  bool have_result_ = false;
+  std::set<int> members_;  // P of the rounds that run, or whose result I have
+  Schedule schedule_;      // over positions in members_
+  std::uint32_t step_ = 0;
+  bool sent_ = false;                                                               // my share of this step
+  std::map<int, Join> heard_;                                                       // last join of each peer
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::map<int, Bytes>> shares_;  // (attempt, step) -> peer
+  std::map<std::uint32_t, std::set<int>> done_;  // attempt -> who has its result
+};
+
+}  // namespace starling

@@ -1,0 +1,152 @@
+#include "starling/exchange/edge.h"
+
+#include <algorithm>
+
+namespace starling {
+
+bool Edge::past(SwapId id) const {
+  if (swaps_.contains(id)) return false;
+  const auto found = started_.find(id.block);
+  return id.round < floor_ || (found != started_.end() && id.round < found->second);
+}
+
+bool Edge::wants(SwapId id) const {
+  if (past(id) || id.round < peer_floor_) return false;
+  const auto found = swaps_.find(id);
+  if (found == swaps_.end()) return true;
+  const Swap& swap = found->second;
+  return swap.direction.receive && !swap.checked && !swap.peer_aborted;
+}
+
+std::vector<SwapId> Edge::open() const {
+  std::vector<SwapId> ids;
+  for (const auto& [id, swap] : swaps_) {
+    if (swap.ready) ids.push_back(id);
+  }
+  return ids;
+}
+
+void Edge::start(SwapId id, Direction direction, bool usable) {
+  if (!up()) return pass(id);
+  Swap& swap = swaps_[id];  // the peer may have been faster
+  started_[id.block] = id.round + 1;
+  swap.ready = true;
+  swap.direction = direction;
+  if (!usable) {
+    actions_.send(FrameType::abort, id);
+    return decide(id, Outcome::aborted);
+  }
+  if (swap.peer_aborted || id.round < peer_floor_) return decide(id, Outcome::aborted);
+  if (direction.send) actions_.send_block(id);
+  vote(id, swap);
+}
+
+void Edge::pass(SwapId id) {
+  const bool peer_waits = swaps_.erase(id) != 0;  // it has begun already
+  if (peer_waits && connected_) actions_.send(FrameType::abort, id, true);
+  started_[id.block] = id.round + 1;
+  actions_.decided(id, Outcome::aborted);
+}
+
+bool Edge::give_up(SwapId id) {
+  const auto found = swaps_.find(id);
+  if (found == swaps_.end() || !found->second.ready || found->second.voted) return false;
+  actions_.send(FrameType::abort, id, true);
+  decide(id, Outcome::aborted);
+  return true;
+}
+
+void Edge::skip(std::uint64_t round) {
+  floor_ = std::max(floor_, round);
+  if (connected_) actions_.send(FrameType::skip, {round, 0});
+  // What the peer sent early for the skipped rounds is of no use any more.
+  std::erase_if(swaps_, [&](const auto& entry) { return entry.first.round < round && !entry.second.ready; });
+}
+
+void Edge::connected() {
+  connected_ = true;
+  for (const SwapId id : doubts_) actions_.send(FrameType::query, id);
+}
+
+void Edge::disconnected() {
+  connected_ = false;
+  const auto swaps = swaps_;  // decide() erases
+  for (const auto& [id, swap] : swaps) {
+    if (!swap.ready) {
+      swaps_.erase(id);
+    } else {
+      decide(id, swap.voted ? Outcome::in_doubt : Outcome::aborted);
+    }
+  }
+}
+
+void Edge::block(SwapId id, bool good) {
+  if (!wants(id)) {
+    if (past(id)) actions_.send(FrameType::abort, id, true);
+    return;
+  }
+  Swap& swap = swaps_[id];
+  if (good) {
+    swap.checked = true;
+    return vote(id, swap);
+  }
+  actions_.send(FrameType::abort, id);
+  if (swap.ready) return decide(id, Outcome::aborted);
+  swap.peer_aborted = true;  // not started yet: I will not take part
+}
+
+void Edge::frame(FrameType type, SwapId id, bool yes) {
+  const auto found = swaps_.find(id);
+  Swap* const swap = found == swaps_.end() ? nullptr : &found->second;
+  switch (type) {
+    case FrameType::ack:
+      if (swap == nullptr && !past(id))
+        swaps_[id].peer_voted = true;  // a directed edge: the sender votes at once
+      if (swap == nullptr) return;
+      swap->peer_voted = true;
+      if (swap->voted) decide(id, Outcome::committed);
+      return;
+    case FrameType::abort:
+      if (swap != nullptr && swap->ready) return decide(id, Outcome::aborted);
+      if (!past(id)) swaps_[id].peer_aborted = true;
+      return;
+    case FrameType::skip:
+      peer_floor_ = std::max(peer_floor_, id.round);
+      for (const SwapId open : this->open()) {
+        // A swap that I voted for was decided by the peer before it jumped; its word came first.
+        if (open.round < id.round && !swaps_.at(open).voted) decide(open, Outcome::aborted);
+      }
+      return;
+    case FrameType::query:
+      return answer(id);
+    case FrameType::outcome:
+      if (doubts_.erase(id) == 0) return;
+      if (yes) committed_[id.block] = id;
+      return actions_.mended(id, yes);
+    default:
+      return;
+  }
+}
+
+void Edge::vote(SwapId id, Swap& swap) {
+  if (!swap.ready || swap.voted || (swap.direction.receive && !swap.checked)) return;
+  swap.voted = true;
+  actions_.send(FrameType::ack, id);
+  if (swap.peer_voted) decide(id, Outcome::committed);
+}
+
+void Edge::decide(SwapId id, Outcome outcome) {
+  swaps_.erase(id);
+  if (outcome == Outcome::committed) committed_[id.block] = id;
+  if (outcome == Outcome::in_doubt) doubts_.insert(id);
+  if (outcome == Outcome::aborted) actions_.cancel_block(id);
+  actions_.decided(id, outcome);
+}
+
+// The peer is in doubt. Where I am too, neither of us commits.
+void Edge::answer(SwapId id) {
+  const auto last = committed_.find(id.block);
+  actions_.send(FrameType::outcome, id, last != committed_.end() && last->second == id);
+}
+
+}  // namespace starling

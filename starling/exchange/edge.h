@@ -1,0 +1,104 @@
+// The protocol of one edge: both ends of an exchange commit it, or neither does.
+//
+//   swap        one exchange of one block in one round with this neighbour
+//   ready       my wire block is written and on its way
+//   checked     the peer's block has come whole, its checksum agrees, its numbers are finite
+//   ACK         my vote: ready and checked. It cannot be taken back
+//   ABORT       replaces my vote before it was given, never after
+//   committed   both voted: both mix.   aborted: neither mixes, the weight stays with each
+//   in doubt    the connection broke after my vote and before the peer's: go on without, keep both blocks, and ask
+//               the peer when it is back. If it committed, the difference is mixed late: differences add up, so the
+//               sum of all parameters is restored exactly
+//
+// A state machine without threads, I/O or clock: events in, actions out. Rounds of one block only ever rise.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "starling/transport/frame.h"
+
+namespace starling {
+
+struct SwapId {
+  std::uint64_t round = 0;
+  std::uint32_t block = 0;
+  auto operator<=>(const SwapId&) const = default;
+};
+
+// Who sends in a swap. Symmetric graphs: both. A directed edge has a sender and a receiver; both still vote.
+struct Direction {
+  bool send = true;
+  bool receive = true;
+};
+
+enum class Outcome { committed, aborted, in_doubt };
+
+// What the edge wants done. Called from within its event functions; must not call back into the edge.
+class EdgeActions {
+ public:
+  virtual ~EdgeActions() = default;
+  virtual void send_block(SwapId id) = 0;
+  virtual void cancel_block(SwapId id) = 0;  // what is still queued of it need not be sent
+  // yes: of an outcome, committed; of an abort, that I went on and the peer is behind.
+  virtual void send(FrameType type, SwapId id, bool yes = false) = 0;
+  virtual void decided(SwapId id, Outcome outcome) = 0;  // exactly once per start()
+  virtual void mended(SwapId id, bool committed) = 0;    // once per swap in doubt, if the peer comes back
+};
+
+class Edge {
+ public:
+  explicit Edge(EdgeActions& actions) : actions_(actions) {}
+
+  // --- from this worker ---
+  // My block is ready. usable = false: it must not be mixed (not finite): the swap is aborted at both ends.
+  // Where the peer cannot take part now (not connected, in doubt of an earlier swap) it is aborted at once.
+  void start(SwapId id, Direction direction, bool usable = true);
+  // I go on without this neighbour; it is told once it sends for this swap. decided(aborted) follows.
+  void pass(SwapId id);
+  // I do not want to wait any longer. False where I have voted: then only the peer or a broken connection decides.
+  bool give_up(SwapId id);
+  // I jump to `round`; I never started the swaps before it that are still missing.
+  void skip(std::uint64_t round);
+
+  // --- from the network ---
+  void connected();
+  void disconnected();
+  // The peer's block: whole and checked, or not to be used.
+  void block(SwapId id, bool good);
+  void frame(FrameType type, SwapId id, bool yes);
+
+  // --- questions ---
+  // May the peer's block of this swap still be mixed? Otherwise its bytes need not be kept.
+  bool wants(SwapId id) const;
+  bool up() const { return connected_ && doubts_.empty(); }
+  std::vector<SwapId> open() const;  // started, not decided
+
+ private:
+  struct Swap {
+    Direction direction;
+    bool ready = false;    // started by me
+    bool checked = false;  // the peer's block is here
+    bool voted = false;
+    bool peer_voted = false;
+    bool peer_aborted = false;
+  };
+  bool past(SwapId id) const;
+  void vote(SwapId id, Swap& swap);
+  void decide(SwapId id, Outcome outcome);
+  void answer(SwapId id);
+
+  EdgeActions& actions_;
+  bool connected_ = false;
+  std::map<SwapId, Swap> swaps_;                    // open, or begun by the peer before I was ready
+  std::map<std::uint32_t, std::uint64_t> started_;  // block -> last round that I started or passed, plus 1
+  std::uint64_t floor_ = 0;                         // I skipped the rounds below that I had not started
+  std::uint64_t peer_floor_ = 0;                    // the peer will not send rounds below
+  std::set<SwapId> doubts_;                         // mine, unresolved
+  std::map<std::uint32_t, SwapId> committed_;  // per block the last committed swap: the peer may be in doubt
+};
+
+}  // namespace starling

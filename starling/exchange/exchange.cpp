@@ -1,0 +1,612 @@
+#include "starling/exchange/exchange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+// A peer is never further ahead than a period or two; what claims to be is not kept, so that nobody fills my memory.
+constexpr std::uint64_t kHorizon = 1000;  // rounds, for control frames
+constexpr std::size_t kEarly = 8;         // rounds, for blocks
+constexpr std::uint64_t kFarthestJump = std::uint64_t{1} << 32;
+
+std::span<const std::byte> bytes_of(const Buffer& buffer) { return std::as_bytes(std::span(buffer)); }
+
+bool all_finite(std::span<const std::byte> bytes) {
+  constexpr std::uint32_t kExponent = 0x7f800000;  // all ones: infinite or not a number
+  std::uint32_t bad = 0;
+  for (std::size_t i = 0; i + sizeof(float) <= bytes.size(); i += sizeof(float)) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, bytes.data() + i, sizeof bits);
+    bad |= static_cast<std::uint32_t>((bits & kExponent) == kExponent);
+  }
+  return bad == 0;
+}
+
+// A set of ranks as a bit map, to cross an edge.
+std::vector<std::byte> to_bits(const std::set<int>& ranks, int size) {
+  std::vector<std::byte> bits((static_cast<std::size_t>(size) + 7) / 8);
+  for (const int rank : ranks) bits[static_cast<std::size_t>(rank) / 8] |= std::byte{1} << (rank % 8);
+  return bits;
+}
+
+std::set<int> from_bits(std::span<const std::byte> bits, int size) {
+  std::set<int> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    if ((bits[static_cast<std::size_t>(rank) / 8] >> (rank % 8) & std::byte{1}) != std::byte{0})
+      ranks.insert(rank);
+  }
+  return ranks;
+}
+
+std::vector<std::vector<Link>> links_of(const Schedule& schedule, int me) {
+  std::vector<std::vector<Link>> rounds;
+  for (const Graph& graph : schedule.rounds) {
+    std::map<int, Link> links;
+    for (const Neighbour& from : graph.neighbours[static_cast<std::size_t>(me)]) {
+      links[from.rank] = {from.rank, static_cast<float>(from.weight), {.send = false, .receive = true}};
+    }
+    for (int to = 0; to < graph.workers(); ++to) {
+      for (const Neighbour& from : graph.neighbours[static_cast<std::size_t>(to)]) {
+        if (from.rank != me) continue;
+        Link& link = links.try_emplace(to, Link{to, 0, {.send = true, .receive = false}}).first->second;
+        link.direction.send = true;
+      }
+    }
+    auto& round = rounds.emplace_back();
+    for (const auto& [rank, link] : links) round.push_back(link);
+  }
+  return rounds;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- the training thread
+
+Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
+                   std::vector<std::size_t> block_sizes, Patience patience, Log log)
+    : links_(links_of(schedule, transport->rank())),
+      patience_(patience),
+      log_(std::move(log)),
+      averaging_(*this),
+      average_(transport->rank(), averaging_),
+      blocks_(block_sizes.size()),
+      transport_(std::move(transport)) {
+  for (std::size_t b = 0; b < blocks_.size(); ++b) blocks_[b].size = block_sizes[b];
+  for (int rank = 0; rank < transport_->size(); ++rank) peers_.push_back(std::make_unique<Peer>(*this, rank));
+  transport_->start(*this);
+  transport_->post([this] { tick(transport_->now()); });
+}
+
+Exchange::~Exchange() {
+  transport_->post([this] {
+    for (const auto& peer : peers_) {
+      if (peer->met) control(peer->rank, FrameType::leave, 0, 0, 0);
+    }
+  });
+  transport_->stop();
+}
+
+void Exchange::meet() {
+  std::set<int> neighbours;
+  for (const auto& round : links_) {
+    for (const Link& link : round) neighbours.insert(link.rank);
+  }
+  for (const int rank : neighbours) transport_->open(rank);
+  std::unique_lock lock(mutex_);
+  const auto all_here = [&] {
+    return std::includes(connected_.begin(), connected_.end(), neighbours.begin(), neighbours.end());
+  };
+  if (changed_.wait_for(lock, patience_.meet, all_here)) return;
+  std::vector<int> missing;
+  std::set_difference(neighbours.begin(), neighbours.end(), connected_.begin(), connected_.end(),
+                      std::back_inserter(missing));
+  throw Error(
+      fmt::format("worker {}: no connection to worker{} {} within {} s: is it running, and is its port open?",
+                  transport_->rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
+                  patience_.meet.count() / 1000));
+}
+
+std::span<const Arrival> Exchange::finish(int index) {
+  const Time begin = Clock::now();
+  std::unique_lock lock(mutex_);
+  Block& block = blocks_[static_cast<std::size_t>(index)];
+  const auto decided = [&] { return block.open == 0; };
+  if (!decided() && !absent_.empty()) {
+    transport_->post([this, index] { give_up(static_cast<std::uint32_t>(index), {}); });
+  }
+  auto patience = patience_.max_wait.value_or(patience_.stalled);
+  while (!changed_.wait_for(lock, patience, decided)) {
+    // Those that I voted for are still to be waited for: their vote comes, or their connection breaks.
+    transport_->post([this, index, waited = seconds(Clock::now() - begin)] {
+      give_up(static_cast<std::uint32_t>(index), fmt::format("no block after {:.1f} s", waited));
+    });
+    patience = patience_.silent;
+  }
+  statistics_.seconds_waiting += seconds(Clock::now() - begin);
+  std::sort(block.arrived.begin(), block.arrived.end(),
+            [](const Arrival& a, const Arrival& b) { return a.rank < b.rank; });
+  block.finished = std::move(block.arrived);
+  block.arrived.clear();
+  std::move(block.mended.begin(), block.mended.end(), std::back_inserter(block.finished));
+  block.mended.clear();
+  return block.finished;
+}
+
+std::span<float> Exchange::wire(int index) {
+  const std::lock_guard lock(mutex_);
+  Block& block = blocks_[static_cast<std::size_t>(index)];
+  block.next = pool_.take(block.size);
+  return *block.next;
+}
+
+void Exchange::start(int index, bool finite) {
+  const std::lock_guard lock(mutex_);
+  if (started_ == blocks_.size() || round_ == 0) {  // the first block of a step: the next round begins
+    const std::uint64_t next = std::max(round_ + 1, jump_to_);
+    jumped_ = next > round_ + 1;
+    statistics_.skipped_rounds += next - round_ - 1;
+    ++statistics_.rounds;
+    round_ = next;
+    started_ = 0;
+  }
+  Block& block = blocks_[static_cast<std::size_t>(index)];
+  block.finished.clear();
+  block.open = static_cast<int>(links_[(round_ - 1) % links_.size()].size());
+  ++started_;
+  transport_->post([this, index, round = round_, mine = std::move(block.next), finite] {
+    begin_swaps(index, round, mine, finite);
+  });
+  // Only now is every swap of the last round decided, on all blocks.
+  if (jumped_ && started_ == blocks_.size()) transport_->post([this, round = round_] { skip_to(round); });
+}
+
+std::set<int> Exchange::average(std::span<float> values) {
+  const auto bytes = std::as_writable_bytes(values);
+  return run_average(
+      {bytes.begin(), bytes.end()},
+      [](const std::vector<std::byte>& mine, std::span<const Average::Share> shares) {
+        std::vector<std::byte> result(mine.size());
+        const auto* x = reinterpret_cast<const float*>(mine.data());
+        auto* y = reinterpret_cast<float*>(result.data());
+        const std::size_t n = mine.size() / sizeof(float);
+        std::copy(x, x + n, y);
+        for (const auto& [weight, bytes] : shares) {
+          const auto* theirs = reinterpret_cast<const float*>(bytes->data());
+          const auto w = static_cast<float>(weight);
+          for (std::size_t k = 0; k < n; ++k) y[k] += w * (theirs[k] - x[k]);
+        }
+        return result;
+      },
+      bytes);
+}
+
+std::set<int> Exchange::maximum(std::span<std::int64_t> values) {
+  const auto bytes = std::as_writable_bytes(values);
+  return run_average(
+      {bytes.begin(), bytes.end()},
+      [](const std::vector<std::byte>& mine, std::span<const Average::Share> shares) {
+        std::vector<std::byte> result = mine;
+        auto* y = reinterpret_cast<std::int64_t*>(result.data());
+        for (const auto& share : shares) {
+          const auto* theirs = reinterpret_cast<const std::int64_t*>(share.bytes->data());
+          for (std::size_t k = 0; k < mine.size() / sizeof(std::int64_t); ++k)
+            y[k] = std::max(y[k], theirs[k]);
+        }
+        return result;
+      },
+      bytes);
+}
+
+std::set<int> Exchange::run_average(std::vector<std::byte> mine, Average::Combine combine,
+                                    std::span<std::byte> result) {
+  for (const auto& peer : peers_) {
+    if (peer->rank != transport_->rank()) transport_->open(peer->rank);
+  }
+  std::unique_lock lock(mutex_);
+  averaged_.reset();
+  auto values = std::make_shared<const std::vector<std::byte>>(std::move(mine));
+  transport_->post([this, values, combine = std::move(combine)] {
+    std::set<int> there{transport_->rank()};
+    {
+      const std::lock_guard guard(mutex_);
+      for (const auto& peer : peers_) {
+        if (peer->rank != transport_->rank() && !peer->left && !gone_.contains(peer->rank))
+          there.insert(peer->rank);
+      }
+    }
+    average_bytes_ = values->size();
+    average_.begin(values, there, combine);
+  });
+  while (!changed_.wait_for(lock, patience_.stalled, [&] { return averaged_.has_value(); })) {
+    transport_->post([this] {
+      for (const int rank : average_.awaited()) {
+        log_(Level::warning,
+             fmt::format("worker {} did not come to an average within {} s: going on without it", rank,
+                         patience_.stalled.count() / 1000));
+        average_.gone(rank);
+      }
+    });
+  }
+  auto [bytes, participants] = std::move(*averaged_);
+  averaged_.reset();
+  std::copy(bytes->begin(), bytes->end(), result.begin());
+  return participants;
+}
+
+std::set<int> Exchange::lost() const {
+  const std::lock_guard lock(mutex_);
+  return gone_;
+}
+
+ExchangeStatistics Exchange::statistics() const {
+  const std::lock_guard lock(mutex_);
+  ExchangeStatistics statistics = statistics_;
+  statistics.bytes_sent = transport_->bytes_sent();
+  statistics.lost = gone_;
+  return statistics;
+}
+
+std::uint64_t Exchange::next_round() const {
+  const std::lock_guard lock(mutex_);
+  return started_ == blocks_.size() ? round_ + 1 : round_;
+}
+
+// ---------------------------------------------------------------- the transport's thread: swaps
+
+bool Exchange::Peer::present(std::uint64_t round) const {
+  const bool silent = exchange.transport_->now() - heard > exchange.patience_.silent;
+  return edge.up() && !silent && !left && (!averaging || round <= averaging->second);
+}
+
+void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite) {
+  const SwapId id{round, static_cast<std::uint32_t>(index)};
+  for (const Link& link : links_[(round - 1) % links_.size()]) {
+    Peer& neighbour = peer(link.rank);
+    neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0, nullptr, mine};
+    if (neighbour.present(round)) {
+      neighbour.edge.start(id, link.direction, finite);
+    } else {
+      neighbour.edge.pass(id);
+    }
+  }
+}
+
+void Exchange::skip_to(std::uint64_t round) {
+  for (const auto& peer : peers_) {
+    peer->edge.skip(round);
+    std::erase_if(peer->incoming, [&](const auto& entry) { return entry.first.round < round; });
+  }
+}
+
+void Exchange::Peer::send_block(SwapId id) {
+  const auto& mine = open.at(id).mine;
+  Frame frame;
+  frame.type = FrameType::data;
+  frame.round = id.round;
+  frame.block = id.block;
+  exchange.transport_->send(rank, frame, {mine, bytes_of(*mine)});
+}
+
+void Exchange::Peer::cancel_block(SwapId id) {
+  exchange.transport_->cancel(rank, FrameType::data, id.round, id.block);
+}
+
+void Exchange::Peer::send(FrameType type, SwapId id, bool yes) {
+  // An abort because I went on without the peer tells it where I am.
+  const bool behind = type == FrameType::abort && yes;
+  exchange.control(rank, type, id.round, id.block, behind ? exchange.next_round() : yes);
+}
+
+void Exchange::Peer::decided(SwapId id, Outcome outcome) {
+  auto node = open.extract(id);
+  Arrival arrival = std::move(node.mapped());
+  if (auto in = incoming.extract(id); !in.empty()) arrival.theirs = std::move(in.mapped().buffer);
+  const bool mixes = arrival.weight != 0;
+  const std::lock_guard lock(exchange.mutex_);
+  Block& block = exchange.blocks_[id.block];
+  if (outcome == Outcome::committed) {
+    ++exchange.statistics_.committed;
+    if (mixes) block.arrived.push_back(std::move(arrival));
+  } else {
+    ++exchange.statistics_.aborted;
+    if (!mixes) ++exchange.statistics_.directed_aborted;
+    if (outcome == Outcome::in_doubt) doubts[id] = std::move(arrival);
+  }
+  if (--block.open == 0) exchange.changed_.notify_all();
+}
+
+void Exchange::Peer::mended(SwapId id, bool committed) {
+  auto node = doubts.extract(id);
+  if (!committed || node.mapped().weight == 0) return;
+  const std::lock_guard lock(exchange.mutex_);
+  ++exchange.statistics_.late;
+  exchange.blocks_[id.block].mended.push_back(std::move(node.mapped()));
+}
+
+// Of those that still owe me this block: all, or (without a reason) the absent ones only.
+void Exchange::give_up(std::uint32_t block, const std::string& why) {
+  for (const auto& each : peers_) {
+    Peer& late = *each;
+    if (why.empty() && !late.absent) continue;
+    for (const SwapId id : late.edge.open()) {
+      if (id.block != block) continue;
+      if (late.edge.give_up(id)) {
+        mark_absent(late, why);
+      } else if (!late.owes_vote) {
+        late.owes_vote = transport_->now();
+      } else if (transport_->now() - *late.owes_vote > patience_.silent) {
+        transport_->reset(late.rank, "it does not answer a vote");
+      }
+    }
+  }
+}
+
+void Exchange::mark_absent(Peer& late, const std::string& why) {
+  if (late.absent) return;
+  late.absent = true;
+  if (!late.left)
+    log_(Level::warning, fmt::format("worker {} is late ({}): going on without it", late.rank, why));
+  const std::lock_guard lock(mutex_);
+  absent_.insert(late.rank);
+}
+
+// A block of it has come.
+void Exchange::mark_present(Peer& back) {
+  if (!back.absent) return;
+  back.absent = false;
+  log_(Level::info, fmt::format("worker {} is back in the mix", back.rank));
+  control(back.rank, FrameType::resume, 0, 0, next_round());
+  const std::lock_guard lock(mutex_);
+  absent_.erase(back.rank);
+}
+
+void Exchange::others_are_at(std::uint64_t round) {
+  const std::lock_guard lock(mutex_);
+  if (round > round_ + 1 && round - round_ < kFarthestJump) jump_to_ = std::max(jump_to_, round);
+}
+
+// ---------------------------------------------------------------- the transport's thread: events
+
+void Exchange::control(int to, FrameType type, std::uint64_t round, std::uint32_t block,
+                       std::uint64_t value) {
+  Frame frame;
+  frame.type = type;
+  frame.round = round;
+  frame.block = block;
+  frame.value = value;
+  transport_->send(to, frame);
+}
+
+void Exchange::connected(int rank) {
+  Peer& back = peer(rank);
+  back.heard = transport_->now();
+  back.owes_vote.reset();
+  back.edge.connected();
+  if (back.met) control(rank, FrameType::resume, 0, 0, next_round());
+  back.met = true;
+  average_.up(rank);
+  std::unique_lock lock(mutex_);
+  connected_.insert(rank);
+  const bool was_gone = gone_.erase(rank) != 0;
+  changed_.notify_all();
+  lock.unlock();
+  if (was_gone) log_(Level::warning, fmt::format("worker {} is back", rank));
+}
+
+void Exchange::disconnected(int rank, const std::string& reason) {
+  Peer& broken = peer(rank);
+  broken.edge.disconnected();
+  broken.incoming.clear();
+  broken.shares.clear();
+  if (!broken.left) log_(Level::info, fmt::format("connection to worker {} broke: {}", rank, reason));
+  average_.trouble(rank);
+  const std::lock_guard lock(mutex_);
+  connected_.erase(rank);
+  changed_.notify_all();
+}
+
+void Exchange::lost(int rank, const std::string& reason) {
+  average_.gone(rank);
+  if (peer(rank).left) return;
+  log_(Level::warning,
+       fmt::format("worker {} is gone ({}): going on without it, its weight stays with its neighbours", rank,
+                   reason));
+  const std::lock_guard lock(mutex_);
+  gone_.insert(rank);
+  changed_.notify_all();
+}
+
+std::span<std::byte> Exchange::place(int from, const Frame& frame) {
+  Peer& sender = peer(from);
+  const SwapId id{frame.round, frame.block};
+  if (frame.epoch != 0) return {};
+  if (frame.type == FrameType::data) {
+    if (frame.block >= blocks_.size()) return {};
+    const std::size_t size = blocks_[frame.block].size;  // never changes
+    if (frame.total != size * sizeof(float) || !sender.edge.wants(id)) return {};
+    if (!sender.incoming.contains(id) && sender.incoming.size() >= kEarly * blocks_.size()) return {};
+    Incoming& in = sender.incoming[id];
+    if (!in.buffer) in.buffer = pool_.take(size);
+    if (frame.offset != in.bytes) return {};
+    sender.placed = in.buffer;
+    return std::as_writable_bytes(std::span(*in.buffer)).subspan(frame.offset, frame.length);
+  }
+  if (frame.type == FrameType::share) {
+    if (!average_.running() || frame.round != average_.id() || frame.total != average_bytes_) return {};
+    const auto key = std::pair{frame.block, frame.step};
+    if (!sender.shares.contains(key) && sender.shares.size() >= kEarly) return {};
+    IncomingShare& in = sender.shares[key];
+    if (!in.share) in.share = std::make_shared<std::vector<std::byte>>(frame.total);
+    if (frame.offset != in.bytes) return {};
+    sender.placed = in.share;
+    return std::span(*in.share).subspan(frame.offset, frame.length);
+  }
+  if (frame.type == FrameType::join) {
+    if (frame.length != (peers_.size() + 7) / 8) return {};
+    sender.join.resize(frame.length);
+    return sender.join;
+  }
+  return {};
+}
+
+void Exchange::received(int from, const Frame& frame, std::span<const std::byte> payload, bool intact) {
+  Peer& sender = peer(from);
+  sender.heard = transport_->now();
+  if (frame.epoch != 0) return;
+  switch (frame.type) {
+    case FrameType::data:
+      return received_data(sender, frame, payload, intact);
+    case FrameType::share:
+      return received_share(sender, frame, intact);
+    case FrameType::join:
+      return received_join(sender, frame, intact);
+    case FrameType::done:
+      return average_.done(from, frame.round, frame.block, frame.value != 0);
+    case FrameType::resume:
+      return others_are_at(frame.value);
+    case FrameType::heartbeat:
+      return;
+    case FrameType::leave:
+      sender.left = true;
+      for (const SwapId id : sender.edge.open()) sender.edge.give_up(id);
+      return average_.gone(from);
+    case FrameType::ack:
+    case FrameType::abort:
+    case FrameType::skip:
+    case FrameType::query:
+    case FrameType::outcome:
+      break;
+  }
+  if (frame.block >= blocks_.size()) return;
+  if (frame.type == FrameType::abort) others_are_at(frame.value);
+  if (frame.type == FrameType::skip) others_are_at(frame.round);
+  if (frame.type != FrameType::skip && frame.round > next_round() + kHorizon) return;
+  sender.edge.frame(frame.type, {frame.round, frame.block}, frame.value != 0);
+}
+
+void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const std::byte> payload,
+                             bool intact) {
+  if (frame.block >= blocks_.size() || frame.round > next_round() + kHorizon) return;
+  const SwapId id{frame.round, frame.block};
+  mark_present(sender);
+  if (!sender.edge.wants(id)) {
+    sender.incoming.erase(id);
+    if (frame.offset + frame.length == frame.total) sender.edge.block(id, false);
+    return;
+  }
+  const auto found = sender.incoming.find(id);
+  if (!intact || !all_finite(payload)) {
+    log_(Level::warning,
+         fmt::format("worker {} sent a damaged block {} in round {} (bytes {} to {}): not mixed", sender.rank,
+                     id.block, id.round, frame.offset, frame.offset + frame.length));
+    if (found != sender.incoming.end()) sender.incoming.erase(found);
+    return sender.edge.block(id, false);
+  }
+  if (found == sender.incoming.end()) return;  // decided while this chunk was being read
+  found->second.bytes += frame.length;
+  if (found->second.bytes == bytes_of(*found->second.buffer).size()) sender.edge.block(id, true);
+}
+
+void Exchange::received_share(Peer& sender, const Frame& frame, bool intact) {
+  if (!average_.running() || frame.round != average_.id() || frame.total != average_bytes_) return;
+  if (!intact && frame.length != 0) {
+    sender.shares.erase({frame.block, frame.step});
+    return average_.trouble(sender.rank);
+  }
+  IncomingShare& in = sender.shares[{frame.block, frame.step}];
+  in.bytes += frame.length;
+  if (in.bytes != average_bytes_) return;
+  auto share =
+      in.share ? std::move(in.share) : std::make_shared<std::vector<std::byte>>();  // of no values at all
+  sender.shares.erase({frame.block, frame.step});
+  average_.share(sender.rank, frame.round, frame.block, frame.step, std::move(share));
+}
+
+void Exchange::received_join(Peer& sender, const Frame& frame, bool intact) {
+  if (frame.length != (peers_.size() + 7) / 8) return;
+  if (!intact) return average_.trouble(sender.rank);
+  if (frame.round > average_.id()) {
+    // It has left the steps for an average: rounds that it has not started will not come before I am there too.
+    sender.averaging = {frame.round, frame.value};
+    for (const SwapId id : sender.edge.open()) {
+      if (id.round > frame.value) sender.edge.give_up(id);
+    }
+  }
+  average_.joined(sender.rank, frame.round, frame.block, from_bits(sender.join, transport_->size()));
+}
+
+// Heartbeats, and the search for peers that have fallen silent.
+void Exchange::tick(Time due) {
+  const Time now = transport_->now();
+  const auto period = patience_.silent / 10;
+  const bool i_slept = now - due > patience_.silent / 2;  // then it is not the others who were silent
+  const std::set<int> awaited = average_.awaited();
+  for (const auto& each : peers_) {
+    Peer& other = *each;
+    if (!other.met) continue;
+    control(other.rank, FrameType::heartbeat, 0, 0, 0);
+    if (i_slept) other.heard = now;
+    if (now - other.heard <= patience_.silent) continue;
+    const bool waited_for = !other.edge.open().empty();
+    if (!waited_for && !awaited.contains(other.rank)) continue;
+    const std::string why = fmt::format("silent for {:.1f} s", seconds(now - other.heard));
+    mark_absent(other, why);
+    average_.gone(other.rank);
+    for (const SwapId id : other.edge.open()) {
+      if (!other.edge.give_up(id)) {
+        transport_->reset(other.rank, why);
+        break;
+      }
+    }
+  }
+  transport_->at(now + period, [this, next = now + period] { tick(next); });
+}
+
+// ---------------------------------------------------------------- the transport's thread: averages
+
+void Exchange::Averaging::send_join(int to, std::uint64_t id, std::uint32_t attempt,
+                                    const std::set<int>& participants) {
+  auto bits = std::make_shared<std::vector<std::byte>>(to_bits(participants, exchange.transport_->size()));
+  Frame frame;
+  frame.type = FrameType::join;
+  frame.round = id;
+  frame.block = attempt;
+  frame.value = exchange.next_round() - 1;
+  const std::span<const std::byte> bytes(*bits);
+  exchange.transport_->send(to, frame, {std::move(bits), bytes});
+}
+
+void Exchange::Averaging::send_share(int to, std::uint64_t id, std::uint32_t attempt, std::uint32_t step,
+                                     Bytes share) {
+  Frame frame;
+  frame.type = FrameType::share;
+  frame.round = id;
+  frame.block = attempt;
+  frame.step = step;
+  const std::span<const std::byte> bytes(*share);
+  exchange.transport_->send(to, frame, {std::move(share), bytes});
+}
+
+void Exchange::Averaging::send_done(int to, std::uint64_t id, std::uint32_t attempt, bool ended) {
+  exchange.control(to, FrameType::done, id, attempt, ended ? 1 : 0);
+}
+
+void Exchange::Averaging::averaged(Bytes values, const std::set<int>& participants) {
+  for (const auto& peer : exchange.peers_) {
+    if (peer->averaging && peer->averaging->first <= exchange.average_.id()) peer->averaging.reset();
+    peer->shares.clear();
+  }
+  const std::lock_guard lock(exchange.mutex_);
+  exchange.averaged_ = {std::move(values), participants};
+  exchange.changed_.notify_all();
+}
+
+}  // namespace starling

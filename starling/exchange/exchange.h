@@ -1,0 +1,207 @@
+// The exchange of a worker with its neighbours, hidden behind its computation.
+//
+//   training thread                         transport's thread
+//   finish(b)   waits for the votes    <--  Edge: commit or abort, per neighbour and block
+//   wire(b)     where to write x
+//   start(b)    my block is ready      -->  Edge: send, check, vote
+//
+// The protocol of one edge is Edge's, that of an exact average Average's; here are the buffers, the rounds, the
+// patience with late neighbours, and the two threads' meeting.
+//
+//   round      rises by one with each step: its blocks are started once each, in order. A worker that hears that its neighbours went on without it jumps to
+//              their round; the rounds between count as aborted at both ends
+//   absent     a neighbour that was late or silent: not waited for again until a block of it comes
+//   lost       its process is gone
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "starling/core/clock.h"
+#include "starling/core/log.h"
+#include "starling/exchange/average.h"
+#include "starling/exchange/buffer.h"
+#include "starling/exchange/edge.h"
+#include "starling/topology/graph.h"
+#include "starling/transport/transport.h"
+
+namespace starling {
+
+struct Patience {
+  std::chrono::milliseconds meet{60'000};               // for all neighbours to come at the start
+  std::chrono::milliseconds silent{5'000};              // no byte from a peer for so long: do not wait for it
+  std::chrono::milliseconds stalled{600'000};           // alive, but its block does not come
+  std::optional<std::chrono::milliseconds> max_wait{};  // instead of `stalled`, by choice
+};
+
+// A neighbour's block to mix: x += weight * (theirs - mine), both as they went over the wire.
+struct Arrival {
+  int rank = 0;
+  float weight = 0;
+  std::shared_ptr<const Buffer> theirs;
+  std::shared_ptr<const Buffer> mine;
+};
+
+// Whom I send to or receive from in a round.
+struct Link {
+  int rank = 0;
+  float weight = 0;  // of what I receive
+  Direction direction;
+};
+
+struct ExchangeStatistics {
+  std::uint64_t rounds = 0;
+  std::uint64_t skipped_rounds = 0;  // by jumping
+  std::uint64_t committed = 0;       // blocks, summed over edges
+  std::uint64_t aborted = 0;
+  std::uint64_t late = 0;  // mixed late, after a broken connection was mended
+  std::uint64_t directed_aborted =
+      0;  // of the aborted ones those on directed edges: each moves the mean a little
+  std::uint64_t bytes_sent = 0;
+  double seconds_waiting = 0;  // inside finish()
+  std::set<int> lost;
+};
+
+class Exchange final : private TransportHandler {
+ public:
+  // block_sizes: floats per block. The schedule's rank r is transport rank r.
+  Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
+           std::vector<std::size_t> block_sizes, Patience patience, Log log);
+  ~Exchange() override;  // tells the others not to wait; takes at most a second
+
+  // Waits until all neighbours of the schedule are connected. Throws Error, naming who is missing.
+  void meet();
+
+  // --- one step, on the training thread ---
+  // Waits until every swap of this block is decided, as long as Patience allows. What was committed, by rising rank,
+  // then what was mended late. Valid until the block's next start().
+  std::span<const Arrival> finish(int block);
+  // Where to write what the neighbours will read. Not the buffer that arrivals hold as `mine`.
+  std::span<float> wire(int block);
+  // The wire block is written. The first block of a step begins the next round. finite = false: it is not sent, all neighbours go on without it.
+  void start(int block, bool finite);
+
+  // --- exact averages, on the training thread; every worker calls them in the same order ---
+  // Returns the ranks that took part. Waits as long as the others live.
+  std::set<int> average(std::span<float> values);
+  std::set<int> maximum(std::span<std::int64_t> values);
+
+  std::set<int> lost() const;
+  ExchangeStatistics statistics() const;
+
+ private:
+  struct Block {
+    std::size_t size = 0;
+    std::shared_ptr<Buffer> next;   // what wire() gave out
+    int open = 0;                   // swaps not yet decided
+    std::vector<Arrival> arrived;   // committed
+    std::vector<Arrival> mended;    // committed late
+    std::vector<Arrival> finished;  // what finish() returned
+  };
+  // A block on its way in.
+  struct Incoming {
+    std::shared_ptr<Buffer> buffer;
+    std::size_t bytes = 0;  // received so far, in order
+  };
+  struct IncomingShare {
+    std::shared_ptr<std::vector<std::byte>> share;
+    std::size_t bytes = 0;
+  };
+  // One neighbour. Only the transport's thread touches it.
+  struct Peer final : EdgeActions {
+    Peer(Exchange& exchange, int rank) : exchange(exchange), rank(rank), edge(*this) {}
+    void send_block(SwapId id) override;
+    void cancel_block(SwapId id) override;
+    void send(FrameType type, SwapId id, bool yes) override;
+    void decided(SwapId id, Outcome outcome) override;
+    void mended(SwapId id, bool committed) override;
+    // Can it take part in a swap of this round?
+    bool present(std::uint64_t round) const;
+
+    Exchange& exchange;
+    const int rank;
+    Edge edge;
+    bool met = false;  // connected at least once
+    bool absent = false;
+    bool left = false;  // said goodbye
+    // It waits in an average that I have not begun; it has started the rounds up to this one and no more.
+    std::optional<std::pair<std::uint64_t, std::uint64_t>> averaging;  // id, round
+    Time heard{};
+    std::optional<Time> owes_vote;  // I gave up on it, but had voted already
+    std::vector<std::byte> join;    // the payload of a join, being received
+    std::shared_ptr<void> placed;   // what the transport is reading into
+    std::map<SwapId, Incoming> incoming;
+    std::map<SwapId, Arrival> open;  // what will be mixed if the swap commits
+    std::map<SwapId, Arrival> doubts;
+    std::map<std::pair<std::uint32_t, std::uint32_t>, IncomingShare> shares;  // by attempt and step
+  };
+  struct Averaging final : AverageActions {
+    explicit Averaging(Exchange& exchange) : exchange(exchange) {}
+    void send_join(int peer, std::uint64_t id, std::uint32_t attempt,
+                   const std::set<int>& participants) override;
+    void send_share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step,
+                    Bytes share) override;
+    void send_done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended) override;
+    void averaged(Bytes values, const std::set<int>& participants) override;
+    Exchange& exchange;
+  };
+
+  // TransportHandler, on the transport's thread.
+  void connected(int peer) override;
+  void disconnected(int peer, const std::string& reason) override;
+  void lost(int peer, const std::string& reason) override;
+  std::span<std::byte> place(int peer, const Frame& frame) override;
+  void received(int peer, const Frame& frame, std::span<const std::byte> payload, bool intact) override;
+
+  // On the transport's thread.
+  Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
+  void begin_swaps(int block, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite);
+  void skip_to(std::uint64_t round);
+  void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
+  void received_share(Peer& peer, const Frame& frame, bool intact);
+  void received_join(Peer& peer, const Frame& frame, bool intact);
+  void others_are_at(std::uint64_t round);  // and do not wait for me
+  void mark_absent(Peer& peer, const std::string& why);
+  void mark_present(Peer& peer);
+  void give_up(std::uint32_t block, const std::string& why);
+  void tick(Time due);
+  void control(int peer, FrameType type, std::uint64_t round, std::uint32_t block, std::uint64_t value);
+
+  std::set<int> run_average(std::vector<std::byte> mine, Average::Combine combine,
+                            std::span<std::byte> result);
+  std::uint64_t next_round() const;  // takes the mutex
+
+  const std::vector<std::vector<Link>> links_;  // per round of the period
+  const Patience patience_;
+  const Log log_;
+  BufferPool pool_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
+  Averaging averaging_;
+  Average average_;
+  std::size_t average_bytes_ = 0;  // of the running average
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::vector<Block> blocks_;
+  std::uint64_t round_ = 0;    // of the blocks that are started now; the first is 1
+  std::size_t started_ = 0;    // blocks of this round
+  bool jumped_ = false;        // it is not the one after the last
+  std::uint64_t jump_to_ = 0;  // others are at this round already
+  std::set<int> connected_;
+  std::set<int> absent_;
+  std::set<int> gone_;
+  std::optional<std::pair<Average::Bytes, std::set<int>>> averaged_;
+  ExchangeStatistics statistics_;
+
+  std::unique_ptr<Transport> transport_;  // last: its thread ends before anything else goes
+};
+
+}  // namespace starling

@@ -1,0 +1,219 @@
+// The exact average: its arithmetic, and a seeded schedule fuzzer over agreement, breaks and deaths.
+#include "starling/exchange/average.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace starling {
+namespace {
+
+using Bytes = AverageActions::Bytes;
+
+Bytes pack(double x) {
+  std::vector<std::byte> bytes(sizeof x);
+  std::memcpy(bytes.data(), &x, sizeof x);
+  return std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+}
+double unpack(const std::vector<std::byte>& bytes) {
+  double x = 0;
+  std::memcpy(&x, bytes.data(), sizeof x);
+  return x;
+}
+std::vector<std::byte> mix(const std::vector<std::byte>& mine, std::span<const Average::Share> shares) {
+  double x = unpack(mine);
+  const double x0 = x;
+  for (const auto& [weight, bytes] : shares) x += weight * (unpack(*bytes) - x0);
+  return *pack(x);
+}
+
+// n workers; messages between two workers keep their order, everything else is random.
+struct World {
+  struct Worker final : AverageActions {
+    Worker(World& world, int rank) : world(world), rank(rank), average(rank, *this) {}
+    void post(int to, std::function<void(Worker&)> message) {
+      if (world.linked(rank, to)) world.queues[{rank, to}].push_back(std::move(message));
+    }
+    void send_join(int to, std::uint64_t id, std::uint32_t attempt, const std::set<int>& who) override {
+      post(to, [from = rank, id, attempt, who](Worker& w) { w.average.joined(from, id, attempt, who); });
+    }
+    void send_share(int to, std::uint64_t id, std::uint32_t attempt, std::uint32_t step,
+                    Bytes share) override {
+      post(to, [from = rank, id, attempt, step, share](Worker& w) {
+        w.average.share(from, id, attempt, step, share);
+      });
+    }
+    void send_done(int to, std::uint64_t id, std::uint32_t attempt, bool ended) override {
+      post(to, [from = rank, id, attempt, ended](Worker& w) { w.average.done(from, id, attempt, ended); });
+    }
+    void averaged(Bytes values, const std::set<int>& participants) override {
+      result = {unpack(*values), participants};
+    }
+    World& world;
+    const int rank;
+    Average average;
+    double x = 0;
+    bool alive = true, begun = false;
+    std::set<int> gone;
+    std::optional<std::pair<double, std::set<int>>> result;
+  };
+
+  World(int n, std::mt19937_64& random) : random(random) {
+    for (int i = 0; i < n; ++i) {
+      workers.push_back(std::make_unique<Worker>(*this, i));
+      workers.back()->x = std::normal_distribution<double>()(random);
+    }
+  }
+  bool linked(int i, int j) const {
+    return at(i).alive && at(j).alive && !broken.contains(std::minmax(i, j));
+  }
+  Worker& at(int i) const { return *workers[static_cast<std::size_t>(i)]; }
+  std::size_t pick(std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(random); }
+  bool chance(double p) { return std::bernoulli_distribution(p)(random); }
+
+  void begin(Worker& worker) {
+    std::set<int> there;
+    for (const auto& other : workers) {
+      if (!worker.gone.contains(other->rank)) there.insert(other->rank);
+    }
+    worker.begun = true;
+    worker.result.reset();
+    worker.average.begin(pack(worker.x), there, mix);
+  }
+  bool event(double p_break, double p_death) {
+    std::vector<std::function<void()>> events;
+    for (const auto& w : workers) {
+      Worker& worker = *w;
+      if (!worker.alive) continue;
+      if (!worker.begun) events.push_back([&] { begin(worker); });
+      if (chance(p_death)) events.push_back([&] { worker.alive = false; });
+      for (const auto& o : workers) {
+        Worker& other = *o;
+        if (&other == &worker) continue;
+        auto& queue = queues[{other.rank, worker.rank}];
+        if (!queue.empty()) {
+          events.push_back([&worker, &queue] {
+            auto message = std::move(queue.front());
+            queue.pop_front();
+            message(worker);
+          });
+        } else if (!other.alive && !worker.gone.contains(other.rank)) {
+          events.push_back([&] { worker.gone.insert(other.rank), worker.average.gone(other.rank); });
+        }
+        if (!other.alive || worker.rank > other.rank) continue;
+        const std::pair<int, int> link = std::minmax(worker.rank, other.rank);
+        if (broken.contains(link)) {
+          events.push_back([this, link] { mend(link.first, link.second); });
+        } else if (chance(p_break)) {
+          events.push_back([this, link] {
+            broken.insert(link);
+            for (const auto& [a, b] :
+                 std::initializer_list<std::pair<int, int>>{link, {link.second, link.first}}) {
+              queues[{a, b}].resize(pick(queues[{a, b}].size() + 1));  // the rest is lost
+            }
+          });
+        }
+      }
+    }
+    if (events.empty()) return false;
+    events[pick(events.size())]();
+    return true;
+  }
+  void mend(int i, int j) {
+    for (const auto& [a, b] : {std::pair{i, j}, std::pair{j, i}}) {
+      while (!queues[{a, b}].empty()) {  // what came before the break was seen
+        auto message = std::move(queues[{a, b}].front());
+        queues[{a, b}].pop_front();
+        message(at(b));
+      }
+      at(b).average.trouble(a);
+    }
+    broken.erase(std::minmax(i, j));
+    for (const auto& [a, b] : {std::pair{i, j}, std::pair{j, i}}) at(a).average.up(b);
+  }
+
+  std::mt19937_64& random;
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::map<std::pair<int, int>, std::deque<std::function<void(Worker&)>>> queues;
+  std::set<std::pair<int, int>> broken;
+};
+
+void run(int n, std::uint64_t seed, double p_break, double p_death) {
+  SCOPED_TRACE("n " + std::to_string(n) + ", seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  World world(n, random);
+  for (int k = 0; k < 200; ++k) world.event(p_break, p_death);
+  for (int k = 0; k < 100000 && world.event(0, 0); ++k) {
+  }
+  std::optional<std::set<int>> agreed;
+  for (const auto& worker : world.workers) {
+    if (!worker->alive) continue;
+    ASSERT_TRUE(worker->result) << "worker " << worker->rank << " hangs";
+    const auto& [value, participants] = *worker->result;
+    if (!agreed) agreed = participants;
+    ASSERT_EQ(participants, *agreed);
+    double mean = 0;
+    for (const int rank : participants) mean += world.at(rank).x / static_cast<double>(participants.size());
+    ASSERT_NEAR(value, mean, 1e-12);
+    if (p_death == 0) {
+      ASSERT_EQ(participants.size(), world.workers.size());
+    }
+  }
+}
+
+TEST(Average, IsExactForEveryNumberOfWorkers) {
+  for (int n = 1; n <= 17; ++n) run(n, 1, 0, 0);
+}
+
+TEST(Average, SurvivesBrokenConnections) {
+  for (std::uint64_t seed = 1; seed <= 3000 && !testing::Test::HasFatalFailure(); ++seed) {
+    run(2 + static_cast<int>(seed % 5), seed, 0.02, 0);
+  }
+}
+
+TEST(Average, AfterDeathsItIsTheSurvivorsAndAllOfThemAgree) {
+  for (std::uint64_t seed = 1; seed <= 10000 && !testing::Test::HasFatalFailure(); ++seed) {
+    run(2 + static_cast<int>(seed % 5), seed, 0.005, 0.005);
+  }
+}
+
+TEST(Average, OneThatIsStruckOutKeepsItsOwnValue) {
+  std::mt19937_64 random(1);
+  World world(3, random);
+  world.begin(world.at(0));
+  world.begin(world.at(1));
+  world.at(0).average.gone(2);  // silent for too long
+  world.at(1).average.gone(2);
+  const auto deliver_all = [&] {
+    for (bool more = true; more;) {
+      more = false;
+      for (auto& [edge, queue] : world.queues) {
+        if (queue.empty()) continue;
+        auto message = std::move(queue.front());
+        queue.pop_front();
+        message(world.at(edge.second));
+        more = true;
+      }
+    }
+  };
+  deliver_all();
+  ASSERT_TRUE(world.at(0).result && world.at(1).result);
+  EXPECT_EQ(world.at(0).result->second, (std::set{0, 1}));
+  world.begin(world.at(2));  // it wakes
+  deliver_all();
+  ASSERT_TRUE(world.at(2).result);
+  EXPECT_EQ(world.at(2).result->second, std::set{2});
+  EXPECT_EQ(world.at(2).result->first, world.at(2).x);
+}
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,447 @@
+// Whole workers over the local transport: slack, patience, deaths, damage, jumps. The calls of several workers come
+// from one thread wherever the protocol promises that none of them has to wait for the other.
+#include "starling/exchange/exchange.h"
+
+#include <atomic>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "starling/core/error.h"
+#include "starling/kernels/update.h"
+#include "starling/topology/schedules.h"
+#include "starling/transport/local/local.h"
+
+namespace starling {
+namespace {
+
+using std::chrono::milliseconds;
+
+// One worker with two blocks, and the step of CTA without a gradient.
+struct Worker {
+  Worker(LocalHub& hub, int rank, const Schedule& schedule, Patience patience)
+      : exchange(hub.endpoint(rank), schedule, {size, size}, patience,
+                 [this](Level level, const std::string& line) {
+                   if (level == Level::warning) {
+                     const std::lock_guard lock(mutex);
+                     warnings.push_back(line);
+                   }
+                 }) {
+    std::mt19937_64 random(static_cast<std::uint64_t>(rank) + 1);
+    for (auto& block : x) {
+      for (float& value : block) value = std::normal_distribution<float>()(random);
+    }
+  }
+  void begin() {
+    exchange.meet();
+    for (int b = 0; b < 2; ++b) write(b);
+  }
+  void write(int b) {
+    const auto wire = exchange.wire(b);
+    std::copy(x[b].begin(), x[b].end(), wire.begin());
+    exchange.start(b, std::all_of(x[b].begin(), x[b].end(), [](float v) { return std::isfinite(v); }));
+  }
+  // Returns how many neighbours were mixed in, over both blocks.
+  int step() {
+    int mixed = 0;
+    for (int b = 0; b < 2; ++b) {
+      for (const Arrival& a : exchange.finish(b)) {
+        ++mixed;
+        for (std::size_t k = 0; k < size; ++k) x[b][k] += a.weight * ((*a.theirs)[k] - (*a.mine)[k]);
+      }
+      write(b);
+    }
+    return mixed;
+  }
+  double sum() const {
+    double sum = 0;
+    for (const auto& block : x) sum = std::accumulate(block.begin(), block.end(), sum);
+    return sum;
+  }
+  std::vector<std::string> said() {
+    const std::lock_guard lock(mutex);
+    return warnings;
+  }
+
+  static constexpr std::size_t size = 100'000;  // more than one chunk
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  std::vector<float> x[2]{std::vector<float>(size), std::vector<float>(size)};
+  Exchange exchange;
+};
+
+struct Flock {
+  Flock(const std::string& schedule, int n, Patience patience = {}) : hub(n) {
+    for (int i = 0; i < n; ++i) {
+      workers.push_back(std::make_unique<Worker>(hub, i, make_schedule(schedule, n), patience));
+    }
+    everyone([](Worker& w) { w.begin(); });
+  }
+  // On one thread each, for what has to wait for the others.
+  template <class F>
+  void everyone(F&& f) {
+    std::vector<std::thread> threads;
+    for (auto& worker : workers) {
+      if (worker) threads.emplace_back([&] { f(*worker); });
+    }
+    for (auto& thread : threads) thread.join();
+  }
+  Worker& operator[](int i) { return *workers[static_cast<std::size_t>(i)]; }
+  double sum() const {
+    double sum = 0;
+    for (const auto& worker : workers) sum += worker->sum();
+    return sum;
+  }
+  LocalHub hub;
+  std::vector<std::unique_ptr<Worker>> workers;
+};
+
+// Waits until something that another thread does has happened; a hang fails.
+template <class F>
+::testing::AssertionResult eventually(F&& happened) {
+  for (int i = 0; i < 3000; ++i) {
+    if (happened()) return ::testing::AssertionSuccess();
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return ::testing::AssertionFailure() << "did not happen";
+}
+
+TEST(Exchange, OnePeriodOfBase2IsTheExactAverage) {
+  for (int n : {1, 2, 3, 4, 5, 7}) {
+    Flock flock("base-2", n);
+    const auto period = make_schedule("base-2", n).rounds.size();
+    const double mean = flock.sum() / n;
+    flock.everyone([&](Worker& w) {
+      for (std::size_t k = 0; k < period; ++k) w.step();
+    });
+    for (int i = 0; i < n; ++i) EXPECT_NEAR(flock[i].sum(), mean, 1e-2) << "n " << n;
+    EXPECT_EQ(flock[0].exchange.statistics().aborted, 0U);
+  }
+}
+
+TEST(Exchange, MixingIsTheMatrixProduct) {
+  // x(t+1) = W x(t) in fp64, element 0 of block 0.
+  for (const char* name : {"ring", "base-3", "complete", "one-peer-exponential", "alternating-exp-ring"}) {
+    const int n = 4;
+    const Schedule schedule = make_schedule(name, n);
+    Flock flock(name, n);
+    std::vector<double> x;
+    for (int i = 0; i < n; ++i) x.push_back(flock[i].x[0][0]);
+    for (int t = 0; t < 6; ++t) {
+      flock.everyone([](Worker& w) { w.step(); });
+      std::vector<double> next;
+      for (int i = 0; i < n; ++i) {
+        double sum = schedule.at(t).self_weight(i) * x[static_cast<std::size_t>(i)];
+        for (const Neighbour& j : schedule.at(t).neighbours[static_cast<std::size_t>(i)]) {
+          sum += j.weight * x[static_cast<std::size_t>(j.rank)];
+        }
+        next.push_back(sum);
+      }
+      x = next;
+      for (int i = 0; i < n; ++i) EXPECT_NEAR(flock[i].x[0][0], x[static_cast<std::size_t>(i)], 1e-5) << name;
+    }
+  }
+}
+
+// Every symmetric schedule, over the kernel that the optimizer uses.
+TEST(Exchange, TheSumIsConservedOver1000RoundsOfEverySymmetricSchedule) {
+  constexpr std::size_t kSize = 64;
+  for (const std::string name : {"complete", "ring", "one-peer-ring", "one-peer-exponential", "base-2",
+                                 "base-3", "base-4", "alternating-exp-ring"}) {
+    for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33}) {
+      Schedule schedule;
+      try {
+        schedule = make_schedule(name, n, name == "alternating-exp-ring" && n % 2 == 0 ? 2 : 1);
+      } catch (const UsageError&) {
+        continue;  // the family does not exist for this n
+      }
+      std::mt19937_64 random(7);
+      std::vector<std::vector<float>> x(static_cast<std::size_t>(n), std::vector<float>(kSize));
+      double before = 0, magnitude = 0;
+      for (auto& worker : x) {
+        for (float& value : worker) {
+          value = std::normal_distribution<float>(1, 1)(random);
+          before += value, magnitude += std::abs(value);
+        }
+      }
+      for (int t = 0; t < 1000; ++t) {
+        const auto q = x;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          std::vector<kernels::Mix> mixes;
+          for (const Neighbour& j : schedule.at(t).neighbours[i]) {
+            mixes.push_back(
+                {static_cast<float>(j.weight), q[static_cast<std::size_t>(j.rank)].data(), q[i].data()});
+          }
+          kernels::update(kernels::SgdStep{}, mixes, x[i].data(), nullptr, {}, nullptr, kSize);
+        }
+      }
+      double after = 0;
+      for (const auto& worker : x) after = std::accumulate(worker.begin(), worker.end(), after);
+      EXPECT_NEAR(after, before, 1e-6 * magnitude) << name << ", n " << n;
+    }
+  }
+}
+
+// The slack of one step: both workers on ONE thread. If a step needed more of the neighbour than its last start(), this
+// would never end.
+TEST(Exchange, AWorkerFinishesAStepWhileItsNeighbourIsInTheMiddleOfIt) {
+  Flock flock("complete", 2);
+  for (int t = 0; t < 5; ++t) {
+    EXPECT_EQ(flock[t % 2].step(), 2);  // ahead by one
+    EXPECT_EQ(flock[1 - t % 2].step(), 2);
+  }
+  EXPECT_EQ(flock[0].exchange.statistics().aborted, 0U);
+}
+
+TEST(Exchange, EarlyBlocksOfAFasterNeighbourAreKept) {
+  // base-2 over four: worker 1 can be two rounds ahead of worker 0, as it meets 0, 3, 0, 3 ...
+  Flock flock("base-2", 4);
+  for (int i : {1, 2, 3}) EXPECT_EQ(flock[i].step(), 2);
+  flock[1].step();  // round 2 was with worker 3
+  for (int t = 0; t < 2; ++t) EXPECT_EQ(flock[0].step(), 2);
+  EXPECT_EQ(flock[0].exchange.statistics().aborted, 0U);
+  EXPECT_EQ(flock[0].exchange.statistics().skipped_rounds, 0U);
+}
+
+TEST(Exchange, WithMaxWaitALateNeighbourCostsOneExchangeAndIsBackWhenItWakes) {
+  Flock flock("complete", 3, {.max_wait = milliseconds(2000)});
+  const double before = flock.sum();
+  flock.everyone([](Worker& w) { w.step(); });
+  flock.hub.pause(2);
+  std::thread one([&] { flock[1].step(), flock[1].step(); });
+  flock[0].step();
+  flock[0].step();
+  one.join();
+  int mixed = 0;
+  for (int t = 0; t < 20; ++t) {  // worker 2 is not waited for: the two go on with each other
+    flock[0].step();
+    mixed += flock[1].step();
+  }
+  EXPECT_GE(mixed, 36);
+  flock.hub.resume(2);
+  // What was under way when it fell asleep may have been decided before; the next exchange is lost, in it the sleeper
+  // hears how far the others are (here they run on as fast as they can, so that it may have to hear it again); then it
+  // is in the mix.
+  std::atomic<bool> stop = false;
+  std::thread others([&] {
+    while (!stop) flock[0].step(), flock[1].step();
+  });
+  flock[2].step();
+  mixed = 0;
+  for (int t = 0; t < 20 && mixed < 4; ++t) mixed = flock[2].step();
+  stop = true;
+  others.join();
+  EXPECT_EQ(mixed, 4);
+  EXPECT_GT(flock[2].exchange.statistics().skipped_rounds, 10U);
+  EXPECT_NEAR(flock.sum(), before, 1e-2);
+  ASSERT_FALSE(flock[0].said().empty());
+  EXPECT_NE(flock[0].said()[0].find("worker 2 is late"), std::string::npos) << flock[0].said()[0];
+}
+
+TEST(Exchange, ADeadNeighbourCostsNothingMoreAndIsNamedOnce) {
+  Flock flock("complete", 3);
+  flock.everyone([](Worker& w) { w.step(); });
+  flock.hub.kill(2);
+  flock[0].step();
+  flock[1].step();
+  for (int t = 0; t < 5; ++t) {
+    EXPECT_EQ(flock[0].step(), 2);
+    EXPECT_EQ(flock[1].step(), 2);
+  }
+  ASSERT_TRUE(eventually([&] { return flock[0].exchange.lost() == std::set{2}; }));
+  ASSERT_EQ(flock[0].said().size(), 1U);
+  EXPECT_NE(flock[0].said()[0].find("worker 2 is gone"), std::string::npos);
+  // The average is the survivors'.
+  const float x0 = flock[0].x[0][0], x1 = flock[1].x[0][0];
+  float mean0 = x0, mean1 = x1;
+  std::thread one([&] { EXPECT_EQ(flock[1].exchange.average({&mean1, 1}), (std::set{0, 1})); });
+  EXPECT_EQ(flock[0].exchange.average({&mean0, 1}), (std::set{0, 1}));
+  one.join();
+  EXPECT_NEAR(mean0, (x0 + x1) / 2, 1e-6);
+  EXPECT_EQ(mean0, mean1);
+}
+
+TEST(Exchange, ADeathInTheMiddleOfAnAverageDoesNotHangIt) {
+  Flock flock("base-2", 4);
+  std::atomic<int> done = 0;
+  std::vector<std::thread> threads;
+  std::vector<float> values{1, 2, 3};
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&, i] {
+      EXPECT_EQ(flock[i].exchange.average({&values[static_cast<std::size_t>(i)], 1}), (std::set{0, 1, 2}));
+      ++done;
+    });
+  }
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(done, 0);  // they wait for worker 3
+  flock.hub.kill(3);
+  for (auto& thread : threads) thread.join();
+  for (const float value : values) EXPECT_NEAR(value, 2, 1e-6);
+}
+
+TEST(Exchange, ADamagedBlockIsNotMixedAndTheSumIsConserved) {
+  Flock flock("complete", 3);
+  const double before = flock.sum();
+  flock.everyone([](Worker& w) { w.step(); });
+  flock.hub.corrupt_next(1, 0);
+  int mixed[3] = {};
+  for (int t = 0; t < 4; ++t) {
+    for (int i = 0; i < 3; ++i) mixed[i] += flock[i].step();
+  }
+  EXPECT_EQ(mixed[0], 15);  // one exchange of 16 lost, at both of its ends
+  EXPECT_EQ(mixed[1], 15);
+  EXPECT_EQ(mixed[2], 16);
+  EXPECT_NEAR(flock.sum(), before, 1e-2);
+}
+
+TEST(Exchange, NumbersThatAreNotFiniteAreNeverMixed) {
+  Flock flock("complete", 3);
+  flock[1].x[0][5] = std::nanf("");
+  int mixed = 0;
+  for (int t = 0; t < 4; ++t) {
+    for (int i = 0; i < 3; ++i) {
+      const int now = flock[i].step();
+      if (i == 0) mixed += now;
+    }
+  }
+  EXPECT_EQ(mixed, 16 - 3);  // block 0 of worker 1, from the second round on
+  for (const auto& block : flock[0].x) {
+    for (const float value : block) ASSERT_TRUE(std::isfinite(value));
+  }
+}
+
+TEST(Exchange, ABrokenConnectionIsMendedAndTheSumIsRestored) {
+  Flock flock("complete", 3);
+  const double before = flock.sum();
+  std::mt19937_64 random(3);
+  for (int t = 0; t < 30; ++t) {
+    if (t % 3 == 0) flock.hub.sever(0, 1);
+    if (t % 3 == 1) flock.hub.mend(0, 1);
+    for (int i = 0; i < 3; ++i) flock[i].step();
+  }
+  flock.hub.mend(0, 1);
+  ASSERT_TRUE(eventually([&] { return flock[0].step() + flock[1].step() + flock[2].step() == 12; }));
+  EXPECT_NEAR(flock.sum(), before, 1e-2);
+  EXPECT_GT(flock[0].exchange.statistics().aborted, 0U);
+}
+
+TEST(Exchange, ALeaverIsNotWaitedFor) {
+  Flock flock("complete", 3);
+  flock.everyone([](Worker& w) { w.step(); });
+  flock.workers[2].reset();
+  for (int t = 0; t < 3; ++t) flock[0].step(), flock[1].step();
+  EXPECT_EQ(flock[0].step(), 2);
+  EXPECT_TRUE(flock[0].exchange.lost().empty());  // it said goodbye
+  EXPECT_TRUE(flock[0].said().empty());
+}
+
+TEST(Exchange, UnevenStepsEndWithoutAHang) {
+  // Worker 0 has no more batches and goes to the average; the others have five steps left.
+  Flock flock("complete", 3);
+  std::vector<float> values{1, 2, 6};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&, i] {
+      for (int t = 0; t < (i == 0 ? 2 : 7); ++t) flock[i].step();
+      EXPECT_EQ(flock[i].exchange.average({&values[static_cast<std::size_t>(i)], 1}).size(), 3U);
+      flock[i].step();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const float value : values) EXPECT_NEAR(value, 3, 1e-6);
+}
+
+TEST(Exchange, AveragesBetweenStepsDoNotDisturbTheExchange) {
+  Flock flock("base-2", 5);
+  std::atomic<int> mixed = 0;
+  flock.everyone([&](Worker& w) {
+    for (int t = 0; t < 10; ++t) {
+      w.step();
+      std::vector<float> mean = w.x[0];
+      EXPECT_EQ(w.exchange.average(mean).size(), 5U);
+      std::int64_t largest = t;
+      EXPECT_EQ(w.exchange.maximum({&largest, 1}).size(), 5U);
+      EXPECT_EQ(largest, t);
+    }
+    mixed += static_cast<int>(w.exchange.statistics().aborted);
+  });
+  EXPECT_EQ(mixed, 0);
+}
+
+TEST(Exchange, ADirectedScheduleMixesWhatItReceives) {
+  Flock flock("one-peer-exponential-directed", 3);
+  for (int t = 0; t < 4; ++t) {
+    flock.everyone([](Worker& w) { EXPECT_EQ(w.step(), 2); });
+  }
+  EXPECT_EQ(flock[0].exchange.statistics().directed_aborted, 0U);
+  flock.hub.kill(2);
+  ASSERT_TRUE(eventually([&] {
+    flock[0].step(), flock[1].step();
+    return flock[0].exchange.statistics().directed_aborted > 0;
+  }));
+}
+
+// Worker 2 is not a worker: a bare end of the edges that says what it likes.
+TEST(Exchange, NonsenseFromAPeerIsRefusedAndTheOthersGoOn) {
+  struct Deaf : TransportHandler {
+    void connected(int) override {}
+    void disconnected(int, const std::string&) override {}
+    void lost(int, const std::string&) override {}
+    std::span<std::byte> place(int, const Frame&) override { return {}; }
+    void received(int, const Frame&, std::span<const std::byte>, bool) override {}
+  } deaf;
+  LocalHub hub(3);
+  const auto liar = hub.endpoint(2);
+  liar->start(deaf);
+  liar->open(0);
+  liar->open(1);
+  const Schedule schedule = make_schedule("complete", 3);
+  const Patience patience{.max_wait = milliseconds(50)};
+  Worker zero(hub, 0, schedule, patience), one(hub, 1, schedule, patience);
+  std::thread other([&] { one.begin(); });
+  zero.begin();
+  other.join();
+  std::mt19937_64 random(11);
+  const auto junk = std::make_shared<std::vector<float>>(Worker::size, 1e6F);
+  for (int i = 0; i < 2000; ++i) {
+    Frame frame;
+    frame.type = static_cast<FrameType>(random() % 20);
+    frame.epoch = random() % 4 == 0 ? 1 : 0;
+    frame.round = random() % 3 == 0 ? random() : random() % 60;
+    frame.block = static_cast<std::uint32_t>(random() % 4);
+    frame.step = static_cast<std::uint32_t>(random() % 3);
+    frame.value = random() % 2 == 0 ? random() % 3 : random() % 100;
+    if (frame.type == FrameType::leave) continue;
+    const std::size_t length = random() % 3 == 0 ? random() % 5000 : 0;
+    liar->send(static_cast<int>(random() % 2), frame, {junk, std::as_bytes(std::span(*junk)).first(length)});
+  }
+  int mixed = 0;
+  for (int t = 0; t < 200; ++t) {
+    std::thread step([&] { one.step(); });
+    mixed += zero.step();
+    step.join();
+  }
+  EXPECT_GT(mixed, 100);
+  for (const auto& block : zero.x) {
+    for (const float value : block) ASSERT_LT(std::abs(value), 10);  // none of the liar's numbers
+  }
+  // A block that is whole, intact and in time is believed: peers that hold the token are trusted for their values.
+}
+
+TEST(Exchange, AWorkerThatDoesNotComeIsNamed) {
+  LocalHub hub(3);
+  Worker alone(hub, 0, make_schedule("complete", 3), {.meet = milliseconds(100), .max_wait = {}});
+  try {
+    alone.exchange.meet();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("worker 0: no connection to workers 1, 2"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace starling
