@@ -1,0 +1,48 @@
+#include "starling/optim/agreement.h"
+
+#include <nlohmann/json.hpp>
+
+#include <ATen/ops/empty_like.h>
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/transport/frame.h"
+
+namespace starling {
+
+void agree(Collectives& collectives, const World& world, const Terms& mine) {
+  const auto everyone = collectives.all_gather(nlohmann::json(mine).dump());
+  const auto reference = nlohmann::json::parse(everyone.front()).get<Terms>();
+  for (int rank = 1; rank < world.size; ++rank) {
+    const auto theirs = nlohmann::json::parse(everyone[static_cast<std::size_t>(rank)]).get<Terms>();
+    for (std::size_t i = 0; i < std::max(reference.size(), theirs.size()); ++i) {
+      const auto term = [&](const Terms& terms) {
+        return i < terms.size() ? terms[i] : std::pair<std::string, std::string>{"", "nothing"};
+      };
+      if (term(reference) == term(theirs)) continue;
+      const std::string name = term(reference).first.empty() ? term(theirs).first : term(reference).first;
+      throw UsageError(
+          fmt::format("the workers differ in {}: {} at worker 0, {} at worker {}; it must be the same on all",
+                      name, term(reference).second, term(theirs).second, rank));
+    }
+  }
+}
+
+void make_equal(Collectives& collectives, const World& world, const std::vector<at::Tensor>& tensors) {
+  collectives.broadcast(tensors, 0);
+  std::uint32_t checksum = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+    checksum = crc32c({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()}, checksum);
+  }
+  const auto everyone = collectives.all_gather(fmt::format("{:08x}", checksum));
+  for (int rank = 1; rank < world.size; ++rank) {
+    const auto& theirs = everyone[static_cast<std::size_t>(rank)];
+    if (theirs != everyone.front()) {
+      throw Error(fmt::format("worker {} did not receive worker 0's parameters: checksum {} instead of {}",
+                              rank, theirs, everyone.front()));
+    }
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,121 @@
+#include "starling/optim/blocks.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty_like.h>
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include "starling/core/error.h"
+#include "starling/kernels/update.h"
+#include "starling/optim/rule_step.h"
+
+namespace starling {
+namespace {
+
+constexpr std::int64_t kLeastBlock = 256 * 1024;  // bytes
+
+void check_parameter(const at::Tensor& p, std::size_t group, std::size_t index) {
+  const auto refuse = [&](const std::string& what) {
+    throw UsageError(fmt::format("parameter {} of group {} is {}: parameters must be {}", index, group, what,
+                                 "float32 on the CPU and dense in memory (contiguous or channels_last)"));
+  };
+  if (!p.defined()) refuse("undefined");
+  if (p.scalar_type() != at::kFloat) refuse(c10::toString(p.scalar_type()));
+  if (!p.device().is_cpu()) refuse("on " + p.device().str());
+  if (!p.is_non_overlapping_and_dense()) refuse("a strided view of other memory");
+}
+
+}  // namespace
+
+float* Segment::values() const { return parameter.mutable_data_ptr<float>() + begin; }
+
+const float* Segment::gradient(at::Tensor& keep) const {
+  const at::Tensor& g = parameter.grad();
+  if (!g.defined()) return nullptr;
+  if (g.is_sparse() || g.scalar_type() != at::kFloat || g.sizes() != parameter.sizes()) {
+    throw UsageError(
+        fmt::format("a gradient is {} {} for a float32 parameter of {}: gradients must be dense float32",
+                    c10::toString(g.scalar_type()), g.is_sparse() ? "(sparse)" : "", parameter.numel()));
+  }
+  keep = g.strides() == parameter.strides() ? g : at::empty_like(parameter).copy_(g);
+  return keep.const_data_ptr<float>() + begin;
+}
+
+void Block::copy_to(std::span<float> flat) const {
+  for (const Segment& s : segments) std::copy_n(s.values(), s.length, flat.data() + s.offset);
+}
+
+std::vector<Block> make_blocks(const std::vector<torch::optim::OptimizerParamGroup>& groups, int states,
+                               std::int64_t block_bytes) {
+  std::int64_t total = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
+      check_parameter(groups[g].params()[p], g, p);
+      total += groups[g].params()[p].numel();
+    }
+  }
+  const auto size = static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t limit = std::max(kLeastBlock, std::min(block_bytes, total * size / 8)) / size;
+  std::vector<Block> blocks;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    bool fresh = true;  // a block holds segments of one group
+    for (const at::Tensor& parameter : groups[g].params()) {
+      for (std::int64_t begin = 0; begin < parameter.numel();) {
+        if (fresh || blocks.back().length == limit) {
+          blocks.push_back({.index = static_cast<int>(blocks.size()), .group = static_cast<int>(g)});
+          fresh = false;
+        }
+        Block& block = blocks.back();
+        const std::int64_t length = std::min(parameter.numel() - begin, limit - block.length);
+        block.segments.push_back({parameter, begin, length, block.length});
+        block.length += length;
+        begin += length;
+      }
+    }
+  }
+  for (Block& block : blocks) {
+    block.states.assign(static_cast<std::size_t>(states),
+                        std::vector<float>(static_cast<std::size_t>(block.length)));
+  }
+  return blocks;
+}
+
+bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, std::span<float> wire,
+            const FlatGradients* gradients) {
+  constexpr std::int64_t kGrain = 1 << 15;  // elements that are worth a thread
+  std::atomic<bool> finite = true;
+  for (std::size_t i = 0; i < block.segments.size(); ++i) {
+    Segment& s = block.segments[i];
+    at::Tensor keep;
+    const float* g = nullptr;
+    if (gradients == nullptr) {
+      g = s.gradient(keep);
+    } else if (gradients->used[i]) {
+      g = gradients->values + s.offset;
+    }
+    if (g != nullptr) ++s.steps;
+    const kernels::Step step = rule_step(rule, std::max<std::int64_t>(s.steps, 1));
+    float* const x = s.values();
+    at::parallel_for(0, s.length, kGrain, [&](std::int64_t from, std::int64_t to) {
+      const std::int64_t at = s.offset + from;
+      std::vector<kernels::Mix> mixes;
+      for (const Arrival& a : arrived)
+        mixes.push_back({a.weight, a.theirs->data() + at, a.mine->data() + at});
+      const auto state = [&](std::size_t k) {
+        return k < block.states.size() ? block.states[k].data() + at : nullptr;
+      };
+      if (!kernels::update(step, mixes, x + from, g == nullptr ? nullptr : g + from,
+                           {state(0), state(1), state(2)}, wire.empty() ? nullptr : wire.data() + at,
+                           static_cast<std::size_t>(to - from))) {
+        finite = false;
+      }
+    });
+    s.parameter.unsafeGetTensorImpl()->bump_version();
+  }
+  return finite;
+}
+
+}  // namespace starling

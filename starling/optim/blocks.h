@@ -1,0 +1,60 @@
+// The parameters as the exchange sees them: cut into blocks, each a list of segments. Parameters and gradients stay
+// where they lie, and their pointers are read anew at every step; flat are only what is ours (moments, wire).
+//
+//   segment   a stretch of one parameter
+//   block     what is exchanged at once: segments of one parameter group
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "starling/exchange/exchange.h"
+#include "starling/optim/rules.h"
+
+namespace torch::optim {
+class OptimizerParamGroup;
+}
+
+namespace starling {
+
+struct Segment {
+  at::Tensor parameter;
+  std::int64_t begin = 0;   // of the parameter's elements in memory order, where this segment starts
+  std::int64_t length = 0;  // elements
+  std::int64_t offset = 0;  // in the block
+  std::int64_t steps = 0;   // with a gradient so far
+
+  float* values() const;
+  // This step's gradient in the parameter's memory order, or null. `keep` holds what had to be copied.
+  const float* gradient(at::Tensor& keep) const;
+};
+
+struct Block {
+  int index = 0;
+  int group = 0;  // parameter group
+  std::int64_t length = 0;
+  std::vector<Segment> segments{};
+  std::vector<std::vector<float>> states{};  // as many as the rule keeps, each `length` long, zero at first
+
+  void copy_to(std::span<float> flat) const;  // the parameters
+};
+
+// Cuts the groups' parameters into blocks of at most max(256 KB, min(block_bytes, total / 8)); a larger parameter is
+// spread over several. Throws UsageError, naming the parameter, for what cannot be updated in place.
+std::vector<Block> make_blocks(const std::vector<torch::optim::OptimizerParamGroup>& groups, int states,
+                               std::int64_t block_bytes);
+
+// One step of one block in one pass over its memory: mix with what arrived, apply the rule, write the new parameters
+// to `wire` (empty: nothing is sent). gradients: flat, for the whole block, in place of the parameters' own; segments
+// whose flag in `used` is not set are mixed only. Returns whether the new parameters are finite.
+struct FlatGradients {
+  const float* values = nullptr;
+  std::vector<bool> used;  // per segment
+};
+bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, std::span<float> wire,
+            const FlatGradients* gradients = nullptr);
+
+}  // namespace starling

@@ -1,0 +1,87 @@
+// The average model, for as long as a scope lasts.
+//
+//   mean      1/n Sum_i x_i, exact, over the edges (exchange/average.h)
+//   distance  sqrt(1/n Sum_i |x_i - mean|^2 / d), d the number of parameters
+#include <cmath>
+#include <set>
+
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
+
+#include "starling/optim/engine.h"
+
+namespace starling {
+
+struct Consensus::State {
+  std::vector<std::pair<at::Tensor, at::Tensor>> own;  // parameter or buffer, and this worker's values of it
+  int workers = 1;
+  double distance = 0;
+  bool keep = false;
+};
+
+Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>()) {
+  const c10::AutoGradMode no_gradient(false);
+  auto& engine = *optimizer.engine_;
+  std::vector<at::Tensor> reals, counters;
+  for (const auto& group : optimizer.param_groups()) {
+    reals.insert(reals.end(), group.params().begin(), group.params().end());
+  }
+  const std::size_t parameters = reals.size();
+  for (const at::Tensor& buffer : engine.buffers) {
+    (buffer.is_floating_point() ? reals : counters).push_back(buffer);
+  }
+  for (const auto* tensors : {&reals, &counters}) {
+    for (const at::Tensor& tensor : *tensors) state_->own.emplace_back(tensor, tensor.clone());
+  }
+
+  // All real numbers as one vector of floats, in each tensor's own memory order (which is the same on all workers).
+  std::vector<float> flat;
+  std::size_t d = 0;
+  for (std::size_t i = 0; i < reals.size(); ++i) {
+    const at::Tensor dense = at::empty_like(reals[i], at::kFloat).copy_(reals[i]);
+    flat.insert(flat.end(), dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel());
+    if (i < parameters) d = flat.size();
+  }
+  const std::vector<float> mine(flat.begin(), flat.begin() + static_cast<std::ptrdiff_t>(d));
+  state_->workers = optimizer.average(flat);
+  double square = 0;
+  for (std::size_t k = 0; k < d; ++k) square += (double{mine[k]} - flat[k]) * (double{mine[k]} - flat[k]);
+  float mean_square = static_cast<float>(square / static_cast<double>(d));
+  optimizer.average({&mean_square, 1});
+  state_->distance = std::sqrt(double{mean_square});
+  std::size_t offset = 0;
+  for (at::Tensor& tensor : reals) {
+    at::Tensor mean = at::empty_like(tensor, at::kFloat);
+    std::copy_n(flat.data() + offset, mean.numel(), mean.mutable_data_ptr<float>());
+    offset += static_cast<std::size_t>(mean.numel());
+    tensor.copy_(mean);
+  }
+
+  std::vector<std::int64_t> counts;
+  for (const at::Tensor& tensor : counters) {
+    const at::Tensor dense = at::empty_like(tensor, at::kLong).copy_(tensor);
+    counts.insert(counts.end(), dense.const_data_ptr<std::int64_t>(),
+                  dense.const_data_ptr<std::int64_t>() + dense.numel());
+  }
+  if (counts.empty()) return;
+  optimizer.maximum(counts);
+  offset = 0;
+  for (at::Tensor& tensor : counters) {
+    at::Tensor largest = at::empty_like(tensor, at::kLong);
+    std::copy_n(counts.data() + offset, largest.numel(), largest.mutable_data_ptr<std::int64_t>());
+    offset += static_cast<std::size_t>(largest.numel());
+    tensor.copy_(largest);
+  }
+}
+
+Consensus::~Consensus() {
+  if (state_->keep) return;
+  const c10::AutoGradMode no_gradient(false);
+  for (auto& [tensor, values] : state_->own) tensor.copy_(values);
+}
+
+int Consensus::workers() const { return state_->workers; }
+double Consensus::distance() const { return state_->distance; }
+void Consensus::keep() { state_->keep = true; }
+
+}  // namespace starling

@@ -1,0 +1,122 @@
+// The optimizer that trains without a global all-reduce.
+//
+//   starling::World world = starling::World::from_environment();
+//   starling::Optimizer optimizer(*model, starling::AccumAdamW{.lr = 1e-3, .window = 8}, {.topology = "base-2"}, world);
+//   for (auto& batch : loader) {
+//     optimizer.zero_grad();
+//     loss(model, batch).backward();
+//     optimizer.step();
+//   }
+//   { starling::Consensus average(optimizer); evaluate(model); }   // the average model, in this scope
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include "starling/optim/rules.h"
+#include "starling/world/world.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace starling {
+
+struct Options {
+  std::string topology = "base-2";  // a name that make_schedule() knows; not used by all-reduce
+  // "cta": combine-then-adapt, the neighbours' last parameters are mixed in.
+  // "all-reduce": gradients are averaged over all workers inside step(); .grad itself stays the worker's own.
+  std::string scheme = "cta";
+  int workers_per_node = 0;  // for schedules that know of nodes; 0: the launcher's local world size
+  std::int64_t block_bytes = 25 << 20;  // largest block: min(block_bytes, total / 8), at least 256 KB
+  // Longest that step() waits for a late neighbour that is alive. Not set: World::timeouts.stalled. Once it has
+  // passed, the worker goes on without that neighbour; runs are then no longer bit-equal.
+  std::optional<std::chrono::milliseconds> max_wait{};
+};
+
+// Counted since construction, by this worker.
+struct Statistics {
+  std::uint64_t rounds = 0;            // exchanges started
+  std::uint64_t committed = 0;         // blocks mixed, summed over edges
+  std::uint64_t aborted = 0;           // blocks not mixed because a neighbour was late, gone or sent nonsense
+  std::uint64_t late = 0;              // blocks mixed late, after a broken connection was mended
+  std::uint64_t bytes_sent = 0;        // by the edges; for all-reduce computed as 2M(n-1)/n per step
+  std::uint64_t directed_aborted = 0;  // of the aborted ones, on directed edges: each moves the mean a little
+  double seconds_waiting = 0;          // inside step(), for neighbours
+  std::vector<int> lost;               // workers that are gone
+};
+
+class Optimizer : public torch::optim::Optimizer {
+ public:
+  // All parameters of the module that require a gradient, as one group, and the module's buffers (for Consensus).
+  // Parameters must be float32 on the CPU and dense in memory (contiguous or channels_last, not a slice).
+  // Collective: blocks until all workers have constructed theirs (at most world.timeouts.meet). Rank 0's parameters
+  // and buffers reach every worker and a checksum proves it. Throws UsageError where options make no sense or differ
+  // between workers (both values in the message), Error where a worker does not come.
+  Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world);
+  // From parameter groups, each with a rule_options(...) of the same rule or none (then `rule` is taken). Buffers are
+  // left alone.
+  Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
+            const World& world);
+  Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world);
+  ~Optimizer()
+      override;  // tells the neighbours not to wait for this worker any longer; never blocks for long
+
+  // One step: for each block finish the exchange, mix and update in one pass, start the next exchange. Waits for
+  // neighbours as Options::max_wait says. Parameters without a gradient are mixed but not updated.
+  // With a closure: calls it with gradients enabled first and returns its loss.
+  at::Tensor step(LossClosure closure = nullptr) override;
+
+  // The average of `values` over all workers that are there, exact, over the edges; every worker must call it, with
+  // equal sizes. Blocks until all have. Returns how many took part.
+  int average(std::span<float> values);
+  // The largest of each value over all workers; as average().
+  int maximum(std::span<std::int64_t> values);
+  // RMS distance of the workers' parameters to their average: sqrt(1/n Sum_i |x_i - mean|^2 / d). Collective.
+  double consensus_distance();
+
+  const World& world() const;
+  Statistics statistics() const;
+  std::int64_t parameter_count() const;
+
+ private:
+  friend class Consensus;
+  struct Engine;  // engine.h
+  Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
+            const World& world, std::vector<at::Tensor> buffers);
+  std::unique_ptr<Engine> engine_;
+};
+
+// Options of one parameter group: torch::optim::OptimizerParamGroup(parameters, rule_options(AdamW{.lr = 1e-4})).
+// get_lr / set_lr work, so torch's learning-rate schedulers do.
+std::unique_ptr<torch::optim::OptimizerOptions> rule_options(Rule rule);
+Rule& rule_of(torch::optim::OptimizerParamGroup& group);
+
+// While it lives, the module holds the average over all workers: parameters and floating-point buffers averaged
+// exactly, integer buffers (counters) at their largest. On leaving the scope each worker gets its own back.
+// Collective: every worker must make one at the same step.
+class Consensus {
+ public:
+  explicit Consensus(Optimizer& optimizer);
+  ~Consensus();
+  Consensus(const Consensus&) = delete;
+  Consensus& operator=(const Consensus&) = delete;
+
+  int workers() const;      // how many took part in the average
+  double distance() const;  // consensus distance, as Optimizer::consensus_distance()
+  void keep();              // leave the average in the module instead of restoring
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace starling

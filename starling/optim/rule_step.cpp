@@ -1,0 +1,99 @@
+#include "starling/optim/rule_step.h"
+
+#include <cmath>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+std::string_view name(const SGD&) { return "SGD"; }
+std::string_view name(const Adam&) { return "Adam"; }
+std::string_view name(const AdamW&) { return "AdamW"; }
+std::string_view name(const AccumAdam&) { return "AccumAdam"; }
+std::string_view name(const AccumAdamW&) { return "AccumAdamW"; }
+
+void require(bool allowed, std::string_view rule, std::string_view key, double value,
+             std::string_view range) {
+  if (!allowed) throw UsageError(fmt::format("{}: {} = {} is not allowed: {}", rule, key, value, range));
+}
+
+template <class Options>
+void check_common(const Options& o) {
+  require(std::isfinite(o.lr) && o.lr >= 0, name(o), "lr", o.lr, "it must be finite and at least 0");
+  require(std::isfinite(o.weight_decay) && o.weight_decay >= 0, name(o), "weight_decay", o.weight_decay,
+          "it must be finite and at least 0");
+}
+
+void check(const SGD& o) {
+  check_common(o);
+  require(o.momentum >= 0 && o.momentum < 1, name(o), "momentum", o.momentum, "it must lie in [0, 1)");
+  if (o.nesterov && o.momentum == 0) {
+    throw UsageError("SGD: nesterov = true is not allowed with momentum = 0: set a momentum in (0, 1)");
+  }
+}
+
+template <class Options>
+void check_adam(const Options& o) {
+  check_common(o);
+  for (std::size_t i = 0; i < o.betas.size(); ++i) {
+    require(o.betas[i] >= 0 && o.betas[i] < 1, name(o), fmt::format("betas[{}]", i), o.betas[i],
+            "it must lie in [0, 1)");
+  }
+  require(std::isfinite(o.eps) && o.eps > 0, name(o), "eps", o.eps, "it must be finite and above 0");
+}
+
+template <class Options>
+void check_accum_adam(const Options& o) {
+  check_adam(o);
+  require(o.window >= 1, name(o), "window", o.window, "it must be at least 1");
+}
+
+void check(const Adam& o) { check_adam(o); }
+void check(const AdamW& o) { check_adam(o); }
+void check(const AccumAdam& o) { check_accum_adam(o); }
+void check(const AccumAdamW& o) { check_accum_adam(o); }
+
+int states(const SGD& o) {
+  return o.momentum == 0 ? kernels::SgdStep::kStates : kernels::MomentumStep::kStates;
+}
+int states(const Adam&) { return kernels::AdamStep::kStates; }
+int states(const AdamW&) { return kernels::AdamStep::kStates; }
+int states(const AccumAdam&) { return kernels::AccumAdamStep<false>::kStates; }
+int states(const AccumAdamW&) { return kernels::AccumAdamStep<false>::kStates; }
+
+kernels::Step step(const SGD& o, std::int64_t t) {
+  if (o.momentum == 0) return kernels::SgdStep::at(o, t);
+  return kernels::MomentumStep::at(o, t);
+}
+kernels::Step step(const Adam& o, std::int64_t t) { return kernels::AdamStep::at(o, false, t); }
+kernels::Step step(const AdamW& o, std::int64_t t) { return kernels::AdamStep::at(o, true, t); }
+kernels::Step step(const AccumAdam& o, std::int64_t t) {
+  return kernels::accum_adam_step<kernels::Step>(o, false, t);
+}
+kernels::Step step(const AccumAdamW& o, std::int64_t t) {
+  return kernels::accum_adam_step<kernels::Step>(o, true, t);
+}
+
+}  // namespace
+
+std::string rule_name(const Rule& rule) {
+  return std::visit([](const auto& o) { return std::string(name(o)); }, rule);
+}
+
+void check_rule(const Rule& rule) {
+  std::visit([](const auto& o) { check(o); }, rule);
+}
+
+int rule_states(const Rule& rule) {
+  return std::visit([](const auto& o) { return states(o); }, rule);
+}
+
+kernels::Step rule_step(const Rule& rule, std::int64_t t) {
+  return std::visit([t](const auto& o) { return step(o, t); }, rule);
+}
+
+}  // namespace starling

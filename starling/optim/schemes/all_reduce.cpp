@@ -1,0 +1,47 @@
+#include "starling/optim/schemes/all_reduce.h"
+
+#include <algorithm>
+
+#include <ATen/ops/zeros.h>
+
+#include "starling/core/clock.h"
+
+namespace starling {
+
+void AllReduce::step() {
+  // A bucket holds the block's gradients, then per segment how many workers have one.
+  std::vector<at::Tensor> buckets;
+  std::vector<Collectives::Pending> sums;
+  for (const Block& block : blocks_) {
+    const auto segments = static_cast<std::int64_t>(block.segments.size());
+    at::Tensor bucket = at::zeros({block.length + segments});
+    float* const flat = bucket.mutable_data_ptr<float>();
+    for (std::size_t i = 0; i < block.segments.size(); ++i) {
+      const Segment& s = block.segments[i];
+      at::Tensor keep;
+      const float* const g = s.gradient(keep);
+      if (g == nullptr) continue;
+      std::copy_n(g, s.length, flat + s.offset);
+      flat[block.length + static_cast<std::int64_t>(i)] = 1;
+    }
+    bytes_ += sizeof(float) * static_cast<std::uint64_t>(bucket.numel()) * 2 *
+              static_cast<std::uint64_t>(workers_ - 1) / static_cast<std::uint64_t>(workers_);
+    sums.push_back(collectives_.all_reduce_sum(bucket));
+    buckets.push_back(std::move(bucket));
+  }
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    Block& block = blocks_[b];
+    const Time begin = Clock::now();
+    sums[b].wait();
+    waiting_ += seconds(Clock::now() - begin);
+    float* const flat = buckets[b].mutable_data_ptr<float>();
+    for (std::int64_t k = 0; k < block.length; ++k) flat[k] /= static_cast<float>(workers_);
+    FlatGradients mean{flat, {}};
+    for (std::size_t i = 0; i < block.segments.size(); ++i) {
+      mean.used.push_back(flat[block.length + static_cast<std::int64_t>(i)] > 0);
+    }
+    update(block, rule_(block.group), {}, {}, &mean);
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,20 @@
+#include "starling/optim/schemes/cta.h"
+
+namespace starling {
+
+void Cta::begin() {
+  for (Block& block : blocks_) {
+    block.copy_to(exchange_.wire(block.index));
+    exchange_.start(block.index, true);
+  }
+}
+
+void Cta::step() {
+  for (Block& block : blocks_) {
+    const auto arrived = exchange_.finish(block.index);
+    const bool finite = update(block, rule_(block.group), arrived, exchange_.wire(block.index));
+    exchange_.start(block.index, finite);
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,19 @@
+// How mixing and the local rule are combined. One algorithm, one file.
+#pragma once
+
+#include <cstdint>
+
+namespace starling {
+
+class Scheme {
+ public:
+  virtual ~Scheme() = default;
+  // Sends what the first step needs of the neighbours (and again after anything that voids what was in flight).
+  virtual void begin() = 0;
+  virtual void step() = 0;
+  // Since construction; what the edges have sent is counted by the exchange.
+  virtual std::uint64_t bytes_computed() const { return 0; }
+  virtual double seconds_waiting() const { return 0; }
+};
+
+}  // namespace starling

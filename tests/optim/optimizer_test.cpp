@@ -1,0 +1,422 @@
+// The optimizer against plain loops in fp64, torch's own optimizers, and its promises; workers are threads.
+#include "starling/optim/optimizer.h"
+
+#include <cmath>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include "starling/core/error.h"
+#include "starling/topology/schedules.h"
+
+namespace starling {
+namespace {
+
+using at::Tensor;
+using testing::HasSubstr;
+
+Tensor parameter(at::IntArrayRef sizes, double value = 0) {
+  return at::full(sizes, value, at::kFloat).set_requires_grad(true);
+}
+
+// f(worker, world) on n threads. An exception in one is thrown here, after all have ended.
+void flock(int n, const std::function<void(int, World&)>& f) {
+  std::vector<World> worlds = World::threads(n);
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(n));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < n; ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        f(i, worlds[static_cast<std::size_t>(i)]);
+      } catch (...) {
+        errors[static_cast<std::size_t>(i)] = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+std::string refusal(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+// The gradient of worker i at step t: of 1/2 |x - a_i|^2 with moving centres a_i.
+double centre(int i, int t) { return std::sin(1.0 + i + 0.3 * t); }
+
+// --- combine-then-adapt against plain loops ---
+
+struct Plain {  // one worker's AccumAdamW on one number; window 1 is AdamW
+  double m = 0, v = 0, b = 0;
+  double step(double g, int t, const AccumAdamW& o) {
+    const double k = std::ceil(static_cast<double>(t) / o.window);
+    const double mt = o.betas[0] * m + (1 - o.betas[0]) * g, vt = o.betas[1] * v + (1 - o.betas[1]) * g * g;
+    b += g / o.window;
+    if (t % o.window == 0) {
+      m = o.betas[0] * m + (1 - o.betas[0]) * b;
+      v = o.betas[1] * v + (1 - o.betas[1]) * b * b;
+      b = 0;
+    }
+    return (mt / (1 - std::pow(o.betas[0], k))) / (std::sqrt(vt / (1 - std::pow(o.betas[1], k))) + o.eps);
+  }
+};
+
+void check_cta(const std::string& topology, int n, int window) {
+  const AccumAdamW rule{.lr = 0.05, .weight_decay = 0.1, .window = window};
+  constexpr int kSteps = 12;
+  std::vector<double> x(static_cast<std::size_t>(n), 0.5);
+  std::vector<Plain> plain(static_cast<std::size_t>(n));
+  const Schedule schedule = make_schedule(topology, n);
+  for (int t = 1; t <= kSteps; ++t) {
+    std::vector<double> next;
+    for (int i = 0; i < n; ++i) {
+      const auto me = static_cast<std::size_t>(i);
+      const Graph& graph = schedule.at(t - 1);
+      double mixed = graph.self_weight(i) * x[me];
+      for (const Neighbour& j : graph.neighbours[me]) mixed += j.weight * x[static_cast<std::size_t>(j.rank)];
+      const double g = x[me] - centre(i, t);  // at the worker's own old x
+      next.push_back((1 - rule.lr * rule.weight_decay) * mixed - rule.lr * plain[me].step(g, t, rule));
+    }
+    x = next;
+  }
+  flock(n, [&](int i, World& world) {
+    const Tensor p = parameter({3, 5}, 0.5);
+    Optimizer optimizer(std::vector<Tensor>{p}, rule, {.topology = topology}, world);
+    for (int t = 1; t <= kSteps; ++t) {
+      p.mutable_grad() = p.detach() - centre(i, t);
+      optimizer.step();
+    }
+    EXPECT_TRUE(at::allclose(p.detach(), at::full({3, 5}, x[static_cast<std::size_t>(i)]), 1e-4, 1e-5))
+        << topology << ", worker " << i;
+  });
+}
+
+TEST(Optimizer, CombineThenAdaptIsItsEquation) {
+  check_cta("base-2", 3, 4);
+  check_cta("ring", 4, 1);
+  check_cta("complete", 3, 3);
+  check_cta("one-peer-exponential", 4, 8);
+  check_cta("one-peer-exponential-directed", 3, 2);
+}
+
+TEST(Optimizer, ManyBlocksAndOddSizesChangeNothing) {
+  // 200 parameters of odd sizes, one of them larger than a block.
+  flock(2, [&](int i, World& world) {
+    std::vector<Tensor> parameters{parameter({150'001}, 1)};
+    for (int k = 1; k < 200; ++k) parameters.push_back(parameter({k}, 1));
+    Optimizer optimizer(parameters, SGD{.lr = 0.5}, {.topology = "complete"}, world);
+    EXPECT_EQ(optimizer.parameter_count(), 150'001 + 199 * 100);
+    for (int t = 0; t < 3; ++t) {
+      for (const Tensor& p : parameters) p.mutable_grad() = at::full(p.sizes(), i == 0 ? 1.0 : -0.5);
+      optimizer.step();
+    }
+    // x1 = 1 - lr g_i; then twice the mean of both minus lr g_i.
+    const double mean = 1 - 0.5 * 0.25, mean2 = mean - 0.5 * 0.25;
+    for (const Tensor& p : parameters) {
+      EXPECT_TRUE(at::allclose(p.detach(), at::full(p.sizes(), mean2 - 0.5 * (i == 0 ? 1.0 : -0.5))));
+    }
+  });
+}
+
+TEST(Optimizer, EqualGradientsOnTheCompleteGraphKeepWorkersEqual) {
+  std::mutex mutex;
+  std::vector<Tensor> results;
+  flock(4, [&](int, World& world) {
+    const Tensor p = parameter({1000}, 0.3);
+    Optimizer optimizer(std::vector<Tensor>{p}, AccumAdam{.lr = 0.01, .window = 3}, {.topology = "complete"},
+                        world);
+    for (int t = 1; t <= 20; ++t) {
+      p.mutable_grad() = p.detach() * centre(0, t);
+      optimizer.step();
+    }
+    const std::lock_guard lock(mutex);
+    results.push_back(p.detach());
+  });
+  for (const Tensor& result : results) EXPECT_TRUE(at::equal(result, results.front()));
+}
+
+TEST(Optimizer, TheSameSeedGivesTheSameBits) {
+  std::mutex mutex;
+  std::vector<std::vector<Tensor>> runs(2, std::vector<Tensor>(3));
+  for (auto& run : runs) {
+    flock(3, [&](int i, World& world) {
+      const Tensor p = parameter({5000}, 0.1);
+      Optimizer optimizer(std::vector<Tensor>{p}, AccumAdamW{.lr = 0.03, .window = 4}, {}, world);
+      for (int t = 1; t <= 30; ++t) {
+        p.mutable_grad() = p.detach() * 2 - centre(i, t);
+        optimizer.step();
+        if (t % 10 == 0) {
+          const Consensus average(optimizer);
+          EXPECT_EQ(average.workers(), 3);
+        }
+      }
+      const std::lock_guard lock(mutex);
+      run[static_cast<std::size_t>(i)] = p.detach();
+    });
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(runs[0][i], runs[1][i]));
+}
+
+// --- a world of one is the plain optimizer ---
+
+template <class Theirs>
+void check_alone(const Rule& rule, const Theirs& make_theirs) {
+  const Tensor start = at::randn({7, 11});
+  const Tensor ours = start.clone().set_requires_grad(true), theirs = start.clone().set_requires_grad(true);
+  const World world = World::alone();
+  Optimizer optimizer(std::vector<Tensor>{ours}, rule, {}, world);
+  auto reference = make_theirs(theirs);
+  for (int t = 1; t <= 25; ++t) {
+    ours.mutable_grad() = ours.detach() - centre(0, t);
+    theirs.mutable_grad() = theirs.detach() - centre(0, t);
+    optimizer.step();
+    reference.step();
+  }
+  EXPECT_TRUE(at::allclose(ours.detach(), theirs.detach(), 1e-5, 1e-6));
+}
+
+TEST(Optimizer, AloneItIsTorchsOwn) {
+  using namespace torch::optim;
+  check_alone(starling::SGD{.lr = 0.1},
+              [](const Tensor& p) { return torch::optim::SGD({p}, SGDOptions(0.1)); });
+  check_alone(starling::SGD{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}, [](const Tensor& p) {
+    return torch::optim::SGD({p}, SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+  });
+  check_alone(starling::SGD{.lr = 0.1, .momentum = 0.9, .nesterov = true}, [](const Tensor& p) {
+    return torch::optim::SGD({p}, SGDOptions(0.1).momentum(0.9).nesterov(true));
+  });
+  check_alone(starling::Adam{.lr = 0.01, .weight_decay = 0.1},
+              [](const Tensor& p) { return torch::optim::Adam({p}, AdamOptions(0.01).weight_decay(0.1)); });
+  check_alone(starling::AdamW{.lr = 0.01, .weight_decay = 0.1},
+              [](const Tensor& p) { return torch::optim::AdamW({p}, AdamWOptions(0.01).weight_decay(0.1)); });
+  check_alone(starling::AccumAdam{.lr = 0.01, .window = 1},
+              [](const Tensor& p) { return torch::optim::Adam({p}, AdamOptions(0.01)); });
+}
+
+// --- parameter groups, missing gradients, learning rates ---
+
+TEST(Optimizer, GroupsKeepTheirOwnOptionsAndLearningRatesAreReadAtEveryStep) {
+  const Tensor a = parameter({4}, 1), b = parameter({4}, 1);
+  const World world = World::alone();
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector<Tensor>{a}, rule_options(SGD{.lr = 0.1}));
+  groups.emplace_back(std::vector<Tensor>{b});
+  Optimizer optimizer(groups, SGD{.lr = 0.01, .weight_decay = 1}, {}, world);
+  a.mutable_grad() = at::ones({4});
+  b.mutable_grad() = at::ones({4});
+  optimizer.step();
+  EXPECT_TRUE(at::allclose(a.detach(), at::full({4}, 0.9)));
+  EXPECT_TRUE(at::allclose(b.detach(), at::full({4}, 0.98)));
+  optimizer.param_groups()[1].options().set_lr(0.5);
+  optimizer.step();
+  EXPECT_TRUE(at::allclose(a.detach(), at::full({4}, 0.8)));
+  EXPECT_TRUE(at::allclose(b.detach(), at::full({4}, 0.98 - 0.5 * 1.98)));
+}
+
+TEST(Optimizer, AParameterWithoutAGradientIsMixedButNotUpdated) {
+  flock(2, [](int i, World& world) {
+    const Tensor p = parameter({10}), unused = parameter({10}, 1);
+    Optimizer optimizer({p, unused}, AdamW{.lr = 0.1, .weight_decay = 0.5}, {.topology = "complete"}, world);
+    const auto step = [&] {
+      p.mutable_grad() = at::ones({10});
+      optimizer.step();
+    };
+    step();
+    EXPECT_TRUE(at::equal(unused.detach(), at::ones({10})));  // no decay either
+    {
+      const c10::AutoGradMode no_gradient(false);
+      unused.fill_(i == 0 ? 4 : 2);  // between steps it is the user's; the wire is sent at the end of a step
+    }
+    step();
+    EXPECT_TRUE(at::equal(unused.detach(), at::full({10}, i == 0 ? 4.0 : 2.0)));
+    step();
+    EXPECT_TRUE(at::equal(unused.detach(), at::full({10}, 3.0)));
+  });
+}
+
+TEST(Optimizer, ParametersStayWhereTheyLieAndPointersAreReadAnew) {
+  const World world = World::alone();
+  Tensor p = parameter({6}, 1);
+  Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, {}, world);
+  const auto version = p.unsafeGetTensorImpl()->version_counter().current_version();
+  const void* const where = p.const_data_ptr();
+  p.mutable_grad() = at::ones({6});
+  optimizer.step();
+  EXPECT_EQ(p.const_data_ptr(), where);
+  EXPECT_GT(p.unsafeGetTensorImpl()->version_counter().current_version(), version);
+  p.set_data(at::full({6}, 10.0));  // as .to() and load_state_dict(assign) do
+  optimizer.step();
+  EXPECT_TRUE(at::equal(p.detach(), at::full({6}, 9.0)));
+}
+
+TEST(Optimizer, ChannelsLastParametersWithContiguousGradientsAreUpdatedRightly) {
+  const World world = World::alone();
+  const Tensor p = at::randn({4, 3, 5, 5}).contiguous(at::MemoryFormat::ChannelsLast).set_requires_grad(true);
+  const Tensor before = p.detach().clone(), g = at::randn({4, 3, 5, 5});
+  Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 0.5}, {}, world);
+  p.mutable_grad() = g;
+  optimizer.step();
+  EXPECT_TRUE(at::allclose(p.detach(), before - 0.5 * g));
+}
+
+// --- all-reduce ---
+
+TEST(Optimizer, AllReduceIsOneWorkerOnTheMeanGradient) {
+  const auto gradient = [](int i, int t) { return centre(i, t); };
+  const World one = World::alone();
+  const Tensor reference = parameter({300}, 0.2);
+  Optimizer plain(std::vector<Tensor>{reference}, Adam{.lr = 0.05}, {}, one);
+  for (int t = 1; t <= 10; ++t) {
+    reference.mutable_grad() = at::full({300}, (gradient(0, t) + gradient(1, t) + gradient(2, t)) / 3);
+    plain.step();
+  }
+  flock(3, [&](int i, World& world) {
+    const Tensor p = parameter({300}, 0.2), sometimes = parameter({5}, 1), never = parameter({5}, 1);
+    Optimizer optimizer({p, sometimes, never}, Adam{.lr = 0.05}, {.scheme = "all-reduce"}, world);
+    for (int t = 1; t <= 10; ++t) {
+      p.mutable_grad() = at::full({300}, gradient(i, t));
+      if (i == 1) sometimes.mutable_grad() = at::ones({5});
+      optimizer.step();
+    }
+    EXPECT_TRUE(at::allclose(p.detach(), reference.detach(), 1e-5, 1e-6));
+    EXPECT_LT(sometimes.detach().max().item<float>(), 0.6);  // one worker's gradient moves it everywhere
+    EXPECT_TRUE(at::equal(never.detach(), at::ones({5})));
+    EXPECT_EQ(optimizer.statistics().bytes_sent / 10, 2 * (310 + 3) * 4 * 2 / 3);
+  });
+}
+
+// --- the start, the average ---
+
+struct Net : torch::nn::Module {
+  explicit Net(double value) {
+    weight = register_parameter("weight", at::full({8}, value));
+    tied = weight;
+    register_parameter("frozen", at::full({2}, value), false);
+    mean = register_buffer("mean", at::full({4}, value));
+    count = register_buffer("count", at::full({}, static_cast<std::int64_t>(value), at::kLong));
+  }
+  Tensor weight, tied, mean, count;
+};
+
+TEST(Optimizer, RankZerosParametersAndBuffersReachEveryWorker) {
+  flock(3, [](int i, World& world) {
+    Net net(i + 5);
+    Optimizer optimizer(net, SGD{.lr = 1}, {}, world);
+    EXPECT_TRUE(at::equal(net.weight.detach(), at::full({8}, 5.0)));
+    EXPECT_TRUE(at::equal(net.mean, at::full({4}, 5.0)));
+    EXPECT_EQ(net.count.item<std::int64_t>(), 5);
+    EXPECT_EQ(optimizer.parameter_count(), 8);
+  });
+}
+
+TEST(Consensus, AveragesParametersAndBuffersAndRestoresThem) {
+  flock(3, [](int i, World& world) {
+    Net net(1);
+    Optimizer optimizer(net, SGD{.lr = 1}, {.topology = "ring"}, world);
+    net.weight.mutable_grad() = at::full({8}, -3.0 * i);
+    optimizer.step();
+    net.mean.fill_(i * 3);
+    net.count.fill_(10 + i);
+    const Tensor own = net.weight.detach().clone();
+    {
+      const Consensus average(optimizer);
+      EXPECT_EQ(average.workers(), 3);
+      EXPECT_TRUE(at::allclose(net.weight.detach(), at::full({8}, 4.0)));  // 1 + mean(0, 3, 6)
+      EXPECT_TRUE(at::allclose(net.mean, at::full({4}, 3.0)));
+      EXPECT_EQ(net.count.item<std::int64_t>(), 12);
+      EXPECT_NEAR(average.distance(), std::sqrt((9.0 + 0 + 9.0) / 3), 1e-5);
+    }
+    EXPECT_TRUE(at::equal(net.weight.detach(), own));
+    EXPECT_TRUE(at::equal(net.mean, at::full({4}, 3.0 * i)));
+    EXPECT_EQ(net.count.item<std::int64_t>(), 10 + i);
+    EXPECT_NEAR(optimizer.consensus_distance(), std::sqrt(6.0), 1e-5);
+    Consensus(optimizer).keep();
+    EXPECT_TRUE(at::allclose(net.weight.detach(), at::full({8}, 4.0)));
+  });
+}
+
+TEST(Optimizer, SeveralOptimizersOfOneWorldDoNotMix) {
+  flock(2, [](int i, World& world) {
+    const Tensor a = parameter({10}), b = parameter({20});
+    Optimizer first(std::vector<Tensor>{a}, SGD{.lr = 1}, {.topology = "complete"}, world);
+    Optimizer second(std::vector<Tensor>{b}, SGD{.lr = 1}, {.topology = "complete"}, world);
+    for (int t = 0; t < 2; ++t) {
+      a.mutable_grad() = at::full({10}, i == 0 ? 2.0 : 0.0);
+      b.mutable_grad() = at::full({20}, i == 0 ? 0.0 : 4.0);
+      first.step();
+      second.step();
+    }
+    EXPECT_TRUE(at::allclose(a.detach(), at::full({10}, i == 0 ? -3.0 : -1.0)));
+    EXPECT_TRUE(at::allclose(b.detach(), at::full({20}, i == 0 ? -2.0 : -6.0)));
+  });
+}
+
+// --- what is refused ---
+
+TEST(Optimizer, WhatWorkersMustAgreeOnIsNamedWithBothValues) {
+  const std::string said = refusal([] {
+    flock(2, [](int i, World& world) {
+      Optimizer optimizer(std::vector<Tensor>{parameter({10})}, SGD{},
+                          {.topology = i == 0 ? "ring" : "complete"}, world);
+    });
+  });
+  EXPECT_EQ(
+      said,
+      "the workers differ in topology: ring at worker 0, complete at worker 1; it must be the same on all");
+  EXPECT_THAT(
+      refusal([] {
+        flock(2, [](int i, World& world) {
+          Optimizer optimizer(std::vector<Tensor>{parameter({10 + i})}, SGD{}, {}, world);
+        });
+      }),
+      HasSubstr("parameter 0 of group 0: 10 with strides 1 at worker 0, 11 with strides 1 at worker 1"));
+}
+
+TEST(Optimizer, RefusesInOneLine) {
+  const World world = World::alone();
+  const auto make = [&](Tensor p, Rule rule = SGD{}, Options options = {}) {
+    return refusal([&] { Optimizer optimizer(std::vector<Tensor>{p}, rule, options, world); });
+  };
+  EXPECT_THAT(make(at::zeros({2}, at::kDouble)), HasSubstr("parameter 0 of group 0 is Double"));
+  EXPECT_THAT(make(at::zeros({4, 4}).slice(1, 0, 2)), HasSubstr("a strided view"));
+  EXPECT_THAT(make(at::zeros({0})), HasSubstr("no parameter to train"));
+  EXPECT_EQ(make(at::zeros({2}), SGD{}, {.scheme = "gossip"}),
+            "scheme \"gossip\" is unknown: cta or all-reduce");
+  EXPECT_THAT(make(at::zeros({2}), SGD{}, {.topology = "rnig"}), HasSubstr("rnig"));
+  EXPECT_THAT(make(at::zeros({2}), AdamW{.lr = -1}), HasSubstr("lr"));
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector<Tensor>{parameter({2})}, rule_options(Adam{}));
+  EXPECT_EQ(refusal([&] { Optimizer optimizer(groups, SGD{}, {}, world); }),
+            "a parameter group has the rule Adam, the optimizer SGD: groups may differ in options only");
+}
+
+TEST(Optimizer, ParametersAddedLaterAreRefused) {
+  const World world = World::alone();
+  Optimizer optimizer(std::vector<Tensor>{parameter({2})}, SGD{}, {}, world);
+  optimizer.add_param_group({{parameter({3})}});
+  EXPECT_EQ(refusal([&] { optimizer.step(); }),
+            "the optimizer was made for 1 parameters and has 2 now: parameters cannot be added later");
+}
+
+}  // namespace
+}  // namespace starling
