@@ -1,0 +1,44 @@
+// Fashion-MNIST (Xiao, Rasul & Vollgraf 2017): 60,000 training and 10,000 test images of clothes, 28x28 grey,
+// 10 classes; and batches from it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+namespace starling {
+
+struct ImageSet {
+  at::Tensor images;  // uint8 [n, 28, 28]
+  at::Tensor labels;  // int64 [n]
+  std::int64_t size() const { return labels.size(0); }
+};
+
+struct FashionMnist {
+  ImageSet train;
+  ImageSet test;
+};
+
+// `dir`, or when empty the folder that scripts/fetch-fashion-mnist fills: ${STARLING_CACHE}/fashion-mnist, by
+// default
+// ${XDG_CACHE_HOME:-~/.cache}/starling/fashion-mnist.
+std::string fashion_mnist_folder(const std::string& dir);
+// Reads the four idx files. Throws Error: which file is missing (and the script that fetches it), damaged or
+// foreign.
+FashionMnist load_fashion_mnist(const std::string& dir);
+// Throws as load_fashion_mnist() where a file is not there; reads nothing.
+void find_fashion_mnist(const std::string& dir);
+
+struct Batch {
+  at::Tensor images;  // float [n, 1, 28, 28], mean 0 and deviation 1 over the training set
+  at::Tensor labels;  // int64 [n]
+};
+// The images with these indices. With `flip`, each is turned left to right with probability 1/2, decided by
+// the seed and its index alone.
+Batch make_batch(const ImageSet& set, std::span<const std::int64_t> indices,
+                 std::optional<std::uint64_t> flip = std::nullopt);
+
+}  // namespace starling

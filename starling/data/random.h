@@ -1,0 +1,24 @@
+// Small counter-based random numbers: a value depends on its keys alone, not on what was drawn before, on the
+// number of workers or on torch's version.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+namespace starling {
+
+// SplitMix64's finalizer (Steele, Lea & Flood 2014).
+constexpr std::uint64_t mix_bits(std::uint64_t x) {
+  x += 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+constexpr std::uint64_t random_bits(std::initializer_list<std::uint64_t> keys) {
+  std::uint64_t x = 0;
+  for (const std::uint64_t key : keys) x = mix_bits(x ^ key);
+  return x;
+}
+
+}  // namespace starling

@@ -1,0 +1,21 @@
+// A network that sorts images into classes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <torch/nn/module.h>
+
+namespace starling {
+
+class Classifier : public torch::nn::Module {
+ public:
+  // float [n, channels, height, width] -> logits [n, classes]
+  virtual at::Tensor forward(at::Tensor images) = 0;
+};
+
+// By the name that a recipe writes. The same seed gives the same initial weights.
+std::shared_ptr<Classifier> make_classifier(const std::string& name, int width, std::uint64_t seed);
+
+}  // namespace starling

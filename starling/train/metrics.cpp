@@ -1,0 +1,105 @@
+#include "starling/train/metrics.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+[[noreturn]] void fail(const std::string& path, const char* what) {
+  throw Error(fmt::format("{}: cannot be {}: {}", path, what, std::strerror(errno)));
+}
+
+int open_to_append(const std::string& path) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0) fail(path, "opened");
+  return file;
+}
+
+void write_whole(int file, const std::string& path, const std::string& text) {
+  ssize_t written = 0;
+  do {
+    written = ::write(file, text.data(), text.size());
+  } while (written < 0 && errno == EINTR);
+  if (written >= 0 && written < static_cast<ssize_t>(text.size())) errno = ENOSPC;
+  if (written < static_cast<ssize_t>(text.size())) fail(path, "written");
+}
+
+}  // namespace
+
+std::string to_json(const Summary& s) {
+  const Json json{{"scheme", s.scheme},
+                  {"schedule", s.schedule},
+                  {"rule", s.rule},
+                  {"wire", s.wire},
+                  {"workers", s.workers},
+                  {"workers_lost", s.workers_lost},
+                  {"steps", s.steps},
+                  {"samples", s.samples},
+                  {"seconds", s.seconds},
+                  {"loss", s.loss},
+                  {"test_loss", s.test_loss},
+                  {"accuracy", s.accuracy},
+                  {"worst_accuracy", s.worst_accuracy},
+                  {"consensus_distance", s.consensus_distance},
+                  {"bytes_sent_per_worker", s.bytes_sent_per_worker},
+                  {"bytes_computed", s.bytes_computed},
+                  {"waiting_share", s.waiting_share},
+                  {"blocks_aborted", s.blocks_aborted},
+                  {"directed_aborted", s.directed_aborted},
+                  {"seed", s.seed},
+                  {"versions", {{"starling", STARLING_VERSION}, {"torch", TORCH_VERSION}}}};
+  return json.dump(2) + "\n";
+}
+
+Metrics::Metrics(std::string folder) : folder_(std::move(folder)) {
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);
+  if (error) throw Error(fmt::format("{}: cannot be made: {}", folder_, error.message()));
+  file_ = open_to_append(folder_ + "/metrics.jsonl");
+}
+
+Metrics::~Metrics() { close(file_); }
+
+void Metrics::clear() {
+  if (ftruncate(file_, 0) != 0) fail(folder_ + "/metrics.jsonl", "emptied");
+  const std::string summary = folder_ + "/summary.json";
+  if (unlink(summary.c_str()) != 0 && errno != ENOENT) fail(summary, "removed");
+}
+
+void Metrics::write(const StepRecord& r) {
+  const Json json{{"rank", r.rank},
+                  {"step", r.step},
+                  {"epoch", r.epoch},
+                  {"samples", r.samples},
+                  {"seconds", r.seconds},
+                  {"loss", r.loss},
+                  {"lr", r.lr},
+                  {"waiting_share", r.waiting_share},
+                  {"bytes_sent", r.bytes_sent}};
+  write_whole(file_, folder_ + "/metrics.jsonl", json.dump() + "\n");
+}
+
+void Metrics::write(const Summary& summary) {
+  const std::string path = folder_ + "/summary.json";
+  const std::string draft = fmt::format("{}.{}", path, getpid());
+  const int file = open_to_append(draft);
+  write_whole(file, draft, to_json(summary));
+  close(file);
+  if (std::rename(draft.c_str(), path.c_str()) != 0) fail(path, "written");
+}
+
+}  // namespace starling

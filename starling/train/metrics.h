@@ -1,0 +1,71 @@
+// What a run leaves behind under its output folder:
+//
+//   metrics.jsonl   one JSON object per line: one per logged step and worker, in the order in which they were written
+//   summary.json    one JSON object, written at the end by the lowest rank that is still there
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace starling {
+
+// One worker's step, as it logs it. Means and sums reach back to the line before.
+struct StepRecord {
+  int rank = 0;
+  std::int64_t step = 0;  // counted from 1
+  double epoch = 0;
+  std::int64_t samples = 0;  // of this worker since the start
+  double seconds = 0;        // since the start
+  double loss = 0;           // mean
+  double lr = 0;
+  double waiting_share = 0;  // part of the time that went by waiting for neighbours
+  std::uint64_t bytes_sent = 0;
+};
+
+struct Summary {
+  std::string scheme;
+  std::string schedule;  // of the topology
+  std::string rule;
+  std::string wire;
+  int workers = 0;  // at the start
+  int workers_lost = 0;
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;   // of all workers that are there at the end
+  double seconds = 0;         // training, without setting up and testing
+  double loss = 0;            // training loss over the last lines of metrics.jsonl, mean of the workers
+  double test_loss = 0;       // of the average model
+  double accuracy = 0;        // of the average model, on the test set
+  double worst_accuracy = 0;  // of the worst single worker's own model, on the test set
+  double consensus_distance = 0;
+  std::uint64_t bytes_sent_per_worker = 0;  // mean
+  bool bytes_computed = false;              // not counted but computed as 2M(n-1)/n per step
+  double waiting_share = 0;                 // mean
+  // Blocks that were not mixed since a neighbour was late, gone or sent damage: mean of the workers, counted per edge.
+  // directed_aborted are those on directed edges: each moved the mean of all parameters a little.
+  double blocks_aborted = 0;
+  double directed_aborted = 0;
+  std::int64_t seed = 0;
+};
+std::string to_json(const Summary& summary);  // with the versions of Starling and torch; indented
+
+// Writes metrics.jsonl. Workers that share the folder share the file: each line is one write() to a file opened for
+// appending, which the kernel keeps whole and in order.
+class Metrics {
+ public:
+  // Makes the folder. Throws Error where that or a later write fails.
+  explicit Metrics(std::string folder);
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  // Removes what an earlier run left in the folder. By one worker, before any writes.
+  void clear();
+  void write(const StepRecord& record);
+  void write(const Summary& summary);
+
+ private:
+  std::string folder_;
+  int file_ = -1;
+};
+
+}  // namespace starling

@@ -1,0 +1,50 @@
+#include "starling/train/progress.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace starling {
+
+namespace {
+
+std::string duration(double seconds) {
+  const auto s = std::llround(std::min(seconds, 1e9));
+  if (s < 3600) return fmt::format("{}:{:02}", s / 60, s % 60);
+  return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+}
+
+}  // namespace
+
+std::string progress_text(const Progress& p) {
+  return fmt::format(
+      "step {}/{}  epoch {:.2f}/{:.4g}  loss {:.4f}  {:.0f} samples/s  {} left  {:.0f} % waiting", p.step,
+      p.steps, p.epoch, p.epochs, p.loss, p.samples_per_second, duration(p.seconds_left),
+      100 * p.waiting_share);
+}
+
+ProgressLine::ProgressLine(bool terminal, std::function<void(std::string_view)> write)
+    : terminal_(terminal), write_(std::move(write)) {}
+
+void ProgressLine::show(const Progress& progress, Time now) {
+  const Duration interval = terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10);
+  const bool last = progress.step == progress.steps;
+  if (!last && shown_ && now - *shown_ < interval) return;
+  shown_ = now;
+  if (!terminal_) return write_(progress_text(progress) + "\n");
+  write_("\r" + progress_text(progress) + "\x1b[K");  // erases what is left of a longer one
+  open_ = true;
+  if (last) end();
+}
+
+void ProgressLine::message(const std::string& text) {
+  end();
+  write_(text + "\n");
+}
+
+void ProgressLine::end() {
+  if (open_) write_("\n");
+  open_ = false;
+}
+
+}  // namespace starling

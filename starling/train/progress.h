@@ -1,0 +1,37 @@
+// The progress line of rank 0:
+//
+//   step 940/1872  epoch 2.01/4  loss 0.2871  2105 samples/s  0:57 left  3 % waiting
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "starling/core/clock.h"
+#include "starling/train/trainer.h"
+
+namespace starling {
+
+std::string progress_text(const Progress& progress);
+
+// On a terminal one line that is written over five times a second; elsewhere a line for itself every ten seconds.
+// The last step is always shown.
+class ProgressLine {
+ public:
+  ProgressLine(bool terminal, std::function<void(std::string_view)> write);
+
+  void show(const Progress& progress, Time now);
+  // Another message, as a line of its own.
+  void message(const std::string& text);
+  // Ends a line that is being written over.
+  void end();
+
+ private:
+  bool terminal_;
+  std::function<void(std::string_view)> write_;
+  std::optional<Time> shown_;
+  bool open_ = false;  // the cursor stands behind a progress line
+};
+
+}  // namespace starling

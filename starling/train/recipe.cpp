@@ -1,0 +1,130 @@
+#include "starling/train/recipe.h"
+
+#include <cmath>
+#include <numbers>
+
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+
+Config recipe_config(Recipe& r) {
+  Config c;
+  c.section("run", "how long, how often repeated, and where results go");
+  c.key("seed", &r.run.seed, at_least(0), "of the initial weights, the order of the images and their flips");
+  c.key("epochs", &r.run.epochs, above(0), "passes over the training images, shared by all workers");
+  c.key("steps", &r.run.steps, at_least(0), "optimizer steps in place of epochs; 0: as epochs say");
+  c.key("out", &r.run.out, "folder for metrics.jsonl and summary.json");
+  c.key("threads", &r.run.threads, between(0, 1024),
+        "torch's threads per worker; 0: cores / workers of this machine");
+
+  c.section("data", "what is learnt from");
+  c.key("name", &r.data.name, Choices{"fashion-mnist"}, "dataset");
+  c.key("dir", &r.data.dir,
+        "folder of the dataset's files; empty: where scripts/fetch-fashion-mnist puts them");
+  c.key("limit", &r.data.limit, at_least(0), "take only the first so many training images; 0: all");
+  c.key("flip", &r.data.flip, "turn every second training image left to right, by chance");
+
+  c.section("model", "what learns");
+  c.key("name", &r.model.name, Choices{"resnet-8"}, "network");
+  c.key("width", &r.model.width, between(1, 1024), "channels of the first stage, doubled twice further on");
+
+  c.section("optimizer", "the local update");
+  c.key("rule", &r.optimizer.rule, Choices{"sgd", "adam", "adamw", "accum-adam", "accum-adamw"},
+        "update rule");
+  c.key("lr", &r.optimizer.lr, above(0), "learning rate at its highest");
+  c.key("betas", &r.optimizer.betas, from_below(0, 1),
+        "decay of the first and second moment; not used by sgd");
+  c.key("eps", &r.optimizer.eps, above(0), "added to the root of the second moment; not used by sgd");
+  c.key("weight_decay", &r.optimizer.weight_decay, at_least(0), "decoupled in adamw and accum-adamw");
+  c.key("momentum", &r.optimizer.momentum, from_below(0, 1), "sgd only");
+  c.key("nesterov", &r.optimizer.nesterov, "sgd only, wants momentum");
+  c.key("window", &r.optimizer.window, between(1, 1 << 20),
+        "accum rules only: steps per move of the moments");
+
+  c.section("schedule", "the learning rate over the run");
+  c.key("name", &r.schedule.name, Choices{"constant", "cosine"}, "shape after the warm-up");
+  c.key("warmup", &r.schedule.warmup, between(0, 1), "part of the run in which the rate rises from 0");
+  c.key("final", &r.schedule.final, between(0, 1), "cosine: the last rate as part of the highest");
+
+  c.section("mixing", "how workers learn from each other");
+  c.key("scheme", &r.mixing.scheme, Choices{"cta", "all-reduce"},
+        "cta: combine, then adapt; all-reduce: mean gradient");
+  c.key("topology", &r.mixing.topology,
+        "who mixes with whom, see `starling topology --help`; not used by all-reduce");
+  c.key("wire", &r.mixing.wire, Choices{"fp32"}, "number format between workers");
+  c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
+        "seconds to wait for a late neighbour; 0: as long as it lives");
+  c.key("block_bytes", &r.mixing.block_bytes, between(1, 1 << 30), "largest block that is exchanged at once");
+  c.key("workers_per_node", &r.mixing.workers_per_node, between(0, 1 << 16), "0: as the launcher says");
+
+  c.section("train", "the step");
+  c.key("batch", &r.train.batch, between(1, 1 << 20), "images per worker and forward pass");
+  c.key("accumulate", &r.train.accumulate, between(1, 1 << 16),
+        "forward and backward passes per optimizer step");
+  c.key("clip", &r.train.clip, at_least(0), "largest global norm of a worker's gradient; 0: not clipped");
+
+  c.section("log", "how often");
+  c.key("every", &r.log.every, at_least(1), "steps per line of metrics.jsonl");
+  c.key("eval_every", &r.log.eval_every, at_least(0),
+        "steps between tests of the average model; 0: at the end only");
+  return c;
+}
+
+Recipe read_recipe(const std::string& file, const Overrides& overrides) {
+  Recipe recipe;
+  Config config = recipe_config(recipe);
+  config.read_file(file);
+  for (const auto& [path, value] : overrides) config.set(path, value);
+  if (recipe.optimizer.nesterov && recipe.optimizer.momentum == 0) {
+    throw UsageError(fmt::format("{}: optimizer.nesterov = true: wants optimizer.momentum above 0",
+                                 config.origin("optimizer.nesterov")));
+  }
+  return recipe;
+}
+
+std::string print_recipe(Recipe recipe) { return recipe_config(recipe).print(); }
+
+Rule make_rule(const Recipe& recipe) {
+  const auto& o = recipe.optimizer;
+  if (o.rule == "sgd") {
+    return SGD{.lr = o.lr, .momentum = o.momentum, .nesterov = o.nesterov, .weight_decay = o.weight_decay};
+  }
+  if (o.rule == "adam")
+    return Adam{.lr = o.lr, .betas = o.betas, .eps = o.eps, .weight_decay = o.weight_decay};
+  if (o.rule == "adamw")
+    return AdamW{.lr = o.lr, .betas = o.betas, .eps = o.eps, .weight_decay = o.weight_decay};
+  if (o.rule == "accum-adam") {
+    return AccumAdam{
+        .lr = o.lr, .betas = o.betas, .eps = o.eps, .weight_decay = o.weight_decay, .window = o.window};
+  }
+  return AccumAdamW{
+      .lr = o.lr, .betas = o.betas, .eps = o.eps, .weight_decay = o.weight_decay, .window = o.window};
+}
+
+Options make_options(const Recipe& recipe) {
+  Options options;
+  options.topology = recipe.mixing.topology;
+  options.scheme = recipe.mixing.scheme;
+  options.workers_per_node = recipe.mixing.workers_per_node;
+  options.block_bytes = recipe.mixing.block_bytes;
+  if (recipe.mixing.max_wait > 0) {
+    options.max_wait =
+        std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(recipe.mixing.max_wait * 1e3)));
+  }
+  return options;
+}
+
+double learning_rate(const Recipe& recipe, std::int64_t step, std::int64_t steps) {
+  const double lr = recipe.optimizer.lr;
+  const double rise = std::floor(recipe.schedule.warmup * static_cast<double>(steps));
+  const double now = static_cast<double>(step);
+  if (now < rise) return lr * (now + 1) / rise;
+  if (recipe.schedule.name == "constant") return lr;
+  const double t = (now - rise) / std::max(1.0, static_cast<double>(steps) - rise);
+  const double final = recipe.schedule.final;
+  return lr * (final + (1 - final) * (1 + std::cos(std::numbers::pi * t)) / 2);
+}
+
+}  // namespace starling

@@ -1,0 +1,85 @@
+// A recipe: everything that a training run is told, as typed fields. Sections of the TOML file are structs
+// here.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "starling/core/config.h"
+#include "starling/optim/optimizer.h"
+
+namespace starling {
+
+struct Recipe {
+  struct {
+    std::int64_t seed = 1;
+    double epochs = 1;
+    std::int64_t steps = 0;
+    std::string out = "out/run";
+    int threads = 0;
+  } run;
+  struct {
+    std::string name = "fashion-mnist";
+    std::string dir;
+    std::int64_t limit = 0;
+    bool flip = true;
+  } data;
+  struct {
+    std::string name = "resnet-8";
+    int width = 16;
+  } model;
+  struct {
+    std::string rule = "accum-adamw";
+    double lr = 1e-3;
+    std::array<double, 2> betas{0.9, 0.999};
+    double eps = 1e-8;
+    double weight_decay = 0;
+    double momentum = 0;
+    bool nesterov = false;
+    int window = 8;
+  } optimizer;
+  struct {
+    std::string name = "cosine";
+    double warmup = 0;
+    double final = 0;
+  } schedule;
+  struct {
+    std::string scheme = "cta";
+    std::string topology = "base-2";
+    std::string wire = "fp32";
+    double max_wait = 0;
+    std::int64_t block_bytes = 25 << 20;
+    int workers_per_node = 0;
+  } mixing;
+  struct {
+    std::int64_t batch = 32;
+    int accumulate = 1;
+    double clip = 0;
+  } train;
+  struct {
+    std::int64_t every = 20;
+    std::int64_t eval_every = 0;
+  } log;
+};
+
+// The declaration of all keys, bound to `recipe`'s fields; what they hold now is the default.
+Config recipe_config(Recipe& recipe);
+
+using Overrides = std::vector<std::pair<std::string, std::string>>;  // {"optimizer.lr", "0.002"}
+// The defaults, then the file, then the overrides. Throws UsageError.
+Recipe read_recipe(const std::string& file, const Overrides& overrides = {});
+std::string print_recipe(Recipe recipe);
+
+// What the recipe says in the optimizer's words. Throws UsageError for combinations that make no sense.
+Rule make_rule(const Recipe& recipe);
+Options make_options(const Recipe& recipe);
+
+// The learning rate of step 0, 1, .. steps-1: `warmup` * steps of linear rise, then
+//   constant   lr
+//   cosine     lr (final + (1 - final) (1 + cos(pi t)) / 2),   t from 0 after the warm-up to 1 at the end
+double learning_rate(const Recipe& recipe, std::int64_t step, std::int64_t steps);
+
+}  // namespace starling

@@ -1,0 +1,225 @@
+#include "starling/train/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <thread>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <fmt/format.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include "starling/core/clock.h"
+#include "starling/core/error.h"
+#include "starling/data/fashion_mnist.h"
+#include "starling/data/random.h"
+#include "starling/data/sampler.h"
+#include "starling/models/classifier.h"
+#include "starling/topology/schedules.h"
+#include "starling/train/evaluate.h"
+
+namespace starling {
+
+namespace {
+
+ImageSet training_images(const Recipe& recipe, const ImageSet& all) {
+  const std::int64_t n = recipe.data.limit > 0 ? std::min(recipe.data.limit, all.size()) : all.size();
+  return {all.images.narrow(0, 0, n), all.labels.narrow(0, 0, n)};
+}
+
+// Whether this worker has the lowest rank of those that are left.
+bool speaks(const World& world, const std::vector<int>& lost) {
+  for (int rank = 0; rank < world.rank; ++rank) {
+    if (std::find(lost.begin(), lost.end(), rank) == lost.end()) return false;
+  }
+  return true;
+}
+
+// Counts the run of one worker, tells the observer after each step and writes metrics.jsonl.
+class Logbook {
+ public:
+  Logbook(const Recipe& recipe, const World& world, const Observer& observer, Metrics& metrics,
+          std::int64_t steps, double steps_per_epoch)
+      : observer_(observer),
+        metrics_(metrics),
+        every_(recipe.log.every),
+        batch_(recipe.train.batch * recipe.train.accumulate),
+        rank_(world.rank),
+        workers_(world.size),
+        steps_(steps),
+        steps_per_epoch_(steps_per_epoch) {}
+
+  void add(double loss, double lr, double seconds, const Statistics& now) {
+    ++step_;
+    seconds_ += seconds;
+    losses_ += loss;
+    ++losses_counted_;
+    const auto step = static_cast<double>(step_);
+    if (observer_.progress) {
+      observer_.progress({.step = step_,
+                          .steps = steps_,
+                          .epoch = step / steps_per_epoch_,
+                          .epochs = static_cast<double>(steps_) / steps_per_epoch_,
+                          .loss = losses_ / losses_counted_,
+                          .samples_per_second = static_cast<double>(samples() * workers_) / seconds_,
+                          .seconds_left = seconds_ / step * static_cast<double>(steps_ - step_),
+                          .waiting_share = now.seconds_waiting / seconds_});
+    }
+    if (step_ % every_ == 0 || step_ == steps_) write_line(lr, now);
+  }
+
+  std::int64_t samples() const { return step_ * batch_; }  // of this worker
+  double seconds() const { return seconds_; }
+  double loss() const { return loss_; }  // of the latest line
+
+ private:
+  void write_line(double lr, const Statistics& now) {
+    loss_ = losses_ / losses_counted_;
+    metrics_.write({.rank = rank_,
+                    .step = step_,
+                    .epoch = static_cast<double>(step_) / steps_per_epoch_,
+                    .samples = samples(),
+                    .seconds = seconds_,
+                    .loss = loss_,
+                    .lr = lr,
+                    .waiting_share = (now.seconds_waiting - waited_) / (seconds_ - seconds_at_line_),
+                    .bytes_sent = now.bytes_sent});
+    losses_ = 0;
+    losses_counted_ = 0;
+    waited_ = now.seconds_waiting;
+    seconds_at_line_ = seconds_;
+  }
+
+  const Observer& observer_;
+  Metrics& metrics_;
+  const std::int64_t every_;
+  const std::int64_t batch_;
+  const int rank_;
+  const int workers_;
+  const std::int64_t steps_;
+  const double steps_per_epoch_;
+  std::int64_t step_ = 0;
+  double seconds_ = 0;
+  double losses_ = 0;  // since the latest line
+  int losses_counted_ = 0;
+  double loss_ = 0;
+  double waited_ = 0;  // at the latest line
+  double seconds_at_line_ = 0;
+};
+
+// Tests the result and puts together what all workers that are left have to say.
+Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer, Classifier& model,
+                  const ImageSet& test_set, const Logbook& log, std::int64_t steps) {
+  const Statistics statistics = optimizer.statistics();  // before the tests, which send too
+  const AverageScore score = test_average(optimizer, model, test_set);
+  const double worst = test_worst(optimizer, model, test_set);
+  constexpr double kMega = 1e6;  // so that float holds them well
+  std::array<float, 7> means{static_cast<float>(log.loss()),
+                             static_cast<float>(log.seconds()),
+                             static_cast<float>(statistics.seconds_waiting / log.seconds()),
+                             static_cast<float>(static_cast<double>(statistics.bytes_sent) / kMega),
+                             static_cast<float>(log.samples()),
+                             static_cast<float>(statistics.aborted),
+                             static_cast<float>(statistics.directed_aborted)};
+  const int left = optimizer.average(means);
+  const bool all_reduce = recipe.mixing.scheme == "all-reduce";
+  return {.scheme = recipe.mixing.scheme,
+          .schedule = all_reduce ? "all-reduce" : recipe.mixing.topology,
+          .rule = recipe.optimizer.rule,
+          .wire = recipe.mixing.wire,
+          .workers = world.size,
+          .workers_lost = world.size - left,
+          .steps = steps,
+          .samples = std::llround(double{means[4]} * left),
+          .seconds = means[1],
+          .loss = means[0],
+          .test_loss = score.loss,
+          .accuracy = score.accuracy,
+          .worst_accuracy = worst,
+          .consensus_distance = score.consensus_distance,
+          .bytes_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[3]} * kMega)),
+          .bytes_computed = all_reduce,
+          .waiting_share = means[2],
+          .blocks_aborted = means[5],
+          .directed_aborted = means[6],
+          .seed = recipe.run.seed};
+}
+
+}  // namespace
+
+void limit_threads(const Recipe& recipe, const World& world) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  at::set_num_threads(recipe.run.threads > 0 ? recipe.run.threads : std::max(1, cores / world.local_size));
+  at::set_num_interop_threads(1);
+}
+
+void check_recipe(const Recipe& recipe, int workers, int local_workers) {
+  find_fashion_mnist(recipe.data.dir);
+  if (recipe.mixing.scheme == "cta") {
+    const int per_node = recipe.mixing.workers_per_node;
+    make_schedule(recipe.mixing.topology, workers, per_node > 0 ? per_node : local_workers);
+  }
+}
+
+Result train(const Recipe& recipe, const World& world, const Observer& observer) {
+  check_recipe(recipe, world.size, world.local_size);
+  Metrics metrics(recipe.run.out);
+  if (world.local_rank == 0) metrics.clear();  // nobody writes before all have made their Optimizer
+  const FashionMnist data = load_fashion_mnist(recipe.data.dir);
+  const ImageSet images = training_images(recipe, data.train);
+  const auto seed = static_cast<std::uint64_t>(recipe.run.seed);
+  Sampler sampler(images.size(), recipe.train.batch, world.rank, world.size, seed);
+
+  const std::int64_t passes = recipe.train.accumulate;
+  const std::int64_t per_epoch = sampler.batches_per_epoch();  // passes
+  const double steps_per_epoch = static_cast<double>(per_epoch) / static_cast<double>(passes);
+  const std::int64_t steps =
+      recipe.run.steps > 0 ? recipe.run.steps
+                           : std::max<std::int64_t>(1, std::llround(recipe.run.epochs * steps_per_epoch));
+
+  const auto model = make_classifier(recipe.model.name, recipe.model.width, seed);
+  Optimizer optimizer(*model, make_rule(recipe), make_options(recipe), world);
+  Logbook log(recipe, world, observer, metrics, steps, steps_per_epoch);
+
+  for (std::int64_t step = 0; step < steps; ++step) {
+    if (observer.interrupted && observer.interrupted()) throw Interrupted();
+    const Time begin = Clock::now();
+    const double lr = learning_rate(recipe, step, steps);
+    for (auto& group : optimizer.param_groups()) group.options().set_lr(lr);
+    optimizer.zero_grad();
+    double step_loss = 0;
+    for (std::int64_t pass = step * passes; pass < (step + 1) * passes; ++pass) {
+      const std::uint64_t flips = random_bits({seed, static_cast<std::uint64_t>(pass / per_epoch)});
+      const Batch batch =
+          make_batch(images, sampler.batch(pass), recipe.data.flip ? std::optional(flips) : std::nullopt);
+      const at::Tensor loss =
+          at::cross_entropy_loss(model->forward(batch.images), batch.labels) / static_cast<double>(passes);
+      loss.backward();
+      step_loss += loss.item<double>();
+    }
+    if (!std::isfinite(step_loss)) {
+      throw Error(fmt::format("rank {}: step {}: the loss is {}; a lower optimizer.lr or train.clip may help",
+                              world.rank, step + 1, step_loss));
+    }
+    if (recipe.train.clip > 0) torch::nn::utils::clip_grad_norm_(model->parameters(), recipe.train.clip);
+    optimizer.step();
+    log.add(step_loss, lr, seconds(Clock::now() - begin), optimizer.statistics());
+
+    if (recipe.log.eval_every > 0 && (step + 1) % recipe.log.eval_every == 0 && step + 1 < steps) {
+      const AverageScore score = test_average(optimizer, *model, data.test);
+      if (observer.evaluated && speaks(world, optimizer.statistics().lost)) {
+        observer.evaluated(fmt::format("step {}: average model: test accuracy {:.2f} %, loss {:.4f}",
+                                       step + 1, 100 * score.accuracy, score.loss));
+      }
+    }
+  }
+
+  const Result result{.summary = summarize(recipe, world, optimizer, *model, data.test, log, steps),
+                      .speaks = speaks(world, optimizer.statistics().lost)};
+  if (result.speaks) metrics.write(result.summary);
+  return result;
+}
+
+}  // namespace starling

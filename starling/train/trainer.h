@@ -1,0 +1,51 @@
+// The training run of one worker, as a recipe describes it.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "starling/train/metrics.h"
+#include "starling/train/recipe.h"
+#include "starling/world/world.h"
+
+namespace starling {
+
+// Where the run stands, after a step.
+struct Progress {
+  std::int64_t step = 0;  // done
+  std::int64_t steps = 0;
+  double epoch = 0;
+  double epochs = 0;
+  double loss = 0;                // of this worker, mean since the last line of metrics.jsonl
+  double samples_per_second = 0;  // of all workers, if they are as fast as this one
+  double seconds_left = 0;
+  double waiting_share = 0;  // since the start
+};
+
+struct Observer {
+  std::function<void(const Progress&)> progress;      // after each step
+  std::function<void(const std::string&)> evaluated;  // a line for each test of the average model on the way
+  std::function<bool()> interrupted;                  // asked before each step; true ends the run
+};
+
+// The run was ended from outside before it was done.
+struct Interrupted {};
+
+// What can be checked before workers are started: data and topology. Throws as train() would.
+void check_recipe(const Recipe& recipe, int workers, int local_workers);
+
+// Torch's threads in this process: run.threads, or its part of the cores. Once per process, before train().
+void limit_threads(const Recipe& recipe, const World& world);
+
+struct Result {
+  Summary summary;      // the same on all workers that are left
+  bool speaks = false;  // this one is the lowest rank of them
+};
+
+// Trains, tests, and writes metrics.jsonl and summary.json (that by the one that speaks) under run.out. Every worker of
+// the world must call it with the same recipe.
+// Throws Interrupted; UsageError for a recipe that cannot be; Error for what fails on the way: missing data, a loss
+// that is no number, and with all-reduce a lost worker.
+Result train(const Recipe& recipe, const World& world, const Observer& observer = {});
+
+}  // namespace starling

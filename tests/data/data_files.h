@@ -1,0 +1,53 @@
+// Small idx files for tests.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+namespace starling::testing_data {
+
+inline std::string temporary_folder() {
+  const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("starling-" + std::string(info->test_suite_name()) + "-" + info->name());
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+inline void write_file(const std::string& path, std::string_view bytes) {
+  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void write_gzip(const std::string& path, std::string_view bytes) {
+  const gzFile file = gzopen(path.c_str(), "wb6");
+  ASSERT_NE(file, nullptr);
+  ASSERT_EQ(gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size())), static_cast<int>(bytes.size()));
+  ASSERT_EQ(gzclose(file), Z_OK);
+}
+
+inline std::string idx_bytes(std::initializer_list<std::uint32_t> shape,
+                             const std::vector<std::uint8_t>& data) {
+  std::string bytes{'\0', '\0', '\x08', static_cast<char>(shape.size())};
+  for (const std::uint32_t extent : shape) {
+    for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(extent >> shift);
+  }
+  bytes.append(data.begin(), data.end());
+  return bytes;
+}
+
+}  // namespace starling::testing_data

@@ -1,0 +1,73 @@
+#include "starling/data/sampler.h"
+
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+std::vector<std::int64_t> epoch_of(Sampler& sampler, std::int64_t epoch) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t i = 0; i < sampler.batches_per_epoch(); ++i) {
+    const auto batch = sampler.batch(epoch * sampler.batches_per_epoch() + i);
+    all.insert(all.end(), batch.begin(), batch.end());
+  }
+  return all;
+}
+
+TEST(Sampler, ShardsAreDisjointAndEquallyLong) {
+  for (const int workers : {1, 2, 3, 4, 7}) {
+    for (const std::int64_t epoch : {0, 1, 5}) {
+      std::set<std::int64_t> seen;
+      std::size_t total = 0;
+      for (int rank = 0; rank < workers; ++rank) {
+        Sampler sampler(1003, 10, rank, workers, 42);
+        EXPECT_EQ(sampler.batches_per_epoch(), 1003 / workers / 10);
+        const auto shard = epoch_of(sampler, epoch);
+        total += shard.size();
+        seen.insert(shard.begin(), shard.end());
+      }
+      EXPECT_EQ(seen.size(), total);
+      EXPECT_GT(total, 1003u - 10u * static_cast<unsigned>(workers));
+      EXPECT_GE(*seen.begin(), 0);
+      EXPECT_LT(*seen.rbegin(), 1003);
+    }
+  }
+}
+
+TEST(Sampler, EverythingFollowsFromSeedEpochAndRank) {
+  Sampler a(500, 5, 1, 3, 7);
+  Sampler b(500, 5, 1, 3, 7);
+  const auto later = epoch_of(b, 3);
+  EXPECT_NE(epoch_of(a, 0), later);
+  EXPECT_EQ(epoch_of(a, 3), later);
+  EXPECT_EQ(epoch_of(a, 0), epoch_of(b, 0));  // back to an earlier epoch
+  Sampler other_seed(500, 5, 1, 3, 8);
+  EXPECT_NE(epoch_of(other_seed, 3), later);
+}
+
+TEST(Sampler, EveryImageComesUpAboutEquallyOften) {
+  std::vector<int> count(100);
+  Sampler sampler(100, 10, 0, 2, 1);
+  for (std::int64_t epoch = 0; epoch < 400; ++epoch) {
+    for (const std::int64_t i : epoch_of(sampler, epoch)) ++count[i];
+  }
+  // 400 draws with chance 1/2: 200, standard deviation 10.
+  for (const int c : count) EXPECT_NEAR(c, 200, 50);
+}
+
+TEST(Sampler, RefusesAShardWithoutABatch) {
+  try {
+    Sampler(100, 32, 0, 4, 1);
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(), "train.batch = 32: 100 images between 4 workers give each only 25");
+  }
+}
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,136 @@
+#include "starling/train/recipe.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <numbers>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+class RecipeTest : public testing::Test {
+ protected:
+  Recipe read(const std::string& text, const Overrides& overrides = {}) {
+    std::ofstream(path_) << text;
+    return read_recipe(path_, overrides);
+  }
+  std::string error_of(const std::string& text, const Overrides& overrides = {}) {
+    try {
+      read(text, overrides);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  ~RecipeTest() override { std::filesystem::remove(path_); }
+
+  const std::string path_ =
+      std::filesystem::temp_directory_path() /
+      ("starling-" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + ".toml");
+};
+
+TEST_F(RecipeTest, FileThenOverrides) {
+  const Recipe recipe =
+      read("[optimizer]\nlr = 0.5\nwindow = 3\n", {{"optimizer.lr", "0.25"}, {"run.seed", "9"}});
+  EXPECT_EQ(recipe.optimizer.lr, 0.25);
+  EXPECT_EQ(recipe.optimizer.window, 3);
+  EXPECT_EQ(recipe.run.seed, 9);
+  EXPECT_EQ(recipe.mixing.topology, Recipe{}.mixing.topology);
+}
+
+TEST_F(RecipeTest, WhatIsPrintedIsReadBack) {
+  const Recipe recipe = read("[optimizer]\nbetas = [0.95, 0.98]\nrule = 'sgd'\n[data]\ndir = 'a \"b\"'\n",
+                             {{"mixing.max_wait", "0.25"}});
+  const std::string printed = print_recipe(recipe);
+  EXPECT_EQ(print_recipe(read(printed)), printed);
+  EXPECT_THAT(printed, testing::HasSubstr("betas = [0.95, 0.98]"));
+}
+
+TEST_F(RecipeTest, Refuses) {
+  EXPECT_EQ(error_of("[optimiser]\nlr = 1"),
+            path_ +
+                ":1: unknown section \"optimiser\", did you mean optimizer?; there are: run, data, model, "
+                "optimizer, schedule, mixing, train, log");
+  EXPECT_THAT(error_of("[optimizer]\nrule = 'accum-adm'"),
+              testing::HasSubstr(":2: optimizer.rule = \"accum-adm\": "
+                                 "unknown, did you mean accum-adam?"));
+  EXPECT_EQ(error_of("[mixing]\nwire = 'int4'"),
+            path_ + ":2: mixing.wire = \"int4\": unknown, allowed is one of fp32");
+  EXPECT_THAT(error_of("[run]\nepochs = 0"), testing::HasSubstr(":2: run.epochs = 0: out of range"));
+  EXPECT_EQ(error_of("[optimizer]\nrule = 'sgd'\nnesterov = true"),
+            path_ + ":3: optimizer.nesterov = true: wants optimizer.momentum above 0");
+  EXPECT_EQ(error_of("", {{"optimizer.nesterov", "true"}}),
+            "command line: optimizer.nesterov = true: wants optimizer.momentum above 0");
+}
+
+TEST_F(RecipeTest, RulesTakeWhatIsTheirs) {
+  const auto rule = [&](const std::string& name) {
+    return make_rule(
+        read("[optimizer]\nlr = 0.3\nbetas = [0.8, 0.9]\neps = 1e-6\nweight_decay = 0.1\nmomentum = 0.7\n"
+             "nesterov = true\nwindow = 5\n",
+             {{"optimizer.rule", name}}));
+  };
+  EXPECT_EQ(rule("sgd"), Rule(SGD{.lr = 0.3, .momentum = 0.7, .nesterov = true, .weight_decay = 0.1}));
+  EXPECT_EQ(rule("adam"), Rule(Adam{.lr = 0.3, .betas = {0.8, 0.9}, .eps = 1e-6, .weight_decay = 0.1}));
+  EXPECT_EQ(rule("adamw"), Rule(AdamW{.lr = 0.3, .betas = {0.8, 0.9}, .eps = 1e-6, .weight_decay = 0.1}));
+  EXPECT_EQ(rule("accum-adam"),
+            Rule(AccumAdam{.lr = 0.3, .betas = {0.8, 0.9}, .eps = 1e-6, .weight_decay = 0.1, .window = 5}));
+  EXPECT_EQ(rule("accum-adamw"),
+            Rule(AccumAdamW{.lr = 0.3, .betas = {0.8, 0.9}, .eps = 1e-6, .weight_decay = 0.1, .window = 5}));
+}
+
+TEST_F(RecipeTest, OptionsOfTheOptimizer) {
+  const Options options =
+      make_options(read("[mixing]\nscheme = 'all-reduce'\ntopology = 'ring'\nmax_wait = 0.0015\n"
+                        "block_bytes = 1000\nworkers_per_node = 2\n"));
+  EXPECT_EQ(options.scheme, "all-reduce");
+  EXPECT_EQ(options.topology, "ring");
+  EXPECT_EQ(options.max_wait, std::chrono::milliseconds(2));  // never rounded down to no wait at all
+  EXPECT_EQ(options.block_bytes, 1000);
+  EXPECT_EQ(options.workers_per_node, 2);
+  EXPECT_FALSE(make_options(Recipe{}).max_wait);
+}
+
+TEST(LearningRate, ConstantWithWarmup) {
+  Recipe recipe;
+  recipe.optimizer.lr = 0.4;
+  recipe.schedule.name = "constant";
+  recipe.schedule.warmup = 0.2;
+  for (int step = 0; step < 4; ++step) EXPECT_DOUBLE_EQ(learning_rate(recipe, step, 20), 0.1 * (step + 1));
+  for (int step = 4; step < 20; ++step) EXPECT_EQ(learning_rate(recipe, step, 20), 0.4);
+}
+
+TEST(LearningRate, CosineWithWarmup) {
+  Recipe recipe;
+  recipe.optimizer.lr = 2;
+  recipe.schedule.name = "cosine";
+  recipe.schedule.warmup = 0.1;
+  recipe.schedule.final = 0.25;
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, 0, 100), 0.2);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, 9, 100), 2);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, 10, 100), 2);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, 55, 100), 2 * (0.25 + 0.75 / 2));  // half way down
+  for (int step = 10; step < 100; ++step) {
+    const double expected =
+        2 * (0.25 + 0.75 * std::pow(std::cos(std::numbers::pi * (step - 10) / 90 / 2), 2));
+    EXPECT_NEAR(learning_rate(recipe, step, 100), expected, 1e-12);
+  }
+  recipe.schedule.warmup = 0;
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, 0, 1), 2);
+}
+
+TEST(LearningRate, WarmupOfTheWholeRun) {
+  Recipe recipe;
+  recipe.optimizer.lr = 1;
+  recipe.schedule.warmup = 1;
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, 9, 10), 1);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, 4, 10), 0.5);
+}
+
+}  // namespace
+}  // namespace starling

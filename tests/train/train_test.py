@@ -1,0 +1,289 @@
+"""Trains with real processes, by the built command (its path is in the environment variable STARLING), on images that
+are made up here: ten kinds of bright squares in noise."""
+
+import gzip
+import json
+import os
+import pathlib
+import random
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+WORKERS = 3
+EPOCHS = 8
+
+
+def write_images(folder, name, count, seed):
+    generator = random.Random(seed)
+    images, labels = bytearray(), bytearray()
+    for _ in range(count):
+        label = generator.randrange(10)
+        image = bytearray(generator.randrange(100) for _ in range(28 * 28))
+        top, left = 2 + 10 * (label // 4), 1 + 7 * (label % 4)
+        for y in range(top, top + 6):
+            image[28 * y + left : 28 * y + left + 5] = bytes([200] * 5)
+        images += image
+        labels.append(label)
+    with gzip.open(folder / f"{name}-images-idx3-ubyte.gz", "wb") as file:
+        file.write(struct.pack(">IIII", 0x803, count, 28, 28) + images)
+    with gzip.open(folder / f"{name}-labels-idx1-ubyte.gz", "wb") as file:
+        file.write(struct.pack(">II", 0x801, count) + labels)
+
+
+def environment(**changed):
+    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "STARLING_TOKEN")}
+    return {**kept, **changed}
+
+
+def processes_of(launcher):
+    """Rank -> process id of the workers that this launcher has started, dead ones left out."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            variables = dict(
+                line.split(b"=", 1) for line in (entry / "environ").read_bytes().split(b"\0") if b"=" in line)
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except (OSError, PermissionError):
+            continue
+        if variables.get(b"STARLING_LAUNCHER_PID") == str(launcher).encode() and state != "Z":
+            found[int(variables[b"RANK"])] = int(entry.name)
+    return found
+
+
+class Train(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="starling-train-")
+        cls.data = pathlib.Path(cls.folder.name) / "data"
+        cls.data.mkdir()
+        write_images(cls.data, "train", 960, 1)
+        write_images(cls.data, "t10k", 200, 2)
+        cls.recipe = pathlib.Path(cls.folder.name) / "recipe.toml"
+        cls.recipe.write_text(f"""
+[run]
+epochs = {EPOCHS}
+[data]
+dir = "{cls.data}"
+flip = false
+[model]
+width = 4
+[optimizer]
+rule = "accum-adam"
+lr = 0.01
+window = 2
+[schedule]
+warmup = 0.1
+[train]
+batch = 16
+[log]
+every = 1
+""")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def setUp(self):
+        self.out = pathlib.Path(self.folder.name) / self.id().rsplit(".", 1)[1]
+
+    def start(self, *arguments, workers=WORKERS, **changed):
+        command = [os.environ["STARLING"], "train", self.recipe, "--out", self.out, *arguments]
+        if workers:
+            command += ["--workers", str(workers)]
+        return subprocess.Popen(command, env=environment(**changed), stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def finish(self, process, code):
+        stdout, stderr = process.communicate()
+        self.assertEqual(process.returncode, code, stderr)
+        self.assertEqual(processes_of(process.pid), {})
+        return stdout, stderr
+
+    def train(self, *arguments, code=0, workers=WORKERS, **changed):
+        return self.finish(self.start(*arguments, workers=workers, **changed), code)
+
+    def usage_error(self, *arguments, **changed):
+        stdout, stderr = self.train(*arguments, code=2, **changed)
+        self.assertEqual(stdout, "")
+        self.assertEqual(stderr.count("\n"), 1, stderr)
+        return stderr.removeprefix("starling: ").rstrip("\n")
+
+    def metrics(self):
+        """Rank -> its lines of metrics.jsonl."""
+        lines = {}
+        for line in (self.out / "metrics.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            lines.setdefault(record["rank"], []).append(record)
+        return lines
+
+    def summary(self):
+        return json.loads((self.out / "summary.json").read_text())
+
+    def until_step(self, process, step):
+        """Waits until all workers have logged this step; returns their process ids by rank."""
+        while True:
+            try:
+                lines = self.metrics()
+            except (OSError, json.JSONDecodeError):
+                lines = {}
+            if len(lines) == WORKERS and all(records[-1]["step"] >= step for records in lines.values()):
+                return processes_of(process.pid)
+            if process.poll() is not None:
+                self.fail(f"ended before step {step}: {process.communicate()[1]}")
+            time.sleep(0.02)
+
+    def check_run(self, scheme):
+        lines = self.metrics()
+        self.assertEqual(sorted(lines), list(range(WORKERS)))
+        steps = EPOCHS * (960 // WORKERS // 16)
+        for records in lines.values():
+            self.assertEqual([record["step"] for record in records], list(range(1, steps + 1)))
+            losses = [record["loss"] for record in records]
+            self.assertLess(sum(losses[-10:]), 0.4 * sum(losses[:10]))
+        summary = self.summary()
+        self.assertEqual((summary["scheme"], summary["workers"], summary["workers_lost"]), (scheme, WORKERS, 0))
+        self.assertEqual((summary["steps"], summary["samples"]), (steps, steps * 16 * WORKERS))
+        self.assertGreaterEqual(summary["accuracy"], 0.95)
+        self.assertGreaterEqual(summary["worst_accuracy"], 0.9)
+        self.assertGreater(summary["bytes_sent_per_worker"], 0)
+        self.assertEqual((summary["blocks_aborted"], summary["directed_aborted"]), (0, 0))
+        return summary
+
+    def test_three_workers_learn_and_agree(self):
+        stdout, stderr = self.train("--mixing.topology", "base-2")
+        summary = self.check_run("cta")
+        self.assertIn(f"test accuracy, average model   {100 * summary['accuracy']:.2f} %\n", stdout)
+        self.assertRegex(stderr, r"^step 1/160  epoch 0.05/8  loss ")  # not a terminal: plain lines
+        self.assertNotIn("\r", stderr)
+        # They agree: far closer to their average than they have come since the start, where weights are about 0.1.
+        self.assertGreater(summary["consensus_distance"], 0)
+        self.assertLess(summary["consensus_distance"], 0.01)
+
+    def test_all_reduce_keeps_workers_equal(self):
+        stdout, _ = self.train("--mixing.scheme", "all-reduce", "--optimizer.rule", "adam", "--json")
+        summary = self.check_run("all-reduce")
+        self.assertEqual(json.loads(stdout), summary)
+        self.assertEqual(summary["consensus_distance"], 0)
+        self.assertTrue(summary["bytes_computed"])
+
+    def test_same_seed_gives_the_same_run(self):
+        self.train("--run.steps", "12")
+        first = {rank: [r["loss"] for r in records] for rank, records in self.metrics().items()}
+        accuracy = self.summary()["accuracy"]
+        self.train("--run.steps", "12")  # in the same folder: what the first run left is gone
+        self.assertEqual(first, {rank: [r["loss"] for r in records] for rank, records in self.metrics().items()})
+        self.assertEqual(accuracy, self.summary()["accuracy"])
+        self.train("--run.steps", "12", "--run.seed", "2")
+        self.assertNotEqual(first, {rank: [r["loss"] for r in records] for rank, records in self.metrics().items()})
+
+    def test_one_worker_alone(self):
+        self.train("--train.accumulate", "2", "--train.clip", "1", "--log.eval_every", "10", workers=0)
+        summary = self.summary()
+        self.assertEqual((summary["workers"], summary["steps"], summary["samples"]), (1, 240, 240 * 32))
+        self.assertEqual(summary["consensus_distance"], 0)
+        self.assertEqual(summary["accuracy"], summary["worst_accuracy"])
+        self.assertGreaterEqual(summary["accuracy"], 0.95)
+
+    # A libtorch archive has no torchrun; torch's wheel has.
+    @unittest.skipUnless(os.access(os.environ.get("TORCHRUN", ""), os.X_OK), "there is no torchrun")
+    def test_torchrun_starts_it_too(self):
+        command = [os.environ["TORCHRUN"], "--no-python", f"--nproc-per-node={WORKERS}", "--standalone",
+                   os.environ["STARLING"], "train", self.recipe, "--out", self.out, "--json"]
+        result = subprocess.run(command, env=environment(OMP_NUM_THREADS="1"), stdin=subprocess.DEVNULL,
+                                capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(result.stdout), self.check_run("cta"))
+
+    def check_killed(self, rank):
+        process = self.start()
+        os.kill(self.until_step(process, 10)[rank], signal.SIGKILL)
+        _, stderr = self.finish(process, 0)
+        self.assertIn(f"starling: worker {rank} was killed by signal 9\n", stderr)
+        summary = self.summary()
+        self.assertEqual((summary["workers"], summary["workers_lost"]), (WORKERS, 1))
+        self.assertGreater(summary["blocks_aborted"], 0)
+        for other in range(WORKERS):
+            if other != rank:
+                self.assertEqual(self.metrics()[other][-1]["step"], summary["steps"])
+        self.assertGreaterEqual(summary["accuracy"], 0.9)
+
+    def test_a_killed_worker_does_not_stop_the_others(self):
+        self.check_killed(2)
+
+    def test_not_even_the_first(self):
+        self.check_killed(0)
+
+    def test_all_reduce_without_a_worker_names_it(self):
+        process = self.start("--mixing.scheme", "all-reduce", "--run.epochs", "1000")
+        os.kill(self.until_step(process, 5)[1], signal.SIGKILL)
+        _, stderr = self.finish(process, 1)
+        self.assertIn("starling: worker 1 was killed by signal 9\n", stderr)
+        self.assertRegex(stderr, r"(?m)^starling: all-reduce failed on rank 0: worker 1 is gone$")
+        self.assertFalse((self.out / "summary.json").exists())
+
+    def test_sigterm_ends_all_of_them_even_one_that_cannot_answer(self):
+        process = self.start("--run.epochs", "1000")
+        os.kill(self.until_step(process, 3)[1], signal.SIGSTOP)
+        process.terminate()
+        _, stderr = self.finish(process, 128 + signal.SIGTERM)
+        self.assertIn("starling: signal 15: ending the workers\n", stderr)
+
+    def test_interrupting_one_worker_ends_all(self):
+        process = self.start("--run.epochs", "1000")
+        os.kill(self.until_step(process, 3)[2], signal.SIGINT)
+        _, stderr = self.finish(process, 128 + signal.SIGINT)
+        self.assertIn("starling: worker 2 was told to end by signal 2, so all do\n", stderr)
+
+    def test_workers_end_with_their_launcher(self):
+        process = self.start("--run.epochs", "1000")
+        self.until_step(process, 3)
+        process.kill()
+        process.communicate()
+        while processes_of(process.pid):
+            time.sleep(0.02)
+
+    def test_wrong_input_is_one_line(self):
+        self.assertEqual(self.usage_error("--run.epochs", "0"),
+                         "command line: run.epochs = 0: out of range, allowed is a number above 0")
+        self.assertTrue(self.usage_error("--optimizer.lrr", "1").startswith(
+            'command line: unknown key "lrr" in section optimizer, did you mean lr?; there are: rule, lr, '))
+        self.assertEqual(self.usage_error("--optimizer.lr", "-1"),
+                         "command line: optimizer.lr = -1: out of range, allowed is a number above 0")
+        self.assertIn("RANK", self.usage_error(RANK="0"))
+        self.assertIn("one-peer-exponential", self.usage_error("--mixing.topology", "nonsense"))
+        self.assertIn("not expected", self.usage_error("--nonsense"))
+        bad = pathlib.Path(self.folder.name) / "bad.toml"
+        bad.write_text("[optimizer]\nlr = 'fast'\n")
+        done = subprocess.run([os.environ["STARLING"], "train", bad], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr),
+                         (2, f'starling: {bad}:2: optimizer.lr = "fast": wrong type, allowed is a number above 0\n'))
+
+    def test_missing_data_names_the_script(self):
+        _, stderr = self.train("--data.dir", "/nowhere", code=1)
+        self.assertEqual(stderr, "starling: /nowhere/train-images-idx3-ubyte.gz: not there; "
+                                 "scripts/fetch-fashion-mnist fetches it, data.dir names another folder\n")
+
+    def test_print_config_is_a_recipe_that_prints_itself(self):
+        for recipe in [self.recipe, *sorted((ROOT / "recipes").glob("*.toml"))]:
+            printed = self.print_config(recipe, "--optimizer.betas", "0.5,0.25", "--run.out", 'a "name"')
+            copy = pathlib.Path(self.folder.name) / "printed.toml"
+            copy.write_text(printed)
+            self.assertEqual(self.print_config(copy), printed)
+            self.assertRegex(printed, r"(?m)^betas = \[0\.5, 0\.25\]  # ")
+
+    def print_config(self, recipe, *arguments):
+        return subprocess.run([os.environ["STARLING"], "train", recipe, "--print-config", *arguments], check=True,
+                              capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    unittest.main()
