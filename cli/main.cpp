@@ -1,0 +1,74 @@
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "starling/core/error.h"
+
+namespace starling::cli {
+
+namespace {
+
+int fail(int code, std::string message) {
+  for (char& c : message) {
+    if (c == '\n') c = ' ';
+  }
+  fmt::print(stderr, "starling: {}\n", message);
+  return code;
+}
+
+// CLI11 says only that something was missing or not expected where no command was found.
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  if (!app.get_subcommands().empty()) return error.what();
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  if (argc < 2) return fmt::format("a command is needed: {} (starling --help tells more)", known);
+  if (argv[1][0] == '-') return fmt::format("unknown option '{}' (starling --help lists them)", argv[1]);
+  return fmt::format("unknown command '{}': known are {}", argv[1], known);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Starling trains a neural network on many workers without a global all-reduce.", "starling");
+  app.set_version_flag("--version", "starling " STARLING_VERSION);
+  app.require_subcommand(1);
+  Command command;
+  add_train(app, command);
+  add_topology(app, command);
+  add_doctor(app, command);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return app.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    return fail(2, usage_message(app, error, argc, argv));
+  }
+  return command();
+}
+
+}  // namespace
+
+}  // namespace starling::cli
+
+int main(int argc, char** argv) {
+  using starling::cli::fail;
+  int code = 0;
+  try {
+    code = starling::cli::run(argc, argv);
+  } catch (const starling::UsageError& error) {
+    code = fail(2, error.what());
+  } catch (const std::exception& error) {
+    code = fail(1, error.what());
+  }
+  // A full disk shows only when the last bytes are written.
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && code == 0) {
+    code = fail(1, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
+  }
+  return code;
+}

@@ -1,0 +1,214 @@
+// starling topology NAME --workers N: who mixes with whom in every round of a schedule, and how well that
+// averages.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "starling/core/error.h"
+#include "starling/topology/schedules.h"
+#include "starling/topology/spectrum.h"
+
+namespace starling::cli {
+
+namespace {
+
+constexpr int most_workers = 512;  // the matrices are dense: this many take seconds
+
+struct Options {
+  std::string name;
+  int workers = 0;
+  int workers_per_node = 1;
+  bool list = false;
+  bool json = false;
+};
+
+struct Report {
+  Schedule schedule;
+  std::vector<int> peers;      // of each round: the most that one worker has
+  std::vector<double> second;  // second singular value of each round
+  double period_second = 0;
+  bool exact = false;
+  bool symmetric = true;
+};
+
+Report examine(Schedule schedule) {
+  Report report;
+  for (const Graph& round : schedule.rounds) {
+    size_t most = 0;
+    for (const auto& row : round.neighbours) most = std::max(most, row.size());
+    report.peers.push_back(static_cast<int>(most));
+    report.second.push_back(second_singular_value(mixing_matrix(round)));
+    report.symmetric = report.symmetric && round.symmetric();
+  }
+  const Matrix product = period_product(schedule);
+  report.period_second = second_singular_value(product);
+  report.exact = averaging(product);
+  report.schedule = std::move(schedule);
+  return report;
+}
+
+// Weights are ratios of small whole numbers: "4/5" rather than 0.8.
+std::string fraction(double weight) {
+  for (int denominator = 1; denominator <= 2 * most_workers; ++denominator) {
+    const double numerator = weight * denominator;
+    if (std::abs(numerator - std::round(numerator)) < 1e-9)
+      return fmt::format("{:.0f}/{}", numerator, denominator);
+  }
+  return fmt::format("{:.6g}", weight);
+}
+
+// One row of W in short: neighbours of equal weight together, "0-3 7 (1/8)".
+std::string row_text(const std::vector<Neighbour>& row) {
+  std::vector<double> weights;
+  for (const Neighbour& j : row) {
+    if (std::find(weights.begin(), weights.end(), j.weight) == weights.end()) weights.push_back(j.weight);
+  }
+  std::string text;
+  for (double weight : weights) {
+    std::vector<int> ranks;
+    for (const Neighbour& j : row) {
+      if (j.weight == weight) ranks.push_back(j.rank);
+    }
+    for (size_t first = 0; first < ranks.size();) {
+      size_t last = first;
+      while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+      if (last < first + 2) last = first;  // two ranks are shorter than a range
+      text +=
+          last == first ? fmt::format("{} ", ranks[first]) : fmt::format("{}-{} ", ranks[first], ranks[last]);
+      first = last + 1;
+    }
+    text += fmt::format("({}) ", fraction(weight));
+  }
+  if (text.empty()) return "-";
+  text.pop_back();
+  return text;
+}
+
+void print_table(const Report& report) {
+  const std::vector<Graph>& rounds = report.schedule.rounds;
+  std::vector<std::vector<std::string>> lines(1);
+  lines[0].push_back("worker");
+  for (size_t r = 0; r < rounds.size(); ++r) lines[0].push_back(fmt::format("round {}", r));
+  for (int i = 0; i < report.schedule.workers(); ++i) {
+    auto& line = lines.emplace_back();
+    line.push_back(fmt::format("{}", i));
+    for (const Graph& round : rounds) line.push_back(row_text(round.neighbours[i]));
+  }
+  auto& peers = lines.emplace_back();
+  peers.push_back("most peers");
+  for (int count : report.peers) peers.push_back(fmt::format("{}", count));
+  auto& second = lines.emplace_back();
+  second.push_back("2nd sing. value");
+  for (double value : report.second) second.push_back(fmt::format("{:.4f}", value));
+
+  std::vector<size_t> widths(rounds.size() + 1);
+  for (const auto& line : lines) {
+    for (size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], line[c].size());
+  }
+  for (const auto& line : lines) {
+    std::string text;
+    for (size_t c = 0; c < line.size(); ++c) text += fmt::format("{:<{}}", line[c], widths[c] + 2);
+    text.erase(text.find_last_not_of(' ') + 1);
+    fmt::print("{}\n", text);
+  }
+}
+
+void print_report(const Report& report) {
+  const int n = report.schedule.workers();
+  const size_t period = report.schedule.rounds.size();
+  fmt::print("{}, {} worker{}, a period of {} round{}\n", report.schedule.name, n, n == 1 ? "" : "s", period,
+             period == 1 ? "" : "s");
+  fmt::print("Whose values each worker mixes in, and with which weight each; the rest stays on its own.\n\n");
+  print_table(report);
+  fmt::print("\none period is the exact average   {}\n", report.exact ? "yes" : "no");
+  fmt::print("2nd singular value of a period    {:.4f}\n", report.period_second);
+  fmt::print("peers per round                   at most {}\n",
+             *std::max_element(report.peers.begin(), report.peers.end()));
+  fmt::print("weights                           {}\n",
+             report.symmetric ? "symmetric" : "not symmetric: a failed exchange moves the mean");
+}
+
+void print_json(const Report& report, const Options& options) {
+  const Schedule& schedule = report.schedule;
+  nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
+  for (size_t r = 0; r < schedule.rounds.size(); ++r) {
+    nlohmann::ordered_json workers = nlohmann::ordered_json::array();
+    for (int i = 0; i < schedule.workers(); ++i) {
+      nlohmann::ordered_json neighbours = nlohmann::ordered_json::array();
+      for (const Neighbour& j : schedule.rounds[r].neighbours[i]) {
+        neighbours.push_back({{"worker", j.rank}, {"weight", j.weight}});
+      }
+      workers.push_back({{"worker", i},
+                         {"self_weight", schedule.rounds[r].self_weight(i)},
+                         {"neighbours", std::move(neighbours)}});
+    }
+    rounds.push_back({{"round", r},
+                      {"peers", report.peers[r]},
+                      {"second_singular_value", report.second[r]},
+                      {"mixing", std::move(workers)}});
+  }
+  const nlohmann::ordered_json all = {
+      {"schedule", schedule.name},
+      {"workers", schedule.workers()},
+      {"workers_per_node", options.workers_per_node},
+      {"period", schedule.rounds.size()},
+      {"exact_average", report.exact},
+      {"symmetric", report.symmetric},
+      {"peers", *std::max_element(report.peers.begin(), report.peers.end())},
+      {"second_singular_value", report.period_second},
+      {"rounds", std::move(rounds)},
+  };
+  fmt::print("{}\n", all.dump(2));
+}
+
+void print_list(bool json) {
+  if (json) {
+    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    for (const ScheduleInfo& info : known_schedules()) {
+      all.push_back({{"name", info.name}, {"summary", info.summary}});
+    }
+    fmt::print("{}\n", all.dump(2));
+    return;
+  }
+  for (const ScheduleInfo& info : known_schedules()) fmt::print("{:<31}{}\n", info.name, info.summary);
+}
+
+int topology(const Options& options) {
+  if (options.list || (options.name.empty() && options.workers == 0)) {
+    print_list(options.json);
+    return 0;
+  }
+  if (options.name.empty())
+    throw UsageError("topology: the name of a schedule is needed (starling topology --list)");
+  if (options.workers == 0) throw UsageError(fmt::format("topology {}: --workers N is needed", options.name));
+  const Report report = examine(make_schedule(options.name, options.workers, options.workers_per_node));
+  options.json ? print_json(report, options) : print_report(report);
+  return 0;
+}
+
+}  // namespace
+
+void add_topology(CLI::App& app, Command& command) {
+  CLI::App* sub = app.add_subcommand("topology", "Who mixes with whom, in every round of a schedule");
+  auto options = std::make_shared<Options>();
+  sub->add_option("name", options->name, "the schedule, such as base-2; without it: the list of all")
+      ->type_name("NAME");
+  sub->add_option("--workers", options->workers, "how many workers")
+      ->type_name("N")
+      ->check(CLI::Range(1, most_workers));
+  sub->add_option("--workers-per-node", options->workers_per_node, "workers on one node (consecutive ranks)")
+      ->type_name("L")
+      ->check(CLI::Range(1, most_workers))
+      ->capture_default_str();
+  sub->add_flag("--list", options->list, "list the schedules");
+  sub->add_flag("--json", options->json, "JSON instead of a table");
+  sub->callback([options, &command] { command = [options] { return topology(*options); }; });
+}
+
+}  // namespace starling::cli

@@ -1,0 +1,27 @@
+"""Runs the built command (its path is in the environment variable STARLING) and looks at what a user sees."""
+
+import os
+import subprocess
+import unittest
+
+
+class CommandTest(unittest.TestCase):
+    maxDiff = None
+
+    def starling(self, *arguments, code=0, **environment):
+        """stdout of the command, which must end with `code`; where that is 0, stderr must be empty."""
+        done = subprocess.run([os.environ["STARLING"], *arguments], env={**os.environ, **environment},
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, code, done.stderr)
+        if code == 0:
+            self.assertEqual(done.stderr, "")
+        return done.stdout
+
+    def usage_error(self, *arguments):
+        """The one line on stderr of a command that must end with code 2 and print nothing else."""
+        done = subprocess.run([os.environ["STARLING"], *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=120)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertTrue(done.stderr.startswith("starling: ") and done.stderr.endswith("\n"), done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        return done.stderr.removeprefix("starling: ").removesuffix("\n")

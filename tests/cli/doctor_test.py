@@ -1,0 +1,51 @@
+import json
+import os
+import unittest
+
+from command import CommandTest
+
+CHECKS = ["torch", "Gloo", "OpenSSL", "instructions", "CUDA", "NCCL", "memory", "network"]
+
+
+def processor_has(*names):
+    with open("/proc/cpuinfo") as file:
+        flags = next((line.split() for line in file if line.startswith("flags")), [])
+    return all(name in flags for name in names)
+
+
+class Doctor(CommandTest):
+    def test_text(self):
+        text = self.starling("doctor")
+        for name in ("starling", "compiler", "torch", "Gloo", "CUDA", "NCCL", "OpenSSL", "processor", "cores", "memory",
+                     "instructions", "network"):
+            self.assertRegex(text, rf"\n  {name} +\S")
+        checks = text.split("checks\n")[1].splitlines()
+        self.assertEqual([line.split()[:2] for line in checks], [["ok", name] for name in CHECKS])
+
+    def test_json(self):
+        result = json.loads(self.starling("doctor", "--json"))
+        self.assertTrue(result["ok"])
+        self.assertEqual([check["name"] for check in result["checks"]], CHECKS)
+        versions, machine = result["versions"], result["machine"]
+        self.assertEqual(f"starling {versions['starling']}\n", self.starling("--version"))
+        self.assertEqual(versions["torch"], versions["torch_headers"])
+        for name in ("torch", "openssl", "gloo_headers"):
+            self.assertRegex(versions[name], r"^\d+\.\d+\.\d+")
+        self.assertEqual(machine["cores"], len(os.sched_getaffinity(0)))
+        self.assertLessEqual(machine["available_gib"], machine["memory_gib"])
+        loopback = [i for i in machine["interfaces"] if i["loopback"]]
+        self.assertIn("127.0.0.1", loopback[0]["addresses"])
+
+    @unittest.skipUnless(processor_has("avx2", "fma"), "the processor has nothing that torch could leave unused")
+    def test_a_problem_is_named_and_ends_with_1(self):
+        text = self.starling("doctor", code=1, ATEN_CPU_CAPABILITY="default")
+        best = "AVX512" if processor_has("avx512f", "avx512dq", "avx512bw", "avx512vl") else "AVX2"
+        self.assertIn("\n  problem  instructions  torch uses DEFAULT though the processor has "
+                      f"{best}: ATEN_CPU_CAPABILITY is set to default\n", text)
+        result = json.loads(self.starling("doctor", "--json", code=1, ATEN_CPU_CAPABILITY="default"))
+        self.assertFalse(result["ok"])
+        self.assertEqual([check["name"] for check in result["checks"] if not check["ok"]], ["instructions"])
+
+
+if __name__ == "__main__":
+    unittest.main()
