@@ -147,6 +147,7 @@ volatile sig_atomic_t stop = 0;
 int work() {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   signal(SIGUSR1, [](int) { stop = 1; });
+  signal(SIGPIPE, SIG_IGN);  // of a BadWire whose other end has closed
   World world = World::from_environment({.meet = milliseconds(60'000), .silent = milliseconds(3'000)});
   world.log = log_to_stderr(world.rank);
   const auto make = world.make_transport;

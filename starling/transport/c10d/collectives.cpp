@@ -1,11 +1,13 @@
 #include "starling/transport/c10d/collectives.h"
 
+#include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <signal.h>
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
@@ -22,6 +24,33 @@ constexpr milliseconds kLook{500};  // while waiting: how often to look whether 
 constexpr milliseconds kPatience{1'000};       // for a host that does not answer
 constexpr std::int64_t kPackBytes = 25 << 20;  // small tensors are broadcast together
 constexpr std::int64_t kAlignment = 16;        // of each tensor in a pack
+
+// Held while an operation is handed to Gloo. torch's flight recorder, one for all groups of a process, enters a new
+// group into its table without a lock (torch 2.11), which workers that are threads do at the same time.
+std::mutex flight_recorder;
+
+// While it lives, this thread and those that it starts take a write to a closed socket as an error, not as a signal that
+// ends the process: Gloo writes without MSG_NOSIGNAL. A signal of this kind goes to the thread that wrote.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    sigemptyset(&sigpipe_);
+    sigaddset(&sigpipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
+  }
+  ~WithoutSigpipe() {
+    if (sigismember(&before_, SIGPIPE)) return;
+    constexpr timespec kAtOnce{};
+    while (sigtimedwait(&sigpipe_, nullptr, &kAtOnce) > 0) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+ private:
+  sigset_t sigpipe_, before_;
+};
 
 std::int64_t padded_bytes(const at::Tensor& tensor) {
   const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
@@ -67,6 +96,7 @@ Collectives::State::State(const World& world, const std::string& channel)
   try {
     meet(world, channel);
     store = c10d_store->clone("collectives/" + channel);
+    const WithoutSigpipe errors_only;  // in the threads that Gloo starts
     auto options = c10d::ProcessGroupGloo::Options::create(world.timeouts.meet);
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(world.address));
     gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
@@ -145,6 +175,7 @@ template <class Start>
 c10::intrusive_ptr<c10d::Work> Collectives::State::begin(const char* operation, Start start) {
   if (!failure.empty()) throw Error(fmt::format("{} failed on rank {}: {}", operation, rank, failure));
   try {
+    const std::lock_guard lock(flight_recorder);
     return start();
   } catch (const std::exception& failure) {
     fail(operation, one_line(failure));
