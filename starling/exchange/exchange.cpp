@@ -68,6 +68,19 @@ std::vector<std::vector<Link>> links_of(const Schedule& schedule, int me) {
 
 }  // namespace
 
+ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& more) {
+  rounds += more.rounds;
+  skipped_rounds += more.skipped_rounds;
+  committed += more.committed;
+  aborted += more.aborted;
+  late += more.late;
+  directed_aborted += more.directed_aborted;
+  bytes_sent += more.bytes_sent;
+  seconds_waiting += more.seconds_waiting;
+  lost.insert(more.lost.begin(), more.lost.end());
+  return *this;
+}
+
 // ---------------------------------------------------------------- the training thread
 
 Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,

@@ -69,6 +69,8 @@ struct ExchangeStatistics {
   std::uint64_t bytes_sent = 0;
   double seconds_waiting = 0;  // inside finish()
   std::set<int> lost;
+
+  ExchangeStatistics& operator+=(const ExchangeStatistics& more);
 };
 
 class Exchange final : private TransportHandler {

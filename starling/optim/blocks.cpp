@@ -44,14 +44,10 @@ const float* Segment::gradient(at::Tensor& keep) const {
   return keep.const_data_ptr<float>() + begin;
 }
 
-void Block::copy_to(std::span<float> flat) const {
-  for (const Segment& s : segments) std::copy_n(s.values(), s.length, flat.data() + s.offset);
-}
-
-std::vector<Block> make_blocks(const std::vector<torch::optim::OptimizerParamGroup>& groups, int states,
-                               std::int64_t block_bytes) {
+void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                   std::size_t first_group, int states, std::int64_t block_bytes) {
   std::int64_t total = 0;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
+  for (std::size_t g = first_group; g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
       check_parameter(groups[g].params()[p], g, p);
       total += groups[g].params()[p].numel();
@@ -59,8 +55,8 @@ std::vector<Block> make_blocks(const std::vector<torch::optim::OptimizerParamGro
   }
   const auto size = static_cast<std::int64_t>(sizeof(float));
   const std::int64_t limit = std::max(kLeastBlock, std::min(block_bytes, total * size / 8)) / size;
-  std::vector<Block> blocks;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
+  const std::size_t first_block = blocks.size();
+  for (std::size_t g = first_group; g < groups.size(); ++g) {
     bool fresh = true;  // a block holds segments of one group
     for (const at::Tensor& parameter : groups[g].params()) {
       for (std::int64_t begin = 0; begin < parameter.numel();) {
@@ -76,11 +72,15 @@ std::vector<Block> make_blocks(const std::vector<torch::optim::OptimizerParamGro
       }
     }
   }
-  for (Block& block : blocks) {
-    block.states.assign(static_cast<std::size_t>(states),
-                        std::vector<float>(static_cast<std::size_t>(block.length)));
+  for (std::size_t b = first_block; b < blocks.size(); ++b) {
+    blocks[b].states.assign(static_cast<std::size_t>(states),
+                            std::vector<float>(static_cast<std::size_t>(blocks[b].length)));
   }
-  return blocks;
+}
+
+bool mix(Block& block, std::span<const Arrival> arrived, std::span<float> wire) {
+  const FlatGradients none{nullptr, std::vector<bool>(block.segments.size())};
+  return update(block, SGD{}, arrived, wire, &none);  // a rule does nothing without a gradient
 }
 
 bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, std::span<float> wire,
@@ -113,7 +113,7 @@ bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, st
         finite = false;
       }
     });
-    s.parameter.unsafeGetTensorImpl()->bump_version();
+    if (g != nullptr || !arrived.empty()) s.parameter.unsafeGetTensorImpl()->bump_version();
   }
   return finite;
 }

@@ -38,14 +38,13 @@ struct Block {
   std::int64_t length = 0;
   std::vector<Segment> segments{};
   std::vector<std::vector<float>> states{};  // as many as the rule keeps, each `length` long, zero at first
-
-  void copy_to(std::span<float> flat) const;  // the parameters
 };
 
-// Cuts the groups' parameters into blocks of at most max(256 KB, min(block_bytes, total / 8)); a larger parameter is
-// spread over several. Throws UsageError, naming the parameter, for what cannot be updated in place.
-std::vector<Block> make_blocks(const std::vector<torch::optim::OptimizerParamGroup>& groups, int states,
-                               std::int64_t block_bytes);
+// Cuts the parameters of the groups from `first_group` on into blocks of at most max(256 KB, min(block_bytes, total / 8))
+// and appends them; a larger parameter is spread over several. Throws UsageError, naming the parameter, for what cannot
+// be updated in place.
+void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                   std::size_t first_group, int states, std::int64_t block_bytes);
 
 // One step of one block in one pass over its memory: mix with what arrived, apply the rule, write the new parameters
 // to `wire` (empty: nothing is sent). gradients: flat, for the whole block, in place of the parameters' own; segments
@@ -56,5 +55,8 @@ struct FlatGradients {
 };
 bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, std::span<float> wire,
             const FlatGradients* gradients = nullptr);
+
+// The same without a rule: mixes what arrived, and writes the parameters to `wire`.
+bool mix(Block& block, std::span<const Arrival> arrived, std::span<float> wire);
 
 }  // namespace starling

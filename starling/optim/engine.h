@@ -16,10 +16,14 @@ namespace starling {
 struct Optimizer::Engine {
   World world;
   Options options;
+  Rule rule;  // of all groups, each with its own options
   std::string channel;
   std::vector<at::Tensor> buffers;  // of the module
   std::vector<Block> blocks;
-  std::size_t parameters = 0;  // tensors in all groups, at construction
+  std::vector<std::size_t> group_sizes;      // parameters of each group that the blocks hold
+  torch::optim::Optimizer* inner = nullptr;  // the local rule, where Starling did not write it
+  int connections = 0;                       // exchanges so far: each group added later makes a new one
+  ExchangeStatistics before;                 // of the exchanges before this one
   std::unique_ptr<Collectives> collectives;
   std::unique_ptr<Exchange> exchange;
   std::unique_ptr<Scheme> scheme;

@@ -14,6 +14,8 @@
 #include "starling/optim/engine.h"
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/all_reduce.h"
+#include "starling/optim/schemes/around.h"
+#include "starling/optim/schemes/atc.h"
 #include "starling/optim/schemes/cta.h"
 #include "starling/topology/schedules.h"
 
@@ -39,14 +41,13 @@ Schedule schedule_of(const Options& options, const World& world) {
   return make_schedule(options.topology, world.size, per_node);
 }
 
-Terms terms_of(const Options& options, const Rule& rule, const std::vector<Block>& blocks,
-               const Groups& groups) {
+Terms terms_of(const Options& options, const std::string& rule, std::size_t blocks, const Groups& groups) {
   Terms terms{{"scheme", options.scheme},
               {"topology", options.topology},
-              {"rule", rule_name(rule)},
+              {"rule", rule},
               {"block_bytes", std::to_string(options.block_bytes)},
               {"workers_per_node", std::to_string(options.workers_per_node)},
-              {"number of blocks", std::to_string(blocks.size())}};
+              {"number of blocks", std::to_string(blocks)}};
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
       const at::Tensor& tensor = groups[g].params()[p];
@@ -69,58 +70,123 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options opti
 Optimizer::Optimizer(const Groups& groups, Rule rule, Options options, const World& world)
     : Optimizer(groups, rule, options, world, {}) {}
 
+Optimizer::Optimizer(torch::optim::Optimizer& inner, Options options, const World& world)
+    : Optimizer(inner, options, world, {}) {}
+
+Optimizer::Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options,
+                     const World& world)
+    : Optimizer(inner, options, world, module.buffers()) {}
+
 Optimizer::Optimizer(const Groups& groups, Rule rule, Options options, const World& world,
                      std::vector<at::Tensor> buffers)
     : torch::optim::Optimizer(groups, rule_options(rule)), engine_(std::make_unique<Engine>()) {
+  engine_->rule = rule;
+  begin(std::move(options), world, std::move(buffers));
+}
+
+Optimizer::Optimizer(torch::optim::Optimizer& inner, Options options, const World& world,
+                     std::vector<at::Tensor> buffers)
+    : torch::optim::Optimizer(inner.param_groups(), inner.defaults().clone()),
+      engine_(std::make_unique<Engine>()) {
+  engine_->inner = &inner;
+  begin(std::move(options), world, std::move(buffers));
+}
+
+void Optimizer::begin(Options options, const World& world, std::vector<at::Tensor> buffers) {
   Engine& e = *engine_;
   e.world = world;
-  e.options = options;
+  e.options = std::move(options);
   e.channel = fmt::format("optimizer-{}", (*world.optimizers)++);
   e.buffers = std::move(buffers);
-  if (options.scheme != "cta" && options.scheme != "all-reduce") {
-    throw UsageError(fmt::format("scheme \"{}\" is unknown: cta or all-reduce", options.scheme));
+  const std::string& scheme = e.options.scheme;
+  if (scheme != "cta" && scheme != "atc" && scheme != "all-reduce")
+    throw UsageError(fmt::format("scheme \"{}\" is unknown: cta, atc or all-reduce", scheme));
+  if (scheme == "all-reduce" && e.inner != nullptr) {
+    throw UsageError(
+        "scheme \"all-reduce\" needs one of Starling's rules: around another optimizer use cta or atc");
   }
-  const Schedule schedule = schedule_of(options, world);
-  for (auto& group : param_groups_) {
-    if (rule_of(group).index() != rule.index()) {
-      throw UsageError(fmt::format(
-          "a parameter group has the rule {}, the optimizer {}: groups may differ in options only",
-          rule_name(rule_of(group)), rule_name(rule)));
-    }
-  }
-  e.blocks = make_blocks(param_groups_, rule_states(rule), options.block_bytes);
+  take_new_groups();
   if (e.blocks.empty())
     throw UsageError("there is no parameter to train: at least one must require a gradient");
+}
 
-  e.collectives = std::make_unique<Collectives>(world, e.channel);
-  agree(*e.collectives, world, terms_of(options, rule, e.blocks, param_groups_));
-  std::vector<at::Tensor> all = e.buffers;
-  for (const auto& group : param_groups_) {
-    e.parameters += group.params().size();
-    all.insert(all.end(), group.params().begin(), group.params().end());
+// The blocks of the parameter groups that have come since the last time, and the connections for all. Collective.
+void Optimizer::take_new_groups() {
+  Engine& e = *engine_;
+  const std::size_t first = e.group_sizes.size();
+  for (std::size_t g = 0; g < param_groups_.size(); ++g) {
+    const std::size_t now = param_groups_[g].params().size();
+    if (g < first && now != e.group_sizes[g]) {
+      throw UsageError(fmt::format(
+          "parameter group {} was made with {} parameters and has {} now: add them as a group of their own",
+          g, e.group_sizes[g], now));
+    }
+    if (e.inner == nullptr && rule_of(param_groups_[g]).index() != e.rule.index()) {
+      throw UsageError(fmt::format(
+          "a parameter group has the rule {}, the optimizer {}: groups may differ in options only",
+          rule_name(rule_of(param_groups_[g])), rule_name(e.rule)));
+    }
+  }
+  if (param_groups_.size() == first) return;
+  append_blocks(e.blocks, param_groups_, first, e.inner ? 0 : rule_states(e.rule), e.options.block_bytes);
+  for (std::size_t g = first; g < param_groups_.size(); ++g)
+    e.group_sizes.push_back(param_groups_[g].params().size());
+  if (!e.blocks.empty()) connect(first);
+}
+
+void Optimizer::connect(std::size_t first_group) {
+  Engine& e = *engine_;
+  const World& world = e.world;
+  if (e.scheme) {
+    // The blocks that are under way are sent again from the parameters, which are the same numbers.
+    e.before = counted();
+    e.scheme.reset();
+    e.exchange.reset();
+    e.collectives.reset();
+  }
+  const std::string channel = fmt::format("{}.{}", e.channel, e.connections++);
+
+  e.collectives = std::make_unique<Collectives>(world, channel);
+  agree(
+      *e.collectives, world,
+      terms_of(e.options, e.inner ? "another optimizer" : rule_name(e.rule), e.blocks.size(), param_groups_));
+  std::vector<at::Tensor> fresh;
+  if (first_group == 0) fresh = e.buffers;
+  for (std::size_t g = first_group; g < param_groups_.size(); ++g) {
+    const auto& parameters = param_groups_[g].params();
+    fresh.insert(fresh.end(), parameters.begin(), parameters.end());
   }
   {
     const c10::AutoGradMode no_gradient(false);
-    make_equal(*e.collectives, world, all);
+    make_equal(*e.collectives, world, fresh);
   }
 
   std::vector<std::size_t> sizes;
   for (const Block& block : e.blocks) sizes.push_back(static_cast<std::size_t>(block.length));
   e.exchange = std::make_unique<Exchange>(
-      world.make_transport(world, e.channel), schedule, sizes,
-      Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, options.max_wait},
+      world.make_transport(world, channel), schedule_of(e.options, world), sizes,
+      Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, e.options.max_wait},
       world.log);
   e.exchange->meet();
-  const auto rule_of_group = [this](int group) -> const Rule& {
+  e.scheme = make_scheme();
+  // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.
+  if (e.options.scheme != "all-reduce") e.collectives.reset();
+  e.scheme->begin();
+}
+
+std::unique_ptr<Scheme> Optimizer::make_scheme() {
+  Engine& e = *engine_;
+  const bool atc = e.options.scheme == "atc";
+  if (e.inner != nullptr) {
+    const auto order = atc ? Around::Order::adapt_then_combine : Around::Order::combine_then_adapt;
+    return std::make_unique<Around>(order, e.blocks, *e.exchange, [&e] { e.inner->step(); });
+  }
+  const auto rule = [this](int group) -> const Rule& {
     return rule_of(param_groups_[static_cast<std::size_t>(group)]);
   };
-  if (options.scheme == "cta") {
-    e.collectives.reset();  // it has served; a dead worker must not be able to hang anything through it
-    e.scheme = std::make_unique<Cta>(e.blocks, *e.exchange, rule_of_group);
-  } else {
-    e.scheme = std::make_unique<AllReduce>(e.blocks, *e.collectives, world.size, rule_of_group);
-  }
-  e.scheme->begin();
+  if (atc) return std::make_unique<Atc>(e.blocks, *e.exchange, rule);
+  if (e.options.scheme == "cta") return std::make_unique<Cta>(e.blocks, *e.exchange, rule);
+  return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, rule);
 }
 
 Optimizer::~Optimizer() = default;
@@ -131,13 +197,7 @@ at::Tensor Optimizer::step(LossClosure closure) {
     const c10::AutoGradMode gradient(true);
     loss = closure();
   }
-  std::size_t parameters = 0;
-  for (const auto& group : param_groups_) parameters += group.params().size();
-  if (parameters != engine_->parameters) {
-    throw UsageError(fmt::format(
-        "the optimizer was made for {} parameters and has {} now: parameters cannot be added later",
-        engine_->parameters, parameters));
-  }
+  take_new_groups();
   const c10::AutoGradMode no_gradient(false);
   engine_->scheme->step();
   return loss;
@@ -155,15 +215,23 @@ double Optimizer::consensus_distance() { return Consensus(*this).distance(); }
 
 const World& Optimizer::world() const { return engine_->world; }
 
+ExchangeStatistics Optimizer::counted() const {
+  ExchangeStatistics all = engine_->exchange->statistics();
+  all.bytes_sent += engine_->scheme->bytes_computed();
+  all.seconds_waiting += engine_->scheme->seconds_waiting();
+  all += engine_->before;
+  return all;
+}
+
 Statistics Optimizer::statistics() const {
-  const ExchangeStatistics edges = engine_->exchange->statistics();
+  const ExchangeStatistics edges = counted();
   return {.rounds = edges.rounds,
           .committed = edges.committed,
           .aborted = edges.aborted,
           .late = edges.late,
-          .bytes_sent = edges.bytes_sent + engine_->scheme->bytes_computed(),
+          .bytes_sent = edges.bytes_sent,
           .directed_aborted = edges.directed_aborted,
-          .seconds_waiting = edges.seconds_waiting + engine_->scheme->seconds_waiting(),
+          .seconds_waiting = edges.seconds_waiting,
           .lost = {edges.lost.begin(), edges.lost.end()}};
 }
 

@@ -30,10 +30,14 @@ class Module;
 
 namespace starling {
 
+class Scheme;
+struct ExchangeStatistics;
+
 struct Options {
   std::string topology = "base-2";  // a name that make_schedule() knows; not used by all-reduce
   // "cta": combine-then-adapt, the neighbours' last parameters are mixed in.
   // "all-reduce": gradients are averaged over all workers inside step(); .grad itself stays the worker's own.
+  // "atc": adapt-then-combine, this step's parameters are exchanged and mixed inside step(), block after block.
   std::string scheme = "cta";
   int workers_per_node = 0;  // for schedules that know of nodes; 0: the launcher's local world size
   std::int64_t block_bytes = 25 << 20;  // largest block: min(block_bytes, total / 8), at least 256 KB
@@ -67,12 +71,19 @@ class Optimizer : public torch::optim::Optimizer {
   Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
             const World& world);
   Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world);
+  // Around an optimizer that Starling did not write, under cta or atc: its step() is the local rule, and it must outlive
+  // this one. Learning rates are set, and parameter groups added, there. With a module its buffers are averaged too.
+  Optimizer(torch::optim::Optimizer& inner, Options options, const World& world);
+  Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options, const World& world);
   ~Optimizer()
       override;  // tells the neighbours not to wait for this worker any longer; never blocks for long
 
   // One step: for each block finish the exchange, mix and update in one pass, start the next exchange. Waits for
   // neighbours as Options::max_wait says. Parameters without a gradient are mixed but not updated.
   // With a closure: calls it with gradients enabled first and returns its loss.
+  // After add_param_group(), which all workers must call before the same step, the step is collective: as at construction
+  // rank 0's values of the new parameters reach every worker of the world. Parameters added to a group that was there
+  // before are refused.
   at::Tensor step(LossClosure closure = nullptr) override;
 
   // The average of `values` over all workers that are there, exact, over the edges; every worker must call it, with
@@ -92,6 +103,13 @@ class Optimizer : public torch::optim::Optimizer {
   struct Engine;  // engine.h
   Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
             const World& world, std::vector<at::Tensor> buffers);
+  Optimizer(torch::optim::Optimizer& inner, Options options, const World& world,
+            std::vector<at::Tensor> buffers);
+  void begin(Options options, const World& world, std::vector<at::Tensor> buffers);
+  void take_new_groups();
+  void connect(std::size_t first_group);
+  std::unique_ptr<Scheme> make_scheme();
+  ExchangeStatistics counted() const;  // since construction
   std::unique_ptr<Engine> engine_;
 };
 

@@ -49,8 +49,8 @@ Config recipe_config(Recipe& r) {
   c.key("final", &r.schedule.final, between(0, 1), "cosine: the last rate as part of the highest");
 
   c.section("mixing", "how workers learn from each other");
-  c.key("scheme", &r.mixing.scheme, Choices{"cta", "all-reduce"},
-        "cta: combine, then adapt; all-reduce: mean gradient");
+  c.key("scheme", &r.mixing.scheme, Choices{"cta", "atc", "all-reduce"},
+        "cta: combine, then adapt; atc: adapt, then combine; all-reduce: mean gradient");
   c.key("topology", &r.mixing.topology,
         "who mixes with whom, see `starling topology --help`; not used by all-reduce");
   c.key("wire", &r.mixing.wire, Choices{"fp32"}, "number format between workers");

@@ -157,7 +157,7 @@ void limit_threads(const Recipe& recipe, const World& world) {
 
 void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   find_fashion_mnist(recipe.data.dir);
-  if (recipe.mixing.scheme == "cta") {
+  if (recipe.mixing.scheme != "all-reduce") {
     const int per_node = recipe.mixing.workers_per_node;
     make_schedule(recipe.mixing.topology, workers, per_node > 0 ? per_node : local_workers);
   }

@@ -81,42 +81,116 @@ struct Plain {  // one worker's AccumAdamW on one number; window 1 is AdamW
   }
 };
 
-void check_cta(const std::string& topology, int n, int window) {
+void check_equation(const std::string& scheme, const std::string& topology, int n, int window) {
   const AccumAdamW rule{.lr = 0.05, .weight_decay = 0.1, .window = window};
   constexpr int kSteps = 12;
   std::vector<double> x(static_cast<std::size_t>(n), 0.5);
   std::vector<Plain> plain(static_cast<std::size_t>(n));
   const Schedule schedule = make_schedule(topology, n);
   for (int t = 1; t <= kSteps; ++t) {
-    std::vector<double> next;
-    for (int i = 0; i < n; ++i) {
-      const auto me = static_cast<std::size_t>(i);
-      const Graph& graph = schedule.at(t - 1);
-      double mixed = graph.self_weight(i) * x[me];
-      for (const Neighbour& j : graph.neighbours[me]) mixed += j.weight * x[static_cast<std::size_t>(j.rank)];
-      const double g = x[me] - centre(i, t);  // at the worker's own old x
-      next.push_back((1 - rule.lr * rule.weight_decay) * mixed - rule.lr * plain[me].step(g, t, rule));
-    }
-    x = next;
+    const auto combine = [&] {
+      std::vector<double> Wx;
+      for (int i = 0; i < n; ++i) {
+        const Graph& graph = schedule.at(t - 1);
+        double mixed = graph.self_weight(i) * x[static_cast<std::size_t>(i)];
+        for (const Neighbour& j : graph.neighbours[static_cast<std::size_t>(i)])
+          mixed += j.weight * x[static_cast<std::size_t>(j.rank)];
+        Wx.push_back(mixed);
+      }
+      x = Wx;
+    };
+    std::vector<double> g;  // at the worker's own old x
+    for (int i = 0; i < n; ++i) g.push_back(x[static_cast<std::size_t>(i)] - centre(i, t));
+    if (scheme == "cta") combine();
+    for (std::size_t i = 0; i < x.size(); ++i)
+      x[i] = (1 - rule.lr * rule.weight_decay) * x[i] - rule.lr * plain[i].step(g[i], t, rule);
+    if (scheme == "atc") combine();
   }
   flock(n, [&](int i, World& world) {
     const Tensor p = parameter({3, 5}, 0.5);
-    Optimizer optimizer(std::vector<Tensor>{p}, rule, {.topology = topology}, world);
+    Optimizer optimizer(std::vector<Tensor>{p}, rule, {.topology = topology, .scheme = scheme}, world);
     for (int t = 1; t <= kSteps; ++t) {
       p.mutable_grad() = p.detach() - centre(i, t);
       optimizer.step();
     }
     EXPECT_TRUE(at::allclose(p.detach(), at::full({3, 5}, x[static_cast<std::size_t>(i)]), 1e-4, 1e-5))
-        << topology << ", worker " << i;
+        << scheme << ", " << topology << ", worker " << i;
   });
 }
 
 TEST(Optimizer, CombineThenAdaptIsItsEquation) {
-  check_cta("base-2", 3, 4);
-  check_cta("ring", 4, 1);
-  check_cta("complete", 3, 3);
-  check_cta("one-peer-exponential", 4, 8);
-  check_cta("one-peer-exponential-directed", 3, 2);
+  check_equation("cta", "base-2", 3, 4);
+  check_equation("cta", "ring", 4, 1);
+  check_equation("cta", "complete", 3, 3);
+  check_equation("cta", "one-peer-exponential", 4, 8);
+  check_equation("cta", "one-peer-exponential-directed", 3, 2);
+}
+
+TEST(Optimizer, AdaptThenCombineIsItsEquation) {
+  check_equation("atc", "base-2", 3, 4);
+  check_equation("atc", "ring", 4, 1);
+  check_equation("atc", "complete", 3, 3);
+  check_equation("atc", "one-peer-exponential", 4, 8);
+}
+
+// AdamW decays by its own factor and then takes a step that does not look at x: torch's around is Starling's own.
+TEST(Optimizer, AroundTorchsAdamWItIsStarlingsAdamW) {
+  for (const std::string scheme : {"cta", "atc"}) {
+    flock(3, [&](int i, World& world) {
+      const Options options{.topology = "base-2", .scheme = scheme};
+      const Tensor own = parameter({70'000}, 1), boxed = parameter({70'000}, 1);
+      Optimizer fused(std::vector<Tensor>{own}, AdamW{.lr = 0.05, .weight_decay = 0.1}, options, world);
+      torch::optim::AdamW inner({boxed}, torch::optim::AdamWOptions(0.05).weight_decay(0.1));
+      Optimizer around(inner, options, world);
+      for (int t = 1; t <= 10; ++t) {
+        if (t == 5) {  // a learning rate changed between steps
+          fused.param_groups()[0].options().set_lr(0.02);
+          inner.param_groups()[0].options().set_lr(0.02);
+        }
+        own.mutable_grad() = own.detach() - centre(i, t);
+        boxed.mutable_grad() = boxed.detach() - centre(i, t);
+        fused.step();
+        around.step();
+      }
+      EXPECT_TRUE(at::allclose(own.detach(), boxed.detach(), 1e-4, 1e-6)) << scheme << ", worker " << i;
+    });
+  }
+}
+
+// The rule for uneven data: who is done says so, and the others go on without it, its weight on themselves. The average
+// at the end waits for all.
+TEST(Optimizer, WorkersWithDifferentNumbersOfBatchesEndWithoutAHang) {
+  for (const std::string scheme : {"cta", "atc"}) {
+    flock(3, [&](int i, World& world) {
+      const Tensor p = parameter({100'000}, i);
+      Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 0.1}, {.topology = "complete", .scheme = scheme},
+                          world);
+      for (int t = 1; t <= 4 + 3 * i; ++t) {
+        p.mutable_grad() = p.detach() - centre(i, t);
+        optimizer.step();
+      }
+      const Tensor before = p.detach().clone();
+      {
+        const Consensus average(optimizer);
+        EXPECT_EQ(average.workers(), 3);
+      }
+      EXPECT_TRUE(at::equal(p.detach(), before));
+    });
+  }
+}
+
+TEST(Optimizer, AThousandTinyParametersAndEmptyOnesBetweenThem) {
+  flock(3, [&](int i, World& world) {
+    std::vector<Tensor> parameters;
+    for (int k = 0; k < 1000; ++k) {
+      parameters.push_back(parameter({k % 3}, 1));
+      parameters.back().mutable_grad() = at::full({k % 3}, i - 1.0);  // whose mean is 0
+    }
+    Optimizer optimizer(parameters, SGD{.lr = 0.5}, {.topology = "complete", .scheme = "atc"}, world);
+    for (int t = 0; t < 3; ++t) optimizer.step();
+    for (const Tensor& p : parameters)
+      EXPECT_TRUE(at::allclose(p.detach(), at::full(p.sizes(), 1.0), 1e-5, 1e-6));
+  });
 }
 
 TEST(Optimizer, ManyBlocksAndOddSizesChangeNothing) {
@@ -401,7 +475,7 @@ TEST(Optimizer, RefusesInOneLine) {
   EXPECT_THAT(make(at::zeros({4, 4}).slice(1, 0, 2)), HasSubstr("a strided view"));
   EXPECT_THAT(make(at::zeros({0})), HasSubstr("no parameter to train"));
   EXPECT_EQ(make(at::zeros({2}), SGD{}, {.scheme = "gossip"}),
-            "scheme \"gossip\" is unknown: cta or all-reduce");
+            "scheme \"gossip\" is unknown: cta, atc or all-reduce");
   EXPECT_THAT(make(at::zeros({2}), SGD{}, {.topology = "rnig"}), HasSubstr("rnig"));
   EXPECT_THAT(make(at::zeros({2}), AdamW{.lr = -1}), HasSubstr("lr"));
   std::vector<torch::optim::OptimizerParamGroup> groups;
@@ -410,12 +484,38 @@ TEST(Optimizer, RefusesInOneLine) {
             "a parameter group has the rule Adam, the optimizer SGD: groups may differ in options only");
 }
 
-TEST(Optimizer, ParametersAddedLaterAreRefused) {
+// Adam's moments of the old group go on; the new group begins with rank 0's values on all workers.
+TEST(Optimizer, AParameterGroupMayBeAddedInMidRun) {
+  for (const std::string scheme : {"cta", "atc", "all-reduce"}) {
+    flock(3, [&](int i, World& world) {
+      const Tensor early = parameter({90'000}, 1), alone = parameter({90'000}, 1),
+                   late = parameter({5}, i + 3);
+      const Options options{.topology = "complete", .scheme = scheme};
+      Optimizer grows(std::vector<Tensor>{early}, Adam{.lr = 0.1}, options, world);
+      Optimizer fixed(std::vector<Tensor>{alone}, Adam{.lr = 0.1}, options, world);
+      for (int t = 1; t <= 6; ++t) {
+        if (t == 3) grows.add_param_group({{late}});
+        early.mutable_grad() = early.detach() - centre(i, t);
+        alone.mutable_grad() = alone.detach() - centre(i, t);
+        grows.step();
+        fixed.step();
+        if (t == 3) {
+          EXPECT_TRUE(at::equal(late.detach(), at::full({5}, 3.0)));  // it has no gradient yet
+        }
+      }
+      EXPECT_TRUE(at::equal(early.detach(), alone.detach())) << scheme << ", worker " << i;
+      EXPECT_EQ(grows.statistics().rounds, fixed.statistics().rounds + (scheme == "cta" ? 1 : 0));
+      EXPECT_EQ(grows.parameter_count(), 90'005);
+    });
+  }
+}
+
+TEST(Optimizer, ParametersAddedToAGroupThatWasThereAreRefused) {
   const World world = World::alone();
   Optimizer optimizer(std::vector<Tensor>{parameter({2})}, SGD{}, {}, world);
-  optimizer.add_param_group({{parameter({3})}});
+  optimizer.add_parameters({parameter({3})});
   EXPECT_EQ(refusal([&] { optimizer.step(); }),
-            "the optimizer was made for 1 parameters and has 2 now: parameters cannot be added later");
+            "parameter group 0 was made with 1 parameters and has 2 now: add them as a group of their own");
 }
 
 }  // namespace

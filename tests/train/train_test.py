@@ -186,7 +186,9 @@ every = 1
         self.assertNotEqual(first, {rank: [r["loss"] for r in records] for rank, records in self.metrics().items()})
 
     def test_one_worker_alone(self):
-        self.train("--train.accumulate", "2", "--train.clip", "1", "--log.eval_every", "10", workers=0)
+        # One thread: those of OpenMP spin, which takes minutes where the cores are busy.
+        self.train("--train.accumulate", "2", "--train.clip", "1", "--log.eval_every", "10",
+                   "--run.threads", "1", workers=0)
         summary = self.summary()
         self.assertEqual((summary["workers"], summary["steps"], summary["samples"]), (1, 240, 240 * 32))
         self.assertEqual(summary["consensus_distance"], 0)

@@ -4,8 +4,8 @@ namespace starling {
 
 void Cta::begin() {
   for (Block& block : blocks_) {
-    block.copy_to(exchange_.wire(block.index));
-    exchange_.start(block.index, true);
+    const bool finite = mix(block, {}, exchange_.wire(block.index));
+    exchange_.start(block.index, finite);
   }
 }
 

@@ -1,0 +1,32 @@
+#include "starling/optim/schemes/around.h"
+
+namespace starling {
+
+void Around::send() {
+  for (Block& block : blocks_) {
+    const bool finite = mix(block, {}, exchange_.wire(block.index));
+    exchange_.start(block.index, finite);
+  }
+}
+
+void Around::combine() {
+  for (Block& block : blocks_) mix(block, exchange_.finish(block.index), {});
+}
+
+void Around::begin() {
+  if (order_ == Order::combine_then_adapt) send();
+}
+
+void Around::step() {
+  if (order_ == Order::combine_then_adapt) {
+    combine();
+    adapt_();
+    send();
+  } else {
+    adapt_();
+    send();
+    combine();
+  }
+}
+
+}  // namespace starling
