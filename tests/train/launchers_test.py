@@ -19,6 +19,17 @@ def there(name):
     return os.access(os.environ.get(name, ""), os.X_OK)
 
 
+def outer_address():
+    """This machine's address in the network, or an empty text."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
+        try:
+            toward.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            return ""
+        address = toward.getsockname()[0]
+    return "" if address.startswith("127.") else address
+
+
 def processes_with(mark):
     """Ids of the processes that were started with this in their environment, dead ones left out."""
     found = []
@@ -34,32 +45,40 @@ def processes_with(mark):
 class Launchers(unittest.TestCase):
     maxDiff = None
 
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="starling-launchers-")
-        self.addCleanup(self.folder.cleanup)
-        self.out = pathlib.Path(self.folder.name) / "out"
-        self.recipe = pathlib.Path(self.folder.name) / "recipe.toml"
-        self.recipe.write_text(f"""
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory(prefix="starling-launchers-")
+        cls.addClassCleanup(temporary.cleanup)
+        cls.folder = pathlib.Path(temporary.name)
+        write_images(cls.folder, "train", 480, 1)
+        write_images(cls.folder, "t10k", 100, 2)
+        cls.recipe = cls.folder / "recipe.toml"
+        cls.recipe.write_text(f"""
 [run]
 steps = {STEPS}
+threads = 1
 [data]
-dir = "{self.folder.name}"
+dir = "{cls.folder}"
 flip = false
 [model]
 width = 4
+[optimizer]
+rule = "adam"
+lr = 0.01
 [train]
 batch = 16
 [log]
 every = 1
 """)
-        write_images(pathlib.Path(self.folder.name), "train", 480, 1)
-        write_images(pathlib.Path(self.folder.name), "t10k", 100, 2)
+
+    def setUp(self):
+        self.out = self.folder / self.id().rsplit(".", 1)[1]
 
     def run_it(self, launcher, *arguments, **changed):
         """What became of `LAUNCHER starling train`; none of its processes may be left."""
         mark = str(uuid.uuid4())
         done = subprocess.run([*launcher, os.environ["STARLING"], "train", self.recipe, "--out", self.out, *arguments],
-                              env=environment(STARLING_TEST=mark, OMP_NUM_THREADS="1", **changed),
+                              env=environment(STARLING_TEST=mark, **changed),
                               stdin=subprocess.DEVNULL, capture_output=True, text=True)
         self.assertEqual(processes_with(mark), [])
         return done
@@ -76,16 +95,19 @@ every = 1
                          [(rank, step) for rank in range(3) for step in range(1, STEPS + 1)])
         return summary
 
-    # Without --mca plm isolated it asks for ssh, which is not needed on one host.
-    def mpirun(self, workers):
-        return [os.environ["MPIRUN"], "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "plm",
-                "isolated", "--timeout", "250", "-n", str(workers)]
+    # 0.0002; it is 0.004 where a third of the exchanges is left out.
+    def check_they_agree(self, summary):
+        self.assertGreater(summary["consensus_distance"], 0)
+        self.assertLess(summary["consensus_distance"], 0.001)
+
+    # It asks for ssh even where it does not need it.
+    def mpirun(self, workers, *arguments):
+        return [os.environ["MPIRUN"], "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--timeout", "250",
+                *(arguments or ("--mca", "plm", "isolated")), "-n", str(workers)]
 
     @unittest.skipUnless(there("MPIRUN"), "there is no mpirun of Open MPI")
     def test_mpirun(self):
-        summary = self.check_three_workers(self.run_it(self.mpirun(3), "--json"))
-        self.assertGreater(summary["consensus_distance"], 0)
-        self.assertLess(summary["consensus_distance"], 0.05)
+        self.check_they_agree(self.check_three_workers(self.run_it(self.mpirun(3), "--json")))
 
     @unittest.skipUnless(there("MPIRUN"), "there is no mpirun of Open MPI")
     def test_mpirun_with_an_all_reduce_keeps_workers_equal(self):
@@ -101,11 +123,27 @@ every = 1
         self.assertRegex(done.stderr, f"starling: cannot listen at 127.0.0.1 port {port}: Address already in use: .*"
                          "MASTER_PORT")
 
-    @unittest.skipUnless(there("MPIRUN"), "there is no mpirun of Open MPI")
     def test_two_launchers_at_once_are_refused(self):
-        done = self.run_it(self.mpirun(2), "--workers", "2")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("starling: train: --workers in each of the 2 processes that mpirun has started", done.stderr)
+        two = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+               "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "1"}
+        done = self.run_it([], "--workers", "2", **two)
+        self.assertEqual((done.returncode, done.stderr), (
+            2, "starling: train: --workers in each of the 2 processes that mpirun has started: either this command "
+            "starts the workers or mpirun does\n"))
+
+    # Two hosts by name, both of them this machine: in place of ssh a script that stays here.
+    @unittest.skipUnless(there("MPIRUN") and outer_address(), "there is no mpirun, or no network but loopback")
+    def test_mpirun_across_hosts(self):
+        agent = self.folder / "agent"
+        agent.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')  # without the host's name
+        agent.chmod(0o700)
+        two_hosts = self.mpirun(3, "--mca", "plm_rsh_agent", agent, "-H", "here:1,there:2", "-x", "STARLING_TOKEN", "-x",
+                                "MASTER_ADDR")
+        refused = self.run_it(two_hosts, STARLING_TOKEN="secret", MASTER_ADDR="")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("mpirun does not say on which host rank 0 runs: set MASTER_ADDR", refused.stderr)
+        done = self.run_it(two_hosts, "--json", STARLING_TOKEN="secret", MASTER_ADDR=outer_address())
+        self.check_they_agree(self.check_three_workers(done))
 
     # MPICH's; Debian's Open MPI has a command of this name as well.
     @unittest.skipUnless(there("MPIEXEC"), "there is no mpiexec.hydra")
