@@ -16,9 +16,8 @@ namespace {
 
 constexpr int kMostWorkers = 1 << 20;
 
-template <class Integer>
-std::optional<Integer> integer_of(std::string_view text) {
-  Integer value = 0;
+std::optional<int> integer_of(std::string_view text) {
+  int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
@@ -47,7 +46,7 @@ class Reader {
 
   int integer(const std::string& name, int least, int most) const {
     const std::string value = text(name);
-    const auto number = integer_of<int>(value);
+    const auto number = integer_of(value);
     if (!number || *number < least || *number > most) {
       throw UsageError(
           fmt::format("environment: {}='{}' is not an integer from {} to {}", name, value, least, most));
@@ -202,7 +201,7 @@ std::string launcher_name(const Variables& variable) {
   if (variable("RANK")) return "torchrun";
   if (variable("OMPI_COMM_WORLD_RANK")) return "mpirun";
   // The shell of an allocation may be a step too; its number does not fit an int.
-  const bool srun = variable("SLURM_PROCID") && integer_of<int>(variable("SLURM_STEP_ID").value_or(""));
+  const bool srun = variable("SLURM_PROCID") && integer_of(variable("SLURM_STEP_ID").value_or(""));
   if (variable("PMI_RANK") && !(srun && variable("PMI_SIZE") == variable("SLURM_STEP_NUM_TASKS")))
     return "PMI";
   if (srun) return "srun";
@@ -217,7 +216,7 @@ std::optional<Launch> read_launch(const Variables& variable) {
   if (launcher == "srun") return of_srun(read);
   if (launcher == "PMI") return of_pmi(read);
   const auto tasks = variable("SLURM_NTASKS");
-  if (tasks && integer_of<int>(*tasks) != 1) {
+  if (tasks && integer_of(*tasks) != 1) {
     throw UsageError(fmt::format(
         "environment: SLURM_NTASKS='{}', but this is no task of a job step: start the workers "
         "with srun, or with `starling train --workers N`; for one worker alone unset SLURM_NTASKS",
@@ -256,10 +255,10 @@ int tasks_on_node(const std::string& list, int node, const std::string& from) {
     int times = 1;
     if (const std::size_t bracket = item.find("(x");
         bracket != std::string_view::npos && item.ends_with(')')) {
-      times = integer_of<int>(item.substr(bracket + 2, item.size() - bracket - 3)).value_or(0);
+      times = integer_of(item.substr(bracket + 2, item.size() - bracket - 3)).value_or(0);
       item = item.substr(0, bracket);
     }
-    const auto tasks = integer_of<int>(item);
+    const auto tasks = integer_of(item);
     if (!tasks || *tasks < 1 || times < 1 || times > kMostWorkers) break;
     nodes += times;
     if (node < nodes) return *tasks;

@@ -137,8 +137,8 @@ every = 1
         agent = self.folder / "agent"
         agent.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')  # without the host's name
         agent.chmod(0o700)
-        two_hosts = self.mpirun(3, "--mca", "plm_rsh_agent", agent, "-H", "here:1,there:2", "-x", "STARLING_TOKEN", "-x",
-                                "MASTER_ADDR")
+        two_hosts = self.mpirun(3, "--mca", "plm_rsh_agent", agent, "-H", "here:1,there:2", "-x", "STARLING_TOKEN",
+                                "-x", "MASTER_ADDR")
         refused = self.run_it(two_hosts, STARLING_TOKEN="secret", MASTER_ADDR="")
         self.assertNotEqual(refused.returncode, 0)
         self.assertIn("mpirun does not say on which host rank 0 runs: set MASTER_ADDR", refused.stderr)
