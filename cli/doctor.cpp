@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@
 #include "cli/commands.h"
 #include "cli/doctor_machine.h"
 #include "cli/doctor_torch.h"
+#include "starling/core/error.h"
+#include "starling/world/environment.h"
 
 namespace starling::cli {
 
@@ -134,6 +137,19 @@ Check check_network(const MachineFacts& machine) {
   return {"network", true, fmt::format("loopback, and {} for other machines", fmt::join(outside, ", "))};
 }
 
+// Who would be in the world of a worker that is started as this command was.
+Check check_launcher() {
+  try {
+    const std::optional<Launch> launch = read_launch(process_variables());
+    if (!launch) return {"launcher", true, "none: one worker alone, unless train --workers starts more"};
+    return {"launcher", true,
+            fmt::format("{}: rank {} of {}, {} on this host, they meet at {} port {}", launch->launcher,
+                        launch->rank, launch->size, launch->local_size, launch->host, launch->port)};
+  } catch (const UsageError& wrong) {
+    return {"launcher", false, wrong.what()};
+  }
+}
+
 std::string or_absent(const std::string& version) { return version.empty() ? "absent" : version; }
 
 void print_text(const Versions& v, const TorchFacts& torch, const MachineFacts& machine,
@@ -211,10 +227,15 @@ int doctor(bool json) {
   const Versions v = versions();
   const TorchFacts torch = torch_facts();
   const MachineFacts machine = machine_facts();
-  const std::vector<Check> checks = {check_torch(torch),         check_gloo(torch),
-                                     check_openssl(v),           check_instructions(torch, machine),
-                                     check_cuda(torch, machine), check_nccl(torch, machine),
-                                     check_memory(machine),      check_network(machine)};
+  const std::vector<Check> checks = {check_torch(torch),
+                                     check_gloo(torch),
+                                     check_openssl(v),
+                                     check_instructions(torch, machine),
+                                     check_cuda(torch, machine),
+                                     check_nccl(torch, machine),
+                                     check_memory(machine),
+                                     check_network(machine),
+                                     check_launcher()};
   const bool ok = std::all_of(checks.begin(), checks.end(), [](const Check& check) { return check.ok; });
   json ? print_json(v, torch, machine, checks, ok) : print_text(v, torch, machine, checks);
   return ok ? 0 : 1;

@@ -1,6 +1,5 @@
 // starling train RECIPE.toml: trains, as one worker or, with --workers N, by starting N of them on this machine.
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +13,7 @@
 #include "starling/train/launch.h"
 #include "starling/train/progress.h"
 #include "starling/train/trainer.h"
+#include "starling/world/environment.h"
 
 namespace starling::cli {
 
@@ -81,10 +81,20 @@ int train_as_worker(const Recipe& recipe, bool json) {
 }
 
 int train_with_workers(const Options& options, const Recipe& recipe) {
-  if (std::getenv("RANK")) {
+  const Variables variable = process_variables();
+  const std::string launcher = launcher_name(variable);
+  if (launcher == "torchrun") {
     throw UsageError(
-        "train: --workers and the environment variable RANK are both there: either this command starts the "
-        "workers or torchrun does");
+        "train: --workers and the environment variable RANK or WORLD_SIZE are both there: either this "
+        "command "
+        "starts the workers or torchrun does");
+  }
+  const int tasks = launcher.empty() ? 1 : read_launch(variable)->size;
+  if (tasks > 1) {
+    throw UsageError(
+        fmt::format("train: --workers in each of the {} processes that {} has started: either this command "
+                    "starts the workers or {} does",
+                    tasks, launcher, launcher));
   }
   check_recipe(recipe, options.workers, options.workers);
   std::vector<std::string> arguments{"train", options.recipe};
@@ -114,8 +124,9 @@ void add_train(CLI::App& app, Command& command) {
   sub->add_option("recipe", options->recipe, "a TOML file, such as recipes/fashion-mnist.toml")
       ->type_name("RECIPE.toml")
       ->required();
-  sub->add_option("--workers", options->workers,
-                  "start so many workers on this machine; without it the world is torchrun's, or one worker")
+  sub->add_option(
+         "--workers", options->workers,
+         "start so many workers on this machine; without it the world is the launcher's, or one worker")
       ->type_name("N")
       ->check(CLI::Range(1, 256));
   sub->add_option("--out", options->out, "folder for metrics.jsonl and summary.json, in place of run.out")

@@ -40,10 +40,10 @@ struct World {
   // Optimizers made so far by this worker: the k-th of each worker belong together.
   std::shared_ptr<std::atomic<int>> optimizers = std::make_shared<std::atomic<int>>(0);
 
-  // From torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which
-  // `starling train --workers N` sets too; without RANK and WORLD_SIZE a world of one. The token comes from
-  // STARLING_TOKEN_FILE or STARLING_TOKEN. Joins the launcher's store; blocks at most timeouts.meet.
-  // Throws UsageError for bad or missing variables, Error when the store cannot be reached.
+  // From what the launcher says in the environment (world/environment.h): torchrun, `starling train --workers N`,
+  // srun, mpirun or a PMI launcher; without any a world of one. The token comes from STARLING_TOKEN_FILE or
+  // STARLING_TOKEN. Joins the launcher's store, or rank 0's; blocks at most timeouts.meet.
+  // Throws UsageError for bad or missing variables, Error when the store cannot be hosted or reached.
   static World from_environment(Timeouts timeouts = {});
   // One worker alone.
   static World alone();

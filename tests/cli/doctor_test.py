@@ -4,7 +4,7 @@ import unittest
 
 from command import CommandTest
 
-CHECKS = ["torch", "Gloo", "OpenSSL", "instructions", "CUDA", "NCCL", "memory", "network"]
+CHECKS = ["torch", "Gloo", "OpenSSL", "instructions", "CUDA", "NCCL", "memory", "network", "launcher"]
 
 
 def processor_has(*names):
@@ -35,6 +35,18 @@ class Doctor(CommandTest):
         self.assertLessEqual(machine["available_gib"], machine["memory_gib"])
         loopback = [i for i in machine["interfaces"] if i["loopback"]]
         self.assertIn("127.0.0.1", loopback[0]["addresses"])
+
+    def test_the_launcher(self):
+        def launcher(code, **variables):
+            checks = json.loads(self.starling("doctor", "--json", code=code, **variables))["checks"]
+            return next(check["message"] for check in checks if check["name"] == "launcher")
+
+        self.assertEqual(launcher(0), "none: one worker alone, unless train --workers starts more")
+        mpirun = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+                  "OMPI_COMM_WORLD_LOCAL_SIZE": "3", "MASTER_PORT": "29500"}
+        self.assertEqual(launcher(0, **mpirun),
+                         "mpirun: rank 1 of 3, 3 on this host, they meet at 127.0.0.1 port 29500")
+        self.assertIn("set MASTER_ADDR", launcher(1, **{**mpirun, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}))
 
     @unittest.skipUnless(processor_has("avx2", "fma"), "the processor has nothing that torch could leave unused")
     def test_a_problem_is_named_and_ends_with_1(self):

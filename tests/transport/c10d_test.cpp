@@ -38,7 +38,8 @@ class Environment {
     for (const char* name :
          {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
           "STARLING_TOKEN", "STARLING_TOKEN_FILE", "STARLING_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
-          "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"}) {
+          "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
+          "SLURM_STEP_ID", "SLURM_NTASKS"}) {
       const char* value = std::getenv(name);
       before_[name] = value ? value : "";
       unsetenv(name);
@@ -421,6 +422,15 @@ TEST(WorldFromEnvironment, AnUnreachableStoreIsAnErrorThatSaysWhere) {
   const Environment environment(variables);
   EXPECT_THAT(failure_of([] { World::from_environment({.meet = 1s}); }),
               AllOf(HasSubstr("127.0.0.1 port 1"), Not(HasSubstr("\n"))));
+}
+
+TEST(WorldFromEnvironment, ATakenPortIsAnErrorThatSaysSo) {
+  const Descriptor taken = listen_at(resolve("127.0.0.1", 0));
+  const int port = bound_address(taken).port();
+  const Environment environment(torchruns(0, 2, port, false));
+  EXPECT_THAT(failure_of([] { World::from_environment({.meet = 1s}); }),
+              AllOf(HasSubstr("127.0.0.1 port " + std::to_string(port)), HasSubstr("in use"),
+                    HasSubstr("rank 0 hosts the store: 127.0.0.1 (MASTER_ADDR)"), Not(HasSubstr("\n"))));
 }
 
 TEST(WorldFromEnvironment, TheTokenFileMustBeTheOwnersAlone) {

@@ -2,8 +2,6 @@
 #include "starling/world/world.h"
 
 #include <cerrno>
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <string_view>
@@ -22,39 +20,10 @@
 #include "starling/transport/c10d/tcp_store.h"
 #include "starling/transport/local/local.h"
 #include "starling/transport/tcp/tcp.h"
+#include "starling/world/environment.h"
 
 namespace starling {
 namespace {
-
-// Environment variables. An empty one counts as not set.
-std::optional<std::string> variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (!value || !*value) return std::nullopt;
-  return value;
-}
-
-std::string required(const char* name) {
-  const std::optional<std::string> value = variable(name);
-  if (!value) {
-    throw UsageError(
-        fmt::format("environment: {} is not set: start the workers with torchrun or with "
-                    "`starling train --workers N`, which set RANK, WORLD_SIZE, LOCAL_RANK, "
-                    "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-                    name));
-  }
-  return *value;
-}
-
-int required_integer(const char* name, int least, int most) {
-  const std::string text = required(name);
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    throw UsageError(
-        fmt::format("environment: {}='{}' is not an integer from {} to {}", name, text, least, most));
-  }
-  return value;
-}
 
 // The token is a secret: its file must be the owner's alone.
 std::string token_from_file(const std::string& path) {
@@ -77,7 +46,7 @@ std::string token_from_file(const std::string& path) {
   return token;
 }
 
-std::string token_from_environment() {
+std::string token_from_environment(const Variables& variable) {
   if (const auto path = variable("STARLING_TOKEN_FILE")) return token_from_file(*path);
   return variable("STARLING_TOKEN").value_or("");
 }
@@ -95,23 +64,40 @@ SocketAddress address_of_interface(const char* variable_name, const std::string&
 
 // Of this host, as the other workers reach it. Where all workers are on this host, that is its loopback, whatever name
 // the launcher has for the host.
-SocketAddress own_address(const SocketAddress& master, bool one_host) {
+SocketAddress own_address(const Variables& variable, const SocketAddress& master, const Launch& launch) {
   for (const char* name : {"STARLING_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
     if (const auto interface = variable(name)) return address_of_interface(name, *interface);
   }
-  if (one_host) return resolve("127.0.0.1", 0);
+  if (launch.local_size == launch.size) return resolve("127.0.0.1", 0);
   const std::optional<SocketAddress> local = local_address_towards(master);
   if (!local) {
     throw UsageError(
-        fmt::format("environment: MASTER_ADDR={} cannot be reached from this host", master.host()));
+        fmt::format("environment: {}={} cannot be reached from this host", launch.host_from, master.host()));
   }
   return *local;
+}
+
+// Across hosts rank 0 hosts the store at its own address: its host's name may be a loopback address to itself.
+c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, const std::string& own_address,
+                                         std::chrono::milliseconds deadline) {
+  if (launch.launcher_hosts || launch.rank != 0) return join_store(launch.host, launch.port, deadline);
+  const std::string host = launch.local_size == launch.size ? launch.host : own_address;
+  try {
+    return host_store(host, launch.port, deadline).store;
+  } catch (const Error& failure) {
+    throw Error(
+        fmt::format("{}: rank 0 hosts the store: {} ({}) must be its host, and the port free there; "
+                    "MASTER_ADDR and MASTER_PORT name others",
+                    failure.what(), launch.host, launch.host_from));
+  }
 }
 
 }  // namespace
 
 World World::from_environment(Timeouts timeouts) {
-  if (!variable("RANK") && !variable("WORLD_SIZE")) {
+  const Variables variable = process_variables();
+  const std::optional<Launch> launch = read_launch(variable);
+  if (!launch) {
     World world = alone();
     world.timeouts = timeouts;
     return world;
@@ -119,28 +105,26 @@ World World::from_environment(Timeouts timeouts) {
   World world;
   world.timeouts = timeouts;
   world.make_transport = make_tcp_transport;
-  world.size = required_integer("WORLD_SIZE", 1, 1 << 20);
-  world.rank = required_integer("RANK", 0, world.size - 1);
-  world.local_size = required_integer("LOCAL_WORLD_SIZE", 1, world.size);
-  world.local_rank = required_integer("LOCAL_RANK", 0, world.local_size - 1);
-  const std::string host = required("MASTER_ADDR");
-  const int port = required_integer("MASTER_PORT", 1, 65535);
-  world.token = token_from_environment();
+  world.rank = launch->rank;
+  world.size = launch->size;
+  world.local_rank = launch->local_rank;
+  world.local_size = launch->local_size;
+  world.token = token_from_environment(variable);
 
   SocketAddress master;
   try {
-    master = resolve(host, port);
+    master = resolve(launch->host, launch->port);
   } catch (const Error& unknown) {
-    throw UsageError(fmt::format("environment: MASTER_ADDR='{}': {}", host, unknown.what()));
+    throw UsageError(
+        fmt::format("environment: {}='{}': {}", launch->host_from, launch->host, unknown.what()));
   }
-  const SocketAddress address = own_address(master, world.local_size == world.size);
+  const SocketAddress address = own_address(variable, master, *launch);
   world.address = address.host();
   if (address.is_loopback() && world.local_size < world.size) {
-    throw UsageError(
-        fmt::format("environment: MASTER_ADDR='{}' is this host's loopback address {}, which the workers of "
-                    "other hosts cannot reach: set STARLING_SOCKET_IFNAME to the interface between the "
-                    "hosts",
-                    host, world.address));
+    throw UsageError(fmt::format(
+        "environment: {}='{}' is this host's loopback address {}, which the workers of other hosts "
+        "cannot reach: set STARLING_SOCKET_IFNAME to the interface between the hosts",
+        launch->host_from, launch->host, world.address));
   }
   if (!address.is_loopback() && world.token.empty()) {
     throw UsageError(
@@ -148,16 +132,8 @@ World World::from_environment(Timeouts timeouts) {
                     "STARLING_TOKEN) to the same secret on all of them",
                     world.address));
   }
-
-  // As torch's own rendezvous: torchrun hosts the store unless it says otherwise, and a restart must not find what the
-  // last attempt left in it.
-  const bool launcher_hosts = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  const c10::intrusive_ptr<c10d::Store> store = !launcher_hosts && world.rank == 0
-                                                    ? host_store(host, port, timeouts.meet).store
-                                                    : join_store(host, port, timeouts.meet);
-  const std::string attempt = variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
-  world.store =
-      std::make_shared<C10dStore>(c10::make_intrusive<c10d::PrefixStore>("starling/" + attempt, store));
+  world.store = std::make_shared<C10dStore>(c10::make_intrusive<c10d::PrefixStore>(
+      "starling/" + launch->run, store_of(*launch, world.address, timeouts.meet)));
   return world;
 }
 
