@@ -39,13 +39,15 @@ Schedule schedule_of(const Options& options, const World& world) {
   return make_schedule(options.topology, world.size, per_node);
 }
 
-Terms terms_of(const Options& options, const Rule& rule, const std::vector<Block>& blocks,
-               const Groups& groups) {
+Terms terms_of(const Options& options, const Schedule& schedule, const Rule& rule,
+               const std::vector<Block>& blocks, const Groups& groups) {
   Terms terms{{"scheme", options.scheme},
               {"topology", options.topology},
               {"rule", rule_name(rule)},
               {"block_bytes", std::to_string(options.block_bytes)},
               {"workers_per_node", std::to_string(options.workers_per_node)},
+              {"rounds of the topology",
+               fmt::format("{} with checksum {:016x}", schedule.rounds.size(), schedule.fingerprint())},
               {"number of blocks", std::to_string(blocks.size())}};
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
@@ -93,7 +95,7 @@ Optimizer::Optimizer(const Groups& groups, Rule rule, Options options, const Wor
     throw UsageError("there is no parameter to train: at least one must require a gradient");
 
   e.collectives = std::make_unique<Collectives>(world, e.channel);
-  agree(*e.collectives, world, terms_of(options, rule, e.blocks, param_groups_));
+  agree(*e.collectives, world, terms_of(options, schedule, rule, e.blocks, param_groups_));
   std::vector<at::Tensor> all = e.buffers;
   for (const auto& group : param_groups_) {
     e.parameters += group.params().size();

@@ -31,7 +31,8 @@ class Module;
 namespace starling {
 
 struct Options {
-  std::string topology = "base-2";  // a name that make_schedule() knows; not used by all-reduce
+  // A name that make_schedule() knows, or a file that ends in .toml or .json; not used by all-reduce.
+  std::string topology = "base-2";
   // "cta": combine-then-adapt, the neighbours' last parameters are mixed in.
   // "all-reduce": gradients are averaged over all workers inside step(); .grad itself stays the worker's own.
   std::string scheme = "cta";
