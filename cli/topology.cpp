@@ -2,10 +2,13 @@
 // averages.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -25,12 +28,25 @@ constexpr size_t table_rounds = 12;  // shown unless --rounds says more
 
 struct Options {
   std::string name;
-  int workers = 0;
+  std::string workers;  // "8" or "2-16", checked by worlds()
   int workers_per_node = 1;
   size_t rounds = 0;  // to show; 0: all in JSON, the first ones in a table
   bool list = false;
   bool json = false;
 };
+
+// "8" is {8, 8}, "2-16" is {2, 16}.
+std::optional<std::pair<int, int>> worlds(const std::string& text) {
+  int first = 0, last = 0;
+  const char* const end = text.data() + text.size();
+  auto read = std::from_chars(text.data(), end, first);
+  last = first;
+  if (read.ec == std::errc() && read.ptr != end && *read.ptr == '-')
+    read = std::from_chars(read.ptr + 1, end, last);
+  if (read.ec != std::errc() || read.ptr != end || first < 1 || last < first || last > most_workers)
+    return std::nullopt;
+  return std::pair(first, last);
+}
 
 struct Report {
   Schedule schedule;
@@ -149,7 +165,26 @@ void print_report(const Report& report, const Options& options) {
              report.symmetric ? "symmetric" : "not symmetric: a failed exchange moves the mean");
 }
 
-void print_json(const Report& report, const Options& options) {
+// One line for each number of workers.
+void print_overview(const std::string& name, const std::map<int, std::optional<Report>>& reports) {
+  fmt::print("{}\n\n{:<9}{:<8}{:<18}{:<12}{:<18}{}\n", name, "workers", "period", "rounds to exact",
+             "most peers", "sent (most)", "2nd sing. value");
+  for (const auto& [n, report] : reports) {
+    if (!report) {
+      fmt::print("{:<9}does not exist\n", n);
+      continue;
+    }
+    fmt::print("{:<9}{:<8}{:<18}{:<12}{:<18}{:.4f}\n", n, report->schedule.rounds.size(),
+               report->rounds_to_average ? fmt::format("{}", *report->rounds_to_average) : "never",
+               *std::max_element(report->peers.begin(), report->peers.end()),
+               fmt::format("{:.4g} ({:.4g})", report->sent, report->most_sent), report->period_second);
+  }
+  fmt::print(
+      "\nSent: times the model, per worker and round, and the most that one sends in a round. 2nd singular "
+      "value of a period.\n");
+}
+
+nlohmann::ordered_json json_of(const Report& report, const Options& options) {
   const Schedule& schedule = report.schedule;
   nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
   const size_t period = schedule.rounds.size();
@@ -169,7 +204,7 @@ void print_json(const Report& report, const Options& options) {
                       {"second_singular_value", report.second[r]},
                       {"mixing", std::move(workers)}});
   }
-  const nlohmann::ordered_json all = {
+  return {
       {"schedule", schedule.name},
       {"workers", schedule.workers()},
       {"workers_per_node", options.workers_per_node},
@@ -183,14 +218,44 @@ void print_json(const Report& report, const Options& options) {
       {"second_singular_value", report.period_second},
       {"rounds", std::move(rounds)},
   };
+}
+
+int one_world(const Options& options, int n) {
+  const Report report = examine(make_schedule(options.name, n, options.workers_per_node));
+  options.json ? fmt::print("{}\n", json_of(report, options).dump(2)) : print_report(report, options);
+  return 0;
+}
+
+int many_worlds(const Options& options, int first, int last) {
+  std::map<int, std::optional<Report>> reports;
+  std::map<int, std::string> errors;
+  for (int n = first; n <= last; ++n) {
+    auto& report = reports[n];
+    try {
+      report = examine(make_schedule(options.name, n, options.workers_per_node));
+    } catch (const UsageError& error) {  // the family does not exist for this n
+      errors[n] = error.what();
+    }
+  }
+  if (errors.size() == reports.size()) throw UsageError(errors.begin()->second);
+  if (!options.json) {
+    print_overview(options.name, reports);
+    return 0;
+  }
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const auto& [n, report] : reports) {
+    all.push_back(report ? json_of(*report, options)
+                         : nlohmann::ordered_json{{"workers", n}, {"error", errors[n]}});
+  }
   fmt::print("{}\n", all.dump(2));
+  return 0;
 }
 
 void print_list(bool json) {
   if (json) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const ScheduleInfo& info : known_schedules()) {
-      all.push_back({{"name", info.name}, {"summary", info.summary}});
+      all.push_back({{"name", info.name}, {"example", info.example}, {"summary", info.summary}});
     }
     fmt::print("{}\n", all.dump(2));
     return;
@@ -199,16 +264,16 @@ void print_list(bool json) {
 }
 
 int topology(const Options& options) {
-  if (options.list || (options.name.empty() && options.workers == 0)) {
+  if (options.list || (options.name.empty() && options.workers.empty())) {
     print_list(options.json);
     return 0;
   }
   if (options.name.empty())
     throw UsageError("topology: the name of a schedule is needed (starling topology --list)");
-  if (options.workers == 0) throw UsageError(fmt::format("topology {}: --workers N is needed", options.name));
-  const Report report = examine(make_schedule(options.name, options.workers, options.workers_per_node));
-  options.json ? print_json(report, options) : print_report(report, options);
-  return 0;
+  if (options.workers.empty())
+    throw UsageError(fmt::format("topology {}: --workers N is needed", options.name));
+  const auto [first, last] = *worlds(options.workers);
+  return first == last ? one_world(options, first) : many_worlds(options, first, last);
 }
 
 }  // namespace
@@ -220,9 +285,11 @@ void add_topology(CLI::App& app, Command& command) {
          "name", options->name,
          "the schedule, such as base-2, or a file that ends in .toml or .json; without it: the list of all")
       ->type_name("NAME");
-  sub->add_option("--workers", options->workers, "how many workers")
+  sub->add_option("--workers", options->workers, "how many workers; 2-16 compares these numbers in one table")
       ->type_name("N")
-      ->check(CLI::Range(1, most_workers));
+      ->check([](const std::string& text) {
+        return worlds(text) ? "" : fmt::format("Value {} not in range 1 to {}", text, most_workers);
+      });
   sub->add_option("--workers-per-node", options->workers_per_node, "workers on one node (consecutive ranks)")
       ->type_name("L")
       ->check(CLI::Range(1, most_workers))

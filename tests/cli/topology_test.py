@@ -89,6 +89,25 @@ weights                           symmetric
         self.assertEqual(self.usage_error("topology", "ring", "--workers", "4", "--rounds", "0"),
                          "--rounds: Value 0 not in range 1 to 1000000")
 
+    def test_many_worlds(self):
+        self.assertEqual(self.starling("topology", "one-peer-ring", "--workers", "4-6"), """\
+one-peer-ring
+
+workers  period  rounds to exact   most peers  sent (most)       2nd sing. value
+4        2       2                 1           1 (1)             0.0000
+5        does not exist
+6        2       never             1           1 (1)             0.5000
+
+Sent: times the model, per worker and round, and the most that one sends in a round. 2nd singular value of a period.
+""")
+        some = json.loads(self.starling("topology", "one-peer-ring", "--workers", "4-6", "--json", "--rounds", "1"))
+        self.assertEqual(some[0], json.loads(self.starling("topology", "one-peer-ring", "--workers", "4", "--json",
+                                                           "--rounds", "1")))
+        self.assertEqual(some[1], {"workers": 5, "error": self.usage_error("topology", "one-peer-ring", "--workers",
+                                                                           "5")})
+        self.assertEqual(self.usage_error("topology", "hypercube", "--workers", "5-7"),
+                         self.usage_error("topology", "hypercube", "--workers", "5"))
+
     def test_traffic_of_groups(self):
         result = json.loads(self.starling("topology", "alternating-exp-ring", "--workers", "8", "--workers-per-node",
                                           "4", "--json"))
@@ -138,7 +157,7 @@ weights                           symmetric
         self.assertEqual(self.usage_error("topology", "ring"), "topology ring: --workers N is needed")
         self.assertEqual(self.usage_error("topology", "--workers", "4"),
                          "topology: the name of a schedule is needed (starling topology --list)")
-        for value in ("0", "-1", "513", "four", "2.5"):
+        for value in ("0", "-1", "513", "four", "2.5", "4-3", "0-3", "2-", "2-513", "2-3-4", "99999999999"):
             self.assertEqual(self.usage_error("topology", "ring", "--workers", value),
                              f"--workers: Value {value} not in range 1 to 512")
         self.assertEqual(self.usage_error("topology", "ring", "--workers", "4", "--workers-per-node", "0"),
