@@ -2,9 +2,13 @@
 // averages.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,27 +17,45 @@
 #include "starling/core/error.h"
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
+#include "starling/topology/traffic.h"
 
 namespace starling::cli {
 
 namespace {
 
-constexpr int most_workers = 512;  // the matrices are dense: this many take seconds
+constexpr int most_workers = 512;    // the matrices are dense: this many take seconds
+constexpr size_t table_rounds = 12;  // shown unless --rounds says more
 
 struct Options {
   std::string name;
-  int workers = 0;
+  std::string workers;  // "8" or "2-16", checked by worlds()
   int workers_per_node = 1;
+  size_t rounds = 0;  // to show; 0: all in JSON, the first ones in a table
   bool list = false;
   bool json = false;
 };
+
+// "8" is {8, 8}, "2-16" is {2, 16}.
+std::optional<std::pair<int, int>> worlds(const std::string& text) {
+  int first = 0, last = 0;
+  const char* const end = text.data() + text.size();
+  auto read = std::from_chars(text.data(), end, first);
+  last = first;
+  if (read.ec == std::errc() && read.ptr != end && *read.ptr == '-')
+    read = std::from_chars(read.ptr + 1, end, last);
+  if (read.ec != std::errc() || read.ptr != end || first < 1 || last < first || last > most_workers)
+    return std::nullopt;
+  return std::pair(first, last);
+}
 
 struct Report {
   Schedule schedule;
   std::vector<int> peers;      // of each round: the most that one worker has
   std::vector<double> second;  // second singular value of each round
   double period_second = 0;
-  bool exact = false;
+  std::optional<int> rounds_to_average;
+  double sent = 0;       // per worker and round, in units of the model
+  double most_sent = 0;  // by one worker in one round
   bool symmetric = true;
 };
 
@@ -45,10 +67,14 @@ Report examine(Schedule schedule) {
     report.peers.push_back(static_cast<int>(most));
     report.second.push_back(second_singular_value(mixing_matrix(round)));
     report.symmetric = report.symmetric && round.symmetric();
+    for (double models : sent(round)) {
+      report.sent += models;
+      report.most_sent = std::max(report.most_sent, models);
+    }
   }
-  const Matrix product = period_product(schedule);
-  report.period_second = second_singular_value(product);
-  report.exact = averaging(product);
+  report.sent /= static_cast<double>(schedule.rounds.size()) * schedule.workers();
+  report.period_second = second_singular_value(period_product(schedule));
+  report.rounds_to_average = rounds_to_average(schedule);
   report.schedule = std::move(schedule);
   return report;
 }
@@ -90,8 +116,8 @@ std::string row_text(const std::vector<Neighbour>& row) {
   return text;
 }
 
-void print_table(const Report& report) {
-  const std::vector<Graph>& rounds = report.schedule.rounds;
+void print_table(const Report& report, size_t shown) {
+  const std::vector<Graph> rounds(report.schedule.rounds.begin(), report.schedule.rounds.begin() + shown);
   std::vector<std::vector<std::string>> lines(1);
   lines[0].push_back("worker");
   for (size_t r = 0; r < rounds.size(); ++r) lines[0].push_back(fmt::format("round {}", r));
@@ -102,10 +128,10 @@ void print_table(const Report& report) {
   }
   auto& peers = lines.emplace_back();
   peers.push_back("most peers");
-  for (int count : report.peers) peers.push_back(fmt::format("{}", count));
+  for (size_t r = 0; r < shown; ++r) peers.push_back(fmt::format("{}", report.peers[r]));
   auto& second = lines.emplace_back();
   second.push_back("2nd sing. value");
-  for (double value : report.second) second.push_back(fmt::format("{:.4f}", value));
+  for (size_t r = 0; r < shown; ++r) second.push_back(fmt::format("{:.4f}", report.second[r]));
 
   std::vector<size_t> widths(rounds.size() + 1);
   for (const auto& line : lines) {
@@ -119,25 +145,50 @@ void print_table(const Report& report) {
   }
 }
 
-void print_report(const Report& report) {
+void print_report(const Report& report, const Options& options) {
   const int n = report.schedule.workers();
   const size_t period = report.schedule.rounds.size();
   fmt::print("{}, {} worker{}, a period of {} round{}\n", report.schedule.name, n, n == 1 ? "" : "s", period,
              period == 1 ? "" : "s");
   fmt::print("Whose values each worker mixes in, and with which weight each; the rest stays on its own.\n\n");
-  print_table(report);
-  fmt::print("\none period is the exact average   {}\n", report.exact ? "yes" : "no");
+  const size_t shown = std::min(options.rounds > 0 ? options.rounds : table_rounds, period);
+  print_table(report, shown);
+  if (shown < period) fmt::print("... and {} more rounds (--rounds R shows the first R)\n", period - shown);
+  fmt::print("\nrounds to the exact average       {}\n",
+             report.rounds_to_average ? fmt::format("{}", *report.rounds_to_average) : "never exact");
   fmt::print("2nd singular value of a period    {:.4f}\n", report.period_second);
   fmt::print("peers per round                   at most {}\n",
              *std::max_element(report.peers.begin(), report.peers.end()));
+  fmt::print("sent per worker and round         {:.4g} times the model, at most {:.4g}\n", report.sent,
+             report.most_sent);
   fmt::print("weights                           {}\n",
              report.symmetric ? "symmetric" : "not symmetric: a failed exchange moves the mean");
 }
 
-void print_json(const Report& report, const Options& options) {
+// One line for each number of workers.
+void print_overview(const std::string& name, const std::map<int, std::optional<Report>>& reports) {
+  fmt::print("{}\n\n{:<9}{:<8}{:<18}{:<12}{:<18}{}\n", name, "workers", "period", "rounds to exact",
+             "most peers", "sent (most)", "2nd sing. value");
+  for (const auto& [n, report] : reports) {
+    if (!report) {
+      fmt::print("{:<9}does not exist\n", n);
+      continue;
+    }
+    fmt::print("{:<9}{:<8}{:<18}{:<12}{:<18}{:.4f}\n", n, report->schedule.rounds.size(),
+               report->rounds_to_average ? fmt::format("{}", *report->rounds_to_average) : "never",
+               *std::max_element(report->peers.begin(), report->peers.end()),
+               fmt::format("{:.4g} ({:.4g})", report->sent, report->most_sent), report->period_second);
+  }
+  fmt::print(
+      "\nSent: times the model, per worker and round, and the most that one sends in a round. 2nd singular "
+      "value of a period.\n");
+}
+
+nlohmann::ordered_json json_of(const Report& report, const Options& options) {
   const Schedule& schedule = report.schedule;
   nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
-  for (size_t r = 0; r < schedule.rounds.size(); ++r) {
+  const size_t period = schedule.rounds.size();
+  for (size_t r = 0; r < (options.rounds > 0 ? std::min(options.rounds, period) : period); ++r) {
     nlohmann::ordered_json workers = nlohmann::ordered_json::array();
     for (int i = 0; i < schedule.workers(); ++i) {
       nlohmann::ordered_json neighbours = nlohmann::ordered_json::array();
@@ -153,25 +204,58 @@ void print_json(const Report& report, const Options& options) {
                       {"second_singular_value", report.second[r]},
                       {"mixing", std::move(workers)}});
   }
-  const nlohmann::ordered_json all = {
+  return {
       {"schedule", schedule.name},
       {"workers", schedule.workers()},
       {"workers_per_node", options.workers_per_node},
-      {"period", schedule.rounds.size()},
-      {"exact_average", report.exact},
+      {"period", period},
+      {"rounds_to_exact_average",
+       report.rounds_to_average ? nlohmann::ordered_json(*report.rounds_to_average) : nullptr},
       {"symmetric", report.symmetric},
       {"peers", *std::max_element(report.peers.begin(), report.peers.end())},
+      {"sent", report.sent},
+      {"most_sent", report.most_sent},
       {"second_singular_value", report.period_second},
       {"rounds", std::move(rounds)},
   };
+}
+
+int one_world(const Options& options, int n) {
+  const Report report = examine(make_schedule(options.name, n, options.workers_per_node));
+  options.json ? fmt::print("{}\n", json_of(report, options).dump(2)) : print_report(report, options);
+  return 0;
+}
+
+int many_worlds(const Options& options, int first, int last) {
+  std::map<int, std::optional<Report>> reports;
+  std::map<int, std::string> errors;
+  for (int n = first; n <= last; ++n) {
+    auto& report = reports[n];
+    try {
+      report = examine(make_schedule(options.name, n, options.workers_per_node));
+    } catch (const UsageError& error) {  // the family does not exist for this n
+      errors[n] = error.what();
+    }
+  }
+  if (errors.size() == reports.size()) throw UsageError(errors.begin()->second);
+  if (!options.json) {
+    print_overview(options.name, reports);
+    return 0;
+  }
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const auto& [n, report] : reports) {
+    all.push_back(report ? json_of(*report, options)
+                         : nlohmann::ordered_json{{"workers", n}, {"error", errors[n]}});
+  }
   fmt::print("{}\n", all.dump(2));
+  return 0;
 }
 
 void print_list(bool json) {
   if (json) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const ScheduleInfo& info : known_schedules()) {
-      all.push_back({{"name", info.name}, {"summary", info.summary}});
+      all.push_back({{"name", info.name}, {"example", info.example}, {"summary", info.summary}});
     }
     fmt::print("{}\n", all.dump(2));
     return;
@@ -180,16 +264,16 @@ void print_list(bool json) {
 }
 
 int topology(const Options& options) {
-  if (options.list || (options.name.empty() && options.workers == 0)) {
+  if (options.list || (options.name.empty() && options.workers.empty())) {
     print_list(options.json);
     return 0;
   }
   if (options.name.empty())
     throw UsageError("topology: the name of a schedule is needed (starling topology --list)");
-  if (options.workers == 0) throw UsageError(fmt::format("topology {}: --workers N is needed", options.name));
-  const Report report = examine(make_schedule(options.name, options.workers, options.workers_per_node));
-  options.json ? print_json(report, options) : print_report(report);
-  return 0;
+  if (options.workers.empty())
+    throw UsageError(fmt::format("topology {}: --workers N is needed", options.name));
+  const auto [first, last] = *worlds(options.workers);
+  return first == last ? one_world(options, first) : many_worlds(options, first, last);
 }
 
 }  // namespace
@@ -197,15 +281,23 @@ int topology(const Options& options) {
 void add_topology(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("topology", "Who mixes with whom, in every round of a schedule");
   auto options = std::make_shared<Options>();
-  sub->add_option("name", options->name, "the schedule, such as base-2; without it: the list of all")
+  sub->add_option(
+         "name", options->name,
+         "the schedule, such as base-2, or a file that ends in .toml or .json; without it: the list of all")
       ->type_name("NAME");
-  sub->add_option("--workers", options->workers, "how many workers")
+  sub->add_option("--workers", options->workers, "how many workers; 2-16 compares these numbers in one table")
       ->type_name("N")
-      ->check(CLI::Range(1, most_workers));
+      ->check([](const std::string& text) {
+        return worlds(text) ? "" : fmt::format("Value {} not in range 1 to {}", text, most_workers);
+      });
   sub->add_option("--workers-per-node", options->workers_per_node, "workers on one node (consecutive ranks)")
       ->type_name("L")
       ->check(CLI::Range(1, most_workers))
       ->capture_default_str();
+  sub->add_option("--rounds", options->rounds,
+                  "show the first R rounds only (a table: 12 of them, JSON: all)")
+      ->type_name("R")
+      ->check(CLI::Range(1, 1'000'000));
   sub->add_flag("--list", options->list, "list the schedules");
   sub->add_flag("--json", options->json, "JSON instead of a table");
   sub->callback([options, &command] { command = [options] { return topology(*options); }; });

@@ -1,31 +1,21 @@
 #include "starling/core/config.h"
 
-#define TOML_HEADER_ONLY 1
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <memory>
 #include <optional>
-#include <stdexcept>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-// toml++ 3.3 asserts on some malformed keys, and goes astray where assertions are off. Here it refuses them.
-#define TOML_ASSERT(condition) ((condition) ? static_cast<void>(0) : throw std::invalid_argument("malformed"))
-#include <toml++/toml.h>
-
 #include "starling/core/error.h"
+#include "starling/core/tree.h"
 
 namespace starling {
 
 namespace {
 
 constexpr std::size_t kMaxFile = 32 << 10;
-constexpr std::ptrdiff_t kMaxDots = 1000;
 
 template <class... Ts>
 struct Overloaded : Ts... {
@@ -57,34 +47,10 @@ bool is_utf8(std::string_view s) {
   return true;
 }
 
-// As a TOML basic string; for messages too, as it keeps them on one line.
-std::string quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-      out += fmt::format("\\u{:04X}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
-
 std::string number(double value) {
   std::string text = fmt::format("{}", value);
   if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
   return text;
-}
-
-std::string short_of(std::string_view text) {
-  constexpr std::size_t kMost = 60;
-  if (text.size() <= kMost) return quoted(text);
-  std::size_t end = kMost;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return quoted(text.substr(0, end)) + "...";
 }
 
 template <class T>
@@ -118,44 +84,17 @@ std::optional<std::vector<double>> parse_numbers(std::string_view text) {
   }
 }
 
-std::string read_at_most(const std::string& path, std::size_t most) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (!file) throw UsageError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
-  std::string text(most + 1, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
-  if (std::ferror(file.get()))
-    throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
-  if (text.size() > most) {
-    throw UsageError(fmt::format("{}: larger than {} bytes, so it is no recipe", path, most));
-  }
-  return text;
-}
-
-std::vector<double> numbers_of(const toml::array& array) {
+// Empty where one of them is no number.
+std::vector<double> numbers_of(const Node::Array& array) {
   std::vector<double> values;
-  for (const toml::node& node : array) {
-    if (const auto value = node.value<double>()) values.push_back(*value);
+  for (const Node& node : array) {
+    if (const auto* whole = node.as<std::int64_t>()) {
+      values.push_back(static_cast<double>(*whole));
+    } else if (const auto* number = node.as<double>()) {
+      values.push_back(*number);
+    }
   }
   return values.size() == array.size() ? values : std::vector<double>{};
-}
-
-std::string type_name(const toml::node& node) {
-  switch (node.type()) {
-    case toml::node_type::table:
-      return "a section";
-    case toml::node_type::array:
-      return "an array";
-    case toml::node_type::string:
-      return "a text";
-    case toml::node_type::integer:
-      return "a whole number";
-    case toml::node_type::floating_point:
-      return "a number";
-    case toml::node_type::boolean:
-      return "true or false";
-    default:
-      return "a date or time";
-  }
 }
 
 }  // namespace
@@ -254,7 +193,7 @@ std::string Config::shown(const Field& field) {
                         [](const std::array<double, 2>* a) {
                           return fmt::format("[{}, {}]", number((*a)[0]), number((*a)[1]));
                         },
-                        [](const std::string* s) { return quoted(*s); },
+                        [](const std::string* s) { return in_quotes(*s); },
                     },
                     field);
 }
@@ -334,70 +273,43 @@ void Config::assign(const Section& section, const Key& key, const Value& value, 
              key.field);
 }
 
-void Config::read_file(const std::string& path) { read_text(read_at_most(path, kMaxFile), path); }
+void Config::read_file(const std::string& path) { read_text(read_at_most(path, kMaxFile, "recipe"), path); }
 
 void Config::read_text(std::string_view text, const std::string& name) {
   if (text.size() > kMaxFile) throw UsageError(fmt::format("{}: larger than {} bytes", name, kMaxFile));
-  // The parser goes one level down its stack for every dot of a.b.c; a recipe has two levels.
-  if (std::count(text.begin(), text.end(), '.') > kMaxDots) {
-    throw UsageError(fmt::format("{}: more than {} dots: no recipe nests its keys so deep", name, kMaxDots));
-  }
-  // The parser's tables of other alphabets have holes. Strings and comments may hold anything.
-  int line = 1;
-  for (std::string_view rest = text; !rest.empty(); ++line) {
-    const std::string_view plain = rest.substr(0, rest.find_first_of("#\"'\n"));
-    if (std::any_of(plain.begin(), plain.end(),
-                    [](char c) { return static_cast<unsigned char>(c) >= 0x80; })) {
-      throw UsageError(
-          fmt::format("{}:{}: not TOML: a byte outside of strings and comments is not ASCII", name, line));
-    }
-    const std::size_t end = rest.find('\n');
-    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-  }
-  toml::table root;
-  try {
-    root = toml::parse(text, name);
-  } catch (const toml::parse_error& error) {
-    std::string what(error.description());
-    std::replace_if(what.begin(), what.end(), [](unsigned char c) { return c < 0x20; }, ' ');
-    throw UsageError(fmt::format("{}:{}: not TOML: {}", name, error.source().begin.line, what));
-  } catch (const std::invalid_argument&) {
-    throw UsageError(fmt::format("{}: not TOML: a key is malformed", name));
-  }
-  for (const auto& [section_key, section_node] : root) {
-    const auto where = [&](const toml::source_region& source) {
-      return fmt::format("{}:{}", name, source.begin.line);
-    };
-    const Section& section = find_section(std::string(section_key.str()), where(section_key.source()));
-    const toml::table* table = section_node.as_table();
+  const Node root = parse_toml(text, name);
+  for (const Member& part : *root.as<Node::Table>()) {
+    const std::string where = place(name, part.line);
+    const Section& section = find_section(part.name, where);
+    const auto* table = part.node.as<Node::Table>();
     if (!table) {
-      throw UsageError(fmt::format("{}: {} is {}, wanted is a section: [{}]", where(section_key.source()),
-                                   section.name, type_name(section_node), section.name));
+      throw UsageError(fmt::format("{}: {} is {}, wanted is a section: [{}]", where, section.name,
+                                   part.node.kind(), section.name));
     }
-    for (const auto& [key_name, node] : *table) {
-      const std::string at = where(key_name.source());
-      const Key& key = find_key(section, std::string(key_name.str()), at);
+    for (const auto& [key_name, node, line] : *table) {
+      const std::string at = place(name, line);
+      const Key& key = find_key(section, key_name, at);
       Value value;
       std::string as_written;
-      if (const auto* b = node.as_boolean()) {
-        value = b->get();
-        as_written = b->get() ? "true" : "false";
-      } else if (const auto* i = node.as_integer()) {
-        value = i->get();
-        as_written = fmt::format("{}", i->get());
-      } else if (const auto* d = node.as_floating_point()) {
-        value = d->get();
-        as_written = number(d->get());
-      } else if (const auto* s = node.as_string()) {
-        value = s->get();
-        as_written = short_of(s->get());
-      } else if (const auto* a = node.as_array()) {
+      if (const auto* b = node.as<bool>()) {
+        value = *b;
+        as_written = *b ? "true" : "false";
+      } else if (const auto* i = node.as<std::int64_t>()) {
+        value = *i;
+        as_written = fmt::format("{}", *i);
+      } else if (const auto* d = node.as<double>()) {
+        value = *d;
+        as_written = number(*d);
+      } else if (const auto* s = node.as<std::string>()) {
+        value = *s;
+        as_written = short_of(*s);
+      } else if (const auto* a = node.as<Node::Array>()) {
         value = numbers_of(*a);
         as_written = fmt::format("[{}]", fmt::join(std::get<std::vector<double>>(value), ", "));
-        if (std::get<std::vector<double>>(value).size() != a->size()) as_written = type_name(node);
+        if (std::get<std::vector<double>>(value).size() != a->size()) as_written = node.kind();
       } else {
-        throw UsageError(fmt::format("{}: {}.{}: {}, allowed is {}", at, section.name, key.name,
-                                     type_name(node), wanted(key)));
+        throw UsageError(fmt::format("{}: {}.{}: {}, allowed is {}", at, section.name, key.name, node.kind(),
+                                     wanted(key)));
       }
       assign(section, key, value, as_written, at);
       origins_[section.name + "." + key.name] = at;

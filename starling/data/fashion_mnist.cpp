@@ -13,8 +13,8 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/random.h"
 #include "starling/data/idx.h"
-#include "starling/data/random.h"
 
 namespace starling {
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
-#include "starling/data/random.h"
+#include "starling/core/random.h"
 
 namespace starling {
 

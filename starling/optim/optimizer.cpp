@@ -41,12 +41,15 @@ Schedule schedule_of(const Options& options, const World& world) {
   return make_schedule(options.topology, world.size, per_node);
 }
 
-Terms terms_of(const Options& options, const std::string& rule, std::size_t blocks, const Groups& groups) {
+Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
+               const Groups& groups) {
   Terms terms{{"scheme", options.scheme},
               {"topology", options.topology},
               {"rule", rule},
               {"block_bytes", std::to_string(options.block_bytes)},
               {"workers_per_node", std::to_string(options.workers_per_node)},
+              {"rounds of the topology",
+               fmt::format("{} with checksum {:016x}", schedule.rounds.size(), schedule.fingerprint())},
               {"number of blocks", std::to_string(blocks)}};
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
@@ -145,11 +148,11 @@ void Optimizer::connect(std::size_t first_group) {
     e.collectives.reset();
   }
   const std::string channel = fmt::format("{}.{}", e.channel, e.connections++);
+  const Schedule schedule = schedule_of(e.options, world);
+  const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
 
   e.collectives = std::make_unique<Collectives>(world, channel);
-  agree(
-      *e.collectives, world,
-      terms_of(e.options, e.inner ? "another optimizer" : rule_name(e.rule), e.blocks.size(), param_groups_));
+  agree(*e.collectives, world, terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_));
   std::vector<at::Tensor> fresh;
   if (first_group == 0) fresh = e.buffers;
   for (std::size_t g = first_group; g < param_groups_.size(); ++g) {
@@ -164,7 +167,7 @@ void Optimizer::connect(std::size_t first_group) {
   std::vector<std::size_t> sizes;
   for (const Block& block : e.blocks) sizes.push_back(static_cast<std::size_t>(block.length));
   e.exchange = std::make_unique<Exchange>(
-      world.make_transport(world, channel), schedule_of(e.options, world), sizes,
+      world.make_transport(world, channel), schedule, sizes,
       Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, e.options.max_wait},
       world.log);
   e.exchange->meet();

@@ -34,7 +34,8 @@ class Scheme;
 struct ExchangeStatistics;
 
 struct Options {
-  std::string topology = "base-2";  // a name that make_schedule() knows; not used by all-reduce
+  // A name that make_schedule() knows, or a file that ends in .toml or .json; not used by all-reduce.
+  std::string topology = "base-2";
   // "cta": combine-then-adapt, the neighbours' last parameters are mixed in.
   // "all-reduce": gradients are averaged over all workers inside step(); .grad itself stays the worker's own.
   // "atc": adapt-then-combine, this step's parameters are exchanged and mixed inside step(), block after block.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "starling/topology/graph.h"
@@ -16,9 +17,17 @@ Rounds ring(int n);
 Rounds one_peer_ring(int n);
 Rounds one_peer_exponential(int n);
 Rounds one_peer_exponential_directed(int n);
-Rounds base(int n, int k);         // Base-(k+1)
-Rounds simple_base(int n, int k);  // Simple Base-(k+1)
+Rounds static_exponential(int n);
+Rounds hypercube(int n);
+Rounds hyper_hypercube_rounds(int n, int k);  // groups of at most k + 1
+Rounds base(int n, int k);                    // Base-(k+1)
+Rounds simple_base(int n, int k);             // Simple Base-(k+1)
 Rounds alternating_exp_ring(int n, int workers_per_node);
+Rounds star(int n);
+Rounds grid(int n);
+Rounds torus(int n);
+Rounds random_matching(int n, int seed);
+Rounds custom(const std::string& path, int n);  // from a TOML or JSON file
 
 // Hyper-hypercube: the groups of each round, over the positions 0..n-1. Nothing when n has a prime factor > k + 1.
 using Groups = std::vector<std::vector<int>>;

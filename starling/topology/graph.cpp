@@ -1,19 +1,19 @@
 #include "starling/topology/graph.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+
+#include "starling/core/random.h"
 
 namespace starling {
 
-namespace {
-
-double weight_of(const std::vector<Neighbour>& row, int rank) {
+double Graph::weight(int i, int j) const {
+  const std::vector<Neighbour>& row = neighbours[i];
   const auto found =
-      std::lower_bound(row.begin(), row.end(), rank, [](const Neighbour& n, int r) { return n.rank < r; });
-  return found != row.end() && found->rank == rank ? found->weight : 0.0;
+      std::lower_bound(row.begin(), row.end(), j, [](const Neighbour& n, int r) { return n.rank < r; });
+  return found != row.end() && found->rank == j ? found->weight : 0.0;
 }
-
-}  // namespace
 
 double Graph::self_weight(int rank) const {
   double others = 0;
@@ -24,10 +24,23 @@ double Graph::self_weight(int rank) const {
 bool Graph::symmetric() const {
   for (int i = 0; i < workers(); ++i) {
     for (const Neighbour& j : neighbours[i]) {
-      if (std::abs(j.weight - weight_of(neighbours[j.rank], i)) > 1e-12) return false;
+      if (std::abs(j.weight - weight(j.rank, i)) > 1e-12) return false;
     }
   }
   return true;
+}
+
+std::uint64_t Schedule::fingerprint() const {
+  std::uint64_t x = 0;
+  for (const Graph& graph : rounds) {
+    for (const auto& row : graph.neighbours) {
+      x = random_bits({x, row.size()});
+      for (const Neighbour& j : row) {
+        x = random_bits({x, static_cast<std::uint64_t>(j.rank), std::bit_cast<std::uint64_t>(j.weight)});
+      }
+    }
+  }
+  return x;
 }
 
 }  // namespace starling

@@ -5,6 +5,7 @@
 //   round  one exchange of every worker with its neighbours of that round
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Graph {
   explicit Graph(int workers) : neighbours(workers) {}
 
   int workers() const { return static_cast<int>(neighbours.size()); }
+  double weight(int i, int j) const;  // W_ij of two workers, 0 where i does not receive from j
   double self_weight(int rank) const;
   // W_ij = W_ji for all pairs (to 1e-12): then the sum of all values is conserved and an exchange can be aborted
   // at both ends without drift.
@@ -40,6 +42,8 @@ struct Schedule {
   const Graph& at(long long round) const {
     return rounds[static_cast<size_t>(round % static_cast<long long>(rounds.size()))];
   }
+  // Of the rounds, not of the name: different where two workers would not mix alike.
+  std::uint64_t fingerprint() const;
 };
 
 }  // namespace starling

@@ -6,9 +6,16 @@
 //   Write positions in mixed radix (n_1, .., n_l). Round i: those that differ in digit i only take their mean.
 //
 // Exact after l rounds: after round i everybody holds the mean over digits 1..i.
+//
+// hyper-hypercube-K is the schedule with K = k + 1. It exists where n has no prime factor above K; base-K is the same
+// for these n, and goes on for the others.
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
 #include "starling/topology/families.h"
+#include "starling/topology/weights.h"
 
 namespace starling {
 
@@ -44,6 +51,25 @@ std::optional<std::vector<Groups>> hyper_hypercube(int n, int k) {
       for (int digit = 0; digit < factor; ++digit) group.push_back(first + digit * stride);
     }
     stride *= factor;
+  }
+  return rounds;
+}
+
+Rounds hyper_hypercube_rounds(int n, int k) {
+  const auto cube = hyper_hypercube(n, k);
+  if (!cube) {
+    int below = n - 1, above = n + 1;
+    while (!fewest_factors(below, k + 1)) --below;
+    while (!fewest_factors(above, k + 1)) ++above;
+    throw UsageError(
+        fmt::format("schedule hyper-hypercube-{} needs a number of workers without a prime factor above {}, "
+                    "got {}: the nearest are {} and {} (base-{} works for every number)",
+                    k + 1, k + 1, n, below, above, k + 1));
+  }
+  Rounds rounds;
+  for (const Groups& groups : *cube) {
+    Graph& graph = rounds.emplace_back(n);
+    for (const auto& group : groups) add_group(graph, group);
   }
   return rounds;
 }

@@ -79,20 +79,14 @@ void add_block_rounds(Graph& graph, const Part& part, int k, int step) {
 }  // namespace
 
 Rounds simple_base(int n, int k) {
-  Rounds rounds;
-  if (const auto cube = hyper_hypercube(n, k)) {
-    for (const Groups& groups : *cube) {
-      Graph& graph = rounds.emplace_back(n);
-      for (const auto& group : groups) add_group(graph, group);
-    }
-    return rounds;
-  }
+  if (hyper_hypercube(n, k)) return hyper_hypercube_rounds(n, k);
 
   const std::vector<Part> parts = parts_of(n, k);
   const int q = static_cast<int>(parts.size());
   const int phase1 = static_cast<int>(hyper_hypercube(parts[0].size(), k)->size());
   const int phase3 = static_cast<int>(hyper_hypercube(parts[0].block, k)->size());
 
+  Rounds rounds;
   for (int step = 0; step < phase1; ++step) {
     Graph& graph = rounds.emplace_back(n);
     for (const Part& part : parts) add_hypercube_round(graph, part.first, part.size(), k, step);

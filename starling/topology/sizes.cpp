@@ -15,4 +15,12 @@ std::string nearest_powers_of_two(int n, int unit) {
   return fmt::format("the nearest are {} and {}", below, 2 * below);
 }
 
+int most_square_rows(int n) {
+  int rows = 1;
+  for (int r = 2; r <= n / r; ++r) {
+    if (n % r == 0) rows = r;
+  }
+  return rows;
+}
+
 }  // namespace starling

@@ -11,4 +11,7 @@ bool power_of_two(int n);
 // nearest is 4" or "the nearest are 4 and 8".
 std::string nearest_powers_of_two(int n, int unit);
 
+// The largest divisor of n that is not above its square root: n = r c is then as square as possible.
+int most_square_rows(int n);
+
 }  // namespace starling

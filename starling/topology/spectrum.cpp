@@ -11,6 +11,50 @@ namespace {
 
 constexpr double tolerance = 1e-12;
 
+Matrix identity(int n) {
+  Matrix I(n);
+  for (int i = 0; i < n; ++i) I(i, i) = 1;
+  return I;
+}
+
+Matrix times(const Graph& graph, const Matrix& product) {
+  const int n = product.n;
+  Matrix next(n);
+  for (int i = 0; i < n; ++i) {
+    const double self = graph.self_weight(i);
+    for (int c = 0; c < n; ++c) next(i, c) = self * product(i, c);
+    for (const Neighbour& j : graph.neighbours[i]) {
+      for (int c = 0; c < n; ++c) next(i, c) += j.weight * product(j.rank, c);
+    }
+  }
+  return next;
+}
+
+double distance_to_average(const Matrix& W) {
+  double most = 0;
+  for (double value : W.values) most = std::max(most, std::abs(value - 1.0 / W.n));
+  return most;
+}
+
+// Rows and columns in two parts, each with zeros only where it meets the other part's: then the singular value 1, that
+// of the mean, comes more than once. So it is with all matchings of more than two.
+bool falls_apart(const Matrix& W) {
+  std::vector<bool> rows(W.n), columns(W.n);
+  std::vector<int> found{0};  // rows, then columns from n on, that hang together with row 0
+  rows[0] = true;
+  for (std::size_t next = 0; next < found.size(); ++next) {
+    const bool row = found[next] < W.n;
+    const int at = row ? found[next] : found[next] - W.n;
+    std::vector<bool>& others = row ? columns : rows;
+    for (int k = 0; k < W.n; ++k) {
+      if (others[k] || (row ? W(at, k) : W(k, at)) == 0) continue;
+      others[k] = true;
+      found.push_back(row ? k + W.n : k);
+    }
+  }
+  return found.size() < 2 * rows.size();
+}
+
 }  // namespace
 
 Matrix mixing_matrix(const Graph& graph) {
@@ -23,21 +67,21 @@ Matrix mixing_matrix(const Graph& graph) {
 }
 
 Matrix period_product(const Schedule& schedule) {
-  const int n = schedule.workers();
-  Matrix product(n);
-  for (int i = 0; i < n; ++i) product(i, i) = 1;
-  for (const Graph& graph : schedule.rounds) {
-    Matrix next(n);
-    for (int i = 0; i < n; ++i) {
-      const double self = graph.self_weight(i);
-      for (int c = 0; c < n; ++c) next(i, c) = self * product(i, c);
-      for (const Neighbour& j : graph.neighbours[i]) {
-        for (int c = 0; c < n; ++c) next(i, c) += j.weight * product(j.rank, c);
-      }
-    }
-    product = std::move(next);
-  }
+  Matrix product = identity(schedule.workers());
+  for (const Graph& graph : schedule.rounds) product = times(graph, product);
   return product;
+}
+
+std::optional<int> rounds_to_average(const Schedule& schedule) {
+  Matrix product = identity(schedule.workers());
+  double before = 1;
+  for (std::size_t r = 0; r <= schedule.rounds.size(); ++r) {
+    const double now = distance_to_average(product);
+    if (now <= tolerance) return before > 1e-6 ? std::optional(static_cast<int>(r)) : std::nullopt;
+    before = now;
+    if (r < schedule.rounds.size()) product = times(schedule.rounds[r], product);
+  }
+  return std::nullopt;
 }
 
 bool doubly_stochastic(const Matrix& W) {
@@ -55,14 +99,10 @@ bool doubly_stochastic(const Matrix& W) {
   return true;
 }
 
-bool averaging(const Matrix& W) {
-  for (double value : W.values) {
-    if (std::abs(value - 1.0 / W.n) > tolerance) return false;
-  }
-  return true;
-}
+bool averaging(const Matrix& W) { return distance_to_average(W) <= tolerance; }
 
 double second_singular_value(const Matrix& W) {
+  if (falls_apart(W)) return 1;
   using Dense = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const Eigen::MatrixXd A = Eigen::Map<const Dense>(W.values.data(), W.n, W.n).array() - 1.0 / W.n;
   // The largest eigenvalue of A^T A: squaring costs digits of small singular values only.

@@ -4,6 +4,7 @@
 // distance to it shrinks at least by the second singular value: the largest one of W - 11^T / n.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "starling/topology/graph.h"
@@ -27,7 +28,11 @@ Matrix period_product(const Schedule& schedule);  // W_(T-1) .. W_1 W_0 of a per
 bool doubly_stochastic(const Matrix& W);
 // Every entry is 1/n (to 1e-12): the product makes everyone hold the exact mean.
 bool averaging(const Matrix& W);
-// For doubly stochastic W. O(n^3).
+// After how many rounds everyone holds the exact mean, the first time; nothing where one period does not do it. What
+// only shrinks, until rounding hides the rest, does not count.
+std::optional<int> rounds_to_average(const Schedule& schedule);
+
+// For doubly stochastic W. O(n^3), where W does not fall apart.
 double second_singular_value(const Matrix& W);
 
 }  // namespace starling

@@ -25,4 +25,12 @@ void add_group(Graph& graph, const std::vector<int>& group) {
   }
 }
 
+Graph metropolis_hastings(int n, const Edges& edges) {
+  std::vector<int> d(n, 1);
+  for (const auto& [i, j] : edges) ++d[i], ++d[j];
+  Graph graph(n);
+  for (const auto& [i, j] : edges) add_edge(graph, i, j, 1.0 / std::max(d[i], d[j]));
+  return graph;
+}
+
 }  // namespace starling

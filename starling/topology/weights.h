@@ -1,6 +1,8 @@
 // The building blocks of mixing matrices: each writes weights into the graph of one round.
 #pragma once
 
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "starling/topology/graph.h"
@@ -15,5 +17,11 @@ void add_edge(Graph& graph, int i, int j, double weight);
 
 // The workers of a group all take the group's mean: W_ij = 1 / g for every two of its g members.
 void add_group(Graph& graph, const std::vector<int>& group);
+
+// Any undirected graph, by its edges (i, j). With d_i the degree of i, itself counted:
+//   W_ij = W_ji = 1 / max(d_i, d_j)
+// (Metropolis & Hastings; Xiao & Boyd, "Fast linear iterations for distributed averaging", 2004.)
+using Edges = std::set<std::pair<int, int>>;
+Graph metropolis_hastings(int n, const Edges& edges);
 
 }  // namespace starling

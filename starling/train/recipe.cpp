@@ -52,7 +52,7 @@ Config recipe_config(Recipe& r) {
   c.key("scheme", &r.mixing.scheme, Choices{"cta", "atc", "all-reduce"},
         "cta: combine, then adapt; atc: adapt, then combine; all-reduce: mean gradient");
   c.key("topology", &r.mixing.topology,
-        "who mixes with whom, see `starling topology --help`; not used by all-reduce");
+        "who mixes with whom: a name of `starling topology --list` or a file; not used by all-reduce");
   c.key("wire", &r.mixing.wire, Choices{"fp32"}, "number format between workers");
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");

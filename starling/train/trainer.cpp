@@ -13,8 +13,8 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/core/random.h"
 #include "starling/data/fashion_mnist.h"
-#include "starling/data/random.h"
 #include "starling/data/sampler.h"
 #include "starling/models/classifier.h"
 #include "starling/topology/schedules.h"

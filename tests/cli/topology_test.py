@@ -1,10 +1,13 @@
 import json
+import os
+import tempfile
 import unittest
 
 from command import CommandTest
 
-NAMES = ("complete, ring, one-peer-ring, one-peer-exponential, one-peer-exponential-directed, base-K, "
-         "alternating-exp-ring")
+NAMES = ("complete, ring, one-peer-ring, one-peer-exponential, one-peer-exponential-directed, static-exponential, "
+         "hypercube, hyper-hypercube-K, base-K, simple-base-K, alternating-exp-ring, star, grid, torus, "
+         "random-matching, random-matching-SEED")
 
 
 class Topology(CommandTest):
@@ -22,9 +25,10 @@ worker           round 0  round 1  round 2  round 3  round 4
 most peers       1        1        1        1        1
 2nd sing. value  1.0000   1.0000   1.0000   1.0000   1.0000
 
-one period is the exact average   yes
+rounds to the exact average       5
 2nd singular value of a period    0.0000
 peers per round                   at most 1
+sent per worker and round         0.72 times the model, at most 1
 weights                           symmetric
 """)
 
@@ -35,14 +39,15 @@ weights                           symmetric
     def test_directed_schedules_are_called_so(self):
         text = self.starling("topology", "one-peer-exponential-directed", "--workers", "3")
         self.assertIn("weights                           not symmetric: a failed exchange moves the mean\n", text)
-        self.assertIn("one period is the exact average   no\n", text)
+        self.assertIn("rounds to the exact average       never exact\n", text)
 
     def test_json(self):
         result = json.loads(self.starling("topology", "base-2", "--workers", "5", "--json"))
         rounds = result.pop("rounds")
         self.assertLess(result.pop("second_singular_value"), 1e-12)
+        self.assertAlmostEqual(result.pop("sent"), 18 / 25)
         self.assertEqual(result, {"schedule": "base-2", "workers": 5, "workers_per_node": 1, "period": 5,
-                                  "exact_average": True, "symmetric": True, "peers": 1})
+                                  "rounds_to_exact_average": 5, "symmetric": True, "peers": 1, "most_sent": 1})
         self.assertEqual([r["round"] for r in rounds], [0, 1, 2, 3, 4])
         self.assertEqual([r["peers"] for r in rounds], [1] * 5)
         for r in rounds:
@@ -56,13 +61,72 @@ weights                           symmetric
         result = json.loads(self.starling("topology", "ring", "--workers", "8", "--json"))
         self.assertAlmostEqual(result["second_singular_value"], 0.8047, delta=5e-5)
         self.assertAlmostEqual(result["rounds"][0]["second_singular_value"], 0.8047, delta=5e-5)
-        self.assertFalse(result["exact_average"])
+        self.assertIsNone(result["rounds_to_exact_average"])
 
     def test_a_world_of_one(self):
         result = json.loads(self.starling("topology", "base-2", "--workers", "1", "--json"))
         self.assertEqual(result["rounds"][0]["mixing"], [{"worker": 0, "self_weight": 1.0, "neighbours": []}])
-        self.assertTrue(result["exact_average"])
+        self.assertEqual(result["rounds_to_exact_average"], 0)
         self.assertIn("base-2, 1 worker, a period of 1 round\n", self.starling("topology", "base-2", "--workers", "1"))
+
+    def test_long_periods(self):
+        text = self.starling("topology", "random-matching", "--workers", "5")
+        self.assertIn("random-matching, 5 workers, a period of 1000 rounds\n", text)
+        self.assertIn("round 11", text)
+        self.assertNotIn("round 12", text)
+        self.assertIn("\n... and 988 more rounds (--rounds R shows the first R)\n", text)
+        self.assertIn("rounds to the exact average       never exact\n", text)
+        self.assertLess(max(map(len, text.splitlines())), 150)
+        self.assertIn("round 13", self.starling("topology", "random-matching", "--workers", "5", "--rounds", "14"))
+        self.assertNotIn("more rounds", self.starling("topology", "base-2", "--workers", "5", "--rounds", "1000000"))
+        whole = json.loads(self.starling("topology", "random-matching", "--workers", "5", "--json"))
+        self.assertEqual(len(whole["rounds"]), 1000)
+        self.assertAlmostEqual(whole["sent"], 4 / 5)  # one idles
+        some = json.loads(self.starling("topology", "random-matching", "--workers", "5", "--json", "--rounds", "3"))
+        self.assertEqual(some["period"], 1000)
+        self.assertEqual(some["rounds"], whole["rounds"][:3])
+        self.assertEqual(some["second_singular_value"], whole["second_singular_value"])
+        self.assertEqual(self.usage_error("topology", "ring", "--workers", "4", "--rounds", "0"),
+                         "--rounds: Value 0 not in range 1 to 1000000")
+
+    def test_many_worlds(self):
+        self.assertEqual(self.starling("topology", "one-peer-ring", "--workers", "4-6"), """\
+one-peer-ring
+
+workers  period  rounds to exact   most peers  sent (most)       2nd sing. value
+4        2       2                 1           1 (1)             0.0000
+5        does not exist
+6        2       never             1           1 (1)             0.5000
+
+Sent: times the model, per worker and round, and the most that one sends in a round. 2nd singular value of a period.
+""")
+        some = json.loads(self.starling("topology", "one-peer-ring", "--workers", "4-6", "--json", "--rounds", "1"))
+        self.assertEqual(some[0], json.loads(self.starling("topology", "one-peer-ring", "--workers", "4", "--json",
+                                                           "--rounds", "1")))
+        self.assertEqual(some[1], {"workers": 5, "error": self.usage_error("topology", "one-peer-ring", "--workers",
+                                                                           "5")})
+        self.assertEqual(self.usage_error("topology", "hypercube", "--workers", "5-7"),
+                         self.usage_error("topology", "hypercube", "--workers", "5"))
+
+    def test_traffic_of_groups(self):
+        result = json.loads(self.starling("topology", "alternating-exp-ring", "--workers", "8", "--workers-per-node",
+                                          "4", "--json"))
+        self.assertEqual(result["most_sent"], 7)  # both nodes
+        self.assertEqual(result["sent"], (7 + 3) / 2)
+
+    def test_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "pairs.toml")
+            with open(path, "w") as file:
+                file.write("workers = 4\nsymmetric = true\n"
+                           "[[rounds]]\nedges = [[0, 1, 0.5], [2, 3, 0.5]]\n"
+                           "[[rounds]]\nedges = [[0, 2, '1/2'], [1, 3, '1/2']]\n")
+            mine = self.starling("topology", path, "--workers", "4")
+            self.assertEqual(mine.replace(path, "base-2"), self.starling("topology", "base-2", "--workers", "4"))
+            self.assertEqual(self.usage_error("topology", path, "--workers", "5"),
+                             f"{path}:1: it is for 4 workers, and there are 5")
+        self.assertEqual(self.usage_error("topology", "no/such.json", "--workers", "4"),
+                         "no/such.json: cannot be opened: No such file or directory")
 
     def test_list(self):
         text = self.starling("topology", "--list")
@@ -85,7 +149,7 @@ weights                           symmetric
 
     def test_wrong_names(self):
         self.assertEqual(self.usage_error("topology", "hexagon", "--workers", "6"),
-                         f"unknown schedule 'hexagon': known are {NAMES}")
+                         f"unknown schedule 'hexagon': known are {NAMES}, and files that end in .toml or .json")
         self.assertEqual(self.usage_error("topology", "base-1", "--workers", "6"),
                          "schedule 'base-1': base-K needs a whole number K of at least 2, as in base-2")
 
@@ -93,7 +157,7 @@ weights                           symmetric
         self.assertEqual(self.usage_error("topology", "ring"), "topology ring: --workers N is needed")
         self.assertEqual(self.usage_error("topology", "--workers", "4"),
                          "topology: the name of a schedule is needed (starling topology --list)")
-        for value in ("0", "-1", "513", "four", "2.5"):
+        for value in ("0", "-1", "513", "four", "2.5", "4-3", "0-3", "2-", "2-513", "2-3-4", "99999999999"):
             self.assertEqual(self.usage_error("topology", "ring", "--workers", value),
                              f"--workers: Value {value} not in range 1 to 512")
         self.assertEqual(self.usage_error("topology", "ring", "--workers", "4", "--workers-per-node", "0"),

@@ -2,6 +2,8 @@
 #include "starling/optim/optimizer.h"
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -12,12 +14,14 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
+#include <unistd.h>
 
 #include "starling/core/error.h"
 #include "starling/topology/schedules.h"
@@ -191,6 +195,16 @@ TEST(Optimizer, AThousandTinyParametersAndEmptyOnesBetweenThem) {
     for (const Tensor& p : parameters)
       EXPECT_TRUE(at::allclose(p.detach(), at::full(p.sizes(), 1.0), 1e-5, 1e-6));
   });
+}
+
+TEST(Optimizer, MixesByATopologyOfYourOwn) {
+  const std::string path =
+      std::filesystem::temp_directory_path() / fmt::format("starling-{}.toml", ::getpid());
+  std::ofstream(path)
+      << "workers = 3\n[[rounds]]\nrows = [[0.5, 0.25, 0.25], [0, 0.75, 0.25], [0.5, 0, 0.5]]\n"
+         "[[rounds]]\nedges = [[1, 2, '1/3']]\n";
+  check_cta(path, 3, 2);
+  std::filesystem::remove(path);
 }
 
 TEST(Optimizer, ManyBlocksAndOddSizesChangeNothing) {
@@ -457,6 +471,17 @@ TEST(Optimizer, WhatWorkersMustAgreeOnIsNamedWithBothValues) {
   EXPECT_EQ(
       said,
       "the workers differ in topology: ring at worker 0, complete at worker 1; it must be the same on all");
+  // The same words, but other rounds: so it is too where files of one name differ.
+  EXPECT_THAT(
+      refusal([] {
+        flock(4, [](int i, World& world) {
+          world.local_size = i == 3 ? 2 : 1;
+          Optimizer optimizer(std::vector<Tensor>{parameter({10})}, SGD{},
+                              {.topology = "alternating-exp-ring"}, world);
+        });
+      }),
+      testing::MatchesRegex("the workers differ in rounds of the topology: 4 with checksum [0-9a-f]+ at "
+                            "worker 0, 2 with checksum [0-9a-f]+ at worker 3; it must be the same on all"));
   EXPECT_THAT(
       refusal([] {
         flock(2, [](int i, World& world) {

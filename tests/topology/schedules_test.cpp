@@ -1,5 +1,9 @@
 #include "starling/topology/schedules.h"
 
+#include <cmath>
+#include <map>
+#include <set>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,17 +36,18 @@ TEST(Schedules, EveryKnownNameMakesASchedule) {
   for (const ScheduleInfo& info : known_schedules()) {
     names.push_back(info.name);
     EXPECT_FALSE(info.summary.empty());
-    const std::string name = info.name == "base-K" ? "base-2" : info.name;
-    EXPECT_EQ(make_schedule(name, 4).name, name);
-    EXPECT_EQ(make_schedule(name, 4).workers(), 4);
+    EXPECT_EQ(make_schedule(info.example, 4).name, info.example);
+    EXPECT_EQ(make_schedule(info.example, 4).workers(), 4);
   }
   EXPECT_THAT(names, ElementsAre("complete", "ring", "one-peer-ring", "one-peer-exponential",
-                                 "one-peer-exponential-directed", "base-K", "alternating-exp-ring"));
+                                 "one-peer-exponential-directed", "static-exponential", "hypercube",
+                                 "hyper-hypercube-K", "base-K", "simple-base-K", "alternating-exp-ring",
+                                 "star", "grid", "torus", "random-matching", "random-matching-SEED"));
 }
 
 TEST(Schedules, AWorldOfOneHasOneRoundWithoutNeighbours) {
   for (const ScheduleInfo& info : known_schedules()) {
-    const std::string name = info.name == "base-K" ? "base-3" : info.name;
+    const std::string& name = info.example;
     for (int workers_per_node : {1, 8}) {
       const Schedule schedule = make_schedule(name, 1, workers_per_node);
       ASSERT_EQ(schedule.rounds.size(), 1u) << name;
@@ -91,10 +96,169 @@ TEST(Schedules, OnePeerExponentialDirectedIsExactForPowersOfTwoOnly) {
   }
 }
 
+TEST(Schedules, StaticExponentialTakesFromAllPowersOfTwo) {
+  using Row = std::vector<Neighbour>;
+  const Schedule schedule = make_schedule("static-exponential", 6);
+  ASSERT_EQ(schedule.rounds.size(), 1u);
+  EXPECT_EQ(schedule.rounds[0].neighbours[0], (Row{{1, 0.25}, {2, 0.25}, {4, 0.25}}));
+  EXPECT_EQ(schedule.rounds[0].neighbours[5], (Row{{0, 0.25}, {1, 0.25}, {3, 0.25}}));
+  EXPECT_FALSE(schedule.rounds[0].symmetric());
+  EXPECT_THAT(rounds_of("static-exponential", 2), ElementsAre("(0,1)"));
+  EXPECT_THAT(rounds_of("static-exponential", 3, 3), ElementsAre("(0,1:1/3)(0,2:1/3)(1,2:1/3)"));
+}
+
+TEST(Schedules, Hypercube) {
+  EXPECT_THAT(rounds_of("hypercube", 2), ElementsAre("(0,1)"));
+  EXPECT_THAT(rounds_of("hypercube", 8, 4),
+              ElementsAre("(0,1:1/4)(0,2:1/4)(0,4:1/4)(1,3:1/4)(1,5:1/4)(2,3:1/4)(2,6:1/4)(3,7:1/4)"
+                          "(4,5:1/4)(4,6:1/4)(5,7:1/4)(6,7:1/4)"));
+  EXPECT_EQ(error_of("hypercube", 12),
+            "schedule hypercube needs a power of two workers, got 12: the nearest are 8 and 16 (base-2 works "
+            "for every number)");
+}
+
+TEST(Schedules, HyperHypercubeIsBaseWithoutTheOtherWorlds) {
+  EXPECT_THAT(rounds_of("hyper-hypercube-3", 6, 3), ElementsAre("(0,1)(2,3)(4,5)",
+                                                                "(0,2:1/3)(0,4:1/3)(1,3:1/3)"
+                                                                "(1,5:1/3)(2,4:1/3)(3,5:1/3)"));
+  EXPECT_EQ(
+      error_of("hyper-hypercube-3", 14),
+      "schedule hyper-hypercube-3 needs a number of workers without a prime factor above 3, got 14: the "
+      "nearest are 12 and 16 (base-3 works for every number)");
+  for (int K = 2; K <= 6; ++K) {
+    for (int n = 2; n <= 64; ++n) {
+      const std::string number = std::to_string(K);
+      Schedule schedule;
+      try {
+        schedule = make_schedule("hyper-hypercube-" + number, n);
+      } catch (const UsageError&) {
+        continue;
+      }
+      EXPECT_EQ(schedule.fingerprint(), make_schedule("base-" + number, n).fingerprint()) << K << ", " << n;
+      EXPECT_EQ(rounds_to_average(schedule), schedule.rounds.size()) << K << ", " << n;
+    }
+  }
+}
+
+TEST(Schedules, SimpleBaseIsExactAndAsLongAsPublished) {
+  // Those even n below 31 where base-2 is shorter.
+  const std::map<int, std::size_t> longer = {{6, 5},  {10, 7}, {12, 7}, {14, 7}, {18, 9}, {20, 9},
+                                             {22, 9}, {24, 9}, {26, 9}, {28, 9}, {30, 9}};
+  for (int n = 2; n <= 33; ++n) {
+    for (const std::string K : {"2", "3", "4"}) {
+      const Schedule simple = make_schedule("simple-base-" + K, n);
+      const std::size_t base = make_schedule("base-" + K, n).rounds.size();
+      EXPECT_EQ(rounds_to_average(simple), simple.rounds.size()) << K << ", " << n;
+      EXPECT_GE(simple.rounds.size(), base) << K << ", " << n;
+      if (K == "2") {
+        EXPECT_EQ(simple.rounds.size(), longer.contains(n) ? longer.at(n) : base) << n;
+      }
+    }
+  }
+}
+
+TEST(Schedules, Star) {
+  EXPECT_THAT(rounds_of("star", 2), ElementsAre("(0,1)"));
+  EXPECT_THAT(rounds_of("star", 4, 4), ElementsAre("(0,1:1/4)(0,2:1/4)(0,3:1/4)"));
+  EXPECT_DOUBLE_EQ(make_schedule("star", 4).rounds[0].self_weight(3), 0.75);
+}
+
+TEST(Schedules, GridIsAsSquareAsPossible) {
+  EXPECT_THAT(rounds_of("grid", 2), ElementsAre("(0,1)"));
+  EXPECT_THAT(rounds_of("grid", 3, 3), ElementsAre("(0,1:1/3)(1,2:1/3)"));  // a line
+  EXPECT_THAT(rounds_of("grid", 6, 12),                                     // 2 x 3
+              ElementsAre("(0,1:3/12)(0,3:4/12)(1,2:3/12)(1,4:3/12)(2,5:4/12)(3,4:3/12)(4,5:3/12)"));
+}
+
+TEST(Schedules, TorusJoinsTheEndsOfTheGrid) {
+  EXPECT_THAT(rounds_of("torus", 4, 3),
+              ElementsAre("(0,1:1/3)(0,2:1/3)(1,3:1/3)(2,3:1/3)"));  // ends joined already
+  EXPECT_THAT(
+      rounds_of("torus", 6, 4),  // 2 x 3
+      ElementsAre("(0,1:1/4)(0,2:1/4)(0,3:1/4)(1,2:1/4)(1,4:1/4)(2,5:1/4)(3,4:1/4)(3,5:1/4)(4,5:1/4)"));
+  for (int n : {2, 5, 7, 13}) EXPECT_EQ(rounds_of("torus", n), rounds_of("ring", n)) << n;
+  const Graph twelve = make_schedule("torus", 12).rounds[0];  // 3 x 4
+  EXPECT_THAT(twelve.neighbours, testing::Each(testing::SizeIs(4)));
+}
+
+TEST(Schedules, RandomMatchingPairsAllButOneAndMeetsEverybody) {
+  for (int n : {3, 4, 7, 12}) {
+    const Schedule schedule = make_schedule("random-matching", n);
+    EXPECT_EQ(schedule.rounds.size(), 1000u);
+    std::set<std::pair<int, int>> met;
+    std::vector<int> idle(n);
+    for (const Graph& round : schedule.rounds) {
+      int paired = 0;
+      for (int i = 0; i < n; ++i) {
+        ASSERT_LE(round.neighbours[i].size(), 1u);
+        if (round.neighbours[i].empty()) ++idle[i];
+        for (const Neighbour& j : round.neighbours[i]) {
+          EXPECT_EQ(j.weight, 0.5);
+          met.emplace(i, j.rank);
+          ++paired;
+        }
+      }
+      EXPECT_EQ(paired, n - n % 2);
+    }
+    EXPECT_EQ(met.size(), n * (n - 1));
+    for (int count :
+         idle) {  // even odds: each idles in 1000 / n rounds, give or take five standard deviations
+      EXPECT_NEAR(count, n % 2 ? 1000.0 / n : 0, n % 2 ? 5 * std::sqrt(1000.0 / n) : 0);
+    }
+  }
+}
+
+TEST(Schedules, RandomMatchingDependsOnTheSeedAlone) {
+  // On every machine the same: these were drawn once and written down.
+  const Schedule schedule = make_schedule("random-matching", 6);
+  EXPECT_EQ(edges(schedule.rounds[0]), "(0,4)(1,3)(2,5)");
+  EXPECT_EQ(edges(schedule.rounds[999]), "(0,1)(2,4)(3,5)");
+  EXPECT_EQ(schedule.fingerprint(), make_schedule("random-matching-0", 6).fingerprint());
+  EXPECT_NE(schedule.fingerprint(), make_schedule("random-matching-1", 6).fingerprint());
+  for (const std::string name :
+       {"random-matching-", "random-matching--1", "random-matching-SEED", "random-matching-99999999999"}) {
+    EXPECT_EQ(error_of(name, 4), "schedule '" + name +
+                                     "': random-matching-SEED needs a whole number SEED of at "
+                                     "least 0, as in random-matching-7");
+  }
+}
+
+TEST(Schedules, AllAreDoublyStochasticUpTo33Workers) {
+  for (const ScheduleInfo& info : known_schedules()) {
+    int worlds = 0;
+    for (int n = 1; n <= 33; ++n) {
+      Schedule schedule;
+      try {
+        schedule = make_schedule(info.example, n);
+      } catch (const UsageError&) {
+        continue;
+      }
+      ++worlds;
+      for (const Graph& round : schedule.rounds) {
+        ASSERT_TRUE(doubly_stochastic(mixing_matrix(round))) << info.example << ", n " << n;
+      }
+    }
+    EXPECT_GE(worlds, 6) << info.example;  // the powers of two at least
+  }
+}
+
+TEST(Schedules, FingerprintsTellRoundsApart) {
+  const std::uint64_t base = make_schedule("base-2", 6).fingerprint();
+  EXPECT_EQ(base, make_schedule("base-2", 6).fingerprint());
+  EXPECT_NE(base, make_schedule("simple-base-2", 6).fingerprint());
+  EXPECT_NE(base, make_schedule("base-2", 5).fingerprint());
+  Schedule changed = make_schedule("base-2", 6);
+  changed.rounds[1].neighbours[2].front().weight += 1e-12;
+  EXPECT_NE(base, changed.fingerprint());
+}
+
 TEST(Schedules, UnknownNamesListTheKnownOnes) {
-  EXPECT_EQ(error_of("hexagon", 4),
-            "unknown schedule 'hexagon': known are complete, ring, one-peer-ring, one-peer-exponential, "
-            "one-peer-exponential-directed, base-K, alternating-exp-ring");
+  EXPECT_EQ(
+      error_of("hexagon", 4),
+      "unknown schedule 'hexagon': known are complete, ring, one-peer-ring, one-peer-exponential, "
+      "one-peer-exponential-directed, static-exponential, hypercube, hyper-hypercube-K, base-K, "
+      "simple-base-K, alternating-exp-ring, star, grid, torus, random-matching, random-matching-SEED, and "
+      "files that end in .toml or .json");
   EXPECT_THAT(error_of("", 4), testing::StartsWith("unknown schedule ''"));
   EXPECT_THAT(error_of("Ring", 4), testing::StartsWith("unknown schedule 'Ring'"));
 }
@@ -106,6 +270,15 @@ TEST(Schedules, BaseNeedsAWholeNumberOfAtLeastTwo) {
               "schedule '" + name + "': base-K needs a whole number K of at least 2, as in base-2");
   }
   EXPECT_EQ(make_schedule("base-2147483647", 6).rounds.size(), 1u);  // everyone with everyone
+}
+
+TEST(Schedules, TheOthersOfANumberNeedItToo) {
+  EXPECT_EQ(
+      error_of("simple-base-1", 4),
+      "schedule 'simple-base-1': simple-base-K needs a whole number K of at least 2, as in simple-base-2");
+  EXPECT_EQ(error_of("hyper-hypercube-x", 4),
+            "schedule 'hyper-hypercube-x': hyper-hypercube-K needs a whole number K of at least 2, as in "
+            "hyper-hypercube-2");
 }
 
 TEST(Schedules, AtLeastOneWorker) {

@@ -1,6 +1,7 @@
 #include "starling/topology/spectrum.h"
 
 #include <cmath>
+#include <map>
 #include <numbers>
 
 #include <gtest/gtest.h>
@@ -57,13 +58,66 @@ TEST(Spectrum, SecondSingularValueOfKnownMatrices) {
   EXPECT_NEAR(second_singular_value(matrix(3, {0, 1, 0, 0, 0, 1, 1, 0, 0})), 1.0, 1e-14);
 }
 
-TEST(Spectrum, RingContractsAsPublished) {
-  const std::vector<std::pair<int, double>> published = {{8, .8047}, {16, .9493}, {32, .9872}, {64, .9968}};
-  for (const auto& [n, value] : published) {
-    const double sigma = second_singular_value(mixing_matrix(make_schedule("ring", n).rounds[0]));
-    EXPECT_NEAR(sigma, value, 5e-5) << n;
-    EXPECT_NEAR(sigma, (1 + 2 * std::cos(2 * std::numbers::pi / n)) / 3, 1e-12) << n;
+TEST(Spectrum, StaticGraphsContractAsPublished) {
+  const std::vector<int> workers = {8, 16, 32, 64};
+  const std::map<std::string, std::vector<double>> published = {
+      {"ring", {.8047, .9493, .9872, .9968}},         {"grid", {.8536, .8686, .9658, .9677}},
+      {"torus", {.5000, .6000, .8828, .8828}},        {"hypercube", {.5000, .6000, .6667, .7143}},
+      {"static-exponential", {.5, .6, .6667, .7143}}, {"star", {.8750, .9375, .9688, .9844}}};
+  for (const auto& [name, values] : published) {
+    for (std::size_t k = 0; k < workers.size(); ++k) {
+      const Schedule schedule = make_schedule(name, workers[k]);
+      ASSERT_EQ(schedule.rounds.size(), 1u) << name;
+      EXPECT_NEAR(second_singular_value(mixing_matrix(schedule.rounds[0])), values[k], 5.001e-5)
+          << name << ", n " << workers[k];
+    }
   }
+}
+
+TEST(Spectrum, StaticGraphsContractAsTheirFormulas) {
+  const auto sigma = [](const std::string& name, int n) {
+    return second_singular_value(mixing_matrix(make_schedule(name, n).rounds[0]));
+  };
+  for (int r = 1; r <= 6; ++r) {
+    const int n = 1 << r;
+    EXPECT_NEAR(sigma("hypercube", n), 1 - 2.0 / (r + 1), 1e-12) << n;
+    EXPECT_NEAR(sigma("static-exponential", n), 1 - 2.0 / (r + 1), 1e-12) << n;
+  }
+  for (int n : {4, 5, 8, 31}) {
+    EXPECT_NEAR(sigma("ring", n), (1 + 2 * std::cos(2 * std::numbers::pi / n)) / 3, 1e-12) << n;
+    EXPECT_NEAR(sigma("star", n), 1 - 1.0 / n, 1e-12) << n;
+  }
+}
+
+TEST(Spectrum, RoundsToTheExactAverage) {
+  EXPECT_EQ(rounds_to_average(make_schedule("complete", 5)), 1);
+  EXPECT_EQ(rounds_to_average(make_schedule("base-2", 5)), 5);
+  EXPECT_EQ(rounds_to_average(make_schedule("one-peer-exponential", 16)), 4);
+  EXPECT_EQ(rounds_to_average(make_schedule("base-2", 1)), 0);
+  EXPECT_EQ(rounds_to_average(make_schedule("ring", 5)), std::nullopt);
+  EXPECT_EQ(rounds_to_average(make_schedule("one-peer-exponential-directed", 5)), std::nullopt);
+  // Before the period is over: two pairings of four workers.
+  Schedule early = make_schedule("base-2", 4);
+  early.rounds.insert(early.rounds.end(), 3, Graph(4));
+  EXPECT_EQ(rounds_to_average(early), 2);
+  // 1000 random matchings come closer than rounding shows, but step by step.
+  const Schedule random = make_schedule("random-matching", 7);
+  EXPECT_TRUE(averaging(period_product(random)));
+  EXPECT_EQ(rounds_to_average(random), std::nullopt);
+}
+
+TEST(Spectrum, WhatFallsApartHasTheValueOne) {
+  // Against the decomposition's own answer, which is 1 only to rounding.
+  EXPECT_EQ(second_singular_value(mixing_matrix(make_schedule("one-peer-ring", 6).rounds[0])), 1.0);
+  EXPECT_EQ(second_singular_value(matrix(3, {0, 1, 0, 0, 0, 1, 1, 0, 0})), 1.0);
+  EXPECT_LT(second_singular_value(mixing_matrix(make_schedule("star", 6).rounds[0])), 0.84);
+  // Connected for two rounds only: each of (0,1)(2,3) and (1,2) falls apart, their product does not.
+  Schedule chain{"chain", {Graph(4), Graph(4)}};
+  add_edge(chain.rounds[0], 0, 1, 0.5);
+  add_edge(chain.rounds[0], 2, 3, 0.5);
+  add_edge(chain.rounds[1], 1, 2, 0.5);
+  EXPECT_EQ(second_singular_value(mixing_matrix(chain.rounds[1])), 1.0);
+  EXPECT_NEAR(second_singular_value(period_product(chain)), std::sqrt(0.5), 1e-12);
 }
 
 TEST(Spectrum, OnePeerExponentialContractsOnlyAsAPeriod) {

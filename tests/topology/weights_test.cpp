@@ -32,5 +32,14 @@ TEST(Weights, AGroupTakesItsMean) {
   EXPECT_DOUBLE_EQ(graph.self_weight(1), 0.25);
 }
 
+TEST(Weights, MetropolisHastingsCountsAWorkerAmongItsNeighbours) {
+  // A triangle 0 1 2 with a tail 3: degrees 4, 3, 3, 2 with the worker itself.
+  const Graph graph = metropolis_hastings(4, {{0, 1}, {0, 2}, {1, 2}, {0, 3}});
+  EXPECT_EQ(graph.neighbours[0], (Row{{1, 1.0 / 4}, {2, 1.0 / 4}, {3, 1.0 / 4}}));
+  EXPECT_EQ(graph.neighbours[1], (Row{{0, 1.0 / 4}, {2, 1.0 / 3}}));
+  EXPECT_EQ(graph.neighbours[3], (Row{{0, 1.0 / 4}}));
+  EXPECT_TRUE(graph.symmetric());
+}
+
 }  // namespace
 }  // namespace starling

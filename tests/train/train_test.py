@@ -262,6 +262,10 @@ every = 1
                          "command line: optimizer.lr = -1: out of range, allowed is a number above 0")
         self.assertIn("RANK", self.usage_error(RANK="0"))
         self.assertIn("one-peer-exponential", self.usage_error("--mixing.topology", "nonsense"))
+        topology = pathlib.Path(self.folder.name) / "five.toml"
+        topology.write_text("workers = 5\n[[rounds]]\nedges = [[0, 1, 0.5]]\n")
+        self.assertIn(f"{topology}:1: it is for 5 workers, and there are ",
+                      self.usage_error("--mixing.topology", str(topology)))
         self.assertIn("not expected", self.usage_error("--nonsense"))
         bad = pathlib.Path(self.folder.name) / "bad.toml"
         bad.write_text("[optimizer]\nlr = 'fast'\n")

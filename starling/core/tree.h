@@ -1,0 +1,55 @@
+// What a TOML or JSON text says, as one small tree: the readers of recipes and of topology files see neither parser.
+//
+// The text may be hostile (huge, deeply nested, not UTF-8, a device): it is refused like any other mistake, by a
+// UsageError of one line with the file and, where it is known, the line.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace starling {
+
+struct Member;
+
+// One value. TOML's dates and JSON's null are kept as what they are called in messages.
+struct Node {
+  struct Other {
+    std::string kind;
+  };
+  using Array = std::vector<Node>;
+  using Table = std::vector<Member>;  // by rising name, each name once
+  std::variant<Other, bool, std::int64_t, double, std::string, Array, Table> value;
+  int line = 0;  // 0: not known (JSON)
+
+  template <class T>
+  const T* as() const {
+    return std::get_if<T>(&value);
+  }
+  std::string kind() const;  // "a whole number"
+};
+
+struct Member {
+  std::string name;
+  Node node;
+  int line = 0;  // of the name
+};
+
+// The whole file, at most `most` bytes; `kind` says in messages what it should be: "recipe".
+std::string read_at_most(const std::string& path, std::size_t most, std::string_view kind);
+
+// The root is a Table. `name` stands for the file in messages. Recursion is bounded; memory is by the text's length.
+Node parse_toml(std::string_view text, const std::string& name);
+Node parse_json(std::string_view text, const std::string& name);
+
+// "file:7", and "file" where the line is not known.
+std::string place(const std::string& file, int line);
+
+// As a TOML basic string; for messages too, as it keeps them on one line. short_of() cuts long ones.
+std::string in_quotes(std::string_view text);
+std::string short_of(std::string_view text);
+
+}  // namespace starling

@@ -1,0 +1,254 @@
+// A schedule of your own, from a TOML file, or from a JSON file with the same keys:
+//
+//   workers = 3          # how many it is for
+//   symmetric = true     # a promise that is checked: W_ij = W_ji in every round. Without it any round may be directed
+//
+//   [[rounds]]           # round 0, by edges [i, j, weight]. What a worker gives to no neighbour stays on its own value
+//   edges = [[0, 1, 0.5]]
+//
+//   [[rounds]]           # round 1, by the rows of W with its diagonal. A weight may be a text: a fraction
+//   rows = [
+//     [0.5, 0.25, 0.25],
+//     [0.25, 0.75, 0],
+//     [0.25, 0, 0.75],
+//   ]
+//
+// With `directed = true` in a round, an edge [i, j, weight] says only what i takes of j's value.
+// Rows and columns must sum to 1 (to 1e-9): otherwise the mean of all workers would move.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/config.h"
+#include "starling/core/error.h"
+#include "starling/core/tree.h"
+#include "starling/topology/families.h"
+#include "starling/topology/weights.h"
+
+namespace starling {
+
+namespace {
+
+constexpr std::size_t kMaxFile = 1 << 20;
+constexpr int kMaxWorkers = 1024;
+constexpr std::size_t kMaxRounds = 1024;
+constexpr double kTolerance = 1e-9;
+
+bool is_one(double sum) { return std::abs(sum - 1) <= kTolerance; }
+
+// "1/3"
+std::optional<double> fraction(std::string_view text) {
+  const char* const end = text.data() + text.size();
+  int above = 0, below = 0;
+  const auto [slash, no_above] = std::from_chars(text.data(), end, above);
+  if (no_above != std::errc() || slash == end || *slash != '/') return std::nullopt;
+  const auto [rest, no_below] = std::from_chars(slash + 1, end, below);
+  if (no_below != std::errc() || rest != end || below < 1) return std::nullopt;
+  return static_cast<double>(above) / below;
+}
+
+// Reads one file; `where_` is the round and row that it stands at.
+class Reader {
+ public:
+  Reader(const std::string& file, int n) : file_(file), n_(n) {}
+
+  Rounds read() {
+    const std::string text = read_at_most(file_, kMaxFile, "topology");
+    const Node root = file_.ends_with(".json") ? parse_json(text, file_) : parse_toml(text, file_);
+    know_all_keys(root, {"workers", "symmetric", "rounds"});
+    const Node& workers = needed(root, "workers");
+    const auto* count = workers.as<std::int64_t>();
+    if (!count || *count < 1 || *count > kMaxWorkers) {
+      refuse(workers.line, fmt::format("workers must be a whole number from 1 to {}", kMaxWorkers));
+    }
+    if (*count != n_) refuse(workers.line, fmt::format("it is for {} workers, and there are {}", *count, n_));
+    promised_symmetric_ = flag(root, "symmetric");
+    const Node& rounds = needed(root, "rounds");
+    const Node::Array& list = array_of(rounds, "rounds", "sections [[rounds]]");
+    if (list.empty() || list.size() > kMaxRounds) {
+      refuse(rounds.line, fmt::format("{} rounds, allowed are 1 to {}", list.size(), kMaxRounds));
+    }
+    Rounds graphs;
+    for (const Node& round : list) {
+      where_ = fmt::format("round {}: ", graphs.size());
+      graphs.push_back(read_round(round));
+    }
+    return graphs;
+  }
+
+ private:
+  [[noreturn]] void refuse(int line, const std::string& what) const {
+    throw UsageError(fmt::format("{}: {}{}", place(file_, line), where_, what));
+  }
+
+  // --- what a key holds ---
+
+  static const Node* find(const Node& table, std::string_view name) {
+    for (const Member& member : *table.as<Node::Table>()) {
+      if (member.name == name) return &member.node;
+    }
+    return nullptr;
+  }
+  const Node& needed(const Node& table, std::string_view name) const {
+    const Node* node = find(table, name);
+    if (!node) refuse(table.line, fmt::format("the key {} is missing", name));
+    return *node;
+  }
+  void know_all_keys(const Node& table, const std::vector<std::string>& known) const {
+    for (const Member& member : *table.as<Node::Table>()) {
+      if (std::find(known.begin(), known.end(), member.name) != known.end()) continue;
+      const std::string nearest = nearest_name(member.name, known);
+      refuse(member.line, fmt::format("unknown key {}{}; there are: {}", short_of(member.name),
+                                      nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
+                                      fmt::join(known, ", ")));
+    }
+  }
+  bool flag(const Node& table, std::string_view name) const {
+    const Node* node = find(table, name);
+    if (!node) return false;
+    if (!node->as<bool>())
+      refuse(node->line, fmt::format("{} must be true or false, not {}", name, node->kind()));
+    return *node->as<bool>();
+  }
+  const Node::Array& array_of(const Node& node, std::string_view what, std::string_view elements) const {
+    const auto* array = node.as<Node::Array>();
+    if (!array)
+      refuse(node.line, fmt::format("{} must be an array of {}, not {}", what, elements, node.kind()));
+    return *array;
+  }
+  double weight(const Node& node) const {
+    std::optional<double> value;
+    if (const auto* number = node.as<double>()) value = *number;
+    if (const auto* whole = node.as<std::int64_t>()) value = static_cast<double>(*whole);
+    if (const auto* text = node.as<std::string>()) value = fraction(*text);
+    if (!value) {
+      const auto* text = node.as<std::string>();
+      refuse(node.line, fmt::format("a weight must be a number or a fraction such as \"1/3\", not {}",
+                                    text ? short_of(*text) : node.kind()));
+    }
+    if (!(*value >= 0 && *value <= 1))
+      refuse(node.line, fmt::format("weight {} must be between 0 and 1", *value));
+    return *value;
+  }
+  int rank(const Node& node) const {
+    const auto* rank = node.as<std::int64_t>();
+    if (!rank) refuse(node.line, fmt::format("a worker must be a whole number, not {}", node.kind()));
+    if (*rank < 0 || *rank >= n_)
+      refuse(node.line, fmt::format("there is no worker {}: allowed are 0 to {}", *rank, n_ - 1));
+    return static_cast<int>(*rank);
+  }
+
+  // --- one round ---
+
+  Graph read_round(const Node& round) const {
+    if (!round.as<Node::Table>())
+      refuse(round.line, fmt::format("it must be a section, not {}", round.kind()));
+    know_all_keys(round, {"edges", "directed", "rows"});
+    const Node* edges = find(round, "edges");
+    const Node* rows = find(round, "rows");
+    if (!edges == !rows) refuse(round.line, "it needs either edges or rows");
+    if (rows && find(round, "directed"))
+      refuse(round.line, "directed goes with edges: rows say it themselves");
+    Graph graph = edges ? from_edges(*edges, flag(round, "directed")) : from_rows(*rows);
+    check(graph, round.line);
+    return graph;
+  }
+
+  Graph from_edges(const Node& edges, bool directed) const {
+    Graph graph(n_);
+    std::set<std::pair<int, int>> seen;
+    for (const Node& edge : array_of(edges, "edges", "[worker, worker, weight]")) {
+      const auto* parts = edge.as<Node::Array>();
+      if (!parts || parts->size() != 3) refuse(edge.line, "an edge must be [worker, worker, weight]");
+      const int i = rank((*parts)[0]), j = rank((*parts)[1]);
+      const double w = weight((*parts)[2]);
+      if (i == j) refuse(edge.line, fmt::format("edge [{}, {}]: its ends must be two workers", i, j));
+      if (w == 0) refuse(edge.line, fmt::format("edge [{}, {}]: its weight must be above 0", i, j));
+      if (!seen.emplace(i, j).second || (!directed && seen.contains({j, i}))) {
+        refuse(edge.line, fmt::format("edge [{}, {}] stands twice{}", i, j,
+                                      directed ? "" : " (it goes both ways unless directed = true)"));
+      }
+      directed ? add_arc(graph, i, j, w) : add_edge(graph, i, j, w);
+    }
+    return graph;
+  }
+
+  Graph from_rows(const Node& rows) const {
+    Graph graph(n_);
+    const Node::Array& list = array_of(rows, "rows", "rows");
+    if (list.size() != static_cast<std::size_t>(n_)) {
+      refuse(rows.line, fmt::format("{} rows, must be {}, one for each worker", list.size(), n_));
+    }
+    for (int i = 0; i < n_; ++i) {
+      const Node& row = list[i];
+      const std::string name = fmt::format("row {}", i);
+      const Node::Array& weights = array_of(row, name, "weights");
+      if (weights.size() != static_cast<std::size_t>(n_)) {
+        refuse(row.line,
+               fmt::format("{} has {} weights, must be {}, one for each worker", name, weights.size(), n_));
+      }
+      double sum = 0;
+      for (int j = 0; j < n_; ++j) {
+        const double w = weight(weights[j]);
+        sum += w;
+        if (i != j && w > 0) add_arc(graph, i, j, w);
+      }
+      if (!is_one(sum)) {
+        refuse(row.line,
+               fmt::format("{} sums to {}, must be 1 (a fraction may be written \"1/3\")", name, sum));
+      }
+    }
+    return graph;
+  }
+
+  void check(const Graph& graph, int line) const {
+    std::vector<double> columns(n_);
+    for (int i = 0; i < n_; ++i) {
+      const double self = graph.self_weight(i);
+      if (self < -kTolerance) {
+        refuse(line, fmt::format("row {}: the weights of its neighbours sum to {}, must be at most 1", i,
+                                 1 - self));
+      }
+      columns[i] += self;
+      for (const Neighbour& j : graph.neighbours[i]) columns[j.rank] += j.weight;
+    }
+    for (int j = 0; j < n_; ++j) {
+      if (!is_one(columns[j])) {
+        refuse(line,
+               fmt::format("column {} sums to {}, must be 1: all together must take worker {}'s value once",
+                           j, columns[j], j));
+      }
+    }
+    if (promised_symmetric_) check_symmetric(graph, line);
+  }
+
+  void check_symmetric(const Graph& graph, int line) const {
+    for (int i = 0; i < n_; ++i) {
+      for (const Neighbour& j : graph.neighbours[i]) {
+        const double back = graph.weight(j.rank, i);
+        if (std::abs(j.weight - back) <= 1e-12) continue;
+        refuse(line,
+               fmt::format(
+                   "row {}: not symmetric, as the file promises: it gives worker {} {}, and row {} gives "
+                   "worker {} {}",
+                   i, j.rank, j.weight, j.rank, i, back));
+      }
+    }
+  }
+
+  const std::string& file_;
+  const int n_;
+  bool promised_symmetric_ = false;
+  std::string where_;
+};
+
+}  // namespace
+
+Rounds custom(const std::string& path, int n) { return Reader(path, n).read(); }
+
+}  // namespace starling

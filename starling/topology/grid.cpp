@@ -1,0 +1,23 @@
+// grid: workers in rows and columns, each mixes with those left, right, above and below. Metropolis-Hastings weights
+// (weights.h), as the edges have fewer neighbours than the middle.
+//
+//   n = r c, r <= c, as square as possible; worker i stands in row i / c, column i % c
+//
+// Any n, but for a prime n the grid is a line. At most 4 peers, never exact for n > 2.
+#include "starling/topology/families.h"
+#include "starling/topology/sizes.h"
+#include "starling/topology/weights.h"
+
+namespace starling {
+
+Rounds grid(int n) {
+  const int c = n / most_square_rows(n);
+  Edges edges;
+  for (int i = 0; i < n; ++i) {
+    if (i % c + 1 < c) edges.emplace(i, i + 1);
+    if (i + c < n) edges.emplace(i, i + c);
+  }
+  return {metropolis_hastings(n, edges)};
+}
+
+}  // namespace starling

@@ -1,0 +1,31 @@
+// hypercube: the static hypercube, symmetric like few other sparse graphs that contract fast. one-peer-exponential
+// is the same graph with one dimension a round.
+//
+//   W_ij = 1 / (r + 1)  for j = i and j = i XOR 2^l, l = 0 .. r-1,   n = 2^r
+//
+// The second singular value is 1 - 2 / (r + 1).
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/topology/families.h"
+#include "starling/topology/sizes.h"
+#include "starling/topology/weights.h"
+
+namespace starling {
+
+Rounds hypercube(int n) {
+  if (!power_of_two(n)) {
+    throw UsageError(fmt::format(
+        "schedule hypercube needs a power of two workers, got {}: {} (base-2 works for every number)", n,
+        nearest_powers_of_two(n, 1)));
+  }
+  int r = 0;
+  while (1 << r < n) ++r;
+  Graph graph(n);
+  for (int i = 0; i < n; ++i) {
+    for (int l = 0; l < r; ++l) add_arc(graph, i, i ^ (1 << l), 1.0 / (r + 1));
+  }
+  return {graph};
+}
+
+}  // namespace starling

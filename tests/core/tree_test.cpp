@@ -1,0 +1,121 @@
+// Hostile TOML by way of recipes is in config_test.cpp; here is what the tree adds, and JSON.
+#include "starling/core/tree.h"
+
+#include <limits>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+using Parse = Node (*)(std::string_view, const std::string&);
+
+std::string error_of(Parse parse, const std::string& text) {
+  try {
+    parse(text, "a");
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// The tree in one line, each value with its line.
+std::string shown(const Node& node) {
+  std::string text;
+  if (const auto* table = node.as<Node::Table>()) {
+    for (const Member& m : *table) text += m.name + "@" + std::to_string(m.line) + "=" + shown(m.node) + " ";
+    text = "{" + text + "}";
+  } else if (const auto* array = node.as<Node::Array>()) {
+    for (const Node& element : *array) text += shown(element) + " ";
+    text = "[" + text + "]";
+  } else if (const auto* s = node.as<std::string>()) {
+    text = in_quotes(*s);
+  } else if (const auto* i = node.as<std::int64_t>()) {
+    text = std::to_string(*i);
+  } else if (const auto* d = node.as<double>()) {
+    text = std::to_string(*d);
+  } else if (const auto* b = node.as<bool>()) {
+    text = *b ? "true" : "false";
+  } else {
+    text = node.kind();
+  }
+  return text + ":" + std::to_string(node.line);
+}
+
+TEST(Tree, BothLanguagesSayTheSame) {
+  EXPECT_EQ(shown(parse_toml("b = [1,\n2.5]\na = 'x'\n[t]\nc = true\n", "a")),
+            "{a@3=\"x\":3 b@1=[1:1 2.500000:2 ]:1 t@4={c@5=true:5 }:4 }:1");
+  EXPECT_EQ(shown(parse_json("{\"b\": [1,\n2.5\n],\n\"a\": \"x\", \"t\":\n{\"c\": true, \"n\": null}}", "a")),
+            "{a@4=\"x\":4 b@1=[1:1 2.500000:2 ]:1 t@4={c@5=true:5 n@5=null:5 }:5 }:1");
+  EXPECT_EQ(parse_toml("a = 1979-05-27", "a").as<Node::Table>()->front().node.kind(), "a date or time");
+}
+
+TEST(Tree, JsonMistakes) {
+  EXPECT_EQ(error_of(parse_json, "[1]"), "a: it must hold one object, not an array");
+  EXPECT_EQ(error_of(parse_json, "{\"a\": 1,\n\"b\": 1,\n\"a\": 2}"), "a:3: \"a\" stands twice in one table");
+  EXPECT_THAT(error_of(parse_json, "{\"a\":\n1,}"), testing::StartsWith("a:2: not JSON: "));
+  EXPECT_THAT(error_of(parse_json, "{} x"), testing::StartsWith("a:1: not JSON: "));
+  EXPECT_THAT(error_of(parse_json, "{\"a\": 1e999}"), testing::StartsWith("a:1: not JSON: "));
+  EXPECT_THAT(error_of(parse_json, "{\"a\": nan}"), testing::StartsWith("a:1: not JSON: "));
+  EXPECT_THAT(error_of(parse_json, "{\"a\": \"\xFF\"}"), testing::StartsWith("a:1: not JSON: "));
+  // Too large for a whole number: a number.
+  EXPECT_EQ(parse_json("{\"a\": 18446744073709551615}", "a").as<Node::Table>()->front().node.kind(),
+            "a number");
+}
+
+std::string repeated(std::string_view part, std::size_t times) {
+  std::string text;
+  for (std::size_t i = 0; i < times; ++i) text += part;
+  return text;
+}
+
+TEST(Tree, DeepTextsAreRefusedWithoutACrash) {
+  constexpr std::size_t kSize = 1 << 20;
+  const auto one_line = [](const std::string& message) {
+    EXPECT_NE(message, "no error");
+    EXPECT_EQ(message.find('\n'), std::string::npos);
+  };
+  EXPECT_EQ(error_of(parse_json, "{\"a\":" + repeated("[", kSize)), "a: nested deeper than 32 levels");
+  EXPECT_EQ(error_of(parse_json, repeated("{\"a\":", kSize / 5)), "a: nested deeper than 32 levels");
+  EXPECT_EQ(error_of(parse_toml, "a = " + repeated("[", 40) + repeated("]", 40)),
+            "a: nested deeper than 32 levels");
+  one_line(error_of(parse_toml, "a = " + repeated("[", kSize)));
+  one_line(error_of(parse_toml, "a = " + repeated("{a=", kSize / 3)));
+  // Every kind of dot that joins keys.
+  for (const std::string link : {"a.", "1.", "1.1 . ", "' 1.1 '.", "\"a,\".", "'['. ", "1.1."}) {
+    const std::string keys = repeated(link, kSize / link.size());
+    one_line(error_of(parse_toml, keys + "a = 1"));
+    one_line(error_of(parse_toml, "[" + keys + "a]"));
+    one_line(error_of(parse_toml, "a = {" + keys + "a = 1}"));
+    // As many as may be.
+    one_line(error_of(parse_toml, repeated(link, 999) + "a = 1"));
+  }
+  // The deepest that gets through to the parser: numbers for every other key, in nested tables.
+  std::string nested = "a = ";
+  for (int level = 0; level < 200; ++level) nested += "{" + repeated("1.1 . ", 5) + "1.1 = ";
+  one_line(error_of(parse_toml, nested));
+}
+
+TEST(Tree, ManyNumbersAreNoDeepText) {
+  const std::string numbers = "a = [" + repeated("0.5, -1.25,\n+3.5e-3,", 10'000) + "1.0]";
+  EXPECT_EQ(parse_toml(numbers, "a").as<Node::Table>()->front().node.as<Node::Array>()->size(), 30'001u);
+}
+
+TEST(Tree, ChangedJsonIsAcceptedOrRefusedInOneLine) {
+  const std::string valid = "{\"a\": [1, 2.5, \"x\", {\"b\": null, \"c\": true}], \"d\": {}}";
+  std::mt19937 random(7);
+  for (int i = 0; i < 20'000; ++i) {
+    std::string text = valid;
+    for (int changes = 1 + static_cast<int>(random() % 4); changes > 0; --changes) {
+      text[random() % text.size()] = static_cast<char>(random());
+    }
+    EXPECT_EQ(error_of(parse_json, text).find('\n'), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace starling
