@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -89,6 +90,7 @@ Optimizer::Optimizer(const Groups& groups, Rule rule, Options options, const Wor
     }
   }
   e.blocks = make_blocks(param_groups_, rule_states(rule), options.block_bytes);
+  for (Block& block : e.blocks) block.timeline = world.timeline.get();
   if (e.blocks.empty())
     throw UsageError("there is no parameter to train: at least one must require a gradient");
 
@@ -109,7 +111,7 @@ Optimizer::Optimizer(const Groups& groups, Rule rule, Options options, const Wor
   e.exchange = std::make_unique<Exchange>(
       world.make_transport(world, e.channel), schedule, sizes,
       Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, options.max_wait},
-      world.log);
+      world.log, world.timeline);
   e.exchange->meet();
   const auto rule_of_group = [this](int group) -> const Rule& {
     return rule_of(param_groups_[static_cast<std::size_t>(group)]);
@@ -139,6 +141,8 @@ at::Tensor Optimizer::step(LossClosure closure) {
         engine_->parameters, parameters));
   }
   const c10::AutoGradMode no_gradient(false);
+  RECORD_USER_SCOPE("starling::step");
+  const Timeline::Scope span(engine_->world.timeline.get(), {.name = "optimizer step"});
   engine_->scheme->step();
   return loss;
 }
