@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -11,7 +10,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string_view>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -27,12 +25,9 @@ namespace fs = std::filesystem;
 
 // R of timeline-R.json.
 std::optional<int> rank_in(const std::string& name) {
-  constexpr std::string_view kBefore = "timeline-", kAfter = ".json";
-  if (!name.starts_with(kBefore) || !name.ends_with(kAfter)) return std::nullopt;
   int rank = 0;
-  const char* const last = name.data() + name.size() - kAfter.size();
-  const auto [end, error] = std::from_chars(name.data() + kBefore.size(), last, rank);
-  if (error != std::errc() || end != last || rank < 0) return std::nullopt;
+  if (std::sscanf(name.c_str(), "timeline-%9d.json", &rank) != 1) return std::nullopt;
+  if (rank < 0 || name != fmt::format("timeline-{}.json", rank)) return std::nullopt;
   return rank;
 }
 
