@@ -33,7 +33,9 @@ TEST(Trainer, AnInterruptedRunLeavesItsTimeline) {
   recipe.train.batch = 2;
   recipe.log.timeline = true;
   int asked = 0;
-  EXPECT_THROW(train(recipe, World::alone(), {.interrupted = [&] { return ++asked == 3; }}), Interrupted);
+  Observer observer;
+  observer.interrupted = [&] { return ++asked == 3; };
+  EXPECT_THROW(train(recipe, World::alone(), observer), Interrupted);
 
   std::ifstream file(folder + "/out/timeline-0.json");
   const auto written = nlohmann::json::parse(file);
