@@ -66,6 +66,22 @@ std::vector<std::vector<Link>> links_of(const Schedule& schedule, int me) {
   return rounds;
 }
 
+Timeline::Span exchange_span(SwapId id, int peer) {
+  return {.name = "exchange", .block = static_cast<int>(id.block), .peer = peer, .round = id.round};
+}
+
+const char* name_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::committed:
+      return "committed";
+    case Outcome::aborted:
+      return "aborted";
+    case Outcome::in_doubt:
+      return "in doubt";
+  }
+  return "";
+}
+
 }  // namespace
 
 ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& more) {
@@ -84,10 +100,12 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
 // ---------------------------------------------------------------- the training thread
 
 Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
-                   std::vector<std::size_t> block_sizes, Patience patience, Log log)
+                   std::vector<std::size_t> block_sizes, Patience patience, Log log,
+                   std::shared_ptr<Timeline> timeline)
     : links_(links_of(schedule, transport->rank())),
       patience_(patience),
       log_(std::move(log)),
+      timeline_(std::move(timeline)),
       averaging_(*this),
       average_(transport->rank(), averaging_),
       blocks_(block_sizes.size()),
@@ -128,6 +146,7 @@ void Exchange::meet() {
 }
 
 std::span<const Arrival> Exchange::finish(int index) {
+  const Timeline::Scope span(timeline_.get(), {.name = "wait", .block = index});
   const Time begin = Clock::now();
   std::unique_lock lock(mutex_);
   Block& block = blocks_[static_cast<std::size_t>(index)];
@@ -234,6 +253,7 @@ std::set<int> Exchange::maximum(std::span<std::int64_t> values) {
 
 std::set<int> Exchange::run_average(std::vector<std::byte> mine, Average::Combine combine,
                                     std::span<std::byte> result) {
+  const Timeline::Scope span(timeline_.get(), {.name = "average"});
   for (const auto& peer : peers_) {
     if (peer->rank != transport_->rank()) transport_->open(peer->rank);
   }
@@ -297,6 +317,7 @@ void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const
   const SwapId id{round, static_cast<std::uint32_t>(index)};
   for (const Link& link : links_[(round - 1) % links_.size()]) {
     Peer& neighbour = peer(link.rank);
+    if (timeline_) neighbour.spans.try_emplace(id, timeline_.get(), exchange_span(id, link.rank));
     neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0, nullptr, mine};
     if (neighbour.present(round)) {
       neighbour.edge.start(id, link.direction, finite);
@@ -333,6 +354,7 @@ void Exchange::Peer::send(FrameType type, SwapId id, bool yes) {
 }
 
 void Exchange::Peer::decided(SwapId id, Outcome outcome) {
+  if (auto span = spans.extract(id)) span.mapped().outcome(name_of(outcome));
   auto node = open.extract(id);
   Arrival arrival = std::move(node.mapped());
   if (auto in = incoming.extract(id); !in.empty()) arrival.theirs = std::move(in.mapped().buffer);

@@ -28,6 +28,7 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/log.h"
+#include "starling/core/timeline.h"
 #include "starling/exchange/average.h"
 #include "starling/exchange/buffer.h"
 #include "starling/exchange/edge.h"
@@ -77,7 +78,8 @@ class Exchange final : private TransportHandler {
  public:
   // block_sizes: floats per block. The schedule's rank r is transport rank r.
   Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
-           std::vector<std::size_t> block_sizes, Patience patience, Log log);
+           std::vector<std::size_t> block_sizes, Patience patience, Log log,
+           std::shared_ptr<Timeline> timeline = nullptr);
   ~Exchange() override;  // tells the others not to wait; takes at most a second
 
   // Waits until all neighbours of the schedule are connected. Throws Error, naming who is missing.
@@ -146,6 +148,7 @@ class Exchange final : private TransportHandler {
     std::map<SwapId, Incoming> incoming;
     std::map<SwapId, Arrival> open;  // what will be mixed if the swap commits
     std::map<SwapId, Arrival> doubts;
+    std::map<SwapId, Timeline::Scope> spans;  // of open swaps, where a timeline is kept
     std::map<std::pair<std::uint32_t, std::uint32_t>, IncomingShare> shares;  // by attempt and step
   };
   struct Averaging final : AverageActions {
@@ -189,6 +192,7 @@ class Exchange final : private TransportHandler {
   const std::vector<std::vector<Link>> links_;  // per round of the period
   const Patience patience_;
   const Log log_;
+  const std::shared_ptr<Timeline> timeline_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
   Averaging averaging_;

@@ -5,10 +5,12 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
 #include "starling/core/error.h"
+#include "starling/core/timeline.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/rule_step.h"
 
@@ -83,8 +85,15 @@ bool mix(Block& block, std::span<const Arrival> arrived, std::span<float> wire) 
   return update(block, SGD{}, arrived, wire, &none);  // a rule does nothing without a gradient
 }
 
+std::span<const Arrival> finish(Exchange& exchange, const Block& block) {
+  RECORD_USER_SCOPE("starling::finish");
+  return exchange.finish(block.index);
+}
+
 bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, std::span<float> wire,
             const FlatGradients* gradients) {
+  RECORD_USER_SCOPE("starling::update");
+  const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
   constexpr std::int64_t kGrain = 1 << 15;  // elements that are worth a thread
   std::atomic<bool> finite = true;
   for (std::size_t i = 0; i < block.segments.size(); ++i) {

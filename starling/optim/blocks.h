@@ -20,6 +20,8 @@ class OptimizerParamGroup;
 
 namespace starling {
 
+class Timeline;
+
 struct Segment {
   at::Tensor parameter;
   std::int64_t begin = 0;   // of the parameter's elements in memory order, where this segment starts
@@ -38,6 +40,7 @@ struct Block {
   std::int64_t length = 0;
   std::vector<Segment> segments{};
   std::vector<std::vector<float>> states{};  // as many as the rule keeps, each `length` long, zero at first
+  Timeline* timeline = nullptr;              // where updates are recorded
 };
 
 // Cuts the parameters of the groups from `first_group` on into blocks of at most max(256 KB, min(block_bytes, total / 8))
@@ -45,6 +48,9 @@ struct Block {
 // be updated in place.
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    std::size_t first_group, int states, std::int64_t block_bytes);
+
+// exchange.finish() of this block. Torch's profiler shows it as starling::finish, and update() as starling::update.
+std::span<const Arrival> finish(Exchange& exchange, const Block& block);
 
 // One step of one block in one pass over its memory: mix with what arrived, apply the rule, write the new parameters
 // to `wire` (empty: nothing is sent). gradients: flat, for the whole block, in place of the parameters' own; segments

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -132,6 +133,7 @@ void Optimizer::take_new_groups() {
   }
   if (param_groups_.size() == first) return;
   append_blocks(e.blocks, param_groups_, first, e.inner ? 0 : rule_states(e.rule), e.options.block_bytes);
+  for (Block& block : e.blocks) block.timeline = e.world.timeline.get();
   for (std::size_t g = first; g < param_groups_.size(); ++g)
     e.group_sizes.push_back(param_groups_[g].params().size());
   if (!e.blocks.empty()) connect(first);
@@ -169,7 +171,7 @@ void Optimizer::connect(std::size_t first_group) {
   e.exchange = std::make_unique<Exchange>(
       world.make_transport(world, channel), schedule, sizes,
       Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, e.options.max_wait},
-      world.log);
+      world.log, world.timeline);
   e.exchange->meet();
   e.scheme = make_scheme();
   // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.
@@ -202,6 +204,8 @@ at::Tensor Optimizer::step(LossClosure closure) {
   }
   take_new_groups();
   const c10::AutoGradMode no_gradient(false);
+  RECORD_USER_SCOPE("starling::step");
+  const Timeline::Scope span(engine_->world.timeline.get(), {.name = "optimizer step"});
   engine_->scheme->step();
   return loss;
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -36,6 +37,16 @@ void write_whole(int file, const std::string& path, const std::string& text) {
   } while (written < 0 && errno == EINTR);
   if (written >= 0 && written < static_cast<ssize_t>(text.size())) errno = ENOSPC;
   if (written < static_cast<ssize_t>(text.size())) fail(path, "written");
+}
+
+// Files in `folder` whose name begins so; nothing where there is no folder.
+void remove_files(const std::filesystem::path& folder, std::string_view begin) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (!entry.path().filename().string().starts_with(begin) || !entry.is_regular_file(error)) continue;
+    std::filesystem::remove(entry.path(), error);
+    if (error) throw Error(fmt::format("{}: cannot be removed: {}", entry.path().string(), error.message()));
+  }
 }
 
 }  // namespace
@@ -78,6 +89,11 @@ void Metrics::clear() {
   if (ftruncate(file_, 0) != 0) fail(folder_ + "/metrics.jsonl", "emptied");
   const std::string summary = folder_ + "/summary.json";
   if (unlink(summary.c_str()) != 0 && errno != ENOENT) fail(summary, "removed");
+  remove_files(folder_, "timeline-");
+  std::error_code none;
+  for (const auto& worker : std::filesystem::directory_iterator(folder_ + "/tensorboard", none)) {
+    remove_files(worker.path(), "events.out.tfevents.");
+  }
 }
 
 void Metrics::write(const StepRecord& r) {

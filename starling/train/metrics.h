@@ -2,6 +2,7 @@
 //
 //   metrics.jsonl   one JSON object per line: one per logged step and worker, in the order in which they were written
 //   summary.json    one JSON object, written at the end by the lowest rank that is still there
+//   timeline-R.json, tensorboard/worker-R/    where the recipe asks for them (core/timeline.h, tensorboard.h)
 #pragma once
 
 #include <cstdint>

@@ -65,10 +65,16 @@ Config recipe_config(Recipe& r) {
         "forward and backward passes per optimizer step");
   c.key("clip", &r.train.clip, at_least(0), "largest global norm of a worker's gradient; 0: not clipped");
 
-  c.section("log", "how often");
+  c.section("log", "what is written down, and how often");
   c.key("every", &r.log.every, at_least(1), "steps per line of metrics.jsonl");
   c.key("eval_every", &r.log.eval_every, at_least(0),
         "steps between tests of the average model; 0: at the end only");
+  c.key("tensorboard", &r.log.tensorboard, "write the same numbers for TensorBoard, to tensorboard/worker-R");
+  c.key("timeline", &r.log.timeline,
+        "write timeline-R.json, what worker R did when: see `starling timeline --help`");
+  c.key("timeline_from", &r.log.timeline_from, at_least(0),
+        "first step of the timeline; 0: with what comes before the first step");
+  c.key("timeline_to", &r.log.timeline_to, at_least(0), "last step of the timeline; 0: the run's last");
   return c;
 }
 
@@ -80,6 +86,11 @@ Recipe read_recipe(const std::string& file, const Overrides& overrides) {
   if (recipe.optimizer.nesterov && recipe.optimizer.momentum == 0) {
     throw UsageError(fmt::format("{}: optimizer.nesterov = true: wants optimizer.momentum above 0",
                                  config.origin("optimizer.nesterov")));
+  }
+  if (recipe.log.timeline_to > 0 && recipe.log.timeline_to < recipe.log.timeline_from) {
+    throw UsageError(
+        fmt::format("{}: log.timeline_to = {}: wants to be at least log.timeline_from = {}, or 0",
+                    config.origin("log.timeline_to"), recipe.log.timeline_to, recipe.log.timeline_from));
   }
   return recipe;
 }

@@ -62,6 +62,10 @@ struct Recipe {
   struct {
     std::int64_t every = 20;
     std::int64_t eval_every = 0;
+    bool tensorboard = false;
+    bool timeline = false;
+    std::int64_t timeline_from = 0;
+    std::int64_t timeline_to = 0;
   } log;
 };
 

@@ -19,6 +19,7 @@
 #include "starling/models/classifier.h"
 #include "starling/topology/schedules.h"
 #include "starling/train/evaluate.h"
+#include "starling/train/tensorboard.h"
 
 namespace starling {
 
@@ -37,7 +38,7 @@ bool speaks(const World& world, const std::vector<int>& lost) {
   return true;
 }
 
-// Counts the run of one worker, tells the observer after each step and writes metrics.jsonl.
+// Counts the run of one worker, tells the observer after each step and writes metrics.jsonl and event files.
 class Logbook {
  public:
   Logbook(const Recipe& recipe, const World& world, const Observer& observer, Metrics& metrics,
@@ -49,7 +50,10 @@ class Logbook {
         rank_(world.rank),
         workers_(world.size),
         steps_(steps),
-        steps_per_epoch_(steps_per_epoch) {}
+        steps_per_epoch_(steps_per_epoch) {
+    if (recipe.log.tensorboard)
+      events_.emplace(fmt::format("{}/tensorboard/worker-{}", recipe.run.out, rank_));
+  }
 
   void add(double loss, double lr, double seconds, const Statistics& now) {
     ++step_;
@@ -70,6 +74,14 @@ class Logbook {
     if (step_ % every_ == 0 || step_ == steps_) write_line(lr, now);
   }
 
+  // A test of the average model; for the event files, by the worker that speaks.
+  void add_test(double accuracy, double loss, double consensus_distance) {
+    if (!events_) return;
+    events_->write(
+        step_,
+        {{"test/accuracy", accuracy}, {"test/loss", loss}, {"test/consensus_distance", consensus_distance}});
+  }
+
   std::int64_t samples() const { return step_ * batch_; }  // of this worker
   double seconds() const { return seconds_; }
   double loss() const { return loss_; }  // of the latest line
@@ -77,6 +89,8 @@ class Logbook {
  private:
   void write_line(double lr, const Statistics& now) {
     loss_ = losses_ / losses_counted_;
+    const double seconds = seconds_ - seconds_at_line_;
+    const double waiting_share = (now.seconds_waiting - waited_) / seconds;
     metrics_.write({.rank = rank_,
                     .step = step_,
                     .epoch = static_cast<double>(step_) / steps_per_epoch_,
@@ -84,8 +98,16 @@ class Logbook {
                     .seconds = seconds_,
                     .loss = loss_,
                     .lr = lr,
-                    .waiting_share = (now.seconds_waiting - waited_) / (seconds_ - seconds_at_line_),
+                    .waiting_share = waiting_share,
                     .bytes_sent = now.bytes_sent});
+    if (events_) {
+      events_->write(step_,
+                     {{"train/loss", loss_},
+                      {"train/lr", lr},
+                      {"train/samples_per_second", static_cast<double>(losses_counted_ * batch_) / seconds},
+                      {"exchange/waiting_share", waiting_share},
+                      {"exchange/bytes_sent", static_cast<double>(now.bytes_sent)}});
+    }
     losses_ = 0;
     losses_counted_ = 0;
     waited_ = now.seconds_waiting;
@@ -94,6 +116,7 @@ class Logbook {
 
   const Observer& observer_;
   Metrics& metrics_;
+  std::optional<EventFile> events_;
   const std::int64_t every_;
   const std::int64_t batch_;
   const int rank_;
@@ -147,6 +170,21 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
           .seed = recipe.run.seed};
 }
 
+std::shared_ptr<Timeline> make_timeline(const Recipe& recipe, const World& world) {
+  TimelineOptions options{.from = recipe.log.timeline_from};
+  if (recipe.log.timeline_to > 0) options.to = recipe.log.timeline_to;
+  return std::make_shared<Timeline>(world.rank, world.size, options);
+}
+
+void write_timeline(const Recipe& recipe, const World& world) {
+  world.timeline->write(fmt::format("{}/timeline-{}.json", recipe.run.out, world.rank));
+  if (const std::size_t dropped = world.timeline->dropped()) {
+    world.log(Level::warning, fmt::format("the timeline was full: its last {} spans are missing; "
+                                          "log.timeline_from and log.timeline_to choose steps",
+                                          dropped));
+  }
+}
+
 }  // namespace
 
 void limit_threads(const Recipe& recipe, const World& world) {
@@ -163,8 +201,9 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   }
 }
 
-Result train(const Recipe& recipe, const World& world, const Observer& observer) {
-  check_recipe(recipe, world.size, world.local_size);
+namespace {
+
+Result run(const Recipe& recipe, const World& world, const Observer& observer) {
   Metrics metrics(recipe.run.out);
   if (world.local_rank == 0) metrics.clear();  // nobody writes before all have made their Optimizer
   const FashionMnist data = load_fashion_mnist(recipe.data.dir);
@@ -182,21 +221,30 @@ Result train(const Recipe& recipe, const World& world, const Observer& observer)
   const auto model = make_classifier(recipe.model.name, recipe.model.width, seed);
   Optimizer optimizer(*model, make_rule(recipe), make_options(recipe), world);
   Logbook log(recipe, world, observer, metrics, steps, steps_per_epoch);
+  Timeline* const timeline = world.timeline.get();
 
   for (std::int64_t step = 0; step < steps; ++step) {
     if (observer.interrupted && observer.interrupted()) throw Interrupted();
     const Time begin = Clock::now();
     const double lr = learning_rate(recipe, step, steps);
     for (auto& group : optimizer.param_groups()) group.options().set_lr(lr);
+    if (timeline != nullptr) timeline->step(step + 1);
     optimizer.zero_grad();
     double step_loss = 0;
     for (std::int64_t pass = step * passes; pass < (step + 1) * passes; ++pass) {
       const std::uint64_t flips = random_bits({seed, static_cast<std::uint64_t>(pass / per_epoch)});
       const Batch batch =
           make_batch(images, sampler.batch(pass), recipe.data.flip ? std::optional(flips) : std::nullopt);
-      const at::Tensor loss =
-          at::cross_entropy_loss(model->forward(batch.images), batch.labels) / static_cast<double>(passes);
-      loss.backward();
+      at::Tensor loss;
+      {
+        const Timeline::Scope span(timeline, {.name = "forward"});
+        loss =
+            at::cross_entropy_loss(model->forward(batch.images), batch.labels) / static_cast<double>(passes);
+      }
+      {
+        const Timeline::Scope span(timeline, {.name = "backward"});
+        loss.backward();
+      }
       step_loss += loss.item<double>();
     }
     if (!std::isfinite(step_loss)) {
@@ -209,17 +257,41 @@ Result train(const Recipe& recipe, const World& world, const Observer& observer)
 
     if (recipe.log.eval_every > 0 && (step + 1) % recipe.log.eval_every == 0 && step + 1 < steps) {
       const AverageScore score = test_average(optimizer, *model, data.test);
-      if (observer.evaluated && speaks(world, optimizer.statistics().lost)) {
-        observer.evaluated(fmt::format("step {}: average model: test accuracy {:.2f} %, loss {:.4f}",
-                                       step + 1, 100 * score.accuracy, score.loss));
+      if (speaks(world, optimizer.statistics().lost)) {
+        log.add_test(score.accuracy, score.loss, score.consensus_distance);
+        if (observer.evaluated) {
+          observer.evaluated(fmt::format("step {}: average model: test accuracy {:.2f} %, loss {:.4f}",
+                                         step + 1, 100 * score.accuracy, score.loss));
+        }
       }
     }
   }
 
   const Result result{.summary = summarize(recipe, world, optimizer, *model, data.test, log, steps),
                       .speaks = speaks(world, optimizer.statistics().lost)};
-  if (result.speaks) metrics.write(result.summary);
+  if (result.speaks) {
+    const Summary& end = result.summary;
+    log.add_test(end.accuracy, end.test_loss, end.consensus_distance);
+    metrics.write(end);
+  }
   return result;
+}
+
+}  // namespace
+
+Result train(const Recipe& recipe, const World& world, const Observer& observer) {
+  check_recipe(recipe, world.size, world.local_size);
+  if (!recipe.log.timeline) return run(recipe, world, observer);
+  World recorded = world;
+  recorded.timeline = make_timeline(recipe, world);
+  try {
+    const Result result = run(recipe, recorded, observer);
+    write_timeline(recipe, recorded);
+    return result;
+  } catch (const Interrupted&) {
+    write_timeline(recipe, recorded);
+    throw;
+  }
 }
 
 }  // namespace starling

@@ -42,8 +42,9 @@ struct Result {
   bool speaks = false;  // this one is the lowest rank of them
 };
 
-// Trains, tests, and writes metrics.jsonl and summary.json (that by the one that speaks) under run.out. Every worker of
-// the world must call it with the same recipe.
+// Trains, tests, and writes metrics.jsonl and summary.json (that by the one that speaks) under run.out, and what else
+// the recipe's log section asks for: event files as it goes, the timeline at the end or when it is interrupted. Every
+// worker of the world must call it with the same recipe.
 // Throws Interrupted; UsageError for a recipe that cannot be; Error for what fails on the way: missing data, a loss
 // that is no number, and with all-reduce a lost worker.
 Result train(const Recipe& recipe, const World& world, const Observer& observer = {});

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "starling/core/log.h"
+#include "starling/core/timeline.h"
 #include "starling/world/store.h"
 
 namespace starling {
@@ -37,6 +38,7 @@ struct World {
   Timeouts timeouts;
   Log log = [](Level, const std::string&) {
   };  // set it to see what the library has to say: log_to_stderr(rank)
+  std::shared_ptr<Timeline> timeline;  // set it to record what this worker does when
   // Optimizers made so far by this worker: the k-th of each worker belong together.
   std::shared_ptr<std::atomic<int>> optimizers = std::make_shared<std::atomic<int>>(0);
 

@@ -8,6 +8,10 @@ import unittest
 class CommandTest(unittest.TestCase):
     maxDiff = None
 
+    def run_command(self, *arguments):
+        return subprocess.run([os.environ["STARLING"], *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=120)
+
     def starling(self, *arguments, code=0, **environment):
         """stdout of the command, which must end with `code`; where that is 0, stderr must be empty."""
         done = subprocess.run([os.environ["STARLING"], *arguments], env={**os.environ, **environment},
@@ -19,8 +23,7 @@ class CommandTest(unittest.TestCase):
 
     def usage_error(self, *arguments):
         """The one line on stderr of a command that must end with code 2 and print nothing else."""
-        done = subprocess.run([os.environ["STARLING"], *arguments], stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, timeout=120)
+        done = self.run_command(*arguments)
         self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
         self.assertTrue(done.stderr.startswith("starling: ") and done.stderr.endswith("\n"), done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
 
 #include "starling/core/clock.h"
+#include "starling/core/timeline.h"
 
 namespace starling {
 
@@ -31,9 +33,13 @@ void AllReduce::step() {
   }
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     Block& block = blocks_[b];
-    const Time begin = Clock::now();
-    sums[b].wait();
-    waiting_ += seconds(Clock::now() - begin);
+    {
+      RECORD_USER_SCOPE("starling::finish");
+      const Timeline::Scope span(block.timeline, {.name = "wait", .block = block.index});
+      const Time begin = Clock::now();
+      sums[b].wait();
+      waiting_ += seconds(Clock::now() - begin);
+    }
     float* const flat = buckets[b].mutable_data_ptr<float>();
     for (std::int64_t k = 0; k < block.length; ++k) flat[k] /= static_cast<float>(workers_);
     FlatGradients mean{flat, {}};

@@ -10,7 +10,7 @@ void Around::send() {
 }
 
 void Around::combine() {
-  for (Block& block : blocks_) mix(block, exchange_.finish(block.index), {});
+  for (Block& block : blocks_) mix(block, finish(exchange_, block), {});
 }
 
 void Around::begin() {

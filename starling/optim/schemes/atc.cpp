@@ -7,7 +7,7 @@ void Atc::step() {
     const bool finite = update(block, rule_(block.group), {}, exchange_.wire(block.index));
     exchange_.start(block.index, finite);
   }
-  for (Block& block : blocks_) mix(block, exchange_.finish(block.index), {});
+  for (Block& block : blocks_) mix(block, finish(exchange_, block), {});
 }
 
 }  // namespace starling

@@ -11,7 +11,7 @@ void Cta::begin() {
 
 void Cta::step() {
   for (Block& block : blocks_) {
-    const auto arrived = exchange_.finish(block.index);
+    const auto arrived = finish(exchange_, block);
     const bool finite = update(block, rule_(block.group), arrived, exchange_.wire(block.index));
     exchange_.start(block.index, finite);
   }

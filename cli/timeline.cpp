@@ -1,0 +1,51 @@
+// starling timeline DIR: the timelines of a run's workers in one file, for Perfetto or chrome://tracing.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/commands.h"
+#include "starling/train/timelines.h"
+
+namespace starling::cli {
+
+namespace {
+
+struct Options {
+  std::string folder;
+  std::string out;
+};
+
+int timeline(const Options& options) {
+  const std::string out = options.out.empty() ? options.folder + "/timeline.json" : options.out;
+  const MergedTimeline merged = merge_timelines(options.folder, out);
+  const auto there = static_cast<std::size_t>(merged.workers) - merged.missing.size();
+  fmt::print("{} spans of {} of {} workers\n", merged.spans, there, merged.workers);
+  fmt::print("written to {}: open it in https://ui.perfetto.dev or chrome://tracing\n", out);
+  if (!merged.missing.empty()) {
+    fmt::print(stderr, "starling: no timeline of worker {}: killed, or on another host\n",
+               fmt::join(merged.missing, ", "));
+  }
+  if (merged.dropped > 0) {
+    fmt::print(stderr,
+               "starling: {} later spans did not fit: log.timeline_from and log.timeline_to choose steps\n",
+               merged.dropped);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_timeline(CLI::App& app, Command& command) {
+  CLI::App* sub = app.add_subcommand("timeline", "Merge the timelines of a run's workers, for Perfetto");
+  auto options = std::make_shared<Options>();
+  sub->add_option("folder", options->folder, "output folder of a run with log.timeline = true")
+      ->type_name("DIR")
+      ->required();
+  sub->add_option("--out", options->out, "the merged file; else DIR/timeline.json")->type_name("FILE");
+  sub->callback([options, &command] { command = [options] { return timeline(*options); }; });
+}
+
+}  // namespace starling::cli

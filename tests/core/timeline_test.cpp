@@ -1,0 +1,155 @@
+#include "starling/core/timeline.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+using nlohmann::json;
+using std::chrono::microseconds;
+using testing::ElementsAre;
+
+class TimelineTest : public testing::Test {
+ protected:
+  ~TimelineTest() override { std::filesystem::remove(path_); }
+
+  json written(const Timeline& timeline) {
+    timeline.write(path_);
+    std::ifstream file(path_);
+    return json::parse(file);
+  }
+  static std::vector<json> spans(const json& file) {
+    std::vector<json> spans;
+    for (const json& event : file["traceEvents"]) {
+      if (event["ph"] == "X") spans.push_back(event);
+    }
+    return spans;
+  }
+
+  const std::string path_ =
+      std::filesystem::temp_directory_path() /
+      ("starling-" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + ".json");
+};
+
+TEST_F(TimelineTest, AScopeIsASpanOfItsStep) {
+  Timeline timeline(2, 3);
+  timeline.step(7);
+  {
+    const Timeline::Scope outer(&timeline, {.name = "outer"});
+    timeline.step(8);  // a span belongs to the step in which it began
+    Timeline::Scope inner(&timeline, {.name = "inner", .block = 4, .peer = 1, .round = 9});
+    inner.outcome("committed");
+  }
+  const json file = written(timeline);
+  EXPECT_EQ(file["otherData"]["rank"], 2);
+  EXPECT_EQ(file["otherData"]["workers"], 3);
+  EXPECT_EQ(file["otherData"]["dropped"], 0);
+  const auto found = spans(file);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0]["name"], "outer");
+  EXPECT_EQ(found[0]["pid"], 2);
+  EXPECT_EQ(found[0]["args"], json({{"step", 7}}));
+  EXPECT_EQ(found[1]["name"], "inner");
+  EXPECT_EQ(found[1]["args"], json({{"peer", 1}, {"round", 9}, {"block", 4}, {"outcome", "committed"}}));
+  EXPECT_NE(found[0]["tid"], found[1]["tid"]);
+}
+
+TEST_F(TimelineTest, WithoutATimelineAScopeDoesNothing) {
+  const Timeline::Scope none(nullptr, {.name = "nothing"});
+}
+
+TEST_F(TimelineTest, TimesAreMicrosecondsToTheNanosecond) {
+  Timeline timeline(0, 1);
+  const Time begin = Clock::now();
+  const std::chrono::nanoseconds length(1'234'567'089);
+  timeline.add({.name = "a", .begin = begin, .end = begin + length});
+  timeline.add({.name = "b", .begin = begin + length, .end = begin + 2 * length});
+  const auto found = spans(written(timeline));
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0]["dur"], 1234567.089);
+  EXPECT_GE(found[0]["ts"], 0);
+  EXPECT_NEAR(found[1]["ts"].get<double>() - found[0]["ts"].get<double>(), 1234567.089, 1e-4);
+}
+
+TEST_F(TimelineTest, OverlappingSwapsWithOnePeerHaveLanesOfTheirOwn) {
+  Timeline timeline(0, 3);
+  const Time start = Clock::now();
+  const auto swap = [&](int peer, int block, int begin, int end) {
+    timeline.add({.name = "exchange",
+                  .block = block,
+                  .peer = peer,
+                  .begin = start + microseconds(begin),
+                  .end = start + microseconds(end)});
+  };
+  swap(1, 0, 0, 10);
+  swap(1, 1, 5, 30);
+  swap(1, 2, 6, 8);
+  swap(1, 0, 10, 20);  // touches the first one
+  swap(2, 0, 7, 9);
+  const json file = written(timeline);
+  std::map<std::pair<int, int>, std::vector<int>> threads;  // by peer and block
+  for (const json& span : spans(file))
+    threads[{span["args"]["peer"], span["args"]["block"]}].push_back(span["tid"]);
+  EXPECT_EQ((threads[{1, 0}][0]), (threads[{1, 0}][1]));
+  const std::set<int> different{threads[{1, 0}][0], threads[{1, 1}][0], threads[{1, 2}][0],
+                                threads[{2, 0}][0]};
+  EXPECT_EQ(different.size(), 4U);
+  std::map<int, std::string> names;
+  for (const json& event : file["traceEvents"]) {
+    if (event["name"] == "thread_name") names[event["tid"]] = event["args"]["name"];
+  }
+  EXPECT_EQ((names[threads[{1, 2}][0]]), "exchange with worker 1");
+  EXPECT_EQ((names[threads[{2, 0}][0]]), "exchange with worker 2");
+}
+
+TEST_F(TimelineTest, OnlyTheStepsAskedForAreKept) {
+  Timeline timeline(0, 1, {.from = 2, .to = 3});
+  for (int step = 1; step <= 5; ++step) {
+    timeline.step(step);
+    const Timeline::Scope span(&timeline, {.name = "forward"});
+  }
+  std::vector<int> steps;
+  for (const json& span : spans(written(timeline))) steps.push_back(span["args"]["step"]);
+  EXPECT_THAT(steps, ElementsAre(2, 3));
+  EXPECT_EQ(timeline.dropped(), 0U);
+}
+
+TEST_F(TimelineTest, AFullOneCountsWhatItDrops) {
+  Timeline timeline(0, 1, {.most = 100});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&timeline] {
+      for (int i = 0; i < 50; ++i) const Timeline::Scope span(&timeline, {.name = "s"});
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(timeline.dropped(), 100U);
+  const json file = written(timeline);
+  EXPECT_EQ(spans(file).size(), 100U);
+  EXPECT_EQ(file["otherData"]["dropped"], 100);
+}
+
+TEST_F(TimelineTest, AnEmptyOneIsAFileToo) { EXPECT_EQ(spans(written(Timeline(0, 1))).size(), 0U); }
+
+TEST_F(TimelineTest, NamesTheFileThatCannotBeWritten) {
+  const Timeline timeline(0, 1);
+  EXPECT_THAT([&] { timeline.write("/nowhere/timeline-0.json"); },
+              testing::ThrowsMessage<Error>(
+                  "/nowhere/timeline-0.json: cannot be written: No such file or directory"));
+  EXPECT_THAT([&] { timeline.write("/dev/full"); },
+              testing::ThrowsMessage<Error>("/dev/full: cannot be written: No space left on device"));
+}
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,199 @@
+// What is to be seen of a run: the timeline's spans, and ranges for torch's profiler; workers are threads.
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <tuple>
+
+#include <ATen/ops/full.h>
+#include <ATen/record_function.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/optim/optimizer.h"
+
+namespace starling {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kWorkers = 3;
+constexpr int kSteps = 4;
+constexpr int kBlocks = 3;
+constexpr std::int64_t kBlockFloats = 256 * 1024 / 4;  // the least that a block holds
+
+at::Tensor parameter(std::int64_t length) {
+  at::Tensor p = at::full({length}, 1.0, at::kFloat).set_requires_grad(true);
+  p.mutable_grad() = at::full({length}, 0.1, at::kFloat);
+  return p;
+}
+
+// The timelines of three workers after kSteps steps, as their files have them.
+std::vector<json> record(const std::string& scheme) {
+  std::vector<World> worlds = World::threads(kWorkers);
+  std::vector<std::thread> threads;
+  for (World& world : worlds) {
+    world.timeline = std::make_shared<Timeline>(world.rank, kWorkers);
+    threads.emplace_back([&world, &scheme] {
+      const at::Tensor p = parameter(kBlocks * kBlockFloats);
+      Optimizer optimizer(std::vector<at::Tensor>{p}, SGD{.lr = 0.1},
+                          {.topology = "complete", .scheme = scheme}, world);
+      for (int step = 1; step <= kSteps; ++step) {
+        world.timeline->step(step);
+        optimizer.step();
+      }
+      optimizer.consensus_distance();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<json> files;
+  const auto path = std::filesystem::temp_directory_path() / ("starling-seeing-" + scheme + ".json");
+  for (const World& world : worlds) {
+    world.timeline->write(path);
+    std::ifstream file(path);
+    files.push_back(json::parse(file));
+  }
+  std::filesystem::remove(path);
+  return files;
+}
+
+struct Span {
+  double begin = 0, end = 0;
+};
+
+// The training thread's spans by name, step and block, and the committed exchanges by peer, round and block.
+struct Spans {
+  explicit Spans(const json& file) {
+    for (const json& event : file["traceEvents"]) {
+      if (event["ph"] != "X") continue;
+      const json& args = event["args"];
+      const Span span{event["ts"], event["ts"].get<double>() + event["dur"].get<double>()};
+      if (event["name"] == "exchange") {
+        if (args.value("outcome", "") == "committed")
+          committed[{args["peer"], args["round"], args["block"]}] = span;
+      } else {
+        training[{event["name"], args["step"], args.value("block", -1)}].push_back(span);
+      }
+    }
+  }
+  // There must be exactly one.
+  Span of(const std::string& name, int step, int block = -1) const {
+    const auto found = training.find({name, step, block});
+    if (found == training.end() || found->second.size() != 1) {
+      ADD_FAILURE() << name << " of step " << step << ", block " << block;
+      return {};
+    }
+    return found->second.front();
+  }
+  std::map<std::tuple<std::string, int, int>, std::vector<Span>> training;
+  std::map<std::tuple<int, int, int>, Span> committed;
+};
+
+// wait and mix + update of every block, one after the other within their step; steps one after the other.
+void check_training_thread(const Spans& spans) {
+  double time = 0;
+  for (int step = 1; step <= kSteps; ++step) {
+    const Span whole = spans.of("optimizer step", step);
+    EXPECT_LE(time, whole.begin);
+    time = whole.begin;
+    for (int block = 0; block < kBlocks; ++block) {
+      for (const char* name : {"wait", "mix + update"}) {
+        const Span part = spans.of(name, step, block);
+        EXPECT_LE(time, part.begin) << name;
+        EXPECT_LE(part.begin, part.end) << name;
+        time = part.end;
+      }
+    }
+    EXPECT_LE(time, whole.end + 1e-3);  // of a nanosecond, in double
+    time = whole.end;
+  }
+}
+
+TEST(Seeing, TheTimelineHoldsEveryStepBlockAndPeer) {
+  const std::vector<json> files = record("cta");
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    SCOPED_TRACE(rank);
+    const Spans spans(files[static_cast<std::size_t>(rank)]);
+    check_training_thread(spans);
+    EXPECT_EQ(spans.training.count({"average", kSteps, -1}), 1U);
+    // What a step mixes was exchanged in the round of the same number: sent at the end of the step before.
+    for (int step = 1; step <= kSteps; ++step) {
+      for (int block = 0; block < kBlocks; ++block) {
+        for (int peer = 0; peer < kWorkers; ++peer) {
+          const auto found = spans.committed.find({peer, step, block});
+          ASSERT_EQ(found != spans.committed.end(), peer != rank) << peer << " " << step << " " << block;
+          if (peer == rank) continue;
+          if (step > 1) {
+            EXPECT_GE(found->second.begin, spans.of("mix + update", step - 1, block).end);
+          }
+          EXPECT_LE(found->second.end, spans.of("wait", step, block).end);
+        }
+      }
+    }
+  }
+}
+
+TEST(Seeing, AllReduceWaitsAndUpdatesByBlock) {
+  for (const json& file : record("all-reduce")) check_training_thread(Spans(file));
+}
+
+TEST(Seeing, AnExchangeThatFailsSaysSo) {
+  std::vector<World> worlds = World::threads(2);
+  worlds[0].timeline = std::make_shared<Timeline>(0, 2);
+  std::thread leaver([&] {
+    Optimizer(std::vector<at::Tensor>{parameter(8)}, SGD{.lr = 0.1}, {.topology = "complete"}, worlds[1]);
+  });
+  {
+    const at::Tensor p = parameter(8);
+    Optimizer optimizer(std::vector<at::Tensor>{p}, SGD{.lr = 0.1}, {.topology = "complete"}, worlds[0]);
+    leaver.join();
+    for (int step = 1; step <= 3; ++step) optimizer.step();  // nobody is there for the second
+  }
+  const auto path = std::filesystem::temp_directory_path() / "starling-seeing-aborted.json";
+  worlds[0].timeline->write(path);
+  std::ifstream file(path);
+  const json written = json::parse(file);
+  int aborted = 0;
+  for (const json& event : written["traceEvents"]) {
+    if (event["name"] == "exchange") aborted += event["args"].value("outcome", "") == "aborted" ? 1 : 0;
+  }
+  std::filesystem::remove(path);
+  EXPECT_GE(aborted, 2);
+}
+
+// --- torch's profiler ---
+
+thread_local std::vector<std::string> ranges;  // "name" where one begins, "/" where it ends
+
+struct Ranges {  // of this thread, while it lives
+  struct Context final : at::ObserverContext {};
+  Ranges() {
+    ranges.clear();
+    handle = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(
+            [](const at::RecordFunction& f) -> std::unique_ptr<at::ObserverContext> {
+              ranges.emplace_back(f.name());
+              return std::make_unique<Context>();
+            },
+            [](const at::RecordFunction&, at::ObserverContext*) { ranges.emplace_back("/"); })
+            .scopes({at::RecordScope::USER_SCOPE}));
+  }
+  ~Ranges() { at::removeCallback(handle); }
+  at::CallbackHandle handle;
+};
+
+TEST(Seeing, TorchsProfilerShowsTheStep) {
+  for (const char* scheme : {"cta", "all-reduce"}) {
+    const at::Tensor p = parameter(2 * kBlockFloats);
+    Optimizer optimizer(std::vector<at::Tensor>{p}, SGD{.lr = 0.1}, {.scheme = scheme}, World::alone());
+    const Ranges recorded;
+    optimizer.step();
+    EXPECT_THAT(ranges, testing::ElementsAre("starling::step", "starling::finish", "/", "starling::update",
+                                             "/", "starling::finish", "/", "starling::update", "/", "/"))
+        << scheme;
+  }
+}
+
+}  // namespace
+}  // namespace starling

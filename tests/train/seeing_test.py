@@ -1,0 +1,137 @@
+"""What a run of three real workers leaves to be looked at: event files, read back by TensorBoard's own reader, and
+timelines, merged by the command."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from train_test import environment, write_images
+
+WORKERS = 3
+STEPS = 6
+EVERY = 2  # steps per logged line
+TESTS = [3, STEPS]  # steps after which the average model is tested
+
+
+class Seeing(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="starling-seeing-")
+        folder = pathlib.Path(cls.folder.name)
+        write_images(folder, "train", 300, 1)
+        write_images(folder, "t10k", 60, 2)
+        (folder / "recipe.toml").write_text("[model]\nwidth = 4\n[mixing]\ntopology = 'complete'\n")
+        cls.out = folder / "out"
+        for steps in (1, STEPS):  # the second run replaces what the first left
+            cls.train("--log.timeline", "true", "--log.tensorboard", "true", "--run.steps", str(steps))
+        cls.timeline_stdout = cls.starling("timeline", cls.out)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    @staticmethod
+    def starling(*arguments):
+        done = subprocess.run([os.environ["STARLING"], *arguments], env=environment(), stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True)
+        if done.returncode != 0:
+            raise AssertionError(done.stderr)
+        return done.stdout
+
+    @classmethod
+    def train(cls, *arguments, out=None):
+        folder = cls.folder.name
+        cls.starling("train", f"{folder}/recipe.toml", "--workers", str(WORKERS), "--data.dir", folder, "--train.batch",
+                     "4", "--log.every", str(EVERY), "--log.eval_every", str(TESTS[0]), "--out", out or cls.out, *arguments)
+
+    def scalars(self, rank):
+        """tag -> {step: value}, of this worker's only event file."""
+        [path] = (self.out / f"tensorboard/worker-{rank}").iterdir()
+        first, *events = EventFileLoader(str(path)).Load()
+        self.assertEqual(first.file_version, "brain.Event:2")
+        found = {}
+        for event in events:
+            self.assertGreaterEqual(event.wall_time, first.wall_time)
+            for value in event.summary.value:
+                # The loader turns simple_value into a tensor.
+                found.setdefault(value.tag, {})[event.step] = value.tensor.float_val[0]
+        return found
+
+    def test_event_files_hold_what_metrics_jsonl_does(self):
+        lines = [json.loads(line) for line in (self.out / "metrics.jsonl").read_text().splitlines()]
+        for rank in range(WORKERS):
+            scalars = self.scalars(rank)
+            mine = {line["step"]: line for line in lines if line["rank"] == rank}
+            self.assertEqual(sorted(mine), list(range(EVERY, STEPS + 1, EVERY)))
+            for tag, key in [("train/loss", "loss"), ("train/lr", "lr"), ("exchange/bytes_sent", "bytes_sent"),
+                             ("exchange/waiting_share", "waiting_share")]:
+                self.assertEqual(sorted(scalars[tag]), sorted(mine))
+                for step, value in scalars[tag].items():
+                    self.assertAlmostEqual(value, mine[step][key], delta=1e-6 * abs(mine[step][key]))
+            self.assertEqual(sorted(scalars["train/samples_per_second"]), sorted(mine))
+            before = 0
+            for step, value in sorted(scalars["train/samples_per_second"].items()):
+                seconds = mine[step]["seconds"] - before
+                self.assertAlmostEqual(value, 4 * EVERY / seconds, delta=1e-5 * value)
+                before = mine[step]["seconds"]
+
+    def test_tests_of_the_average_model_are_the_first_workers(self):
+        scalars = self.scalars(0)
+        summary = json.loads((self.out / "summary.json").read_text())
+        for tag, key in [("test/accuracy", "accuracy"), ("test/loss", "test_loss"),
+                         ("test/consensus_distance", "consensus_distance")]:
+            self.assertEqual(sorted(scalars[tag]), TESTS)
+            self.assertAlmostEqual(scalars[tag][STEPS], summary[key], delta=1e-6 * abs(summary[key]))
+        for rank in range(1, WORKERS):
+            self.assertNotIn("test/accuracy", self.scalars(rank))
+
+    def test_the_timeline_shows_all_steps_of_all_workers(self):
+        events = json.loads((self.out / "timeline.json").read_text())["traceEvents"]
+        spans = [event for event in events if event["ph"] == "X"]
+        self.assertTrue(self.timeline_stdout.startswith(f"{len(spans)} spans of {WORKERS} of {WORKERS} workers\n"))
+        for rank in range(WORKERS):
+            mine = [span for span in spans if span["pid"] == rank]
+            blocks = {span["args"]["block"] for span in mine if span["name"] == "mix + update"}
+            for step in range(1, STEPS + 1):
+                training = sorted((span for span in mine if span["args"].get("step") == step), key=lambda s: s["ts"])
+                names = [span["name"] for span in training if span["name"] != "average"]
+                self.assertEqual(names, ["forward", "backward", "optimizer step"] + ["wait", "mix + update"] * len(blocks))
+                self.assertEqual("average" in [span["name"] for span in training], step in TESTS)
+            swaps = sorted((span["args"]["round"], span["args"]["peer"], span["args"]["block"]) for span in mine
+                           if span["args"].get("outcome") == "committed" and span["args"]["round"] <= STEPS)
+            self.assertEqual(swaps, [(round, peer, block) for round in range(1, STEPS + 1)
+                                     for peer in range(WORKERS) if peer != rank for block in sorted(blocks)])
+
+    def test_spans_of_one_thread_nest_or_follow_each_other(self):
+        threads = {}
+        for event in json.loads((self.out / "timeline.json").read_text())["traceEvents"]:
+            if event["ph"] == "X":
+                begin = round(event["ts"] * 1000)  # whole nanoseconds
+                threads.setdefault((event["pid"], event["tid"]), []).append((begin, begin + round(event["dur"] * 1000)))
+        self.assertGreater(len(threads), WORKERS)
+        for spans in threads.values():
+            around = []
+            for begin, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+                while around and around[-1] <= begin:
+                    around.pop()
+                self.assertTrue(not around or end <= around[-1])
+                around.append(end)
+
+    def test_only_what_is_asked_for_is_written(self):
+        out = pathlib.Path(self.folder.name) / "plain"
+        self.train("--run.steps", "4", out=out)
+        self.assertEqual(sorted(path.name for path in out.iterdir()), ["metrics.jsonl", "summary.json"])
+        self.train("--run.steps", "4", "--log.timeline", "true", "--log.timeline_from", "2", "--log.timeline_to", "3",
+                   out=out)
+        for rank in range(WORKERS):
+            events = json.loads((out / f"timeline-{rank}.json").read_text())["traceEvents"]
+            self.assertEqual([event["args"]["step"] for event in events if event["name"] == "forward"], [2, 3])
+
+
+if __name__ == "__main__":
+    unittest.main()

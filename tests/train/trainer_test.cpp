@@ -1,0 +1,51 @@
+// train() in this process; train_test.py and seeing_test.py run it as a user does.
+#include "starling/train/trainer.h"
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/data/data_files.h"
+
+namespace starling {
+namespace {
+
+TEST(Trainer, AnInterruptedRunLeavesItsTimeline) {
+  const std::string folder = testing_data::temporary_folder();
+  for (const char* set : {"train", "t10k"}) {
+    constexpr std::uint32_t kImages = 20;
+    const std::string path = folder + "/" + set;
+    testing_data::write_gzip(
+        path + "-images-idx3-ubyte.gz",
+        testing_data::idx_bytes({kImages, 28, 28}, std::vector<std::uint8_t>(kImages * 28 * 28)));
+    testing_data::write_gzip(path + "-labels-idx1-ubyte.gz",
+                             testing_data::idx_bytes({kImages}, std::vector<std::uint8_t>(kImages)));
+  }
+  Recipe recipe;
+  recipe.data.dir = folder;
+  recipe.run.out = folder + "/out";
+  recipe.run.steps = 100;
+  recipe.model.width = 1;
+  recipe.train.batch = 2;
+  recipe.log.timeline = true;
+  int asked = 0;
+  Observer observer;
+  observer.interrupted = [&] { return ++asked == 3; };
+  EXPECT_THROW(train(recipe, World::alone(), observer), Interrupted);
+
+  std::ifstream file(folder + "/out/timeline-0.json");
+  const auto written = nlohmann::json::parse(file);
+  std::vector<int> steps;
+  for (const auto& event : written["traceEvents"]) {
+    if (event["name"] == "backward") steps.push_back(event["args"]["step"]);
+  }
+  EXPECT_THAT(steps, testing::ElementsAre(1, 2));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace starling
