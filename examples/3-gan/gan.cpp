@@ -51,11 +51,10 @@ int main() {
 
   const starling::Consensus average(generator_optimizer);
   const torch::NoGradGuard no_grad;
+  torch::manual_seed(0);  // the same noise on all workers, so that they draw the same
   const auto points = generator->forward(torch::randn({3000, kNoise}));
   const auto off = (points.norm(2, 1) - 1).abs().mean().item<double>();
   const auto center = points.mean(0).norm().item<double>();
-  std::printf(
-      "worker %d of %d: the average generator draws %.4f off the circle, around a point %.4f off its "
-      "center\n",
-      world.rank, world.size, off, center);
+  std::printf("worker %d of %d: the average generator draws %.4f off the circle, its center %.4f off\n",
+              world.rank, world.size, off, center);
 }
