@@ -1,48 +1,66 @@
-# Targets of our own for torch's wheel (or a libtorch archive), since find_package(Torch) demands nvcc when the wheel
-# was built with CUDA.
+# Finds libtorch, in torch's wheel or in an unpacked libtorch archive, and makes a target of our own for it, since
+# find_package(Torch) demands nvcc where torch was built with CUDA. Starling's own build uses this file, and so does
+# find_package(Starling) in the projects of others.
 #
-#   starling_fmt     fmt, from the headers that torch ships
-#   starling_torch   libtorch for the CPU: headers, torch_cpu, c10, run-time path  (only with STARLING_TORCH)
+#   Starling::torch           libtorch for the CPU: headers, torch_cpu, c10
+#   STARLING_TORCH_DIR        the folder that holds torch's lib/, include/ and share/
+#   STARLING_TORCH_VERSION    such as 2.11.0
+#   STARLING_TORCH_NOT_FOUND  in one line why there is no Starling::torch; not set where there is
 #
-# STARLING_TORCH_DIR is the folder that holds include/ and lib/; by default STARLING_PYTHON is asked for it, which is the
-# python of .venv where there is one, else python3 on the PATH.
+# Where STARLING_TORCH_DIR is not set, torch is looked for in CMAKE_PREFIX_PATH, then in the Python that STARLING_PYTHON
+# names; where that is not set either, in the project's .venv, then in python3 on the PATH.
 
+unset(STARLING_TORCH_NOT_FOUND)
+set(STARLING_TORCH_DIR "" CACHE PATH "the folder that holds torch's lib/, include/ and share/")
+set(STARLING_PYTHON "" CACHE FILEPATH "a python that has torch; empty: that of .venv, else python3")
 if(NOT STARLING_TORCH_DIR)
-  foreach(python IN ITEMS ${STARLING_PYTHON} "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
-    execute_process(
-      COMMAND "${python}" -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-      OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
-    if(NOT failed AND EXISTS "${found}/lib/libtorch_cpu.so")
-      set(STARLING_TORCH_DIR "${found}" CACHE PATH "folder that holds torch's include/ and lib/")
-      break()
+  find_library(found torch_cpu NO_CACHE NO_SYSTEM_ENVIRONMENT_PATH NO_CMAKE_SYSTEM_PATH)
+  if(found)
+    cmake_path(GET found PARENT_PATH found)  # lib/
+    cmake_path(GET found PARENT_PATH found)
+  else()
+    set(pythons "${STARLING_PYTHON}")
+    if(NOT pythons)
+      set(pythons "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
     endif()
-  endforeach()
-endif()
-if(NOT EXISTS "${STARLING_TORCH_DIR}/lib/libtorch_cpu.so")
-  message(FATAL_ERROR "torch was not found in .venv nor in python3: run `make deps`, or pass -DSTARLING_TORCH_DIR=DIR "
-                      "with the folder that holds torch's include/ and lib/")
+    foreach(python IN LISTS pythons)
+      execute_process(
+        COMMAND "${python}" -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+        OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+      if(found)
+        break()
+      endif()
+    endforeach()
+  endif()
+  if(found)
+    set(STARLING_TORCH_DIR "${found}" CACHE PATH "" FORCE)
+  endif()
+  unset(found)
+  unset(pythons)
 endif()
 
-# fmt alone, not the whole include folder of torch: the torch-free layers must not reach a torch header.
-set(STARLING_FMT_INCLUDE "${PROJECT_BINARY_DIR}/fmt-include")
-file(MAKE_DIRECTORY "${STARLING_FMT_INCLUDE}")
-file(CREATE_LINK "${STARLING_TORCH_DIR}/include/fmt" "${STARLING_FMT_INCLUDE}/fmt" SYMBOLIC)
-add_library(starling_fmt STATIC "${CMAKE_CURRENT_LIST_DIR}/fmt.cpp")
-target_include_directories(starling_fmt SYSTEM PUBLIC "${STARLING_FMT_INCLUDE}")
-target_link_libraries(starling_fmt PRIVATE starling_flags)
+set(torch_version_file "${STARLING_TORCH_DIR}/share/cmake/Torch/TorchConfigVersion.cmake")
+if(NOT STARLING_TORCH_DIR)
+  set(STARLING_TORCH_NOT_FOUND "torch was not found: pass -DSTARLING_TORCH_DIR=DIR with the folder that holds its lib/, \
+include/ and share/, or -DSTARLING_PYTHON=PYTHON with a python that has it")
+elseif(NOT EXISTS "${STARLING_TORCH_DIR}/lib/libtorch_cpu.so" OR NOT EXISTS "${torch_version_file}")
+  set(STARLING_TORCH_NOT_FOUND "STARLING_TORCH_DIR=${STARLING_TORCH_DIR} is not torch's folder: it must hold \
+lib/libtorch_cpu.so and share/cmake/Torch/TorchConfigVersion.cmake")
+else()
+  file(STRINGS "${torch_version_file}" STARLING_TORCH_VERSION REGEX "set\\(PACKAGE_VERSION ")
+  string(REGEX REPLACE ".*\"(.*)\".*" "\\1" STARLING_TORCH_VERSION "${STARLING_TORCH_VERSION}")
+endif()
+unset(torch_version_file)
 
-if(STARLING_TORCH)
-  foreach(name IN ITEMS c10 torch_cpu)
-    add_library(${name} SHARED IMPORTED)
-    set_target_properties(${name} PROPERTIES IMPORTED_LOCATION "${STARLING_TORCH_DIR}/lib/lib${name}.so")
-  endforeach()
-  find_path(STARLING_GLOO_INCLUDE gloo/context.h REQUIRED)  # headers only: the code is inside torch_cpu
-  add_library(starling_torch INTERFACE)
-  target_include_directories(starling_torch SYSTEM INTERFACE
-    "${STARLING_TORCH_DIR}/include" "${STARLING_TORCH_DIR}/include/torch/csrc/api/include" "${STARLING_GLOO_INCLUDE}")
-  target_compile_definitions(starling_torch INTERFACE USE_C10D_GLOO USE_DISTRIBUTED)
-  target_link_libraries(starling_torch INTERFACE torch_cpu c10)
+if(NOT STARLING_TORCH_NOT_FOUND AND NOT TARGET Starling::torch)
+  add_library(Starling::torch INTERFACE IMPORTED)
+  target_include_directories(Starling::torch SYSTEM INTERFACE
+    "${STARLING_TORCH_DIR}/include" "${STARLING_TORCH_DIR}/include/torch/csrc/api/include")
+  target_compile_definitions(Starling::torch INTERFACE USE_DISTRIBUTED)  # as torch itself was compiled
+  target_compile_features(Starling::torch INTERFACE cxx_std_20)
+  # By their paths: targets named c10 and torch_cpu are those of find_package(Torch), for whoever can use it as well.
+  target_link_libraries(Starling::torch INTERFACE
+    "${STARLING_TORCH_DIR}/lib/libtorch_cpu.so" "${STARLING_TORCH_DIR}/lib/libc10.so")
   # torch_cpu itself needs libraries that lie beside it and in the nvidia wheels; it finds them by its own path.
-  target_link_options(starling_torch INTERFACE -Wl,--allow-shlib-undefined)
-  set(CMAKE_BUILD_RPATH "${STARLING_TORCH_DIR}/lib")
+  target_link_options(Starling::torch INTERFACE -Wl,--allow-shlib-undefined)
 endif()

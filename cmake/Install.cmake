@@ -1,0 +1,17 @@
+# `cmake --install`: the libraries, the headers that a user includes, the command, and what find_package(Starling) reads.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package "${CMAKE_INSTALL_LIBDIR}/cmake/Starling")
+install(TARGETS starling starling_core starling_fmt EXPORT StarlingTargets FILE_SET HEADERS)
+install(TARGETS starling-cli)
+install(EXPORT StarlingTargets NAMESPACE Starling:: DESTINATION "${package}")
+
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/StarlingConfig.cmake.in"
+  "${PROJECT_BINARY_DIR}/package/StarlingConfig.cmake" INSTALL_DESTINATION "${package}"
+  NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/package/StarlingConfigVersion.cmake"
+  COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/package/StarlingConfig.cmake"
+  "${PROJECT_BINARY_DIR}/package/StarlingConfigVersion.cmake" "${CMAKE_CURRENT_LIST_DIR}/Torch.cmake"
+  DESTINATION "${package}")
