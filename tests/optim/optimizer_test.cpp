@@ -203,7 +203,7 @@ TEST(Optimizer, MixesByATopologyOfYourOwn) {
   std::ofstream(path)
       << "workers = 3\n[[rounds]]\nrows = [[0.5, 0.25, 0.25], [0, 0.75, 0.25], [0.5, 0, 0.5]]\n"
          "[[rounds]]\nedges = [[1, 2, '1/3']]\n";
-  check_cta(path, 3, 2);
+  check_equation("cta", path, 3, 2);
   std::filesystem::remove(path);
 }
 
