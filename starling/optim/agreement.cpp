@@ -5,8 +5,8 @@
 #include <ATen/ops/empty_like.h>
 #include <fmt/format.h>
 
+#include "starling/core/crc32c.h"
 #include "starling/core/error.h"
-#include "starling/transport/frame.h"
 
 namespace starling {
 

@@ -8,6 +8,8 @@
 #include <optional>
 #include <span>
 
+#include "starling/core/crc32c.h"
+
 namespace starling {
 
 enum class FrameType : std::uint8_t {
@@ -51,8 +53,5 @@ struct Frame {
   // the connection must be closed.
   static std::optional<Frame> decode(std::span<const std::byte, kBytes> bytes);
 };
-
-// CRC32C (Castagnoli), with the processor's instruction where it has one. `seed` is the CRC of what came before.
-std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t seed = 0);
 
 }  // namespace starling
