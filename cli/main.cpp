@@ -41,6 +41,7 @@ int run(int argc, char** argv) {
   Command command;
   add_train(app, command);
   add_topology(app, command);
+  add_checkpoint(app, command);
   add_doctor(app, command);
   try {
     app.parse(argc, argv);

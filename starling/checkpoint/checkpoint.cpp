@@ -68,7 +68,8 @@ std::string resolve(const std::string& path) {
   if (fs::exists(fs::path(path) / kManifest)) return path;
   const std::string latest = fs::path(path) / kLatest;
   if (!fs::exists(latest)) {
-    throw Error(fmt::format("{}: there is no checkpoint: neither {} nor {} is there", path, kManifest, kLatest));
+    throw Error(
+        fmt::format("{}: there is no checkpoint: neither {} nor {} is there", path, kManifest, kLatest));
   }
   std::string name = read_text(latest, 64);
   if (!name.ends_with('\n') || !step_of(name.substr(0, name.size() - 1))) {
@@ -89,8 +90,8 @@ std::string Checkpoint::verified(int worker) const {
   const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(),
                                  [&](const WorkerFile& each) { return each.worker == worker; });
   if (file == manifest_.files.end()) {
-    throw Error(fmt::format("{}: has no file of worker {}: it was gone when the checkpoint was written", folder_,
-                            worker));
+    throw Error(fmt::format("{}: has no file of worker {}: it was gone when the checkpoint was written",
+                            folder_, worker));
   }
   const std::string path = fs::path(folder_) / file->name();
   const SafetensorsReader reader(path);
@@ -100,10 +101,11 @@ std::string Checkpoint::verified(int worker) const {
            fmt::format("the file has {} bytes, the manifest says {}", digest.bytes, file->digest.bytes));
   }
   if (digest != file->digest) {
-    refuse(path, 0,
-           fmt::format("damaged, or another worker's or step's file: its {} bytes have the checksum {:08x}, the "
-                       "manifest says {:08x}",
-                       digest.bytes, digest.crc32c, file->digest.crc32c));
+    refuse(
+        path, 0,
+        fmt::format("damaged, or another worker's or step's file: its {} bytes have the checksum {:08x}, the "
+                    "manifest says {:08x}",
+                    digest.bytes, digest.crc32c, file->digest.crc32c));
   }
   return path;
 }
@@ -153,7 +155,8 @@ void commit_checkpoint(const std::string& root, const Manifest& manifest, int ke
     const auto step = step_of(name);
     if (step && *step <= manifest.step) steps[*step] = name;
     // What has been replaced, or was left by an attempt that was killed.
-    const std::string_view stem = std::string_view(name).substr(0, name.size() - std::min(name.size(), kDraft.size()));
+    const std::string_view stem =
+        std::string_view(name).substr(0, name.size() - std::min(name.size(), kDraft.size()));
     if (name.ends_with(kDraft) && step_of(stem)) remove_all(fs::path(root) / name);
   }
   for (; steps.size() > static_cast<std::size_t>(keep); steps.erase(steps.begin())) {

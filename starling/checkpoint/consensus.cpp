@@ -23,7 +23,8 @@ Bytes combine(const std::vector<Bytes>& workers, const std::function<T(std::span
   Bytes result(workers.front().size());
   std::vector<T> values(workers.size());
   for (std::size_t at = 0; at < result.size(); at += sizeof(T)) {
-    for (std::size_t i = 0; i < workers.size(); ++i) std::memcpy(&values[i], workers[i].data() + at, sizeof(T));
+    for (std::size_t i = 0; i < workers.size(); ++i)
+      std::memcpy(&values[i], workers[i].data() + at, sizeof(T));
     const T value = f(values);
     std::memcpy(result.data() + at, &value, sizeof(T));
   }
@@ -41,7 +42,8 @@ Bytes average(const std::vector<Bytes>& workers) {
 
 template <class T>
 Bytes largest(const std::vector<Bytes>& workers) {
-  return combine<T>(workers, [](std::span<const T> values) { return *std::max_element(values.begin(), values.end()); });
+  return combine<T>(
+      workers, [](std::span<const T> values) { return *std::max_element(values.begin(), values.end()); });
 }
 
 Bytes consensus_of(const TensorInfo& tensor, const std::vector<Bytes>& workers, const std::string& path) {
@@ -53,15 +55,17 @@ Bytes consensus_of(const TensorInfo& tensor, const std::vector<Bytes>& workers, 
   if (type == "I16") return largest<std::int16_t>(workers);
   if (type == "I8") return largest<std::int8_t>(workers);
   if (type == "U8" || type == "BOOL") return largest<std::uint8_t>(workers);
-  throw Error(fmt::format("{}: tensor \"{}\" is {}; averaged are F32 and F64, of whole numbers the largest is taken",
-                          path, tensor.name, type));
+  throw Error(
+      fmt::format("{}: tensor \"{}\" is {}; averaged are F32 and F64, of whole numbers the largest is taken",
+                  path, tensor.name, type));
 }
 
 }  // namespace
 
 void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
   std::vector<SafetensorsReader> workers;
-  for (const WorkerFile& file : checkpoint.manifest().files) workers.emplace_back(checkpoint.verified(file.worker));
+  for (const WorkerFile& file : checkpoint.manifest().files)
+    workers.emplace_back(checkpoint.verified(file.worker));
   std::vector<TensorInfo> model;
   for (const TensorInfo& tensor : workers.front().tensors()) {
     if (!tensor.name.starts_with(kPrefix)) continue;
@@ -75,7 +79,8 @@ void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
     model.push_back(tensor);
     model.back().name.erase(0, kPrefix.size());
   }
-  if (model.empty()) throw Error(workers.front().path() + ": holds no model: no tensor's name begins with model.");
+  if (model.empty())
+    throw Error(workers.front().path() + ": holds no model: no tensor's name begins with model.");
 
   const std::string draft = out + ".tmp";
   SafetensorsWriter writer(draft, model,

@@ -55,8 +55,7 @@ File::File(File&& other) noexcept
 
 void File::read(std::uint64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
-    const ssize_t got =
-        pread(file_, to.data(), std::min(to.size(), kMostAtOnce), static_cast<off_t>(offset));
+    const ssize_t got = pread(file_, to.data(), std::min(to.size(), kMostAtOnce), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(path_, "read");
     if (got == 0) refuse(path_, offset, fmt::format("the file ends, {} bytes too early", to.size()));

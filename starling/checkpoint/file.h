@@ -20,7 +20,7 @@ class File {
   File& operator=(const File&) = delete;
 
   const std::string& path() const { return path_; }
-  std::uint64_t size() const { return size_; }  // when it was opened, or written so far
+  std::uint64_t size() const { return size_; }                     // when it was opened, or written so far
   void read(std::uint64_t offset, std::span<std::byte> to) const;  // all of it
   void write(std::span<const std::byte> bytes);
   void sync();  // on the disk, not only with the operating system

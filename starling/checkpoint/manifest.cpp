@@ -36,12 +36,8 @@ std::string to_json(const Manifest& manifest) {
   }
   Json recipe = Json::object();
   for (const auto& [key, value] : manifest.recipe) recipe[key] = value;
-  Json json{{"format", kFormat},
-            {"version", kVersion},
-            {"step", manifest.step},
-            {"workers", manifest.workers},
-            {"seconds", manifest.seconds},
-            {"files", std::move(files)},
+  Json json{{"format", kFormat},           {"version", kVersion},         {"step", manifest.step},
+            {"workers", manifest.workers}, {"seconds", manifest.seconds}, {"files", std::move(files)},
             {"recipe", std::move(recipe)}};
   const std::string body = json.dump(2);
   json["crc32c"] = hex(crc32c(std::as_bytes(std::span(body))));
@@ -62,7 +58,8 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
     };
     const Json json = Json::parse(text, shallow);
     if (!json.is_object() || json.value("format", Json()) != kFormat) {
-      refuse(path, 0, fmt::format("this is not the manifest of a checkpoint: no \"format\": \"{}\"", kFormat));
+      refuse(path, 0,
+             fmt::format("this is not the manifest of a checkpoint: no \"format\": \"{}\"", kFormat));
     }
     if (json.at("version") != kVersion) {
       refuse(path, place("\"version\""),

@@ -24,11 +24,12 @@ struct WorkerFile {
 };
 
 struct Manifest {
-  std::int64_t step = 0;          // done
-  int workers = 1;                // of the run
-  double seconds = 0;             // of training so far
-  std::vector<WorkerFile> files;  // by rising rank, of the workers that were there
-  std::vector<std::pair<std::string, std::string>> recipe;  // what the run was told: {"optimizer.lr", "0.01"}
+  std::int64_t step = 0;            // done
+  int workers = 1;                  // of the run
+  double seconds = 0;               // of training so far
+  std::vector<WorkerFile> files{};  // by rising rank, of the workers that were there
+  std::vector<std::pair<std::string, std::string>>
+      recipe{};  // what the run was told: {"optimizer.lr", "0.01"}
 };
 
 std::string worker_file(int worker);

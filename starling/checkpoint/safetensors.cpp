@@ -28,9 +28,8 @@ constexpr std::uint64_t kMostHeader = 16 << 20;
 constexpr std::string_view kMetadata = "__metadata__";
 
 constexpr std::pair<std::string_view, std::uint64_t> kDtypes[] = {
-    {"F64", 8},  {"I64", 8}, {"U64", 8}, {"F32", 4}, {"I32", 4},     {"U32", 4},     {"F16", 2},
-    {"BF16", 2}, {"I16", 2}, {"U16", 2}, {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U8", 1},
-    {"BOOL", 1}};
+    {"F64", 8}, {"I64", 8}, {"U64", 8}, {"F32", 4},     {"I32", 4},     {"U32", 4}, {"F16", 2}, {"BF16", 2},
+    {"I16", 2}, {"U16", 2}, {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U8", 1},  {"BOOL", 1}};
 
 // Bytes per element; 0: there is no such dtype.
 std::uint64_t element_bytes(std::string_view dtype) {
@@ -189,8 +188,8 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : file_(File::to_r
   const std::uint64_t most = std::min(kMostHeader, file_.size() - kLengthBytes);
   if (length > most) {
     refuse(path, 0,
-           fmt::format("the header's length is {}; allowed are {} at most (16 MB, and the file's end)", length,
-                       most));
+           fmt::format("the header's length is {}; allowed are {} at most (16 MB, and the file's end)",
+                       length, most));
   }
   std::string header(length, '\0');
   file_.read(kLengthBytes, std::as_writable_bytes(std::span(header)));
@@ -284,7 +283,8 @@ void SafetensorsWriter::write(std::span<const std::byte> bytes) { put(bytes); }
 
 Digest SafetensorsWriter::finish() {
   if (file_.size() != end_) {
-    throw Error(fmt::format("{}: {} bytes were written, the header says {}", file_.path(), file_.size(), end_));
+    throw Error(
+        fmt::format("{}: {} bytes were written, the header says {}", file_.path(), file_.size(), end_));
   }
   file_.sync();
   return {end_, crc_};

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "starling/exchange/exchange.h"
@@ -18,6 +19,8 @@ struct Optimizer::Engine {
   Options options;
   std::string channel;
   std::vector<at::Tensor> buffers;  // of the module
+  std::vector<std::pair<std::string, at::Tensor>>
+      model;  // all its parameters and buffers, each once, by name
   std::vector<Block> blocks;
   std::size_t parameters = 0;  // tensors in all groups, at construction
   std::unique_ptr<Collectives> collectives;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include <fcntl.h>
@@ -78,6 +79,18 @@ void Metrics::clear() {
   if (ftruncate(file_, 0) != 0) fail(folder_ + "/metrics.jsonl", "emptied");
   const std::string summary = folder_ + "/summary.json";
   if (unlink(summary.c_str()) != 0 && errno != ENOENT) fail(summary, "removed");
+}
+
+void Metrics::clear_after(std::int64_t step) {
+  const std::string path = folder_ + "/metrics.jsonl";
+  std::ifstream file(path);
+  std::string kept, line;
+  while (std::getline(file, line)) {
+    const Json record = Json::parse(line, nullptr, false);
+    if (record.is_object() && record.value("step", step + 1) <= step) kept += line + "\n";
+  }
+  clear();
+  if (!kept.empty()) write_whole(file_, path, kept);
 }
 
 void Metrics::write(const StepRecord& r) {
