@@ -26,6 +26,7 @@ build: command  ## build everything, the tests too
 	@cmake --build $(BUILD) -j $(JOBS)
 
 test: build  ## run all tests
+	@scripts/dev-tools requirements-test.txt $(VENV)
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2
 
 demo: command  ## four workers learn Fashion-MNIST without an all-reduce, beside the same run with one

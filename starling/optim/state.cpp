@@ -248,8 +248,8 @@ void Optimizer::load(const std::string& file) {
   std::int64_t position = 0;
   together(*this, "load its file", [&] {
     const SafetensorsReader reader(file);
-    position = position_in(reader);
     loaded = read_all(reader, rule_name(rule_of(param_groups_.front())), all);
+    position = position_in(reader);
     // Those of the model are the module's own: they wait until all workers have read theirs.
     for (std::size_t i = state.model.size(); i < all.size(); ++i) all[i].second.copy_(loaded[i]);
     check(reader, state, param_groups_);

@@ -4,7 +4,7 @@ import unittest
 
 from command import CommandTest
 
-COMMANDS = "train, topology, doctor"
+COMMANDS = "train, topology, checkpoint, doctor"
 
 
 class Main(CommandTest):
