@@ -96,7 +96,7 @@ class Optimizer : public torch::optim::Optimizer {
   // Collective, between two steps: every worker loads a file that save() wrote for the same rule and parameters. What
   // was in flight is sent again. If any of them cannot read its file, all throw Error and none has changed anything.
   void load(const std::string& file);
-  // Torch's archives hold pickles: UsageError.
+  // Torch's archives are refused: UsageError.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 

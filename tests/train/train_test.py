@@ -195,7 +195,8 @@ every = 1
 
     def test_a_killed_run_resumes_to_the_bit(self):
         # In the middle of an accumulation window, in base-2, whose rounds differ.
-        arguments = ("--run.steps", "40", "--optimizer.window", "4", "--data.flip", "true", "--checkpoint-every", "15")
+        arguments = ("--run.steps", "40", "--optimizer.window", "4", "--data.flip", "true", "--checkpoint-every", "15",
+                     "--checkpoint.keep", "3")
         self.train(*arguments)
         whole, losses = self.states(40), {r: [line["loss"] for line in lines] for r, lines in self.metrics().items()}
         self.out = self.out.with_name("resumed")
