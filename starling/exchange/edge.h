@@ -74,6 +74,8 @@ class Edge {
   // --- questions ---
   // May the peer's block of this swap still be mixed? Otherwise its bytes need not be kept.
   bool wants(SwapId id) const;
+  // Is it decided, or skipped?
+  bool past(SwapId id) const;
   bool up() const { return connected_ && doubts_.empty(); }
   std::vector<SwapId> open() const;  // started, not decided
 
@@ -86,7 +88,6 @@ class Edge {
     bool peer_voted = false;
     bool peer_aborted = false;
   };
-  bool past(SwapId id) const;
   void vote(SwapId id, Swap& swap);
   void decide(SwapId id, Outcome outcome);
   void answer(SwapId id);

@@ -147,9 +147,23 @@ std::span<float> Exchange::wire(int index) {
   return *block.next;
 }
 
+// The word that a neighbour went on is as old as my absence: what it is at now, it has to be asked.
+void Exchange::catch_up(std::unique_lock<std::mutex>& lock) {
+  std::erase_if(went_on_, [&](int rank) { return !connected_.contains(rank); });
+  if (went_on_.empty()) return;
+  const Time begin = Clock::now();
+  transport_->post([this, asked = went_on_] {
+    for (const int rank : asked) control(rank, FrameType::where, 0, 0, 0);
+  });
+  changed_.wait_for(lock, patience_.max_wait.value_or(patience_.silent), [&] { return went_on_.empty(); });
+  went_on_.clear();
+  statistics_.seconds_waiting += seconds(Clock::now() - begin);
+}
+
 void Exchange::start(int index, bool finite) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (started_ == blocks_.size() || round_ == 0) {  // the first block of a step: the next round begins
+    catch_up(lock);
     const std::uint64_t next = std::max(round_ + 1, jump_to_);
     jumped_ = next > round_ + 1;
     statistics_.skipped_rounds += next - round_ - 1;
@@ -385,7 +399,7 @@ void Exchange::mark_absent(Peer& late, const std::string& why) {
   absent_.insert(late.rank);
 }
 
-// A block of it has come.
+// It has spoken.
 void Exchange::mark_present(Peer& back) {
   if (!back.absent) return;
   back.absent = false;
@@ -398,6 +412,15 @@ void Exchange::mark_present(Peer& back) {
 void Exchange::others_are_at(std::uint64_t round) {
   const std::lock_guard lock(mutex_);
   if (round > round_ + 1 && round - round_ < kFarthestJump) jump_to_ = std::max(jump_to_, round);
+}
+
+void Exchange::went_on(int rank, bool without_me) {
+  const std::lock_guard lock(mutex_);
+  if (without_me) {
+    went_on_.insert(rank);
+  } else if (went_on_.erase(rank) != 0) {
+    changed_.notify_all();
+  }
 }
 
 // ---------------------------------------------------------------- the transport's thread: events
@@ -437,6 +460,7 @@ void Exchange::disconnected(int rank, const std::string& reason) {
   average_.trouble(rank);
   const std::lock_guard lock(mutex_);
   connected_.erase(rank);
+  went_on_.erase(rank);
   changed_.notify_all();
 }
 
@@ -498,7 +522,11 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::done:
       return average_.done(from, frame.round, frame.block, frame.value != 0);
     case FrameType::resume:
-      return others_are_at(frame.value);
+      others_are_at(frame.value);
+      return went_on(from, false);
+    case FrameType::where:
+      if (sender.absent) return mark_present(sender);
+      return control(from, FrameType::resume, 0, 0, 0);  // I wait for it anyway: no need to jump
     case FrameType::heartbeat:
       return;
     case FrameType::leave:
@@ -513,10 +541,14 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
       break;
   }
   if (frame.block >= blocks_.size()) return;
+  if (frame.type == FrameType::ack || frame.type == FrameType::abort) sender.owes_vote.reset();
   if (frame.type == FrameType::abort) others_are_at(frame.value);
   if (frame.type == FrameType::skip) others_are_at(frame.round);
   if (frame.type != FrameType::skip && frame.round > next_round() + kHorizon) return;
-  sender.edge.frame(frame.type, {frame.round, frame.block}, frame.value != 0);
+  const SwapId id{frame.round, frame.block};
+  if (frame.type == FrameType::abort && frame.value != 0 && !sender.edge.past(id)) went_on(from, true);
+  sender.edge.frame(frame.type, id, frame.value != 0);
+  if (!sender.edge.wants(id) && frame.type == FrameType::abort) sender.incoming.erase(id);
 }
 
 void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const std::byte> payload,

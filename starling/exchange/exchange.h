@@ -8,8 +8,9 @@
 // The protocol of one edge is Edge's, that of an exact average Average's; here are the buffers, the rounds, the
 // patience with late neighbours, and the two threads' meeting.
 //
-//   round      rises by one with each step: its blocks are started once each, in order. A worker that hears that its neighbours went on without it jumps to
-//              their round; the rounds between count as aborted at both ends
+//   round      rises by one with each step: its blocks are started once each, in order. A worker whose neighbours went
+//              on without it asks them where they are and jumps to their round; the rounds between count as aborted at
+//              both ends
 //   absent     a neighbour that was late or silent: not waited for again until a block of it comes
 //   lost       its process is gone
 #pragma once
@@ -86,7 +87,9 @@ class Exchange final : private TransportHandler {
   std::span<const Arrival> finish(int block);
   // Where to write what the neighbours will read. Not the buffer that arrivals hold as `mine`.
   std::span<float> wire(int block);
-  // The wire block is written. The first block of a step begins the next round. finite = false: it is not sent, all neighbours go on without it.
+  // The wire block is written. The first block of a step begins the next round; where neighbours went on without me it
+  // first asks them which one, and waits for the answers as long as Patience allows. finite = false: the block is not
+  // sent, all neighbours go on without it.
   void start(int block, bool finite);
 
   // --- save and resume, on the training thread, between two steps ---
@@ -176,6 +179,8 @@ class Exchange final : private TransportHandler {
   void received_share(Peer& peer, const Frame& frame, bool intact);
   void received_join(Peer& peer, const Frame& frame, bool intact);
   void others_are_at(std::uint64_t round);  // and do not wait for me
+  void went_on(int rank, bool without_me);
+  void catch_up(std::unique_lock<std::mutex>& lock);  // on the training thread
   void mark_absent(Peer& peer, const std::string& why);
   void mark_present(Peer& peer);
   void give_up(std::uint32_t block, const std::string& why);
@@ -202,6 +207,7 @@ class Exchange final : private TransportHandler {
   std::size_t started_ = 0;    // blocks of this round
   bool jumped_ = false;        // it is not the one after the last
   std::uint64_t jump_to_ = 0;  // others are at this round already
+  std::set<int> went_on_;      // without me, and I have not heard since where they are
   std::set<int> connected_;
   std::set<int> absent_;
   std::set<int> gone_;

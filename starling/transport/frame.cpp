@@ -49,6 +49,7 @@ bool known(std::uint8_t type) {
     case FrameType::outcome:
     case FrameType::heartbeat:
     case FrameType::leave:
+    case FrameType::where:
     case FrameType::join:
     case FrameType::share:
     case FrameType::done:

@@ -223,8 +223,8 @@ TEST(Exchange, WithMaxWaitALateNeighbourCostsOneExchangeAndIsBackWhenItWakes) {
   EXPECT_GE(mixed, 36);
   flock.hub.resume(2);
   // What was under way when it fell asleep may have been decided before; the next exchange is lost, in it the sleeper
-  // hears how far the others are (here they run on as fast as they can, so that it may have to hear it again); then it
-  // is in the mix.
+  // hears that the others went on, and asks them where they are (here two on one thread run on as fast as they can, so
+  // that it may have to ask again); then it is in the mix. tests/optim/processes_test.cpp counts what is lost.
   std::atomic<bool> stop = false;
   std::thread others([&] {
     while (!stop) flock[0].step(), flock[1].step();

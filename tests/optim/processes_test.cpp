@@ -353,9 +353,9 @@ TEST(Processes, WithMaxWaitAWorkerThatPausesFor20SecondsIsBackInTheMixWhenItWake
   const auto after = flock.last(2, "step");
   const double blocks = 5;  // of 300,000 numbers
   const double lost = (after[2] - before[2]) / (2 * blocks), steps = after[0] - before[0];
-  EXPECT_GE(lost, 0.5);
-  EXPECT_LE(lost, 4)
-      << "exchanges lost per edge";  // the one under way, and until it heard how far the others are
+  EXPECT_GT(flock.last(0, "step")[2], 10) << "the pause was real";
+  EXPECT_LT(lost, 2)
+      << "exchanges lost per edge";  // the one under way; blocks of the next while the others were in it
   EXPECT_GE(after[1] - before[1], (steps - 6) * 2 * blocks);
   EXPECT_GT(after[3] - before[3], 0);
   for (int rank : {0, 1, 2}) flock.signal_to(rank, SIGUSR1);
