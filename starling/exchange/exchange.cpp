@@ -207,6 +207,8 @@ void Exchange::restart(std::uint64_t position) {
   round_ = static_cast<std::uint64_t>(farthest);
   while (round_ % period != position % period) ++round_;
   started_ = blocks_.size();
+  jump_to_ = 0;  // where the others were before is of no use any more
+  went_on_.clear();
 }
 
 std::set<int> Exchange::average(std::span<float> values) {
