@@ -19,6 +19,7 @@ using Command = std::function<int()>;
 void add_train(CLI::App& app, Command& command);
 void add_topology(CLI::App& app, Command& command);
 void add_timeline(CLI::App& app, Command& command);
+void add_checkpoint(CLI::App& app, Command& command);
 void add_doctor(CLI::App& app, Command& command);
 
 }  // namespace starling::cli

@@ -42,6 +42,7 @@ int run(int argc, char** argv) {
   add_train(app, command);
   add_topology(app, command);
   add_timeline(app, command);
+  add_checkpoint(app, command);
   add_doctor(app, command);
   try {
     app.parse(argc, argv);

@@ -22,7 +22,7 @@ namespace {
 struct Options {
   std::string recipe;
   int workers = 0;
-  std::optional<std::string> out;
+  std::optional<std::string> out, checkpoint_every, resume;
   bool json = false;
   bool print_config = false;
   Overrides overrides;
@@ -131,6 +131,13 @@ void add_train(CLI::App& app, Command& command) {
       ->check(CLI::Range(1, 256));
   sub->add_option("--out", options->out, "folder for metrics.jsonl and summary.json, in place of run.out")
       ->type_name("DIR");
+  sub->add_option("--checkpoint-every", options->checkpoint_every,
+                  "save all workers every N steps in DIR/checkpoints, in place of checkpoint.every")
+      ->type_name("N");
+  sub->add_option(
+         "--resume", options->resume,
+         "go on from this checkpoint, or from the latest in this folder, in place of checkpoint.resume")
+      ->type_name("DIR");
   sub->add_flag("--json", options->json, "summary.json on stdout in place of a table");
   sub->add_flag("--print-config", options->print_config,
                 "print the whole recipe, overrides included, and stop");
@@ -156,6 +163,9 @@ void add_train(CLI::App& app, Command& command) {
       break;
     }
     if (options->out) options->overrides.emplace_back("run.out", *options->out);
+    if (options->checkpoint_every)
+      options->overrides.emplace_back("checkpoint.every", *options->checkpoint_every);
+    if (options->resume) options->overrides.emplace_back("checkpoint.resume", *options->resume);
     command = [options] { return train(*options); };
   });
 }

@@ -214,6 +214,35 @@ void Exchange::start(int index, bool finite) {
   if (jumped_ && started_ == blocks_.size()) transport_->post([this, round = round_] { skip_to(round); });
 }
 
+std::uint64_t Exchange::position() const {
+  const std::lock_guard lock(mutex_);
+  return round_ == 0 ? 0 : (round_ - 1) % links_.size();
+}
+
+void Exchange::restart(std::uint64_t position) {
+  for (std::size_t b = 0; b < blocks_.size(); ++b) finish(static_cast<int>(b));
+  transport_->post([this] {
+    for (const auto& peer : peers_) {
+      for (auto& [id, arrival] : peer->doubts)
+        arrival.weight = 0;  // if it is mended, that is of no use any more
+    }
+  });
+  // All have finished what was in flight once this returns, and agree on the farthest.
+  auto farthest = static_cast<std::int64_t>(next_round() - 1);
+  maximum({&farthest, 1});
+  const std::lock_guard lock(mutex_);
+  for (Block& block : blocks_) {
+    block.finished.clear();
+    block.mended.clear();
+  }
+  const std::uint64_t period = links_.size();
+  round_ = static_cast<std::uint64_t>(farthest);
+  while (round_ % period != position % period) ++round_;
+  started_ = blocks_.size();
+  jump_to_ = 0;  // where the others were before is of no use any more
+  went_on_.clear();
+}
+
 std::set<int> Exchange::average(std::span<float> values) {
   const auto bytes = std::as_writable_bytes(values);
   return run_average(

@@ -96,6 +96,13 @@ class Exchange final : private TransportHandler {
   // sent, all neighbours go on without it.
   void start(int block, bool finite);
 
+  // --- save and resume, on the training thread, between two steps ---
+  // Where the schedule stands: the round that was started last, counted from 0 within the period.
+  std::uint64_t position() const;
+  // Every worker calls it, with the same position. What is in flight is finished and dropped; the next start() begins a
+  // round of this position. Rounds themselves only ever rise.
+  void restart(std::uint64_t position);
+
   // --- exact averages, on the training thread; every worker calls them in the same order ---
   // Returns the ranks that took part. Waits as long as the others live.
   std::set<int> average(std::span<float> values);

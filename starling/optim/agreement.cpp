@@ -1,5 +1,6 @@
 #include "starling/optim/agreement.h"
 
+#include <exception>
 #include <nlohmann/json.hpp>
 
 #include <ATen/ops/empty_like.h>
@@ -7,6 +8,7 @@
 
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
+#include "starling/optim/optimizer.h"
 
 namespace starling {
 
@@ -43,6 +45,19 @@ void make_equal(Collectives& collectives, const World& world, const std::vector<
                               rank, theirs, everyone.front()));
     }
   }
+}
+
+void together(Optimizer& optimizer, const std::string& what, const std::function<void()>& own) {
+  std::exception_ptr error;
+  try {
+    own();
+  } catch (const Error&) {
+    error = std::current_exception();
+  }
+  std::int64_t failed = error ? optimizer.world().rank + 1 : 0;
+  optimizer.maximum({&failed, 1});
+  if (error) std::rethrow_exception(error);
+  if (failed != 0) throw Error(fmt::format("worker {} could not {}", failed - 1, what));
 }
 
 }  // namespace starling

@@ -1,6 +1,7 @@
-// The start of a run: all workers want the same, and begin with the same numbers.
+// All workers want the same, begin with the same numbers, and fail together.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,8 @@
 
 namespace starling {
 
+class Optimizer;
+
 // What must be equal on all workers, in the order in which a difference is best reported: {"topology", "base-2"}.
 using Terms = std::vector<std::pair<std::string, std::string>>;
 
@@ -20,5 +23,9 @@ void agree(Collectives& collectives, const World& world, const Terms& mine);
 
 // Rank 0's values reach every worker; a checksum over all of them proves it. Throws Error where it does not hold.
 void make_equal(Collectives& collectives, const World& world, const std::vector<at::Tensor>& tensors);
+
+// Collective, over the edges: every worker does its own; if it throws Error on one, all throw: that one its own, the
+// others one that names it ("worker 2 could not <what>").
+void together(Optimizer& optimizer, const std::string& what, const std::function<void()>& own);
 
 }  // namespace starling

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "starling/exchange/exchange.h"
@@ -19,6 +20,8 @@ struct Optimizer::Engine {
   Rule rule;  // of all groups, each with its own options
   std::string channel;
   std::vector<at::Tensor> buffers;  // of the module
+  std::vector<std::pair<std::string, at::Tensor>>
+      model;  // all its parameters and buffers, each once, by name
   std::vector<Block> blocks;
   std::vector<std::size_t> group_sizes;      // parameters of each group that the blocks hold
   torch::optim::Optimizer* inner = nullptr;  // the local rule, where Starling did not write it

@@ -35,6 +35,20 @@ std::vector<at::Tensor> trainable(const torch::nn::Module& module) {
   return parameters;
 }
 
+// Every tensor of the module by its name, once: the first name of those that are shared.
+std::vector<std::pair<std::string, at::Tensor>> tensors_of(const torch::nn::Module& module) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  std::set<const void*> seen;
+  for (const auto& all : {module.named_parameters(), module.named_buffers()}) {
+    for (const auto& item : all) {
+      if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+        tensors.emplace_back(item.key(), item.value());
+      }
+    }
+  }
+  return tensors;
+}
+
 // The exchange of all-reduce has no neighbours: its edges serve the exact averages only.
 Schedule schedule_of(const Options& options, const World& world) {
   if (options.scheme == "all-reduce") return {"none", {Graph(world.size)}};
@@ -66,7 +80,9 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
 }  // namespace
 
 Optimizer::Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world)
-    : Optimizer(Groups{{trainable(module)}}, rule, options, world, module.buffers()) {}
+    : Optimizer(Groups{{trainable(module)}}, rule, options, world, module.buffers()) {
+  engine_->model = tensors_of(module);
+}
 
 Optimizer::Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world)
     : Optimizer(Groups{{std::move(parameters)}}, rule, options, world, {}) {}

@@ -21,6 +21,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include "starling/checkpoint/safetensors.h"
 #include "starling/optim/rules.h"
 #include "starling/world/world.h"
 
@@ -94,6 +95,22 @@ class Optimizer : public torch::optim::Optimizer {
   int maximum(std::span<std::int64_t> values);
   // RMS distance of the workers' parameters to their average: sqrt(1/n Sum_i |x_i - mean|^2 / d). Collective.
   double consensus_distance();
+
+  // What this worker needs to go on as if it had not stopped, as a safetensors file (synced, but not written in one go:
+  // save_checkpoint() in checkpoint.h does that, for all workers together). Between two steps. Holds
+  //   model.NAME     the module's parameters and buffers, without a module those of the groups as model.GROUP.INDEX
+  //   m. v. b.NAME   the rule's state, as kernels/update.h names it
+  //   steps          per parameter, in the groups' order: how many had a gradient
+  //   options.GROUP  the group's rule options, the learning rate first
+  //   rng            torch's random numbers on the CPU
+  // and the place in the schedule. Returns the file's size and checksum. Throws Error.
+  Digest save(const std::string& file) const;
+  // Collective, between two steps: every worker loads a file that save() wrote for the same rule and parameters. What
+  // was in flight is sent again. If any of them cannot read its file, all throw Error and none has changed anything.
+  void load(const std::string& file);
+  // Torch's archives are refused: UsageError.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
 
   const World& world() const;
   Statistics statistics() const;

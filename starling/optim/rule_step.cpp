@@ -1,7 +1,9 @@
 #include "starling/optim/rule_step.h"
 
 #include <cmath>
+#include <limits>
 #include <string_view>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -78,6 +80,17 @@ kernels::Step step(const AccumAdamW& o, std::int64_t t) {
   return kernels::accum_adam_step<kernels::Step>(o, true, t);
 }
 
+// f(option) for each option of the rule, in an order that files depend on.
+template <class F>
+void each_option(SGD& o, const F& f) {
+  f(o.lr), f(o.momentum), f(o.nesterov), f(o.weight_decay);
+}
+template <class Options, class F>
+void each_option(Options& o, const F& f) {
+  f(o.lr), f(o.betas[0]), f(o.betas[1]), f(o.eps), f(o.weight_decay);
+  if constexpr (requires { o.window; }) f(o.window);
+}
+
 }  // namespace
 
 std::string rule_name(const Rule& rule) {
@@ -90,6 +103,36 @@ void check_rule(const Rule& rule) {
 
 int rule_states(const Rule& rule) {
   return std::visit([](const auto& o) { return states(o); }, rule);
+}
+
+std::vector<double> rule_values(const Rule& rule) {
+  std::vector<double> values;
+  Rule copy = rule;
+  std::visit(
+      [&](auto& o) { each_option(o, [&](auto& option) { values.push_back(static_cast<double>(option)); }); },
+      copy);
+  return values;
+}
+
+void set_rule_values(Rule& rule, const std::vector<double>& values) {
+  const std::size_t wanted = rule_values(rule).size();
+  if (values.size() != wanted) {
+    throw UsageError(fmt::format("{} has {} options, not {}", rule_name(rule), wanted, values.size()));
+  }
+  Rule changed = rule;
+  std::size_t k = 0;
+  const auto set = [&](auto& option) {
+    using Option = std::remove_reference_t<decltype(option)>;
+    const double value = values[k++];
+    // Of a file: a number that the type cannot hold must not reach the conversion.
+    const bool fits =
+        std::is_same_v<Option, double> || (value >= 0 && value <= std::numeric_limits<int>::max());
+    require(fits, rule_name(rule), fmt::format("option {}", k), value, "it must be a whole number");
+    option = static_cast<Option>(value);
+  };
+  std::visit([&](auto& o) { each_option(o, set); }, changed);
+  check_rule(changed);
+  rule = changed;
 }
 
 kernels::Step rule_step(const Rule& rule, std::int64_t t) {

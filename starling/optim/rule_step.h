@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "starling/kernels/update.h"
 #include "starling/optim/rules.h"
@@ -17,6 +18,11 @@ void check_rule(const Rule& rule);
 
 // How many of RuleState's m, v, b the rule keeps, in this order: 0 to 3.
 int rule_states(const Rule& rule);
+
+// The rule's options as numbers, the learning rate first, and back; set_rule_values() checks them and throws as
+// check_rule().
+std::vector<double> rule_values(const Rule& rule);
+void set_rule_values(Rule& rule, const std::vector<double>& values);
 
 // Step t = 1, 2, ... of one segment (parameters may be at different steps: t counts those with a gradient).
 kernels::Step rule_step(const Rule& rule, std::int64_t t);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -94,6 +95,18 @@ void Metrics::clear() {
   for (const auto& worker : std::filesystem::directory_iterator(folder_ + "/tensorboard", none)) {
     remove_files(worker.path(), "events.out.tfevents.");
   }
+}
+
+void Metrics::clear_after(std::int64_t step) {
+  const std::string path = folder_ + "/metrics.jsonl";
+  std::ifstream file(path);
+  std::string kept, line;
+  while (std::getline(file, line)) {
+    const Json record = Json::parse(line, nullptr, false);
+    if (record.is_object() && record.value("step", step + 1) <= step) kept += line + "\n";
+  }
+  clear();
+  if (!kept.empty()) write_whole(file_, path, kept);
 }
 
 void Metrics::write(const StepRecord& r) {

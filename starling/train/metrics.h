@@ -3,6 +3,9 @@
 //   metrics.jsonl   one JSON object per line: one per logged step and worker, in the order in which they were written
 //   summary.json    one JSON object, written at the end by the lowest rank that is still there
 //   timeline-R.json, tensorboard/worker-R/    where the recipe asks for them (core/timeline.h, tensorboard.h)
+//
+// In a run that was resumed, steps, samples and seconds count on from the checkpoint; waiting and bytes are those since
+// then.
 #pragma once
 
 #include <cstdint>
@@ -61,6 +64,8 @@ class Metrics {
 
   // Removes what an earlier run left in the folder. By one worker, before any writes.
   void clear();
+  // The same, for a run that goes on after this step: lines up to it stay.
+  void clear_after(std::int64_t step);
   void write(const StepRecord& record);
   void write(const Summary& summary);
 

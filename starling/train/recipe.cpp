@@ -1,5 +1,6 @@
 #include "starling/train/recipe.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -75,6 +76,12 @@ Config recipe_config(Recipe& r) {
   c.key("timeline_from", &r.log.timeline_from, at_least(0),
         "first step of the timeline; 0: with what comes before the first step");
   c.key("timeline_to", &r.log.timeline_to, at_least(0), "last step of the timeline; 0: the run's last");
+
+  c.section("checkpoint", "to go on where a run stood, in the folder checkpoints of run.out");
+  c.key("every", &r.checkpoint.every, at_least(0), "steps from one to the next, and one at the end; 0: none");
+  c.key("keep", &r.checkpoint.keep, between(2, 1 << 20), "how many of the newest stay");
+  c.key("resume", &r.checkpoint.resume,
+        "one to go on from, or the folder that holds them: then the latest; empty: a fresh run");
   return c;
 }
 
@@ -96,6 +103,28 @@ Recipe read_recipe(const std::string& file, const Overrides& overrides) {
 }
 
 std::string print_recipe(Recipe recipe) { return recipe_config(recipe).print(); }
+
+RecipeValues recipe_values(Recipe recipe) {
+  RecipeValues values;
+  for (const Config::Entry& key : recipe_config(recipe).entries()) {
+    values.emplace_back(key.section + "." + key.name, key.value);
+  }
+  return values;
+}
+
+void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std::string& where) {
+  const auto free = [](const std::string& key) {
+    return key == "run.out" || key == "run.threads" || key == "data.dir" || key == "mixing.max_wait" ||
+           key == "mixing.block_bytes" || key.starts_with("log.") || key.starts_with("checkpoint.");
+  };
+  for (const auto& [key, value] : recipe_values(recipe)) {
+    const auto before =
+        std::find_if(saved.begin(), saved.end(), [&](const auto& each) { return each.first == key; });
+    if (free(key) || before == saved.end() || before->second == value) continue;
+    throw UsageError(fmt::format("checkpoint.resume: {} = {}, but the run of {} had {}: it must be the same",
+                                 key, value, where, before->second));
+  }
+}
 
 Rule make_rule(const Recipe& recipe) {
   const auto& o = recipe.optimizer;

@@ -67,6 +67,11 @@ struct Recipe {
     std::int64_t timeline_from = 0;
     std::int64_t timeline_to = 0;
   } log;
+  struct {
+    std::int64_t every = 0;
+    int keep = 2;
+    std::string resume;
+  } checkpoint;
 };
 
 // The declaration of all keys, bound to `recipe`'s fields; what they hold now is the default.
@@ -76,6 +81,12 @@ using Overrides = std::vector<std::pair<std::string, std::string>>;  // {"optimi
 // The defaults, then the file, then the overrides. Throws UsageError.
 Recipe read_recipe(const std::string& file, const Overrides& overrides = {});
 std::string print_recipe(Recipe recipe);
+
+using RecipeValues = std::vector<std::pair<std::string, std::string>>;  // {"optimizer.lr", "0.002"}, all keys
+RecipeValues recipe_values(Recipe recipe);
+// A run that was saved can only go on as the run that it was: throws UsageError, with both values, where a key differs
+// that changes what the run computes. Folders, threads, patience and logging may. `where` names the checkpoint.
+void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std::string& where);
 
 // What the recipe says in the optimizer's words. Throws UsageError for combinations that make no sense.
 Rule make_rule(const Recipe& recipe);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <thread>
 
@@ -17,6 +18,7 @@
 #include "starling/data/fashion_mnist.h"
 #include "starling/data/sampler.h"
 #include "starling/models/classifier.h"
+#include "starling/optim/checkpoint.h"
 #include "starling/topology/schedules.h"
 #include "starling/train/evaluate.h"
 #include "starling/train/tensorboard.h"
@@ -28,6 +30,27 @@ namespace {
 ImageSet training_images(const Recipe& recipe, const ImageSet& all) {
   const std::int64_t n = recipe.data.limit > 0 ? std::min(recipe.data.limit, all.size()) : all.size();
   return {all.images.narrow(0, 0, n), all.labels.narrow(0, 0, n)};
+}
+
+std::string checkpoints_of(const Recipe& recipe) { return recipe.run.out + "/checkpoints"; }
+
+// The checkpoint to go on from, if the recipe names one; it fits the recipe and the number of workers.
+std::optional<Checkpoint> find_checkpoint(const Recipe& recipe, int workers) {
+  const std::string root = checkpoints_of(recipe);
+  std::optional<Checkpoint> start;
+  if (!recipe.checkpoint.resume.empty()) {
+    start.emplace(recipe.checkpoint.resume);
+    check_resumable(recipe, start->manifest().recipe, start->folder());
+    check_workers(*start, workers);
+  }
+  if (recipe.checkpoint.every == 0 || !has_checkpoints(root)) return start;
+  if (!start || !std::filesystem::equivalent(std::filesystem::path(start->folder()) / "..", root)) {
+    throw UsageError(
+        fmt::format("{} holds the checkpoints of another run: resume it (--resume {}), remove them, or "
+                    "give another folder (--out)",
+                    root, root));
+  }
+  return start;
 }
 
 // Whether this worker has the lowest rank of those that are left.
@@ -42,7 +65,7 @@ bool speaks(const World& world, const std::vector<int>& lost) {
 class Logbook {
  public:
   Logbook(const Recipe& recipe, const World& world, const Observer& observer, Metrics& metrics,
-          std::int64_t steps, double steps_per_epoch)
+          std::int64_t steps, double steps_per_epoch, std::int64_t first_step, double first_seconds)
       : observer_(observer),
         metrics_(metrics),
         every_(recipe.log.every),
@@ -50,7 +73,11 @@ class Logbook {
         rank_(world.rank),
         workers_(world.size),
         steps_(steps),
-        steps_per_epoch_(steps_per_epoch) {
+        steps_per_epoch_(steps_per_epoch),
+        step_(first_step),
+        seconds_(first_seconds),
+        seconds_before_(first_seconds),
+        seconds_at_line_(first_seconds) {
     if (recipe.log.tensorboard)
       events_.emplace(fmt::format("{}/tensorboard/worker-{}", recipe.run.out, rank_));
   }
@@ -69,7 +96,7 @@ class Logbook {
                           .loss = losses_ / losses_counted_,
                           .samples_per_second = static_cast<double>(samples() * workers_) / seconds_,
                           .seconds_left = seconds_ / step * static_cast<double>(steps_ - step_),
-                          .waiting_share = now.seconds_waiting / seconds_});
+                          .waiting_share = waiting_share(now)});
     }
     if (step_ % every_ == 0 || step_ == steps_) write_line(lr, now);
   }
@@ -85,6 +112,9 @@ class Logbook {
   std::int64_t samples() const { return step_ * batch_; }  // of this worker
   double seconds() const { return seconds_; }
   double loss() const { return loss_; }  // of the latest line
+  double waiting_share(const Statistics& now) const {
+    return now.seconds_waiting / (seconds_ - seconds_before_);
+  }
 
  private:
   void write_line(double lr, const Statistics& now) {
@@ -123,13 +153,14 @@ class Logbook {
   const int workers_;
   const std::int64_t steps_;
   const double steps_per_epoch_;
-  std::int64_t step_ = 0;
-  double seconds_ = 0;
-  double losses_ = 0;  // since the latest line
+  std::int64_t step_;
+  double seconds_;
+  const double seconds_before_;  // of the run that this one goes on with
+  double losses_ = 0;            // since the latest line
   int losses_counted_ = 0;
   double loss_ = 0;
   double waited_ = 0;  // at the latest line
-  double seconds_at_line_ = 0;
+  double seconds_at_line_;
 };
 
 // Tests the result and puts together what all workers that are left have to say.
@@ -141,7 +172,7 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
   constexpr double kMega = 1e6;  // so that float holds them well
   std::array<float, 7> means{static_cast<float>(log.loss()),
                              static_cast<float>(log.seconds()),
-                             static_cast<float>(statistics.seconds_waiting / log.seconds()),
+                             static_cast<float>(log.waiting_share(statistics)),
                              static_cast<float>(static_cast<double>(statistics.bytes_sent) / kMega),
                              static_cast<float>(log.samples()),
                              static_cast<float>(statistics.aborted),
@@ -199,13 +230,17 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
     const int per_node = recipe.mixing.workers_per_node;
     make_schedule(recipe.mixing.topology, workers, per_node > 0 ? per_node : local_workers);
   }
+  find_checkpoint(recipe, workers);
 }
 
 namespace {
 
 Result run(const Recipe& recipe, const World& world, const Observer& observer) {
   Metrics metrics(recipe.run.out);
-  if (world.local_rank == 0) metrics.clear();  // nobody writes before all have made their Optimizer
+  const std::optional<Checkpoint> start = find_checkpoint(recipe, world.size);
+  const std::int64_t first_step = start ? start->manifest().step : 0;
+  if (world.local_rank == 0)
+    metrics.clear_after(first_step);  // nobody writes before all have made their Optimizer
   const FashionMnist data = load_fashion_mnist(recipe.data.dir);
   const ImageSet images = training_images(recipe, data.train);
   const auto seed = static_cast<std::uint64_t>(recipe.run.seed);
@@ -218,12 +253,19 @@ Result run(const Recipe& recipe, const World& world, const Observer& observer) {
       recipe.run.steps > 0 ? recipe.run.steps
                            : std::max<std::int64_t>(1, std::llround(recipe.run.epochs * steps_per_epoch));
 
+  if (start && first_step >= steps) {
+    throw UsageError(fmt::format("{} is of step {}: the run was done, there is nothing to resume",
+                                 start->folder(), first_step));
+  }
+
   const auto model = make_classifier(recipe.model.name, recipe.model.width, seed);
   Optimizer optimizer(*model, make_rule(recipe), make_options(recipe), world);
-  Logbook log(recipe, world, observer, metrics, steps, steps_per_epoch);
+  if (start) load_checkpoint(optimizer, *start);
+  Logbook log(recipe, world, observer, metrics, steps, steps_per_epoch, first_step,
+              start ? start->manifest().seconds : 0);
   Timeline* const timeline = world.timeline.get();
 
-  for (std::int64_t step = 0; step < steps; ++step) {
+  for (std::int64_t step = first_step; step < steps; ++step) {
     if (observer.interrupted && observer.interrupted()) throw Interrupted();
     const Time begin = Clock::now();
     const double lr = learning_rate(recipe, step, steps);
@@ -254,6 +296,12 @@ Result run(const Recipe& recipe, const World& world, const Observer& observer) {
     if (recipe.train.clip > 0) torch::nn::utils::clip_grad_norm_(model->parameters(), recipe.train.clip);
     optimizer.step();
     log.add(step_loss, lr, seconds(Clock::now() - begin), optimizer.statistics());
+    const std::int64_t every = recipe.checkpoint.every;
+    if (every > 0 && ((step + 1) % every == 0 || step + 1 == steps)) {
+      save_checkpoint(optimizer, checkpoints_of(recipe),
+                      {.step = step + 1, .seconds = log.seconds(), .recipe = recipe_values(recipe)},
+                      recipe.checkpoint.keep);
+    }
 
     if (recipe.log.eval_every > 0 && (step + 1) % recipe.log.eval_every == 0 && step + 1 < steps) {
       const AverageScore score = test_average(optimizer, *model, data.test);

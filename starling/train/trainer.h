@@ -31,7 +31,7 @@ struct Observer {
 // The run was ended from outside before it was done.
 struct Interrupted {};
 
-// What can be checked before workers are started: data and topology. Throws as train() would.
+// What can be checked before workers are started: data, topology and checkpoints. Throws as train() would.
 void check_recipe(const Recipe& recipe, int workers, int local_workers);
 
 // Torch's threads in this process: run.threads, or its part of the cores. Once per process, before train().
@@ -45,6 +45,7 @@ struct Result {
 // Trains, tests, and writes metrics.jsonl and summary.json (that by the one that speaks) under run.out, and what else
 // the recipe's log section asks for: event files as it goes, the timeline at the end or when it is interrupted. Every
 // worker of the world must call it with the same recipe.
+// With checkpoint.resume it goes on from there, and equals to the bit a run that was not stopped.
 // Throws Interrupted; UsageError for a recipe that cannot be; Error for what fails on the way: missing data, a loss
 // that is no number, and with all-reduce a lost worker.
 Result train(const Recipe& recipe, const World& world, const Observer& observer = {});

@@ -21,10 +21,10 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(done.stderr, "")
         return done.stdout
 
-    def usage_error(self, *arguments):
-        """The one line on stderr of a command that must end with code 2 and print nothing else."""
+    def usage_error(self, *arguments, code=2):
+        """The one line on stderr of a command that must end with `code` and print nothing else."""
         done = self.run_command(*arguments)
-        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
         self.assertTrue(done.stderr.startswith("starling: ") and done.stderr.endswith("\n"), done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         return done.stderr.removeprefix("starling: ").removesuffix("\n")

@@ -55,7 +55,7 @@ TEST_F(RecipeTest, Refuses) {
   EXPECT_EQ(error_of("[optimiser]\nlr = 1"),
             path_ +
                 ":1: unknown section \"optimiser\", did you mean optimizer?; there are: run, data, model, "
-                "optimizer, schedule, mixing, train, log");
+                "optimizer, schedule, mixing, train, log, checkpoint");
   EXPECT_THAT(error_of("[optimizer]\nrule = 'accum-adm'"),
               testing::HasSubstr(":2: optimizer.rule = \"accum-adm\": "
                                  "unknown, did you mean accum-adam?"));

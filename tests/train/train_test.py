@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import signal
 import struct
 import subprocess
@@ -184,6 +185,112 @@ every = 1
         self.assertEqual(accuracy, self.summary()["accuracy"])
         self.train("--run.steps", "12", "--run.seed", "2")
         self.assertNotEqual(first, {rank: [r["loss"] for r in records] for rank, records in self.metrics().items()})
+
+    # --- save and resume ---
+
+    def states(self, step):
+        """Each worker's file after this step, all its bytes."""
+        folder = self.out / "checkpoints" / f"step-{step}"
+        return [(folder / f"worker-{rank}.safetensors").read_bytes() for rank in range(WORKERS)]
+
+    def test_a_killed_run_resumes_to_the_bit(self):
+        # In the middle of an accumulation window, in base-2, whose rounds differ.
+        arguments = ("--run.steps", "40", "--optimizer.window", "4", "--data.flip", "true", "--checkpoint-every", "15",
+                     "--checkpoint.keep", "3")
+        self.train(*arguments)
+        whole, losses = self.states(40), {r: [line["loss"] for line in lines] for r, lines in self.metrics().items()}
+        self.out = self.out.with_name("resumed")
+        process = self.start(*arguments)
+        self.until_step(process, 25)
+        process.kill()
+        process.communicate()
+        while processes_of(process.pid):
+            time.sleep(0.02)
+        first = self.out / "checkpoints" / "step-15"
+        self.train(*arguments, "--resume", first)
+        self.assertEqual(self.states(40), whole)
+        self.assertEqual({r: [line["loss"] for line in lines] for r, lines in self.metrics().items()}, losses)
+        lines = self.metrics()[0]
+        self.assertEqual([line["step"] for line in lines], list(range(1, 41)))
+        self.assertEqual(sorted(line["seconds"] for line in lines), [line["seconds"] for line in lines])
+        self.assertEqual((self.summary()["steps"], self.summary()["samples"]), (40, 40 * 16 * WORKERS))
+        self.check_refusals(arguments, first)
+
+    def check_refusals(self, arguments, first):
+        root = first.parent
+        self.assertEqual(self.usage_error(*arguments),
+                         f"{root} holds the checkpoints of another run: resume it (--resume {root}), remove them, or "
+                         "give another folder (--out)")
+        _, stderr = self.train(*arguments, "--resume", root, code=2)  # the latest
+        self.assertIn("step-40 is of step 40: the run was done, there is nothing to resume\n", stderr)
+        for change in (("--run.steps", "41"), ("--optimizer.window", "2"), ("--mixing.topology", "ring"),
+                       ("--run.seed", "2")):
+            said = self.usage_error(*arguments, *change, "--resume", first)
+            self.assertTrue(said.startswith(f"checkpoint.resume: {change[0][2:]} = "), said)
+            self.assertIn(change[1], said)
+            self.assertTrue(said.endswith(": it must be the same"), said)
+        self.assertIn("is of 3 workers, this run has 2", self.usage_error(*arguments, "--resume", first, workers=2))
+        _, stderr = self.train(*arguments, "--resume", "/nowhere", code=1)
+        self.assertEqual(stderr, "starling: /nowhere: there is no checkpoint: neither manifest.json nor latest is there\n")
+        file = first / "worker-1.safetensors"
+        text = bytearray(file.read_bytes())
+        text[-1] ^= 1
+        file.write_bytes(text)
+        _, stderr = self.train(*arguments, "--resume", first, code=1)
+        self.assertIn(f"starling: {file}: offset 0: damaged", stderr)
+
+    def test_a_full_disk_costs_the_checkpoint_and_not_the_run(self):
+        self.train("--run.steps", "10", "--checkpoint-every", "5")
+        size = (self.out / "checkpoints" / "step-5" / "worker-0.safetensors").stat().st_size
+
+        def limit():  # no file may become as large as a worker's
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, size - 1))
+
+        command = [os.environ["STARLING"], "train", self.recipe, "--out", self.out, "--workers", str(WORKERS),
+                   "--run.steps", "10", "--checkpoint-every", "5", "--resume", self.out / "checkpoints" / "step-5"]
+        done = subprocess.run(command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              preexec_fn=limit)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count("no checkpoint of step 10, the ones before it are kept"), 1, done.stderr)
+        self.assertIn("File too large", done.stderr)
+        self.assertEqual(self.summary()["steps"], 10)
+        self.assertEqual((self.out / "checkpoints" / "latest").read_text(), "step-10\n")
+        show = [os.environ["STARLING"], "checkpoint", "show", self.out / "checkpoints", "--json"]
+        shown = json.loads(subprocess.run(show, check=True, capture_output=True, text=True).stdout)
+        self.assertEqual((shown["step"], shown["workers"], shown["verified"]), (10, WORKERS, True))
+        self.assertEqual([file["file"] for file in shown["files"]],
+                         [f"worker-{rank}.safetensors" for rank in range(WORKERS)])
+        self.assertEqual(shown["recipe"]["run.steps"], "10")
+
+    @unittest.skipUnless(os.access(os.environ.get("TORCH_PYTHON", ""), os.X_OK), "torch has no Python here")
+    def test_pythons_safetensors_reads_the_consensus(self):
+        self.train("--run.steps", "4", "--checkpoint-every", "4")
+        file = self.out / "mean.safetensors"
+        folder = self.out / "checkpoints"
+        done = subprocess.run([os.environ["STARLING"], "checkpoint", "consensus", folder, file], check=True,
+                              capture_output=True, text=True)
+        self.assertEqual(done.stdout, f"{file}: the average of {WORKERS} workers after step 4\n")
+        self.assertEqual(done.stderr, "")
+        read = """
+import sys, torch
+from safetensors.torch import load_file
+mean, *workers = [load_file(name) for name in sys.argv[1:]]
+names = {name.removeprefix("model.") for name in workers[0] if name.startswith("model.")}
+assert set(mean) == names and len(names) > 10, sorted(mean)
+for name, tensor in mean.items():
+    theirs = torch.stack([worker["model." + name] for worker in workers])
+    real = theirs.is_floating_point()
+    wanted = theirs.double().mean(0).float() if real else theirs.amax(0)
+    assert tensor.shape == wanted.shape and tensor.dtype == wanted.dtype, name
+    assert torch.allclose(tensor, wanted, rtol=1e-6, atol=0), name
+print(len(mean))
+"""
+        workers = sorted((folder / "step-4").glob("worker-*.safetensors"))
+        self.assertEqual(len(workers), WORKERS)
+        # Run by `make test`, which installs requirements-test.txt.
+        done = subprocess.run([os.environ["TORCH_PYTHON"], "-c", read, file, *workers], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_one_worker_alone(self):
         # One thread: those of OpenMP spin, which takes minutes where the cores are busy.

@@ -24,6 +24,7 @@ class Around final : public Scheme {
       : order_(order), blocks_(blocks), exchange_(exchange), adapt_(std::move(adapt)) {}
 
   void begin() override;
+  bool sends_ahead() const override { return order_ == Order::combine_then_adapt; }
   void step() override;
 
  private:

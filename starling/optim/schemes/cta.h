@@ -23,6 +23,7 @@ class Cta final : public Scheme {
       : blocks_(blocks), exchange_(exchange), rule_(rule) {}
 
   void begin() override;
+  bool sends_ahead() const override { return true; }
   void step() override;
 
  private:

@@ -1,0 +1,97 @@
+// starling checkpoint show DIR: what a checkpoint is of, after all its files have been verified.
+// starling checkpoint consensus DIR OUT.safetensors: the average model of all its workers.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "starling/checkpoint/consensus.h"
+
+namespace starling::cli {
+
+namespace {
+
+struct Options {
+  std::string folder;
+  std::string out;
+  bool json = false;
+};
+
+void print_table(const Checkpoint& checkpoint) {
+  const Manifest& m = checkpoint.manifest();
+  fmt::print("{}: step {}, {} worker{}, {:.1f} s of training\n\n", checkpoint.folder(), m.step, m.workers,
+             m.workers == 1 ? "" : "s", m.seconds);
+  fmt::print("{:<28}{:>14}  crc32c\n", "file", "bytes");
+  for (const WorkerFile& file : m.files) {
+    fmt::print("{:<28}{:>14}  {:08x}\n", file.name(), file.digest.bytes, file.digest.crc32c);
+  }
+  const auto gone = static_cast<std::size_t>(m.workers) - m.files.size();
+  fmt::print("\nall checksums agree{}\n",
+             gone == 0 ? "" : fmt::format("; {} of the workers had been lost", gone));
+  if (!m.recipe.empty()) fmt::print("\n");
+  for (const auto& [key, value] : m.recipe) fmt::print("{:<28}{}\n", key, value);
+}
+
+void print_json(const Checkpoint& checkpoint) {
+  const Manifest& m = checkpoint.manifest();
+  nlohmann::ordered_json files = nlohmann::ordered_json::array(), recipe = nlohmann::ordered_json::object();
+  for (const WorkerFile& file : m.files) {
+    files.push_back({{"worker", file.worker},
+                     {"file", file.name()},
+                     {"bytes", file.digest.bytes},
+                     {"crc32c", fmt::format("{:08x}", file.digest.crc32c)}});
+  }
+  for (const auto& [key, value] : m.recipe) recipe[key] = value;
+  const nlohmann::ordered_json all = {{"folder", checkpoint.folder()},
+                                      {"step", m.step},
+                                      {"workers", m.workers},
+                                      {"seconds", m.seconds},
+                                      {"verified", true},  // or it would not have come so far
+                                      {"files", std::move(files)},
+                                      {"recipe", std::move(recipe)}};
+  fmt::print("{}\n", all.dump(2));
+}
+
+int show(const Options& options) {
+  const Checkpoint checkpoint(options.folder);
+  checkpoint.verify_all();
+  options.json ? print_json(checkpoint) : print_table(checkpoint);
+  return 0;
+}
+
+int consensus(const Options& options) {
+  const Checkpoint checkpoint(options.folder);
+  write_consensus(checkpoint, options.out);
+  fmt::print("{}: the average of {} workers after step {}\n", options.out, checkpoint.manifest().files.size(),
+             checkpoint.manifest().step);
+  return 0;
+}
+
+}  // namespace
+
+void add_checkpoint(CLI::App& app, Command& command) {
+  CLI::App* sub =
+      app.add_subcommand("checkpoint", "Look into a checkpoint, or take the average model out of it");
+  sub->require_subcommand(1);
+  auto options = std::make_shared<Options>();
+  const auto add = [&](const char* name, const char* help, int (*run)(const Options&)) {
+    CLI::App* each = sub->add_subcommand(name, help);
+    each->add_option("folder", options->folder,
+                     "the checkpoint, or the folder that holds several: then the latest")
+        ->type_name("DIR")
+        ->required();
+    each->callback([options, run, &command] { command = [options, run] { return run(*options); }; });
+    return each;
+  };
+  add("show", "Verify all files and tell what they are of", show)
+      ->add_flag("--json", options->json, "JSON instead of a table");
+  add("consensus", "Write the average model of all workers as a safetensors file", consensus)
+      ->add_option("out", options->out, "the file to write")
+      ->type_name("OUT.safetensors")
+      ->required();
+}
+
+}  // namespace starling::cli

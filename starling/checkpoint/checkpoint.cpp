@@ -1,0 +1,169 @@
+#include "starling/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMostManifest = 16 << 20;
+constexpr std::string_view kManifest = "manifest.json";
+constexpr std::string_view kLatest = "latest";
+constexpr std::string_view kDraft = ".tmp";
+
+std::string step_name(std::int64_t step) { return fmt::format("step-{}", step); }
+
+// The step of "step-15"; nothing for any other name.
+std::optional<std::int64_t> step_of(std::string_view name) {
+  std::int64_t step = 0;
+  if (!name.starts_with("step-")) return std::nullopt;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + 5, end, step);
+  if (error != std::errc() || stop != end || step < 0 || step_name(step) != name) return std::nullopt;
+  return step;
+}
+
+[[noreturn]] void fail(const std::string& path, const char* what, const std::string& reason) {
+  throw Error(fmt::format("{}: cannot be {}: {}", path, what, reason));
+}
+
+// The names in a folder.
+std::vector<std::string> list(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    names.push_back(entry->path().filename());
+  }
+  if (error) fail(folder, "listed", error.message());
+  return names;
+}
+
+void remove_all(const std::string& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) fail(path, "removed", error.message());
+}
+
+void rename(const std::string& from, const std::string& to, unsigned flags = 0) {
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) != 0) {
+    fail(from, "put in place", std::strerror(errno));
+  }
+}
+
+std::string resolve(const std::string& path) {
+  if (fs::exists(fs::path(path) / kManifest)) return path;
+  const std::string latest = fs::path(path) / kLatest;
+  if (!fs::exists(latest)) {
+    throw Error(
+        fmt::format("{}: there is no checkpoint: neither {} nor {} is there", path, kManifest, kLatest));
+  }
+  std::string name = read_text(latest, 64);
+  if (!name.ends_with('\n') || !step_of(name.substr(0, name.size() - 1))) {
+    refuse(latest, 0, "this is not the name of a checkpoint, such as step-15, and a line's end");
+  }
+  name.pop_back();
+  return fs::path(path) / name;
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const std::string& path) : folder_(resolve(path)) {
+  const std::string file = fs::path(folder_) / kManifest;
+  manifest_ = parse_manifest(read_text(file, kMostManifest), file);
+}
+
+std::string Checkpoint::verified(int worker) const {
+  const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(),
+                                 [&](const WorkerFile& each) { return each.worker == worker; });
+  if (file == manifest_.files.end()) {
+    throw Error(fmt::format("{}: has no file of worker {}: it was gone when the checkpoint was written",
+                            folder_, worker));
+  }
+  const std::string path = fs::path(folder_) / file->name();
+  const SafetensorsReader reader(path);
+  const Digest digest = reader.digest();
+  if (digest.bytes != file->digest.bytes) {
+    refuse(path, std::min(digest.bytes, file->digest.bytes),
+           fmt::format("the file has {} bytes, the manifest says {}", digest.bytes, file->digest.bytes));
+  }
+  if (digest != file->digest) {
+    refuse(
+        path, 0,
+        fmt::format("damaged, or another worker's or step's file: its {} bytes have the checksum {:08x}, the "
+                    "manifest says {:08x}",
+                    digest.bytes, digest.crc32c, file->digest.crc32c));
+  }
+  return path;
+}
+
+void Checkpoint::verify_all() const {
+  for (const WorkerFile& file : manifest_.files) verified(file.worker);
+}
+
+bool has_checkpoints(const std::string& root) {
+  if (!fs::exists(root)) return false;
+  const auto names = list(root);
+  return std::any_of(names.begin(), names.end(), [](const auto& name) { return step_of(name).has_value(); });
+}
+
+std::string draft_checkpoint(const std::string& root, std::int64_t step) {
+  const std::string draft = fs::path(root) / (step_name(step) + std::string(kDraft));
+  std::error_code error;
+  fs::create_directories(draft, error);
+  if (error) fail(draft, "made", error.message());
+  return draft;
+}
+
+void drop_checkpoint(const std::string& root, std::int64_t step) noexcept {
+  std::error_code ignored;
+  fs::remove_all(fs::path(root) / (step_name(step) + std::string(kDraft)), ignored);
+}
+
+void commit_checkpoint(const std::string& root, const Manifest& manifest, int keep) {
+  const std::string draft = draft_checkpoint(root, manifest.step);
+  const std::string place = fs::path(root) / step_name(manifest.step);
+  std::set<std::string> wanted;
+  for (const WorkerFile& file : manifest.files) wanted.insert(file.name());
+  for (const std::string& name : list(draft)) {  // of an attempt before that was killed
+    if (!wanted.contains(name)) remove_all(fs::path(draft) / name);
+  }
+  write_text(fs::path(draft) / kManifest, to_json(manifest));
+  sync_folder(draft);
+  const bool replaces = fs::exists(place);
+  rename(draft, place, replaces ? RENAME_EXCHANGE : 0);
+  sync_folder(root);
+  Checkpoint(place).verify_all();
+  write_text(fs::path(root) / kLatest, step_name(manifest.step) + "\n");
+  sync_folder(root);
+
+  std::map<std::int64_t, std::string> steps;
+  for (const std::string& name : list(root)) {
+    const auto step = step_of(name);
+    if (step && *step <= manifest.step) steps[*step] = name;
+    // What has been replaced, or was left by an attempt that was killed.
+    const std::string_view stem =
+        std::string_view(name).substr(0, name.size() - std::min(name.size(), kDraft.size()));
+    if (name.ends_with(kDraft) && step_of(stem)) remove_all(fs::path(root) / name);
+  }
+  for (; steps.size() > static_cast<std::size_t>(keep); steps.erase(steps.begin())) {
+    const std::string old = fs::path(root) / steps.begin()->second;
+    rename(old, old + std::string(kDraft));  // a checkpoint is there whole, or not at all
+    remove_all(old + std::string(kDraft));
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,107 @@
+#include "starling/checkpoint/file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // the kernel takes no more than 2 GB in one call
+
+[[noreturn]] void fail(const std::string& path, const char* what) {
+  throw Error(fmt::format("{}: cannot be {}: {}", path, what, std::strerror(errno)));
+}
+
+}  // namespace
+
+void refuse(const std::string& path, std::uint64_t offset, const std::string& reason) {
+  throw Error(fmt::format("{}: offset {}: {}", path, offset, reason));
+}
+
+File::File(std::string path, int flags) : path_(std::move(path)) {
+  // O_NONBLOCK: a pipe of that name must not keep us waiting.
+  file_ = open(path_.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+  if (file_ < 0 && errno == ELOOP) throw Error(path_ + ": is a symbolic link, not a file");
+  if (file_ < 0) fail(path_, "opened");
+}
+
+File File::to_read(const std::string& path) {
+  File file(path, O_RDONLY);
+  struct stat about{};
+  if (fstat(file.file_, &about) != 0) fail(path, "examined");
+  if (!S_ISREG(about.st_mode)) throw Error(path + ": is not a regular file");
+  file.size_ = static_cast<std::uint64_t>(about.st_size);
+  return file;
+}
+
+File File::to_write(const std::string& path) { return {path, O_WRONLY | O_CREAT | O_TRUNC}; }
+
+File::~File() {
+  if (file_ >= 0) close(file_);
+}
+
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)), size_(other.size_) {}
+
+void File::read(std::uint64_t offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const ssize_t got = pread(file_, to.data(), std::min(to.size(), kMostAtOnce), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path_, "read");
+    if (got == 0) refuse(path_, offset, fmt::format("the file ends, {} bytes too early", to.size()));
+    offset += static_cast<std::uint64_t>(got);
+    to = to.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+void File::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(file_, bytes.data(), std::min(bytes.size(), kMostAtOnce));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail(path_, "written");
+    size_ += static_cast<std::uint64_t>(done);
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+void File::sync() {
+  if (fsync(file_) != 0) fail(path_, "brought to the disk");
+}
+
+std::string read_text(const std::string& path, std::uint64_t most) {
+  const File file = File::to_read(path);
+  if (file.size() > most) {
+    refuse(path, most, fmt::format("the file has {} bytes; at most {} are read", file.size(), most));
+  }
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  const std::string draft = path + ".tmp";
+  File file = File::to_write(draft);
+  file.write(std::as_bytes(std::span(text)));
+  file.sync();
+  if (std::rename(draft.c_str(), path.c_str()) != 0) fail(path, "put in place");
+}
+
+void sync_folder(const std::string& path) {
+  const int folder = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) fail(path, "opened");
+  const int result = fsync(folder);
+  close(folder);
+  if (result != 0) fail(path, "brought to the disk");
+}
+
+}  // namespace starling

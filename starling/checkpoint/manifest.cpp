@@ -1,0 +1,116 @@
+#include "starling/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include <fmt/format.h>
+
+#include "starling/core/crc32c.h"
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "starling checkpoint";
+constexpr int kVersion = 1;
+constexpr int kDepth = 3;
+constexpr int kMostWorkers = 1 << 20;
+
+std::string hex(std::uint32_t crc) { return fmt::format("{:08x}", crc); }
+
+}  // namespace
+
+std::string worker_file(int worker) { return fmt::format("worker-{}.safetensors", worker); }
+
+std::string WorkerFile::name() const { return worker_file(worker); }
+
+std::string to_json(const Manifest& manifest) {
+  Json files = Json::array();
+  for (const WorkerFile& file : manifest.files) {
+    files.push_back({{"worker", file.worker},
+                     {"file", file.name()},
+                     {"bytes", file.digest.bytes},
+                     {"crc32c", hex(file.digest.crc32c)}});
+  }
+  Json recipe = Json::object();
+  for (const auto& [key, value] : manifest.recipe) recipe[key] = value;
+  Json json{{"format", kFormat},           {"version", kVersion},         {"step", manifest.step},
+            {"workers", manifest.workers}, {"seconds", manifest.seconds}, {"files", std::move(files)},
+            {"recipe", std::move(recipe)}};
+  const std::string body = json.dump(2);
+  json["crc32c"] = hex(crc32c(std::as_bytes(std::span(body))));
+  return json.dump(2) + "\n";
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& path) {
+  // Where the first `piece` stands.
+  const auto place = [&](const std::string& piece) {
+    const std::size_t at = text.find(piece);
+    return at == std::string::npos ? std::uint64_t{0} : at;
+  };
+  Manifest manifest;
+  try {
+    const auto shallow = [&](int depth, nlohmann::detail::parse_event_t, const Json&) {
+      if (depth > kDepth) throw Error(fmt::format("{}: nested deeper than {} levels", path, kDepth));
+      return true;
+    };
+    const Json json = Json::parse(text, shallow);
+    if (!json.is_object() || json.value("format", Json()) != kFormat) {
+      refuse(path, 0,
+             fmt::format("this is not the manifest of a checkpoint: no \"format\": \"{}\"", kFormat));
+    }
+    if (json.at("version") != kVersion) {
+      refuse(path, place("\"version\""),
+             fmt::format("format version {}; this Starling reads version {}", json.at("version").dump(),
+                         kVersion));
+    }
+    manifest.step = json.at("step").get<std::int64_t>();
+    manifest.workers = json.at("workers").get<int>();
+    manifest.seconds = json.at("seconds").get<double>();
+    if (manifest.step < 0) refuse(path, place("\"step\""), "step: allowed is a number from 0");
+    if (manifest.workers < 1 || manifest.workers > kMostWorkers) {
+      refuse(path, place("\"workers\""), fmt::format("workers: allowed are 1 to {}", kMostWorkers));
+    }
+    int last = -1;
+    for (const Json& entry : json.at("files")) {
+      const WorkerFile file{.worker = entry.at("worker").get<int>(),
+                            .digest = {entry.at("bytes").get<std::uint64_t>(),
+                                       static_cast<std::uint32_t>(
+                                           std::stoul(entry.at("crc32c").get<std::string>(), nullptr, 16))}};
+      const auto name = entry.at("file").get<std::string>();
+      if (name != file.name()) {
+        refuse(path, place(entry.at("file").dump()),
+               fmt::format("file \"{}\" of worker {}: allowed is {}, in the same folder", name, file.worker,
+                           file.name()));
+      }
+      if (file.worker <= last || file.worker >= manifest.workers) {
+        refuse(path, place(entry.at("file").dump()),
+               fmt::format("worker {}: allowed are 0 to {}, each once, rising", file.worker,
+                           manifest.workers - 1));
+      }
+      last = file.worker;
+      manifest.files.push_back(file);
+    }
+    if (manifest.files.empty()) refuse(path, place("\"files\""), "there is no worker's file");
+    for (const auto& [key, value] : json.at("recipe").items()) {
+      manifest.recipe.emplace_back(key, value.get<std::string>());
+    }
+  } catch (const Json::parse_error& error) {
+    refuse(path, error.byte, "not JSON from here on");
+  } catch (const Json::exception& error) {
+    refuse(path, 0, fmt::format("this is not the manifest of a checkpoint: {}", error.what()));
+  } catch (const std::logic_error&) {  // of stoul
+    refuse(path, place("\"crc32c\""), "a checksum is not a hexadecimal number of 32 bits");
+  }
+  const std::string canonical = to_json(manifest);
+  const auto [mine, theirs] = std::mismatch(canonical.begin(), canonical.end(), text.begin(), text.end());
+  if (mine != canonical.end() || theirs != text.end()) {
+    refuse(path, static_cast<std::uint64_t>(theirs - text.begin()),
+           "damaged or edited: it does not agree with its checksum from here on");
+  }
+  return manifest;
+}
+
+}  // namespace starling

@@ -1,0 +1,84 @@
+// Files of named tensors, in the safetensors format (https://github.com/huggingface/safetensors), without torch:
+//
+//   8 bytes      N, the length of the header, little-endian
+//   N bytes      JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..,
+//                       "__metadata__": {"key": "text", ..}}
+//   the rest     the tensors' bytes, without gaps
+//
+// A file is read as if an enemy had written it. Refused, with an Error "file: offset N: reason", is everything that
+// the format does not allow: a header above 16 MB or beyond the file's end, twofold keys, unknown dtypes, sizes that
+// are negative, fractional or overflow, gaps, overlaps, and a file that is longer or shorter than its header says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "starling/checkpoint/file.h"
+
+namespace starling {
+
+struct TensorInfo {
+  std::string name;
+  std::string dtype;  // as in the file: "F32", "I64", ..
+  std::vector<std::int64_t> shape{};
+  std::uint64_t begin = 0;  // of its bytes, after the header
+  std::uint64_t end = 0;
+
+  std::uint64_t bytes() const { return end - begin; }
+};
+
+using Metadata = std::map<std::string, std::string>;
+
+// What tells a file from any other.
+struct Digest {
+  std::uint64_t bytes = 0;
+  std::uint32_t crc32c = 0;
+  bool operator==(const Digest&) const = default;
+};
+
+// Reads the header; tensors only when asked for.
+class SafetensorsReader {
+ public:
+  explicit SafetensorsReader(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in the order of their bytes
+  const TensorInfo* find(const std::string& name) const;               // null: there is none
+  const Metadata& metadata() const { return metadata_; }
+  // to.size() must be the tensor's bytes().
+  void read(const TensorInfo& tensor, std::span<std::byte> to) const;
+  std::uint64_t offset(const TensorInfo& tensor) const { return data_ + tensor.begin; }  // in the file
+  Digest digest() const;  // reads the whole file
+
+ private:
+  File file_;
+  std::uint64_t data_ = 0;  // where the tensors' bytes begin
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, std::size_t> by_name_;
+  Metadata metadata_;
+};
+
+// Writes the header at once, then the tensors' bytes as they are given.
+class SafetensorsWriter {
+ public:
+  // Of the tensors name, dtype and shape are taken. tensors() are the same in the order in which they must be written.
+  SafetensorsWriter(const std::string& path, std::vector<TensorInfo> tensors, const Metadata& metadata);
+
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  void write(std::span<const std::byte> bytes);
+  // All is written: brings it to the disk.
+  Digest finish();
+
+ private:
+  void put(std::span<const std::byte> bytes);
+  File file_;
+  std::vector<TensorInfo> tensors_;
+  std::uint64_t end_ = 0;  // of the file, as the header says
+  std::uint32_t crc_ = 0;
+};
+
+}  // namespace starling

@@ -1,0 +1,87 @@
+#include "starling/optim/checkpoint.h"
+
+#include <cmath>
+#include <filesystem>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/optim/agreement.h"
+
+namespace starling {
+namespace {
+
+// What each worker tells all the others; the maximum of all is everybody's.
+enum Slot : std::size_t { kWritten, kFailed, kBytes, kChecksum, kSlots };
+
+}  // namespace
+
+bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manifest& progress, int keep) {
+  const World& world = optimizer.world();
+  const auto rank = static_cast<std::size_t>(world.rank);
+  const auto size = static_cast<std::size_t>(world.size);
+  std::string reason;
+  std::vector<std::int64_t> told(size * kSlots + 1);
+  told.back() = std::llround(progress.seconds * 1e6);
+  try {
+    const auto file = std::filesystem::path(draft_checkpoint(root, progress.step)) / worker_file(world.rank);
+    const Digest digest = optimizer.save(file);
+    told[rank * kSlots + kWritten] = 1;
+    told[rank * kSlots + kBytes] = static_cast<std::int64_t>(digest.bytes);
+    told[rank * kSlots + kChecksum] = digest.crc32c;
+  } catch (const Error& error) {
+    told[rank * kSlots + kFailed] = 1;
+    reason = error.what();
+  }
+  optimizer.maximum(told);
+
+  Manifest manifest = progress;
+  manifest.workers = world.size;
+  manifest.seconds = static_cast<double>(told.back()) / 1e6;
+  manifest.files.clear();
+  int first_failed = world.size, first = world.size;  // ranks
+  for (int r = world.size - 1; r >= 0; --r) {
+    const std::int64_t* const theirs = &told[static_cast<std::size_t>(r) * kSlots];
+    if (theirs[kFailed] != 0) first_failed = r;
+    if (theirs[kFailed] + theirs[kWritten] != 0) first = r;
+    if (theirs[kWritten] == 0) continue;
+    manifest.files.insert(manifest.files.begin(),
+                          {.worker = r,
+                           .digest = {static_cast<std::uint64_t>(theirs[kBytes]),
+                                      static_cast<std::uint32_t>(theirs[kChecksum])}});
+  }
+  std::int64_t committed = 0;
+  if (first_failed == world.size && first == world.rank) {
+    try {
+      commit_checkpoint(root, manifest, keep);
+      committed = 1;
+    } catch (const Error& error) {
+      reason = error.what();
+      first_failed = world.rank;
+    }
+  }
+  if (!reason.empty() && first_failed == world.rank) {
+    world.log(Level::warning, fmt::format("no checkpoint of step {}, the ones before it are kept: {}",
+                                          progress.step, reason));
+  }
+  if (committed == 0 && first == world.rank) drop_checkpoint(root, progress.step);
+  optimizer.maximum({&committed, 1});  // nobody goes on to the next one before
+  return committed != 0;
+}
+
+void check_workers(const Checkpoint& checkpoint, int workers) {
+  if (checkpoint.manifest().workers == workers) return;
+  throw UsageError(fmt::format("{} is of {} workers, this run has {}: the number must be the same",
+                               checkpoint.folder(), checkpoint.manifest().workers, workers));
+}
+
+void load_checkpoint(Optimizer& optimizer, const Checkpoint& checkpoint) {
+  const World& world = optimizer.world();
+  check_workers(checkpoint, world.size);
+  std::string file;
+  together(optimizer, "read its part of the checkpoint", [&] { file = checkpoint.verified(world.rank); });
+  optimizer.load(file);
+}
+
+}  // namespace starling

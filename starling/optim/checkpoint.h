@@ -1,0 +1,28 @@
+// Saving a run, and going on where it stood: all workers together, in one folder that all of them see.
+//
+//   starling::save_checkpoint(optimizer, "out/checkpoints", {.step = 15});                          // between two steps
+//   auto told = starling::load_checkpoint(optimizer, starling::Checkpoint("out/checkpoints"));      // the latest
+//
+// With as many workers as before, what follows is equal to the bit to not having stopped. The files: checkpoint/.
+#pragma once
+
+#include <string>
+
+#include "starling/checkpoint/checkpoint.h"
+#include "starling/optim/optimizer.h"
+
+namespace starling {
+
+// Collective. `progress`: what the manifest is to say besides; its workers and files are filled in, and of its seconds
+// the largest is taken. Returns whether it was written. Where it was not (a full disk) the reason goes to the World's
+// Log, as one warning by one worker, the run can go on, and the checkpoints before are untouched.
+bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manifest& progress, int keep = 2);
+
+// Throws UsageError where the checkpoint is of another number of workers.
+void check_workers(const Checkpoint& checkpoint, int workers);
+
+// Collective. Throws Error on all workers, and changes nothing, where a worker's file is missing, damaged or of another
+// optimizer; UsageError as check_workers().
+void load_checkpoint(Optimizer& optimizer, const Checkpoint& checkpoint);
+
+}  // namespace starling

@@ -1,0 +1,170 @@
+#include "starling/checkpoint/checkpoint.h"
+
+#include <gmock/gmock.h>
+
+#include "starling/checkpoint/consensus.h"
+#include "tests/checkpoint/folder.h"
+
+namespace starling {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST(Checkpoint, IsFoundByItsFolderAndAsTheLatest) {
+  const Folder folder;
+  const std::string root = folder / "checkpoints";
+  EXPECT_FALSE(has_checkpoints(root));
+  const Manifest written = write_checkpoint(root, 15);
+  EXPECT_TRUE(has_checkpoints(root));
+  EXPECT_EQ(names_in(root), (std::vector<std::string>{"latest", "step-15"}));
+  for (const std::string& path : {root, root + "/step-15"}) {
+    const Checkpoint checkpoint(path);
+    EXPECT_EQ(checkpoint.folder(), root + "/step-15");
+    EXPECT_EQ(to_json(checkpoint.manifest()), to_json(written));
+    checkpoint.verify_all();
+    EXPECT_EQ(checkpoint.verified(2), root + "/step-15/worker-2.safetensors");
+  }
+}
+
+TEST(Checkpoint, TheNewestStayAndLaterOnesAreNotTouched) {
+  const Folder folder;
+  for (const int step : {5, 10, 15, 20}) write_checkpoint(folder.path, step, 3);
+  EXPECT_EQ(names_in(folder.path), (std::vector<std::string>{"latest", "step-10", "step-15", "step-20"}));
+  write_checkpoint(folder.path, 12, 2);  // a run that went back to 10
+  EXPECT_EQ(names_in(folder.path),
+            (std::vector<std::string>{"latest", "step-10", "step-12", "step-15", "step-20"}));
+  EXPECT_EQ(Checkpoint(folder.path).manifest().step, 12);
+}
+
+TEST(Checkpoint, OneOfTheSameStepIsReplaced) {
+  const Folder folder;
+  write_checkpoint(folder.path, 5);
+  Manifest again{.step = 5, .workers = 1};
+  again.files.push_back({0, write_small(draft_checkpoint(folder.path, 5) + "/worker-0.safetensors", 99)});
+  commit_checkpoint(folder.path, again, 2);
+  EXPECT_EQ(names_in(folder.path), (std::vector<std::string>{"latest", "step-5"}));
+  EXPECT_EQ(names_in(folder / "step-5"), (std::vector<std::string>{"manifest.json", "worker-0.safetensors"}));
+  Checkpoint(folder.path).verify_all();
+}
+
+TEST(Checkpoint, WhatAKilledAttemptLeftIsNoCheckpointAndGoesWithTheNext) {
+  const Folder folder;
+  write_checkpoint(folder.path, 5);
+  write_small(draft_checkpoint(folder.path, 7) + "/worker-0.safetensors", 1);
+  write_small(draft_checkpoint(folder.path, 10) + "/worker-3.safetensors",
+              1);  // of a worker that is not there now
+  EXPECT_EQ(Checkpoint(folder.path).manifest().step, 5);
+  write_checkpoint(folder.path, 10);
+  EXPECT_EQ(names_in(folder.path), (std::vector<std::string>{"latest", "step-10", "step-5"}));
+  EXPECT_EQ(names_in(folder / "step-10").size(), 4U);
+  draft_checkpoint(folder.path, 15);
+  drop_checkpoint(folder.path, 15);
+  EXPECT_EQ(names_in(folder.path).size(), 3U);
+}
+
+TEST(Checkpoint, AFileThatIsNotWhatItsManifestSaysKeepsTheLatest) {
+  const Folder folder;
+  write_checkpoint(folder.path, 5);
+  Manifest manifest{.step = 10, .workers = 1, .files = {{0, {1, 1}}}};
+  write_small(draft_checkpoint(folder.path, 10) + "/worker-0.safetensors", 1);
+  EXPECT_THAT(refusal([&] { commit_checkpoint(folder.path, manifest, 2); }),
+              HasSubstr("the manifest says 1"));
+  EXPECT_EQ(Checkpoint(folder.path).manifest().step, 5);
+}
+
+TEST(Checkpoint, FoldersThatHoldNoneAreRefused) {
+  const Folder folder;
+  EXPECT_EQ(refusal([&] { Checkpoint checkpoint(folder.path); }),
+            folder.path + ": there is no checkpoint: neither manifest.json nor latest is there");
+  for (const std::string text :
+       {"", "step-5", "../step-5\n", "step-05\n", "step--5\n", "step-5.tmp\n", "/step-5\n"}) {
+    spill(folder / "latest", text);
+    EXPECT_EQ(refusal([&] { Checkpoint checkpoint(folder.path); }),
+              (folder / "latest") +
+                  ": offset 0: this is not the name of a checkpoint, such as step-15, and a line's end");
+  }
+  spill(folder / "latest", "step-5\n");
+  EXPECT_THAT(refusal([&] { Checkpoint checkpoint(folder.path); }),
+              HasSubstr("step-5/manifest.json: cannot be opened: No such file or directory"));
+}
+
+TEST(Checkpoint, MissingSwappedForeignAndShortFilesAreRefused) {
+  const Folder folder;
+  write_checkpoint(folder.path, 5);
+  const std::string step = folder / "step-5/", first = step + "worker-0.safetensors";
+  const auto said = [&](int worker) { return refusal([&] { Checkpoint(step).verified(worker); }); };
+  fs::rename(first, folder / "kept");
+  EXPECT_EQ(said(0), first + ": cannot be opened: No such file or directory");
+  fs::rename(step + "worker-1.safetensors", first);
+  fs::rename(folder / "kept", step + "worker-1.safetensors");
+  EXPECT_THAT(said(0), HasSubstr(first + ": offset 0: damaged, or another worker's or step's file"));
+  EXPECT_THAT(said(1), HasSubstr("worker-1.safetensors: offset 0: damaged, or another worker's"));
+  EXPECT_EQ(said(2), "accepted");
+  EXPECT_THAT(said(3), HasSubstr("has no file of worker 3"));
+  spill(first, raw("{}", ""));
+  EXPECT_THAT(said(0), HasSubstr(first + ": offset 10: the file has 10 bytes, the manifest says"));
+  spill(first, "");
+  EXPECT_EQ(said(0), first + ": offset 0: the file ends within its first 8 bytes, the header's length");
+  spill(first, "GIF89a, and not a safetensors file at all");
+  EXPECT_THAT(said(0), HasSubstr(first + ": offset 0: the header's length is"));
+  fs::remove(first);
+  fs::create_symlink(folder / "step-5/worker-1.safetensors", first);
+  EXPECT_EQ(said(0), first + ": is a symbolic link, not a file");
+}
+
+// --- the average model ---
+
+TEST(Consensus, AveragesRealNumbersAndTakesTheLargestOfWholeOnes) {
+  const Folder folder;
+  write_checkpoint(folder.path, 5);
+  write_consensus(Checkpoint(folder.path), folder / "mean");
+  const SafetensorsReader file(folder / "mean");
+  ASSERT_EQ(file.tensors().size(), 3U);  // the model alone, under the module's names
+  float weight[4];
+  file.read(*file.find("weight"), std::as_writable_bytes(std::span(weight)));
+  EXPECT_EQ(weight[0], 1.5F + 6);  // of 5, 6 and 7
+  EXPECT_EQ(weight[3], 1e-30F);
+  std::uint8_t count[3];
+  file.read(*file.find("count"), std::as_writable_bytes(std::span(count)));
+  EXPECT_EQ(count[1], 7);
+  EXPECT_EQ(file.metadata().at("starling.step"), "5");
+}
+
+TEST(Consensus, RefusesDamagedFilesAndWorkersThatDoNotFit) {
+  const Folder folder;
+  const auto put = [&](const std::string& dtype, std::int64_t length, const std::string& name) {
+    Manifest manifest{.step = 9, .workers = 2};
+    const std::string draft = draft_checkpoint(folder.path, 9);
+    for (int w = 0; w < 2; ++w) {
+      const std::int64_t n = w == 0 ? 2 : length;
+      SafetensorsWriter writer(draft + "/" + worker_file(w), {{.name = name, .dtype = dtype, .shape = {n}}},
+                               {});
+      writer.write(std::vector<std::byte>(static_cast<std::size_t>(n) * 2));
+      manifest.files.push_back({w, writer.finish()});
+    }
+    commit_checkpoint(folder.path, manifest, 2);
+    return refusal([&] { write_consensus(Checkpoint(folder.path), folder / "mean"); });
+  };
+  EXPECT_EQ(put("I16", 2, "model.x"), "accepted");
+  EXPECT_THAT(put("I16", 3, "model.x"),
+              HasSubstr("worker-1.safetensors: tensor \"model.x\" is not there with"));
+  EXPECT_THAT(put("F16", 2, "model.x"), HasSubstr("tensor \"x\" is F16; averaged are F32 and F64"));
+  EXPECT_THAT(put("I16", 2, "m.x"), HasSubstr("holds no model"));
+  write_checkpoint(folder.path, 10);
+  std::string text = slurp(folder / "step-10/worker-1.safetensors");
+  text.back() ^= 1;
+  spill(folder / "step-10/worker-1.safetensors", text);
+  EXPECT_THAT(refusal([&] { write_consensus(Checkpoint(folder.path), folder / "mean"); }),
+              HasSubstr("damaged"));
+}
+
+}  // namespace
+}  // namespace starling

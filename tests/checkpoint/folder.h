@@ -1,0 +1,86 @@
+// A folder that is gone after the test, and small files and checkpoints in it.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "starling/checkpoint/checkpoint.h"
+#include "starling/core/error.h"
+
+namespace starling {
+
+struct Folder {
+  Folder() {
+    std::string name = std::filesystem::temp_directory_path() / "starling-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
+    path = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string operator/(const std::string& name) const { return path + "/" + name; }
+  std::string path;
+};
+
+inline std::string slurp(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+inline void spill(const std::string& path, const std::string& text) {
+  std::filesystem::remove(
+      path);  // some file systems bring a file that is emptied and filled to the disk at once
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+// A file as its bytes, from a header and what follows.
+inline std::string raw(const std::string& header, const std::string& data) {
+  std::string text(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
+  return text + header + data;
+}
+
+inline Digest write_small(const std::string& path, int seed) {
+  SafetensorsWriter writer(path,
+                           {{.name = "model.count", .dtype = "U8", .shape = {3}},
+                            {.name = "model.weight", .dtype = "F32", .shape = {2, 2}},
+                            {.name = "model.empty", .dtype = "F32", .shape = {0, 7}},
+                            {.name = "steps", .dtype = "I64", .shape = {}}},
+                           {{"format", "test"}});
+  const std::int64_t steps = 15;
+  const float weight[4] = {1.5F + static_cast<float>(seed), -2, 0.25F, 1e-30F};
+  const std::uint8_t count[3] = {1, static_cast<std::uint8_t>(seed), 255};
+  writer.write(std::as_bytes(std::span(&steps, 1)));
+  writer.write(std::as_bytes(std::span(weight)));
+  writer.write(std::as_bytes(std::span(count)));
+  return writer.finish();
+}
+
+// root/step-N of three workers.
+inline Manifest write_checkpoint(const std::string& root, std::int64_t step, int keep = 2) {
+  Manifest manifest{.step = step, .workers = 3, .seconds = 1.25, .recipe = {{"optimizer.lr", "0.01"}}};
+  const std::string draft = draft_checkpoint(root, step);
+  for (int w = 0; w < 3; ++w) {
+    manifest.files.push_back({w, write_small(draft + "/" + worker_file(w), w + static_cast<int>(step))});
+  }
+  commit_checkpoint(root, manifest, keep);
+  return manifest;
+}
+
+// The message of the Error that f() must throw.
+inline std::string refusal(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace starling

@@ -1,0 +1,96 @@
+#include "starling/checkpoint/manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/core/crc32c.h"
+#include "tests/checkpoint/folder.h"
+
+namespace starling {
+namespace {
+
+using testing::HasSubstr;
+
+Manifest example() {
+  return {.step = 15,
+          .workers = 4,
+          .seconds = 12.625,
+          .files = {{0, {100, 0x8a9136aa}}, {1, {100, 7}}, {3, {100, 0}}},
+          .recipe = {{"optimizer.lr", "0.01"}, {"run.out", "a \"name\""}}};
+}
+
+// The example with one piece of text replaced, and a checksum that agrees again.
+std::string forged(const std::string& from, const std::string& to) {
+  std::string text = to_json(example());
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
+  const std::size_t tail = text.rfind(",\n  \"crc32c\"");
+  const std::string body = text.substr(0, tail) + "\n}";
+  std::string crc(8, '0');
+  std::snprintf(crc.data(), 9, "%08x", crc32c(std::as_bytes(std::span(body))));
+  return text.substr(0, tail) + ",\n  \"crc32c\": \"" + crc + "\"\n}\n";
+}
+
+std::string said(const std::string& text) {
+  return refusal([&] { parse_manifest(text, "m"); });
+}
+
+TEST(Manifest, WhatIsWrittenIsRead) {
+  const Manifest manifest = parse_manifest(to_json(example()), "m");
+  EXPECT_EQ(to_json(manifest), to_json(example()));
+  EXPECT_EQ(manifest.files[2].name(), "worker-3.safetensors");
+  EXPECT_EQ(manifest.files[0].digest, (Digest{100, 0x8a9136aa}));
+  EXPECT_EQ(manifest.recipe, example().recipe);
+  EXPECT_EQ(said(forged("15", "15")), "accepted");  // or the cases below would prove nothing
+}
+
+TEST(Manifest, FileNamesThatLeadElsewhereAreRefused) {
+  for (const std::string name : {"../worker-1.safetensors", "/etc/passwd", "worker-2.safetensors", "", "a/b",
+                                 "worker-1.safetensors/../x", "worker-01.safetensors"}) {
+    const std::string text = forged("worker-1.safetensors", name);
+    EXPECT_EQ(said(text), "m: offset " + std::to_string(text.find("\"" + name + "\"")) + ": file \"" + name +
+                              "\" of worker 1: allowed is worker-1.safetensors, in the same folder");
+  }
+}
+
+TEST(Manifest, ForeignTextsAndVersionsAreRefused) {
+  EXPECT_EQ(said(""), "m: offset 1: not JSON from here on");
+  EXPECT_THAT(said("{"), HasSubstr("offset 2: not JSON from here on"));
+  EXPECT_EQ(said("[]"),
+            "m: offset 0: this is not the manifest of a checkpoint: no \"format\": \"starling checkpoint\"");
+  EXPECT_THAT(said("{\"format\": 1}"), HasSubstr("no \"format\""));
+  EXPECT_THAT(said(std::string(100'000, '[')), HasSubstr("nested deeper than 3 levels"));
+  EXPECT_EQ(said(forged("\"version\": 1", "\"version\": 2")),
+            "m: offset 39: format version 2; this Starling reads version 1");
+  EXPECT_THAT(said(forged("\"step\": 15", "\"stop\": 15")), HasSubstr("key 'step' not found"));
+  EXPECT_THAT(said(forged("\"step\": 15", "\"step\": \"15\"")), HasSubstr("type must be number"));
+}
+
+TEST(Manifest, NumbersThatCannotBeAreRefused) {
+  EXPECT_THAT(said(forged("\"step\": 15", "\"step\": -1")), HasSubstr("step: allowed is a number from 0"));
+  EXPECT_THAT(said(forged("\"workers\": 4", "\"workers\": 0")), HasSubstr("workers: allowed are 1 to"));
+  EXPECT_THAT(said(forged("\"workers\": 4", "\"workers\": 3")),
+              HasSubstr("worker 3: allowed are 0 to 2, each once"));
+  EXPECT_THAT(said(forged("\"crc32c\": \"8a9136aa\"", "\"crc32c\": \"words\"")),
+              HasSubstr("not a hexadecimal number"));
+  // What JSON's library would turn into another number is not what would be written for it.
+  for (const std::string number : {"15.5", "15.0", "1e1", "18446744073709551616", "015"}) {
+    EXPECT_NE(said(forged("\"step\": 15", "\"step\": " + number)), "accepted") << number;
+  }
+  EXPECT_NE(said(forged("\"worker\": 1", "\"worker\": 4294967297")), "accepted");
+  EXPECT_NE(said(forged("\"crc32c\": \"00000007\"", "\"crc32c\": \"7\"")), "accepted");
+}
+
+TEST(Manifest, TwofoldKeysAndDamageAreRefused) {
+  EXPECT_THAT(said(forged("\"step\": 15", "\"step\": 15,\n  \"step\": 16")), HasSubstr("damaged or edited"));
+  EXPECT_THAT(said(forged("\"step\": 15", "\"more\": 1,\n  \"step\": 15")), HasSubstr("damaged or edited"));
+  std::string text = to_json(example());
+  const std::size_t at = text.find("15");
+  text[at] = '2';
+  EXPECT_THAT(said(text), HasSubstr("damaged or edited: it does not agree with its checksum from here on"));
+  EXPECT_THAT(said(to_json(example()) + " "), HasSubstr("damaged or edited"));
+}
+
+}  // namespace
+}  // namespace starling

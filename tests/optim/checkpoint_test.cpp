@@ -1,0 +1,340 @@
+// Saving and going on: equal to the bit to not having stopped; workers are threads.
+#include "starling/optim/checkpoint.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <gmock/gmock.h>
+#include <torch/nn/module.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
+
+#include "tests/checkpoint/folder.h"
+
+namespace starling {
+namespace {
+
+using at::Tensor;
+using testing::HasSubstr;
+
+// f(worker, world) on n threads. The exception of the first worker that has one is thrown here, after all have ended.
+void flock(int n, const std::function<void(int, World&)>& f) {
+  std::vector<World> worlds = World::threads(n);
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(n));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < n; ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        f(i, worlds[static_cast<std::size_t>(i)]);
+      } catch (...) {
+        errors[static_cast<std::size_t>(i)] = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+// Several blocks, strides that are not the plain ones, a frozen parameter, buffers of both kinds, and a parameter that
+// has a gradient now and then only.
+struct Net : torch::nn::Module {
+  Net() {
+    image =
+        register_parameter("image", at::full({4, 3, 5, 5}, 0.3).contiguous(at::MemoryFormat::ChannelsLast));
+    large = register_parameter("large", at::full({150'001}, 0.1));
+    seldom = register_parameter("seldom", at::full({7}, -0.2));
+    frozen = register_parameter("frozen", at::full({2}, 3.0), false);
+    mean = register_buffer("mean", at::zeros({3}));
+    count = register_buffer("count", at::zeros({}, at::kLong));
+  }
+  Tensor image, large, seldom, frozen, mean, count;
+};
+
+// Steps from+1 .. to of worker i. Everything depends on the step, the worker and what was before.
+void train(Net& net, Optimizer& optimizer, int i, int from, int to) {
+  for (int t = from + 1; t <= to; ++t) {
+    const double centre = std::sin(1.0 + i + 0.3 * t);
+    net.image.mutable_grad() = net.image.detach() * 1.5 - centre;
+    net.large.mutable_grad() = net.large.detach() + centre;
+    net.seldom.mutable_grad() = (t + i) % 3 == 0 ? net.seldom.detach() - centre : Tensor();
+    optimizer.step();
+    const c10::AutoGradMode no_gradient(false);
+    net.mean.add_(centre);
+    net.count.add_(1 + i);
+  }
+}
+
+// No exchange was lost. Nobody leaves before all have looked.
+void expect_undisturbed(Optimizer& optimizer) {
+  EXPECT_EQ(optimizer.statistics().aborted, 0U);
+  std::int64_t nothing = 0;
+  optimizer.maximum({&nothing, 1});
+}
+
+struct Setting {
+  Rule rule;
+  Options options;
+  int workers;
+};
+
+// Worker's file after 40 steps in one go.
+void run_through(const Setting& s, const Folder& folder) {
+  flock(s.workers, [&](int i, World& world) {
+    Net net;
+    Optimizer optimizer(net, s.rule, s.options, world);
+    optimizer.param_groups()[0].options().set_lr(0.02);  // as a scheduler does
+    train(net, optimizer, i, 0, 40);
+    optimizer.save(folder / ("whole-" + std::to_string(i)));
+  });
+}
+
+// All that a file holds but the random numbers, which the threads of this test share.
+void expect_equal_files(const std::string& a, const std::string& b) {
+  const SafetensorsReader first(a), second(b);
+  EXPECT_EQ(first.metadata(), second.metadata());
+  ASSERT_EQ(first.tensors().size(), second.tensors().size());
+  for (const TensorInfo& tensor : first.tensors()) {
+    std::vector<std::byte> x(tensor.bytes()), y(tensor.bytes());
+    first.read(tensor, x);
+    ASSERT_NE(second.find(tensor.name), nullptr);
+    second.read(*second.find(tensor.name), y);
+    EXPECT_TRUE(tensor.name == "rng" || x == y) << tensor.name;
+  }
+}
+
+void check_resume(const Setting& s) {
+  const Folder folder;
+  run_through(s, folder);
+  flock(s.workers, [&](int i, World& world) {  // 25, saved at 15
+    Net net;
+    Optimizer optimizer(net, s.rule, s.options, world);
+    optimizer.param_groups()[0].options().set_lr(0.02);
+    train(net, optimizer, i, 0, 15);
+    EXPECT_TRUE(save_checkpoint(optimizer, folder / "c", {.step = 15, .seconds = 1.0 + i}));
+    train(net, optimizer, i, 15, 25);
+    // Back to 15 in the same optimizer, its rounds being farther on.
+    load_checkpoint(optimizer, Checkpoint(folder / "c"));
+    train(net, optimizer, i, 15, 40);
+    optimizer.save(folder / ("back-" + std::to_string(i)));
+  });
+  const Checkpoint checkpoint(folder / "c");
+  EXPECT_EQ(checkpoint.manifest().step, 15);
+  EXPECT_EQ(checkpoint.manifest().seconds, s.workers);
+  flock(s.workers, [&](int i, World& world) {  // another 25
+    Net net;
+    Optimizer optimizer(net, s.rule, s.options, world);
+    load_checkpoint(optimizer, checkpoint);
+    EXPECT_EQ(net.count.item<std::int64_t>(), 15 * (1 + i));
+    train(net, optimizer, i, 15, 40);
+    expect_undisturbed(optimizer);
+    optimizer.save(folder / ("resumed-" + std::to_string(i)));
+  });
+  for (int i = 0; i < s.workers; ++i) {
+    const std::string rank = std::to_string(i);
+    expect_equal_files(folder / ("whole-" + rank), folder / ("resumed-" + rank));
+    expect_equal_files(folder / ("whole-" + rank), folder / ("back-" + rank));
+  }
+}
+
+TEST(Checkpoint, FortyStepsAre15And25InTheMiddleOfAnAccumulationWindow) {
+  check_resume({AccumAdam{.lr = 0.01, .window = 4}, {.topology = "base-2"}, 3});
+}
+
+TEST(Checkpoint, EveryKindOfRuleAndScheduleGoesOn) {
+  check_resume({AccumAdamW{.lr = 0.01, .window = 7}, {.topology = "ring"}, 3});
+  check_resume({SGD{.lr = 0.01, .momentum = 0.9}, {.topology = "one-peer-exponential", .block_bytes = 1}, 4});
+  check_resume({SGD{.lr = 0.01}, {.topology = "one-peer-exponential-directed"}, 3});
+  check_resume({AdamW{.lr = 0.01}, {.topology = "base-2"}, 1});
+  check_resume({AdamW{.lr = 0.01}, {.topology = "base-2", .scheme = "atc"}, 3});
+  check_resume({Adam{.lr = 0.01}, {.scheme = "all-reduce"}, 3});
+}
+
+TEST(Checkpoint, WithoutAModuleParametersAreNumbered) {
+  const Folder folder;
+  const World world = World::alone();
+  const Tensor a = at::ones({2}).set_requires_grad(true), b = at::ones({3}).set_requires_grad(true);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector<Tensor>{a}, rule_options(Adam{.lr = 0.5}));
+  groups.emplace_back(std::vector<Tensor>{b});
+  Optimizer optimizer(groups, Adam{}, {}, world);
+  optimizer.save(folder / "a");
+  const SafetensorsReader file(folder / "a");
+  for (const char* name :
+       {"model.0.0", "model.1.0", "m.0.0", "v.1.0", "options.0", "options.1", "steps", "rng"}) {
+    EXPECT_NE(file.find(name), nullptr) << name;
+  }
+  optimizer.param_groups()[0].options().set_lr(0.1);
+  optimizer.load(folder / "a");
+  EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.5);
+}
+
+TEST(Checkpoint, TorchsRandomNumbersGoOn) {
+  const Folder folder;
+  const World world = World::alone();
+  Optimizer optimizer(std::vector<Tensor>{at::ones({2}).set_requires_grad(true)}, SGD{}, {}, world);
+  optimizer.save(folder / "a");
+  const Tensor next = at::randn({9});
+  optimizer.load(folder / "a");
+  EXPECT_TRUE(at::equal(at::randn({9}), next));
+}
+
+TEST(Checkpoint, AWorkerThatIsGoneLeavesAGapThatIsNamed) {
+  const Folder folder;
+  flock(3, [&](int i, World& world) {
+    Net net;
+    auto optimizer = std::make_unique<Optimizer>(net, SGD{}, Options{.topology = "complete"}, world);
+    if (i == 0) return;  // whoever is the lowest writes the manifest
+    train(net, *optimizer, i, 0, 2);
+    EXPECT_TRUE(save_checkpoint(*optimizer, folder.path, {.step = 2}));
+  });
+  const Checkpoint checkpoint(folder.path);
+  EXPECT_EQ(checkpoint.manifest().files.size(), 2U);
+  EXPECT_EQ(checkpoint.manifest().workers, 3);
+  const std::string said = refusal([&] {
+    flock(3, [&](int, World& world) {
+      Net net;
+      Optimizer optimizer(net, SGD{}, {.topology = "complete"}, world);
+      load_checkpoint(optimizer, checkpoint);
+    });
+  });
+  EXPECT_THAT(said, HasSubstr("has no file of worker 0"));
+  EXPECT_THAT(refusal([&] { check_workers(checkpoint, 2); }),
+              HasSubstr("is of 3 workers, this run has 2: the number must be the same"));
+}
+
+TEST(Checkpoint, ThatCannotBeWrittenCostsOneWarningAndNothingElse) {
+  const Folder folder;
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  flock(3, [&](int i, World& world) {
+    world.log = [&](Level level, const std::string& message) {
+      const std::lock_guard lock(mutex);
+      if (level == Level::warning) warnings.push_back(message);
+    };
+    Net net;
+    Optimizer optimizer(net, SGD{}, {}, world);
+    EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = 1}));
+    // Workers 1 and 2 find no room: a folder lies where their file would be.
+    if (i != 0) std::filesystem::create_directories(draft_checkpoint(folder.path, 2) + "/" + worker_file(i));
+    EXPECT_FALSE(save_checkpoint(optimizer, folder.path, {.step = 2}));
+    train(net, optimizer, i, 0, 2);
+    EXPECT_EQ(Checkpoint(folder.path).manifest().step, 1);
+    EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = 3}));
+  });
+  Checkpoint(folder.path).verify_all();
+  EXPECT_EQ(Checkpoint(folder.path).manifest().step, 3);
+  EXPECT_FALSE(std::filesystem::exists(folder / "step-2.tmp"));
+  EXPECT_THAT(warnings,
+              testing::ElementsAre(AllOf(HasSubstr("no checkpoint of step 2, the ones before it are kept"),
+                                         HasSubstr("worker-1.safetensors: cannot be opened"))));
+}
+
+// --- what is refused ---
+
+TEST(Checkpoint, OneDamagedFileIsRefusedByAllAndChangesNothing) {
+  const Folder folder;
+  const Options options{.topology = "complete"};
+  flock(2, [&](int i, World& world) {
+    Net net;
+    Optimizer optimizer(net, AdamW{}, options, world);
+    train(net, optimizer, i, 0, 3);
+    save_checkpoint(optimizer, folder.path, {.step = 3});
+  });
+  const std::string file = folder / "step-3/worker-1.safetensors";
+  std::string text = slurp(file);
+  text[text.size() / 2] ^= 4;
+  spill(file, text);
+  std::string said[2];
+  flock(2, [&](int i, World& world) {
+    Net net;
+    Optimizer optimizer(net, AdamW{}, options, world);
+    said[i] = refusal([&] { load_checkpoint(optimizer, Checkpoint(folder.path)); });
+    EXPECT_TRUE(at::equal(net.large.detach(), Net().large.detach()));
+    train(net, optimizer, i, 0, 2);  // it is as good as new
+    expect_undisturbed(optimizer);
+  });
+  EXPECT_EQ(said[0], "worker 1 could not read its part of the checkpoint");
+  EXPECT_THAT(said[1], HasSubstr(file + ": offset 0: damaged"));
+}
+
+TEST(Checkpoint, FilesOfAnotherOptimizerAreRefused) {
+  const Folder folder;
+  const World world = World::alone();
+  const std::string path = folder / "a";
+  const auto make = [&](std::vector<std::int64_t> sizes, Rule rule) {
+    std::vector<Tensor> parameters;
+    for (const std::int64_t size : sizes) parameters.push_back(at::ones({size}).set_requires_grad(true));
+    return std::make_unique<Optimizer>(parameters, rule, Options{}, world);
+  };
+  make({2, 3}, Adam{})->save(path);
+  const auto said = [&](std::vector<std::int64_t> sizes, Rule rule) {
+    return refusal([&] { make(sizes, rule)->load(path); });
+  };
+  EXPECT_EQ(said({2, 3}, Adam{}), "accepted");
+  EXPECT_EQ(said({2, 3}, AdamW{}), path + ": offset 8: its rule is Adam, this optimizer's is AdamW");
+  EXPECT_THAT(said({2, 4}, Adam{}),
+              HasSubstr("tensor \"model.0.1\" is F32 [3], this optimizer's is F32 [4]"));
+  EXPECT_EQ(said({2, 3, 4}, Adam{}), path + ": offset 8: there is no tensor \"model.0.2\"");
+  EXPECT_THAT(said({2}, Adam{}), HasSubstr("tensor \"steps\" is I64 [2], this optimizer's is I64 [1]"));
+  // SGD keeps a state only with momentum.
+  make({2}, SGD{.momentum = 0.5})->save(path);
+  EXPECT_THAT(said({2}, SGD{}), HasSubstr("tensor \"m.0.0\" is not one of this optimizer"));
+  make({2}, SGD{})->save(path);
+  EXPECT_THAT(said({2}, SGD{.momentum = 0.5}), HasSubstr("there is no tensor \"m.0.0\""));
+  write_small(path, 1);
+  EXPECT_EQ(said({2}, SGD{}), path + ": offset 8: its format is \"test\", not \"starling optimizer 1\"");
+}
+
+// A file with a checksum that agrees may still have been made by an enemy.
+TEST(Checkpoint, ValuesThatCannotBeAreRefused) {
+  const Folder folder;
+  const World world = World::alone();
+  const std::string path = folder / "a";
+  Optimizer optimizer(std::vector<Tensor>{at::ones({2}).set_requires_grad(true)}, AccumAdam{}, {}, world);
+  optimizer.save(path);
+  const std::string whole = slurp(path);
+  const auto said = [&](const std::string& tensor, std::size_t index, auto value) {
+    spill(path, whole);
+    const SafetensorsReader file(path);
+    std::string text = whole;
+    std::memcpy(text.data() + file.offset(*file.find(tensor)) + index * sizeof value, &value, sizeof value);
+    spill(path, text);
+    return refusal([&] { optimizer.load(path); });
+  };
+  EXPECT_THAT(said("options.0", 0, -1.0),
+              HasSubstr("tensor \"options.0\": AccumAdam: lr = -1 is not allowed"));
+  EXPECT_THAT(said("options.0", 0, std::nan("")), HasSubstr("lr = nan is not allowed"));
+  EXPECT_THAT(said("options.0", 5, 1e300),
+              HasSubstr("option 6 = 1e+300 is not allowed: it must be a whole number"));
+  EXPECT_THAT(said("options.0", 5, std::nan("")), HasSubstr("it must be a whole number"));
+  EXPECT_THAT(said("steps", 0, std::int64_t{-1}), HasSubstr("tensor \"steps\": a count is negative"));
+  EXPECT_THAT(said("rng", 0, std::uint64_t{1}), HasSubstr("accepted"));  // the seed may be anything
+  for (std::size_t word = 0; word < 600; ++word) said("rng", word, ~std::uint64_t{0});  // no crash
+  std::string text = whole;
+  text.replace(text.find("\"position\":\"0\""), 14, "\"position\":\"x\"");
+  spill(path, text);
+  EXPECT_THAT(refusal([&] { optimizer.load(path); }), HasSubstr("position \"x\" is not a number from 0"));
+}
+
+TEST(Checkpoint, TorchsArchivesAreRefused) {
+  const World world = World::alone();
+  Optimizer optimizer(std::vector<Tensor>{at::ones({2}).set_requires_grad(true)}, SGD{}, {}, world);
+  torch::serialize::OutputArchive out;
+  EXPECT_THAT(refusal([&] { optimizer.save(out); }), HasSubstr("use save(file)"));
+  torch::serialize::InputArchive in;
+  EXPECT_THAT(refusal([&] { optimizer.load(in); }), HasSubstr("use load(file)"));
+}
+
+}  // namespace
+}  // namespace starling
