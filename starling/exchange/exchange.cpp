@@ -214,9 +214,9 @@ void Exchange::start(int index, bool finite) {
   if (jumped_ && started_ == blocks_.size()) transport_->post([this, round = round_] { skip_to(round); });
 }
 
-std::uint64_t Exchange::position() const {
+std::uint64_t Exchange::position(bool in_flight) const {
   const std::lock_guard lock(mutex_);
-  return round_ == 0 ? 0 : (round_ - 1) % links_.size();
+  return (in_flight ? round_ - 1 : round_) % links_.size();
 }
 
 void Exchange::restart(std::uint64_t position) {
@@ -332,13 +332,13 @@ ExchangeStatistics Exchange::statistics() const {
 
 std::uint64_t Exchange::next_round() const {
   const std::lock_guard lock(mutex_);
-  return started_ == blocks_.size() ? round_ + 1 : round_;
+  return started_ == blocks_.size() || round_ == 0 ? round_ + 1 : round_;
 }
 
 // ---------------------------------------------------------------- the transport's thread: swaps
 
 bool Exchange::Peer::present(std::uint64_t round) const {
-  const bool silent = exchange.transport_->now() - heard > exchange.patience_.silent;
+  const bool silent = exchange.ticked_ - heard > exchange.patience_.silent;
   return edge.up() && !silent && !left && (!averaging || round <= averaging->second);
 }
 
@@ -645,6 +645,7 @@ void Exchange::tick(Time due) {
   const auto period = patience_.silent / 10;
   const bool i_slept = now - due > patience_.silent / 2;  // then it is not the others who were silent
   const std::set<int> awaited = average_.awaited();
+  ticked_ = now;
   for (const auto& each : peers_) {
     Peer& other = *each;
     if (!other.met) continue;

@@ -97,8 +97,8 @@ class Exchange final : private TransportHandler {
   void start(int block, bool finite);
 
   // --- save and resume, on the training thread, between two steps ---
-  // Where the schedule stands: the round that was started last, counted from 0 within the period.
-  std::uint64_t position() const;
+  // Where the schedule stands, counted from 0 within the period: the next round, or the one that is in flight.
+  std::uint64_t position(bool in_flight) const;
   // Every worker calls it, with the same position. What is in flight is finished and dropped; the next start() begins a
   // round of this position. Rounds themselves only ever rise.
   void restart(std::uint64_t position);
@@ -202,6 +202,7 @@ class Exchange final : private TransportHandler {
   const std::shared_ptr<Timeline> timeline_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
+  Time ticked_{};  // the last tick: whoever was not heard of long before it is silent, even if I slept since
   Averaging averaging_;
   Average average_;
   std::size_t average_bytes_ = 0;  // of the running average

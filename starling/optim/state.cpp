@@ -216,11 +216,6 @@ void check(const SafetensorsReader& file, const State& loaded, Groups& groups) {
   }
 }
 
-// Of the first round that starts from the parameters as they stand: one in flight is sent again.
-std::uint64_t next_position(const Exchange& exchange, const Scheme& scheme) {
-  return exchange.position() + (scheme.sends_ahead() ? 0 : 1);
-}
-
 void refuse_around(const torch::optim::Optimizer* inner) {
   if (inner == nullptr) return;
   throw UsageError(
@@ -241,11 +236,12 @@ Digest Optimizer::save(const std::string& file) const {
     infos.push_back(info_of(name, tensor));
     by_name[name] = tensor;
   }
-  SafetensorsWriter writer(
-      file, infos,
-      {{"format", kFormat},
-       {"rule", rule_name(rule_of(groups.front()))},
-       {"position", std::to_string(next_position(*engine_->exchange, *engine_->scheme))}});
+  // Of the first round that starts from the parameters as they stand: one in flight is sent again.
+  const std::uint64_t position = engine_->exchange->position(engine_->scheme->sends_ahead());
+  SafetensorsWriter writer(file, infos,
+                           {{"format", kFormat},
+                            {"rule", rule_name(rule_of(groups.front()))},
+                            {"position", std::to_string(position)}});
   for (const TensorInfo& info : writer.tensors()) {
     const at::Tensor dense = by_name.at(info.name).contiguous();
     writer.write({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});

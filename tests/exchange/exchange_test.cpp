@@ -387,7 +387,7 @@ TEST(Exchange, ARestartGoesOnAtAnyPlaceInTheScheduleFromNewValues) {
       w.exchange.restart(position);
       w.x[0][0] += 1;  // what was in flight did not know of this
       for (int b = 0; b < 2; ++b) w.write(b);
-      EXPECT_EQ(w.exchange.position(), position);
+      EXPECT_EQ(w.exchange.position(true), position);
     });
     std::vector<double> x;
     for (int i = 0; i < n; ++i) x.push_back(flock[i].x[0][0]);
