@@ -1,7 +1,7 @@
 // Saving a run, and going on where it stood: all workers together, in one folder that all of them see.
 //
 //   starling::save_checkpoint(optimizer, "out/checkpoints", {.step = 15});                          // between two steps
-//   auto told = starling::load_checkpoint(optimizer, starling::Checkpoint("out/checkpoints"));      // the latest
+//   starling::load_checkpoint(optimizer, starling::Checkpoint("out/checkpoints"));                  // the latest
 //
 // With as many workers as before, what follows is equal to the bit to not having stopped. The files: checkpoint/.
 #pragma once
