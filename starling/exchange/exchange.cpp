@@ -16,6 +16,9 @@ namespace {
 constexpr std::uint64_t kHorizon = 1000;  // rounds, for control frames
 constexpr std::size_t kEarly = 8;         // rounds, for blocks
 constexpr std::uint64_t kFarthestJump = std::uint64_t{1} << 32;
+// Neighbours may be a round ahead at any time: whoever jumped then would leave out a round that the others, who are not
+// ahead, wait for.
+constexpr std::uint64_t kSlack = 1;
 
 std::span<const std::byte> bytes_of(const Buffer& buffer) { return std::as_bytes(std::span(buffer)); }
 
@@ -448,7 +451,8 @@ void Exchange::mark_present(Peer& back) {
 
 void Exchange::others_are_at(std::uint64_t round) {
   const std::lock_guard lock(mutex_);
-  if (round > round_ + 1 && round - round_ < kFarthestJump) jump_to_ = std::max(jump_to_, round);
+  const std::uint64_t next = round_ + 1;
+  if (round > next + kSlack && round - next < kFarthestJump) jump_to_ = std::max(jump_to_, round);
 }
 
 void Exchange::went_on(int rank, bool without_me) {

@@ -84,7 +84,7 @@ struct World {
 
     std::uint64_t next_round() const { return started == x.size() ? round + 1 : round; }
     void others_are_at(std::uint64_t r) {
-      if (r > round + 1) jump_to = std::max(jump_to, r);
+      if (r > round + 2) jump_to = std::max(jump_to, r);  // one ahead is the normal slack
     }
     bool may_step() const {
       return alive && std::all_of(open.begin(), open.end(), [](int n) { return n == 0; });
