@@ -2,14 +2,31 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 namespace starling {
 
 using Buffer = std::vector<float>;
+
+inline std::span<const std::byte> bytes_of(const Buffer& buffer) { return std::as_bytes(std::span(buffer)); }
+
+// Of whole floats as they came over a wire.
+inline bool all_finite(std::span<const std::byte> bytes) {
+  constexpr std::uint32_t kExponent = 0x7f800000;  // all ones: infinite or not a number
+  std::uint32_t bad = 0;
+  for (std::size_t i = 0; i + sizeof(float) <= bytes.size(); i += sizeof(float)) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, bytes.data() + i, sizeof bits);
+    bad |= static_cast<std::uint32_t>((bits & kExponent) == kExponent);
+  }
+  return bad == 0;
+}
 
 class BufferPool {
  public:

@@ -4,6 +4,18 @@
 
 namespace starling {
 
+const char* name_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::committed:
+      return "committed";
+    case Outcome::aborted:
+      return "aborted";
+    case Outcome::in_doubt:
+      return "in doubt";
+  }
+  return "";
+}
+
 bool Edge::past(SwapId id) const {
   if (swaps_.contains(id)) return false;
   const auto found = started_.find(id.block);
@@ -42,10 +54,14 @@ void Edge::start(SwapId id, Direction direction, bool usable) {
 }
 
 void Edge::pass(SwapId id) {
+  settle(id);
+  actions_.decided(id, Outcome::aborted);
+}
+
+void Edge::settle(SwapId id) {
   const bool peer_waits = swaps_.erase(id) != 0;  // it has begun already
   if (peer_waits && connected_) actions_.send(FrameType::abort, id, true);
   started_[id.block] = id.round + 1;
-  actions_.decided(id, Outcome::aborted);
 }
 
 bool Edge::give_up(SwapId id) {

@@ -36,6 +36,7 @@ struct Direction {
 };
 
 enum class Outcome { committed, aborted, in_doubt };
+const char* name_of(Outcome outcome);
 
 // What the edge wants done. Called from within its event functions; must not call back into the edge.
 class EdgeActions {
@@ -59,6 +60,8 @@ class Edge {
   void start(SwapId id, Direction direction, bool usable = true);
   // I go on without this neighbour; it is told once it sends for this swap. decided(aborted) follows.
   void pass(SwapId id);
+  // This swap was settled without the edge (in a group); the peer is told where it tries over the edge.
+  void settle(SwapId id);
   // I do not want to wait any longer. False where I have voted: then only the peer or a broken connection decides.
   bool give_up(SwapId id);
   // I jump to `round`; I never started the swaps before it that are still missing.

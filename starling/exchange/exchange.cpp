@@ -8,30 +8,15 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
+#include "starling/topology/traffic.h"
 
 namespace starling {
 namespace {
 
-// A peer is never further ahead than a period or two; what claims to be is not kept, so that nobody fills my memory.
-constexpr std::uint64_t kHorizon = 1000;  // rounds, for control frames
-constexpr std::size_t kEarly = 8;         // rounds, for blocks
 constexpr std::uint64_t kFarthestJump = std::uint64_t{1} << 32;
 // Neighbours may be a round ahead at any time: whoever jumped then would leave out a round that the others, who are not
 // ahead, wait for.
 constexpr std::uint64_t kSlack = 1;
-
-std::span<const std::byte> bytes_of(const Buffer& buffer) { return std::as_bytes(std::span(buffer)); }
-
-bool all_finite(std::span<const std::byte> bytes) {
-  constexpr std::uint32_t kExponent = 0x7f800000;  // all ones: infinite or not a number
-  std::uint32_t bad = 0;
-  for (std::size_t i = 0; i + sizeof(float) <= bytes.size(); i += sizeof(float)) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, bytes.data() + i, sizeof bits);
-    bad |= static_cast<std::uint32_t>((bits & kExponent) == kExponent);
-  }
-  return bad == 0;
-}
 
 // A set of ranks as a bit map, to cross an edge.
 std::vector<std::byte> to_bits(const std::set<int>& ranks, int size) {
@@ -49,8 +34,8 @@ std::set<int> from_bits(std::span<const std::byte> bits, int size) {
   return ranks;
 }
 
-std::vector<std::vector<Link>> links_of(const Schedule& schedule, int me) {
-  std::vector<std::vector<Link>> rounds;
+std::vector<Meeting> meetings_of(const Schedule& schedule, int me) {
+  std::vector<Meeting> rounds;
   for (const Graph& graph : schedule.rounds) {
     std::map<int, Link> links;
     for (const Neighbour& from : graph.neighbours[static_cast<std::size_t>(me)]) {
@@ -63,26 +48,17 @@ std::vector<std::vector<Link>> links_of(const Schedule& schedule, int me) {
         link.direction.send = true;
       }
     }
-    auto& round = rounds.emplace_back();
-    for (const auto& [rank, link] : links) round.push_back(link);
+    Meeting& round = rounds.emplace_back();
+    for (const auto& [rank, link] : links) round.links.push_back(link);
+    for (const auto& group : averaging_groups(graph)) {
+      if (std::find(group.begin(), group.end(), me) != group.end()) round.group = group;
+    }
   }
   return rounds;
 }
 
 Timeline::Span exchange_span(SwapId id, int peer) {
   return {.name = "exchange", .block = static_cast<int>(id.block), .peer = peer, .round = id.round};
-}
-
-const char* name_of(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::committed:
-      return "committed";
-    case Outcome::aborted:
-      return "aborted";
-    case Outcome::in_doubt:
-      return "in doubt";
-  }
-  return "";
 }
 
 }  // namespace
@@ -105,10 +81,11 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
 Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
                    std::vector<std::size_t> block_sizes, Patience patience, Log log,
                    std::shared_ptr<Timeline> timeline)
-    : links_(links_of(schedule, transport->rank())),
+    : meetings_(meetings_of(schedule, transport->rank())),
       patience_(patience),
       log_(std::move(log)),
       timeline_(std::move(timeline)),
+      grouping_(*this),
       averaging_(*this),
       average_(transport->rank(), averaging_),
       blocks_(block_sizes.size()),
@@ -130,8 +107,8 @@ Exchange::~Exchange() {
 
 void Exchange::meet() {
   std::set<int> neighbours;
-  for (const auto& round : links_) {
-    for (const Link& link : round) neighbours.insert(link.rank);
+  for (const Meeting& round : meetings_) {
+    for (const Link& link : round.links) neighbours.insert(link.rank);
   }
   for (const int rank : neighbours) transport_->open(rank);
   std::unique_lock lock(mutex_);
@@ -163,7 +140,7 @@ std::span<const Arrival> Exchange::finish(int index) {
     transport_->post([this, index, waited = seconds(Clock::now() - begin)] {
       give_up(static_cast<std::uint32_t>(index), fmt::format("no block after {:.1f} s", waited));
     });
-    patience = patience_.silent;
+    patience = patience_.max_wait.value_or(patience_.silent);
   }
   statistics_.seconds_waiting += seconds(Clock::now() - begin);
   std::sort(block.arrived.begin(), block.arrived.end(),
@@ -208,7 +185,8 @@ void Exchange::start(int index, bool finite) {
   }
   Block& block = blocks_[static_cast<std::size_t>(index)];
   block.finished.clear();
-  block.open = static_cast<int>(links_[(round_ - 1) % links_.size()].size());
+  const Meeting& now = meeting(round_);
+  block.open = now.group.empty() ? static_cast<int>(now.links.size()) : 1;
   ++started_;
   transport_->post([this, index, round = round_, mine = std::move(block.next), finite] {
     begin_swaps(index, round, mine, finite);
@@ -219,7 +197,7 @@ void Exchange::start(int index, bool finite) {
 
 std::uint64_t Exchange::position(bool in_flight) const {
   const std::lock_guard lock(mutex_);
-  return (in_flight ? round_ - 1 : round_) % links_.size();
+  return (in_flight ? round_ - 1 : round_) % meetings_.size();
 }
 
 void Exchange::restart(std::uint64_t position) {
@@ -229,6 +207,7 @@ void Exchange::restart(std::uint64_t position) {
       for (auto& [id, arrival] : peer->doubts)
         arrival.weight = 0;  // if it is mended, that is of no use any more
     }
+    for (auto& [id, swap] : grouping_.doubts) swap.mean.reset();
   });
   // All have finished what was in flight once this returns, and agree on the farthest.
   auto farthest = static_cast<std::int64_t>(next_round() - 1);
@@ -238,7 +217,7 @@ void Exchange::restart(std::uint64_t position) {
     block.finished.clear();
     block.mended.clear();
   }
-  const std::uint64_t period = links_.size();
+  const std::uint64_t period = meetings_.size();
   round_ = static_cast<std::uint64_t>(farthest);
   while (round_ % period != position % period) ++round_;
   started_ = blocks_.size();
@@ -347,11 +326,25 @@ bool Exchange::Peer::present(std::uint64_t round) const {
 
 void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite) {
   const SwapId id{round, static_cast<std::uint32_t>(index)};
-  for (const Link& link : links_[(round - 1) % links_.size()]) {
+  const Meeting& now = meeting(round);
+  if (timeline_) {
+    for (const Link& link : now.links)
+      peer(link.rank).spans.try_emplace(id, timeline_.get(), exchange_span(id, link.rank));
+  }
+  if (now.group.empty()) {
+    begin_pairs(id, mine, finite);
+  } else {
+    grouping_.begin(id, std::move(mine), finite);
+  }
+}
+
+void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
+  for (const Link& link : meeting(id.round).links) {
     Peer& neighbour = peer(link.rank);
-    if (timeline_) neighbour.spans.try_emplace(id, timeline_.get(), exchange_span(id, link.rank));
     neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0, nullptr, mine};
-    if (neighbour.present(round)) {
+    const bool left_out =
+        neighbour.absent && !meeting(id.round).group.empty();  // the group did not wait for it
+    if (neighbour.present(id.round) && !left_out) {
       neighbour.edge.start(id, link.direction, finite);
     } else {
       neighbour.edge.pass(id);
@@ -363,7 +356,9 @@ void Exchange::skip_to(std::uint64_t round) {
   for (const auto& peer : peers_) {
     peer->edge.skip(round);
     std::erase_if(peer->incoming, [&](const auto& entry) { return entry.first.round < round; });
+    std::erase_if(peer->parts, [&](const auto& entry) { return entry.first.round < round; });
   }
+  grouping_.protocol.skip(round);
 }
 
 void Exchange::Peer::send_block(SwapId id) {
@@ -421,13 +416,54 @@ void Exchange::give_up(std::uint32_t block, const std::string& why) {
       if (id.block != block) continue;
       if (late.edge.give_up(id)) {
         mark_absent(late, why);
-      } else if (!late.owes_vote) {
-        late.owes_vote = transport_->now();
-      } else if (transport_->now() - *late.owes_vote > patience_.silent) {
-        transport_->reset(late.rank, "it does not answer a vote");
+      } else {
+        wait_for_vote(late);
       }
     }
   }
+  give_up_groups(block, why);  // after the edges: it goes on over them
+}
+
+void Exchange::give_up_groups(std::uint32_t block, const std::string& why) {
+  Group& groups = grouping_.protocol;
+  for (const SwapId id : groups.open()) {
+    if (id.block != block) continue;
+    const std::set<int> late = groups.not_started(id);
+    const bool absent = std::any_of(late.begin(), late.end(), [&](int rank) { return peer(rank).absent; });
+    if (why.empty() && !absent) continue;
+    for (const int rank : late) {
+      if (!why.empty()) mark_absent(peer(rank), why);
+    }
+    const std::set<int> owing = groups.not_voted(id);
+    if (groups.give_up(id)) continue;
+    for (const int rank : owing) wait_for_vote(peer(rank));
+  }
+}
+
+// I have voted: only its vote or a broken connection can decide.
+void Exchange::wait_for_vote(Peer& late) {
+  if (!late.owes_vote) {
+    late.owes_vote = transport_->now();
+  } else if (transport_->now() - *late.owes_vote > patience_.silent) {
+    transport_->reset(late.rank, "it does not answer a vote");
+  }
+}
+
+// What I can give up of the swaps from this round on.
+void Exchange::give_up_on(Peer& left, std::uint64_t from_round) {
+  for (const SwapId id : left.edge.open()) {
+    if (id.round >= from_round) left.edge.give_up(id);
+  }
+  for (const SwapId id : grouping_.protocol.open()) {
+    if (id.round >= from_round && grouping_.protocol.waits_for(id, left.rank)) grouping_.protocol.give_up(id);
+  }
+}
+
+bool Exchange::waits_for(const Peer& other) const {
+  const auto groups = grouping_.protocol.open();
+  return !other.edge.open().empty() || std::any_of(groups.begin(), groups.end(), [&](SwapId id) {
+    return grouping_.protocol.waits_for(id, other.rank);
+  });
 }
 
 void Exchange::mark_absent(Peer& late, const std::string& why) {
@@ -481,6 +517,7 @@ void Exchange::connected(int rank) {
   back.heard = transport_->now();
   back.owes_vote.reset();
   back.edge.connected();
+  grouping_.protocol.connected(rank);
   if (back.met) control(rank, FrameType::resume, 0, 0, next_round());
   back.met = true;
   average_.up(rank);
@@ -496,7 +533,9 @@ void Exchange::disconnected(int rank, const std::string& reason) {
   Peer& broken = peer(rank);
   broken.edge.disconnected();
   broken.incoming.clear();
+  broken.parts.clear();
   broken.shares.clear();
+  grouping_.protocol.disconnected(rank);
   if (!broken.left) log_(Level::info, fmt::format("connection to worker {} broke: {}", rank, reason));
   average_.trouble(rank);
   const std::lock_guard lock(mutex_);
@@ -507,6 +546,7 @@ void Exchange::disconnected(int rank, const std::string& reason) {
 
 void Exchange::lost(int rank, const std::string& reason) {
   average_.gone(rank);
+  grouping_.protocol.gone(rank);
   if (peer(rank).left) return;
   log_(Level::warning,
        fmt::format("worker {} is gone ({}): going on without it, its weight stays with its neighbours", rank,
@@ -531,6 +571,7 @@ std::span<std::byte> Exchange::place(int from, const Frame& frame) {
     sender.placed = in.buffer;
     return std::as_writable_bytes(std::span(*in.buffer)).subspan(frame.offset, frame.length);
   }
+  if (frame.type == FrameType::part || frame.type == FrameType::mean) return grouping_.place(sender, frame);
   if (frame.type == FrameType::share) {
     if (!average_.running() || frame.round != average_.id() || frame.total != average_bytes_) return {};
     const auto key = std::pair{frame.block, frame.step};
@@ -572,8 +613,15 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
       return;
     case FrameType::leave:
       sender.left = true;
-      for (const SwapId id : sender.edge.open()) sender.edge.give_up(id);
+      give_up_on(sender, 0);
       return average_.gone(from);
+    case FrameType::part:
+    case FrameType::mean:
+    case FrameType::group_ack:
+    case FrameType::group_abort:
+    case FrameType::group_query:
+    case FrameType::group_outcome:
+      return grouping_.received(sender, frame, payload, intact);
     case FrameType::ack:
     case FrameType::abort:
     case FrameType::skip:
@@ -584,7 +632,10 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
   if (frame.block >= blocks_.size()) return;
   if (frame.type == FrameType::ack || frame.type == FrameType::abort) sender.owes_vote.reset();
   if (frame.type == FrameType::abort) others_are_at(frame.value);
-  if (frame.type == FrameType::skip) others_are_at(frame.round);
+  if (frame.type == FrameType::skip) {
+    others_are_at(frame.round);
+    grouping_.protocol.skipped(from, frame.round);
+  }
   if (frame.type != FrameType::skip && frame.round > next_round() + kHorizon) return;
   const SwapId id{frame.round, frame.block};
   if (frame.type == FrameType::abort && frame.value != 0 && !sender.edge.past(id)) went_on(from, true);
@@ -604,15 +655,19 @@ void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const s
   }
   const auto found = sender.incoming.find(id);
   if (!intact || !all_finite(payload)) {
-    log_(Level::warning,
-         fmt::format("worker {} sent a damaged block {} in round {} (bytes {} to {}): not mixed", sender.rank,
-                     id.block, id.round, frame.offset, frame.offset + frame.length));
+    say_damaged(sender.rank, frame);
     if (found != sender.incoming.end()) sender.incoming.erase(found);
     return sender.edge.block(id, false);
   }
   if (found == sender.incoming.end()) return;  // decided while this chunk was being read
   found->second.bytes += frame.length;
   if (found->second.bytes == bytes_of(*found->second.buffer).size()) sender.edge.block(id, true);
+}
+
+void Exchange::say_damaged(int from, const Frame& frame) const {
+  log_(Level::warning,
+       fmt::format("worker {} sent a damaged block {} in round {} (bytes {} to {}): not mixed", from,
+                   frame.block, frame.round, frame.offset, frame.offset + frame.length));
 }
 
 void Exchange::received_share(Peer& sender, const Frame& frame, bool intact) {
@@ -636,9 +691,7 @@ void Exchange::received_join(Peer& sender, const Frame& frame, bool intact) {
   if (frame.round > average_.id()) {
     // It has left the steps for an average: rounds that it has not started will not come before I am there too.
     sender.averaging = {frame.round, frame.value};
-    for (const SwapId id : sender.edge.open()) {
-      if (id.round > frame.value) sender.edge.give_up(id);
-    }
+    give_up_on(sender, frame.value + 1);
   }
   average_.joined(sender.rank, frame.round, frame.block, from_bits(sender.join, transport_->size()));
 }
@@ -656,17 +709,12 @@ void Exchange::tick(Time due) {
     control(other.rank, FrameType::heartbeat, 0, 0, 0);
     if (i_slept) other.heard = now;
     if (now - other.heard <= patience_.silent) continue;
-    const bool waited_for = !other.edge.open().empty();
-    if (!waited_for && !awaited.contains(other.rank)) continue;
+    if (!waits_for(other) && !awaited.contains(other.rank)) continue;
     const std::string why = fmt::format("silent for {:.1f} s", seconds(now - other.heard));
     mark_absent(other, why);
     average_.gone(other.rank);
-    for (const SwapId id : other.edge.open()) {
-      if (!other.edge.give_up(id)) {
-        transport_->reset(other.rank, why);
-        break;
-      }
-    }
+    give_up_on(other, 0);
+    if (waits_for(other)) transport_->reset(other.rank, why);  // I have voted: it breaks, and I am in doubt
   }
   transport_->at(now + period, [this, next = now + period] { tick(next); });
 }

@@ -5,8 +5,8 @@
 //   wire(b)     where to write x
 //   start(b)    my block is ready      -->  Edge: send, check, vote
 //
-// The protocol of one edge is Edge's, that of an exact average Average's; here are the buffers, the rounds, the
-// patience with late neighbours, and the two threads' meeting.
+// The protocol of one edge is Edge's, that of a group Group's, that of an exact average Average's; here are the
+// buffers, the rounds, the patience with late neighbours, and the two threads' meeting.
 //
 //   round      rises by one with each step: its blocks are started once each, in order. A worker whose neighbours went
 //              on without it asks them where they are and jumps to their round; the rounds between count as aborted at
@@ -32,6 +32,7 @@
 #include "starling/exchange/average.h"
 #include "starling/exchange/buffer.h"
 #include "starling/exchange/edge.h"
+#include "starling/exchange/group.h"
 #include "starling/topology/graph.h"
 #include "starling/transport/transport.h"
 
@@ -44,9 +45,10 @@ struct Patience {
   std::optional<std::chrono::milliseconds> max_wait{};  // instead of `stalled`, by choice
 };
 
-// A neighbour's block to mix: x += weight * (theirs - mine), both as they went over the wire.
+// A neighbour's block to mix: x += weight * (theirs - mine), both as they went over the wire. Of a group: the mean of
+// its blocks, with weight 1.
 struct Arrival {
-  int rank = 0;
+  int rank = 0;  // of a group its first member
   float weight = 0;
   std::shared_ptr<const Buffer> theirs;
   std::shared_ptr<const Buffer> mine;
@@ -59,10 +61,16 @@ struct Link {
   Direction direction;
 };
 
+// A round of the schedule as one worker sees it.
+struct Meeting {
+  std::vector<Link> links;
+  std::vector<int> group;  // by rank, with me, where we are three or more who take our mean; else empty
+};
+
 struct ExchangeStatistics {
   std::uint64_t rounds = 0;
   std::uint64_t skipped_rounds = 0;  // by jumping
-  std::uint64_t committed = 0;       // blocks, summed over edges
+  std::uint64_t committed = 0;       // blocks, summed over neighbours
   std::uint64_t aborted = 0;
   std::uint64_t late = 0;  // mixed late, after a broken connection was mended
   std::uint64_t directed_aborted =
@@ -112,10 +120,14 @@ class Exchange final : private TransportHandler {
   ExchangeStatistics statistics() const;
 
  private:
+  // A peer is never further ahead than a period or two; what claims to be is not kept, so that nobody fills my memory.
+  static constexpr std::uint64_t kHorizon = 1000;  // rounds, for control frames
+  static constexpr std::size_t kEarly = 8;         // rounds, for blocks
+
   struct Block {
     std::size_t size = 0;
     std::shared_ptr<Buffer> next;   // what wire() gave out
-    int open = 0;                   // swaps not yet decided
+    int open = 0;                   // swaps not yet decided, a group's counts as one
     std::vector<Arrival> arrived;   // committed
     std::vector<Arrival> mended;    // committed late
     std::vector<Arrival> finished;  // what finish() returned
@@ -153,10 +165,41 @@ class Exchange final : private TransportHandler {
     std::vector<std::byte> join;    // the payload of a join, being received
     std::shared_ptr<void> placed;   // what the transport is reading into
     std::map<SwapId, Incoming> incoming;
-    std::map<SwapId, Arrival> open;  // what will be mixed if the swap commits
+    std::map<SwapId, Incoming> parts;  // of my shard of a group's block
+    std::map<SwapId, Arrival> open;    // what will be mixed if the swap commits
     std::map<SwapId, Arrival> doubts;
     std::map<SwapId, Timeline::Scope> spans;  // of open swaps, where a timeline is kept
     std::map<std::pair<std::uint32_t, std::uint32_t>, IncomingShare> shares;  // by attempt and step
+  };
+  // Exchanges within groups: exchange_group.cpp. Only the transport's thread touches it.
+  struct Grouping final : GroupActions {
+    explicit Grouping(Exchange& exchange) : exchange(exchange) {}
+    void begin(SwapId id, std::shared_ptr<const Buffer> mine, bool finite);
+    std::span<std::byte> place(Peer& peer, const Frame& frame);
+    void received(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
+    void send_parts(SwapId id) override;
+    void send_mean(SwapId id) override;
+    void cancel(SwapId id) override;
+    void send(int peer, FrameType type, SwapId id, bool yes) override;
+    void decided(SwapId id, Outcome outcome, bool in_pairs) override;
+    void mended(SwapId id, bool committed) override;
+
+    const std::vector<int>& members(SwapId id) const;
+    bool member(int rank, const Frame& frame) const;  // of the group that this frame speaks of
+    // The floats of a block that a member owns: from, count.
+    std::pair<std::size_t, std::size_t> shard(SwapId id, int rank) const;
+    void received_part(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
+    void received_mean(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
+
+    struct Swap {
+      std::shared_ptr<const Buffer> mine;
+      std::shared_ptr<Buffer> mean;
+      std::map<int, std::size_t> bytes;  // of the mean, by the shards' owners, received so far, in order
+      bool finite = true;
+    };
+    Exchange& exchange;
+    Group protocol{*this};
+    std::map<SwapId, Swap> open, doubts;
   };
   struct Averaging final : AverageActions {
     explicit Averaging(Exchange& exchange) : exchange(exchange) {}
@@ -178,9 +221,12 @@ class Exchange final : private TransportHandler {
 
   // On the transport's thread.
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
+  const Meeting& meeting(std::uint64_t round) const { return meetings_[(round - 1) % meetings_.size()]; }
   void begin_swaps(int block, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite);
+  void begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite);
   void skip_to(std::uint64_t round);
   void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
+  void say_damaged(int from, const Frame& frame) const;
   void received_share(Peer& peer, const Frame& frame, bool intact);
   void received_join(Peer& peer, const Frame& frame, bool intact);
   void others_are_at(std::uint64_t round);  // and do not wait for me
@@ -189,6 +235,10 @@ class Exchange final : private TransportHandler {
   void mark_absent(Peer& peer, const std::string& why);
   void mark_present(Peer& peer);
   void give_up(std::uint32_t block, const std::string& why);
+  void give_up_groups(std::uint32_t block, const std::string& why);
+  void give_up_on(Peer& peer, std::uint64_t from_round);
+  bool waits_for(const Peer& peer) const;
+  void wait_for_vote(Peer& peer);
   void tick(Time due);
   void control(int peer, FrameType type, std::uint64_t round, std::uint32_t block, std::uint64_t value);
 
@@ -196,13 +246,14 @@ class Exchange final : private TransportHandler {
                             std::span<std::byte> result);
   std::uint64_t next_round() const;  // takes the mutex
 
-  const std::vector<std::vector<Link>> links_;  // per round of the period
+  const std::vector<Meeting> meetings_;  // per round of the period
   const Patience patience_;
   const Log log_;
   const std::shared_ptr<Timeline> timeline_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
   Time ticked_{};  // the last tick: whoever was not heard of long before it is silent, even if I slept since
+  Grouping grouping_;
   Averaging averaging_;
   Average average_;
   std::size_t average_bytes_ = 0;  // of the running average

@@ -1,11 +1,48 @@
 #include "starling/topology/traffic.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace starling {
+
+namespace {
+
+std::vector<int> with_itself(const Graph& graph, int i) {
+  std::vector<int> members{i};
+  for (const Neighbour& j : graph.neighbours[i]) members.push_back(j.rank);
+  std::sort(members.begin(), members.end());
+  return members;
+}
+
+bool takes_mean(const std::vector<Neighbour>& row) {
+  const double mean = 1.0 / static_cast<double>(row.size() + 1);
+  return std::all_of(row.begin(), row.end(),
+                     [&](const Neighbour& j) { return std::abs(j.weight - mean) < 1e-12; });
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> averaging_groups(const Graph& graph) {
+  std::vector<std::vector<int>> groups;
+  for (int i = 0; i < graph.workers(); ++i) {
+    const std::vector<int> members = with_itself(graph, i);
+    if (members.size() < 3 || members.front() != i) continue;
+    const bool complete = std::all_of(members.begin(), members.end(), [&](int j) {
+      return takes_mean(graph.neighbours[j]) && with_itself(graph, j) == members;
+    });
+    if (complete) groups.push_back(members);
+  }
+  return groups;
+}
 
 std::vector<double> sent(const Graph& graph) {
   std::vector<double> models(graph.workers());
   for (const auto& row : graph.neighbours) {
     for (const Neighbour& j : row) ++models[j.rank];
+  }
+  for (const auto& group : averaging_groups(graph)) {
+    const auto g = static_cast<double>(group.size());
+    for (int i : group) models[i] = 2 * (g - 1) / g;
   }
   return models;
 }

@@ -53,6 +53,12 @@ bool known(std::uint8_t type) {
     case FrameType::join:
     case FrameType::share:
     case FrameType::done:
+    case FrameType::part:
+    case FrameType::mean:
+    case FrameType::group_ack:
+    case FrameType::group_abort:
+    case FrameType::group_query:
+    case FrameType::group_outcome:
       return true;
   }
   return false;

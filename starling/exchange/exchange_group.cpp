@@ -1,0 +1,221 @@
+// The buffers and frames of an exchange within a group; its protocol is Group's.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "starling/exchange/exchange.h"
+#include "starling/kernels/update.h"
+
+namespace starling {
+namespace {
+
+// Of `size` floats, the shard of the k-th of g members.
+std::pair<std::size_t, std::size_t> cut(std::size_t size, std::size_t k, std::size_t g) {
+  const std::size_t from = size * k / g;
+  return {from, size * (k + 1) / g - from};
+}
+
+}  // namespace
+
+const std::vector<int>& Exchange::Grouping::members(SwapId id) const {
+  return exchange.meeting(id.round).group;
+}
+
+bool Exchange::Grouping::member(int rank, const Frame& frame) const {
+  if (frame.round == 0 || frame.block >= exchange.blocks_.size()) return false;
+  const std::vector<int>& group = members({frame.round, frame.block});
+  return std::binary_search(group.begin(), group.end(), rank);
+}
+
+std::pair<std::size_t, std::size_t> Exchange::Grouping::shard(SwapId id, int rank) const {
+  const std::vector<int>& group = members(id);
+  const auto k = std::lower_bound(group.begin(), group.end(), rank) - group.begin();
+  return cut(exchange.blocks_[id.block].size, static_cast<std::size_t>(k), group.size());
+}
+
+void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bool finite) {
+  std::set<int> others(members(id).begin(), members(id).end());
+  others.erase(exchange.transport_->rank());
+  const bool all_here = std::all_of(others.begin(), others.end(), [&](int rank) {
+    const Peer& other = exchange.peer(rank);
+    return other.present(id.round) && !other.absent;
+  });
+  open[id] = {std::move(mine), exchange.pool_.take(exchange.blocks_[id.block].size), {}, finite};
+  protocol.start(id, std::move(others), all_here && finite);
+}
+
+void Exchange::Grouping::send_parts(SwapId id) {
+  const Swap& swap = open.at(id);
+  Frame frame;
+  frame.type = FrameType::part;
+  frame.round = id.round;
+  frame.block = id.block;
+  for (const int rank : members(id)) {
+    if (rank == exchange.transport_->rank()) continue;
+    const auto [from, count] = shard(id, rank);
+    exchange.transport_->send(rank, frame, {swap.mine, bytes_of(*swap.mine).subspan(4 * from, 4 * count)});
+  }
+}
+
+// mean = mine + Sum_j (theirs_j - mine) / g over my shard, by rising rank. Where all agree it is what they agree on, to
+// the bit.
+void Exchange::Grouping::send_mean(SwapId id) {
+  const Swap& swap = open.at(id);
+  const int me = exchange.transport_->rank();
+  const std::vector<int>& group = members(id);
+  const auto [from, count] = shard(id, me);
+  const float* const mine = swap.mine->data() + from;
+  float* const mean = swap.mean->data() + from;
+  std::copy(mine, mine + count, mean);
+  std::vector<kernels::Mix> mixes;
+  std::vector<Incoming> parts;  // keeps them until the mean is taken
+  for (const int rank : group) {
+    if (rank == me) continue;
+    parts.push_back(std::move(exchange.peer(rank).parts.extract(id).mapped()));
+    mixes.push_back({1.0F / static_cast<float>(group.size()), parts.back().buffer->data(), mine});
+  }
+  kernels::update(kernels::SgdStep{}, mixes, mean, nullptr, {}, nullptr, count);
+
+  Frame frame;
+  frame.type = FrameType::mean;
+  frame.round = id.round;
+  frame.block = id.block;
+  for (const int rank : group) {
+    if (rank == me) continue;
+    exchange.transport_->send(rank, frame, {swap.mean, bytes_of(*swap.mean).subspan(4 * from, 4 * count)});
+  }
+}
+
+void Exchange::Grouping::cancel(SwapId id) {
+  for (const int rank : members(id)) {
+    if (rank == exchange.transport_->rank()) continue;
+    for (const FrameType type : {FrameType::part, FrameType::mean})
+      exchange.transport_->cancel(rank, type, id.round, id.block);
+  }
+}
+
+void Exchange::Grouping::send(int to, FrameType type, SwapId id, bool yes) {
+  const bool behind = type == FrameType::group_abort && yes;
+  exchange.control(to, type, id.round, id.block, behind ? exchange.next_round() : yes);
+}
+
+void Exchange::Grouping::decided(SwapId id, Outcome outcome, bool in_pairs) {
+  Swap swap = std::move(open.extract(id).mapped());
+  const std::vector<Link>& others = exchange.meeting(id.round).links;
+  for (const Link& link : others) exchange.peer(link.rank).parts.erase(id);
+  if (in_pairs) {
+    const std::unique_lock lock(exchange.mutex_);
+    exchange.blocks_[id.block].open += static_cast<int>(others.size());
+  }
+  for (const Link& link : others) {
+    Peer& other = exchange.peer(link.rank);
+    if (in_pairs) continue;
+    other.edge.settle(id);
+    other.incoming.erase(id);
+    if (auto span = other.spans.extract(id)) span.mapped().outcome(name_of(outcome));
+  }
+  if (in_pairs) exchange.begin_pairs(id, swap.mine, swap.finite);
+
+  const std::lock_guard lock(exchange.mutex_);
+  Block& block = exchange.blocks_[id.block];
+  if (outcome == Outcome::committed) {
+    exchange.statistics_.committed += others.size();
+    block.arrived.push_back({members(id).front(), 1, std::move(swap.mean), std::move(swap.mine)});
+  } else if (!in_pairs) {
+    exchange.statistics_.aborted += others.size();
+  }
+  if (outcome == Outcome::in_doubt) doubts[id] = std::move(swap);
+  if (--block.open == 0) exchange.changed_.notify_all();
+}
+
+void Exchange::Grouping::mended(SwapId id, bool committed) {
+  Swap swap = std::move(doubts.extract(id).mapped());
+  if (!committed || !swap.mean) return;
+  const std::lock_guard lock(exchange.mutex_);
+  exchange.statistics_.late += members(id).size() - 1;
+  exchange.blocks_[id.block].mended.push_back(
+      {members(id).front(), 1, std::move(swap.mean), std::move(swap.mine)});
+}
+
+std::span<std::byte> Exchange::Grouping::place(Peer& sender, const Frame& frame) {
+  if (!member(sender.rank, frame)) return {};
+  const SwapId id{frame.round, frame.block};
+  const bool part = frame.type == FrameType::part;
+  const auto [from, count] = shard(id, part ? exchange.transport_->rank() : sender.rank);
+  if (frame.total != count * sizeof(float)) return {};
+  if (part) {
+    if (!protocol.wants_part(sender.rank, id)) return {};
+    if (!sender.parts.contains(id) && sender.parts.size() >= kEarly * exchange.blocks_.size()) return {};
+    Incoming& in = sender.parts[id];
+    if (!in.buffer) in.buffer = exchange.pool_.take(count);
+    if (frame.offset != in.bytes) return {};
+    sender.placed = in.buffer;
+    return std::as_writable_bytes(std::span(*in.buffer)).subspan(frame.offset, frame.length);
+  }
+  if (!protocol.wants_mean(sender.rank, id)) return {};
+  Swap& swap = open.at(id);
+  if (frame.offset != swap.bytes[sender.rank]) return {};
+  sender.placed = swap.mean;
+  return std::as_writable_bytes(std::span(*swap.mean).subspan(from, count))
+      .subspan(frame.offset, frame.length);
+}
+
+void Exchange::Grouping::received(Peer& sender, const Frame& frame, std::span<const std::byte> payload,
+                                  bool intact) {
+  if (!member(sender.rank, frame) || frame.round > exchange.next_round() + kHorizon) return;
+  const SwapId id{frame.round, frame.block};
+  switch (frame.type) {
+    case FrameType::part:
+      return received_part(sender, frame, payload, intact);
+    case FrameType::mean:
+      return received_mean(sender, frame, payload, intact);
+    case FrameType::group_ack:
+      sender.owes_vote.reset();
+      break;
+    case FrameType::group_abort:
+      sender.owes_vote.reset();
+      exchange.others_are_at(frame.value);
+      if (frame.value != 0 && !protocol.past(id)) exchange.went_on(sender.rank, true);
+      break;
+    default:
+      break;
+  }
+  protocol.frame(sender.rank, frame.type, id, frame.value != 0);
+}
+
+void Exchange::Grouping::received_part(Peer& sender, const Frame& frame, std::span<const std::byte> payload,
+                                       bool intact) {
+  const SwapId id{frame.round, frame.block};
+  exchange.mark_present(sender);
+  if (!protocol.wants_part(sender.rank, id)) {
+    if (protocol.past(id) && frame.offset + frame.length == frame.total)
+      protocol.part(sender.rank, id, false);  // tells it that I went on
+    return;
+  }
+  const std::size_t bytes = shard(id, exchange.transport_->rank()).second * sizeof(float);
+  if (!intact || frame.total != bytes || !all_finite(payload)) {
+    exchange.say_damaged(sender.rank, frame);
+    sender.parts.erase(id);
+    return protocol.part(sender.rank, id, false);
+  }
+  Incoming& in = sender.parts[id];
+  if (!in.buffer) in.buffer = exchange.pool_.take(0);  // of a block with fewer floats than members
+  in.bytes += frame.length;
+  if (in.bytes == bytes) protocol.part(sender.rank, id, true);
+}
+
+void Exchange::Grouping::received_mean(Peer& sender, const Frame& frame, std::span<const std::byte> payload,
+                                       bool intact) {
+  const SwapId id{frame.round, frame.block};
+  if (!protocol.wants_mean(sender.rank, id)) return;
+  const std::size_t bytes = shard(id, sender.rank).second * sizeof(float);
+  if (!intact || frame.total != bytes || !all_finite(payload)) {
+    exchange.say_damaged(sender.rank, frame);
+    return protocol.mean(sender.rank, id, false);
+  }
+  std::size_t& here = open.at(id).bytes[sender.rank];
+  here += frame.length;
+  if (here == bytes) protocol.mean(sender.rank, id, true);
+}
+
+}  // namespace starling

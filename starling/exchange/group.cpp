@@ -1,0 +1,227 @@
+#include "starling/exchange/group.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace starling {
+
+bool Group::past(SwapId id) const {
+  if (swaps_.contains(id)) return false;
+  const auto found = started_.find(id.block);
+  return id.round < floor_ || (found != started_.end() && id.round < found->second);
+}
+
+bool Group::wants_part(int peer, SwapId id) const {
+  if (past(id)) return false;
+  const auto found = swaps_.find(id);
+  if (found == swaps_.end()) return true;
+  const Swap& swap = found->second;
+  return !swap.aborted && !swap.refused && !swap.parts.contains(peer);
+}
+
+bool Group::wants_mean(int peer, SwapId id) const {
+  const auto found = swaps_.find(id);
+  if (found == swaps_.end() || !found->second.ready) return false;
+  return found->second.others.contains(peer) && !found->second.means.contains(peer);
+}
+
+std::vector<SwapId> Group::open() const {
+  std::vector<SwapId> ids;
+  for (const auto& [id, swap] : swaps_) {
+    if (swap.ready) ids.push_back(id);
+  }
+  return ids;
+}
+
+bool Group::waits_for(SwapId id, int peer) const {
+  const Swap& swap = swaps_.at(id);
+  return swap.others.contains(peer) &&
+         !(swap.parts.contains(peer) && swap.means.contains(peer) && swap.votes.contains(peer));
+}
+
+namespace {
+
+std::set<int> without(const std::set<int>& all, const std::set<int>& some) {
+  std::set<int> rest;
+  std::set_difference(all.begin(), all.end(), some.begin(), some.end(), std::inserter(rest, rest.end()));
+  return rest;
+}
+
+}  // namespace
+
+std::set<int> Group::not_started(SwapId id) const {
+  return without(swaps_.at(id).others, swaps_.at(id).parts);
+}
+
+std::set<int> Group::not_voted(SwapId id) const { return without(swaps_.at(id).others, swaps_.at(id).votes); }
+
+void Group::start(SwapId id, std::set<int> others, bool possible) {
+  Swap& swap = swaps_[id];  // the others may have been faster
+  started_[id.block] = id.round + 1;
+  swap.ready = true;
+  swap.others = std::move(others);
+  for (const int peer : swap.others) possible = possible && floors_[peer] <= id.round;
+  if (!possible || swap.refused) return abort_all(id);
+  if (swap.aborted) return decide(id, Outcome::aborted, !swap.behind);  // the others have been told
+  actions_.send_parts(id);
+  proceed(id);
+}
+
+bool Group::give_up(SwapId id) {
+  const auto found = swaps_.find(id);
+  if (found == swaps_.end() || !found->second.ready || found->second.voted) return false;
+  const Swap& swap = found->second;
+  for (const int peer : swap.others) {
+    actions_.send(peer, FrameType::group_abort, id, !swap.parts.contains(peer));
+  }
+  decide(id, Outcome::aborted, true);
+  return true;
+}
+
+void Group::skip(std::uint64_t round) {
+  floor_ = std::max(floor_, round);
+  // What the others sent early for the skipped rounds is of no use any more.
+  std::erase_if(swaps_, [&](const auto& entry) { return entry.first.round < round && !entry.second.ready; });
+}
+
+void Group::connected(int peer) {
+  for (const auto& [id, doubt] : doubts_) {
+    if (doubt.unanswered.contains(peer)) actions_.send(peer, FrameType::group_query, id);
+  }
+}
+
+void Group::disconnected(int peer) {
+  for (auto& [id, swap] : swaps_) swap.asking.erase(peer);  // it asks again when it is back
+  for (auto& [id, swap] : swaps_) {
+    if (!swap.ready) swap.parts.erase(peer);
+  }
+  for (const SwapId id : open()) {
+    const Swap& swap = swaps_.at(id);
+    if (!swap.others.contains(peer)) continue;
+    if (!swap.voted) {
+      abort_all(id);
+    } else if (!swap.votes.contains(peer)) {
+      decide(id, Outcome::in_doubt);
+    }
+  }
+}
+
+void Group::gone(int peer) {
+  const auto doubts = doubts_;  // resolve() erases
+  for (const auto& [id, doubt] : doubts) {
+    if (!doubt.unanswered.contains(peer)) continue;
+    doubts_.at(id).unanswered.erase(peer);
+    if (doubts_.at(id).unanswered.empty()) resolve(id, false);
+  }
+}
+
+void Group::part(int peer, SwapId id, bool good) {
+  if (past(id)) return actions_.send(peer, FrameType::group_abort, id, true);
+  Swap& swap = swaps_[id];
+  if (good) {
+    swap.parts.insert(peer);
+    return proceed(id);
+  }
+  swap.refused = true;
+  if (swap.ready && !swap.voted) abort_all(id);  // else when I start
+}
+
+void Group::mean(int peer, SwapId id, bool good) {
+  if (!wants_mean(peer, id)) return;
+  Swap& swap = swaps_.at(id);
+  if (!good) return abort_all(id);
+  swap.means.insert(peer);
+  proceed(id);
+}
+
+void Group::frame(int peer, FrameType type, SwapId id, bool yes) {
+  const auto found = swaps_.find(id);
+  const auto doubt = doubts_.find(id);
+  switch (type) {
+    case FrameType::group_ack:
+      if (found == swaps_.end() || !found->second.ready) return;  // nobody can vote before he has my part
+      if (found->second.others.contains(peer)) found->second.votes.insert(peer);
+      return proceed(id);
+    case FrameType::group_abort:
+      if (doubt != doubts_.end()) return resolve(id, false);  // it has not voted: nobody has committed
+      if (past(id)) return;
+      if (found != swaps_.end() && found->second.ready) return decide(id, Outcome::aborted, !yes);
+      swaps_[id].aborted = true;
+      swaps_[id].behind |= yes;
+      return;
+    case FrameType::group_query:
+      if (found == swaps_.end() || !found->second.ready) return answer(peer, id);
+      found->second.asking.insert(peer);  // it is told when I know
+      return;
+    case FrameType::group_outcome:
+      if (doubt == doubts_.end()) return;
+      if (yes) return resolve(id, true);
+      doubt->second.unanswered.erase(peer);
+      if (doubt->second.unanswered.empty()) resolve(id, false);
+      return;
+    default:
+      return;
+  }
+}
+
+void Group::skipped(int peer, std::uint64_t round) {
+  floors_[peer] = std::max(floors_[peer], round);
+  for (const SwapId id : open()) {
+    // A swap that I voted for was decided by the peer before it jumped; its word came first.
+    const Swap& swap = swaps_.at(id);
+    if (id.round < round && swap.others.contains(peer) && !swap.voted) abort_all(id);
+  }
+}
+
+void Group::proceed(SwapId id) {
+  Swap& swap = swaps_.at(id);
+  if (!swap.ready || swap.parts != swap.others) return;
+  if (!swap.reduced) {
+    swap.reduced = true;
+    actions_.send_mean(id);
+  }
+  if (swap.means != swap.others) return;
+  if (!swap.voted) {
+    swap.voted = true;
+    for (const int peer : swap.others) actions_.send(peer, FrameType::group_ack, id);
+  }
+  if (swap.votes == swap.others) decide(id, Outcome::committed);
+}
+
+void Group::abort_all(SwapId id) {
+  for (const int peer : swaps_.at(id).others) actions_.send(peer, FrameType::group_abort, id);
+  decide(id, Outcome::aborted, true);
+}
+
+void Group::decide(SwapId id, Outcome outcome, bool in_pairs) {
+  const Swap swap = std::move(swaps_.extract(id).mapped());
+  if (outcome == Outcome::committed) committed_[{id.block, swap.others}] = id.round;
+  if (outcome == Outcome::aborted) actions_.cancel(id);
+  if (outcome == Outcome::in_doubt) {
+    doubts_[id] = {swap.others, swap.others};
+    for (const int peer : swap.others) actions_.send(peer, FrameType::group_query, id);
+  }
+  for (const int peer : swap.asking) answer(peer, id);
+  actions_.decided(id, outcome, in_pairs);
+}
+
+void Group::resolve(SwapId id, bool committed) {
+  const Doubt doubt = std::move(doubts_.extract(id).mapped());
+  if (committed) {
+    std::uint64_t& last = committed_[{id.block, doubt.others}];
+    last = std::max(last, id.round);
+    // Those whom I told that I do not know.
+    for (const int peer : doubt.others) actions_.send(peer, FrameType::group_outcome, id, true);
+  }
+  actions_.mended(id, committed);
+}
+
+// Where I am in doubt too, the answer is no: if it turns out otherwise, I say so.
+void Group::answer(int peer, SwapId id) {
+  const bool committed = std::any_of(committed_.begin(), committed_.end(), [&](const auto& entry) {
+    return entry.first.first == id.block && entry.second == id.round;
+  });
+  actions_.send(peer, FrameType::group_outcome, id, committed);
+}
+
+}  // namespace starling

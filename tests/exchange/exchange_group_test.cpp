@@ -1,0 +1,228 @@
+// Rounds in which three or more take their mean: bytes, exactness, and what a fault of one member costs the others.
+#include <atomic>
+#include <limits>
+
+#include "starling/core/error.h"
+#include "tests/exchange/flock.h"
+
+namespace starling {
+namespace {
+
+// In a group's round a step mixes one arrival per block, in pairs one per neighbour and block.
+constexpr int kMeans = 2;
+
+TEST(GroupExchange, AWorkerSends2MTimesGMinus1OverG) {
+  for (const int g : {3, 4, 5, 8}) {
+    Flock flock("complete", g);
+    constexpr int kSteps = 10;
+    const std::uint64_t before = flock[0].exchange.statistics().bytes_sent;
+    flock.everyone([](Worker& w) {
+      for (int t = 0; t < kSteps; ++t) EXPECT_EQ(w.step(), kMeans);
+    });
+    const double sent = static_cast<double>(flock[0].exchange.statistics().bytes_sent - before);
+    const double model = 2.0 * Worker::size * sizeof(float);
+    EXPECT_NEAR(sent / (kSteps * model), 2.0 * (g - 1) / g, 0.1 * 2 * (g - 1) / g) << "g " << g;
+    EXPECT_EQ(flock[0].exchange.statistics().aborted, 0U);
+    EXPECT_EQ(flock[0].exchange.statistics().skipped_rounds, 0U);
+  }
+}
+
+TEST(GroupExchange, OneRoundIsTheMeanAndWhatAllAgreeOnStaysToTheBit) {
+  for (const int g : {3, 4, 7}) {
+    Flock flock("complete", g);
+    std::vector<double> mean(Worker::size);
+    for (int i = 0; i < g; ++i) {
+      for (std::size_t k = 0; k < mean.size(); ++k) mean[k] += flock[i].x[1][k] / static_cast<double>(g);
+    }
+    flock.everyone([](Worker& w) { w.step(); });
+    for (int i = 0; i < g; ++i) {
+      for (std::size_t k = 0; k < mean.size(); ++k) ASSERT_NEAR(flock[i].x[1][k], mean[k], 1e-6) << i;
+    }
+    const std::vector<float> agreed = flock[0].x[1];
+    for (int i = 0; i < g; ++i) flock[i].x[1] = agreed;
+    flock.everyone([](Worker& w) {
+      w.exchange.restart(0);
+      w.write(0), w.write(1);
+      w.step();
+    });
+    for (int i = 0; i < g; ++i) EXPECT_EQ(flock[i].x[1], agreed);
+  }
+}
+
+TEST(GroupExchange, BlocksWithFewerFloatsThanMembers) {
+  LocalHub hub(5);
+  std::vector<std::thread> workers;
+  for (int rank = 0; rank < 5; ++rank) {
+    workers.emplace_back([&, rank] {
+      Exchange exchange(hub.endpoint(rank), make_schedule("complete", 5), {1, 2, 7}, {},
+                        [](Level, const std::string&) {});
+      exchange.meet();
+      std::vector<float> x(7, static_cast<float>(rank));
+      for (int b = 0; b < 3; ++b) {
+        const auto wire = exchange.wire(b);
+        std::fill(wire.begin(), wire.end(), static_cast<float>(rank));
+        exchange.start(b, true);
+      }
+      for (int b = 0; b < 3; ++b) {
+        const auto arrived = exchange.finish(b);
+        ASSERT_EQ(arrived.size(), 1U);
+        for (const float value : *arrived[0].theirs) EXPECT_NEAR(value, 2, 1e-6) << "block " << b;
+      }
+    });
+  }
+  for (auto& worker : workers) worker.join();
+}
+
+// The slack of one step, as of an edge: all members on ONE thread.
+TEST(GroupExchange, AWorkerFinishesAStepWhileTheOthersAreInTheMiddleOfIt) {
+  Flock flock("complete", 4);
+  for (int t = 0; t < 8; ++t) {
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(flock[(i + t) % 4].step(), kMeans);
+  }
+  EXPECT_EQ(flock[0].exchange.statistics().aborted, 0U);
+}
+
+TEST(GroupExchange, GroupsAndPairsAlternate) {
+  for (const char* name : {"base-3", "base-4", "alternating-exp-ring", "hyper-hypercube-3"}) {
+    const int n = 6;
+    Flock flock(make_schedule(name, n, 3));
+    const double before = flock.sum();
+    flock.everyone([](Worker& w) {
+      for (int t = 0; t < 12; ++t) w.step();
+    });
+    EXPECT_NEAR(flock.sum(), before, 2e-2) << name;
+    EXPECT_EQ(flock[0].exchange.statistics().aborted, 0U) << name;
+  }
+}
+
+TEST(GroupExchange, ADamagedShardSendsTheGroupIntoPairsForThatRound) {
+  for (const auto& [from, to] : {std::pair{1, 0}, std::pair{0, 2}}) {
+    Flock flock("complete", 3);
+    const double before = flock.sum();
+    flock.everyone([](Worker& w) { w.step(); });
+    flock.hub.corrupt_next(from, to);
+    int mixed[3] = {};
+    for (int t = 0; t < 4; ++t) {
+      for (int i = 0; i < 3; ++i) mixed[i] += flock[i].step();
+    }
+    for (const int count : mixed)
+      EXPECT_EQ(count, 4 * kMeans + 1);  // one block from both others instead of the mean
+    EXPECT_NEAR(flock.sum(), before, 1e-2);
+    EXPECT_EQ(flock[0].exchange.statistics().aborted, 0U);
+    ASSERT_FALSE(flock[to].said().empty());
+    EXPECT_NE(flock[to].said()[0].find("sent a damaged block"), std::string::npos) << flock[to].said()[0];
+  }
+}
+
+TEST(GroupExchange, ADeadMemberCostsTheOthersNothing) {
+  Flock flock("complete", 4);
+  flock.everyone([](Worker& w) { w.step(); });
+  flock.hub.kill(3);
+  for (int i = 0; i < 3; ++i) flock[i].step();
+  for (int t = 0; t < 5; ++t) {
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(flock[i].step(), 4);  // two blocks from two neighbours
+  }
+  ASSERT_EQ(flock[0].said().size(), 1U);
+  EXPECT_NE(flock[0].said()[0].find("worker 3 is gone"), std::string::npos);
+}
+
+TEST(GroupExchange, NumbersThatAreNotFiniteKeepTheirOwnerOutOnly) {
+  Flock flock("complete", 3);
+  flock.everyone([](Worker& w) { w.step(); });
+  flock[1].x[0][5] = std::numeric_limits<float>::quiet_NaN();
+  for (int t = 0; t < 2; ++t) {
+    for (int i = 0; i < 3; ++i) flock[i].step();
+  }
+  EXPECT_EQ(flock[0].step(), 2);  // block 0 of worker 2, and the mean of block 1
+  EXPECT_EQ(flock[1].step(), 1);
+  EXPECT_EQ(flock[2].step(), 2);
+  for (const auto& block : flock[0].x) {
+    for (const float value : block) ASSERT_TRUE(std::isfinite(value));
+  }
+}
+
+TEST(GroupExchange, ABrokenConnectionIsMendedAndTheSumIsRestored) {
+  Flock flock("complete", 4);
+  const double before = flock.sum();
+  for (int t = 0; t < 30; ++t) {
+    if (t % 3 == 0) flock.hub.sever(0, 1);
+    if (t % 3 == 1) flock.hub.mend(0, 1);
+    for (int i = 0; i < 4; ++i) flock[i].step();
+  }
+  flock.hub.mend(0, 1);
+  ASSERT_TRUE(eventually([&] {
+    int mixed = 0;
+    for (int i = 0; i < 4; ++i) mixed += flock[i].step();
+    return mixed == 4 * kMeans;
+  }));
+  flock.everyone([](Worker& w) { w.end(); });
+  EXPECT_NEAR(flock.sum(), before, 1e-2);
+  EXPECT_GT(flock[0].exchange.statistics().aborted, 0U);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(flock[i].exchange.statistics().skipped_rounds, 0U) << "worker " << i;
+}
+
+TEST(GroupExchange, WithMaxWaitTheOthersGoOnInPairsAndTheSleeperIsBackWhenItWakes) {
+  Flock flock("complete", 3, {.max_wait = milliseconds(2000)});
+  const double before = flock.sum();
+  flock.everyone([](Worker& w) { w.step(); });
+  flock.hub.pause(2);
+  std::thread one([&] { flock[1].step(), flock[1].step(); });
+  flock[0].step(), flock[0].step();
+  one.join();
+  int mixed = 0;
+  for (int t = 0; t < 20; ++t) {
+    flock[0].step();
+    mixed += flock[1].step();
+  }
+  EXPECT_GE(mixed, 36);  // two blocks of one neighbour, but for what was under way
+  flock.hub.resume(2);
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> others;
+  for (int i = 0; i < 2; ++i) {
+    others.emplace_back([&, i] {
+      while (!stop) flock[i].step();
+    });
+  }
+  flock[2].step();
+  const std::uint64_t slept = flock[2].exchange.statistics().committed;
+  ASSERT_TRUE(eventually([&] {
+    flock[2].step();
+    return flock[2].exchange.statistics().committed >=
+           slept + 40;  // ten rounds of two blocks from two neighbours
+  }));
+  stop = true;
+  for (auto& other : others) other.join();
+  flock.everyone([](Worker& w) { w.end(); });
+  EXPECT_GT(flock[2].exchange.statistics().skipped_rounds, 10U);
+  EXPECT_NEAR(flock.sum(), before, 1e-2);
+  ASSERT_EQ(flock[0].said().size(), 1U);
+  EXPECT_NE(flock[0].said()[0].find("worker 2 is late"), std::string::npos) << flock[0].said()[0];
+}
+
+TEST(GroupExchange, ALeaverIsNotWaitedFor) {
+  Flock flock("complete", 3);
+  flock.everyone([](Worker& w) { w.step(); });
+  flock.workers[2].reset();
+  for (int t = 0; t < 3; ++t) flock[0].step(), flock[1].step();
+  EXPECT_EQ(flock[0].step(), 2);
+  EXPECT_TRUE(flock[0].exchange.lost().empty());  // it said goodbye
+  EXPECT_TRUE(flock[0].said().empty());
+}
+
+TEST(GroupExchange, UnevenStepsEndWithoutAHang) {
+  Flock flock("complete", 4);
+  std::vector<float> values{1, 2, 6, 7};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int t = 0; t < (i == 0 ? 2 : 7); ++t) flock[i].step();
+      EXPECT_EQ(flock[i].exchange.average({&values[static_cast<std::size_t>(i)], 1}).size(), 4U);
+      flock[i].step();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const float value : values) EXPECT_NEAR(value, 4, 1e-6);
+}
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,133 @@
+// Workers on threads of this process, over the local transport: two blocks each, and the step of CTA without a gradient.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "starling/exchange/exchange.h"
+#include "starling/topology/schedules.h"
+#include "starling/transport/local/local.h"
+
+namespace starling {
+
+using std::chrono::milliseconds;
+
+struct Worker {
+  Worker(LocalHub& hub, int rank, const Schedule& schedule, Patience patience)
+      : exchange(hub.endpoint(rank), schedule, {size, size}, patience,
+                 [this](Level level, const std::string& line) {
+                   if (level == Level::warning) {
+                     const std::lock_guard lock(mutex);
+                     warnings.push_back(line);
+                   }
+                 }) {
+    std::mt19937_64 random(static_cast<std::uint64_t>(rank) + 1);
+    for (auto& block : x) {
+      for (float& value : block) value = std::normal_distribution<float>()(random);
+    }
+  }
+  void begin() {
+    exchange.meet();
+    for (int b = 0; b < 2; ++b) write(b);
+  }
+  void write(int b) {
+    const auto wire = exchange.wire(b);
+    std::copy(x[b].begin(), x[b].end(), wire.begin());
+    exchange.start(b, std::all_of(x[b].begin(), x[b].end(), [](float v) { return std::isfinite(v); }));
+  }
+  // Mixes what has come. Returns how many arrivals that were.
+  int mix(int b) {
+    const auto arrived = exchange.finish(b);
+    for (const Arrival& a : arrived) {
+      for (std::size_t k = 0; k < size; ++k) x[b][k] += a.weight * ((*a.theirs)[k] - (*a.mine)[k]);
+    }
+    return static_cast<int>(arrived.size());
+  }
+  // Returns how many arrivals were mixed, over both blocks.
+  int step() {
+    int mixed = 0;
+    for (int b = 0; b < 2; ++b) {
+      mixed += mix(b);
+      write(b);
+    }
+    return mixed;
+  }
+  // The last call: what is still under way would be missing in the sum.
+  void end() { mix(0), mix(1); }
+  double sum() const {
+    double sum = 0;
+    for (const auto& block : x) sum = std::accumulate(block.begin(), block.end(), sum);
+    return sum;
+  }
+  std::vector<std::string> said() {
+    const std::lock_guard lock(mutex);
+    return warnings;
+  }
+
+  static constexpr std::size_t size = 100'000;  // more than one chunk
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  std::vector<float> x[2]{std::vector<float>(size), std::vector<float>(size)};
+  Exchange exchange;
+};
+
+// Three edges that are no group, since they do not take the mean.
+inline Schedule triangle() {
+  Graph graph(3);
+  for (int i = 0; i < 3; ++i) {
+    for (int j = 0; j < 3; ++j) {
+      if (i != j) graph.neighbours[static_cast<std::size_t>(i)].push_back({j, 0.3});
+    }
+  }
+  return {"triangle", {graph}};
+}
+
+struct Flock {
+  Flock(const std::string& schedule, int n, Patience patience = {})
+      : Flock(make_schedule(schedule, n), patience) {}
+  explicit Flock(const Schedule& schedule, Patience patience = {}) : hub(schedule.workers()) {
+    for (int i = 0; i < schedule.workers(); ++i) {
+      workers.push_back(std::make_unique<Worker>(hub, i, schedule, patience));
+    }
+    everyone([](Worker& w) { w.begin(); });
+  }
+  // On one thread each, for what has to wait for the others.
+  template <class F>
+  void everyone(F&& f) {
+    std::vector<std::thread> threads;
+    for (auto& worker : workers) {
+      if (worker) threads.emplace_back([&] { f(*worker); });
+    }
+    for (auto& thread : threads) thread.join();
+  }
+  Worker& operator[](int i) { return *workers[static_cast<std::size_t>(i)]; }
+  double sum() const {
+    double sum = 0;
+    for (const auto& worker : workers) sum += worker->sum();
+    return sum;
+  }
+  LocalHub hub;
+  std::vector<std::unique_ptr<Worker>> workers;
+};
+
+// Waits until something that another thread does has happened; a hang fails.
+template <class F>
+::testing::AssertionResult eventually(F&& happened) {
+  for (int i = 0; i < 3000; ++i) {
+    if (happened()) return ::testing::AssertionSuccess();
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return ::testing::AssertionFailure() << "did not happen";
+}
+
+}  // namespace starling
