@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <utility>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
@@ -49,10 +51,18 @@ const float* Segment::gradient(at::Tensor& keep) const {
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    std::size_t first_group, int states, std::int64_t block_bytes) {
   std::int64_t total = 0;
-  for (std::size_t g = first_group; g < groups.size(); ++g) {
+  std::map<const void*, std::pair<std::size_t, std::size_t>> seen;  // group and index
+  for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
-      check_parameter(groups[g].params()[p], g, p);
-      total += groups[g].params()[p].numel();
+      const at::Tensor& parameter = groups[g].params()[p];
+      if (g >= first_group) check_parameter(parameter, g, p);
+      const auto [before, fresh] = seen.try_emplace(parameter.unsafeGetTensorImpl(), g, p);
+      if (!fresh) {
+        throw UsageError(
+            fmt::format("parameter {} of group {} is parameter {} of group {} again: give it once", p, g,
+                        before->second.second, before->second.first));
+      }
+      if (g >= first_group) total += parameter.numel();
     }
   }
   const auto size = static_cast<std::int64_t>(sizeof(float));
