@@ -82,7 +82,7 @@ class Optimizer : public torch::optim::Optimizer {
   ~Optimizer()
       override;  // tells the neighbours not to wait for this worker any longer; never blocks for long
 
-  // Call it on this class: torch's own, which it hides, keeps only options that torch knows. step() says what follows.
+  // Hides torch's own, which from 2.15 on drops the rule of a group: call it on this class. step() says what follows.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   // One step: for each block finish the exchange, mix and update in one pass, start the next exchange. Waits for

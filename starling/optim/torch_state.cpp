@@ -204,9 +204,8 @@ std::unique_ptr<TorchState> TorchState::of(torch::optim::Optimizer& optimizer) {
   try_kind(Sgd{}), try_kind(PlainAdam{}), try_kind(DecoupledAdam{}), try_kind(Adagrad{}), try_kind(RmsProp{});
   if (state) return state;
   throw UsageError(
-      "the optimizer that is stepped around is none of torch::optim's SGD, Adam, AdamW, Adagrad, RMSprop: "
-      "what else "
-      "it keeps is not known, so it cannot be saved or loaded");
+      "the optimizer that is stepped around is none of torch::optim's SGD, Adam, AdamW, Adagrad and RMSprop: "
+      "what else it keeps is not known, so it cannot be saved or loaded");
 }
 
 }  // namespace starling

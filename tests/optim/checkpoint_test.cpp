@@ -420,9 +420,8 @@ TEST(Checkpoint, AnOptimizerWhoseStateIsNotKnownIsRefused) {
   };
   const Folder folder;
   const std::string expected =
-      "the optimizer that is stepped around is none of torch::optim's SGD, Adam, AdamW, Adagrad, RMSprop: "
-      "what else "
-      "it keeps is not known, so it cannot be saved or loaded";
+      "the optimizer that is stepped around is none of torch::optim's SGD, Adam, AdamW, Adagrad and RMSprop: "
+      "what else it keeps is not known, so it cannot be saved or loaded";
   const std::vector<Tensor> parameters{at::ones({2}).set_requires_grad(true)};
   Mine mine(parameters, torch::optim::SGDOptions(0.1));
   torch::optim::LBFGS lbfgs(parameters);
