@@ -49,6 +49,14 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of(const torch::nn::Modu
   return tensors;
 }
 
+// As torch does, but saying which one.
+const Groups& checked(const Groups& groups) {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::size_t p = 0; p < groups[g].params().size(); ++p) check_parameter(groups[g].params()[p], g, p);
+  }
+  return groups;
+}
+
 // Newer torch (2.15) merges a group's options with the optimizer's, and drops those whose type is none of its own.
 void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::OptimizerParamGroup& given) {
   if (given.has_options()) kept.set_options(given.options().clone());
@@ -106,7 +114,7 @@ Optimizer::Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, 
 
 Optimizer::Optimizer(const Groups& groups, Rule rule, Options options, const World& world,
                      std::vector<at::Tensor> buffers)
-    : torch::optim::Optimizer(groups, rule_options(rule)), engine_(std::make_unique<Engine>()) {
+    : torch::optim::Optimizer(checked(groups), rule_options(rule)), engine_(std::make_unique<Engine>()) {
   for (std::size_t g = 0; g < groups.size(); ++g) keep_options(param_groups_[g], groups[g]);
   engine_->rule = rule;
   begin(std::move(options), world, std::move(buffers));
@@ -139,6 +147,8 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
 }
 
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  for (std::size_t p = 0; p < group.params().size(); ++p)
+    check_parameter(group.params()[p], param_groups_.size(), p);
   torch::optim::Optimizer::add_param_group(group);
   keep_options(param_groups_.back(), group);
 }

@@ -433,6 +433,19 @@ TEST(Checkpoint, AnOptimizerWhoseStateIsNotKnownIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(folder / "a"));
 }
 
+TEST(Checkpoint, ABufferOfATypeThatTheFormatLacksIsRefused) {
+  struct Odd : torch::nn::Module {
+    Odd() {
+      register_parameter("weight", at::ones({2}));
+      register_buffer("spectrum", at::zeros({2}, at::kComplexFloat));
+    }
+  } odd;
+  const Folder folder;
+  const Optimizer optimizer(odd, SGD{}, {}, World::alone());
+  EXPECT_EQ(refusal([&] { optimizer.save(folder / "a"); }),
+            "tensor \"model.spectrum\" is ComplexFloat: that cannot be saved");
+}
+
 TEST(Checkpoint, SparseStateIsRefused) {
   const Folder folder;
   const Tensor table = at::ones({4, 2}).set_requires_grad(true);

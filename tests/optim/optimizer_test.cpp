@@ -372,10 +372,40 @@ TEST(Optimizer, RefusesInOneLine) {
             "scheme \"gossip\" is unknown: cta, atc or all-reduce");
   EXPECT_THAT(make(at::zeros({2}), SGD{}, {.topology = "rnig"}), HasSubstr("rnig"));
   EXPECT_THAT(make(at::zeros({2}), AdamW{.lr = -1}), HasSubstr("lr"));
+  const std::string must =
+      ": parameters must be float32 on the CPU and dense in memory (contiguous or channels_last)";
+  EXPECT_EQ(make(Tensor()), "parameter 0 of group 0 is undefined" + must);
+  EXPECT_EQ(make(parameter({2}) * 2), "parameter 0 of group 0 is computed from other tensors" + must);
+  EXPECT_EQ(make(at::empty({2}, at::kMeta)), "parameter 0 of group 0 is on meta" + must);
+  torch::optim::SGD inner({parameter({2})}, torch::optim::SGDOptions(0.1));
+  EXPECT_EQ(refusal<UsageError>([&] { Optimizer optimizer(inner, {.scheme = "all-reduce"}, world); }),
+            "scheme \"all-reduce\" needs one of Starling's rules: around another optimizer use cta or atc");
+  std::vector<torch::optim::OptimizerParamGroup> foreign;
+  foreign.emplace_back(std::vector<Tensor>{parameter({2})}, std::make_unique<torch::optim::SGDOptions>(0.1));
+  EXPECT_EQ(refusal<UsageError>([&] { Optimizer optimizer(foreign, SGD{}, {}, world); }),
+            "a parameter group has no starling rule: make it as OptimizerParamGroup(parameters, "
+            "starling::rule_options(starling::AdamW{...})), or without options");
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(std::vector<Tensor>{parameter({2})}, rule_options(Adam{}));
   EXPECT_EQ(refusal<UsageError>([&] { Optimizer optimizer(groups, SGD{}, {}, world); }),
             "a parameter group has the rule Adam, the optimizer SGD: groups may differ in options only");
+}
+
+// Autograd makes a sparse one where an embedding asks for it; the others are set by hand.
+TEST(Optimizer, RefusesGradientsThatDoNotFit) {
+  const std::map<std::string, Tensor> gradients{{"sparse Float [4, 2]", at::ones({4, 2}).to_sparse(1)},
+                                                {"Double [4, 2]", at::ones({4, 2}, at::kDouble)},
+                                                {"Float [2, 4]", at::ones({2, 4})}};
+  for (const std::string scheme : {"cta", "atc", "all-reduce"}) {
+    for (const auto& [name, gradient] : gradients) {
+      const Tensor p = parameter({4, 2});
+      Optimizer optimizer(std::vector<Tensor>{p}, SGD{}, {.scheme = scheme}, World::alone());
+      p.mutable_grad() = gradient;
+      EXPECT_EQ(
+          refusal<UsageError>([&] { optimizer.step(); }),
+          "a gradient is " + name + " for a parameter Float [4, 2]: it must be dense float32 of equal sizes");
+    }
+  }
 }
 
 }  // namespace
