@@ -8,6 +8,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -170,7 +171,7 @@ struct State {
   void gather_blocks() {
     fields_.assign(kStates.begin(), kStates.begin() + blocks_.front().states.size());
     for (Parameter& p : parameters_) {
-      for (std::size_t k = 0; k < fields_.size(); ++k) p.state.push_back(at::empty_like(p.tensor));
+      for (std::size_t k = 0; k < fields_.size(); ++k) p.state.push_back(at::zeros_like(p.tensor));
     }
     for (const Block& block : blocks_) {
       for (const Segment& s : block.segments) {

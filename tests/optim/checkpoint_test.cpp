@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include <ATen/Context.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -225,6 +226,20 @@ TEST(Checkpoint, WithoutAModuleParametersAreNumbered) {
   optimizer.param_groups()[0].options().set_lr(0.1);
   optimizer.load(folder / "a");
   EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.5);
+}
+
+// One that was added since the last step has no blocks yet.
+TEST(Checkpoint, AnAddedGroupIsSavedWithTheStateItWillBeginWith) {
+  const Folder folder;
+  Optimizer optimizer(std::vector<Tensor>{parameter({2})}, Adam{}, {}, World::alone());
+  optimizer.add_param_group({{parameter({9}, 1)}});
+  at::globalContext().setDeterministicAlgorithms(true, false);  // then memory that nobody has set is NaN
+  optimizer.save(folder / "a");
+  at::globalContext().setDeterministicAlgorithms(false, false);
+  const SafetensorsReader file(folder / "a");
+  std::vector<float> m(9, 1);
+  file.read(*file.find("m.1.0"), std::as_writable_bytes(std::span(m)));
+  EXPECT_THAT(m, testing::Each(0));
 }
 
 TEST(Checkpoint, TorchsRandomNumbersGoOn) {
