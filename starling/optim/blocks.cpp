@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <utility>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/record_function.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/optim/optimizer.h>
 
 #include "starling/core/error.h"
@@ -19,18 +22,19 @@ namespace {
 
 constexpr std::int64_t kLeastBlock = 256 * 1024;  // bytes
 
+}  // namespace
+
 void check_parameter(const at::Tensor& p, std::size_t group, std::size_t index) {
   const auto refuse = [&](const std::string& what) {
     throw UsageError(fmt::format("parameter {} of group {} is {}: parameters must be {}", index, group, what,
                                  "float32 on the CPU and dense in memory (contiguous or channels_last)"));
   };
   if (!p.defined()) refuse("undefined");
+  if (!p.is_leaf()) refuse("computed from other tensors");
   if (p.scalar_type() != at::kFloat) refuse(c10::toString(p.scalar_type()));
   if (!p.device().is_cpu()) refuse("on " + p.device().str());
   if (!p.is_non_overlapping_and_dense()) refuse("a strided view of other memory");
 }
-
-}  // namespace
 
 float* Segment::values() const { return parameter.mutable_data_ptr<float>() + begin; }
 
@@ -38,9 +42,10 @@ const float* Segment::gradient(at::Tensor& keep) const {
   const at::Tensor& g = parameter.grad();
   if (!g.defined()) return nullptr;
   if (g.is_sparse() || g.scalar_type() != at::kFloat || g.sizes() != parameter.sizes()) {
-    throw UsageError(
-        fmt::format("a gradient is {} {} for a float32 parameter of {}: gradients must be dense float32",
-                    c10::toString(g.scalar_type()), g.is_sparse() ? "(sparse)" : "", parameter.numel()));
+    throw UsageError(fmt::format(
+        "a gradient is {}{} [{}] for a parameter Float [{}]: it must be dense float32 of equal sizes",
+        g.is_sparse() ? "sparse " : "", c10::toString(g.scalar_type()), fmt::join(g.sizes(), ", "),
+        fmt::join(parameter.sizes(), ", ")));
   }
   keep = g.strides() == parameter.strides() ? g : at::empty_like(parameter).copy_(g);
   return keep.const_data_ptr<float>() + begin;
@@ -49,10 +54,18 @@ const float* Segment::gradient(at::Tensor& keep) const {
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    std::size_t first_group, int states, std::int64_t block_bytes) {
   std::int64_t total = 0;
-  for (std::size_t g = first_group; g < groups.size(); ++g) {
+  std::map<const void*, std::pair<std::size_t, std::size_t>> seen;  // group and index
+  for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
-      check_parameter(groups[g].params()[p], g, p);
-      total += groups[g].params()[p].numel();
+      const at::Tensor& parameter = groups[g].params()[p];
+      if (g >= first_group) check_parameter(parameter, g, p);
+      const auto [before, fresh] = seen.try_emplace(parameter.unsafeGetTensorImpl(), g, p);
+      if (!fresh) {
+        throw UsageError(
+            fmt::format("parameter {} of group {} is parameter {} of group {} again: give it once", p, g,
+                        before->second.second, before->second.first));
+      }
+      if (g >= first_group) total += parameter.numel();
     }
   }
   const auto size = static_cast<std::int64_t>(sizeof(float));

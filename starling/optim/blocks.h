@@ -43,9 +43,11 @@ struct Block {
   Timeline* timeline = nullptr;              // where updates are recorded
 };
 
+// Throws UsageError, naming the parameter by its place, where it cannot be updated in place.
+void check_parameter(const at::Tensor& parameter, std::size_t group, std::size_t index);
+
 // Cuts the parameters of the groups from `first_group` on into blocks of at most max(256 KB, min(block_bytes, total / 8))
-// and appends them; a larger parameter is spread over several. Throws UsageError, naming the parameter, for what cannot
-// be updated in place.
+// and appends them; a larger parameter is spread over several. Throws as check_parameter(), and where one is there twice.
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    std::size_t first_group, int states, std::int64_t block_bytes);
 

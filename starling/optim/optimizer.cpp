@@ -49,6 +49,19 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of(const torch::nn::Modu
   return tensors;
 }
 
+// As torch does, but saying which one.
+const Groups& checked(const Groups& groups) {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::size_t p = 0; p < groups[g].params().size(); ++p) check_parameter(groups[g].params()[p], g, p);
+  }
+  return groups;
+}
+
+// Newer torch (2.15) merges a group's options with the optimizer's, and drops those whose type is none of its own.
+void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::OptimizerParamGroup& given) {
+  if (given.has_options()) kept.set_options(given.options().clone());
+}
+
 // The exchange of all-reduce has no neighbours: its edges serve the exact averages only.
 Schedule schedule_of(const Options& options, const World& world) {
   if (options.scheme == "all-reduce") return {"none", {Graph(world.size)}};
@@ -95,11 +108,14 @@ Optimizer::Optimizer(torch::optim::Optimizer& inner, Options options, const Worl
 
 Optimizer::Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options,
                      const World& world)
-    : Optimizer(inner, options, world, module.buffers()) {}
+    : Optimizer(inner, options, world, module.buffers()) {
+  engine_->model = tensors_of(module);
+}
 
 Optimizer::Optimizer(const Groups& groups, Rule rule, Options options, const World& world,
                      std::vector<at::Tensor> buffers)
-    : torch::optim::Optimizer(groups, rule_options(rule)), engine_(std::make_unique<Engine>()) {
+    : torch::optim::Optimizer(checked(groups), rule_options(rule)), engine_(std::make_unique<Engine>()) {
+  for (std::size_t g = 0; g < groups.size(); ++g) keep_options(param_groups_[g], groups[g]);
   engine_->rule = rule;
   begin(std::move(options), world, std::move(buffers));
 }
@@ -130,12 +146,26 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
     throw UsageError("there is no parameter to train: at least one must require a gradient");
 }
 
+void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  for (std::size_t p = 0; p < group.params().size(); ++p)
+    check_parameter(group.params()[p], param_groups_.size(), p);
+  torch::optim::Optimizer::add_param_group(group);
+  keep_options(param_groups_.back(), group);
+}
+
 // The blocks of the parameter groups that have come since the last time, and the connections for all. Collective.
 void Optimizer::take_new_groups() {
   Engine& e = *engine_;
   const std::size_t first = e.group_sizes.size();
-  for (std::size_t g = 0; g < param_groups_.size(); ++g) {
-    const std::size_t now = param_groups_[g].params().size();
+  Groups& groups = e.inner ? e.inner->param_groups() : param_groups_;
+  if (param_groups_.size() > groups.size()) {
+    throw UsageError(fmt::format(
+        "parameter group {} was added to the optimizer around another one: add it to that other one",
+        groups.size()));
+  }
+  while (param_groups_.size() < groups.size()) add_param_group(groups[param_groups_.size()]);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::size_t now = groups[g].params().size();
     if (g < first && now != e.group_sizes[g]) {
       throw UsageError(fmt::format(
           "parameter group {} was made with {} parameters and has {} now: add them as a group of their own",

@@ -62,23 +62,28 @@ struct Statistics {
 
 class Optimizer : public torch::optim::Optimizer {
  public:
-  // All parameters of the module that require a gradient, as one group, and the module's buffers (for Consensus).
+  // All parameters of the module that require a gradient, as one group, and the module's buffers (for Consensus). One
+  // that is unfrozen later is added as a group of its own; one that is frozen later goes on being mixed.
   // Parameters must be float32 on the CPU and dense in memory (contiguous or channels_last, not a slice).
   // Collective: blocks until all workers have constructed theirs (at most world.timeouts.meet). Rank 0's parameters
   // and buffers reach every worker and a checksum proves it. Throws UsageError where options make no sense or differ
   // between workers (both values in the message), Error where a worker does not come.
   Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world);
   // From parameter groups, each with a rule_options(...) of the same rule or none (then `rule` is taken). Buffers are
-  // left alone.
+  // left alone. A parameter is given once, however many layers share it.
   Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
             const World& world);
   Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world);
   // Around an optimizer that Starling did not write, under cta or atc: its step() is the local rule, and it must outlive
   // this one. Learning rates are set, and parameter groups added, there. With a module its buffers are averaged too.
+  // save() and load() know the state of torch's SGD, Adam, AdamW, Adagrad and RMSprop; others they refuse: UsageError.
   Optimizer(torch::optim::Optimizer& inner, Options options, const World& world);
   Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options, const World& world);
   ~Optimizer()
       override;  // tells the neighbours not to wait for this worker any longer; never blocks for long
+
+  // Hides torch's own, which from 2.15 on drops the rule of a group: call it on this class. step() says what follows.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   // One step: for each block finish the exchange, mix and update in one pass, start the next exchange. Waits for
   // neighbours as Options::max_wait says. Parameters without a gradient are mixed but not updated.
@@ -99,7 +104,7 @@ class Optimizer : public torch::optim::Optimizer {
   // What this worker needs to go on as if it had not stopped, as a safetensors file (synced, but not written in one go:
   // save_checkpoint() in checkpoint.h does that, for all workers together). Between two steps. Holds
   //   model.NAME     the module's parameters and buffers, without a module those of the groups as model.GROUP.INDEX
-  //   m. v. b.NAME   the rule's state, as kernels/update.h names it
+  //   m. v. b.NAME   the rule's state, as kernels/update.h names it; around torch's optimizer exp_avg.NAME and so on
   //   steps          per parameter, in the groups' order: how many had a gradient
   //   options.GROUP  the group's rule options, the learning rate first
   //   rng            torch's random numbers on the CPU

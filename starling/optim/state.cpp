@@ -8,6 +8,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,6 +17,7 @@
 #include "starling/optim/agreement.h"
 #include "starling/optim/engine.h"
 #include "starling/optim/rule_step.h"
+#include "starling/optim/torch_state.h"
 
 namespace starling {
 namespace {
@@ -44,83 +46,54 @@ std::string text_of(const TensorInfo& tensor) {
 
 at::Tensor vector_of(std::int64_t length, at::ScalarType type) { return at::empty({length}, type); }
 
-// The module's tensors, and as GROUP.INDEX the groups' parameters that it lacks (all, without a module).
-Named model_of(const Named& module, const Groups& groups,
-               std::unordered_map<const void*, std::string>& names) {
-  Named model = module;
-  for (const auto& [name, tensor] : module) names[tensor.unsafeGetTensorImpl()] = name;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
-      const at::Tensor& parameter = groups[g].params()[p];
-      const auto [at, fresh] = names.try_emplace(parameter.unsafeGetTensorImpl(), fmt::format("{}.{}", g, p));
-      if (fresh) model.emplace_back(at->second, parameter);
-    }
-  }
-  return model;
-}
-
-// f(segment, its stretch of state k, where that lies in the parameter's own memory order)
-template <class F>
-void each_state(std::vector<Block>& blocks, std::size_t k, const F& f) {
-  for (Block& block : blocks) {
-    for (const Segment& s : block.segments) f(s, block.states[k].data() + s.offset);
-  }
-}
-
 // All that a file holds. Loading fills these tensors, then apply() puts into place what is only a copy here.
 struct State {
+  std::string rule;  // its name
   Named model;
-  std::array<Named, kStates.size()> rule;  // per parameter, with its strides
-  at::Tensor steps, rng;
   std::vector<at::Tensor> options;  // per group
+  at::Tensor steps, rng;
 
-  State(std::vector<Block>& blocks, const Named& module, Groups& groups) {
-    std::unordered_map<const void*, std::string> names;
-    model = model_of(module, groups, names);
-    std::vector<const void*> parameters;
-    for (auto& group : groups) {
-      const std::vector<double> values = rule_values(rule_of(group));
+  // `inner`: the optimizer that was not written here, or null.
+  State(std::vector<Block>& blocks, const Named& module, Groups& groups, torch::optim::Optimizer* inner)
+      : blocks_(blocks), groups_(groups) {
+    if (inner != nullptr) inner_ = TorchState::of(*inner);
+    rule = inner_ ? inner_->name() : rule_name(rule_of(groups.front()));
+    const auto names = name_model(module);
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const std::vector<double> values = inner_ ? inner_->values(g) : rule_values(rule_of(groups[g]));
       options.push_back(vector_of(static_cast<std::int64_t>(values.size()), at::kDouble));
       std::copy(values.begin(), values.end(), options.back().mutable_data_ptr<double>());
-      for (const at::Tensor& parameter : group.params()) {
-        index[parameter.unsafeGetTensorImpl()] = parameters.size();
-        parameters.push_back(parameter.unsafeGetTensorImpl());
-        for (std::size_t k = 0; k < blocks.front().states.size(); ++k) {
-          rule[k].emplace_back(names.at(parameters.back()), at::empty_like(parameter));
-        }
+      for (const at::Tensor& parameter : groups[g].params()) {
+        const void* const key = parameter.unsafeGetTensorImpl();
+        index_[key] = parameters_.size();
+        parameters_.push_back({parameter, names.at(key), static_cast<int>(g)});
       }
     }
-    steps = vector_of(static_cast<std::int64_t>(parameters.size()), at::kLong).zero_();
-    for (std::size_t k = 0; k < blocks.front().states.size(); ++k) {
-      each_state(blocks, k,
-                 [&](const Segment& s, const float* part) { std::copy_n(part, s.length, place(k, s)); });
-    }
-    for (const Block& block : blocks) {
-      for (const Segment& s : block.segments) step_count(s) = s.steps;
-    }
+    steps = vector_of(static_cast<std::int64_t>(parameters_.size()), at::kLong).zero_();
+    inner_ ? gather_inner() : gather_blocks();
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     const std::lock_guard lock(generator.mutex());
     rng = generator.get_state();
   }
 
-  void apply(std::vector<Block>& blocks, Groups& groups) {
-    for (std::size_t g = 0; g < groups.size(); ++g) set_rule_values(rule_of(groups[g]), values(g));
-    for (std::size_t k = 0; k < blocks.front().states.size(); ++k) {
-      each_state(blocks, k, [&](const Segment& s, float* part) { std::copy_n(place(k, s), s.length, part); });
+  // An optimizer that was not written here has some of its state only after a parameter's first step: this makes it
+  // that of which the file has any.
+  void make_as_in(const SafetensorsReader& file) {
+    if (!inner_) return;
+    for (Parameter& p : parameters_) {
+      for (std::size_t k = 0; k < fields_.size(); ++k) {
+        p.state[k] = file.find(fields_[k] + p.name) != nullptr ? at::empty_like(p.tensor) : at::Tensor();
+      }
     }
-    for (Block& block : blocks) {
-      for (Segment& s : block.segments) s.steps = step_count(s);
-    }
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(rng);
   }
 
   Named all() const {
     Named all;
     for (const auto& [name, tensor] : model) all.emplace_back("model." + name, tensor);
-    for (std::size_t k = 0; k < rule.size(); ++k) {
-      for (const auto& [name, tensor] : rule[k]) all.emplace_back(kStates[k] + name, tensor);
+    for (std::size_t k = 0; k < fields_.size(); ++k) {
+      for (const Parameter& p : parameters_) {
+        if (p.state[k].defined()) all.emplace_back(fields_[k] + p.name, p.state[k]);
+      }
     }
     for (std::size_t g = 0; g < options.size(); ++g)
       all.emplace_back(fmt::format("options.{}", g), options[g]);
@@ -128,19 +101,128 @@ struct State {
     all.emplace_back("rng", rng);
     return all;
   }
+
+  // Of what was read: what apply() cannot refuse any more.
+  void check(const SafetensorsReader& file) const {
+    const auto offset = [&](const std::string& name) { return file.offset(*file.find(name)); };
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      try {
+        if (inner_) {
+          inner_->check_values(values(g));
+        } else {
+          Rule copy = rule_of(groups_[g]);
+          set_rule_values(copy, values(g));
+        }
+      } catch (const UsageError& error) {
+        const std::string name = fmt::format("options.{}", g);
+        refuse(file.path(), offset(name), fmt::format("tensor \"{}\": {}", name, error.what()));
+      }
+    }
+    for (const Parameter& p : parameters_) {
+      if (!inner_) break;
+      const std::string field = inner_->lacks({0, p.state}, values(static_cast<std::size_t>(p.group)));
+      if (!field.empty()) refuse(file.path(), 8, fmt::format("there is no tensor \"{}.{}\"", field, p.name));
+    }
+    const auto* const counts = steps.const_data_ptr<std::int64_t>();
+    if (std::any_of(counts, counts + steps.numel(), [](std::int64_t count) { return count < 0; })) {
+      refuse(file.path(), offset("steps"), "tensor \"steps\": a count is negative");
+    }
+    try {
+      at::make_generator<at::CPUGeneratorImpl>().set_state(rng);
+    } catch (const c10::Error&) {
+      refuse(file.path(), offset("rng"), "tensor \"rng\" is not a state of torch's random numbers");
+    }
+  }
+
+  void apply() {
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      inner_ ? inner_->set_values(g, values(g)) : set_rule_values(rule_of(groups_[g]), values(g));
+    }
+    inner_ ? spread_inner() : spread_blocks();
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(rng);
+  }
+
+ private:
+  struct Parameter {
+    at::Tensor tensor;
+    std::string name;
+    int group;
+    std::vector<at::Tensor> state{};  // by field, with the parameter's strides
+  };
+
+  // The module's tensors, and as GROUP.INDEX the groups' parameters that it lacks (all, without a module).
+  std::unordered_map<const void*, std::string> name_model(const Named& module) {
+    std::unordered_map<const void*, std::string> names;
+    model = module;
+    for (const auto& [name, tensor] : module) names[tensor.unsafeGetTensorImpl()] = name;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      for (std::size_t p = 0; p < groups_[g].params().size(); ++p) {
+        const at::Tensor& parameter = groups_[g].params()[p];
+        const auto [at, fresh] =
+            names.try_emplace(parameter.unsafeGetTensorImpl(), fmt::format("{}.{}", g, p));
+        if (fresh) model.emplace_back(at->second, parameter);
+      }
+    }
+    return names;
+  }
+
+  void gather_blocks() {
+    fields_.assign(kStates.begin(), kStates.begin() + blocks_.front().states.size());
+    for (Parameter& p : parameters_) {
+      for (std::size_t k = 0; k < fields_.size(); ++k) p.state.push_back(at::zeros_like(p.tensor));
+    }
+    for (const Block& block : blocks_) {
+      for (const Segment& s : block.segments) {
+        step_count(s) = s.steps;
+        for (std::size_t k = 0; k < fields_.size(); ++k)
+          std::copy_n(block.states[k].data() + s.offset, s.length, place(k, s));
+      }
+    }
+  }
+  void spread_blocks() {
+    for (Block& block : blocks_) {
+      for (Segment& s : block.segments) {
+        s.steps = step_count(s);
+        for (std::size_t k = 0; k < fields_.size(); ++k)
+          std::copy_n(place(k, s), s.length, block.states[k].data() + s.offset);
+      }
+    }
+  }
+
+  void gather_inner() {
+    for (const std::string& field : inner_->fields()) fields_.push_back(field + ".");
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      Parameter& p = parameters_[i];
+      TorchState::Fields state = inner_->get(p.tensor, p.name);
+      steps.mutable_data_ptr<std::int64_t>()[i] = state.steps;
+      p.state = std::move(state.tensors);
+    }
+  }
+  void spread_inner() {
+    const auto* const counts = steps.const_data_ptr<std::int64_t>();
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      inner_->set(parameters_[i].tensor, {counts[i], parameters_[i].state});
+  }
+
+  // Where state k of this segment lies in the parameter's own memory order.
+  float* place(std::size_t k, const Segment& s) {
+    return parameters_[index(s)].state[k].mutable_data_ptr<float>() + s.begin;
+  }
+  std::int64_t& step_count(const Segment& s) { return steps.mutable_data_ptr<std::int64_t>()[index(s)]; }
+  std::size_t index(const Segment& s) const { return index_.at(s.parameter.unsafeGetTensorImpl()); }
   std::vector<double> values(std::size_t group) const {
     const auto* first = options[group].const_data_ptr<double>();
     return {first, first + options[group].numel()};
   }
 
- private:
-  float* place(std::size_t k, const Segment& s) {
-    return rule[k][index.at(s.parameter.unsafeGetTensorImpl())].second.mutable_data_ptr<float>() + s.begin;
-  }
-  std::int64_t& step_count(const Segment& s) {
-    return steps.mutable_data_ptr<std::int64_t>()[index.at(s.parameter.unsafeGetTensorImpl())];
-  }
-  std::unordered_map<const void*, std::size_t> index;  // of a parameter
+  std::vector<Block>& blocks_;
+  Groups& groups_;
+  std::unique_ptr<TorchState> inner_;
+  std::vector<Parameter> parameters_;                   // in the groups' order
+  std::unordered_map<const void*, std::size_t> index_;  // of a parameter in it
+  std::vector<std::string> fields_;                     // of a parameter's state, each with a point: "m."
 };
 
 std::string_view metadata_of(const SafetensorsReader& file, const std::string& key) {
@@ -193,43 +275,15 @@ std::vector<at::Tensor> read_all(const SafetensorsReader& file, const std::strin
   return tensors;
 }
 
-// What apply() cannot refuse any more.
-void check(const SafetensorsReader& file, const State& loaded, Groups& groups) {
-  const auto offset = [&](const std::string& name) { return file.offset(*file.find(name)); };
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    const std::string name = fmt::format("options.{}", g);
-    Rule rule = rule_of(groups[g]);
-    try {
-      set_rule_values(rule, loaded.values(g));
-    } catch (const UsageError& error) {
-      refuse(file.path(), offset(name), fmt::format("tensor \"{}\": {}", name, error.what()));
-    }
-  }
-  const auto* const steps = loaded.steps.const_data_ptr<std::int64_t>();
-  if (std::any_of(steps, steps + loaded.steps.numel(), [](std::int64_t count) { return count < 0; })) {
-    refuse(file.path(), offset("steps"), "tensor \"steps\": a count is negative");
-  }
-  try {
-    at::make_generator<at::CPUGeneratorImpl>().set_state(loaded.rng);
-  } catch (const c10::Error&) {
-    refuse(file.path(), offset("rng"), "tensor \"rng\" is not a state of torch's random numbers");
-  }
-}
-
-void refuse_around(const torch::optim::Optimizer* inner) {
-  if (inner == nullptr) return;
-  throw UsageError(
-      "an optimizer around another one is not saved or loaded: Starling does not know the other one's state");
-}
-
 }  // namespace
 
 Digest Optimizer::save(const std::string& file) const {
   const c10::AutoGradMode no_gradient(false);
-  refuse_around(engine_->inner);
-  // State reads the groups' rules through rule_of(), which hands out references that could be written to.
-  auto& groups = const_cast<Optimizer*>(this)->param_groups();
-  const Named all = State(engine_->blocks, engine_->model, groups).all();
+  // State reads the groups' options through references that could be written to.
+  auto& groups =
+      engine_->inner ? engine_->inner->param_groups() : const_cast<Optimizer*>(this)->param_groups_;
+  const State state(engine_->blocks, engine_->model, groups, engine_->inner);
+  const Named all = state.all();
   std::vector<TensorInfo> infos;
   std::unordered_map<std::string, at::Tensor> by_name;
   for (const auto& [name, tensor] : all) {
@@ -238,10 +292,8 @@ Digest Optimizer::save(const std::string& file) const {
   }
   // Of the first round that starts from the parameters as they stand: one in flight is sent again.
   const std::uint64_t position = engine_->exchange->position(engine_->scheme->sends_ahead());
-  SafetensorsWriter writer(file, infos,
-                           {{"format", kFormat},
-                            {"rule", rule_name(rule_of(groups.front()))},
-                            {"position", std::to_string(position)}});
+  SafetensorsWriter writer(
+      file, infos, {{"format", kFormat}, {"rule", state.rule}, {"position", std::to_string(position)}});
   for (const TensorInfo& info : writer.tensors()) {
     const at::Tensor dense = by_name.at(info.name).contiguous();
     writer.write({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
@@ -251,21 +303,23 @@ Digest Optimizer::save(const std::string& file) const {
 
 void Optimizer::load(const std::string& file) {
   const c10::AutoGradMode no_gradient(false);
-  refuse_around(engine_->inner);
-  State state(engine_->blocks, engine_->model, param_groups_);
-  const Named all = state.all();
+  auto& groups = engine_->inner ? engine_->inner->param_groups() : param_groups_;
+  State state(engine_->blocks, engine_->model, groups, engine_->inner);
+  const std::size_t models = state.model.size();
   std::vector<at::Tensor> loaded;
   std::int64_t position = 0;
   together(*this, "load its file", [&] {
     const SafetensorsReader reader(file);
-    loaded = read_all(reader, rule_name(rule_of(param_groups_.front())), all);
+    state.make_as_in(reader);
+    const Named all = state.all();
+    loaded = read_all(reader, state.rule, all);
     position = position_in(reader);
     // Those of the model are the module's own: they wait until all workers have read theirs.
-    for (std::size_t i = state.model.size(); i < all.size(); ++i) all[i].second.copy_(loaded[i]);
-    check(reader, state, param_groups_);
+    for (std::size_t i = models; i < all.size(); ++i) all[i].second.copy_(loaded[i]);
+    state.check(reader);
   });
-  for (std::size_t i = 0; i < state.model.size(); ++i) all[i].second.copy_(loaded[i]);
-  state.apply(engine_->blocks, param_groups_);
+  for (std::size_t i = 0; i < models; ++i) state.model[i].second.copy_(loaded[i]);
+  state.apply();
   engine_->exchange->restart(static_cast<std::uint64_t>(position));
   engine_->scheme->begin();
 }

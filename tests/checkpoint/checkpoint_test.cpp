@@ -96,6 +96,27 @@ TEST(Checkpoint, FoldersThatHoldNoneAreRefused) {
               HasSubstr("step-5/manifest.json: cannot be opened: No such file or directory"));
 }
 
+TEST(Checkpoint, PlacesThatCannotHoldOneAreNamed) {
+  const Folder folder;
+  const std::string file = folder / "file";
+  spill(file, "");
+  EXPECT_EQ(refusal([&] { has_checkpoints(file); }), file + ": cannot be listed: Not a directory");
+  EXPECT_EQ(refusal([&] { draft_checkpoint(file, 5); }),
+            file + "/step-5.tmp: cannot be made: Not a directory");
+  const std::string root = folder / "root";
+  fs::create_directories(root + "/latest");
+  EXPECT_EQ(refusal([&] { write_checkpoint(root, 5); }),
+            root + "/latest: cannot be put in place: Is a directory");
+  EXPECT_EQ(refusal([&] { Checkpoint checkpoint(root); }), root + "/latest: is not a regular file");
+  fs::remove(root + "/latest");
+  write_checkpoint(root, 5);
+  EXPECT_EQ(refusal([&] { write_consensus(Checkpoint(root), root); }),
+            root + ": cannot be put in place: Is a directory");
+  spill(root + "/latest", std::string(65, 'a'));
+  EXPECT_EQ(refusal([&] { Checkpoint checkpoint(root); }),
+            root + "/latest: offset 64: the file has 65 bytes; at most 64 are read");
+}
+
 TEST(Checkpoint, MissingSwappedForeignAndShortFilesAreRefused) {
   const Folder folder;
   write_checkpoint(folder.path, 5);

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <sstream>
 #include <string>
 
@@ -12,6 +11,7 @@
 
 #include "starling/checkpoint/checkpoint.h"
 #include "starling/core/error.h"
+#include "tests/refusal.h"
 
 namespace starling {
 
@@ -71,16 +71,6 @@ inline Manifest write_checkpoint(const std::string& root, std::int64_t step, int
   }
   commit_checkpoint(root, manifest, keep);
   return manifest;
-}
-
-// The message of the Error that f() must throw.
-inline std::string refusal(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 }  // namespace starling

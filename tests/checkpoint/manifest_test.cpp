@@ -74,6 +74,7 @@ TEST(Manifest, NumbersThatCannotBeAreRefused) {
               HasSubstr("worker 3: allowed are 0 to 2, each once"));
   EXPECT_THAT(said(forged("\"crc32c\": \"8a9136aa\"", "\"crc32c\": \"words\"")),
               HasSubstr("not a hexadecimal number"));
+  EXPECT_THAT(said(to_json({.step = 15, .workers = 4})), HasSubstr("there is no worker's file"));
   // What JSON's library would turn into another number is not what would be written for it.
   for (const std::string number : {"15.5", "15.0", "1e1", "18446744073709551616", "015"}) {
     EXPECT_NE(said(forged("\"step\": 15", "\"step\": " + number)), "accepted") << number;

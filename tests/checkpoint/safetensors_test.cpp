@@ -35,6 +35,8 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
   EXPECT_EQ(file.offset(*weight) % 8, 0U);
   EXPECT_EQ(file.find("model.empty")->bytes(), 0U);
   EXPECT_EQ(file.find("nothing"), nullptr);
+  EXPECT_EQ(refusal([&] { file.read(*weight, std::as_writable_bytes(std::span(values, 3))); }),
+            (folder / "a") + ": a tensor is read into memory of another size");
 }
 
 TEST(Safetensors, NumbersThatAreNotFiniteAreLegal) {

@@ -94,6 +94,8 @@ TEST(Tree, DeepTextsAreRefusedWithoutACrash) {
     // As many as may be.
     one_line(error_of(parse_toml, repeated(link, 999) + "a = 1"));
   }
+  EXPECT_EQ(error_of(parse_toml, repeated("a.", kSize) + "a = 1"),
+            "a: more than 1000 dots outside of numbers: its keys nest too deep");
   // The deepest that gets through to the parser: numbers for every other key, in nested tables.
   std::string nested = "a = ";
   for (int level = 0; level < 200; ++level) nested += "{" + repeated("1.1 . ", 5) + "1.1 = ";

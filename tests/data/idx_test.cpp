@@ -83,7 +83,7 @@ TEST_F(IdxTest, RefusesFilesThatAreNotGzip) {
   EXPECT_NE(error_of(path_, 3), "no error");
   EXPECT_THAT(error_of(folder_ + "/none.gz", 3),
               HasSubstr("none.gz: cannot be opened: No such file or directory"));
-  EXPECT_NE(error_of(folder_, 3), "no error");
+  EXPECT_EQ(error_of(folder_, 3), folder_ + ": offset 0 (unpacked): Is a directory");
 }
 
 TEST_F(IdxTest, RefusesEveryTruncation) {
@@ -93,6 +93,8 @@ TEST_F(IdxTest, RefusesEveryTruncation) {
     write_file(path_, whole.substr(0, size));
     EXPECT_NE(error_of(path_, 3), "no error") << size << " of " << whole.size();
   }
+  write_file(path_, whole.substr(0, whole.size() - 1));  // all data and half a checksum
+  EXPECT_EQ(error_of(path_, 3), path_ + ": offset 40 (unpacked): the file breaks off");
 }
 
 // gzip keeps nothing of weight in its header's time stamp and in the bits (at most 7) between the data and its

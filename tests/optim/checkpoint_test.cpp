@@ -1,12 +1,13 @@
 // Saving and going on: equal to the bit to not having stopped; workers are threads.
 #include "starling/optim/checkpoint.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <thread>
 
+#include <ATen/Context.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -15,10 +16,17 @@
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <torch/nn/module.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
 #include "tests/checkpoint/folder.h"
+#include "tests/optim/flock.h"
 
 namespace starling {
 namespace {
@@ -26,39 +34,20 @@ namespace {
 using at::Tensor;
 using testing::HasSubstr;
 
-// f(worker, world) on n threads. The exception of the first worker that has one is thrown here, after all have ended.
-void flock(int n, const std::function<void(int, World&)>& f) {
-  std::vector<World> worlds = World::threads(n);
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(n));
-  std::vector<std::thread> threads;
-  for (int i = 0; i < n; ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        f(i, worlds[static_cast<std::size_t>(i)]);
-      } catch (...) {
-        errors[static_cast<std::size_t>(i)] = std::current_exception();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const auto& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
-
-// Several blocks, strides that are not the plain ones, a frozen parameter, buffers of both kinds, and a parameter that
-// has a gradient now and then only.
+// Several blocks, strides that are not the plain ones, a frozen parameter, buffers of both kinds, a parameter that has a
+// gradient now and then only, and one that has its first after step 20.
 struct Net : torch::nn::Module {
   Net() {
     image =
         register_parameter("image", at::full({4, 3, 5, 5}, 0.3).contiguous(at::MemoryFormat::ChannelsLast));
     large = register_parameter("large", at::full({150'001}, 0.1));
     seldom = register_parameter("seldom", at::full({7}, -0.2));
+    late = register_parameter("late", at::full({2, 2}, 0.7));
     frozen = register_parameter("frozen", at::full({2}, 3.0), false);
     mean = register_buffer("mean", at::zeros({3}));
     count = register_buffer("count", at::zeros({}, at::kLong));
   }
-  Tensor image, large, seldom, frozen, mean, count;
+  Tensor image, large, seldom, late, frozen, mean, count;
 };
 
 // Steps from+1 .. to of worker i. Everything depends on the step, the worker and what was before.
@@ -68,6 +57,7 @@ void train(Net& net, Optimizer& optimizer, int i, int from, int to) {
     net.image.mutable_grad() = net.image.detach() * 1.5 - centre;
     net.large.mutable_grad() = net.large.detach() + centre;
     net.seldom.mutable_grad() = (t + i) % 3 == 0 ? net.seldom.detach() - centre : Tensor();
+    net.late.mutable_grad() = t > 20 ? net.late.detach() - centre : Tensor();
     optimizer.step();
     const c10::AutoGradMode no_gradient(false);
     net.mean.add_(centre);
@@ -82,20 +72,39 @@ void expect_undisturbed(Optimizer& optimizer) {
   optimizer.maximum({&nothing, 1});
 }
 
+using Inner = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor>)>;
+
 struct Setting {
   Rule rule;
   Options options;
   int workers;
+  Inner inner{};  // in place of the rule: one of torch's optimizers
+};
+
+struct Run {
+  Run(const Setting& s, const World& world) {
+    if (s.inner) {
+      inner = s.inner({net.image, net.large, net.seldom, net.late});
+      optimizer = std::make_unique<Optimizer>(net, *inner, s.options, world);
+    } else {
+      optimizer = std::make_unique<Optimizer>(net, s.rule, s.options, world);
+    }
+  }
+  void set_lr(double lr) {  // as a scheduler does
+    (inner ? *inner : *optimizer).param_groups()[0].options().set_lr(lr);
+  }
+  Net net;
+  std::unique_ptr<torch::optim::Optimizer> inner;
+  std::unique_ptr<Optimizer> optimizer;
 };
 
 // Worker's file after 40 steps in one go.
 void run_through(const Setting& s, const Folder& folder) {
   flock(s.workers, [&](int i, World& world) {
-    Net net;
-    Optimizer optimizer(net, s.rule, s.options, world);
-    optimizer.param_groups()[0].options().set_lr(0.02);  // as a scheduler does
-    train(net, optimizer, i, 0, 40);
-    optimizer.save(folder / ("whole-" + std::to_string(i)));
+    Run run(s, world);
+    run.set_lr(0.02);
+    train(run.net, *run.optimizer, i, 0, 40);
+    run.optimizer->save(folder / ("whole-" + std::to_string(i)));
   });
 }
 
@@ -117,28 +126,26 @@ void check_resume(const Setting& s) {
   const Folder folder;
   run_through(s, folder);
   flock(s.workers, [&](int i, World& world) {  // 25, saved at 15
-    Net net;
-    Optimizer optimizer(net, s.rule, s.options, world);
-    optimizer.param_groups()[0].options().set_lr(0.02);
-    train(net, optimizer, i, 0, 15);
-    EXPECT_TRUE(save_checkpoint(optimizer, folder / "c", {.step = 15, .seconds = 1.0 + i}));
-    train(net, optimizer, i, 15, 25);
+    Run run(s, world);
+    run.set_lr(0.02);
+    train(run.net, *run.optimizer, i, 0, 15);
+    EXPECT_TRUE(save_checkpoint(*run.optimizer, folder / "c", {.step = 15, .seconds = 1.0 + i}));
+    train(run.net, *run.optimizer, i, 15, 25);
     // Back to 15 in the same optimizer, its rounds being farther on.
-    load_checkpoint(optimizer, Checkpoint(folder / "c"));
-    train(net, optimizer, i, 15, 40);
-    optimizer.save(folder / ("back-" + std::to_string(i)));
+    load_checkpoint(*run.optimizer, Checkpoint(folder / "c"));
+    train(run.net, *run.optimizer, i, 15, 40);
+    run.optimizer->save(folder / ("back-" + std::to_string(i)));
   });
   const Checkpoint checkpoint(folder / "c");
   EXPECT_EQ(checkpoint.manifest().step, 15);
   EXPECT_EQ(checkpoint.manifest().seconds, s.workers);
   flock(s.workers, [&](int i, World& world) {  // another 25
-    Net net;
-    Optimizer optimizer(net, s.rule, s.options, world);
-    load_checkpoint(optimizer, checkpoint);
-    EXPECT_EQ(net.count.item<std::int64_t>(), 15 * (1 + i));
-    train(net, optimizer, i, 15, 40);
-    expect_undisturbed(optimizer);
-    optimizer.save(folder / ("resumed-" + std::to_string(i)));
+    Run run(s, world);
+    load_checkpoint(*run.optimizer, checkpoint);
+    EXPECT_EQ(run.net.count.item<std::int64_t>(), 15 * (1 + i));
+    train(run.net, *run.optimizer, i, 15, 40);
+    expect_undisturbed(*run.optimizer);
+    run.optimizer->save(folder / ("resumed-" + std::to_string(i)));
   });
   for (int i = 0; i < s.workers; ++i) {
     const std::string rank = std::to_string(i);
@@ -160,6 +167,48 @@ TEST(Checkpoint, EveryKindOfRuleAndScheduleGoesOn) {
   check_resume({Adam{.lr = 0.01}, {.scheme = "all-reduce"}, 3});
 }
 
+// An Inner of this class and these options.
+template <class O, class TheOptions>
+Inner made(const TheOptions& options) {
+  return [options](std::vector<Tensor> parameters) {
+    return std::make_unique<O>(std::move(parameters), options);
+  };
+}
+
+TEST(Checkpoint, EachOfTorchsOptimizersGoesOn) {
+  using namespace torch::optim;
+  const Options cta{.topology = "base-2"}, atc{.topology = "base-2", .scheme = "atc"};
+  const auto around = [](const Options& options, const Inner& inner) {
+    check_resume({.rule = {}, .options = options, .workers = 3, .inner = inner});
+  };
+  around(cta, made<torch::optim::SGD>(SGDOptions(0.01).momentum(0.9).dampening(0.5).weight_decay(0.01)));
+  around(atc, made<torch::optim::SGD>(SGDOptions(0.01).momentum(0.9).nesterov(true)));
+  around(cta, made<torch::optim::SGD>(SGDOptions(0.01)));  // which keeps no state
+  around(cta, made<torch::optim::Adam>(AdamOptions(0.01).betas({0.8, 0.99}).amsgrad(true)));
+  around(atc, made<torch::optim::AdamW>(AdamWOptions(0.01).weight_decay(0.1)));
+  around(cta, made<torch::optim::Adagrad>(AdagradOptions(0.01).lr_decay(0.1).initial_accumulator_value(0.3)));
+  around(cta, made<torch::optim::RMSprop>(RMSpropOptions(0.01).momentum(0.5).centered(true)));
+  around(atc, made<torch::optim::RMSprop>(RMSpropOptions(0.01)));
+}
+
+TEST(Checkpoint, TheStateOfTorchsOptimizersHasTorchsNames) {
+  const Folder folder;
+  Net net;
+  torch::optim::Adam inner({{{net.large, net.late}}, {{net.seldom}}}, torch::optim::AdamOptions(0.5));
+  Optimizer optimizer(net, inner, {}, World::alone());
+  train(net, optimizer, 0, 0, 7);
+  optimizer.save(folder / "a");
+  const SafetensorsReader file(folder / "a");
+  EXPECT_EQ(file.metadata().at("rule"), "torch::optim::Adam");
+  for (const char* name : {"model.image", "exp_avg.large", "exp_avg_sq.seldom", "options.0", "options.1"})
+    EXPECT_NE(file.find(name), nullptr) << name;
+  for (const char* name : {"exp_avg.image", "exp_avg.late", "max_exp_avg_sq.large", "m.large"})
+    EXPECT_EQ(file.find(name), nullptr) << name;  // not trained, no gradient yet, no amsgrad, not our own
+  std::array<std::int64_t, 3> steps{};
+  file.read(*file.find("steps"), std::as_writable_bytes(std::span(steps)));
+  EXPECT_THAT(steps, testing::ElementsAre(7, 0, 2));
+}
+
 TEST(Checkpoint, WithoutAModuleParametersAreNumbered) {
   const Folder folder;
   const World world = World::alone();
@@ -177,6 +226,20 @@ TEST(Checkpoint, WithoutAModuleParametersAreNumbered) {
   optimizer.param_groups()[0].options().set_lr(0.1);
   optimizer.load(folder / "a");
   EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.5);
+}
+
+// One that was added since the last step has no blocks yet.
+TEST(Checkpoint, AnAddedGroupIsSavedWithTheStateItWillBeginWith) {
+  const Folder folder;
+  Optimizer optimizer(std::vector<Tensor>{parameter({2})}, Adam{}, {}, World::alone());
+  optimizer.add_param_group({{parameter({9}, 1)}});
+  at::globalContext().setDeterministicAlgorithms(true, false);  // then memory that nobody has set is NaN
+  optimizer.save(folder / "a");
+  at::globalContext().setDeterministicAlgorithms(false, false);
+  const SafetensorsReader file(folder / "a");
+  std::vector<float> m(9, 1);
+  file.read(*file.find("m.1.0"), std::as_writable_bytes(std::span(m)));
+  EXPECT_THAT(m, testing::Each(0));
 }
 
 TEST(Checkpoint, TorchsRandomNumbersGoOn) {
@@ -294,6 +357,120 @@ TEST(Checkpoint, FilesOfAnotherOptimizerAreRefused) {
   EXPECT_THAT(said({2}, SGD{.momentum = 0.5}), HasSubstr("there is no tensor \"m.0.0\""));
   write_small(path, 1);
   EXPECT_EQ(said({2}, SGD{}), path + ": offset 8: its format is \"test\", not \"starling optimizer 1\"");
+}
+
+TEST(Checkpoint, FilesOfAnotherOptimizerOfTorchsAreRefused) {
+  using namespace torch::optim;
+  const Folder folder;
+  const World world = World::alone();
+  const std::string path = folder / "a";
+  const auto with = [&](const Inner& make, const std::function<void(Optimizer&)>& f) {
+    const Tensor a = at::ones({2}).set_requires_grad(true), b = at::ones({3}).set_requires_grad(true);
+    const auto inner = make({a, b});
+    Optimizer optimizer(*inner, {}, world);
+    a.mutable_grad() = at::ones({2});
+    optimizer.step();
+    f(optimizer);
+  };
+  const auto save = [&](const Inner& make) { with(make, [&](Optimizer& o) { o.save(path); }); };
+  const auto said = [&](const Inner& make) {
+    return refusal([&] { with(make, [&](Optimizer& o) { o.load(path); }); });
+  };
+  const Inner adam = made<torch::optim::Adam>(AdamOptions(0.5));
+  const Inner rms = made<torch::optim::RMSprop>(RMSpropOptions(0.5));
+  save(adam);
+  EXPECT_EQ(said(adam), "accepted");
+  EXPECT_EQ(said(made<torch::optim::AdamW>(AdamWOptions(0.5))),
+            path + ": offset 8: its rule is torch::optim::Adam, this optimizer's is torch::optim::AdamW");
+  Optimizer own(std::vector<Tensor>{at::ones({2})}, Adam{}, {}, world);
+  EXPECT_EQ(refusal([&] { own.load(path); }),
+            path + ": offset 8: its rule is torch::optim::Adam, this optimizer's is Adam");
+
+  // A file in which one thing is changed: a name for one as long, or a number.
+  const auto renamed = [&](const Inner& make, const std::string& from, const std::string& to) {
+    save(make);
+    std::string text = slurp(path);
+    text.replace(text.find("\"" + from + "\""), from.size() + 2, "\"" + to + "\"");
+    spill(path, text);
+    return said(make);
+  };
+  const auto option = [&](const Inner& make, std::size_t index, double value) {
+    save(make);
+    const std::size_t begin = [&] {
+      const SafetensorsReader file(path);
+      return file.offset(*file.find("options.0"));
+    }();
+    std::string text = slurp(path);
+    std::memcpy(text.data() + begin + index * sizeof value, &value, sizeof value);
+    spill(path, text);
+    return said(make);
+  };
+  EXPECT_THAT(renamed(adam, "exp_avg_sq.0.0", "exp_avg_zz.0.0"),
+              HasSubstr("tensor \"exp_avg_zz.0.0\" is not one of this optimizer"));
+  EXPECT_THAT(renamed(adam, "exp_avg.0.0", "exp_avg.0.1"),
+              HasSubstr("tensor \"exp_avg.0.1\" is F32 [2], this optimizer's is F32 [3]"));
+  EXPECT_THAT(renamed(made<torch::optim::SGD>(SGDOptions(0.5).momentum(0.5)), "momentum_buffer.0.0",
+                      "momentum_buffer.0.9"),
+              HasSubstr("tensor \"momentum_buffer.0.9\" is not one of this optimizer"));
+  const Inner adagrad = made<torch::optim::Adagrad>(AdagradOptions(0.5));
+  save([&](std::vector<Tensor> parameters) {
+    auto inner = adagrad(parameters);
+    inner->state().erase(parameters[1].unsafeGetTensorImpl());
+    return inner;
+  });
+  EXPECT_EQ(said(adagrad), path + ": offset 8: there is no tensor \"sum.0.1\"");
+  EXPECT_THAT(option(rms, 4, 0.5), HasSubstr("there is no tensor \"momentum_buffer.0.0\""));
+  EXPECT_THAT(option(rms, 5, 1), HasSubstr("there is no tensor \"grad_avg.0.0\""));
+  EXPECT_THAT(option(adam, 5, 1), HasSubstr("there is no tensor \"max_exp_avg_sq.0.0\""));
+  EXPECT_THAT(option(adam, 0, -1),
+              HasSubstr("tensor \"options.0\": torch::optim::Adam: Invalid learning rate: -1"));
+  EXPECT_THAT(option(adam, 5, 2),
+              HasSubstr("torch::optim::Adam: option 6 = 2 is not allowed: it must be 0 or 1"));
+  EXPECT_THAT(option(adam, 3, std::nan("")), HasSubstr("option 4 = nan is not allowed: it must be finite"));
+}
+
+TEST(Checkpoint, AnOptimizerWhoseStateIsNotKnownIsRefused) {
+  struct Mine final : torch::optim::SGD {
+    using SGD::SGD;
+  };
+  const Folder folder;
+  const std::string expected =
+      "the optimizer that is stepped around is none of torch::optim's SGD, Adam, AdamW, Adagrad and RMSprop: "
+      "what else it keeps is not known, so it cannot be saved or loaded";
+  const std::vector<Tensor> parameters{at::ones({2}).set_requires_grad(true)};
+  Mine mine(parameters, torch::optim::SGDOptions(0.1));
+  torch::optim::LBFGS lbfgs(parameters);
+  for (torch::optim::Optimizer* inner : std::initializer_list<torch::optim::Optimizer*>{&mine, &lbfgs}) {
+    Optimizer optimizer(*inner, {}, World::alone());
+    EXPECT_EQ(refusal([&] { optimizer.save(folder / "a"); }), expected);
+    EXPECT_EQ(refusal([&] { optimizer.load(folder / "a"); }), expected);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "a"));
+}
+
+TEST(Checkpoint, ABufferOfATypeThatTheFormatLacksIsRefused) {
+  struct Odd : torch::nn::Module {
+    Odd() {
+      register_parameter("weight", at::ones({2}));
+      register_buffer("spectrum", at::zeros({2}, at::kComplexFloat));
+    }
+  } odd;
+  const Folder folder;
+  const Optimizer optimizer(odd, SGD{}, {}, World::alone());
+  EXPECT_EQ(refusal([&] { optimizer.save(folder / "a"); }),
+            "tensor \"model.spectrum\" is ComplexFloat: that cannot be saved");
+}
+
+TEST(Checkpoint, SparseStateIsRefused) {
+  const Folder folder;
+  const Tensor table = at::ones({4, 2}).set_requires_grad(true);
+  torch::optim::SGD inner({table}, torch::optim::SGDOptions(0.1).momentum(0.5));
+  Optimizer optimizer(inner, {}, World::alone());
+  table.mutable_grad() = at::ones({4, 2}).to_sparse(1);
+  optimizer.step();
+  EXPECT_EQ(
+      refusal([&] { optimizer.save(folder / "a"); }),
+      "momentum_buffer of parameter 0.0 in torch::optim::SGD is not dense float32: that cannot be saved");
 }
 
 // A file with a checksum that agrees may still have been made by an enemy.

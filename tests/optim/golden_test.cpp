@@ -5,7 +5,6 @@
 #include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -16,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "starling/optim/optimizer.h"
+#include "tests/optim/flock.h"
 
 namespace starling {
 namespace {
@@ -33,26 +33,21 @@ std::vector<double> losses(const Rule& rule, const std::string& scheme) {
   constexpr int kWorkers = 3, kSteps = 10;
   std::vector<double> means(kSteps);
   std::mutex mutex;
-  std::vector<World> worlds = World::threads(kWorkers);
-  std::vector<std::thread> threads;
-  for (World& world : worlds) {
-    threads.emplace_back([&] {
-      const Tensor inner = waves(4, 8, 0.3, 0.5).set_requires_grad(true);
-      const Tensor outer = waves(8, 1, 0.8, 0.5).set_requires_grad(true);
-      const Tensor inputs = waves(16, 4, world.rank, 1), targets = inputs.sum(1, true).tanh();
-      Optimizer optimizer(std::vector<Tensor>{inner, outer}, rule, {.topology = "base-2", .scheme = scheme},
-                          world);
-      for (int t = 0; t < kSteps; ++t) {
-        optimizer.zero_grad();
-        const Tensor loss = at::mse_loss(at::mm(at::tanh(at::mm(inputs, inner)), outer), targets);
-        loss.backward();
-        optimizer.step();
-        const std::lock_guard lock(mutex);
-        means[static_cast<std::size_t>(t)] += loss.item<double>() / kWorkers;
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  flock(kWorkers, [&](int i, World& world) {
+    const Tensor inner = waves(4, 8, 0.3, 0.5).set_requires_grad(true);
+    const Tensor outer = waves(8, 1, 0.8, 0.5).set_requires_grad(true);
+    const Tensor inputs = waves(16, 4, i, 1), targets = inputs.sum(1, true).tanh();
+    Optimizer optimizer(std::vector<Tensor>{inner, outer}, rule, {.topology = "base-2", .scheme = scheme},
+                        world);
+    for (int t = 0; t < kSteps; ++t) {
+      optimizer.zero_grad();
+      const Tensor loss = at::mse_loss(at::mm(at::tanh(at::mm(inputs, inner)), outer), targets);
+      loss.backward();
+      optimizer.step();
+      const std::lock_guard lock(mutex);
+      means[static_cast<std::size_t>(t)] += loss.item<double>() / kWorkers;
+    }
+  });
   return means;
 }
 

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "starling/optim/optimizer.h"
+#include "tests/optim/flock.h"
 
 namespace starling {
 namespace {
@@ -23,34 +24,30 @@ constexpr int kSteps = 4;
 constexpr int kBlocks = 3;
 constexpr std::int64_t kBlockFloats = 256 * 1024 / 4;  // the least that a block holds
 
-at::Tensor parameter(std::int64_t length) {
-  at::Tensor p = at::full({length}, 1.0, at::kFloat).set_requires_grad(true);
+at::Tensor with_gradient(std::int64_t length) {
+  at::Tensor p = parameter({length}, 1);
   p.mutable_grad() = at::full({length}, 0.1, at::kFloat);
   return p;
 }
 
 // The timelines of three workers after kSteps steps, as their files have them.
 std::vector<json> record(const std::string& scheme) {
-  std::vector<World> worlds = World::threads(kWorkers);
-  std::vector<std::thread> threads;
-  for (World& world : worlds) {
-    world.timeline = std::make_shared<Timeline>(world.rank, kWorkers);
-    threads.emplace_back([&world, &scheme] {
-      const at::Tensor p = parameter(kBlocks * kBlockFloats);
-      Optimizer optimizer(std::vector<at::Tensor>{p}, SGD{.lr = 0.1},
-                          {.topology = "complete", .scheme = scheme}, world);
-      for (int step = 1; step <= kSteps; ++step) {
-        world.timeline->step(step);
-        optimizer.step();
-      }
-      optimizer.consensus_distance();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  std::vector<std::shared_ptr<Timeline>> timelines(kWorkers);
+  flock(kWorkers, [&](int i, World& world) {
+    timelines[static_cast<std::size_t>(i)] = world.timeline = std::make_shared<Timeline>(i, kWorkers);
+    const at::Tensor p = with_gradient(kBlocks * kBlockFloats);
+    Optimizer optimizer(std::vector<at::Tensor>{p}, SGD{.lr = 0.1},
+                        {.topology = "complete", .scheme = scheme}, world);
+    for (int step = 1; step <= kSteps; ++step) {
+      world.timeline->step(step);
+      optimizer.step();
+    }
+    optimizer.consensus_distance();
+  });
   std::vector<json> files;
   const auto path = std::filesystem::temp_directory_path() / ("starling-seeing-" + scheme + ".json");
-  for (const World& world : worlds) {
-    world.timeline->write(path);
+  for (const auto& timeline : timelines) {
+    timeline->write(path);
     std::ifstream file(path);
     files.push_back(json::parse(file));
   }
@@ -142,10 +139,10 @@ TEST(Seeing, AnExchangeThatFailsSaysSo) {
   std::vector<World> worlds = World::threads(2);
   worlds[0].timeline = std::make_shared<Timeline>(0, 2);
   std::thread leaver([&] {
-    Optimizer(std::vector<at::Tensor>{parameter(8)}, SGD{.lr = 0.1}, {.topology = "complete"}, worlds[1]);
+    Optimizer(std::vector<at::Tensor>{with_gradient(8)}, SGD{.lr = 0.1}, {.topology = "complete"}, worlds[1]);
   });
   {
-    const at::Tensor p = parameter(8);
+    const at::Tensor p = with_gradient(8);
     Optimizer optimizer(std::vector<at::Tensor>{p}, SGD{.lr = 0.1}, {.topology = "complete"}, worlds[0]);
     leaver.join();
     for (int step = 1; step <= 3; ++step) optimizer.step();  // nobody is there for the second
@@ -185,7 +182,7 @@ struct Ranges {  // of this thread, while it lives
 
 TEST(Seeing, TorchsProfilerShowsTheStep) {
   for (const char* scheme : {"cta", "all-reduce"}) {
-    const at::Tensor p = parameter(2 * kBlockFloats);
+    const at::Tensor p = with_gradient(2 * kBlockFloats);
     Optimizer optimizer(std::vector<at::Tensor>{p}, SGD{.lr = 0.1}, {.scheme = scheme}, World::alone());
     const Ranges recorded;
     optimizer.step();

@@ -98,6 +98,22 @@ TEST_F(MetricsTest, NamesTheFileThatCannotBeWritten) {
               testing::ThrowsMessage<Error>(testing::HasSubstr("Not a directory")));
 }
 
+TEST_F(MetricsTest, FoldersWhereItsFilesShouldBeAreNamed) {
+  fs::create_directories(folder_ / "summary.json");
+  Metrics metrics(folder_);
+  const std::string summary = (folder_ / "summary.json").string();
+  EXPECT_THAT([&] { metrics.clear(); },
+              testing::ThrowsMessage<Error>(summary + ": cannot be removed: Is a directory"));
+  EXPECT_THAT([&] { metrics.write(Summary()); },
+              testing::ThrowsMessage<Error>(summary + ": cannot be written: Is a directory"));
+  fs::remove(summary);
+  const fs::path inner = folder_ / "inner";
+  fs::create_directories(inner / "metrics.jsonl");
+  EXPECT_THAT([&] { Metrics other(inner); },
+              testing::ThrowsMessage<Error>((inner / "metrics.jsonl").string() +
+                                            ": cannot be opened: Is a directory"));
+}
+
 TEST_F(MetricsTest, AFullDiskIsAnError) {
   Metrics metrics(folder_);
   rlimit before{};

@@ -385,6 +385,12 @@ print(len(mean))
         self.assertEqual(stderr, "starling: /nowhere/train-images-idx3-ubyte.gz: not there; "
                                  "scripts/fetch-fashion-mnist fetches it, data.dir names another folder\n")
 
+    def test_a_loss_that_is_not_finite_ends_the_run(self):
+        _, stderr = self.train("--optimizer.rule", "sgd", "--optimizer.lr", "1e30", "--optimizer.momentum", "0", code=1)
+        self.assertRegex(stderr, r"(?m)^starling: rank [0-2]: step [2-4]: the loss is (nan|inf|-nan|-inf); "
+                                 r"a lower optimizer\.lr or train\.clip may help$")
+        self.assertFalse((self.out / "summary.json").exists())
+
     def test_print_config_is_a_recipe_that_prints_itself(self):
         for recipe in [self.recipe, *sorted((ROOT / "recipes").glob("*.toml"))]:
             printed = self.print_config(recipe, "--optimizer.betas", "0.5,0.25", "--run.out", 'a "name"')

@@ -18,6 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
+using testing::ThrowsMessage;
 using Map = std::map<std::string, std::string>;
 
 Variables in(const Map& map) {
@@ -225,8 +226,18 @@ TEST(Environment, FirstHostOfAList) {
   EXPECT_EQ(first("gpu[7,9-12].cluster"), "gpu7.cluster");
   EXPECT_EQ(first("rack[2-3]node[01-16],x"), "rack2node01");
   EXPECT_EQ(first("[10-12]"), "10");
-  for (const char* bad : {"", ",a", "a[", "a[]", "a[1", "a[1-2", "a[x]", "a]1", "a[1,b", "a[1x]"}) {
-    EXPECT_THROW(first(bad), UsageError) << bad;
+  const std::map<std::string, std::string> refused{{"", "is no list of hosts"},
+                                                   {",a", "is no list of hosts"},
+                                                   {"a]1", "is no list of hosts"},
+                                                   {"a[]", "no number follows a bracket"},
+                                                   {"a[x]", "no number follows a bracket"},
+                                                   {"a[1x]", "no number follows a bracket"},
+                                                   {"a[", "a bracket is not closed"},
+                                                   {"a[1", "a bracket is not closed"},
+                                                   {"a[1-2", "a bracket is not closed"},
+                                                   {"a[1,b", "a bracket is not closed"}};
+  for (const auto& [list, why] : refused) {
+    EXPECT_THAT([&] { first(list); }, ThrowsMessage<UsageError>("environment: LIST='" + list + "': " + why));
   }
   EXPECT_THAT(refusal(kSrun + Map{{"SLURM_STEP_NODELIST", "a[1"}}),
               HasSubstr("SLURM_STEP_NODELIST='a[1': a bracket is not closed"));
@@ -248,7 +259,9 @@ TEST(Environment, TasksOnANode) {
                                                              {"-1", 0},
                                                              {"a", 0},
                                                              {",2", 0}}) {
-    EXPECT_THROW(tasks(list, node), UsageError) << list;
+    EXPECT_THAT([&] { tasks(list, node); }, ThrowsMessage<UsageError>("environment: LIST='" + list +
+                                                                      "' does not say how many tasks node " +
+                                                                      std::to_string(node) + " has"));
   }
 }
 

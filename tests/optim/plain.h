@@ -1,0 +1,44 @@
+// The rules in double on one number, as the papers write them.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "starling/optim/rules.h"
+#include "starling/topology/graph.h"
+
+namespace starling {
+
+// One worker's AccumAdamW; window 1 is AdamW.
+struct Plain {
+  int t = 0;  // steps with a gradient
+  double m = 0, v = 0, b = 0;
+
+  // The direction u(g): x <- (1 - lr weight_decay) x - lr u(g).
+  double direction(double g, const AccumAdamW& o) {
+    ++t;
+    const double k = std::ceil(static_cast<double>(t) / o.window);
+    const double mt = o.betas[0] * m + (1 - o.betas[0]) * g, vt = o.betas[1] * v + (1 - o.betas[1]) * g * g;
+    b += g / o.window;
+    if (t % o.window == 0) {
+      m = o.betas[0] * m + (1 - o.betas[0]) * b;
+      v = o.betas[1] * v + (1 - o.betas[1]) * b * b;
+      b = 0;
+    }
+    return (mt / (1 - std::pow(o.betas[0], k))) / (std::sqrt(vt / (1 - std::pow(o.betas[1], k))) + o.eps);
+  }
+};
+
+// Wx: x_i <- Sum_j W_ij x_j.
+inline std::vector<double> mixed(const std::vector<double>& x, const Graph& graph) {
+  std::vector<double> Wx;
+  for (int i = 0; i < graph.workers(); ++i) {
+    double sum = graph.self_weight(i) * x[static_cast<std::size_t>(i)];
+    for (const Neighbour& j : graph.neighbours[static_cast<std::size_t>(i)])
+      sum += j.weight * x[static_cast<std::size_t>(j.rank)];
+    Wx.push_back(sum);
+  }
+  return Wx;
+}
+
+}  // namespace starling
