@@ -195,7 +195,7 @@ TEST(GroupExchange, WithMaxWaitTheOthersGoOnInPairsAndTheSleeperIsBackWhenItWake
   flock.everyone([](Worker& w) { w.end(); });
   EXPECT_GT(flock[2].exchange.statistics().skipped_rounds, 10U);
   EXPECT_NEAR(flock.sum(), before, 1e-2);
-  ASSERT_EQ(flock[0].said().size(), 1U);
+  ASSERT_FALSE(flock[0].said().empty());
   EXPECT_NE(flock[0].said()[0].find("worker 2 is late"), std::string::npos) << flock[0].said()[0];
 }
 
