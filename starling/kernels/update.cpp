@@ -1,81 +1,245 @@
+// This file is compiled once per instruction set: foreach_target.h includes it again for each. The loops are plain ones
+// that the compiler vectorizes, so that a rule's formula is an ordinary function of one element.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "starling/kernels/update.cpp"
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #include "starling/kernels/update.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
-#include <cstring>
+#include <cstdlib>
+#include <string>
 
-namespace starling::kernels {
+#include <fmt/format.h>
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include "starling/core/error.h"
+
+#undef STARLING_EACH_ELEMENT_ALONE  // what tells the compiler that no element depends on another
+#if defined(__clang__)
+#define STARLING_EACH_ELEMENT_ALONE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define STARLING_EACH_ELEMENT_ALONE _Pragma("GCC ivdep")
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace starling::kernels::HWY_NAMESPACE {
 namespace {
 
-// So many floats are mixed on the stack before the rule sees them: further neighbours then cost no further
-// pass over memory, and the chunk of every array stays in the first-level cache meanwhile.
-constexpr std::size_t kChunk = 512;
+namespace hn = hwy::HWY_NAMESPACE;
 
-// Wx[i] <- x[i] + Sum_j W_ij (q_j[i] - q_i[i]),  for i in [at, at + n)
-void mix(std::span<const Mix> mixes, const float* x, std::size_t at, std::size_t n, float* __restrict Wx) {
-  std::memcpy(Wx, x + at, n * sizeof(float));
-  for (const Mix& edge : mixes) {
-    const float w = edge.weight;
-    const float* theirs = edge.theirs + at;
-    const float* mine = edge.mine + at;
-    for (std::size_t i = 0; i < n; ++i) Wx[i] += w * (theirs[i] - mine[i]);
-  }
+// So many floats are mixed, adapted, checked and sent before the next: what they touch stays in the first-level cache.
+constexpr std::size_t kChunk = 64;
+// Fetched so many floats ahead, since the hardware does not look across pages. Measured: 256 to 512 are equally good.
+constexpr std::size_t kAhead = 256;
+constexpr std::size_t kLine = 64 / sizeof(float);
+
+HWY_INLINE void fetch(const float* values) {
+  for (std::size_t i = 0; i < kChunk; i += kLine) hwy::Prefetch(values + kAhead + i);
 }
 
-// out[i] <- rule(x[i], out[i], g[i]),  where out holds Wx
+// x[i] <- rule(x[i], Wx[i], g[i]),  where Wx may be x
 template <class Rule>
-void adapt(const Rule& rule, const float* __restrict x, const float* __restrict g, const RuleState& state,
-           std::size_t at, std::size_t n, float* __restrict out) {
-  const Rule step = rule;  // a copy on the stack, which no store to memory can change
-  x += at;
-  g += at;
+HWY_INLINE void adapt(const Rule& rule, float* x, const float* Wx, Gradient gradient, const RuleState& state,
+                      std::size_t at, std::size_t n) {
+  const float* const g = gradient.values + at;
+  const float scale = gradient.scale;
+  fetch(g);
   if constexpr (Rule::kStates == 0) {
-    for (std::size_t i = 0; i < n; ++i) out[i] = step(x[i], out[i], g[i]);
+    STARLING_EACH_ELEMENT_ALONE
+    for (std::size_t i = 0; i < n; ++i) x[i] = rule(x[i], Wx[i], scale * g[i]);
   } else if constexpr (Rule::kStates == 1) {
-    float* __restrict m = state.m + at;
-    for (std::size_t i = 0; i < n; ++i) out[i] = step(x[i], out[i], g[i], m[i]);
+    float* const m = state.m + at;
+    fetch(m);
+    STARLING_EACH_ELEMENT_ALONE
+    for (std::size_t i = 0; i < n; ++i) x[i] = rule(x[i], Wx[i], scale * g[i], m[i]);
   } else if constexpr (Rule::kStates == 2) {
-    float* __restrict m = state.m + at;
-    float* __restrict v = state.v + at;
-    for (std::size_t i = 0; i < n; ++i) out[i] = step(x[i], out[i], g[i], m[i], v[i]);
+    float* const m = state.m + at;
+    float* const v = state.v + at;
+    fetch(m), fetch(v);
+    STARLING_EACH_ELEMENT_ALONE
+    for (std::size_t i = 0; i < n; ++i) x[i] = rule(x[i], Wx[i], scale * g[i], m[i], v[i]);
   } else {
-    float* __restrict m = state.m + at;
-    float* __restrict v = state.v + at;
-    float* __restrict b = state.b + at;
-    for (std::size_t i = 0; i < n; ++i) out[i] = step(x[i], out[i], g[i], m[i], v[i], b[i]);
+    float* const m = state.m + at;
+    float* const v = state.v + at;
+    float* const b = state.b + at;
+    fetch(m), fetch(v), fetch(b);
+    STARLING_EACH_ELEMENT_ALONE
+    for (std::size_t i = 0; i < n; ++i) x[i] = rule(x[i], Wx[i], scale * g[i], m[i], v[i], b[i]);
   }
 }
 
 // Infinities and NaNs have all exponent bits set: adding one to the exponent then carries into the sign bit.
-bool all_finite(const float* values, std::size_t n) {
+HWY_INLINE std::uint32_t not_finite(const float* values, std::size_t n) {
   std::uint32_t carry = 0;
   for (std::size_t i = 0; i < n; ++i)
     carry |= (std::bit_cast<std::uint32_t>(values[i]) & 0x7f800000u) + 0x00800000u;
-  return (carry >> 31) == 0;
+  return carry >> 31;
+}
+
+// `to` lies at the beginning of a cache line.
+HWY_INLINE void send_past_caches(const float* values, std::size_t n, float* to) {
+  const hn::ScalableTag<float> d;
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) hn::Stream(hn::LoadU(d, values + i), d, to + i);
+  for (; i < n; ++i) to[i] = values[i];
+}
+
+// How many floats lie before the next cache line.
+std::size_t before_line(const float* values) {
+  return (kLine - reinterpret_cast<std::uintptr_t>(values) / sizeof(float) % kLine) % kLine;
 }
 
 template <class Rule>
-bool update_all(const Rule& rule, std::span<const Mix> mixes, float* x, const float* g,
-                const RuleState& state, float* wire, std::size_t n) {
-  alignas(64) float chunk[kChunk];
-  bool finite = true;
-  for (std::size_t at = 0; at < n; at += kChunk) {
-    const std::size_t count = std::min(kChunk, n - at);
-    mix(mixes, x, at, count, chunk);
-    if (g) adapt(rule, x, g, state, at, count, chunk);
-    finite &= all_finite(chunk, count);
-    std::memcpy(x + at, chunk, count * sizeof(float));
-    if (wire) std::memcpy(wire + at, chunk, count * sizeof(float));
+bool update_all(const Rule& rule, std::span<const Mix> mixes, float* const x_all, Gradient g,
+                const RuleState& state, Wire wire, std::size_t n) {
+  const Rule step = rule;  // a copy on the stack, which no store to memory can change
+  alignas(64) float mixed[kChunk];
+  std::uint32_t bad = 0;
+  // Chunks begin where the wire's cache lines do: a line that is written in part past the caches is slow.
+  const bool stream = wire.values != nullptr && wire.stream;
+  std::size_t count = stream ? std::min(n, before_line(wire.values)) : 0;
+  bool whole_lines = count == 0;
+  for (std::size_t at = 0; at < n; at += count, whole_lines = true) {
+    if (whole_lines) count = std::min(kChunk, n - at);
+    float* const x = x_all + at;
+    const float* Wx = x;
+    fetch(x);
+    for (const Mix& edge : mixes) {
+      const float w = edge.weight;
+      const float* const theirs = edge.theirs + at;
+      const float* const mine = edge.mine + at;
+      fetch(theirs), fetch(mine);
+      STARLING_EACH_ELEMENT_ALONE
+      for (std::size_t i = 0; i < count; ++i) mixed[i] = Wx[i] + w * (theirs[i] - mine[i]);
+      Wx = mixed;
+    }
+    if (g.values != nullptr) {
+      adapt(step, x, Wx, g, state, at, count);
+    } else if (Wx != x) {
+      std::copy_n(Wx, count, x);
+    }
+    bad |= not_finite(x, count);
+    if (stream && whole_lines) {
+      send_past_caches(x, count, wire.values + at);
+    } else if (wire.values != nullptr) {
+      std::copy_n(x, count, wire.values + at);
+    }
   }
-  return finite;
+  if (stream) hwy::FlushStream();  // before anything tells another thread that the block is there
+  return bad == 0;
 }
 
 }  // namespace
 
-bool update(const Step& step, std::span<const Mix> mixes, float* x, const float* g, RuleState state,
-            float* wire, std::size_t n) {
-  return std::visit([&](const auto& rule) { return update_all(rule, mixes, x, g, state, wire, n); }, step);
+bool update(const Step& step, std::span<const Mix> mixes, float* x, Gradient g, RuleState state, Wire wire,
+            std::size_t n) {
+  if (const auto* rule = std::get_if<SgdStep>(&step)) return update_all(*rule, mixes, x, g, state, wire, n);
+  if (const auto* rule = std::get_if<MomentumStep>(&step))
+    return update_all(*rule, mixes, x, g, state, wire, n);
+  if (const auto* rule = std::get_if<AdamStep>(&step)) return update_all(*rule, mixes, x, g, state, wire, n);
+  if (const auto* rule = std::get_if<AccumAdamStep<false>>(&step))
+    return update_all(*rule, mixes, x, g, state, wire, n);
+  return update_all(std::get<AccumAdamStep<true>>(step), mixes, x, g, state, wire, n);
+}
+
+// Sixteen sums side by side, however many of them a register holds: the same bits everywhere.
+double sum_of_squares(const float* values, std::size_t n) {
+  constexpr std::size_t kSums = 16;
+  double sums[kSums] = {};
+  std::size_t i = 0;
+  for (; i + kSums <= n; i += kSums) {
+    for (std::size_t k = 0; k < kSums; ++k) {
+      const double value = values[i + k];
+      sums[k] += value * value;
+    }
+  }
+  for (std::size_t k = 0; i < n; ++i, ++k) sums[k] += static_cast<double>(values[i]) * values[i];
+  double sum = 0;
+  for (const double part : sums) sum += part;
+  return sum;
+}
+
+}  // namespace starling::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace starling::kernels {
+namespace {
+
+#if HWY_ARCH_ARM
+constexpr std::string_view kOwnTarget = "neon";
+#else
+constexpr std::string_view kOwnTarget = "baseline";
+#endif
+
+// What each target of Highway's asks of the processor (hwy/ops/set_macros-inl.h), and of the system: GCC asks both.
+#if HWY_ARCH_X86
+bool has_sse4() {
+  return __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.1") &&
+         __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") &&
+         __builtin_cpu_supports("aes");
+}
+bool has_avx2() {
+  return has_sse4() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+}
+#endif
+
+struct Supported {
+  std::array<Kernels, 4> all{};
+  std::size_t count = 0;
+  Supported() {
+#if HWY_TARGETS & HWY_AVX3 && HWY_STATIC_TARGET != HWY_AVX3
+    if (has_avx512()) all[count++] = {"avx512", N_AVX3::update, N_AVX3::sum_of_squares};
+#endif
+#if HWY_TARGETS & HWY_AVX2 && HWY_STATIC_TARGET != HWY_AVX2
+    if (has_avx2()) all[count++] = {"avx2", N_AVX2::update, N_AVX2::sum_of_squares};
+#endif
+#if HWY_TARGETS & HWY_SSE4 && HWY_STATIC_TARGET != HWY_SSE4
+    if (has_sse4()) all[count++] = {"sse4", N_SSE4::update, N_SSE4::sum_of_squares};
+#endif
+    all[count++] = {kOwnTarget, HWY_NAMESPACE::update, HWY_NAMESPACE::sum_of_squares};
+  }
+};
+
+}  // namespace
+
+std::span<const Kernels> supported_kernels() {
+  static const Supported supported;
+  return {supported.all.data(), supported.count};
+}
+
+const Kernels& kernels_named(std::string_view isa) {
+  const std::span<const Kernels> all = supported_kernels();
+  if (isa.empty()) return all.front();
+  std::string names;
+  for (const Kernels& kernels : all) {
+    if (kernels.isa == isa) return kernels;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", kernels.isa);
+  }
+  throw UsageError(
+      fmt::format("STARLING_ISA={} is not an instruction set that this machine and this build of "
+                  "Starling have: allowed are {}",
+                  isa, names));
+}
+
+const Kernels& best_kernels() {
+  static const Kernels& best = []() -> const Kernels& {
+    const char* const forced = std::getenv("STARLING_ISA");
+    return kernels_named(forced == nullptr ? "" : forced);
+  }();
+  return best;
 }
 
 }  // namespace starling::kernels
+#endif  // HWY_ONCE

@@ -2,15 +2,18 @@
 // local rule, write the wire block for the next exchange, and say whether all of it is finite.
 //
 //   Wx = x + Sum_j W_ij (q_j - q_i)     in the order of the neighbours given; q is what went over the wire
-//   x <- rule(x, Wx, g)                 one file per rule in rules/
+//   x <- rule(x, Wx, scale g)           one file per rule in rules/
 //   wire <- x
 //
 // The difference form adds to one worker exactly what it takes from the other, to the bit, whatever W_ij is.
-// Nothing here contracts to fused multiply-adds: the bits are the same on every machine.
+// Compiled once per instruction set, and chosen at run time. Nothing here contracts to fused multiply-adds, and every
+// element is computed alone: the bits are the same on every machine, with every instruction set, however a stretch is
+// split among threads.
 #pragma once
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 #include <variant>
 
 #include "starling/kernels/rules/accum_adam.h"
@@ -26,6 +29,13 @@ struct Mix {
   const float* mine;    // q_i
 };
 
+// Null: no gradient in this step. Then it is mixed only: no weight decay, state untouched.
+struct Gradient {
+  Gradient(const float* values = nullptr, float scale = 1) : values(values), scale(scale) {}
+  const float* values;
+  float scale;  // what clipping multiplies it by
+};
+
 // A rule's state beside the parameter, zero before the first step. Null where the rule has none: SGD takes m
 // with momentum and nothing without, Adam m and v, Accumulated Adam all three (M, V, b).
 struct RuleState {
@@ -34,14 +44,45 @@ struct RuleState {
   float* b = nullptr;
 };
 
+// Null: nothing is sent.
+struct Wire {
+  Wire(float* values = nullptr, bool stream = false) : values(values), stream(stream) {}
+  float* values;
+  bool stream;  // written past the caches: faster for a block that is larger than they are
+};
+
 // A rule with its coefficients of one step, which each rule's file computes in double from its options and t.
 using Step = std::variant<SgdStep, MomentumStep, AdamStep, AccumAdamStep<false>, AccumAdamStep<true>>;
 
-// Updates n parameters in place and copies them to `wire`. Returns whether every parameter written is finite.
-//   g      null: no gradient in this step. Mix only: no weight decay, state untouched.
-//   wire   null: nothing is sent. May be the `mine` of any Mix; otherwise no two of the arrays overlap.
-// Elements are independent, so a caller may split a stretch among threads.
-bool update(const Step& step, std::span<const Mix> mixes, float* x, const float* g, RuleState state,
-            float* wire, std::size_t n);
+// The kernels of one instruction set. They take no locks, allocate nothing and start no threads.
+struct Kernels {
+  std::string_view isa;
+
+  // Updates n parameters in place and copies them to the wire. Returns whether every parameter written is finite. The
+  // wire may be the `mine` of any Mix; otherwise no two of the arrays overlap.
+  bool (*update)(const Step& step, std::span<const Mix> mixes, float* x, Gradient g, RuleState state,
+                 Wire wire, std::size_t n);
+
+  // Sum of the squares in double: finite where all values are. Sums of pieces are no bits of the sum of the whole, so a
+  // caller that splits it must split it the same way each time.
+  double (*sum_of_squares)(const float* values, std::size_t n);
+};
+
+// Those that this machine can run, the best first: of avx512, avx2, sse4, neon, and always one that the compiler's own
+// target has.
+std::span<const Kernels> supported_kernels();
+
+// The first of supported_kernels(), or the one that STARLING_ISA in the environment names at the first call. Throws
+// UsageError, naming those that are allowed, for any other name.
+const Kernels& best_kernels();
+
+// As best_kernels(), by name; the empty name is the best.
+const Kernels& kernels_named(std::string_view isa);
+
+// Kernels::update of best_kernels().
+inline bool update(const Step& step, std::span<const Mix> mixes, float* x, Gradient g, RuleState state,
+                   Wire wire, std::size_t n) {
+  return best_kernels().update(step, mixes, x, g, state, wire, n);
+}
 
 }  // namespace starling::kernels
