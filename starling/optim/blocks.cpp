@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -21,6 +22,8 @@ namespace starling {
 namespace {
 
 constexpr std::int64_t kLeastBlock = 256 * 1024;  // bytes
+constexpr std::int64_t kGrain = 1 << 15;          // elements that are worth a thread
+constexpr std::size_t kStreamed = 1 << 18;        // elements of a block whose wire is written past the caches
 
 }  // namespace
 
@@ -93,51 +96,91 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
   }
 }
 
-bool mix(Block& block, std::span<const Arrival> arrived, std::span<float> wire) {
-  const FlatGradients none{nullptr, std::vector<bool>(block.segments.size())};
-  return update(block, SGD{}, arrived, wire, &none);  // a rule does nothing without a gradient
-}
-
 std::span<const Arrival> finish(Exchange& exchange, const Block& block) {
   RECORD_USER_SCOPE("starling::finish");
   return exchange.finish(block.index);
 }
 
 bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, std::span<float> wire,
-            const FlatGradients* gradients) {
+            std::optional<float> scale, const FlatGradients* gradients) {
   RECORD_USER_SCOPE("starling::update");
   const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
-  constexpr std::int64_t kGrain = 1 << 15;  // elements that are worth a thread
-  std::atomic<bool> finite = true;
+  struct Piece {
+    std::int64_t begin, end;  // in the block
+    kernels::Step step;
+    float* x;
+    const float* g;
+    at::Tensor keep;
+  };
+  std::vector<Piece> pieces;
+  pieces.reserve(block.segments.size());
   for (std::size_t i = 0; i < block.segments.size(); ++i) {
     Segment& s = block.segments[i];
     at::Tensor keep;
     const float* g = nullptr;
-    if (gradients == nullptr) {
+    if (scale && gradients == nullptr) {
       g = s.gradient(keep);
-    } else if (gradients->used[i]) {
+    } else if (scale && gradients->used[i]) {
       g = gradients->values + s.offset;
     }
     if (g != nullptr) ++s.steps;
-    const kernels::Step step = rule_step(rule, std::max<std::int64_t>(s.steps, 1));
-    float* const x = s.values();
-    at::parallel_for(0, s.length, kGrain, [&](std::int64_t from, std::int64_t to) {
-      const std::int64_t at = s.offset + from;
-      std::vector<kernels::Mix> mixes;
-      for (const Arrival& a : arrived)
-        mixes.push_back({a.weight, a.theirs->data() + at, a.mine->data() + at});
+    pieces.push_back({s.offset, s.offset + s.length, rule_step(rule, std::max<std::int64_t>(s.steps, 1)),
+                      s.values(), g, keep});
+    if (g != nullptr || !arrived.empty()) s.parameter.unsafeGetTensorImpl()->bump_version();
+  }
+
+  const bool stream = wire.size() >= kStreamed;
+  std::atomic<bool> finite = true;
+  at::parallel_for(0, block.length, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<kernels::Mix> mixes(arrived.size());
+    auto piece =
+        std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.end <= begin; });
+    for (; piece != pieces.end() && piece->begin < end; ++piece) {
+      const std::int64_t at = std::max(begin, piece->begin), within = at - piece->begin;
+      const auto n = static_cast<std::size_t>(std::min(end, piece->end) - at);
+      for (std::size_t j = 0; j < arrived.size(); ++j)
+        mixes[j] = {arrived[j].weight, arrived[j].theirs->data() + at, arrived[j].mine->data() + at};
       const auto state = [&](std::size_t k) {
         return k < block.states.size() ? block.states[k].data() + at : nullptr;
       };
-      if (!kernels::update(step, mixes, x + from, g == nullptr ? nullptr : g + from,
-                           {state(0), state(1), state(2)}, wire.empty() ? nullptr : wire.data() + at,
-                           static_cast<std::size_t>(to - from))) {
+      const kernels::Gradient g{piece->g == nullptr ? nullptr : piece->g + within, scale.value_or(1)};
+      const kernels::Wire sent{wire.empty() ? nullptr : wire.data() + at, stream};
+      if (!kernels::update(piece->step, mixes, piece->x + within, g, {state(0), state(1), state(2)}, sent,
+                           n)) {
         finite = false;
       }
-    });
-    if (g != nullptr || !arrived.empty()) s.parameter.unsafeGetTensorImpl()->bump_version();
-  }
+    }
+  });
   return finite;
+}
+
+bool mix(Block& block, std::span<const Arrival> arrived, std::span<float> wire) {
+  return update(block, SGD{}, arrived, wire, std::nullopt);
+}
+
+double sum_of_squares(std::span<const Block> blocks) {
+  double sum = 0;
+  for (const Block& block : blocks) {
+    for (const Segment& s : block.segments) {
+      at::Tensor keep;
+      const float* const g = s.gradient(keep);
+      if (g != nullptr) sum += sum_of_squares({g, static_cast<std::size_t>(s.length)});
+    }
+  }
+  return sum;
+}
+
+double sum_of_squares(std::span<const float> values) {
+  const kernels::Kernels& kernels = kernels::best_kernels();
+  std::vector<double> sums((values.size() + kGrain - 1) / kGrain);
+  at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      const std::span<const float> piece =
+          values.subspan(i * kGrain, std::min<std::size_t>(kGrain, values.size() - i * kGrain));
+      sums[i] = kernels.sum_of_squares(piece.data(), piece.size());
+    }
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 }  // namespace starling

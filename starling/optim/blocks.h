@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -54,17 +55,25 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
 // exchange.finish() of this block. Torch's profiler shows it as starling::finish, and update() as starling::update.
 std::span<const Arrival> finish(Exchange& exchange, const Block& block);
 
-// One step of one block in one pass over its memory: mix with what arrived, apply the rule, write the new parameters
-// to `wire` (empty: nothing is sent). gradients: flat, for the whole block, in place of the parameters' own; segments
-// whose flag in `used` is not set are mixed only. Returns whether the new parameters are finite.
+// One step of one block in one pass over its memory, by torch's intra-op threads: mix with what arrived, apply the rule,
+// write the new parameters to `wire` (empty: nothing is sent). Returns whether the new parameters are finite. The bits are
+// the same for any number of threads.
+//   scale       what the gradients are multiplied by; none: the step is skipped, so that the block is mixed only
+//   gradients   flat, for the whole block, in place of the parameters' own; segments whose flag in `used` is not set are
+//               mixed only
 struct FlatGradients {
   const float* values = nullptr;
   std::vector<bool> used;  // per segment
 };
 bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, std::span<float> wire,
-            const FlatGradients* gradients = nullptr);
+            std::optional<float> scale = 1, const FlatGradients* gradients = nullptr);
 
 // The same without a rule: mixes what arrived, and writes the parameters to `wire`.
 bool mix(Block& block, std::span<const Arrival> arrived, std::span<float> wire);
+
+// Of the parameters' own gradients in all blocks, in double, in one read of them; not finite where one of them is not.
+// The bits are the same for any number of threads.
+double sum_of_squares(std::span<const Block> blocks);
+double sum_of_squares(std::span<const float> values);
 
 }  // namespace starling

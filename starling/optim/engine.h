@@ -8,6 +8,7 @@
 
 #include "starling/exchange/exchange.h"
 #include "starling/optim/blocks.h"
+#include "starling/optim/clipping.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/transport/c10d/collectives.h"
@@ -27,6 +28,7 @@ struct Optimizer::Engine {
   torch::optim::Optimizer* inner = nullptr;  // the local rule, where Starling did not write it
   int connections = 0;                       // exchanges so far: each group added later makes a new one
   ExchangeStatistics before;                 // of the exchanges before this one
+  Clipping clipping;
   std::unique_ptr<Collectives> collectives;
   std::unique_ptr<Exchange> exchange;
   std::unique_ptr<Scheme> scheme;

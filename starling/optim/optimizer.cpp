@@ -11,6 +11,7 @@
 #include <torch/nn/module.h>
 
 #include "starling/core/error.h"
+#include "starling/kernels/update.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/engine.h"
 #include "starling/optim/rule_step.h"
@@ -76,6 +77,8 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
               {"rule", rule},
               {"block_bytes", std::to_string(options.block_bytes)},
               {"workers_per_node", std::to_string(options.workers_per_node)},
+              {"clip", fmt::format("{}", options.clip)},
+              {"skip_not_finite", fmt::format("{}", options.skip_not_finite)},
               {"rounds of the topology",
                fmt::format("{} with checksum {:016x}", schedule.rounds.size(), schedule.fingerprint())},
               {"number of blocks", std::to_string(blocks)}};
@@ -141,6 +144,16 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
     throw UsageError(
         "scheme \"all-reduce\" needs one of Starling's rules: around another optimizer use cta or atc");
   }
+  if (!std::isfinite(e.options.clip) || e.options.clip < 0)
+    throw UsageError(
+        fmt::format("clip = {} is not allowed: it must be finite and at least 0", e.options.clip));
+  if (e.inner != nullptr && (e.options.clip > 0 || e.options.skip_not_finite)) {
+    throw UsageError(
+        "clip and skip_not_finite need one of Starling's rules: around another optimizer call torch's "
+        "clip_grad_norm_ before step()");
+  }
+  e.clipping = Clipping(e.options.clip, e.options.skip_not_finite);
+  kernels::best_kernels();  // throws where STARLING_ISA is wrong
   take_new_groups();
   if (e.blocks.empty())
     throw UsageError("there is no parameter to train: at least one must require a gradient");
@@ -235,9 +248,9 @@ std::unique_ptr<Scheme> Optimizer::make_scheme() {
   const auto rule = [this](int group) -> const Rule& {
     return rule_of(param_groups_[static_cast<std::size_t>(group)]);
   };
-  if (atc) return std::make_unique<Atc>(e.blocks, *e.exchange, rule);
-  if (e.options.scheme == "cta") return std::make_unique<Cta>(e.blocks, *e.exchange, rule);
-  return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, rule);
+  if (atc) return std::make_unique<Atc>(e.blocks, *e.exchange, rule, e.clipping);
+  if (e.options.scheme == "cta") return std::make_unique<Cta>(e.blocks, *e.exchange, rule, e.clipping);
+  return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, rule, e.clipping);
 }
 
 Optimizer::~Optimizer() = default;
@@ -285,6 +298,7 @@ Statistics Optimizer::statistics() const {
           .bytes_sent = edges.bytes_sent,
           .directed_aborted = edges.directed_aborted,
           .seconds_waiting = edges.seconds_waiting,
+          .skipped = engine_->clipping.skipped(),
           .lost = {edges.lost.begin(), edges.lost.end()}};
 }
 

@@ -46,6 +46,10 @@ struct Options {
   // Longest that step() waits for a late neighbour that is alive. Not set: World::timeouts.stalled. Once it has
   // passed, the worker goes on without that neighbour; runs are then no longer bit-equal.
   std::optional<std::chrono::milliseconds> max_wait{};
+  // Largest norm of this worker's whole gradient, with all-reduce of the mean gradient: a larger one is scaled down to it
+  // inside step(); .grad itself stays. 0: not clipped. One read of the gradients, as is skip_not_finite, or both together.
+  double clip = 0;
+  bool skip_not_finite = false;  // a step whose gradient is not finite mixes only, and is counted as skipped
 };
 
 // Counted since construction, by this worker.
@@ -57,6 +61,7 @@ struct Statistics {
   std::uint64_t bytes_sent = 0;        // by the edges; for all-reduce computed as 2M(n-1)/n per step
   std::uint64_t directed_aborted = 0;  // of the aborted ones, on directed edges: each moves the mean a little
   double seconds_waiting = 0;          // inside step(), for neighbours
+  std::uint64_t skipped = 0;           // steps whose gradient was not finite, under Options::skip_not_finite
   std::vector<int> lost;               // workers that are gone
 };
 
@@ -75,8 +80,9 @@ class Optimizer : public torch::optim::Optimizer {
             const World& world);
   Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world);
   // Around an optimizer that Starling did not write, under cta or atc: its step() is the local rule, and it must outlive
-  // this one. Learning rates are set, and parameter groups added, there. With a module its buffers are averaged too.
-  // save() and load() know the state of torch's SGD, Adam, AdamW, Adagrad and RMSprop; others they refuse: UsageError.
+  // this one. Learning rates are set, parameter groups added and gradients clipped there. With a module its buffers are
+  // averaged too. save() and load() know the state of torch's SGD, Adam, AdamW, Adagrad and RMSprop; others they refuse:
+  // UsageError.
   Optimizer(torch::optim::Optimizer& inner, Options options, const World& world);
   Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options, const World& world);
   ~Optimizer()

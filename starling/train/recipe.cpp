@@ -64,7 +64,8 @@ Config recipe_config(Recipe& r) {
   c.key("batch", &r.train.batch, between(1, 1 << 20), "images per worker and forward pass");
   c.key("accumulate", &r.train.accumulate, between(1, 1 << 16),
         "forward and backward passes per optimizer step");
-  c.key("clip", &r.train.clip, at_least(0), "largest global norm of a worker's gradient; 0: not clipped");
+  c.key("clip", &r.train.clip, at_least(0),
+        "largest global norm of a worker's gradient, with all-reduce of their mean; 0: not clipped");
 
   c.section("log", "what is written down, and how often");
   c.key("every", &r.log.every, at_least(1), "steps per line of metrics.jsonl");
@@ -149,6 +150,7 @@ Options make_options(const Recipe& recipe) {
   options.scheme = recipe.mixing.scheme;
   options.workers_per_node = recipe.mixing.workers_per_node;
   options.block_bytes = recipe.mixing.block_bytes;
+  options.clip = recipe.train.clip;
   if (recipe.mixing.max_wait > 0) {
     options.max_wait =
         std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(recipe.mixing.max_wait * 1e3)));

@@ -10,13 +10,13 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <fmt/format.h>
-#include <torch/nn/utils/clip_grad.h>
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/random.h"
 #include "starling/data/fashion_mnist.h"
 #include "starling/data/sampler.h"
+#include "starling/kernels/update.h"
 #include "starling/models/classifier.h"
 #include "starling/optim/checkpoint.h"
 #include "starling/topology/schedules.h"
@@ -225,6 +225,7 @@ void limit_threads(const Recipe& recipe, const World& world) {
 }
 
 void check_recipe(const Recipe& recipe, int workers, int local_workers) {
+  kernels::best_kernels();  // throws where STARLING_ISA is wrong
   find_fashion_mnist(recipe.data.dir);
   if (recipe.mixing.scheme != "all-reduce") {
     const int per_node = recipe.mixing.workers_per_node;
@@ -293,7 +294,6 @@ Result run(const Recipe& recipe, const World& world, const Observer& observer) {
       throw Error(fmt::format("rank {}: step {}: the loss is {}; a lower optimizer.lr or train.clip may help",
                               world.rank, step + 1, step_loss));
     }
-    if (recipe.train.clip > 0) torch::nn::utils::clip_grad_norm_(model->parameters(), recipe.train.clip);
     optimizer.step();
     log.add(step_loss, lr, seconds(Clock::now() - begin), optimizer.statistics());
     const std::int64_t every = recipe.checkpoint.every;

@@ -31,23 +31,36 @@ void AllReduce::step() {
     sums.push_back(collectives_.all_reduce_sum(bucket));
     buckets.push_back(std::move(bucket));
   }
-  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+  const auto mean = [&](std::size_t b) {
+    return std::span(buckets[b].mutable_data_ptr<float>(), static_cast<std::size_t>(blocks_[b].length));
+  };
+  const auto adapt = [&](std::size_t b, std::optional<float> scale) {
     Block& block = blocks_[b];
+    const float* const flat = buckets[b].const_data_ptr<float>();
+    FlatGradients gradients{flat, {}};
+    for (std::size_t i = 0; i < block.segments.size(); ++i) {
+      gradients.used.push_back(flat[block.length + static_cast<std::int64_t>(i)] > 0);
+    }
+    update(block, rule_(block.group), {}, {}, scale, &gradients);
+  };
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
     {
       RECORD_USER_SCOPE("starling::finish");
-      const Timeline::Scope span(block.timeline, {.name = "wait", .block = block.index});
+      const Timeline::Scope span(blocks_[b].timeline, {.name = "wait", .block = blocks_[b].index});
       const Time begin = Clock::now();
       sums[b].wait();
       waiting_ += seconds(Clock::now() - begin);
     }
-    float* const flat = buckets[b].mutable_data_ptr<float>();
-    for (std::int64_t k = 0; k < block.length; ++k) flat[k] /= static_cast<float>(workers_);
-    FlatGradients mean{flat, {}};
-    for (std::size_t i = 0; i < block.segments.size(); ++i) {
-      mean.used.push_back(flat[block.length + static_cast<std::int64_t>(i)] > 0);
-    }
-    update(block, rule_(block.group), {}, {}, &mean);
+    for (float& g : mean(b)) g /= static_cast<float>(workers_);
+    if (!clipping_.asked()) adapt(b, 1);
   }
+  if (!clipping_.asked()) return;
+  const auto scale = clipping_.scale([&] {
+    double sum = 0;
+    for (std::size_t b = 0; b < blocks_.size(); ++b) sum += sum_of_squares(mean(b));
+    return sum;
+  });
+  for (std::size_t b = 0; b < blocks_.size(); ++b) adapt(b, scale);
 }
 
 }  // namespace starling

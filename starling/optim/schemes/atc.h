@@ -12,6 +12,7 @@
 
 #include "starling/exchange/exchange.h"
 #include "starling/optim/blocks.h"
+#include "starling/optim/clipping.h"
 #include "starling/optim/schemes/scheme.h"
 
 namespace starling {
@@ -19,8 +20,8 @@ namespace starling {
 class Atc final : public Scheme {
  public:
   using RuleOf = std::function<const Rule&(int group)>;
-  Atc(std::vector<Block>& blocks, Exchange& exchange, RuleOf rule)
-      : blocks_(blocks), exchange_(exchange), rule_(rule) {}
+  Atc(std::vector<Block>& blocks, Exchange& exchange, RuleOf rule, Clipping& clipping)
+      : blocks_(blocks), exchange_(exchange), rule_(rule), clipping_(clipping) {}
 
   void begin() override {}
   void step() override;
@@ -29,6 +30,7 @@ class Atc final : public Scheme {
   std::vector<Block>& blocks_;
   Exchange& exchange_;
   RuleOf rule_;
+  Clipping& clipping_;
 };
 
 }  // namespace starling

@@ -10,9 +10,10 @@ void Cta::begin() {
 }
 
 void Cta::step() {
+  const auto scale = clipping_.scale([&] { return sum_of_squares(blocks_); });
   for (Block& block : blocks_) {
     const auto arrived = finish(exchange_, block);
-    const bool finite = update(block, rule_(block.group), arrived, exchange_.wire(block.index));
+    const bool finite = update(block, rule_(block.group), arrived, exchange_.wire(block.index), scale);
     exchange_.start(block.index, finite);
   }
 }

@@ -12,6 +12,7 @@
 
 #include "starling/exchange/exchange.h"
 #include "starling/optim/blocks.h"
+#include "starling/optim/clipping.h"
 #include "starling/optim/schemes/scheme.h"
 
 namespace starling {
@@ -19,8 +20,8 @@ namespace starling {
 class Cta final : public Scheme {
  public:
   using RuleOf = std::function<const Rule&(int group)>;
-  Cta(std::vector<Block>& blocks, Exchange& exchange, RuleOf rule)
-      : blocks_(blocks), exchange_(exchange), rule_(rule) {}
+  Cta(std::vector<Block>& blocks, Exchange& exchange, RuleOf rule, Clipping& clipping)
+      : blocks_(blocks), exchange_(exchange), rule_(rule), clipping_(clipping) {}
 
   void begin() override;
   bool sends_ahead() const override { return true; }
@@ -30,6 +31,7 @@ class Cta final : public Scheme {
   std::vector<Block>& blocks_;
   Exchange& exchange_;
   RuleOf rule_;
+  Clipping& clipping_;
 };
 
 }  // namespace starling

@@ -1,0 +1,85 @@
+// Blocks: the same bits for any number of torch's threads.
+#include "starling/optim/blocks.h"
+
+#include <cmath>
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+#include <torch/optim/optimizer.h>
+
+namespace starling {
+namespace {
+
+using at::Tensor;
+
+// Large and tiny parameters, one without a gradient, a gradient of other strides: segments begin anywhere in a block.
+std::vector<Tensor> parameters() {
+  at::manual_seed(3);
+  std::vector<Tensor> all;
+  for (const int n : {3, 400'001, 17, 1, 70'000, 900'000, 5})
+    all.push_back(at::randn({n}).set_requires_grad(true));
+  all.push_back(at::randn({300, 200}).t().set_requires_grad(true));
+  for (Tensor& p : all) p.mutable_grad() = at::randn(p.sizes());
+  all[2].mutable_grad().reset();
+  return all;
+}
+
+struct After {
+  std::vector<Tensor> parameters;
+  std::vector<std::vector<float>> states, wires;
+  double squares = 0;
+};
+
+After step(int threads) {
+  at::set_num_threads(threads);
+  After after{parameters(), {}, {}, 0};
+  std::vector<torch::optim::OptimizerParamGroup> groups{torch::optim::OptimizerParamGroup(after.parameters)};
+  std::vector<Block> blocks;
+  append_blocks(blocks, groups, 0, 2, 4 << 20);
+  EXPECT_GT(blocks.size(), 1U);
+  after.squares = sum_of_squares(blocks);
+  for (Block& block : blocks) {
+    const auto length = static_cast<std::size_t>(block.length);
+    std::vector<Arrival> arrived;
+    for (int rank = 0; rank < 5; ++rank) {
+      arrived.push_back({rank, 0.1f, std::make_shared<Buffer>(length, 0.3f * static_cast<float>(rank)),
+                         std::make_shared<Buffer>(length, 0.1f)});
+    }
+    std::vector<float> wire(length);
+    EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, arrived, wire, 0.5f));
+    for (const auto& state : block.states) after.states.push_back(state);
+    after.wires.push_back(wire);
+  }
+  return after;
+}
+
+TEST(Blocks, TheSameBitsForAnyNumberOfThreads) {
+  const int before = at::get_num_threads();
+  const After one = step(1);
+  double squares = 0;
+  for (const Tensor& p : parameters()) {
+    if (p.grad().defined()) squares += p.grad().to(at::kDouble).square().sum().item<double>();
+  }
+  EXPECT_NEAR(one.squares, squares, 1e-12 * squares);
+  for (const int threads : {2, 3, 7}) {
+    const After many = step(threads);
+    EXPECT_EQ(one.squares, many.squares);
+    EXPECT_EQ(one.states, many.states);
+    EXPECT_EQ(one.wires, many.wires);
+    for (std::size_t i = 0; i < one.parameters.size(); ++i) {
+      EXPECT_TRUE(at::equal(one.parameters[i], many.parameters[i])) << threads << " threads, parameter " << i;
+    }
+  }
+  at::set_num_threads(before);
+  // It did something: mixed everywhere, stepped where there is a gradient.
+  const auto was = parameters();
+  EXPECT_NEAR((one.parameters[2] - was[2]).min().item<double>(), 0.1 * (0.3 * (1 + 2 + 3 + 4) - 5 * 0.1),
+              1e-5);
+  for (std::size_t i = 0; i < was.size(); ++i) EXPECT_FALSE(at::equal(one.parameters[i], was[i])) << i;
+}
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,125 @@
+// Options::clip and skip_not_finite.
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
+
+#include "starling/core/error.h"
+#include "starling/optim/optimizer.h"
+
+namespace starling {
+namespace {
+
+using at::Tensor;
+
+// Parameters of several blocks and sizes, one of them without a gradient.
+std::vector<Tensor> parameters() {
+  at::manual_seed(1);
+  std::vector<Tensor> all;
+  for (const int n : {7, 100'000, 1, 70'000, 5})
+    all.push_back(at::randn({n}).div_(100).set_requires_grad(true));
+  return all;
+}
+
+void set_gradients(const std::vector<Tensor>& all, int t) {
+  at::manual_seed(static_cast<std::uint64_t>(t));
+  for (std::size_t i = 0; i + 1 < all.size(); ++i) all[i].mutable_grad() = at::randn_like(all[i]);
+}
+
+TEST(Clipping, IsTorchsClipGradNormButLeavesTheGradient) {
+  for (const std::string scheme : {"cta", "atc", "all-reduce"}) {
+    for (const double clip : {10.0, 1e9}) {  // the norm is about 412
+      const auto mine = parameters(), torchs = parameters();
+      Optimizer optimizer(mine, AdamW{.lr = 0.01}, {.scheme = scheme, .clip = clip}, World::alone());
+      Optimizer plain(torchs, AdamW{.lr = 0.01}, {.scheme = scheme}, World::alone());
+      for (int t = 1; t <= 5; ++t) {
+        set_gradients(mine, t);
+        set_gradients(torchs, t);
+        const Tensor before = mine[1].grad().clone();
+        torch::nn::utils::clip_grad_norm_(torchs, clip);
+        optimizer.step();
+        plain.step();
+        EXPECT_TRUE(at::equal(mine[1].grad(), before));
+      }
+      for (std::size_t i = 0; i < mine.size(); ++i) {
+        EXPECT_TRUE(at::allclose(mine[i], torchs[i], 1e-5, 1e-7))
+            << scheme << ", clip = " << clip << ", " << i;
+      }
+    }
+  }
+}
+
+TEST(Clipping, AllReduceClipsTheMeanGradient) {
+  std::vector<World> worlds = World::threads(2);
+  std::vector<std::thread> threads;
+  for (World& world : worlds) {
+    threads.emplace_back([&world] {
+      const Tensor p = at::zeros({4}).set_requires_grad(true);
+      Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, {.scheme = "all-reduce", .clip = 1}, world);
+      p.mutable_grad() = at::full({4}, world.rank == 0 ? 100.0 : -99.8);  // the mean is 0.1, its norm 0.2
+      optimizer.step();
+      EXPECT_TRUE(at::allclose(p.detach(), at::full({4}, -0.1), 1e-3));
+      p.mutable_grad() = at::full({4}, 3.0);  // the mean's norm is 6
+      optimizer.step();
+      EXPECT_TRUE(at::allclose(p.detach(), at::full({4}, -0.1 - 0.5), 1e-3));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Clipping, AStepWhoseGradientIsNotFiniteMixesOnly) {
+  std::vector<World> worlds = World::threads(2);
+  std::vector<std::thread> threads;
+  for (World& world : worlds) {
+    threads.emplace_back([&world] {
+      const Tensor p = at::zeros({100}).set_requires_grad(true);
+      Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1, .momentum = 0.5},
+                          {.topology = "complete", .skip_not_finite = true}, world);
+      const auto step = [&](double gradient) {
+        p.mutable_grad() = at::full({100}, gradient);
+        optimizer.step();
+        return p.detach()[50].item<double>();
+      };
+      EXPECT_EQ(step(world.rank), -world.rank);
+      // Worker 1 skips: its momentum stays 1, and what it has is the mean of 0 and -1.
+      const double bad = std::numeric_limits<double>::infinity();
+      EXPECT_EQ(step(world.rank == 0 ? 0.0 : bad), -0.5);
+      EXPECT_EQ(optimizer.statistics().skipped, static_cast<std::uint64_t>(world.rank));
+      EXPECT_EQ(step(0), world.rank == 0 ? -0.5 : -1.0);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Clipping, RefusesInOneLine) {
+  const Tensor p = at::zeros({4}).set_requires_grad(true);
+  const auto refusal = [&](Options options, torch::optim::Optimizer* inner) -> std::string {
+    try {
+      if (inner != nullptr) {
+        Optimizer optimizer(*inner, options, World::alone());
+      } else {
+        Optimizer optimizer(std::vector<Tensor>{p}, SGD{}, options, World::alone());
+      }
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refusal({.clip = -1}, nullptr), "clip = -1 is not allowed: it must be finite and at least 0");
+  EXPECT_THAT(refusal({.clip = std::nan("")}, nullptr), testing::HasSubstr("clip = nan is not allowed"));
+  torch::optim::SGD inner({p}, 0.1);
+  EXPECT_THAT(refusal({.clip = 1}, &inner), testing::HasSubstr("clip_grad_norm_ before step()"));
+  EXPECT_THAT(refusal({.skip_not_finite = true}, &inner),
+              testing::HasSubstr("clip_grad_norm_ before step()"));
+}
+
+}  // namespace
+}  // namespace starling
