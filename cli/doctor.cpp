@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 #include "cli/doctor_machine.h"
 #include "cli/doctor_torch.h"
 #include "starling/core/error.h"
+#include "starling/kernels/update.h"
 #include "starling/world/environment.h"
 
 namespace starling::cli {
@@ -88,6 +90,16 @@ Check check_instructions(const TorchFacts& torch, const MachineFacts& machine) {
   return {"instructions", false,
           fmt::format("torch uses {} though the processor has {}{}", torch.capability, best,
                       forced ? fmt::format(": ATEN_CPU_CAPABILITY is set to {}", forced) : "")};
+}
+
+Check check_kernels() {
+  try {
+    std::vector<std::string_view> all;
+    for (const kernels::Kernels& one : kernels::supported_kernels()) all.push_back(one.isa);
+    return {"kernels", true, fmt::format("{}, of {}", kernels::best_kernels().isa, fmt::join(all, ", "))};
+  } catch (const UsageError& wrong) {
+    return {"kernels", false, wrong.what()};
+  }
 }
 
 Check check_cuda(const TorchFacts& torch, const MachineFacts& machine) {
@@ -231,6 +243,7 @@ int doctor(bool json) {
                                      check_gloo(torch),
                                      check_openssl(v),
                                      check_instructions(torch, machine),
+                                     check_kernels(),
                                      check_cuda(torch, machine),
                                      check_nccl(torch, machine),
                                      check_memory(machine),

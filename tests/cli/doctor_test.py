@@ -4,7 +4,8 @@ import unittest
 
 from command import CommandTest
 
-CHECKS = ["torch", "Gloo", "OpenSSL", "instructions", "CUDA", "NCCL", "memory", "network", "launcher"]
+CHECKS = ["torch", "Gloo", "OpenSSL", "instructions", "kernels", "CUDA", "NCCL", "memory", "network",
+          "launcher"]
 
 
 def processor_has(*names):
@@ -47,6 +48,18 @@ class Doctor(CommandTest):
         self.assertEqual(launcher(0, **mpirun),
                          "mpirun: rank 1 of 3, 3 on this host, they meet at 127.0.0.1 port 29500")
         self.assertIn("set MASTER_ADDR", launcher(1, **{**mpirun, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}))
+
+    def test_the_instruction_set_of_the_kernels(self):
+        def kernels(code, isa):
+            checks = json.loads(self.starling("doctor", "--json", code=code, STARLING_ISA=isa))["checks"]
+            return next(check["message"] for check in checks if check["name"] == "kernels")
+
+        best, allowed = kernels(0, "").split(", of ")
+        self.assertEqual(best, allowed.split(", ")[0])
+        for isa in allowed.split(", "):
+            self.assertEqual(kernels(0, isa), f"{isa}, of {allowed}")
+        self.assertEqual(kernels(1, "avx1024"), "STARLING_ISA=avx1024 is not an instruction set that this machine and "
+                                                f"this build of Starling have: allowed are {allowed}")
 
     @unittest.skipUnless(processor_has("avx2", "fma"), "the processor has nothing that torch could leave unused")
     def test_a_problem_is_named_and_ends_with_1(self):
