@@ -9,7 +9,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test demo bench-accuracy format check-format sanitize clean
+.PHONY: help deps command build test demo bench-accuracy bench-update format check-format sanitize clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,13 @@ demo: command  ## four workers learn Fashion-MNIST without an all-reduce, beside
 
 bench-accuracy: command  ## the demo's two runs with five paired seeds: out/bench/accuracy.json
 	@bench/accuracy.py
+
+bench-update: command  ## mixing and AdamW in one pass beside torch's own, on one core: out/bench/update.json
+	@cmake --build $(BUILD) -j $(JOBS) --target bench-update
+	@mkdir -p out/bench
+	@$(BUILD)/bin/bench-update >out/bench/update.json.tmp
+	@mv out/bench/update.json.tmp out/bench/update.json
+	@cat out/bench/update.json
 
 format:  ## format the C++ sources
 	@scripts/format

@@ -1,0 +1,359 @@
+// How fast is the update on one core? One AdamW step with one neighbour to mix with, beside torch's own in the same
+// process: fused, and in the form of single operations on lists of tensors ("foreach"). Prints JSON.
+//
+//   bench-update [--parameters N] [--tensors N] [--repetitions N]
+//
+// 32 Mi parameters in one tensor unless said otherwise. torch's times depend on the size of a tensor: what is freed and
+// allocated anew in every step (gradients; foreach's roots) costs page faults where it is large.
+// Each repetition runs all of them in turn; times are medians. All begin from the same numbers and must end at the same
+// ones, else this fails.
+//
+//   triad_share      bytes that the formula must move (x, g, m, v and the neighbour's and the own wire block are read; x, m,
+//                    v and the next wire block written: 40 per parameter) per second, as part of what a triad with
+//                    non-temporal stores moves (12 per parameter)
+//   vs_torch_fused   time of lerp_ and _fused_adamw_, divided by ours; torch writes no wire block
+//   vs_foreach       time of all that ours does in operations on lists of tensors, divided by ours: mixing in difference
+//                    form, torch.optim.AdamW(foreach=True), the wire block, and its norm to see whether it is finite
+//   vs_foreach_lerp  the same with lerp_ to mix and without a wire block, as in vs_torch_fused
+//   rules            triad_share for each rule and number of neighbours
+// All but triad_share and rules count the time of set_to_none, in ours too.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <torch/optim/optimizer.h>
+
+#include "bench/triad.h"
+#include "starling/optim/blocks.h"
+#include "starling/optim/rule_step.h"
+
+namespace {
+
+using at::Tensor;
+using starling::Arrival;
+using starling::Block;
+using starling::Buffer;
+using Json = nlohmann::ordered_json;
+
+constexpr float kWeight = 0.5f;  // of the neighbour
+const starling::AdamW kRule{.lr = 1e-3, .weight_decay = 0.01};
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Size {
+  std::int64_t tensors = 1;
+  std::int64_t each = 32 << 20;  // parameters
+  std::int64_t all() const { return tensors * each; }
+};
+
+std::vector<Tensor> random_tensors(const Size& size, std::uint64_t seed, double scale) {
+  at::manual_seed(seed);
+  std::vector<Tensor> all;
+  for (std::int64_t i = 0; i < size.tensors; ++i) all.push_back(at::randn({size.each}).mul_(scale));
+  return all;
+}
+
+// The neighbour's parameters, all in one.
+Tensor neighbour(const Size& size) {
+  at::manual_seed(2);
+  return at::randn({size.all()});
+}
+
+std::vector<Tensor> zeros(const std::vector<Tensor>& like) {
+  std::vector<Tensor> all;
+  for (const Tensor& t : like) all.push_back(at::zeros_like(t));
+  return all;
+}
+
+// What a training loop would have after backward(): gradients in fresh memory.
+void set_gradients(const std::vector<Tensor>& x, const std::vector<Tensor>& g) {
+  for (std::size_t i = 0; i < x.size(); ++i) x[i].mutable_grad() = g[i].clone();
+}
+std::vector<Tensor> gradients(const std::vector<Tensor>& x) {
+  std::vector<Tensor> all;
+  for (const Tensor& p : x) all.push_back(p.grad());
+  return all;
+}
+void set_to_none(const std::vector<Tensor>& x) {
+  for (const Tensor& p : x) p.mutable_grad().reset();
+}
+
+class Competitor {
+ public:
+  explicit Competitor(const Size& size) : x(random_tensors(size, 1, 1)) {
+    for (Tensor& p : x) p.set_requires_grad(true);
+  }
+  virtual ~Competitor() = default;
+  virtual void step() = 0;
+  std::vector<Tensor> x;
+};
+
+// Blocks, buffers and calls as in Optimizer::step() under cta.
+class Ours final : public Competitor {
+ public:
+  Ours(const Size& size, starling::Rule rule, int neighbours) : Competitor(size), rule_(rule) {
+    const std::vector<torch::optim::OptimizerParamGroup> groups{torch::optim::OptimizerParamGroup(x)};
+    starling::append_blocks(blocks_, groups, 0, starling::rule_states(rule), 25 << 20);
+    std::size_t begin = 0;
+    for (const Block& block : blocks_) {
+      const auto length = static_cast<std::size_t>(block.length);
+      const auto mine = copy(at::cat(x), begin, length), theirs = copy(neighbour(size), begin, length);
+      auto& arrived = arrived_.emplace_back();
+      for (int j = 0; j < neighbours; ++j) {
+        const auto apart = j == 0 ? theirs : std::make_shared<Buffer>(*theirs);
+        arrived.push_back({j, kWeight / static_cast<float>(neighbours), apart, mine});
+      }
+      wires_.emplace_back(length);
+      begin += length;
+    }
+  }
+  void step() override {
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      if (!starling::update(blocks_[b], rule_, arrived_[b], wires_[b]))
+        throw std::runtime_error("not finite");
+    }
+  }
+
+ private:
+  static std::shared_ptr<Buffer> copy(const Tensor& flat, std::size_t begin, std::size_t length) {
+    const float* const from = flat.const_data_ptr<float>() + begin;
+    return std::make_shared<Buffer>(from, from + length);
+  }
+  starling::Rule rule_;
+  std::vector<Block> blocks_;
+  std::vector<std::vector<Arrival>> arrived_;
+  std::vector<Buffer> wires_;
+};
+
+class Fused final : public Competitor {
+ public:
+  explicit Fused(const Size& size)
+      : Competitor(size), theirs_(neighbour(size).split(size.each)), m_(zeros(x)), v_(zeros(x)) {
+    for (std::size_t i = 0; i < x.size(); ++i) t_.push_back(at::zeros({}));
+  }
+  void step() override {
+    for (std::size_t i = 0; i < x.size(); ++i) x[i].lerp_(theirs_[i], kWeight);
+    at::_foreach_add_(t_, 1);
+    at::_fused_adamw_(x, gradients(x), m_, v_, {}, t_, kRule.lr, kRule.betas[0], kRule.betas[1],
+                      kRule.weight_decay, kRule.eps, false, false);
+  }
+
+ private:
+  std::vector<Tensor> theirs_, m_, v_, t_;
+};
+
+// _multi_tensor_adamw of torch/optim/adam.py. `whole`: with all that ours does around it.
+class Foreach final : public Competitor {
+ public:
+  Foreach(const Size& size, bool whole)
+      : Competitor(size), theirs_(neighbour(size).split(size.each)), m_(zeros(x)), v_(zeros(x)) {
+    for (const Tensor& p : x) {
+      if (whole) mine_.push_back(p.detach().clone()), wire_.push_back(at::zeros_like(p));
+    }
+  }
+  void step() override {
+    ++t_;
+    const std::vector<Tensor> g = gradients(x);
+    if (mine_.empty()) {
+      at::_foreach_lerp_(x, theirs_, kWeight);
+    } else {
+      at::_foreach_add_(x, at::_foreach_sub(theirs_, mine_), kWeight);
+    }
+    at::_foreach_mul_(x, 1 - kRule.lr * kRule.weight_decay);
+    at::_foreach_lerp_(m_, g, 1 - kRule.betas[0]);
+    at::_foreach_mul_(v_, kRule.betas[1]);
+    at::_foreach_addcmul_(v_, g, g, 1 - kRule.betas[1]);
+    std::vector<Tensor> root = at::_foreach_sqrt(v_);
+    at::_foreach_div_(root, std::sqrt(1 - std::pow(kRule.betas[1], t_)));
+    at::_foreach_add_(root, kRule.eps);
+    at::_foreach_addcdiv_(x, m_, root, -kRule.lr / (1 - std::pow(kRule.betas[0], t_)));
+    if (mine_.empty()) return;
+    at::_foreach_copy_(wire_, x);
+    for (const Tensor& norm : at::_foreach_norm(wire_)) {
+      if (!std::isfinite(norm.item<float>())) throw std::runtime_error("not finite");
+    }
+  }
+
+ private:
+  std::vector<Tensor> theirs_, m_, v_, mine_, wire_;
+  int t_ = 0;
+};
+
+double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    largest = std::max(largest, (a[i] - b[i]).abs().max().item<double>());
+  return largest;
+}
+
+// The bytes per parameter that a step must move.
+int bytes(const starling::Rule& rule, int neighbours) {
+  const int reads = 2 + starling::rule_states(rule) + (neighbours > 0 ? 1 + neighbours : 0);
+  const int writes = 2 + starling::rule_states(rule);
+  return 4 * (reads + writes);
+}
+
+struct Triad {
+  explicit Triad(std::int64_t n) : a(at::ones({n})), b(at::ones({n})), c(at::ones({n})) {}
+  double gigabytes_per_second() {
+    const double begin = now();
+    bench::triad(a.const_data_ptr<float>(), b.const_data_ptr<float>(), 0.5f, c.mutable_data_ptr<float>(),
+                 static_cast<std::size_t>(a.numel()));
+    return 12e-9 * static_cast<double>(a.numel()) / (now() - begin);
+  }
+  Tensor a, b, c;
+};
+
+Json compare(const Size& size, std::int64_t repetitions) {
+  const std::vector<Tensor> g = random_tensors(size, 3, 0.01);
+  std::map<std::string, std::unique_ptr<Competitor>> all;
+  all["starling"] = std::make_unique<Ours>(size, kRule, 1);
+  all["torch_fused"] = std::make_unique<Fused>(size);
+  all["foreach"] = std::make_unique<Foreach>(size, true);
+  all["foreach_lerp"] = std::make_unique<Foreach>(size, false);
+  Triad triad(size.all());
+  std::map<std::string, std::vector<double>> seconds;
+  std::vector<double> bandwidth, alone;
+  for (std::int64_t r = 0; r <= repetitions; ++r) {
+    for (auto& [name, competitor] : all) {
+      set_gradients(competitor->x, g);
+      const double begin = now();
+      competitor->step();
+      if (r > 0 && name == "starling") alone.push_back(now() - begin);
+      set_to_none(competitor->x);
+      if (r > 0) seconds[name].push_back(now() - begin);
+    }
+    if (r == 0) {  // a warm-up, and the proof that all do the same
+      for (const char* name : {"torch_fused", "foreach", "foreach_lerp"}) {
+        const double apart = largest_difference(all["starling"]->x, all[name]->x);
+        if (!(apart < 1e-5))
+          throw std::runtime_error("starling and " + std::string(name) + " differ by " +
+                                   std::to_string(apart));
+      }
+    }
+    const double speed = triad.gigabytes_per_second();
+    if (r > 0) bandwidth.push_back(speed);
+  }
+  const double ours = median(seconds["starling"]), line = median(bandwidth);
+  const double moved = 1e-9 * bytes(kRule, 1) * static_cast<double>(size.all()) / median(alone);
+  return {{"triad_share", moved / line},
+          {"vs_torch_fused", median(seconds["torch_fused"]) / ours},
+          {"vs_foreach", median(seconds["foreach"]) / ours},
+          {"vs_foreach_lerp", median(seconds["foreach_lerp"]) / ours},
+          {"triad_gigabytes_per_second", line},
+          {"starling_gigabytes_per_second", moved},
+          {"starling_ms", 1e3 * ours},
+          {"torch_fused_ms", 1e3 * median(seconds["torch_fused"])},
+          {"foreach_ms", 1e3 * median(seconds["foreach"])},
+          {"foreach_lerp_ms", 1e3 * median(seconds["foreach_lerp"])}};
+}
+
+Json rules(const Size& size, std::int64_t repetitions) {
+  const std::vector<std::tuple<std::string, starling::Rule, int>> cases{
+      {"SGD", starling::SGD{.momentum = 0.9}, 1},
+      {"AdamW", kRule, 0},
+      {"AdamW", kRule, 1},
+      {"AdamW", kRule, 2},
+      {"AdamW", kRule, 4},
+      {"AccumAdamW", starling::AccumAdamW{}, 1}};
+  const std::vector<Tensor> g = random_tensors(size, 3, 0.01);
+  Triad triad(size.all());
+  Json table = Json::array();
+  for (const auto& [name, rule, neighbours] : cases) {
+    Ours ours(size, rule, neighbours);
+    set_gradients(ours.x, g);
+    std::vector<double> seconds, bandwidth;
+    for (std::int64_t r = 0; r <= repetitions; ++r) {
+      const double begin = now();
+      ours.step();
+      const double end = now(), speed = triad.gigabytes_per_second();
+      if (r > 0) seconds.push_back(end - begin), bandwidth.push_back(speed);
+    }
+    const double moved = 1e-9 * bytes(rule, neighbours) * static_cast<double>(size.all()) / median(seconds);
+    table.push_back({{"rule", name},
+                     {"neighbours", neighbours},
+                     {"bytes_per_parameter", bytes(rule, neighbours)},
+                     {"ms", 1e3 * median(seconds)},
+                     {"gigabytes_per_second", moved},
+                     {"triad_share", moved / median(bandwidth)}});
+  }
+  return table;
+}
+
+int run(int argc, char** argv) {
+  Size size;
+  std::int64_t repetitions = 15;
+  const std::map<std::string, std::pair<std::int64_t*, std::int64_t>> known{
+      {"--parameters", {&size.each, 1024}},
+      {"--tensors", {&size.tensors, 1}},
+      {"--repetitions", {&repetitions, 1}}};
+  for (int i = 1; i < argc; i += 2) {
+    const auto option = known.find(argv[i]);
+    const std::int64_t value = i + 1 < argc ? std::atoll(argv[i + 1]) : 0;
+    if (option == known.end() || value < option->second.second) {
+      std::fprintf(stderr,
+                   "bench-update: '%s %s' is not allowed: --parameters N (1024 or more), --tensors N, "
+                   "--repetitions N\n",
+                   argv[i], i + 1 < argc ? argv[i + 1] : "");
+      return 2;
+    }
+    *option->second.first = value;
+  }
+  size.each = size.each / size.tensors / 16 * 16;
+  const c10::AutoGradMode no_gradient(false);
+  at::set_num_threads(1);
+  Json result = compare(size, repetitions);
+  result["isa"] = starling::kernels::best_kernels().isa;
+  result["parameters"] = size.all();
+  result["tensors"] = size.tensors;
+  result["repetitions"] = repetitions;
+  result["rules"] = rules(size, repetitions);
+  std::puts(result.dump(2).c_str());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench-update: error: %s\n", error.what());
+    return 1;
+  }
+}
