@@ -15,7 +15,7 @@ help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 deps:  ## install what is missing: Debian packages, torch in .venv
-	@TORCH=$(TORCH) scripts/bootstrap --venv $(VENV)
+	@TORCH=$(TORCH) scripts/bootstrap --venv $(VENV) $(BOOTSTRAP)
 
 command: deps  ## build the command alone: .venv/bin/starling
 	@cmake --log-level=NOTICE -G Ninja -S . -B $(BUILD) -DSTARLING_PYTHON=$(CURDIR)/$(VENV)/bin/python $(CMAKE_ARGS)
@@ -25,6 +25,7 @@ command: deps  ## build the command alone: .venv/bin/starling
 build: command  ## build everything, the tests too
 	@cmake --build $(BUILD) -j $(JOBS)
 
+test: BOOTSTRAP = --tests
 test: build  ## run all tests
 	@scripts/dev-tools requirements-test.txt $(VENV)
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2
