@@ -175,7 +175,10 @@ void Exchange::Grouping::received(Peer& sender, const Frame& frame, std::span<co
     case FrameType::group_abort:
       sender.owes_vote.reset();
       exchange.others_are_at(frame.value);
-      if (frame.value != 0 && !protocol.past(id)) exchange.went_on(sender.rank, true);
+      if (frame.value == 0 || protocol.past(id)) break;
+      for (const int rank : members(id)) {  // whoever did not give up on me was told that the group is off
+        if (rank != exchange.transport_->rank()) exchange.went_on(rank, true);
+      }
       break;
     default:
       break;
