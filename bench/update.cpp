@@ -138,13 +138,13 @@ class Ours final : public Competitor {
         const auto apart = j == 0 ? theirs : std::make_shared<Buffer>(*theirs);
         arrived.push_back({j, kWeight / static_cast<float>(neighbours), apart, mine});
       }
-      wires_.emplace_back(length);
+      wires_.emplace_back(length * sizeof(float));
       begin += length;
     }
   }
   void step() override {
     for (std::size_t b = 0; b < blocks_.size(); ++b) {
-      if (!starling::update(blocks_[b], rule_, arrived_[b], wires_[b]))
+      if (!starling::update(blocks_[b], rule_, arrived_[b], starling::floats_of(wires_[b]).data()))
         throw std::runtime_error("not finite");
     }
   }
@@ -152,7 +152,9 @@ class Ours final : public Competitor {
  private:
   static std::shared_ptr<Buffer> copy(const Tensor& flat, std::size_t begin, std::size_t length) {
     const float* const from = flat.const_data_ptr<float>() + begin;
-    return std::make_shared<Buffer>(from, from + length);
+    auto buffer = std::make_shared<Buffer>(length * sizeof(float));
+    std::copy(from, from + length, starling::floats_of(*buffer).data());
+    return buffer;
   }
   starling::Rule rule_;
   std::vector<Block> blocks_;

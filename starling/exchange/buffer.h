@@ -1,9 +1,7 @@
-// Buffers of floats that go back to their pool when the last holder lets go, on whichever thread that happens.
+// Buffers that go back to their pool when the last holder lets go, on whichever thread that happens.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,25 +10,19 @@
 
 namespace starling {
 
-using Buffer = std::vector<float>;
+using Buffer = std::vector<std::byte>;
 
-inline std::span<const std::byte> bytes_of(const Buffer& buffer) { return std::as_bytes(std::span(buffer)); }
-
-// Of whole floats as they came over a wire.
-inline bool all_finite(std::span<const std::byte> bytes) {
-  constexpr std::uint32_t kExponent = 0x7f800000;  // all ones: infinite or not a number
-  std::uint32_t bad = 0;
-  for (std::size_t i = 0; i + sizeof(float) <= bytes.size(); i += sizeof(float)) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, bytes.data() + i, sizeof bits);
-    bad |= static_cast<std::uint32_t>((bits & kExponent) == kExponent);
-  }
-  return bad == 0;
+// Of a buffer of floats.
+inline std::span<float> floats_of(Buffer& buffer) {
+  return {reinterpret_cast<float*>(buffer.data()), buffer.size() / sizeof(float)};
+}
+inline std::span<const float> floats_of(const Buffer& buffer) {
+  return {reinterpret_cast<const float*>(buffer.data()), buffer.size() / sizeof(float)};
 }
 
 class BufferPool {
  public:
-  // A buffer of `size` floats; what is in it is whatever was in it.
+  // A buffer of `size` bytes; what is in it is whatever was in it.
   std::shared_ptr<Buffer> take(std::size_t size) {
     std::unique_ptr<Buffer> buffer;
     {

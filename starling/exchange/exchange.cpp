@@ -62,11 +62,12 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
 
 Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
                    std::vector<std::size_t> block_sizes, Patience patience, Log log,
-                   std::shared_ptr<Timeline> timeline)
+                   std::shared_ptr<Timeline> timeline, Wire wire)
     : meetings_(meetings_of(schedule, transport->rank())),
       patience_(patience),
       log_(std::move(log)),
       timeline_(std::move(timeline)),
+      wire_(wire),
       grouping_(*this),
       averaging_(*this),
       average_(transport->rank(), averaging_),
@@ -134,11 +135,11 @@ std::span<const Arrival> Exchange::finish(int index) {
   return block.finished;
 }
 
-std::span<float> Exchange::wire(int index) {
+kernels::WireBlock Exchange::wire(int index) {
   const std::lock_guard lock(mutex_);
   Block& block = blocks_[static_cast<std::size_t>(index)];
-  block.next = pool_.take(block.size);
-  return *block.next;
+  block.next = pool_.take(bytes(static_cast<std::uint32_t>(index)));
+  return {block.next->data(), wire_};
 }
 
 // The word that a neighbour went on is as old as my absence: what it is at now, it has to be asked.
@@ -249,7 +250,7 @@ void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const
 void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
   for (const Link& link : meeting(id.round).links) {
     Peer& neighbour = peer(link.rank);
-    neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0, nullptr, mine};
+    neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0, nullptr, mine, wire_, wire_};
     const bool left_out =
         neighbour.absent && !meeting(id.round).group.empty();  // the group did not wait for it
     if (neighbour.present(id.round) && !left_out) {
@@ -275,7 +276,8 @@ void Exchange::Peer::send_block(SwapId id) {
   frame.type = FrameType::data;
   frame.round = id.round;
   frame.block = id.block;
-  exchange.transport_->send(rank, frame, {mine, bytes_of(*mine)});
+  frame.dtype = static_cast<std::uint8_t>(exchange.wire_);
+  exchange.transport_->send(rank, frame, {mine, *mine});
 }
 
 void Exchange::Peer::cancel_block(SwapId id) {
@@ -470,14 +472,14 @@ std::span<std::byte> Exchange::place(int from, const Frame& frame) {
   if (frame.epoch != 0) return {};
   if (frame.type == FrameType::data) {
     if (frame.block >= blocks_.size()) return {};
-    const std::size_t size = blocks_[frame.block].size;  // never changes
-    if (frame.total != size * sizeof(float) || !sender.edge.wants(id)) return {};
+    if (frame.total != bytes(frame.block) || frame.dtype != static_cast<std::uint8_t>(wire_)) return {};
+    if (!sender.edge.wants(id)) return {};
     if (!sender.incoming.contains(id) && sender.incoming.size() >= kEarly * blocks_.size()) return {};
     Incoming& in = sender.incoming[id];
-    if (!in.buffer) in.buffer = pool_.take(size);
+    if (!in.buffer) in.buffer = pool_.take(bytes(frame.block));
     if (frame.offset != in.bytes) return {};
     sender.placed = in.buffer;
-    return std::as_writable_bytes(std::span(*in.buffer)).subspan(frame.offset, frame.length);
+    return std::span(*in.buffer).subspan(frame.offset, frame.length);
   }
   if (frame.type == FrameType::part || frame.type == FrameType::mean) return grouping_.place(sender, frame);
   if (frame.type == FrameType::share) {
@@ -562,14 +564,14 @@ void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const s
     return;
   }
   const auto found = sender.incoming.find(id);
-  if (!intact || !all_finite(payload)) {
+  if (!intact || !all_finite(payload, wire_)) {
     say_damaged(sender.rank, frame);
     if (found != sender.incoming.end()) sender.incoming.erase(found);
     return sender.edge.block(id, false);
   }
   if (found == sender.incoming.end()) return;  // decided while this chunk was being read
   found->second.bytes += frame.length;
-  if (found->second.bytes == bytes_of(*found->second.buffer).size()) sender.edge.block(id, true);
+  if (found->second.bytes == bytes(frame.block)) sender.edge.block(id, true);
 }
 
 void Exchange::say_damaged(int from, const Frame& frame) const {

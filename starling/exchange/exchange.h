@@ -33,6 +33,7 @@
 #include "starling/exchange/buffer.h"
 #include "starling/exchange/edge.h"
 #include "starling/exchange/group.h"
+#include "starling/kernels/update.h"
 #include "starling/topology/graph.h"
 #include "starling/transport/transport.h"
 
@@ -52,6 +53,8 @@ struct Arrival {
   float weight = 0;
   std::shared_ptr<const Buffer> theirs;
   std::shared_ptr<const Buffer> mine;
+  Wire their_wire = Wire::fp32;  // their number formats
+  Wire my_wire = Wire::fp32;
 };
 
 // Whom I send to or receive from in a round.
@@ -84,10 +87,10 @@ struct ExchangeStatistics {
 
 class Exchange final : private TransportHandler {
  public:
-  // block_sizes: floats per block. The schedule's rank r is transport rank r.
+  // block_sizes: values per block. The schedule's rank r is transport rank r. Every worker has the same wire.
   Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
            std::vector<std::size_t> block_sizes, Patience patience, Log log,
-           std::shared_ptr<Timeline> timeline = nullptr);
+           std::shared_ptr<Timeline> timeline = nullptr, Wire wire = Wire::fp32);
   ~Exchange() override;  // tells the others not to wait; takes at most a second
 
   // Waits until all neighbours of the schedule are connected. Throws Error, naming who is missing.
@@ -98,7 +101,7 @@ class Exchange final : private TransportHandler {
   // then what was mended late. Valid until the block's next start().
   std::span<const Arrival> finish(int block);
   // Where to write what the neighbours will read. Not the buffer that arrivals hold as `mine`.
-  std::span<float> wire(int block);
+  kernels::WireBlock wire(int block);
   // The wire block is written. The first block of a step begins the next round; where neighbours went on without me it
   // first asks them which one, and waits for the answers as long as Patience allows. finite = false: the block is not
   // sent, all neighbours go on without it.
@@ -125,7 +128,7 @@ class Exchange final : private TransportHandler {
   static constexpr std::size_t kEarly = 8;         // rounds, for blocks
 
   struct Block {
-    std::size_t size = 0;
+    std::size_t size = 0;           // values; never changes
     std::shared_ptr<Buffer> next;   // what wire() gave out
     int open = 0;                   // swaps not yet decided, a group's counts as one
     std::vector<Arrival> arrived;   // committed
@@ -186,14 +189,14 @@ class Exchange final : private TransportHandler {
 
     const std::vector<int>& members(SwapId id) const;
     bool member(int rank, const Frame& frame) const;  // of the group that this frame speaks of
-    // The floats of a block that a member owns: from, count.
+    // The values of a block that a member owns: from, count.
     std::pair<std::size_t, std::size_t> shard(SwapId id, int rank) const;
     void received_part(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
     void received_mean(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
 
     struct Swap {
       std::shared_ptr<const Buffer> mine;
-      std::shared_ptr<Buffer> mean;
+      std::shared_ptr<Buffer> mean;      // floats, whatever the wire: rounded, it would move the sum
       std::map<int, std::size_t> bytes;  // of the mean, by the shards' owners, received so far, in order
       bool finite = true;
     };
@@ -221,6 +224,7 @@ class Exchange final : private TransportHandler {
 
   // On the transport's thread.
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
+  std::size_t bytes(std::uint32_t block) const { return blocks_[block].size * bytes_per_value(wire_); }
   const Meeting& meeting(std::uint64_t round) const { return meetings_[(round - 1) % meetings_.size()]; }
   void begin_swaps(int block, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite);
   void begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite);
@@ -250,6 +254,7 @@ class Exchange final : private TransportHandler {
   const Patience patience_;
   const Log log_;
   const std::shared_ptr<Timeline> timeline_;
+  const Wire wire_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
   Time ticked_{};  // the last tick: whoever was not heard of long before it is silent, even if I slept since

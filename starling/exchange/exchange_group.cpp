@@ -9,7 +9,7 @@
 namespace starling {
 namespace {
 
-// Of `size` floats, the shard of the k-th of g members.
+// Of `size` values, the shard of the k-th of g members.
 std::pair<std::size_t, std::size_t> cut(std::size_t size, std::size_t k, std::size_t g) {
   const std::size_t from = size * k / g;
   return {from, size * (k + 1) / g - from};
@@ -40,7 +40,8 @@ void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bo
     const Peer& other = exchange.peer(rank);
     return other.present(id.round) && !other.absent;
   });
-  open[id] = {std::move(mine), exchange.pool_.take(exchange.blocks_[id.block].size), {}, finite};
+  open[id] = {
+      std::move(mine), exchange.pool_.take(exchange.blocks_[id.block].size * sizeof(float)), {}, finite};
   protocol.start(id, std::move(others), all_here && finite);
 }
 
@@ -50,10 +51,13 @@ void Exchange::Grouping::send_parts(SwapId id) {
   frame.type = FrameType::part;
   frame.round = id.round;
   frame.block = id.block;
+  frame.dtype = static_cast<std::uint8_t>(exchange.wire_);
+  const std::size_t each = bytes_per_value(exchange.wire_);
   for (const int rank : members(id)) {
     if (rank == exchange.transport_->rank()) continue;
     const auto [from, count] = shard(id, rank);
-    exchange.transport_->send(rank, frame, {swap.mine, bytes_of(*swap.mine).subspan(4 * from, 4 * count)});
+    exchange.transport_->send(rank, frame,
+                              {swap.mine, std::span(*swap.mine).subspan(each * from, each * count)});
   }
 }
 
@@ -64,17 +68,19 @@ void Exchange::Grouping::send_mean(SwapId id) {
   const int me = exchange.transport_->rank();
   const std::vector<int>& group = members(id);
   const auto [from, count] = shard(id, me);
-  const float* const mine = swap.mine->data() + from;
-  float* const mean = swap.mean->data() + from;
-  std::copy(mine, mine + count, mean);
-  std::vector<kernels::Mix> mixes;
+  const kernels::Sent mine(swap.mine->data() + from * bytes_per_value(exchange.wire_), exchange.wire_);
+  float* const mean = floats_of(*swap.mean).data() + from;
+  std::fill(mean, mean + count, 0.0F);
+  const std::vector<float> zero(count);
+  std::vector<kernels::Mix> mixes{{1, mine, zero.data()}};
   std::vector<Incoming> parts;  // keeps them until the mean is taken
   for (const int rank : group) {
     if (rank == me) continue;
     parts.push_back(std::move(exchange.peer(rank).parts.extract(id).mapped()));
-    mixes.push_back({1.0F / static_cast<float>(group.size()), parts.back().buffer->data(), mine});
+    const kernels::Sent theirs(parts.back().buffer->data(), exchange.wire_);
+    mixes.push_back({1.0F / static_cast<float>(group.size()), theirs, mine});
   }
-  kernels::update(kernels::SgdStep{}, mixes, mean, nullptr, {}, nullptr, count);
+  kernels::update(kernels::SgdStep{}, mixes, mean, nullptr, {}, {}, count);
 
   Frame frame;
   frame.type = FrameType::mean;
@@ -82,7 +88,8 @@ void Exchange::Grouping::send_mean(SwapId id) {
   frame.block = id.block;
   for (const int rank : group) {
     if (rank == me) continue;
-    exchange.transport_->send(rank, frame, {swap.mean, bytes_of(*swap.mean).subspan(4 * from, 4 * count)});
+    exchange.transport_->send(
+        rank, frame, {swap.mean, std::span(*swap.mean).subspan(sizeof(float) * from, sizeof(float) * count)});
   }
 }
 
@@ -120,7 +127,8 @@ void Exchange::Grouping::decided(SwapId id, Outcome outcome, bool in_pairs) {
   Block& block = exchange.blocks_[id.block];
   if (outcome == Outcome::committed) {
     exchange.statistics_.committed += others.size();
-    block.arrived.push_back({members(id).front(), 1, std::move(swap.mean), std::move(swap.mine)});
+    block.arrived.push_back(
+        {members(id).front(), 1, std::move(swap.mean), std::move(swap.mine), Wire::fp32, exchange.wire_});
   } else if (!in_pairs) {
     exchange.statistics_.aborted += others.size();
   }
@@ -134,7 +142,7 @@ void Exchange::Grouping::mended(SwapId id, bool committed) {
   const std::lock_guard lock(exchange.mutex_);
   exchange.statistics_.late += members(id).size() - 1;
   exchange.blocks_[id.block].mended.push_back(
-      {members(id).front(), 1, std::move(swap.mean), std::move(swap.mine)});
+      {members(id).front(), 1, std::move(swap.mean), std::move(swap.mine), Wire::fp32, exchange.wire_});
 }
 
 std::span<std::byte> Exchange::Grouping::place(Peer& sender, const Frame& frame) {
@@ -142,22 +150,23 @@ std::span<std::byte> Exchange::Grouping::place(Peer& sender, const Frame& frame)
   const SwapId id{frame.round, frame.block};
   const bool part = frame.type == FrameType::part;
   const auto [from, count] = shard(id, part ? exchange.transport_->rank() : sender.rank);
-  if (frame.total != count * sizeof(float)) return {};
+  const Wire wire = part ? exchange.wire_ : Wire::fp32;
+  if (frame.total != count * bytes_per_value(wire) || frame.dtype != static_cast<std::uint8_t>(wire))
+    return {};
   if (part) {
     if (!protocol.wants_part(sender.rank, id)) return {};
     if (!sender.parts.contains(id) && sender.parts.size() >= kEarly * exchange.blocks_.size()) return {};
     Incoming& in = sender.parts[id];
-    if (!in.buffer) in.buffer = exchange.pool_.take(count);
+    if (!in.buffer) in.buffer = exchange.pool_.take(frame.total);
     if (frame.offset != in.bytes) return {};
     sender.placed = in.buffer;
-    return std::as_writable_bytes(std::span(*in.buffer)).subspan(frame.offset, frame.length);
+    return std::span(*in.buffer).subspan(frame.offset, frame.length);
   }
   if (!protocol.wants_mean(sender.rank, id)) return {};
   Swap& swap = open.at(id);
   if (frame.offset != swap.bytes[sender.rank]) return {};
   sender.placed = swap.mean;
-  return std::as_writable_bytes(std::span(*swap.mean).subspan(from, count))
-      .subspan(frame.offset, frame.length);
+  return std::span(*swap.mean).subspan(from * sizeof(float) + frame.offset, frame.length);
 }
 
 void Exchange::Grouping::received(Peer& sender, const Frame& frame, std::span<const std::byte> payload,
@@ -195,14 +204,14 @@ void Exchange::Grouping::received_part(Peer& sender, const Frame& frame, std::sp
       protocol.part(sender.rank, id, false);  // tells it that I went on
     return;
   }
-  const std::size_t bytes = shard(id, exchange.transport_->rank()).second * sizeof(float);
-  if (!intact || frame.total != bytes || !all_finite(payload)) {
+  const std::size_t bytes = shard(id, exchange.transport_->rank()).second * bytes_per_value(exchange.wire_);
+  if (!intact || frame.total != bytes || !all_finite(payload, exchange.wire_)) {
     exchange.say_damaged(sender.rank, frame);
     sender.parts.erase(id);
     return protocol.part(sender.rank, id, false);
   }
   Incoming& in = sender.parts[id];
-  if (!in.buffer) in.buffer = exchange.pool_.take(0);  // of a block with fewer floats than members
+  if (!in.buffer) in.buffer = exchange.pool_.take(0);  // of a block with fewer values than members
   in.bytes += frame.length;
   if (in.bytes == bytes) protocol.part(sender.rank, id, true);
 }
@@ -212,7 +221,7 @@ void Exchange::Grouping::received_mean(Peer& sender, const Frame& frame, std::sp
   const SwapId id{frame.round, frame.block};
   if (!protocol.wants_mean(sender.rank, id)) return;
   const std::size_t bytes = shard(id, sender.rank).second * sizeof(float);
-  if (!intact || frame.total != bytes || !all_finite(payload)) {
+  if (!intact || frame.total != bytes || !all_finite(payload, Wire::fp32)) {
     exchange.say_damaged(sender.rank, frame);
     return protocol.mean(sender.rank, id, false);
   }

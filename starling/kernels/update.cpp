@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include <fmt/format.h>
@@ -37,10 +38,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr std::size_t kChunk = 64;
 // Fetched so many floats ahead, since the hardware does not look across pages. Measured: 256 to 512 are equally good.
 constexpr std::size_t kAhead = 256;
-constexpr std::size_t kLine = 64 / sizeof(float);
+constexpr std::size_t kLine = 64;  // bytes
 
-HWY_INLINE void fetch(const float* values) {
-  for (std::size_t i = 0; i < kChunk; i += kLine) hwy::Prefetch(values + kAhead + i);
+template <class T>
+HWY_INLINE void fetch(const T* values) {
+  for (std::size_t i = 0; i < kChunk; i += kLine / sizeof(T)) hwy::Prefetch(values + kAhead + i);
 }
 
 // x[i] <- rule(x[i], Wx[i], g[i]),  where Wx may be x
@@ -82,28 +84,76 @@ HWY_INLINE std::uint32_t not_finite(const float* values, std::size_t n) {
   return carry >> 31;
 }
 
-// `to` lies at the beginning of a cache line.
-HWY_INLINE void send_past_caches(const float* values, std::size_t n, float* to) {
-  const hn::ScalableTag<float> d;
+// The values from `at` on, as floats: where they lie, or decoded into `room`.
+HWY_INLINE const float* floats(const Sent& sent, std::size_t at, std::size_t n, float* room) {
+  if (sent.wire == Wire::fp32) {
+    const float* const values = static_cast<const float*>(sent.values) + at;
+    fetch(values);
+    return values;
+  }
+  const std::uint16_t* const values = static_cast<const std::uint16_t*>(sent.values) + at;
+  fetch(values);
+  if (sent.wire == Wire::bf16) {
+    STARLING_EACH_ELEMENT_ALONE
+    for (std::size_t i = 0; i < n; ++i) room[i] = from_bf16(values[i]);
+  } else {
+    STARLING_EACH_ELEMENT_ALONE
+    for (std::size_t i = 0; i < n; ++i) room[i] = from_fp16(values[i]);
+  }
+  return room;
+}
+
+// Writes past the caches where `to` lies at the beginning of a cache line.
+template <class T>
+HWY_INLINE void send(const T* values, std::size_t n, T* to, bool past_caches) {
+  if (!past_caches) {
+    std::copy_n(values, n, to);
+    return;
+  }
+  const hn::ScalableTag<T> d;
   std::size_t i = 0;
   for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) hn::Stream(hn::LoadU(d, values + i), d, to + i);
   for (; i < n; ++i) to[i] = values[i];
 }
 
-// How many floats lie before the next cache line.
-std::size_t before_line(const float* values) {
-  return (kLine - reinterpret_cast<std::uintptr_t>(values) / sizeof(float) % kLine) % kLine;
+// Encodes and sends x. Returns 0 where all that is sent is finite.
+HWY_INLINE std::uint32_t send_encoded(const float* x, std::size_t at, std::size_t n, const WireBlock& wire,
+                                      bool past_caches) {
+  if (wire.wire == Wire::fp32) {
+    send(x, n, static_cast<float*>(wire.values) + at, past_caches);
+    return 0;  // x was looked at
+  }
+  alignas(64) std::uint16_t encoded[kChunk];
+  std::uint32_t bad = 0;
+  if (wire.wire == Wire::bf16) {
+    for (std::size_t i = 0; i < n; ++i) {
+      encoded[i] = to_bf16(x[i]);
+      bad |= static_cast<std::uint32_t>((encoded[i] & 0x7f80u) == 0x7f80u);
+    }
+  } else {
+    for (std::size_t i = 0; i < n; ++i) {
+      encoded[i] = to_fp16(x[i]);
+      bad |= static_cast<std::uint32_t>((encoded[i] & 0x7c00u) == 0x7c00u);
+    }
+  }
+  send(encoded, n, static_cast<std::uint16_t*>(wire.values) + at, past_caches);
+  return bad;
+}
+
+// How many values lie before the next cache line.
+std::size_t before_line(const WireBlock& wire) {
+  return (kLine - reinterpret_cast<std::uintptr_t>(wire.values) % kLine) % kLine / bytes_per_value(wire.wire);
 }
 
 template <class Rule>
 bool update_all(const Rule& rule, std::span<const Mix> mixes, float* const x_all, Gradient g,
-                const RuleState& state, Wire wire, std::size_t n) {
+                const RuleState& state, WireBlock wire, std::size_t n) {
   const Rule step = rule;  // a copy on the stack, which no store to memory can change
-  alignas(64) float mixed[kChunk];
+  alignas(64) float mixed[kChunk], their_room[kChunk], my_room[kChunk];
   std::uint32_t bad = 0;
   // Chunks begin where the wire's cache lines do: a line that is written in part past the caches is slow.
   const bool stream = wire.values != nullptr && wire.stream;
-  std::size_t count = stream ? std::min(n, before_line(wire.values)) : 0;
+  std::size_t count = stream ? std::min(n, before_line(wire)) : 0;
   bool whole_lines = count == 0;
   for (std::size_t at = 0; at < n; at += count, whole_lines = true) {
     if (whole_lines) count = std::min(kChunk, n - at);
@@ -112,9 +162,8 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, float* const x_all
     fetch(x);
     for (const Mix& edge : mixes) {
       const float w = edge.weight;
-      const float* const theirs = edge.theirs + at;
-      const float* const mine = edge.mine + at;
-      fetch(theirs), fetch(mine);
+      const float* const theirs = floats(edge.theirs, at, count, their_room);
+      const float* const mine = floats(edge.mine, at, count, my_room);
       STARLING_EACH_ELEMENT_ALONE
       for (std::size_t i = 0; i < count; ++i) mixed[i] = Wx[i] + w * (theirs[i] - mine[i]);
       Wx = mixed;
@@ -125,11 +174,7 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, float* const x_all
       std::copy_n(Wx, count, x);
     }
     bad |= not_finite(x, count);
-    if (stream && whole_lines) {
-      send_past_caches(x, count, wire.values + at);
-    } else if (wire.values != nullptr) {
-      std::copy_n(x, count, wire.values + at);
-    }
+    if (wire.values != nullptr) bad |= send_encoded(x, at, count, wire, stream && whole_lines);
   }
   if (stream) hwy::FlushStream();  // before anything tells another thread that the block is there
   return bad == 0;
@@ -137,8 +182,8 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, float* const x_all
 
 }  // namespace
 
-bool update(const Step& step, std::span<const Mix> mixes, float* x, Gradient g, RuleState state, Wire wire,
-            std::size_t n) {
+bool update(const Step& step, std::span<const Mix> mixes, float* x, Gradient g, RuleState state,
+            WireBlock wire, std::size_t n) {
   if (const auto* rule = std::get_if<SgdStep>(&step)) return update_all(*rule, mixes, x, g, state, wire, n);
   if (const auto* rule = std::get_if<MomentumStep>(&step))
     return update_all(*rule, mixes, x, g, state, wire, n);

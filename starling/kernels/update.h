@@ -3,7 +3,7 @@
 //
 //   Wx = x + Sum_j W_ij (q_j - q_i)     in the order of the neighbours given; q is what went over the wire
 //   x <- rule(x, Wx, scale g)           one file per rule in rules/
-//   wire <- x
+//   wire <- x                           in the wire's number format (wire.h)
 //
 // The difference form adds to one worker exactly what it takes from the other, to the bit, whatever W_ij is.
 // Compiled once per instruction set, and chosen at run time. Nothing here contracts to fused multiply-adds, and every
@@ -19,14 +19,23 @@
 #include "starling/kernels/rules/accum_adam.h"
 #include "starling/kernels/rules/adam.h"
 #include "starling/kernels/rules/sgd.h"
+#include "starling/kernels/wire.h"
 
 namespace starling::kernels {
 
+// Values as they went over the wire.
+struct Sent {
+  Sent(const float* values) : values(values) {}
+  Sent(const void* values, starling::Wire wire) : values(values), wire(wire) {}
+  const void* values;
+  starling::Wire wire = starling::Wire::fp32;
+};
+
 // One neighbour j of worker i.
 struct Mix {
-  float weight;         // W_ij
-  const float* theirs;  // q_j
-  const float* mine;    // q_i
+  float weight;  // W_ij
+  Sent theirs;   // q_j
+  Sent mine;     // q_i
 };
 
 // Null: no gradient in this step. Then it is mixed only: no weight decay, state untouched.
@@ -44,10 +53,13 @@ struct RuleState {
   float* b = nullptr;
 };
 
-// Null: nothing is sent.
-struct Wire {
-  Wire(float* values = nullptr, bool stream = false) : values(values), stream(stream) {}
-  float* values;
+// Where to write what is sent. Null: nothing is.
+struct WireBlock {
+  WireBlock(float* values = nullptr, bool stream = false) : values(values), stream(stream) {}
+  WireBlock(void* values, starling::Wire wire, bool stream = false)
+      : values(values), wire(wire), stream(stream) {}
+  void* values;
+  starling::Wire wire = starling::Wire::fp32;
   bool stream;  // written past the caches: faster for a block that is larger than they are
 };
 
@@ -58,10 +70,10 @@ using Step = std::variant<SgdStep, MomentumStep, AdamStep, AccumAdamStep<false>,
 struct Kernels {
   std::string_view isa;
 
-  // Updates n parameters in place and copies them to the wire. Returns whether every parameter written is finite. The
-  // wire may be the `mine` of any Mix; otherwise no two of the arrays overlap.
+  // Updates n parameters in place and copies them to the wire. Returns whether every parameter written is finite, and
+  // every value sent (fp16 ends at 65504). The wire may be the `mine` of any Mix; otherwise no two of the arrays overlap.
   bool (*update)(const Step& step, std::span<const Mix> mixes, float* x, Gradient g, RuleState state,
-                 Wire wire, std::size_t n);
+                 WireBlock wire, std::size_t n);
 
   // Sum of the squares in double: finite where all values are. Sums of pieces are no bits of the sum of the whole, so a
   // caller that splits it must split it the same way each time.
@@ -81,7 +93,7 @@ const Kernels& kernels_named(std::string_view isa);
 
 // Kernels::update of best_kernels().
 inline bool update(const Step& step, std::span<const Mix> mixes, float* x, Gradient g, RuleState state,
-                   Wire wire, std::size_t n) {
+                   WireBlock wire, std::size_t n) {
   return best_kernels().update(step, mixes, x, g, state, wire, n);
 }
 

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::int64_t kLeastBlock = 256 * 1024;  // bytes
 constexpr std::int64_t kGrain = 1 << 15;          // elements that are worth a thread
-constexpr std::size_t kStreamed = 1 << 18;        // elements of a block whose wire is written past the caches
+constexpr std::size_t kStreamed = 1 << 20;        // bytes of a block's wire that is written past the caches
 
 }  // namespace
 
@@ -101,7 +101,7 @@ std::span<const Arrival> finish(Exchange& exchange, const Block& block) {
   return exchange.finish(block.index);
 }
 
-bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, std::span<float> wire,
+bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, kernels::WireBlock wire,
             std::optional<float> scale, const FlatGradients* gradients) {
   RECORD_USER_SCOPE("starling::update");
   const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
@@ -129,22 +129,31 @@ bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, st
     if (g != nullptr || !arrived.empty()) s.parameter.unsafeGetTensorImpl()->bump_version();
   }
 
-  const bool stream = wire.size() >= kStreamed;
+  const std::size_t each = bytes_per_value(wire.wire);
+  const bool stream = static_cast<std::size_t>(block.length) * each >= kStreamed;
   std::atomic<bool> finite = true;
   at::parallel_for(0, block.length, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<kernels::Mix> mixes(arrived.size());
+    std::vector<kernels::Mix> mixes;
+    mixes.reserve(arrived.size());
     auto piece =
         std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.end <= begin; });
     for (; piece != pieces.end() && piece->begin < end; ++piece) {
       const std::int64_t at = std::max(begin, piece->begin), within = at - piece->begin;
       const auto n = static_cast<std::size_t>(std::min(end, piece->end) - at);
-      for (std::size_t j = 0; j < arrived.size(); ++j)
-        mixes[j] = {arrived[j].weight, arrived[j].theirs->data() + at, arrived[j].mine->data() + at};
+      const auto sent_from = [at](const Buffer& buffer, Wire format) {
+        return kernels::Sent(buffer.data() + static_cast<std::size_t>(at) * bytes_per_value(format), format);
+      };
+      mixes.clear();
+      for (const Arrival& a : arrived)
+        mixes.push_back({a.weight, sent_from(*a.theirs, a.their_wire), sent_from(*a.mine, a.my_wire)});
       const auto state = [&](std::size_t k) {
         return k < block.states.size() ? block.states[k].data() + at : nullptr;
       };
       const kernels::Gradient g{piece->g == nullptr ? nullptr : piece->g + within, scale.value_or(1)};
-      const kernels::Wire sent{wire.empty() ? nullptr : wire.data() + at, stream};
+      kernels::WireBlock sent = wire;
+      sent.stream = stream;
+      if (wire.values != nullptr)
+        sent.values = static_cast<std::byte*>(wire.values) + static_cast<std::size_t>(at) * each;
       if (!kernels::update(piece->step, mixes, piece->x + within, g, {state(0), state(1), state(2)}, sent,
                            n)) {
         finite = false;
@@ -154,7 +163,7 @@ bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, st
   return finite;
 }
 
-bool mix(Block& block, std::span<const Arrival> arrived, std::span<float> wire) {
+bool mix(Block& block, std::span<const Arrival> arrived, kernels::WireBlock wire) {
   return update(block, SGD{}, arrived, wire, std::nullopt);
 }
 

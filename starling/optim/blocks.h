@@ -56,7 +56,7 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
 std::span<const Arrival> finish(Exchange& exchange, const Block& block);
 
 // One step of one block in one pass over its memory, by torch's intra-op threads: mix with what arrived, apply the rule,
-// write the new parameters to `wire` (empty: nothing is sent). Returns whether the new parameters are finite. The bits are
+// write the new parameters to `wire` ({}: nothing is sent). Returns whether they are finite, and what is sent. The bits are
 // the same for any number of threads.
 //   scale       what the gradients are multiplied by; none: the step is skipped, so that the block is mixed only
 //   gradients   flat, for the whole block, in place of the parameters' own; segments whose flag in `used` is not set are
@@ -65,11 +65,11 @@ struct FlatGradients {
   const float* values = nullptr;
   std::vector<bool> used;  // per segment
 };
-bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, std::span<float> wire,
+bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, kernels::WireBlock wire,
             std::optional<float> scale = 1, const FlatGradients* gradients = nullptr);
 
 // The same without a rule: mixes what arrived, and writes the parameters to `wire`.
-bool mix(Block& block, std::span<const Arrival> arrived, std::span<float> wire);
+bool mix(Block& block, std::span<const Arrival> arrived, kernels::WireBlock wire);
 
 // Of the parameters' own gradients in all blocks, in double, in one read of them; not finite where one of them is not.
 // The bits are the same for any number of threads.

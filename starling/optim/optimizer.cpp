@@ -74,6 +74,7 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
                const Groups& groups) {
   Terms terms{{"scheme", options.scheme},
               {"topology", options.topology},
+              {"wire", std::string(name_of(options.wire))},
               {"rule", rule},
               {"block_bytes", std::to_string(options.block_bytes)},
               {"workers_per_node", std::to_string(options.workers_per_node)},
@@ -140,6 +141,10 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
   const std::string& scheme = e.options.scheme;
   if (scheme != "cta" && scheme != "atc" && scheme != "all-reduce")
     throw UsageError(fmt::format("scheme \"{}\" is unknown: cta, atc or all-reduce", scheme));
+  if (scheme == "all-reduce" && e.options.wire != Wire::fp32)
+    throw UsageError(
+        fmt::format("wire \"{}\" is for parameters, but scheme \"all-reduce\" sends gradients: use fp32",
+                    name_of(e.options.wire)));
   if (scheme == "all-reduce" && e.inner != nullptr) {
     throw UsageError(
         "scheme \"all-reduce\" needs one of Starling's rules: around another optimizer use cta or atc");
@@ -230,7 +235,7 @@ void Optimizer::connect(std::size_t first_group) {
   e.exchange = std::make_unique<Exchange>(
       world.make_transport(world, channel), schedule, sizes,
       Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, e.options.max_wait},
-      world.log, world.timeline);
+      world.log, world.timeline, e.options.wire);
   e.exchange->meet();
   e.scheme = make_scheme();
   // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.

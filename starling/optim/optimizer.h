@@ -22,6 +22,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "starling/checkpoint/safetensors.h"
+#include "starling/kernels/wire.h"
 #include "starling/optim/rules.h"
 #include "starling/world/world.h"
 
@@ -41,6 +42,9 @@ struct Options {
   // "all-reduce": gradients are averaged over all workers inside step(); .grad itself stays the worker's own.
   // "atc": adapt-then-combine, this step's parameters are exchanged and mixed inside step(), block after block.
   std::string scheme = "cta";
+  // Number format of parameters between workers. With bf16 and fp16 half the bytes cross the link and workers agree to
+  // the last bit of that format; the sum of all parameters is kept whatever the format. Not used by all-reduce.
+  Wire wire = Wire::fp32;
   int workers_per_node = 0;  // for schedules that know of nodes; 0: the launcher's local world size
   std::int64_t block_bytes = 25 << 20;  // largest block: min(block_bytes, total / 8), at least 256 KB
   // Longest that step() waits for a late neighbour that is alive. Not set: World::timeouts.stalled. Once it has

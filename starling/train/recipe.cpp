@@ -54,7 +54,7 @@ Config recipe_config(Recipe& r) {
         "cta: combine, then adapt; atc: adapt, then combine; all-reduce: mean gradient");
   c.key("topology", &r.mixing.topology,
         "who mixes with whom: a name of `starling topology --list` or a file; not used by all-reduce");
-  c.key("wire", &r.mixing.wire, Choices{"fp32"}, "number format between workers");
+  c.key("wire", &r.mixing.wire, Choices{"fp32", "bf16", "fp16"}, "number format between workers");
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");
   c.key("block_bytes", &r.mixing.block_bytes, between(1, 1 << 30), "largest block that is exchanged at once");
@@ -148,6 +148,7 @@ Options make_options(const Recipe& recipe) {
   Options options;
   options.topology = recipe.mixing.topology;
   options.scheme = recipe.mixing.scheme;
+  options.wire = wire_named(recipe.mixing.wire);
   options.workers_per_node = recipe.mixing.workers_per_node;
   options.block_bytes = recipe.mixing.block_bytes;
   options.clip = recipe.train.clip;

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "starling/exchange/exchange.h"
+#include "starling/kernels/update.h"
 #include "starling/topology/schedules.h"
 #include "starling/transport/local/local.h"
 
@@ -23,14 +24,16 @@ namespace starling {
 using std::chrono::milliseconds;
 
 struct Worker {
-  Worker(LocalHub& hub, int rank, const Schedule& schedule, Patience patience)
-      : exchange(hub.endpoint(rank), schedule, {size, size}, patience,
-                 [this](Level level, const std::string& line) {
-                   if (level == Level::warning) {
-                     const std::lock_guard lock(mutex);
-                     warnings.push_back(line);
-                   }
-                 }) {
+  Worker(LocalHub& hub, int rank, const Schedule& schedule, Patience patience, Wire wire = Wire::fp32)
+      : exchange(
+            hub.endpoint(rank), schedule, {size, size}, patience,
+            [this](Level level, const std::string& line) {
+              if (level == Level::warning) {
+                const std::lock_guard lock(mutex);
+                warnings.push_back(line);
+              }
+            },
+            nullptr, wire) {
     std::mt19937_64 random(static_cast<std::uint64_t>(rank) + 1);
     for (auto& block : x) {
       for (float& value : block) value = std::normal_distribution<float>()(random);
@@ -41,15 +44,15 @@ struct Worker {
     for (int b = 0; b < 2; ++b) write(b);
   }
   void write(int b) {
-    const auto wire = exchange.wire(b);
-    std::copy(x[b].begin(), x[b].end(), wire.begin());
-    exchange.start(b, std::all_of(x[b].begin(), x[b].end(), [](float v) { return std::isfinite(v); }));
+    exchange.start(b,
+                   kernels::update(kernels::SgdStep{}, {}, x[b].data(), nullptr, {}, exchange.wire(b), size));
   }
   // Mixes what has come. Returns how many arrivals that were.
   int mix(int b) {
     const auto arrived = exchange.finish(b);
     for (const Arrival& a : arrived) {
-      for (std::size_t k = 0; k < size; ++k) x[b][k] += a.weight * ((*a.theirs)[k] - (*a.mine)[k]);
+      const kernels::Mix edge{a.weight, {a.theirs->data(), a.their_wire}, {a.mine->data(), a.my_wire}};
+      kernels::update(kernels::SgdStep{}, {&edge, 1}, x[b].data(), nullptr, {}, {}, size);
     }
     return static_cast<int>(arrived.size());
   }
@@ -93,11 +96,12 @@ inline Schedule triangle() {
 }
 
 struct Flock {
-  Flock(const std::string& schedule, int n, Patience patience = {})
-      : Flock(make_schedule(schedule, n), patience) {}
-  explicit Flock(const Schedule& schedule, Patience patience = {}) : hub(schedule.workers()) {
+  Flock(const std::string& schedule, int n, Patience patience = {}, Wire wire = Wire::fp32)
+      : Flock(make_schedule(schedule, n), patience, wire) {}
+  explicit Flock(const Schedule& schedule, Patience patience = {}, Wire wire = Wire::fp32)
+      : hub(schedule.workers()) {
     for (int i = 0; i < schedule.workers(); ++i) {
-      workers.push_back(std::make_unique<Worker>(hub, i, schedule, patience));
+      workers.push_back(std::make_unique<Worker>(hub, i, schedule, patience, wire));
     }
     everyone([](Worker& w) { w.begin(); });
   }

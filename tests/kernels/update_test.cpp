@@ -386,7 +386,10 @@ Result run(const Way& way, const Step& step, int neighbours, std::size_t n) {
   const Neighbours near(neighbours, n, 7);
   for (std::size_t at = 0; at < n; at += way.piece) {
     std::vector<Mix> mixes = near.mixes(mine);
-    for (Mix& mix : mixes) mix.theirs += at, mix.mine += at;
+    for (Mix& mix : mixes) {
+      mix.theirs = static_cast<const float*>(mix.theirs.values) + at;
+      mix.mine = static_cast<const float*>(mix.mine.values) + at;
+    }
     way.kernels->update(step, mixes, &x[x0 + at], {&g[g0 + at], 0.3f},
                         {&m[m0 + at], &v[v0 + at], &b[b0 + at]}, {&wire[wire0 + at], way.stream},
                         std::min(way.piece, n - at));

@@ -5,7 +5,9 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 #include <torch/optim/optimizer.h>
@@ -33,6 +35,12 @@ struct After {
   double squares = 0;
 };
 
+std::shared_ptr<Buffer> filled(std::size_t length, float value) {
+  auto buffer = std::make_shared<Buffer>(length * sizeof(float));
+  std::ranges::fill(floats_of(*buffer), value);
+  return buffer;
+}
+
 After step(int threads) {
   at::set_num_threads(threads);
   After after{parameters(), {}, {}, 0};
@@ -45,15 +53,28 @@ After step(int threads) {
     const auto length = static_cast<std::size_t>(block.length);
     std::vector<Arrival> arrived;
     for (int rank = 0; rank < 5; ++rank) {
-      arrived.push_back({rank, 0.1f, std::make_shared<Buffer>(length, 0.3f * static_cast<float>(rank)),
-                         std::make_shared<Buffer>(length, 0.1f)});
+      arrived.push_back({rank, 0.1f, filled(length, 0.3f * static_cast<float>(rank)), filled(length, 0.1f)});
     }
     std::vector<float> wire(length);
-    EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, arrived, wire, 0.5f));
+    EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, arrived, wire.data(), 0.5f));
     for (const auto& state : block.states) after.states.push_back(state);
     after.wires.push_back(wire);
   }
   return after;
+}
+
+// The conversions of the 16-bit wires against torch's. (NaN has many bits, and torch's differ by machine.)
+TEST(Blocks, WiresRoundAsTorchDoes) {
+  const Tensor x = at::cat({at::randn({100'000}) * at::randn({100'000}).mul(8).exp2(), at::full({1}, 1e30),
+                            at::full({1}, -1e-30)});
+  const float* const values = x.const_data_ptr<float>();
+  const Tensor bf16 = x.to(at::kBFloat16).view(at::kShort), fp16 = x.to(at::kHalf).view(at::kShort);
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    ASSERT_EQ(kernels::to_bf16(values[i]), static_cast<std::uint16_t>(bf16.const_data_ptr<std::int16_t>()[i]))
+        << values[i];
+    ASSERT_EQ(kernels::to_fp16(values[i]), static_cast<std::uint16_t>(fp16.const_data_ptr<std::int16_t>()[i]))
+        << values[i];
+  }
 }
 
 TEST(Blocks, TheSameBitsForAnyNumberOfThreads) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <numeric>
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
@@ -76,6 +77,32 @@ TEST(Optimizer, AdaptThenCombineIsItsEquation) {
 }
 
 // AdamW decays by its own factor and then takes a step that does not look at x: torch's around is Starling's own.
+// What a wire rounds off is lost to both ends alike: the mean is that of fp32, and the workers are as near to each other as
+// the format is fine.
+TEST(Optimizer, ANarrowWireKeepsTheMean) {
+  constexpr int kWorkers = 4, kSteps = 40;
+  for (const auto& [wire, apart] : {std::pair{Wire::bf16, 8e-3}, {Wire::fp16, 1e-3}}) {
+    for (const char* scheme : {"cta", "atc"}) {
+      std::vector<double> means(kWorkers), alone(kWorkers);
+      flock(kWorkers, [&](int i, World& world) {
+        const Tensor p = parameter({50}), q = parameter({50});
+        Optimizer narrow(std::vector<Tensor>{p}, SGD{.lr = 0.1}, {.scheme = scheme, .wire = wire}, world);
+        Optimizer wide(std::vector<Tensor>{q}, SGD{.lr = 0.1}, {.scheme = scheme}, world);
+        for (int t = 1; t <= kSteps; ++t) {
+          p.mutable_grad() = at::full({50}, t <= kSteps / 2 ? centre(i, t) : 0.0);  // of x alone: no feedback
+          q.mutable_grad() = p.grad().clone();
+          narrow.step(), wide.step();
+        }
+        means[static_cast<std::size_t>(i)] = p.detach().mean().item<double>();
+        alone[static_cast<std::size_t>(i)] = q.detach().mean().item<double>();
+      });
+      const double mean = std::reduce(means.begin(), means.end()) / kWorkers;
+      EXPECT_NEAR(mean, std::reduce(alone.begin(), alone.end()) / kWorkers, 1e-5) << name_of(wire) << scheme;
+      for (const double x : means) EXPECT_NEAR(x, mean, apart) << name_of(wire) << " " << scheme;
+    }
+  }
+}
+
 TEST(Optimizer, AroundTorchsAdamWItIsStarlingsAdamW) {
   for (const std::string scheme : {"cta", "atc"}) {
     flock(3, [&](int i, World& world) {
@@ -342,6 +369,13 @@ TEST(Optimizer, WhatWorkersMustAgreeOnIsNamedWithBothValues) {
   EXPECT_EQ(
       said,
       "the workers differ in topology: ring at worker 0, complete at worker 1; it must be the same on all");
+  EXPECT_EQ(refusal<UsageError>([] {
+              flock(2, [](int i, World& world) {
+                Optimizer optimizer(std::vector<Tensor>{parameter({10})}, SGD{},
+                                    {.wire = i == 0 ? Wire::fp32 : Wire::fp16}, world);
+              });
+            }),
+            "the workers differ in wire: fp32 at worker 0, fp16 at worker 1; it must be the same on all");
   // The same words, but other rounds: so it is too where files of one name differ.
   EXPECT_THAT(
       refusal<UsageError>([] {
@@ -371,6 +405,8 @@ TEST(Optimizer, RefusesInOneLine) {
   EXPECT_EQ(make(at::zeros({2}), SGD{}, {.scheme = "gossip"}),
             "scheme \"gossip\" is unknown: cta, atc or all-reduce");
   EXPECT_THAT(make(at::zeros({2}), SGD{}, {.topology = "rnig"}), HasSubstr("rnig"));
+  EXPECT_EQ(make(at::zeros({2}), SGD{}, {.scheme = "all-reduce", .wire = Wire::bf16}),
+            "wire \"bf16\" is for parameters, but scheme \"all-reduce\" sends gradients: use fp32");
   EXPECT_THAT(make(at::zeros({2}), AdamW{.lr = -1}), HasSubstr("lr"));
   const std::string must =
       ": parameters must be float32 on the CPU and dense in memory (contiguous or channels_last)";

@@ -1,0 +1,67 @@
+// The number formats in which parameters cross a link, and what one value becomes in them.
+//
+//   fp32   4 bytes, nothing is lost
+//   bf16   2 bytes, 8 bits of precision, the range of fp32
+//   fp16   2 bytes, 11 bits of precision, up to 65504
+//
+// Conversions round to nearest, ties to even, to the bits of torch's, and keep NaN. They are plain functions of one element
+// without branches, so that the compiler vectorizes the loops over them.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace starling {
+
+enum class Wire : std::uint8_t { fp32, bf16, fp16 };
+
+std::string_view name_of(Wire wire);
+// Throws UsageError, naming those that there are.
+Wire wire_named(std::string_view name);
+constexpr std::size_t bytes_per_value(Wire wire) { return wire == Wire::fp32 ? 4 : 2; }
+// Of whole values; none of them infinite or not a number.
+bool all_finite(std::span<const std::byte> values, Wire wire);
+
+namespace kernels {
+
+inline std::uint16_t to_bf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return static_cast<std::uint16_t>(nan ? 0x7fc0u : rounded);
+}
+
+inline float from_bf16(std::uint16_t value) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16);
+}
+
+inline std::uint16_t to_fp16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+  // From 2^-14 on: another bias of the exponent, 13 bits fewer; a carry out of the mantissa raises the exponent.
+  const std::uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  // Below: the sum with 0.5 is rounded where fp16's last bit is.
+  const std::uint32_t tiny = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) -
+                             std::bit_cast<std::uint32_t>(0.5f);
+  std::uint32_t half = magnitude < 0x38800000u ? tiny : normal;
+  half = magnitude >= 0x47800000u ? 0x7c00u : half;  // 2^16
+  half = magnitude > 0x7f800000u ? 0x7e00u : half;   // NaN
+  return static_cast<std::uint16_t>(sign | half);
+}
+
+inline float from_fp16(std::uint16_t value) {
+  const std::uint32_t sign = (value & 0x8000u) << 16, magnitude = value & 0x7fffu;
+  const std::uint32_t normal = (magnitude << 13) + (112u << 23);
+  const auto tiny =
+      std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24f);
+  std::uint32_t bits = magnitude < 0x400u ? tiny : normal;
+  bits = magnitude >= 0x7c00u ? bits + (112u << 23) : bits;  // infinite or NaN
+  return std::bit_cast<float>(sign | bits);
+}
+
+}  // namespace kernels
+}  // namespace starling

@@ -1,0 +1,140 @@
+// Every value of the 16-bit formats, the rounding between them, and the kernels' wires on every instruction set.
+#include "starling/kernels/wire.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "starling/core/error.h"
+#include "starling/kernels/update.h"
+
+namespace starling::kernels {
+namespace {
+
+struct Format {
+  Wire wire;
+  std::uint16_t (*encode)(float);
+  float (*decode)(std::uint16_t);
+  int exponent_bits, mantissa_bits;
+};
+const Format kFormats[] = {{Wire::bf16, to_bf16, from_bf16, 8, 7}, {Wire::fp16, to_fp16, from_fp16, 5, 10}};
+
+// What the bits mean, by IEEE 754.
+double meaning(const Format& f, std::uint16_t bits) {
+  const int exponent = bits >> f.mantissa_bits & ((1 << f.exponent_bits) - 1);
+  const int mantissa = bits & ((1 << f.mantissa_bits) - 1);
+  const int bias = (1 << (f.exponent_bits - 1)) - 1;
+  const double sign = bits & 0x8000 ? -1 : 1;
+  if (exponent == (1 << f.exponent_bits) - 1)
+    return mantissa != 0 ? std::nan("") : sign * std::numeric_limits<double>::infinity();
+  const double fraction = std::ldexp(mantissa, -f.mantissa_bits);
+  return sign * std::ldexp(exponent == 0 ? fraction : 1 + fraction, std::max(exponent, 1) - bias);
+}
+
+TEST(Wire, EveryValueMeansWhatIeeeSaysAndComesBack) {
+  for (const Format& f : kFormats) {
+    for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+      const auto value = static_cast<std::uint16_t>(bits);
+      const double want = meaning(f, value);
+      const float got = f.decode(value);
+      if (std::isnan(want)) {
+        ASSERT_TRUE(std::isnan(got)) << name_of(f.wire) << " " << bits;
+        ASSERT_TRUE(std::isnan(f.decode(f.encode(got))));
+      } else {
+        ASSERT_EQ(got, want) << name_of(f.wire) << " " << bits;
+        ASSERT_EQ(f.encode(got), value) << name_of(f.wire);
+      }
+    }
+  }
+}
+
+// Between every two neighbours: the middle goes to the even one, and what lies beside it to the nearer one.
+TEST(Wire, RoundsToNearestTiesToEven) {
+  for (const Format& f : kFormats) {
+    const int largest = (((1 << f.exponent_bits) - 1) << f.mantissa_bits) - 1;  // finite
+    for (int low = 0; low < largest; ++low) {
+      const auto below = static_cast<std::uint16_t>(low), above = static_cast<std::uint16_t>(low + 1);
+      const double middle = (meaning(f, below) + meaning(f, above)) / 2;
+      const auto exact = static_cast<float>(middle);
+      ASSERT_EQ(exact, middle);
+      const std::uint16_t even = low % 2 == 0 ? below : above;
+      for (const std::uint16_t sign : {0, 0x8000}) {
+        const float s = sign != 0 ? -1 : 1;
+        ASSERT_EQ(f.encode(s * exact), even | sign) << low;
+        ASSERT_EQ(f.encode(s * std::nextafter(exact, 0.0F)), below | sign) << low;
+        ASSERT_EQ(f.encode(s * std::nextafter(exact, std::numeric_limits<float>::infinity())), above | sign)
+            << low;
+      }
+    }
+  }
+  EXPECT_TRUE(std::isfinite(from_fp16(to_fp16(65519.0F))));
+  EXPECT_TRUE(std::isinf(from_fp16(to_fp16(65520.0F))));
+  EXPECT_TRUE(std::isinf(from_fp16(to_fp16(-1e30F))));
+  EXPECT_EQ(to_fp16(1e-8F), 0);
+}
+
+TEST(Wire, Names) {
+  for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) EXPECT_EQ(wire_named(name_of(wire)), wire);
+  try {
+    wire_named("fp8");
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(), "there is no wire \"fp8\"; there are fp32, bf16, fp16");
+  }
+}
+
+TEST(Wire, FindsWhatIsNotFinite) {
+  for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
+    std::vector<float> x(100, 3.0F);
+    std::vector<std::byte> sent(x.size() * bytes_per_value(wire));
+    EXPECT_TRUE(update(SgdStep{}, {}, x.data(), nullptr, {}, {sent.data(), wire}, x.size()));
+    EXPECT_TRUE(all_finite(sent, wire));
+    for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf(""), -std::nanf("")}) {
+      x[77] = bad;
+      EXPECT_FALSE(update(SgdStep{}, {}, x.data(), nullptr, {}, {sent.data(), wire}, x.size()));
+      EXPECT_FALSE(all_finite(sent, wire)) << name_of(wire) << " " << bad;
+    }
+    x[77] = 1e6F;  // beyond fp16
+    EXPECT_EQ(update(SgdStep{}, {}, x.data(), nullptr, {}, {sent.data(), wire}, x.size()),
+              wire != Wire::fp16);
+    EXPECT_EQ(all_finite(sent, wire), wire != Wire::fp16);
+  }
+}
+
+// Decoding, mixing and encoding inside the kernel: what the plain functions and the formula give, to the bit.
+TEST(Wire, TheKernelsMixAndSendItOnEveryInstructionSet) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (const Format& f : kFormats) {
+    for (const std::size_t n : {1U, 31U, 64U, 200U, 1031U}) {
+      std::vector<float> x(n), want(n);
+      std::vector<std::uint16_t> theirs(n), mine(n), want_sent(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        x[i] = normal(random);
+        theirs[i] = f.encode(normal(random) * 1e-3F), mine[i] = f.encode(x[i]);
+        want[i] = x[i] + 0.4F * (f.decode(theirs[i]) - f.decode(mine[i]));
+        want_sent[i] = f.encode(want[i]);
+      }
+      const Mix edge{0.4F, {theirs.data(), f.wire}, {mine.data(), f.wire}};
+      for (const Kernels& kernels : supported_kernels()) {
+        for (const bool stream : {false, true}) {
+          std::vector<float> got = x;
+          std::vector<std::uint16_t> sent(n + 1);  // not at the beginning of a cache line
+          EXPECT_TRUE(kernels.update(SgdStep{}, {&edge, 1}, got.data(), nullptr, {},
+                                     {sent.data() + 1, f.wire, stream}, n));
+          EXPECT_EQ(got, want) << name_of(f.wire) << " " << kernels.isa;
+          sent.erase(sent.begin());
+          EXPECT_EQ(sent, want_sent) << name_of(f.wire) << " " << kernels.isa;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace starling::kernels
