@@ -200,30 +200,5 @@ TEST(GroupExchange, WithMaxWaitTheOthersGoOnInPairsAndTheSleeperIsBackWhenItWake
   EXPECT_NE(flock[0].said()[0].find("worker 2 is late"), std::string::npos) << flock[0].said()[0];
 }
 
-TEST(GroupExchange, ALeaverIsNotWaitedFor) {
-  Flock flock("complete", 3);
-  flock.everyone([](Worker& w) { w.step(); });
-  flock.workers[2].reset();
-  for (int t = 0; t < 3; ++t) flock[0].step(), flock[1].step();
-  EXPECT_EQ(flock[0].step(), 2);
-  EXPECT_TRUE(flock[0].exchange.lost().empty());  // it said goodbye
-  EXPECT_TRUE(flock[0].said().empty());
-}
-
-TEST(GroupExchange, UnevenStepsEndWithoutAHang) {
-  Flock flock("complete", 4);
-  std::vector<float> values{1, 2, 6, 7};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&, i] {
-      for (int t = 0; t < (i == 0 ? 2 : 7); ++t) flock[i].step();
-      EXPECT_EQ(flock[i].exchange.average({&values[static_cast<std::size_t>(i)], 1}).size(), 4U);
-      flock[i].step();
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const float value : values) EXPECT_NEAR(value, 4, 1e-6);
-}
-
 }  // namespace
 }  // namespace starling

@@ -244,29 +244,39 @@ TEST(Exchange, ABrokenConnectionIsMendedAndTheSumIsRestored) {
 }
 
 TEST(Exchange, ALeaverIsNotWaitedFor) {
-  Flock flock(triangle());
-  flock.everyone([](Worker& w) { w.step(); });
-  flock.workers[2].reset();
-  for (int t = 0; t < 3; ++t) flock[0].step(), flock[1].step();
-  EXPECT_EQ(flock[0].step(), 2);
-  EXPECT_TRUE(flock[0].exchange.lost().empty());  // it said goodbye
-  EXPECT_TRUE(flock[0].said().empty());
+  for (const Schedule& schedule : {triangle(), make_schedule("complete", 3)}) {  // edges, and a group
+    SCOPED_TRACE(schedule.name);
+    Flock flock(schedule);
+    flock.everyone([](Worker& w) { w.step(); });
+    flock.workers[2].reset();
+    for (int t = 0; t < 3; ++t) flock[0].step(), flock[1].step();
+    EXPECT_EQ(flock[0].step(), 2);
+    EXPECT_TRUE(flock[0].exchange.lost().empty());  // it said goodbye
+    EXPECT_TRUE(flock[0].said().empty());
+  }
 }
 
 TEST(Exchange, UnevenStepsEndWithoutAHang) {
   // Worker 0 has no more batches and goes to the average; the others have five steps left.
-  Flock flock(triangle());
-  std::vector<float> values{1, 2, 6};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&, i] {
-      for (int t = 0; t < (i == 0 ? 2 : 7); ++t) flock[i].step();
-      EXPECT_EQ(flock[i].exchange.average({&values[static_cast<std::size_t>(i)], 1}).size(), 3U);
-      flock[i].step();
-    });
+  for (const Schedule& schedule : {triangle(), make_schedule("complete", 4)}) {  // edges, and a group
+    SCOPED_TRACE(schedule.name);
+    Flock flock(schedule);
+    const auto n = static_cast<std::size_t>(schedule.workers());
+    std::vector<float> values(n);
+    for (std::size_t i = 0; i < n; ++i) values[i] = static_cast<float>(i * i);
+    const float mean = std::accumulate(values.begin(), values.end(), 0.0F) / static_cast<float>(n);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < n; ++i) {
+      threads.emplace_back([&, i] {
+        Worker& worker = flock[static_cast<int>(i)];
+        for (int t = 0; t < (i == 0 ? 2 : 7); ++t) worker.step();
+        EXPECT_EQ(worker.exchange.average({&values[i], 1}).size(), n);
+        worker.step();
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    for (const float value : values) EXPECT_NEAR(value, mean, 1e-6);
   }
-  for (auto& thread : threads) thread.join();
-  for (const float value : values) EXPECT_NEAR(value, 3, 1e-6);
 }
 
 TEST(Exchange, AveragesBetweenStepsDoNotDisturbTheExchange) {

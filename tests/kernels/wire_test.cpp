@@ -12,6 +12,7 @@
 
 #include "starling/core/error.h"
 #include "starling/kernels/update.h"
+#include "tests/refusal.h"
 
 namespace starling::kernels {
 namespace {
@@ -80,12 +81,8 @@ TEST(Wire, RoundsToNearestTiesToEven) {
 
 TEST(Wire, Names) {
   for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) EXPECT_EQ(wire_named(name_of(wire)), wire);
-  try {
-    wire_named("fp8");
-    FAIL();
-  } catch (const UsageError& error) {
-    EXPECT_STREQ(error.what(), "there is no wire \"fp8\"; there are fp32, bf16, fp16");
-  }
+  EXPECT_EQ(refusal<UsageError>([] { wire_named("fp8"); }),
+            "there is no wire \"fp8\"; there are fp32, bf16, fp16");
 }
 
 TEST(Wire, FindsWhatIsNotFinite) {

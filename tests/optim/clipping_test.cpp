@@ -1,7 +1,6 @@
 // Options::clip and skip_not_finite.
 #include <cmath>
 #include <limits>
-#include <thread>
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
@@ -14,6 +13,8 @@
 
 #include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
+#include "tests/optim/flock.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -58,67 +59,51 @@ TEST(Clipping, IsTorchsClipGradNormButLeavesTheGradient) {
 }
 
 TEST(Clipping, AllReduceClipsTheMeanGradient) {
-  std::vector<World> worlds = World::threads(2);
-  std::vector<std::thread> threads;
-  for (World& world : worlds) {
-    threads.emplace_back([&world] {
-      const Tensor p = at::zeros({4}).set_requires_grad(true);
-      Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, {.scheme = "all-reduce", .clip = 1}, world);
-      p.mutable_grad() = at::full({4}, world.rank == 0 ? 100.0 : -99.8);  // the mean is 0.1, its norm 0.2
-      optimizer.step();
-      EXPECT_TRUE(at::allclose(p.detach(), at::full({4}, -0.1), 1e-3));
-      p.mutable_grad() = at::full({4}, 3.0);  // the mean's norm is 6
-      optimizer.step();
-      EXPECT_TRUE(at::allclose(p.detach(), at::full({4}, -0.1 - 0.5), 1e-3));
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  flock(2, [](int, World& world) {
+    const Tensor p = at::zeros({4}).set_requires_grad(true);
+    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, {.scheme = "all-reduce", .clip = 1}, world);
+    p.mutable_grad() = at::full({4}, world.rank == 0 ? 100.0 : -99.8);  // the mean is 0.1, its norm 0.2
+    optimizer.step();
+    EXPECT_TRUE(at::allclose(p.detach(), at::full({4}, -0.1), 1e-3));
+    p.mutable_grad() = at::full({4}, 3.0);  // the mean's norm is 6
+    optimizer.step();
+    EXPECT_TRUE(at::allclose(p.detach(), at::full({4}, -0.1 - 0.5), 1e-3));
+  });
 }
 
 TEST(Clipping, AStepWhoseGradientIsNotFiniteMixesOnly) {
-  std::vector<World> worlds = World::threads(2);
-  std::vector<std::thread> threads;
-  for (World& world : worlds) {
-    threads.emplace_back([&world] {
-      const Tensor p = at::zeros({100}).set_requires_grad(true);
-      Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1, .momentum = 0.5},
-                          {.topology = "complete", .skip_not_finite = true}, world);
-      const auto step = [&](double gradient) {
-        p.mutable_grad() = at::full({100}, gradient);
-        optimizer.step();
-        return p.detach()[50].item<double>();
-      };
-      EXPECT_EQ(step(world.rank), -world.rank);
-      // Worker 1 skips: its momentum stays 1, and what it has is the mean of 0 and -1.
-      const double bad = std::numeric_limits<double>::infinity();
-      EXPECT_EQ(step(world.rank == 0 ? 0.0 : bad), -0.5);
-      EXPECT_EQ(optimizer.statistics().skipped, static_cast<std::uint64_t>(world.rank));
-      EXPECT_EQ(step(0), world.rank == 0 ? -0.5 : -1.0);
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  flock(2, [](int, World& world) {
+    const Tensor p = at::zeros({100}).set_requires_grad(true);
+    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1, .momentum = 0.5},
+                        {.topology = "complete", .skip_not_finite = true}, world);
+    const auto step = [&](double gradient) {
+      p.mutable_grad() = at::full({100}, gradient);
+      optimizer.step();
+      return p.detach()[50].item<double>();
+    };
+    EXPECT_EQ(step(world.rank), -world.rank);
+    // Worker 1 skips: its momentum stays 1, and what it has is the mean of 0 and -1.
+    const double bad = std::numeric_limits<double>::infinity();
+    EXPECT_EQ(step(world.rank == 0 ? 0.0 : bad), -0.5);
+    EXPECT_EQ(optimizer.statistics().skipped, static_cast<std::uint64_t>(world.rank));
+    EXPECT_EQ(step(0), world.rank == 0 ? -0.5 : -1.0);
+  });
 }
 
 TEST(Clipping, RefusesInOneLine) {
   const Tensor p = at::zeros({4}).set_requires_grad(true);
-  const auto refusal = [&](Options options, torch::optim::Optimizer* inner) -> std::string {
-    try {
-      if (inner != nullptr) {
-        Optimizer optimizer(*inner, options, World::alone());
-      } else {
-        Optimizer optimizer(std::vector<Tensor>{p}, SGD{}, options, World::alone());
-      }
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "accepted";
+  const auto refused = [&](Options options) {
+    return refusal<UsageError>(
+        [&] { Optimizer optimizer(std::vector<Tensor>{p}, SGD{}, options, World::alone()); });
   };
-  EXPECT_EQ(refusal({.clip = -1}, nullptr), "clip = -1 is not allowed: it must be finite and at least 0");
-  EXPECT_THAT(refusal({.clip = std::nan("")}, nullptr), testing::HasSubstr("clip = nan is not allowed"));
   torch::optim::SGD inner({p}, 0.1);
-  EXPECT_THAT(refusal({.clip = 1}, &inner), testing::HasSubstr("clip_grad_norm_ before step()"));
-  EXPECT_THAT(refusal({.skip_not_finite = true}, &inner),
-              testing::HasSubstr("clip_grad_norm_ before step()"));
+  const auto refused_around = [&](Options options) {
+    return refusal<UsageError>([&] { Optimizer optimizer(inner, options, World::alone()); });
+  };
+  EXPECT_EQ(refused({.clip = -1}), "clip = -1 is not allowed: it must be finite and at least 0");
+  EXPECT_THAT(refused({.clip = std::nan("")}), testing::HasSubstr("clip = nan is not allowed"));
+  EXPECT_THAT(refused_around({.clip = 1}), testing::HasSubstr("clip_grad_norm_ before step()"));
+  EXPECT_THAT(refused_around({.skip_not_finite = true}), testing::HasSubstr("clip_grad_norm_ before step()"));
 }
 
 }  // namespace
