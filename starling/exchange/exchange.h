@@ -201,6 +201,7 @@ class Exchange final : private TransportHandler {
       bool finite = true;
     };
     Exchange& exchange;
+    std::vector<float> zeros;  // as many as my largest shard
     Group protocol{*this};
     std::map<SwapId, Swap> open, doubts;
   };

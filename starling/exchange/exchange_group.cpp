@@ -9,6 +9,10 @@
 namespace starling {
 namespace {
 
+Frame bulk(FrameType type, SwapId id, Wire wire) {
+  return {.type = type, .dtype = static_cast<std::uint8_t>(wire), .round = id.round, .block = id.block};
+}
+
 // Of `size` values, the shard of the k-th of g members.
 std::pair<std::size_t, std::size_t> cut(std::size_t size, std::size_t k, std::size_t g) {
   const std::size_t from = size * k / g;
@@ -47,16 +51,10 @@ void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bo
 
 void Exchange::Grouping::send_parts(SwapId id) {
   const Swap& swap = open.at(id);
-  Frame frame;
-  frame.type = FrameType::part;
-  frame.round = id.round;
-  frame.block = id.block;
-  frame.dtype = static_cast<std::uint8_t>(exchange.wire_);
   const std::size_t each = bytes_per_value(exchange.wire_);
-  for (const int rank : members(id)) {
-    if (rank == exchange.transport_->rank()) continue;
-    const auto [from, count] = shard(id, rank);
-    exchange.transport_->send(rank, frame,
+  for (const Link& link : exchange.meeting(id.round).links) {
+    const auto [from, count] = shard(id, link.rank);
+    exchange.transport_->send(link.rank, bulk(FrameType::part, id, exchange.wire_),
                               {swap.mine, std::span(*swap.mine).subspan(each * from, each * count)});
   }
 }
@@ -65,39 +63,32 @@ void Exchange::Grouping::send_parts(SwapId id) {
 // the bit.
 void Exchange::Grouping::send_mean(SwapId id) {
   const Swap& swap = open.at(id);
-  const int me = exchange.transport_->rank();
-  const std::vector<int>& group = members(id);
-  const auto [from, count] = shard(id, me);
+  const std::vector<Link>& others = exchange.meeting(id.round).links;
+  const auto [from, count] = shard(id, exchange.transport_->rank());
   const kernels::Sent mine(swap.mine->data() + from * bytes_per_value(exchange.wire_), exchange.wire_);
   float* const mean = floats_of(*swap.mean).data() + from;
   std::fill(mean, mean + count, 0.0F);
-  const std::vector<float> zero(count);
-  std::vector<kernels::Mix> mixes{{1, mine, zero.data()}};
+  zeros.resize(std::max(zeros.size(), count));
+  std::vector<kernels::Mix> mixes{{1, mine, zeros.data()}};
   std::vector<Incoming> parts;  // keeps them until the mean is taken
-  for (const int rank : group) {
-    if (rank == me) continue;
-    parts.push_back(std::move(exchange.peer(rank).parts.extract(id).mapped()));
+  for (const Link& link : others) {
+    parts.push_back(std::move(exchange.peer(link.rank).parts.extract(id).mapped()));
     const kernels::Sent theirs(parts.back().buffer->data(), exchange.wire_);
-    mixes.push_back({1.0F / static_cast<float>(group.size()), theirs, mine});
+    mixes.push_back({1.0F / static_cast<float>(others.size() + 1), theirs, mine});
   }
   kernels::update(kernels::SgdStep{}, mixes, mean, nullptr, {}, {}, count);
 
-  Frame frame;
-  frame.type = FrameType::mean;
-  frame.round = id.round;
-  frame.block = id.block;
-  for (const int rank : group) {
-    if (rank == me) continue;
+  for (const Link& link : others) {
     exchange.transport_->send(
-        rank, frame, {swap.mean, std::span(*swap.mean).subspan(sizeof(float) * from, sizeof(float) * count)});
+        link.rank, bulk(FrameType::mean, id, Wire::fp32),
+        {swap.mean, std::span(*swap.mean).subspan(sizeof(float) * from, sizeof(float) * count)});
   }
 }
 
 void Exchange::Grouping::cancel(SwapId id) {
-  for (const int rank : members(id)) {
-    if (rank == exchange.transport_->rank()) continue;
+  for (const Link& link : exchange.meeting(id.round).links) {
     for (const FrameType type : {FrameType::part, FrameType::mean})
-      exchange.transport_->cancel(rank, type, id.round, id.block);
+      exchange.transport_->cancel(link.rank, type, id.round, id.block);
   }
 }
 
@@ -111,17 +102,19 @@ void Exchange::Grouping::decided(SwapId id, Outcome outcome, bool in_pairs) {
   const std::vector<Link>& others = exchange.meeting(id.round).links;
   for (const Link& link : others) exchange.peer(link.rank).parts.erase(id);
   if (in_pairs) {
-    const std::unique_lock lock(exchange.mutex_);
-    exchange.blocks_[id.block].open += static_cast<int>(others.size());
+    {
+      const std::lock_guard lock(exchange.mutex_);
+      exchange.blocks_[id.block].open += static_cast<int>(others.size());
+    }
+    exchange.begin_pairs(id, swap.mine, swap.finite);
+  } else {
+    for (const Link& link : others) {
+      Peer& other = exchange.peer(link.rank);
+      other.edge.settle(id);
+      other.incoming.erase(id);
+      if (auto span = other.spans.extract(id)) span.mapped().outcome(name_of(outcome));
+    }
   }
-  for (const Link& link : others) {
-    Peer& other = exchange.peer(link.rank);
-    if (in_pairs) continue;
-    other.edge.settle(id);
-    other.incoming.erase(id);
-    if (auto span = other.spans.extract(id)) span.mapped().outcome(name_of(outcome));
-  }
-  if (in_pairs) exchange.begin_pairs(id, swap.mine, swap.finite);
 
   const std::lock_guard lock(exchange.mutex_);
   Block& block = exchange.blocks_[id.block];
@@ -185,9 +178,8 @@ void Exchange::Grouping::received(Peer& sender, const Frame& frame, std::span<co
       sender.owes_vote.reset();
       exchange.others_are_at(frame.value);
       if (frame.value == 0 || protocol.past(id)) break;
-      for (const int rank : members(id)) {  // whoever did not give up on me was told that the group is off
-        if (rank != exchange.transport_->rank()) exchange.went_on(rank, true);
-      }
+      for (const Link& link : exchange.meeting(id.round).links)
+        exchange.went_on(link.rank, true);  // whoever did not give up on me was told that the group is off
       break;
     default:
       break;

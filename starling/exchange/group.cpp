@@ -70,11 +70,7 @@ void Group::start(SwapId id, std::set<int> others, bool possible) {
 bool Group::give_up(SwapId id) {
   const auto found = swaps_.find(id);
   if (found == swaps_.end() || !found->second.ready || found->second.voted) return false;
-  const Swap& swap = found->second;
-  for (const int peer : swap.others) {
-    actions_.send(peer, FrameType::group_abort, id, !swap.parts.contains(peer));
-  }
-  decide(id, Outcome::aborted, true);
+  abort_all(id, true);
   return true;
 }
 
@@ -91,8 +87,8 @@ void Group::connected(int peer) {
 }
 
 void Group::disconnected(int peer) {
-  for (auto& [id, swap] : swaps_) swap.asking.erase(peer);  // it asks again when it is back
   for (auto& [id, swap] : swaps_) {
+    swap.asking.erase(peer);  // it asks again when it is back
     if (!swap.ready) swap.parts.erase(peer);
   }
   for (const SwapId id : open()) {
@@ -188,8 +184,10 @@ void Group::proceed(SwapId id) {
   if (swap.votes == swap.others) decide(id, Outcome::committed);
 }
 
-void Group::abort_all(SwapId id) {
-  for (const int peer : swaps_.at(id).others) actions_.send(peer, FrameType::group_abort, id);
+void Group::abort_all(SwapId id, bool went_on) {
+  const Swap& swap = swaps_.at(id);
+  for (const int peer : swap.others)
+    actions_.send(peer, FrameType::group_abort, id, went_on && !swap.parts.contains(peer));
   decide(id, Outcome::aborted, true);
 }
 

@@ -91,7 +91,7 @@ class Group {
     std::set<int> unanswered;
   };
   void proceed(SwapId id);
-  void abort_all(SwapId id);
+  void abort_all(SwapId id, bool went_on = false);  // without those whose part has not come
   void decide(SwapId id, Outcome outcome, bool in_pairs = false);
   void resolve(SwapId id, bool committed);
   void answer(int peer, SwapId id);
