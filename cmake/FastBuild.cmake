@@ -1,9 +1,14 @@
 # Compile through ccache and link with mold where they are installed.
 find_program(STARLING_CCACHE ccache)
 if(STARLING_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${STARLING_CCACHE}")
+  # Sloppiness: ccache asks for it where headers are precompiled. Depend: what is new to it need not be preprocessed.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1
+                                  "${STARLING_CCACHE}")
 endif()
 find_program(STARLING_MOLD mold)
 if(STARLING_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
+
+# One precompiled header serves the library `starling` and the programs on it: all as code for libraries.
+set(CMAKE_CXX_COMPILE_OPTIONS_PIE "${CMAKE_CXX_COMPILE_OPTIONS_PIC}")
