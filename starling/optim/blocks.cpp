@@ -25,6 +25,19 @@ constexpr std::int64_t kLeastBlock = 256 * 1024;  // bytes
 constexpr std::int64_t kGrain = 1 << 15;          // elements that are worth a thread
 constexpr std::size_t kStreamed = 1 << 20;        // bytes of a block's wire that is written past the caches
 
+double sum_of_squares(std::span<const float> values) {
+  const kernels::Kernels& kernels = kernels::best_kernels();
+  std::vector<double> sums((values.size() + kGrain - 1) / kGrain);
+  at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      const std::span<const float> piece =
+          values.subspan(i * kGrain, std::min<std::size_t>(kGrain, values.size() - i * kGrain));
+      sums[i] = kernels.sum_of_squares(piece.data(), piece.size());
+    }
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
 }  // namespace
 
 void check_parameter(const at::Tensor& p, std::size_t group, std::size_t index) {
@@ -52,6 +65,13 @@ const float* Segment::gradient(at::Tensor& keep) const {
   }
   keep = g.strides() == parameter.strides() ? g : at::empty_like(parameter).copy_(g);
   return keep.const_data_ptr<float>() + begin;
+}
+
+float* Segment::mutable_gradient() const {
+  at::Tensor& g = parameter.mutable_grad();
+  if (!g.defined() || g.strides() != parameter.strides()) g = at::empty_like(parameter);
+  g.unsafeGetTensorImpl()->bump_version();
+  return g.mutable_data_ptr<float>() + begin;
 }
 
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
@@ -102,7 +122,7 @@ std::span<const Arrival> finish(Exchange& exchange, const Block& block) {
 }
 
 bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, kernels::WireBlock wire,
-            std::optional<float> scale, const FlatGradients* gradients) {
+            std::optional<float> scale) {
   RECORD_USER_SCOPE("starling::update");
   const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
   struct Piece {
@@ -114,15 +134,9 @@ bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, ke
   };
   std::vector<Piece> pieces;
   pieces.reserve(block.segments.size());
-  for (std::size_t i = 0; i < block.segments.size(); ++i) {
-    Segment& s = block.segments[i];
+  for (Segment& s : block.segments) {
     at::Tensor keep;
-    const float* g = nullptr;
-    if (scale && gradients == nullptr) {
-      g = s.gradient(keep);
-    } else if (scale && gradients->used[i]) {
-      g = gradients->values + s.offset;
-    }
+    const float* const g = scale ? s.gradient(keep) : nullptr;
     if (g != nullptr) ++s.steps;
     pieces.push_back({s.offset, s.offset + s.length, rule_step(rule, std::max<std::int64_t>(s.steps, 1)),
                       s.values(), g, keep});
@@ -177,19 +191,6 @@ double sum_of_squares(std::span<const Block> blocks) {
     }
   }
   return sum;
-}
-
-double sum_of_squares(std::span<const float> values) {
-  const kernels::Kernels& kernels = kernels::best_kernels();
-  std::vector<double> sums((values.size() + kGrain - 1) / kGrain);
-  at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
-      const std::span<const float> piece =
-          values.subspan(i * kGrain, std::min<std::size_t>(kGrain, values.size() - i * kGrain));
-      sums[i] = kernels.sum_of_squares(piece.data(), piece.size());
-    }
-  });
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 }  // namespace starling

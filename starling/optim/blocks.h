@@ -33,6 +33,8 @@ struct Segment {
   float* values() const;
   // This step's gradient in the parameter's memory order, or null. `keep` holds what had to be copied.
   const float* gradient(at::Tensor& keep) const;
+  // The same to be written, in .grad itself: made where there is none, and where it lies in another order.
+  float* mutable_gradient() const;
 };
 
 struct Block {
@@ -57,16 +59,10 @@ std::span<const Arrival> finish(Exchange& exchange, const Block& block);
 
 // One step of one block in one pass over its memory, by torch's intra-op threads: mix with what arrived, apply the rule,
 // write the new parameters to `wire` ({}: nothing is sent). Returns whether they are finite, and what is sent. The bits are
-// the same for any number of threads.
-//   scale       what the gradients are multiplied by; none: the step is skipped, so that the block is mixed only
-//   gradients   flat, for the whole block, in place of the parameters' own; segments whose flag in `used` is not set are
-//               mixed only
-struct FlatGradients {
-  const float* values = nullptr;
-  std::vector<bool> used;  // per segment
-};
+// the same for any number of threads. `scale` is what the gradients are multiplied by; none: the step is skipped, so that
+// the block is mixed only.
 bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, kernels::WireBlock wire,
-            std::optional<float> scale = 1, const FlatGradients* gradients = nullptr);
+            std::optional<float> scale = 1);
 
 // The same without a rule: mixes what arrived, and writes the parameters to `wire`.
 bool mix(Block& block, std::span<const Arrival> arrived, kernels::WireBlock wire);
@@ -74,6 +70,5 @@ bool mix(Block& block, std::span<const Arrival> arrived, kernels::WireBlock wire
 // Of the parameters' own gradients in all blocks, in double, in one read of them; not finite where one of them is not.
 // The bits are the same for any number of threads.
 double sum_of_squares(std::span<const Block> blocks);
-double sum_of_squares(std::span<const float> values);
 
 }  // namespace starling

@@ -145,10 +145,6 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
     throw UsageError(
         fmt::format("wire \"{}\" is for parameters, but scheme \"all-reduce\" sends gradients: use fp32",
                     name_of(e.options.wire)));
-  if (scheme == "all-reduce" && e.inner != nullptr) {
-    throw UsageError(
-        "scheme \"all-reduce\" needs one of Starling's rules: around another optimizer use cta or atc");
-  }
   if (!std::isfinite(e.options.clip) || e.options.clip < 0)
     throw UsageError(
         fmt::format("clip = {} is not allowed: it must be finite and at least 0", e.options.clip));
@@ -245,17 +241,22 @@ void Optimizer::connect(std::size_t first_group) {
 
 std::unique_ptr<Scheme> Optimizer::make_scheme() {
   Engine& e = *engine_;
-  const bool atc = e.options.scheme == "atc";
+  const bool atc = e.options.scheme == "atc", all_reduce = e.options.scheme == "all-reduce";
   if (e.inner != nullptr) {
+    const auto adapt = [&e] { e.inner->step(); };
+    if (all_reduce) return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, adapt);
     const auto order = atc ? Around::Order::adapt_then_combine : Around::Order::combine_then_adapt;
-    return std::make_unique<Around>(order, e.blocks, *e.exchange, [&e] { e.inner->step(); });
+    return std::make_unique<Around>(order, e.blocks, *e.exchange, adapt);
   }
   const auto rule = [this](int group) -> const Rule& {
     return rule_of(param_groups_[static_cast<std::size_t>(group)]);
   };
   if (atc) return std::make_unique<Atc>(e.blocks, *e.exchange, rule, e.clipping);
-  if (e.options.scheme == "cta") return std::make_unique<Cta>(e.blocks, *e.exchange, rule, e.clipping);
-  return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, rule, e.clipping);
+  if (!all_reduce) return std::make_unique<Cta>(e.blocks, *e.exchange, rule, e.clipping);
+  return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, [&e, rule] {
+    const auto scale = e.clipping.scale([&] { return sum_of_squares(e.blocks); });
+    for (Block& block : e.blocks) update(block, rule(block.group), {}, {}, scale);
+  });
 }
 
 Optimizer::~Optimizer() = default;
@@ -281,6 +282,10 @@ int Optimizer::average(std::span<float> values) {
 int Optimizer::maximum(std::span<std::int64_t> values) {
   return static_cast<int>(engine_->exchange->maximum(values).size());
 }
+
+NoSync::NoSync(Optimizer& optimizer) : optimizer_(optimizer) { optimizer_.engine_->scheme->set_sync(false); }
+
+NoSync::~NoSync() { optimizer_.engine_->scheme->set_sync(true); }
 
 double Optimizer::consensus_distance() { return Consensus(*this).distance(); }
 

@@ -39,7 +39,7 @@ struct Options {
   // A name that make_schedule() knows, or a file that ends in .toml or .json; not used by all-reduce.
   std::string topology = "base-2";
   // "cta": combine-then-adapt, the neighbours' last parameters are mixed in.
-  // "all-reduce": gradients are averaged over all workers inside step(); .grad itself stays the worker's own.
+  // "all-reduce": gradients are averaged over all workers during backward(), which leaves the mean in .grad; see NoSync.
   // "atc": adapt-then-combine, this step's parameters are exchanged and mixed inside step(), block after block.
   std::string scheme = "cta";
   // Number format of parameters between workers. With bf16 and fp16 half the bytes cross the link and workers agree to
@@ -51,7 +51,7 @@ struct Options {
   // passed, the worker goes on without that neighbour; runs are then no longer bit-equal.
   std::optional<std::chrono::milliseconds> max_wait{};
   // Largest norm of this worker's whole gradient, with all-reduce of the mean gradient: a larger one is scaled down to it
-  // inside step(); .grad itself stays. 0: not clipped. One read of the gradients, as is skip_not_finite, or both together.
+  // inside step(); .grad is left as it is. 0: not clipped. One read of the gradients, as is skip_not_finite, or both together.
   double clip = 0;
   bool skip_not_finite = false;  // a step whose gradient is not finite mixes only, and is counted as skipped
 };
@@ -64,9 +64,9 @@ struct Statistics {
   std::uint64_t late = 0;              // blocks mixed late, after a broken connection was mended
   std::uint64_t bytes_sent = 0;        // by the edges; for all-reduce computed as 2M(n-1)/n per step
   std::uint64_t directed_aborted = 0;  // of the aborted ones, on directed edges: each moves the mean a little
-  double seconds_waiting = 0;          // inside step(), for neighbours
-  std::uint64_t skipped = 0;           // steps whose gradient was not finite, under Options::skip_not_finite
-  std::vector<int> lost;               // workers that are gone
+  double seconds_waiting = 0;  // inside step(), for neighbours; with all-reduce at the end of backward()
+  std::uint64_t skipped = 0;   // steps whose gradient was not finite, under Options::skip_not_finite
+  std::vector<int> lost;       // workers that are gone
 };
 
 class Optimizer : public torch::optim::Optimizer {
@@ -83,10 +83,9 @@ class Optimizer : public torch::optim::Optimizer {
   Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
             const World& world);
   Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world);
-  // Around an optimizer that Starling did not write, under cta or atc: its step() is the local rule, and it must outlive
-  // this one. Learning rates are set, parameter groups added and gradients clipped there. With a module its buffers are
-  // averaged too. save() and load() know the state of torch's SGD, Adam, AdamW, Adagrad and RMSprop; others they refuse:
-  // UsageError.
+  // Around an optimizer that Starling did not write: its step() is the local rule, and it must outlive this one. Learning
+  // rates are set, parameter groups added and gradients clipped there. With a module its buffers are averaged too. save()
+  // and load() know the state of torch's SGD, Adam, AdamW, Adagrad and RMSprop; others they refuse: UsageError.
   Optimizer(torch::optim::Optimizer& inner, Options options, const World& world);
   Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options, const World& world);
   ~Optimizer()
@@ -133,6 +132,7 @@ class Optimizer : public torch::optim::Optimizer {
 
  private:
   friend class Consensus;
+  friend class NoSync;
   struct Engine;  // engine.h
   Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
             const World& world, std::vector<at::Tensor> buffers);
@@ -144,6 +144,21 @@ class Optimizer : public torch::optim::Optimizer {
   std::unique_ptr<Scheme> make_scheme();
   ExchangeStatistics counted() const;  // since construction
   std::unique_ptr<Engine> engine_;
+};
+
+// Gradient accumulation under all-reduce: backward passes while it lives add to the worker's own .grad and send nothing. The
+// first one after it, or else step(), averages the sum. Without it every pass averages what it brings, to the same result
+// at the cost of sending each time. All workers must run as many passes outside of it between two steps. No effect under other
+// schemes, which send in step() only.
+class NoSync {
+ public:
+  explicit NoSync(Optimizer& optimizer);
+  ~NoSync();
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  Optimizer& optimizer_;
 };
 
 // Options of one parameter group: torch::optim::OptimizerParamGroup(parameters, rule_options(AdamW{.lr = 1e-4})).

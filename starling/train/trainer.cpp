@@ -286,6 +286,8 @@ Result run(const Recipe& recipe, const World& world, const Observer& observer) {
       }
       {
         const Timeline::Scope span(timeline, {.name = "backward"});
+        std::optional<NoSync> accumulating;
+        if (pass + 1 < (step + 1) * passes) accumulating.emplace(optimizer);
         loss.backward();
       }
       step_loss += loss.item<double>();

@@ -265,32 +265,6 @@ TEST(Optimizer, ParametersStayWhereTheyLieAndPointersAreReadAnew) {
   EXPECT_TRUE(at::equal(p.detach(), at::full({6}, 9.0)));
 }
 
-// --- all-reduce ---
-
-TEST(Optimizer, AllReduceIsOneWorkerOnTheMeanGradient) {
-  const auto gradient = [](int i, int t) { return centre(i, t); };
-  const World one = World::alone();
-  const Tensor reference = parameter({300}, 0.2);
-  Optimizer plain(std::vector<Tensor>{reference}, Adam{.lr = 0.05}, {}, one);
-  for (int t = 1; t <= 10; ++t) {
-    reference.mutable_grad() = at::full({300}, (gradient(0, t) + gradient(1, t) + gradient(2, t)) / 3);
-    plain.step();
-  }
-  flock(3, [&](int i, World& world) {
-    const Tensor p = parameter({300}, 0.2), sometimes = parameter({5}, 1), never = parameter({5}, 1);
-    Optimizer optimizer({p, sometimes, never}, Adam{.lr = 0.05}, {.scheme = "all-reduce"}, world);
-    for (int t = 1; t <= 10; ++t) {
-      p.mutable_grad() = at::full({300}, gradient(i, t));
-      if (i == 1) sometimes.mutable_grad() = at::ones({5});
-      optimizer.step();
-    }
-    EXPECT_TRUE(at::allclose(p.detach(), reference.detach(), 1e-5, 1e-6));
-    EXPECT_LT(sometimes.detach().max().item<float>(), 0.6);  // one worker's gradient moves it everywhere
-    EXPECT_TRUE(at::equal(never.detach(), at::ones({5})));
-    EXPECT_EQ(optimizer.statistics().bytes_sent / 10, 2 * (310 + 3) * 4 * 2 / 3);
-  });
-}
-
 // --- the start, the average ---
 
 struct Net : torch::nn::Module {
@@ -413,9 +387,6 @@ TEST(Optimizer, RefusesInOneLine) {
   EXPECT_EQ(make(Tensor()), "parameter 0 of group 0 is undefined" + must);
   EXPECT_EQ(make(parameter({2}) * 2), "parameter 0 of group 0 is computed from other tensors" + must);
   EXPECT_EQ(make(at::empty({2}, at::kMeta)), "parameter 0 of group 0 is on meta" + must);
-  torch::optim::SGD inner({parameter({2})}, torch::optim::SGDOptions(0.1));
-  EXPECT_EQ(refusal<UsageError>([&] { Optimizer optimizer(inner, {.scheme = "all-reduce"}, world); }),
-            "scheme \"all-reduce\" needs one of Starling's rules: around another optimizer use cta or atc");
   std::vector<torch::optim::OptimizerParamGroup> foreign;
   foreign.emplace_back(std::vector<Tensor>{parameter({2})}, std::make_unique<torch::optim::SGDOptions>(0.1));
   EXPECT_EQ(refusal<UsageError>([&] { Optimizer optimizer(foreign, SGD{}, {}, world); }),

@@ -1,66 +1,134 @@
 #include "starling/optim/schemes/all_reduce.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
 
 #include "starling/core/clock.h"
+#include "starling/core/error.h"
 #include "starling/core/timeline.h"
 
 namespace starling {
+namespace {
+
+std::vector<at::Tensor> parameters_of(const std::vector<Block>& blocks) {
+  std::vector<at::Tensor> parameters;
+  for (const Block& block : blocks) {
+    for (const Segment& s : block.segments) {
+      if (s.begin == 0) parameters.push_back(s.parameter);
+    }
+  }
+  return parameters;
+}
+
+}  // namespace
+
+AllReduce::AllReduce(std::vector<Block>& blocks, Collectives& collectives, int workers,
+                     std::function<void()> adapt)
+    : blocks_(blocks),
+      collectives_(collectives),
+      workers_(workers),
+      adapt_(std::move(adapt)),
+      hooks_(parameters_of(blocks), [this](std::size_t parameter) { accumulated(parameter); }) {
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    const auto segments = static_cast<std::int64_t>(blocks_[b].segments.size());
+    buckets_.push_back({at::empty({blocks_[b].length + segments})});
+    for (const Segment& s : blocks_[b].segments) {
+      if (s.begin == 0) holders_.emplace_back();  // as parameters_of()
+      holders_.back().push_back(b);
+    }
+  }
+}
 
 void AllReduce::step() {
-  // A bucket holds the block's gradients, then per segment how many workers have one.
-  std::vector<at::Tensor> buckets;
-  std::vector<Collectives::Pending> sums;
-  for (const Block& block : blocks_) {
-    const auto segments = static_cast<std::int64_t>(block.segments.size());
-    at::Tensor bucket = at::zeros({block.length + segments});
-    float* const flat = bucket.mutable_data_ptr<float>();
-    for (std::size_t i = 0; i < block.segments.size(); ++i) {
-      const Segment& s = block.segments[i];
-      at::Tensor keep;
-      const float* const g = s.gradient(keep);
-      if (g == nullptr) continue;
-      std::copy_n(g, s.length, flat + s.offset);
-      flat[block.length + static_cast<std::int64_t>(i)] = 1;
-    }
-    bytes_ += sizeof(float) * static_cast<std::uint64_t>(bucket.numel()) * 2 *
-              static_cast<std::uint64_t>(workers_ - 1) / static_cast<std::uint64_t>(workers_);
-    sums.push_back(collectives_.all_reduce_sum(bucket));
-    buckets.push_back(std::move(bucket));
+  if (!averaged_) {
+    begin_pass();
+    finish_pass();
   }
-  const auto mean = [&](std::size_t b) {
-    return std::span(buckets[b].mutable_data_ptr<float>(), static_cast<std::size_t>(blocks_[b].length));
-  };
-  const auto adapt = [&](std::size_t b, std::optional<float> scale) {
-    Block& block = blocks_[b];
-    const float* const flat = buckets[b].const_data_ptr<float>();
-    FlatGradients gradients{flat, {}};
-    for (std::size_t i = 0; i < block.segments.size(); ++i) {
-      gradients.used.push_back(flat[block.length + static_cast<std::int64_t>(i)] > 0);
+  averaged_ = false;
+  adapt_();
+  hooks_.watch();
+}
+
+void AllReduce::accumulated(std::size_t parameter) {
+  if (!sync_) {
+    averaged_ = false;
+    return;
+  }
+  if (!in_pass_) {
+    begin_pass();
+    BackwardHooks::at_end_of_pass([this] { finish_pass(); });
+  }
+  if (there_[parameter]) {
+    throw Error(
+        fmt::format("scheme \"all-reduce\": parameter {} has its gradient a second time in one backward "
+                    "pass, or the last pass failed",
+                    parameter));
+  }
+  there_[parameter] = true;
+  for (const std::size_t b : holders_[parameter]) --buckets_[b].missing;
+  while (left_ > 0 && buckets_[left_ - 1].missing == 0) start(--left_);
+}
+
+void AllReduce::begin_pass() {
+  in_pass_ = true;
+  left_ = buckets_.size();
+  there_.assign(holders_.size(), false);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const auto& segments = blocks_[b].segments;
+    buckets_[b].missing = static_cast<std::size_t>(std::count_if(
+        segments.begin(), segments.end(), [](const Segment& s) { return s.parameter.requires_grad(); }));
+  }
+}
+
+void AllReduce::start(std::size_t b) {
+  Bucket& bucket = buckets_[b];
+  const Block& block = blocks_[b];
+  float* const flat = bucket.flat.mutable_data_ptr<float>();
+  float* has = flat + block.length;
+  for (const Segment& s : block.segments) {
+    at::Tensor keep;
+    const float* const g = s.gradient(keep);
+    if (g != nullptr) {
+      std::copy_n(g, s.length, flat + s.offset);
+    } else {
+      std::fill_n(flat + s.offset, s.length, 0.0f);
     }
-    update(block, rule_(block.group), {}, {}, scale, &gradients);
-  };
-  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    *has++ = g != nullptr ? 1 : 0;
+  }
+  bytes_ += sizeof(float) * static_cast<std::uint64_t>(bucket.flat.numel()) * 2 *
+            static_cast<std::uint64_t>(workers_ - 1) / static_cast<std::uint64_t>(workers_);
+  bucket.sum = collectives_.all_reduce_sum(bucket.flat);
+}
+
+void AllReduce::finish_pass() {
+  const c10::AutoGradMode no_gradient(false);
+  while (left_ > 0) start(--left_);
+  for (std::size_t b = buckets_.size(); b-- > 0;) {
+    Bucket& bucket = buckets_[b];
     {
       RECORD_USER_SCOPE("starling::finish");
       const Timeline::Scope span(blocks_[b].timeline, {.name = "wait", .block = blocks_[b].index});
       const Time begin = Clock::now();
-      sums[b].wait();
+      bucket.sum->wait();
       waiting_ += seconds(Clock::now() - begin);
     }
-    for (float& g : mean(b)) g /= static_cast<float>(workers_);
-    if (!clipping_.asked()) adapt(b, 1);
+    bucket.sum.reset();
+    const float* const flat = bucket.flat.const_data_ptr<float>();
+    const float* has = flat + blocks_[b].length;
+    for (const Segment& s : blocks_[b].segments) {
+      if (*has++ == 0) continue;
+      float* const g = s.mutable_gradient();
+      for (std::int64_t i = 0; i < s.length; ++i) g[i] = flat[s.offset + i] / static_cast<float>(workers_);
+    }
   }
-  if (!clipping_.asked()) return;
-  const auto scale = clipping_.scale([&] {
-    double sum = 0;
-    for (std::size_t b = 0; b < blocks_.size(); ++b) sum += sum_of_squares(mean(b));
-    return sum;
-  });
-  for (std::size_t b = 0; b < blocks_.size(); ++b) adapt(b, scale);
+  in_pass_ = false;
+  averaged_ = true;
 }
 
 }  // namespace starling

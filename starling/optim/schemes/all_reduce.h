@@ -1,17 +1,22 @@
-// The baseline: gradients averaged over all workers, then the same local step everywhere.
+// The baseline: gradients averaged over all workers, then the same local step everywhere. As torch's
+// DistributedDataParallel (Li et al. 2020, arXiv 2006.15704).
 //
-//   x <- x - lr u(1/n Sum_j g_j)
+//   g <- 1/n Sum_j g_j,  then  x <- x - lr u(g)
 //
-// Bucketed by block, inside step(): all buckets are started, then each is waited for and applied while the later ones
-// are still under way; to be clipped, the mean gradient must be there as a whole first. A parameter is updated where at least one worker has a gradient for it; where a worker has none
-// it counts as zero.
+// The last block's gradients are there first. As soon as all of a block's are, its bucket is under way, while backward()
+// computes those of the blocks before it. backward() returns when the means are in .grad, so that clipping and whatever else
+// looks at gradients sees the mean. Where a step had no such pass (gradients set by hand, or all under NoSync), step()
+// averages them. A parameter is updated where at least one worker has a gradient for it; a worker that has none counts as
+// zero, and is given the mean.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "starling/optim/backward_hooks.h"
 #include "starling/optim/blocks.h"
-#include "starling/optim/clipping.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/transport/c10d/collectives.h"
 
@@ -19,24 +24,40 @@ namespace starling {
 
 class AllReduce final : public Scheme {
  public:
-  using RuleOf = std::function<const Rule&(int group)>;
-  AllReduce(std::vector<Block>& blocks, Collectives& collectives, int workers, RuleOf rule,
-            Clipping& clipping)
-      : blocks_(blocks), collectives_(collectives), workers_(workers), rule_(rule), clipping_(clipping) {}
+  // adapt() takes the local step from .grad.
+  AllReduce(std::vector<Block>& blocks, Collectives& collectives, int workers, std::function<void()> adapt);
 
   void begin() override {}
   void step() override;
+  void set_sync(bool sync) override { sync_ = sync; }
   std::uint64_t bytes_computed() const override { return bytes_; }
   double seconds_waiting() const override { return waiting_; }
 
  private:
+  struct Bucket {
+    at::Tensor flat;  // the block's gradients, then per segment how many workers have one
+    std::optional<Collectives::Pending> sum{};  // while it is under way
+    std::size_t missing = 0;                    // gradients that this pass has not brought yet
+  };
+  void accumulated(std::size_t parameter);
+  void begin_pass();
+  void start(std::size_t bucket);
+  void finish_pass();
+
   std::vector<Block>& blocks_;
   Collectives& collectives_;
   const int workers_;
-  RuleOf rule_;
-  Clipping& clipping_;
+  const std::function<void()> adapt_;
+  std::vector<Bucket> buckets_;                    // by block
+  std::vector<std::vector<std::size_t>> holders_;  // by parameter: the blocks that hold some of it
+  std::vector<bool> there_;                        // by parameter: this pass has brought its gradient
+  std::size_t left_ = 0;  // buckets to be started: these, the last one next, on all workers in the same order
+  bool in_pass_ = false;
+  bool averaged_ = false;  // .grad holds the mean
+  bool sync_ = true;
   std::uint64_t bytes_ = 0;
   double waiting_ = 0;
+  BackwardHooks hooks_;  // last: calls into the rest
 };
 
 }  // namespace starling
