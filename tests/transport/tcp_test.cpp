@@ -549,6 +549,44 @@ TEST_F(TcpEdges, WhoNeverComesIsLostAfterTheTimeToMeet) {
   expect_untouched();
 }
 
+// As torch's does when the host of the store is cut off from the network.
+TEST_F(TcpEdges, AStoreThatDoesNotAnswerKeepsNobodyFromStopping) {
+  struct Hanging final : Store {
+    void set(const std::string&, const std::string&) override {}
+    std::string get(const std::string&, milliseconds) override {
+      std::unique_lock lock(mutex);
+      asked = true;
+      changed.notify_all();
+      changed.wait(lock, [&] { return free; });
+      returned = true;
+      changed.notify_all();
+      return "127.0.0.1:1";
+    }
+    bool wait(const bool& what) {
+      std::unique_lock lock(mutex);
+      return changed.wait_for(lock, std::chrono::seconds(60), [&] { return what; });
+    }
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool asked = false, free = false, returned = false;
+  };
+  const auto store = std::make_shared<Hanging>();
+  world.store = store;
+  Recorder recorder;
+  world.rank = 0;
+  auto transport = make_tcp_transport(world, "hanging");
+  transport->start(recorder);
+  ASSERT_TRUE(store->wait(store->asked));
+  transport.reset();
+  {
+    const std::lock_guard lock(store->mutex);
+    EXPECT_FALSE(store->returned);
+    store->free = true;
+  }
+  store->changed.notify_all();  // what was left behind ends without what is gone
+  EXPECT_TRUE(store->wait(store->returned));
+}
+
 TEST_F(TcpEdges, APeerThatListensButDoesNotComeBackIsLostAfterSilence) {
   world.timeouts.silent = milliseconds(300);
   begin();

@@ -2,7 +2,10 @@
 
 #include <charconv>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -16,6 +19,7 @@ namespace {
 // How long one question may hold up the next, and the others who want the store.
 constexpr auto kQuestion = std::chrono::milliseconds(100);
 constexpr auto kLongestPause = std::chrono::milliseconds(1000);
+constexpr auto kFarewell = std::chrono::milliseconds(1000);  // what stop() takes at most
 
 // "host:port", as to_string() writes it.
 std::optional<Tcp::endpoint> parse(const std::string& text) {
@@ -34,67 +38,90 @@ std::optional<Tcp::endpoint> parse(const std::string& text) {
 
 }  // namespace
 
+// What the thread works on. It may outlive the book.
+struct AddressBook::Search {
+  void run();
+  bool look_up(int peer);  // false: it is not there yet
+
+  const Identity identity;
+  const std::shared_ptr<Store> store;
+  const Found found;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::set<int> missing;
+  bool stopping = false;
+  bool ended = false;
+};
+
 AddressBook::AddressBook(const Identity& identity, std::shared_ptr<Store> store, Found found)
-    : identity_(identity), store_(std::move(store)), found_(std::move(found)) {
-  for (int peer = 0; peer < identity_.size; ++peer) {
-    if (peer != identity_.rank) missing_.insert(peer);
+    : search_(new Search{identity, std::move(store), std::move(found), {}, {}, {}}) {
+  for (int peer = 0; peer < identity.size; ++peer) {
+    if (peer != identity.rank) search_->missing.insert(peer);
   }
 }
 
 AddressBook::~AddressBook() { stop(); }
 
 void AddressBook::publish(const Tcp::endpoint& own) {
-  store_->set(tcp_address_key(identity_.channel, identity_.rank), to_string(own));
+  search_->store->set(tcp_address_key(search_->identity.channel, search_->identity.rank), to_string(own));
 }
 
 void AddressBook::start() {
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::thread([search = search_] { search->run(); });
 }
 
 void AddressBook::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
+  std::unique_lock lock(search_->mutex);
+  search_->stopping = true;
+  search_->changed.notify_all();
+  if (!thread_.joinable()) return;
+  const bool ended = search_->changed.wait_for(lock, kFarewell, [&] { return search_->ended; });
+  lock.unlock();
+  if (ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
   }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
 }
 
 void AddressBook::refresh(int peer) {
   {
-    const std::lock_guard lock(mutex_);
-    missing_.insert(peer);
+    const std::lock_guard lock(search_->mutex);
+    search_->missing.insert(peer);
   }
-  changed_.notify_all();
+  search_->changed.notify_all();
 }
 
-void AddressBook::run() {
+void AddressBook::Search::run() {
   auto pause = std::chrono::milliseconds(10);
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
+  std::unique_lock lock(mutex);
+  while (!stopping) {
     bool any = false;
-    for (const int peer : std::vector<int>(missing_.begin(), missing_.end())) {
-      if (stopping_) return;
-      missing_.erase(peer);
+    for (const int peer : std::vector<int>(missing.begin(), missing.end())) {
+      if (stopping) break;
+      missing.erase(peer);
       lock.unlock();
       const bool there = look_up(peer);
       lock.lock();
       any |= there;
-      if (!there) missing_.insert(peer);
+      if (!there) missing.insert(peer);
     }
-    if (missing_.empty()) {
-      changed_.wait(lock, [&] { return stopping_ || !missing_.empty(); });
+    if (missing.empty()) {
+      changed.wait(lock, [&] { return stopping || !missing.empty(); });
     } else {
       pause = any ? std::chrono::milliseconds(10) : std::min(2 * pause, kLongestPause);
-      changed_.wait_for(lock, pause, [&] { return stopping_; });
+      changed.wait_for(lock, pause, [&] { return stopping; });
     }
   }
+  ended = true;
+  changed.notify_all();
 }
 
-bool AddressBook::look_up(int peer) {
+bool AddressBook::Search::look_up(int peer) {
   try {
-    const auto address = parse(store_->get(tcp_address_key(identity_.channel, peer), kQuestion));
-    if (address) found_(peer, *address);
+    const auto address = parse(store->get(tcp_address_key(identity.channel, peer), kQuestion));
+    const std::lock_guard lock(mutex);
+    if (address && !stopping) found(peer, *address);
     return address.has_value();
   } catch (const Error&) {  // not there yet, or no store any more: Link knows how long to wait for a peer
     return false;

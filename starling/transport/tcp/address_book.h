@@ -3,11 +3,8 @@
 // except to find a worker that was started again.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <string>
 #include <thread>
 
@@ -19,7 +16,7 @@ namespace starling::tcp {
 
 class AddressBook {
  public:
-  // found: called on the book's thread.
+  // found: called on the book's thread, not after stop() has returned.
   using Found = std::function<void(int peer, const Tcp::endpoint& address)>;
 
   AddressBook(const Identity& identity, std::shared_ptr<Store> store, Found found);
@@ -27,21 +24,15 @@ class AddressBook {
 
   void publish(const Tcp::endpoint& own);
   void start();
+  // Takes at most a second: a thread that waits longer for the store (torch's has no deadline where the host of the
+  // store is cut off) is left behind, with nothing but the store.
   void stop();
   // Looks this peer up again.
   void refresh(int peer);
 
  private:
-  void run();
-  bool look_up(int peer);  // false: it is not there yet
-
-  const Identity identity_;
-  const std::shared_ptr<Store> store_;
-  const Found found_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::set<int> missing_;
-  bool stopping_ = false;
+  struct Search;
+  const std::shared_ptr<Search> search_;
   std::thread thread_;
 };
 
