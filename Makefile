@@ -2,6 +2,7 @@
 
 TORCH ?=#          another version of torch than the pinned one, in an environment and a build folder of its own
 CMAKE_ARGS ?=#     more for cmake, such as -DSTARLING_WERROR=ON
+BENCH ?=#          more for bench-exchange, such as --repetitions 15
 JOBS ?= $(shell nproc)
 
 SUFFIX := $(if $(TORCH),-torch-$(TORCH))
@@ -9,7 +10,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test demo bench-accuracy bench-update format check-format sanitize clean
+.PHONY: help deps command build test demo bench-accuracy bench-update bench-exchange format check-format sanitize clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +43,11 @@ bench-update: command  ## mixing and AdamW in one pass beside torch's own, on on
 	@$(BUILD)/bin/bench-update >out/bench/update.json.tmp
 	@mv out/bench/update.json.tmp out/bench/update.json
 	@cat out/bench/update.json
+
+bench-exchange: BOOTSTRAP = --tests
+bench-exchange: command  ## the exchange beside Gloo's, on loopback and an emulated link (root): out/bench/exchange.json
+	@cmake --build $(BUILD) -j $(JOBS) --target bench-exchange
+	@bench/exchange.py --program $(BUILD)/bin/bench-exchange $(BENCH)
 
 format:  ## format the C++ sources
 	@scripts/format

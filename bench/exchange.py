@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Starling's exchange with mixing beside Gloo's send and receive with lerp_, by turns in the same processes; prints JSON.
+
+    bench/exchange.py [--program PATH] [--workers N,N,..] [--kilobytes N,N,..] [--repetitions N] [--volume MEGABYTES]
+                      [--rate RATE | --no-line] [--out PATH]
+
+Once on this machine's loopback, where no link limits, and once on hosts emulated by scripts/cluster, each with a card
+of 1 Gbit/s (root only; without it those figures are missing, and `missing` says so). bench/exchange.cpp says what a
+worker does. Figures are medians over the repetitions. Gloo is the faster (for CPU time: the cheaper) of its two forms, in
+the same blocks as Starling or in a single tensor. Of two workers, over the sizes from 4 MB on, the worst:
+
+    tcp_line_share   bytes of parameters that cross the emulated link per second and direction, both at once, with mixing,
+                     as part of the line rate (of which headers of Ethernet, IP and TCP take 4 to 5 %)
+    tcp_vs_gloo      throughput of the exchange alone on loopback, divided by Gloo's; tcp_vs_gloo_mixed: with mixing
+    cpu_vs_gloo      CPU time of all workers per GB that they send on loopback, divided by Gloo's, for the exchange alone;
+                     cpu_vs_gloo_mixed: with mixing, where Starling also writes the next wire block and looks whether it
+                     is finite
+and
+    latency_vs_gloo  a round trip of 64 KB on loopback, from one training thread to the other's and back, divided by
+                     Gloo's, each in its best repetition; of a frame with its checksum, not of an exchange, which needs
+                     votes besides: for that see the row of 64 KB
+    idle_cpu_share   CPU time of a worker per second in which it waits for a neighbour
+"""
+
+import argparse
+import concurrent.futures
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import socket
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LARGE = 4 << 20
+NO_CLUSTER = 125  # scripts/cluster's status where none can be made
+LIMIT = 1200  # seconds for one run of the workers
+
+
+def loopback(command, workers):
+    """stdout of rank 0 of so many workers on this host."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(workers):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers,
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    try:
+        with concurrent.futures.ThreadPoolExecutor(workers) as threads:
+            said = list(threads.map(lambda process: process.communicate(timeout=LIMIT)[0], processes))
+    finally:
+        for process in processes:
+            process.kill()
+    for rank, process in enumerate(processes):
+        if process.returncode != 0:
+            sys.exit(f"bench: rank {rank} of {workers} ended with exit code {process.returncode}")
+    return said[0]
+
+
+def emulated(command, hosts, rate):
+    """stdout of rank 0 on so many emulated hosts, and nothing; or nothing, and why there is no cluster."""
+    cluster = [ROOT / "scripts/cluster", "--hosts", str(hosts), "--rate", rate, "--", *command]
+    done = subprocess.run(cluster, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
+    if done.returncode == NO_CLUSTER:
+        return None, done.stderr.strip()
+    sys.stderr.write(done.stderr)
+    if done.returncode != 0:
+        sys.exit(f"bench: {hosts} emulated hosts ended with exit code {done.returncode}")
+    return done.stdout, None
+
+
+def rows(measured, line=None):
+    """The table of one number of workers: medians per size."""
+    table = []
+    for size in measured["sizes"]:
+        seconds = {name: statistics.median(each) for name, each in size["seconds"].items()}
+        cpu = {name: statistics.median(each) for name, each in size["cpu"].items()}
+        row = {
+            "workers": measured["workers"],
+            "bytes": size["bytes"],
+            "blocks": size["blocks"],
+            "ms": {name: 1e3 * each for name, each in seconds.items()},
+            "cpu_seconds_per_gigabyte": cpu,
+        }
+        for end in ("", "_unmixed"):
+            ours, theirs = "starling" + end, [name + end for name in ("gloo", "gloo_whole") if name + end in seconds]
+            if ours in seconds:
+                row["vs_gloo" + end] = min(seconds[name] for name in theirs) / seconds[ours]
+                row["cpu_vs_gloo" + end] = cpu[ours] / min(cpu[name] for name in theirs)
+        if line:
+            row["line_share"] = size["bytes"] / seconds["starling"] / line
+            row["gloo_line_share"] = row["line_share"] / row["vs_gloo"]
+        table.append(row)
+    return table
+
+
+def of_two(table, key, choose):
+    found = [row[key] for row in table if row["workers"] == 2 and row["bytes"] >= LARGE]
+    return choose(found) if found else None
+
+
+def bytes_per_second(rate):
+    return int(rate[:-4]) * {"k": 1e3, "m": 1e6, "g": 1e9}[rate[-4]] / 8
+
+
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def version(pattern, path):
+    return re.search(pattern, path.read_text(), re.MULTILINE).group(1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-exchange"))
+    parser.add_argument("--workers", default="2,4,8")
+    parser.add_argument("--kilobytes", default="64,256,1024,4096,16384,65536")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--volume", type=int, default=128, help="MB that a worker sends in a repetition, at least twice the size; on the link half of it")
+    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--no-line", action="store_true", help="leave the emulated link out")
+    parser.add_argument("--idle", type=int, default=5, help="seconds")
+    parser.add_argument("--round-trips", type=int, default=300)
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/exchange.json")
+    options = parser.parse_args()
+
+    def program(volume, repetitions, *more):
+        return [options.program, "--kilobytes", options.kilobytes, "--volume", str(volume), "--repetitions",
+                str(repetitions), *more]
+
+    why = {name: "there is no transport in shared memory yet" for name in ("mapped_vs_gloo", "mapped_vs_own")}
+    unlimited, limited, extra = [], [], {}
+    for workers in map(int, options.workers.split(",")):
+        print(f"bench: {workers} workers, loopback", file=sys.stderr)
+        more = ["--idle", str(options.idle), "--round-trips", str(options.round_trips)] if workers == 2 else []
+        measured = json.loads(loopback(program(options.volume, options.repetitions, *more), workers))
+        unlimited += rows(measured)
+        extra.update({name: measured[name] for name in ("latency", "idle") if name in measured})
+        reason = "--no-line" if options.no_line else None
+        if not reason:
+            print(f"bench: {workers} hosts, {options.rate}", file=sys.stderr)
+            command = program(options.volume // 2 or 1, options.repetitions, "--unmixed", "0")
+            said, reason = emulated(command, workers, options.rate)
+        if reason:
+            why["tcp_line_share"] = reason
+        else:
+            limited += rows(json.loads(said), bytes_per_second(options.rate))
+
+    latency = {name: min(each) for name, each in extra.get("latency", {}).items()}
+    result = {
+        "tcp_line_share": of_two(limited, "line_share", min),
+        "tcp_vs_gloo": of_two(unlimited, "vs_gloo_unmixed", min),
+        "tcp_vs_gloo_mixed": of_two(unlimited, "vs_gloo", min),
+        "cpu_vs_gloo": of_two(unlimited, "cpu_vs_gloo_unmixed", max),
+        "cpu_vs_gloo_mixed": of_two(unlimited, "cpu_vs_gloo", max),
+        "latency_vs_gloo": latency["starling"] / latency["gloo"] if latency else None,
+        "idle_cpu_share": extra.get("idle"),
+        "missing": sorted(why),
+        "why": why,
+        "line_rate_is": f"{options.rate}, the cards' limit",
+        "round_trip_us": {name: 1e6 * each for name, each in latency.items()},
+        "device": f"{processor()}, {os.cpu_count()} cores, Linux {platform.release()}",
+        "date": datetime.date.today().isoformat(),
+        "versions": {"starling": version(r"project\(starling VERSION ([0-9.]+)", ROOT / "CMakeLists.txt"),
+                     "torch": version(r"^torch==([0-9.]+)", ROOT / "requirements.txt")},
+        "repetitions": options.repetitions,
+        "loopback": unlimited,
+        "line": limited,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
