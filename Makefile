@@ -10,7 +10,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test demo bench-accuracy bench-update bench-exchange format check-format sanitize clean
+.PHONY: help deps command build test demo bench-accuracy bench-update bench-exchange bench-step format check-format sanitize clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ bench-exchange: BOOTSTRAP = --tests
 bench-exchange: command  ## the exchange beside Gloo's, on loopback and an emulated link (root): out/bench/exchange.json
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-exchange
 	@bench/exchange.py --program $(BUILD)/bin/bench-exchange $(BENCH)
+
+bench-step: BOOTSTRAP = --tests
+bench-step: command  ## a step beside DDP's and Decent-DP's, on an emulated link (root): out/bench/step.json
+	@cmake --build $(BUILD) -j $(JOBS) --target bench-step
+	@scripts/dev-tools requirements-bench.txt $(VENV)
+	@bench/step.py --program $(BUILD)/bin/bench-step --python $(VENV)/bin/python $(BENCH)
 
 format:  ## format the C++ sources
 	@scripts/format

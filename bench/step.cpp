@@ -1,0 +1,107 @@
+// One worker of bench/step.py: trains a model whose compute is a sleep, and says how long each step took.
+//
+//   bench-step JOB SYSTEM [TOPOLOGY WIRE]       SYSTEM: cta, all-reduce, or alone (no other worker, nothing is sent)
+//
+// JOB is a JSON file: parameters (all together), layers, warm_up (steps), and compute (seconds of forward and backward
+// of every step, per worker). Who takes part stands in the environment. Rank 0 prints the milliseconds of each step after
+// the warm-up, the bytes that it sent per step, and the share of the time that it waited.
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "starling/core/clock.h"
+#include "starling/optim/optimizer.h"
+
+namespace {
+
+using at::Tensor;
+using torch::autograd::variable_list;
+
+void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+// A third of the time in forward, the rest in backward, which leaves a gradient for the weight.
+struct Layer : torch::autograd::Function<Layer> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight,
+                        double seconds) {
+    context->saved_data["seconds"] = seconds;
+    context->saved_data["length"] = weight.numel();
+    sleep_for(seconds / 3);
+    return x + 1;
+  }
+  static variable_list backward(torch::autograd::AutogradContext* context, const variable_list& gradients) {
+    sleep_for(context->saved_data["seconds"].toDouble() * 2 / 3);
+    return {gradients[0], at::full({context->saved_data["length"].toInt()}, 1e-3), Tensor()};
+  }
+};
+
+int run(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 2 && arguments.size() != 4)
+    throw std::invalid_argument("usage: bench-step JOB SYSTEM [TOPOLOGY WIRE]");
+  std::ifstream file(arguments[0]);
+  const auto job = nlohmann::json::parse(file);
+  const std::string& system = arguments[1];
+  const auto layers = job.at("layers").get<std::int64_t>();
+  const auto warm_up = job.at("warm_up").get<std::size_t>();
+
+  at::set_num_threads(1);
+  const auto all = starling::World::from_environment();
+  const auto world = system == "alone" ? starling::World::alone() : all;
+  const auto compute = job.at("compute").at(static_cast<std::size_t>(all.rank)).get<std::vector<double>>();
+  starling::Options options{.scheme = system == "all-reduce" ? system : "cta"};
+  if (arguments.size() == 4) {
+    options.topology = arguments[2];
+    options.wire = starling::wire_named(arguments[3]);
+  }
+  std::vector<Tensor> weights;
+  for (std::int64_t i = 0; i < layers; ++i)
+    weights.push_back(at::zeros({job.at("parameters").get<std::int64_t>() / layers}).set_requires_grad(true));
+  starling::Optimizer optimizer(weights, starling::Adam{.lr = 1e-4}, options, world);
+
+  std::vector<double> milliseconds;
+  starling::Statistics before;
+  for (std::size_t step = 0; step < compute.size(); ++step) {
+    if (step == warm_up) before = optimizer.statistics();
+    const auto begin = starling::Clock::now();
+    optimizer.zero_grad();
+    Tensor x = at::zeros({1}).set_requires_grad(true);
+    for (const Tensor& weight : weights)
+      x = Layer::apply(x, weight, compute[step] / static_cast<double>(layers));
+    x.backward();
+    optimizer.step();
+    if (step >= warm_up) milliseconds.push_back(1e3 * starling::seconds(starling::Clock::now() - begin));
+  }
+  const starling::Statistics after = optimizer.statistics();
+  if (all.rank != 0) return 0;
+  double total = 0;
+  for (const double ms : milliseconds) total += ms;
+  const nlohmann::json result{
+      {"step_ms", milliseconds},
+      {"bytes_per_step",
+       static_cast<double>(after.bytes_sent - before.bytes_sent) / static_cast<double>(milliseconds.size())},
+      {"waiting_share", 1e3 * (after.seconds_waiting - before.seconds_waiting) / total}};
+  std::puts(result.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench-step: error: %s\n", error.what());
+    return 1;
+  }
+}
