@@ -16,7 +16,7 @@ constexpr std::uint64_t kFarthestJump = std::uint64_t{1} << 32;
 // ahead, wait for.
 constexpr std::uint64_t kSlack = 1;
 
-std::vector<Meeting> meetings_of(const Schedule& schedule, int me) {
+std::vector<Meeting> meetings_of(const Schedule& schedule, int me, bool groups) {
   std::vector<Meeting> rounds;
   for (const Graph& graph : schedule.rounds) {
     std::map<int, Link> links;
@@ -32,6 +32,7 @@ std::vector<Meeting> meetings_of(const Schedule& schedule, int me) {
     }
     Meeting& round = rounds.emplace_back();
     for (const auto& [rank, link] : links) round.links.push_back(link);
+    if (!groups) continue;
     for (const auto& group : averaging_groups(graph)) {
       if (std::find(group.begin(), group.end(), me) != group.end()) round.group = group;
     }
@@ -63,7 +64,7 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
 Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
                    std::vector<std::size_t> block_sizes, Patience patience, Log log,
                    std::shared_ptr<Timeline> timeline, Wire wire)
-    : meetings_(meetings_of(schedule, transport->rank())),
+    : meetings_(meetings_of(schedule, transport->rank(), !is_modular(wire))),
       patience_(patience),
       log_(std::move(log)),
       timeline_(std::move(timeline)),
@@ -571,7 +572,13 @@ void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const s
   }
   if (found == sender.incoming.end()) return;  // decided while this chunk was being read
   found->second.bytes += frame.length;
-  if (found->second.bytes == bytes(frame.block)) sender.edge.block(id, true);
+  if (found->second.bytes != bytes(frame.block)) return;
+  if (is_modular(wire_) && !Grid::allows(trailer_of(*found->second.buffer, wire_).exponent)) {
+    say_damaged(sender.rank, frame);
+    sender.incoming.erase(found);
+    return sender.edge.block(id, false);
+  }
+  sender.edge.block(id, true);
 }
 
 void Exchange::say_damaged(int from, const Frame& frame) const {

@@ -87,7 +87,8 @@ struct ExchangeStatistics {
 
 class Exchange final : private TransportHandler {
  public:
-  // block_sizes: values per block. The schedule's rank r is transport rank r. Every worker has the same wire.
+  // block_sizes: values per block. The schedule's rank r is transport rank r. Every worker has the same wire. Modular
+  // codes have no mean to send: with them groups go in pairs, each edge for itself.
   Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
            std::vector<std::size_t> block_sizes, Patience patience, Log log,
            std::shared_ptr<Timeline> timeline = nullptr, Wire wire = Wire::fp32);
@@ -100,7 +101,8 @@ class Exchange final : private TransportHandler {
   // Waits until every swap of this block is decided, as long as Patience allows. What was committed, by rising rank,
   // then what was mended late. Valid until the block's next start().
   std::span<const Arrival> finish(int block);
-  // Where to write what the neighbours will read. Not the buffer that arrivals hold as `mine`.
+  // Where to write what the neighbours will read. Not the buffer that arrivals hold as `mine`. Of modular codes the grid
+  // is the caller's to choose, and the Trailer behind them to write: kernels/modular.h.
   kernels::WireBlock wire(int block);
   // The wire block is written. The first block of a step begins the next round; where neighbours went on without me it
   // first asks them which one, and waits for the answers as long as Patience allows. finite = false: the block is not
@@ -225,7 +227,7 @@ class Exchange final : private TransportHandler {
 
   // On the transport's thread.
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
-  std::size_t bytes(std::uint32_t block) const { return blocks_[block].size * bytes_per_value(wire_); }
+  std::size_t bytes(std::uint32_t block) const { return block_bytes(wire_, blocks_[block].size); }
   const Meeting& meeting(std::uint64_t round) const { return meetings_[(round - 1) % meetings_.size()]; }
   void begin_swaps(int block, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite);
   void begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite);

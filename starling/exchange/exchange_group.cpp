@@ -51,11 +51,12 @@ void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bo
 
 void Exchange::Grouping::send_parts(SwapId id) {
   const Swap& swap = open.at(id);
-  const std::size_t each = bytes_per_value(exchange.wire_);
   for (const Link& link : exchange.meeting(id.round).links) {
     const auto [from, count] = shard(id, link.rank);
-    exchange.transport_->send(link.rank, bulk(FrameType::part, id, exchange.wire_),
-                              {swap.mine, std::span(*swap.mine).subspan(each * from, each * count)});
+    exchange.transport_->send(
+        link.rank, bulk(FrameType::part, id, exchange.wire_),
+        {swap.mine,
+         std::span(*swap.mine).subspan(bytes_of(exchange.wire_, from), bytes_of(exchange.wire_, count))});
   }
 }
 
@@ -65,7 +66,7 @@ void Exchange::Grouping::send_mean(SwapId id) {
   const Swap& swap = open.at(id);
   const std::vector<Link>& others = exchange.meeting(id.round).links;
   const auto [from, count] = shard(id, exchange.transport_->rank());
-  const kernels::Sent mine(swap.mine->data() + from * bytes_per_value(exchange.wire_), exchange.wire_);
+  const kernels::Sent mine(swap.mine->data() + bytes_of(exchange.wire_, from), exchange.wire_);
   float* const mean = floats_of(*swap.mean).data() + from;
   std::fill(mean, mean + count, 0.0F);
   zeros.resize(std::max(zeros.size(), count));
@@ -144,8 +145,7 @@ std::span<std::byte> Exchange::Grouping::place(Peer& sender, const Frame& frame)
   const bool part = frame.type == FrameType::part;
   const auto [from, count] = shard(id, part ? exchange.transport_->rank() : sender.rank);
   const Wire wire = part ? exchange.wire_ : Wire::fp32;
-  if (frame.total != count * bytes_per_value(wire) || frame.dtype != static_cast<std::uint8_t>(wire))
-    return {};
+  if (frame.total != bytes_of(wire, count) || frame.dtype != static_cast<std::uint8_t>(wire)) return {};
   if (part) {
     if (!protocol.wants_part(sender.rank, id)) return {};
     if (!sender.parts.contains(id) && sender.parts.size() >= kEarly * exchange.blocks_.size()) return {};
@@ -196,7 +196,7 @@ void Exchange::Grouping::received_part(Peer& sender, const Frame& frame, std::sp
       protocol.part(sender.rank, id, false);  // tells it that I went on
     return;
   }
-  const std::size_t bytes = shard(id, exchange.transport_->rank()).second * bytes_per_value(exchange.wire_);
+  const std::size_t bytes = bytes_of(exchange.wire_, shard(id, exchange.transport_->rank()).second);
   if (!intact || frame.total != bytes || !all_finite(payload, exchange.wire_)) {
     exchange.say_damaged(sender.rank, frame);
     sender.parts.erase(id);

@@ -103,6 +103,41 @@ HWY_INLINE const float* floats(const Sent& sent, std::size_t at, std::size_t n, 
   return room;
 }
 
+// The codes from `at` on, a byte each: where they lie, or spread out in `room`.
+HWY_INLINE const std::uint8_t* codes(const Sent& sent, std::size_t at, std::size_t n, std::uint8_t* room) {
+  const std::uint8_t* const bytes = static_cast<const std::uint8_t*>(sent.values) + bytes_of(sent.wire, at);
+  fetch(bytes);
+  if (sent.wire == Wire::int8) return bytes;
+  STARLING_EACH_ELEMENT_ALONE
+  for (std::size_t i = 0; i < bytes_of(Wire::int4, n); ++i) {
+    room[2 * i] = bytes[i] & 15u;
+    room[2 * i + 1] = static_cast<std::uint8_t>(bytes[i] >> 4);
+  }
+  return room;
+}
+
+// mixed = Wx + W delta D. False: the grids are too far apart, nothing is mixed.
+HWY_INLINE bool mix_codes(const Mix& edge, const float* Wx, float* mixed, std::size_t at, std::size_t n) {
+  const Pair pair(edge.theirs.wire, edge.theirs.exponent, edge.mine.exponent);
+  if (!pair.mixes) return false;
+  alignas(64) std::uint8_t their_room[kChunk], my_room[kChunk];
+  const std::uint8_t* const theirs = codes(edge.theirs, at, n, their_room);
+  const std::uint8_t* const mine = codes(edge.mine, at, n, my_room);
+  const float w = edge.weight * power_of_two(pair.exponent);
+  std::int32_t largest = 0;
+  std::uint32_t sum = 0;
+  STARLING_EACH_ELEMENT_ALONE
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::int32_t D = pair.difference(theirs[i], mine[i]);
+    mixed[i] = Wx[i] + w * static_cast<float>(D);
+    sum += static_cast<std::uint32_t>(D);
+    const std::int32_t sign = D >> 31, magnitude = (D ^ sign) - sign;
+    largest = std::max(largest, magnitude);
+  }
+  if (edge.measured != nullptr) edge.measured->add({largest, sum});
+  return true;
+}
+
 // Writes past the caches where `to` lies at the beginning of a cache line.
 template <class T>
 HWY_INLINE void send(const T* values, std::size_t n, T* to, bool past_caches) {
@@ -116,12 +151,39 @@ HWY_INLINE void send(const T* values, std::size_t n, T* to, bool past_caches) {
   for (; i < n; ++i) to[i] = values[i];
 }
 
+// Sends the codes of x on the wire's grid. Returns the sum of the grid points.
+HWY_INLINE std::uint32_t send_codes(const float* x, std::size_t at, std::size_t n, const WireBlock& wire,
+                                    bool past_caches) {
+  alignas(64) std::uint8_t encoded[kChunk];
+  const float per_step = power_of_two(-wire.exponent);
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint32_t k = grid_point(x[i] * per_step);
+    sum += k;
+    encoded[i] = static_cast<std::uint8_t>(k);
+  }
+  std::uint8_t* const to = static_cast<std::uint8_t*>(wire.values) + bytes_of(wire.wire, at);
+  if (wire.wire == Wire::int8) {
+    send(encoded, n, to, past_caches);
+    return sum;
+  }
+  if (n % 2 != 0) encoded[n] = 0;
+  for (std::size_t i = 0; i < bytes_of(Wire::int4, n); ++i)
+    to[i] = static_cast<std::uint8_t>((encoded[2 * i] & 15u) | encoded[2 * i + 1] << 4);
+  return sum;
+}
+
 // Encodes and sends x. Returns 0 where all that is sent is finite.
 HWY_INLINE std::uint32_t send_encoded(const float* x, std::size_t at, std::size_t n, const WireBlock& wire,
                                       bool past_caches) {
   if (wire.wire == Wire::fp32) {
     send(x, n, static_cast<float*>(wire.values) + at, past_caches);
     return 0;  // x was looked at
+  }
+  if (is_modular(wire.wire)) {
+    const std::uint32_t sum = send_codes(x, at, n, wire, past_caches);
+    if (wire.sum != nullptr) *wire.sum += sum;
+    return 0;  // every code is a number
   }
   alignas(64) std::uint16_t encoded[kChunk];
   std::uint32_t bad = 0;
@@ -142,7 +204,7 @@ HWY_INLINE std::uint32_t send_encoded(const float* x, std::size_t at, std::size_
 
 // How many values lie before the next cache line.
 std::size_t before_line(const WireBlock& wire) {
-  return (kLine - reinterpret_cast<std::uintptr_t>(wire.values) % kLine) % kLine / bytes_per_value(wire.wire);
+  return (kLine - reinterpret_cast<std::uintptr_t>(wire.values) % kLine) % kLine * 2 / bytes_of(wire.wire, 2);
 }
 
 template <class Rule>
@@ -152,7 +214,8 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, float* const x_all
   alignas(64) float mixed[kChunk], their_room[kChunk], my_room[kChunk];
   std::uint32_t bad = 0;
   // Chunks begin where the wire's cache lines do: a line that is written in part past the caches is slow.
-  const bool stream = wire.values != nullptr && wire.stream;
+  // (A line of int4 holds more values than a chunk; they are few enough bytes for the caches.)
+  const bool stream = wire.values != nullptr && wire.stream && wire.wire != Wire::int4;
   std::size_t count = stream ? std::min(n, before_line(wire)) : 0;
   bool whole_lines = count == 0;
   for (std::size_t at = 0; at < n; at += count, whole_lines = true) {
@@ -161,6 +224,10 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, float* const x_all
     const float* Wx = x;
     fetch(x);
     for (const Mix& edge : mixes) {
+      if (is_modular(edge.theirs.wire)) {
+        if (mix_codes(edge, Wx, mixed, at, count)) Wx = mixed;
+        continue;
+      }
       const float w = edge.weight;
       const float* const theirs = floats(edge.theirs, at, count, their_room);
       const float* const mine = floats(edge.mine, at, count, my_room);

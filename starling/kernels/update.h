@@ -5,6 +5,8 @@
 //   x <- rule(x, Wx, scale g)           one file per rule in rules/
 //   wire <- x                           in the wire's number format (wire.h)
 //
+// With modular codes q_j - q_i is what modular.h makes of the two codes.
+//
 // The difference form adds to one worker exactly what it takes from the other, to the bit, whatever W_ij is.
 // Compiled once per instruction set, and chosen at run time. Nothing here contracts to fused multiply-adds, and every
 // element is computed alone: the bits are the same on every machine, with every instruction set, however a stretch is
@@ -16,6 +18,7 @@
 #include <string_view>
 #include <variant>
 
+#include "starling/kernels/modular.h"
 #include "starling/kernels/rules/accum_adam.h"
 #include "starling/kernels/rules/adam.h"
 #include "starling/kernels/rules/sgd.h"
@@ -26,16 +29,19 @@ namespace starling::kernels {
 // Values as they went over the wire.
 struct Sent {
   Sent(const float* values) : values(values) {}
-  Sent(const void* values, starling::Wire wire) : values(values), wire(wire) {}
+  Sent(const void* values, starling::Wire wire, int exponent = 0)
+      : values(values), wire(wire), exponent(exponent) {}
   const void* values;
   starling::Wire wire = starling::Wire::fp32;
+  int exponent = 0;  // of modular codes
 };
 
-// One neighbour j of worker i.
+// One neighbour j of worker i. Either both blocks are modular codes of the same wire or none is.
 struct Mix {
-  float weight;  // W_ij
-  Sent theirs;   // q_j
-  Sent mine;     // q_i
+  float weight;                  // W_ij
+  Sent theirs;                   // q_j
+  Sent mine;                     // q_i
+  Measured* measured = nullptr;  // of modular codes: what is measured is added to it
 };
 
 // Null: no gradient in this step. Then it is mixed only: no weight decay, state untouched.
@@ -61,6 +67,9 @@ struct WireBlock {
   void* values;
   starling::Wire wire = starling::Wire::fp32;
   bool stream;  // written past the caches: faster for a block that is larger than they are
+  // Of modular codes: the grid, and where the sum of the grid points is added to (null: nowhere).
+  int exponent = 0;
+  std::uint32_t* sum = nullptr;
 };
 
 // A rule with its coefficients of one step, which each rule's file computes in double from its options and t.

@@ -11,7 +11,8 @@
 namespace starling {
 namespace {
 
-constexpr std::array<std::string_view, 3> kNames{"fp32", "bf16", "fp16"};  // in the order of the values
+constexpr std::array<std::string_view, 5> kNames{"fp32", "bf16", "fp16", "int8",
+                                                 "int4"};  // in the order of the values
 
 // Whether one of the values has all bits of the exponent set.
 template <class Bits>
@@ -44,6 +45,9 @@ bool all_finite(std::span<const std::byte> values, Wire wire) {
       return !some_exponent_full(values, std::uint16_t{0x7f80});
     case Wire::fp16:
       return !some_exponent_full(values, std::uint16_t{0x7c00});
+    case Wire::int8:
+    case Wire::int4:
+      return true;
   }
   return false;
 }

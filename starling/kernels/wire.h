@@ -3,6 +3,7 @@
 //   fp32   4 bytes, nothing is lost
 //   bf16   2 bytes, 8 bits of precision, the range of fp32
 //   fp16   2 bytes, 11 bits of precision, up to 65504
+//   int8   1 byte, and int4   half a byte: modular codes (modular.h), which say nothing but how far two workers are apart
 //
 // Conversions round to nearest, ties to even, to the bits of torch's, and keep NaN. They are plain functions of one element
 // without branches, so that the compiler vectorizes the loops over them.
@@ -17,13 +18,28 @@
 
 namespace starling {
 
-enum class Wire : std::uint8_t { fp32, bf16, fp16 };
+enum class Wire : std::uint8_t { fp32, bf16, fp16, int8, int4 };
 
 std::string_view name_of(Wire wire);
 // Throws UsageError, naming those that there are.
 Wire wire_named(std::string_view name);
-constexpr std::size_t bytes_per_value(Wire wire) { return wire == Wire::fp32 ? 4 : 2; }
-// Of whole values; none of them infinite or not a number.
+constexpr bool is_modular(Wire wire) { return wire == Wire::int8 || wire == Wire::int4; }
+// Of n values; of int4's the last byte may be half empty.
+constexpr std::size_t bytes_of(Wire wire, std::size_t n) {
+  switch (wire) {
+    case Wire::fp32:
+      return 4 * n;
+    case Wire::bf16:
+    case Wire::fp16:
+      return 2 * n;
+    case Wire::int8:
+      return n;
+    case Wire::int4:
+      return (n + 1) / 2;
+  }
+  return 0;
+}
+// Of whole values; none of them infinite or not a number, which a modular code never is.
 bool all_finite(std::span<const std::byte> values, Wire wire);
 
 namespace kernels {

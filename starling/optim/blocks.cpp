@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -24,6 +25,7 @@ namespace {
 constexpr std::int64_t kLeastBlock = 256 * 1024;  // bytes
 constexpr std::int64_t kGrain = 1 << 15;          // elements that are worth a thread
 constexpr std::size_t kStreamed = 1 << 20;        // bytes of a block's wire that is written past the caches
+constexpr std::int64_t kUnit = 64;  // threads take whole ones: none shares a byte of int4 with another
 
 double sum_of_squares(std::span<const float> values) {
   const kernels::Kernels& kernels = kernels::best_kernels();
@@ -75,7 +77,7 @@ float* Segment::mutable_gradient() const {
 }
 
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                   std::size_t first_group, int states, std::int64_t block_bytes) {
+                   std::size_t first_group, int states, std::int64_t block_bytes, Wire wire) {
   std::int64_t total = 0;
   std::map<const void*, std::pair<std::size_t, std::size_t>> seen;  // group and index
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -92,7 +94,9 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
     }
   }
   const auto size = static_cast<std::int64_t>(sizeof(float));
-  const std::int64_t limit = std::max(kLeastBlock, std::min(block_bytes, total * size / 8)) / size;
+  const std::int64_t step = wire == Wire::int4 ? 2 : 1;  // values that a segment begins at
+  const std::int64_t limit =
+      std::max(kLeastBlock, std::min(block_bytes, total * size / 8)) / size / step * step;
   const std::size_t first_block = blocks.size();
   for (std::size_t g = first_group; g < groups.size(); ++g) {
     bool fresh = true;  // a block holds segments of one group
@@ -105,7 +109,7 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
         Block& block = blocks.back();
         const std::int64_t length = std::min(parameter.numel() - begin, limit - block.length);
         block.segments.push_back({parameter, begin, length, block.length});
-        block.length += length;
+        block.length += (length + step - 1) / step * step;
         begin += length;
       }
     }
@@ -113,6 +117,7 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
   for (std::size_t b = first_block; b < blocks.size(); ++b) {
     blocks[b].states.assign(static_cast<std::size_t>(states),
                             std::vector<float>(static_cast<std::size_t>(blocks[b].length)));
+    if (is_modular(wire)) blocks[b].grid = Grid(wire);
   }
 }
 
@@ -121,8 +126,11 @@ std::span<const Arrival> finish(Exchange& exchange, const Block& block) {
   return exchange.finish(block.index);
 }
 
-bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, kernels::WireBlock wire,
-            std::optional<float> scale) {
+namespace {
+
+// update(), with the grid chosen.
+bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, kernels::WireBlock wire,
+          std::optional<float> scale) {
   RECORD_USER_SCOPE("starling::update");
   const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
   struct Piece {
@@ -143,10 +151,23 @@ bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, ke
     if (g != nullptr || !arrived.empty()) s.parameter.unsafeGetTensorImpl()->bump_version();
   }
 
-  const std::size_t each = bytes_per_value(wire.wire);
-  const bool stream = static_cast<std::size_t>(block.length) * each >= kStreamed;
+  const auto length = static_cast<std::size_t>(block.length);
+  const bool stream = bytes_of(wire.wire, length) >= kStreamed;
+  struct Neighbour {
+    Trailer theirs, mine;
+    kernels::Measured measured;
+  };
+  std::vector<Neighbour> neighbours;
+  for (const Arrival& a : arrived)
+    neighbours.push_back({trailer_of(*a.theirs, a.their_wire), trailer_of(*a.mine, a.my_wire), {}});
+  std::uint32_t sum = 0;
+  std::mutex mutex;  // guards `sum` and `neighbours` where threads add to them
   std::atomic<bool> finite = true;
-  at::parallel_for(0, block.length, kGrain, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t units = (block.length + kUnit - 1) / kUnit;
+  at::parallel_for(0, units, kGrain / kUnit, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t begin = first * kUnit, end = std::min(last * kUnit, block.length);
+    std::vector<kernels::Measured> measured(arrived.size());
+    std::uint32_t my_sum = 0;
     std::vector<kernels::Mix> mixes;
     mixes.reserve(arrived.size());
     auto piece =
@@ -154,27 +175,58 @@ bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, ke
     for (; piece != pieces.end() && piece->begin < end; ++piece) {
       const std::int64_t at = std::max(begin, piece->begin), within = at - piece->begin;
       const auto n = static_cast<std::size_t>(std::min(end, piece->end) - at);
-      const auto sent_from = [at](const Buffer& buffer, Wire format) {
-        return kernels::Sent(buffer.data() + static_cast<std::size_t>(at) * bytes_per_value(format), format);
+      const auto sent_from = [at](const Buffer& buffer, Wire format, const Trailer& trailer) {
+        return kernels::Sent(buffer.data() + bytes_of(format, static_cast<std::size_t>(at)), format,
+                             trailer.exponent);
       };
       mixes.clear();
-      for (const Arrival& a : arrived)
-        mixes.push_back({a.weight, sent_from(*a.theirs, a.their_wire), sent_from(*a.mine, a.my_wire)});
+      for (std::size_t j = 0; j < arrived.size(); ++j) {
+        const Arrival& a = arrived[j];
+        mixes.push_back({a.weight, sent_from(*a.theirs, a.their_wire, neighbours[j].theirs),
+                         sent_from(*a.mine, a.my_wire, neighbours[j].mine), &measured[j]});
+      }
       const auto state = [&](std::size_t k) {
         return k < block.states.size() ? block.states[k].data() + at : nullptr;
       };
       const kernels::Gradient g{piece->g == nullptr ? nullptr : piece->g + within, scale.value_or(1)};
       kernels::WireBlock sent = wire;
       sent.stream = stream;
+      sent.sum = &my_sum;
       if (wire.values != nullptr)
-        sent.values = static_cast<std::byte*>(wire.values) + static_cast<std::size_t>(at) * each;
+        sent.values =
+            static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, static_cast<std::size_t>(at));
       if (!kernels::update(piece->step, mixes, piece->x + within, g, {state(0), state(1), state(2)}, sent,
                            n)) {
         finite = false;
       }
     }
+    const std::lock_guard lock(mutex);
+    sum += my_sum;
+    for (std::size_t j = 0; j < arrived.size(); ++j) neighbours[j].measured.add(measured[j]);
   });
+
+  if (wire.values != nullptr) {
+    const std::span<std::byte> sent{static_cast<std::byte*>(wire.values), block_bytes(wire.wire, length)};
+    set_trailer(sent, wire.wire, {wire.exponent, sum});
+  }
+  Grid::Wanted wanted;
+  for (std::size_t j = 0; j < arrived.size(); ++j)
+    wanted.add(arrived[j].my_wire, neighbours[j].theirs, neighbours[j].mine, neighbours[j].measured);
+  block.grid.follow(wanted);
   return finite;
+}
+
+}  // namespace
+
+bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, kernels::WireBlock wire,
+            std::optional<float> scale) {
+  if (wire.values != nullptr && is_modular(wire.wire)) wire.exponent = block.grid.next();
+  return pass(block, rule, arrived, wire, scale);
+}
+
+bool write_again(Block& block, kernels::WireBlock wire) {
+  if (is_modular(wire.wire)) wire.exponent = block.grid.again();
+  return pass(block, SGD{}, {}, wire, std::nullopt);
 }
 
 bool mix(Block& block, std::span<const Arrival> arrived, kernels::WireBlock wire) {

@@ -27,7 +27,7 @@ struct Segment {
   at::Tensor parameter;
   std::int64_t begin = 0;   // of the parameter's elements in memory order, where this segment starts
   std::int64_t length = 0;  // elements
-  std::int64_t offset = 0;  // in the block
+  std::int64_t offset = 0;  // in the block; for int4 even, so that no two segments share a byte
   std::int64_t steps = 0;   // with a gradient so far
 
   float* values() const;
@@ -43,6 +43,7 @@ struct Block {
   std::int64_t length = 0;
   std::vector<Segment> segments{};
   std::vector<std::vector<float>> states{};  // as many as the rule keeps, each `length` long, zero at first
+  Grid grid{Wire::int8};                     // of what is sent as modular codes
   Timeline* timeline = nullptr;              // where updates are recorded
 };
 
@@ -52,7 +53,7 @@ void check_parameter(const at::Tensor& parameter, std::size_t group, std::size_t
 // Cuts the parameters of the groups from `first_group` on into blocks of at most max(256 KB, min(block_bytes, total / 8))
 // and appends them; a larger parameter is spread over several. Throws as check_parameter(), and where one is there twice.
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                   std::size_t first_group, int states, std::int64_t block_bytes);
+                   std::size_t first_group, int states, std::int64_t block_bytes, Wire wire = Wire::fp32);
 
 // exchange.finish() of this block. Torch's profiler shows it as starling::finish, and update() as starling::update.
 std::span<const Arrival> finish(Exchange& exchange, const Block& block);
@@ -66,6 +67,10 @@ bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, ke
 
 // The same without a rule: mixes what arrived, and writes the parameters to `wire`.
 bool mix(Block& block, std::span<const Arrival> arrived, kernels::WireBlock wire);
+
+// Writes the parameters to `wire` and no more, as the last update() or mix() that wrote them did: modular codes on the same
+// grid.
+bool write_again(Block& block, kernels::WireBlock wire);
 
 // Of the parameters' own gradients in all blocks, in double, in one read of them; not finite where one of them is not.
 // The bits are the same for any number of threads.

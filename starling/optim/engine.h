@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,16 @@ struct Optimizer::Engine {
   std::unique_ptr<Collectives> collectives;
   std::unique_ptr<Exchange> exchange;
   std::unique_ptr<Scheme> scheme;
+
+  // From the states of all blocks' grids, one after the other; anew where these are not as many.
+  void set_grids(std::span<const int> states) {
+    if (!is_modular(options.wire)) return;
+    const std::size_t each = blocks.front().grid.state().size();
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      blocks[b].grid = Grid(options.wire, each - 1);
+      if (states.size() == each * blocks.size()) blocks[b].grid.set_state(states.subspan(each * b, each));
+    }
+  }
 };
 
 }  // namespace starling

@@ -192,7 +192,8 @@ void Optimizer::take_new_groups() {
     }
   }
   if (param_groups_.size() == first) return;
-  append_blocks(e.blocks, param_groups_, first, e.inner ? 0 : rule_states(e.rule), e.options.block_bytes);
+  append_blocks(e.blocks, param_groups_, first, e.inner ? 0 : rule_states(e.rule), e.options.block_bytes,
+                e.options.wire);
   for (Block& block : e.blocks) block.timeline = e.world.timeline.get();
   for (std::size_t g = first; g < param_groups_.size(); ++g)
     e.group_sizes.push_back(param_groups_[g].params().size());
@@ -227,7 +228,10 @@ void Optimizer::connect(std::size_t first_group) {
   }
 
   std::vector<std::size_t> sizes;
-  for (const Block& block : e.blocks) sizes.push_back(static_cast<std::size_t>(block.length));
+  for (Block& block : e.blocks) {
+    sizes.push_back(static_cast<std::size_t>(block.length));
+    block.grid.remember(schedule.rounds.size());
+  }
   e.exchange = std::make_unique<Exchange>(
       world.make_transport(world, channel), schedule, sizes,
       Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, e.options.max_wait},
@@ -314,7 +318,9 @@ Statistics Optimizer::statistics() const {
 
 std::int64_t Optimizer::parameter_count() const {
   std::int64_t count = 0;
-  for (const Block& block : engine_->blocks) count += block.length;
+  for (const Block& block : engine_->blocks) {
+    for (const Segment& segment : block.segments) count += segment.length;
+  }
   return count;
 }
 

@@ -43,7 +43,8 @@ struct Options {
   // "atc": adapt-then-combine, this step's parameters are exchanged and mixed inside step(), block after block.
   std::string scheme = "cta";
   // Number format of parameters between workers. With bf16 and fp16 half the bytes cross the link and workers agree to
-  // the last bit of that format; the sum of all parameters is kept whatever the format. Not used by all-reduce.
+  // the last bit of that format; int8 and int4 send a quarter and an eighth, and agree the better the nearer they are
+  // already (docs/wires.md). The sum of all parameters is kept whatever the format. Not used by all-reduce.
   Wire wire = Wire::fp32;
   int workers_per_node = 0;  // for schedules that know of nodes; 0: the launcher's local world size
   std::int64_t block_bytes = 25 << 20;  // largest block: min(block_bytes, total / 8), at least 256 KB
@@ -117,7 +118,8 @@ class Optimizer : public torch::optim::Optimizer {
   //   steps          per parameter, in the groups' order: how many had a gradient
   //   options.GROUP  the group's rule options, the learning rate first
   //   rng            torch's random numbers on the CPU
-  // and the place in the schedule. Returns the file's size and checksum. Throws Error.
+  // and the place in the schedule; with int8 and int4 also the grids of the blocks, which are set anew where a file of
+  // another wire or other block sizes is loaded. Returns the file's size and checksum. Throws Error.
   Digest save(const std::string& file) const;
   // Collective, between two steps: every worker loads a file that save() wrote for the same rule and parameters. What
   // was in flight is sent again. If any of them cannot read its file, all throw Error and none has changed anything.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 
@@ -230,6 +231,35 @@ std::string_view metadata_of(const SafetensorsReader& file, const std::string& k
   return found == file.metadata().end() ? std::string_view() : found->second;
 }
 
+// The blocks' grids as text: Grid::state() of each.
+std::string grids_text(const std::vector<Block>& blocks) {
+  std::vector<int> exponents;
+  for (const Block& block : blocks) {
+    for (const int exponent : block.grid.state()) exponents.push_back(exponent);
+  }
+  return fmt::format("{}", fmt::join(exponents, " "));
+}
+
+std::string grids_key(Wire wire) { return fmt::format("grids.{}", name_of(wire)); }
+
+// Empty where the file has none of this wire.
+std::vector<int> grids_in(const SafetensorsReader& file, Wire wire) {
+  const std::string_view text = is_modular(wire) ? metadata_of(file, grids_key(wire)) : "";
+  std::vector<int> exponents;
+  const char* at = text.data();
+  for (const char* const end = at + text.size(); at != end;) {
+    int& exponent = exponents.emplace_back();
+    const auto [stop, error] = std::from_chars(at, end, exponent);
+    if (error != std::errc() || !Grid::allows(exponent) || (stop != end && *stop != ' ')) {
+      refuse(file.path(), 8,
+             fmt::format("{} \"{}\" are not numbers from {} to {}", grids_key(wire), text, Grid::kFinest,
+                         Grid::kCoarsest));
+    }
+    at = stop == end ? stop : stop + 1;
+  }
+  return exponents;
+}
+
 std::int64_t position_in(const SafetensorsReader& file) {
   const std::string_view text = metadata_of(file, "position");
   std::int64_t position = 0;
@@ -292,8 +322,11 @@ Digest Optimizer::save(const std::string& file) const {
   }
   // Of the first round that starts from the parameters as they stand: one in flight is sent again.
   const std::uint64_t position = engine_->exchange->position(engine_->scheme->sends_ahead());
-  SafetensorsWriter writer(
-      file, infos, {{"format", kFormat}, {"rule", state.rule}, {"position", std::to_string(position)}});
+  std::map<std::string, std::string> metadata{
+      {"format", kFormat}, {"rule", state.rule}, {"position", std::to_string(position)}};
+  const Wire wire = engine_->options.wire;
+  if (is_modular(wire)) metadata[grids_key(wire)] = grids_text(engine_->blocks);
+  SafetensorsWriter writer(file, infos, metadata);
   for (const TensorInfo& info : writer.tensors()) {
     const at::Tensor dense = by_name.at(info.name).contiguous();
     writer.write({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
@@ -308,18 +341,21 @@ void Optimizer::load(const std::string& file) {
   const std::size_t models = state.model.size();
   std::vector<at::Tensor> loaded;
   std::int64_t position = 0;
+  std::vector<int> grids;
   together(*this, "load its file", [&] {
     const SafetensorsReader reader(file);
     state.make_as_in(reader);
     const Named all = state.all();
     loaded = read_all(reader, state.rule, all);
     position = position_in(reader);
+    grids = grids_in(reader, engine_->options.wire);
     // Those of the model are the module's own: they wait until all workers have read theirs.
     for (std::size_t i = models; i < all.size(); ++i) all[i].second.copy_(loaded[i]);
     state.check(reader);
   });
   for (std::size_t i = 0; i < models; ++i) state.model[i].second.copy_(loaded[i]);
   state.apply();
+  engine_->set_grids(grids);
   engine_->exchange->restart(static_cast<std::uint64_t>(position));
   engine_->scheme->begin();
 }

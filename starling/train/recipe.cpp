@@ -54,7 +54,8 @@ Config recipe_config(Recipe& r) {
         "cta: combine, then adapt; atc: adapt, then combine; all-reduce: mean gradient");
   c.key("topology", &r.mixing.topology,
         "who mixes with whom: a name of `starling topology --list` or a file; not used by all-reduce");
-  c.key("wire", &r.mixing.wire, Choices{"fp32", "bf16", "fp16"}, "number format between workers");
+  c.key("wire", &r.mixing.wire, Choices{"fp32", "bf16", "fp16", "int8", "int4"},
+        "number format between workers");
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");
   c.key("block_bytes", &r.mixing.block_bytes, between(1, 1 << 30), "largest block that is exchanged at once");

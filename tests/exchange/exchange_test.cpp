@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "starling/core/error.h"
@@ -69,29 +70,20 @@ TEST(Exchange, TheSumIsConservedOver1000RoundsOfEverySymmetricSchedule) {
       } catch (const UsageError&) {
         continue;  // the family does not exist for this n
       }
-      std::mt19937_64 random(7);
-      std::vector<std::vector<float>> x(static_cast<std::size_t>(n), std::vector<float>(kSize));
-      double before = 0, magnitude = 0;
-      for (auto& worker : x) {
-        for (float& value : worker) {
-          value = std::normal_distribution<float>(1, 1)(random);
-          before += value, magnitude += std::abs(value);
-        }
-      }
-      for (int t = 0; t < 1000; ++t) {
-        const auto q = x;
-        for (std::size_t i = 0; i < x.size(); ++i) {
-          std::vector<kernels::Mix> mixes;
-          for (const Neighbour& j : schedule.at(t).neighbours[i]) {
-            mixes.push_back(
-                {static_cast<float>(j.weight), q[static_cast<std::size_t>(j.rank)].data(), q[i].data()});
+      for (const Wire wire : {Wire::fp32, Wire::int8, Wire::int4}) {
+        std::mt19937_64 random(7);
+        std::vector<std::vector<float>> x(static_cast<std::size_t>(n), std::vector<float>(kSize));
+        double before = 0, magnitude = 0;
+        for (auto& worker : x) {
+          for (float& value : worker) {
+            value = std::normal_distribution<float>(1, 1)(random);
+            before += value, magnitude += std::abs(value);
           }
-          kernels::update(kernels::SgdStep{}, mixes, x[i].data(), nullptr, {}, nullptr, kSize);
         }
+        Herd herd(wire, x, schedule.rounds.size());
+        for (int t = 0; t < 1000; ++t) herd.mix(schedule.at(t));
+        EXPECT_NEAR(herd.sum(), before, 1e-6 * magnitude) << name << ", n " << n << ", " << name_of(wire);
       }
-      double after = 0;
-      for (const auto& worker : x) after = std::accumulate(worker.begin(), worker.end(), after);
-      EXPECT_NEAR(after, before, 1e-6 * magnitude) << name << ", n " << n;
     }
   }
 }
@@ -207,6 +199,28 @@ TEST(Exchange, ADamagedBlockIsNotMixedAndTheSumIsConserved) {
   EXPECT_EQ(mixed[1], 15);
   EXPECT_EQ(mixed[2], 16);
   EXPECT_NEAR(flock.sum(), before, 1e-2);
+}
+
+// What a neighbour says its grid is would be shifted by.
+TEST(Exchange, AModularBlockWhoseGridIsOutOfBoundsIsNotMixed) {
+  for (const int lie : {Grid::kFinest - 1, Grid::kCoarsest + 1, -2'000'000'000}) {
+    Flock flock(triangle(), {}, Wire::int8);
+    flock.everyone([](Worker& w) { w.step(); });
+    const double before = flock.sum();
+    flock[1].lie = lie;
+    flock.everyone([](Worker& w) { w.step(); });
+    flock[1].lie.reset();
+    int mixed[3] = {};
+    for (int t = 0; t < 2; ++t) {
+      for (int i = 0; i < 3; ++i) mixed[i] += flock[i].step();
+    }
+    EXPECT_EQ(mixed[0], 6);  // both blocks of one round lost
+    EXPECT_EQ(mixed[1], 4);  // of both neighbours
+    EXPECT_EQ(mixed[2], 6);
+    EXPECT_THAT(flock[0].said(), testing::Contains(testing::HasSubstr("worker 1 sent a damaged block 0")));
+    flock.everyone([](Worker& w) { w.end(); });
+    EXPECT_NEAR(flock.sum(), before, 1e-2);
+  }
 }
 
 TEST(Exchange, NumbersThatAreNotFiniteAreNeverMixed) {

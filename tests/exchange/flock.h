@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "starling/kernels/update.h"
 #include "starling/topology/schedules.h"
 #include "starling/transport/local/local.h"
+#include "tests/exchange/one_thread.h"
 
 namespace starling {
 
@@ -33,7 +35,8 @@ struct Worker {
                 warnings.push_back(line);
               }
             },
-            nullptr, wire) {
+            nullptr, wire),
+        grids{Grid(wire, schedule.rounds.size()), Grid(wire, schedule.rounds.size())} {
     std::mt19937_64 random(static_cast<std::uint64_t>(rank) + 1);
     for (auto& block : x) {
       for (float& value : block) value = std::normal_distribution<float>()(random);
@@ -43,17 +46,11 @@ struct Worker {
     exchange.meet();
     for (int b = 0; b < 2; ++b) write(b);
   }
-  void write(int b) {
-    exchange.start(b,
-                   kernels::update(kernels::SgdStep{}, {}, x[b].data(), nullptr, {}, exchange.wire(b), size));
-  }
+  void write(int b) { exchange.start(b, write_block(x[b], exchange.wire(b), lie.value_or(grids[b].next()))); }
   // Mixes what has come. Returns how many arrivals that were.
   int mix(int b) {
     const auto arrived = exchange.finish(b);
-    for (const Arrival& a : arrived) {
-      const kernels::Mix edge{a.weight, {a.theirs->data(), a.their_wire}, {a.mine->data(), a.my_wire}};
-      kernels::update(kernels::SgdStep{}, {&edge, 1}, x[b].data(), nullptr, {}, {}, size);
-    }
+    mix_block(x[b], arrived, grids[b]);
     return static_cast<int>(arrived.size());
   }
   // Returns how many arrivals were mixed, over both blocks.
@@ -82,6 +79,8 @@ struct Worker {
   std::vector<std::string> warnings;
   std::vector<float> x[2]{std::vector<float>(size), std::vector<float>(size)};
   Exchange exchange;
+  Grid grids[2];                // of modular codes
+  std::optional<int> lie = {};  // in place of the grid's exponent
 };
 
 // Three edges that are no group, since they do not take the mean.

@@ -80,15 +80,16 @@ TEST(Wire, RoundsToNearestTiesToEven) {
 }
 
 TEST(Wire, Names) {
-  for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) EXPECT_EQ(wire_named(name_of(wire)), wire);
+  for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16, Wire::int8, Wire::int4})
+    EXPECT_EQ(wire_named(name_of(wire)), wire);
   EXPECT_EQ(refusal<UsageError>([] { wire_named("fp8"); }),
-            "there is no wire \"fp8\"; there are fp32, bf16, fp16");
+            "there is no wire \"fp8\"; there are fp32, bf16, fp16, int8, int4");
 }
 
 TEST(Wire, FindsWhatIsNotFinite) {
   for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
     std::vector<float> x(100, 3.0F);
-    std::vector<std::byte> sent(x.size() * bytes_per_value(wire));
+    std::vector<std::byte> sent(bytes_of(wire, x.size()));
     EXPECT_TRUE(update(SgdStep{}, {}, x.data(), nullptr, {}, {sent.data(), wire}, x.size()));
     EXPECT_TRUE(all_finite(sent, wire));
     for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf(""), -std::nanf("")}) {

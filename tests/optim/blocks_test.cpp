@@ -63,6 +63,64 @@ After step(int threads) {
   return after;
 }
 
+// Two steps with modular codes, the second one mixed with what the first one sent: the blocks as they cross the link, and the
+// grids.
+std::vector<std::vector<std::byte>> modular_steps(Wire wire, int threads) {
+  at::set_num_threads(threads);
+  std::vector<Tensor> all = parameters();
+  std::vector<Block> blocks;
+  append_blocks(blocks, {torch::optim::OptimizerParamGroup(all)}, 0, 2, 4 << 20, wire);
+  std::vector<std::vector<std::byte>> wires;
+  for (Block& block : blocks) {
+    const std::size_t bytes = block_bytes(wire, static_cast<std::size_t>(block.length));
+    const auto mine = std::make_shared<Buffer>(bytes), theirs = std::make_shared<Buffer>(bytes);
+    Buffer next(bytes);
+    EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, {}, {theirs->data(), wire}));
+    EXPECT_TRUE(update(block, AdamW{.lr = 1e-5}, {}, {mine->data(), wire}));
+    const Arrival arrival{1, 0.5F, theirs, mine, wire, wire};
+    EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, {&arrival, 1}, {next.data(), wire}));
+    EXPECT_TRUE(write_again(block, {next.data(), wire}));
+    wires.insert(wires.end(), {*mine, *theirs, next});
+    for (const int exponent : block.grid.state()) wires.push_back({static_cast<std::byte>(exponent)});
+  }
+  for (const Tensor& p : all) {
+    const Tensor dense = p.contiguous();
+    const auto* const bytes = static_cast<const std::byte*>(dense.const_data_ptr());
+    wires.emplace_back(bytes, bytes + p.nbytes());
+  }
+  return wires;
+}
+
+TEST(Blocks, ModularCodesAreTheSameForAnyNumberOfThreads) {
+  const int before = at::get_num_threads();
+  for (const Wire wire : {Wire::int8, Wire::int4}) {
+    const auto one = modular_steps(wire, 1);
+    for (const int threads : {2, 3, 7})
+      EXPECT_TRUE(one == modular_steps(wire, threads)) << name_of(wire) << threads;
+  }
+  at::set_num_threads(before);
+}
+
+TEST(Blocks, NoTwoSegmentsShareAByteOfInt4) {
+  std::vector<Tensor> all = parameters();
+  std::vector<Block> blocks;
+  append_blocks(blocks, {torch::optim::OptimizerParamGroup(all)}, 0, 0, 4 << 20, Wire::int4);
+  std::int64_t values = 0, expected = 0;
+  for (const Block& block : blocks) {
+    std::int64_t end = 0;
+    for (const Segment& segment : block.segments) {
+      EXPECT_EQ(segment.offset % 2, 0);
+      EXPECT_GE(segment.offset, end);
+      end = segment.offset + segment.length;
+      values += segment.length;
+    }
+    EXPECT_LE(end, block.length);
+    EXPECT_LE(block.length, 1 << 20);
+  }
+  for (const Tensor& p : all) expected += p.numel();
+  EXPECT_EQ(values, expected);
+}
+
 // The conversions of the 16-bit wires against torch's. (NaN has many bits, and torch's differ by machine.)
 TEST(Blocks, WiresRoundAsTorchDoes) {
   const Tensor x = at::cat({at::randn({100'000}) * at::randn({100'000}).mul(8).exp2(), at::full({1}, 1e30),

@@ -175,6 +175,48 @@ Inner made(const TheOptions& options) {
   };
 }
 
+// What is sent again is sent on the same grids, and the next grids follow from the same measurements.
+TEST(Checkpoint, ModularCodesGoOn) {
+  for (const Wire wire : {Wire::int8, Wire::int4}) {
+    check_resume({AdamW{.lr = 0.01}, {.topology = "base-2", .wire = wire}, 3});
+    check_resume(
+        {SGD{.lr = 0.01, .momentum = 0.9}, {.topology = "complete", .wire = wire, .block_bytes = 1}, 3});
+    check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .scheme = "atc", .wire = wire}, 3});
+    check_resume({{},
+                  {.topology = "base-2", .wire = wire},
+                  3,
+                  made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))});
+  }
+}
+
+TEST(Checkpoint, GridsOfAnotherWireAreNotTakenAndWrongOnesAreRefused) {
+  const Folder folder;
+  const World world = World::alone();
+  Net net;
+  Optimizer narrow(net, SGD{.lr = 0.1}, {.wire = Wire::int8}, world);
+  Optimizer wide(net, SGD{.lr = 0.1}, {}, world), narrower(net, SGD{.lr = 0.1}, {.wire = Wire::int4}, world);
+  narrow.save(folder / "a");
+  wide.save(folder / "b");
+  wide.load(folder / "a"), narrower.load(folder / "a"), narrow.load(folder / "b"), narrow.load(folder / "a");
+  const SafetensorsReader file(folder / "a");
+  auto metadata = file.metadata();
+  EXPECT_EQ(metadata.at("grids.int8").substr(0, 4), "-17 ");
+  metadata["grids.int8"] = "-17 -31";
+  SafetensorsWriter writer(folder / "c", file.tensors(), metadata);
+  for (const TensorInfo& tensor : writer.tensors()) {
+    std::vector<std::byte> bytes(tensor.bytes());
+    file.read(*file.find(tensor.name), bytes);
+    writer.write(bytes);
+  }
+  writer.finish();
+  try {
+    narrow.load(folder / "c");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("grids.int8 \"-17 -31\" are not numbers from -30 to 20"));
+  }
+}
+
 TEST(Checkpoint, EachOfTorchsOptimizersGoesOn) {
   using namespace torch::optim;
   const Options cta{.topology = "base-2"}, atc{.topology = "base-2", .scheme = "atc"};

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <numeric>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -76,12 +77,12 @@ TEST(Optimizer, AdaptThenCombineIsItsEquation) {
   check_equation("atc", "one-peer-exponential", 4, 8);
 }
 
-// AdamW decays by its own factor and then takes a step that does not look at x: torch's around is Starling's own.
 // What a wire rounds off is lost to both ends alike: the mean is that of fp32, and the workers are as near to each other as
 // the format is fine.
 TEST(Optimizer, ANarrowWireKeepsTheMean) {
   constexpr int kWorkers = 4, kSteps = 40;
-  for (const auto& [wire, apart] : {std::pair{Wire::bf16, 8e-3}, {Wire::fp16, 1e-3}}) {
+  for (const auto& [wire, apart] :
+       {std::pair{Wire::bf16, 8e-3}, {Wire::fp16, 1e-3}, {Wire::int8, 1e-3}, {Wire::int4, 5e-2}}) {
     for (const char* scheme : {"cta", "atc"}) {
       std::vector<double> means(kWorkers), alone(kWorkers);
       flock(kWorkers, [&](int i, World& world) {
@@ -103,6 +104,43 @@ TEST(Optimizer, ANarrowWireKeepsTheMean) {
   }
 }
 
+// The consensus of the workers after 150 noisy steps towards random places, and how far apart they are.
+std::pair<Tensor, double> trained(Wire wire, const char* topology) {
+  constexpr int kWorkers = 4;
+  std::vector<Tensor> ends(kWorkers);
+  double apart = 0;
+  flock(kWorkers, [&](int i, World& world) {
+    at::Generator random = at::make_generator<at::CPUGeneratorImpl>(7);
+    const Tensor goal = at::randn({3000}, random), p = parameter({3000});
+    random.set_current_seed(static_cast<std::uint64_t>(i) + 100);
+    Optimizer optimizer(std::vector<Tensor>{p}, AdamW{.lr = 0.02}, {.topology = topology, .wire = wire},
+                        world);
+    for (int t = 1; t <= 150; ++t) {
+      p.mutable_grad() = p.detach() - goal + at::randn({3000}, random);
+      optimizer.step();
+    }
+    const double distance = optimizer.consensus_distance();
+    if (i == 0) apart = distance;
+    ends[static_cast<std::size_t>(i)] = p.detach() - goal;
+  });
+  return {(ends[0] + ends[1] + ends[2] + ends[3]) / kWorkers, apart};
+}
+
+TEST(Optimizer, ModularCodesTrainAsFp32Does) {
+  for (const char* topology : {"base-2", "ring", "complete"}) {
+    const auto [wide, wide_apart] = trained(Wire::fp32, topology);
+    const double left = wide.square().mean().sqrt().item<double>();
+    EXPECT_LT(left, 0.3) << topology;  // from 1
+    for (const auto& [wire, factor] : {std::pair{Wire::int8, 1.1}, {Wire::int4, 2.0}}) {
+      const auto [narrow, narrow_apart] = trained(wire, topology);
+      EXPECT_LT(narrow.square().mean().sqrt().item<double>(), 1.05 * left)
+          << topology << " " << name_of(wire);
+      EXPECT_LT(narrow_apart, factor * wide_apart) << topology << " " << name_of(wire);
+    }
+  }
+}
+
+// AdamW decays by its own factor and then takes a step that does not look at x: torch's around is Starling's own.
 TEST(Optimizer, AroundTorchsAdamWItIsStarlingsAdamW) {
   for (const std::string scheme : {"cta", "atc"}) {
     flock(3, [&](int i, World& world) {

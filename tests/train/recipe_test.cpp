@@ -59,8 +59,9 @@ TEST_F(RecipeTest, Refuses) {
   EXPECT_THAT(error_of("[optimizer]\nrule = 'accum-adm'"),
               testing::HasSubstr(":2: optimizer.rule = \"accum-adm\": "
                                  "unknown, did you mean accum-adam?"));
-  EXPECT_EQ(error_of("[mixing]\nwire = 'int4'"),
-            path_ + ":2: mixing.wire = \"int4\": unknown, allowed is one of fp32, bf16, fp16");
+  EXPECT_EQ(error_of("[mixing]\nwire = 'int2'"), path_ +
+                                                     ":2: mixing.wire = \"int2\": unknown, did you mean "
+                                                     "int8?, allowed is one of fp32, bf16, fp16, int8, int4");
   EXPECT_THAT(error_of("[run]\nepochs = 0"), testing::HasSubstr(":2: run.epochs = 0: out of range"));
   EXPECT_EQ(error_of("[optimizer]\nrule = 'sgd'\nnesterov = true"),
             path_ + ":3: optimizer.nesterov = true: wants optimizer.momentum above 0");

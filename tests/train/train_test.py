@@ -169,6 +169,18 @@ every = 1
         self.assertGreater(summary["consensus_distance"], 0)
         self.assertLess(summary["consensus_distance"], 0.01)
 
+    def test_modular_codes_learn_as_fp32_does(self):
+        summaries = {}
+        for wire in ("fp32", "int8", "int4"):
+            self.train("--mixing.topology", "base-2", "--mixing.wire", wire)
+            summaries[wire] = self.check_run("cta")
+        fp32 = summaries["fp32"]
+        for wire, share in (("int8", 1 / 4), ("int4", 1 / 8)):
+            summary = summaries[wire]
+            self.assertLess(abs(summary["accuracy"] - fp32["accuracy"]), 0.02)
+            self.assertLess(summary["consensus_distance"], 1e-3)  # of weights of about 0.1
+            self.assertAlmostEqual(summary["bytes_sent_per_worker"] / fp32["bytes_sent_per_worker"], share, delta=0.02)
+
     def test_all_reduce_keeps_workers_equal(self):
         stdout, _ = self.train("--mixing.scheme", "all-reduce", "--optimizer.rule", "adam", "--json")
         summary = self.check_run("all-reduce")

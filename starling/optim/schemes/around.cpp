@@ -14,7 +14,11 @@ void Around::combine() {
 }
 
 void Around::begin() {
-  if (order_ == Order::combine_then_adapt) send();
+  if (order_ != Order::combine_then_adapt) return;
+  for (Block& block : blocks_) {
+    const bool finite = write_again(block, exchange_.wire(block.index));
+    exchange_.start(block.index, finite);
+  }
 }
 
 void Around::step() {

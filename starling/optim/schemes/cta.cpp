@@ -4,7 +4,7 @@ namespace starling {
 
 void Cta::begin() {
   for (Block& block : blocks_) {
-    const bool finite = mix(block, {}, exchange_.wire(block.index));
+    const bool finite = write_again(block, exchange_.wire(block.index));
     exchange_.start(block.index, finite);
   }
 }

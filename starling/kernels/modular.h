@@ -1,0 +1,183 @@
+// The wires int8 and int4: modular codes.
+//
+//   delta   the step of a worker's grid for one block, 2^exponent, which the worker chooses anew for each block it writes
+//   k       the grid point nearest to x: x / delta, rounded to even
+//   code    k modulo 2^b; b is 8 or 4
+//   D       how many steps two workers are apart, from their codes alone: the difference on the finer of the two grids,
+//           modulo 2^b, from -2^(b-1) + 1 to 2^(b-1) - 1
+//
+// Mixing is x += W delta D. That is x_j - x_i up to the rounding of both as long as it lies within 2^(b-1) steps, however
+// large x itself is. Beyond, it is a wrong number, but D_ij = -D_ji for every pair of codes and of grids: what one worker
+// gets the other loses, and the sum is kept on symmetric edges. (On directed ones only while nothing wraps.)
+//
+// What is far beyond the range is found by sums: a block carries Sum k, and where Sum D is not their difference, some
+// element has wrapped. From that, and from the largest |D|, Grid chooses the next step.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "starling/kernels/wire.h"
+
+namespace starling {
+
+// What follows the codes of a block.
+struct Trailer {
+  std::int32_t exponent = 0;
+  std::uint32_t sum = 0;  // of all k, modulo 2^24
+};
+
+// Of a block of n values, as it crosses the link.
+constexpr std::size_t block_bytes(Wire wire, std::size_t n) {
+  return bytes_of(wire, n) + (is_modular(wire) ? sizeof(Trailer) : 0);
+}
+
+// Of a whole block; all zero where its wire has none.
+inline Trailer trailer_of(std::span<const std::byte> block, Wire wire) {
+  Trailer trailer;
+  if (is_modular(wire)) std::memcpy(&trailer, block.last(sizeof trailer).data(), sizeof trailer);
+  return trailer;
+}
+
+inline void set_trailer(std::span<std::byte> block, Wire wire, Trailer trailer) {
+  if (is_modular(wire)) std::memcpy(block.last(sizeof trailer).data(), &trailer, sizeof trailer);
+}
+
+namespace kernels {
+
+constexpr int code_bits(Wire wire) { return wire == Wire::int8 ? 8 : 4; }
+
+// What the kernel finds out about two workers' codes on the way.
+struct Measured {
+  std::int32_t largest = 0;  // |D|
+  std::uint32_t sum = 0;     // of D, modulo 2^32
+  void add(const Measured& more) {
+    largest = std::max(largest, more.largest);
+    sum += more.sum;
+  }
+};
+
+// 2^exponent, from -126 to 127.
+inline float power_of_two(int exponent) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
+}
+
+// All bits where a < b, else none; both from 0 to 2^31 - 1. (A plain choice becomes a branch, and then the compiler does not
+// vectorize the loop.)
+inline std::uint32_t where_less(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>(static_cast<std::int32_t>(a - b) >> 31);
+}
+
+// k modulo 2^24, and in the upper bits whatever comes. `scaled` is x / delta.
+inline std::uint32_t grid_point(float scaled) {
+  const auto bits = std::bit_cast<std::uint32_t>(scaled);
+  std::uint32_t magnitude = bits & 0x7fffffffu;
+  magnitude &= where_less(magnitude, 0x57000000u);  // from 2^47 on every float is a multiple of 2^24
+  const float rounded = (std::bit_cast<float>(magnitude) + 0x1p23f) - 0x1p23f;
+  const std::uint32_t fraction = where_less(magnitude, 0x4b000000u);  // below 2^23
+  const auto whole =
+      std::bit_cast<float>((std::bit_cast<std::uint32_t>(rounded) & fraction) | (magnitude & ~fraction));
+  const auto high = static_cast<float>(static_cast<std::int32_t>(whole * 0x1p-24f));
+  const auto low = static_cast<std::uint32_t>(static_cast<std::int32_t>(whole - high * 0x1p24f));
+  const std::uint32_t sign = 0 - (bits >> 31);
+  return (low ^ sign) - sign;
+}
+
+// How two grids lie to each other.
+struct Pair {
+  Pair(Wire wire, int their_exponent, int my_exponent)
+      : exponent(std::min(their_exponent, my_exponent)),
+        mixes(std::abs(their_exponent - my_exponent) < code_bits(wire)),
+        unused(32 - code_bits(wire)),
+        their_shift(mixes ? their_exponent - exponent + unused : 0),
+        my_shift(mixes ? my_exponent - exponent + unused : 0),
+        ambiguous(-(1 << (code_bits(wire) - 1))) {}
+  std::int32_t difference(std::uint32_t theirs, std::uint32_t mine) const {
+    const std::int32_t D = static_cast<std::int32_t>((theirs << their_shift) - (mine << my_shift)) >> unused;
+    return D & -static_cast<std::int32_t>(D != ambiguous);
+  }
+  int exponent;  // of the finer one
+  bool mixes;    // else the coarser one's codes say nothing on the finer one
+  int unused, their_shift, my_shift;
+  std::int32_t ambiguous;
+};
+
+}  // namespace kernels
+
+// Which grid a worker writes a block on: the finest one that has held all that was measured in the last period of the
+// schedule, with room to spare. What is measured in a pass serves from the block on that is written in the next one. Too
+// fine a grid does less harm than too coarse a one: what wraps moves x by less than the range.
+class Grid {
+ public:
+  // Exponents. On finer grids neighbouring floats of large parameters would lie 2^24 steps apart, which no sum shows.
+  static constexpr int kFinest = -30, kCoarsest = 20;
+  static constexpr int kAfterWrap = 3;            // raised by
+  static constexpr std::size_t kMostRounds = 16;  // that are remembered, however long the period
+
+  explicit Grid(Wire wire, std::size_t period = 1) : sent_(first(wire)), wanted_{sent_} { remember(period); }
+  // A range of 2^-10: workers start equal, and their first steps are small.
+  static constexpr int first(Wire wire) { return -10 - range(wire); }
+  static constexpr bool allows(int exponent) { return kFinest <= exponent && exponent <= kCoarsest; }
+  // Of a schedule with so many rounds. A worker may be near to its neighbour of one round, and far from that of the next.
+  void remember(std::size_t period) {
+    wanted_.resize(std::clamp<std::size_t>(period, 1, kMostRounds), next_exponent());
+  }
+
+  // The exponent for the block that is written now.
+  int next() { return sent_ = next_exponent(); }
+  // For the block that was written last, where it is written again.
+  int again() const { return sent_; }
+
+  // What was measured in one pass with all neighbours.
+  class Wanted {
+   public:
+    void add(Wire wire, const Trailer& theirs, const Trailer& mine, const kernels::Measured& measured) {
+      if (!is_modular(wire)) return;
+      const kernels::Pair pair(wire, theirs.exponent, mine.exponent);
+      if (!pair.mixes) return at_least(std::max(theirs.exponent, mine.exponent));
+      const auto largest = static_cast<std::uint32_t>(std::max(measured.largest, 1));  // 0 may be nearly 1
+      at_least(pair.exponent + std::bit_width(margin(wire) * largest - 1) - range(wire));
+      const std::uint32_t difference =
+          (theirs.sum << (theirs.exponent - pair.exponent)) - (mine.sum << (mine.exponent - pair.exponent));
+      if ((difference - measured.sum) % (1u << 24) != 0) at_least(pair.exponent + kAfterWrap);
+    }
+    std::optional<int> exponent() const { return exponent_; }
+
+   private:
+    void at_least(int exponent) { exponent_ = std::max(exponent, exponent_.value_or(exponent)); }
+    std::optional<int> exponent_;
+  };
+  void follow(const Wanted& wanted) {
+    if (!wanted.exponent()) return;
+    std::rotate(wanted_.begin(), wanted_.begin() + 1, wanted_.end());
+    wanted_.back() = std::clamp(*wanted.exponent(), kFinest, kCoarsest);
+  }
+
+  // To be saved, and set to go on from it: exponents, as many for every grid of this schedule.
+  std::vector<int> state() const {
+    std::vector<int> state{sent_};
+    state.insert(state.end(), wanted_.begin(), wanted_.end());
+    return state;
+  }
+  void set_state(std::span<const int> state) {
+    sent_ = state.front();
+    wanted_.assign(state.begin() + 1, state.end());
+  }
+
+ private:
+  static constexpr int range(Wire wire) { return kernels::code_bits(wire) - 1; }  // 2^range steps
+  // The range over the largest disagreement that was measured. int4 has not the bits for 4.
+  static constexpr std::uint32_t margin(Wire wire) { return wire == Wire::int8 ? 4 : 2; }
+  int next_exponent() const { return *std::max_element(wanted_.begin(), wanted_.end()); }
+  int sent_;
+  std::vector<int> wanted_;  // in the last rounds, the latest at the end
+};
+
+}  // namespace starling

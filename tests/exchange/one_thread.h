@@ -1,0 +1,86 @@
+// What the optimizer does with a block's wire, on one thread.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "starling/exchange/exchange.h"
+#include "starling/kernels/update.h"
+
+namespace starling {
+
+// Writes x with what follows it on the wire. Returns whether it is finite.
+inline bool write_block(std::vector<float>& x, kernels::WireBlock wire, int exponent) {
+  Trailer trailer{exponent, 0};
+  wire.exponent = exponent;
+  wire.sum = &trailer.sum;
+  const bool finite = kernels::update(kernels::SgdStep{}, {}, x.data(), nullptr, {}, wire, x.size());
+  set_trailer({static_cast<std::byte*>(wire.values), block_bytes(wire.wire, x.size())}, wire.wire, trailer);
+  return finite;
+}
+
+inline void mix_block(std::vector<float>& x, std::span<const Arrival> arrived, Grid& grid) {
+  std::vector<kernels::Mix> mixes;
+  std::vector<kernels::Measured> measured(arrived.size());
+  const auto sent = [](const Buffer& block, Wire wire) {
+    return kernels::Sent(block.data(), wire, trailer_of(block, wire).exponent);
+  };
+  for (std::size_t j = 0; j < arrived.size(); ++j) {
+    const Arrival& a = arrived[j];
+    mixes.push_back({a.weight, sent(*a.theirs, a.their_wire), sent(*a.mine, a.my_wire), &measured[j]});
+  }
+  kernels::update(kernels::SgdStep{}, mixes, x.data(), nullptr, {}, {}, x.size());
+  Grid::Wanted wanted;
+  for (std::size_t j = 0; j < arrived.size(); ++j) {
+    const Arrival& a = arrived[j];
+    wanted.add(a.my_wire, trailer_of(*a.theirs, a.their_wire), trailer_of(*a.mine, a.my_wire), measured[j]);
+  }
+  grid.follow(wanted);
+}
+
+// Workers without an exchange between them: every block arrives.
+struct Herd {
+  Herd(Wire wire, std::vector<std::vector<float>> x, std::size_t period)
+      : wire(wire), x(std::move(x)), grids(this->x.size(), Grid(wire, period)) {}
+  // A round: all write, then all mix.
+  void mix(const Graph& graph) {
+    std::vector<std::shared_ptr<Buffer>> sent;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      sent.push_back(std::make_shared<Buffer>(block_bytes(wire, x[i].size())));
+      write_block(x[i], {sent[i]->data(), wire}, grids[i].next());
+    }
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      std::vector<Arrival> arrived;
+      for (const Neighbour& j : graph.neighbours[i]) {
+        arrived.push_back({j.rank, static_cast<float>(j.weight), sent[static_cast<std::size_t>(j.rank)],
+                           sent[i], wire, wire});
+      }
+      mix_block(x[i], arrived, grids[i]);
+    }
+  }
+  double sum() const {
+    double sum = 0;
+    for (const auto& worker : x) sum = std::accumulate(worker.begin(), worker.end(), sum);
+    return sum;
+  }
+  // RMS distance to the mean.
+  double consensus_distance() const {
+    double sum = 0;
+    for (std::size_t k = 0; k < x[0].size(); ++k) {
+      double mean = 0;
+      for (const auto& worker : x) mean += worker[k] / static_cast<double>(x.size());
+      for (const auto& worker : x) sum += std::pow(worker[k] - mean, 2);
+    }
+    return std::sqrt(sum / static_cast<double>(x.size() * x[0].size()));
+  }
+  Wire wire;
+  std::vector<std::vector<float>> x;
+  std::vector<Grid> grids;
+};
+
+}  // namespace starling
