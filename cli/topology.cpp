@@ -15,6 +15,7 @@
 
 #include "cli/commands.h"
 #include "starling/core/error.h"
+#include "starling/kernels/wire.h"
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
 #include "starling/topology/traffic.h"
@@ -30,6 +31,7 @@ struct Options {
   std::string name;
   std::string workers;  // "8" or "2-16", checked by worlds()
   int workers_per_node = 1;
+  std::string wire = "fp32";
   size_t rounds = 0;  // to show; 0: all in JSON, the first ones in a table
   bool list = false;
   bool json = false;
@@ -59,15 +61,19 @@ struct Report {
   bool symmetric = true;
 };
 
-Report examine(Schedule schedule) {
+Report examine(Schedule schedule, const Options& options) {
   Report report;
+  const Wire wire = wire_named(options.wire);
+  // Of a model in fp32; a group's mean stays that.
+  const Sizes sizes{
+      .block = static_cast<double>(bytes_of(wire, 2)) / 8, .mean = 1, .groups = !is_modular(wire)};
   for (const Graph& round : schedule.rounds) {
     size_t most = 0;
     for (const auto& row : round.neighbours) most = std::max(most, row.size());
     report.peers.push_back(static_cast<int>(most));
     report.second.push_back(second_singular_value(mixing_matrix(round)));
     report.symmetric = report.symmetric && round.symmetric();
-    for (double models : sent(round)) {
+    for (double models : sent(round, sizes)) {
       report.sent += models;
       report.most_sent = std::max(report.most_sent, models);
     }
@@ -145,6 +151,11 @@ void print_table(const Report& report, size_t shown) {
   }
 }
 
+// What "times the model" leaves unsaid.
+std::string unit(const Options& options) {
+  return options.wire == "fp32" ? "" : fmt::format(" in fp32, as {}", options.wire);
+}
+
 void print_report(const Report& report, const Options& options) {
   const int n = report.schedule.workers();
   const size_t period = report.schedule.rounds.size();
@@ -159,15 +170,15 @@ void print_report(const Report& report, const Options& options) {
   fmt::print("2nd singular value of a period    {:.4f}\n", report.period_second);
   fmt::print("peers per round                   at most {}\n",
              *std::max_element(report.peers.begin(), report.peers.end()));
-  fmt::print("sent per worker and round         {:.4g} times the model, at most {:.4g}\n", report.sent,
-             report.most_sent);
+  fmt::print("sent per worker and round         {:.4g} times the model{}, at most {:.4g}\n", report.sent,
+             unit(options), report.most_sent);
   fmt::print("weights                           {}\n",
              report.symmetric ? "symmetric" : "not symmetric: a failed exchange moves the mean");
 }
 
 // One line for each number of workers.
-void print_overview(const std::string& name, const std::map<int, std::optional<Report>>& reports) {
-  fmt::print("{}\n\n{:<9}{:<8}{:<18}{:<12}{:<18}{}\n", name, "workers", "period", "rounds to exact",
+void print_overview(const Options& options, const std::map<int, std::optional<Report>>& reports) {
+  fmt::print("{}\n\n{:<9}{:<8}{:<18}{:<12}{:<18}{}\n", options.name, "workers", "period", "rounds to exact",
              "most peers", "sent (most)", "2nd sing. value");
   for (const auto& [n, report] : reports) {
     if (!report) {
@@ -180,8 +191,9 @@ void print_overview(const std::string& name, const std::map<int, std::optional<R
                fmt::format("{:.4g} ({:.4g})", report->sent, report->most_sent), report->period_second);
   }
   fmt::print(
-      "\nSent: times the model, per worker and round, and the most that one sends in a round. 2nd singular "
-      "value of a period.\n");
+      "\nSent: times the model{}, per worker and round, and the most that one sends in a round. 2nd singular "
+      "value of a period.\n",
+      unit(options));
 }
 
 nlohmann::ordered_json json_of(const Report& report, const Options& options) {
@@ -213,6 +225,7 @@ nlohmann::ordered_json json_of(const Report& report, const Options& options) {
        report.rounds_to_average ? nlohmann::ordered_json(*report.rounds_to_average) : nullptr},
       {"symmetric", report.symmetric},
       {"peers", *std::max_element(report.peers.begin(), report.peers.end())},
+      {"wire", options.wire},
       {"sent", report.sent},
       {"most_sent", report.most_sent},
       {"second_singular_value", report.period_second},
@@ -221,7 +234,7 @@ nlohmann::ordered_json json_of(const Report& report, const Options& options) {
 }
 
 int one_world(const Options& options, int n) {
-  const Report report = examine(make_schedule(options.name, n, options.workers_per_node));
+  const Report report = examine(make_schedule(options.name, n, options.workers_per_node), options);
   options.json ? fmt::print("{}\n", json_of(report, options).dump(2)) : print_report(report, options);
   return 0;
 }
@@ -232,14 +245,14 @@ int many_worlds(const Options& options, int first, int last) {
   for (int n = first; n <= last; ++n) {
     auto& report = reports[n];
     try {
-      report = examine(make_schedule(options.name, n, options.workers_per_node));
+      report = examine(make_schedule(options.name, n, options.workers_per_node), options);
     } catch (const UsageError& error) {  // the family does not exist for this n
       errors[n] = error.what();
     }
   }
   if (errors.size() == reports.size()) throw UsageError(errors.begin()->second);
   if (!options.json) {
-    print_overview(options.name, reports);
+    print_overview(options, reports);
     return 0;
   }
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
@@ -298,6 +311,10 @@ void add_topology(CLI::App& app, Command& command) {
                   "show the first R rounds only (a table: 12 of them, JSON: all)")
       ->type_name("R")
       ->check(CLI::Range(1, 1'000'000));
+  sub->add_option("--wire", options->wire, "number format between workers, for what they send")
+      ->type_name("WIRE")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16", "int8", "int4"}))
+      ->capture_default_str();
   sub->add_flag("--list", options->list, "list the schedules");
   sub->add_flag("--json", options->json, "JSON instead of a table");
   sub->callback([options, &command] { command = [options] { return topology(*options); }; });

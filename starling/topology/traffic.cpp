@@ -35,14 +35,15 @@ std::vector<std::vector<int>> averaging_groups(const Graph& graph) {
   return groups;
 }
 
-std::vector<double> sent(const Graph& graph) {
+std::vector<double> sent(const Graph& graph, const Sizes& sizes) {
   std::vector<double> models(graph.workers());
   for (const auto& row : graph.neighbours) {
-    for (const Neighbour& j : row) ++models[j.rank];
+    for (const Neighbour& j : row) models[j.rank] += sizes.block;
   }
+  if (!sizes.groups) return models;
   for (const auto& group : averaging_groups(graph)) {
     const auto g = static_cast<double>(group.size());
-    for (int i : group) models[i] = 2 * (g - 1) / g;
+    for (int i : group) models[i] = (sizes.block + sizes.mean) * (g - 1) / g;
   }
   return models;
 }

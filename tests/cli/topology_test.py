@@ -47,7 +47,8 @@ weights                           symmetric
         self.assertLess(result.pop("second_singular_value"), 1e-12)
         self.assertAlmostEqual(result.pop("sent"), 18 / 25)
         self.assertEqual(result, {"schedule": "base-2", "workers": 5, "workers_per_node": 1, "period": 5,
-                                  "rounds_to_exact_average": 5, "symmetric": True, "peers": 1, "most_sent": 1})
+                                  "rounds_to_exact_average": 5, "symmetric": True, "peers": 1, "wire": "fp32",
+                                  "most_sent": 1})
         self.assertEqual([r["round"] for r in rounds], [0, 1, 2, 3, 4])
         self.assertEqual([r["peers"] for r in rounds], [1] * 5)
         for r in rounds:
@@ -113,6 +114,18 @@ Sent: times the model, per worker and round, and the most that one sends in a ro
                                           "4", "--json"))
         self.assertAlmostEqual(result["most_sent"], 2 * 7 / 8)  # both nodes
         self.assertAlmostEqual(result["sent"], (2 * 7 / 8 + 2 * 3 / 4) / 2)
+
+    def test_what_wires_save(self):
+        def sent(wire, name):
+            return json.loads(self.starling("topology", name, "--workers", "8", "--wire", wire, "--json"))["sent"]
+
+        self.assertAlmostEqual(sent("int8", "ring"), 2 / 4)
+        self.assertAlmostEqual(sent("bf16", "complete"), 7 / 8 * (1 / 2 + 1))  # a group's mean stays fp32
+        self.assertAlmostEqual(sent("int4", "complete"), 7 / 8)  # in pairs
+        self.assertIn("sent per worker and round         0.25 times the model in fp32, as int8, at most 0.25\n",
+                      self.starling("topology", "base-2", "--workers", "8", "--wire", "int8"))
+        self.assertEqual(self.usage_error("topology", "ring", "--workers", "4", "--wire", "int2"),
+                         "--wire: int2 not in {fp32,bf16,fp16,int8,int4}")
 
     def test_a_file(self):
         with tempfile.TemporaryDirectory() as folder:

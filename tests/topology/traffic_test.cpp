@@ -37,6 +37,13 @@ TEST(Traffic, GroupsThatTakeTheirMeanShareTheWork) {
   EXPECT_THAT(sent(mixed), ElementsAre(1, DoubleEq(4.0 / 3), DoubleEq(4.0 / 3), DoubleEq(4.0 / 3), 1));
 }
 
+TEST(Traffic, WiresMakeItLess) {
+  EXPECT_THAT(sent(make_schedule("ring", 5).rounds[0], {.block = 0.25}), Each(0.5));
+  const Graph complete = make_schedule("complete", 8).rounds[0];
+  EXPECT_THAT(sent(complete, {.block = 0.5}), Each(DoubleEq(1.5 * 7.0 / 8)));
+  EXPECT_THAT(sent(complete, {.block = 0.25, .groups = false}), Each(DoubleEq(7.0 / 4)));
+}
+
 TEST(Traffic, OtherGraphsAreNoGroups) {
   EXPECT_THAT(averaging_groups(make_schedule("ring", 4).rounds[0]), IsEmpty());  // not complete
   Graph unequal = metropolis_hastings(3, {{0, 1}, {0, 2}, {1, 2}});
