@@ -14,7 +14,7 @@ constexpr int kMeans = 2;
 TEST(GroupExchange, AWorkerSends2MTimesGMinus1OverG) {
   for (const int g : {3, 4, 5, 8}) {
     Flock flock("complete", g);
-    constexpr int kSteps = 10;
+    constexpr int kSteps = 20;  // one round more or less may be on its way: within the tenth that is allowed
     const std::uint64_t before = flock[0].exchange.statistics().bytes_sent;
     flock.everyone([](Worker& w) {
       for (int t = 0; t < kSteps; ++t) EXPECT_EQ(w.step(), kMeans);
