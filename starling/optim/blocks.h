@@ -71,6 +71,8 @@ bool mix(Block& block, std::span<const Arrival> arrived, kernels::WireBlock wire
 // Writes the parameters to `wire` and no more, as the last update() or mix() that wrote them did: modular codes on the same
 // grid.
 bool write_again(Block& block, kernels::WireBlock wire);
+// The same with every block, and starts its exchange.
+void send_again(Exchange& exchange, std::span<Block> blocks);
 
 // Of the parameters' own gradients in all blocks, in double, in one read of them; not finite where one of them is not.
 // The bits are the same for any number of threads.

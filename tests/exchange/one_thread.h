@@ -43,6 +43,17 @@ inline void mix_block(std::vector<float>& x, std::span<const Arrival> arrived, G
   grid.follow(wanted);
 }
 
+// RMS distance of the workers' values to their mean.
+inline double rms_to_mean(const std::vector<std::span<const float>>& workers) {
+  double sum = 0;
+  for (std::size_t k = 0; k < workers[0].size(); ++k) {
+    double mean = 0;
+    for (const auto& x : workers) mean += x[k] / static_cast<double>(workers.size());
+    for (const auto& x : workers) sum += std::pow(x[k] - mean, 2);
+  }
+  return std::sqrt(sum / static_cast<double>(workers.size() * workers[0].size()));
+}
+
 // Workers without an exchange between them: every block arrives.
 struct Herd {
   Herd(Wire wire, std::vector<std::vector<float>> x, std::size_t period)
@@ -68,16 +79,7 @@ struct Herd {
     for (const auto& worker : x) sum = std::accumulate(worker.begin(), worker.end(), sum);
     return sum;
   }
-  // RMS distance to the mean.
-  double consensus_distance() const {
-    double sum = 0;
-    for (std::size_t k = 0; k < x[0].size(); ++k) {
-      double mean = 0;
-      for (const auto& worker : x) mean += worker[k] / static_cast<double>(x.size());
-      for (const auto& worker : x) sum += std::pow(worker[k] - mean, 2);
-    }
-    return std::sqrt(sum / static_cast<double>(x.size() * x[0].size()));
-  }
+  double consensus_distance() const { return rms_to_mean({x.begin(), x.end()}); }
   Wire wire;
   std::vector<std::vector<float>> x;
   std::vector<Grid> grids;

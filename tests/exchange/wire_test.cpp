@@ -10,15 +10,10 @@
 namespace starling {
 namespace {
 
-// RMS distance of the workers' values to their mean.
 double consensus_distance(Flock& flock, int n) {
-  double sum = 0;
-  for (std::size_t k = 0; k < Worker::size; ++k) {
-    double mean = 0;
-    for (int i = 0; i < n; ++i) mean += flock[i].x[0][k] / static_cast<double>(n);
-    for (int i = 0; i < n; ++i) sum += std::pow(flock[i].x[0][k] - mean, 2);
-  }
-  return std::sqrt(sum / (static_cast<double>(n) * Worker::size));
+  std::vector<std::span<const float>> workers;
+  for (int i = 0; i < n; ++i) workers.emplace_back(flock[i].x[0]);
+  return rms_to_mean(workers);
 }
 
 struct Reached {

@@ -14,11 +14,7 @@ void Around::combine() {
 }
 
 void Around::begin() {
-  if (order_ != Order::combine_then_adapt) return;
-  for (Block& block : blocks_) {
-    const bool finite = write_again(block, exchange_.wire(block.index));
-    exchange_.start(block.index, finite);
-  }
+  if (order_ == Order::combine_then_adapt) send_again(exchange_, blocks_);
 }
 
 void Around::step() {

@@ -2,12 +2,7 @@
 
 namespace starling {
 
-void Cta::begin() {
-  for (Block& block : blocks_) {
-    const bool finite = write_again(block, exchange_.wire(block.index));
-    exchange_.start(block.index, finite);
-  }
-}
+void Cta::begin() { send_again(exchange_, blocks_); }
 
 void Cta::step() {
   const auto scale = clipping_.scale([&] { return sum_of_squares(blocks_); });
