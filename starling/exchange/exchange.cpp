@@ -1,6 +1,7 @@
 #include "starling/exchange/exchange.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -77,7 +78,10 @@ Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedul
   for (std::size_t b = 0; b < blocks_.size(); ++b) blocks_[b].size = block_sizes[b];
   for (int rank = 0; rank < transport_->size(); ++rank) peers_.push_back(std::make_unique<Peer>(*this, rank));
   transport_->start(*this);
-  transport_->post([this] { tick(transport_->now()); });
+  transport_->post([this] {
+    ticked_ = transport_->now();
+    tick();
+  });
 }
 
 Exchange::~Exchange() {
@@ -145,10 +149,12 @@ kernels::WireBlock Exchange::wire(int index) {
 
 // The word that a neighbour went on is as old as my absence: what it is at now, it has to be asked.
 void Exchange::catch_up(std::unique_lock<std::mutex>& lock) {
-  std::erase_if(went_on_, [&](int rank) { return !connected_.contains(rank); });
   if (went_on_.empty()) return;
   const Time begin = Clock::now();
-  transport_->post([this, asked = went_on_] {
+  std::set<int> asked;
+  std::set_intersection(went_on_.begin(), went_on_.end(), connected_.begin(), connected_.end(),
+                        std::inserter(asked, asked.end()));
+  transport_->post([this, asked] {
     for (const int rank : asked) control(rank, FrameType::where, 0, 0, 0);
   });
   changed_.wait_for(lock, patience_.max_wait.value_or(patience_.silent), [&] { return went_on_.empty(); });
@@ -224,7 +230,7 @@ ExchangeStatistics Exchange::statistics() const {
 
 std::uint64_t Exchange::next_round() const {
   const std::lock_guard lock(mutex_);
-  return started_ == blocks_.size() || round_ == 0 ? round_ + 1 : round_;
+  return round_ + 1;
 }
 
 // ---------------------------------------------------------------- the transport's thread: swaps
@@ -429,7 +435,8 @@ void Exchange::connected(int rank) {
   back.owes_vote.reset();
   back.edge.connected();
   grouping_.protocol.connected(rank);
-  if (back.met) control(rank, FrameType::resume, 0, 0, next_round());
+  if (back.met && !back.absent) control(rank, FrameType::resume, 0, 0, next_round());
+  mark_present(back);
   back.met = true;
   average_.up(rank);
   std::unique_lock lock(mutex_);
@@ -449,9 +456,11 @@ void Exchange::disconnected(int rank, const std::string& reason) {
   grouping_.protocol.disconnected(rank);
   if (!broken.left) log_(Level::info, fmt::format("connection to worker {} broke: {}", rank, reason));
   average_.trouble(rank);
+  const bool while_asleep = slept() || (woke_ && transport_->now() - *woke_ <= patience_.silent);
   const std::lock_guard lock(mutex_);
   connected_.erase(rank);
   went_on_.erase(rank);
+  if (while_asleep && !broken.left) went_on_.insert(rank);  // it says where it is once it is connected again
   changed_.notify_all();
 }
 
@@ -464,6 +473,7 @@ void Exchange::lost(int rank, const std::string& reason) {
                    reason));
   const std::lock_guard lock(mutex_);
   gone_.insert(rank);
+  went_on_.erase(rank);
   changed_.notify_all();
 }
 
@@ -587,11 +597,15 @@ void Exchange::say_damaged(int from, const Frame& frame) const {
                    frame.block, frame.round, frame.offset, frame.offset + frame.length));
 }
 
+// A tick is long overdue.
+bool Exchange::slept() const { return transport_->now() - ticked_ > patience_.silent / 2; }
+
 // Heartbeats, and the search for peers that have fallen silent.
-void Exchange::tick(Time due) {
+void Exchange::tick() {
   const Time now = transport_->now();
   const auto period = patience_.silent / 10;
-  const bool i_slept = now - due > patience_.silent / 2;  // then it is not the others who were silent
+  const bool i_slept = slept();  // then it is not the others who were silent
+  if (i_slept) woke_ = now;
   const std::set<int> awaited = average_.awaited();
   ticked_ = now;
   for (const auto& each : peers_) {
@@ -607,7 +621,7 @@ void Exchange::tick(Time due) {
     give_up_on(other, 0);
     if (waits_for(other)) transport_->reset(other.rank, why);  // I have voted: it breaks, and I am in doubt
   }
-  transport_->at(now + period, [this, next = now + period] { tick(next); });
+  transport_->at(now + period, [this] { tick(); });
 }
 
 }  // namespace starling

@@ -246,7 +246,8 @@ class Exchange final : private TransportHandler {
   void give_up_on(Peer& peer, std::uint64_t from_round);
   bool waits_for(const Peer& peer) const;
   void wait_for_vote(Peer& peer);
-  void tick(Time due);
+  bool slept() const;
+  void tick();
   void control(int peer, FrameType type, std::uint64_t round, std::uint32_t block, std::uint64_t value);
 
   std::set<int> run_average(std::vector<std::byte> mine, Average::Combine combine,
@@ -261,6 +262,7 @@ class Exchange final : private TransportHandler {
   BufferPool pool_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
   Time ticked_{};  // the last tick: whoever was not heard of long before it is silent, even if I slept since
+  std::optional<Time> woke_;  // from the last long sleep: others may have lost patience with me in it
   Grouping grouping_;
   Averaging averaging_;
   Average average_;
@@ -273,7 +275,7 @@ class Exchange final : private TransportHandler {
   std::size_t started_ = 0;    // blocks of this round
   bool jumped_ = false;        // it is not the one after the last
   std::uint64_t jump_to_ = 0;  // others are at this round already
-  std::set<int> went_on_;      // without me, and I have not heard since where they are
+  std::set<int> went_on_;      // without me, or left me while I slept; I have not heard since where they are
   std::set<int> connected_;
   std::set<int> absent_;
   std::set<int> gone_;

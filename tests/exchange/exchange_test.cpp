@@ -145,6 +145,32 @@ TEST(Exchange, WithMaxWaitALateNeighbourCostsOneExchangeAndIsBackWhenItWakes) {
   EXPECT_NE(flock[0].said()[0].find("worker 2 is late"), std::string::npos) << flock[0].said()[0];
 }
 
+TEST(Exchange, WhoSleptWaitsForTheConnectionsThatTheOthersClosedMeanwhile) {
+  Flock flock(triangle(), {.silent = milliseconds(400), .max_wait = milliseconds(2000)});
+  const double before = flock.sum();
+  flock.everyone([](Worker& w) { w.step(); });
+  flock[2].step();  // its blocks of round 3 are on their way
+  flock.hub.pause(2);
+  flock[0].step(), flock[1].step();
+  for (int i : {0, 1}) flock.hub.sever(i, 2);
+  for (int t = 0; t < 10; ++t) flock[0].step(), flock[1].step();
+  std::this_thread::sleep_for(milliseconds(400));
+  flock.hub.resume(2);
+  std::atomic<bool> stop = false;
+  std::thread others([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    for (int i : {0, 1}) flock.hub.mend(i, 2);
+    while (!stop) flock[0].step(), flock[1].step();
+  });
+  EXPECT_EQ(flock[2].step(), 0);  // round 3
+  EXPECT_EQ(flock[2].step(), 4);  // the next that it began
+  stop = true;
+  others.join();
+  flock.everyone([](Worker& w) { w.end(); });
+  EXPECT_GT(flock[2].exchange.statistics().skipped_rounds, 8U);
+  EXPECT_NEAR(flock.sum(), before, 1e-2);
+}
+
 TEST(Exchange, ADeadNeighbourCostsNothingMoreAndIsNamedOnce) {
   Flock flock(triangle());
   flock.everyone([](Worker& w) { w.step(); });
