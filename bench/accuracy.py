@@ -18,7 +18,8 @@ import statistics
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from workers import ROOT, save
+
 RECIPES = {"starling": "recipes/fashion-mnist.toml", "all_reduce": "recipes/fashion-mnist-all-reduce.toml"}
 
 
@@ -62,10 +63,7 @@ def main():
         "workers": options.workers,
         "seeds": seeds,
     }
-    path = ROOT / "out/bench/accuracy.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result, indent=2))
+    save(result, ROOT / "out/bench/accuracy.json")
 
 
 if __name__ == "__main__":

@@ -23,56 +23,14 @@ and
 """
 
 import argparse
-import concurrent.futures
-import datetime
 import json
-import os
 import pathlib
-import platform
-import re
-import socket
 import statistics
-import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from workers import ROOT, NoCluster, about, emulated, loopback, save
+
 LARGE = 4 << 20
-NO_CLUSTER = 125  # scripts/cluster's status where none can be made
-LIMIT = 1200  # seconds for one run of the workers
-
-
-def loopback(command, workers):
-    """stdout of rank 0 of so many workers on this host."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    processes = []
-    for rank in range(workers):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers,
-                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
-        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    try:
-        with concurrent.futures.ThreadPoolExecutor(workers) as threads:
-            said = list(threads.map(lambda process: process.communicate(timeout=LIMIT)[0], processes))
-    finally:
-        for process in processes:
-            process.kill()
-    for rank, process in enumerate(processes):
-        if process.returncode != 0:
-            sys.exit(f"bench: rank {rank} of {workers} ended with exit code {process.returncode}")
-    return said[0]
-
-
-def emulated(command, hosts, rate):
-    """stdout of rank 0 on so many emulated hosts, and nothing; or nothing, and why there is no cluster."""
-    cluster = [ROOT / "scripts/cluster", "--hosts", str(hosts), "--rate", rate, "--", *command]
-    done = subprocess.run(cluster, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
-    if done.returncode == NO_CLUSTER:
-        return None, done.stderr.strip()
-    sys.stderr.write(done.stderr)
-    if done.returncode != 0:
-        sys.exit(f"bench: {hosts} emulated hosts ended with exit code {done.returncode}")
-    return done.stdout, None
 
 
 def rows(measured, line=None):
@@ -109,17 +67,6 @@ def bytes_per_second(rate):
     return int(rate[:-4]) * {"k": 1e3, "m": 1e6, "g": 1e9}[rate[-4]] / 8
 
 
-def processor():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
-
-
-def version(pattern, path):
-    return re.search(pattern, path.read_text(), re.MULTILINE).group(1)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(ROOT / "build/bin/bench-exchange"))
@@ -150,11 +97,13 @@ def main():
         if not reason:
             print(f"bench: {workers} hosts, {options.rate}", file=sys.stderr)
             command = program(options.volume // 2 or 1, options.repetitions, "--unmixed", "0")
-            said, reason = emulated(command, workers, options.rate)
+            try:
+                measured = json.loads(emulated(command, workers, options.rate))
+                limited += rows(measured, bytes_per_second(options.rate))
+            except NoCluster as error:
+                reason = str(error)
         if reason:
             why["tcp_line_share"] = reason
-        else:
-            limited += rows(json.loads(said), bytes_per_second(options.rate))
 
     latency = {name: min(each) for name, each in extra.get("latency", {}).items()}
     result = {
@@ -169,17 +118,12 @@ def main():
         "why": why,
         "line_rate_is": f"{options.rate}, the cards' limit",
         "round_trip_us": {name: 1e6 * each for name, each in latency.items()},
-        "device": f"{processor()}, {os.cpu_count()} cores, Linux {platform.release()}",
-        "date": datetime.date.today().isoformat(),
-        "versions": {"starling": version(r"project\(starling VERSION ([0-9.]+)", ROOT / "CMakeLists.txt"),
-                     "torch": version(r"^torch==([0-9.]+)", ROOT / "requirements.txt")},
+        **about(),
         "repetitions": options.repetitions,
         "loopback": unlimited,
         "line": limited,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result, indent=2))
+    save(result, options.out)
 
 
 if __name__ == "__main__":

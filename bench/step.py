@@ -25,20 +25,17 @@ repetition runs all systems of a cell in turn; times are medians over the steps 
 """
 
 import argparse
-import datetime
 import json
 import math
-import os
 import pathlib
-import platform
 import random
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from workers import ROOT, NoCluster, about, emulated, save
+
 PEERS = ROOT / "bench/step_peers.py"
 SCHEDULES = ("one-peer-ring", "one-peer-exponential", "base-2", "complete")
 NARROW = ("bf16", "int8")
@@ -100,11 +97,7 @@ def run(command, job, hosts, options):
     """What rank 0 prints."""
     meaning = {"OURS": [options.program], "PEER": [options.python, str(PEERS)], "JOB": [str(job)]}
     command = [word for part in command for word in meaning.get(part, [part])]
-    result = subprocess.run([ROOT / "scripts/cluster", "--hosts", str(hosts), "--rate", options.rate, "--", *command],
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600)
-    if result.returncode != 0:
-        sys.exit(f"bench: {' '.join(command)} ended with exit code {result.returncode}:\n{result.stderr}")
-    return json.loads(result.stdout)
+    return json.loads(emulated(command, hosts, options.rate))
 
 
 def measure(cell, repetitions, options, folder):
@@ -167,15 +160,14 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for cell in chosen:
             repetitions = 1 if cell["parameters"] == LARGE or cell["jitter"] else options.repetitions
-            cells.append(measure(cell, repetitions, options, pathlib.Path(folder)))
+            try:
+                cells.append(measure(cell, repetitions, options, pathlib.Path(folder)))
+            except NoCluster as error:
+                sys.exit(f"bench: {error}")
     result = summary(cells) | {
         "compute": "emulated: sleeps inside forward and backward",
-        "rate": options.rate, "cores": os.cpu_count(), "machine": platform.processor() or platform.machine(),
-        "date": datetime.date.today().isoformat(), "cells": cells}
-    out = ROOT / "out/bench/step.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=2) + "\n")
-    print(out.read_text(), end="")
+        "rate": options.rate, **about(), "cells": cells}
+    save(result, ROOT / "out/bench/step.json")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,79 @@
+"""Starts a benchmark's workers, and says on what machine that was."""
+
+import concurrent.futures
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import socket
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NO_CLUSTER = 125  # scripts/cluster's status where none can be made
+LIMIT = 1200  # seconds for one run of the workers
+
+
+class NoCluster(Exception):
+    pass
+
+
+def loopback(command, workers):
+    """stdout of rank 0 of so many workers on this host."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(workers):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers,
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    try:
+        with concurrent.futures.ThreadPoolExecutor(workers) as threads:
+            said = list(threads.map(lambda process: process.communicate(timeout=LIMIT)[0], processes))
+    finally:
+        for process in processes:
+            process.kill()
+    for rank, process in enumerate(processes):
+        if process.returncode != 0:
+            sys.exit(f"bench: rank {rank} of {workers} ended with exit code {process.returncode}")
+    return said[0]
+
+
+def emulated(command, hosts, rate):
+    """stdout of rank 0, one worker on each of so many emulated hosts. Raises NoCluster where there can be none."""
+    cluster = [ROOT / "scripts/cluster", "--hosts", str(hosts), "--rate", rate, "--", *command]
+    done = subprocess.run(cluster, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
+    if done.returncode == NO_CLUSTER:
+        raise NoCluster(done.stderr.strip())
+    sys.stderr.write(done.stderr)
+    if done.returncode != 0:
+        sys.exit(f"bench: {' '.join(map(str, command))} on {hosts} hosts ended with exit code {done.returncode}")
+    return done.stdout
+
+
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def version(pattern, path):
+    return re.search(pattern, path.read_text(), re.MULTILINE).group(1)
+
+
+def about():
+    return {"device": f"{processor()}, {os.cpu_count()} cores, Linux {platform.release()}",
+            "date": datetime.date.today().isoformat(),
+            "versions": {"starling": version(r"project\(starling VERSION ([0-9.]+)", ROOT / "CMakeLists.txt"),
+                         "torch": version(r"^torch==([0-9.]+)", ROOT / "requirements.txt")}}
+
+
+def save(result, path):
+    text = json.dumps(result, indent=2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+    print(text)
