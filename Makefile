@@ -2,7 +2,7 @@
 
 TORCH ?=#          another version of torch than the pinned one, in an environment and a build folder of its own
 CMAKE_ARGS ?=#     more for cmake, such as -DSTARLING_WERROR=ON
-BENCH ?=#          more for bench-exchange, such as --repetitions 15
+BENCH ?=#          more for a benchmark, such as --repetitions 15
 JOBS ?= $(shell nproc)
 
 SUFFIX := $(if $(TORCH),-torch-$(TORCH))
@@ -10,7 +10,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test demo bench-accuracy bench-update bench-exchange bench-step format check-format sanitize clean
+.PHONY: help deps command build test demo bench-accuracy bench-update bench-exchange bench-overhead bench-step format check-format sanitize clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,11 @@ bench-exchange: BOOTSTRAP = --tests
 bench-exchange: command  ## the exchange beside Gloo's, on loopback and an emulated link (root): out/bench/exchange.json
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-exchange
 	@bench/exchange.py --program $(BUILD)/bin/bench-exchange $(BENCH)
+
+bench-overhead: BOOTSTRAP = --tests
+bench-overhead: command  ## time of a step with nobody to mix with, memory, many workers on a host: out/bench/overhead.json
+	@cmake --build $(BUILD) -j $(JOBS) --target bench-overhead
+	@bench/overhead.py --program $(BUILD)/bin/bench-overhead $(BENCH)
 
 bench-step: BOOTSTRAP = --tests
 bench-step: command  ## a step beside DDP's and Decent-DP's, on an emulated link (root): out/bench/step.json

@@ -39,14 +39,19 @@
 #include <sys/resource.h>
 #include <torch/optim/optimizer.h>
 
+#include "bench/gloo.h"
+#include "bench/measure.h"
 #include "starling/optim/blocks.h"
 #include "starling/topology/schedules.h"
-#include "starling/transport/c10d/store.h"
 #include "starling/world/world.h"
 
 namespace {
 
 using at::Tensor;
+using bench::Gloo;
+using bench::Lap;
+using bench::median;
+using bench::now;
 using starling::Block;
 using starling::Exchange;
 using starling::Frame;
@@ -56,10 +61,6 @@ using std::chrono::seconds;
 
 constexpr std::int64_t kBlockBytes = 25 << 20;  // Options::block_bytes
 constexpr std::size_t kMessage = 64 << 10;      // of a round trip
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Of this process, user and system.
 double cpu_seconds() {
@@ -71,10 +72,6 @@ double cpu_seconds() {
   return of(usage.ru_utime) + of(usage.ru_stime);
 }
 
-struct Lap {
-  double seconds, cpu;
-};
-
 struct Parameters {
   explicit Parameters(std::int64_t bytes, double value) : x(at::full({bytes / 4}, value)) {
     const std::vector<torch::optim::OptimizerParamGroup> groups{
@@ -83,39 +80,6 @@ struct Parameters {
   }
   Tensor x;
   std::vector<Block> blocks;
-};
-
-class Gloo {
- public:
-  Gloo(const starling::World& world) : rank_(world.rank), size_(world.size) {
-    const auto store = dynamic_cast<const starling::C10dStore&>(*world.store).clone("gloo");
-    auto options = c10d::ProcessGroupGloo::Options::create(seconds(120));
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(world.address));
-    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank_, size_, options);
-  }
-  void send(Tensor t, int to, int tag, c10::intrusive_ptr<c10d::Work>& work) {
-    std::vector<Tensor> tensors{std::move(t)};
-    work = group_->send(tensors, to, tag);
-  }
-  void receive(Tensor t, int from, int tag, c10::intrusive_ptr<c10d::Work>& work) {
-    std::vector<Tensor> tensors{std::move(t)};
-    work = group_->recv(tensors, from, tag);
-  }
-  void barrier() { group_->barrier()->wait(); }
-  // Of all workers: the largest time, the sum of CPU times.
-  Lap of_all(Lap mine) {
-    std::vector<Tensor> time{at::full({1}, mine.seconds, at::kDouble)},
-        cpu{at::full({1}, mine.cpu, at::kDouble)};
-    c10d::AllreduceOptions maximum;
-    maximum.reduceOp = c10d::ReduceOp::MAX;
-    group_->allreduce(time, maximum)->wait();
-    group_->allreduce(cpu)->wait();
-    return {time[0].item<double>(), cpu[0].item<double>()};
-  }
-
- private:
-  int rank_, size_;
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 };
 
 class Competitor {
@@ -317,11 +281,6 @@ class Messenger final : private starling::TransportHandler {
   std::int64_t arrived_ = 0, awaited_ = 0;
   std::unique_ptr<starling::Transport> transport_;  // last: its thread ends before anything else goes
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.at(values.size() / 2);
-}
 
 // Between ranks 0 and 1, the median of each repetition.
 Json latency(Gloo& gloo, const starling::World& world, std::int64_t round_trips, std::int64_t repetitions) {

@@ -18,7 +18,6 @@
 //   rules            triad_share for each rule and number of neighbours
 // All but triad_share and rules count the time of set_to_none, in ours too.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -51,6 +50,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/optim/optimizer.h>
 
+#include "bench/measure.h"
 #include "bench/triad.h"
 #include "starling/optim/blocks.h"
 #include "starling/optim/rule_step.h"
@@ -58,6 +58,8 @@
 namespace {
 
 using at::Tensor;
+using bench::median;
+using bench::now;
 using starling::Arrival;
 using starling::Block;
 using starling::Buffer;
@@ -65,15 +67,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr float kWeight = 0.5f;  // of the neighbour
 const starling::AdamW kRule{.lr = 1e-3, .weight_decay = 0.01};
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Size {
   std::int64_t tensors = 1;

@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""What Starling costs where there is nothing to gain: time of a step alone, memory, many workers on one host; prints JSON.
+
+    bench/overhead.py [--program PATH] [--workers N,N,..] [--repetitions N] [--mega N] [--out PATH]
+
+bench/overhead.cpp says what is measured. Writes out/bench/overhead.json:
+
+    vs_torch_fused_step   time of a training step of one worker with torch's fused AdamW (60 tensors, 2 million parameters),
+                          divided by the same with Starling's AdamW and nobody to mix with; medians, by turns in one process
+    memory                bytes per parameter besides the parameter and its gradient, by rule and wire, with one neighbour
+    local                 ms of a step of a tiny model (60 tensors, 12,000 parameters) on so many workers of this host, with
+                          one-peer-exponential, beside Gloo's all-reduce and fused AdamW
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+
+from workers import ROOT, about, loopback, save
+
+RULES = ("sgd", "sgd-momentum", "adamw", "accum-adamw")
+WIRES = ("fp32", "bf16", "int8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-overhead"))
+    parser.add_argument("--workers", default="2,4,8,16")
+    parser.add_argument("--repetitions", type=int, default=9, help="of 50 steps each; 30 times as many of a step alone")
+    parser.add_argument("--mega", type=int, default=16, help="million parameters, where memory is measured")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/overhead.json")
+    options = parser.parse_args()
+
+    def alone(*arguments):
+        command = [options.program, *map(str, arguments)]
+        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+    local = [options.program, "local", str(options.repetitions)]
+    save({
+        **alone("step", 30 * options.repetitions),
+        **about(),
+        "repetitions": options.repetitions,
+        "memory": [alone("memory", rule, wire, options.mega) for rule in RULES for wire in WIRES],
+        "local": [json.loads(loopback(local, int(workers))) for workers in options.workers.split(",")],
+    }, options.out)
+
+
+if __name__ == "__main__":
+    main()
