@@ -1,0 +1,79 @@
+// Mixing over each wire without a gradient and without an exchange: how near the workers come to each other.
+#include <array>
+#include <cstdio>
+#include <random>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "starling/topology/schedules.h"
+#include "tests/exchange/one_thread.h"
+
+namespace starling {
+namespace {
+
+// From where training keeps workers apart, for parameters of ordinary size. docs/wires.md has what is printed here.
+TEST(Contraction, LevelsReachedWithoutAGradient) {
+  const std::pair<const char*, int> worlds[] = {
+      {"base-2", 16}, {"base-2", 5}, {"ring", 16}, {"complete", 16}};
+  for (std::size_t world = 0; world < std::size(worlds); ++world) {
+    const auto [topology, n] = worlds[world];
+    const Schedule schedule = make_schedule(topology, n);
+    for (const auto& [wire, bounds] : {std::pair{Wire::fp32, std::array{1e-8, 1e-8, 1e-4, 1e-8}},
+                                       {Wire::bf16, {2e-4, 2e-4, 2e-4, 2e-4}},
+                                       {Wire::fp16, {3e-5, 3e-5, 1e-4, 3e-5}},
+                                       {Wire::int8, {1e-7, 1e-5, 1e-4, 1e-7}},
+                                       {Wire::int4, {1e-5, 2e-4, 1e-4, 1e-5}}}) {
+      std::mt19937_64 random(5);
+      std::normal_distribution<float> normal;
+      std::vector<float> common(20'000);
+      for (float& value : common) value = 0.05F * normal(random);
+      std::vector<std::vector<float>> x(static_cast<std::size_t>(n), common);
+      for (auto& worker : x) {
+        for (float& value : worker) value += 9e-4F * normal(random);
+      }
+      Herd herd(wire, x, schedule.rounds.size());
+      const double sum = herd.sum();
+      double reached[2];
+      for (int t = 0; t < 60; ++t) {
+        if (t == 20) reached[0] = herd.consensus_distance();
+        herd.mix(schedule.at(static_cast<std::uint64_t>(t)));
+      }
+      reached[1] = herd.consensus_distance();
+      std::printf("%-8s %2d %s: %.1e after 20 rounds, %.1e after 60\n", topology, n,
+                  std::string(name_of(wire)).c_str(), reached[0], reached[1]);
+      EXPECT_LT(reached[1], bounds[world]);
+      EXPECT_NEAR(herd.sum(), sum, 1e-2);  // of magnitudes of 13,000
+    }
+  }
+}
+
+// A learning rate that is raised, parameters that were set by hand: the grid follows, and the sum stays. Of large parameters
+// too, whose neighbouring floats are far apart on the finest grid.
+TEST(Contraction, ModularCodesSurviveAJump) {
+  const Schedule schedule = make_schedule("base-2", 8);
+  for (const Wire wire : {Wire::int8, Wire::int4}) {
+    for (const float size : {0.1F, 1000.0F}) {
+      std::mt19937_64 random(5);
+      std::normal_distribution<float> normal;
+      Herd herd(wire, std::vector<std::vector<float>>(8, std::vector<float>(5'000, size)),
+                schedule.rounds.size());
+      int t = 0;
+      const auto rounds = [&](int n) {
+        for (const int end = t + n; t < end; ++t) herd.mix(schedule.at(static_cast<std::uint64_t>(t)));
+      };
+      rounds(40);
+      EXPECT_EQ(herd.consensus_distance(), 0);
+      for (auto& worker : herd.x) {
+        for (float& value : worker) value += 0.3F * normal(random);
+      }
+      const double sum = herd.sum();
+      rounds(80);
+      EXPECT_LT(herd.consensus_distance(), 1e-4 + 3e-7 * size) << name_of(wire) << " " << size;
+      EXPECT_NEAR(herd.sum(), sum, 1e-6 * sum);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace starling
