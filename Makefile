@@ -10,7 +10,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test demo bench-accuracy bench-update bench-exchange bench-overhead bench-step format check-format sanitize clean
+.PHONY: help deps command build test demo bench-accuracy bench-update bench-exchange bench-overhead bench-step bundle format check-format sanitize clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ bench-step: command  ## a step beside DDP's and Decent-DP's, on an emulated link
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-step
 	@scripts/dev-tools requirements-bench.txt $(VENV)
 	@bench/step.py --program $(BUILD)/bin/bench-step --python $(VENV)/bin/python $(BENCH)
+
+bundle: build  ## the programs for a machine that has torch but no compiler: out/starling-*.tar.gz
+	@scripts/bundle --build $(BUILD)
 
 format:  ## format the C++ sources
 	@scripts/format

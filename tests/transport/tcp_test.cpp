@@ -1,6 +1,7 @@
 // What only the edges over TCP have to withstand: strangers, liars and killed processes.
 #include "starling/transport/tcp/tcp.h"
 
+#include <filesystem>
 #include <optional>
 
 #include <arpa/inet.h>
@@ -638,12 +639,14 @@ TEST_P(KilledProcess, IsLostByBothAndTheirEdgeGoesOn) {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, to_child[0], STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, from_child[1], STDOUT_FILENO);
-  std::vector<std::string> arguments = {TRANSPORT_PEER, std::to_string(victim), "3", world.token, "test"};
+  const std::string program =
+      std::filesystem::read_symlink("/proc/self/exe").replace_filename("transport_peer");
+  std::vector<std::string> arguments = {program, std::to_string(victim), "3", world.token, "test"};
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   pid_t child = -1;
-  ASSERT_EQ(posix_spawn(&child, TRANSPORT_PEER, &actions, nullptr, argv.data(), environ), 0);
+  ASSERT_EQ(posix_spawn(&child, program.c_str(), &actions, nullptr, argv.data(), environ), 0);
   posix_spawn_file_actions_destroy(&actions);
   close(from_child[1]);
   close(to_child[0]);
