@@ -229,11 +229,9 @@ bool write_again(Block& block, kernels::WireBlock wire) {
   return pass(block, SGD{}, {}, wire, std::nullopt);
 }
 
-void send_again(Exchange& exchange, std::span<Block> blocks) {
-  for (Block& block : blocks) {
-    const bool finite = write_again(block, exchange.wire(block.index));
-    exchange.start(block.index, finite);
-  }
+void send_again(Exchange& exchange, Block& block) {
+  const bool finite = write_again(block, exchange.wire(block.index));
+  exchange.start(block.index, finite);
 }
 
 bool mix(Block& block, std::span<const Arrival> arrived, kernels::WireBlock wire) {

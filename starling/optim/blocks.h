@@ -38,7 +38,7 @@ struct Segment {
 };
 
 struct Block {
-  int index = 0;
+  int index = 0;  // in the exchange
   int group = 0;  // parameter group
   std::int64_t length = 0;
   std::vector<Segment> segments{};
@@ -71,8 +71,8 @@ bool mix(Block& block, std::span<const Arrival> arrived, kernels::WireBlock wire
 // Writes the parameters to `wire` and no more, as the last update() or mix() that wrote them did: modular codes on the same
 // grid.
 bool write_again(Block& block, kernels::WireBlock wire);
-// The same with every block, and starts its exchange.
-void send_again(Exchange& exchange, std::span<Block> blocks);
+// The same to its exchange, which it starts.
+void send_again(Exchange& exchange, Block& block);
 
 // Of the parameters' own gradients in all blocks, in double, in one read of them; not finite where one of them is not.
 // The bits are the same for any number of threads.

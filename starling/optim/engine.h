@@ -1,6 +1,8 @@
 // What an Optimizer is made of.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +13,7 @@
 #include "starling/optim/blocks.h"
 #include "starling/optim/clipping.h"
 #include "starling/optim/optimizer.h"
+#include "starling/optim/schemes/hierarchical.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/transport/c10d/collectives.h"
 
@@ -31,8 +34,28 @@ struct Optimizer::Engine {
   ExchangeStatistics before;                 // of the exchanges before this one
   Clipping clipping;
   std::unique_ptr<Collectives> collectives;
+  Node node;  // with a hierarchy
+  std::unique_ptr<Collectives> inside_node;
   std::unique_ptr<Exchange> exchange;
   std::unique_ptr<Scheme> scheme;
+
+  bool owns(std::size_t block) const { return node.owner.empty() || node.owner[block] == node.place; }
+  // Each block to the place that has least so far, which is the same on all nodes, and whatever comes later.
+  void share_among_node() {
+    std::vector<std::int64_t> load(static_cast<std::size_t>(node.size));
+    node.owner.clear();
+    int mine = 0;
+    for (Block& block : blocks) {
+      const auto least = std::min_element(load.begin(), load.end());
+      *least += block.length;
+      node.owner.push_back(static_cast<int>(least - load.begin()));
+      if (node.owner.back() == node.place) {
+        block.index = mine++;
+      } else {
+        std::vector<std::vector<float>>().swap(block.states);
+      }
+    }
+  }
 
   // From the states of all blocks' grids, one after the other; anew where these are not as many.
   void set_grids(std::span<const int> states) {

@@ -19,6 +19,7 @@
 #include "starling/optim/schemes/around.h"
 #include "starling/optim/schemes/atc.h"
 #include "starling/optim/schemes/cta.h"
+#include "starling/optim/schemes/hierarchical.h"
 #include "starling/topology/schedules.h"
 
 namespace starling {
@@ -63,11 +64,31 @@ void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::O
   if (given.has_options()) kept.set_options(given.options().clone());
 }
 
+int workers_per_node(const Options& options, const World& world) {
+  return options.workers_per_node == 0 ? world.local_size : options.workers_per_node;
+}
+
 // The exchange of all-reduce has no neighbours: its edges serve the exact averages only.
 Schedule schedule_of(const Options& options, const World& world) {
   if (options.scheme == "all-reduce") return {"none", {Graph(world.size)}};
-  const int per_node = options.workers_per_node == 0 ? world.local_size : options.workers_per_node;
-  return make_schedule(options.topology, world.size, per_node);
+  const int per_node = workers_per_node(options, world);
+  if (options.hierarchy == "none") return make_schedule(options.topology, world.size, per_node);
+  return make_schedule(options.topology, world.size / per_node).for_each_place(per_node);
+}
+
+void check_hierarchy(const Options& options, const World& world, bool inner) {
+  const std::string& hierarchy = options.hierarchy;
+  if (hierarchy == "none") return;
+  const auto refuse = [](const std::string& why) { throw UsageError("hierarchy " + why); };
+  if (hierarchy != "node") refuse(fmt::format("\"{}\" is unknown: none or node", hierarchy));
+  if (options.scheme != "cta")
+    refuse(fmt::format("\"node\" needs scheme \"cta\", not \"{}\"", options.scheme));
+  if (inner) refuse("\"node\" needs one of Starling's rules: another optimizer's state cannot be divided");
+  const int per_node = workers_per_node(options, world);
+  if (world.size % per_node != 0) {
+    refuse(fmt::format("\"node\": {} workers are no whole number of nodes with {} workers each", world.size,
+                       per_node));
+  }
 }
 
 Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
@@ -77,6 +98,7 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
               {"wire", std::string(name_of(options.wire))},
               {"rule", rule},
               {"block_bytes", std::to_string(options.block_bytes)},
+              {"hierarchy", options.hierarchy},
               {"workers_per_node", std::to_string(options.workers_per_node)},
               {"clip", fmt::format("{}", options.clip)},
               {"skip_not_finite", fmt::format("{}", options.skip_not_finite)},
@@ -153,6 +175,11 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
         "clip and skip_not_finite need one of Starling's rules: around another optimizer call torch's "
         "clip_grad_norm_ before step()");
   }
+  check_hierarchy(e.options, world, e.inner != nullptr);
+  if (e.options.hierarchy == "node") {
+    const int size = workers_per_node(e.options, world);
+    e.node = {.size = size, .place = world.rank % size};
+  }
   e.clipping = Clipping(e.options.clip, e.options.skip_not_finite);
   kernels::best_kernels();  // throws where STARLING_ISA is wrong
   take_new_groups();
@@ -194,6 +221,7 @@ void Optimizer::take_new_groups() {
   if (param_groups_.size() == first) return;
   append_blocks(e.blocks, param_groups_, first, e.inner ? 0 : rule_states(e.rule), e.options.block_bytes,
                 e.options.wire);
+  if (e.options.hierarchy == "node") e.share_among_node();
   for (Block& block : e.blocks) block.timeline = e.world.timeline.get();
   for (std::size_t g = first; g < param_groups_.size(); ++g)
     e.group_sizes.push_back(param_groups_[g].params().size());
@@ -209,6 +237,7 @@ void Optimizer::connect(std::size_t first_group) {
     e.scheme.reset();
     e.exchange.reset();
     e.collectives.reset();
+    e.inside_node.reset();
   }
   const std::string channel = fmt::format("{}.{}", e.channel, e.connections++);
   const Schedule schedule = schedule_of(e.options, world);
@@ -228,9 +257,9 @@ void Optimizer::connect(std::size_t first_group) {
   }
 
   std::vector<std::size_t> sizes;
-  for (Block& block : e.blocks) {
-    sizes.push_back(static_cast<std::size_t>(block.length));
-    block.grid.remember(schedule.rounds.size());
+  for (std::size_t b = 0; b < e.blocks.size(); ++b) {
+    e.blocks[b].grid.remember(schedule.rounds.size());
+    if (e.owns(b)) sizes.push_back(static_cast<std::size_t>(e.blocks[b].length));
   }
   e.exchange = std::make_unique<Exchange>(
       world.make_transport(world, channel), schedule, sizes,
@@ -256,6 +285,15 @@ std::unique_ptr<Scheme> Optimizer::make_scheme() {
     return rule_of(param_groups_[static_cast<std::size_t>(group)]);
   };
   if (atc) return std::make_unique<Atc>(e.blocks, *e.exchange, rule, e.clipping);
+  if (e.options.hierarchy == "node") {
+    World inside = e.world;
+    inside.rank = e.node.place;
+    inside.size = e.node.size;
+    e.inside_node = std::make_unique<Collectives>(
+        inside, fmt::format("{}.{}-node-{}", e.channel, e.connections, e.world.rank / e.node.size),
+        e.world.rank - e.node.place);
+    return std::make_unique<Hierarchical>(e.blocks, e.node, *e.inside_node, *e.exchange, rule, e.clipping);
+  }
   if (!all_reduce) return std::make_unique<Cta>(e.blocks, *e.exchange, rule, e.clipping);
   return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, [&e, rule] {
     const auto scale = e.clipping.scale([&] { return sum_of_squares(e.blocks); });

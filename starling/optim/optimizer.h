@@ -46,7 +46,13 @@ struct Options {
   // the last bit of that format; int8 and int4 send a quarter and an eighth, and agree the better the nearer they are
   // already (docs/wires.md). The sum of all parameters is kept whatever the format. Not used by all-reduce.
   Wire wire = Wire::fp32;
-  int workers_per_node = 0;  // for schedules that know of nodes; 0: the launcher's local world size
+  // "node": one gossips for a node of workers_per_node consecutive ranks, block by block: they average their gradients, each
+  // keeps the state of its share of the blocks and exchanges these with the same place on the nodes that `topology` names.
+  // With scheme "cta" and a rule of Starling's only; clip is of the node's mean gradient; nothing is saved yet; NoSync as
+  // with all-reduce. Statistics::bytes_sent has what leaves for other nodes. "none": every worker for itself.
+  std::string hierarchy = "none";
+  int workers_per_node =
+      0;  // for schedules that know of nodes, and the hierarchy; 0: the launcher's local world size
   std::int64_t block_bytes = 25 << 20;  // largest block: min(block_bytes, total / 8), at least 256 KB
   // Longest that step() waits for a late neighbour that is alive. Not set: World::timeouts.stalled. Once it has
   // passed, the worker goes on without that neighbour; runs are then no longer bit-equal.

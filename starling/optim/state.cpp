@@ -305,9 +305,18 @@ std::vector<at::Tensor> read_all(const SafetensorsReader& file, const std::strin
   return tensors;
 }
 
+void check_saved(const Options& options) {
+  if (options.hierarchy == "node") {
+    throw UsageError(
+        "hierarchy \"node\" can be neither saved nor loaded yet: each of a node's workers has a share of the "
+        "state");
+  }
+}
+
 }  // namespace
 
 Digest Optimizer::save(const std::string& file) const {
+  check_saved(engine_->options);
   const c10::AutoGradMode no_gradient(false);
   // State reads the groups' options through references that could be written to.
   auto& groups =
@@ -335,6 +344,7 @@ Digest Optimizer::save(const std::string& file) const {
 }
 
 void Optimizer::load(const std::string& file) {
+  check_saved(engine_->options);
   const c10::AutoGradMode no_gradient(false);
   auto& groups = engine_->inner ? engine_->inner->param_groups() : param_groups_;
   State state(engine_->blocks, engine_->model, groups, engine_->inner);

@@ -30,6 +30,18 @@ bool Graph::symmetric() const {
   return true;
 }
 
+Schedule Schedule::for_each_place(int workers_per_node) const {
+  Schedule all{name, {}};
+  for (const Graph& nodes : rounds) {
+    Graph& graph = all.rounds.emplace_back(nodes.workers() * workers_per_node);
+    for (int i = 0; i < graph.workers(); ++i) {
+      for (const Neighbour& j : nodes.neighbours[i / workers_per_node])
+        graph.neighbours[i].push_back({j.rank * workers_per_node + i % workers_per_node, j.weight});
+    }
+  }
+  return all;
+}
+
 std::uint64_t Schedule::fingerprint() const {
   std::uint64_t x = 0;
   for (const Graph& graph : rounds) {

@@ -42,6 +42,9 @@ struct Schedule {
   const Graph& at(long long round) const {
     return rounds[static_cast<size_t>(round % static_cast<long long>(rounds.size()))];
   }
+  // For as many workers on every node (of consecutive ranks): those of equal place on their nodes do among themselves what
+  // this schedule says of the nodes.
+  Schedule for_each_place(int workers_per_node) const;
   // Of the rounds, not of the name: different where two workers would not mix alike.
   std::uint64_t fingerprint() const;
 };

@@ -59,6 +59,8 @@ Config recipe_config(Recipe& r) {
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");
   c.key("block_bytes", &r.mixing.block_bytes, between(1, 1 << 30), "largest block that is exchanged at once");
+  c.key("hierarchy", &r.mixing.hierarchy, Choices{"none", "node"},
+        "node: workers of a node average gradients, share the optimizer's state, and gossip as one");
   c.key("workers_per_node", &r.mixing.workers_per_node, between(0, 1 << 16), "0: as the launcher says");
 
   c.section("train", "the step");
@@ -150,6 +152,7 @@ Options make_options(const Recipe& recipe) {
   options.topology = recipe.mixing.topology;
   options.scheme = recipe.mixing.scheme;
   options.wire = wire_named(recipe.mixing.wire);
+  options.hierarchy = recipe.mixing.hierarchy;
   options.workers_per_node = recipe.mixing.workers_per_node;
   options.block_bytes = recipe.mixing.block_bytes;
   options.clip = recipe.train.clip;

@@ -52,6 +52,7 @@ struct Recipe {
     std::string wire = "fp32";
     double max_wait = 0;
     std::int64_t block_bytes = 25 << 20;
+    std::string hierarchy = "none";
     int workers_per_node = 0;
   } mixing;
   struct {

@@ -53,12 +53,13 @@ std::optional<Checkpoint> find_checkpoint(const Recipe& recipe, int workers) {
   return start;
 }
 
-// Whether this worker has the lowest rank of those that are left.
-bool speaks(const World& world, const std::vector<int>& lost) {
-  for (int rank = 0; rank < world.rank; ++rank) {
-    if (std::find(lost.begin(), lost.end(), rank) == lost.end()) return false;
-  }
-  return true;
+// Whether this worker has the lowest rank of those that are there. Collective: a worker that went by itself is not one of
+// Statistics::lost.
+bool speaks(Optimizer& optimizer) {
+  const std::int64_t mine = -optimizer.world().rank;
+  std::int64_t lowest = mine;
+  optimizer.maximum({&lowest, 1});
+  return lowest == mine;
 }
 
 // Counts the run of one worker, tells the observer after each step and writes metrics.jsonl and event files.
@@ -228,8 +229,18 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   kernels::best_kernels();  // throws where STARLING_ISA is wrong
   find_fashion_mnist(recipe.data.dir);
   if (recipe.mixing.scheme != "all-reduce") {
-    const int per_node = recipe.mixing.workers_per_node;
-    make_schedule(recipe.mixing.topology, workers, per_node > 0 ? per_node : local_workers);
+    const int per_node = recipe.mixing.workers_per_node > 0 ? recipe.mixing.workers_per_node : local_workers;
+    if (recipe.mixing.hierarchy == "none") {
+      make_schedule(recipe.mixing.topology, workers, per_node);
+    } else if (workers % per_node == 0) {  // else the Optimizer says so
+      make_schedule(recipe.mixing.topology, workers / per_node);
+    }
+  }
+  if (recipe.mixing.hierarchy != "none" &&
+      (recipe.checkpoint.every > 0 || !recipe.checkpoint.resume.empty())) {
+    throw UsageError(
+        "mixing.hierarchy = \"node\" can be neither saved nor resumed yet: leave out checkpoint.every and "
+        "--resume");
   }
   find_checkpoint(recipe, workers);
 }
@@ -307,7 +318,7 @@ Result run(const Recipe& recipe, const World& world, const Observer& observer) {
 
     if (recipe.log.eval_every > 0 && (step + 1) % recipe.log.eval_every == 0 && step + 1 < steps) {
       const AverageScore score = test_average(optimizer, *model, data.test);
-      if (speaks(world, optimizer.statistics().lost)) {
+      if (speaks(optimizer)) {
         log.add_test(score.accuracy, score.loss, score.consensus_distance);
         if (observer.evaluated) {
           observer.evaluated(fmt::format("step {}: average model: test accuracy {:.2f} %, loss {:.4f}",
@@ -318,7 +329,7 @@ Result run(const Recipe& recipe, const World& world, const Observer& observer) {
   }
 
   const Result result{.summary = summarize(recipe, world, optimizer, *model, data.test, log, steps),
-                      .speaks = speaks(world, optimizer.statistics().lost)};
+                      .speaks = speaks(optimizer)};
   if (result.speaks) {
     const Summary& end = result.summary;
     log.add_test(end.accuracy, end.test_loss, end.consensus_distance);

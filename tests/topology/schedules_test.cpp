@@ -31,6 +31,19 @@ std::string error_of(const std::string& name, int n, int workers_per_node = 1) {
   return "no error";
 }
 
+TEST(Schedules, ForEachPlaceIsOneOfNodesManyTimesOver) {
+  const Schedule nodes = make_schedule("base-2", 3), all = nodes.for_each_place(4);
+  ASSERT_EQ(all.rounds.size(), nodes.rounds.size());
+  for (std::size_t r = 0; r < all.rounds.size(); ++r) {
+    ASSERT_EQ(all.rounds[r].workers(), 12);
+    for (int i = 0; i < 12; ++i) {
+      for (int j = 0; j < 12; ++j)
+        EXPECT_EQ(all.rounds[r].weight(i, j),
+                  i % 4 == j % 4 && i != j ? nodes.rounds[r].weight(i / 4, j / 4) : 0);
+    }
+  }
+}
+
 TEST(Schedules, EveryKnownNameMakesASchedule) {
   std::vector<std::string> names;
   for (const ScheduleInfo& info : known_schedules()) {

@@ -129,14 +129,14 @@ every = 1
     def summary(self):
         return json.loads((self.out / "summary.json").read_text())
 
-    def until_step(self, process, step):
+    def until_step(self, process, step, workers=WORKERS):
         """Waits until all workers have logged this step; returns their process ids by rank."""
         while True:
             try:
                 lines = self.metrics()
             except (OSError, json.JSONDecodeError):
                 lines = {}
-            if len(lines) == WORKERS and all(records[-1]["step"] >= step for records in lines.values()):
+            if len(lines) == workers and all(records[-1]["step"] >= step for records in lines.values()):
                 return processes_of(process.pid)
             if process.poll() is not None:
                 self.fail(f"ended before step {step}: {process.communicate()[1]}")
@@ -343,6 +343,17 @@ print(len(mean))
     def test_not_even_the_first(self):
         self.check_killed(0)
 
+    def test_a_killed_worker_ends_its_node_and_no_other(self):
+        process = self.start("--mixing.hierarchy", "node", "--mixing.workers_per_node", "2", workers=4)
+        os.kill(self.until_step(process, 10, workers=4)[1], signal.SIGKILL)
+        _, stderr = self.finish(process, 1)
+        self.assertRegex(stderr, r"(?m)^starling: \w+ failed on rank 0: worker 1 is gone$")
+        summary = self.summary()
+        self.assertEqual((summary["workers"], summary["workers_lost"]), (4, 2))
+        for survivor in (2, 3):
+            self.assertEqual(self.metrics()[survivor][-1]["step"], summary["steps"])
+        self.assertGreaterEqual(summary["accuracy"], 0.9)
+
     def test_all_reduce_without_a_worker_names_it(self):
         process = self.start("--mixing.scheme", "all-reduce", "--run.epochs", "1000")
         os.kill(self.until_step(process, 5)[1], signal.SIGKILL)
@@ -381,6 +392,8 @@ print(len(mean))
                          "command line: optimizer.lr = -1: out of range, allowed is a number above 0")
         self.assertIn("RANK", self.usage_error(RANK="0"))
         self.assertIn("one-peer-exponential", self.usage_error("--mixing.topology", "nonsense"))
+        self.assertIn("can be neither saved nor resumed yet",
+                      self.usage_error("--mixing.hierarchy", "node", "--checkpoint.every", "5"))
         topology = pathlib.Path(self.folder.name) / "five.toml"
         topology.write_text("workers = 5\n[[rounds]]\nedges = [[0, 1, 0.5]]\n")
         self.assertIn(f"{topology}:1: it is for 5 workers, and there are ",

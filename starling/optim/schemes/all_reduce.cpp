@@ -29,11 +29,12 @@ std::vector<at::Tensor> parameters_of(const std::vector<Block>& blocks) {
 }  // namespace
 
 AllReduce::AllReduce(std::vector<Block>& blocks, Collectives& collectives, int workers,
-                     std::function<void()> adapt)
+                     std::function<void()> adapt, Owners owners)
     : blocks_(blocks),
       collectives_(collectives),
       workers_(workers),
       adapt_(std::move(adapt)),
+      owners_(std::move(owners)),
       hooks_(parameters_of(blocks), [this](std::size_t parameter) { accumulated(parameter); }) {
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     const auto segments = static_cast<std::int64_t>(blocks_[b].segments.size());
@@ -51,6 +52,9 @@ void AllReduce::step() {
     finish_pass();
   }
   averaged_ = false;
+  for (std::size_t b = 0; b < owners_.of_block.size(); ++b) {
+    if (owners_.of_block[b] == owners_.me) write_mean(b);
+  }
   adapt_();
   hooks_.watch();
 }
@@ -103,7 +107,9 @@ void AllReduce::start(std::size_t b) {
   }
   bytes_ += sizeof(float) * static_cast<std::uint64_t>(bucket.flat.numel()) * 2 *
             static_cast<std::uint64_t>(workers_ - 1) / static_cast<std::uint64_t>(workers_);
-  bucket.sum = collectives_.all_reduce_sum(bucket.flat);
+  const auto& owners = owners_.of_block;
+  bucket.sum = owners.empty() ? collectives_.all_reduce_sum(bucket.flat)
+                              : collectives_.reduce_sum(bucket.flat, owners[b]);
 }
 
 void AllReduce::finish_pass() {
@@ -113,22 +119,26 @@ void AllReduce::finish_pass() {
     Bucket& bucket = buckets_[b];
     {
       RECORD_USER_SCOPE("starling::finish");
-      const Timeline::Scope span(blocks_[b].timeline, {.name = "wait", .block = blocks_[b].index});
+      const Timeline::Scope span(blocks_[b].timeline, {.name = "wait", .block = static_cast<int>(b)});
       const Time begin = Clock::now();
       bucket.sum->wait();
       waiting_ += seconds(Clock::now() - begin);
     }
     bucket.sum.reset();
-    const float* const flat = bucket.flat.const_data_ptr<float>();
-    const float* has = flat + blocks_[b].length;
-    for (const Segment& s : blocks_[b].segments) {
-      if (*has++ == 0) continue;
-      float* const g = s.mutable_gradient();
-      for (std::int64_t i = 0; i < s.length; ++i) g[i] = flat[s.offset + i] / static_cast<float>(workers_);
-    }
+    if (owners_.of_block.empty()) write_mean(b);
   }
   in_pass_ = false;
   averaged_ = true;
+}
+
+void AllReduce::write_mean(std::size_t b) {
+  const float* const flat = buckets_[b].flat.const_data_ptr<float>();
+  const float* has = flat + blocks_[b].length;
+  for (const Segment& s : blocks_[b].segments) {
+    if (*has++ == 0) continue;
+    float* const g = s.mutable_gradient();
+    for (std::int64_t i = 0; i < s.length; ++i) g[i] = flat[s.offset + i] / static_cast<float>(workers_);
+  }
 }
 
 }  // namespace starling

@@ -22,10 +22,18 @@
 
 namespace starling {
 
+// To whom the mean of a block's gradients goes: to all, or where blocks have owners to these alone. Then backward() leaves .grad
+// as it is, and step() puts the mean in the owner's.
+struct Owners {
+  int me = 0;
+  std::vector<int> of_block{};
+};
+
 class AllReduce final : public Scheme {
  public:
   // adapt() takes the local step from .grad.
-  AllReduce(std::vector<Block>& blocks, Collectives& collectives, int workers, std::function<void()> adapt);
+  AllReduce(std::vector<Block>& blocks, Collectives& collectives, int workers, std::function<void()> adapt,
+            Owners owners = {});
 
   void begin() override {}
   void step() override;
@@ -43,11 +51,13 @@ class AllReduce final : public Scheme {
   void begin_pass();
   void start(std::size_t bucket);
   void finish_pass();
+  void write_mean(std::size_t bucket);
 
   std::vector<Block>& blocks_;
   Collectives& collectives_;
   const int workers_;
   const std::function<void()> adapt_;
+  const Owners owners_;
   std::vector<Bucket> buckets_;                    // by block
   std::vector<std::vector<std::size_t>> holders_;  // by parameter: the blocks that hold some of it
   std::vector<bool> there_;                        // by parameter: this pass has brought its gradient

@@ -14,7 +14,8 @@ void Around::combine() {
 }
 
 void Around::begin() {
-  if (order_ == Order::combine_then_adapt) send_again(exchange_, blocks_);
+  if (order_ != Order::combine_then_adapt) return;
+  for (Block& block : blocks_) send_again(exchange_, block);
 }
 
 void Around::step() {

@@ -2,7 +2,9 @@
 
 namespace starling {
 
-void Cta::begin() { send_again(exchange_, blocks_); }
+void Cta::begin() {
+  for (Block& block : blocks_) send_again(exchange_, block);
+}
 
 void Cta::step() {
   const auto scale = clipping_.scale([&] { return sum_of_squares(blocks_); });

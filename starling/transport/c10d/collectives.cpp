@@ -66,6 +66,7 @@ std::int64_t padded_bytes(const at::Tensor& tensor) {
 struct Collectives::State {
   int rank;
   int size;
+  int first;  // what messages call rank 0
   milliseconds stalled;
   c10::intrusive_ptr<c10d::Store> store;
   Descriptor life_sign;
@@ -73,7 +74,7 @@ struct Collectives::State {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
   std::string failure;  // why nothing works any more
 
-  State(const World& world, const std::string& channel);
+  State(const World& world, const std::string& channel, int first);
   ~State();
   void meet(const World& world, const std::string& channel);
 
@@ -88,8 +89,8 @@ struct Collectives::State {
   [[noreturn]] void fail(const char* operation, const std::string& reason);
 };
 
-Collectives::State::State(const World& world, const std::string& channel)
-    : rank(world.rank), size(world.size), stalled(world.timeouts.stalled) {
+Collectives::State::State(const World& world, const std::string& channel, int first)
+    : rank(world.rank), size(world.size), first(first), stalled(world.timeouts.stalled) {
   const auto* c10d_store = dynamic_cast<const C10dStore*>(world.store.get());
   if (!c10d_store)
     throw UsageError("World::store must be a starling::C10dStore for collectives (transport/c10d/store.h)");
@@ -101,8 +102,8 @@ Collectives::State::State(const World& world, const std::string& channel)
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(world.address));
     gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
   } catch (const std::exception& failure) {
-    throw Error(
-        fmt::format("rank {} cannot join the collectives of {} workers: {}", rank, size, one_line(failure)));
+    throw Error(fmt::format("rank {} cannot join the collectives of {} workers: {}", first + rank, size,
+                            one_line(failure)));
   }
 }
 
@@ -118,7 +119,7 @@ void Collectives::State::meet(const World& world, const std::string& channel) {
       const std::string place = world.store->get(key(of), std::chrono::duration_cast<milliseconds>(left));
       life_signs.push_back(resolve(place.substr(place.find(' ') + 1), std::stoi(place)));
     } catch (const Error& missing) {
-      throw Error(fmt::format("worker {} has not come: {}", of, missing.what()));
+      throw Error(fmt::format("worker {} has not come: {}", first + of, missing.what()));
     }
   }
 }
@@ -142,7 +143,7 @@ std::string Collectives::State::find_lost() const {
   std::vector<int> lost;
   for (int of = 0; of < size; ++of) {
     if (of != rank && !somebody_listens(life_signs[static_cast<std::size_t>(of)], kPatience))
-      lost.push_back(of);
+      lost.push_back(first + of);
   }
   if (lost.empty()) return "";
   const bool one = lost.size() == 1;
@@ -168,12 +169,13 @@ void Collectives::State::fail(const char* operation, const std::string& reason) 
       // Without a store the others find out by themselves: found_elsewhere().
     }
   }
-  throw Error(fmt::format("{} failed on rank {}: {}", operation, rank, failure));
+  throw Error(fmt::format("{} failed on rank {}: {}", operation, first + rank, failure));
 }
 
 template <class Start>
 c10::intrusive_ptr<c10d::Work> Collectives::State::begin(const char* operation, Start start) {
-  if (!failure.empty()) throw Error(fmt::format("{} failed on rank {}: {}", operation, rank, failure));
+  if (!failure.empty())
+    throw Error(fmt::format("{} failed on rank {}: {}", operation, first + rank, failure));
   try {
     const std::lock_guard lock(flight_recorder);
     return start();
@@ -202,8 +204,8 @@ void Collectives::State::run(const char* operation, Start start) {
   finish(operation, *begin(operation, start));
 }
 
-Collectives::Collectives(const World& world, const std::string& channel)
-    : state_(std::make_shared<State>(world, channel)) {}
+Collectives::Collectives(const World& world, const std::string& channel, int first)
+    : state_(std::make_shared<State>(world, channel, first)) {}
 
 Collectives::~Collectives() = default;
 
@@ -239,18 +241,40 @@ void Collectives::broadcast(const std::vector<at::Tensor>& tensors, int root) {
 
 struct Collectives::Pending::Work {
   std::shared_ptr<State> state;
+  const char* operation;
   c10::intrusive_ptr<c10d::Work> work;
 };
 
-Collectives::Pending Collectives::all_reduce_sum(const at::Tensor& tensor) {
+// start() of c10d's group with the tensor, in the way of all its operations.
+template <class Options, class Start>
+Collectives::Pending Collectives::pending(const char* operation, const at::Tensor& tensor, Options options,
+                                          Start start) {
   std::vector<at::Tensor> tensors{tensor};
-  c10d::AllreduceOptions options;
   options.timeout = state_->stalled;
-  auto work = state_->begin("all-reduce", [&] { return state_->gloo->allreduce(tensors, options); });
-  return Pending(std::make_shared<Pending::Work>(state_, std::move(work)));
+  auto work = state_->begin(operation, [&] { return start(*state_->gloo, tensors, options); });
+  return Pending(std::make_shared<Pending::Work>(state_, operation, std::move(work)));
 }
 
-void Collectives::Pending::wait() { work_->state->finish("all-reduce", *work_->work); }
+Collectives::Pending Collectives::all_reduce_sum(const at::Tensor& tensor) {
+  return pending("all-reduce", tensor, c10d::AllreduceOptions(),
+                 [](auto& gloo, auto& tensors, auto& options) { return gloo.allreduce(tensors, options); });
+}
+
+Collectives::Pending Collectives::reduce_sum(const at::Tensor& tensor, int root) {
+  c10d::ReduceOptions options;
+  options.rootRank = root;
+  return pending("reduce", tensor, options,
+                 [](auto& gloo, auto& tensors, auto& options) { return gloo.reduce(tensors, options); });
+}
+
+Collectives::Pending Collectives::start_broadcast(const at::Tensor& tensor, int root) {
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  return pending("broadcast", tensor, options,
+                 [](auto& gloo, auto& tensors, auto& options) { return gloo.broadcast(tensors, options); });
+}
+
+void Collectives::Pending::wait() { work_->state->finish(work_->operation, *work_->work); }
 
 std::vector<std::string> Collectives::all_gather(const std::string& value) {
   c10d::AllgatherOptions options;

@@ -21,8 +21,8 @@ class Collectives {
  public:
   // Blocks until all workers have constructed theirs, at most world.timeouts.meet. `channel` tells several of
   // one world apart; equal on all workers. The world's store must be a C10dStore, as those of World's own
-  // makers are.
-  Collectives(const World& world, const std::string& channel);
+  // makers are. Messages count ranks from `first`, where the world is a part of a larger one.
+  Collectives(const World& world, const std::string& channel, int first = 0);
   ~Collectives();
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
@@ -30,16 +30,23 @@ class Collectives {
   // The root's values, everywhere. Shapes and types must be equal on all workers; any device, any strides.
   void broadcast(const std::vector<at::Tensor>& tensors, int root);
 
+  // Start something with a tensor on the CPU, contiguous, that must not be touched before wait() has returned. Several may
+  // be under way.
   class Pending;
-  // Starts to replace the tensor (on the CPU, contiguous) by the sum of all workers'. It must not be touched
-  // before wait() has returned. Several may be under way.
+  // The sum of all workers' takes its place.
   Pending all_reduce_sum(const at::Tensor& tensor);
+  // The same at the root alone; the others' is of no use any more.
+  Pending reduce_sum(const at::Tensor& tensor, int root);
+  // The root's takes its place.
+  Pending start_broadcast(const at::Tensor& tensor, int root);
 
   // Every worker's value, by rank.
   std::vector<std::string> all_gather(const std::string& value);
 
  private:
   struct State;
+  template <class Options, class Start>
+  Pending pending(const char* operation, const at::Tensor& tensor, Options options, Start start);
   std::shared_ptr<State> state_;
 };
 
