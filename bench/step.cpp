@@ -1,6 +1,6 @@
 // One worker of bench/step.py: trains a model whose compute is a sleep, and says how long each step took.
 //
-//   bench-step JOB SYSTEM [TOPOLOGY WIRE]       SYSTEM: cta, all-reduce, or alone (no other worker, nothing is sent)
+//   bench-step JOB SYSTEM [TOPOLOGY WIRE [HIERARCHY]]   SYSTEM: cta, all-reduce, or alone (no other worker, nothing is sent)
 //
 // JOB is a JSON file: parameters (all together), layers, warm_up (steps), and compute (seconds of forward and backward
 // of every step, per worker). Who takes part stands in the environment. Rank 0 prints the milliseconds of each step after
@@ -47,8 +47,8 @@ struct Layer : torch::autograd::Function<Layer> {
 };
 
 int run(const std::vector<std::string>& arguments) {
-  if (arguments.size() != 2 && arguments.size() != 4)
-    throw std::invalid_argument("usage: bench-step JOB SYSTEM [TOPOLOGY WIRE]");
+  if (arguments.size() != 2 && arguments.size() != 4 && arguments.size() != 5)
+    throw std::invalid_argument("usage: bench-step JOB SYSTEM [TOPOLOGY WIRE [HIERARCHY]]");
   std::ifstream file(arguments[0]);
   const auto job = nlohmann::json::parse(file);
   const std::string& system = arguments[1];
@@ -60,10 +60,11 @@ int run(const std::vector<std::string>& arguments) {
   const auto world = system == "alone" ? starling::World::alone() : all;
   const auto compute = job.at("compute").at(static_cast<std::size_t>(all.rank)).get<std::vector<double>>();
   starling::Options options{.scheme = system == "all-reduce" ? system : "cta"};
-  if (arguments.size() == 4) {
+  if (arguments.size() >= 4) {
     options.topology = arguments[2];
     options.wire = starling::wire_named(arguments[3]);
   }
+  if (arguments.size() == 5) options.hierarchy = arguments[4];
   std::vector<Tensor> weights;
   for (std::int64_t i = 0; i < layers; ++i)
     weights.push_back(at::zeros({job.at("parameters").get<std::int64_t>() / layers}).set_requires_grad(true));

@@ -20,6 +20,8 @@ repetition runs all systems of a cell in turn; times are medians over the steps 
     all_reduce_vs_ddp   DDP's time over that of our own all-reduce, the smallest ratio
     vs_ddp_jitter       DDP's over ours (one-peer-exponential, fp32) where compute times vary: lognormal, cv 0.3,
                         link = 0.3 x compute, 2 hosts; with 4 hosts in cells
+    hierarchy_vs_ring   time of alternating-exp-ring over that of the hierarchy "node" between nodes with base-2: 2 hosts with
+                        two workers on each, link = 1 x compute for one of them; fp32
     bf16_vs_decent_dp, int8_vs_decent_dp   Decent-DP's (ring) over ours with these on the wire, where link = 6 x compute
     cells               all times in ms
 """
@@ -44,14 +46,16 @@ SMALL, LARGE = 4_200_000, 25_000_000
 LAYERS, WARM_UP, CV = 16, 4, 0.3
 
 
-def cell(name, parameters, ratio, hosts=2, jitter=False):
-    return {"name": name, "parameters": parameters, "link_over_compute": ratio, "hosts": hosts, "jitter": jitter}
+def cell(name, parameters, ratio, hosts=2, jitter=False, ranks=1):
+    return {"name": name, "parameters": parameters, "link_over_compute": ratio, "hosts": hosts, "jitter": jitter,
+            "ranks": ranks}
 
 
 CELLS = [
     *(cell(f"17 MB, link = {r} x compute", SMALL, r) for r in (0.2, 0.5, 1, 2, 6)),
     *(cell(f"100 MB, link = {r} x compute", LARGE, r) for r in (0.5, 1, 2)),
     cell("17 MB, link = 1 x compute, 4 hosts", SMALL, 1, hosts=4),
+    cell("17 MB, link = 1 x compute, 2 hosts with 2 workers each", SMALL, 1, ranks=2),
     *(cell(f"17 MB, link = 0.3 x compute, jitter, {n} hosts", SMALL, 0.3, n, jitter=True) for n in (2, 4)),
 ]
 
@@ -59,6 +63,9 @@ CELLS = [
 def systems(cell):
     small = f"{4 * cell['parameters'] / 8 / 2**20:.2f}"
     ddp = {f"ddp {mb} MB": ["PEER", "JOB", "ddp", mb] for mb in ("25", small)}
+    if cell["ranks"] > 1:
+        return {"cta alternating-exp-ring fp32": ["OURS", "JOB", "cta", "alternating-exp-ring", "fp32"],
+                "cta base-2 fp32, hierarchy": ["OURS", "JOB", "cta", "base-2", "fp32", "node"]}
     if cell["jitter"]:
         return ddp | {"cta one-peer-exponential fp32": ["OURS", "JOB", "cta", "one-peer-exponential", "fp32"]}
     all = {"alone": ["OURS", "JOB", "alone"]} | ddp | {"all-reduce": ["OURS", "JOB", "all-reduce"]}
@@ -84,7 +91,7 @@ def write_job(path, cell, line):
     count = WARM_UP + (80 if cell["jitter"] else max(8, math.ceil(2.5 / max(compute, link))))
     spread = math.sqrt(math.log(1 + CV**2))
     workers = []
-    for rank in range(cell["hosts"]):
+    for rank in range(cell["hosts"] * cell["ranks"]):
         dice = random.Random(rank)
         workers.append([compute * (dice.lognormvariate(-(spread**2) / 2, spread) if cell["jitter"] else 1)
                         for _ in range(count)])
@@ -93,11 +100,11 @@ def write_job(path, cell, line):
     return 1e3 * compute
 
 
-def run(command, job, hosts, options):
+def run(command, job, hosts, options, ranks=1):
     """What rank 0 prints."""
     meaning = {"OURS": [options.program], "PEER": [options.python, str(PEERS)], "JOB": [str(job)]}
     command = [word for part in command for word in meaning.get(part, [part])]
-    return json.loads(emulated(command, hosts, options.rate))
+    return json.loads(emulated(command, hosts, options.rate, ranks))
 
 
 def measure(cell, repetitions, options, folder):
@@ -109,7 +116,7 @@ def measure(cell, repetitions, options, folder):
         compute = write_job(job, cell, statistics.median(lines))
         for name, command in systems(cell).items():
             print(f"bench: {cell['name']}: {name}, {repetition + 1} of {repetitions}", file=sys.stderr)
-            result = run(command, job, cell["hosts"], options)
+            result = run(command, job, cell["hosts"], options, cell["ranks"])
             average = statistics.mean if cell["jitter"] else statistics.median
             times.setdefault(name, []).append(average(result["step_ms"]))
             bytes_per_step[name] = result.get("bytes_per_step")
@@ -129,7 +136,8 @@ def tuned_ddp(cell):
 
 def summary(cells):
     """Only of what was measured."""
-    steady = [c for c in cells if c["hosts"] == 2 and not c["jitter"]]
+    steady = [c for c in cells if c["hosts"] == 2 and not c["jitter"] and c["ranks"] == 1]
+    shared = [c["ms"] for c in cells if c["ranks"] > 1]
     at = lambda ratio: [c for c in steady if c["link_over_compute"] == ratio and c["parameters"] == SMALL]
     jitter = [c for c in cells if c["hosts"] == 2 and c["jitter"]]
     ours = lambda c, schedule, wire="fp32": c["ms"][f"cta {schedule} {wire}"]
@@ -140,6 +148,8 @@ def summary(cells):
         "vs_ddp_at_equal": min((c["ms"]["ddp 25 MB"] / ours(c, s) for c in at(1) for s in SCHEDULES), default=None),
         "vs_tuned_ddp_at_equal": min((tuned_ddp(c) / ours(c, s) for c in at(1) for s in SCHEDULES), default=None),
         "all_reduce_vs_ddp": min((tuned_ddp(c) / c["ms"]["all-reduce"] for c in steady), default=None),
+        "hierarchy_vs_ring": min((ms["cta alternating-exp-ring fp32"] / ms["cta base-2 fp32, hierarchy"]
+                                  for ms in shared), default=None),
         "vs_ddp_jitter": min((tuned_ddp(c) / ours(c, "one-peer-exponential") for c in jitter), default=None),
     } | {f"{wire}_vs_decent_dp": min((c["ms"]["decent-dp ring"] / ours(c, "base-2", wire) for c in at(6)), default=None)
          for wire in NARROW}

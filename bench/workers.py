@@ -42,9 +42,9 @@ def loopback(command, workers):
     return said[0]
 
 
-def emulated(command, hosts, rate):
-    """stdout of rank 0, one worker on each of so many emulated hosts. Raises NoCluster where there can be none."""
-    cluster = [ROOT / "scripts/cluster", "--hosts", str(hosts), "--rate", rate, "--", *command]
+def emulated(command, hosts, rate, ranks=1):
+    """stdout of rank 0, with `ranks` workers on each of so many emulated hosts. Raises NoCluster where there can be none."""
+    cluster = [ROOT / "scripts/cluster", "--hosts", str(hosts), "--ranks", str(ranks), "--rate", rate, "--", *command]
     done = subprocess.run(cluster, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
     if done.returncode == NO_CLUSTER:
         raise NoCluster(done.stderr.strip())
