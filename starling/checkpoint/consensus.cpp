@@ -4,11 +4,14 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/kernels/wire.h"
 
 namespace starling {
 namespace {
@@ -16,6 +19,27 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 constexpr std::string_view kPrefix = "model.";
+constexpr std::string_view kMaster = "master.";
+
+// Of two bytes; none: another dtype.
+std::optional<Wire> narrow_format(const TensorInfo& tensor) {
+  if (tensor.dtype == "BF16") return Wire::bf16;
+  if (tensor.dtype == "F16") return Wire::fp16;
+  return std::nullopt;
+}
+
+// F16 and BF16 as F32.
+Bytes read(const SafetensorsReader& file, const TensorInfo& tensor) {
+  Bytes bytes(tensor.bytes());
+  file.read(tensor, bytes);
+  const std::optional<Wire> narrow = narrow_format(tensor);
+  if (!narrow) return bytes;
+  const std::size_t n = bytes.size() / bytes_of(*narrow, 1);
+  std::vector<float> values(n);
+  kernels::decode(bytes.data(), *narrow, n, values.data());
+  const auto wide = std::as_bytes(std::span(values));
+  return {wide.begin(), wide.end()};
+}
 
 // f(k, element k of worker 0, 1, ..) becomes element k of the result.
 template <class T>
@@ -55,9 +79,9 @@ Bytes consensus_of(const TensorInfo& tensor, const std::vector<Bytes>& workers, 
   if (type == "I16") return largest<std::int16_t>(workers);
   if (type == "I8") return largest<std::int8_t>(workers);
   if (type == "U8" || type == "BOOL") return largest<std::uint8_t>(workers);
-  throw Error(
-      fmt::format("{}: tensor \"{}\" is {}; averaged are F32 and F64, of whole numbers the largest is taken",
-                  path, tensor.name, type));
+  throw Error(fmt::format(
+      "{}: tensor \"{}\" is {}; averaged are F64, F32, F16 and BF16, of whole numbers the largest is taken",
+      path, tensor.name, type));
 }
 
 }  // namespace
@@ -67,8 +91,14 @@ void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
   for (const WorkerFile& file : checkpoint.manifest().files)
     workers.emplace_back(checkpoint.verified(file.worker));
   std::vector<TensorInfo> model;
-  for (const TensorInfo& tensor : workers.front().tensors()) {
-    if (!tensor.name.starts_with(kPrefix)) continue;
+  std::map<std::string, std::string> sources;  // name in the workers' files by that in the model
+  for (const TensorInfo& own : workers.front().tensors()) {
+    if (!own.name.starts_with(kPrefix)) continue;
+    const std::string name = own.name.substr(kPrefix.size());
+    const bool narrow = narrow_format(own).has_value();
+    const TensorInfo* const master = narrow ? workers.front().find(std::string(kMaster) + name) : nullptr;
+    const bool known = master != nullptr && master->dtype == "F32" && master->shape == own.shape;
+    const TensorInfo& tensor = known ? *master : own;
     for (const SafetensorsReader& worker : workers) {
       const TensorInfo* const theirs = worker.find(tensor.name);
       if (theirs == nullptr || theirs->dtype != tensor.dtype || theirs->shape != tensor.shape) {
@@ -76,8 +106,8 @@ void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
                                 worker.path(), tensor.name, workers.front().path()));
       }
     }
-    model.push_back(tensor);
-    model.back().name.erase(0, kPrefix.size());
+    model.push_back({.name = name, .dtype = narrow ? "F32" : own.dtype, .shape = own.shape});
+    sources[name] = tensor.name;
   }
   if (model.empty())
     throw Error(workers.front().path() + ": holds no model: no tensor's name begins with model.");
@@ -89,8 +119,7 @@ void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
   for (const TensorInfo& tensor : writer.tensors()) {
     std::vector<Bytes> values;
     for (const SafetensorsReader& worker : workers) {
-      const TensorInfo& theirs = *worker.find(std::string(kPrefix) + tensor.name);
-      worker.read(theirs, values.emplace_back(theirs.bytes()));
+      values.push_back(read(worker, *worker.find(sources.at(tensor.name))));
     }
     writer.write(consensus_of(tensor, values, workers.front().path()));
   }

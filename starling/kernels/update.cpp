@@ -45,13 +45,10 @@ HWY_INLINE void fetch(const T* values) {
   for (std::size_t i = 0; i < kChunk; i += kLine / sizeof(T)) hwy::Prefetch(values + kAhead + i);
 }
 
-// x[i] <- rule(x[i], Wx[i], g[i]),  where Wx may be x
+// x[i] <- rule(x[i], Wx[i], scale g[i]),  where Wx may be x
 template <class Rule>
-HWY_INLINE void adapt(const Rule& rule, float* x, const float* Wx, Gradient gradient, const RuleState& state,
-                      std::size_t at, std::size_t n) {
-  const float* const g = gradient.values + at;
-  const float scale = gradient.scale;
-  fetch(g);
+HWY_INLINE void adapt(const Rule& rule, float* x, const float* Wx, const float* g, float scale,
+                      const RuleState& state, std::size_t at, std::size_t n) {
   if constexpr (Rule::kStates == 0) {
     STARLING_EACH_ELEMENT_ALONE
     for (std::size_t i = 0; i < n; ++i) x[i] = rule(x[i], Wx[i], scale * g[i]);
@@ -173,6 +170,41 @@ HWY_INLINE std::uint32_t send_codes(const float* x, std::size_t at, std::size_t 
   return sum;
 }
 
+// x in bf16 or fp16. Returns 0 where all that is written is finite.
+HWY_INLINE std::uint32_t encode(const float* x, std::size_t n, Wire format, std::uint16_t* to) {
+  std::uint32_t bad = 0;
+  if (format == Wire::bf16) {
+    STARLING_EACH_ELEMENT_ALONE
+    for (std::size_t i = 0; i < n; ++i) {
+      to[i] = to_bf16(x[i]);
+      bad |= static_cast<std::uint32_t>((to[i] & 0x7f80u) == 0x7f80u);
+    }
+  } else {
+    STARLING_EACH_ELEMENT_ALONE
+    for (std::size_t i = 0; i < n; ++i) {
+      to[i] = to_fp16(x[i]);
+      bad |= static_cast<std::uint32_t>((to[i] & 0x7c00u) == 0x7c00u);
+    }
+  }
+  return bad;
+}
+
+// x[i] <- p[i], where p[i] is not x[i] rounded. Returns 0 where all p are finite.
+HWY_INLINE std::uint32_t take_changes(const Parameters& parameters, float* x, std::size_t at, std::size_t n) {
+  alignas(64) std::uint16_t rounded[kChunk];
+  alignas(64) float room[kChunk];
+  const std::uint16_t* const p = static_cast<const std::uint16_t*>(parameters.values) + at;
+  const float* const values = floats({parameters.values, parameters.format}, at, n, room);
+  encode(x, n, parameters.format, rounded);
+  STARLING_EACH_ELEMENT_ALONE
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint32_t changed = 0 - static_cast<std::uint32_t>(rounded[i] != p[i]);  // all bits or none
+    x[i] = std::bit_cast<float>((std::bit_cast<std::uint32_t>(x[i]) & ~changed) |
+                                (std::bit_cast<std::uint32_t>(values[i]) & changed));
+  }
+  return not_finite(values, n);
+}
+
 // Encodes and sends x. Returns 0 where all that is sent is finite.
 HWY_INLINE std::uint32_t send_encoded(const float* x, std::size_t at, std::size_t n, const WireBlock& wire,
                                       bool past_caches) {
@@ -186,18 +218,7 @@ HWY_INLINE std::uint32_t send_encoded(const float* x, std::size_t at, std::size_
     return 0;  // every code is a number
   }
   alignas(64) std::uint16_t encoded[kChunk];
-  std::uint32_t bad = 0;
-  if (wire.wire == Wire::bf16) {
-    for (std::size_t i = 0; i < n; ++i) {
-      encoded[i] = to_bf16(x[i]);
-      bad |= static_cast<std::uint32_t>((encoded[i] & 0x7f80u) == 0x7f80u);
-    }
-  } else {
-    for (std::size_t i = 0; i < n; ++i) {
-      encoded[i] = to_fp16(x[i]);
-      bad |= static_cast<std::uint32_t>((encoded[i] & 0x7c00u) == 0x7c00u);
-    }
-  }
+  const std::uint32_t bad = encode(x, n, wire.wire, encoded);
   send(encoded, n, static_cast<std::uint16_t*>(wire.values) + at, past_caches);
   return bad;
 }
@@ -208,10 +229,13 @@ std::size_t before_line(const WireBlock& wire) {
 }
 
 template <class Rule>
-bool update_all(const Rule& rule, std::span<const Mix> mixes, float* const x_all, Gradient g,
+bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& p, Gradient gradient,
                 const RuleState& state, WireBlock wire, std::size_t n) {
   const Rule step = rule;  // a copy on the stack, which no store to memory can change
-  alignas(64) float mixed[kChunk], their_room[kChunk], my_room[kChunk];
+  const Wire format = p.format;
+  const bool narrow = format != Wire::fp32;
+  float* const x_all = narrow ? p.master : static_cast<float*>(p.values);
+  alignas(64) float mixed[kChunk], their_room[kChunk], my_room[kChunk], g_room[kChunk];
   std::uint32_t bad = 0;
   // Chunks begin where the wire's cache lines do: a line that is written in part past the caches is slow.
   // (A line of int4 holds more values than a chunk; they are few enough bytes for the caches.)
@@ -223,6 +247,7 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, float* const x_all
     float* const x = x_all + at;
     const float* Wx = x;
     fetch(x);
+    std::uint32_t bad_parameters = narrow ? take_changes(p, x, at, count) : 0;
     for (const Mix& edge : mixes) {
       if (is_modular(edge.theirs.wire)) {
         if (mix_codes(edge, Wx, mixed, at, count)) Wx = mixed;
@@ -235,12 +260,16 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, float* const x_all
       for (std::size_t i = 0; i < count; ++i) mixed[i] = Wx[i] + w * (theirs[i] - mine[i]);
       Wx = mixed;
     }
-    if (g.values != nullptr) {
-      adapt(step, x, Wx, g, state, at, count);
-    } else if (Wx != x) {
+    const bool moves = gradient.values != nullptr || Wx != x;
+    if (gradient.values != nullptr) {
+      const float* const g = floats({gradient.values, format}, at, count, g_room);
+      adapt(step, x, Wx, g, gradient.scale, state, at, count);
+    } else if (moves) {
       std::copy_n(Wx, count, x);
     }
-    bad |= not_finite(x, count);
+    if (narrow && moves)
+      bad_parameters = encode(x, count, format, static_cast<std::uint16_t*>(p.values) + at);
+    bad |= not_finite(x, count) | bad_parameters;
     if (wire.values != nullptr) bad |= send_encoded(x, at, count, wire, stream && whole_lines);
   }
   if (stream) hwy::FlushStream();  // before anything tells another thread that the block is there
@@ -249,7 +278,7 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, float* const x_all
 
 }  // namespace
 
-bool update(const Step& step, std::span<const Mix> mixes, float* x, Gradient g, RuleState state,
+bool update(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g, RuleState state,
             WireBlock wire, std::size_t n) {
   if (const auto* rule = std::get_if<SgdStep>(&step)) return update_all(*rule, mixes, x, g, state, wire, n);
   if (const auto* rule = std::get_if<MomentumStep>(&step))
@@ -260,21 +289,32 @@ bool update(const Step& step, std::span<const Mix> mixes, float* x, Gradient g, 
   return update_all(std::get<AccumAdamStep<true>>(step), mixes, x, g, state, wire, n);
 }
 
-// Sixteen sums side by side, however many of them a register holds: the same bits everywhere.
-double sum_of_squares(const float* values, std::size_t n) {
+// at(i) is value i. Sixteen sums side by side, however many of them a register holds: the same bits everywhere.
+template <class At>
+HWY_INLINE double squares_of(const At& at, std::size_t n) {
   constexpr std::size_t kSums = 16;
   double sums[kSums] = {};
   std::size_t i = 0;
   for (; i + kSums <= n; i += kSums) {
     for (std::size_t k = 0; k < kSums; ++k) {
-      const double value = values[i + k];
+      const double value = at(i + k);
       sums[k] += value * value;
     }
   }
-  for (std::size_t k = 0; i < n; ++i, ++k) sums[k] += static_cast<double>(values[i]) * values[i];
+  for (std::size_t k = 0; i < n; ++i, ++k) sums[k] += static_cast<double>(at(i)) * at(i);
   double sum = 0;
   for (const double part : sums) sum += part;
   return sum;
+}
+
+double sum_of_squares(const void* values, Wire format, std::size_t n) {
+  if (format == Wire::fp32) {
+    const float* const floats = static_cast<const float*>(values);
+    return squares_of([floats](std::size_t i) { return floats[i]; }, n);
+  }
+  const std::uint16_t* const halves = static_cast<const std::uint16_t*>(values);
+  if (format == Wire::bf16) return squares_of([halves](std::size_t i) { return from_bf16(halves[i]); }, n);
+  return squares_of([halves](std::size_t i) { return from_fp16(halves[i]); }, n);
 }
 
 }  // namespace starling::kernels::HWY_NAMESPACE

@@ -5,6 +5,12 @@
 //   x <- rule(x, Wx, scale g)           one file per rule in rules/
 //   wire <- x                           in the wire's number format (wire.h)
 //
+// Of a parameter in bf16 or fp16, x is its fp32 master, which lies elsewhere: what is mixed, stepped and sent is the master,
+// and the parameter is the master rounded to nearest even.
+//
+//   x <- p      first, where p is not x rounded: somebody has changed the parameter (and a master of 0 begins so)
+//   p <- x      last, rounded
+//
 // With modular codes q_j - q_i is what modular.h makes of the two codes.
 //
 // The difference form adds to one worker exactly what it takes from the other, to the bit, whatever W_ij is.
@@ -44,10 +50,25 @@ struct Mix {
   Measured* measured = nullptr;  // of modular codes: what is measured is added to it
 };
 
-// Null: no gradient in this step. Then it is mixed only: no weight decay, state untouched.
+// Parameters as they lie in memory.
+struct Parameters {
+  Parameters(float* values) : values(values) {}
+  Parameters(void* values, starling::Wire format, float* master)
+      : values(values), format(format), master(master) {}
+  // Those from the n-th on.
+  Parameters from(std::size_t n) const {
+    return {static_cast<std::byte*>(values) + bytes_of(format, n), format,
+            master == nullptr ? nullptr : master + n};
+  }
+  void* values;
+  starling::Wire format = starling::Wire::fp32;  // or bf16, fp16
+  float* master = nullptr;                       // not with fp32
+};
+
+// In the parameters' format. Null: no gradient in this step. Then it is mixed only: no weight decay, state untouched.
 struct Gradient {
-  Gradient(const float* values = nullptr, float scale = 1) : values(values), scale(scale) {}
-  const float* values;
+  Gradient(const void* values = nullptr, float scale = 1) : values(values), scale(scale) {}
+  const void* values;
   float scale;  // what clipping multiplies it by
 };
 
@@ -79,14 +100,14 @@ using Step = std::variant<SgdStep, MomentumStep, AdamStep, AccumAdamStep<false>,
 struct Kernels {
   std::string_view isa;
 
-  // Updates n parameters in place and copies them to the wire. Returns whether every parameter written is finite, and
-  // every value sent (fp16 ends at 65504). The wire may be the `mine` of any Mix; otherwise no two of the arrays overlap.
-  bool (*update)(const Step& step, std::span<const Mix> mixes, float* x, Gradient g, RuleState state,
-                 WireBlock wire, std::size_t n);
+  // Updates n parameters in place and copies them to the wire. Returns whether every parameter is finite, every master,
+  // and every value sent (fp16 ends at 65504). The wire may be the `mine` of any Mix; otherwise no two of the arrays overlap.
+  bool (*update)(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g,
+                 RuleState state, WireBlock wire, std::size_t n);
 
-  // Sum of the squares in double: finite where all values are. Sums of pieces are no bits of the sum of the whole, so a
-  // caller that splits it must split it the same way each time.
-  double (*sum_of_squares)(const float* values, std::size_t n);
+  // Sum of the squares of fp32, bf16 or fp16 in double: finite where all values are. Sums of pieces are no bits of the sum
+  // of the whole, so a caller that splits it must split it the same way each time.
+  double (*sum_of_squares)(const void* values, starling::Wire format, std::size_t n);
 };
 
 // Those that this machine can run, the best first: of avx512, avx2, sse4, neon, and always one that the compiler's own
@@ -101,8 +122,8 @@ const Kernels& best_kernels();
 const Kernels& kernels_named(std::string_view isa);
 
 // Kernels::update of best_kernels().
-inline bool update(const Step& step, std::span<const Mix> mixes, float* x, Gradient g, RuleState state,
-                   WireBlock wire, std::size_t n) {
+inline bool update(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g,
+                   RuleState state, WireBlock wire, std::size_t n) {
   return best_kernels().update(step, mixes, x, g, state, wire, n);
 }
 

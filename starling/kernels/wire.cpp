@@ -1,5 +1,6 @@
 #include "starling/kernels/wire.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -52,4 +53,33 @@ bool all_finite(std::span<const std::byte> values, Wire wire) {
   return false;
 }
 
+namespace kernels {
+
+void decode(const void* values, Wire format, std::size_t n, float* to) {
+  if (format == Wire::fp32) {
+    std::copy_n(static_cast<const float*>(values), n, to);
+    return;
+  }
+  const auto* const halves = static_cast<const std::uint16_t*>(values);
+  if (format == Wire::bf16) {
+    for (std::size_t i = 0; i < n; ++i) to[i] = from_bf16(halves[i]);
+  } else {
+    for (std::size_t i = 0; i < n; ++i) to[i] = from_fp16(halves[i]);
+  }
+}
+
+void encode(const float* values, std::size_t n, Wire format, void* to) {
+  if (format == Wire::fp32) {
+    std::copy_n(values, n, static_cast<float*>(to));
+    return;
+  }
+  auto* const halves = static_cast<std::uint16_t*>(to);
+  if (format == Wire::bf16) {
+    for (std::size_t i = 0; i < n; ++i) halves[i] = to_bf16(values[i]);
+  } else {
+    for (std::size_t i = 0; i < n; ++i) halves[i] = to_fp16(values[i]);
+  }
+}
+
+}  // namespace kernels
 }  // namespace starling

@@ -1,4 +1,5 @@
-// The number formats in which parameters cross a link, and what one value becomes in them.
+// The number formats in which parameters cross a link, and what one value becomes in them. The first three are also those
+// in which parameters may lie in memory.
 //
 //   fp32   4 bytes, nothing is lost
 //   bf16   2 bytes, 8 bits of precision, the range of fp32
@@ -78,6 +79,10 @@ inline float from_fp16(std::uint16_t value) {
   bits = magnitude >= 0x7c00u ? bits + (112u << 23) : bits;  // infinite or NaN
   return std::bit_cast<float>(sign | bits);
 }
+
+// n values of fp32, bf16 or fp16 as floats, and back. (What the update does on the way, where nothing else is done.)
+void decode(const void* values, Wire format, std::size_t n, float* to);
+void encode(const float* values, std::size_t n, Wire format, void* to);
 
 }  // namespace kernels
 }  // namespace starling

@@ -9,6 +9,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -27,14 +28,32 @@ constexpr std::int64_t kGrain = 1 << 15;          // elements that are worth a t
 constexpr std::size_t kStreamed = 1 << 20;        // bytes of a block's wire that is written past the caches
 constexpr std::int64_t kUnit = 64;  // threads take whole ones: none shares a byte of int4 with another
 
-double sum_of_squares(std::span<const float> values) {
+struct Type {
+  at::ScalarType type;
+  Wire format;
+  const char* name;
+};
+constexpr Type kTypes[] = {{at::kFloat, Wire::fp32, "float32"},
+                           {at::kBFloat16, Wire::bf16, "bfloat16"},
+                           {at::kHalf, Wire::fp16, "float16"}};
+
+// Null: parameters may not be of this type.
+const Type* type_of(const at::Tensor& tensor) {
+  const auto* const found = std::ranges::find(kTypes, tensor.scalar_type(), &Type::type);
+  return found == std::end(kTypes) ? nullptr : found;
+}
+
+const char* type_name(Wire format) { return std::ranges::find(kTypes, format, &Type::format)->name; }
+
+double sum_of_squares(const void* values, Wire format, std::int64_t n) {
   const kernels::Kernels& kernels = kernels::best_kernels();
-  std::vector<double> sums((values.size() + kGrain - 1) / kGrain);
+  std::vector<double> sums(static_cast<std::size_t>((n + kGrain - 1) / kGrain));
   at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
-      const std::span<const float> piece =
-          values.subspan(i * kGrain, std::min<std::size_t>(kGrain, values.size() - i * kGrain));
-      sums[i] = kernels.sum_of_squares(piece.data(), piece.size());
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t at = i * kGrain;
+      sums[static_cast<std::size_t>(i)] = kernels.sum_of_squares(
+          static_cast<const std::byte*>(values) + bytes_of(format, static_cast<std::size_t>(at)), format,
+          static_cast<std::size_t>(std::min(kGrain, n - at)));
     }
   });
   return std::accumulate(sums.begin(), sums.end(), 0.0);
@@ -45,35 +64,48 @@ double sum_of_squares(std::span<const float> values) {
 void check_parameter(const at::Tensor& p, std::size_t group, std::size_t index) {
   const auto refuse = [&](const std::string& what) {
     throw UsageError(fmt::format("parameter {} of group {} is {}: parameters must be {}", index, group, what,
-                                 "float32 on the CPU and dense in memory (contiguous or channels_last)"));
+                                 "float32, bfloat16 or float16 on the CPU and dense in memory (contiguous or "
+                                 "channels_last)"));
   };
   if (!p.defined()) refuse("undefined");
   if (!p.is_leaf()) refuse("computed from other tensors");
-  if (p.scalar_type() != at::kFloat) refuse(c10::toString(p.scalar_type()));
+  if (type_of(p) == nullptr) refuse(c10::toString(p.scalar_type()));
   if (!p.device().is_cpu()) refuse("on " + p.device().str());
   if (!p.is_non_overlapping_and_dense()) refuse("a strided view of other memory");
 }
 
-float* Segment::values() const { return parameter.mutable_data_ptr<float>() + begin; }
-
-const float* Segment::gradient(at::Tensor& keep) const {
-  const at::Tensor& g = parameter.grad();
-  if (!g.defined()) return nullptr;
-  if (g.is_sparse() || g.scalar_type() != at::kFloat || g.sizes() != parameter.sizes()) {
-    throw UsageError(fmt::format(
-        "a gradient is {}{} [{}] for a parameter Float [{}]: it must be dense float32 of equal sizes",
-        g.is_sparse() ? "sparse " : "", c10::toString(g.scalar_type()), fmt::join(g.sizes(), ", "),
-        fmt::join(parameter.sizes(), ", ")));
+kernels::Parameters Segment::values() const {
+  const Type* const type = type_of(parameter);
+  if (type == nullptr || type->format != format) {
+    throw UsageError(
+        fmt::format("a parameter [{}] was {} when the optimizer was made and is {} now: it must stay {}",
+                    fmt::join(parameter.sizes(), ", "), type_name(format),
+                    c10::toString(parameter.scalar_type()), type_name(format)));
   }
-  keep = g.strides() == parameter.strides() ? g : at::empty_like(parameter).copy_(g);
-  return keep.const_data_ptr<float>() + begin;
+  const kernels::Parameters all{parameter.mutable_data_ptr(), format, nullptr};
+  return {all.from(static_cast<std::size_t>(begin)).values, format,
+          master.defined() ? master.mutable_data_ptr<float>() : nullptr};
 }
 
-float* Segment::mutable_gradient() const {
+const void* Segment::gradient(at::Tensor& keep) const {
+  const at::Tensor& g = parameter.grad();
+  if (!g.defined()) return nullptr;
+  if (g.is_sparse() || g.scalar_type() != parameter.scalar_type() || g.sizes() != parameter.sizes()) {
+    throw UsageError(fmt::format(
+        "a gradient is {}{} [{}] for a parameter {} [{}]: it must be dense {} of equal sizes",
+        g.is_sparse() ? "sparse " : "", c10::toString(g.scalar_type()), fmt::join(g.sizes(), ", "),
+        c10::toString(parameter.scalar_type()), fmt::join(parameter.sizes(), ", "), type_name(format)));
+  }
+  keep = g.strides() == parameter.strides() ? g : at::empty_like(parameter).copy_(g);
+  return static_cast<const std::byte*>(keep.const_data_ptr()) +
+         bytes_of(format, static_cast<std::size_t>(begin));
+}
+
+void* Segment::mutable_gradient() const {
   at::Tensor& g = parameter.mutable_grad();
   if (!g.defined() || g.strides() != parameter.strides()) g = at::empty_like(parameter);
   g.unsafeGetTensorImpl()->bump_version();
-  return g.mutable_data_ptr<float>() + begin;
+  return static_cast<std::byte*>(g.mutable_data_ptr()) + bytes_of(format, static_cast<std::size_t>(begin));
 }
 
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
@@ -108,7 +140,9 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
         }
         Block& block = blocks.back();
         const std::int64_t length = std::min(parameter.numel() - begin, limit - block.length);
-        block.segments.push_back({parameter, begin, length, block.length});
+        const Wire format = type_of(parameter)->format;
+        const at::Tensor master = format == Wire::fp32 ? at::Tensor() : at::zeros({length});
+        block.segments.push_back({parameter, begin, length, block.length, format, master});
         block.length += (length + step - 1) / step * step;
         begin += length;
       }
@@ -136,15 +170,15 @@ bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, kern
   struct Piece {
     std::int64_t begin, end;  // in the block
     kernels::Step step;
-    float* x;
-    const float* g;
+    kernels::Parameters x;
+    const void* g;
     at::Tensor keep;
   };
   std::vector<Piece> pieces;
   pieces.reserve(block.segments.size());
   for (Segment& s : block.segments) {
     at::Tensor keep;
-    const float* const g = scale ? s.gradient(keep) : nullptr;
+    const void* const g = scale ? s.gradient(keep) : nullptr;
     if (g != nullptr) ++s.steps;
     pieces.push_back({s.offset, s.offset + s.length, rule_step(rule, std::max<std::int64_t>(s.steps, 1)),
                       s.values(), g, keep});
@@ -188,15 +222,18 @@ bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, kern
       const auto state = [&](std::size_t k) {
         return k < block.states.size() ? block.states[k].data() + at : nullptr;
       };
-      const kernels::Gradient g{piece->g == nullptr ? nullptr : piece->g + within, scale.value_or(1)};
+      const auto* const from = static_cast<const std::byte*>(piece->g);
+      const kernels::Gradient g{
+          from == nullptr ? nullptr : from + bytes_of(piece->x.format, static_cast<std::size_t>(within)),
+          scale.value_or(1)};
       kernels::WireBlock sent = wire;
       sent.stream = stream;
       sent.sum = &my_sum;
       if (wire.values != nullptr)
         sent.values =
             static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, static_cast<std::size_t>(at));
-      if (!kernels::update(piece->step, mixes, piece->x + within, g, {state(0), state(1), state(2)}, sent,
-                           n)) {
+      if (!kernels::update(piece->step, mixes, piece->x.from(static_cast<std::size_t>(within)), g,
+                           {state(0), state(1), state(2)}, sent, n)) {
         finite = false;
       }
     }
@@ -243,11 +280,37 @@ double sum_of_squares(std::span<const Block> blocks) {
   for (const Block& block : blocks) {
     for (const Segment& s : block.segments) {
       at::Tensor keep;
-      const float* const g = s.gradient(keep);
-      if (g != nullptr) sum += sum_of_squares({g, static_cast<std::size_t>(s.length)});
+      const void* const g = s.gradient(keep);
+      if (g != nullptr) sum += sum_of_squares(g, s.format, s.length);
     }
   }
   return sum;
+}
+
+Masters with_masters(std::span<Block> blocks) {
+  Masters all;
+  for (Block& block : blocks) {
+    bool any = false;
+    for (Segment& s : block.segments) {
+      if (!s.master.defined()) continue;
+      all[s.parameter.unsafeGetTensorImpl()].push_back(&s);
+      any = true;
+    }
+    if (any) mix(block, {}, {});
+  }
+  return all;
+}
+
+at::Tensor joined_masters(const std::vector<Segment*>& segments) {
+  const at::Tensor joined = at::empty_like(segments.front()->parameter, at::kFloat);
+  for (const Segment* const s : segments)
+    std::copy_n(s->master.const_data_ptr<float>(), s->length, joined.mutable_data_ptr<float>() + s->begin);
+  return joined;
+}
+
+void set_masters(const std::vector<Segment*>& segments, const at::Tensor& joined) {
+  for (const Segment* const s : segments)
+    std::copy_n(joined.const_data_ptr<float>() + s->begin, s->length, s->master.mutable_data_ptr<float>());
 }
 
 }  // namespace starling

@@ -1,13 +1,17 @@
 // The parameters as the exchange sees them: cut into blocks, each a list of segments. Parameters and gradients stay
-// where they lie, and their pointers are read anew at every step; flat are only what is ours (moments, wire).
+// where they lie, and their pointers are read anew at every step; flat are only what is ours (moments, masters, wire).
 //
 //   segment   a stretch of one parameter
 //   block     what is exchanged at once: segments of one parameter group
+//   master    x in fp32 of a parameter in bf16 or fp16, which is the master rounded. Everything acts on the master: rule,
+//             mixing, averages. 0 at first: the first pass over it takes the parameter's value, as every pass does where the
+//             parameter is not the master rounded (kernels/update.h).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -25,16 +29,19 @@ class Timeline;
 
 struct Segment {
   at::Tensor parameter;
-  std::int64_t begin = 0;   // of the parameter's elements in memory order, where this segment starts
-  std::int64_t length = 0;  // elements
-  std::int64_t offset = 0;  // in the block; for int4 even, so that no two segments share a byte
-  std::int64_t steps = 0;   // with a gradient so far
+  std::int64_t begin = 0;    // of the parameter's elements in memory order, where this segment starts
+  std::int64_t length = 0;   // elements
+  std::int64_t offset = 0;   // in the block; for int4 even, so that no two segments share a byte
+  Wire format = Wire::fp32;  // of the parameter and its gradient: fp32, bf16 or fp16
+  at::Tensor master{};       // `length` floats; undefined with fp32
+  std::int64_t steps = 0;    // with a gradient so far
 
-  float* values() const;
+  // Throws UsageError where the parameter has come to be of another type.
+  kernels::Parameters values() const;
   // This step's gradient in the parameter's memory order, or null. `keep` holds what had to be copied.
-  const float* gradient(at::Tensor& keep) const;
+  const void* gradient(at::Tensor& keep) const;
   // The same to be written, in .grad itself: made where there is none, and where it lies in another order.
-  float* mutable_gradient() const;
+  void* mutable_gradient() const;
 };
 
 struct Block {
@@ -77,5 +84,12 @@ void send_again(Exchange& exchange, Block& block);
 // Of the parameters' own gradients in all blocks, in double, in one read of them; not finite where one of them is not.
 // The bits are the same for any number of threads.
 double sum_of_squares(std::span<const Block> blocks);
+
+// Each parameter in bf16 or fp16 (its TensorImpl) with its segments. What was changed in a parameter is in its master then.
+using Masters = std::unordered_map<const void*, std::vector<Segment*>>;
+Masters with_masters(std::span<Block> blocks);
+// The masters of one parameter as a float tensor that lies as the parameter does, and back.
+at::Tensor joined_masters(const std::vector<Segment*>& segments);
+void set_masters(const std::vector<Segment*>& segments, const at::Tensor& joined);
 
 }  // namespace starling

@@ -2,6 +2,8 @@
 //
 //   mean      1/n Sum_i x_i, exact, over the edges (exchange/average.h)
 //   distance  sqrt(1/n Sum_i |x_i - mean|^2 / d), d the number of parameters
+//
+// x of a parameter in bf16 or fp16 is its master; the parameter is the mean rounded.
 #include <cmath>
 #include <set>
 
@@ -13,7 +15,8 @@
 namespace starling {
 
 struct Consensus::State {
-  std::vector<std::pair<at::Tensor, at::Tensor>> own;  // parameter or buffer, and this worker's values of it
+  std::vector<std::pair<at::Tensor, at::Tensor>>
+      own;  // parameter, its masters, or buffer, and this worker's values of it
   int workers = 1;
   double distance = 0;
   bool keep = false;
@@ -22,16 +25,24 @@ struct Consensus::State {
 Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>()) {
   const c10::AutoGradMode no_gradient(false);
   auto& engine = *optimizer.engine_;
-  std::vector<at::Tensor> reals, counters;
+  const Masters masters = with_masters(engine.blocks);
+  const auto remember = [this](const at::Tensor& tensor) {
+    state_->own.emplace_back(tensor, tensor.clone());
+  };
+  std::vector<at::Tensor> reals, counters;  // of a parameter with masters its masters
   for (const auto& group : optimizer.param_groups()) {
-    reals.insert(reals.end(), group.params().begin(), group.params().end());
+    for (const at::Tensor& parameter : group.params()) {
+      remember(parameter);
+      const auto found = masters.find(parameter.unsafeGetTensorImpl());
+      reals.push_back(found == masters.end() ? parameter : joined_masters(found->second));
+      if (found == masters.end()) continue;
+      for (const Segment* const segment : found->second) remember(segment->master);
+    }
   }
   const std::size_t parameters = reals.size();
   for (const at::Tensor& buffer : engine.buffers) {
+    remember(buffer);
     (buffer.is_floating_point() ? reals : counters).push_back(buffer);
-  }
-  for (const auto* tensors : {&reals, &counters}) {
-    for (const at::Tensor& tensor : *tensors) state_->own.emplace_back(tensor, tensor.clone());
   }
 
   // All real numbers as one vector of floats, in each tensor's own memory order (which is the same on all workers).
@@ -55,6 +66,16 @@ Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>()) {
     std::copy_n(flat.data() + offset, mean.numel(), mean.mutable_data_ptr<float>());
     offset += static_cast<std::size_t>(mean.numel());
     tensor.copy_(mean);
+  }
+  std::size_t k = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const at::Tensor& mean = reals[k++];
+      const auto found = masters.find(parameter.unsafeGetTensorImpl());
+      if (found == masters.end()) continue;
+      set_masters(found->second, mean);
+      parameter.copy_(mean);
+    }
   }
 
   std::vector<std::int64_t> counts;

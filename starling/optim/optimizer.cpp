@@ -109,8 +109,8 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
       const at::Tensor& tensor = groups[g].params()[p];
       terms.emplace_back(fmt::format("parameter {} of group {}", p, g),
-                         fmt::format("{} with strides {}", fmt::join(tensor.sizes(), "x"),
-                                     fmt::join(tensor.strides(), ",")));
+                         fmt::format("{} {} with strides {}", c10::toString(tensor.scalar_type()),
+                                     fmt::join(tensor.sizes(), "x"), fmt::join(tensor.strides(), ",")));
     }
   }
   return terms;
@@ -205,6 +205,16 @@ void Optimizer::take_new_groups() {
         groups.size()));
   }
   while (param_groups_.size() < groups.size()) add_param_group(groups[param_groups_.size()]);
+  for (std::size_t g = first; e.inner != nullptr && g < groups.size(); ++g) {
+    for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
+      const auto type = groups[g].params()[p].scalar_type();
+      if (type == at::kFloat) continue;
+      throw UsageError(fmt::format(
+          "parameter {} of group {} is {}: around another optimizer it must be float32, since only "
+          "Starling's rules step the fp32 master of one in bfloat16 or float16",
+          p, g, c10::toString(type)));
+    }
+  }
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::size_t now = groups[g].params().size();
     if (g < first && now != e.group_sizes[g]) {

@@ -170,14 +170,23 @@ struct State {
   }
 
   void gather_blocks() {
-    fields_.assign(kStates.begin(), kStates.begin() + blocks_.front().states.size());
+    const std::size_t states = blocks_.front().states.size();
+    fields_.assign(kStates.begin(), kStates.begin() + states);
+    fields_.push_back("master.");
+    const Masters masters = with_masters(blocks_);
     for (Parameter& p : parameters_) {
-      for (std::size_t k = 0; k < fields_.size(); ++k) p.state.push_back(at::zeros_like(p.tensor));
+      for (std::size_t k = 0; k < states; ++k) p.state.push_back(at::zeros_like(p.tensor, at::kFloat));
+      const auto found = masters.find(p.tensor.unsafeGetTensorImpl());
+      const bool narrow =
+          p.tensor.scalar_type() != at::kFloat;  // one without segments is of a group just added
+      p.state.push_back(found != masters.end() ? joined_masters(found->second)
+                        : narrow               ? p.tensor.to(at::kFloat)
+                                               : at::Tensor());
     }
     for (const Block& block : blocks_) {
       for (const Segment& s : block.segments) {
         step_count(s) = s.steps;
-        for (std::size_t k = 0; k < fields_.size(); ++k)
+        for (std::size_t k = 0; k < block.states.size(); ++k)
           std::copy_n(block.states[k].data() + s.offset, s.length, place(k, s));
       }
     }
@@ -186,8 +195,10 @@ struct State {
     for (Block& block : blocks_) {
       for (Segment& s : block.segments) {
         s.steps = step_count(s);
-        for (std::size_t k = 0; k < fields_.size(); ++k)
+        for (std::size_t k = 0; k < block.states.size(); ++k)
           std::copy_n(place(k, s), s.length, block.states[k].data() + s.offset);
+        if (s.master.defined())
+          std::copy_n(place(block.states.size(), s), s.length, s.master.mutable_data_ptr<float>());
       }
     }
   }

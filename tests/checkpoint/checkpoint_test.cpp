@@ -177,7 +177,9 @@ TEST(Consensus, RefusesDamagedFilesAndWorkersThatDoNotFit) {
   EXPECT_EQ(put("I16", 2, "model.x"), "accepted");
   EXPECT_THAT(put("I16", 3, "model.x"),
               HasSubstr("worker-1.safetensors: tensor \"model.x\" is not there with"));
-  EXPECT_THAT(put("F16", 2, "model.x"), HasSubstr("tensor \"x\" is F16; averaged are F32 and F64"));
+  EXPECT_EQ(put("F16", 2, "model.x"), "accepted");
+  EXPECT_THAT(put("U16", 2, "model.x"),
+              HasSubstr("tensor \"x\" is U16; averaged are F64, F32, F16 and BF16"));
   EXPECT_THAT(put("I16", 2, "m.x"), HasSubstr("holds no model"));
   write_checkpoint(folder.path, 10);
   std::string text = slurp(folder / "step-10/worker-1.safetensors");

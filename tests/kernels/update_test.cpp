@@ -471,7 +471,7 @@ TEST_P(Update, TheSameBitsOnEveryMachine) {
   for (const Values* all : {&x, &m, &v, &b, &wire}) {
     for (const float value : *all) hash = (hash ^ std::bit_cast<std::uint32_t>(value)) * 1099511628211u;
   }
-  const double squares = GetParam().sum_of_squares(x.data(), n);
+  const double squares = GetParam().sum_of_squares(x.data(), Wire::fp32, n);
   hash = (hash ^ std::bit_cast<std::uint64_t>(squares)) * 1099511628211u;
   EXPECT_EQ(hash, 16566543008082432276u) << "squares " << squares;
 }
@@ -494,17 +494,18 @@ TEST_P(Update, SumsSquaresInDouble) {
     const Values values = random_values(n, 3, 1e3f);
     double want = 0;
     for (const float value : values) want += static_cast<double>(value) * value;
-    const double sum = GetParam().sum_of_squares(values.data(), n);
+    const double sum = GetParam().sum_of_squares(values.data(), Wire::fp32, n);
     EXPECT_NEAR(sum, want, 1e-13 * want);
-    EXPECT_EQ(sum, supported_kernels().back().sum_of_squares(values.data(), n)) << "not the same bits";
+    EXPECT_EQ(sum, supported_kernels().back().sum_of_squares(values.data(), Wire::fp32, n))
+        << "not the same bits";
   }
   Values large(100, std::numeric_limits<float>::max());
-  EXPECT_TRUE(std::isfinite(GetParam().sum_of_squares(large.data(), large.size())));
+  EXPECT_TRUE(std::isfinite(GetParam().sum_of_squares(large.data(), Wire::fp32, large.size())));
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     for (const std::size_t at : {0u, 50u, 99u}) {
       Values values(100, 1.0f);
       values[at] = bad;
-      EXPECT_FALSE(std::isfinite(GetParam().sum_of_squares(values.data(), values.size())));
+      EXPECT_FALSE(std::isfinite(GetParam().sum_of_squares(values.data(), Wire::fp32, values.size())));
     }
   }
 }

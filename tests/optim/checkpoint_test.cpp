@@ -78,11 +78,18 @@ struct Setting {
   Rule rule;
   Options options;
   int workers;
-  Inner inner{};  // in place of the rule: one of torch's optimizers
+  Inner inner{};        // in place of the rule: one of torch's optimizers
+  bool narrow = false;  // some parameters in bf16 and fp16
 };
 
 struct Run {
   Run(const Setting& s, const World& world) {
+    if (s.narrow) {
+      net.image.set_data(net.image.to(at::kBFloat16));
+      net.large.set_data(net.large.to(at::kHalf));
+      net.late.set_data(net.late.to(at::kBFloat16));
+      net.mean.set_data(net.mean.to(at::kBFloat16));
+    }
     if (s.inner) {
       inner = s.inner({net.image, net.large, net.seldom, net.late});
       optimizer = std::make_unique<Optimizer>(net, *inner, s.options, world);
@@ -165,6 +172,38 @@ TEST(Checkpoint, EveryKindOfRuleAndScheduleGoesOn) {
   check_resume({AdamW{.lr = 0.01}, {.topology = "base-2"}, 1});
   check_resume({AdamW{.lr = 0.01}, {.topology = "base-2", .scheme = "atc"}, 3});
   check_resume({Adam{.lr = 0.01}, {.scheme = "all-reduce"}, 3});
+}
+
+// Parameters, masters and what else there is.
+TEST(Checkpoint, NarrowParametersGoOn) {
+  for (const char* scheme : {"cta", "atc", "all-reduce"}) {
+    check_resume({.rule = AccumAdamW{.lr = 0.01, .window = 4},
+                  .options = {.topology = "base-2", .scheme = scheme},
+                  .workers = 3,
+                  .narrow = true});
+  }
+  check_resume({.rule = SGD{.lr = 0.01}, .options = {.wire = Wire::bf16}, .workers = 2, .narrow = true});
+  check_resume({.rule = AdamW{.lr = 0.01},
+                .options = {.topology = "ring", .wire = Wire::int8, .block_bytes = 1},
+                .workers = 3,
+                .narrow = true});
+}
+
+Run alone(bool narrow) {
+  return {{.rule = Adam{}, .options = {}, .workers = 1, .narrow = narrow}, World::alone()};
+}
+
+TEST(Checkpoint, AMasterIsSavedBesideItsParameterAlone) {
+  const Folder folder;
+  alone(true).optimizer->save(folder / "a");
+  const SafetensorsReader file(folder / "a");
+  EXPECT_EQ(file.find("model.large")->dtype, "F16");
+  for (const char* name : {"master.large", "master.image", "m.large"})
+    EXPECT_EQ(file.find(name)->dtype, "F32");
+  for (const char* name : {"master.seldom", "master.frozen", "master.mean"})
+    EXPECT_EQ(file.find(name), nullptr) << name;
+  EXPECT_THAT(refusal([&] { alone(false).optimizer->load(folder / "a"); }),
+              HasSubstr("tensor \"model.image\" is BF16 [4, 3, 5, 5], this optimizer's is F32 [4, 3, 5, 5]"));
 }
 
 // An Inner of this class and these options.

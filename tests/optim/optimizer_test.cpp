@@ -399,13 +399,13 @@ TEST(Optimizer, WhatWorkersMustAgreeOnIsNamedWithBothValues) {
       }),
       testing::MatchesRegex("the workers differ in rounds of the topology: 4 with checksum [0-9a-f]+ at "
                             "worker 0, 2 with checksum [0-9a-f]+ at worker 3; it must be the same on all"));
-  EXPECT_THAT(
-      refusal<UsageError>([] {
-        flock(2, [](int i, World& world) {
-          Optimizer optimizer(std::vector<Tensor>{parameter({10 + i})}, SGD{}, {}, world);
-        });
-      }),
-      HasSubstr("parameter 0 of group 0: 10 with strides 1 at worker 0, 11 with strides 1 at worker 1"));
+  EXPECT_THAT(refusal<UsageError>([] {
+                flock(2, [](int i, World& world) {
+                  Optimizer optimizer(std::vector<Tensor>{parameter({10 + i})}, SGD{}, {}, world);
+                });
+              }),
+              HasSubstr("parameter 0 of group 0: Float 10 with strides 1 at worker 0, Float 11 with strides "
+                        "1 at worker 1"));
 }
 
 TEST(Optimizer, RefusesInOneLine) {
@@ -421,7 +421,8 @@ TEST(Optimizer, RefusesInOneLine) {
             "wire \"bf16\" is for parameters, but scheme \"all-reduce\" sends gradients: use fp32");
   EXPECT_THAT(make(at::zeros({2}), AdamW{.lr = -1}), HasSubstr("lr"));
   const std::string must =
-      ": parameters must be float32 on the CPU and dense in memory (contiguous or channels_last)";
+      ": parameters must be float32, bfloat16 or float16 on the CPU and dense in memory (contiguous or "
+      "channels_last)";
   EXPECT_EQ(make(Tensor()), "parameter 0 of group 0 is undefined" + must);
   EXPECT_EQ(make(parameter({2}) * 2), "parameter 0 of group 0 is computed from other tensors" + must);
   EXPECT_EQ(make(at::empty({2}, at::kMeta)), "parameter 0 of group 0 is on meta" + must);

@@ -1,6 +1,7 @@
 #include "starling/optim/schemes/all_reduce.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
@@ -97,9 +98,9 @@ void AllReduce::start(std::size_t b) {
   float* has = flat + block.length;
   for (const Segment& s : block.segments) {
     at::Tensor keep;
-    const float* const g = s.gradient(keep);
+    const void* const g = s.gradient(keep);
     if (g != nullptr) {
-      std::copy_n(g, s.length, flat + s.offset);
+      kernels::decode(g, s.format, static_cast<std::size_t>(s.length), flat + s.offset);
     } else {
       std::fill_n(flat + s.offset, s.length, 0.0f);
     }
@@ -136,8 +137,14 @@ void AllReduce::write_mean(std::size_t b) {
   const float* has = flat + blocks_[b].length;
   for (const Segment& s : blocks_[b].segments) {
     if (*has++ == 0) continue;
-    float* const g = s.mutable_gradient();
-    for (std::int64_t i = 0; i < s.length; ++i) g[i] = flat[s.offset + i] / static_cast<float>(workers_);
+    auto* const g = static_cast<std::byte*>(s.mutable_gradient());
+    std::array<float, 1024> mean{};
+    for (std::int64_t at = 0; at < s.length; at += mean.size()) {
+      const auto n = static_cast<std::size_t>(std::min<std::int64_t>(mean.size(), s.length - at));
+      const float* const sum = flat + s.offset + at;
+      for (std::size_t i = 0; i < n; ++i) mean[i] = sum[i] / static_cast<float>(workers_);
+      kernels::encode(mean.data(), n, s.format, g + bytes_of(s.format, static_cast<std::size_t>(at)));
+    }
   }
 }
 

@@ -8,6 +8,9 @@
 // looks at gradients sees the mean. Where a step had no such pass (gradients set by hand, or all under NoSync), step()
 // averages them. A parameter is updated where at least one worker has a gradient for it; a worker that has none counts as
 // zero, and is given the mean.
+//
+// Gradients of bf16 and fp16 are summed and sent as fp32, since a sum in so few bits would lose more than they have; their
+// mean is rounded once, into .grad.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +46,7 @@ class AllReduce final : public Scheme {
 
  private:
   struct Bucket {
-    at::Tensor flat;  // the block's gradients, then per segment how many workers have one
+    at::Tensor flat;  // the block's gradients in fp32, then per segment how many workers have one
     std::optional<Collectives::Pending> sum{};  // while it is under way
     std::size_t missing = 0;                    // gradients that this pass has not brought yet
   };
