@@ -69,12 +69,6 @@ inline float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
-// All bits where a < b, else none; both from 0 to 2^31 - 1. (A plain choice becomes a branch, and then the compiler does not
-// vectorize the loop.)
-inline std::uint32_t where_less(std::uint32_t a, std::uint32_t b) {
-  return static_cast<std::uint32_t>(static_cast<std::int32_t>(a - b) >> 31);
-}
-
 // k modulo 2^24, and in the upper bits whatever comes. `scaled` is x / delta.
 inline std::uint32_t grid_point(float scaled) {
   const auto bits = std::bit_cast<std::uint32_t>(scaled);
