@@ -73,8 +73,7 @@ inline std::uint16_t to_fp16(float value) {
   const std::uint32_t below = where_less(magnitude, 0x38800000u);
   const std::uint32_t fits = where_less(magnitude, 0x47800000u);  // 2^16
   const std::uint32_t nan = where_less(0x7f800000u, magnitude);
-  const std::uint32_t half =
-      (tiny & below) | (normal & ~below & fits) | (0x7c00u & ~fits) | (0x200u & nan);
+  const std::uint32_t half = (tiny & below) | (normal & ~below & fits) | (0x7c00u & ~fits) | (0x200u & nan);
   return static_cast<std::uint16_t>(sign | half);
 }
 

@@ -7,9 +7,11 @@
 
 namespace starling {
 
-std::shared_ptr<Classifier> make_classifier(const std::string& name, int width, std::uint64_t seed) {
+std::shared_ptr<Classifier> make_classifier(const std::string& name, int width, const std::string& dtype,
+                                            std::uint64_t seed) {
   torch::manual_seed(seed);
-  if (name == "resnet-8") return make_resnet8({.width = width});
+  const auto type = dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  if (name == "resnet-8") return make_resnet8({.width = width, .type = type});
   throw UsageError(fmt::format("model.name = {}: unknown, allowed is resnet-8", name));
 }
 

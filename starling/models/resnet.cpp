@@ -11,22 +11,22 @@ namespace {
 
 namespace nn = torch::nn;
 
-nn::Conv2d convolution(int in, int out, int size, int stride) {
+nn::Conv2d convolution(int in, int out, int size, int stride, at::ScalarType type) {
   nn::Conv2d conv(nn::Conv2dOptions(in, out, size).stride(stride).padding(size / 2).bias(false));
   nn::init::kaiming_normal_(conv->weight, 0, torch::kFanOut, torch::kReLU);
   torch::NoGradGuard no_grad;
-  conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
+  conv->weight.set_data(conv->weight.to(type).contiguous(at::MemoryFormat::ChannelsLast));
   return conv;
 }
 
 struct Block : nn::Module {
-  Block(int in, int out, int stride)
-      : conv1(register_module("conv1", convolution(in, out, 3, stride))),
+  Block(int in, int out, int stride, at::ScalarType type)
+      : conv1(register_module("conv1", convolution(in, out, 3, stride, type))),
         norm1(register_module("norm1", nn::BatchNorm2d(out))),
-        conv2(register_module("conv2", convolution(out, out, 3, 1))),
+        conv2(register_module("conv2", convolution(out, out, 3, 1, type))),
         norm2(register_module("norm2", nn::BatchNorm2d(out))) {
     if (in != out || stride != 1) {
-      shortcut = register_module("shortcut", convolution(in, out, 1, stride));
+      shortcut = register_module("shortcut", convolution(in, out, 1, stride, type));
       shortcut_norm = register_module("shortcut_norm", nn::BatchNorm2d(out));
     }
   }
@@ -46,17 +46,20 @@ struct Block : nn::Module {
 class ResNet8 final : public Classifier {
  public:
   explicit ResNet8(const ResNetOptions& o)
-      : stem_(register_module("stem", convolution(o.channels, o.width, 3, 1))),
+      : stem_(register_module("stem", convolution(o.channels, o.width, 3, 1, o.type))),
         stem_norm_(register_module("stem_norm", nn::BatchNorm2d(o.width))),
-        stage1_(register_module("stage1", std::make_shared<Block>(o.width, o.width, 1))),
-        stage2_(register_module("stage2", std::make_shared<Block>(o.width, 2 * o.width, 2))),
-        stage3_(register_module("stage3", std::make_shared<Block>(2 * o.width, 4 * o.width, 2))),
-        head_(register_module("head", nn::Linear(4 * o.width, o.classes))) {}
+        stage1_(register_module("stage1", std::make_shared<Block>(o.width, o.width, 1, o.type))),
+        stage2_(register_module("stage2", std::make_shared<Block>(o.width, 2 * o.width, 2, o.type))),
+        stage3_(register_module("stage3", std::make_shared<Block>(2 * o.width, 4 * o.width, 2, o.type))),
+        head_(register_module("head", nn::Linear(4 * o.width, o.classes))) {
+    head_->to(o.type);
+  }
 
   at::Tensor forward(at::Tensor x) override {
-    x = stem_norm_(stem_(x.contiguous(at::MemoryFormat::ChannelsLast))).relu_();
+    x = x.to(head_->weight.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
+    x = stem_norm_(stem_(x)).relu_();
     x = stage3_->forward(stage2_->forward(stage1_->forward(x)));
-    return head_(x.mean({2, 3}));
+    return head_(x.mean({2, 3})).to(at::kFloat);
   }
 
  private:

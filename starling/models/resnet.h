@@ -18,6 +18,7 @@ struct ResNetOptions {
   int channels = 1;
   int classes = 10;
   int width = 16;
+  at::ScalarType type = at::kFloat;  // of convolutions and the linear layer, and of what goes through them
 };
 
 // Weights are drawn from torch's global generator (He initialisation), lying channels-last: on a CPU a step

@@ -205,14 +205,17 @@ void Optimizer::take_new_groups() {
         groups.size()));
   }
   while (param_groups_.size() < groups.size()) add_param_group(groups[param_groups_.size()]);
-  for (std::size_t g = first; e.inner != nullptr && g < groups.size(); ++g) {
+  const bool in_nodes = e.options.hierarchy == "node";
+  for (std::size_t g = first; (e.inner != nullptr || in_nodes) && g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
       const auto type = groups[g].params()[p].scalar_type();
       if (type == at::kFloat) continue;
       throw UsageError(fmt::format(
-          "parameter {} of group {} is {}: around another optimizer it must be float32, since only "
-          "Starling's rules step the fp32 master of one in bfloat16 or float16",
-          p, g, c10::toString(type)));
+          "parameter {} of group {} is {}: {}", p, g, c10::toString(type),
+          in_nodes
+              ? "with hierarchy \"node\" it must be float32, since a node's workers share no fp32 masters"
+              : "around another optimizer it must be float32, since only Starling's rules step the fp32 "
+                "master of one in bfloat16 or float16"));
     }
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {

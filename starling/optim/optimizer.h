@@ -40,6 +40,7 @@ struct Options {
   std::string topology = "base-2";
   // "cta": combine-then-adapt, the neighbours' last parameters are mixed in.
   // "all-reduce": gradients are averaged over all workers during backward(), which leaves the mean in .grad; see NoSync.
+  // Those in bfloat16 and float16 are summed and sent as fp32, and their mean is rounded once.
   // "atc": adapt-then-combine, this step's parameters are exchanged and mixed inside step(), block after block.
   std::string scheme = "cta";
   // Number format of parameters between workers. With bf16 and fp16 half the bytes cross the link and workers agree to
@@ -80,7 +81,11 @@ class Optimizer : public torch::optim::Optimizer {
  public:
   // All parameters of the module that require a gradient, as one group, and the module's buffers (for Consensus). One
   // that is unfrozen later is added as a group of its own; one that is frozen later goes on being mixed.
-  // Parameters must be float32 on the CPU and dense in memory (contiguous or channels_last, not a slice).
+  // Parameters must be float32, bfloat16 or float16 on the CPU and dense in memory (contiguous or channels_last, not a
+  // slice), and stay of their type; gradients are of the same. A model may mix types. Of a parameter in bfloat16 or float16
+  // the optimizer keeps an fp32 master: rule, mixing, wire and averages are of the master, and the parameter is the master
+  // rounded to nearest even. (With hierarchy "node" they must be float32.) Where a parameter was changed between steps (load_state_dict, clipped weights), so that it no
+  // longer is the master rounded, the master takes its value; elsewhere it keeps all its bits.
   // Collective: blocks until all workers have constructed theirs (at most world.timeouts.meet). Rank 0's parameters
   // and buffers reach every worker and a checksum proves it. Throws UsageError where options make no sense or differ
   // between workers (both values in the message), Error where a worker does not come.
@@ -91,7 +96,8 @@ class Optimizer : public torch::optim::Optimizer {
             const World& world);
   Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world);
   // Around an optimizer that Starling did not write: its step() is the local rule, and it must outlive this one. Learning
-  // rates are set, parameter groups added and gradients clipped there. With a module its buffers are averaged too. save()
+  // rates are set, parameter groups added and gradients clipped there. Its parameters must be float32: it knows of no
+  // master, and would step the rounded parameters (UsageError). With a module its buffers are averaged too. save()
   // and load() know the state of torch's SGD, Adam, AdamW, Adagrad and RMSprop; others they refuse: UsageError.
   Optimizer(torch::optim::Optimizer& inner, Options options, const World& world);
   Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options, const World& world);
@@ -120,6 +126,7 @@ class Optimizer : public torch::optim::Optimizer {
   // What this worker needs to go on as if it had not stopped, as a safetensors file (synced, but not written in one go:
   // save_checkpoint() in checkpoint.h does that, for all workers together). Between two steps. Holds
   //   model.NAME     the module's parameters and buffers, without a module those of the groups as model.GROUP.INDEX
+  //   master.NAME    the fp32 master of a parameter in bfloat16 or float16
   //   m. v. b.NAME   the rule's state, as kernels/update.h names it; around torch's optimizer exp_avg.NAME and so on
   //   steps          per parameter, in the groups' order: how many had a gradient
   //   options.GROUP  the group's rule options, the learning rate first
@@ -175,7 +182,8 @@ std::unique_ptr<torch::optim::OptimizerOptions> rule_options(Rule rule);
 Rule& rule_of(torch::optim::OptimizerParamGroup& group);
 
 // While it lives, the module holds the average over all workers: parameters and floating-point buffers averaged
-// exactly, integer buffers (counters) at their largest. On leaving the scope each worker gets its own back.
+// exactly (of bfloat16 and float16 the masters, and the parameters are their mean rounded), integer buffers (counters) at
+// their largest. On leaving the scope each worker gets its own back.
 // Collective: every worker must make one at the same step.
 class Consensus {
  public:

@@ -30,6 +30,8 @@ Config recipe_config(Recipe& r) {
   c.section("model", "what learns");
   c.key("name", &r.model.name, Choices{"resnet-8"}, "network");
   c.key("width", &r.model.width, between(1, 1024), "channels of the first stage, doubled twice further on");
+  c.key("dtype", &r.model.dtype, Choices{"fp32", "bf16"},
+        "of the weights; bf16: normalisation stays fp32, and the optimizer keeps fp32 masters");
 
   c.section("optimizer", "the local update");
   c.key("rule", &r.optimizer.rule, Choices{"sgd", "adam", "adamw", "accum-adam", "accum-adamw"},

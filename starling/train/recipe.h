@@ -30,6 +30,7 @@ struct Recipe {
   struct {
     std::string name = "resnet-8";
     int width = 16;
+    std::string dtype = "fp32";
   } model;
   struct {
     std::string rule = "accum-adamw";

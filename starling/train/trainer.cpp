@@ -270,7 +270,7 @@ Result run(const Recipe& recipe, const World& world, const Observer& observer) {
                                  start->folder(), first_step));
   }
 
-  const auto model = make_classifier(recipe.model.name, recipe.model.width, seed);
+  const auto model = make_classifier(recipe.model.name, recipe.model.width, recipe.model.dtype, seed);
   Optimizer optimizer(*model, make_rule(recipe), make_options(recipe), world);
   if (start) load_checkpoint(optimizer, *start);
   Logbook log(recipe, world, observer, metrics, steps, steps_per_epoch, first_step,

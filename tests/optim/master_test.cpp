@@ -418,6 +418,11 @@ TEST(Master, RefusesInOneLine) {
               "parameter 0 of group 0 is BFloat16: around another optimizer it must be float32, since only "
               "Starling's rules step the fp32 master of one in bfloat16 or float16");
   }
+  EXPECT_EQ(refusal<UsageError>(
+                [&] { Optimizer optimizer(std::vector<Tensor>{p}, SGD{}, {.hierarchy = "node"}, world); }),
+            "parameter 0 of group 0 is BFloat16: with hierarchy \"node\" it must be float32, since a node's "
+            "workers "
+            "share no fp32 masters");
   for (const std::string scheme : {"cta", "atc", "all-reduce"}) {
     const Tensor q = narrow_parameter({2}, 1, at::kBFloat16);
     Optimizer optimizer(std::vector<Tensor>{q}, SGD{}, {.scheme = scheme}, world);

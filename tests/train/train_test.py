@@ -181,6 +181,22 @@ every = 1
             self.assertLess(summary["consensus_distance"], 1e-3)  # of weights of about 0.1
             self.assertAlmostEqual(summary["bytes_sent_per_worker"] / fp32["bytes_sent_per_worker"], share, delta=0.02)
 
+    def test_bf16_weights_learn_as_fp32_do(self):
+        self.train("--mixing.topology", "base-2")
+        fp32 = self.check_run("cta")
+        self.train("--mixing.topology", "base-2", "--model.dtype", "bf16", "--checkpoint-every", "80")
+        bf16 = self.check_run("cta")
+        self.assertLess(abs(bf16["accuracy"] - fp32["accuracy"]), 0.03)
+        self.assertLess(bf16["consensus_distance"], 0.01)
+        # What crosses the link are the masters.
+        self.assertAlmostEqual(bf16["bytes_sent_per_worker"] / fp32["bytes_sent_per_worker"], 1, delta=0.02)
+        # The second half again, from the checkpoint: equal to the bit.
+        losses = {rank: [r["loss"] for r in records] for rank, records in self.metrics().items()}
+        self.train("--mixing.topology", "base-2", "--model.dtype", "bf16", "--checkpoint-every", "80",
+                   "--resume", str(self.out / "checkpoints" / "step-80"))
+        self.assertEqual(losses, {rank: [r["loss"] for r in records] for rank, records in self.metrics().items()})
+        self.assertEqual(bf16["accuracy"], self.summary()["accuracy"])
+
     def test_all_reduce_keeps_workers_equal(self):
         stdout, _ = self.train("--mixing.scheme", "all-reduce", "--optimizer.rule", "adam", "--json")
         summary = self.check_run("all-reduce")
