@@ -242,7 +242,7 @@ class Messenger final : private starling::TransportHandler {
     transport_->open(peer);
     wait(connected_);
   }
-  void send() { transport_->send(peer_, Frame{.type = FrameType::data}, {sent_, *sent_}); }
+  void send() { transport_->send(peer_, Frame{.type = FrameType::data}, payload_of(sent_)); }
   void receive() {
     ++awaited_;
     std::unique_lock lock(mutex_);

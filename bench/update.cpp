@@ -128,8 +128,11 @@ class Ours final : public Competitor {
       const auto mine = copy(at::cat(x), begin, length), theirs = copy(neighbour(size), begin, length);
       auto& arrived = arrived_.emplace_back();
       for (int j = 0; j < neighbours; ++j) {
-        const auto apart = j == 0 ? theirs : std::make_shared<Buffer>(*theirs);
-        arrived.push_back({j, kWeight / static_cast<float>(neighbours), apart, mine});
+        const auto apart = j == 0 ? theirs : copy(neighbour(size), begin, length);
+        arrived.push_back({j,
+                           kWeight / static_cast<float>(neighbours),
+                           {starling::payload_of(apart), starling::Wire::fp32},
+                           {starling::payload_of(mine), starling::Wire::fp32}});
       }
       wires_.emplace_back(length * sizeof(float));
       begin += length;

@@ -143,7 +143,7 @@ std::span<const Arrival> Exchange::finish(int index) {
 kernels::WireBlock Exchange::wire(int index) {
   const std::lock_guard lock(mutex_);
   Block& block = blocks_[static_cast<std::size_t>(index)];
-  block.next = pool_.take(bytes(static_cast<std::uint32_t>(index)));
+  block.next = transport_->buffer(bytes(static_cast<std::uint32_t>(index)));
   return {block.next->data(), wire_};
 }
 
@@ -257,7 +257,7 @@ void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const
 void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
   for (const Link& link : meeting(id.round).links) {
     Peer& neighbour = peer(link.rank);
-    neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0, nullptr, mine, wire_, wire_};
+    neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0, {}, {payload_of(mine), wire_}};
     const bool left_out =
         neighbour.absent && !meeting(id.round).group.empty();  // the group did not wait for it
     if (neighbour.present(id.round) && !left_out) {
@@ -278,13 +278,12 @@ void Exchange::skip_to(std::uint64_t round) {
 }
 
 void Exchange::Peer::send_block(SwapId id) {
-  const auto& mine = open.at(id).mine;
   Frame frame;
   frame.type = FrameType::data;
   frame.round = id.round;
   frame.block = id.block;
   frame.dtype = static_cast<std::uint8_t>(exchange.wire_);
-  exchange.transport_->send(rank, frame, {mine, *mine});
+  exchange.transport_->send(rank, frame, open.at(id).mine.block);
 }
 
 void Exchange::Peer::cancel_block(SwapId id) {
@@ -301,7 +300,7 @@ void Exchange::Peer::decided(SwapId id, Outcome outcome) {
   if (auto span = spans.extract(id)) span.mapped().outcome(name_of(outcome));
   auto node = open.extract(id);
   Arrival arrival = std::move(node.mapped());
-  if (auto in = incoming.extract(id); !in.empty()) arrival.theirs = std::move(in.mapped().buffer);
+  if (auto in = incoming.extract(id); !in.empty()) arrival.theirs = std::move(in.mapped().block);
   const bool mixes = arrival.weight != 0;
   const std::lock_guard lock(exchange.mutex_);
   Block& block = exchange.blocks_[id.block];
@@ -581,9 +580,11 @@ void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const s
     return sender.edge.block(id, false);
   }
   if (found == sender.incoming.end()) return;  // decided while this chunk was being read
-  found->second.bytes += frame.length;
-  if (found->second.bytes != bytes(frame.block)) return;
-  if (is_modular(wire_) && !Grid::allows(trailer_of(*found->second.buffer, wire_).exponent)) {
+  Incoming& in = found->second;
+  in.bytes += frame.length;
+  if (in.bytes != bytes(frame.block)) return;
+  in.block = {payload_of(in.buffer), wire_};
+  if (is_modular(wire_) && !Grid::allows(in.block.trailer.exponent)) {
     say_damaged(sender.rank, frame);
     sender.incoming.erase(found);
     return sender.edge.block(id, false);

@@ -24,13 +24,13 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "starling/core/clock.h"
 #include "starling/core/log.h"
 #include "starling/core/timeline.h"
 #include "starling/exchange/average.h"
-#include "starling/exchange/buffer.h"
 #include "starling/exchange/edge.h"
 #include "starling/exchange/group.h"
 #include "starling/kernels/update.h"
@@ -46,15 +46,27 @@ struct Patience {
   std::optional<std::chrono::milliseconds> max_wait{};  // instead of `stalled`, by choice
 };
 
-// A neighbour's block to mix: x += weight * (theirs - mine), both as they went over the wire. Of a group: the mean of
-// its blocks, with weight 1.
+// A block as it went over the wire. What follows modular codes is read once, here.
+struct SentBlock {
+  SentBlock() = default;
+  SentBlock(Payload block, Wire wire)
+      : wire(wire), trailer(trailer_of(block.bytes, wire)), block(std::move(block)) {}
+  std::span<const std::byte> bytes() const { return block.bytes; }
+  // From its n-th value on; of int4 an even n.
+  kernels::Sent values(std::size_t n = 0) const {
+    return {block.bytes.data() + bytes_of(wire, n), wire, trailer.exponent};
+  }
+  Wire wire = Wire::fp32;
+  Trailer trailer;
+  Payload block;
+};
+
+// A neighbour's block to mix: x += weight * (theirs - mine). Of a group: the mean of its blocks, with weight 1.
 struct Arrival {
   int rank = 0;  // of a group its first member
   float weight = 0;
-  std::shared_ptr<const Buffer> theirs;
-  std::shared_ptr<const Buffer> mine;
-  Wire their_wire = Wire::fp32;  // their number formats
-  Wire my_wire = Wire::fp32;
+  SentBlock theirs{};
+  SentBlock mine{};
 };
 
 // Whom I send to or receive from in a round.
@@ -141,6 +153,7 @@ class Exchange final : private TransportHandler {
   struct Incoming {
     std::shared_ptr<Buffer> buffer;
     std::size_t bytes = 0;  // received so far, in order
+    SentBlock block{};      // once it is whole
   };
   struct IncomingShare {
     std::shared_ptr<std::vector<std::byte>> share;

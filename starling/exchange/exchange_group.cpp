@@ -44,8 +44,10 @@ void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bo
     const Peer& other = exchange.peer(rank);
     return other.present(id.round) && !other.absent;
   });
-  open[id] = {
-      std::move(mine), exchange.pool_.take(exchange.blocks_[id.block].size * sizeof(float)), {}, finite};
+  open[id] = {std::move(mine),
+              exchange.transport_->buffer(exchange.blocks_[id.block].size * sizeof(float)),
+              {},
+              finite};
   protocol.start(id, std::move(others), all_here && finite);
 }
 
@@ -55,8 +57,7 @@ void Exchange::Grouping::send_parts(SwapId id) {
     const auto [from, count] = shard(id, link.rank);
     exchange.transport_->send(
         link.rank, bulk(FrameType::part, id, exchange.wire_),
-        {swap.mine,
-         std::span(*swap.mine).subspan(bytes_of(exchange.wire_, from), bytes_of(exchange.wire_, count))});
+        payload_of(swap.mine, bytes_of(exchange.wire_, from), bytes_of(exchange.wire_, count)));
   }
 }
 
@@ -74,15 +75,13 @@ void Exchange::Grouping::send_mean(SwapId id) {
   std::vector<Incoming> parts;  // keeps them until the mean is taken
   for (const Link& link : others) {
     parts.push_back(std::move(exchange.peer(link.rank).parts.extract(id).mapped()));
-    const kernels::Sent theirs(parts.back().buffer->data(), exchange.wire_);
-    mixes.push_back({1.0F / static_cast<float>(others.size() + 1), theirs, mine});
+    mixes.push_back({1.0F / static_cast<float>(others.size() + 1), parts.back().block.values(), mine});
   }
   kernels::update(kernels::SgdStep{}, mixes, mean, nullptr, {}, {}, count);
 
   for (const Link& link : others) {
-    exchange.transport_->send(
-        link.rank, bulk(FrameType::mean, id, Wire::fp32),
-        {swap.mean, std::span(*swap.mean).subspan(sizeof(float) * from, sizeof(float) * count)});
+    exchange.transport_->send(link.rank, bulk(FrameType::mean, id, Wire::fp32),
+                              payload_of(swap.mean, sizeof(float) * from, sizeof(float) * count));
   }
 }
 
@@ -121,8 +120,10 @@ void Exchange::Grouping::decided(SwapId id, Outcome outcome, bool in_pairs) {
   Block& block = exchange.blocks_[id.block];
   if (outcome == Outcome::committed) {
     exchange.statistics_.committed += others.size();
-    block.arrived.push_back(
-        {members(id).front(), 1, std::move(swap.mean), std::move(swap.mine), Wire::fp32, exchange.wire_});
+    block.arrived.push_back({members(id).front(),
+                             1,
+                             {payload_of(swap.mean), Wire::fp32},
+                             {payload_of(swap.mine), exchange.wire_}});
   } else if (!in_pairs) {
     exchange.statistics_.aborted += others.size();
   }
@@ -136,7 +137,7 @@ void Exchange::Grouping::mended(SwapId id, bool committed) {
   const std::lock_guard lock(exchange.mutex_);
   exchange.statistics_.late += members(id).size() - 1;
   exchange.blocks_[id.block].mended.push_back(
-      {members(id).front(), 1, std::move(swap.mean), std::move(swap.mine), Wire::fp32, exchange.wire_});
+      {members(id).front(), 1, {payload_of(swap.mean), Wire::fp32}, {payload_of(swap.mine), exchange.wire_}});
 }
 
 std::span<std::byte> Exchange::Grouping::place(Peer& sender, const Frame& frame) {
@@ -205,7 +206,9 @@ void Exchange::Grouping::received_part(Peer& sender, const Frame& frame, std::sp
   Incoming& in = sender.parts[id];
   if (!in.buffer) in.buffer = exchange.pool_.take(0);  // of a block with fewer values than members
   in.bytes += frame.length;
-  if (in.bytes == bytes) protocol.part(sender.rank, id, true);
+  if (in.bytes != bytes) return;
+  in.block = {payload_of(in.buffer), exchange.wire_};
+  protocol.part(sender.rank, id, true);
 }
 
 void Exchange::Grouping::received_mean(Peer& sender, const Frame& frame, std::span<const std::byte> payload,

@@ -187,15 +187,9 @@ bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, kern
 
   const auto length = static_cast<std::size_t>(block.length);
   const bool stream = bytes_of(wire.wire, length) >= kStreamed;
-  struct Neighbour {
-    Trailer theirs, mine;
-    kernels::Measured measured;
-  };
-  std::vector<Neighbour> neighbours;
-  for (const Arrival& a : arrived)
-    neighbours.push_back({trailer_of(*a.theirs, a.their_wire), trailer_of(*a.mine, a.my_wire), {}});
+  std::vector<kernels::Measured> measured_in_all(arrived.size());  // by neighbour
   std::uint32_t sum = 0;
-  std::mutex mutex;  // guards `sum` and `neighbours` where threads add to them
+  std::mutex mutex;  // guards `sum` and `measured_in_all` where threads add to them
   std::atomic<bool> finite = true;
   const std::int64_t units = (block.length + kUnit - 1) / kUnit;
   at::parallel_for(0, units, kGrain / kUnit, [&](std::int64_t first, std::int64_t last) {
@@ -209,15 +203,11 @@ bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, kern
     for (; piece != pieces.end() && piece->begin < end; ++piece) {
       const std::int64_t at = std::max(begin, piece->begin), within = at - piece->begin;
       const auto n = static_cast<std::size_t>(std::min(end, piece->end) - at);
-      const auto sent_from = [at](const Buffer& buffer, Wire format, const Trailer& trailer) {
-        return kernels::Sent(buffer.data() + bytes_of(format, static_cast<std::size_t>(at)), format,
-                             trailer.exponent);
-      };
       mixes.clear();
       for (std::size_t j = 0; j < arrived.size(); ++j) {
         const Arrival& a = arrived[j];
-        mixes.push_back({a.weight, sent_from(*a.theirs, a.their_wire, neighbours[j].theirs),
-                         sent_from(*a.mine, a.my_wire, neighbours[j].mine), &measured[j]});
+        const auto from = static_cast<std::size_t>(at);
+        mixes.push_back({a.weight, a.theirs.values(from), a.mine.values(from), &measured[j]});
       }
       const auto state = [&](std::size_t k) {
         return k < block.states.size() ? block.states[k].data() + at : nullptr;
@@ -239,7 +229,7 @@ bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, kern
     }
     const std::lock_guard lock(mutex);
     sum += my_sum;
-    for (std::size_t j = 0; j < arrived.size(); ++j) neighbours[j].measured.add(measured[j]);
+    for (std::size_t j = 0; j < arrived.size(); ++j) measured_in_all[j].add(measured[j]);
   });
 
   if (wire.values != nullptr) {
@@ -248,7 +238,7 @@ bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, kern
   }
   Grid::Wanted wanted;
   for (std::size_t j = 0; j < arrived.size(); ++j)
-    wanted.add(arrived[j].my_wire, neighbours[j].theirs, neighbours[j].mine, neighbours[j].measured);
+    wanted.add(arrived[j].mine.wire, arrived[j].theirs.trailer, arrived[j].mine.trailer, measured_in_all[j]);
   block.grid.follow(wanted);
   return finite;
 }

@@ -14,15 +14,10 @@
 #include <string>
 
 #include "starling/core/clock.h"
+#include "starling/transport/buffer.h"
 #include "starling/transport/frame.h"
 
 namespace starling {
-
-// Bytes to send and what keeps them alive until they are sent or dropped.
-struct Payload {
-  std::shared_ptr<const void> owner;
-  std::span<const std::byte> bytes;
-};
 
 class TransportHandler {
  public:
@@ -60,6 +55,10 @@ class Transport {
   // Breaks the connection that stands, if any (disconnected() follows); redials.
   virtual void reset(int peer, const std::string& reason) = 0;
 
+  // A buffer of `size` bytes to write and then to send, from where this transport sends best; what is in it is whatever was
+  // in it. It may be used again once the last holder has let go and no peer reads it any more.
+  virtual std::shared_ptr<Buffer> buffer(std::size_t size) { return heap_.take(size); }
+
   // Queues a frame. Control frames (no payload, or payload up to 4 KB) overtake bulk; among themselves both kinds keep
   // their order. Bulk is cut into chunks of Frame::kMaxPayload, each with its own offset, length and checksum, which
   // this call fills in (frame.offset is the offset of the whole payload; a frame.total of 0 becomes its end). Dropped
@@ -75,6 +74,9 @@ class Transport {
 
   // Bytes handed to the operating system so far, headers and control frames included.
   virtual std::uint64_t bytes_sent() const = 0;
+
+ private:
+  BufferPool heap_;
 };
 
 }  // namespace starling

@@ -27,18 +27,15 @@ inline bool write_block(std::vector<float>& x, kernels::WireBlock wire, int expo
 inline void mix_block(std::vector<float>& x, std::span<const Arrival> arrived, Grid& grid) {
   std::vector<kernels::Mix> mixes;
   std::vector<kernels::Measured> measured(arrived.size());
-  const auto sent = [](const Buffer& block, Wire wire) {
-    return kernels::Sent(block.data(), wire, trailer_of(block, wire).exponent);
-  };
   for (std::size_t j = 0; j < arrived.size(); ++j) {
     const Arrival& a = arrived[j];
-    mixes.push_back({a.weight, sent(*a.theirs, a.their_wire), sent(*a.mine, a.my_wire), &measured[j]});
+    mixes.push_back({a.weight, a.theirs.values(), a.mine.values(), &measured[j]});
   }
   kernels::update(kernels::SgdStep{}, mixes, x.data(), nullptr, {}, {}, x.size());
   Grid::Wanted wanted;
   for (std::size_t j = 0; j < arrived.size(); ++j) {
     const Arrival& a = arrived[j];
-    wanted.add(a.my_wire, trailer_of(*a.theirs, a.their_wire), trailer_of(*a.mine, a.my_wire), measured[j]);
+    wanted.add(a.mine.wire, a.theirs.trailer, a.mine.trailer, measured[j]);
   }
   grid.follow(wanted);
 }
@@ -68,8 +65,10 @@ struct Herd {
     for (std::size_t i = 0; i < x.size(); ++i) {
       std::vector<Arrival> arrived;
       for (const Neighbour& j : graph.neighbours[i]) {
-        arrived.push_back({j.rank, static_cast<float>(j.weight), sent[static_cast<std::size_t>(j.rank)],
-                           sent[i], wire, wire});
+        arrived.push_back({j.rank,
+                           static_cast<float>(j.weight),
+                           {payload_of(sent[static_cast<std::size_t>(j.rank)]), wire},
+                           {payload_of(sent[i]), wire}});
       }
       mix_block(x[i], arrived, grids[i]);
     }

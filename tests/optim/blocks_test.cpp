@@ -53,7 +53,10 @@ After step(int threads) {
     const auto length = static_cast<std::size_t>(block.length);
     std::vector<Arrival> arrived;
     for (int rank = 0; rank < 5; ++rank) {
-      arrived.push_back({rank, 0.1f, filled(length, 0.3f * static_cast<float>(rank)), filled(length, 0.1f)});
+      arrived.push_back({rank,
+                         0.1f,
+                         {payload_of(filled(length, 0.3f * static_cast<float>(rank))), Wire::fp32},
+                         {payload_of(filled(length, 0.1f)), Wire::fp32}});
     }
     std::vector<float> wire(length);
     EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, arrived, wire.data(), 0.5f));
@@ -77,10 +80,11 @@ std::vector<std::vector<std::byte>> modular_steps(Wire wire, int threads) {
     Buffer next(bytes);
     EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, {}, {theirs->data(), wire}));
     EXPECT_TRUE(update(block, AdamW{.lr = 1e-5}, {}, {mine->data(), wire}));
-    const Arrival arrival{1, 0.5F, theirs, mine, wire, wire};
+    const Arrival arrival{1, 0.5F, {payload_of(theirs), wire}, {payload_of(mine), wire}};
     EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, {&arrival, 1}, {next.data(), wire}));
     EXPECT_TRUE(write_again(block, {next.data(), wire}));
-    wires.insert(wires.end(), {*mine, *theirs, next});
+    for (const Buffer* sent : {mine.get(), theirs.get(), &next})
+      wires.emplace_back(sent->begin(), sent->end());
     for (const int exponent : block.grid.state()) wires.push_back({static_cast<std::byte>(exponent)});
   }
   for (const Tensor& p : all) {
