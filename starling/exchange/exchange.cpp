@@ -55,6 +55,7 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
   late += more.late;
   directed_aborted += more.directed_aborted;
   bytes_sent += more.bytes_sent;
+  bytes_in_place += more.bytes_in_place;
   seconds_waiting += more.seconds_waiting;
   lost.insert(more.lost.begin(), more.lost.end());
   return *this;
@@ -141,9 +142,10 @@ std::span<const Arrival> Exchange::finish(int index) {
 }
 
 kernels::WireBlock Exchange::wire(int index) {
+  auto buffer = transport_->buffer(bytes(static_cast<std::uint32_t>(index)));
   const std::lock_guard lock(mutex_);
   Block& block = blocks_[static_cast<std::size_t>(index)];
-  block.next = transport_->buffer(bytes(static_cast<std::uint32_t>(index)));
+  block.next = std::move(buffer);
   return {block.next->data(), wire_};
 }
 
@@ -224,6 +226,7 @@ ExchangeStatistics Exchange::statistics() const {
   const std::lock_guard lock(mutex_);
   ExchangeStatistics statistics = statistics_;
   statistics.bytes_sent = transport_->bytes_sent();
+  statistics.bytes_in_place = transport_->bytes_in_place();
   statistics.lost = gone_;
   return statistics;
 }
@@ -481,10 +484,7 @@ std::span<std::byte> Exchange::place(int from, const Frame& frame) {
   const SwapId id{frame.round, frame.block};
   if (frame.epoch != 0) return {};
   if (frame.type == FrameType::data) {
-    if (frame.block >= blocks_.size()) return {};
-    if (frame.total != bytes(frame.block) || frame.dtype != static_cast<std::uint8_t>(wire_)) return {};
-    if (!sender.edge.wants(id)) return {};
-    if (!sender.incoming.contains(id) && sender.incoming.size() >= kEarly * blocks_.size()) return {};
+    if (!expects(sender, frame)) return {};
     Incoming& in = sender.incoming[id];
     if (!in.buffer) in.buffer = pool_.take(bytes(frame.block));
     if (frame.offset != in.bytes) return {};
@@ -510,6 +510,32 @@ std::span<std::byte> Exchange::place(int from, const Frame& frame) {
   return {};
 }
 
+// A chunk of a block that may still be mixed, of the right size, and not too early.
+bool Exchange::expects(const Peer& sender, const Frame& frame) const {
+  if (frame.block >= blocks_.size()) return false;
+  if (frame.total != bytes(frame.block) || frame.dtype != static_cast<std::uint8_t>(wire_)) return false;
+  const SwapId id{frame.round, frame.block};
+  if (!sender.edge.wants(id)) return false;
+  return sender.incoming.contains(id) || sender.incoming.size() < kEarly * blocks_.size();
+}
+
+// What is not as it should be comes again, in chunks, and is dealt with there. That the values are finite is the sender's
+// word, which it gives by sending them.
+bool Exchange::received_in_place(int from, const Frame& frame, const Payload& payload) {
+  Peer& sender = peer(from);
+  if (frame.epoch != 0 || frame.round > next_round() + kHorizon) return false;
+  if (frame.type == FrameType::part) return grouping_.received_in_place(sender, frame, payload);
+  const SwapId id{frame.round, frame.block};
+  if (frame.type != FrameType::data || !expects(sender, frame) || sender.incoming.contains(id)) return false;
+  SentBlock block(payload, wire_);
+  if (!block.may_be_read()) return false;
+  sender.heard = transport_->now();
+  mark_present(sender);
+  sender.incoming[id] = {nullptr, payload.bytes.size(), std::move(block)};
+  sender.edge.block(id, true);
+  return true;
+}
+
 void Exchange::received(int from, const Frame& frame, std::span<const std::byte> payload, bool intact) {
   Peer& sender = peer(from);
   sender.heard = transport_->now();
@@ -530,7 +556,11 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
       if (sender.absent) return mark_present(sender);
       return control(from, FrameType::resume, 0, 0, 0);  // I wait for it anyway: no need to jump
     case FrameType::heartbeat:
-      return;
+    case FrameType::invitation:
+    case FrameType::handed:
+    case FrameType::mapped:
+    case FrameType::lies_at:
+      return;  // the latter where the peer's transport maps memory and mine does not
     case FrameType::leave:
       sender.left = true;
       give_up_on(sender, 0);
@@ -584,7 +614,7 @@ void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const s
   in.bytes += frame.length;
   if (in.bytes != bytes(frame.block)) return;
   in.block = {payload_of(in.buffer), wire_};
-  if (is_modular(wire_) && !Grid::allows(in.block.trailer.exponent)) {
+  if (!in.block.may_be_read()) {
     say_damaged(sender.rank, frame);
     sender.incoming.erase(found);
     return sender.edge.block(id, false);

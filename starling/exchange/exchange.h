@@ -46,7 +46,8 @@ struct Patience {
   std::optional<std::chrono::milliseconds> max_wait{};  // instead of `stalled`, by choice
 };
 
-// A block as it went over the wire. What follows modular codes is read once, here.
+// A block as it went over the wire. What follows modular codes is read once, here: the block may lie in another worker's
+// memory.
 struct SentBlock {
   SentBlock() = default;
   SentBlock(Payload block, Wire wire)
@@ -55,6 +56,12 @@ struct SentBlock {
   // From its n-th value on; of int4 an even n.
   kernels::Sent values(std::size_t n = 0) const {
     return {block.bytes.data() + bytes_of(wire, n), wire, trailer.exponent};
+  }
+  // Whether the kernel may have it, for all that is known without reading its values: a grid that there is, and no float
+  // across the bounds of floats.
+  bool may_be_read() const {
+    const auto at = reinterpret_cast<std::uintptr_t>(block.bytes.data());
+    return is_modular(wire) ? Grid::allows(trailer.exponent) : at % bytes_of(wire, 1) == 0;
   }
   Wire wire = Wire::fp32;
   Trailer trailer;
@@ -89,9 +96,10 @@ struct ExchangeStatistics {
   std::uint64_t aborted = 0;
   std::uint64_t late = 0;  // mixed late, after a broken connection was mended
   std::uint64_t directed_aborted =
-      0;  // of the aborted ones those on directed edges: each moves the mean a little
-  std::uint64_t bytes_sent = 0;
-  double seconds_waiting = 0;  // inside finish()
+      0;                         // of the aborted ones those on directed edges: each moves the mean a little
+  std::uint64_t bytes_sent = 0;  // over links, and what neighbours on this host read where it lies
+  std::uint64_t bytes_in_place = 0;  // of these, the latter
+  double seconds_waiting = 0;        // inside finish()
   std::set<int> lost;
 
   ExchangeStatistics& operator+=(const ExchangeStatistics& more);
@@ -194,6 +202,8 @@ class Exchange final : private TransportHandler {
     explicit Grouping(Exchange& exchange) : exchange(exchange) {}
     void begin(SwapId id, std::shared_ptr<const Buffer> mine, bool finite);
     std::span<std::byte> place(Peer& peer, const Frame& frame);
+    bool expects_part(const Peer& peer, const Frame& frame) const;
+    bool received_in_place(Peer& peer, const Frame& frame, const Payload& payload);
     void received(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
     void send_parts(SwapId id) override;
     void send_mean(SwapId id) override;
@@ -237,6 +247,7 @@ class Exchange final : private TransportHandler {
   void lost(int peer, const std::string& reason) override;
   std::span<std::byte> place(int peer, const Frame& frame) override;
   void received(int peer, const Frame& frame, std::span<const std::byte> payload, bool intact) override;
+  bool received_in_place(int peer, const Frame& frame, const Payload& payload) override;
 
   // On the transport's thread.
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
@@ -246,6 +257,7 @@ class Exchange final : private TransportHandler {
   void begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite);
   void skip_to(std::uint64_t round);
   void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
+  bool expects(const Peer& peer, const Frame& frame) const;
   void say_damaged(int from, const Frame& frame) const;
   void received_share(Peer& peer, const Frame& frame, bool intact);
   void received_join(Peer& peer, const Frame& frame, bool intact);

@@ -140,6 +140,29 @@ void Exchange::Grouping::mended(SwapId id, bool committed) {
       {members(id).front(), 1, {payload_of(swap.mean), Wire::fp32}, {payload_of(swap.mine), exchange.wire_}});
 }
 
+// Of a frame whose sender is a member, and which has the right size.
+bool Exchange::Grouping::expects_part(const Peer& sender, const Frame& frame) const {
+  const SwapId id{frame.round, frame.block};
+  if (!protocol.wants_part(sender.rank, id)) return false;
+  return sender.parts.contains(id) || sender.parts.size() < kEarly * exchange.blocks_.size();
+}
+
+// As Exchange's.
+bool Exchange::Grouping::received_in_place(Peer& sender, const Frame& frame, const Payload& payload) {
+  if (!member(sender.rank, frame)) return false;
+  const SwapId id{frame.round, frame.block};
+  const std::size_t bytes = bytes_of(exchange.wire_, shard(id, exchange.transport_->rank()).second);
+  if (frame.total != bytes || frame.dtype != static_cast<std::uint8_t>(exchange.wire_)) return false;
+  if (!expects_part(sender, frame) || sender.parts.contains(id)) return false;
+  SentBlock block(payload, exchange.wire_);
+  if (!block.may_be_read()) return false;
+  sender.heard = exchange.transport_->now();
+  exchange.mark_present(sender);
+  sender.parts[id] = {nullptr, bytes, std::move(block)};
+  protocol.part(sender.rank, id, true);
+  return true;
+}
+
 std::span<std::byte> Exchange::Grouping::place(Peer& sender, const Frame& frame) {
   if (!member(sender.rank, frame)) return {};
   const SwapId id{frame.round, frame.block};
@@ -148,8 +171,7 @@ std::span<std::byte> Exchange::Grouping::place(Peer& sender, const Frame& frame)
   const Wire wire = part ? exchange.wire_ : Wire::fp32;
   if (frame.total != bytes_of(wire, count) || frame.dtype != static_cast<std::uint8_t>(wire)) return {};
   if (part) {
-    if (!protocol.wants_part(sender.rank, id)) return {};
-    if (!sender.parts.contains(id) && sender.parts.size() >= kEarly * exchange.blocks_.size()) return {};
+    if (!expects_part(sender, frame)) return {};
     Incoming& in = sender.parts[id];
     if (!in.buffer) in.buffer = exchange.pool_.take(frame.total);
     if (frame.offset != in.bytes) return {};

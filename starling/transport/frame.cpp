@@ -59,6 +59,10 @@ bool known(std::uint8_t type) {
     case FrameType::group_abort:
     case FrameType::group_query:
     case FrameType::group_outcome:
+    case FrameType::invitation:
+    case FrameType::handed:
+    case FrameType::mapped:
+    case FrameType::lies_at:
       return true;
   }
   return false;

@@ -36,6 +36,11 @@ enum class FrameType : std::uint8_t {
   group_abort = 27,
   group_query = 28,
   group_outcome = 29,
+  // memory that the peer reads in place (transport/mapped/mapped.h), which no handler sees
+  invitation = 32,  // come through my door
+  handed = 33,      // memory lies at your door
+  mapped = 34,      // I have mapped it, or I cannot
+  lies_at = 35,     // a whole payload, and where it lies
 };
 
 struct Frame {

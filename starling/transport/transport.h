@@ -36,6 +36,11 @@ class TransportHandler {
   // A whole frame has come. `payload` is the span that place() gave (empty without a payload). intact: its length and
   // CRC32C agree and it was placed.
   virtual void received(int peer, const Frame& frame, std::span<const std::byte> payload, bool intact) = 0;
+  // A whole payload, frame.total bytes, lies where this process may read it; the peer does not write there until
+  // payload.owner is let go, on whatever thread. That no bit was lost on the way is sure; what the peer promised not to do
+  // (nothing keeps it from writing there all the same) is not. False: not wanted so; then it comes in chunks, through place()
+  // and received(). The owner may outlive the transport.
+  virtual bool received_in_place(int, const Frame&, const Payload&) { return false; }
 };
 
 class Transport {
@@ -60,7 +65,7 @@ class Transport {
   virtual std::shared_ptr<Buffer> buffer(std::size_t size) { return heap_.take(size); }
 
   // Queues a frame. Control frames (no payload, or payload up to 4 KB) overtake bulk; among themselves both kinds keep
-  // their order. Bulk is cut into chunks of Frame::kMaxPayload, each with its own offset, length and checksum, which
+  // their order. What a peer reads in place may overtake both kinds and is not cancelled. Bulk is cut into chunks of Frame::kMaxPayload, each with its own offset, length and checksum, which
   // this call fills in (frame.offset is the offset of the whole payload; a frame.total of 0 becomes its end). Dropped
   // silently when not connected. Throws UsageError when the payload does not lie within frame.total.
   virtual void send(int peer, Frame frame, Payload payload = {}) = 0;
@@ -72,8 +77,10 @@ class Transport {
   virtual void at(Time when, std::function<void()> work) = 0;
   virtual Time now() const = 0;
 
-  // Bytes handed to the operating system so far, headers and control frames included.
+  // Bytes handed to the operating system so far, headers and control frames included, and those of the payloads that peers
+  // read where they lie.
   virtual std::uint64_t bytes_sent() const = 0;
+  virtual std::uint64_t bytes_in_place() const { return 0; }  // of these, the latter
 
  private:
   BufferPool heap_;

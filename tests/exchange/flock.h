@@ -1,4 +1,4 @@
-// Workers on threads of this process, over the local transport: two blocks each, and the step of CTA without a gradient.
+// Workers on threads of this process, over the local transport or another: two blocks each, and the step of CTA without a gradient.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -27,8 +28,11 @@ using std::chrono::milliseconds;
 
 struct Worker {
   Worker(LocalHub& hub, int rank, const Schedule& schedule, Patience patience, Wire wire = Wire::fp32)
-      : exchange(
-            hub.endpoint(rank), schedule, {size, size}, patience,
+      : Worker(hub.endpoint(rank), schedule, patience, wire) {}
+  Worker(std::unique_ptr<Transport> over, const Schedule& schedule, Patience patience, Wire wire)
+      : transport(over.get()),
+        exchange(
+            std::move(over), schedule, {size, size}, patience,
             [this](Level level, const std::string& line) {
               if (level == Level::warning) {
                 const std::lock_guard lock(mutex);
@@ -37,7 +41,7 @@ struct Worker {
             },
             nullptr, wire),
         grids{Grid(wire, schedule.rounds.size()), Grid(wire, schedule.rounds.size())} {
-    std::mt19937_64 random(static_cast<std::uint64_t>(rank) + 1);
+    std::mt19937_64 random(static_cast<std::uint64_t>(transport->rank()) + 1);
     for (auto& block : x) {
       for (float& value : block) value = std::normal_distribution<float>()(random);
     }
@@ -78,6 +82,7 @@ struct Worker {
   std::mutex mutex;
   std::vector<std::string> warnings;
   std::vector<float> x[2]{std::vector<float>(size), std::vector<float>(size)};
+  Transport* const transport;  // the exchange's
   Exchange exchange;
   Grid grids[2];                // of modular codes
   std::optional<int> lie = {};  // in place of the grid's exponent

@@ -17,6 +17,7 @@ using Kind = Recorder::Kind;
 struct Kit {
   std::string name;
   MakeFabric make;
+  std::uint64_t own_frames = 0;  // bytes that the transport itself has to say on a connection, at most
 };
 
 class Contract : public ::testing::TestWithParam<Kit> {
@@ -154,7 +155,8 @@ TEST_P(Contract, PayloadsOfEverySizeArriveWhole) {
     EXPECT_LE(e.frame.length, Frame::kMaxPayload);
     next[e.frame.block] += e.frame.length;
   }
-  EXPECT_EQ(transports[1]->bytes_sent(), expected);
+  EXPECT_GE(transports[1]->bytes_sent(), expected);
+  EXPECT_LE(transports[1]->bytes_sent(), expected + GetParam().own_frames);
 }
 
 TEST_P(Contract, APartOfABlockKeepsItsPlace) {
@@ -529,7 +531,8 @@ TEST_P(Contract, MistakesOfTheCallerAreRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Contract,
-                         ::testing::Values(Kit{"local", make_local_fabric}, Kit{"tcp", make_tcp_fabric}),
+                         ::testing::Values(Kit{"local", make_local_fabric}, Kit{"tcp", make_tcp_fabric},
+                                           Kit{"mapped", make_mapped_fabric, 300}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Both transports behind one face, so that one suite of tests holds both to the contract of transport.h.
+// All transports behind one face, so that one suite of tests holds them to the contract of transport.h.
 #pragma once
 
 #include <memory>
@@ -18,5 +18,6 @@ using MakeFabric = std::unique_ptr<Fabric> (*)(int size);
 
 std::unique_ptr<Fabric> make_local_fabric(int size);
 std::unique_ptr<Fabric> make_tcp_fabric(int size);
+std::unique_ptr<Fabric> make_mapped_fabric(int size);
 
 }  // namespace starling

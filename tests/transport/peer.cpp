@@ -1,10 +1,15 @@
-// A worker in a process of its own, for a test to kill:  transport_peer RANK SIZE TOKEN CHANNEL
+// A worker in a process of its own, for a test to kill:  transport_peer RANK SIZE TOKEN CHANNEL [BYTES]
 // Reads the addresses of the other ranks from stdin, one line each, writes its own to stdout, connects to all of them,
-// says hello to each, and waits for its end.
+// says hello to each, and waits for its end. With BYTES its memory is mapped: it sends each of them blocks of so many bytes
+// equal to its rank, until one was read in place, and keeps what they send to be read in place; of each block it says so.
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <string>
+#include <vector>
 
+#include "starling/transport/mapped/mapped.h"
 #include "starling/transport/tcp/tcp.h"
 
 namespace starling {
@@ -13,14 +18,32 @@ namespace {
 class Greeter final : public TransportHandler {
  public:
   Transport* transport = nullptr;
-  void connected(int peer) override { transport->send(peer, {.type = FrameType::heartbeat}); }
+  std::size_t bytes = 0;
+  void connected(int peer) override {
+    transport->send(peer, {.type = FrameType::heartbeat});
+    if (bytes > 0) send_block(peer);
+  }
+  // One in each 10 ms, until the peer has mapped my memory.
+  void send_block(int peer) {
+    const auto block = transport->buffer(bytes);
+    std::fill(block->begin(), block->end(), static_cast<std::byte>(transport->rank()));
+    transport->send(peer, {.type = FrameType::data}, payload_of(block));
+    if (transport->bytes_in_place() == 0)
+      transport->at(transport->now() + std::chrono::milliseconds(10), [this, peer] { send_block(peer); });
+  }
+  bool received_in_place(int peer, const Frame& frame, const Payload& payload) override {
+    kept.push_back(payload);
+    transport->send(peer, {.type = FrameType::ack, .round = frame.round});
+    return true;
+  }
+  std::vector<Payload> kept;
   void disconnected(int, const std::string&) override {}
   void lost(int, const std::string&) override {}
   std::span<std::byte> place(int, const Frame&) override { return {}; }
   void received(int, const Frame&, std::span<const std::byte>, bool) override {}
 };
 
-int run(char** argv) {
+int run(int argc, char** argv) {
   World world;
   world.rank = std::stoi(argv[1]);
   world.size = std::stoi(argv[2]);
@@ -35,7 +58,9 @@ int run(char** argv) {
     world.store->set(tcp_address_key(channel, peer), address);
   }
   Greeter greeter;
-  const auto transport = make_tcp_transport(world, channel);
+  if (argc > 5) greeter.bytes = static_cast<std::size_t>(std::stoul(argv[5]));
+  const auto transport =
+      argc > 5 ? make_mapped_transport(world, channel) : make_tcp_transport(world, channel);
   greeter.transport = transport.get();
   transport->start(greeter);
   for (int peer = 0; peer < world.size; ++peer) {
@@ -51,9 +76,9 @@ int run(char** argv) {
 }  // namespace starling
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::fputs("usage: transport_peer RANK SIZE TOKEN CHANNEL\n", stderr);
+  if (argc != 5 && argc != 6) {
+    std::fputs("usage: transport_peer RANK SIZE TOKEN CHANNEL [BYTES]\n", stderr);
     return 2;
   }
-  return starling::run(argv);
+  return starling::run(argc, argv);
 }

@@ -35,6 +35,10 @@ class Recorder final : public TransportHandler {
   // Which payloads place() refuses; set before the transport starts.
   std::function<bool(const Frame&)> unwanted = [](const Frame&) { return false; };
 
+  // Which payloads it takes in place, and keeps if it wants; set before the transport starts.
+  std::function<bool(int peer, const Frame&, const Payload&)> in_place = [](int, const Frame&,
+                                                                            const Payload&) { return false; };
+
   void connected(int peer) override { note({Kind::connected, peer, {}, false, {}}); }
   void disconnected(int peer, const std::string& reason) override {
     note({Kind::disconnected, peer, {}, false, reason});
@@ -52,6 +56,12 @@ class Recorder final : public TransportHandler {
   void received(int peer, const Frame& frame, std::span<const std::byte> payload, bool intact) override {
     EXPECT_EQ(payload.size(), unwanted(frame) ? 0 : frame.length);
     note({Kind::received, peer, frame, intact, {}});
+  }
+
+  bool received_in_place(int peer, const Frame& frame, const Payload& payload) override {
+    if (!in_place(peer, frame, payload)) return false;
+    note({Kind::received, peer, frame, true, {}});
+    return true;
   }
 
   // Waits until what has happened so far satisfies this. A deadline that no healthy run comes near.

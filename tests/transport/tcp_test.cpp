@@ -1,28 +1,22 @@
 // What only the edges over TCP have to withstand: strangers, liars and killed processes.
 #include "starling/transport/tcp/tcp.h"
 
-#include <filesystem>
 #include <optional>
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "fabric.h"
+#include "peer_process.h"
 #include "recorder.h"
 #include "starling/core/error.h"
 #include "starling/transport/tcp/proof.h"
-
-extern char** environ;
 
 namespace starling {
 
@@ -632,31 +626,9 @@ TEST_P(KilledProcess, IsLostByBothAndTheirEdgeGoesOn) {
     transports.back()->start(*recorders.back());
   }
 
-  int from_child[2], to_child[2];
-  ASSERT_EQ(pipe2(from_child, O_CLOEXEC), 0);
-  ASSERT_EQ(pipe2(to_child, O_CLOEXEC), 0);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, to_child[0], STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, from_child[1], STDOUT_FILENO);
-  const std::string program =
-      std::filesystem::read_symlink("/proc/self/exe").replace_filename("transport_peer");
-  std::vector<std::string> arguments = {program, std::to_string(victim), "3", world.token, "test"};
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  pid_t child = -1;
-  ASSERT_EQ(posix_spawn(&child, program.c_str(), &actions, nullptr, argv.data(), environ), 0);
-  posix_spawn_file_actions_destroy(&actions);
-  close(from_child[1]);
-  close(to_child[0]);
-  for (int rank : others) {
-    const std::string line = address_of(rank) + "\n";
-    ASSERT_EQ(write(to_child[1], line.data(), line.size()), static_cast<ssize_t>(line.size()));
-  }
-  std::string address;
-  for (char c; read(from_child[0], &c, 1) == 1 && c != '\n';) address += c;
-  world.store->set(tcp_address_key("test", victim), address);
+  PeerProcess child({std::to_string(victim), "3", world.token, "test"});
+  for (int rank : others) child.say(address_of(rank));
+  world.store->set(tcp_address_key("test", victim), child.hear());
 
   for (int i : {0, 1}) {
     transports[i]->open(victim);
@@ -669,7 +641,7 @@ TEST_P(KilledProcess, IsLostByBothAndTheirEdgeGoesOn) {
     // It dies in the middle of a block.
     transports[i]->send(victim, {.type = FrameType::data}, payload_of(random_block(16 << 20, 1)));
   }
-  ASSERT_EQ(kill(child, SIGKILL), 0);
+  child.kill();
   for (int i : {0, 1}) {
     EXPECT_TRUE(recorders[i]->wait_for(Kind::lost, victim));
     EXPECT_EQ(recorders[i]->times(Kind::disconnected, victim), 1);
@@ -682,9 +654,6 @@ TEST_P(KilledProcess, IsLostByBothAndTheirEdgeGoesOn) {
     transports[i]->send(others[1 - i], {.type = FrameType::ack});
     EXPECT_TRUE(recorders[1 - i]->wait_for_frame(others[i], FrameType::ack));
   }
-  EXPECT_EQ(waitpid(child, nullptr, 0), child);
-  close(from_child[0]);
-  close(to_child[1]);
 }
 
 INSTANTIATE_TEST_SUITE_P(AnyRank, KilledProcess, ::testing::Values(0, 1, 2));

@@ -94,17 +94,6 @@ std::vector<Interface> interfaces() {
   return list;
 }
 
-Descriptor::~Descriptor() {
-  if (number_ >= 0) close(number_);
-}
-
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  std::swap(number_, other.number_);
-  return *this;
-}
-
-int Descriptor::release() { return std::exchange(number_, -1); }
-
 SocketAddress bound_address(const Descriptor& socket) {
   SocketAddress address;
   address.length = sizeof address.storage;

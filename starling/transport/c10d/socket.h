@@ -8,6 +8,8 @@
 
 #include <sys/socket.h>
 
+#include "starling/core/descriptor.h"
+
 namespace starling {
 
 // A numeric address with a port, IPv4 or IPv6.
@@ -35,21 +37,6 @@ struct Interface {
 };
 // All interfaces that are up, IPv4 addresses first.
 std::vector<Interface> interfaces();
-
-// A file descriptor that is closed at the end of the scope.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept : number_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-
-  int get() const { return number_; }
-  int release();
-
- private:
-  int number_;
-};
 
 SocketAddress bound_address(const Descriptor& socket);
 

@@ -1,0 +1,116 @@
+// The exchange where neighbours read each other's memory: the same bits as over TCP, and the sum through broken connections.
+#include <atomic>
+
+#include <gmock/gmock.h>
+
+#include "starling/transport/mapped/mapped.h"
+#include "tests/exchange/flock.h"
+
+namespace starling {
+namespace {
+
+// Workers on threads, each with a transport of its own, as processes have.
+struct Neighbours {
+  Neighbours(const Schedule& schedule, Wire wire, decltype(&make_mapped_transport) make) {
+    World world;
+    world.size = schedule.workers();
+    world.address = "127.0.0.1";
+    world.store = std::make_shared<MemoryStore>();
+    for (world.rank = 0; world.rank < world.size; ++world.rank)
+      workers.push_back(std::make_unique<Worker>(make(world, "test"), schedule, Patience{}, wire));
+    everyone([](Worker& w) { w.begin(); });
+  }
+  template <class F>
+  void everyone(F&& f) {
+    std::vector<std::thread> threads;
+    for (auto& worker : workers) threads.emplace_back([&] { f(*worker); });
+    for (auto& thread : threads) thread.join();
+  }
+  void steps(int n) {
+    everyone([n](Worker& w) {
+      for (int t = 0; t < n; ++t) w.step();
+    });
+  }
+  double sum() const {
+    double sum = 0;
+    for (const auto& worker : workers) sum += worker->sum();
+    return sum;
+  }
+  Worker& operator[](int i) { return *workers[static_cast<std::size_t>(i)]; }
+  std::vector<std::unique_ptr<Worker>> workers;
+};
+
+constexpr Wire kWires[] = {Wire::fp32, Wire::bf16, Wire::fp16, Wire::int8, Wire::int4};
+
+// Edges, and a group's parts and means.
+TEST(MappedExchange, HasTheBitsOfTheOneOverTcp) {
+  for (const char* topology : {"one-peer-exponential", "ring", "complete"}) {
+    for (const Wire wire : kWires) {
+      SCOPED_TRACE(std::string(topology) + " " + std::string(name_of(wire)));
+      const Schedule schedule = make_schedule(topology, 4);
+      Neighbours mapped(schedule, wire, make_mapped_transport), tcp(schedule, wire, make_tcp_transport);
+      const double before = mapped.sum();
+      for (Neighbours* all : {&mapped, &tcp}) {
+        all->steps(15);
+        all->everyone([](Worker& w) { w.end(); });
+      }
+      EXPECT_NEAR(mapped.sum(), before, 1e-2);
+      for (int i = 0; i < 4; ++i) {
+        for (const int b : {0, 1}) EXPECT_EQ(mapped[i].x[b], tcp[i].x[b]) << "worker " << i << " block " << b;
+        const ExchangeStatistics here = mapped[i].exchange.statistics(), there = tcp[i].exchange.statistics();
+        EXPECT_EQ(here.aborted + there.aborted, 0U);
+        EXPECT_EQ(there.bytes_in_place, 0U);
+        EXPECT_GT(static_cast<double>(here.bytes_in_place), 0.5 * static_cast<double>(here.bytes_sent));
+        EXPECT_NEAR(static_cast<double>(here.bytes_sent), static_cast<double>(there.bytes_sent),
+                    0.02 * static_cast<double>(there.bytes_sent) + 5'000);
+      }
+    }
+  }
+}
+
+// What a worker has voted for stays as it is until it has mixed it, late, though its neighbour goes on.
+TEST(MappedExchange, BrokenConnectionsAreMendedAndTheSumIsRestored) {
+  Neighbours all(triangle(), Wire::fp32, make_mapped_transport);
+  const double before = all.sum();
+  std::atomic<bool> ended = false;
+  std::thread breaker([&] {
+    std::mt19937_64 random(3);
+    while (!ended) {
+      const int one = static_cast<int>(random() % 3);
+      all[one].transport->reset((one + 1) % 3, "because the test wants it");
+      std::this_thread::sleep_for(milliseconds(random() % 30));
+    }
+  });
+  for (int t = 0; t < 300;
+       ++t) {  // by turns: nobody runs ahead, so nobody jumps to a round that the others will not have
+    for (auto& worker : all.workers) worker->step();
+  }
+  ended = true;
+  breaker.join();
+  ASSERT_TRUE(eventually([&] {
+    int mixed = 0;
+    for (auto& worker : all.workers) mixed += worker->step();
+    return mixed == 12;
+  }));
+  all.everyone([](Worker& w) { w.end(); });
+  EXPECT_NEAR(all.sum(), before, 1e-2);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_GT(all[i].exchange.statistics().aborted, 0U);
+    EXPECT_GT(all[i].exchange.statistics().bytes_in_place, 0U);
+  }
+}
+
+// A neighbour's grid that there is none of is refused, as over TCP.
+TEST(MappedExchange, AGridThatThereIsNoneOfIsNotMixed) {
+  Neighbours all(make_schedule("one-peer-ring", 2), Wire::int8, make_mapped_transport);
+  all.steps(10);
+  ASSERT_GT(all[1].exchange.statistics().bytes_in_place, 0U);
+  EXPECT_EQ(all[0].exchange.statistics().aborted, 0U);
+  all[1].lie = 99;
+  all.steps(2);  // the first one mixes what was sent before
+  EXPECT_GE(all[0].exchange.statistics().aborted, 2U);
+  EXPECT_THAT(all[0].said(), ::testing::Contains(::testing::HasSubstr("worker 1 sent a damaged block")));
+}
+
+}  // namespace
+}  // namespace starling
