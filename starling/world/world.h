@@ -44,7 +44,7 @@ struct World {
 
   // From what the launcher says in the environment (world/environment.h): torchrun, `starling train --workers N`,
   // srun, mpirun or a PMI launcher; without any a world of one. The token comes from STARLING_TOKEN_FILE or
-  // STARLING_TOKEN. Joins the launcher's store, or rank 0's; blocks at most timeouts.meet.
+  // STARLING_TOKEN; STARLING_TRANSPORT=tcp keeps blocks out of shared memory within a host. Joins the launcher's store, or rank 0's; blocks at most timeouts.meet.
   // Throws UsageError for bad or missing variables, Error when the store cannot be hosted or reached.
   static World from_environment(Timeouts timeouts = {});
   // One worker alone.

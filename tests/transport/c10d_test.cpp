@@ -37,9 +37,9 @@ class Environment {
   explicit Environment(const std::map<std::string, std::string>& variables) {
     for (const char* name :
          {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-          "STARLING_TOKEN", "STARLING_TOKEN_FILE", "STARLING_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
-          "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
-          "SLURM_STEP_ID", "SLURM_NTASKS"}) {
+          "STARLING_TOKEN", "STARLING_TOKEN_FILE", "STARLING_TRANSPORT", "STARLING_SOCKET_IFNAME",
+          "GLOO_SOCKET_IFNAME", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT",
+          "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID", "SLURM_NTASKS"}) {
       const char* value = std::getenv(name);
       before_[name] = value ? value : "";
       unsetenv(name);
@@ -411,6 +411,8 @@ TEST(WorldFromEnvironment, NamesTheVariableThatIsWrong) {
   EXPECT_THAT(refusal("MASTER_PORT", "65536"), HasSubstr("MASTER_PORT='65536'"));
   EXPECT_THAT(refusal("MASTER_ADDR", "no.such.host.invalid"),
               HasSubstr("MASTER_ADDR='no.such.host.invalid'"));
+  EXPECT_THAT(refusal("STARLING_TRANSPORT", "pigeon"),
+              AllOf(HasSubstr("STARLING_TRANSPORT='pigeon'"), HasSubstr("mapped"), HasSubstr("tcp")));
   EXPECT_THAT(refusal("STARLING_SOCKET_IFNAME", "nowhere0"),
               AllOf(HasSubstr("STARLING_SOCKET_IFNAME='nowhere0'"), HasSubstr("lo")));
   EXPECT_THAT(refusal("STARLING_TOKEN_FILE", "/no/such/file"),

@@ -19,6 +19,7 @@
 #include "starling/transport/c10d/store.h"
 #include "starling/transport/c10d/tcp_store.h"
 #include "starling/transport/local/local.h"
+#include "starling/transport/mapped/mapped.h"
 #include "starling/transport/tcp/tcp.h"
 #include "starling/world/environment.h"
 
@@ -49,6 +50,18 @@ std::string token_from_file(const std::string& path) {
 std::string token_from_environment(const Variables& variable) {
   if (const auto path = variable("STARLING_TOKEN_FILE")) return token_from_file(*path);
   return variable("STARLING_TOKEN").value_or("");
+}
+
+// Edges within a host are mapped by themselves, so this is for comparison only.
+decltype(World::make_transport) transport_from_environment(const Variables& variable) {
+  const std::string name = variable("STARLING_TRANSPORT").value_or("mapped");
+  if (name == "mapped") return make_mapped_transport;
+  if (name == "tcp") return make_tcp_transport;
+  throw UsageError(
+      fmt::format("environment: STARLING_TRANSPORT='{}' is not allowed: mapped (blocks lie in shared memory "
+                  "within a host "
+                  "and go over TCP between hosts; the default) or tcp (everywhere)",
+                  name));
 }
 
 SocketAddress address_of_interface(const char* variable_name, const std::string& name) {
@@ -104,7 +117,7 @@ World World::from_environment(Timeouts timeouts) {
   }
   World world;
   world.timeouts = timeouts;
-  world.make_transport = make_tcp_transport;
+  world.make_transport = transport_from_environment(variable);
   world.rank = launch->rank;
   world.size = launch->size;
   world.local_rank = launch->local_rank;
