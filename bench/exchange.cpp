@@ -8,7 +8,8 @@
 // Each worker swaps N kilobytes of fp32 parameters with the one neighbour that the schedule one-peer-ring names, in the
 // blocks into which an Optimizer would cut them, and mixes: block by block, finish the last exchange, mix, start the
 // next one. Gloo does the same in the same loop: wait for the block's send and receive, lerp_, send and receive anew;
-// once in the same blocks and once in a single tensor. Then all of them without mixing (--unmixed 0 leaves that out). One
+// once in the same blocks and once in a single tensor. And, as what no exchange can beat, the same mixing of blocks of this
+// worker's own, without any exchange ("own"). Then all but that without mixing (--unmixed 0 leaves that out). One
 // I/O thread each, one thread of torch. --only names one of them, for a profiler.
 //
 //   seconds   per exchange of all blocks, the slowest worker's, by repetition
@@ -16,6 +17,7 @@
 //   latency   seconds of a round trip of 64 KB: it comes to the other's training thread, which sends as much back
 //   idle      CPU time of a worker per second of waiting for a neighbour that does not come
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -176,10 +178,41 @@ class Theirs final : public Competitor {
   std::vector<c10::intrusive_ptr<c10d::Work>> sent_, received_;
 };
 
+// What starling::mix costs where nothing is exchanged: the neighbour's blocks are this worker's own, and lie still.
+class Alone final : public Competitor {
+ public:
+  Alone(const starling::World& world, std::int64_t bytes) : Competitor(bytes, world.rank) {
+    for (const Block& block : parameters.blocks) {
+      auto& mine = blocks_.emplace_back();
+      for (auto& buffer : mine) {
+        buffer = std::make_shared<starling::Buffer>(sizeof(float) * static_cast<std::size_t>(block.length));
+        std::ranges::fill(floats_of(*buffer), static_cast<float>(world.rank));
+      }
+    }
+  }
+  void run(std::int64_t exchanges) override {
+    const auto sent = [](const std::shared_ptr<starling::Buffer>& buffer) {
+      return starling::SentBlock(starling::payload_of(buffer), starling::Wire::fp32);
+    };
+    for (std::int64_t i = 0; i < exchanges; ++i) {
+      for (std::size_t b = 0; b < blocks_.size(); ++b) {
+        auto& [theirs, last, next] = blocks_[b];
+        const starling::Arrival arrived{.weight = 0.5F, .theirs = sent(theirs), .mine = sent(last)};
+        starling::mix(parameters.blocks[b], {&arrived, 1}, floats_of(*next).data());
+        std::swap(last, next);
+      }
+    }
+  }
+
+ private:
+  std::vector<std::array<std::shared_ptr<starling::Buffer>, 3>> blocks_;
+};
+
 Json throughput(Gloo& gloo, const starling::World& world, std::int64_t bytes, std::int64_t volume,
                 std::int64_t repetitions, bool unmixed, const std::string& only) {
   Ours ours(world, bytes);
   Theirs blocks(gloo, world, bytes, false), whole(gloo, world, bytes, true);
+  Alone own(world, bytes);
   struct Form {
     std::string name;
     Competitor* competitor;
@@ -191,6 +224,7 @@ Json throughput(Gloo& gloo, const starling::World& world, std::int64_t bytes, st
     all.push_back({"starling" + end, &ours, mixes});
     all.push_back({"gloo" + end, &blocks, mixes});
     if (ours.parameters.blocks.size() > 1) all.push_back({"gloo_whole" + end, &whole, mixes});
+    if (mixes) all.push_back({"own", &own, mixes});
     if (!unmixed) break;
   }
   if (!only.empty()) std::erase_if(all, [&](const Form& form) { return form.name != only; });
@@ -215,7 +249,7 @@ Json throughput(Gloo& gloo, const starling::World& world, std::int64_t bytes, st
     throw std::runtime_error("rank " + std::to_string(world.rank) + ": " +
                              std::to_string(statistics.aborted) + " exchanges were aborted");
   for (const auto& [name, competitor, mixes] : all) {
-    if (!mixes) continue;
+    if (!mixes || competitor == &own) continue;
     // Everybody began with its rank: two come to their mean, rings of more nearer to it.
     const double mean = (world.size - 1) / 2.0;
     const double apart = (competitor->parameters.x - mean).abs().max().item<double>();
@@ -225,6 +259,8 @@ Json throughput(Gloo& gloo, const starling::World& world, std::int64_t bytes, st
   }
   return {{"bytes", bytes},
           {"blocks", ours.parameters.blocks.size()},
+          {"in_place",
+           static_cast<double>(statistics.bytes_in_place) / static_cast<double>(statistics.bytes_sent)},
           {"exchanges", exchanges},
           {"seconds", times},
           {"cpu", cpus}};

@@ -4,11 +4,15 @@
     bench/exchange.py [--program PATH] [--workers N,N,..] [--kilobytes N,N,..] [--repetitions N] [--volume MEGABYTES]
                       [--rate RATE | --no-line] [--out PATH]
 
-Once on this machine's loopback, where no link limits, and once on hosts emulated by scripts/cluster, each with a card
+On this machine, where no link limits, once in shared memory (as workers of one host do by themselves) and once over
+loopback TCP (STARLING_TRANSPORT=tcp); and once on hosts emulated by scripts/cluster, each with a card
 of 1 Gbit/s (root only; without it those figures are missing, and `missing` says so). bench/exchange.cpp says what a
 worker does. Figures are medians over the repetitions. Gloo is the faster (for CPU time: the cheaper) of its two forms, in
 the same blocks as Starling or in a single tensor. Of two workers, over the sizes from 4 MB on, the worst:
 
+    mapped_vs_gloo   time of Gloo's exchange with mixing, divided by that in shared memory
+    mapped_vs_own    at 64 MB (else the largest size): time of the exchange with mixing in shared memory, divided by that of
+                     the same mixing with a block of the worker's own instead, and no exchange
     tcp_line_share   bytes of parameters that cross the emulated link per second and direction, both at once, with mixing,
                      as part of the line rate (of which headers of Ethernet, IP and TCP take 4 to 5 %)
     tcp_vs_gloo      throughput of the exchange alone on loopback, divided by Gloo's; tcp_vs_gloo_mixed: with mixing
@@ -43,6 +47,7 @@ def rows(measured, line=None):
             "workers": measured["workers"],
             "bytes": size["bytes"],
             "blocks": size["blocks"],
+            "in_place": size["in_place"],
             "ms": {name: 1e3 * each for name, each in seconds.items()},
             "cpu_seconds_per_gigabyte": cpu,
         }
@@ -51,6 +56,8 @@ def rows(measured, line=None):
             if ours in seconds:
                 row["vs_gloo" + end] = min(seconds[name] for name in theirs) / seconds[ours]
                 row["cpu_vs_gloo" + end] = cpu[ours] / min(cpu[name] for name in theirs)
+        if "own" in seconds:
+            row["vs_own"] = seconds["starling"] / seconds["own"]
         if line:
             row["line_share"] = size["bytes"] / seconds["starling"] / line
             row["gloo_line_share"] = row["line_share"] / row["vs_gloo"]
@@ -85,14 +92,16 @@ def main():
         return [options.program, "--kilobytes", options.kilobytes, "--volume", str(volume), "--repetitions",
                 str(repetitions), *more]
 
-    why = {name: "there is no transport in shared memory yet" for name in ("mapped_vs_gloo", "mapped_vs_own")}
-    unlimited, limited, extra = [], [], {}
+    why, unlimited, mapped, limited, extra = {}, [], [], [], {}
     for workers in map(int, options.workers.split(",")):
         print(f"bench: {workers} workers, loopback", file=sys.stderr)
         more = ["--idle", str(options.idle), "--round-trips", str(options.round_trips)] if workers == 2 else []
-        measured = json.loads(loopback(program(options.volume, options.repetitions, *more), workers))
+        measured = json.loads(loopback(program(options.volume, options.repetitions, *more), workers, "tcp"))
         unlimited += rows(measured)
         extra.update({name: measured[name] for name in ("latency", "idle") if name in measured})
+        print(f"bench: {workers} workers, shared memory", file=sys.stderr)
+        command = program(options.volume, options.repetitions, "--unmixed", "0")
+        mapped += rows(json.loads(loopback(command, workers)))
         reason = "--no-line" if options.no_line else None
         if not reason:
             print(f"bench: {workers} hosts, {options.rate}", file=sys.stderr)
@@ -107,6 +116,8 @@ def main():
 
     latency = {name: min(each) for name, each in extra.get("latency", {}).items()}
     result = {
+        "mapped_vs_gloo": of_two(mapped, "vs_gloo", min),
+        "mapped_vs_own": max(mapped, key=lambda row: (row["workers"] == 2, row["bytes"]))["vs_own"],
         "tcp_line_share": of_two(limited, "line_share", min),
         "tcp_vs_gloo": of_two(unlimited, "vs_gloo_unmixed", min),
         "tcp_vs_gloo_mixed": of_two(unlimited, "vs_gloo", min),
@@ -120,6 +131,7 @@ def main():
         "round_trip_us": {name: 1e6 * each for name, each in latency.items()},
         **about(),
         "repetitions": options.repetitions,
+        "mapped": mapped,
         "loopback": unlimited,
         "line": limited,
     }

@@ -20,13 +20,13 @@ class NoCluster(Exception):
     pass
 
 
-def loopback(command, workers):
-    """stdout of rank 0 of so many workers on this host."""
+def loopback(command, workers, transport="mapped"):
+    """stdout of rank 0 of so many workers on this host, in shared memory or (tcp) over loopback."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     processes = []
     for rank in range(workers):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers,
+        place = {"STARLING_TRANSPORT": transport, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers,
                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
         processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
