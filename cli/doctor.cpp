@@ -18,6 +18,7 @@
 #include "cli/doctor_torch.h"
 #include "starling/core/error.h"
 #include "starling/kernels/update.h"
+#include "starling/transport/mapped/arena.h"
 #include "starling/world/environment.h"
 
 namespace starling::cli {
@@ -130,6 +131,16 @@ Check check_memory(const MachineFacts& machine) {
   constexpr double least = 1;
   return {"memory", machine.available_gib >= least,
           fmt::format("{:.1f} GiB available, at least {} GiB is needed", machine.available_gib, least)};
+}
+
+Check check_shared_memory() {
+  constexpr std::size_t kBytes = 1 << 20;
+  mapped::Arena arena(kBytes);
+  if (arena.make(kBytes))
+    return {"sharing", true, "workers on this machine read each other's blocks in shared memory"};
+  return {
+      "sharing", true,
+      fmt::format("no memory to share ({}): blocks go over TCP within this machine too", arena.trouble())};
 }
 
 Check check_network(const MachineFacts& machine) {
@@ -247,6 +258,7 @@ int doctor(bool json) {
                                      check_cuda(torch, machine),
                                      check_nccl(torch, machine),
                                      check_memory(machine),
+                                     check_shared_memory(),
                                      check_network(machine),
                                      check_launcher()};
   const bool ok = std::all_of(checks.begin(), checks.end(), [](const Check& check) { return check.ok; });

@@ -361,6 +361,7 @@ Statistics Optimizer::statistics() const {
           .aborted = edges.aborted,
           .late = edges.late,
           .bytes_sent = edges.bytes_sent,
+          .bytes_in_place = edges.bytes_in_place,
           .directed_aborted = edges.directed_aborted,
           .seconds_waiting = edges.seconds_waiting,
           .skipped = engine_->clipping.skipped(),

@@ -71,6 +71,7 @@ struct Statistics {
   std::uint64_t aborted = 0;           // blocks not mixed because a neighbour was late, gone or sent nonsense
   std::uint64_t late = 0;              // blocks mixed late, after a broken connection was mended
   std::uint64_t bytes_sent = 0;        // by the edges; for all-reduce computed: 2M(n-1)/n each time
+  std::uint64_t bytes_in_place = 0;    // of these, what neighbours on this host read where it lies
   std::uint64_t directed_aborted = 0;  // of the aborted ones, on directed edges: each moves the mean a little
   double seconds_waiting = 0;  // inside step(), for neighbours; with all-reduce at the end of backward()
   std::uint64_t skipped = 0;   // steps whose gradient was not finite, under Options::skip_not_finite

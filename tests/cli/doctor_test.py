@@ -4,7 +4,7 @@ import unittest
 
 from command import CommandTest
 
-CHECKS = ["torch", "Gloo", "OpenSSL", "instructions", "kernels", "CUDA", "NCCL", "memory", "network",
+CHECKS = ["torch", "Gloo", "OpenSSL", "instructions", "kernels", "CUDA", "NCCL", "memory", "sharing", "network",
           "launcher"]
 
 

@@ -142,7 +142,7 @@ class Meddler final : public Store {
 
 volatile sig_atomic_t stop = 0;
 
-// Prints a line "step T committed C aborted A rounds R" per step and, at the end, "end WORKERS MEAN SUM0 SUM".
+// Prints a line "step T committed C aborted A rounds R" per step and, at the end, "end WORKERS MEAN SUM0 SUM IN_PLACE".
 // Gradients pull each worker to its own centre for the first ten steps and are zero afterwards.
 int work() {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
@@ -178,8 +178,10 @@ int work() {
   }
   const double after = sum();
   Consensus average(optimizer);
-  std::printf("end %d %.9f %.3f %.3f\n", average.workers(), x.detach().to(at::kDouble).mean().item<double>(),
-              frozen, after);
+  const Statistics s = optimizer.statistics();
+  std::printf("end %d %.9f %.3f %.3f %.2f\n", average.workers(),
+              x.detach().to(at::kDouble).mean().item<double>(), frozen, after,
+              static_cast<double>(s.bytes_in_place) / static_cast<double>(s.bytes_sent));
   return 0;
 }
 
@@ -321,6 +323,7 @@ TEST(Processes, WithoutFaultsEveryExchangeCommits) {
     EXPECT_EQ(flock.wait(rank), 0) << flock.errors(rank);
     EXPECT_EQ(flock.last(rank, "step")[2], 0) << "aborted";
     EXPECT_EQ(flock.last(rank, "end")[0], 3);
+    EXPECT_GT(flock.last(rank, "end")[4], 0.8) << "of the bytes were read in place";
     EXPECT_EQ(flock.errors(rank), "");
   }
 }
@@ -373,7 +376,7 @@ TEST(Processes, DamagedBytesAreRefusedAndTheSumIsConserved) {
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(flock.wait(rank), 0) << flock.errors(rank);
     const auto end = flock.last(rank, "end");
-    ASSERT_EQ(end.size(), 4U) << flock.errors(rank);
+    ASSERT_EQ(end.size(), 5U) << flock.errors(rank);
     EXPECT_EQ(end[0], 3);
     frozen += end[2], after += end[3];
     aborted += flock.last(rank, "step")[2];
