@@ -65,9 +65,10 @@ class Transport {
   virtual std::shared_ptr<Buffer> buffer(std::size_t size) { return heap_.take(size); }
 
   // Queues a frame. Control frames (no payload, or payload up to 4 KB) overtake bulk; among themselves both kinds keep
-  // their order. What a peer reads in place may overtake both kinds and is not cancelled. Bulk is cut into chunks of Frame::kMaxPayload, each with its own offset, length and checksum, which
-  // this call fills in (frame.offset is the offset of the whole payload; a frame.total of 0 becomes its end). Dropped
-  // silently when not connected. Throws UsageError when the payload does not lie within frame.total.
+  // their order. What a peer reads in place may overtake both kinds and is not cancelled. Bulk is cut into chunks of
+  // Frame::kMaxPayload, each with its own offset, length and checksum, which this call fills in (frame.offset is the offset
+  // of the whole payload; a frame.total of 0 becomes its end). Dropped silently when not connected. Throws UsageError when
+  // the payload does not lie within frame.total.
   virtual void send(int peer, Frame frame, Payload payload = {}) = 0;
   // Drops what was sent to this peer with this type, round and block and has not yet begun to be written.
   virtual void cancel(int peer, FrameType type, std::uint64_t round, std::uint32_t block) = 0;
