@@ -262,17 +262,25 @@ TEST_P(AnotherUser, IsHandedNothingAndHandsOverNothing) {
 
 INSTANTIATE_TEST_SUITE_P(AtOneEnd, AnotherUser, ::testing::Values(0, 1));
 
-std::vector<mapped::Nonce> doors() {
-  std::vector<mapped::Nonce> all;
+// On this host, of whatever process. A connection through a door has its name, too.
+std::set<mapped::Nonce> doors() {
+  std::set<mapped::Nonce> all;
   std::ifstream sockets("/proc/net/unix");
   for (std::string line; std::getline(sockets, line);) {
     const auto name = line.find("@starling-");
     if (name == std::string::npos || line.size() - name < 74) continue;
-    auto& door = all.emplace_back();
+    mapped::Nonce door;
     for (std::size_t i = 0; i < door.size(); ++i)
       door[i] = static_cast<std::byte>(std::stoi(line.substr(name + 10 + 2 * i, 2), nullptr, 16));
+    all.insert(door);
   }
   return all;
+}
+
+bool is_mine(const Descriptor& tie) {
+  ucred other{};
+  socklen_t size = sizeof other;
+  return getsockopt(tie.get(), SOL_SOCKET, SO_PEERCRED, &other, &size) == 0 && other.pid == getpid();
 }
 
 TEST_F(MappedEdges, WhoDoesNotKnowTheNonceIsShownOut) {
@@ -282,17 +290,16 @@ TEST_F(MappedEdges, WhoDoesNotKnowTheNonceIsShownOut) {
   std::vector<Descriptor> strangers;
   mapped::Arena theirs(1 << 20);
   theirs.add();
-  const auto found = doors();
-  ASSERT_GE(found.size(), 2U);
-  for (const auto& door : found) {
+  for (const auto& door : doors()) {
     for (int i = 0; i < 3; ++i) {
       std::string why;
       auto tie = mapped::call({door, mapped::Nonce{}}, geteuid(), why);
-      ASSERT_TRUE(tie) << why;
+      if (!tie || !is_mine(*tie)) break;  // another program's, which may have ended since
       EXPECT_TRUE(mapped::give_segment(*tie, 0, theirs.descriptor(0)));
       strangers.push_back(std::move(*tie));
     }
   }
+  ASSERT_EQ(strangers.size(), 6U);
   // The next that is handed over makes both look who is there.
   for (const int rank : {0, 1}) {
     std::vector<std::shared_ptr<Buffer>> blocks;
