@@ -1,5 +1,6 @@
 #include "starling/optim/backward_hooks.h"
 
+#include <memory>
 #include <utility>
 
 #include <torch/csrc/autograd/engine.h>
@@ -16,7 +17,7 @@ BackwardHooks::BackwardHooks(std::vector<at::Tensor> parameters, std::function<v
 
 BackwardHooks::~BackwardHooks() {
   for (const Watched& w : all_) {
-    if (w.accumulator) w.accumulator->del_post_hook(w.hook);
+    if (w.unhook) w.unhook();
   }
 }
 
@@ -24,14 +25,14 @@ void BackwardHooks::watch() {
   using torch::autograd::variable_list;
   for (std::size_t i = 0; i < all_.size(); ++i) {
     Watched& w = all_[i];
-    if (w.accumulator || !w.parameter.requires_grad()) continue;
-    // torch keeps the accumulator for as long as somebody does.
-    w.accumulator = torch::autograd::impl::grad_accumulator(w.parameter);
-    w.hook = w.accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+    if (w.unhook || !w.parameter.requires_grad()) continue;
+    const auto accumulator = torch::autograd::impl::grad_accumulator(w.parameter);
+    const auto hook = accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
         [this, i](const variable_list& outputs, const variable_list&) {
           accumulated_(i);
           return outputs;
         }));
+    w.unhook = [accumulator, hook] { accumulator->del_post_hook(hook); };
   }
 }
 

@@ -4,16 +4,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace starling {
 
@@ -33,8 +27,8 @@ class BackwardHooks {
  private:
   struct Watched {
     at::Tensor parameter;
-    std::shared_ptr<torch::autograd::Node> accumulator{};  // null: not watched
-    std::uintptr_t hook = 0;
+    std::function<void()>
+        unhook{};  // keeps torch's accumulator, which else would be another next time; empty: not watched
   };
   std::vector<Watched> all_;
   std::function<void(std::size_t)> accumulated_;
