@@ -27,8 +27,8 @@ class BackwardHooks {
  private:
   struct Watched {
     at::Tensor parameter;
-    std::function<void()>
-        unhook{};  // keeps torch's accumulator, which else would be another next time; empty: not watched
+    // Keeps torch's accumulator, which else would be another next time. Empty: not watched.
+    std::function<void()> unhook{};
   };
   std::vector<Watched> all_;
   std::function<void(std::size_t)> accumulated_;
