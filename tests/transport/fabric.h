@@ -3,8 +3,11 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "starling/transport/transport.h"
+#include "starling/world/store.h"
+#include "starling/world/world.h"
 
 namespace starling {
 
@@ -12,6 +15,25 @@ class Fabric {
  public:
   virtual ~Fabric() = default;
   virtual std::unique_ptr<Transport> make(int rank, const std::string& channel) = 0;
+};
+
+// Of what World::make_transport makes, over this host's loopback.
+class Loopback final : public Fabric {
+ public:
+  Loopback(int size, decltype(World::make_transport) transport) {
+    world_.size = size;
+    world_.token = "a secret of these tests";
+    world_.address = "127.0.0.1";
+    world_.store = std::make_shared<MemoryStore>();
+    world_.make_transport = std::move(transport);
+  }
+  std::unique_ptr<Transport> make(int rank, const std::string& channel) override {
+    world_.rank = rank;
+    return world_.make_transport(world_, channel);
+  }
+
+ private:
+  World world_;
 };
 
 using MakeFabric = std::unique_ptr<Fabric> (*)(int size);

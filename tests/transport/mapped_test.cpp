@@ -24,20 +24,7 @@
 namespace starling {
 
 std::unique_ptr<Fabric> make_mapped_fabric(int size) {
-  struct SharedMemory final : Fabric {
-    explicit SharedMemory(int size) {
-      world.size = size;
-      world.token = "a secret of these tests";
-      world.address = "127.0.0.1";
-      world.store = std::make_shared<MemoryStore>();
-    }
-    std::unique_ptr<Transport> make(int rank, const std::string& channel) override {
-      world.rank = rank;
-      return make_mapped_transport(world, channel);
-    }
-    World world;
-  };
-  return std::make_unique<SharedMemory>(size);
+  return std::make_unique<Loopback>(size, make_mapped_transport);
 }
 
 namespace {

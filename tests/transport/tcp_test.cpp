@@ -21,20 +21,7 @@
 namespace starling {
 
 std::unique_ptr<Fabric> make_tcp_fabric(int size) {
-  struct Loopback final : Fabric {
-    explicit Loopback(int size) {
-      world.size = size;
-      world.token = "a secret of these tests";
-      world.address = "127.0.0.1";
-      world.store = std::make_shared<MemoryStore>();
-    }
-    std::unique_ptr<Transport> make(int rank, const std::string& channel) override {
-      world.rank = rank;
-      return make_tcp_transport(world, channel);
-    }
-    World world;
-  };
-  return std::make_unique<Loopback>(size);
+  return std::make_unique<Loopback>(size, make_tcp_transport);
 }
 
 namespace {
