@@ -431,13 +431,5 @@ int run(const Asked& asked) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(asked(argc, argv));
-  } catch (const std::invalid_argument& error) {
-    std::fprintf(stderr, "bench-exchange: %s\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench-exchange: error: %s\n", error.what());
-    return 1;
-  }
+  return bench::reported("bench-exchange", [&] { return run(asked(argc, argv)); });
 }

@@ -239,13 +239,5 @@ int run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run({argv + 1, argv + argc});
-  } catch (const std::invalid_argument& error) {
-    std::fprintf(stderr, "bench-overhead: %s\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench-overhead: error: %s\n", error.what());
-    return 1;
-  }
+  return bench::reported("bench-overhead", [&] { return run({argv + 1, argv + argc}); });
 }

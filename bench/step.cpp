@@ -21,6 +21,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "bench/measure.h"
 #include "starling/core/clock.h"
 #include "starling/optim/optimizer.h"
 
@@ -99,10 +100,5 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run({argv + 1, argv + argc});
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench-step: error: %s\n", error.what());
-    return 1;
-  }
+  return bench::reported("bench-step", [&] { return run({argv + 1, argv + argc}); });
 }
