@@ -14,7 +14,7 @@ namespace starling::cli {
 
 namespace {
 
-struct Options {
+struct CheckpointOptions {
   std::string folder;
   std::string out;
   bool json = false;
@@ -55,14 +55,14 @@ void print_json(const Checkpoint& checkpoint) {
   fmt::print("{}\n", all.dump(2));
 }
 
-int show(const Options& options) {
+int show(const CheckpointOptions& options) {
   const Checkpoint checkpoint(options.folder);
   checkpoint.verify_all();
   options.json ? print_json(checkpoint) : print_table(checkpoint);
   return 0;
 }
 
-int consensus(const Options& options) {
+int consensus(const CheckpointOptions& options) {
   const Checkpoint checkpoint(options.folder);
   write_consensus(checkpoint, options.out);
   fmt::print("{}: the average of {} workers after step {}\n", options.out, checkpoint.manifest().files.size(),
@@ -76,8 +76,8 @@ void add_checkpoint(CLI::App& app, Command& command) {
   CLI::App* sub =
       app.add_subcommand("checkpoint", "Look into a checkpoint, or take the average model out of it");
   sub->require_subcommand(1);
-  auto options = std::make_shared<Options>();
-  const auto add = [&](const char* name, const char* help, int (*run)(const Options&)) {
+  auto options = std::make_shared<CheckpointOptions>();
+  const auto add = [&](const char* name, const char* help, int (*run)(const CheckpointOptions&)) {
     CLI::App* each = sub->add_subcommand(name, help);
     each->add_option("folder", options->folder,
                      "the checkpoint, or the folder that holds several: then the latest")

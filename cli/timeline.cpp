@@ -13,12 +13,12 @@ namespace starling::cli {
 
 namespace {
 
-struct Options {
+struct TimelineOptions {
   std::string folder;
   std::string out;
 };
 
-int timeline(const Options& options) {
+int timeline(const TimelineOptions& options) {
   const std::string out = options.out.empty() ? options.folder + "/timeline.json" : options.out;
   const MergedTimeline merged = merge_timelines(options.folder, out);
   const auto there = static_cast<std::size_t>(merged.workers) - merged.missing.size();
@@ -40,7 +40,7 @@ int timeline(const Options& options) {
 
 void add_timeline(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("timeline", "Merge the timelines of a run's workers, for Perfetto");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TimelineOptions>();
   sub->add_option("folder", options->folder, "output folder of a run with log.timeline = true")
       ->type_name("DIR")
       ->required();

@@ -27,7 +27,7 @@ namespace {
 constexpr int most_workers = 512;    // the matrices are dense: this many take seconds
 constexpr size_t table_rounds = 12;  // shown unless --rounds says more
 
-struct Options {
+struct TopologyOptions {
   std::string name;
   std::string workers;  // "8" or "2-16", checked by worlds()
   int workers_per_node = 1;
@@ -61,7 +61,7 @@ struct Report {
   bool symmetric = true;
 };
 
-Report examine(Schedule schedule, const Options& options) {
+Report examine(Schedule schedule, const TopologyOptions& options) {
   Report report;
   const Wire wire = wire_named(options.wire);
   // Of a model in fp32; a group's mean stays that.
@@ -152,11 +152,11 @@ void print_table(const Report& report, size_t shown) {
 }
 
 // What "times the model" leaves unsaid.
-std::string unit(const Options& options) {
+std::string unit(const TopologyOptions& options) {
   return options.wire == "fp32" ? "" : fmt::format(" in fp32, as {}", options.wire);
 }
 
-void print_report(const Report& report, const Options& options) {
+void print_report(const Report& report, const TopologyOptions& options) {
   const int n = report.schedule.workers();
   const size_t period = report.schedule.rounds.size();
   fmt::print("{}, {} worker{}, a period of {} round{}\n", report.schedule.name, n, n == 1 ? "" : "s", period,
@@ -177,7 +177,7 @@ void print_report(const Report& report, const Options& options) {
 }
 
 // One line for each number of workers.
-void print_overview(const Options& options, const std::map<int, std::optional<Report>>& reports) {
+void print_overview(const TopologyOptions& options, const std::map<int, std::optional<Report>>& reports) {
   fmt::print("{}\n\n{:<9}{:<8}{:<18}{:<12}{:<18}{}\n", options.name, "workers", "period", "rounds to exact",
              "most peers", "sent (most)", "2nd sing. value");
   for (const auto& [n, report] : reports) {
@@ -196,7 +196,7 @@ void print_overview(const Options& options, const std::map<int, std::optional<Re
       unit(options));
 }
 
-nlohmann::ordered_json json_of(const Report& report, const Options& options) {
+nlohmann::ordered_json json_of(const Report& report, const TopologyOptions& options) {
   const Schedule& schedule = report.schedule;
   nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
   const size_t period = schedule.rounds.size();
@@ -233,13 +233,13 @@ nlohmann::ordered_json json_of(const Report& report, const Options& options) {
   };
 }
 
-int one_world(const Options& options, int n) {
+int one_world(const TopologyOptions& options, int n) {
   const Report report = examine(make_schedule(options.name, n, options.workers_per_node), options);
   options.json ? fmt::print("{}\n", json_of(report, options).dump(2)) : print_report(report, options);
   return 0;
 }
 
-int many_worlds(const Options& options, int first, int last) {
+int many_worlds(const TopologyOptions& options, int first, int last) {
   std::map<int, std::optional<Report>> reports;
   std::map<int, std::string> errors;
   for (int n = first; n <= last; ++n) {
@@ -276,7 +276,7 @@ void print_list(bool json) {
   for (const ScheduleInfo& info : known_schedules()) fmt::print("{:<31}{}\n", info.name, info.summary);
 }
 
-int topology(const Options& options) {
+int topology(const TopologyOptions& options) {
   if (options.list || (options.name.empty() && options.workers.empty())) {
     print_list(options.json);
     return 0;
@@ -293,7 +293,7 @@ int topology(const Options& options) {
 
 void add_topology(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("topology", "Who mixes with whom, in every round of a schedule");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TopologyOptions>();
   sub->add_option(
          "name", options->name,
          "the schedule, such as base-2, or a file that ends in .toml or .json; without it: the list of all")

@@ -19,7 +19,7 @@ namespace starling::cli {
 
 namespace {
 
-struct Options {
+struct TrainOptions {
   std::string recipe;
   int workers = 0;
   std::optional<std::string> out, checkpoint_every, resume;
@@ -80,7 +80,7 @@ int train_as_worker(const Recipe& recipe, bool json) {
   }
 }
 
-int train_with_workers(const Options& options, const Recipe& recipe) {
+int train_with_workers(const TrainOptions& options, const Recipe& recipe) {
   const Variables variable = process_variables();
   const std::string launcher = launcher_name(variable);
   if (launcher == "torchrun") {
@@ -107,7 +107,7 @@ int train_with_workers(const Options& options, const Recipe& recipe) {
                         [](const std::string& text) { write_stderr("starling: " + text + "\n"); });
 }
 
-int train(const Options& options) {
+int train(const TrainOptions& options) {
   const Recipe recipe = read_recipe(options.recipe, options.overrides);
   if (options.print_config) {
     fmt::print("{}", print_recipe(recipe));
@@ -120,7 +120,7 @@ int train(const Options& options) {
 
 void add_train(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("train", "Train as a recipe says");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TrainOptions>();
   sub->add_option("recipe", options->recipe, "a TOML file, such as recipes/fashion-mnist.toml")
       ->type_name("RECIPE.toml")
       ->required();

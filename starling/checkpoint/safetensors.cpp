@@ -21,8 +21,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensors are written as they lie in memory");
 
-using Json = nlohmann::json;
-
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kMostHeader = 16 << 20;
 constexpr std::string_view kMetadata = "__metadata__";
@@ -73,7 +71,7 @@ struct Cursor {
 };
 
 // Takes the header's JSON piece by piece, so that it sees twofold keys and never builds what it will refuse.
-class HeaderParser final : public Json::json_sax_t {
+class HeaderParser final : public nlohmann::json::json_sax_t {
  public:
   HeaderParser(std::vector<TensorInfo>& tensors, Metadata& metadata)
       : tensors_(tensors), metadata_(metadata) {}
@@ -82,7 +80,7 @@ class HeaderParser final : public Json::json_sax_t {
   void parse(const std::string& path, const std::string& text) {
     const char* reached = text.data();
     const char* const end = text.data() + text.size();
-    if (Json::sax_parse(Cursor{text.data(), &reached}, Cursor{end, &reached}, this)) return;
+    if (nlohmann::json::sax_parse(Cursor{text.data(), &reached}, Cursor{end, &reached}, this)) return;
     refuse(path, kLengthBytes + static_cast<std::uint64_t>(reached - text.data()), reason_);
   }
 
@@ -154,8 +152,8 @@ class HeaderParser final : public Json::json_sax_t {
   }
   bool boolean(bool) override { return wrong("a truth value"); }
   bool null() override { return wrong("null"); }
-  bool binary(Json::binary_t&) override { return wrong("binary"); }
-  bool parse_error(std::size_t, const std::string&, const Json::exception&) override {
+  bool binary(nlohmann::json::binary_t&) override { return wrong("binary"); }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
     return fail("not JSON from here on");
   }
 

@@ -53,9 +53,9 @@ std::optional<double> fraction(std::string_view text) {
 }
 
 // Reads one file; `where_` is the round and row that it stands at.
-class Reader {
+class GraphReader {
  public:
-  Reader(const std::string& file, int n) : file_(file), n_(n) {}
+  GraphReader(const std::string& file, int n) : file_(file), n_(n) {}
 
   Rounds read() {
     const std::string text = read_at_most(file_, kMaxFile, "topology");
@@ -249,6 +249,6 @@ class Reader {
 
 }  // namespace
 
-Rounds custom(const std::string& path, int n) { return Reader(path, n).read(); }
+Rounds custom(const std::string& path, int n) { return GraphReader(path, n).read(); }
 
 }  // namespace starling

@@ -24,9 +24,9 @@ std::optional<int> integer_of(std::string_view text) {
 }
 
 // The variables of one launcher.
-class Reader {
+class VariableReader {
  public:
-  Reader(const Variables& variable, std::string launcher)
+  VariableReader(const Variables& variable, std::string launcher)
       : variable_(variable), launcher_(std::move(launcher)) {}
 
   std::optional<std::string> optional(const std::string& name) const { return variable_(name); }
@@ -104,7 +104,7 @@ std::uint64_t hash_of(std::string_view text) {
 }
 
 // The port of a job that has a name, in the variable `name`.
-void know_job(const Reader& read, Launch& launch, const char* name, const std::string& how) {
+void know_job(const VariableReader& read, Launch& launch, const char* name, const std::string& how) {
   launch.run = read.optional(name).value_or("");
   if (launch.run.empty() && !read.optional("MASTER_PORT")) {
     refuse_unknown(fmt::format("{} is not set, so that no port can be derived from it", name), "MASTER_PORT",
@@ -113,7 +113,7 @@ void know_job(const Reader& read, Launch& launch, const char* name, const std::s
   launch.port = read.port(hash_of(launch.run));
 }
 
-Launch of_torchrun(const Reader& read) {
+Launch of_torchrun(const VariableReader& read) {
   Launch launch = read.in_world("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
   launch.host = read.text("MASTER_ADDR");
   launch.host_from = "MASTER_ADDR";
@@ -136,7 +136,7 @@ std::optional<std::string> only_address(const std::string& uri) {
   return host;
 }
 
-Launch of_mpirun(const Reader& read) {
+Launch of_mpirun(const VariableReader& read) {
   Launch launch = read.in_world("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                                 "OMPI_COMM_WORLD_LOCAL_SIZE");
   if (!read.know_host(launch)) {
@@ -154,7 +154,7 @@ Launch of_mpirun(const Reader& read) {
   return launch;
 }
 
-Launch of_srun(const Reader& read) {
+Launch of_srun(const VariableReader& read) {
   Launch launch = read.in_world("SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
   const char* const kTasks = "SLURM_STEP_TASKS_PER_NODE";
   const int node = read.integer("SLURM_NODEID", 0, launch.size - 1);
@@ -175,7 +175,7 @@ Launch of_srun(const Reader& read) {
   return launch;
 }
 
-Launch of_pmi(const Reader& read) {
+Launch of_pmi(const VariableReader& read) {
   const bool hydra = read.optional("MPI_LOCALNRANKS").has_value();
   Launch launch = read.in_world("PMI_RANK", "PMI_SIZE", hydra ? "MPI_LOCALRANKID" : "PMI_LOCAL_RANK",
                                 hydra ? "MPI_LOCALNRANKS" : "PMI_LOCAL_SIZE");
@@ -210,7 +210,7 @@ std::string launcher_name(const Variables& variable) {
 
 std::optional<Launch> read_launch(const Variables& variable) {
   const std::string launcher = launcher_name(variable);
-  const Reader read(variable, launcher);
+  const VariableReader read(variable, launcher);
   if (launcher == "torchrun") return of_torchrun(read);
   if (launcher == "mpirun") return of_mpirun(read);
   if (launcher == "srun") return of_srun(read);

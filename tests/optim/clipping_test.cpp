@@ -22,7 +22,7 @@ namespace {
 using at::Tensor;
 
 // Parameters of several blocks and sizes, one of them without a gradient.
-std::vector<Tensor> parameters() {
+std::vector<Tensor> few_parameters() {
   at::manual_seed(1);
   std::vector<Tensor> all;
   for (const int n : {7, 100'000, 1, 70'000, 5})
@@ -38,7 +38,7 @@ void set_gradients(const std::vector<Tensor>& all, int t) {
 TEST(Clipping, IsTorchsClipGradNormButLeavesTheGradient) {
   for (const std::string scheme : {"cta", "atc", "all-reduce"}) {
     for (const double clip : {10.0, 1e9}) {  // the norm is about 412
-      const auto mine = parameters(), torchs = parameters();
+      const auto mine = few_parameters(), torchs = few_parameters();
       Optimizer optimizer(mine, AdamW{.lr = 0.01}, {.scheme = scheme, .clip = clip}, World::alone());
       Optimizer plain(torchs, AdamW{.lr = 0.01}, {.scheme = scheme}, World::alone());
       for (int t = 1; t <= 5; ++t) {

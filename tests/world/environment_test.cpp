@@ -34,7 +34,7 @@ Map operator+(Map some, const Map& others) {
   return some;
 }
 
-std::string refusal(const Map& map) {
+std::string why_not(const Map& map) {
   try {
     read_launch(in(map));
   } catch (const UsageError& error) {
@@ -110,13 +110,13 @@ TEST(Environment, OfMpirun) {
 // Only rank 0 sees whether mpirun runs on its host.
 TEST(Environment, MpirunsHostIsTakenOnlyWhereItIsRankZeros) {
   const Map first = kMpirun + Map{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}};
-  EXPECT_THAT(refusal(first),
+  EXPECT_THAT(why_not(first),
               AllOf(HasSubstr("on which host rank 0 runs"), HasSubstr("-x MASTER_ADDR=HOST")));
   EXPECT_THAT(read(first + Map{{"OMPI_MCA_orte_local_daemon_uri", first.at("OMPI_MCA_orte_hnp_uri")}}),
               HasSubstr("192.0.2.2"));
   for (const char* unclear :
        {"", "1.0", "1.0;tcp://192.0.2.2,172.17.0.1:39679", "1.0;tcp6://[fd00::2]:47767"}) {
-    EXPECT_THAT(refusal(kMpirun + Map{{"OMPI_MCA_orte_hnp_uri", unclear}}), HasSubstr("set MASTER_ADDR"))
+    EXPECT_THAT(why_not(kMpirun + Map{{"OMPI_MCA_orte_hnp_uri", unclear}}), HasSubstr("set MASTER_ADDR"))
         << unclear;
   }
 }
@@ -132,7 +132,7 @@ TEST(Environment, OfSrun) {
 // SLURM_HOSTFILE may put task 0 anywhere.
 TEST(Environment, TaskZeroMustBeOnTheFirstHost) {
   const Map first = kSrun + Map{{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}};
-  EXPECT_THAT(refusal(first), AllOf(HasSubstr("SLURM_STEP_NODELIST"), HasSubstr("set MASTER_ADDR")));
+  EXPECT_THAT(why_not(first), AllOf(HasSubstr("SLURM_STEP_NODELIST"), HasSubstr("set MASTER_ADDR")));
   EXPECT_THAT(read(first + Map{{"MASTER_ADDR", "node002"}}), HasSubstr("node002"));
   EXPECT_THAT(read(first + Map{{"SLURM_NODEID", "0"}}), HasSubstr("node001"));
 }
@@ -163,9 +163,9 @@ TEST(Environment, OfPmi) {
                   {"MASTER_ADDR", "nid1"},
                   {"MASTER_PORT", "29500"}}),
             "PMI 2/4 0/2 nid1:29500 (MASTER_ADDR) ");
-  EXPECT_THAT(refusal(kMpiexec),
+  EXPECT_THAT(why_not(kMpiexec),
               AllOf(HasSubstr("PMI_JOBID is not set"), HasSubstr("-genv MASTER_PORT 29500")));
-  EXPECT_THAT(refusal(kMpiexec + Map{{"PMI_SIZE", "4"}, {"MASTER_PORT", "29500"}}),
+  EXPECT_THAT(why_not(kMpiexec + Map{{"PMI_SIZE", "4"}, {"MASTER_PORT", "29500"}}),
               AllOf(HasSubstr("on which host rank 0 runs"), HasSubstr("-genv MASTER_ADDR HOST")));
 }
 
@@ -180,7 +180,7 @@ TEST(Environment, TheInnermostLauncherIsObeyed) {
   EXPECT_EQ(launcher_name(in(kSrun + Map{{"PMI_RANK", "4"}, {"PMI_SIZE", "6"}})), "srun");
   // A job script that exports WORLD_SIZE and then calls srun.
   EXPECT_EQ(launcher_name(in(kSrun + Map{{"WORLD_SIZE", "6"}})), "srun");
-  EXPECT_THAT(refusal({{"WORLD_SIZE", "6"}}), HasSubstr("RANK is not set: start the workers with torchrun"));
+  EXPECT_THAT(why_not({{"WORLD_SIZE", "6"}}), HasSubstr("RANK is not set: start the workers with torchrun"));
 }
 
 // A script of sbatch or a shell of salloc is no task, however many the allocation is for.
@@ -190,7 +190,7 @@ TEST(Environment, AnAllocationIsNoJobStep) {
   const Map shell_as_step = kSrun + Map{{"SLURM_STEP_ID", "4294967290"}, {"SLURM_PROCID", "0"}};
   for (const Map& one : {script, shell, shell_as_step}) {
     EXPECT_EQ(launcher_name(in(one)), "");
-    EXPECT_THAT(refusal(one), AllOf(HasSubstr("SLURM_NTASKS='6'"), HasSubstr("with srun")));
+    EXPECT_THAT(why_not(one), AllOf(HasSubstr("SLURM_NTASKS='6'"), HasSubstr("with srun")));
     EXPECT_EQ(read(one + Map{{"SLURM_NTASKS", "1"}}), "nothing");
   }
 }
@@ -207,15 +207,15 @@ TEST(Environment, NamesTheVariableThatIsMissingOrWrong) {
     const Map good = variables + Map{{"MASTER_ADDR", "head"}, {"MASTER_PORT", "29500"}};
     EXPECT_NE(read(good), "nothing");
     for (const std::string& name : names) {
-      EXPECT_THAT(refusal(good + Map{{name, ""}}), HasSubstr(name + " is not set"));
-      EXPECT_THAT(refusal(good + Map{{name, "none"}}), HasSubstr(name + "='none'"));
+      EXPECT_THAT(why_not(good + Map{{name, ""}}), HasSubstr(name + " is not set"));
+      EXPECT_THAT(why_not(good + Map{{name, "none"}}), HasSubstr(name + "='none'"));
     }
   }
-  EXPECT_THAT(refusal(kMpirun + Map{{"OMPI_COMM_WORLD_RANK", "3"}}),
+  EXPECT_THAT(why_not(kMpirun + Map{{"OMPI_COMM_WORLD_RANK", "3"}}),
               HasSubstr("OMPI_COMM_WORLD_RANK='3' is not an integer from 0 to 2"));
-  EXPECT_THAT(refusal(kSrun + Map{{"SLURM_LOCALID", "2"}}), HasSubstr("SLURM_LOCALID='2'"));
-  EXPECT_THAT(refusal(kSrun + Map{{"SLURM_STEP_NODELIST", ""}}), HasSubstr("SLURM_STEP_NODELIST is not set"));
-  EXPECT_THAT(refusal(kSrun + Map{{"MASTER_PORT", "65536"}}), HasSubstr("MASTER_PORT='65536'"));
+  EXPECT_THAT(why_not(kSrun + Map{{"SLURM_LOCALID", "2"}}), HasSubstr("SLURM_LOCALID='2'"));
+  EXPECT_THAT(why_not(kSrun + Map{{"SLURM_STEP_NODELIST", ""}}), HasSubstr("SLURM_STEP_NODELIST is not set"));
+  EXPECT_THAT(why_not(kSrun + Map{{"MASTER_PORT", "65536"}}), HasSubstr("MASTER_PORT='65536'"));
 }
 
 TEST(Environment, FirstHostOfAList) {
@@ -239,7 +239,7 @@ TEST(Environment, FirstHostOfAList) {
   for (const auto& [list, why] : refused) {
     EXPECT_THAT([&] { first(list); }, ThrowsMessage<UsageError>("environment: LIST='" + list + "': " + why));
   }
-  EXPECT_THAT(refusal(kSrun + Map{{"SLURM_STEP_NODELIST", "a[1"}}),
+  EXPECT_THAT(why_not(kSrun + Map{{"SLURM_STEP_NODELIST", "a[1"}}),
               HasSubstr("SLURM_STEP_NODELIST='a[1': a bracket is not closed"));
 }
 

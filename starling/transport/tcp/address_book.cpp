@@ -19,7 +19,7 @@ namespace {
 // How long one question may hold up the next, and the others who want the store.
 constexpr auto kQuestion = std::chrono::milliseconds(100);
 constexpr auto kLongestPause = std::chrono::milliseconds(1000);
-constexpr auto kFarewell = std::chrono::milliseconds(1000);  // what stop() takes at most
+constexpr auto kLongestStop = std::chrono::milliseconds(1000);
 
 // "host:port", as to_string() writes it.
 std::optional<Tcp::endpoint> parse(const std::string& text) {
@@ -75,7 +75,7 @@ void AddressBook::stop() {
   search_->stopping = true;
   search_->changed.notify_all();
   if (!thread_.joinable()) return;
-  const bool ended = search_->changed.wait_for(lock, kFarewell, [&] { return search_->ended; });
+  const bool ended = search_->changed.wait_for(lock, kLongestStop, [&] { return search_->ended; });
   lock.unlock();
   if (ended) {
     thread_.join();

@@ -11,7 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr Duration kShortestPause = milliseconds(10);
-constexpr Duration kLongestPause = milliseconds(500);
+constexpr Duration kLongestRedialPause = milliseconds(500);
 constexpr Duration kPauseWhenLost = milliseconds(1000);
 constexpr Duration kRefusedFor = milliseconds(200);
 constexpr Duration kStood =
@@ -106,7 +106,7 @@ void Link::seek(bool at_once) {
 
 void Link::try_soon() {
   retry_.expires_after(lost_ ? kPauseWhenLost : pause_);
-  pause_ = std::min(2 * pause_, kLongestPause);
+  pause_ = std::min(2 * pause_, kLongestRedialPause);
   retry_.async_wait([this](const asio::error_code& cancelled) {
     if (!cancelled && !connection_ && !finishing_) try_now();
   });
