@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 namespace starling {
 
@@ -13,21 +14,26 @@ class Clipping {
   Clipping() = default;
   Clipping(double largest, bool skip) : largest_(largest), skip_(skip) {}
 
-  bool asked() const { return largest_ > 0 || skip_; }
+  // What the next step's gradient is to be multiplied by first. None: that step is to be skipped.
+  void scale_next(std::optional<float> scale) { given_ = scale; }
 
-  // What to multiply this step's gradient by, as torch's clip_grad_norm_ does: largest / (|g| + 1e-6), at most 1. None: the
-  // step is to be skipped. sum_of_squares() reads the gradient; it is not called where nothing is asked for.
+  // What to multiply this step's gradient by, as torch's clip_grad_norm_ does: largest / (|g| + 1e-6), at most 1; g is the
+  // gradient times what scale_next() was given. None: the step is to be skipped. sum_of_squares() reads the gradient; it is
+  // not called where nothing is asked for.
   template <class SumOfSquares>
   std::optional<float> scale(const SumOfSquares& sum_of_squares) {
-    if (!asked()) return 1;
-    const double sum = sum_of_squares();
-    if (skip_ && !std::isfinite(sum)) {
-      ++skipped_;
-      return std::nullopt;
+    std::optional<float> scale = std::exchange(given_, 1);
+    if (scale && (largest_ > 0 || skip_)) {
+      const double norm = *scale * std::sqrt(sum_of_squares());
+      if (skip_ && !std::isfinite(norm)) {
+        scale.reset();
+      } else if (largest_ > 0) {
+        const double factor = largest_ / (norm + 1e-6);
+        if (factor < 1) scale = static_cast<float>(*scale * factor);
+      }
     }
-    if (largest_ == 0) return 1;
-    const double factor = largest_ / (std::sqrt(sum) + 1e-6);
-    return factor >= 1 ? 1 : static_cast<float>(factor);
+    if (!scale) ++skipped_;
+    return scale;
   }
 
   std::uint64_t skipped() const { return skipped_; }  // steps
@@ -36,6 +42,7 @@ class Clipping {
   double largest_ = 0;  // 0: not clipped
   bool skip_ = false;
   std::uint64_t skipped_ = 0;
+  std::optional<float> given_ = 1;
 };
 
 }  // namespace starling

@@ -124,13 +124,7 @@ Optimizer::Optimizer(torch::nn::Module& module, Rule rule, Options options, cons
 }
 
 Optimizer::Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world)
-    : Optimizer(Groups{{std::move(parameters)}}, rule, options, world, {}) {}
-
-Optimizer::Optimizer(const Groups& groups, Rule rule, Options options, const World& world)
-    : Optimizer(groups, rule, options, world, {}) {}
-
-Optimizer::Optimizer(torch::optim::Optimizer& inner, Options options, const World& world)
-    : Optimizer(inner, options, world, {}) {}
+    : Optimizer(Groups{{std::move(parameters)}}, rule, options, world) {}
 
 Optimizer::Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options,
                      const World& world)
@@ -336,6 +330,12 @@ int Optimizer::average(std::span<float> values) {
 
 int Optimizer::maximum(std::span<std::int64_t> values) {
   return static_cast<int>(engine_->exchange->maximum(values).size());
+}
+
+void Optimizer::scale_gradients(std::optional<float> scale) {
+  if (engine_->inner != nullptr)
+    throw UsageError("scale_gradients needs one of Starling's rules: another optimizer reads .grad as it is");
+  engine_->clipping.scale_next(scale);
 }
 
 NoSync::NoSync(Optimizer& optimizer) : optimizer_(optimizer) { optimizer_.engine_->scheme->set_sync(false); }

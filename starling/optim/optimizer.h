@@ -12,6 +12,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,6 +36,7 @@ namespace starling {
 
 class Scheme;
 struct ExchangeStatistics;
+struct GivenState;
 
 struct Options {
   // A name that make_schedule() knows, or a file that ends in .toml or .json; not used by all-reduce.
@@ -78,6 +81,12 @@ struct Statistics {
   std::vector<int> lost;       // workers that are gone
 };
 
+// See Optimizer::state().
+struct OptimizerState {
+  Metadata metadata;
+  std::map<std::string, at::Tensor> tensors;
+};
+
 class Optimizer : public torch::optim::Optimizer {
  public:
   // All parameters of the module that require a gradient, as one group, and the module's buffers (for Consensus). One
@@ -92,15 +101,16 @@ class Optimizer : public torch::optim::Optimizer {
   // between workers (both values in the message), Error where a worker does not come.
   Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world);
   // From parameter groups, each with a rule_options(...) of the same rule or none (then `rule` is taken). Buffers are
-  // left alone. A parameter is given once, however many layers share it.
+  // left alone where they are not given. A parameter is given once, however many layers share it.
   Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
-            const World& world);
+            const World& world, std::vector<at::Tensor> buffers = {});
   Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world);
   // Around an optimizer that Starling did not write: its step() is the local rule, and it must outlive this one. Learning
   // rates are set, parameter groups added and gradients clipped there. Its parameters must be float32: it knows of no
   // master, and would step the rounded parameters (UsageError). With a module its buffers are averaged too. save()
   // and load() know the state of torch's SGD, Adam, AdamW, Adagrad and RMSprop; others they refuse: UsageError.
-  Optimizer(torch::optim::Optimizer& inner, Options options, const World& world);
+  Optimizer(torch::optim::Optimizer& inner, Options options, const World& world,
+            std::vector<at::Tensor> buffers = {});
   Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options, const World& world);
   ~Optimizer()
       override;  // tells the neighbours not to wait for this worker any longer; never blocks for long
@@ -115,6 +125,10 @@ class Optimizer : public torch::optim::Optimizer {
   // rank 0's values of the new parameters reach every worker of the world. Parameters added to a group that was there
   // before are refused.
   at::Tensor step(LossClosure closure = nullptr) override;
+  // For loss scaling (gradients of float16 are made larger before backward() and smaller here): the next step() takes
+  // gradients times `scale`, before it clips them. None: it mixes only, and is counted as skipped. Needs a rule of
+  // Starling's, else UsageError.
+  void scale_gradients(std::optional<float> scale);
 
   // The average of `values` over all workers that are there, exact, over the edges; every worker must call it, with
   // equal sizes. Blocks until all have. Returns how many took part.
@@ -124,20 +138,28 @@ class Optimizer : public torch::optim::Optimizer {
   // RMS distance of the workers' parameters to their average: sqrt(1/n Sum_i |x_i - mean|^2 / d). Collective.
   double consensus_distance();
 
-  // What this worker needs to go on as if it had not stopped, as a safetensors file (synced, but not written in one go:
-  // save_checkpoint() in checkpoint.h does that, for all workers together). Between two steps. Holds
+  // What this worker needs to go on as if it had not stopped. Between two steps. Tensors:
   //   model.NAME     the module's parameters and buffers, without a module those of the groups as model.GROUP.INDEX
   //   master.NAME    the fp32 master of a parameter in bfloat16 or float16
   //   m. v. b.NAME   the rule's state, as kernels/update.h names it; around torch's optimizer exp_avg.NAME and so on
   //   steps          per parameter, in the groups' order: how many had a gradient
   //   options.GROUP  the group's rule options, the learning rate first
   //   rng            torch's random numbers on the CPU
-  // and the place in the schedule; with int8 and int4 also the grids of the blocks, which are set anew where a file of
-  // another wire or other block sizes is loaded. Returns the file's size and checksum. Throws Error.
+  // and, as metadata, the place in the schedule; with int8 and int4 also the grids of the blocks, which are set anew where a
+  // state of another wire or other block sizes is taken. The model's tensors are the parameters and buffers themselves, all
+  // others are copies.
+  OptimizerState state() const;
+  // Collective, between two steps: every worker takes a state of the same rule and parameters. What was in flight is sent
+  // again. If any of them cannot take its own, all throw Error and none has changed anything.
+  void set_state(const OptimizerState& state);
+  // The same as a safetensors file (synced, but not written in one go: save_checkpoint() in checkpoint.h does that, for
+  // all workers together). Returns the file's size and checksum. Throws Error.
   Digest save(const std::string& file) const;
-  // Collective, between two steps: every worker loads a file that save() wrote for the same rule and parameters. What
-  // was in flight is sent again. If any of them cannot read its file, all throw Error and none has changed anything.
-  void load(const std::string& file);
+  void load(const std::string& file);  // as set_state()
+  // The place in the schedule alone, where the rest is saved elsewhere: of the first round that starts from the parameters
+  // as they stand. restart() is collective; what was in flight is sent again.
+  std::uint64_t position() const;
+  void restart(std::uint64_t position);
   // Torch's archives are refused: UsageError.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
@@ -150,14 +172,11 @@ class Optimizer : public torch::optim::Optimizer {
   friend class Consensus;
   friend class NoSync;
   struct Engine;  // engine.h
-  Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
-            const World& world, std::vector<at::Tensor> buffers);
-  Optimizer(torch::optim::Optimizer& inner, Options options, const World& world,
-            std::vector<at::Tensor> buffers);
   void begin(Options options, const World& world, std::vector<at::Tensor> buffers);
   void take_new_groups();
   void connect(std::size_t first_group);
   std::unique_ptr<Scheme> make_scheme();
+  void take_state(const std::string& what, const std::function<GivenState()>& give);
   ExchangeStatistics counted() const;  // since construction
   std::unique_ptr<Engine> engine_;
 };

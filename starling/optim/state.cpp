@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <map>
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -21,6 +23,19 @@
 #include "starling/optim/torch_state.h"
 
 namespace starling {
+
+// A state that came from somewhere.
+struct GivenState {
+  OptimizerState state;
+  // Throws, saying where it came from; an empty name: it is not about one tensor.
+  std::function<void(const std::string& name, const std::string& why)> refuse;
+
+  std::string_view metadata(const std::string& key) const {
+    const auto found = state.metadata.find(key);
+    return found == state.metadata.end() ? std::string_view() : found->second;
+  }
+};
+
 namespace {
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
@@ -41,13 +56,21 @@ TensorInfo info_of(const std::string& name, const at::Tensor& tensor) {
       fmt::format("tensor \"{}\" is {}: that cannot be saved", name, c10::toString(tensor.scalar_type())));
 }
 
+at::ScalarType type_of(const TensorInfo& tensor, const SafetensorsReader& file) {
+  for (const auto& [type, dtype] : kDtypes) {
+    if (dtype == tensor.dtype) return type;
+  }
+  refuse(file.path(), file.offset(tensor),
+         fmt::format("tensor \"{}\" is {}, which no optimizer has", tensor.name, tensor.dtype));
+}
+
 std::string text_of(const TensorInfo& tensor) {
   return fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.shape, ", "));
 }
 
 at::Tensor vector_of(std::int64_t length, at::ScalarType type) { return at::empty({length}, type); }
 
-// All that a file holds. Loading fills these tensors, then apply() puts into place what is only a copy here.
+// All that a state holds. Loading fills these tensors, then apply() puts into place what is only a copy here.
 struct State {
   std::string rule;  // its name
   Named model;
@@ -78,12 +101,13 @@ struct State {
   }
 
   // An optimizer that was not written here has some of its state only after a parameter's first step: this makes it
-  // that of which the file has any.
-  void make_as_in(const SafetensorsReader& file) {
+  // that of which there is any in what is loaded.
+  void make_as_in(const GivenState& given) {
     if (!inner_) return;
     for (Parameter& p : parameters_) {
       for (std::size_t k = 0; k < fields_.size(); ++k) {
-        p.state[k] = file.find(fields_[k] + p.name) != nullptr ? at::empty_like(p.tensor) : at::Tensor();
+        p.state[k] =
+            given.state.tensors.contains(fields_[k] + p.name) ? at::empty_like(p.tensor) : at::Tensor();
       }
     }
   }
@@ -103,9 +127,8 @@ struct State {
     return all;
   }
 
-  // Of what was read: what apply() cannot refuse any more.
-  void check(const SafetensorsReader& file) const {
-    const auto offset = [&](const std::string& name) { return file.offset(*file.find(name)); };
+  // Of what was loaded: what apply() cannot refuse any more.
+  void check(const GivenState& given) const {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       try {
         if (inner_) {
@@ -116,22 +139,22 @@ struct State {
         }
       } catch (const UsageError& error) {
         const std::string name = fmt::format("options.{}", g);
-        refuse(file.path(), offset(name), fmt::format("tensor \"{}\": {}", name, error.what()));
+        given.refuse(name, fmt::format("tensor \"{}\": {}", name, error.what()));
       }
     }
     for (const Parameter& p : parameters_) {
       if (!inner_) break;
       const std::string field = inner_->lacks({0, p.state}, values(static_cast<std::size_t>(p.group)));
-      if (!field.empty()) refuse(file.path(), 8, fmt::format("there is no tensor \"{}.{}\"", field, p.name));
+      if (!field.empty()) given.refuse("", fmt::format("there is no tensor \"{}.{}\"", field, p.name));
     }
     const auto* const counts = steps.const_data_ptr<std::int64_t>();
     if (std::any_of(counts, counts + steps.numel(), [](std::int64_t count) { return count < 0; })) {
-      refuse(file.path(), offset("steps"), "tensor \"steps\": a count is negative");
+      given.refuse("steps", "tensor \"steps\": a count is negative");
     }
     try {
       at::make_generator<at::CPUGeneratorImpl>().set_state(rng);
     } catch (const c10::Error&) {
-      refuse(file.path(), offset("rng"), "tensor \"rng\" is not a state of torch's random numbers");
+      given.refuse("rng", "tensor \"rng\" is not a state of torch's random numbers");
     }
   }
 
@@ -237,11 +260,6 @@ struct State {
   std::vector<std::string> fields_;                     // of a parameter's state, each with a point: "m."
 };
 
-std::string_view metadata_of(const SafetensorsReader& file, const std::string& key) {
-  const auto found = file.metadata().find(key);
-  return found == file.metadata().end() ? std::string_view() : found->second;
-}
-
 // The blocks' grids as text: Grid::state() of each.
 std::string grids_text(const std::vector<Block>& blocks) {
   std::vector<int> exponents;
@@ -253,67 +271,66 @@ std::string grids_text(const std::vector<Block>& blocks) {
 
 std::string grids_key(Wire wire) { return fmt::format("grids.{}", name_of(wire)); }
 
-// Empty where the file has none of this wire.
-std::vector<int> grids_in(const SafetensorsReader& file, Wire wire) {
-  const std::string_view text = is_modular(wire) ? metadata_of(file, grids_key(wire)) : "";
+// Empty where there are none of this wire.
+std::vector<int> grids_in(const GivenState& given, Wire wire) {
+  const std::string_view text = is_modular(wire) ? given.metadata(grids_key(wire)) : "";
   std::vector<int> exponents;
   const char* at = text.data();
   for (const char* const end = at + text.size(); at != end;) {
     int& exponent = exponents.emplace_back();
     const auto [stop, error] = std::from_chars(at, end, exponent);
     if (error != std::errc() || !Grid::allows(exponent) || (stop != end && *stop != ' ')) {
-      refuse(file.path(), 8,
-             fmt::format("{} \"{}\" are not numbers from {} to {}", grids_key(wire), text, Grid::kFinest,
-                         Grid::kCoarsest));
+      given.refuse("", fmt::format("{} \"{}\" are not numbers from {} to {}", grids_key(wire), text,
+                                   Grid::kFinest, Grid::kCoarsest));
     }
     at = stop == end ? stop : stop + 1;
   }
   return exponents;
 }
 
-std::int64_t position_in(const SafetensorsReader& file) {
-  const std::string_view text = metadata_of(file, "position");
+std::int64_t position_in(const GivenState& given) {
+  const std::string_view text = given.metadata("position");
   std::int64_t position = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), position);
   if (error != std::errc() || stop != text.data() + text.size() || position < 0) {
-    refuse(file.path(), 8, fmt::format("position \"{}\" is not a number from 0", text));
+    given.refuse("", fmt::format("position \"{}\" is not a number from 0", text));
   }
   return position;
 }
 
-// The file's tensors in the order of `wanted`, which it must hold exactly.
-std::vector<at::Tensor> read_all(const SafetensorsReader& file, const std::string& rule,
-                                 const Named& wanted) {
-  if (metadata_of(file, "format") != kFormat) {
-    refuse(file.path(), 8,
-           fmt::format("its format is \"{}\", not \"{}\"", metadata_of(file, "format"), kFormat));
+// Refuses what is not exactly the tensors of `wanted`.
+void check_tensors(const GivenState& given, const std::string& rule, const Named& wanted) {
+  if (given.metadata("format") != kFormat) {
+    given.refuse("", fmt::format("its format is \"{}\", not \"{}\"", given.metadata("format"), kFormat));
   }
-  if (metadata_of(file, "rule") != rule) {
-    refuse(file.path(), 8,
-           fmt::format("its rule is {}, this optimizer's is {}", metadata_of(file, "rule"), rule));
+  if (given.metadata("rule") != rule) {
+    given.refuse("", fmt::format("its rule is {}, this optimizer's is {}", given.metadata("rule"), rule));
   }
-  std::vector<at::Tensor> tensors;
+  std::set<std::string> names;
   for (const auto& [name, tensor] : wanted) {
-    const TensorInfo mine = info_of(name, tensor);
-    const TensorInfo* const there = file.find(name);
-    if (there == nullptr) refuse(file.path(), 8, fmt::format("there is no tensor \"{}\"", name));
-    if (there->dtype != mine.dtype || there->shape != mine.shape) {
-      refuse(
-          file.path(), file.offset(*there),
-          fmt::format("tensor \"{}\" is {}, this optimizer's is {}", name, text_of(*there), text_of(mine)));
-    }
-    at::Tensor& read = tensors.emplace_back(at::empty(tensor.sizes(), tensor.scalar_type()));
-    file.read(*there, {static_cast<std::byte*>(read.mutable_data_ptr()), read.nbytes()});
-  }
-  if (file.tensors().size() == wanted.size()) return tensors;
-  for (const TensorInfo& there : file.tensors()) {
-    if (std::none_of(wanted.begin(), wanted.end(),
-                     [&](const auto& mine) { return mine.first == there.name; })) {
-      refuse(file.path(), file.offset(there),
-             fmt::format("tensor \"{}\" is not one of this optimizer", there.name));
+    names.insert(name);
+    const auto there = given.state.tensors.find(name);
+    if (there == given.state.tensors.end()) given.refuse("", fmt::format("there is no tensor \"{}\"", name));
+    const TensorInfo mine = info_of(name, tensor), other = info_of(name, there->second);
+    if (other.dtype != mine.dtype || other.shape != mine.shape) {
+      given.refuse(name, fmt::format("tensor \"{}\" is {}, this optimizer's is {}", name, text_of(other),
+                                     text_of(mine)));
     }
   }
-  return tensors;
+  for (const auto& [name, tensor] : given.state.tensors) {
+    if (!names.contains(name))
+      given.refuse(name, fmt::format("tensor \"{}\" is not one of this optimizer", name));
+  }
+}
+
+OptimizerState read_state(const SafetensorsReader& file) {
+  OptimizerState state{.metadata = file.metadata(), .tensors = {}};
+  for (const TensorInfo& info : file.tensors()) {
+    at::Tensor tensor = at::empty(info.shape, type_of(info, file));
+    file.read(info, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
+    state.tensors.emplace(info.name, std::move(tensor));
+  }
+  return state;
 }
 
 void check_saved(const Options& options) {
@@ -326,58 +343,84 @@ void check_saved(const Options& options) {
 
 }  // namespace
 
-Digest Optimizer::save(const std::string& file) const {
+OptimizerState Optimizer::state() const {
   check_saved(engine_->options);
   const c10::AutoGradMode no_gradient(false);
   // State reads the groups' options through references that could be written to.
   auto& groups =
       engine_->inner ? engine_->inner->param_groups() : const_cast<Optimizer*>(this)->param_groups_;
   const State state(engine_->blocks, engine_->model, groups, engine_->inner);
-  const Named all = state.all();
-  std::vector<TensorInfo> infos;
-  std::unordered_map<std::string, at::Tensor> by_name;
-  for (const auto& [name, tensor] : all) {
-    infos.push_back(info_of(name, tensor));
-    by_name[name] = tensor;
-  }
-  // Of the first round that starts from the parameters as they stand: one in flight is sent again.
-  const std::uint64_t position = engine_->exchange->position(engine_->scheme->sends_ahead());
-  std::map<std::string, std::string> metadata{
-      {"format", kFormat}, {"rule", state.rule}, {"position", std::to_string(position)}};
+  OptimizerState all{
+      .metadata = {{"format", kFormat}, {"rule", state.rule}, {"position", std::to_string(position())}},
+      .tensors = {}};
   const Wire wire = engine_->options.wire;
-  if (is_modular(wire)) metadata[grids_key(wire)] = grids_text(engine_->blocks);
-  SafetensorsWriter writer(file, infos, metadata);
+  if (is_modular(wire)) all.metadata[grids_key(wire)] = grids_text(engine_->blocks);
+  for (auto& [name, tensor] : state.all()) all.tensors.emplace(name, tensor);
+  return all;
+}
+
+Digest Optimizer::save(const std::string& file) const {
+  const OptimizerState all = state();
+  std::vector<TensorInfo> infos;
+  for (const auto& [name, tensor] : all.tensors) infos.push_back(info_of(name, tensor));
+  SafetensorsWriter writer(file, infos, all.metadata);
   for (const TensorInfo& info : writer.tensors()) {
-    const at::Tensor dense = by_name.at(info.name).contiguous();
+    const at::Tensor dense = all.tensors.at(info.name).contiguous();
     writer.write({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
   }
   return writer.finish();
 }
 
+void Optimizer::set_state(const OptimizerState& state) {
+  take_state("take its state", [&] {
+    return GivenState{state,
+                      [](const std::string&, const std::string& why) { throw UsageError("state: " + why); }};
+  });
+}
+
 void Optimizer::load(const std::string& file) {
+  take_state("load its file", [&] {
+    const auto reader = std::make_shared<const SafetensorsReader>(file);
+    return GivenState{read_state(*reader), [reader](const std::string& name, const std::string& why) {
+                        const std::uint64_t header = 8;
+                        refuse(reader->path(), name.empty() ? header : reader->offset(*reader->find(name)),
+                               why);
+                      }};
+  });
+}
+
+void Optimizer::take_state(const std::string& what, const std::function<GivenState()>& give) {
   check_saved(engine_->options);
   const c10::AutoGradMode no_gradient(false);
   auto& groups = engine_->inner ? engine_->inner->param_groups() : param_groups_;
-  State state(engine_->blocks, engine_->model, groups, engine_->inner);
-  const std::size_t models = state.model.size();
-  std::vector<at::Tensor> loaded;
+  State mine(engine_->blocks, engine_->model, groups, engine_->inner);
+  GivenState given;
   std::int64_t position = 0;
   std::vector<int> grids;
-  together(*this, "load its file", [&] {
-    const SafetensorsReader reader(file);
-    state.make_as_in(reader);
-    const Named all = state.all();
-    loaded = read_all(reader, state.rule, all);
-    position = position_in(reader);
-    grids = grids_in(reader, engine_->options.wire);
-    // Those of the model are the module's own: they wait until all workers have read theirs.
-    for (std::size_t i = models; i < all.size(); ++i) all[i].second.copy_(loaded[i]);
-    state.check(reader);
+  together(*this, what, [&] {
+    given = give();
+    mine.make_as_in(given);
+    const Named all = mine.all();
+    check_tensors(given, mine.rule, all);
+    position = position_in(given);
+    grids = grids_in(given, engine_->options.wire);
+    // Those of the model are the module's own: they wait until all workers have theirs.
+    for (std::size_t i = mine.model.size(); i < all.size(); ++i)
+      all[i].second.copy_(given.state.tensors.at(all[i].first));
+    mine.check(given);
   });
-  for (std::size_t i = 0; i < models; ++i) state.model[i].second.copy_(loaded[i]);
-  state.apply();
+  for (const auto& [name, tensor] : mine.model) tensor.copy_(given.state.tensors.at("model." + name));
+  mine.apply();
   engine_->set_grids(grids);
-  engine_->exchange->restart(static_cast<std::uint64_t>(position));
+  restart(static_cast<std::uint64_t>(position));
+}
+
+std::uint64_t Optimizer::position() const {
+  return engine_->exchange->position(engine_->scheme->sends_ahead());
+}
+
+void Optimizer::restart(std::uint64_t position) {
+  engine_->exchange->restart(position);
   engine_->scheme->begin();
 }
 

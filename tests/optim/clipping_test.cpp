@@ -90,6 +90,35 @@ TEST(Clipping, AStepWhoseGradientIsNotFiniteMixesOnly) {
   });
 }
 
+TEST(Clipping, LossScalingIsTakenBackBeforeItClipsAndForOneStep) {
+  for (const std::string scheme : {"cta", "atc", "all-reduce"}) {
+    const auto scaled = few_parameters(), plain = few_parameters();
+    const Options options{.scheme = scheme, .clip = 10};
+    Optimizer mine(scaled, AdamW{.lr = 0.01}, options, World::alone());
+    Optimizer other(plain, AdamW{.lr = 0.01}, options, World::alone());
+    for (int t = 1; t <= 5; ++t) {
+      set_gradients(scaled, t);
+      set_gradients(plain, t);
+      if (t == 3) {
+        mine.scale_gradients(std::nullopt);  // an overflow: the other one has no step 3
+        mine.step();
+        continue;
+      }
+      if (t % 2 == 0) {
+        for (const Tensor& p : scaled) {
+          if (p.grad().defined()) p.mutable_grad().mul_(1024);
+        }
+        mine.scale_gradients(1.0f / 1024);
+      }
+      mine.step();
+      other.step();
+    }
+    EXPECT_EQ(mine.statistics().skipped, 1U);
+    for (std::size_t i = 0; i < scaled.size(); ++i)
+      EXPECT_TRUE(at::allclose(scaled[i], plain[i], 1e-6, 1e-8)) << scheme << ", " << i;
+  }
+}
+
 TEST(Clipping, RefusesInOneLine) {
   const Tensor p = at::zeros({4}).set_requires_grad(true);
   const auto refused = [&](Options options) {
@@ -104,6 +133,9 @@ TEST(Clipping, RefusesInOneLine) {
   EXPECT_THAT(refused({.clip = std::nan("")}), testing::HasSubstr("clip = nan is not allowed"));
   EXPECT_THAT(refused_around({.clip = 1}), testing::HasSubstr("clip_grad_norm_ before step()"));
   EXPECT_THAT(refused_around({.skip_not_finite = true}), testing::HasSubstr("clip_grad_norm_ before step()"));
+  Optimizer around(inner, {}, World::alone());
+  EXPECT_EQ(refusal<UsageError>([&] { around.scale_gradients(0.5f); }),
+            "scale_gradients needs one of Starling's rules: another optimizer reads .grad as it is");
 }
 
 }  // namespace
