@@ -1,0 +1,249 @@
+// The extension starling._C: registers the C++ interface for python/starling/, which makes Python's idioms of it, and does
+// nothing else. Every call that may wait runs without the interpreter's lock.
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "starling/core/error.h"
+#include "starling/kernels/wire.h"
+#include "starling/optim/optimizer.h"
+#include "starling/optim/rule_step.h"
+
+namespace py = pybind11;
+
+namespace starling {
+namespace {
+
+using Values = std::vector<double>;  // of a rule's options, in the order of rules.h
+using Seconds = std::chrono::duration<double>;
+
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Seconds(seconds));
+}
+
+Rule make_rule(const std::string& name, const Values& values) {
+  for (Rule rule : {Rule(SGD{}), Rule(Adam{}), Rule(AdamW{}), Rule(AccumAdam{}), Rule(AccumAdamW{})}) {
+    if (rule_name(rule) != name) continue;
+    set_rule_values(rule, values);
+    return rule;
+  }
+  throw UsageError(fmt::format("rule \"{}\" is unknown", name));
+}
+
+torch::optim::OptimizerParamGroup group_of(std::vector<at::Tensor> parameters, const Rule& rule) {
+  return {std::move(parameters), rule_options(rule)};
+}
+
+Options options_of(const py::dict& given) {
+  using Set = void (*)(Options&, py::handle);
+  static const std::map<std::string, Set> setters{
+      {"topology", [](Options& o, py::handle v) { o.topology = v.cast<std::string>(); }},
+      {"scheme", [](Options& o, py::handle v) { o.scheme = v.cast<std::string>(); }},
+      {"wire", [](Options& o, py::handle v) { o.wire = wire_named(v.cast<std::string>()); }},
+      {"hierarchy", [](Options& o, py::handle v) { o.hierarchy = v.cast<std::string>(); }},
+      {"workers_per_node", [](Options& o, py::handle v) { o.workers_per_node = v.cast<int>(); }},
+      {"block_bytes", [](Options& o, py::handle v) { o.block_bytes = v.cast<std::int64_t>(); }},
+      {"max_wait",
+       [](Options& o, py::handle v) {
+         if (!v.is_none()) o.max_wait = milliseconds_of(v.cast<double>());
+       }},
+      {"clip", [](Options& o, py::handle v) { o.clip = v.cast<double>(); }},
+      {"skip_not_finite", [](Options& o, py::handle v) { o.skip_not_finite = v.cast<bool>(); }}};
+  Options options;
+  for (const auto& [name, value] : given) {
+    const auto key = name.cast<std::string>();
+    const auto setter = setters.find(key);
+    if (setter == setters.end()) {
+      std::vector<std::string> known{"buffers", "world"};
+      for (const auto& [other, set] : setters) known.push_back(other);
+      throw py::type_error(fmt::format("unexpected keyword argument '{}': beside the rule's there are {}",
+                                       key, fmt::join(known, ", ")));
+    }
+    try {
+      setter->second(options, value);
+    } catch (const py::cast_error&) {
+      throw py::type_error(fmt::format("keyword argument '{}': {} has the wrong type", key,
+                                       py::repr(value).cast<std::string>()));
+    }
+  }
+  return options;
+}
+
+// Learning rates and the like stay in Python.
+struct NoOptions : torch::optim::OptimizerCloneableOptions<NoOptions> {};
+
+// An optimizer written in Python, as the local rule: its step() is called back.
+class PythonOptimizer final : public torch::optim::Optimizer {
+ public:
+  PythonOptimizer(const std::vector<std::vector<at::Tensor>>& groups, py::function step)
+      : Optimizer(std::vector<torch::optim::OptimizerParamGroup>(groups.begin(), groups.end()),
+                  std::make_unique<NoOptions>()),
+        step_(std::move(step)) {}
+  at::Tensor step(LossClosure) override {
+    const py::gil_scoped_acquire lock;
+    step_();
+    return {};
+  }
+
+ private:
+  py::function step_;
+};
+
+// starling::Optimizer, made for Python.
+class Engine {
+ public:
+  Engine(const std::string& rule, const std::vector<std::vector<at::Tensor>>& groups,
+         const std::vector<Values>& values, const py::dict& options, const World& world,
+         std::vector<at::Tensor> buffers)
+      : rule_(rule) {
+    std::vector<torch::optim::OptimizerParamGroup> all;
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      all.push_back(group_of(groups[g], make_rule(rule, values.at(g))));
+    const Rule first = make_rule(rule, values.at(0));
+    const Options parsed = options_of(options);
+    const py::gil_scoped_release unlock;
+    optimizer_ = std::make_unique<Optimizer>(all, first, parsed, world, std::move(buffers));
+  }
+  Engine(py::function step, const std::vector<std::vector<at::Tensor>>& groups, const py::dict& options,
+         const World& world, std::vector<at::Tensor> buffers)
+      : inner_(std::make_unique<PythonOptimizer>(groups, std::move(step))) {
+    const Options parsed = options_of(options);
+    const py::gil_scoped_release unlock;
+    optimizer_ = std::make_unique<Optimizer>(*inner_, parsed, world, std::move(buffers));
+  }
+
+  Optimizer& optimizer() {
+    if (!optimizer_) throw UsageError("the optimizer is closed");
+    return *optimizer_;
+  }
+  void close() {
+    const py::gil_scoped_release unlock;
+    optimizer_.reset();
+  }
+
+  void add_group(std::vector<at::Tensor> parameters, const Values& values) {
+    if (inner_)
+      inner_->add_param_group(torch::optim::OptimizerParamGroup(std::move(parameters)));
+    else
+      optimizer().add_param_group(group_of(std::move(parameters), make_rule(rule_, values)));
+  }
+  void step(const std::vector<Values>& values, std::optional<float> scale) {
+    Optimizer& it = optimizer();
+    for (std::size_t g = 0; g < values.size(); ++g)
+      set_rule_values(rule_of(it.param_groups().at(g)), values[g]);
+    if (scale != 1) it.scale_gradients(scale);
+    const py::gil_scoped_release unlock;
+    it.step();
+  }
+
+ private:
+  std::string rule_;
+  std::unique_ptr<PythonOptimizer> inner_;
+  std::unique_ptr<Optimizer> optimizer_;
+};
+
+// Consensus, ended when Python says so.
+class Scope {
+ public:
+  explicit Scope(Engine& engine) {
+    Optimizer& optimizer = engine.optimizer();
+    const py::gil_scoped_release unlock;
+    consensus_ = std::make_unique<Consensus>(optimizer);
+    workers = consensus_->workers();
+    distance = consensus_->distance();
+  }
+  void end(bool keep) {
+    const py::gil_scoped_release unlock;
+    if (consensus_ && keep) consensus_->keep();
+    consensus_.reset();
+  }
+  int workers;
+  double distance;
+
+ private:
+  std::unique_ptr<Consensus> consensus_;
+};
+
+py::dict statistics_of(Engine& engine) {
+  const Statistics s = engine.optimizer().statistics();
+  py::dict all;
+  all["rounds"] = s.rounds;
+  all["committed"] = s.committed;
+  all["aborted"] = s.aborted;
+  all["late"] = s.late;
+  all["bytes_sent"] = s.bytes_sent;
+  all["bytes_in_place"] = s.bytes_in_place;
+  all["directed_aborted"] = s.directed_aborted;
+  all["seconds_waiting"] = s.seconds_waiting;
+  all["skipped"] = s.skipped;
+  all["lost"] = s.lost;
+  return all;
+}
+
+World world_from_environment(double meet) {
+  const py::gil_scoped_release unlock;
+  Timeouts timeouts;
+  timeouts.meet = milliseconds_of(meet);
+  World world = World::from_environment(timeouts);
+  world.log = log_to_stderr(world.rank);
+  return world;
+}
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "Starling's C++ library; use the package starling.";
+  const auto error = py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
+  // Translators are asked in the reverse order, so the narrower one is registered last.
+  py::register_exception<UsageError>(m, "UsageError", py::make_tuple(error, py::handle(PyExc_ValueError)));
+
+  py::class_<World>(m, "World")
+      .def_static("from_environment", &world_from_environment, py::arg("meet"))
+      .def_readonly("rank", &World::rank)
+      .def_readonly("size", &World::size)
+      .def_readonly("local_rank", &World::local_rank)
+      .def_readonly("local_size", &World::local_size);
+
+  py::class_<Engine>(m, "Engine")
+      .def(py::init<const std::string&, const std::vector<std::vector<at::Tensor>>&,
+                    const std::vector<Values>&, const py::dict&, const World&, std::vector<at::Tensor>>())
+      .def(py::init<py::function, const std::vector<std::vector<at::Tensor>>&, const py::dict&, const World&,
+                    std::vector<at::Tensor>>())
+      .def("close", &Engine::close)
+      .def("add_group", &Engine::add_group)
+      .def("step", &Engine::step)
+      .def("state",
+           [](Engine& engine) {
+             const OptimizerState state = engine.optimizer().state();
+             return std::pair(state.tensors, state.metadata);
+           })
+      .def("set_state",
+           [](Engine& engine, std::map<std::string, at::Tensor> tensors, Metadata metadata) {
+             Optimizer& optimizer = engine.optimizer();
+             const py::gil_scoped_release unlock;
+             optimizer.set_state({std::move(metadata), std::move(tensors)});
+           })
+      .def("position", [](Engine& engine) { return engine.optimizer().position(); })
+      .def("restart",
+           [](Engine& engine, std::uint64_t position) {
+             Optimizer& optimizer = engine.optimizer();
+             const py::gil_scoped_release unlock;
+             optimizer.restart(position);
+           })
+      .def("statistics", &statistics_of);
+
+  py::class_<Scope>(m, "Scope")
+      .def(py::init<Engine&>())
+      .def("end", &Scope::end)
+      .def_readonly("workers", &Scope::workers)
+      .def_readonly("distance", &Scope::distance);
+}
+
+}  // namespace
+}  // namespace starling

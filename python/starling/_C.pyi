@@ -1,0 +1,56 @@
+"""The extension, as python/bindings.cpp registers it."""
+
+from collections.abc import Callable
+from typing import overload
+
+import torch
+
+class Error(RuntimeError): ...
+class UsageError(Error, ValueError): ...
+
+class World:
+    rank: int
+    size: int
+    local_rank: int  # among the workers of this node
+    local_size: int  # workers on this node
+    @staticmethod
+    def from_environment(meet: float) -> World: ...
+
+class Engine:
+    """starling::Optimizer: with a rule of Starling's, or around an optimizer whose step() is called back."""
+
+    @overload
+    def __init__(
+        self,
+        rule: str,
+        groups: list[list[torch.Tensor]],
+        values: list[list[float]],
+        options: dict,
+        world: World,
+        buffers: list[torch.Tensor],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        step: Callable[[], object],
+        groups: list[list[torch.Tensor]],
+        options: dict,
+        world: World,
+        buffers: list[torch.Tensor],
+    ) -> None: ...
+    def close(self) -> None: ...
+    def add_group(self, parameters: list[torch.Tensor], values: list[float]) -> None: ...
+    def step(self, values: list[list[float]], scale: float | None) -> None: ...
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, str]]: ...
+    def set_state(self, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None: ...
+    def position(self) -> int: ...
+    def restart(self, position: int) -> None: ...
+    def statistics(self) -> dict: ...
+
+class Scope:
+    """starling::Consensus, until end()."""
+
+    workers: int
+    distance: float
+    def __init__(self, engine: Engine) -> None: ...
+    def end(self, keep: bool) -> None: ...

@@ -1,0 +1,47 @@
+"""Starling: decentralized training. Every worker mixes its parameters with a few neighbours, hidden behind its own
+computation; there is no global all-reduce.
+
+    import starling
+
+    optimizer = starling.AdamW(model.parameters(), lr=1e-3, buffers=model.buffers())   # instead of torch.optim.AdamW
+    ...                                                                                # and no DistributedDataParallel
+    with optimizer.consensus():   # the average model
+        evaluate(model)
+
+Start it with torchrun, srun or mpirun; without a launcher it is a world of one worker.
+"""
+
+import torch
+
+from starling import _built_with
+
+
+def _check_torch(built_with: str, found: str) -> None:
+    found = found.partition("+")[0]
+    if found != built_with:
+        raise ImportError(
+            f"starling was built with torch {built_with}, but torch {found} is installed: install torch=={built_with}, or "
+            "build starling anew with `pip install --no-build-isolation --no-binary starling-dp --force-reinstall starling-dp`"
+        )
+
+
+_check_torch(_built_with.torch, torch.__version__)
+
+from starling._C import Error, UsageError  # noqa: E402
+from starling.optim import SGD, AccumAdam, AccumAdamW, Adam, AdamW, Decentralized, Optimizer  # noqa: E402
+from starling.world import World, init  # noqa: E402
+
+__version__ = _built_with.version
+__all__ = [
+    "SGD",
+    "AccumAdam",
+    "AccumAdamW",
+    "Adam",
+    "AdamW",
+    "Decentralized",
+    "Error",
+    "Optimizer",
+    "UsageError",
+    "World",
+    "init",
+]

@@ -1,0 +1,315 @@
+"""Optimizers that train without a global all-reduce: torch.optim.Optimizer in every respect, and step() mixes the
+parameters with those of a few neighbours. They take the arguments of torch's optimizer of the same name, and Options.
+
+The constructor is collective: every worker must construct the same optimizers in the same order. Rank 0's parameters and
+buffers reach every worker.
+"""
+
+import contextlib
+import itertools
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypedDict, Unpack
+
+import torch
+
+from starling import _C
+from starling.world import World, init
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of all optimizers. Those without a comment: as starling::Options in starling/optim/optimizer.h."""
+
+    topology: str  # "base-2" (default), "ring", "complete" and so on (`starling topology --help`), or a .toml or .json file
+    scheme: str  # "cta" (default): the exchange has a whole iteration to complete; "atc": it is inside step();
+    #              "all-reduce": gradients are averaged over all workers during backward(), as DistributedDataParallel does
+    wire: str  # number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"
+    buffers: Iterable[torch.Tensor] | None  # model.buffers(): rank 0's at the start, averaged by consensus()
+    world: World | None  # None (default): starling.init()
+    hierarchy: str
+    workers_per_node: int
+    block_bytes: int
+    max_wait: float | None  # seconds
+    clip: float
+    skip_not_finite: bool
+
+
+class Optimizer(torch.optim.Optimizer):
+    """What all of Starling's optimizers can do; made by SGD, Adam, AdamW, AccumAdam, AccumAdamW and Decentralized."""
+
+    _engine: _C.Engine | None = None
+
+    def _start(self, engine: _C.Engine) -> None:
+        self._engine = engine
+        # Also where the interpreter ends and nobody deletes the optimizer: the neighbours are told not to wait.
+        self._finalizer = weakref.finalize(self, engine.close)
+
+    def close(self) -> None:
+        """Ends the exchange: the neighbours do not wait for this worker any longer. Deleting the optimizer or leaving
+        the interpreter does so too. Every later call raises UsageError."""
+        self._finalizer()
+
+    @contextlib.contextmanager
+    def consensus(self, keep: bool = False) -> Iterator[_C.Scope]:
+        """Within it the parameters are their exact average over all workers, and so are the floating-point buffers;
+        integer buffers are at their largest. Afterwards each worker gets its own back, unless `keep`. Collective: all
+        workers enter it at the same step. Yields how many `workers` took part, and their `distance`."""
+        scope = _C.Scope(self._engine)
+        try:
+            yield scope
+        finally:
+            scope.end(keep)
+
+    def consensus_distance(self) -> float:
+        """RMS distance of the workers' parameters to their average. Collective."""
+        with self.consensus() as scope:
+            return scope.distance
+
+    def statistics(self) -> dict:
+        """Since construction, by this worker: rounds, blocks committed and aborted, bytes_sent, seconds_waiting, workers
+        lost and so on, as starling::Statistics in starling/optim/optimizer.h."""
+        return self._engine.statistics()
+
+
+def _split(options: Options) -> tuple[dict, World, list[torch.Tensor]]:
+    rest = dict(options)
+    buffers = list(rest.pop("buffers", None) or ())
+    return rest, rest.pop("world", None) or init(), buffers
+
+
+def _engine_groups(optimizer: torch.optim.Optimizer) -> list[list[torch.Tensor]]:
+    return [group["params"] for group in optimizer.param_groups]
+
+
+class _Ruled(Optimizer):
+    """With one of Starling's rules: the C++ library keeps its state and updates all parameters in one pass."""
+
+    _step_supports_amp_scaling = True
+    _rule: str  # its name in the C++ library
+    _states: dict[str, str]  # which it keeps: the C++ library's m, v and b, by torch's names
+
+    def __init__(self, params, defaults: dict, options: Options):
+        super().__init__(params, defaults)
+        values = [self._values(group) for group in self.param_groups]
+        self._start(_C.Engine(self._rule, _engine_groups(self), values, *_split(options)))
+
+    @staticmethod
+    def _values(group: dict) -> list[float]:
+        """The rule's options, in the order of starling/optim/rules.h."""
+        raise NotImplementedError
+
+    def add_param_group(self, param_group: dict) -> None:
+        """As torch's. All workers must call it before the same step, where rank 0's values reach every worker."""
+        super().add_param_group(param_group)
+        if self._engine is not None:
+            group = self.param_groups[-1]
+            self._engine.add_group(group["params"], self._values(group))
+
+    def step(self, closure: Callable[[], float] | None = None):
+        """Mixes with the neighbours and applies the rule, block by block. Waits for a neighbour whose block of the last
+        step has not come yet. Parameters without a gradient are mixed but not updated."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        scale = 1.0
+        if getattr(self, "found_inf", None) is not None:  # torch.amp.GradScaler
+            grad_scale = getattr(self, "grad_scale", None)
+            scale = 1 / float(grad_scale) if grad_scale is not None else 1.0
+            if float(self.found_inf) != 0:
+                scale = None
+        self._engine.step([self._values(group) for group in self.param_groups], scale)
+        return loss
+
+    # state: what torch's optimizer of that name has, as copies, made where it is asked for; it lives in the C++ library.
+
+    def _numbered(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for g, group in enumerate(self.param_groups):
+            for p, parameter in enumerate(group["params"]):
+                yield f"{g}.{p}", parameter
+
+    def state_dict(self) -> dict:
+        """As torch's, of this worker: every worker saves its own, and loads it again. The place in the schedule is the
+        parameter groups' entry "round"."""
+        tensors, metadata = self._engine.state()
+        state = defaultdict(dict)
+        for index, (name, parameter) in enumerate(self._numbered()):
+            state[parameter] = {"step": tensors["steps"][index].float()}
+            for key, torchs in (self._states | {"master": "master"}).items():
+                tensor = tensors.get(f"{key}.{name}")
+                if tensor is not None:
+                    state[parameter][torchs] = tensor
+        extra = {"round": int(metadata["position"])}
+        extra |= {key: value for key, value in metadata.items() if key.startswith("grids.")}
+        for group in self.param_groups:
+            group.update(extra)
+        self.state = state
+        try:
+            return super().state_dict()
+        finally:
+            self.state = defaultdict(dict)
+            for group in self.param_groups:
+                for key in extra:
+                    del group[key]
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Collective: every worker loads its own, or all the same. What was in flight is sent again, so that a run that
+        goes on is equal to the bit to one that did not stop, where the model's parameters were loaded before. Also
+        takes the state of torch's optimizer of the same name."""
+        given = {}
+        hook = self.register_load_state_dict_pre_hook(lambda _, after_hooks: given.update(after_hooks))
+        groups = self.param_groups
+        try:
+            # torch rounds the state to the parameters' type, so what it makes of it is not used.
+            super().load_state_dict(state_dict)
+            self._load(given)
+        except BaseException:
+            self.param_groups = groups
+            raise
+        finally:
+            hook.remove()
+            self.state = defaultdict(dict)
+
+    def _load(self, given: dict) -> None:
+        extra = {}
+        for group in self.param_groups:
+            for key in [key for key in group if key == "round" or key.startswith("grids.")]:
+                extra[key] = group.pop(key)
+        tensors, metadata = self._engine.state()
+        metadata["position"] = str(extra.pop("round", 0))
+        metadata |= extra
+        ids = itertools.chain.from_iterable(group["params"] for group in given["param_groups"])
+        for index, (name, parameter) in zip(ids, self._numbered(), strict=True):
+            saved = given["state"].get(index, {})
+            where = f"state_dict: parameter {name.replace('.', ', number ')}"
+            tensors["steps"][index] = int(saved.get("step", 0))
+            for key, torchs in self._states.items():
+                if f"{key}.{name}" not in tensors:
+                    continue
+                if saved and torchs not in saved:
+                    raise _C.UsageError(f"{where}: there is no \"{torchs}\", only {sorted(saved)}")
+                value = saved.get(torchs)  # torch's SGD has None before its first step
+                tensors[f"{key}.{name}"] = torch.zeros_like(parameter).float() if value is None else value.float()
+            if f"master.{name}" in tensors:
+                tensors[f"master.{name}"] = saved.get("master", parameter.detach().float())
+        self._engine.set_state(tensors, metadata)
+
+
+class SGD(_Ruled):
+    """torch.optim.SGD without dampening: d = g + weight_decay x; m <- momentum m + d; u = d + momentum m with nesterov,
+    else m. Decentralized: D-PSGD (Lian et al. 2017)."""
+
+    _rule = "SGD"
+    _states = {"m": "momentum_buffer"}
+
+    def __init__(self, params, lr=1e-3, momentum=0, weight_decay=0, nesterov=False, **options: Unpack[Options]):
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+        super().__init__(params, defaults, options)
+
+    @staticmethod
+    def _values(group):
+        return [group["lr"], group["momentum"], group["nesterov"], group["weight_decay"]]
+
+
+class Adam(_Ruled):
+    """torch.optim.Adam's update, mixed: decentralized Adam of "From Promise to Practice" (arXiv 2410.11998)."""
+
+    _rule = "Adam"
+    _states = {"m": "exp_avg", "v": "exp_avg_sq"}
+
+    def __init__(
+        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, **options: Unpack[Options]
+    ):
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults, options)
+
+    @staticmethod
+    def _values(group):
+        return [group["lr"], *group["betas"], group["eps"], group["weight_decay"]]
+
+
+class AdamW(Adam):
+    """torch.optim.AdamW's update, mixed."""
+
+    _rule = "AdamW"
+
+    def __init__(
+        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **options: Unpack[Options]
+    ):
+        super().__init__(params, lr, betas, eps, weight_decay, **options)
+
+
+class AccumAdam(_Ruled):
+    """Accumulated Adam (arXiv 2410.11998): the moments that are kept move once per `window` steps, by the mean gradient of
+    the window; each step uses them plus its own gradient. `window` = 1 is Adam."""
+
+    _rule = "AccumAdam"
+    _states = {"m": "exp_avg", "v": "exp_avg_sq", "b": "accumulated_grad"}
+
+    def __init__(
+        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, window=8, **options: Unpack[Options]
+    ):
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "window": window}
+        super().__init__(params, defaults, options)
+
+    @staticmethod
+    def _values(group):
+        return [*Adam._values(group), group["window"]]
+
+
+class AccumAdamW(AccumAdam):
+    """Accumulated Adam with AdamW's weight decay."""
+
+    _rule = "AccumAdamW"
+
+    def __init__(
+        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, window=8, **options: Unpack[Options]
+    ):
+        super().__init__(params, lr, betas, eps, weight_decay, window, **options)
+
+
+class Decentralized(Optimizer):
+    """Mixing around an optimizer that Starling did not write: `inner.step()` is the local rule. Learning rates, parameter
+    groups, gradient clipping and state are inner's: both have the same param_groups and state. Parameters must be
+    float32."""
+
+    def __init__(self, inner: torch.optim.Optimizer, **options: Unpack[Options]):
+        self.inner = inner
+        super().__init__(inner.param_groups, inner.defaults)
+        self._share()
+        self._start(_C.Engine(inner.step, _engine_groups(inner), *_split(options)))
+
+    def _share(self) -> None:
+        self.param_groups = self.inner.param_groups
+        self.state = self.inner.state
+
+    def add_param_group(self, param_group: dict) -> None:
+        """As torch's, of the inner optimizer. All workers must call it before the same step."""
+        if self._engine is None:
+            return super().add_param_group(param_group)
+        self.inner.add_param_group(param_group)
+        self._engine.add_group(self.inner.param_groups[-1]["params"], [])
+
+    def step(self, closure: Callable[[], float] | None = None):
+        """Mixes with the neighbours and calls the inner optimizer's step()."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._engine.step([], 1.0)
+        return loss
+
+    def state_dict(self) -> dict:
+        """The inner optimizer's, and the place in the schedule as the parameter groups' entry "round"."""
+        saved = self.inner.state_dict()
+        for group in saved["param_groups"]:
+            group["round"] = self._engine.position()
+        return saved
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Collective: every worker loads its own, or all the same. What was in flight is sent again."""
+        self.inner.load_state_dict(state_dict)
+        self._share()
+        position = [group.pop("round", 0) for group in self.param_groups][0]
+        self._engine.restart(position)

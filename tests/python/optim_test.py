@@ -1,0 +1,328 @@
+"""The optimizers as torch's users know them: alone against torch's own, and three processes together."""
+
+import copy
+import io
+import json
+import os
+import pathlib
+import signal
+import unittest
+
+import torch
+import workers
+
+import starling
+
+GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "optim/golden_losses.json"
+RULES = {
+    "SGD": lambda p, **o: starling.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01, **o),
+    "Adam": lambda p, **o: starling.Adam(p, lr=0.02, weight_decay=0.01, **o),
+    "AdamW": lambda p, **o: starling.AdamW(p, lr=0.02, **o),
+    "AccumAdam": lambda p, **o: starling.AccumAdam(p, lr=0.02, window=4, **o),
+    "AccumAdamW": lambda p, **o: starling.AccumAdamW(p, lr=0.02, window=4, **o),
+}
+TORCHS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.02, weight_decay=0.01),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.02),
+}
+
+
+def rank():
+    return int(os.environ["RANK"])
+
+
+def model(dtype=torch.float32):
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).to(dtype)
+
+
+def loss_of(net, seed):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(8, 6, generator=generator).to(next(net.parameters()).dtype)
+    return (net(inputs) - inputs[:, :2].sin()).float().square().mean()
+
+
+def train(net, optimizer, steps, first=0, seed=0):
+    for t in range(first, first + steps):
+        optimizer.zero_grad()
+        loss_of(net, 1000 * seed + t).backward()
+        optimizer.step()
+
+
+def flat(net):
+    return torch.cat([p.detach().double().flatten() for p in net.parameters()])
+
+
+# ---------------------------------------------------------------- workers
+
+
+def golden():
+    """What tests/optim/golden_test.cpp does in C++, in the same letters."""
+
+    def waves(rows, columns, phase, scale):
+        return (torch.sin(torch.arange(rows * columns, dtype=torch.float32) * 1.7 + phase) * scale).view(rows, columns)
+
+    losses = {}
+    for name, rule in RULES.items():
+        for scheme in ("cta", "atc", "all-reduce"):
+            inner = waves(4, 8, 0.3, 0.5).requires_grad_()
+            outer = waves(8, 1, 0.8, 0.5).requires_grad_()
+            inputs = waves(16, 4, rank(), 1)
+            targets = inputs.sum(1, keepdim=True).tanh()
+            optimizer = rule([inner, outer], topology="base-2", scheme=scheme)
+            all_losses = []
+            for _ in range(10):
+                optimizer.zero_grad()
+                loss = torch.nn.functional.mse_loss(torch.tanh(inputs @ inner) @ outer, targets)
+                loss.backward()
+                optimizer.step()
+                all_losses.append(loss.item())
+            losses[name, scheme] = all_losses
+            optimizer.close()
+    return [[*key, value] for key, value in losses.items()]
+
+
+def around():
+    """Decentralized(torch's AdamW) beside our AdamW: the same numbers up to rounding, and both workers agree."""
+    nets, distances = [], []
+    for make in (lambda p: starling.AdamW(p, lr=0.02),
+                 lambda p: starling.Decentralized(torch.optim.AdamW(p, lr=0.02))):
+        net = model()
+        optimizer = make(net.parameters())
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+        for t in range(12):
+            train(net, optimizer, 1, t, rank())
+            scheduler.step()
+        nets.append(flat(net))
+        distances.append(optimizer.consensus_distance())
+        assert optimizer.param_groups[0]["lr"] == 0.005
+    return (nets[0] - nets[1]).abs().max().item(), distances
+
+
+def resume():
+    """Stopped and started again from torch.save's bytes, beside one that goes on. For every rule, wire and dtype given."""
+    differences = {}
+    for name, rule in RULES.items():
+        for options in ({}, {"wire": "int8"}, {"scheme": "atc", "wire": "bf16"}):
+            for dtype in (torch.float32, torch.bfloat16):
+                ends = []
+                for stops in (False, True):
+                    net = model(dtype)
+                    optimizer = rule(net.parameters(), **options)
+                    train(net, optimizer, 5, 0, rank())
+                    if stops:
+                        file = io.BytesIO()
+                        torch.save((net.state_dict(), optimizer.state_dict()), file)
+                        optimizer.close()
+                        file.seek(0)
+                        net = model(dtype)
+                        optimizer = rule(net.parameters(), **options)
+                        weights, state = torch.load(file)
+                        net.load_state_dict(weights)
+                        optimizer.load_state_dict(state)
+                        assert "round" not in optimizer.param_groups[0]
+                    train(net, optimizer, 5, 5, rank())
+                    ends.append(flat(net))
+                    optimizer.close()
+                differences[f"{name} {options} {dtype}"] = (ends[0] - ends[1]).abs().max().item()
+    return differences
+
+
+def overflow():
+    """Mixed precision with a scaler, and an overflow on rank 1 in step 3: it skips its own update, and mixes."""
+    net = model()
+    optimizer = starling.AdamW(net.parameters(), lr=0.02)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
+    skipped = []
+    for t in range(8):
+        optimizer.zero_grad()
+        loss = loss_of(net, 100 * rank() + t)
+        if t == 3 and rank() == 1:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        skipped.append(optimizer.statistics()["skipped"])
+    statistics = optimizer.statistics()
+    return skipped, statistics["aborted"], optimizer.consensus_distance(), bool(flat(net).isfinite().all())
+
+
+def consensus():
+    net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4))
+    optimizer = starling.SGD(net.parameters(), lr=0.1, buffers=net.buffers())
+    for t in range(1 + rank()):  # counters differ
+        net(torch.full((3, 6), float(rank())) + torch.randn(3, 6))
+    own = copy.deepcopy(net.state_dict())
+    with optimizer.consensus() as average:
+        inside = copy.deepcopy(net.state_dict())
+    restored = all(torch.equal(net.state_dict()[key], own[key]) for key in own)
+    with optimizer.consensus(keep=True):
+        pass
+    kept = all(torch.equal(net.state_dict()[key], inside[key]) for key in own)
+    return (average.workers, restored, kept, inside["1.num_batches_tracked"].item(),
+            inside["1.running_mean"].tolist(), own["1.running_mean"].tolist())
+
+
+def groups():
+    """A parameter group added on the way, with its own options, and what differs between workers is refused everywhere."""
+    net = model()
+    layers = list(net.children())
+    optimizer = starling.AdamW(layers[0].parameters(), lr=0.02)
+    train(net, optimizer, 2, 0, rank())
+    with torch.no_grad():
+        layers[2].weight.fill_(rank())
+    optimizer.add_param_group({"params": layers[2].parameters(), "lr": 0.0, "weight_decay": 0.0})
+    optimizer.zero_grad()
+    optimizer.step()
+    same = layers[2].weight.abs().max().item()
+    try:
+        starling.AdamW(model().parameters(), topology=["ring", "complete"][rank() % 2])
+    except starling.UsageError as error:
+        return same, str(error)
+    return same, "accepted"
+
+
+def ends_badly():
+    """Rank 1 leaves as the environment says; the others go on."""
+    net = model()
+    optimizer = starling.AdamW(net.parameters(), lr=0.02)
+    for t in range(6):
+        if t == 3 and rank() == 1:
+            how = os.environ["HOW"]
+            if how == "exception":
+                raise RuntimeError("a fault of the user's")
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "delete":
+                del optimizer
+                return None
+            if how == "exit":
+                os._exit(3)
+        train(net, optimizer, 1, t, rank())
+    return optimizer.statistics()["rounds"]
+
+
+# ---------------------------------------------------------------- tests
+
+
+class Alone(unittest.TestCase):
+    def test_is_torchs_optimizer_of_that_name(self):
+        for name, torchs in TORCHS.items():
+            mine, theirs = model(), model()
+            ours = RULES[name](mine.parameters())
+            train(mine, ours, 20)
+            train(theirs, torchs(theirs.parameters()), 20)
+            self.assertLess((flat(mine) - flat(theirs)).abs().max().item(), 1e-6, name)
+            self.assertIsInstance(ours, torch.optim.Optimizer)
+
+    def test_state_dicts_go_both_ways_with_torchs(self):
+        for name, torchs in TORCHS.items():
+            mine, theirs = model(), model()
+            ours, its = RULES[name](mine.parameters()), torchs(theirs.parameters())
+            its.load_state_dict(its.state_dict())
+            ours.load_state_dict(its.state_dict())  # empty so far
+            train(theirs, its, 5)
+            mine.load_state_dict(theirs.state_dict())
+            ours.load_state_dict(its.state_dict())
+            train(mine, ours, 5, 5)
+            train(theirs, its, 5, 5)
+            self.assertLess((flat(mine) - flat(theirs)).abs().max().item(), 1e-6, name)
+            saved = ours.state_dict()
+            self.assertEqual(saved["state"][0]["step"], 5 if name == "SGD" else 10)  # torch's SGD does not count
+            its.load_state_dict(saved)
+
+    def test_closure_hooks_clipping_and_both_zero_grads(self):
+        net = model()
+        optimizer = starling.AdamW(net.parameters(), lr=0.02, clip=0.5)
+        seen = []
+        optimizer.register_step_pre_hook(lambda *_: seen.append("pre"))
+        optimizer.register_step_post_hook(lambda *_: seen.append("post"))
+
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(net, 1)
+            loss.backward()
+            return loss
+
+        first, later = optimizer.step(closure), optimizer.step(closure)
+        self.assertLess(later.item(), first.item())
+        self.assertEqual(seen, ["pre", "post"] * 2)
+        optimizer.zero_grad(set_to_none=False)
+        self.assertEqual(net[0].weight.grad.abs().max(), 0)
+        optimizer.zero_grad(set_to_none=True)
+        self.assertIsNone(net[0].weight.grad)
+
+    def test_bad_input_gets_one_line(self):
+        net = model()
+        for options, kind, text in (
+                ({"lr": -1.0}, ValueError, "AdamW: lr = -1 is not allowed: it must be finite and at least 0"),
+                ({"wire": "int9"}, ValueError, "int9"),
+                ({"topology": "rnig"}, ValueError, "rnig"),
+                ({"topologie": "ring"}, TypeError, "'topologie': beside the rule's there are buffers, world"),
+                ({"clip": "much"}, TypeError, "keyword argument 'clip': 'much' has the wrong type")):
+            with self.assertRaises(kind) as caught:
+                starling.AdamW(net.parameters(), **options)
+            self.assertIn(text, str(caught.exception))
+            self.assertNotIn("\n", str(caught.exception))
+        optimizer = starling.AdamW(net.parameters())
+        saved = optimizer.state_dict()
+        del saved["state"][1]["exp_avg_sq"]
+        with self.assertRaisesRegex(starling.UsageError, 'parameter 0, number 1: there is no "exp_avg_sq"'):
+            optimizer.load_state_dict(saved)
+        optimizer.close()
+        with self.assertRaisesRegex(starling.UsageError, "closed"):
+            optimizer.step()
+
+    def test_refuses_another_torch(self):
+        with self.assertRaisesRegex(ImportError, "built with torch 1.2.3, but torch 1.2.4 is installed"):
+            starling._check_torch("1.2.3", "1.2.4+cpu")
+
+
+class Together(unittest.TestCase):
+    def test_learns_what_cpp_learns(self):
+        golden_losses = json.loads(GOLDEN.read_text())
+        for lines in zip(*workers.run(golden, 3)):
+            name, scheme, _ = lines[0]
+            means = torch.tensor([losses for _, _, losses in lines], dtype=torch.float64).mean(0)
+            expected = torch.tensor(golden_losses[name][scheme], dtype=torch.float64)
+            self.assertLess(((means - expected) / expected).abs().max().item(), 1e-5, f"{name} {scheme}")
+
+    def test_around_torchs_optimizer(self):
+        for difference, distances in workers.run(around, 3):
+            self.assertLess(difference, 1e-5)
+            self.assertTrue(all(0 < distance < 0.1 for distance in distances), distances)
+
+    def test_resumes_to_the_bit(self):
+        for differences in workers.run(resume, 3):
+            self.assertEqual({key: value for key, value in differences.items() if value != 0}, {})
+
+    def test_an_overflow_on_one_worker_skips_its_update_and_no_exchange(self):
+        for number, (skipped, aborted, distance, finite) in enumerate(workers.run(overflow, 3)):
+            self.assertEqual(skipped, [0, 0, 0, 1, 1, 1, 1, 1] if number == 1 else [0] * 8)
+            self.assertEqual(aborted, 0)
+            self.assertTrue(finite)
+            self.assertLess(distance, 0.1)
+
+    def test_consensus(self):
+        results = workers.run(consensus, 3)
+        mean = torch.tensor([own for *_, own in results]).mean(0)
+        for count, restored, kept, counter, inside, _ in results:
+            self.assertEqual((count, restored, kept, counter), (3, True, True, 3))
+            torch.testing.assert_close(torch.tensor(inside), mean)
+
+    def test_groups_and_what_differs(self):
+        for same, message in workers.run(groups, 3):
+            self.assertEqual(same, 0)  # rank 0's
+            self.assertIn("topology", message)
+            self.assertIn("complete", message)
+
+    def test_a_worker_that_ends_badly_costs_the_others_nothing(self):
+        for how, code in (("exception", 1), ("kill", -signal.SIGKILL), ("delete", 0), ("exit", 3)):
+            ends = workers.finish(workers.start(ends_badly, 3, HOW=how))
+            self.assertEqual([code for code, *_ in ends], [0, code, 0], (how, [said for _, said, _ in ends]))
+            self.assertTrue(all(ends[other][2] >= 6 for other in (0, 2)))
+
+
+if __name__ == "__main__":
+    workers.main()
