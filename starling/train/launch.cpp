@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -13,13 +12,13 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/transport/c10d/launcher.h"
+#include "starling/world/token.h"
 
 namespace starling {
 
@@ -28,16 +27,6 @@ namespace {
 constexpr auto kGrace = std::chrono::seconds(3);  // between SIGTERM and SIGKILL
 constexpr unsigned kAlarm = 2;                    // seconds that an interrupted worker has
 constexpr const char* kParent = "STARLING_LAUNCHER_PID";
-
-std::string random_token() {
-  unsigned char bytes[32];
-  if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes) {
-    throw Error(fmt::format("getrandom: {}", std::strerror(errno)));
-  }
-  std::string token;
-  for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
-  return token;
-}
 
 using Variables = std::map<std::string, std::string>;
 
