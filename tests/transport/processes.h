@@ -1,0 +1,149 @@
+// Workers that are threads, or real processes, each in an environment of its own.
+#pragma once
+
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "starling/core/error.h"
+#include "starling/transport/c10d/launcher.h"
+#include "starling/transport/c10d/socket.h"
+#include "starling/world/world.h"
+
+namespace starling {
+
+// The variables that World reads are these and no others while it lives.
+class Environment {
+ public:
+  explicit Environment(const std::map<std::string, std::string>& variables) {
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+          "STARLING_TOKEN", "STARLING_TOKEN_FILE", "STARLING_TRANSPORT", "STARLING_SOCKET_IFNAME",
+          "GLOO_SOCKET_IFNAME", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT",
+          "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID", "SLURM_NTASKS"}) {
+      const char* value = std::getenv(name);
+      before_[name] = value ? value : "";
+      unsetenv(name);
+    }
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Environment() {
+    for (const auto& [name, value] : before_) {
+      if (value.empty()) {
+        unsetenv(name.c_str());
+      } else {
+        setenv(name.c_str(), value.c_str(), 1);
+      }
+    }
+  }
+
+ private:
+  std::map<std::string, std::string> before_;
+};
+
+inline std::map<std::string, std::string> torchruns(int rank, int size, int port, bool launcher_hosts) {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(size)},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"LOCAL_WORLD_SIZE", std::to_string(size)},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(port)},
+          {"TORCHELASTIC_USE_AGENT_STORE", launcher_hosts ? "True" : "False"}};
+}
+
+template <class Work>
+std::string failure_of(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no failure";
+}
+
+// n threads, each with its world.
+inline void in_threads(std::vector<World> worlds, const std::function<void(World&)>& work) {
+  std::vector<std::thread> threads;
+  for (World& world : worlds) threads.emplace_back([&] { work(world); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// n processes, each of which gives back a line.
+class Processes {
+ public:
+  // They find their worlds in the environment, as torchrun would start them.
+  Processes(int n, bool launcher_hosts, const std::function<std::string(const World&)>& work)
+      : Processes(n, launcher_hosts, [&](int rank, int port) {
+          const Environment environment(torchruns(rank, n, port, launcher_hosts));
+          return work(World::from_environment());
+        }) {}
+
+  // `port` of the loopback is where the launcher's store is, or else is free.
+  // The children are forked first: while this process has no other threads.
+  Processes(int n, bool launcher_hosts, const std::function<std::string(int rank, int port)>& work) {
+    for (int rank = 0; rank < n; ++rank) {
+      int port_pipe[2], answer_pipe[2];
+      if (pipe(port_pipe) != 0 || pipe(answer_pipe) != 0) throw Error("pipe");
+      const pid_t child = fork();
+      if (child == 0) {
+        alarm(100);
+        int port = 0;
+        if (read(port_pipe[0], &port, sizeof port) != sizeof port) _exit(3);
+        std::string answer;
+        try {
+          answer = work(rank, port);
+        } catch (const std::exception& failure) {  // the test's own process must not go on in a child
+          answer = failure.what();
+        }
+        _exit(write(answer_pipe[1], answer.data(), answer.size()) == static_cast<ssize_t>(answer.size()) ? 0
+                                                                                                         : 4);
+      }
+      close(port_pipe[0]);
+      close(answer_pipe[1]);
+      children_.push_back({child, port_pipe[1], answer_pipe[0]});
+    }
+    if (launcher_hosts) meeting_point_ = std::make_unique<MeetingPoint>();
+    const int port = launcher_hosts ? meeting_point_->port() : free_port();
+    for (Child& child : children_) {
+      if (write(child.port_pipe, &port, sizeof port) != sizeof port) throw Error("write");
+      close(child.port_pipe);
+    }
+    for (Child& child : children_) {
+      char buffer[4096];
+      for (ssize_t n = 0; (n = read(child.answer_pipe, buffer, sizeof buffer)) > 0;) {
+        child.answer.append(buffer, static_cast<std::size_t>(n));
+      }
+      close(child.answer_pipe);
+      waitpid(child.id, &child.status, 0);
+    }
+  }
+
+  // What the work returned or the error it ended with; "signal 9" after a death.
+  std::string answer(int rank) const {
+    const Child& child = children_.at(static_cast<std::size_t>(rank));
+    if (WIFSIGNALED(child.status)) return "signal " + std::to_string(WTERMSIG(child.status));
+    return child.answer;
+  }
+
+ private:
+  struct Child {
+    pid_t id;
+    int port_pipe, answer_pipe;
+    std::string answer = {};
+    int status = 0;
+  };
+  static int free_port() { return bound_address(listen_at(resolve("127.0.0.1", 0))).port(); }
+
+  std::vector<Child> children_;
+  std::unique_ptr<MeetingPoint> meeting_point_;
+};
+
+}  // namespace starling
