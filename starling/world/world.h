@@ -12,6 +12,10 @@
 #include "starling/core/timeline.h"
 #include "starling/world/store.h"
 
+namespace c10d {
+class ProcessGroup;
+}
+
 namespace starling {
 
 class Transport;
@@ -47,6 +51,18 @@ struct World {
   // STARLING_TOKEN; STARLING_TRANSPORT=tcp keeps blocks out of shared memory within a host. Joins the launcher's store, or rank 0's; blocks at most timeouts.meet.
   // Throws UsageError for bad or missing variables, Error when the store cannot be hosted or reached.
   static World from_environment(Timeouts timeouts = {});
+  // The workers of a process group of torch's, such as torch.distributed.init_process_group() makes, with its ranks and its
+  // store to meet at; the edges are our own. All its workers call this, the k-th call of each belongs together; a call blocks
+  // until all have come, at most timeouts.meet.
+  //
+  // Who shares a host (kernel and network namespace), and at which address the others reach it, the workers find out by
+  // themselves; STARLING_SOCKET_IFNAME names the interface. STARLING_TRANSPORT and the token are as above, but without a token
+  // on any worker rank 0 makes a random one and tells it to the others through the store: the store of a group, which tells
+  // its members where the others are, is trusted as the group is.
+  //
+  // What is kept of the group is its store. Throws UsageError where the group has none, where only some workers have a
+  // token, and where an address cannot be known; Error when somebody has not come or the store fails.
+  static World from_process_group(c10d::ProcessGroup& group, Timeouts timeouts = {});
   // One worker alone.
   static World alone();
   // n workers that are threads of this process, for tests: worlds[r] goes to thread r.

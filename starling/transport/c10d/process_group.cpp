@@ -1,0 +1,202 @@
+// World::from_process_group(). Every worker writes one card to the store and reads all of them:
+//
+//   the host's identity, who has a token of the user's, and the address by which others may reach the host
+//
+// from which all know the same and each draws its own conclusions.
+#include "starling/transport/c10d/process_group.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <optional>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "starling/core/clock.h"
+#include "starling/core/error.h"
+#include "starling/transport/c10d/one_line.h"
+#include "starling/transport/c10d/settings.h"
+#include "starling/transport/c10d/socket.h"
+#include "starling/transport/c10d/store.h"
+#include "starling/world/token.h"
+
+namespace starling {
+namespace {
+
+struct Card {
+  std::string host;
+  bool has_token = false;  // of the user's
+  std::string address;     // not a loopback one; empty: unknown
+
+  std::string to_line() const { return fmt::format("{} {} {}", host, has_token ? 1 : 0, address); }
+  static Card from_line(const std::string& line, int of) {
+    const auto first = line.find(' '), second = line.find(' ', first + 1);
+    if (first == std::string::npos || second != first + 2) {
+      throw Error(fmt::format(
+          "process group: worker {} wrote '{}' to the store: is it another version of Starling?", of, line));
+    }
+    return {line.substr(0, first), line[first + 1] == '1', line.substr(second + 1)};
+  }
+};
+
+// The group's store, kept alive, as rank 0's may serve it to all; and our own connection to it, behind a prefix: what waits
+// in the group's holds up nobody here.
+struct GroupStore {
+  c10::intrusive_ptr<c10d::Store> groups;
+  C10dStore own;
+};
+
+// The number of this call, which keeps the keys of several worlds of one group apart.
+std::shared_ptr<Store> store_for_a_call(const c10::intrusive_ptr<c10d::Store>& store, int rank) {
+  try {
+    const auto connection = store->clone();
+    const auto call = connection->add(fmt::format("starling/worlds-of-{}", rank), 1);
+    const auto kept = std::make_shared<GroupStore>(GroupStore{
+        store,
+        C10dStore(c10::make_intrusive<c10d::PrefixStore>(fmt::format("starling/{}", call), connection))});
+    return {kept, &kept->own};
+  } catch (const std::exception& failure) {
+    throw Error(
+        fmt::format("process group: rank {} cannot use the group's store: {}", rank, one_line(failure)));
+  }
+}
+
+std::optional<SocketAddress> usable(const std::optional<SocketAddress>& address) {
+  return address && !address->is_loopback() ? address : std::nullopt;
+}
+
+// The address from which this host reaches the store's, where the store says where it is.
+std::optional<SocketAddress> address_towards_store(c10::intrusive_ptr<c10d::Store> store) {
+  if (const auto prefixed = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store))
+    store = prefixed->getUnderlyingNonPrefixStore();
+  const auto tcp = c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(store);
+  if (!tcp) return std::nullopt;
+  try {
+    return usable(local_address_towards(resolve(tcp->getHost(), tcp->getPort())));
+  } catch (const Error&) {
+    return std::nullopt;  // a name that only the store's own resolver knows
+  }
+}
+
+// What this host's own name stands for, as Gloo takes it.
+std::optional<SocketAddress> address_of_own_name() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return std::nullopt;
+  std::vector<SocketAddress> named;
+  try {
+    named = resolve_all(name.data(), 0);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  for (const SocketAddress& one : named) {
+    for (const Interface& own : interfaces()) {
+      if (own.address.host() == one.host() && !one.is_loopback()) return one;
+    }
+  }
+  return std::nullopt;
+}
+
+// Where the store is on this host, its name may be a loopback one here; then the way to another host says it.
+std::optional<SocketAddress> address_towards_others(const std::vector<Card>& cards, const std::string& host) {
+  for (const Card& card : cards) {
+    if (card.host == host || card.address.empty()) continue;
+    if (const auto own = usable(local_address_towards(resolve(card.address, 0)))) return own;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string host_identity() {
+  std::string kernel;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), kernel);
+  std::array<char, 256> text{};
+  if (kernel.empty() && gethostname(text.data(), text.size() - 1) == 0) kernel = text.data();
+  const ssize_t length = readlink("/proc/self/ns/net", text.data(), text.size());
+  return fmt::format("{}/{}", kernel,
+                     std::string_view(text.data(), length > 0 ? static_cast<std::size_t>(length) : 0));
+}
+
+World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const Timeouts& timeouts,
+              const Variables& variable, const std::string& host) {
+  World world;
+  world.rank = rank;
+  world.size = size;
+  world.timeouts = timeouts;
+  world.make_transport = transport_from_environment(variable);
+  world.token = token_from_environment(variable);
+  const std::optional<SocketAddress> chosen = address_from_environment(variable);
+  std::optional<SocketAddress> address = usable(chosen);
+  if (!chosen) address = address_towards_store(store);
+  if (!chosen && !address) address = address_of_own_name();
+
+  const Time end = Clock::now() + timeouts.meet;
+  const auto left = [&] {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::max(end - Clock::now(), Duration::zero()));
+  };
+  world.store = store_for_a_call(store, rank);
+  const Card own{host, !world.token.empty(), address ? address->host() : ""};
+  world.store->set(fmt::format("worker-{}", rank), own.to_line());
+  if (rank == 0 && !own.has_token) world.store->set("token", random_token());
+  std::vector<Card> cards;
+  for (int of = 0; of < size; ++of) {
+    std::string line;
+    try {
+      line = world.store->get(fmt::format("worker-{}", of), left());
+    } catch (const Error& missing) {
+      throw Error(fmt::format("process group: worker {} has not come: {}", of, missing.what()));
+    }
+    cards.push_back(Card::from_line(line, of));
+  }
+
+  const auto shares_host = [&](const Card& card) { return card.host == host; };
+  world.local_rank = static_cast<int>(std::count_if(cards.begin(), cards.begin() + rank, shares_host));
+  world.local_size = static_cast<int>(std::count_if(cards.begin(), cards.end(), shares_host));
+
+  const auto differs = std::find_if(cards.begin(), cards.end(),
+                                    [&](const Card& card) { return card.has_token != cards[0].has_token; });
+  if (differs != cards.end()) {
+    const int other = static_cast<int>(differs - cards.begin());
+    throw UsageError(
+        fmt::format("environment: worker {} has a token and worker {} has none: set STARLING_TOKEN_FILE (or "
+                    "STARLING_TOKEN) to the same "
+                    "secret on all workers, or on none",
+                    cards[0].has_token ? 0 : other, cards[0].has_token ? other : 0));
+  }
+  if (!own.has_token) world.token = world.store->get("token", left());
+
+  if (chosen) {
+    address = chosen;
+  } else if (world.local_size == size) {
+    address = resolve("127.0.0.1", 0);
+  } else if (!address) {
+    address = address_towards_others(cards, host);
+  }
+  if (!address || (address->is_loopback() && world.local_size < size)) {
+    throw UsageError(fmt::format(
+        "environment: worker {} has {}, and other workers are on other hosts: set STARLING_SOCKET_IFNAME to "
+        "the interface "
+        "between the hosts",
+        rank, address ? "the loopback address " + address->host() : "no address that others could know"));
+  }
+  world.address = address->host();
+  return world;
+}
+
+World World::from_process_group(c10d::ProcessGroup& group, Timeouts timeouts) {
+  const c10::intrusive_ptr<c10d::Store> store = group.getStore();
+  if (!store) {
+    throw UsageError(
+        "process group: it was made without a store, at which workers could meet: give its constructor one");
+  }
+  return meet_at(store, group.getRank(), group.getSize(), timeouts, process_variables(), host_identity());
+}
+
+}  // namespace starling

@@ -1,0 +1,79 @@
+#include "starling/transport/c10d/settings.h"
+
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <string_view>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "starling/core/error.h"
+#include "starling/transport/mapped/mapped.h"
+#include "starling/transport/tcp/tcp.h"
+
+namespace starling {
+namespace {
+
+// The token is a secret: its file must be the owner's alone.
+std::string token_from_file(const std::string& path) {
+  const auto refuse = [&](std::string_view why) {
+    throw UsageError(fmt::format("environment: STARLING_TOKEN_FILE='{}' {}", path, why));
+  };
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status{};
+  if (file.get() < 0 || fstat(file.get(), &status) != 0)
+    refuse(fmt::format("cannot be read: {}", std::strerror(errno)));
+  if (!S_ISREG(status.st_mode)) refuse("is not a regular file");
+  if (status.st_mode & (S_IRWXG | S_IRWXO)) refuse("can be reached by group or others: chmod 600 it");
+  char buffer[4096];
+  const ssize_t length = read(file.get(), buffer, sizeof buffer);
+  if (length < 0) refuse(fmt::format("cannot be read: {}", std::strerror(errno)));
+  if (length == sizeof buffer) refuse(fmt::format("is longer than {} bytes", sizeof buffer - 1));
+  std::string token(buffer, static_cast<std::size_t>(length));
+  token.erase(token.find_last_not_of(" \t\r\n") + 1);
+  if (token.empty()) refuse("is empty");
+  return token;
+}
+
+SocketAddress address_of_interface(const char* variable_name, const std::string& name) {
+  std::set<std::string> names;
+  for (const Interface& one : interfaces()) {
+    if (one.name == name) return one.address;
+    names.insert(one.name);
+  }
+  throw UsageError(
+      fmt::format("environment: {}='{}' is no network interface that is up and has an address: there are {}",
+                  variable_name, name, fmt::join(names, ", ")));
+}
+
+}  // namespace
+
+std::string token_from_environment(const Variables& variable) {
+  if (const auto path = variable("STARLING_TOKEN_FILE")) return token_from_file(*path);
+  return variable("STARLING_TOKEN").value_or("");
+}
+
+// Edges within a host are mapped by themselves, so this is for comparison only.
+decltype(World::make_transport) transport_from_environment(const Variables& variable) {
+  const std::string name = variable("STARLING_TRANSPORT").value_or("mapped");
+  if (name == "mapped") return make_mapped_transport;
+  if (name == "tcp") return make_tcp_transport;
+  throw UsageError(
+      fmt::format("environment: STARLING_TRANSPORT='{}' is not allowed: mapped (blocks lie in shared memory "
+                  "within a host "
+                  "and go over TCP between hosts; the default) or tcp (everywhere)",
+                  name));
+}
+
+std::optional<SocketAddress> address_from_environment(const Variables& variable) {
+  for (const char* name : {"STARLING_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
+    if (const auto interface = variable(name)) return address_of_interface(name, *interface);
+  }
+  return std::nullopt;
+}
+
+}  // namespace starling

@@ -1,0 +1,214 @@
+// The world of an existing process group: among real processes with a Gloo group, and among threads on hosts of their own.
+#include "starling/transport/c10d/process_group.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "processes.h"
+#include "starling/core/error.h"
+#include "starling/optim/optimizer.h"
+#include "starling/transport/c10d/tcp_store.h"
+#include "starling/world/world.h"
+
+namespace starling {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+// As init_process_group("gloo") makes it.
+c10::intrusive_ptr<c10d::ProcessGroup> gloo_group(int rank, int size, int port) {
+  const auto store =
+      c10::make_intrusive<c10d::PrefixStore>("default_pg/", join_store("127.0.0.1", port, 60s));
+  auto options = c10d::ProcessGroupGloo::Options::create(60s);
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+  group->setDefaultBackend(c10d::ProcessGroup::GLOO);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::GLOO,
+                    c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options));
+  return group;
+}
+
+// The parameters after 50 steps, each worker with gradients of its own.
+at::Tensor train(const World& world) {
+  const at::Tensor x = at::arange(100'000, at::kFloat).mul_(1e-3).set_requires_grad(true);
+  Optimizer optimizer(std::vector<at::Tensor>{x}, AccumAdamW{.lr = 1e-3, .window = 4}, {.topology = "base-2"},
+                      world);
+  const at::Tensor centre = at::arange(100'000, at::kFloat).mul_(1e-3 * world.rank).sin_();
+  for (int t = 0; t < 50; ++t) {
+    x.mutable_grad() = x.detach() - centre;
+    optimizer.step();
+  }
+  return x.detach().clone();
+}
+
+TEST(FromProcessGroup, TrainsAsFromTheEnvironmentWhileTheGroupIsUsed) {
+  constexpr int kWorkers = 3;
+  const Processes three(kWorkers, true, [](int rank, int port) -> std::string {
+    at::Tensor by_environment;
+    {
+      const Environment environment(torchruns(rank, kWorkers, port, true));
+      by_environment = train(World::from_environment());
+    }
+    const Environment none({});
+    const auto group = gloo_group(rank, kWorkers, port);
+    World world = World::from_process_group(*group);
+    if (world.rank != rank || world.size != kWorkers) return "wrong rank or size";
+    if (world.local_rank != rank || world.local_size != kWorkers) return "wrong local rank or size";
+    if (world.address != "127.0.0.1" || world.token.size() != 64) return "wrong address or token";
+
+    std::vector<at::Tensor> sum{at::ones({1 << 20})};
+    const auto under_way = group->allreduce(sum);
+    const at::Tensor by_group = train(world);
+    under_way->wait();
+    if (!at::equal(by_group, by_environment)) return "other parameters";
+    if (at::equal(by_group, at::arange(100'000, at::kFloat).mul_(1e-3))) return "untrained";
+    // A second world of the same group is another one.
+    return at::equal(train(World::from_process_group(*group)), by_environment)
+               ? "equal"
+               : "other parameters the second time";
+  });
+  for (int rank = 0; rank < kWorkers; ++rank) EXPECT_EQ(three.answer(rank), "equal");
+}
+
+TEST(FromProcessGroup, NeedsAStore) {
+  c10d::ProcessGroup group(0, 1);
+  EXPECT_THAT(failure_of([&] { World::from_process_group(group); }), HasSubstr("without a store"));
+}
+
+// One worker per entry, each a thread with a host and variables of its own. World or error of each.
+struct Worker {
+  std::string host = "here";
+  std::map<std::string, std::string> variables = {};
+  World world = {};
+  std::string failure = {};
+};
+void meet(std::vector<Worker>& workers, const c10::intrusive_ptr<c10d::Store>& store, int missing = 0,
+          std::chrono::milliseconds patience = 60s) {
+  const int size = static_cast<int>(workers.size()) + missing;
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    threads.emplace_back([&, i] {
+      Worker& worker = workers[i];
+      const auto variable = [&](const std::string& name) -> std::optional<std::string> {
+        const auto found = worker.variables.find(name);
+        return found == worker.variables.end() ? std::nullopt : std::optional(found->second);
+      };
+      worker.failure = failure_of([&] {
+        worker.world = meet_at(store, static_cast<int>(i), size, {.meet = patience}, variable, worker.host);
+      });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(FromProcessGroup, OnOneHostUsesLoopbackAndASecretOfItsOwn) {
+  std::vector<Worker> workers(3);
+  meet(workers, c10::make_intrusive<c10d::HashStore>());
+  for (int rank = 0; rank < 3; ++rank) {
+    const Worker& worker = workers[static_cast<std::size_t>(rank)];
+    ASSERT_EQ(worker.failure, "no failure");
+    EXPECT_EQ(worker.world.address, "127.0.0.1");
+    EXPECT_EQ(worker.world.local_rank, rank);
+    EXPECT_EQ(worker.world.local_size, 3);
+    EXPECT_EQ(worker.world.token.size(), 64u);
+    EXPECT_EQ(worker.world.token, workers[0].world.token);
+  }
+}
+
+TEST(FromProcessGroup, WorldsOfOneGroupShareNothing) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<Worker> first(2), second(2);
+  meet(first, store);
+  meet(second, store);
+  EXPECT_NE(first[0].world.token, second[0].world.token);
+  EXPECT_EQ(second[0].world.token, second[1].world.token);
+  first[0].world.store->set("key", "stale");
+  EXPECT_EQ(first[1].world.store->get("key", 5s), "stale");
+  EXPECT_THROW(second[1].world.store->get("key", 20ms), Error);
+}
+
+TEST(FromProcessGroup, FindsWhoSharesAHost) {
+  std::string between_hosts;
+  for (const Interface& one : interfaces()) {
+    if (!one.address.is_loopback() && one.address.storage.ss_family == AF_INET) between_hosts = one.name;
+  }
+  if (between_hosts.empty()) GTEST_SKIP() << "this host has a loopback interface only";
+  std::vector<Worker> workers;
+  for (const char* host : {"a", "b", "a", "b", "a"})
+    workers.push_back({host, {{"STARLING_SOCKET_IFNAME", between_hosts}}});
+  meet(workers, c10::make_intrusive<c10d::HashStore>());
+  std::vector<int> ranks, sizes;
+  for (const Worker& worker : workers) {
+    EXPECT_EQ(worker.failure, "no failure");
+    EXPECT_FALSE(resolve(worker.world.address, 0).is_loopback());
+    ranks.push_back(worker.world.local_rank);
+    sizes.push_back(worker.world.local_size);
+  }
+  EXPECT_THAT(ranks, testing::ElementsAre(0, 0, 1, 1, 2));
+  EXPECT_THAT(sizes, testing::ElementsAre(3, 2, 3, 2, 3));
+}
+
+TEST(FromProcessGroup, RefusesLoopbackBetweenHosts) {
+  std::vector<Worker> workers{{"a", {{"STARLING_SOCKET_IFNAME", "lo"}}},
+                              {"b", {{"STARLING_SOCKET_IFNAME", "lo"}}}};
+  meet(workers, c10::make_intrusive<c10d::HashStore>());
+  for (const Worker& worker : workers) {
+    EXPECT_THAT(worker.failure,
+                AllOf(HasSubstr("the loopback address 127.0.0.1"), HasSubstr("STARLING_SOCKET_IFNAME")));
+  }
+}
+
+TEST(FromProcessGroup, TheUsersTokenIsTakenAndStaysOutOfTheStore) {
+  const std::map<std::string, std::string> token{{"STARLING_TOKEN", "secret"}};
+  std::vector<Worker> workers{{"here", token}, {"here", token}};
+  meet(workers, c10::make_intrusive<c10d::HashStore>());
+  for (const Worker& worker : workers) {
+    EXPECT_EQ(worker.world.token, "secret");
+    EXPECT_THROW(worker.world.store->get("token", 20ms), Error);
+  }
+}
+
+TEST(FromProcessGroup, ATokenThatOnlySomeHaveIsRefusedByAll) {
+  for (const int with_token : {0, 2}) {
+    std::vector<Worker> workers(3);
+    workers[static_cast<std::size_t>(with_token)].variables["STARLING_TOKEN"] = "secret";
+    meet(workers, c10::make_intrusive<c10d::HashStore>());
+    const std::string without = with_token == 0 ? "worker 1 has none" : "worker 0 has none";
+    for (const Worker& worker : workers) {
+      EXPECT_THAT(worker.failure, AllOf(HasSubstr("worker " + std::to_string(with_token) + " has a token"),
+                                        HasSubstr(without)));
+    }
+  }
+}
+
+TEST(FromProcessGroup, SaysWhoHasNotCome) {
+  std::vector<Worker> workers(2);
+  meet(workers, c10::make_intrusive<c10d::HashStore>(), 1, 300ms);
+  for (const Worker& worker : workers) {
+    EXPECT_THAT(worker.failure, AllOf(HasSubstr("worker 2 has not come"), HasSubstr("'worker-2'")));
+  }
+}
+
+TEST(FromProcessGroup, AHostIsAlwaysTheSame) {
+  EXPECT_EQ(host_identity(), host_identity());
+  EXPECT_THAT(host_identity(), AllOf(HasSubstr("/net:["), testing::Not(HasSubstr(" "))));
+}
+
+}  // namespace
+}  // namespace starling
