@@ -560,6 +560,8 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::handed:
     case FrameType::mapped:
     case FrameType::lies_at:
+    case FrameType::piece:
+    case FrameType::taken:
       return;  // the latter where the peer's transport maps memory and mine does not
     case FrameType::leave:
       sender.left = true;

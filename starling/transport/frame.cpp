@@ -63,6 +63,8 @@ bool known(std::uint8_t type) {
     case FrameType::handed:
     case FrameType::mapped:
     case FrameType::lies_at:
+    case FrameType::piece:
+    case FrameType::taken:
       return true;
   }
   return false;

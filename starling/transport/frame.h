@@ -41,6 +41,9 @@ enum class FrameType : std::uint8_t {
   handed = 33,      // memory lies at your door
   mapped = 34,      // I have mapped it, or I cannot
   lies_at = 35,     // a whole payload, and where it lies
+  // payloads that a process group carries (transport/c10d/group_transport.h), which no handler sees
+  piece = 40,  // a part of a payload comes by the group
+  taken = 41,  // I have asked the group for your pieces up to `value`, I who am `round`
 };
 
 struct Frame {

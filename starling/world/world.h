@@ -56,11 +56,12 @@ struct World {
   // until all have come, at most timeouts.meet.
   //
   // Who shares a host (kernel and network namespace), and at which address the others reach it, the workers find out by
-  // themselves; STARLING_SOCKET_IFNAME names the interface. STARLING_TRANSPORT and the token are as above, but without a token
+  // themselves; STARLING_SOCKET_IFNAME names the interface. STARLING_TRANSPORT and the token are as above, but
+  // STARLING_TRANSPORT=c10d sends blocks by the group itself (transport/c10d/group_transport.h), and without a token
   // on any worker rank 0 makes a random one and tells it to the others through the store: the store of a group, which tells
   // its members where the others are, is trusted as the group is.
   //
-  // What is kept of the group is its store. Throws UsageError where the group has none, where only some workers have a
+  // What is kept of the group is its store, and with c10d its backend. Throws UsageError where the group has none, where only some workers have a
   // token, and where an address cannot be known; Error when somebody has not come or the store fails.
   static World from_process_group(c10d::ProcessGroup& group, Timeouts timeouts = {});
   // One worker alone.

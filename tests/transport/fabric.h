@@ -1,9 +1,11 @@
 // All transports behind one face, so that one suite of tests holds them to the contract of transport.h.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "starling/transport/transport.h"
 #include "starling/world/store.h"
@@ -37,6 +39,15 @@ class Loopback final : public Fabric {
 };
 
 using MakeFabric = std::unique_ptr<Fabric> (*)(int size);
+
+struct Kit {
+  std::string name;
+  MakeFabric make;
+  std::uint64_t own_frames = 0;  // bytes that the transport itself has to say on a connection, at most
+  bool in_frames = true;         // bulk goes as frames, with their headers
+};
+// Those that this program holds to the contract.
+std::vector<Kit> kits();
 
 std::unique_ptr<Fabric> make_local_fabric(int size);
 std::unique_ptr<Fabric> make_tcp_fabric(int size);

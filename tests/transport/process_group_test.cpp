@@ -16,6 +16,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include "processes.h"
 #include "starling/core/error.h"
@@ -28,8 +29,11 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::AllOf;
-using testing::Each;
 using testing::HasSubstr;
+
+std::map<std::string, std::string> transport(const std::string& name) {
+  return {{"STARLING_TRANSPORT", name}};
+}
 
 // As init_process_group("gloo") makes it.
 c10::intrusive_ptr<c10d::ProcessGroup> gloo_group(int rank, int size, int port) {
@@ -84,6 +88,57 @@ TEST(FromProcessGroup, TrainsAsFromTheEnvironmentWhileTheGroupIsUsed) {
                : "other parameters the second time";
   });
   for (int rank = 0; rank < kWorkers; ++rank) EXPECT_EQ(three.answer(rank), "equal");
+}
+
+TEST(FromProcessGroup, TrainsOverTheGroupItself) {
+  constexpr int kWorkers = 3;
+  const Processes three(kWorkers, true, [](int rank, int port) -> std::string {
+    const Environment none({});
+    const auto group = gloo_group(rank, kWorkers, port);
+    const at::Tensor over_own_edges = train(World::from_process_group(*group));
+    const Environment over_the_group(transport("c10d"));
+    World world = World::from_process_group(*group);
+    std::mutex mutex;
+    std::string said;
+    world.log = [&](Level, const std::string& line) {
+      const std::lock_guard lock(mutex);
+      said += line + "; ";
+    };
+    if (!at::equal(train(world), over_own_edges)) return "other parameters";
+    if (said.find("go by the process group (gloo)") == std::string::npos) return "not by the group: " + said;
+    return said.find("fails") == std::string::npos ? "equal" : said;
+  });
+  for (int rank = 0; rank < kWorkers; ++rank) EXPECT_EQ(three.answer(rank), "equal");
+}
+
+TEST(FromProcessGroup, AWorkerKilledOverTheGroupItselfIsLostAndNamed) {
+  constexpr int kWorkers = 3;
+  const Processes three(kWorkers, true, [](int rank, int port) -> std::string {
+    const Environment over_the_group(transport("c10d"));
+    const auto group = gloo_group(rank, kWorkers, port);
+    World world = World::from_process_group(*group);
+    std::mutex mutex;
+    std::string said;
+    world.log = [&](Level level, const std::string& line) {
+      const std::lock_guard lock(mutex);
+      if (level != Level::info) said += line + "; ";
+    };
+    const at::Tensor x = at::ones({3'000'000}).set_requires_grad(true);
+    Optimizer optimizer(std::vector<at::Tensor>{x}, SGD{.lr = 0.1}, {.topology = "complete"}, world);
+    for (int t = 0; t < 30; ++t) {
+      if (rank == 1 && t == 10) raise(SIGKILL);
+      x.mutable_grad() = x.detach() - rank;
+      optimizer.step();
+    }
+    Consensus average(optimizer);
+    const double spread = (x.detach().max() - x.detach().min()).item<double>();
+    const std::lock_guard lock(mutex);
+    if (average.workers() != 2 || !(spread < 1e-5)) return "averaged over others: " + said;
+    return said;
+  });
+  EXPECT_EQ(three.answer(1), "signal 9");
+  for (const int rank : {0, 2})
+    EXPECT_THAT(three.answer(rank), AllOf(HasSubstr("worker 1"), testing::Not(HasSubstr("averaged"))));
 }
 
 TEST(FromProcessGroup, NeedsAStore) {
@@ -195,6 +250,29 @@ TEST(FromProcessGroup, ATokenThatOnlySomeHaveIsRefusedByAll) {
                                         HasSubstr(without)));
     }
   }
+}
+
+// Whoever sends by the group needs a neighbour that asks the group.
+TEST(FromProcessGroup, AnotherTransportThanTheOthersIsRefusedByAll) {
+  constexpr int kWorkers = 2;
+  const Processes two(kWorkers, true, [](int rank, int port) -> std::string {
+    const Environment different(transport(rank == 0 ? "tcp" : "c10d"));
+    World::from_process_group(*gloo_group(rank, kWorkers, port));
+    return "accepted";
+  });
+  for (int rank = 0; rank < kWorkers; ++rank)
+    EXPECT_THAT(two.answer(rank), HasSubstr("STARLING_TRANSPORT is tcp on worker 0 and c10d on worker 1"));
+}
+
+TEST(FromProcessGroup, TheGroupCarriesOnlyWhatItsBackendsCan) {
+  std::vector<Worker> without_a_backend{{"here", {{"STARLING_TRANSPORT", "c10d"}}}};
+  meet(without_a_backend, c10::make_intrusive<c10d::HashStore>());
+  EXPECT_THAT(without_a_backend[0].failure,
+              AllOf(HasSubstr("'c10d' is not allowed"), HasSubstr("from_process_group")));
+  const Environment over_the_group(transport("c10d"));
+  c10d::ProcessGroup group(c10::make_intrusive<c10d::HashStore>(), 0, 1);
+  EXPECT_THAT(failure_of([&] { World::from_process_group(group); }),
+              HasSubstr("backend for tensors on the CPU"));
 }
 
 TEST(FromProcessGroup, SaysWhoHasNotCome) {

@@ -7,10 +7,10 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <signal.h>
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/transport/c10d/hand_to_gloo.h"
 #include "starling/transport/c10d/one_line.h"
 #include "starling/transport/c10d/socket.h"
 #include "starling/transport/c10d/store.h"
@@ -24,33 +24,6 @@ constexpr milliseconds kLook{500};  // while waiting: how often to look whether 
 constexpr milliseconds kPatience{1'000};       // for a host that does not answer
 constexpr std::int64_t kPackBytes = 25 << 20;  // small tensors are broadcast together
 constexpr std::int64_t kAlignment = 16;        // of each tensor in a pack
-
-// Held while an operation is handed to Gloo. torch's flight recorder, one for all groups of a process, enters a new
-// group into its table without a lock (torch 2.11), which workers that are threads do at the same time.
-std::mutex flight_recorder;
-
-// While it lives, this thread and those that it starts take a write to a closed socket as an error, not as a signal that
-// ends the process: Gloo writes without MSG_NOSIGNAL. A signal of this kind goes to the thread that wrote.
-class WithoutSigpipe {
- public:
-  WithoutSigpipe() {
-    sigemptyset(&sigpipe_);
-    sigaddset(&sigpipe_, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
-  }
-  ~WithoutSigpipe() {
-    if (sigismember(&before_, SIGPIPE)) return;
-    constexpr timespec kAtOnce{};
-    while (sigtimedwait(&sigpipe_, nullptr, &kAtOnce) > 0) {
-    }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  WithoutSigpipe(const WithoutSigpipe&) = delete;
-  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
-
- private:
-  sigset_t sigpipe_, before_;
-};
 
 std::int64_t padded_bytes(const at::Tensor& tensor) {
   const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
@@ -177,7 +150,7 @@ c10::intrusive_ptr<c10d::Work> Collectives::State::begin(const char* operation, 
   if (!failure.empty())
     throw Error(fmt::format("{} failed on rank {}: {}", operation, first + rank, failure));
   try {
-    const std::lock_guard lock(flight_recorder);
+    const std::lock_guard lock(flight_recorder());
     return start();
   } catch (const std::exception& failure) {
     fail(operation, one_line(failure));

@@ -1,6 +1,6 @@
 // World::from_process_group(). Every worker writes one card to the store and reads all of them:
 //
-//   the host's identity, who has a token of the user's, and the address by which others may reach the host
+//   the host's identity, whether it has a token of the user's, its transport, and the address by which others may reach the host
 //
 // from which all know the same and each draws its own conclusions.
 #include "starling/transport/c10d/process_group.h"
@@ -32,16 +32,20 @@ namespace {
 struct Card {
   std::string host;
   bool has_token = false;  // of the user's
-  std::string address;     // not a loopback one; empty: unknown
+  std::string transport;
+  std::string address;  // not a loopback one; empty: unknown
 
-  std::string to_line() const { return fmt::format("{} {} {}", host, has_token ? 1 : 0, address); }
+  std::string to_line() const {
+    return fmt::format("{} {} {} {}", host, has_token ? 1 : 0, transport, address);
+  }
   static Card from_line(const std::string& line, int of) {
-    const auto first = line.find(' '), second = line.find(' ', first + 1);
-    if (first == std::string::npos || second != first + 2) {
+    const auto first = line.find(' '), second = line.find(' ', first + 1), third = line.find(' ', second + 1);
+    if (first == std::string::npos || second != first + 2 || third == std::string::npos) {
       throw Error(fmt::format(
           "process group: worker {} wrote '{}' to the store: is it another version of Starling?", of, line));
     }
-    return {line.substr(0, first), line[first + 1] == '1', line.substr(second + 1)};
+    return {line.substr(0, first), line[first + 1] == '1', line.substr(second + 1, third - second - 1),
+            line.substr(third + 1)};
   }
 };
 
@@ -49,18 +53,17 @@ struct Card {
 // in the group's holds up nobody here.
 struct GroupStore {
   c10::intrusive_ptr<c10d::Store> groups;
+  std::int64_t call;  // the number of this one, which keeps the keys of several worlds of one group apart
   C10dStore own;
 };
 
-// The number of this call, which keeps the keys of several worlds of one group apart.
-std::shared_ptr<Store> store_for_a_call(const c10::intrusive_ptr<c10d::Store>& store, int rank) {
+std::shared_ptr<GroupStore> store_for_a_call(const c10::intrusive_ptr<c10d::Store>& store, int rank) {
   try {
     const auto connection = store->clone();
     const auto call = connection->add(fmt::format("starling/worlds-of-{}", rank), 1);
-    const auto kept = std::make_shared<GroupStore>(GroupStore{
-        store,
+    return std::make_shared<GroupStore>(GroupStore{
+        store, call,
         C10dStore(c10::make_intrusive<c10d::PrefixStore>(fmt::format("starling/{}", call), connection))});
-    return {kept, &kept->own};
   } catch (const std::exception& failure) {
     throw Error(
         fmt::format("process group: rank {} cannot use the group's store: {}", rank, one_line(failure)));
@@ -124,12 +127,12 @@ std::string host_identity() {
 }
 
 World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const Timeouts& timeouts,
-              const Variables& variable, const std::string& host) {
+              const Variables& variable, const std::string& host, c10d::Backend* backend) {
   World world;
   world.rank = rank;
   world.size = size;
   world.timeouts = timeouts;
-  world.make_transport = transport_from_environment(variable);
+  const std::string transport = transport_from_environment(variable, backend != nullptr);
   world.token = token_from_environment(variable);
   const std::optional<SocketAddress> chosen = address_from_environment(variable);
   std::optional<SocketAddress> address = usable(chosen);
@@ -141,8 +144,11 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
     return std::chrono::duration_cast<std::chrono::milliseconds>(
         std::max(end - Clock::now(), Duration::zero()));
   };
-  world.store = store_for_a_call(store, rank);
-  const Card own{host, !world.token.empty(), address ? address->host() : ""};
+  const auto kept = store_for_a_call(store, rank);
+  world.store = {kept, &kept->own};
+  world.make_transport =
+      transport == "c10d" ? group_transports(*backend, kept->call) : own_transport(transport);
+  const Card own{host, !world.token.empty(), transport, address ? address->host() : ""};
   world.store->set(fmt::format("worker-{}", rank), own.to_line());
   if (rank == 0 && !own.has_token) world.store->set("token", random_token());
   std::vector<Card> cards;
@@ -170,6 +176,15 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
                     "secret on all workers, or on none",
                     cards[0].has_token ? 0 : other, cards[0].has_token ? other : 0));
   }
+  for (int of = 0; of < size; ++of) {
+    const std::string& other = cards[static_cast<std::size_t>(of)].transport;
+    if (other != cards[0].transport && (other == "c10d" || cards[0].transport == "c10d")) {
+      throw UsageError(
+          fmt::format("environment: STARLING_TRANSPORT is {} on worker 0 and {} on worker {}: c10d must be "
+                      "set on all workers or on none",
+                      cards[0].transport, other, of));
+    }
+  }
   if (!own.has_token) world.token = world.store->get("token", left());
 
   if (chosen) {
@@ -196,7 +211,20 @@ World World::from_process_group(c10d::ProcessGroup& group, Timeouts timeouts) {
     throw UsageError(
         "process group: it was made without a store, at which workers could meet: give its constructor one");
   }
-  return meet_at(store, group.getRank(), group.getSize(), timeouts, process_variables(), host_identity());
+  const Variables variable = process_variables();
+  c10::intrusive_ptr<c10d::Backend> backend;
+  try {
+    backend = group.getBackend(c10::DeviceType::CPU);
+  } catch (const std::exception&) {
+    // A group for tensors on GPUs alone, as NCCL's: without c10d edges that does not matter.
+    if (variable("STARLING_TRANSPORT") == "c10d") {
+      throw UsageError(
+          "environment: STARLING_TRANSPORT='c10d' needs a process group with a backend for tensors on the "
+          "CPU, as "
+          "init_process_group(\"cpu:gloo,cuda:nccl\") makes it");
+    }
+  }
+  return meet_at(store, group.getRank(), group.getSize(), timeouts, variable, host_identity(), backend.get());
 }
 
 }  // namespace starling

@@ -57,16 +57,21 @@ std::string token_from_environment(const Variables& variable) {
   return variable("STARLING_TOKEN").value_or("");
 }
 
-// Edges within a host are mapped by themselves, so this is for comparison only.
-decltype(World::make_transport) transport_from_environment(const Variables& variable) {
-  const std::string name = variable("STARLING_TRANSPORT").value_or("mapped");
-  if (name == "mapped") return make_mapped_transport;
-  if (name == "tcp") return make_tcp_transport;
+std::string transport_from_environment(const Variables& variable, bool has_group) {
+  std::string name = variable("STARLING_TRANSPORT").value_or("mapped");
+  if (name == "mapped" || name == "tcp" || (name == "c10d" && has_group)) return name;
   throw UsageError(
       fmt::format("environment: STARLING_TRANSPORT='{}' is not allowed: mapped (blocks lie in shared memory "
-                  "within a host "
-                  "and go over TCP between hosts; the default) or tcp (everywhere)",
-                  name));
+                  "within a host and "
+                  "go over TCP between hosts; the default), tcp (everywhere){}",
+                  name,
+                  has_group ? " or c10d (blocks go by the process group)"
+                            : "; c10d is for a world of a process group (World::from_process_group)"));
+}
+
+decltype(World::make_transport) own_transport(const std::string& name) {
+  if (name == "tcp") return make_tcp_transport;
+  return make_mapped_transport;
 }
 
 std::optional<SocketAddress> address_from_environment(const Variables& variable) {

@@ -1,8 +1,6 @@
 // What the user's variables say of this worker's edges, whoever started it.
 #pragma once
 
-#include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -16,8 +14,12 @@ namespace starling {
 // alone, or empty.
 std::string token_from_environment(const Variables& variable);
 
-// What STARLING_TRANSPORT names. Throws UsageError.
-decltype(World::make_transport) transport_from_environment(const Variables& variable);
+// STARLING_TRANSPORT: "mapped", which is also what holds where it is not set, "tcp" or, if there is a process group, "c10d".
+// Throws UsageError where it is something else.
+std::string transport_from_environment(const Variables& variable, bool has_group);
+
+// What "mapped" and "tcp" stand for.
+decltype(World::make_transport) own_transport(const std::string& name);
 
 // The address of the interface that STARLING_SOCKET_IFNAME names, or else GLOO_SOCKET_IFNAME; nothing where neither is set.
 // Throws UsageError where there is no such interface.

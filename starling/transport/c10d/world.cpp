@@ -57,7 +57,7 @@ World World::from_environment(Timeouts timeouts) {
   }
   World world;
   world.timeouts = timeouts;
-  world.make_transport = transport_from_environment(variable);
+  world.make_transport = own_transport(transport_from_environment(variable, false));
   world.rank = launch->rank;
   world.size = launch->size;
   world.local_rank = launch->local_rank;

@@ -1,0 +1,37 @@
+// What whoever hands an operation to Gloo has to mind.
+#pragma once
+
+#include <mutex>
+
+#include <signal.h>
+
+namespace starling {
+
+// Held while an operation is handed to Gloo. torch's flight recorder, one for all groups of a process, enters a new
+// group into its table without a lock (torch 2.11), which workers that are threads do at the same time.
+std::mutex& flight_recorder();
+
+// While it lives, this thread and those that it starts take a write to a closed socket as an error, not as a signal that
+// ends the process: Gloo writes without MSG_NOSIGNAL. A signal of this kind goes to the thread that wrote.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    sigemptyset(&sigpipe_);
+    sigaddset(&sigpipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
+  }
+  ~WithoutSigpipe() {
+    if (sigismember(&before_, SIGPIPE)) return;
+    constexpr timespec kAtOnce{};
+    while (sigtimedwait(&sigpipe_, nullptr, &kAtOnce) > 0) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+ private:
+  sigset_t sigpipe_, before_;
+};
+
+}  // namespace starling

@@ -1,0 +1,10 @@
+// The transports without torch.
+#include "fabric.h"
+
+namespace starling {
+
+std::vector<Kit> kits() {
+  return {{"local", make_local_fabric}, {"tcp", make_tcp_fabric}, {"mapped", make_mapped_fabric, 300}};
+}
+
+}  // namespace starling
