@@ -65,12 +65,13 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
 
 Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
                    std::vector<std::size_t> block_sizes, Patience patience, Log log,
-                   std::shared_ptr<Timeline> timeline, Wire wire)
+                   std::shared_ptr<Timeline> timeline, Wire wire, int one_in)
     : meetings_(meetings_of(schedule, transport->rank(), !is_modular(wire))),
       patience_(patience),
       log_(std::move(log)),
       timeline_(std::move(timeline)),
       wire_(wire),
+      one_in_(static_cast<std::uint32_t>(one_in)),
       grouping_(*this),
       averaging_(*this),
       average_(transport->rank(), averaging_),
@@ -141,12 +142,16 @@ std::span<const Arrival> Exchange::finish(int index) {
   return block.finished;
 }
 
-kernels::WireBlock Exchange::wire(int index) {
-  auto buffer = transport_->buffer(bytes(static_cast<std::uint32_t>(index)));
-  const std::lock_guard lock(mutex_);
-  Block& block = blocks_[static_cast<std::size_t>(index)];
+Outgoing Exchange::wire(int index) {
+  std::unique_lock lock(mutex_);
+  if (started_ == blocks_.size() || round_ == 0) begin_round(lock);
+  const SwapId id{round_, static_cast<std::uint32_t>(index)};
+  lock.unlock();
+  auto buffer = transport_->buffer(bytes(id));
+  lock.lock();
+  Block& block = blocks_[id.block];
   block.next = std::move(buffer);
-  return {block.next->data(), wire_};
+  return {{block.next->data(), wire_}, mask(id)};
 }
 
 // The word that a neighbour went on is as old as my absence: what it is at now, it has to be asked.
@@ -164,17 +169,18 @@ void Exchange::catch_up(std::unique_lock<std::mutex>& lock) {
   statistics_.seconds_waiting += seconds(Clock::now() - begin);
 }
 
+void Exchange::begin_round(std::unique_lock<std::mutex>& lock) {
+  catch_up(lock);
+  const std::uint64_t next = std::max(round_ + 1, jump_to_);
+  jumped_ = next > round_ + 1;
+  statistics_.skipped_rounds += next - round_ - 1;
+  ++statistics_.rounds;
+  round_ = next;
+  started_ = 0;
+}
+
 void Exchange::start(int index, bool finite) {
-  std::unique_lock lock(mutex_);
-  if (started_ == blocks_.size() || round_ == 0) {  // the first block of a step: the next round begins
-    catch_up(lock);
-    const std::uint64_t next = std::max(round_ + 1, jump_to_);
-    jumped_ = next > round_ + 1;
-    statistics_.skipped_rounds += next - round_ - 1;
-    ++statistics_.rounds;
-    round_ = next;
-    started_ = 0;
-  }
+  const std::lock_guard lock(mutex_);
   Block& block = blocks_[static_cast<std::size_t>(index)];
   block.finished.clear();
   const Meeting& now = meeting(round_);
@@ -189,7 +195,7 @@ void Exchange::start(int index, bool finite) {
 
 std::uint64_t Exchange::position(bool in_flight) const {
   const std::lock_guard lock(mutex_);
-  return (in_flight ? round_ - 1 : round_) % meetings_.size();
+  return (in_flight ? round_ - 1 : round_) % cycle();
 }
 
 void Exchange::restart(std::uint64_t position) {
@@ -209,9 +215,8 @@ void Exchange::restart(std::uint64_t position) {
     block.finished.clear();
     block.mended.clear();
   }
-  const std::uint64_t period = meetings_.size();
   round_ = static_cast<std::uint64_t>(farthest);
-  while (round_ % period != position % period) ++round_;
+  while (round_ % cycle() != position % cycle()) ++round_;
   started_ = blocks_.size();
   jump_to_ = 0;  // where the others were before is of no use any more
   went_on_.clear();
@@ -260,7 +265,8 @@ void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const
 void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
   for (const Link& link : meeting(id.round).links) {
     Peer& neighbour = peer(link.rank);
-    neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0, {}, {payload_of(mine), wire_}};
+    neighbour.open[id] = {
+        link.rank, link.direction.receive ? link.weight : 0, {}, {payload_of(mine), wire_, mask(id)}};
     const bool left_out =
         neighbour.absent && !meeting(id.round).group.empty();  // the group did not wait for it
     if (neighbour.present(id.round) && !left_out) {
@@ -286,6 +292,7 @@ void Exchange::Peer::send_block(SwapId id) {
   frame.round = id.round;
   frame.block = id.block;
   frame.dtype = static_cast<std::uint8_t>(exchange.wire_);
+  frame.value = exchange.mask(id).word();
   exchange.transport_->send(rank, frame, open.at(id).mine.block);
 }
 
@@ -486,7 +493,7 @@ std::span<std::byte> Exchange::place(int from, const Frame& frame) {
   if (frame.type == FrameType::data) {
     if (!expects(sender, frame)) return {};
     Incoming& in = sender.incoming[id];
-    if (!in.buffer) in.buffer = pool_.take(bytes(frame.block));
+    if (!in.buffer) in.buffer = pool_.take(bytes(id));
     if (frame.offset != in.bytes) return {};
     sender.placed = in.buffer;
     return std::span(*in.buffer).subspan(frame.offset, frame.length);
@@ -510,12 +517,16 @@ std::span<std::byte> Exchange::place(int from, const Frame& frame) {
   return {};
 }
 
+bool Exchange::fits(const Frame& frame, std::size_t bytes, Wire wire) const {
+  return frame.total == bytes && frame.dtype == static_cast<std::uint8_t>(wire) &&
+         frame.value == mask({frame.round, frame.block}).word();
+}
+
 // A chunk of a block that may still be mixed, of the right size, and not too early.
 bool Exchange::expects(const Peer& sender, const Frame& frame) const {
   if (frame.block >= blocks_.size()) return false;
-  if (frame.total != bytes(frame.block) || frame.dtype != static_cast<std::uint8_t>(wire_)) return false;
   const SwapId id{frame.round, frame.block};
-  if (!sender.edge.wants(id)) return false;
+  if (!fits(frame, bytes(id), wire_) || !sender.edge.wants(id)) return false;
   return sender.incoming.contains(id) || sender.incoming.size() < kEarly * blocks_.size();
 }
 
@@ -523,11 +534,11 @@ bool Exchange::expects(const Peer& sender, const Frame& frame) const {
 // word, which it gives by sending them.
 bool Exchange::received_in_place(int from, const Frame& frame, const Payload& payload) {
   Peer& sender = peer(from);
-  if (frame.epoch != 0 || frame.round > next_round() + kHorizon) return false;
+  if (frame.epoch != 0 || frame.round > horizon()) return false;
   if (frame.type == FrameType::part) return grouping_.received_in_place(sender, frame, payload);
   const SwapId id{frame.round, frame.block};
   if (frame.type != FrameType::data || !expects(sender, frame) || sender.incoming.contains(id)) return false;
-  SentBlock block(payload, wire_);
+  SentBlock block(payload, wire_, mask(id));
   if (!block.may_be_read()) return false;
   sender.heard = transport_->now();
   mark_present(sender);
@@ -588,7 +599,7 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     others_are_at(frame.round);
     grouping_.protocol.skipped(from, frame.round);
   }
-  if (frame.type != FrameType::skip && frame.round > next_round() + kHorizon) return;
+  if (frame.type != FrameType::skip && frame.round > horizon()) return;
   const SwapId id{frame.round, frame.block};
   if (frame.type == FrameType::abort && frame.value != 0 && !sender.edge.past(id)) went_on(from, true);
   sender.edge.frame(frame.type, id, frame.value != 0);
@@ -597,7 +608,7 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
 
 void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const std::byte> payload,
                              bool intact) {
-  if (frame.block >= blocks_.size() || frame.round > next_round() + kHorizon) return;
+  if (frame.block >= blocks_.size() || frame.round > horizon()) return;
   const SwapId id{frame.round, frame.block};
   mark_present(sender);
   if (!sender.edge.wants(id)) {
@@ -605,17 +616,18 @@ void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const s
     if (frame.offset + frame.length == frame.total) sender.edge.block(id, false);
     return;
   }
-  const auto found = sender.incoming.find(id);
-  if (!intact || !all_finite(payload, wire_)) {
+  if (!intact || !expects(sender, frame) || !all_finite(payload, wire_)) {
     say_damaged(sender.rank, frame);
-    if (found != sender.incoming.end()) sender.incoming.erase(found);
+    sender.incoming.erase(id);
     return sender.edge.block(id, false);
   }
+  if (frame.total == 0) sender.incoming[id].buffer = pool_.take(0);  // nothing of a small block was chosen
+  const auto found = sender.incoming.find(id);
   if (found == sender.incoming.end()) return;  // decided while this chunk was being read
   Incoming& in = found->second;
   in.bytes += frame.length;
-  if (in.bytes != bytes(frame.block)) return;
-  in.block = {payload_of(in.buffer), wire_};
+  if (in.bytes != frame.total) return;
+  in.block = {payload_of(in.buffer), wire_, mask(id)};
   if (!in.block.may_be_read()) {
     say_damaged(sender.rank, frame);
     sender.incoming.erase(found);

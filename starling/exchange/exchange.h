@@ -15,6 +15,7 @@
 //   lost       its process is gone
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -33,6 +34,7 @@
 #include "starling/exchange/average.h"
 #include "starling/exchange/edge.h"
 #include "starling/exchange/group.h"
+#include "starling/kernels/mask.h"
 #include "starling/kernels/update.h"
 #include "starling/topology/graph.h"
 #include "starling/transport/transport.h"
@@ -50,12 +52,12 @@ struct Patience {
 // memory.
 struct SentBlock {
   SentBlock() = default;
-  SentBlock(Payload block, Wire wire)
-      : wire(wire), trailer(trailer_of(block.bytes, wire)), block(std::move(block)) {}
+  SentBlock(Payload block, Wire wire, Mask mask = {})
+      : wire(wire), mask(mask), trailer(trailer_of(block.bytes, wire)), block(std::move(block)) {}
   std::span<const std::byte> bytes() const { return block.bytes; }
-  // From its n-th value on; of int4 an even n.
+  // From the n-th value on, which the mask chooses; of int4 an even n.
   kernels::Sent values(std::size_t n = 0) const {
-    return {block.bytes.data() + bytes_of(wire, n), wire, trailer.exponent};
+    return {block.bytes.data() + bytes_of(wire, mask.chosen_of(n)), wire, trailer.exponent};
   }
   // Whether the kernel may have it, for all that is known without reading its values: a grid that there is, and no float
   // across the bounds of floats.
@@ -64,16 +66,25 @@ struct SentBlock {
     return is_modular(wire) ? Grid::allows(trailer.exponent) : at % bytes_of(wire, 1) == 0;
   }
   Wire wire = Wire::fp32;
+  Mask mask;  // which values of the block these are
   Trailer trailer;
   Payload block;
 };
 
-// A neighbour's block to mix: x += weight * (theirs - mine). Of a group: the mean of its blocks, with weight 1.
+// A neighbour's block to mix: x += weight * (theirs - mine), where its mask chooses. Both have the same mask. Of a group: the
+// mean of its blocks, with weight 1.
 struct Arrival {
   int rank = 0;  // of a group its first member
   float weight = 0;
   SentBlock theirs{};
   SentBlock mine{};
+};
+
+// Where to write what is sent, and which values that are.
+struct Outgoing : kernels::WireBlock {
+  using WireBlock::WireBlock;
+  Outgoing(kernels::WireBlock block, Mask mask = {}) : WireBlock(block), mask(mask) {}
+  Mask mask;
 };
 
 // Whom I send to or receive from in a round.
@@ -107,11 +118,12 @@ struct ExchangeStatistics {
 
 class Exchange final : private TransportHandler {
  public:
-  // block_sizes: values per block. The schedule's rank r is transport rank r. Every worker has the same wire. Modular
-  // codes have no mean to send: with them groups go in pairs, each edge for itself.
+  // block_sizes: values per block. The schedule's rank r is transport rank r. Every worker has the same wire, and sends the
+  // same ones of a block's values in a round: one in `one_in`, from 1 to Mask::kMost. Modular codes have no mean to send:
+  // with them groups go in pairs, each edge for itself.
   Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
            std::vector<std::size_t> block_sizes, Patience patience, Log log,
-           std::shared_ptr<Timeline> timeline = nullptr, Wire wire = Wire::fp32);
+           std::shared_ptr<Timeline> timeline = nullptr, Wire wire = Wire::fp32, int one_in = 1);
   ~Exchange() override;  // tells the others not to wait; takes at most a second
 
   // Waits until all neighbours of the schedule are connected. Throws Error, naming who is missing.
@@ -122,17 +134,18 @@ class Exchange final : private TransportHandler {
   // then what was mended late. Valid until the block's next start().
   std::span<const Arrival> finish(int block);
   // Where to write what the neighbours will read. Not the buffer that arrivals hold as `mine`. Of modular codes the grid
-  // is the caller's to choose, and the Trailer behind them to write: kernels/modular.h.
-  kernels::WireBlock wire(int block);
-  // The wire block is written. The first block of a step begins the next round; where neighbours went on without me it
-  // first asks them which one, and waits for the answers as long as Patience allows. finite = false: the block is not
-  // sent, all neighbours go on without it.
+  // is the caller's to choose, and the Trailer behind them to write: kernels/modular.h. The first block of a step begins
+  // the next round, so that it is known whose mask the block is written with; where neighbours went on without me this
+  // first asks them which one, and waits for the answers as long as Patience allows.
+  Outgoing wire(int block);
+  // The wire block is written. finite = false: the block is not sent, all neighbours go on without it.
   void start(int block, bool finite);
 
   // --- save and resume, on the training thread, between two steps ---
-  // Where the schedule stands, counted from 0 within the period: the next round, or the one that is in flight.
+  // Where the schedule stands, counted from 0 within the cycle, one_in periods of it: the next round, or the one that is in
+  // flight.
   std::uint64_t position(bool in_flight) const;
-  // Every worker calls it, with the same position. What is in flight is finished and dropped; the next start() begins a
+  // Every worker calls it, with the same position. What is in flight is finished and dropped; the next wire() begins a
   // round of this position. Rounds themselves only ever rise.
   void restart(std::uint64_t position);
 
@@ -145,13 +158,14 @@ class Exchange final : private TransportHandler {
   ExchangeStatistics statistics() const;
 
  private:
-  // A peer is never further ahead than a period or two; what claims to be is not kept, so that nobody fills my memory.
+  // A peer is never further ahead than a period or two, or after restart() a cycle; what claims to be is not kept, so that
+  // nobody fills my memory.
   static constexpr std::uint64_t kHorizon = 1000;  // rounds, for control frames
   static constexpr std::size_t kEarly = 8;         // rounds, for blocks
 
   struct Block {
     std::size_t size = 0;           // values; never changes
-    std::shared_ptr<Buffer> next;   // what wire() gave out
+    std::shared_ptr<Buffer> next;   // what wire() gave out, to be written for the round that has begun
     int open = 0;                   // swaps not yet decided, a group's counts as one
     std::vector<Arrival> arrived;   // committed
     std::vector<Arrival> mended;    // committed late
@@ -213,8 +227,9 @@ class Exchange final : private TransportHandler {
     void mended(SwapId id, bool committed) override;
 
     const std::vector<int>& members(SwapId id) const;
+    Frame bulk(FrameType type, SwapId id, Wire wire) const;
     bool member(int rank, const Frame& frame) const;  // of the group that this frame speaks of
-    // The values of a block that a member owns: from, count.
+    // The values of a wire block that a member owns: from, count.
     std::pair<std::size_t, std::size_t> shard(SwapId id, int rank) const;
     void received_part(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
     void received_mean(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
@@ -251,8 +266,17 @@ class Exchange final : private TransportHandler {
 
   // On the transport's thread.
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
-  std::size_t bytes(std::uint32_t block) const { return block_bytes(wire_, blocks_[block].size); }
   const Meeting& meeting(std::uint64_t round) const { return meetings_[(round - 1) % meetings_.size()]; }
+  std::uint64_t cycle() const { return meetings_.size() * one_in_; }  // rounds until everything is as it was
+  Mask mask(SwapId id) const {
+    return Mask::of_round(one_in_, id.block, (id.round - 1) % meetings_.size(),
+                          (id.round - 1) / meetings_.size());
+  }
+  // What a wire block of this swap has.
+  std::size_t values(SwapId id) const { return mask(id).chosen_of(blocks_[id.block].size); }
+  std::size_t bytes(SwapId id) const { return block_bytes(wire_, values(id)); }
+  // A frame of a block of this swap is of so many bytes in all, of this wire, and of the values that the mask chooses.
+  bool fits(const Frame& frame, std::size_t bytes, Wire wire) const;
   void begin_swaps(int block, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite);
   void begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite);
   void skip_to(std::uint64_t round);
@@ -263,7 +287,8 @@ class Exchange final : private TransportHandler {
   void received_join(Peer& peer, const Frame& frame, bool intact);
   void others_are_at(std::uint64_t round);  // and do not wait for me
   void went_on(int rank, bool without_me);
-  void catch_up(std::unique_lock<std::mutex>& lock);  // on the training thread
+  void begin_round(std::unique_lock<std::mutex>& lock);  // both on the training thread
+  void catch_up(std::unique_lock<std::mutex>& lock);
   void mark_absent(Peer& peer, const std::string& why);
   void mark_present(Peer& peer);
   void give_up(std::uint32_t block, const std::string& why);
@@ -278,12 +303,14 @@ class Exchange final : private TransportHandler {
   std::set<int> run_average(std::vector<std::byte> mine, Average::Combine combine,
                             std::span<std::byte> result);
   std::uint64_t next_round() const;  // takes the mutex
+  std::uint64_t horizon() const { return next_round() + std::max(kHorizon, 2 * cycle()); }
 
   const std::vector<Meeting> meetings_;  // per round of the period
   const Patience patience_;
   const Log log_;
   const std::shared_ptr<Timeline> timeline_;
   const Wire wire_;
+  const std::uint32_t one_in_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
   Time ticked_{};  // the last tick: whoever was not heard of long before it is silent, even if I slept since

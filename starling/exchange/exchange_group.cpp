@@ -9,10 +9,6 @@
 namespace starling {
 namespace {
 
-Frame bulk(FrameType type, SwapId id, Wire wire) {
-  return {.type = type, .dtype = static_cast<std::uint8_t>(wire), .round = id.round, .block = id.block};
-}
-
 // Of `size` values, the shard of the k-th of g members.
 std::pair<std::size_t, std::size_t> cut(std::size_t size, std::size_t k, std::size_t g) {
   const std::size_t from = size * k / g;
@@ -25,6 +21,14 @@ const std::vector<int>& Exchange::Grouping::members(SwapId id) const {
   return exchange.meeting(id.round).group;
 }
 
+Frame Exchange::Grouping::bulk(FrameType type, SwapId id, Wire wire) const {
+  return {.type = type,
+          .dtype = static_cast<std::uint8_t>(wire),
+          .round = id.round,
+          .block = id.block,
+          .value = exchange.mask(id).word()};
+}
+
 bool Exchange::Grouping::member(int rank, const Frame& frame) const {
   if (frame.round == 0 || frame.block >= exchange.blocks_.size()) return false;
   const std::vector<int>& group = members({frame.round, frame.block});
@@ -34,7 +38,7 @@ bool Exchange::Grouping::member(int rank, const Frame& frame) const {
 std::pair<std::size_t, std::size_t> Exchange::Grouping::shard(SwapId id, int rank) const {
   const std::vector<int>& group = members(id);
   const auto k = std::lower_bound(group.begin(), group.end(), rank) - group.begin();
-  return cut(exchange.blocks_[id.block].size, static_cast<std::size_t>(k), group.size());
+  return cut(exchange.values(id), static_cast<std::size_t>(k), group.size());
 }
 
 void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bool finite) {
@@ -44,10 +48,7 @@ void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bo
     const Peer& other = exchange.peer(rank);
     return other.present(id.round) && !other.absent;
   });
-  open[id] = {std::move(mine),
-              exchange.transport_->buffer(exchange.blocks_[id.block].size * sizeof(float)),
-              {},
-              finite};
+  open[id] = {std::move(mine), exchange.transport_->buffer(exchange.values(id) * sizeof(float)), {}, finite};
   protocol.start(id, std::move(others), all_here && finite);
 }
 
@@ -122,8 +123,8 @@ void Exchange::Grouping::decided(SwapId id, Outcome outcome, bool in_pairs) {
     exchange.statistics_.committed += others.size();
     block.arrived.push_back({members(id).front(),
                              1,
-                             {payload_of(swap.mean), Wire::fp32},
-                             {payload_of(swap.mine), exchange.wire_}});
+                             {payload_of(swap.mean), Wire::fp32, exchange.mask(id)},
+                             {payload_of(swap.mine), exchange.wire_, exchange.mask(id)}});
   } else if (!in_pairs) {
     exchange.statistics_.aborted += others.size();
   }
@@ -136,8 +137,10 @@ void Exchange::Grouping::mended(SwapId id, bool committed) {
   if (!committed || !swap.mean) return;
   const std::lock_guard lock(exchange.mutex_);
   exchange.statistics_.late += members(id).size() - 1;
-  exchange.blocks_[id.block].mended.push_back(
-      {members(id).front(), 1, {payload_of(swap.mean), Wire::fp32}, {payload_of(swap.mine), exchange.wire_}});
+  exchange.blocks_[id.block].mended.push_back({members(id).front(),
+                                               1,
+                                               {payload_of(swap.mean), Wire::fp32, exchange.mask(id)},
+                                               {payload_of(swap.mine), exchange.wire_, exchange.mask(id)}});
 }
 
 // Of a frame whose sender is a member, and which has the right size.
@@ -152,7 +155,7 @@ bool Exchange::Grouping::received_in_place(Peer& sender, const Frame& frame, con
   if (!member(sender.rank, frame)) return false;
   const SwapId id{frame.round, frame.block};
   const std::size_t bytes = bytes_of(exchange.wire_, shard(id, exchange.transport_->rank()).second);
-  if (frame.total != bytes || frame.dtype != static_cast<std::uint8_t>(exchange.wire_)) return false;
+  if (!exchange.fits(frame, bytes, exchange.wire_)) return false;
   if (!expects_part(sender, frame) || sender.parts.contains(id)) return false;
   SentBlock block(payload, exchange.wire_);
   if (!block.may_be_read()) return false;
@@ -169,7 +172,7 @@ std::span<std::byte> Exchange::Grouping::place(Peer& sender, const Frame& frame)
   const bool part = frame.type == FrameType::part;
   const auto [from, count] = shard(id, part ? exchange.transport_->rank() : sender.rank);
   const Wire wire = part ? exchange.wire_ : Wire::fp32;
-  if (frame.total != bytes_of(wire, count) || frame.dtype != static_cast<std::uint8_t>(wire)) return {};
+  if (!exchange.fits(frame, bytes_of(wire, count), wire)) return {};
   if (part) {
     if (!expects_part(sender, frame)) return {};
     Incoming& in = sender.parts[id];
@@ -187,7 +190,7 @@ std::span<std::byte> Exchange::Grouping::place(Peer& sender, const Frame& frame)
 
 void Exchange::Grouping::received(Peer& sender, const Frame& frame, std::span<const std::byte> payload,
                                   bool intact) {
-  if (!member(sender.rank, frame) || frame.round > exchange.next_round() + kHorizon) return;
+  if (!member(sender.rank, frame) || frame.round > exchange.horizon()) return;
   const SwapId id{frame.round, frame.block};
   switch (frame.type) {
     case FrameType::part:
@@ -220,7 +223,7 @@ void Exchange::Grouping::received_part(Peer& sender, const Frame& frame, std::sp
     return;
   }
   const std::size_t bytes = bytes_of(exchange.wire_, shard(id, exchange.transport_->rank()).second);
-  if (!intact || frame.total != bytes || !all_finite(payload, exchange.wire_)) {
+  if (!intact || !exchange.fits(frame, bytes, exchange.wire_) || !all_finite(payload, exchange.wire_)) {
     exchange.say_damaged(sender.rank, frame);
     sender.parts.erase(id);
     return protocol.part(sender.rank, id, false);
@@ -238,7 +241,7 @@ void Exchange::Grouping::received_mean(Peer& sender, const Frame& frame, std::sp
   const SwapId id{frame.round, frame.block};
   if (!protocol.wants_mean(sender.rank, id)) return;
   const std::size_t bytes = shard(id, sender.rank).second * sizeof(float);
-  if (!intact || frame.total != bytes || !all_finite(payload, Wire::fp32)) {
+  if (!intact || !exchange.fits(frame, bytes, Wire::fp32) || !all_finite(payload, Wire::fp32)) {
     exchange.say_damaged(sender.rank, frame);
     return protocol.mean(sender.rank, id, false);
   }

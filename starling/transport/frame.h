@@ -14,10 +14,10 @@ namespace starling {
 
 enum class FrameType : std::uint8_t {
   // gossip (exchange/edge.h)
-  data = 1,       // one chunk of a wire block
-  ack = 2,        // vote: my block is ready and yours has been checked
-  abort = 3,      // replaces a vote; value = the round that the sender starts next if it went on, else 0
-  skip = 4,       // rounds below `round` that I have not started will never come from me
+  data = 1,   // one chunk of a wire block; value = the word of its mask (kernels/mask.h), as of part and mean
+  ack = 2,    // vote: my block is ready and yours has been checked
+  abort = 3,  // replaces a vote; value = the round that the sender starts next if it went on, else 0
+  skip = 4,   // rounds below `round` that I have not started will never come from me
   resume = 5,     // you were absent; value = the round that the sender starts next
   query = 6,      // after a reconnect: how did this exchange end for you?
   outcome = 7,    // answer to query; value = 1 committed, 0 not

@@ -1,6 +1,7 @@
 // The exchange where neighbours read each other's memory: the same bits as over TCP, and the sum through broken connections.
 #include <atomic>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "starling/transport/mapped/mapped.h"
@@ -11,13 +12,13 @@ namespace {
 
 // Workers on threads, each with a transport of its own, as processes have.
 struct Neighbours {
-  Neighbours(const Schedule& schedule, Wire wire, decltype(&make_mapped_transport) make) {
+  Neighbours(const Schedule& schedule, Wire wire, decltype(&make_mapped_transport) make, int one_in = 1) {
     World world;
     world.size = schedule.workers();
     world.address = "127.0.0.1";
     world.store = std::make_shared<MemoryStore>();
     for (world.rank = 0; world.rank < world.size; ++world.rank)
-      workers.push_back(std::make_unique<Worker>(make(world, "test"), schedule, Patience{}, wire));
+      workers.push_back(std::make_unique<Worker>(make(world, "test"), schedule, Patience{}, wire, one_in));
     everyone([](Worker& w) { w.begin(); });
   }
   template <class F>
@@ -40,15 +41,21 @@ struct Neighbours {
   std::vector<std::unique_ptr<Worker>> workers;
 };
 
-constexpr Wire kWires[] = {Wire::fp32, Wire::bf16, Wire::fp16, Wire::int8, Wire::int4};
+struct Sent {
+  Wire wire;
+  int one_in;
+};
+constexpr Sent kWires[] = {{Wire::fp32, 1}, {Wire::bf16, 1}, {Wire::fp16, 1},
+                           {Wire::int8, 1}, {Wire::int4, 1}, {Wire::fp32, 3}};
 
 // Edges, and a group's parts and means.
 TEST(MappedExchange, HasTheBitsOfTheOneOverTcp) {
   for (const char* topology : {"one-peer-exponential", "ring", "complete"}) {
-    for (const Wire wire : kWires) {
-      SCOPED_TRACE(std::string(topology) + " " + std::string(name_of(wire)));
+    for (const auto& [wire, one_in] : kWires) {
+      SCOPED_TRACE(fmt::format("{} {} one in {}", topology, name_of(wire), one_in));
       const Schedule schedule = make_schedule(topology, 4);
-      Neighbours mapped(schedule, wire, make_mapped_transport), tcp(schedule, wire, make_tcp_transport);
+      Neighbours mapped(schedule, wire, make_mapped_transport, one_in),
+          tcp(schedule, wire, make_tcp_transport, one_in);
       const double before = mapped.sum();
       for (Neighbours* all : {&mapped, &tcp}) {
         all->steps(15);

@@ -70,7 +70,8 @@ TEST(Exchange, TheSumIsConservedOver1000RoundsOfEverySymmetricSchedule) {
       } catch (const UsageError&) {
         continue;  // the family does not exist for this n
       }
-      for (const Wire wire : {Wire::fp32, Wire::int8, Wire::int4}) {
+      for (const auto& [wire, one_in] :
+           {std::pair{Wire::fp32, 1U}, {Wire::int8, 1U}, {Wire::int4, 1U}, {Wire::fp32, 2U}}) {
         std::mt19937_64 random(7);
         std::vector<std::vector<float>> x(static_cast<std::size_t>(n), std::vector<float>(kSize));
         double before = 0, magnitude = 0;
@@ -80,9 +81,10 @@ TEST(Exchange, TheSumIsConservedOver1000RoundsOfEverySymmetricSchedule) {
             before += value, magnitude += std::abs(value);
           }
         }
-        Herd herd(wire, x, schedule.rounds.size());
+        Herd herd(wire, x, schedule.rounds.size(), one_in);
         for (int t = 0; t < 1000; ++t) herd.mix(schedule.at(t));
-        EXPECT_NEAR(herd.sum(), before, 1e-6 * magnitude) << name << ", n " << n << ", " << name_of(wire);
+        EXPECT_NEAR(herd.sum(), before, 1e-6 * magnitude)
+            << name << ", n " << n << ", " << name_of(wire) << ", one in " << one_in;
       }
     }
   }

@@ -27,9 +27,11 @@ namespace starling {
 using std::chrono::milliseconds;
 
 struct Worker {
-  Worker(LocalHub& hub, int rank, const Schedule& schedule, Patience patience, Wire wire = Wire::fp32)
-      : Worker(hub.endpoint(rank), schedule, patience, wire) {}
-  Worker(std::unique_ptr<Transport> over, const Schedule& schedule, Patience patience, Wire wire)
+  Worker(LocalHub& hub, int rank, const Schedule& schedule, Patience patience, Wire wire = Wire::fp32,
+         int one_in = 1)
+      : Worker(hub.endpoint(rank), schedule, patience, wire, one_in) {}
+  Worker(std::unique_ptr<Transport> over, const Schedule& schedule, Patience patience, Wire wire,
+         int one_in = 1)
       : transport(over.get()),
         exchange(
             std::move(over), schedule, {size, size}, patience,
@@ -39,8 +41,9 @@ struct Worker {
                 warnings.push_back(line);
               }
             },
-            nullptr, wire),
-        grids{Grid(wire, schedule.rounds.size()), Grid(wire, schedule.rounds.size())} {
+            nullptr, wire, one_in),
+        grids{Grid(wire, schedule.rounds.size() * static_cast<std::size_t>(one_in)),
+              Grid(wire, schedule.rounds.size() * static_cast<std::size_t>(one_in))} {
     std::mt19937_64 random(static_cast<std::uint64_t>(transport->rank()) + 1);
     for (auto& block : x) {
       for (float& value : block) value = std::normal_distribution<float>()(random);
@@ -100,12 +103,12 @@ inline Schedule triangle() {
 }
 
 struct Flock {
-  Flock(const std::string& schedule, int n, Patience patience = {}, Wire wire = Wire::fp32)
-      : Flock(make_schedule(schedule, n), patience, wire) {}
-  explicit Flock(const Schedule& schedule, Patience patience = {}, Wire wire = Wire::fp32)
+  Flock(const std::string& schedule, int n, Patience patience = {}, Wire wire = Wire::fp32, int one_in = 1)
+      : Flock(make_schedule(schedule, n), patience, wire, one_in) {}
+  explicit Flock(const Schedule& schedule, Patience patience = {}, Wire wire = Wire::fp32, int one_in = 1)
       : hub(schedule.workers()) {
     for (int i = 0; i < schedule.workers(); ++i) {
-      workers.push_back(std::make_unique<Worker>(hub, i, schedule, patience, wire));
+      workers.push_back(std::make_unique<Worker>(hub, i, schedule, patience, wire, one_in));
     }
     everyone([](Worker& w) { w.begin(); });
   }

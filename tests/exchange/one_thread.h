@@ -1,8 +1,10 @@
 // What the optimizer does with a block's wire, on one thread.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -14,27 +16,42 @@
 
 namespace starling {
 
-// Writes x with what follows it on the wire. Returns whether it is finite.
-inline bool write_block(std::vector<float>& x, kernels::WireBlock wire, int exponent) {
+// Writes x, or what the mask chooses of it, with what follows it on the wire. Returns whether it is finite.
+inline bool write_block(std::vector<float>& x, Outgoing wire, int exponent) {
   Trailer trailer{exponent, 0};
   wire.exponent = exponent;
   wire.sum = &trailer.sum;
-  const bool finite = kernels::update(kernels::SgdStep{}, {}, x.data(), nullptr, {}, wire, x.size());
-  set_trailer({static_cast<std::byte*>(wire.values), block_bytes(wire.wire, x.size())}, wire.wire, trailer);
+  bool finite = true;
+  for (std::size_t at = 0, next = 0; at < x.size(); at = next) {
+    next = std::min(x.size(), wire.mask.stretch_end(at));
+    kernels::WireBlock sent = wire;
+    sent.values = wire.mask.chooses(at)
+                      ? static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, wire.mask.chosen_of(at))
+                      : nullptr;
+    finite &= kernels::update(kernels::SgdStep{}, {}, x.data() + at, nullptr, {}, sent, next - at);
+  }
+  set_trailer({static_cast<std::byte*>(wire.values), block_bytes(wire.wire, wire.mask.chosen_of(x.size()))},
+              wire.wire, trailer);
   return finite;
 }
 
 inline void mix_block(std::vector<float>& x, std::span<const Arrival> arrived, Grid& grid) {
-  std::vector<kernels::Mix> mixes;
   std::vector<kernels::Measured> measured(arrived.size());
-  for (std::size_t j = 0; j < arrived.size(); ++j) {
-    const Arrival& a = arrived[j];
-    mixes.push_back({a.weight, a.theirs.values(), a.mine.values(), &measured[j]});
+  for (std::size_t at = 0, next = 0; at < x.size(); at = next) {
+    next = x.size();
+    std::vector<kernels::Mix> mixes;
+    for (std::size_t j = 0; j < arrived.size(); ++j) {
+      const Arrival& a = arrived[j];
+      next = std::min(next, a.mine.mask.stretch_end(at));
+      if (a.mine.mask.chooses(at))
+        mixes.push_back({a.weight, a.theirs.values(at), a.mine.values(at), &measured[j]});
+    }
+    kernels::update(kernels::SgdStep{}, mixes, x.data() + at, nullptr, {}, {}, next - at);
   }
-  kernels::update(kernels::SgdStep{}, mixes, x.data(), nullptr, {}, {}, x.size());
   Grid::Wanted wanted;
   for (std::size_t j = 0; j < arrived.size(); ++j) {
     const Arrival& a = arrived[j];
+    if (a.mine.mask.chosen_of(x.size()) == 0) continue;
     wanted.add(a.mine.wire, a.theirs.trailer, a.mine.trailer, measured[j]);
   }
   grid.follow(wanted);
@@ -53,22 +70,28 @@ inline double rms_to_mean(const std::vector<std::span<const float>>& workers) {
 
 // Workers without an exchange between them: every block arrives.
 struct Herd {
-  Herd(Wire wire, std::vector<std::vector<float>> x, std::size_t period)
-      : wire(wire), x(std::move(x)), grids(this->x.size(), Grid(wire, period)) {}
+  Herd(Wire wire, std::vector<std::vector<float>> x, std::size_t period, std::uint32_t one_in = 1)
+      : wire(wire),
+        period(period),
+        one_in(one_in),
+        x(std::move(x)),
+        grids(this->x.size(), Grid(wire, period * one_in)) {}
   // A round: all write, then all mix.
   void mix(const Graph& graph) {
+    const Mask mask = Mask::of_round(one_in, 0, round % period, round / period);
+    ++round;
     std::vector<std::shared_ptr<Buffer>> sent;
     for (std::size_t i = 0; i < x.size(); ++i) {
-      sent.push_back(std::make_shared<Buffer>(block_bytes(wire, x[i].size())));
-      write_block(x[i], {sent[i]->data(), wire}, grids[i].next());
+      sent.push_back(std::make_shared<Buffer>(block_bytes(wire, mask.chosen_of(x[i].size()))));
+      write_block(x[i], {{sent[i]->data(), wire}, mask}, grids[i].next());
     }
     for (std::size_t i = 0; i < x.size(); ++i) {
       std::vector<Arrival> arrived;
       for (const Neighbour& j : graph.neighbours[i]) {
         arrived.push_back({j.rank,
                            static_cast<float>(j.weight),
-                           {payload_of(sent[static_cast<std::size_t>(j.rank)]), wire},
-                           {payload_of(sent[i]), wire}});
+                           {payload_of(sent[static_cast<std::size_t>(j.rank)]), wire, mask},
+                           {payload_of(sent[i]), wire, mask}});
       }
       mix_block(x[i], arrived, grids[i]);
     }
@@ -79,7 +102,10 @@ struct Herd {
     return sum;
   }
   double consensus_distance() const { return rms_to_mean({x.begin(), x.end()}); }
-  Wire wire;
+  const Wire wire;
+  const std::size_t period;
+  const std::uint32_t one_in;
+  std::size_t round = 0;
   std::vector<std::vector<float>> x;
   std::vector<Grid> grids;
 };

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "tests/exchange/flock.h"
 
 namespace starling {
@@ -16,21 +18,25 @@ double consensus_distance(Flock& flock, int n) {
 
 struct Reached {
   Wire wire;
+  int one_in;
   double at_most;  // of values of order 1: the wire's last bit or two
 };
 
 TEST(Wires, WorkersComeTogetherToTheLastBitOfTheWireAndTheSumIsKept) {
   for (const char* topology : {"base-2", "ring", "complete", "alternating-exp-ring"}) {
-    for (const Reached& reached : {Reached{Wire::fp32, 3e-7},
-                                   {Wire::bf16, 2e-3},
-                                   {Wire::fp16, 2.5e-4},
-                                   {Wire::int8, 1e-3},
-                                   {Wire::int4, 1e-1}}) {
-      SCOPED_TRACE(std::string(topology) + " " + std::string(name_of(reached.wire)));
+    for (const Reached& reached : {Reached{Wire::fp32, 1, 3e-7},
+                                   {Wire::bf16, 1, 2e-3},
+                                   {Wire::fp16, 1, 2.5e-4},
+                                   {Wire::int8, 1, 1e-3},
+                                   {Wire::int4, 1, 1e-1},
+                                   {Wire::fp32, 3, 1e-6},
+                                   {Wire::bf16, 4, 2e-3}}) {
+      SCOPED_TRACE(fmt::format("{} {} one in {}", topology, name_of(reached.wire), reached.one_in));
       const int n = std::string(topology) == "alternating-exp-ring" ? 4 : 5;
-      Flock flock(topology, n, {}, reached.wire);
+      Flock flock(topology, n, {}, reached.wire, reached.one_in);
       const int rounds =
-          is_modular(reached.wire) ? 120 : 60;  // their grids first follow what is far out of range
+          (is_modular(reached.wire) ? 120 : 60) *  // their grids first follow what is far out of range
+          reached.one_in;
       const double before = flock.sum(), far = consensus_distance(flock, n);
       flock.everyone([rounds](Worker& w) {
         for (int t = 0; t < rounds; ++t) w.step();
@@ -46,19 +52,27 @@ TEST(Wires, WorkersComeTogetherToTheLastBitOfTheWireAndTheSumIsKept) {
 }
 
 TEST(Wires, NarrowOnesAreFewerBytes) {
-  const std::pair<Wire, double> wires[] = {
-      {Wire::fp32, 1}, {Wire::bf16, 0.5}, {Wire::int8, 0.25}, {Wire::int4, 0.125}};
+  struct Bytes {
+    Wire wire;
+    int one_in;
+    double share;
+  };
   for (const char* topology : {"one-peer-exponential", "ring"}) {
     double all = 0;
-    for (const auto& [wire, share] : wires) {
-      Flock flock(topology, 4, {}, wire);
+    for (const auto& [wire, one_in, share] : {Bytes{Wire::fp32, 1, 1},
+                                              {Wire::bf16, 1, 0.5},
+                                              {Wire::int8, 1, 0.25},
+                                              {Wire::int4, 1, 0.125},
+                                              {Wire::fp32, 4, 0.25},
+                                              {Wire::bf16, 5, 0.1}}) {
+      Flock flock(topology, 4, {}, wire, one_in);
       flock.everyone([](Worker& w) {
         for (int t = 0; t < 10; ++t) w.step();
         w.end();
       });
       const auto sent = static_cast<double>(flock[0].exchange.statistics().bytes_sent);
-      if (wire == Wire::fp32) all = sent;
-      EXPECT_NEAR(sent / all, share, 0.02) << topology << " " << name_of(wire);
+      if (share == 1) all = sent;
+      EXPECT_NEAR(sent / all, share, 0.02) << topology << " " << name_of(wire) << " one in " << one_in;
     }
   }
 }
