@@ -163,7 +163,7 @@ std::span<const Arrival> finish(Exchange& exchange, const Block& block) {
 namespace {
 
 // update(), with the grid chosen.
-bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, kernels::WireBlock wire,
+bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
           std::optional<float> scale) {
   RECORD_USER_SCOPE("starling::update");
   const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
@@ -186,7 +186,15 @@ bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, kern
   }
 
   const auto length = static_cast<std::size_t>(block.length);
-  const bool stream = bytes_of(wire.wire, length) >= kStreamed;
+  const std::size_t sent_values = wire.mask.chosen_of(length);
+  const bool stream = bytes_of(wire.wire, sent_values) >= kStreamed;
+  // Up to there each mask, of what is sent and of what arrived, chooses all values from `at` on, or none.
+  const auto stretch_end = [&](std::int64_t at) {
+    const auto from = static_cast<std::size_t>(at);
+    std::size_t end = std::min(length, wire.mask.stretch_end(from));
+    for (const Arrival& a : arrived) end = std::min(end, a.mine.mask.stretch_end(from));
+    return static_cast<std::int64_t>(end);
+  };
   std::vector<kernels::Measured> measured_in_all(arrived.size());  // by neighbour
   std::uint32_t sum = 0;
   std::mutex mutex;  // guards `sum` and `measured_in_all` where threads add to them
@@ -201,30 +209,34 @@ bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, kern
     auto piece =
         std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.end <= begin; });
     for (; piece != pieces.end() && piece->begin < end; ++piece) {
-      const std::int64_t at = std::max(begin, piece->begin), within = at - piece->begin;
-      const auto n = static_cast<std::size_t>(std::min(end, piece->end) - at);
-      mixes.clear();
-      for (std::size_t j = 0; j < arrived.size(); ++j) {
-        const Arrival& a = arrived[j];
+      const std::int64_t last = std::min(end, piece->end);
+      for (std::int64_t at = std::max(begin, piece->begin), next = 0; at < last; at = next) {
+        next = std::min(last, stretch_end(at));
+        const std::int64_t within = at - piece->begin;
         const auto from = static_cast<std::size_t>(at);
-        mixes.push_back({a.weight, a.theirs.values(from), a.mine.values(from), &measured[j]});
-      }
-      const auto state = [&](std::size_t k) {
-        return k < block.states.size() ? block.states[k].data() + at : nullptr;
-      };
-      const auto* const from = static_cast<const std::byte*>(piece->g);
-      const kernels::Gradient g{
-          from == nullptr ? nullptr : from + bytes_of(piece->x.format, static_cast<std::size_t>(within)),
-          scale.value_or(1)};
-      kernels::WireBlock sent = wire;
-      sent.stream = stream;
-      sent.sum = &my_sum;
-      if (wire.values != nullptr)
-        sent.values =
-            static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, static_cast<std::size_t>(at));
-      if (!kernels::update(piece->step, mixes, piece->x.from(static_cast<std::size_t>(within)), g,
-                           {state(0), state(1), state(2)}, sent, n)) {
-        finite = false;
+        mixes.clear();
+        for (std::size_t j = 0; j < arrived.size(); ++j) {
+          const Arrival& a = arrived[j];
+          if (a.mine.mask.chooses(from))
+            mixes.push_back({a.weight, a.theirs.values(from), a.mine.values(from), &measured[j]});
+        }
+        const auto state = [&](std::size_t k) {
+          return k < block.states.size() ? block.states[k].data() + at : nullptr;
+        };
+        const auto* const all = static_cast<const std::byte*>(piece->g);
+        const kernels::Gradient g{
+            all == nullptr ? nullptr : all + bytes_of(piece->x.format, static_cast<std::size_t>(within)),
+            scale.value_or(1)};
+        kernels::WireBlock sent = wire;
+        sent.stream = stream;
+        sent.sum = &my_sum;
+        if (!wire.mask.chooses(from)) sent.values = nullptr;
+        if (sent.values != nullptr)
+          sent.values = static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, wire.mask.chosen_of(from));
+        if (!kernels::update(piece->step, mixes, piece->x.from(static_cast<std::size_t>(within)), g,
+                             {state(0), state(1), state(2)}, sent, static_cast<std::size_t>(next - at))) {
+          finite = false;
+        }
       }
     }
     const std::lock_guard lock(mutex);
@@ -233,25 +245,29 @@ bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, kern
   });
 
   if (wire.values != nullptr) {
-    const std::span<std::byte> sent{static_cast<std::byte*>(wire.values), block_bytes(wire.wire, length)};
+    const std::span<std::byte> sent{static_cast<std::byte*>(wire.values),
+                                    block_bytes(wire.wire, sent_values)};
     set_trailer(sent, wire.wire, {wire.exponent, sum});
   }
   Grid::Wanted wanted;
-  for (std::size_t j = 0; j < arrived.size(); ++j)
-    wanted.add(arrived[j].mine.wire, arrived[j].theirs.trailer, arrived[j].mine.trailer, measured_in_all[j]);
+  for (std::size_t j = 0; j < arrived.size(); ++j) {
+    const Arrival& a = arrived[j];
+    if (a.mine.mask.chosen_of(length) > 0)
+      wanted.add(a.mine.wire, a.theirs.trailer, a.mine.trailer, measured_in_all[j]);
+  }
   block.grid.follow(wanted);
   return finite;
 }
 
 }  // namespace
 
-bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, kernels::WireBlock wire,
+bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing wire,
             std::optional<float> scale) {
   if (wire.values != nullptr && is_modular(wire.wire)) wire.exponent = block.grid.next();
   return pass(block, rule, arrived, wire, scale);
 }
 
-bool write_again(Block& block, kernels::WireBlock wire) {
+bool write_again(Block& block, Outgoing wire) {
   if (is_modular(wire.wire)) wire.exponent = block.grid.again();
   return pass(block, SGD{}, {}, wire, std::nullopt);
 }
@@ -261,7 +277,7 @@ void send_again(Exchange& exchange, Block& block) {
   exchange.start(block.index, finite);
 }
 
-bool mix(Block& block, std::span<const Arrival> arrived, kernels::WireBlock wire) {
+bool mix(Block& block, std::span<const Arrival> arrived, const Outgoing& wire) {
   return update(block, SGD{}, arrived, wire, std::nullopt);
 }
 

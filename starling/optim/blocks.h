@@ -66,18 +66,18 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
 std::span<const Arrival> finish(Exchange& exchange, const Block& block);
 
 // One step of one block in one pass over its memory, by torch's intra-op threads: mix with what arrived, apply the rule,
-// write the new parameters to `wire` ({}: nothing is sent). Returns whether they are finite, and what is sent. The bits are
-// the same for any number of threads. `scale` is what the gradients are multiplied by; none: the step is skipped, so that
-// the block is mixed only.
-bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, kernels::WireBlock wire,
+// write the new parameters to `wire` ({}: nothing is sent). What a mask does not choose is neither mixed nor sent. Returns
+// whether they are finite, and what is sent. The bits are the same for any number of threads. `scale` is what the gradients
+// are multiplied by; none: the step is skipped, so that the block is mixed only.
+bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing wire,
             std::optional<float> scale = 1);
 
 // The same without a rule: mixes what arrived, and writes the parameters to `wire`.
-bool mix(Block& block, std::span<const Arrival> arrived, kernels::WireBlock wire);
+bool mix(Block& block, std::span<const Arrival> arrived, const Outgoing& wire);
 
 // Writes the parameters to `wire` and no more, as the last update() or mix() that wrote them did: modular codes on the same
 // grid.
-bool write_again(Block& block, kernels::WireBlock wire);
+bool write_again(Block& block, Outgoing wire);
 // The same to its exchange, which it starts.
 void send_again(Exchange& exchange, Block& block);
 

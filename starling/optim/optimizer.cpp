@@ -11,6 +11,7 @@
 #include <torch/nn/module.h>
 
 #include "starling/core/error.h"
+#include "starling/kernels/mask.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/engine.h"
@@ -96,6 +97,7 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
   Terms terms{{"scheme", options.scheme},
               {"topology", options.topology},
               {"wire", std::string(name_of(options.wire))},
+              {"one_in", std::to_string(options.one_in)},
               {"rule", rule},
               {"block_bytes", std::to_string(options.block_bytes)},
               {"hierarchy", options.hierarchy},
@@ -161,6 +163,13 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
     throw UsageError(
         fmt::format("wire \"{}\" is for parameters, but scheme \"all-reduce\" sends gradients: use fp32",
                     name_of(e.options.wire)));
+  if (e.options.one_in < 1 || e.options.one_in > Mask::kMost)
+    throw UsageError(
+        fmt::format("one_in = {} is not allowed: from 1, all values, to {}", e.options.one_in, Mask::kMost));
+  if (scheme == "all-reduce" && e.options.one_in != 1)
+    throw UsageError(
+        fmt::format("one_in = {} leaves out parameters, but scheme \"all-reduce\" sends gradients: use 1",
+                    e.options.one_in));
   if (!std::isfinite(e.options.clip) || e.options.clip < 0)
     throw UsageError(
         fmt::format("clip = {} is not allowed: it must be finite and at least 0", e.options.clip));
@@ -265,13 +274,13 @@ void Optimizer::connect(std::size_t first_group) {
 
   std::vector<std::size_t> sizes;
   for (std::size_t b = 0; b < e.blocks.size(); ++b) {
-    e.blocks[b].grid.remember(schedule.rounds.size());
+    e.blocks[b].grid.remember(schedule.rounds.size() * static_cast<std::size_t>(e.options.one_in));
     if (e.owns(b)) sizes.push_back(static_cast<std::size_t>(e.blocks[b].length));
   }
   e.exchange = std::make_unique<Exchange>(
       world.make_transport(world, channel), schedule, sizes,
       Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, e.options.max_wait},
-      world.log, world.timeline, e.options.wire);
+      world.log, world.timeline, e.options.wire, e.options.one_in);
   e.exchange->meet();
   e.scheme = make_scheme();
   // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.

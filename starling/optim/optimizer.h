@@ -50,6 +50,10 @@ struct Options {
   // the last bit of that format; int8 and int4 send a quarter and an eighth, and agree the better the nearer they are
   // already (docs/wires.md). The sum of all parameters is kept whatever the format. Not used by all-reduce.
   Wire wire = Wire::fp32;
+  // random-k: in a round only one value in so many is sent, in the format of `wire`, and mixed; the same ones by all workers,
+  // others in the next round, and each of them once in `one_in` periods of the topology (docs/wires.md). So many times fewer
+  // bytes, and so many times less mixing. From 1, all values, to 1024. Not used by all-reduce.
+  int one_in = 1;
   // "node": one gossips for a node of workers_per_node consecutive ranks, block by block: they average their gradients, each
   // keeps the state of its share of the blocks and exchanges these with the same place on the nodes that `topology` names.
   // With scheme "cta" and a rule of Starling's only; clip is of the node's mean gradient; nothing is saved yet; NoSync as

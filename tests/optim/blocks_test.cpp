@@ -66,23 +66,25 @@ After step(int threads) {
   return after;
 }
 
-// Two steps with modular codes, the second one mixed with what the first one sent: the blocks as they cross the link, and the
-// grids.
-std::vector<std::vector<std::byte>> modular_steps(Wire wire, int threads) {
+// Two steps with modular codes or masks, the second one mixed with what the first one sent: the blocks as they cross the link,
+// and the grids.
+std::vector<std::vector<std::byte>> two_steps(Wire wire, int threads, Mask mask = {}) {
   at::set_num_threads(threads);
   std::vector<Tensor> all = parameters();
   std::vector<Block> blocks;
   append_blocks(blocks, {torch::optim::OptimizerParamGroup(all)}, 0, 2, 4 << 20, wire);
   std::vector<std::vector<std::byte>> wires;
   for (Block& block : blocks) {
-    const std::size_t bytes = block_bytes(wire, static_cast<std::size_t>(block.length));
+    const auto length = static_cast<std::size_t>(block.length);
+    const Mask later{mask.one_in, (mask.turn + 1) % mask.one_in};
+    const std::size_t bytes = block_bytes(wire, mask.chosen_of(length));
     const auto mine = std::make_shared<Buffer>(bytes), theirs = std::make_shared<Buffer>(bytes);
-    Buffer next(bytes);
-    EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, {}, {theirs->data(), wire}));
-    EXPECT_TRUE(update(block, AdamW{.lr = 1e-5}, {}, {mine->data(), wire}));
-    const Arrival arrival{1, 0.5F, {payload_of(theirs), wire}, {payload_of(mine), wire}};
-    EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, {&arrival, 1}, {next.data(), wire}));
-    EXPECT_TRUE(write_again(block, {next.data(), wire}));
+    Buffer next(block_bytes(wire, later.chosen_of(length)));
+    EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, {}, Outgoing{{theirs->data(), wire}, mask}));
+    EXPECT_TRUE(update(block, AdamW{.lr = 1e-5}, {}, Outgoing{{mine->data(), wire}, mask}));
+    const Arrival arrival{1, 0.5F, {payload_of(theirs), wire, mask}, {payload_of(mine), wire, mask}};
+    EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, {&arrival, 1}, Outgoing{{next.data(), wire}, later}));
+    EXPECT_TRUE(write_again(block, Outgoing{{next.data(), wire}, later}));
     for (const Buffer* sent : {mine.get(), theirs.get(), &next})
       wires.emplace_back(sent->begin(), sent->end());
     for (const int exponent : block.grid.state()) wires.push_back({static_cast<std::byte>(exponent)});
@@ -98,9 +100,22 @@ std::vector<std::vector<std::byte>> modular_steps(Wire wire, int threads) {
 TEST(Blocks, ModularCodesAreTheSameForAnyNumberOfThreads) {
   const int before = at::get_num_threads();
   for (const Wire wire : {Wire::int8, Wire::int4}) {
-    const auto one = modular_steps(wire, 1);
+    const auto one = two_steps(wire, 1);
     for (const int threads : {2, 3, 7})
-      EXPECT_TRUE(one == modular_steps(wire, threads)) << name_of(wire) << threads;
+      EXPECT_TRUE(one == two_steps(wire, threads)) << name_of(wire) << threads;
+  }
+  at::set_num_threads(before);
+}
+
+// Pieces of segments, of threads' shares and of masks begin and end anywhere.
+TEST(Blocks, MasksAreTheSameForAnyNumberOfThreads) {
+  const int before = at::get_num_threads();
+  for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::int8, Wire::int4}) {
+    for (const Mask mask : {Mask{2, 0}, Mask{5, 4}}) {
+      const auto one = two_steps(wire, 1, mask);
+      for (const int threads : {2, 3, 7})
+        EXPECT_TRUE(one == two_steps(wire, threads, mask)) << name_of(wire) << mask.one_in << threads;
+    }
   }
   at::set_num_threads(before);
 }

@@ -228,6 +228,21 @@ TEST(Checkpoint, ModularCodesGoOn) {
   }
 }
 
+// The masks go on where they were, not from the first round's.
+TEST(Checkpoint, RandomKGoesOn) {
+  check_resume({AdamW{.lr = 0.01}, {.topology = "base-2", .one_in = 5, .block_bytes = 1}, 3});
+  check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .scheme = "atc", .one_in = 7}, 3});
+  check_resume({SGD{.lr = 0.01}, {.topology = "complete", .wire = Wire::int8, .one_in = 3}, 3});
+  check_resume({.rule = SGD{.lr = 0.01},
+                .options = {.topology = "base-2", .wire = Wire::bf16, .one_in = 4},
+                .workers = 2,
+                .narrow = true});
+  check_resume({{},
+                {.topology = "base-2", .one_in = 3},
+                3,
+                made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))});
+}
+
 TEST(Checkpoint, GridsOfAnotherWireAreNotTakenAndWrongOnesAreRefused) {
   const Folder folder;
   const World world = World::alone();

@@ -105,7 +105,7 @@ TEST(Optimizer, ANarrowWireKeepsTheMean) {
 }
 
 // The consensus of the workers after 150 noisy steps towards random places, and how far apart they are.
-std::pair<Tensor, double> trained(Wire wire, const char* topology) {
+std::pair<Tensor, double> trained(Wire wire, const char* topology, int one_in = 1) {
   constexpr int kWorkers = 4;
   std::vector<Tensor> ends(kWorkers);
   double apart = 0;
@@ -113,8 +113,8 @@ std::pair<Tensor, double> trained(Wire wire, const char* topology) {
     at::Generator random = at::make_generator<at::CPUGeneratorImpl>(7);
     const Tensor goal = at::randn({3000}, random), p = parameter({3000});
     random.set_current_seed(static_cast<std::uint64_t>(i) + 100);
-    Optimizer optimizer(std::vector<Tensor>{p}, AdamW{.lr = 0.02}, {.topology = topology, .wire = wire},
-                        world);
+    Optimizer optimizer(std::vector<Tensor>{p}, AdamW{.lr = 0.02},
+                        {.topology = topology, .wire = wire, .one_in = one_in}, world);
     for (int t = 1; t <= 150; ++t) {
       p.mutable_grad() = p.detach() - goal + at::randn({3000}, random);
       optimizer.step();
@@ -137,6 +137,19 @@ TEST(Optimizer, ModularCodesTrainAsFp32Does) {
           << topology << " " << name_of(wire);
       EXPECT_LT(narrow_apart, factor * wide_apart) << topology << " " << name_of(wire);
     }
+  }
+}
+
+// Less mixing, and no less learning: workers are farther apart by what they learn alone between two exchanges of a value, at
+// most as many times as there are steps between them.
+TEST(Optimizer, RandomKTrainsAsFp32Does) {
+  for (const char* topology : {"base-2", "ring", "complete"}) {
+    const auto [wide, wide_apart] = trained(Wire::fp32, topology);
+    const auto [sparse, sparse_apart] = trained(Wire::fp32, topology, 4);
+    EXPECT_LT(sparse.square().mean().sqrt().item<double>(), 1.05 * wide.square().mean().sqrt().item<double>())
+        << topology;
+    EXPECT_GT(sparse_apart, 1.2 * wide_apart) << topology;
+    EXPECT_LT(sparse_apart, 4 * wide_apart) << topology;
   }
 }
 

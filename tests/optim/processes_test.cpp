@@ -158,7 +158,7 @@ int work() {
     return make(meddled, channel);
   };
   const at::Tensor x = at::full({300'000}, 1.0).set_requires_grad(true);
-  Options options{.topology = "complete"};
+  Options options{.topology = "complete", .one_in = number("STARLING_TEST_ONE_IN")};
   if (number("STARLING_TEST_MAX_WAIT") != 0)
     options.max_wait = milliseconds(number("STARLING_TEST_MAX_WAIT"));
   Optimizer optimizer(std::vector<at::Tensor>{x}, SGD{.lr = 0.1}, options, world);
@@ -199,6 +199,7 @@ class Flock {
     settings.insert({{"STARLING_TEST_STEPS", "60"},
                      {"STARLING_TEST_STEP_MS", "20"},
                      {"STARLING_TEST_MAX_WAIT", "0"},
+                     {"STARLING_TEST_ONE_IN", "1"},
                      {"STARLING_TEST_DAMAGE", "0"}});
     for (int rank = 0; rank < n; ++rank) {
       auto environment = settings;
@@ -382,6 +383,29 @@ TEST(Processes, DamagedBytesAreRefusedAndTheSumIsConserved) {
     aborted += flock.last(rank, "step")[2];
   }
   EXPECT_GT(aborted, 0);  // the damage was real
+  EXPECT_NEAR(after / frozen, 1, 1e-5);
+}
+
+// A worker that paused jumps to the others' round, whose mask is another one.
+TEST(Processes, RandomKKeepsTheSumThroughAPause) {
+  Flock flock(
+      {{"STARLING_TEST_ONE_IN", "3"}, {"STARLING_TEST_MAX_WAIT", "300"}, {"STARLING_TEST_STEPS", "300"}});
+  ASSERT_TRUE(flock.until([&] { return flock.step_of(2) >= 30; }));
+  flock.signal_to(2, SIGSTOP);
+  const double there = flock.step_of(0);
+  ASSERT_TRUE(flock.until([&] { return flock.step_of(0) >= there + 60; }));
+  flock.signal_to(2, SIGCONT);
+  double frozen = 0, after = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(flock.wait(rank), 0) << flock.errors(rank);
+    const auto end = flock.last(rank, "end");
+    ASSERT_EQ(end.size(), 5U) << flock.errors(rank);
+    EXPECT_EQ(end[0], 3);
+    EXPECT_EQ(count(flock.errors(rank), "damaged"), 0U) << flock.errors(rank);
+    EXPECT_GT(end[4], 0.8) << "of the bytes were read in place";
+    frozen += end[2], after += end[3];
+  }
+  EXPECT_GT(flock.last(0, "step")[2], 0);  // the pause was real
   EXPECT_NEAR(after / frozen, 1, 1e-5);
 }
 
