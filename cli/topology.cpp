@@ -15,6 +15,7 @@
 
 #include "cli/commands.h"
 #include "starling/core/error.h"
+#include "starling/kernels/mask.h"
 #include "starling/kernels/wire.h"
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
@@ -32,6 +33,7 @@ struct TopologyOptions {
   std::string workers;  // "8" or "2-16", checked by worlds()
   int workers_per_node = 1;
   std::string wire = "fp32";
+  int one_in = 1;
   size_t rounds = 0;  // to show; 0: all in JSON, the first ones in a table
   bool list = false;
   bool json = false;
@@ -65,8 +67,9 @@ Report examine(Schedule schedule, const TopologyOptions& options) {
   Report report;
   const Wire wire = wire_named(options.wire);
   // Of a model in fp32; a group's mean stays that.
-  const Sizes sizes{
-      .block = static_cast<double>(bytes_of(wire, 2)) / 8, .mean = 1, .groups = !is_modular(wire)};
+  const Sizes sizes{.block = static_cast<double>(bytes_of(wire, 2)) / 8 / options.one_in,
+                    .mean = 1.0 / options.one_in,
+                    .groups = !is_modular(wire)};
   for (const Graph& round : schedule.rounds) {
     size_t most = 0;
     for (const auto& row : round.neighbours) most = std::max(most, row.size());
@@ -153,7 +156,12 @@ void print_table(const Report& report, size_t shown) {
 
 // What "times the model" leaves unsaid.
 std::string unit(const TopologyOptions& options) {
-  return options.wire == "fp32" ? "" : fmt::format(" in fp32, as {}", options.wire);
+  const std::string share =
+      options.one_in == 1
+          ? ""
+          : fmt::format("{}one value in {}", options.wire == "fp32" ? "" : ", ", options.one_in);
+  if (options.wire == "fp32") return share.empty() ? "" : " in fp32, " + share;
+  return fmt::format(" in fp32, as {}{}", options.wire, share);
 }
 
 void print_report(const Report& report, const TopologyOptions& options) {
@@ -226,6 +234,7 @@ nlohmann::ordered_json json_of(const Report& report, const TopologyOptions& opti
       {"symmetric", report.symmetric},
       {"peers", *std::max_element(report.peers.begin(), report.peers.end())},
       {"wire", options.wire},
+      {"one_in", options.one_in},
       {"sent", report.sent},
       {"most_sent", report.most_sent},
       {"second_singular_value", report.period_second},
@@ -314,6 +323,10 @@ void add_topology(CLI::App& app, Command& command) {
   sub->add_option("--wire", options->wire, "number format between workers, for what they send")
       ->type_name("WIRE")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16", "int8", "int4"}))
+      ->capture_default_str();
+  sub->add_option("--one-in", options->one_in, "random-k: one value in so many is sent in a round")
+      ->type_name("K")
+      ->check(CLI::Range(1, Mask::kMost))
       ->capture_default_str();
   sub->add_flag("--list", options->list, "list the schedules");
   sub->add_flag("--json", options->json, "JSON instead of a table");

@@ -57,6 +57,7 @@ std::string to_json(const Summary& s) {
                   {"schedule", s.schedule},
                   {"rule", s.rule},
                   {"wire", s.wire},
+                  {"one_in", s.one_in},
                   {"workers", s.workers},
                   {"workers_lost", s.workers_lost},
                   {"steps", s.steps},

@@ -31,6 +31,7 @@ struct Summary {
   std::string schedule;  // of the topology
   std::string rule;
   std::string wire;
+  int one_in = 1;
   int workers = 0;  // at the start
   int workers_lost = 0;
   std::int64_t steps = 0;

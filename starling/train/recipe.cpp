@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/kernels/mask.h"
 
 namespace starling {
 
@@ -58,6 +59,8 @@ Config recipe_config(Recipe& r) {
         "who mixes with whom: a name of `starling topology --list` or a file; not used by all-reduce");
   c.key("wire", &r.mixing.wire, Choices{"fp32", "bf16", "fp16", "int8", "int4"},
         "number format between workers");
+  c.key("one_in", &r.mixing.one_in, between(1, Mask::kMost),
+        "random-k: one value in so many is sent and mixed in a round; 1: all");
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");
   c.key("block_bytes", &r.mixing.block_bytes, between(1, 1 << 30), "largest block that is exchanged at once");
@@ -154,6 +157,7 @@ Options make_options(const Recipe& recipe) {
   options.topology = recipe.mixing.topology;
   options.scheme = recipe.mixing.scheme;
   options.wire = wire_named(recipe.mixing.wire);
+  options.one_in = recipe.mixing.one_in;
   options.hierarchy = recipe.mixing.hierarchy;
   options.workers_per_node = recipe.mixing.workers_per_node;
   options.block_bytes = recipe.mixing.block_bytes;

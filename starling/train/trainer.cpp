@@ -184,6 +184,7 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
           .schedule = all_reduce ? "all-reduce" : recipe.mixing.topology,
           .rule = recipe.optimizer.rule,
           .wire = recipe.mixing.wire,
+          .one_in = recipe.mixing.one_in,
           .workers = world.size,
           .workers_lost = world.size - left,
           .steps = steps,

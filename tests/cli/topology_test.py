@@ -47,7 +47,7 @@ weights                           symmetric
         self.assertLess(result.pop("second_singular_value"), 1e-12)
         self.assertAlmostEqual(result.pop("sent"), 18 / 25)
         self.assertEqual(result, {"schedule": "base-2", "workers": 5, "workers_per_node": 1, "period": 5,
-                                  "rounds_to_exact_average": 5, "symmetric": True, "peers": 1, "wire": "fp32",
+                                  "rounds_to_exact_average": 5, "symmetric": True, "peers": 1, "wire": "fp32", "one_in": 1,
                                   "most_sent": 1})
         self.assertEqual([r["round"] for r in rounds], [0, 1, 2, 3, 4])
         self.assertEqual([r["peers"] for r in rounds], [1] * 5)
@@ -124,6 +124,11 @@ Sent: times the model, per worker and round, and the most that one sends in a ro
         self.assertAlmostEqual(sent("int4", "complete"), 7 / 8)  # in pairs
         self.assertIn("sent per worker and round         0.25 times the model in fp32, as int8, at most 0.25\n",
                       self.starling("topology", "base-2", "--workers", "8", "--wire", "int8"))
+        self.assertIn("sent per worker and round         0.125 times the model in fp32, as bf16, one value in 4, at most 0.125\n",
+                      self.starling("topology", "base-2", "--workers", "8", "--wire", "bf16", "--one-in", "4"))
+        self.assertIn("sent per worker and round         0.4375 times the model in fp32, one value in 4, at most 0.4375\n",
+                      self.starling("topology", "complete", "--workers", "8", "--one-in", "4"))
+        self.assertIn("--one-in", self.usage_error("topology", "ring", "--workers", "4", "--one-in", "0"))
         self.assertEqual(self.usage_error("topology", "ring", "--workers", "4", "--wire", "int2"),
                          "--wire: int2 not in {fp32,bf16,fp16,int8,int4}")
 

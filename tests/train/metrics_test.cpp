@@ -74,8 +74,8 @@ TEST_F(MetricsTest, SummaryHoldsWhatTheCommandPromises) {
   metrics.write(summary);
   std::ifstream file(folder_ / "summary.json");
   const auto json = nlohmann::json::parse(file);
-  for (const char* key : {"scheme", "schedule", "rule", "wire", "workers", "workers_lost", "steps", "samples",
-                          "seconds", "loss", "accuracy", "worst_accuracy", "consensus_distance",
+  for (const char* key : {"scheme", "schedule", "rule", "wire", "one_in", "workers", "workers_lost", "steps",
+                          "samples", "seconds", "loss", "accuracy", "worst_accuracy", "consensus_distance",
                           "bytes_sent_per_worker", "waiting_share", "seed", "versions"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }

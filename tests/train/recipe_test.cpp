@@ -62,6 +62,7 @@ TEST_F(RecipeTest, Refuses) {
   EXPECT_EQ(error_of("[mixing]\nwire = 'int2'"), path_ +
                                                      ":2: mixing.wire = \"int2\": unknown, did you mean "
                                                      "int8?, allowed is one of fp32, bf16, fp16, int8, int4");
+  EXPECT_THAT(error_of("[mixing]\none_in = 0"), testing::HasSubstr(":2: mixing.one_in = 0: out of range"));
   EXPECT_THAT(error_of("[run]\nepochs = 0"), testing::HasSubstr(":2: run.epochs = 0: out of range"));
   EXPECT_EQ(error_of("[optimizer]\nrule = 'sgd'\nnesterov = true"),
             path_ + ":3: optimizer.nesterov = true: wants optimizer.momentum above 0");

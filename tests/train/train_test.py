@@ -169,14 +169,15 @@ every = 1
         self.assertGreater(summary["consensus_distance"], 0)
         self.assertLess(summary["consensus_distance"], 0.01)
 
-    def test_modular_codes_learn_as_fp32_does(self):
+    def test_fewer_bytes_learn_as_fp32_does(self):
         summaries = {}
-        for wire in ("fp32", "int8", "int4"):
-            self.train("--mixing.topology", "base-2", "--mixing.wire", wire)
-            summaries[wire] = self.check_run("cta")
-        fp32 = summaries["fp32"]
-        for wire, share in (("int8", 1 / 4), ("int4", 1 / 8)):
-            summary = summaries[wire]
+        for wire, one_in in (("fp32", 1), ("int8", 1), ("int4", 1), ("fp32", 4)):
+            self.train("--mixing.topology", "base-2", "--mixing.wire", wire, "--mixing.one_in", str(one_in))
+            summaries[wire, one_in] = self.check_run("cta")
+            self.assertEqual(summaries[wire, one_in]["one_in"], one_in)
+        fp32 = summaries["fp32", 1]
+        for wire, one_in, share in (("int8", 1, 1 / 4), ("int4", 1, 1 / 8), ("fp32", 4, 1 / 4)):
+            summary = summaries[wire, one_in]
             self.assertLess(abs(summary["accuracy"] - fp32["accuracy"]), 0.02)
             self.assertLess(summary["consensus_distance"], 1e-3)  # of weights of about 0.1
             self.assertAlmostEqual(summary["bytes_sent_per_worker"] / fp32["bytes_sent_per_worker"], share, delta=0.02)
