@@ -25,6 +25,7 @@ class Options(TypedDict, total=False):
     scheme: str  # "cta" (default): the exchange has a whole iteration to complete; "atc": it is inside step();
     #              "all-reduce": gradients are averaged over all workers during backward(), as DistributedDataParallel does
     wire: str  # number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"
+    one_in: int  # random-k: one value in so many is sent and mixed in a round; 1 (default): all
     buffers: Iterable[torch.Tensor] | None  # model.buffers(): rank 0's at the start, averaged by consensus()
     world: World | None  # None (default): starling.init()
     hierarchy: str
