@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 #include <vector>
 
@@ -189,13 +190,19 @@ py::dict statistics_of(Engine& engine) {
   return all;
 }
 
-World world_from_environment(double meet) {
+// A world that says what it has to say on stderr.
+template <class Make>
+World make_world(double meet, const Make& make) {
   const py::gil_scoped_release unlock;
   Timeouts timeouts;
   timeouts.meet = milliseconds_of(meet);
-  World world = World::from_environment(timeouts);
+  World world = make(timeouts);
   world.log = log_to_stderr(world.rank);
   return world;
+}
+World from_environment(double meet) { return make_world(meet, &World::from_environment); }
+World from_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, double meet) {
+  return make_world(meet, [&](Timeouts timeouts) { return World::from_process_group(*group, timeouts); });
 }
 
 PYBIND11_MODULE(_C, m) {
@@ -205,7 +212,8 @@ PYBIND11_MODULE(_C, m) {
   py::register_exception<UsageError>(m, "UsageError", py::make_tuple(error, py::handle(PyExc_ValueError)));
 
   py::class_<World>(m, "World")
-      .def_static("from_environment", &world_from_environment, py::arg("meet"))
+      .def_static("from_environment", &from_environment, py::arg("meet"))
+      .def_static("from_process_group", &from_process_group, py::arg("group"), py::arg("meet"))
       .def_readonly("rank", &World::rank)
       .def_readonly("size", &World::size)
       .def_readonly("local_rank", &World::local_rank)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import overload
 
 import torch
+import torch.distributed
 
 class Error(RuntimeError): ...
 class UsageError(Error, ValueError): ...
@@ -15,6 +16,8 @@ class World:
     local_size: int  # workers on this node
     @staticmethod
     def from_environment(meet: float) -> World: ...
+    @staticmethod
+    def from_process_group(group: torch.distributed.ProcessGroup, meet: float) -> World: ...
 
 class Engine:
     """starling::Optimizer: with a rule of Starling's, or around an optimizer whose step() is called back."""

@@ -183,6 +183,26 @@ def groups():
     return same, "accepted"
 
 
+def over_a_group():
+    """The world of torch.distributed's default group, and one of two of its three workers; every second value is sent."""
+    torch.distributed.init_process_group("gloo")
+    net = model()
+    optimizer = starling.AdamW(net.parameters(), lr=0.02, one_in=2)
+    assert starling.init() is starling.init() and starling.init().size == 3
+    train(net, optimizer, 6, 0, rank())
+    distance = optimizer.consensus_distance()
+    pair = torch.distributed.new_group([0, 2])
+    size = 0
+    if rank() != 1:
+        world = starling.init(pair)
+        size = world.size
+        net = model()
+        starling.SGD(net.parameters(), world=world).step()
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    return distance, size
+
+
 def ends_badly():
     """Rank 1 leaves as the environment says; the others go on."""
     net = model()
@@ -316,6 +336,11 @@ class Together(unittest.TestCase):
             self.assertEqual(same, 0)  # rank 0's
             self.assertIn("topology", message)
             self.assertIn("complete", message)
+
+    def test_over_a_process_group(self):
+        results = workers.run(over_a_group, 3)
+        self.assertEqual([size for _, size in results], [2, 0, 2])
+        self.assertTrue(all(0 < distance < 0.1 for distance, _ in results), results)
 
     def test_a_worker_that_ends_badly_costs_the_others_nothing(self):
         for how, code in (("exception", 1), ("kill", -signal.SIGKILL), ("delete", 0), ("exit", 3)):
