@@ -573,7 +573,7 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::lies_at:
     case FrameType::piece:
     case FrameType::taken:
-      return;  // the latter where the peer's transport maps memory and mine does not
+      return;  // from lies_at on: where the peer's transport is of another kind than mine
     case FrameType::leave:
       sender.left = true;
       give_up_on(sender, 0);

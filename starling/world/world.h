@@ -61,8 +61,9 @@ struct World {
   // on any worker rank 0 makes a random one and tells it to the others through the store: the store of a group, which tells
   // its members where the others are, is trusted as the group is.
   //
-  // What is kept of the group is its store, and with c10d its backend. Throws UsageError where the group has none, where only some workers have a
-  // token, and where an address cannot be known; Error when somebody has not come or the store fails.
+  // What is kept of the group is its store, and with c10d its backend. Throws UsageError where the group has no store, where
+  // only some workers have a token, and where an address cannot be known; Error when somebody has not come or the store
+  // fails.
   static World from_process_group(c10d::ProcessGroup& group, Timeouts timeouts = {});
   // One worker alone.
   static World alone();
