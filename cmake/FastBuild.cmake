@@ -13,7 +13,7 @@ endif()
 # A few sources are compiled as one: each would pay seconds for torch's headers. So names in unnamed namespaces must differ
 # from those of the sources beside; -DCMAKE_UNITY_BUILD=OFF compiles each alone.
 set(CMAKE_UNITY_BUILD ON CACHE BOOL "compile a few sources as one")
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 4)
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
 
 # One precompiled header serves the library `starling` and the programs on it: all as code for libraries.
 set(CMAKE_CXX_COMPILE_OPTIONS_PIE "${CMAKE_CXX_COMPILE_OPTIONS_PIC}")

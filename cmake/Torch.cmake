@@ -56,7 +56,7 @@ if(NOT STARLING_TORCH_NOT_FOUND AND NOT TARGET Starling::torch)
   add_library(Starling::torch INTERFACE IMPORTED)
   target_include_directories(Starling::torch SYSTEM INTERFACE
     "${STARLING_TORCH_DIR}/include" "${STARLING_TORCH_DIR}/include/torch/csrc/api/include")
-  target_compile_definitions(Starling::torch INTERFACE USE_DISTRIBUTED)  # as torch itself was compiled
+  target_compile_definitions(Starling::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)  # as torch itself was compiled
   target_compile_features(Starling::torch INTERFACE cxx_std_20)
   # By their paths: targets named c10 and torch_cpu are those of find_package(Torch), for whoever can use it as well.
   target_link_libraries(Starling::torch INTERFACE

@@ -26,7 +26,6 @@ namespace {
 using at::Tensor;
 using testing::HasSubstr;
 
-constexpr int kWorkers = 3;
 const Options kAllReduce{.scheme = "all-reduce"};
 
 double mean_centre(int t) {
@@ -40,10 +39,6 @@ void backward(const std::vector<Tensor>& parameters, double slope) {
   Tensor loss = at::full({}, 0.0);
   for (const Tensor& p : parameters) loss = loss + p.sum() * slope;
   loss.backward();
-}
-
-bool is_all(const Tensor& tensor, double value) {
-  return at::allclose(tensor.detach(), at::full_like(tensor.detach(), value), 1e-5, 1e-6);
 }
 
 TEST(AllReduce, IsOneWorkerOnTheMeanGradient) {

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 
 #include "starling/world/world.h"
 
@@ -35,8 +37,14 @@ inline void flock(int n, const std::function<void(int, World&)>& f) {
   }
 }
 
+constexpr int kWorkers = 3;  // where a test does not say
+
 inline at::Tensor parameter(at::IntArrayRef sizes, double value = 0) {
   return at::full(sizes, value, at::kFloat).set_requires_grad(true);
+}
+
+inline bool is_all(const at::Tensor& tensor, double value) {
+  return at::allclose(tensor.detach(), at::full_like(tensor.detach(), value), 1e-5, 1e-6);
 }
 
 // Worker i at step t descends 1/2 |x - centre|^2, whose gradient is x - centre: the centres move.

@@ -26,7 +26,7 @@ constexpr std::int64_t kSizes[] = {100'000, 60'000, 40, 90'001};  // several blo
 
 const Options kHierarchy{.hierarchy = "node", .workers_per_node = kNode};
 
-std::vector<Tensor> parameters() {
+std::vector<Tensor> several_blocks() {
   std::vector<Tensor> all;
   for (const std::int64_t size : kSizes)
     all.push_back((at::sin(at::arange(size, at::kFloat)) * 0.1).set_requires_grad(true));
@@ -52,7 +52,7 @@ Ends hierarchy(int n, const Rule& rule, int steps, Options options = kHierarchy)
   Ends ends;
   std::mutex mutex;
   flock(n, [&](int i, World& world) {
-    const auto x = parameters();
+    const auto x = several_blocks();
     Optimizer optimizer(x, rule, options, world);
     for (int t = 1; t <= steps; ++t) {
       for (const Tensor& p : x) p.mutable_grad() = gradient(p, i, t);
@@ -69,7 +69,7 @@ Ends nodes(int n, const Rule& rule, int steps, Options options = {}) {
   Ends ends;
   std::mutex mutex;
   flock(n / kNode, [&](int k, World& world) {
-    const auto x = parameters();
+    const auto x = several_blocks();
     Optimizer optimizer(x, rule, options, world);
     for (int t = 1; t <= steps; ++t) {
       for (const Tensor& p : x)
@@ -128,7 +128,7 @@ TEST(Hierarchical, BackwardAccumulationAndClippingAreOfTheNode) {
     Ends ends;
     std::mutex mutex;
     flock(4, [&](int i, World& world) {
-      const auto x = parameters();
+      const auto x = several_blocks();
       Options options = kHierarchy;
       options.clip = 5;
       Optimizer optimizer(x, SGD{.lr = 0.1}, options, world);
@@ -166,7 +166,7 @@ TEST(Hierarchical, ANodeSendsItsParametersOnceHoweverManyWorkersItHas) {
   std::array<double, 4> sent{};
   double parameter_bytes = 0;
   flock(4, [&](int i, World& world) {
-    const auto x = parameters();
+    const auto x = several_blocks();
     Optimizer optimizer(x, SGD{.lr = 0.1}, kHierarchy, world);
     for (const Tensor& p : x) p.mutable_grad() = gradient(p, i, 1);
     const auto before = optimizer.statistics();

@@ -26,7 +26,7 @@ namespace {
 using at::Tensor;
 using testing::HasSubstr;
 
-constexpr int kWorkers = 3, kSteps = 25;
+constexpr int kSteps = 25;
 constexpr std::int64_t kFirst = 1000, kSecond = 2500;  // neither ends where a run does
 constexpr std::size_t kSize = kFirst + kSecond;
 constexpr double kLr = 0.1;

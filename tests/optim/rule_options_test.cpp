@@ -15,6 +15,7 @@
 #include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/rule_step.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -25,13 +26,8 @@ using torch::optim::OptimizerParamGroup;
 
 OptimizerParamGroup group_of(Rule rule) { return {{at::zeros({2})}, rule_options(rule)}; }
 
-std::string refusal(const Rule& rule) {
-  try {
-    check_rule(rule);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
+std::string said_of(const Rule& rule) {
+  return refusal<UsageError>([&] { check_rule(rule); });
 }
 
 TEST(RuleOptions, CarryTheRuleAndItsLearningRate) {
@@ -70,16 +66,16 @@ TEST(RuleOptions, ARefusedLearningRateChangesNothing) {
 TEST(CheckRule, NamesRuleKeyValueAndRange) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double infinity = std::numeric_limits<double>::infinity();
-  EXPECT_THAT(refusal(SGD{.lr = -0.5}), AllOf(HasSubstr("SGD: lr = -0.5"), HasSubstr("at least 0")));
-  EXPECT_THAT(refusal(Adam{.lr = nan}), HasSubstr("Adam: lr = nan"));
-  EXPECT_THAT(refusal(AdamW{.lr = infinity}), HasSubstr("AdamW: lr = inf"));
-  EXPECT_THAT(refusal(AdamW{.weight_decay = -1}), HasSubstr("AdamW: weight_decay = -1"));
-  EXPECT_THAT(refusal(SGD{.momentum = 1}), AllOf(HasSubstr("SGD: momentum = 1"), HasSubstr("[0, 1)")));
-  EXPECT_THAT(refusal(SGD{.nesterov = true}), AllOf(HasSubstr("nesterov"), HasSubstr("momentum")));
-  EXPECT_THAT(refusal(Adam{.betas = {1, 0.9}}), HasSubstr("Adam: betas[0] = 1"));
-  EXPECT_THAT(refusal(AccumAdam{.betas = {0, nan}}), HasSubstr("AccumAdam: betas[1] = nan"));
-  EXPECT_THAT(refusal(AccumAdamW{.eps = 0}), HasSubstr("AccumAdamW: eps = 0"));
-  EXPECT_THAT(refusal(AccumAdam{.window = 0}),
+  EXPECT_THAT(said_of(SGD{.lr = -0.5}), AllOf(HasSubstr("SGD: lr = -0.5"), HasSubstr("at least 0")));
+  EXPECT_THAT(said_of(Adam{.lr = nan}), HasSubstr("Adam: lr = nan"));
+  EXPECT_THAT(said_of(AdamW{.lr = infinity}), HasSubstr("AdamW: lr = inf"));
+  EXPECT_THAT(said_of(AdamW{.weight_decay = -1}), HasSubstr("AdamW: weight_decay = -1"));
+  EXPECT_THAT(said_of(SGD{.momentum = 1}), AllOf(HasSubstr("SGD: momentum = 1"), HasSubstr("[0, 1)")));
+  EXPECT_THAT(said_of(SGD{.nesterov = true}), AllOf(HasSubstr("nesterov"), HasSubstr("momentum")));
+  EXPECT_THAT(said_of(Adam{.betas = {1, 0.9}}), HasSubstr("Adam: betas[0] = 1"));
+  EXPECT_THAT(said_of(AccumAdam{.betas = {0, nan}}), HasSubstr("AccumAdam: betas[1] = nan"));
+  EXPECT_THAT(said_of(AccumAdamW{.eps = 0}), HasSubstr("AccumAdamW: eps = 0"));
+  EXPECT_THAT(said_of(AccumAdam{.window = 0}),
               AllOf(HasSubstr("AccumAdam: window = 0"), HasSubstr("at least 1")));
   EXPECT_THROW(rule_options(AccumAdam{.window = 0}), UsageError);
 }
@@ -88,7 +84,7 @@ TEST(CheckRule, AcceptsTheDefaultsAndTheBorders) {
   for (const Rule& rule : {Rule(SGD{}), Rule(Adam{}), Rule(AdamW{}), Rule(AccumAdam{}), Rule(AccumAdamW{}),
                            Rule(SGD{.lr = 0, .momentum = 0.9, .nesterov = true}),
                            Rule(AccumAdam{.betas = {0, 0}, .window = 1})}) {
-    EXPECT_EQ(refusal(rule), "accepted") << rule_name(rule);
+    EXPECT_EQ(said_of(rule), "accepted") << rule_name(rule);
   }
 }
 

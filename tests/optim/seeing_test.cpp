@@ -19,8 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kWorkers = 3;
-constexpr int kSteps = 4;
+constexpr int kRecorded = 4;
 constexpr int kBlocks = 3;
 constexpr std::int64_t kBlockFloats = 256 * 1024 / 4;  // the least that a block holds
 
@@ -30,7 +29,7 @@ at::Tensor with_gradient(std::int64_t length) {
   return p;
 }
 
-// The timelines of three workers after kSteps steps, as their files have them.
+// The timelines of three workers after kRecorded steps, as their files have them.
 std::vector<json> record(const std::string& scheme) {
   std::vector<std::shared_ptr<Timeline>> timelines(kWorkers);
   flock(kWorkers, [&](int i, World& world) {
@@ -38,7 +37,7 @@ std::vector<json> record(const std::string& scheme) {
     const at::Tensor p = with_gradient(kBlocks * kBlockFloats);
     Optimizer optimizer(std::vector<at::Tensor>{p}, SGD{.lr = 0.1},
                         {.topology = "complete", .scheme = scheme}, world);
-    for (int step = 1; step <= kSteps; ++step) {
+    for (int step = 1; step <= kRecorded; ++step) {
       world.timeline->step(step);
       optimizer.step();
     }
@@ -92,7 +91,7 @@ using Parts = std::vector<std::pair<const char*, int>>;  // name and block
 // The parts of every step one after the other within it; steps one after the other.
 void check_training_thread(const Spans& spans, const Parts& parts) {
   double time = 0;
-  for (int step = 1; step <= kSteps; ++step) {
+  for (int step = 1; step <= kRecorded; ++step) {
     const Span whole = spans.of("optimizer step", step);
     EXPECT_LE(time, whole.begin);
     time = whole.begin;
@@ -118,9 +117,9 @@ TEST(Seeing, TheTimelineHoldsEveryStepBlockAndPeer) {
       parts.emplace_back("mix + update", block);
     }
     check_training_thread(spans, parts);
-    EXPECT_EQ(spans.training.count({"average", kSteps, -1}), 1U);
+    EXPECT_EQ(spans.training.count({"average", kRecorded, -1}), 1U);
     // What a step mixes was exchanged in the round of the same number: sent at the end of the step before.
-    for (int step = 1; step <= kSteps; ++step) {
+    for (int step = 1; step <= kRecorded; ++step) {
       for (int block = 0; block < kBlocks; ++block) {
         for (int peer = 0; peer < kWorkers; ++peer) {
           const auto found = spans.committed.find({peer, step, block});

@@ -39,12 +39,6 @@ namespace {
 using at::Tensor;
 using testing::HasSubstr;
 
-constexpr int kWorkers = 3;
-
-bool is_all(const Tensor& tensor, double value) {
-  return at::allclose(tensor.detach(), at::full(tensor.sizes(), value), 1e-4, 1e-5);
-}
-
 // Per worker, x after `steps` steps of AdamW from 0.5: at step t with rule(t), and a gradient where used(worker, t).
 std::vector<double> plain_loops(const std::string& scheme, const std::string& topology, int steps,
                                 const std::function<AdamW(int)>& rule,
