@@ -15,6 +15,7 @@ void Average::begin(Bytes mine, std::set<int> participants, Combine combine) {
   shares_.clear();
   done_.clear();
   have_result_ = false;
+  std::erase_if(participants, [&](int peer) { return has_quit_[peer] == id_; });
   for (const auto& [peer, join] : heard_) {  // who came before me and is not there any more, as I see it
     if (join.id == id_ && !participants.contains(peer)) actions_.send_done(peer, id_, 0, true);
   }
@@ -128,6 +129,7 @@ std::set<int> Average::awaited() const {
 }
 
 void Average::joined(int peer, std::uint64_t id, std::uint32_t attempt, const std::set<int>& participants) {
+  if (i_quit_.contains(id)) return actions_.send_quit(peer, id);
   if (id < id_ || (id == id_ && !running_)) return actions_.send_done(peer, id, join_.attempt, true);
   heard_[peer] = {id, attempt, participants};
   if (!running_ || id != id_) return;
@@ -151,6 +153,20 @@ void Average::done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended
   // The others have ended. Either I had that result and only waited for somebody who is gone, or I was struck out.
   if (have_result_) return finish(now_, members_);
   finish(original_, {rank_});
+}
+
+void Average::quit() {
+  if (!running_) return;
+  i_quit_.insert(id_);
+  for (const int peer : join_.participants) {
+    if (peer != rank_) actions_.send_quit(peer, id_);
+  }
+  finish(original_, {rank_});
+}
+
+void Average::has_quit(int peer, std::uint64_t id) {
+  has_quit_[peer] = id;
+  if (id >= id_) gone(peer);
 }
 
 void Average::gone(int peer) {

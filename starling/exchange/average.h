@@ -7,6 +7,7 @@
 //           all in P have said the same. Who hears of a later attempt or a smaller P adopts it and says so.
 //   share   my partial average, to this round's neighbours
 //   done    I have the result of attempt a. The average ends when all in P have said so.
+//   quit    I do not take part in average `id` any longer: strike me out
 //
 // A worker that dies or falls silent before the end is struck from P and the others begin a new attempt from their own
 // values. A worker that still joins an average that others have ended is told: it has the result already (it was only
@@ -39,6 +40,7 @@ class AverageActions {
                           Bytes share) = 0;
   // ended: this average is over for me (answer to a join that came too late).
   virtual void send_done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended) = 0;
+  virtual void send_quit(int peer, std::uint64_t id) = 0;
   // values: the average, or this worker's own where participants is {self} alone.
   virtual void averaged(Bytes values, const std::set<int>& participants) = 0;
 };
@@ -61,6 +63,8 @@ class Average {
   void begin(Bytes mine, std::set<int> participants, Combine combine);
   bool running() const { return running_; }
   std::uint64_t id() const { return id_; }  // of the running or the last average; 0 before the first
+  // Ends the running average with my own values; the others do without me.
+  void quit();
   // Whom this average still waits for; empty when not running.
   std::set<int> awaited() const;
 
@@ -69,6 +73,7 @@ class Average {
   // Only whole and checked shares. A damaged one: trouble().
   void share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step, Bytes share);
   void done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended);
+  void has_quit(int peer, std::uint64_t id);
   // The peer is gone, or silent for too long: it is struck out.
   void gone(int peer);
   // Something from or to the peer was lost, but it is there: a new attempt.
@@ -105,6 +110,8 @@ class Average {
   std::map<int, Join> heard_;                                                       // last join of each peer
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::map<int, Bytes>> shares_;  // (attempt, step) -> peer
   std::map<std::uint32_t, std::set<int>> done_;  // attempt -> who has its result
+  std::set<std::uint64_t> i_quit_;               // ids
+  std::map<int, std::uint64_t> has_quit_;        // the last id that a peer has quit
 };
 
 }  // namespace starling

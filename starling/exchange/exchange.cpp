@@ -16,6 +16,7 @@ constexpr std::uint64_t kFarthestJump = std::uint64_t{1} << 32;
 // Neighbours may be a round ahead at any time: whoever jumped then would leave out a round that the others, who are not
 // ahead, wait for.
 constexpr std::uint64_t kSlack = 1;
+constexpr std::chrono::milliseconds kLook{100};  // how often a wait asks whether it is interrupted
 
 std::vector<Meeting> meetings_of(const Schedule& schedule, int me, bool groups) {
   std::vector<Meeting> rounds;
@@ -95,7 +96,27 @@ Exchange::~Exchange() {
   transport_->stop();
 }
 
+bool Exchange::wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
+                    const std::function<bool()>& done) {
+  const Time end = Clock::now() + patience;
+  while (!changed_.wait_until(lock, std::min(end, Clock::now() + kLook), done)) {
+    if (Clock::now() >= end) return false;
+    if (interrupted(lock)) return done();
+  }
+  return true;
+}
+
+// Whoever answers may take locks of its own.
+bool Exchange::interrupted(std::unique_lock<std::mutex>& lock) const {
+  if (!patience_.interrupted) return false;
+  lock.unlock();
+  const bool answer = patience_.interrupted();
+  lock.lock();
+  return answer;
+}
+
 void Exchange::meet() {
+  const Time begin = Clock::now();
   std::set<int> neighbours;
   for (const Meeting& round : meetings_) {
     for (const Link& link : round.links) neighbours.insert(link.rank);
@@ -105,14 +126,14 @@ void Exchange::meet() {
   const auto all_here = [&] {
     return std::includes(connected_.begin(), connected_.end(), neighbours.begin(), neighbours.end());
   };
-  if (changed_.wait_for(lock, patience_.meet, all_here)) return;
+  if (wait(lock, patience_.meet, all_here)) return;
   std::vector<int> missing;
   std::set_difference(neighbours.begin(), neighbours.end(), connected_.begin(), connected_.end(),
                       std::back_inserter(missing));
-  throw Error(
-      fmt::format("worker {}: no connection to worker{} {} within {} s: is it running, and is its port open?",
-                  transport_->rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
-                  patience_.meet.count() / 1000));
+  throw Error(fmt::format(
+      "worker {}: no connection to worker{} {} after {:.1f} s: is it running, and is its port open?",
+      transport_->rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
+      seconds(Clock::now() - begin)));
 }
 
 std::span<const Arrival> Exchange::finish(int index) {
@@ -125,7 +146,7 @@ std::span<const Arrival> Exchange::finish(int index) {
     transport_->post([this, index] { give_up(static_cast<std::uint32_t>(index), {}); });
   }
   auto patience = patience_.max_wait.value_or(patience_.stalled);
-  while (!changed_.wait_for(lock, patience, decided)) {
+  while (!wait(lock, patience, decided)) {
     // Those that I voted for are still to be waited for: their vote comes, or their connection breaks.
     transport_->post([this, index, waited = seconds(Clock::now() - begin)] {
       give_up(static_cast<std::uint32_t>(index), fmt::format("no block after {:.1f} s", waited));
@@ -164,7 +185,7 @@ void Exchange::catch_up(std::unique_lock<std::mutex>& lock) {
   transport_->post([this, asked] {
     for (const int rank : asked) control(rank, FrameType::where, 0, 0, 0);
   });
-  changed_.wait_for(lock, patience_.max_wait.value_or(patience_.silent), [&] { return went_on_.empty(); });
+  wait(lock, patience_.max_wait.value_or(patience_.silent), [&] { return went_on_.empty(); });
   went_on_.clear();
   statistics_.seconds_waiting += seconds(Clock::now() - begin);
 }
@@ -286,14 +307,17 @@ void Exchange::skip_to(std::uint64_t round) {
   grouping_.protocol.skip(round);
 }
 
+Frame Exchange::frame_of(FrameType type, SwapId id, Wire wire) const {
+  return {.type = type,
+          .dtype = static_cast<std::uint8_t>(wire),
+          .round = id.round,
+          .block = id.block,
+          .value = mask(id).word()};
+}
+
 void Exchange::Peer::send_block(SwapId id) {
-  Frame frame;
-  frame.type = FrameType::data;
-  frame.round = id.round;
-  frame.block = id.block;
-  frame.dtype = static_cast<std::uint8_t>(exchange.wire_);
-  frame.value = exchange.mask(id).word();
-  exchange.transport_->send(rank, frame, open.at(id).mine.block);
+  exchange.transport_->send(rank, exchange.frame_of(FrameType::data, id, exchange.wire_),
+                            open.at(id).mine.block);
 }
 
 void Exchange::Peer::cancel_block(SwapId id) {
@@ -560,6 +584,9 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
       return received_join(sender, frame, intact);
     case FrameType::done:
       return average_.done(from, frame.round, frame.block, frame.value != 0);
+    case FrameType::quit:
+      sender.averaging.reset();  // its steps go on
+      return average_.has_quit(from, frame.round);
     case FrameType::resume:
       others_are_at(frame.value);
       return went_on(from, false);

@@ -46,6 +46,7 @@ struct Patience {
   std::chrono::milliseconds silent{5'000};              // no byte from a peer for so long: do not wait for it
   std::chrono::milliseconds stalled{600'000};           // alive, but its block does not come
   std::optional<std::chrono::milliseconds> max_wait{};  // instead of `stalled`, by choice
+  std::function<bool()> interrupted{};                  // World::interrupted
 };
 
 // A block as it went over the wire. What follows modular codes is read once, here: the block may lie in another worker's
@@ -126,7 +127,7 @@ class Exchange final : private TransportHandler {
            std::shared_ptr<Timeline> timeline = nullptr, Wire wire = Wire::fp32, int one_in = 1);
   ~Exchange() override;  // tells the others not to wait; takes at most a second
 
-  // Waits until all neighbours of the schedule are connected. Throws Error, naming who is missing.
+  // Waits until all neighbours of the schedule are connected. Throws Error, naming who is missing, also when interrupted.
   void meet();
 
   // --- one step, on the training thread ---
@@ -227,7 +228,6 @@ class Exchange final : private TransportHandler {
     void mended(SwapId id, bool committed) override;
 
     const std::vector<int>& members(SwapId id) const;
-    Frame bulk(FrameType type, SwapId id, Wire wire) const;
     bool member(int rank, const Frame& frame) const;  // of the group that this frame speaks of
     // The values of a wire block that a member owns: from, count.
     std::pair<std::size_t, std::size_t> shard(SwapId id, int rank) const;
@@ -252,6 +252,7 @@ class Exchange final : private TransportHandler {
     void send_share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step,
                     Bytes share) override;
     void send_done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended) override;
+    void send_quit(int peer, std::uint64_t id) override;
     void averaged(Bytes values, const std::set<int>& participants) override;
     Exchange& exchange;
   };
@@ -275,6 +276,8 @@ class Exchange final : private TransportHandler {
   // What a wire block of this swap has.
   std::size_t values(SwapId id) const { return mask(id).chosen_of(blocks_[id.block].size); }
   std::size_t bytes(SwapId id) const { return block_bytes(wire_, values(id)); }
+  // With which a block, a part or a mean of this swap goes.
+  Frame frame_of(FrameType type, SwapId id, Wire wire) const;
   // A frame of a block of this swap is of so many bytes in all, of this wire, and of the values that the mask chooses.
   bool fits(const Frame& frame, std::size_t bytes, Wire wire) const;
   void begin_swaps(int block, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite);
@@ -287,7 +290,11 @@ class Exchange final : private TransportHandler {
   void received_join(Peer& peer, const Frame& frame, bool intact);
   void others_are_at(std::uint64_t round);  // and do not wait for me
   void went_on(int rank, bool without_me);
-  void begin_round(std::unique_lock<std::mutex>& lock);  // both on the training thread
+  // These on the training thread. wait(): whether it is done; false after `patience`, and when the user interrupts.
+  bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
+            const std::function<bool()>& done);
+  bool interrupted(std::unique_lock<std::mutex>& lock) const;
+  void begin_round(std::unique_lock<std::mutex>& lock);
   void catch_up(std::unique_lock<std::mutex>& lock);
   void mark_absent(Peer& peer, const std::string& why);
   void mark_present(Peer& peer);

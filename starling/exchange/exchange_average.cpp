@@ -87,12 +87,14 @@ std::set<int> Exchange::run_average(std::vector<std::byte> mine, Average::Combin
     average_bytes_ = values->size();
     average_.begin(values, there, combine);
   });
-  while (!changed_.wait_for(lock, patience_.stalled, [&] { return averaged_.has_value(); })) {
-    transport_->post([this] {
+  const Time begin = Clock::now();
+  while (!wait(lock, patience_.stalled, [&] { return averaged_.has_value(); })) {
+    transport_->post([this, stop = interrupted(lock), waited = seconds(Clock::now() - begin)] {
+      if (stop) return average_.quit();
       for (const int rank : average_.awaited()) {
         log_(Level::warning,
-             fmt::format("worker {} did not come to an average within {} s: going on without it", rank,
-                         patience_.stalled.count() / 1000));
+             fmt::format("worker {} has not come to an average after {:.1f} s: going on without it", rank,
+                         waited));
         average_.gone(rank);
       }
     });
@@ -156,6 +158,10 @@ void Exchange::Averaging::send_share(int to, std::uint64_t id, std::uint32_t att
 
 void Exchange::Averaging::send_done(int to, std::uint64_t id, std::uint32_t attempt, bool ended) {
   exchange.control(to, FrameType::done, id, attempt, ended ? 1 : 0);
+}
+
+void Exchange::Averaging::send_quit(int to, std::uint64_t id) {
+  exchange.control(to, FrameType::quit, id, 0, 0);
 }
 
 void Exchange::Averaging::averaged(Bytes values, const std::set<int>& participants) {

@@ -21,14 +21,6 @@ const std::vector<int>& Exchange::Grouping::members(SwapId id) const {
   return exchange.meeting(id.round).group;
 }
 
-Frame Exchange::Grouping::bulk(FrameType type, SwapId id, Wire wire) const {
-  return {.type = type,
-          .dtype = static_cast<std::uint8_t>(wire),
-          .round = id.round,
-          .block = id.block,
-          .value = exchange.mask(id).word()};
-}
-
 bool Exchange::Grouping::member(int rank, const Frame& frame) const {
   if (frame.round == 0 || frame.block >= exchange.blocks_.size()) return false;
   const std::vector<int>& group = members({frame.round, frame.block});
@@ -57,7 +49,7 @@ void Exchange::Grouping::send_parts(SwapId id) {
   for (const Link& link : exchange.meeting(id.round).links) {
     const auto [from, count] = shard(id, link.rank);
     exchange.transport_->send(
-        link.rank, bulk(FrameType::part, id, exchange.wire_),
+        link.rank, exchange.frame_of(FrameType::part, id, exchange.wire_),
         payload_of(swap.mine, bytes_of(exchange.wire_, from), bytes_of(exchange.wire_, count)));
   }
 }
@@ -81,7 +73,7 @@ void Exchange::Grouping::send_mean(SwapId id) {
   kernels::update(kernels::SgdStep{}, mixes, mean, nullptr, {}, {}, count);
 
   for (const Link& link : others) {
-    exchange.transport_->send(link.rank, bulk(FrameType::mean, id, Wire::fp32),
+    exchange.transport_->send(link.rank, exchange.frame_of(FrameType::mean, id, Wire::fp32),
                               payload_of(swap.mean, sizeof(float) * from, sizeof(float) * count));
   }
 }

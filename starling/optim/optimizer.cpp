@@ -277,10 +277,11 @@ void Optimizer::connect(std::size_t first_group) {
     e.blocks[b].grid.remember(schedule.rounds.size() * static_cast<std::size_t>(e.options.one_in));
     if (e.owns(b)) sizes.push_back(static_cast<std::size_t>(e.blocks[b].length));
   }
-  e.exchange = std::make_unique<Exchange>(
-      world.make_transport(world, channel), schedule, sizes,
-      Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, e.options.max_wait},
-      world.log, world.timeline, e.options.wire, e.options.one_in);
+  e.exchange =
+      std::make_unique<Exchange>(world.make_transport(world, channel), schedule, sizes,
+                                 Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled,
+                                          e.options.max_wait, world.interrupted},
+                                 world.log, world.timeline, e.options.wire, e.options.one_in);
   e.exchange->meet();
   e.scheme = make_scheme();
   // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.

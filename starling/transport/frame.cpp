@@ -53,6 +53,7 @@ bool known(std::uint8_t type) {
     case FrameType::join:
     case FrameType::share:
     case FrameType::done:
+    case FrameType::quit:
     case FrameType::part:
     case FrameType::mean:
     case FrameType::group_ack:

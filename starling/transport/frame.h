@@ -29,6 +29,7 @@ enum class FrameType : std::uint8_t {
   join = 16,   // I take part in average `round`, attempt `block`; payload: the participants as I see them
   share = 17,  // one chunk of my partial average
   done = 18,   // I have the result of this attempt
+  quit = 19,   // I do not take part any longer
   // the mean of a group (exchange/group.h)
   part = 24,       // one chunk of my block's shard that you own
   mean = 25,       // one chunk of the mean of my shard

@@ -43,6 +43,10 @@ struct World {
   Log log = [](Level, const std::string&) {
   };  // set it to see what the library has to say: log_to_stderr(rank)
   std::shared_ptr<Timeline> timeline;  // set it to record what this worker does when
+  // Asked about ten times a second by a thread that waits for other workers in a call of an optimizer. While it says yes
+  // nobody is waited for: step() and Consensus end without them; a constructor throws Error, and so do collectives, on all
+  // workers and for good. So that Ctrl-C ends a wait. Must not throw. Not asked while the workers meet at the store, for timeouts.meet at most.
+  std::function<bool()> interrupted = [] { return false; };
   // Optimizers made so far by this worker: the k-th of each worker belong together.
   std::shared_ptr<std::atomic<int>> optimizers = std::make_shared<std::atomic<int>>(0);
 

@@ -55,6 +55,9 @@ struct World {
     void send_done(int to, std::uint64_t id, std::uint32_t attempt, bool ended) override {
       post(to, [from = rank, id, attempt, ended](Worker& w) { w.average.done(from, id, attempt, ended); });
     }
+    void send_quit(int to, std::uint64_t id) override {
+      post(to, [from = rank, id](Worker& w) { w.average.has_quit(from, id); });
+    }
     void averaged(Bytes values, const std::set<int>& participants) override {
       result = {unpack(*values), participants};
     }
@@ -62,7 +65,7 @@ struct World {
     const int rank;
     Average average;
     double x = 0;
-    bool alive = true, begun = false;
+    bool alive = true, begun = false, quit = false;
     std::set<int> gone;
     std::optional<std::pair<double, std::set<int>>> result;
   };
@@ -89,13 +92,15 @@ struct World {
     worker.result.reset();
     worker.average.begin(pack(worker.x), there, mix);
   }
-  bool event(double p_break, double p_death) {
+  bool event(double p_break, double p_death, double p_quit = 0) {
     std::vector<std::function<void()>> events;
     for (const auto& w : workers) {
       Worker& worker = *w;
       if (!worker.alive) continue;
       if (!worker.begun) events.push_back([&] { begin(worker); });
       if (chance(p_death)) events.push_back([&] { worker.alive = false; });
+      if (worker.average.running() && chance(p_quit))
+        events.push_back([&] { worker.quit = true, worker.average.quit(); });
       for (const auto& o : workers) {
         Worker& other = *o;
         if (&other == &worker) continue;
@@ -147,11 +152,11 @@ struct World {
   std::set<std::pair<int, int>> broken;
 };
 
-void run(int n, std::uint64_t seed, double p_break, double p_death) {
+void run(int n, std::uint64_t seed, double p_break, double p_death, double p_quit = 0) {
   SCOPED_TRACE("n " + std::to_string(n) + ", seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   World world(n, random);
-  for (int k = 0; k < 200; ++k) world.event(p_break, p_death);
+  for (int k = 0; k < 200; ++k) world.event(p_break, p_death, p_quit);
   for (int k = 0; k < 100000 && world.event(0, 0); ++k) {
   }
   std::optional<std::set<int>> agreed;
@@ -159,12 +164,17 @@ void run(int n, std::uint64_t seed, double p_break, double p_death) {
     if (!worker->alive) continue;
     ASSERT_TRUE(worker->result) << "worker " << worker->rank << " hangs";
     const auto& [value, participants] = *worker->result;
+    if (worker->quit) {
+      ASSERT_EQ(participants, std::set{worker->rank});
+      ASSERT_EQ(value, worker->x);
+      continue;
+    }
     if (!agreed) agreed = participants;
     ASSERT_EQ(participants, *agreed);
     double mean = 0;
     for (const int rank : participants) mean += world.at(rank).x / static_cast<double>(participants.size());
     ASSERT_NEAR(value, mean, 1e-12);
-    if (p_death == 0) {
+    if (p_death == 0 && p_quit == 0) {
       ASSERT_EQ(participants.size(), world.workers.size());
     }
   }
@@ -183,6 +193,12 @@ TEST(Average, SurvivesBrokenConnections) {
 TEST(Average, AfterDeathsItIsTheSurvivorsAndAllOfThemAgree) {
   for (std::uint64_t seed = 1; seed <= 10000 && !testing::Test::HasFatalFailure(); ++seed) {
     run(2 + static_cast<int>(seed % 5), seed, 0.005, 0.005);
+  }
+}
+
+TEST(Average, WhoeverQuitsKeepsItsOwnValueAndTheOthersAgree) {
+  for (std::uint64_t seed = 1; seed <= 10000 && !testing::Test::HasFatalFailure(); ++seed) {
+    run(2 + static_cast<int>(seed % 5), seed, 0.005, 0.002, 0.01);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "starling/transport/c10d/collectives.h"
 
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -41,6 +42,7 @@ struct Collectives::State {
   int size;
   int first;  // what messages call rank 0
   milliseconds stalled;
+  std::function<bool()> interrupted;
   c10::intrusive_ptr<c10d::Store> store;
   Descriptor life_sign;
   std::vector<SocketAddress> life_signs;  // of all workers, by rank
@@ -63,7 +65,11 @@ struct Collectives::State {
 };
 
 Collectives::State::State(const World& world, const std::string& channel, int first)
-    : rank(world.rank), size(world.size), first(first), stalled(world.timeouts.stalled) {
+    : rank(world.rank),
+      size(world.size),
+      first(first),
+      stalled(world.timeouts.stalled),
+      interrupted(world.interrupted) {
   const auto* c10d_store = dynamic_cast<const C10dStore*>(world.store.get());
   if (!c10d_store)
     throw UsageError("World::store must be a starling::C10dStore for collectives (transport/c10d/store.h)");
@@ -169,6 +175,7 @@ void Collectives::State::finish(const char* operation, c10d::Work& work) {
       }
     }
     if (const std::string found = found_elsewhere(); !found.empty()) fail(operation, found);
+    if (interrupted()) fail(operation, "interrupted");
   }
 }
 
