@@ -1,6 +1,7 @@
 // The extension starling._C: registers the C++ interface for python/starling/, which makes Python's idioms of it, and does
 // nothing else. Every call that may wait runs without the interpreter's lock.
 #include <chrono>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -99,6 +100,44 @@ class PythonOptimizer final : public torch::optim::Optimizer {
   py::function step_;
 };
 
+// Ctrl-C while C++ waits: the handler of the signal is called in the middle of it, as Python calls it between two lines.
+// What it raises ends the waiting, and is raised once the call has ended.
+class Interrupt {
+ public:
+  // World::interrupted, in the thread that waits: Python calls handlers in its main thread only. False outside ends(): who
+  // waits in backward(), as all-reduce does, could not say what was raised.
+  static bool came() {
+    if (raised_ || !listens_) return raised_.has_value();
+    const py::gil_scoped_acquire lock;
+    if (PyErr_CheckSignals() == 0) return false;
+    raised_.emplace();
+    return true;
+  }
+  // Runs what may wait, without the interpreter's lock.
+  template <class Call>
+  static void ends(const Call& call) {
+    std::exception_ptr failure;
+    listens_ = true;
+    {
+      const py::gil_scoped_release unlock;
+      try {
+        call();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }
+    listens_ = false;
+    if (auto raised = std::exchange(raised_, std::nullopt)) throw *raised;  // perhaps why it failed
+    if (failure) std::rethrow_exception(failure);
+  }
+
+ private:
+  static thread_local bool listens_;
+  static thread_local std::optional<py::error_already_set> raised_;
+};
+thread_local bool Interrupt::listens_ = false;
+thread_local std::optional<py::error_already_set> Interrupt::raised_;
+
 // starling::Optimizer, made for Python.
 class Engine {
  public:
@@ -111,15 +150,15 @@ class Engine {
       all.push_back(group_of(groups[g], make_rule(rule, values.at(g))));
     const Rule first = make_rule(rule, values.at(0));
     const Options parsed = options_of(options);
-    const py::gil_scoped_release unlock;
-    optimizer_ = std::make_unique<Optimizer>(all, first, parsed, world, std::move(buffers));
+    Interrupt::ends(
+        [&] { optimizer_ = std::make_unique<Optimizer>(all, first, parsed, world, std::move(buffers)); });
   }
   Engine(py::function step, const std::vector<std::vector<at::Tensor>>& groups, const py::dict& options,
          const World& world, std::vector<at::Tensor> buffers)
       : inner_(std::make_unique<PythonOptimizer>(groups, std::move(step))) {
     const Options parsed = options_of(options);
-    const py::gil_scoped_release unlock;
-    optimizer_ = std::make_unique<Optimizer>(*inner_, parsed, world, std::move(buffers));
+    Interrupt::ends(
+        [&] { optimizer_ = std::make_unique<Optimizer>(*inner_, parsed, world, std::move(buffers)); });
   }
 
   Optimizer& optimizer() {
@@ -142,8 +181,7 @@ class Engine {
     for (std::size_t g = 0; g < values.size(); ++g)
       set_rule_values(rule_of(it.param_groups().at(g)), values[g]);
     if (scale != 1) it.scale_gradients(scale);
-    const py::gil_scoped_release unlock;
-    it.step();
+    Interrupt::ends([&] { it.step(); });
   }
 
  private:
@@ -157,10 +195,11 @@ class Scope {
  public:
   explicit Scope(Engine& engine) {
     Optimizer& optimizer = engine.optimizer();
-    const py::gil_scoped_release unlock;
-    consensus_ = std::make_unique<Consensus>(optimizer);
-    workers = consensus_->workers();
-    distance = consensus_->distance();
+    Interrupt::ends([&] {
+      consensus_ = std::make_unique<Consensus>(optimizer);
+      workers = consensus_->workers();
+      distance = consensus_->distance();
+    });
   }
   void end(bool keep) {
     const py::gil_scoped_release unlock;
@@ -198,6 +237,7 @@ World make_world(double meet, const Make& make) {
   timeouts.meet = milliseconds_of(meet);
   World world = make(timeouts);
   world.log = log_to_stderr(world.rank);
+  world.interrupted = &Interrupt::came;
   return world;
 }
 World from_environment(double meet) { return make_world(meet, &World::from_environment); }
@@ -235,15 +275,13 @@ PYBIND11_MODULE(_C, m) {
       .def("set_state",
            [](Engine& engine, std::map<std::string, at::Tensor> tensors, Metadata metadata) {
              Optimizer& optimizer = engine.optimizer();
-             const py::gil_scoped_release unlock;
-             optimizer.set_state({std::move(metadata), std::move(tensors)});
+             Interrupt::ends([&] { optimizer.set_state({std::move(metadata), std::move(tensors)}); });
            })
       .def("position", [](Engine& engine) { return engine.optimizer().position(); })
       .def("restart",
            [](Engine& engine, std::uint64_t position) {
              Optimizer& optimizer = engine.optimizer();
-             const py::gil_scoped_release unlock;
-             optimizer.restart(position);
+             Interrupt::ends([&] { optimizer.restart(position); });
            })
       .def("statistics", &statistics_of);
 

@@ -109,7 +109,8 @@ class _Ruled(Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None):
         """Mixes with the neighbours and applies the rule, block by block. Waits for a neighbour whose block of the last
-        step has not come yet. Parameters without a gradient are mixed but not updated."""
+        step has not come yet; Ctrl-C ends the waiting, and is raised once the step has ended. (Scheme all-reduce waits in
+        backward(), which Ctrl-C does not end.) Parameters without a gradient are mixed but not updated."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

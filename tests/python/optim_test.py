@@ -6,6 +6,9 @@ import json
 import os
 import pathlib
 import signal
+import tempfile
+import threading
+import time
 import unittest
 
 import torch
@@ -223,6 +226,35 @@ def ends_badly():
     return optimizer.statistics()["rounds"]
 
 
+def interrupted():
+    """Ctrl-C on rank 0 while it waits for the others, who go on once they have heard that it waits no longer."""
+    call, heard = os.environ["CALL"], pathlib.Path(os.environ["FOLDER"], "heard")
+    net = model()
+    optimizer = starling.AdamW(net.parameters(), lr=0.02, topology="ring")
+    train(net, optimizer, 3, 0, rank())
+    count, kept = 0, True
+    if rank() == 0:
+        before = flat(net)
+        threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            while call != "consensus":
+                train(net, optimizer, 1)
+            with optimizer.consensus():
+                raise AssertionError("it went on without being interrupted")
+        except KeyboardInterrupt:
+            kept = call != "consensus" or torch.equal(flat(net), before)
+            heard.touch()
+    else:
+        while not heard.exists():
+            time.sleep(0.01)
+        if call == "consensus":
+            with optimizer.consensus() as average:
+                count = average.workers
+    train(net, optimizer, 20, 10, rank())
+    return {"count": count, "kept": kept, "distance": optimizer.consensus_distance(),
+            "lost": optimizer.statistics()["lost"]}
+
+
 # ---------------------------------------------------------------- tests
 
 
@@ -347,6 +379,16 @@ class Together(unittest.TestCase):
             ends = workers.finish(workers.start(ends_badly, 3, HOW=how))
             self.assertEqual([code for code, *_ in ends], [0, code, 0], (how, [said for _, said, _ in ends]))
             self.assertTrue(all(ends[other][2] >= 6 for other in (0, 2)))
+
+    def test_ctrl_c_ends_a_wait(self):
+        for call in ("step", "consensus"):
+            with tempfile.TemporaryDirectory() as folder:
+                ends = workers.run(interrupted, 3, CALL=call, FOLDER=folder)
+            for end in ends:
+                self.assertTrue(end["kept"])
+                self.assertLess(end["distance"], 0.1)
+                self.assertEqual(end["lost"], [])
+            self.assertEqual([end["count"] for end in ends], [0, 2, 2] if call == "consensus" else [0, 0, 0])
 
 
 if __name__ == "__main__":
