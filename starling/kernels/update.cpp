@@ -73,11 +73,10 @@ HWY_INLINE void adapt(const Rule& rule, float* x, const float* Wx, const float* 
   }
 }
 
-// Infinities and NaNs have all exponent bits set: adding one to the exponent then carries into the sign bit.
+// 1 where one of the values is not finite, else 0.
 HWY_INLINE std::uint32_t not_finite(const float* values, std::size_t n) {
   std::uint32_t carry = 0;
-  for (std::size_t i = 0; i < n; ++i)
-    carry |= (std::bit_cast<std::uint32_t>(values[i]) & 0x7f800000u) + 0x00800000u;
+  for (std::size_t i = 0; i < n; ++i) carry |= full_exponent(values[i]);
   return carry >> 31;
 }
 
@@ -126,7 +125,7 @@ HWY_INLINE bool mix_codes(const Mix& edge, const float* Wx, float* mixed, std::s
   STARLING_EACH_ELEMENT_ALONE
   for (std::size_t i = 0; i < n; ++i) {
     const std::int32_t D = pair.difference(theirs[i], mine[i]);
-    mixed[i] = Wx[i] + w * static_cast<float>(D);
+    mixed[i] = kernels::mixed(Wx[i], w, D);
     sum += static_cast<std::uint32_t>(D);
     const std::int32_t sign = D >> 31, magnitude = (D ^ sign) - sign;
     largest = std::max(largest, magnitude);
@@ -177,13 +176,13 @@ HWY_INLINE std::uint32_t encode(const float* x, std::size_t n, Wire format, std:
     STARLING_EACH_ELEMENT_ALONE
     for (std::size_t i = 0; i < n; ++i) {
       to[i] = to_bf16(x[i]);
-      bad |= static_cast<std::uint32_t>((to[i] & 0x7f80u) == 0x7f80u);
+      bad |= static_cast<std::uint32_t>(!finite_bf16(to[i]));
     }
   } else {
     STARLING_EACH_ELEMENT_ALONE
     for (std::size_t i = 0; i < n; ++i) {
       to[i] = to_fp16(x[i]);
-      bad |= static_cast<std::uint32_t>((to[i] & 0x7c00u) == 0x7c00u);
+      bad |= static_cast<std::uint32_t>(!finite_fp16(to[i]));
     }
   }
   return bad;
@@ -257,7 +256,7 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& 
       const float* const theirs = floats(edge.theirs, at, count, their_room);
       const float* const mine = floats(edge.mine, at, count, my_room);
       STARLING_EACH_ELEMENT_ALONE
-      for (std::size_t i = 0; i < count; ++i) mixed[i] = Wx[i] + w * (theirs[i] - mine[i]);
+      for (std::size_t i = 0; i < count; ++i) mixed[i] = kernels::mixed(Wx[i], w, theirs[i], mine[i]);
       Wx = mixed;
     }
     const bool moves = gradient.values != nullptr || Wx != x;

@@ -24,6 +24,7 @@
 #include <string_view>
 #include <variant>
 
+#include "starling/kernels/arguments.h"
 #include "starling/kernels/modular.h"
 #include "starling/kernels/rules/accum_adam.h"
 #include "starling/kernels/rules/adam.h"
@@ -31,67 +32,6 @@
 #include "starling/kernels/wire.h"
 
 namespace starling::kernels {
-
-// Values as they went over the wire.
-struct Sent {
-  Sent(const float* values) : values(values) {}
-  Sent(const void* values, starling::Wire wire, int exponent = 0)
-      : values(values), wire(wire), exponent(exponent) {}
-  const void* values;
-  starling::Wire wire = starling::Wire::fp32;
-  int exponent = 0;  // of modular codes
-};
-
-// One neighbour j of worker i. Either both blocks are modular codes of the same wire or none is.
-struct Mix {
-  float weight;                  // W_ij
-  Sent theirs;                   // q_j
-  Sent mine;                     // q_i
-  Measured* measured = nullptr;  // of modular codes: what is measured is added to it
-};
-
-// Parameters as they lie in memory.
-struct Parameters {
-  Parameters(float* values) : values(values) {}
-  Parameters(void* values, starling::Wire format, float* master)
-      : values(values), format(format), master(master) {}
-  // Those from the n-th on.
-  Parameters from(std::size_t n) const {
-    return {static_cast<std::byte*>(values) + bytes_of(format, n), format,
-            master == nullptr ? nullptr : master + n};
-  }
-  void* values;
-  starling::Wire format = starling::Wire::fp32;  // or bf16, fp16
-  float* master = nullptr;                       // not with fp32
-};
-
-// In the parameters' format. Null: no gradient in this step. Then it is mixed only: no weight decay, state untouched.
-struct Gradient {
-  Gradient(const void* values = nullptr, float scale = 1) : values(values), scale(scale) {}
-  const void* values;
-  float scale;  // what clipping multiplies it by
-};
-
-// A rule's state beside the parameter, zero before the first step. Null where the rule has none: SGD takes m
-// with momentum and nothing without, Adam m and v, Accumulated Adam all three (M, V, b).
-struct RuleState {
-  float* m = nullptr;
-  float* v = nullptr;
-  float* b = nullptr;
-};
-
-// Where to write what is sent. Null: nothing is.
-struct WireBlock {
-  WireBlock(float* values = nullptr, bool stream = false) : values(values), stream(stream) {}
-  WireBlock(void* values, starling::Wire wire, bool stream = false)
-      : values(values), wire(wire), stream(stream) {}
-  void* values;
-  starling::Wire wire = starling::Wire::fp32;
-  bool stream;  // written past the caches: faster for a block that is larger than they are
-  // Of modular codes: the grid, and where the sum of the grid points is added to (null: nowhere).
-  int exponent = 0;
-  std::uint32_t* sum = nullptr;
-};
 
 // A rule with its coefficients of one step, which each rule's file computes in double from its options and t.
 using Step = std::variant<SgdStep, MomentumStep, AdamStep, AccumAdamStep<false>, AccumAdamStep<true>>;
