@@ -1,0 +1,31 @@
+#include "starling/kernels/cuda/program.h"
+
+namespace starling::kernels::cuda {
+
+Program update_program() {
+  constexpr std::string_view kSource = "starling/kernels/cuda/update.cuh";
+  // By whatever name: one file stands in for all of them.
+  constexpr std::string_view kStandard = "#include \"starling/kernels/cuda/standard.cuh\"\n";
+  Program program{
+      .source = {},
+      .headers = {{"algorithm", kStandard},
+                  {"bit", kStandard},
+                  {"cmath", kStandard},
+                  {"cstddef", kStandard},
+                  {"cstdint", kStandard},
+                  {"cstdlib", kStandard}},
+      // The bits of the processor: see update.cuh. Functions need not say that they are for the device, and
+      // nothing is included from the folder that the process happens to be in.
+      .options = {"--std=c++20", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true",
+                  "--device-as-default-execution-space", "--no-source-include"}};
+  for (const Text& text : embedded_texts()) {
+    if (text.name == kSource) {
+      program.source = text;
+    } else {
+      program.headers.push_back(text);
+    }
+  }
+  return program;
+}
+
+}  // namespace starling::kernels::cuda

@@ -1,0 +1,45 @@
+// What one launch of the update works on: a table of segments, one below the other, each with its own coefficients of the
+// rule. All pointers are the device's.
+//
+// This file is compiled for GPUs too (update.cuh).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "starling/kernels/arguments.h"
+
+namespace starling::kernels::cuda {
+
+// A thread of the GPU takes four values that lie side by side, as many bytes of fp32 as it can read at once; four times.
+inline constexpr std::uint32_t kSide = 4;
+inline constexpr std::uint32_t kTimes = 4;
+inline constexpr std::uint32_t kThreads = 256;                      // in a block of threads
+inline constexpr std::uint32_t kPiece = kThreads * kSide * kTimes;  // values of a block of threads
+
+// A stretch of memory with the arguments of Kernels::update (kernels/update.h), which mean the same here.
+template <class Rule>
+struct Segment {
+  Rule rule;
+  Parameters x;
+  Gradient g;
+  RuleState state;
+  WireBlock wire;  // `stream` says nothing here
+  std::uint64_t n;
+  // Its neighbours in the table of all segments' Mixes.
+  std::uint32_t first_mix, mixes;
+  std::uint32_t first_block;  // of threads: lay_out()
+};
+
+// Gives each segment its blocks of threads, and returns how many there are in all. The segments' order stays.
+template <class Rule>
+std::uint32_t lay_out(Segment<Rule>* segments, std::size_t count) {
+  std::uint64_t blocks = 0;
+  for (std::size_t s = 0; s < count; ++s) {
+    segments[s].first_block = static_cast<std::uint32_t>(blocks);
+    blocks += (segments[s].n + kPiece - 1) / kPiece;
+  }
+  return static_cast<std::uint32_t>(blocks);
+}
+
+}  // namespace starling::kernels::cuda

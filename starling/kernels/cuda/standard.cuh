@@ -1,0 +1,36 @@
+// What the files that GPUs share with the processor use of the standard library. NVRTC has none of its headers, so this
+// one stands in for <algorithm>, <bit>, <cmath>, <cstddef>, <cstdint> and <cstdlib> there.
+#pragma once
+
+namespace std {
+
+using size_t = decltype(sizeof 0);
+using int32_t = int;
+using int64_t = long;
+using uint8_t = unsigned char;
+using uint16_t = unsigned short;
+using uint32_t = unsigned int;
+using uint64_t = unsigned long;
+using uintptr_t = unsigned long;
+enum class byte : unsigned char {};
+
+template <class To, class From>
+constexpr To bit_cast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  return __builtin_bit_cast(To, from);
+}
+template <class T>
+constexpr const T& min(const T& a, const T& b) {
+  return b < a ? b : a;
+}
+template <class T>
+constexpr const T& max(const T& a, const T& b) {
+  return a < b ? b : a;
+}
+
+// Those of the device.
+using ::abs;
+using ::pow;
+using ::sqrt;
+
+}  // namespace std
