@@ -17,6 +17,8 @@
 #include "cli/doctor_machine.h"
 #include "cli/doctor_torch.h"
 #include "starling/core/error.h"
+#include "starling/kernels/cuda/cubin.h"
+#include "starling/kernels/cuda/nvrtc.h"
 #include "starling/kernels/update.h"
 #include "starling/transport/mapped/arena.h"
 #include "starling/world/environment.h"
@@ -116,6 +118,21 @@ Check check_cuda(const TorchFacts& torch, const MachineFacts& machine) {
   return {"CUDA", false,
           fmt::format("torch is built for {}, but the driver runs {} at most: a newer driver is needed",
                       torch.cuda, machine.cuda_driver)};
+}
+
+// Whether the update compiles for GPUs. What it compiles is kept, so that this takes seconds only once.
+Check check_nvrtc(const MachineFacts& machine) {
+  constexpr int kTried = 80;
+  try {
+    const std::optional<kernels::cuda::Nvrtc> nvrtc = kernels::cuda::Nvrtc::find();
+    if (!nvrtc) return {"NVRTC", machine.cuda_driver.empty(), "absent: nothing compiles the update for GPUs"};
+    kernels::cuda::cubin_of(*nvrtc, kernels::cuda::update_program(), kTried);
+    return {"NVRTC", true,
+            fmt::format("{} compiles the update for sm_{}, and has sm_{}; nothing runs on a GPU yet",
+                        nvrtc->version(), kTried, fmt::join(nvrtc->architectures(), " "))};
+  } catch (const Error& wrong) {
+    return {"NVRTC", false, wrong.what()};
+  }
 }
 
 Check check_nccl(const TorchFacts& torch, const MachineFacts& machine) {
@@ -250,17 +267,12 @@ int doctor(bool json) {
   const Versions v = versions();
   const TorchFacts torch = torch_facts();
   const MachineFacts machine = machine_facts();
-  const std::vector<Check> checks = {check_torch(torch),
-                                     check_gloo(torch),
-                                     check_openssl(v),
-                                     check_instructions(torch, machine),
-                                     check_kernels(),
-                                     check_cuda(torch, machine),
-                                     check_nccl(torch, machine),
-                                     check_memory(machine),
-                                     check_shared_memory(),
-                                     check_network(machine),
-                                     check_launcher()};
+  const std::vector<Check> checks = {check_torch(torch),     check_gloo(torch),
+                                     check_openssl(v),       check_instructions(torch, machine),
+                                     check_kernels(),        check_cuda(torch, machine),
+                                     check_nvrtc(machine),   check_nccl(torch, machine),
+                                     check_memory(machine),  check_shared_memory(),
+                                     check_network(machine), check_launcher()};
   const bool ok = std::all_of(checks.begin(), checks.end(), [](const Check& check) { return check.ok; });
   json ? print_json(v, torch, machine, checks, ok) : print_text(v, torch, machine, checks);
   return ok ? 0 : 1;

@@ -1,11 +1,21 @@
 import json
 import os
+import pathlib
+import tempfile
 import unittest
+import unittest.mock
 
 from command import CommandTest
 
-CHECKS = ["torch", "Gloo", "OpenSSL", "instructions", "kernels", "CUDA", "NCCL", "memory", "sharing", "network",
-          "launcher"]
+CHECKS = ["torch", "Gloo", "OpenSSL", "instructions", "kernels", "CUDA", "NVRTC", "NCCL", "memory", "sharing",
+          "network", "launcher"]
+
+
+def setUpModule():
+    """What the doctor compiles for GPUs is kept for this module, and not in the user's cache."""
+    folder = tempfile.TemporaryDirectory()
+    unittest.addModuleCleanup(folder.cleanup)
+    unittest.enterModuleContext(unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder.name))
 
 
 def processor_has(*names):
@@ -48,6 +58,21 @@ class Doctor(CommandTest):
         self.assertEqual(launcher(0, **mpirun),
                          "mpirun: rank 1 of 3, 3 on this host, they meet at 127.0.0.1 port 29500")
         self.assertIn("set MASTER_ADDR", launcher(1, **{**mpirun, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}))
+
+    def test_the_compiler_for_gpus(self):
+        def nvrtc(code, **variables):
+            checks = json.loads(self.starling("doctor", "--json", code=code, **variables))["checks"]
+            return next(check["message"] for check in checks if check["name"] == "NVRTC")
+
+        with tempfile.TemporaryDirectory() as cache:
+            message = nvrtc(0, XDG_CACHE_HOME=cache)
+            if message.startswith("absent"):
+                self.skipTest(message)
+            self.assertRegex(message, r"^\d+\.\d+ compiles the update for sm_80, and has (sm_)?[ \d]+; nothing runs")
+            kept = list(pathlib.Path(cache).glob("starling/cuda/update-sm_80-*.cubin"))
+            self.assertEqual(len(kept), 1)
+            self.assertEqual(nvrtc(0, XDG_CACHE_HOME=cache), message)
+        self.assertIn("STARLING_NVRTC names: ", nvrtc(1, STARLING_NVRTC="/nowhere/libnvrtc.so"))
 
     def test_the_instruction_set_of_the_kernels(self):
         def kernels(code, isa):
