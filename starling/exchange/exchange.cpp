@@ -66,13 +66,15 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
 
 Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
                    std::vector<std::size_t> block_sizes, Patience patience, Log log,
-                   std::shared_ptr<Timeline> timeline, Wire wire, int one_in)
-    : meetings_(meetings_of(schedule, transport->rank(), !is_modular(wire))),
+                   std::shared_ptr<Timeline> timeline, Wire wire, int one_in, Chooser chooser)
+    : meetings_(meetings_of(schedule, transport->rank(), !is_modular(wire) && chooser == Chooser::mask)),
       patience_(patience),
       log_(std::move(log)),
       timeline_(std::move(timeline)),
       wire_(wire),
-      one_in_(static_cast<std::uint32_t>(one_in)),
+      one_in_(chooser == Chooser::mask ? static_cast<std::uint32_t>(one_in) : 1),
+      top_k_(chooser == Chooser::mask ? std::nullopt
+                                      : std::optional(TopK{static_cast<std::uint32_t>(one_in)})),
       grouping_(*this),
       averaging_(*this),
       average_(transport->rank(), averaging_),
@@ -286,8 +288,11 @@ void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const
 void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
   for (const Link& link : meeting(id.round).links) {
     Peer& neighbour = peer(link.rank);
-    neighbour.open[id] = {
-        link.rank, link.direction.receive ? link.weight : 0, {}, {payload_of(mine), wire_, mask(id)}};
+    neighbour.open[id] = {link.rank,
+                          link.direction.receive ? link.weight : 0,
+                          {},
+                          {payload_of(mine), wire_, mask(id)},
+                          id.round};
     const bool left_out =
         neighbour.absent && !meeting(id.round).group.empty();  // the group did not wait for it
     if (neighbour.present(id.round) && !left_out) {
@@ -312,7 +317,7 @@ Frame Exchange::frame_of(FrameType type, SwapId id, Wire wire) const {
           .dtype = static_cast<std::uint8_t>(wire),
           .round = id.round,
           .block = id.block,
-          .value = mask(id).word()};
+          .value = word(id)};
 }
 
 void Exchange::Peer::send_block(SwapId id) {
@@ -543,7 +548,11 @@ std::span<std::byte> Exchange::place(int from, const Frame& frame) {
 
 bool Exchange::fits(const Frame& frame, std::size_t bytes, Wire wire) const {
   return frame.total == bytes && frame.dtype == static_cast<std::uint8_t>(wire) &&
-         frame.value == mask({frame.round, frame.block}).word();
+         frame.value == word({frame.round, frame.block});
+}
+
+bool Exchange::may_be_read(SwapId id, const SentBlock& block) const {
+  return block.may_be_read() && (!top_k_ || is_sound(*top_k_, block.bytes(), blocks_[id.block].size));
 }
 
 // A chunk of a block that may still be mixed, of the right size, and not too early.
@@ -563,7 +572,7 @@ bool Exchange::received_in_place(int from, const Frame& frame, const Payload& pa
   const SwapId id{frame.round, frame.block};
   if (frame.type != FrameType::data || !expects(sender, frame) || sender.incoming.contains(id)) return false;
   SentBlock block(payload, wire_, mask(id));
-  if (!block.may_be_read()) return false;
+  if (!may_be_read(id, block)) return false;
   sender.heard = transport_->now();
   mark_present(sender);
   sender.incoming[id] = {nullptr, payload.bytes.size(), std::move(block)};
@@ -655,7 +664,7 @@ void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const s
   in.bytes += frame.length;
   if (in.bytes != frame.total) return;
   in.block = {payload_of(in.buffer), wire_, mask(id)};
-  if (!in.block.may_be_read()) {
+  if (!may_be_read(id, in.block)) {
     say_damaged(sender.rank, frame);
     sender.incoming.erase(found);
     return sender.edge.block(id, false);

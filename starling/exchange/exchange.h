@@ -35,6 +35,7 @@
 #include "starling/exchange/edge.h"
 #include "starling/exchange/group.h"
 #include "starling/kernels/mask.h"
+#include "starling/kernels/top_k.h"
 #include "starling/kernels/update.h"
 #include "starling/topology/graph.h"
 #include "starling/transport/transport.h"
@@ -79,7 +80,13 @@ struct Arrival {
   float weight = 0;
   SentBlock theirs{};
   SentBlock mine{};
+  std::uint64_t round = 0;
 };
+
+// Who chooses the values that are sent, one in `one_in`: the round's mask, which is the same for all workers, or each sender
+// (kernels/top_k.h). Then what arrives has no mask, nor has finish() seen more of its indices than that they rise and are
+// within the block; groups go in pairs.
+enum class Chooser { mask, sender };
 
 // Where to write what is sent, and which values that are.
 struct Outgoing : kernels::WireBlock {
@@ -120,11 +127,12 @@ struct ExchangeStatistics {
 class Exchange final : private TransportHandler {
  public:
   // block_sizes: values per block. The schedule's rank r is transport rank r. Every worker has the same wire, and sends the
-  // same ones of a block's values in a round: one in `one_in`, from 1 to Mask::kMost. Modular codes have no mean to send:
-  // with them groups go in pairs, each edge for itself.
+  // same ones of a block's values in a round: one in `one_in`, from 1 to Mask::kMost; or, with wire fp32, as many as the
+  // others, which it chooses itself. Modular codes have no mean to send: with them groups go in pairs, each edge for itself.
   Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
            std::vector<std::size_t> block_sizes, Patience patience, Log log,
-           std::shared_ptr<Timeline> timeline = nullptr, Wire wire = Wire::fp32, int one_in = 1);
+           std::shared_ptr<Timeline> timeline = nullptr, Wire wire = Wire::fp32, int one_in = 1,
+           Chooser chooser = Chooser::mask);
   ~Exchange() override;  // tells the others not to wait; takes at most a second
 
   // Waits until all neighbours of the schedule are connected. Throws Error, naming who is missing, also when interrupted.
@@ -274,12 +282,19 @@ class Exchange final : private TransportHandler {
                           (id.round - 1) / meetings_.size());
   }
   // What a wire block of this swap has.
-  std::size_t values(SwapId id) const { return mask(id).chosen_of(blocks_[id.block].size); }
+  std::size_t values(SwapId id) const {
+    const std::size_t size = blocks_[id.block].size;
+    return top_k_ ? top_k_->words(size) : mask(id).chosen_of(size);
+  }
+  // Says which values those are.
+  std::uint64_t word(SwapId id) const { return top_k_ ? top_k_->word() : mask(id).word(); }
   std::size_t bytes(SwapId id) const { return block_bytes(wire_, values(id)); }
   // With which a block, a part or a mean of this swap goes.
   Frame frame_of(FrameType type, SwapId id, Wire wire) const;
   // A frame of a block of this swap is of so many bytes in all, of this wire, and of the values that the mask chooses.
   bool fits(const Frame& frame, std::size_t bytes, Wire wire) const;
+  // A whole block of this swap may be handed out.
+  bool may_be_read(SwapId id, const SentBlock& block) const;
   void begin_swaps(int block, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite);
   void begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite);
   void skip_to(std::uint64_t round);
@@ -317,7 +332,8 @@ class Exchange final : private TransportHandler {
   const Log log_;
   const std::shared_ptr<Timeline> timeline_;
   const Wire wire_;
-  const std::uint32_t one_in_;
+  const std::uint32_t one_in_;  // of masks
+  const std::optional<TopK> top_k_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
   Time ticked_{};  // the last tick: whoever was not heard of long before it is silent, even if I slept since

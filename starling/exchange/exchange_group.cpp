@@ -116,7 +116,8 @@ void Exchange::Grouping::decided(SwapId id, Outcome outcome, bool in_pairs) {
     block.arrived.push_back({members(id).front(),
                              1,
                              {payload_of(swap.mean), Wire::fp32, exchange.mask(id)},
-                             {payload_of(swap.mine), exchange.wire_, exchange.mask(id)}});
+                             {payload_of(swap.mine), exchange.wire_, exchange.mask(id)},
+                             id.round});
   } else if (!in_pairs) {
     exchange.statistics_.aborted += others.size();
   }
@@ -132,7 +133,8 @@ void Exchange::Grouping::mended(SwapId id, bool committed) {
   exchange.blocks_[id.block].mended.push_back({members(id).front(),
                                                1,
                                                {payload_of(swap.mean), Wire::fp32, exchange.mask(id)},
-                                               {payload_of(swap.mine), exchange.wire_, exchange.mask(id)}});
+                                               {payload_of(swap.mine), exchange.wire_, exchange.mask(id)},
+                                               id.round});
 }
 
 // Of a frame whose sender is a member, and which has the right size.

@@ -1,11 +1,13 @@
 // Mixing over each wire without a gradient and without an exchange: how near the workers come to each other.
 #include <array>
 #include <cstdio>
+#include <numeric>
 #include <random>
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "starling/exchange/replicas.h"
 #include "starling/topology/schedules.h"
 #include "tests/exchange/one_thread.h"
 
@@ -54,6 +56,70 @@ TEST(Contraction, LevelsReachedWithoutAGradient) {
                   std::string(name_of(wire)).c_str(), one_in, reached[0], reached[1]);
       EXPECT_LT(reached[1], at_most[world]) << topology << " " << name_of(wire) << " one in " << one_in;
       EXPECT_NEAR(herd.sum(), sum, 1e-2);  // of magnitudes of 13,000
+    }
+  }
+}
+
+// The same by CHOCO, each worker with its own choice of values and the default gamma of exchange/replicas.h.
+TEST(Contraction, ChocoWithoutAGradient) {
+  const std::pair<const char*, int> worlds[] = {{"ring", 16}, {"complete", 16}};
+  for (std::size_t world = 0; world < std::size(worlds); ++world) {
+    const auto [topology, n] = worlds[world];
+    const Schedule schedule = make_schedule(topology, n);
+    const Graph& graph = schedule.rounds.front();
+    for (const auto& [one_in, at_most] : {std::pair{1U, std::array{1e-4, 1e-8}},
+                                          {4U, std::array{2e-4, 1e-7}},
+                                          {16U, std::array{3e-4, 1e-4}},
+                                          {64U, std::array{6e-4, 5e-4}}}) {
+      std::mt19937_64 random(5);
+      std::normal_distribution<float> normal;
+      std::vector<float> common(20'000);
+      for (float& value : common) value = 0.05F * normal(random);
+      std::vector<std::vector<float>> x(static_cast<std::size_t>(n), common);
+      std::vector<Replicas> replicas(x.size());
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        std::vector<int> neighbours;
+        for (const Neighbour& j : graph.neighbours[i]) neighbours.push_back(j.rank);
+        const std::span<const float> whole(common);
+        replicas[i].begin(neighbours, {&whole, 1});
+        for (float& value : x[i]) value += 9e-4F * normal(random);
+      }
+      const auto sum = [&] {
+        double all = 0;
+        for (const auto& worker : x) all = std::accumulate(worker.begin(), worker.end(), all);
+        return all;
+      };
+      const double before = sum();
+      const TopK top{one_in};
+      std::vector<std::uint32_t> room;
+      double reached[2];
+      for (int t = 0; t < 60; ++t) {
+        if (t == 20) reached[0] = rms_to_mean({x.begin(), x.end()});
+        std::vector<std::shared_ptr<Buffer>> sent;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          sent.push_back(std::make_shared<Buffer>(4 * top.words(common.size())));
+          const std::span<const float> whole(x[i]);
+          replicas[i].write({&whole, 1}, top, sent[i]->data(), room);
+        }
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          std::vector<kernels::Mix> mixes;
+          for (const Neighbour& j : graph.neighbours[i]) {
+            const Arrival mix =
+                replicas[i].take({j.rank,
+                                  static_cast<float>(j.weight),
+                                  {payload_of(sent[static_cast<std::size_t>(j.rank)]), Wire::fp32},
+                                  {payload_of(sent[i]), Wire::fp32}},
+                                 top, default_gamma(static_cast<int>(one_in)));
+            mixes.push_back({mix.weight, mix.theirs.values(), mix.mine.values()});
+          }
+          kernels::update(kernels::SgdStep{}, mixes, x[i].data(), nullptr, {}, {}, x[i].size());
+        }
+      }
+      reached[1] = rms_to_mean({x.begin(), x.end()});
+      std::printf("%-8s %2d choco, one in %u: %.1e after 20 rounds, %.1e after 60\n", topology, n, one_in,
+                  reached[0], reached[1]);
+      EXPECT_LT(reached[1], at_most[world]) << topology << " one in " << one_in;
+      EXPECT_NEAR(sum(), before, 1e-2);
     }
   }
 }
