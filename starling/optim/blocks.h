@@ -17,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "starling/exchange/exchange.h"
+#include "starling/exchange/replicas.h"
 #include "starling/optim/rules.h"
 
 namespace torch::optim {
@@ -51,6 +52,7 @@ struct Block {
   std::vector<Segment> segments{};
   std::vector<std::vector<float>> states{};  // as many as the rule keeps, each `length` long, zero at first
   Grid grid{Wire::int8};                     // of what is sent as modular codes
+  Replicas replicas{};                       // of scheme "choco"
   Timeline* timeline = nullptr;              // where updates are recorded
 };
 

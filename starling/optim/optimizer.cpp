@@ -19,6 +19,7 @@
 #include "starling/optim/schemes/all_reduce.h"
 #include "starling/optim/schemes/around.h"
 #include "starling/optim/schemes/atc.h"
+#include "starling/optim/schemes/choco.h"
 #include "starling/optim/schemes/cta.h"
 #include "starling/optim/schemes/hierarchical.h"
 #include "starling/topology/schedules.h"
@@ -77,6 +78,33 @@ Schedule schedule_of(const Options& options, const World& world) {
   return make_schedule(options.topology, world.size / per_node).for_each_place(per_node);
 }
 
+void check_choco(const Options& options, bool inner) {
+  if (!(options.gamma >= 0 && options.gamma <= 1))
+    throw UsageError(
+        fmt::format("gamma = {} is not allowed: from 0, which stands for the default, to 1", options.gamma));
+  if (options.scheme != "choco") {
+    if (options.gamma != 0)
+      throw UsageError(fmt::format("gamma = {} is for scheme \"choco\", not \"{}\": use 0", options.gamma,
+                                   options.scheme));
+    return;
+  }
+  const auto refuse = [](const std::string& why) { throw UsageError("scheme \"choco\" " + why); };
+  if (inner) refuse("needs one of Starling's rules, not another optimizer");
+  if (options.wire != Wire::fp32)
+    refuse(fmt::format("needs wire \"fp32\", not \"{}\"", name_of(options.wire)));
+}
+
+// Each edge has a memory from one round to the next.
+void check_memory(const Options& options, const Schedule& schedule) {
+  if (schedule.rounds.size() == 1 && schedule.rounds.front().symmetric()) return;
+  throw UsageError(
+      fmt::format("scheme \"choco\" needs a topology of one round that is symmetric, such as ring, torus or "
+                  "complete: \"{}\" {}",
+                  options.topology,
+                  schedule.rounds.size() == 1 ? "is not symmetric"
+                                              : fmt::format("has {} rounds", schedule.rounds.size())));
+}
+
 void check_hierarchy(const Options& options, const World& world, bool inner) {
   const std::string& hierarchy = options.hierarchy;
   if (hierarchy == "none") return;
@@ -98,6 +126,7 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
               {"topology", options.topology},
               {"wire", std::string(name_of(options.wire))},
               {"one_in", std::to_string(options.one_in)},
+              {"gamma", fmt::format("{}", options.gamma)},
               {"rule", rule},
               {"block_bytes", std::to_string(options.block_bytes)},
               {"hierarchy", options.hierarchy},
@@ -157,8 +186,8 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
   e.channel = fmt::format("optimizer-{}", (*world.optimizers)++);
   e.buffers = std::move(buffers);
   const std::string& scheme = e.options.scheme;
-  if (scheme != "cta" && scheme != "atc" && scheme != "all-reduce")
-    throw UsageError(fmt::format("scheme \"{}\" is unknown: cta, atc or all-reduce", scheme));
+  if (scheme != "cta" && scheme != "atc" && scheme != "choco" && scheme != "all-reduce")
+    throw UsageError(fmt::format("scheme \"{}\" is unknown: cta, atc, choco or all-reduce", scheme));
   if (scheme == "all-reduce" && e.options.wire != Wire::fp32)
     throw UsageError(
         fmt::format("wire \"{}\" is for parameters, but scheme \"all-reduce\" sends gradients: use fp32",
@@ -178,7 +207,9 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
         "clip and skip_not_finite need one of Starling's rules: around another optimizer call torch's "
         "clip_grad_norm_ before step()");
   }
+  check_choco(e.options, e.inner != nullptr);
   check_hierarchy(e.options, world, e.inner != nullptr);
+  if (scheme == "choco") check_memory(e.options, schedule_of(e.options, world));
   if (e.options.hierarchy == "node") {
     const int size = workers_per_node(e.options, world);
     e.node = {.size = size, .place = world.rank % size};
@@ -281,7 +312,8 @@ void Optimizer::connect(std::size_t first_group) {
       std::make_unique<Exchange>(world.make_transport(world, channel), schedule, sizes,
                                  Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled,
                                           e.options.max_wait, world.interrupted},
-                                 world.log, world.timeline, e.options.wire, e.options.one_in);
+                                 world.log, world.timeline, e.options.wire, e.options.one_in,
+                                 e.options.scheme == "choco" ? Chooser::sender : Chooser::mask);
   e.exchange->meet();
   e.scheme = make_scheme();
   // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.
@@ -302,6 +334,12 @@ std::unique_ptr<Scheme> Optimizer::make_scheme() {
     return rule_of(param_groups_[static_cast<std::size_t>(group)]);
   };
   if (atc) return std::make_unique<Atc>(e.blocks, *e.exchange, rule, e.clipping);
+  if (e.options.scheme == "choco") {
+    const double gamma = e.options.gamma == 0 ? default_gamma(e.options.one_in) : e.options.gamma;
+    return std::make_unique<Choco>(e.blocks, *e.exchange, schedule_of(e.options, e.world).rounds.front(),
+                                   e.world.rank, TopK{static_cast<std::uint32_t>(e.options.one_in)}, gamma,
+                                   rule, e.clipping);
+  }
   if (e.options.hierarchy == "node") {
     World inside = e.world;
     inside.rank = e.node.place;

@@ -45,6 +45,8 @@ struct Options {
   // "all-reduce": gradients are averaged over all workers during backward(), which leaves the mean in .grad; see NoSync.
   // Those in bfloat16 and float16 are summed and sent as fp32, and their mean is rounded once.
   // "atc": adapt-then-combine, this step's parameters are exchanged and mixed inside step(), block after block.
+  // "choco": CHOCO-SGD, top-k with a memory of what was not sent: see one_in and gamma. Inside step(), as atc. With a symmetric
+  // topology of one round (ring, torus, complete), wire fp32 and a rule of Starling's. Keeps 2 floats per value and neighbour.
   std::string scheme = "cta";
   // Number format of parameters between workers. With bf16 and fp16 half the bytes cross the link and workers agree to
   // the last bit of that format; int8 and int4 send a quarter and an eighth, and agree the better the nearer they are
@@ -53,7 +55,12 @@ struct Options {
   // random-k: in a round only one value in so many is sent, in the format of `wire`, and mixed; the same ones by all workers,
   // others in the next round, and each of them once in `one_in` periods of the topology (docs/wires.md). So many times fewer
   // bytes, and so many times less mixing. From 1, all values, to 1024. Not used by all-reduce.
+  // With choco it is top-k: of each block one value in so many is sent, with its index (8 bytes), those that have changed most
+  // since they were sent.
   int one_in = 1;
+  // choco: how far the workers go towards each other in a step, x += gamma Sum_j W_ij (x^_j - x^_i), from above 0 to 1. Too
+  // much, and they go apart. 0 stands for 1 where one_in is 1, else 0.8 / sqrt(one_in).
+  double gamma = 0;
   // "node": one gossips for a node of workers_per_node consecutive ranks, block by block: they average their gradients, each
   // keeps the state of its share of the blocks and exchanges these with the same place on the nodes that `topology` names.
   // With scheme "cta" and a rule of Starling's only; clip is of the node's mean gradient; nothing is saved yet; NoSync as
@@ -146,6 +153,7 @@ class Optimizer : public torch::optim::Optimizer {
   //   model.NAME     the module's parameters and buffers, without a module those of the groups as model.GROUP.INDEX
   //   master.NAME    the fp32 master of a parameter in bfloat16 or float16
   //   m. v. b.NAME   the rule's state, as kernels/update.h names it; around torch's optimizer exp_avg.NAME and so on
+  //   published.RANK.NAME, replica.RANK.NAME   choco: this worker's copy at that neighbour, and the neighbour's here
   //   steps          per parameter, in the groups' order: how many had a gradient
   //   options.GROUP  the group's rule options, the learning rate first
   //   rng            torch's random numbers on the CPU

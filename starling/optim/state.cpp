@@ -196,6 +196,11 @@ struct State {
     const std::size_t states = blocks_.front().states.size();
     fields_.assign(kStates.begin(), kStates.begin() + states);
     fields_.push_back("master.");
+    const auto& edges = blocks_.front().replicas.edges;
+    for (const Replicas::Edge& edge : edges) {
+      fields_.push_back(fmt::format("published.{}.", edge.rank));
+      fields_.push_back(fmt::format("replica.{}.", edge.rank));
+    }
     const Masters masters = with_masters(blocks_);
     for (Parameter& p : parameters_) {
       for (std::size_t k = 0; k < states; ++k) p.state.push_back(at::zeros_like(p.tensor, at::kFloat));
@@ -205,12 +210,19 @@ struct State {
       p.state.push_back(found != masters.end() ? joined_masters(found->second)
                         : narrow               ? p.tensor.to(at::kFloat)
                                                : at::Tensor());
+      for (std::size_t e = 0; e < 2 * edges.size(); ++e)
+        p.state.push_back(p.tensor.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true));
     }
     for (const Block& block : blocks_) {
       for (const Segment& s : block.segments) {
         step_count(s) = s.steps;
         for (std::size_t k = 0; k < block.states.size(); ++k)
           std::copy_n(block.states[k].data() + s.offset, s.length, place(k, s));
+        std::size_t k = block.states.size() + 1;
+        for (const Replicas::Edge& edge : block.replicas.edges) {
+          std::copy_n(edge.mine.data() + s.offset, s.length, place(k++, s));
+          std::copy_n(edge.theirs.data() + s.offset, s.length, place(k++, s));
+        }
       }
     }
   }
@@ -222,6 +234,11 @@ struct State {
           std::copy_n(place(k, s), s.length, block.states[k].data() + s.offset);
         if (s.master.defined())
           std::copy_n(place(block.states.size(), s), s.length, s.master.mutable_data_ptr<float>());
+        std::size_t k = block.states.size() + 1;
+        for (Replicas::Edge& edge : block.replicas.edges) {
+          std::copy_n(place(k++, s), s.length, edge.mine.data() + s.offset);
+          std::copy_n(place(k++, s), s.length, edge.theirs.data() + s.offset);
+        }
       }
     }
   }

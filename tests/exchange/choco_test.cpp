@@ -268,7 +268,10 @@ TEST(Choco, WhatIsMendedLateIsTakenInItsOrder) {
   const Schedule schedule = make_schedule("ring", 2);
   Sparses workers(schedule, 2, 0.3, 5'000, Over::threads, {.silent = std::chrono::minutes(20)});
   workers.everyone([](Sparse& w) { w.learn(); });
+  const auto sent = [&] { return workers[1].exchange.statistics().bytes_sent; };
+  const std::uint64_t before = sent();
   workers[1].send();
+  ASSERT_TRUE(eventually([&] { return sent() - before > 5'000 * sizeof(float); }));
   workers.hub.delay(1, 0, std::chrono::minutes(20));  // its vote, not its block
   workers[0].send();
   EXPECT_EQ(workers[1].combine(), 1);
@@ -305,7 +308,7 @@ TEST(Choco, ADamagedBlockIsNotTakenByEitherEnd) {
 
 // Intact frames of a neighbour that chooses as it should not, also where they lie in its own memory.
 TEST(Choco, IndicesThatAreOutOfRangeTwiceOrInDisorderAreRefused) {
-  constexpr std::size_t kSize = 1000, k = 250;
+  constexpr std::size_t kSize = 5000, k = 1250;  // smaller blocks go with their frames
   const Schedule schedule = make_schedule("ring", 3);
   for (const Over over : {Over::threads, Over::mapped}) {
     Sparses workers(schedule, 4, 0.3, kSize, over);

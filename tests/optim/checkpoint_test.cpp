@@ -243,6 +243,18 @@ TEST(Checkpoint, RandomKGoesOn) {
                 made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))});
 }
 
+// What each edge knows of its ends goes on too.
+TEST(Checkpoint, ChocoGoesOn) {
+  check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .scheme = "choco", .one_in = 6}, 3});
+  check_resume(
+      {SGD{.lr = 0.01, .momentum = 0.9}, {.topology = "complete", .scheme = "choco", .block_bytes = 1}, 4});
+  check_resume(
+      {.rule = AccumAdam{.lr = 0.01, .window = 4},
+       .options = {.topology = "ring", .scheme = "choco", .one_in = 30, .gamma = 0.1, .block_bytes = 1},
+       .workers = 3,
+       .narrow = true});
+}
+
 TEST(Checkpoint, GridsOfAnotherWireAreNotTakenAndWrongOnesAreRefused) {
   const Folder folder;
   const World world = World::alone();

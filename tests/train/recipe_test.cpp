@@ -63,6 +63,7 @@ TEST_F(RecipeTest, Refuses) {
                                                      ":2: mixing.wire = \"int2\": unknown, did you mean "
                                                      "int8?, allowed is one of fp32, bf16, fp16, int8, int4");
   EXPECT_THAT(error_of("[mixing]\none_in = 0"), testing::HasSubstr(":2: mixing.one_in = 0: out of range"));
+  EXPECT_THAT(error_of("[mixing]\ngamma = 1.5"), testing::HasSubstr(":2: mixing.gamma = 1.5: out of range"));
   EXPECT_THAT(error_of("[run]\nepochs = 0"), testing::HasSubstr(":2: run.epochs = 0: out of range"));
   EXPECT_EQ(error_of("[optimizer]\nrule = 'sgd'\nnesterov = true"),
             path_ + ":3: optimizer.nesterov = true: wants optimizer.momentum above 0");
@@ -98,6 +99,11 @@ TEST_F(RecipeTest, OptionsOfTheOptimizer) {
   EXPECT_EQ(options.block_bytes, 1000);
   EXPECT_EQ(options.workers_per_node, 2);
   EXPECT_FALSE(make_options(Recipe{}).max_wait);
+  EXPECT_EQ(make_options(Recipe{}).gamma, 0);
+  const Options choco = make_options(read("[mixing]\nscheme = 'choco'\none_in = 8\ngamma = 0.25\n"));
+  EXPECT_EQ(choco.scheme, "choco");
+  EXPECT_EQ(choco.one_in, 8);
+  EXPECT_EQ(choco.gamma, 0.25);
 }
 
 TEST(LearningRate, ConstantWithWarmup) {

@@ -1,0 +1,226 @@
+// CHOCO in the optimizer, against plain loops in double with one public copy per worker; saving is in checkpoint_test.cpp.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include "starling/core/error.h"
+#include "starling/optim/optimizer.h"
+#include "starling/topology/schedules.h"
+#include "tests/optim/flock.h"
+#include "tests/optim/plain.h"
+#include "tests/refusal.h"
+
+namespace starling {
+namespace {
+
+using at::Tensor;
+using testing::HasSubstr;
+
+constexpr int kChocoSteps = 20;
+constexpr std::int64_t kChocoFirst = 301, kChocoSecond = 700;
+constexpr std::size_t kChocoSize = kChocoFirst + kChocoSecond;
+
+// Every value has its own way. As a float; in bf16 exactly too where it is `narrow`. Values that are equally far from what was
+// sent are so in double and in fp32: of the narrow ones and their learning rate no bit is lost before they are mixed.
+constexpr double kChocoLr = 0.125;
+double pull(bool narrow, int i, int t, std::size_t c) {
+  const double way = std::sin(0.7 * static_cast<double>(c + 1) * (1 + 0.1 * i) + 0.3 * t);
+  return narrow ? std::round(64 * way) / 64 : double{static_cast<float>(way)};
+}
+
+struct ChocoCase {
+  const char* topology = "ring";
+  int n = 4;
+  int one_in = 5;
+  double gamma = 0;
+  bool adam = false;
+  bool narrow = false;  // in bf16
+  double clip = 0;
+};
+
+// x of every worker after kChocoSteps.
+std::vector<std::vector<double>> plain_choco(const ChocoCase& the, const AccumAdamW& rule, double gamma) {
+  const auto n = static_cast<std::size_t>(the.n);
+  const Graph graph = make_schedule(the.topology, the.n).rounds.front();
+  std::vector<std::vector<double>> x(n, std::vector<double>(kChocoSize, 0.5)), copy = x;
+  std::vector<std::vector<Plain>> state(n, std::vector<Plain>(kChocoSize));
+  for (int t = 1; t <= kChocoSteps; ++t) {
+    for (std::size_t i = 0; i < n; ++i) {
+      double norm = 0;
+      for (std::size_t c = 0; c < kChocoSize; ++c)
+        norm += std::pow(pull(the.narrow, static_cast<int>(i), t, c), 2);
+      const double scale = the.clip == 0 ? 1 : std::min(1.0, the.clip / std::sqrt(norm));
+      for (std::size_t c = 0; c < kChocoSize; ++c) {
+        const double g = scale * pull(the.narrow, static_cast<int>(i), t, c);
+        x[i][c] -= kChocoLr * (the.adam ? state[i][c].direction(g, rule) : g);
+      }
+      std::vector<std::size_t> order(kChocoSize);
+      std::iota(order.begin(), order.end(), std::size_t{0});
+      std::ranges::stable_sort(order, std::greater(),
+                               [&](std::size_t c) { return std::abs(x[i][c] - copy[i][c]); });
+      order.resize((kChocoSize + static_cast<std::size_t>(the.one_in) - 1) /
+                   static_cast<std::size_t>(the.one_in));
+      for (const std::size_t c : order) copy[i][c] += x[i][c] - copy[i][c];
+    }
+    for (std::size_t c = 0; c < kChocoSize; ++c) {
+      std::vector<double> at;
+      for (std::size_t i = 0; i < n; ++i) at.push_back(copy[i][c]);
+      const std::vector<double> s = mixed(at, graph);
+      for (std::size_t i = 0; i < n; ++i) x[i][c] += gamma * (s[i] - at[i]);
+    }
+  }
+  return x;
+}
+
+Tensor pulls(bool narrow, int i, int t, std::int64_t from, std::int64_t count) {
+  Tensor g = at::zeros({count});
+  for (std::int64_t c = 0; c < count; ++c)
+    g.mutable_data_ptr<float>()[c] =
+        static_cast<float>(pull(narrow, i, t, static_cast<std::size_t>(from + c)));
+  return g;
+}
+
+TEST(ChocoScheme, IsItsEquationWithEveryRule) {
+  for (const ChocoCase& the : {ChocoCase{},
+                               {.topology = "complete", .gamma = 0.5},
+                               {.n = 3, .one_in = 1},
+                               {.gamma = 0.2, .adam = true},
+                               {.narrow = true},
+                               {.gamma = 0.3, .clip = 5}}) {
+    SCOPED_TRACE(std::string(the.topology) + (the.adam ? " adam" : "") + (the.narrow ? " bf16" : ""));
+    const AccumAdamW rule{.lr = kChocoLr, .eps = 0.5, .weight_decay = 0, .window = 3};
+    const double gamma = the.gamma != 0 ? the.gamma : the.one_in == 1 ? 1 : 0.8 / std::sqrt(the.one_in);
+    const auto x = plain_choco(the, rule, gamma);
+    flock(the.n, [&](int i, World& world) {
+      const at::ScalarType type = the.narrow ? at::kBFloat16 : at::kFloat;
+      const Tensor p = at::full({kChocoFirst}, 0.5, type).set_requires_grad(true);
+      const Tensor q = at::full({kChocoSecond}, 0.5, type).set_requires_grad(true);
+      Optimizer optimizer(std::vector<Tensor>{p, q}, the.adam ? Rule(rule) : Rule(SGD{.lr = kChocoLr}),
+                          {.topology = the.topology,
+                           .scheme = "choco",
+                           .one_in = the.one_in,
+                           .gamma = the.gamma,
+                           .clip = the.clip},
+                          world);
+      for (int t = 1; t <= kChocoSteps; ++t) {
+        p.mutable_grad() = pulls(the.narrow, i, t, 0, kChocoFirst).to(type);
+        q.mutable_grad() = pulls(the.narrow, i, t, kChocoFirst, kChocoSecond).to(type);
+        optimizer.step();
+      }
+      const Tensor now = at::cat({p.detach(), q.detach()}).to(at::kFloat);
+      for (std::size_t c = 0; c < kChocoSize; ++c) {
+        const double should = x[static_cast<std::size_t>(i)][c];
+        ASSERT_NEAR(now.const_data_ptr<float>()[c], should,
+                    5e-5 + (the.narrow ? 0x1p-8 * std::abs(should) : 0))
+            << "worker " << i << " value " << c;
+      }
+      EXPECT_EQ(optimizer.statistics().aborted, 0U);
+    });
+  }
+}
+
+// Without gradients they agree, on blocks of several sizes, and where a group comes later; the sum stays.
+TEST(ChocoScheme, WorkersComeTogetherAlsoInAGroupThatIsAdded) {
+  flock(4, [](int i, World& world) {
+    const Tensor p = parameter({150'001}), q = parameter({9});
+    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1},
+                        {.topology = "ring", .scheme = "choco", .one_in = 4}, world);
+    const auto go = [&](int steps) {
+      for (int t = 0; t < steps; ++t) optimizer.step();
+    };
+    p.mutable_grad() = at::full({150'001}, static_cast<double>(i));
+    go(1);
+    p.mutable_grad() = Tensor();
+    go(100);
+    EXPECT_TRUE(is_all(p, -1.5));
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup({q}));
+    q.mutable_grad() = at::full({9}, static_cast<double>(2 * i));
+    go(1);
+    q.mutable_grad() = Tensor();
+    go(200);
+    EXPECT_TRUE(is_all(p, -1.5));
+    EXPECT_TRUE(at::allclose(q.detach(), at::full({9}, -3.0), 1e-4, 1e-4)) << q;
+    EXPECT_EQ(optimizer.statistics().aborted, 0U);
+    std::int64_t nothing = 0;
+    optimizer.maximum({&nothing, 1});  // nobody leaves before all have looked
+  });
+}
+
+// A state in which the two ends of an edge have different copies, as after a swap that was in doubt when it was saved.
+TEST(ChocoScheme, CopiesThatDifferBeginAnewAndTheSumIsKept) {
+  flock(4, [](int i, World& world) {
+    const Tensor p = parameter({1000});
+    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1},
+                        {.topology = "ring", .scheme = "choco", .one_in = 4}, world);
+    p.mutable_grad() = at::full({1000}, static_cast<double>(i));
+    optimizer.step();
+    p.mutable_grad() = Tensor();
+    OptimizerState state = optimizer.state();
+    const Tensor untouched = state.tensors.at(i == 3   ? "published.2.0.0"
+                                              : i == 2 ? "replica.3.0.0"
+                                                       : "steps");
+    if (i == 1) state.tensors.at("published.2.0.0").add_(7);  // worker 2 knows nothing of it
+    optimizer.set_state(state);
+    const OptimizerState now = optimizer.state();
+    if (i == 1 || i == 2) {  // both are worker 1's parameters
+      const std::string other = std::to_string(3 - i);
+      EXPECT_TRUE(
+          now.tensors.at("published." + other + ".0.0").equal(now.tensors.at("replica." + other + ".0.0")));
+    }
+    if (i >= 2) {
+      EXPECT_TRUE(now.tensors.at(i == 3 ? "published.2.0.0" : "replica.3.0.0").equal(untouched));
+    }
+    for (int t = 0; t < 150; ++t) optimizer.step();
+    EXPECT_TRUE(is_all(p, -1.5)) << p;
+    std::int64_t nothing = 0;
+    optimizer.maximum({&nothing, 1});
+  });
+}
+
+TEST(ChocoScheme, WhatCannotBeIsRefusedInOneLine) {
+  const auto refused = [](const Options& options, int n = 4) {
+    return refusal<UsageError>([&] {
+      flock(n, [&](int, World& world) {
+        Optimizer optimizer(std::vector<Tensor>{parameter({4})}, SGD{}, options, world);
+      });
+    });
+  };
+  EXPECT_EQ(
+      refused({.scheme = "choco"}),
+      "scheme \"choco\" needs a topology of one round that is symmetric, such as ring, torus or complete: "
+      "\"base-2\" has 2 rounds");
+  EXPECT_EQ(
+      refused({.topology = "static-exponential", .scheme = "choco"}, 5),
+      "scheme \"choco\" needs a topology of one round that is symmetric, such as ring, torus or complete: "
+      "\"static-exponential\" is not symmetric");
+  EXPECT_EQ(refused({.topology = "ring", .scheme = "choco", .wire = Wire::int8}),
+            "scheme \"choco\" needs wire \"fp32\", not \"int8\"");
+  EXPECT_EQ(refused({.topology = "ring", .scheme = "choco", .gamma = 1.5}),
+            "gamma = 1.5 is not allowed: from 0, which stands for the default, to 1");
+  EXPECT_EQ(refused({.topology = "ring", .scheme = "choco", .gamma = NAN}),
+            "gamma = nan is not allowed: from 0, which stands for the default, to 1");
+  EXPECT_EQ(refused({.gamma = 0.5}), "gamma = 0.5 is for scheme \"choco\", not \"cta\": use 0");
+  EXPECT_THAT(refused({.topology = "ring", .scheme = "choco", .hierarchy = "node", .workers_per_node = 2}),
+              HasSubstr("\"node\" needs scheme \"cta\", not \"choco\""));
+  EXPECT_EQ(refusal<UsageError>([] {
+              const Tensor p = parameter({4});
+              torch::optim::SGD inner({p}, torch::optim::SGDOptions(0.1));
+              Optimizer optimizer(inner, {.topology = "ring", .scheme = "choco"}, World::alone());
+            }),
+            "scheme \"choco\" needs one of Starling's rules, not another optimizer");
+}
+
+}  // namespace
+}  // namespace starling
