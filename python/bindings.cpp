@@ -51,6 +51,7 @@ Options options_of(const py::dict& given) {
       {"scheme", [](Options& o, py::handle v) { o.scheme = v.cast<std::string>(); }},
       {"wire", [](Options& o, py::handle v) { o.wire = wire_named(v.cast<std::string>()); }},
       {"one_in", [](Options& o, py::handle v) { o.one_in = v.cast<int>(); }},
+      {"gamma", [](Options& o, py::handle v) { o.gamma = v.cast<double>(); }},
       {"hierarchy", [](Options& o, py::handle v) { o.hierarchy = v.cast<std::string>(); }},
       {"workers_per_node", [](Options& o, py::handle v) { o.workers_per_node = v.cast<int>(); }},
       {"block_bytes", [](Options& o, py::handle v) { o.block_bytes = v.cast<std::int64_t>(); }},

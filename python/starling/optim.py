@@ -23,9 +23,11 @@ class Options(TypedDict, total=False):
 
     topology: str  # "base-2" (default), "ring", "complete" and so on (`starling topology --help`), or a .toml or .json file
     scheme: str  # "cta" (default): the exchange has a whole iteration to complete; "atc": it is inside step();
+    #              "choco": CHOCO-SGD, top-k with a memory, as one_in and gamma say;
     #              "all-reduce": gradients are averaged over all workers during backward(), as DistributedDataParallel does
     wire: str  # number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"
-    one_in: int  # random-k: one value in so many is sent and mixed in a round; 1 (default): all
+    one_in: int  # random-k: one value in so many is sent and mixed in a round, with "choco" top-k; 1 (default): all
+    gamma: float  # "choco" only: how far workers go towards each other; 0 (default): by one_in
     buffers: Iterable[torch.Tensor] | None  # model.buffers(): rank 0's at the start, averaged by consensus()
     world: World | None  # None (default): starling.init()
     hierarchy: str
@@ -136,12 +138,14 @@ class _Ruled(Optimizer):
         parameter groups' entry "round"."""
         tensors, metadata = self._engine.state()
         state = defaultdict(dict)
+        copies = _copies(tensors)
         for index, (name, parameter) in enumerate(self._numbered()):
             state[parameter] = {"step": tensors["steps"][index].float()}
             for key, torchs in (self._states | {"master": "master"}).items():
                 tensor = tensors.get(f"{key}.{name}")
                 if tensor is not None:
                     state[parameter][torchs] = tensor
+            state[parameter] |= {key: tensors[f"{key}.{name}"] for key in copies}
         extra = {"round": int(metadata["position"])}
         extra |= {key: value for key, value in metadata.items() if key.startswith("grids.")}
         for group in self.param_groups:
@@ -179,6 +183,7 @@ class _Ruled(Optimizer):
             for key in [key for key in group if key == "round" or key.startswith("grids.")]:
                 extra[key] = group.pop(key)
         tensors, metadata = self._engine.state()
+        copies = _copies(tensors)
         metadata["position"] = str(extra.pop("round", 0))
         metadata |= extra
         ids = itertools.chain.from_iterable(group["params"] for group in given["param_groups"])
@@ -195,7 +200,15 @@ class _Ruled(Optimizer):
                 tensors[f"{key}.{name}"] = torch.zeros_like(parameter).float() if value is None else value.float()
             if f"master.{name}" in tensors:
                 tensors[f"master.{name}"] = saved.get("master", parameter.detach().float())
+            for key in copies:
+                tensors[f"{key}.{name}"] = saved.get(key, tensors[f"{key}.{name}"])
         self._engine.set_state(tensors, metadata)
+
+
+def _copies(tensors) -> list[str]:
+    """What scheme "choco" keeps for each neighbour: "published.RANK" and "replica.RANK"."""
+    kinds = ("published.", "replica.")
+    return sorted({".".join(key.split(".", 2)[:2]) for key in tensors if key.startswith(kinds)})
 
 
 class SGD(_Ruled):

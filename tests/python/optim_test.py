@@ -107,7 +107,12 @@ def resume():
     """Stopped and started again from torch.save's bytes, beside one that goes on. For every rule, wire and dtype given."""
     differences = {}
     for name, rule in RULES.items():
-        for options in ({}, {"wire": "int8"}, {"scheme": "atc", "wire": "bf16"}):
+        for options in (
+            {},
+            {"wire": "int8"},
+            {"scheme": "atc", "wire": "bf16"},
+            {"scheme": "choco", "topology": "ring", "one_in": 4},
+        ):
             for dtype in (torch.float32, torch.bfloat16):
                 ends = []
                 for stops in (False, True):
