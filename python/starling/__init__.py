@@ -13,19 +13,10 @@ Start it with torchrun, srun or mpirun; without a launcher it is a world of one 
 
 import torch
 
-from starling import _built_with
+from starling import _built_with, _torch_version
 
-
-def _check_torch(built_with: str, found: str) -> None:
-    found = found.partition("+")[0]
-    if found != built_with:
-        raise ImportError(
-            f"starling was built with torch {built_with}, but torch {found} is installed: install torch=={built_with}, or "
-            "build starling anew with `pip install --no-build-isolation --no-binary starling-dp --force-reinstall starling-dp`"
-        )
-
-
-_check_torch(_built_with.torch, torch.__version__)
+if _complaint := _torch_version.complaint(_built_with.torch, torch.__version__):
+    raise ImportError(_complaint)
 
 from starling._C import Error, UsageError  # noqa: E402
 from starling.optim import SGD, AccumAdam, AccumAdamW, Adam, AdamW, Decentralized, Optimizer  # noqa: E402
