@@ -198,7 +198,7 @@ class Command(unittest.TestCase):
                 process = subprocess.Popen([sys.executable, "-B", command, "a b", "c"],
                                            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": path}, stdout=subprocess.PIPE,
                                            text=True)
-                said = process.communicate(timeout=60)[0].splitlines()
+                said = process.communicate(timeout=300)[0].splitlines()
                 self.assertEqual(process.returncode, -15)  # the program's own end, by a signal
                 self.assertEqual(said[0], f"{process.pid} {libraries} a b c")
                 self.assertEqual(int(said[1].split()[1], 16), 0)  # no signal is ignored
