@@ -143,8 +143,8 @@ TEST(Exchange, WithMaxWaitALateNeighbourCostsOneExchangeAndIsBackWhenItWakes) {
   EXPECT_EQ(mixed, 4);
   EXPECT_GT(flock[2].exchange.statistics().skipped_rounds, 10U);
   EXPECT_NEAR(flock.sum(), before, 1e-2);
-  ASSERT_FALSE(flock[0].said().empty());
-  EXPECT_NE(flock[0].said()[0].find("worker 2 is late"), std::string::npos) << flock[0].said()[0];
+  // Not always first: where the pause caught worker 2 between its votes, worker 1 has waited for it before worker 0 does.
+  EXPECT_THAT(flock[0].said(), testing::Contains(testing::HasSubstr("worker 2 is late")));
 }
 
 TEST(Exchange, WhoSleptWaitsForTheConnectionsThatTheOthersClosedMeanwhile) {
