@@ -34,7 +34,7 @@ test: build  ## run all tests
 demo: command  ## four workers learn Fashion-MNIST without an all-reduce, beside the same run with one
 	@scripts/demo
 
-bench-accuracy: command  ## the demo's two runs with five paired seeds: out/bench/accuracy.json
+bench-accuracy: command  ## the demo's two runs, and narrow wires, with five paired seeds: out/bench/accuracy.json
 	@bench/accuracy.py
 
 bench-update: command  ## mixing and AdamW in one pass beside torch's own, on one core: out/bench/update.json

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Does training without an all-reduce cost accuracy? The demo's two runs with paired seeds; prints JSON.
+"""Does training without an all-reduce, or with narrow wires, cost accuracy? Runs with paired seeds; prints JSON.
 
     bench/accuracy.py [--seeds N] [--workers N] [--starling PATH] [--section.key value ...]
 
-Each seed trains both recipes, one after the other, from the same initial weights on the same samples. Writes
-out/bench/accuracy.json:
+Each seed trains the demo's two recipes, then the first of them for one epoch with each wire: all from the same initial
+weights, on the same samples. Writes out/bench/accuracy.json:
 
     starling, all_reduce   test accuracy of the average model, mean over the seeds, in percent
     gap                    all_reduce - starling in points, mean over the pairs; gap_deviation its standard deviation
-    seeds                  per seed: both accuracies, both worst single workers, both times
+    bf16_gap, int8_gap     fp32 - that wire in the same way, and their deviations
+    seeds                  per seed and run: accuracy, that of the worst single worker, seconds, samples
 """
 
 import argparse
@@ -20,16 +21,26 @@ import sys
 
 from workers import ROOT, save
 
-RECIPES = {"starling": "recipes/fashion-mnist.toml", "all_reduce": "recipes/fashion-mnist-all-reduce.toml"}
+STARLING = "recipes/fashion-mnist.toml"
+RUNS = {
+    "starling": [STARLING],
+    "all_reduce": ["recipes/fashion-mnist-all-reduce.toml"],
+    **{wire: [STARLING, "--run.epochs", "1", "--mixing.wire", wire] for wire in ("fp32", "bf16", "int8")},
+}
+PAIRS = {"gap": ("all_reduce", "starling"), "bf16_gap": ("fp32", "bf16"), "int8_gap": ("fp32", "int8")}
 
 
-def train(starling, recipe, seed, workers, out, overrides):
-    command = [starling, "train", recipe, "--workers", str(workers), "--run.seed", str(seed), "--out", str(out)]
-    print("bench:", *command[1:], *overrides, file=sys.stderr)
-    result = subprocess.run([*command, *overrides], cwd=ROOT, stdout=subprocess.DEVNULL)
+def train(options, name, seed, overrides):
+    out = pathlib.Path("out/bench/accuracy") / f"{name}-{seed}"
+    command = [options.starling, "train", *RUNS[name], "--workers", str(options.workers), "--run.seed", str(seed),
+               "--out", str(out), *overrides]
+    print("bench:", *command[1:], file=sys.stderr)
+    result = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     if result.returncode != 0:
-        sys.exit(f"bench: {recipe} with seed {seed} ended with exit code {result.returncode}")
-    return json.loads((ROOT / out / "summary.json").read_text())
+        sys.exit(f"bench: {name} with seed {seed} ended with exit code {result.returncode}")
+    summary = json.loads((ROOT / out / "summary.json").read_text())
+    return {"accuracy": 100 * summary["accuracy"], "worst": 100 * summary["worst_accuracy"],
+            "seconds": summary["seconds"], "samples": summary["samples"]}
 
 
 def main():
@@ -40,30 +51,16 @@ def main():
     options, overrides = parser.parse_known_args()
     subprocess.run([ROOT / "scripts/fetch-fashion-mnist"], check=True, stdout=sys.stderr)
 
-    seeds = []
-    for seed in range(1, options.seeds + 1):
-        pair = {"seed": seed}
-        for name, recipe in RECIPES.items():
-            out = pathlib.Path("out/bench/accuracy") / f"{name}-{seed}"
-            summary = train(options.starling, recipe, seed, options.workers, out, overrides)
-            pair[name] = 100 * summary["accuracy"]
-            pair[f"{name}_worst"] = 100 * summary["worst_accuracy"]
-            pair[f"{name}_seconds"] = summary["seconds"]
-            pair[f"{name}_samples"] = summary["samples"]
-        if pair["starling_samples"] != pair["all_reduce_samples"]:
-            sys.exit("bench: the two recipes train on different numbers of samples: no fair comparison")
-        seeds.append(pair)
-
-    gaps = [pair["all_reduce"] - pair["starling"] for pair in seeds]
-    result = {
-        "starling": statistics.mean(pair["starling"] for pair in seeds),
-        "all_reduce": statistics.mean(pair["all_reduce"] for pair in seeds),
-        "gap": statistics.mean(gaps),
-        "gap_deviation": statistics.stdev(gaps) if len(gaps) > 1 else None,
-        "workers": options.workers,
-        "seeds": seeds,
-    }
-    save(result, ROOT / "out/bench/accuracy.json")
+    seeds = [{"seed": seed, **{name: train(options, name, seed, overrides) for name in RUNS}}
+             for seed in range(1, options.seeds + 1)]
+    result = {name: statistics.mean(seed[name]["accuracy"] for seed in seeds) for name in RUNS}
+    for gap, (of, to) in PAIRS.items():
+        if any(seed[of]["samples"] != seed[to]["samples"] for seed in seeds):
+            sys.exit(f"bench: {of} and {to} trained on different numbers of samples: no fair comparison")
+        gaps = [seed[of]["accuracy"] - seed[to]["accuracy"] for seed in seeds]
+        result[gap] = statistics.mean(gaps)
+        result[f"{gap}_deviation"] = statistics.stdev(gaps) if len(gaps) > 1 else None
+    save({**result, "workers": options.workers, "seeds": seeds}, ROOT / "out/bench/accuracy.json")
 
 
 if __name__ == "__main__":
