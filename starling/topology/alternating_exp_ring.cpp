@@ -1,16 +1,18 @@
 // alternating-exp-ring (AER): one-peer exponential between nodes, averaging inside nodes, in turn, so that in
 // every round only half of the nodes load the network. Wang et al., "From Promise to Practice", ICLR 2025
-// (arXiv 2410.11998).
+// (arXiv 2410.11998), there for m = 2^r nodes; here for every m.
 //
-//   m = 2^r nodes of L workers each. For i = 0 .. r-1 the nodes pair up as (a, a XOR 2^i), in order of a; a
-//   counter runs over all pairs of all i. Each i takes two rounds, in which a pair does
-//     counter even:  the mean inside each of the two nodes, then the mean over all 2 L workers of both;
+//   m nodes of L workers each. The nodes pair up as base-2 of m says (base.cpp): where m = 2^r, as (a, a XOR 2^i) for
+//   i = 0 .. r-1. A counter runs over all pairs of all rounds of base-2. Each of these takes two rounds here, in which
+//   a pair does
+//     counter even:  the mean inside each of the two nodes, then both nodes together;
 //     counter odd:   the same two in the other order.
+//   Together, where their weight is 1/2, is the mean over all 2 L workers. Other weights (base-2's 4/5 of five nodes)
+//   are no mean, and those of equal place in the two nodes mix with that weight: L exchanges in place of L^2.
+//   A node without a partner takes its mean inside.
 //
-// Exact after 2 log2 m rounds. One node alone (m = 1) averages inside.
-#include <fmt/format.h>
-
-#include "starling/core/error.h"
+// After the two rounds a node's workers all hold what base-2 gives to the node, so it is exact after twice base-2's
+// rounds: 2 log2 m where m = 2^r. One node alone (m = 1) averages inside.
 #include "starling/topology/families.h"
 #include "starling/topology/sizes.h"
 #include "starling/topology/weights.h"
@@ -25,34 +27,36 @@ std::vector<int> workers_of(int node, int L) {
   return workers;
 }
 
+void add_together(Graph& graph, int a, int b, double weight, int L) {
+  std::vector<int> both = workers_of(a, L);
+  const std::vector<int> others = workers_of(b, L);
+  if (weight == 0.5) {
+    both.insert(both.end(), others.begin(), others.end());
+    return add_group(graph, both);
+  }
+  for (int local = 0; local < L; ++local) add_edge(graph, both[local], others[local], weight);
+}
+
 }  // namespace
 
 Rounds alternating_exp_ring(int n, int L) {
-  const int m = n / L;
-  if (n % L != 0 || !power_of_two(m)) {
-    throw UsageError(
-        fmt::format("schedule alternating-exp-ring needs a power of two nodes of {} {} each, got {} workers: "
-                    "{} (base-2 works for "
-                    "every number)",
-                    L, L == 1 ? "worker" : "workers", n, nearest_powers_of_two(n, L)));
-  }
+  const int m = whole_nodes("alternating-exp-ring", n, L);
   if (m == 1) return complete(L);
   Rounds rounds;
   int counter = 0;
-  for (int distance = 1; distance < m; distance *= 2) {
+  for (const Graph& nodes : base(m, 1)) {
     Graph first(n), second(n);
     for (int a = 0; a < m; ++a) {
-      const int b = a ^ distance;
-      if (b < a) continue;
-      const bool inside_first = counter++ % 2 == 0;
-      Graph& inside = inside_first ? first : second;
-      Graph& across = inside_first ? second : first;
-      std::vector<int> both = workers_of(a, L);
-      const std::vector<int> others = workers_of(b, L);
-      add_group(inside, both);
-      add_group(inside, others);
-      both.insert(both.end(), others.begin(), others.end());
-      add_group(across, both);
+      if (nodes.neighbours[a].empty()) add_group(first, workers_of(a, L));
+      for (const auto& [b, weight] : nodes.neighbours[a]) {
+        if (b < a) continue;
+        const bool inside_first = counter++ % 2 == 0;
+        Graph& inside = inside_first ? first : second;
+        Graph& across = inside_first ? second : first;
+        add_group(inside, workers_of(a, L));
+        add_group(inside, workers_of(b, L));
+        add_together(across, a, b, weight, L);
+      }
     }
     rounds.push_back(std::move(first));
     rounds.push_back(std::move(second));

@@ -13,8 +13,12 @@
 //     [0.25, 0, 0.75],
 //   ]
 //
-// With `directed = true` in a round, an edge [i, j, weight] says only what i takes of j's value.
+// With `directed = true` in a round, an edge [i, j, weight] says only what i takes of j's value. With
+// `weights = "metropolis-hastings"` edges are [i, j], and their weights come from the numbers of neighbours.
 // Rows and columns must sum to 1 (to 1e-9): otherwise the mean of all workers would move.
+//
+// In place of the rounds, `bandwidth = [[0, 10], [9, 0]]` holds what was measured from each worker to each other one, in any
+// unit; the rounds are then bandwidth-aware matchings (bandwidth_matching.cpp).
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -38,6 +42,8 @@ constexpr std::size_t kMaxFile = 1 << 20;
 constexpr int kMaxWorkers = 1024;
 constexpr std::size_t kMaxRounds = 1024;
 constexpr double kTolerance = 1e-9;
+constexpr int kMaxMatched = 256;  // workers: the matchings take O(n^3)
+constexpr double kMaxRate = 1e15;
 
 bool is_one(double sum) { return std::abs(sum - 1) <= kTolerance; }
 
@@ -60,7 +66,7 @@ class GraphReader {
   Rounds read() {
     const std::string text = read_at_most(file_, kMaxFile, "topology");
     const Node root = file_.ends_with(".json") ? parse_json(text, file_) : parse_toml(text, file_);
-    know_all_keys(root, {"workers", "symmetric", "rounds"});
+    know_all_keys(root, {"workers", "symmetric", "rounds", "bandwidth"});
     const Node& workers = needed(root, "workers");
     const auto* count = workers.as<std::int64_t>();
     if (!count || *count < 1 || *count > kMaxWorkers) {
@@ -68,6 +74,10 @@ class GraphReader {
     }
     if (*count != n_) refuse(workers.line, fmt::format("it is for {} workers, and there are {}", *count, n_));
     promised_symmetric_ = flag(root, "symmetric");
+    if (const Node* bandwidth = find(root, "bandwidth")) {
+      if (find(root, "rounds")) refuse(bandwidth->line, "it needs either rounds or bandwidth");
+      return from_bandwidth(*bandwidth);
+    }
     const Node& rounds = needed(root, "rounds");
     const Node::Array& list = array_of(rounds, "rounds", "sections [[rounds]]");
     if (list.empty() || list.size() > kMaxRounds) {
@@ -121,10 +131,13 @@ class GraphReader {
       refuse(node.line, fmt::format("{} must be an array of {}, not {}", what, elements, node.kind()));
     return *array;
   }
+  static std::optional<double> number(const Node& node) {
+    if (const auto* whole = node.as<std::int64_t>()) return static_cast<double>(*whole);
+    if (const auto* value = node.as<double>()) return *value;
+    return std::nullopt;
+  }
   double weight(const Node& node) const {
-    std::optional<double> value;
-    if (const auto* number = node.as<double>()) value = *number;
-    if (const auto* whole = node.as<std::int64_t>()) value = static_cast<double>(*whole);
+    std::optional<double> value = number(node);
     if (const auto* text = node.as<std::string>()) value = fraction(*text);
     if (!value) {
       const auto* text = node.as<std::string>();
@@ -148,15 +161,78 @@ class GraphReader {
   Graph read_round(const Node& round) const {
     if (!round.as<Node::Table>())
       refuse(round.line, fmt::format("it must be a section, not {}", round.kind()));
-    know_all_keys(round, {"edges", "directed", "rows"});
+    know_all_keys(round, {"edges", "directed", "weights", "rows"});
     const Node* edges = find(round, "edges");
     const Node* rows = find(round, "rows");
     if (!edges == !rows) refuse(round.line, "it needs either edges or rows");
     if (rows && find(round, "directed"))
       refuse(round.line, "directed goes with edges: rows say it themselves");
-    Graph graph = edges ? from_edges(*edges, flag(round, "directed")) : from_rows(*rows);
+    const Node* weights = find(round, "weights");
+    if (weights) check_by_degrees(*weights, round, rows);
+    Graph graph = weights ? by_degrees(*edges)
+                  : edges ? from_edges(*edges, flag(round, "directed"))
+                          : from_rows(*rows);
     check(graph, round.line);
     return graph;
+  }
+
+  void check_by_degrees(const Node& weights, const Node& round, const Node* rows) const {
+    const auto* name = weights.as<std::string>();
+    if (!name || *name != "metropolis-hastings") {
+      refuse(weights.line, fmt::format("weights must be \"metropolis-hastings\", not {}",
+                                       name ? short_of(*name) : weights.kind()));
+    }
+    if (rows) refuse(weights.line, "weights goes with edges: rows hold theirs");
+    if (flag(round, "directed")) refuse(weights.line, "metropolis-hastings weights are of undirected edges");
+  }
+
+  Graph by_degrees(const Node& edges) const {
+    Edges pairs;
+    for (const Node& edge : array_of(edges, "edges", "[worker, worker]")) {
+      const auto* parts = edge.as<Node::Array>();
+      if (!parts || parts->size() != 2)
+        refuse(edge.line, "with metropolis-hastings weights an edge must be [worker, worker]");
+      const int i = rank((*parts)[0]), j = rank((*parts)[1]);
+      if (i == j) refuse(edge.line, fmt::format("edge [{}, {}]: its ends must be two workers", i, j));
+      if (!pairs.insert(std::minmax(i, j)).second)
+        refuse(edge.line, fmt::format("edge [{}, {}] stands twice (it goes both ways)", i, j));
+    }
+    return metropolis_hastings(n_, pairs);
+  }
+
+  Rounds from_bandwidth(const Node& bandwidth) const {
+    if (n_ > kMaxMatched) {
+      refuse(bandwidth.line,
+             fmt::format("bandwidth is for at most {} workers, and there are {}", kMaxMatched, n_));
+    }
+    std::vector<std::vector<double>> rates;
+    const Node::Array& rows = array_of(bandwidth, "bandwidth", "rows");
+    if (rows.size() != static_cast<std::size_t>(n_)) {
+      refuse(bandwidth.line,
+             fmt::format("bandwidth has {} rows, must have {}, one for each worker", rows.size(), n_));
+    }
+    for (const Node& row : rows) {
+      const std::string name = fmt::format("row {} of bandwidth", rates.size());
+      const Node::Array& values = array_of(row, name, "numbers");
+      if (values.size() != static_cast<std::size_t>(n_)) {
+        refuse(row.line,
+               fmt::format("{} has {} numbers, must have {}, one for each worker", name, values.size(), n_));
+      }
+      std::vector<double>& rate = rates.emplace_back();
+      for (const Node& value : values) {
+        const std::optional<double> b = number(value);
+        if (!b || !(*b >= 0 && *b <= kMaxRate)) {
+          refuse(value.line, fmt::format("{}: a bandwidth must be a number from 0 to {:g}, not {}", name,
+                                         kMaxRate, b ? fmt::format("{:g}", *b) : value.kind()));
+        }
+        rate.push_back(*b);
+      }
+    }
+    try {
+      return bandwidth_matching(rates);
+    } catch (const UsageError& error) {
+      refuse(bandwidth.line, error.what());
+    }
   }
 
   Graph from_edges(const Node& edges, bool directed) const {

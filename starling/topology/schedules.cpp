@@ -15,62 +15,116 @@ namespace starling {
 
 namespace {
 
+// What a name asks for.
+struct Asked {
+  int n = 0;
+  int workers_per_node = 1;
+  int number = 0;        // that stands for K, M or SEED
+  std::string schedule;  // that stands for SCHEDULE
+};
+
 struct Family {
   ScheduleInfo info;
-  Rounds (*make)(int n, int number, int workers_per_node);
-  int least = 0;  // of the number that stands for K or SEED
+  Rounds (*make)(const Asked&);
+  int least = 0;  // of the number
 };
 
 const std::vector<Family>& families() {
   static const std::vector<Family> all = {
       {{"complete", "complete", "everyone with everyone, 1/n each: exact every round, n - 1 peers"},
-       [](int n, int, int) { return complete(n); }},
+       [](const Asked& a) { return complete(a.n); }},
       {{"ring", "ring", "static ring, left and right neighbour, 1/3 each: 2 peers, never exact for n > 3"},
-       [](int n, int, int) { return ring(n); }},
+       [](const Asked& a) { return ring(a.n); }},
       {{"one-peer-ring", "one-peer-ring",
         "right and left neighbour of the ring in turn, 1/2 each: 1 peer; even n"},
-       [](int n, int, int) { return one_peer_ring(n); }},
+       [](const Asked& a) { return one_peer_ring(a.n); }},
       {{"one-peer-exponential", "one-peer-exponential",
         "pairs i, i XOR 2^j, 1/2 each: 1 peer, exact after log2 n rounds; n = 2^r"},
-       [](int n, int, int) { return one_peer_exponential(n); }},
+       [](const Asked& a) { return one_peer_exponential(a.n); }},
       {{"one-peer-exponential-directed", "one-peer-exponential-directed",
         "half from i + 2^j: 1 peer, any n; not symmetric, so that a failed exchange moves the mean"},
-       [](int n, int, int) { return one_peer_exponential_directed(n); }},
+       [](const Asked& a) { return one_peer_exponential_directed(a.n); }},
       {{"static-exponential", "static-exponential",
         "from all i + 2^j in every round: about log2 n peers, any n; not symmetric"},
-       [](int n, int, int) { return static_exponential(n); }},
+       [](const Asked& a) { return static_exponential(a.n); }},
       {{"hypercube", "hypercube", "all i XOR 2^j in every round: log2 n peers, symmetric; n = 2^r"},
-       [](int n, int, int) { return hypercube(n); }},
+       [](const Asked& a) { return hypercube(a.n); }},
       {{"hyper-hypercube-K", "hyper-hypercube-2",
         "hyper-hypercube-2, ...-3, ...: groups of at most K, exact after about log_K n rounds; "
         "n without prime factors above K"},
-       [](int n, int K, int) { return hyper_hypercube_rounds(n, K - 1); },
+       [](const Asked& a) { return hyper_hypercube_rounds(a.n, a.number - 1); },
        2},
       {{"base-K", "base-2",
         "base-2, base-3, ...: at most K - 1 peers, exact after about 2 log_K n rounds, any n"},
-       [](int n, int K, int) { return base(n, K - 1); },
+       [](const Asked& a) { return base(a.n, a.number - 1); },
        2},
       {{"simple-base-K", "simple-base-2",
         "the plainer form of base-K: the same promises, for some n more rounds"},
-       [](int n, int K, int) { return simple_base(n, K - 1); },
+       [](const Asked& a) { return simple_base(a.n, a.number - 1); },
        2},
       {{"alternating-exp-ring", "alternating-exp-ring",
-        "inside nodes and between pairs of nodes in turn: exact after 2 log2 m rounds; "
-        "m = 2^r nodes"},
-       [](int n, int, int workers_per_node) { return alternating_exp_ring(n, workers_per_node); }},
+        "inside nodes and between pairs of nodes in turn: exact after twice the rounds of base-2 over the "
+        "nodes; whole nodes"},
+       [](const Asked& a) { return alternating_exp_ring(a.n, a.workers_per_node); }},
+      {{"hierarchical:SCHEDULE", "hierarchical:base-2",
+        "the mean inside every node and SCHEDULE between nodes in turn: exact after twice SCHEDULE's rounds; "
+        "whole nodes"},
+       [](const Asked& a) { return hierarchical(a.n, a.workers_per_node, a.schedule); }},
+      {{"inner-outer:SCHEDULE", "inner-outer:base-2",
+        "one worker of each node at a time between the nodes, the others inside, by SCHEDULE; whole nodes"},
+       [](const Asked& a) { return inner_outer(a.n, a.workers_per_node, a.schedule); }},
       {{"star", "star", "everyone with worker 0, 1/n each: n - 1 peers for worker 0, 1 for the others"},
-       [](int n, int, int) { return star(n); }},
+       [](const Asked& a) { return star(a.n); }},
       {{"grid", "grid", "rows and columns, as square as possible: at most 4 peers, any n"},
-       [](int n, int, int) { return grid(n); }},
+       [](const Asked& a) { return grid(a.n); }},
       {{"torus", "torus", "the grid with its ends joined: at most 4 peers, any n"},
-       [](int n, int, int) { return torus(n); }},
+       [](const Asked& a) { return torus(a.n); }},
+      {{"erdos-renyi", "erdos-renyi",
+        "a random graph, the same in every round and on all workers: about 2 ln n peers, any n"},
+       [](const Asked& a) { return erdos_renyi(a.n, 0); }},
+      {{"erdos-renyi-SEED", "erdos-renyi-7", "another such graph"},
+       [](const Asked& a) { return erdos_renyi(a.n, a.number); }},
+      {{"d-equistatic-M", "d-equistatic-3",
+        "from those at M random distances: M peers, any n; not symmetric"},
+       [](const Asked& a) { return d_equistatic(a.n, a.number); },
+       1},
+      {{"u-equistatic-M", "u-equistatic-2",
+        "with those at M random distances on either side: at most 2 M peers, any n"},
+       [](const Asked& a) { return u_equistatic(a.n, a.number); },
+       1},
+      {{"od-equidyn", "od-equidyn",
+        "half from the one at a random distance, the same on all workers: 1 peer, any n; not symmetric"},
+       [](const Asked& a) { return od_equidyn(a.n, 0); }},
+      {{"od-equidyn-SEED", "od-equidyn-7", "the same with other distances"},
+       [](const Asked& a) { return od_equidyn(a.n, a.number); }},
+      {{"ou-equidyn", "ou-equidyn",
+        "pairs at a random distance, the same on all workers, 1/2 each: 1 peer, any n (some idle)"},
+       [](const Asked& a) { return ou_equidyn(a.n, 0); }},
+      {{"ou-equidyn-SEED", "ou-equidyn-7", "the same with other distances"},
+       [](const Asked& a) { return ou_equidyn(a.n, a.number); }},
       {{"random-matching", "random-matching",
         "random pairs, the same on all workers, 1/2 each: 1 peer, any n (one idles where n is odd)"},
-       [](int n, int, int) { return random_matching(n, 0); }},
+       [](const Asked& a) { return random_matching(a.n, 0); }},
       {{"random-matching-SEED", "random-matching-7", "the same with other pairs"},
-       [](int n, int seed, int) { return random_matching(n, seed); }},
+       [](const Asked& a) { return random_matching(a.n, a.number); }},
   };
   return all;
+}
+
+constexpr std::string_view kOfSchedules = ":SCHEDULE";
+
+// Whether `name` is one of a family of schedules over schedules; `schedule` is then what stands behind the colon.
+bool over_schedule(std::string_view name, const Family& family, std::string& schedule) {
+  const std::string_view pattern = family.info.name;
+  const std::string_view stem =
+      pattern.substr(0, pattern.size() - kOfSchedules.size() + 1);  // with its colon
+  if (!pattern.ends_with(kOfSchedules) || !name.starts_with(stem)) return false;
+  schedule = name.substr(stem.size());
+  if (schedule.empty() || schedule.find(':') != std::string::npos) {
+    throw UsageError(fmt::format("schedule '{}': behind {} stands one schedule without a colon, as in {}",
+                                 name, stem, family.info.example));
+  }
+  return true;
 }
 
 // The number in `name` where it is one of `family`, 0 for a family without one; nothing when it is not.
@@ -104,13 +158,19 @@ Schedule make_schedule(const std::string& name, int n, int workers_per_node) {
     throw UsageError(
         fmt::format("schedule {} needs at least 1 worker per node, got {}", name, workers_per_node));
   }
+  for (const Family& family : families()) {
+    Asked asked{n, workers_per_node, 0, ""};
+    if (!over_schedule(name, family, asked.schedule)) continue;
+    if (n > 1) return {name, family.make(asked)};
+    return {name, make_schedule(asked.schedule, 1).rounds};  // it may be unknown
+  }
   if (name.ends_with(".toml") || name.ends_with(".json")) return {name, custom(name, n)};
   std::vector<std::string> names;
   for (const Family& family : families()) {
     names.push_back(family.info.name);
     const auto number = number_in(name, family);
     if (!number) continue;
-    Schedule schedule{name, n == 1 ? Rounds{} : family.make(n, *number, workers_per_node)};
+    Schedule schedule{name, n == 1 ? Rounds{} : family.make({n, workers_per_node, *number, ""})};
     if (schedule.rounds.empty()) schedule.rounds.emplace_back(n);  // one worker: a round without neighbours
     return schedule;
   }

@@ -9,7 +9,8 @@
 namespace starling {
 
 struct ScheduleInfo {
-  std::string name;     // as a recipe writes it; "base-K" stands for base-2, base-3, ...
+  std::string
+      name;  // as a recipe writes it; "base-K" stands for base-2, "hierarchical:SCHEDULE" for hierarchical:ring
   std::string example;  // one name of the family: "base-2"
   std::string summary;  // one line for --help
 };

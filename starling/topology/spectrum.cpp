@@ -36,6 +36,12 @@ double distance_to_average(const Matrix& W) {
   return most;
 }
 
+double square_distance_to_average(const Matrix& W) {
+  double squares = 0;
+  for (double value : W.values) squares += (value - 1.0 / W.n) * (value - 1.0 / W.n);
+  return squares;
+}
+
 // Rows and columns in two parts, each with zeros only where it meets the other part's: then the singular value 1, that
 // of the mean, comes more than once. So it is with all matchings of more than two.
 bool falls_apart(const Matrix& W) {
@@ -82,6 +88,21 @@ std::optional<int> rounds_to_average(const Schedule& schedule) {
     if (r < schedule.rounds.size()) product = times(schedule.rounds[r], product);
   }
   return std::nullopt;
+}
+
+std::optional<Approach> rounds_to_consensus(const Schedule& schedule, double tolerance) {
+  const double aim = tolerance * tolerance * (schedule.workers() - 1);
+  Matrix product = identity(schedule.workers());
+  double half = 0, now = square_distance_to_average(product);
+  for (int r = 0; r < kCounted; ++r) {
+    if (now <= aim) return Approach{static_cast<double>(r), false};
+    if (r == kCounted / 2) half = now;
+    product = times(schedule.at(r), product);
+    now = square_distance_to_average(product);
+  }
+  const double rate = std::log(now / half) / (kCounted - kCounted / 2);
+  if (!(rate < -1e-12)) return std::nullopt;
+  return Approach{kCounted + std::ceil(std::max(0.0, std::log(aim / now) / rate)), true};
 }
 
 bool doubly_stochastic(const Matrix& W) {

@@ -32,6 +32,16 @@ bool averaging(const Matrix& W);
 // only shrinks, until rounding hides the rest, does not count.
 std::optional<int> rounds_to_average(const Schedule& schedule);
 
+// How many rounds bring the RMS distance to the mean below `tolerance` of what it was, for values that are independent at
+// first: |P - 11^T/n|_F / |I - 11^T/n|_F, P the product of the rounds. The first kCounted are counted, more are estimated
+// from how the distance shrinks in the second half of these. Nothing where it does not shrink.
+struct Approach {
+  double rounds = 0;
+  bool estimated = false;
+};
+constexpr int kCounted = 2000;
+std::optional<Approach> rounds_to_consensus(const Schedule& schedule, double tolerance = 1e-6);
+
 // For doubly stochastic W. O(n^3), where W does not fall apart.
 double second_singular_value(const Matrix& W);
 

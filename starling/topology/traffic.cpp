@@ -48,4 +48,27 @@ std::vector<double> sent(const Graph& graph, const Sizes& sizes) {
   return models;
 }
 
+std::vector<double> sent_by_nodes(const Graph& graph, int workers_per_node, const Sizes& sizes) {
+  const auto node = [&](int i) { return static_cast<std::size_t>(i / workers_per_node); };
+  std::vector<double> models(node(graph.workers() - 1) + 1);
+  std::vector<bool> grouped(graph.workers());
+  if (sizes.groups) {
+    for (const auto& group : averaging_groups(graph)) {
+      const double shards = (sizes.block + sizes.mean) / static_cast<double>(group.size());
+      for (int i : group) {
+        grouped[i] = true;
+        for (int j : group) {
+          if (node(i) != node(j)) models[node(i)] += shards;
+        }
+      }
+    }
+  }
+  for (int i = 0; i < graph.workers(); ++i) {
+    for (const Neighbour& j : graph.neighbours[i]) {
+      if (!grouped[i] && node(i) != node(j.rank)) models[node(j.rank)] += sizes.block;
+    }
+  }
+  return models;
+}
+
 }  // namespace starling

@@ -21,4 +21,8 @@ struct Sizes {
 // reduce-scatter and an all-gather, (g - 1) / g each.
 std::vector<double> sent(const Graph& graph, const Sizes& sizes = {});
 
+// The same for nodes of so many workers each (consecutive ranks), which share one network interface: what leaves each
+// node. With one worker a node it is sent().
+std::vector<double> sent_by_nodes(const Graph& graph, int workers_per_node, const Sizes& sizes = {});
+
 }  // namespace starling

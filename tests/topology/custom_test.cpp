@@ -76,6 +76,57 @@ edges = []
   EXPECT_EQ(edges(schedule.rounds[3]), "");
 }
 
+TEST_F(Custom, MetropolisHastingsOfAnyUndirectedGraph) {
+  const Schedule schedule = read(R"(workers = 4
+symmetric = true
+[[rounds]]
+weights = "metropolis-hastings"
+edges = [[0, 1], [2, 0], [1, 2], [0, 3]]
+)",
+                                 4);
+  EXPECT_EQ(edges(schedule.rounds[0], 12), "(0,1:3/12)(0,2:3/12)(0,3:3/12)(1,2:4/12)");
+  const auto of = [&](const std::string& round) { return error_of("workers = 4\n[[rounds]]\n" + round); };
+  EXPECT_EQ(of("weights = 'best'\nedges = []"),
+            "a.toml:3: round 0: weights must be \"metropolis-hastings\", not \"best\"");
+  const std::string ours = "weights = 'metropolis-hastings'\n";
+  EXPECT_EQ(of(ours + "rows = []"), "a.toml:3: round 0: weights goes with edges: rows hold theirs");
+  EXPECT_EQ(of(ours + "directed = true\nedges = []"),
+            "a.toml:3: round 0: metropolis-hastings weights are of undirected edges");
+  EXPECT_EQ(of(ours + "edges = [[0, 1, 0.5]]"),
+            "a.toml:4: round 0: with metropolis-hastings weights an edge must be [worker, worker]");
+  EXPECT_EQ(of(ours + "edges = [[0, 1], [1, 0]]"),
+            "a.toml:4: round 0: edge [1, 0] stands twice (it goes both ways)");
+  EXPECT_EQ(of(ours + "edges = [[1, 1]]"), "a.toml:4: round 0: edge [1, 1]: its ends must be two workers");
+  EXPECT_EQ(of(ours + "edges = [[0, 4]]"), "a.toml:4: round 0: there is no worker 4: allowed are 0 to 3");
+}
+
+TEST_F(Custom, Bandwidth) {
+  // 0 and 2, and 1 and 3, have the fast links.
+  const Schedule schedule = read(R"({"workers": 4, "bandwidth":
+    [[0, 1, 9.5, 1], [1, 0, 1, 9], [9, 1, 0, 1], [1, 9, 1, 0]]})",
+                                 4, "a.json");
+  ASSERT_EQ(schedule.rounds.size(), 2u);
+  EXPECT_EQ(edges(schedule.rounds[0]), "(0,2)(1,3)");
+  EXPECT_TRUE(averaging(period_product(schedule)));
+  const auto of = [&](const std::string& rest) { return error_of("workers = 2\n" + rest, 2); };
+  EXPECT_EQ(of("bandwidth = [[0, 1], [1, 0]]\nrounds = []"), "a.toml:2: it needs either rounds or bandwidth");
+  EXPECT_EQ(of("bandwidth = 5"), "a.toml:2: bandwidth must be an array of rows, not a whole number");
+  EXPECT_EQ(of("bandwidth = [[0, 1]]"), "a.toml:2: bandwidth has 1 rows, must have 2, one for each worker");
+  EXPECT_EQ(of("bandwidth = [[0, 1], [1]]"),
+            "a.toml:2: row 1 of bandwidth has 1 numbers, must have 2, one for each worker");
+  EXPECT_EQ(of("bandwidth = [[0, 1],\n[-1, 0]]"),
+            "a.toml:3: row 1 of bandwidth: a bandwidth must be a number from 0 to 1e+15, not -1");
+  EXPECT_EQ(of("bandwidth = [[0, inf], [1, 0]]"),
+            "a.toml:2: row 0 of bandwidth: a bandwidth must be a number from 0 to 1e+15, not inf");
+  EXPECT_EQ(of("bandwidth = [[0, 'fast'], [1, 0]]"),
+            "a.toml:2: row 0 of bandwidth: a bandwidth must be a number from 0 to 1e+15, not a text");
+  EXPECT_EQ(of("bandwidth = [[0, 1], [0, 0]]"),
+            "a.toml:2: worker 1 cannot be reached from worker 0: between them must be links with a bandwidth "
+            "above 0 both ways");
+  EXPECT_EQ(error_of("workers = 257\nbandwidth = []", 257),
+            "a.toml:2: bandwidth is for at most 256 workers, and there are 257");
+}
+
 TEST_F(Custom, JsonIsTheSame) {
   const std::string json = R"({"workers": 4, "symmetric": true, "rounds": [
     {"edges": [[0, 1, 0.5], [2, 3, "1/2"]]},
@@ -112,7 +163,8 @@ TEST_F(Custom, KeysAreChecked) {
   EXPECT_EQ(error_of("[[rounds]]\nedges = []\n"), "a.toml:1: the key workers is missing");
   EXPECT_EQ(error_of("workers = 4"), "a.toml:1: the key rounds is missing");
   EXPECT_EQ(error_of("workers = 4\nround = []"),
-            "a.toml:2: unknown key \"round\", did you mean rounds?; there are: workers, symmetric, rounds");
+            "a.toml:2: unknown key \"round\", did you mean rounds?; there are: workers, symmetric, rounds, "
+            "bandwidth");
   for (const std::string workers : {"0", "-1", "1025", "4.0", "'four'", "9223372036854775807"}) {
     EXPECT_EQ(error_of("workers = " + workers + "\n[[rounds]]\nedges = []\n"),
               "a.toml:1: workers must be a whole number from 1 to 1024");
@@ -140,7 +192,8 @@ TEST_F(Custom, RoundsAreChecked) {
   EXPECT_EQ(error_of(rounds("")), "a.toml:5: round 1: it needs either edges or rows");
   EXPECT_EQ(error_of(rounds("edges = []\nrows = []")), "a.toml:5: round 1: it needs either edges or rows");
   EXPECT_EQ(error_of(rounds("edgs = []")),
-            "a.toml:6: round 1: unknown key \"edgs\", did you mean edges?; there are: edges, directed, rows");
+            "a.toml:6: round 1: unknown key \"edgs\", did you mean edges?; there are: edges, directed, "
+            "weights, rows");
   EXPECT_EQ(error_of(rounds("directed = 'yes'\nedges = []")),
             "a.toml:6: round 1: directed must be true or false, not a text");
   EXPECT_EQ(error_of(rounds("directed = false\nrows = []")),

@@ -56,8 +56,9 @@ RC_GTEST_PROP(Properties, EveryRoundIsAValidMixingMatrix, ()) {
       RC_ASSERT(round.self_weight(i) > 0);
     }
     RC_ASSERT(doubly_stochastic(mixing_matrix(round)));
-    const bool directed =
-        request.name == "one-peer-exponential-directed" || request.name == "static-exponential";
+    const bool directed = request.name == "one-peer-exponential-directed" ||
+                          request.name == "static-exponential" || request.name.starts_with("d-equistatic") ||
+                          request.name.starts_with("od-equidyn");
     RC_ASSERT(directed || round.symmetric());
   }
 }
@@ -73,9 +74,9 @@ RC_GTEST_PROP(Properties, BaseIsExactShortAndKeepsToItsPeers, ()) {
 
 RC_GTEST_PROP(Properties, TheNearestWorldsThatAnErrorNamesDoWork, ()) {
   Request request;
-  request.name = *rc::gen::element<std::string>("one-peer-ring", "one-peer-exponential",
-                                                "alternating-exp-ring", "hypercube", "hyper-hypercube-2",
-                                                "hyper-hypercube-3", "hyper-hypercube-5");
+  request.name = *rc::gen::element<std::string>(
+      "one-peer-ring", "one-peer-exponential", "alternating-exp-ring", "hierarchical:ring",
+      "inner-outer:ring", "hypercube", "hyper-hypercube-2", "hyper-hypercube-3", "hyper-hypercube-5");
   request.workers_per_node = *rc::gen::inRange(1, 9);
   request.n = *rc::gen::inRange(2, 130);
   std::string message;

@@ -55,7 +55,10 @@ TEST(Schedules, EveryKnownNameMakesASchedule) {
   EXPECT_THAT(names, ElementsAre("complete", "ring", "one-peer-ring", "one-peer-exponential",
                                  "one-peer-exponential-directed", "static-exponential", "hypercube",
                                  "hyper-hypercube-K", "base-K", "simple-base-K", "alternating-exp-ring",
-                                 "star", "grid", "torus", "random-matching", "random-matching-SEED"));
+                                 "hierarchical:SCHEDULE", "inner-outer:SCHEDULE", "star", "grid", "torus",
+                                 "erdos-renyi", "erdos-renyi-SEED", "d-equistatic-M", "u-equistatic-M",
+                                 "od-equidyn", "od-equidyn-SEED", "ou-equidyn", "ou-equidyn-SEED",
+                                 "random-matching", "random-matching-SEED"));
 }
 
 TEST(Schedules, AWorldOfOneHasOneRoundWithoutNeighbours) {
@@ -270,8 +273,10 @@ TEST(Schedules, UnknownNamesListTheKnownOnes) {
       error_of("hexagon", 4),
       "unknown schedule 'hexagon': known are complete, ring, one-peer-ring, one-peer-exponential, "
       "one-peer-exponential-directed, static-exponential, hypercube, hyper-hypercube-K, base-K, "
-      "simple-base-K, alternating-exp-ring, star, grid, torus, random-matching, random-matching-SEED, and "
-      "files that end in .toml or .json");
+      "simple-base-K, alternating-exp-ring, hierarchical:SCHEDULE, inner-outer:SCHEDULE, star, grid, torus, "
+      "erdos-renyi, erdos-renyi-SEED, d-equistatic-M, u-equistatic-M, od-equidyn, od-equidyn-SEED, "
+      "ou-equidyn, "
+      "ou-equidyn-SEED, random-matching, random-matching-SEED, and files that end in .toml or .json");
   EXPECT_THAT(error_of("", 4), testing::StartsWith("unknown schedule ''"));
   EXPECT_THAT(error_of("Ring", 4), testing::StartsWith("unknown schedule 'Ring'"));
 }
@@ -315,13 +320,37 @@ TEST(Schedules, OtherWorldsNameTheNearestPowersOfTwo) {
   EXPECT_THAT(error_of("one-peer-exponential", 1000), testing::HasSubstr("the nearest are 512 and 1024"));
 }
 
-TEST(Schedules, AlternatingExpRingCountsNodes) {
-  EXPECT_EQ(error_of("alternating-exp-ring", 12, 4),
-            "schedule alternating-exp-ring needs a power of two nodes of 4 workers each, got 12 workers: "
-            "the nearest are 8 and 16 (base-2 works for every number)");
-  EXPECT_THAT(error_of("alternating-exp-ring", 10, 4), testing::HasSubstr("the nearest are 8 and 16"));
+TEST(Schedules, SchedulesOfNodesNeedWholeNodes) {
+  EXPECT_EQ(
+      error_of("alternating-exp-ring", 10, 4),
+      "schedule alternating-exp-ring needs whole nodes of 4 workers each, got 10 workers: the nearest are 8 "
+      "and 12 (base-2 works for every number)");
   EXPECT_THAT(error_of("alternating-exp-ring", 3, 4), testing::HasSubstr("got 3 workers: the nearest is 4"));
-  EXPECT_THAT(error_of("alternating-exp-ring", 6), testing::HasSubstr("nodes of 1 worker each"));
+  EXPECT_THAT(error_of("hierarchical:ring", 10, 4), testing::HasSubstr("the nearest are 8 and 12"));
+  EXPECT_THAT(error_of("inner-outer:ring", 10, 4),
+              testing::HasSubstr("schedule inner-outer:ring needs whole"));
+}
+
+TEST(Schedules, SchedulesOverSchedulesNeedOne) {
+  for (const std::string name :
+       {"hierarchical:", "hierarchical:hierarchical:ring", "hierarchical:inner-outer:ring"}) {
+    EXPECT_EQ(error_of(name, 4), "schedule '" + name +
+                                     "': behind hierarchical: stands one schedule without a colon, as in "
+                                     "hierarchical:base-2");
+  }
+  for (int n : {1, 4}) {
+    EXPECT_THAT(error_of("hierarchical:hexagon", n), testing::StartsWith("unknown schedule 'hexagon'"));
+    EXPECT_THAT(error_of("inner-outer:base-1", n), testing::StartsWith("schedule 'base-1': "));
+    EXPECT_EQ(error_of("hierarchical:no/such.toml", n),
+              "no/such.toml: cannot be opened: No such file or directory");
+  }
+  EXPECT_THAT(error_of("inner-outer:one-peer-ring", 16, 4),
+              testing::HasSubstr("an even number of workers, got 3"));
+  EXPECT_EQ(
+      error_of("inner-outer:random-matching", 48, 12),
+      "schedule inner-outer:random-matching would have a period of 12000 rounds for 48 workers, allowed are "
+      "10000");
+  EXPECT_THAT(error_of("hierarchical", 4), testing::StartsWith("unknown schedule 'hierarchical'"));
 }
 
 }  // namespace

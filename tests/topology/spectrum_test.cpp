@@ -106,6 +106,39 @@ TEST(Spectrum, RoundsToTheExactAverage) {
   EXPECT_EQ(rounds_to_average(random), std::nullopt);
 }
 
+TEST(Spectrum, RoundsToConsensusOfWhatIsExact) {
+  EXPECT_EQ(rounds_to_consensus(make_schedule("complete", 5))->rounds, 1);
+  EXPECT_EQ(rounds_to_consensus(make_schedule("base-2", 11))->rounds, 7);
+  EXPECT_EQ(rounds_to_consensus(make_schedule("base-2", 1))->rounds, 0);
+  EXPECT_FALSE(rounds_to_consensus(make_schedule("base-2", 11))->estimated);
+}
+
+TEST(Spectrum, RoundsToConsensusOfARingFollowFromItsEigenvalues) {
+  for (const auto& [n, counted] : {std::pair{8, true}, {16, true}, {100, false}}) {
+    const auto distance = [&, n = n](double rounds) {
+      double squares = 0;
+      for (int f = 1; f < n; ++f) {
+        squares += std::pow(std::abs((1 + 2 * std::cos(2 * std::numbers::pi * f / n)) / 3), 2 * rounds);
+      }
+      return std::sqrt(squares / (n - 1));
+    };
+    const Approach approach = *rounds_to_consensus(make_schedule("ring", n));
+    EXPECT_EQ(approach.estimated, !counted) << n;
+    // A hundredth more or less where it is estimated.
+    const double less = counted ? approach.rounds - 1 : 0.99 * approach.rounds;
+    const double more = counted ? approach.rounds : 1.01 * approach.rounds;
+    EXPECT_GT(distance(less), 1e-6) << n;
+    EXPECT_LE(distance(more), 1e-6) << n;
+  }
+}
+
+TEST(Spectrum, NoConsensusWithoutLinks) {
+  Schedule apart{"apart", {Graph(4)}};
+  add_edge(apart.rounds[0], 0, 1, 0.5);
+  add_edge(apart.rounds[0], 2, 3, 0.5);
+  EXPECT_FALSE(rounds_to_consensus(apart));
+}
+
 TEST(Spectrum, WhatFallsApartHasTheValueOne) {
   // Against the decomposition's own answer, which is 1 only to rounding.
   EXPECT_EQ(second_singular_value(mixing_matrix(make_schedule("one-peer-ring", 6).rounds[0])), 1.0);

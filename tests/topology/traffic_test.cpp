@@ -37,6 +37,26 @@ TEST(Traffic, GroupsThatTakeTheirMeanShareTheWork) {
   EXPECT_THAT(sent(mixed), ElementsAre(1, DoubleEq(4.0 / 3), DoubleEq(4.0 / 3), DoubleEq(4.0 / 3), 1));
 }
 
+TEST(Traffic, OfANodeCountsWhatLeavesIt) {
+  const Graph ring = make_schedule("ring", 8).rounds[0];
+  EXPECT_THAT(sent_by_nodes(ring, 1), Each(2.0));
+  EXPECT_THAT(sent_by_nodes(ring, 4), ElementsAre(2, 2));  // at either end
+  EXPECT_THAT(sent_by_nodes(ring, 8), ElementsAre(0));
+  EXPECT_THAT(sent_by_nodes(ring, 3), ElementsAre(2, 2, 2));  // the last node has two
+  const Schedule exp_ring = make_schedule("alternating-exp-ring", 8, 4);
+  EXPECT_THAT(sent_by_nodes(exp_ring.rounds[0], 4), Each(0.0));  // inside
+  // Both nodes together: each of 8 sends 4 others a shard and the mean of its own, an eighth each.
+  EXPECT_THAT(sent_by_nodes(exp_ring.rounds[1], 4), Each(DoubleEq(4 * 4 * 2.0 / 8)));
+  EXPECT_THAT(sent_by_nodes(exp_ring.rounds[1], 4, {.block = 0.5}), Each(DoubleEq(4 * 4 * 1.5 / 8)));
+  EXPECT_THAT(sent_by_nodes(exp_ring.rounds[1], 4, {.block = 0.25, .groups = false}),
+              Each(DoubleEq(4 * 4 / 4.0)));
+  for (const std::string name : {"star", "base-3", "complete", "static-exponential", "torus"}) {
+    for (const Graph& round : make_schedule(name, 7).rounds) {
+      EXPECT_THAT(sent_by_nodes(round, 1), testing::Pointwise(DoubleEq(), sent(round))) << name;
+    }
+  }
+}
+
 TEST(Traffic, WiresMakeItLess) {
   EXPECT_THAT(sent(make_schedule("ring", 5).rounds[0], {.block = 0.25}), Each(0.5));
   const Graph complete = make_schedule("complete", 8).rounds[0];

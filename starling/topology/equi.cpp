@@ -1,0 +1,106 @@
+// EquiStatic and EquiDyn: mixing whose speed does not depend on n. Song et al., "Communication-Efficient Topologies for
+// Decentralized Learning with O(1) Consensus Rate", NeurIPS 2022 (arXiv 2210.07881).
+//
+// All are made of the basis graphs A(u), u = 1 .. n-1, in which everybody receives from the one u places further on:
+//
+//   A(u)_i,(i+u mod n) = (n-1)/n,   A(u)_ii = 1/n.         The mean of all A(u) is the averaging matrix.
+//
+//   d-equistatic-M  W = mean of A(u) over M shifts u, drawn once, each at most once. Directed, M peers. With all n - 1
+//                   shifts it is the complete graph.
+//   u-equistatic-M  (W + W^T) / 2 of that: symmetric, at most 2 M peers.
+//   od-equidyn      every round draws u:  W = (1 - eta) I + eta A(u). Directed, one peer.
+//   ou-equidyn      every round draws u and s; from i = s on, s + 1, .., each i not yet paired is paired with i + u where
+//                   that one is free. W = (1 - eta) I + eta A, with A as A(u) but of the pairs only. Symmetric, one peer.
+//
+// The mean squared distance to the mean shrinks with od-equidyn by (1 - eta)^2 + eta^2 (1 - 2/n) a round, and least of all
+// for eta = n / (2 (n - 1)), which is taken here: then the peer's weight is 1/2, and the factor (n - 2) / (2 (n - 1)),
+// below 1/2 for every n.
+//
+// Any n; never exact but by chance. No coordinator: every worker draws the same from the same seed. A schedule is
+// periodic: after kEquiPeriod rounds the same shifts come again.
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "starling/core/random.h"
+#include "starling/topology/families.h"
+#include "starling/topology/weights.h"
+
+namespace starling {
+
+namespace {
+
+constexpr int kEquiPeriod = 1000;
+enum Draw : std::uint64_t { of_static = 1, of_shift, of_start };
+
+int drawn(Draw what, int seed, int t, int below) {
+  return static_cast<int>(
+      random_bits({what, static_cast<std::uint64_t>(seed), static_cast<std::uint64_t>(t)}) %
+      static_cast<std::uint64_t>(below));
+}
+
+// M of 1 .. n-1, each at most once.
+std::vector<int> shifts(int n, int M) {
+  std::vector<int> all(n - 1);
+  std::iota(all.begin(), all.end(), 1);
+  M = std::min(M, n - 1);
+  for (int k = 0; k < M; ++k) std::swap(all[k], all[k + drawn(of_static, 0, k, n - 1 - k)]);
+  all.resize(M);
+  return all;
+}
+
+}  // namespace
+
+Rounds d_equistatic(int n, int M) {
+  if (M >= n - 1) return complete(n);
+  const std::vector<int> us = shifts(n, M);
+  Graph graph(n);
+  const double weight = (n - 1.0) / n / static_cast<double>(us.size());
+  for (int i = 0; i < n; ++i) {
+    for (int u : us) add_arc(graph, i, (i + u) % n, weight);
+  }
+  return {graph};
+}
+
+Rounds u_equistatic(int n, int M) {
+  if (M >= n - 1) return complete(n);
+  const Graph W = d_equistatic(n, M)[0];
+  Graph graph(n);
+  for (int i = 0; i < n; ++i) {
+    std::set<int> peers;
+    for (const Neighbour& j : W.neighbours[i]) peers.insert(j.rank);
+    for (int j = 0; j < n; ++j) {
+      if (W.weight(j, i) > 0) peers.insert(j);
+    }
+    for (int j : peers) add_arc(graph, i, j, (W.weight(i, j) + W.weight(j, i)) / 2);
+  }
+  return {graph};
+}
+
+Rounds od_equidyn(int n, int seed) {
+  if (n <= 2) return complete(n);
+  Rounds rounds;
+  for (int t = 0; t < kEquiPeriod; ++t) {
+    const int u = 1 + drawn(of_shift, seed, t, n - 1);
+    Graph& graph = rounds.emplace_back(n);
+    for (int i = 0; i < n; ++i) add_arc(graph, i, (i + u) % n, 0.5);
+  }
+  return rounds;
+}
+
+Rounds ou_equidyn(int n, int seed) {
+  if (n <= 2) return complete(n);
+  Rounds rounds;
+  for (int t = 0; t < kEquiPeriod; ++t) {
+    const int u = 1 + drawn(of_shift, seed, t, n - 1), s = drawn(of_start, seed, t, n);
+    Graph& graph = rounds.emplace_back(n);
+    for (int k = 0; k < n; ++k) {
+      const int i = (s + k) % n, j = (i + u) % n;
+      if (graph.neighbours[i].empty() && graph.neighbours[j].empty()) add_edge(graph, i, j, 0.5);
+    }
+  }
+  return rounds;
+}
+
+}  // namespace starling
