@@ -1,9 +1,10 @@
 // starling topology NAME --workers N: who mixes with whom in every round of a schedule, and how well that
-// averages.
+// averages. --compare: all schedules beside each other.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,8 +13,11 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/commands.h"
+#include "cli/topology_compare.h"
+#include "cli/topology_plot.h"
 #include "starling/core/error.h"
 #include "starling/kernels/mask.h"
 #include "starling/kernels/wire.h"
@@ -35,7 +39,9 @@ struct TopologyOptions {
   std::string wire = "fp32";
   int one_in = 1;
   size_t rounds = 0;  // to show; 0: all in JSON, the first ones in a table
+  std::string plot;   // a file
   bool list = false;
+  bool compare = false;
   bool json = false;
 };
 
@@ -63,13 +69,17 @@ struct Report {
   bool symmetric = true;
 };
 
+// Of a model in fp32; a group's mean stays that.
+Sizes sizes_of(const TopologyOptions& options) {
+  const Wire wire = wire_named(options.wire);
+  return {.block = static_cast<double>(bytes_of(wire, 2)) / 8 / options.one_in,
+          .mean = 1.0 / options.one_in,
+          .groups = !is_modular(wire)};
+}
+
 Report examine(Schedule schedule, const TopologyOptions& options) {
   Report report;
-  const Wire wire = wire_named(options.wire);
-  // Of a model in fp32; a group's mean stays that.
-  const Sizes sizes{.block = static_cast<double>(bytes_of(wire, 2)) / 8 / options.one_in,
-                    .mean = 1.0 / options.one_in,
-                    .groups = !is_modular(wire)};
+  const Sizes sizes = sizes_of(options);
   for (const Graph& round : schedule.rounds) {
     size_t most = 0;
     for (const auto& row : round.neighbours) most = std::max(most, row.size());
@@ -86,16 +96,6 @@ Report examine(Schedule schedule, const TopologyOptions& options) {
   report.rounds_to_average = rounds_to_average(schedule);
   report.schedule = std::move(schedule);
   return report;
-}
-
-// Weights are ratios of small whole numbers: "4/5" rather than 0.8.
-std::string fraction(double weight) {
-  for (int denominator = 1; denominator <= 2 * most_workers; ++denominator) {
-    const double numerator = weight * denominator;
-    if (std::abs(numerator - std::round(numerator)) < 1e-9)
-      return fmt::format("{:.0f}/{}", numerator, denominator);
-  }
-  return fmt::format("{:.6g}", weight);
 }
 
 // One row of W in short: neighbours of equal weight together, "0-3 7 (1/8)".
@@ -118,7 +118,7 @@ std::string row_text(const std::vector<Neighbour>& row) {
           last == first ? fmt::format("{} ", ranks[first]) : fmt::format("{}-{} ", ranks[first], ranks[last]);
       first = last + 1;
     }
-    text += fmt::format("({}) ", fraction(weight));
+    text += fmt::format("({}) ", weight_text(weight));
   }
   if (text.empty()) return "-";
   text.pop_back();
@@ -242,7 +242,18 @@ nlohmann::ordered_json json_of(const Report& report, const TopologyOptions& opti
   };
 }
 
+void write_plot(const Schedule& schedule, const TopologyOptions& options) {
+  const size_t most = options.rounds > 0 ? options.rounds : table_rounds;
+  std::ofstream file(options.plot, std::ios::binary);
+  file << picture(schedule, std::min(most, schedule.rounds.size()));
+  if (!file.flush()) throw Error(fmt::format("{}: cannot be written", options.plot));
+}
+
 int one_world(const TopologyOptions& options, int n) {
+  if (!options.plot.empty()) {
+    write_plot(make_schedule(options.name, n, options.workers_per_node), options);
+    return 0;
+  }
   const Report report = examine(make_schedule(options.name, n, options.workers_per_node), options);
   options.json ? fmt::print("{}\n", json_of(report, options).dump(2)) : print_report(report, options);
   return 0;
@@ -273,6 +284,54 @@ int many_worlds(const TopologyOptions& options, int first, int last) {
   return 0;
 }
 
+std::string rounds_text(const Compared& line) {
+  if (std::isinf(line.rounds)) return "never";
+  return fmt::format("{}{:.0f}", line.estimated ? "~" : "", line.rounds);
+}
+
+int compare(const TopologyOptions& options, int n) {
+  const std::vector<Compared> lines =
+      compare_schedules(n, options.workers_per_node, sizes_of(options), options.name);
+  if (options.json) {
+    nlohmann::ordered_json all = nlohmann::ordered_json::array();
+    for (const Compared& line : lines) {
+      const bool never = std::isinf(line.rounds);
+      all.push_back(
+          {{"schedule", line.name},
+           {"same", line.same},
+           {"rounds_to_consensus", never ? nlohmann::ordered_json() : nlohmann::ordered_json(line.rounds)},
+           {"estimated", line.estimated},
+           {"sent_per_interface", line.per_round},
+           {"sent_to_consensus",
+            std::isinf(line.in_all) ? nlohmann::ordered_json() : nlohmann::ordered_json(line.in_all)},
+           {"peers", line.peers},
+           {"symmetric", line.symmetric}});
+    }
+    fmt::print("{}\n", all.dump(2));
+    return 0;
+  }
+  fmt::print("{} worker{}, {} on a node: the least traffic until consensus first\n\n", n, n == 1 ? "" : "s",
+             options.workers_per_node);
+  fmt::print("{:<32}{:<9}{:<12}{:<11}{:<7}{}\n", "schedule", "rounds", "sent/round", "sent/all", "peers",
+             "weights");
+  for (const Compared& line : lines) {
+    fmt::print("{:<32}{:<9}{:<12.4g}{:<11}{:<7}{}\n", line.name, rounds_text(line), line.per_round,
+               std::isinf(line.in_all) ? "-" : fmt::format("{:.4g}", line.in_all), line.peers,
+               line.symmetric ? "symmetric" : "directed");
+  }
+  fmt::print(
+      "\nRounds: until the workers are within 1e-6 of what they were apart at first (~: estimated). Sent: "
+      "times the "
+      "model{}, through the network\ninterface of the node that sends most, in a round and in all these "
+      "rounds. Peers: the "
+      "most that a worker has in a round.\n",
+      unit(options));
+  for (const Compared& line : lines) {
+    if (!line.same.empty()) fmt::print("The same as {}: {}.\n", line.name, fmt::join(line.same, ", "));
+  }
+  return 0;
+}
+
 void print_list(bool json) {
   if (json) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
@@ -286,15 +345,23 @@ void print_list(bool json) {
 }
 
 int topology(const TopologyOptions& options) {
-  if (options.list || (options.name.empty() && options.workers.empty())) {
+  if (options.list || (options.name.empty() && options.workers.empty() && !options.compare)) {
     print_list(options.json);
     return 0;
+  }
+  if (options.compare) {
+    if (options.workers.empty()) throw UsageError("topology --compare: --workers N is needed");
+    const auto [first, last] = *worlds(options.workers);
+    if (first != last) throw UsageError("topology --compare: --workers must be one number");
+    return compare(options, first);
   }
   if (options.name.empty())
     throw UsageError("topology: the name of a schedule is needed (starling topology --list)");
   if (options.workers.empty())
     throw UsageError(fmt::format("topology {}: --workers N is needed", options.name));
   const auto [first, last] = *worlds(options.workers);
+  if (first != last && !options.plot.empty())
+    throw UsageError("topology --plot: --workers must be one number");
   return first == last ? one_world(options, first) : many_worlds(options, first, last);
 }
 
@@ -317,7 +384,7 @@ void add_topology(CLI::App& app, Command& command) {
       ->check(CLI::Range(1, most_workers))
       ->capture_default_str();
   sub->add_option("--rounds", options->rounds,
-                  "show the first R rounds only (a table: 12 of them, JSON: all)")
+                  "show the first R rounds only (tables and plots: 12 of them, JSON: all)")
       ->type_name("R")
       ->check(CLI::Range(1, 1'000'000));
   sub->add_option("--wire", options->wire, "number format between workers, for what they send")
@@ -329,6 +396,12 @@ void add_topology(CLI::App& app, Command& command) {
       ->check(CLI::Range(1, Mask::kMost))
       ->capture_default_str();
   sub->add_flag("--list", options->list, "list the schedules");
+  CLI::Option* compare =
+      sub->add_flag("--compare", options->compare,
+                    "compare all schedules (and NAME) for N workers, the least traffic first");
+  sub->add_option("--plot", options->plot, "write a picture of the rounds, as SVG, and print nothing")
+      ->type_name("FILE")
+      ->excludes(compare);
   sub->add_flag("--json", options->json, "JSON instead of a table");
   sub->callback([options, &command] { command = [options] { return topology(*options); }; });
 }

@@ -2,12 +2,14 @@ import json
 import os
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 from command import CommandTest
 
 NAMES = ("complete, ring, one-peer-ring, one-peer-exponential, one-peer-exponential-directed, static-exponential, "
-         "hypercube, hyper-hypercube-K, base-K, simple-base-K, alternating-exp-ring, star, grid, torus, "
-         "random-matching, random-matching-SEED")
+         "hypercube, hyper-hypercube-K, base-K, simple-base-K, alternating-exp-ring, hierarchical:SCHEDULE, "
+         "inner-outer:SCHEDULE, star, grid, torus, erdos-renyi, erdos-renyi-SEED, d-equistatic-M, u-equistatic-M, "
+         "od-equidyn, od-equidyn-SEED, ou-equidyn, ou-equidyn-SEED, random-matching, random-matching-SEED")
 
 
 class Topology(CommandTest):
@@ -146,6 +148,64 @@ Sent: times the model, per worker and round, and the most that one sends in a ro
         self.assertEqual(self.usage_error("topology", "no/such.json", "--workers", "4"),
                          "no/such.json: cannot be opened: No such file or directory")
 
+    def test_compare(self):
+        lines = json.loads(self.starling("topology", "--compare", "--workers", "12", "--workers-per-node", "2", "--json"))
+        self.assertEqual(lines, sorted(lines, key=lambda line: float("inf") if line["sent_to_consensus"] is None
+                                       else line["sent_to_consensus"]))
+        by_name = {name: line for line in lines for name in [line["schedule"], *line["same"]]}
+        self.assertNotIn("one-peer-exponential", by_name)  # there is none of 12
+        # Two models leave a node in a round between nodes, of which base-2 over six nodes has four.
+        hierarchical = by_name["hierarchical:base-2"]
+        self.assertEqual((hierarchical["rounds_to_consensus"], hierarchical["peers"]), (8, 1))
+        self.assertLessEqual(hierarchical["sent_to_consensus"], 4 * 2)
+        self.assertEqual(by_name["complete"]["rounds_to_consensus"], 1)
+        self.assertAlmostEqual(by_name["complete"]["sent_to_consensus"], 2 * 10 * 2 / 12)  # two send ten others two shards
+        self.assertEqual(by_name["ring"]["sent_per_interface"], 2)
+        self.assertFalse(by_name["od-equidyn"]["symmetric"])
+        text = self.starling("topology", "--compare", "--workers", "8")
+        self.assertIn("The same as one-peer-exponential: hyper-hypercube-2, hyper-hypercube-3, base-2, base-3, simple-base-2, "
+                      "simple-base-3, hierarchical:base-2, inner-outer:base-2.\n", text)
+        self.assertRegex(text, r"\none-peer-exponential +3 +1 +3 +1 +symmetric\n")
+        self.assertRegex(self.starling("topology", "--compare", "--workers", "100"), r"\nring +~\d+ +2 ")
+
+    def test_compare_with_a_file_and_its_mistakes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "links.json")
+            with open(path, "w") as file:
+                json.dump({"workers": 4, "bandwidth": [[0, 1, 9, 1], [1, 0, 1, 9], [9, 1, 0, 1], [1, 9, 1, 0]]}, file)
+            lines = json.loads(self.starling("topology", path, "--compare", "--workers", "4", "--json"))
+            mine = next(line for line in lines if line["schedule"] == path)
+            self.assertEqual((mine["rounds_to_consensus"], mine["sent_to_consensus"]), (2, 2))
+            self.assertEqual(self.usage_error("topology", path, "--compare", "--workers", "5"),
+                             f"{path}:1: it is for 4 workers, and there are 5")
+        self.assertEqual(self.usage_error("topology", "--compare"), "topology --compare: --workers N is needed")
+        self.assertEqual(self.usage_error("topology", "--compare", "--workers", "2-4"),
+                         "topology --compare: --workers must be one number")
+
+    def test_plot(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "rounds.svg")
+
+            def plot(*arguments):
+                self.assertEqual(self.starling("topology", *arguments, "--plot", path), "")
+                return xml.etree.ElementTree.parse(path).getroot()
+
+            def count(root, tag):
+                return len(root.findall(f".//{{http://www.w3.org/2000/svg}}{tag}"))
+
+            root = plot("base-2", "--workers", "5")  # 5 rounds with 2, 2, 1, 2 and 2 pairs
+            self.assertEqual((count(root, "circle"), count(root, "g"), count(root, "path") - count(root, "marker")),
+                             (25, 5, 9))
+            self.assertIn("round 2: 4/5", "".join(root.itertext()))
+            self.assertEqual(count(plot("random-matching", "--workers", "5"), "g"), 12)
+            self.assertEqual(count(plot("random-matching", "--workers", "5", "--rounds", "3"), "g"), 3)
+            self.assertEqual(len(plot("od-equidyn", "--workers", "40", "--rounds", "1").findall(".//*[@marker-end]")), 40)
+            missing = os.path.join(folder, "no", "such.svg")
+            self.assertEqual(self.usage_error("topology", "ring", "--workers", "4", "--plot", missing, code=1),
+                             f"{missing}: cannot be written")
+            self.assertEqual(self.usage_error("topology", "ring", "--workers", "4-5", "--plot", path),
+                             "topology --plot: --workers must be one number")
+
     def test_list(self):
         text = self.starling("topology", "--list")
         self.assertEqual([line.split()[0] for line in text.splitlines()], NAMES.split(", "))
@@ -160,10 +220,10 @@ Sent: times the model, per worker and round, and the most that one sends in a ro
         self.assertEqual(self.usage_error("topology", "one-peer-ring", "--workers", "7"),
                          "schedule one-peer-ring needs an even number of workers, got 7: the nearest are 6 and 8 "
                          "(base-2 works for every number)")
-        self.assertEqual(self.usage_error("topology", "alternating-exp-ring", "--workers", "6",
+        self.assertEqual(self.usage_error("topology", "alternating-exp-ring", "--workers", "7",
                                           "--workers-per-node", "2"),
-                         "schedule alternating-exp-ring needs a power of two nodes of 2 workers each, got 6 workers: "
-                         "the nearest are 4 and 8 (base-2 works for every number)")
+                         "schedule alternating-exp-ring needs whole nodes of 2 workers each, got 7 workers: "
+                         "the nearest are 6 and 8 (base-2 works for every number)")
 
     def test_wrong_names(self):
         self.assertEqual(self.usage_error("topology", "hexagon", "--workers", "6"),
