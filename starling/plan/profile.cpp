@@ -1,0 +1,328 @@
+#include "starling/plan/profile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/config.h"
+#include "starling/core/error.h"
+#include "starling/core/tree.h"
+
+namespace starling {
+
+namespace {
+
+constexpr std::size_t kMaxProfile = std::size_t{64} << 20;
+constexpr int kVersion = 1;
+constexpr const char* kFormat = "starling-profile";
+constexpr std::size_t kMaxListed = 1'000'000;  // of workers, hosts, blocks, iterations
+constexpr double kMaxSeconds = 1e6;
+constexpr double kMaxBytes = 1e15;  // and per second
+
+class ProfileReader {
+ public:
+  explicit ProfileReader(const std::string& file) : file_(file) {}
+
+  Profile read(std::string_view text) {
+    const Node root = parse_json(text, file_);
+    where_ = "";
+    check_format(root);
+    know_keys(root, {"format", "version", "units", "hosts", "between", "inside", "links", "blocks", "compute",
+                     "all_reduce"});
+    check_units(needed(root, "units"));
+    Profile profile;
+    read_hosts(needed(root, "hosts"), profile);
+    const Node& between = section(needed(root, "between"), "between", {"latency"});
+    profile.latency = seconds(needed(between, "latency"), "latency");
+    const Node& inside = section(needed(root, "inside"), "inside", {"latency", "rate"});
+    profile.inside_latency = seconds(needed(inside, "latency"), "latency");
+    profile.inside_rate = rate(needed(inside, "rate"), "rate");
+    where_ = "";
+    if (const Node* links = find(root, "links")) read_links(*links, profile);
+    read_blocks(needed(root, "blocks"), profile);
+    read_compute(needed(root, "compute"), profile);
+    if (const Node* all_reduce = find(root, "all_reduce")) read_all_reduce(*all_reduce, profile);
+    return profile;
+  }
+
+ private:
+  [[noreturn]] void refuse(int line, const std::string& what) const {
+    throw UsageError(fmt::format("{}: {}{}", place(file_, line), where_, what));
+  }
+
+  static const Node* find(const Node& table, std::string_view name) {
+    for (const Member& member : *table.as<Node::Table>()) {
+      if (member.name == name) return &member.node;
+    }
+    return nullptr;
+  }
+  const Node& needed(const Node& table, std::string_view name) const {
+    const Node* node = find(table, name);
+    if (!node) refuse(table.line, fmt::format("the key {} is missing", name));
+    return *node;
+  }
+  void know_keys(const Node& table, const std::vector<std::string>& known) const {
+    for (const Member& member : *table.as<Node::Table>()) {
+      if (std::find(known.begin(), known.end(), member.name) != known.end()) continue;
+      const std::string nearest = nearest_name(member.name, known);
+      refuse(member.line, fmt::format("unknown key {}{}; there are: {}", short_of(member.name),
+                                      nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
+                                      fmt::join(known, ", ")));
+    }
+  }
+  // Says where we are from here on.
+  const Node& section(const Node& node, const std::string& what, const std::vector<std::string>& keys) {
+    where_ = "";
+    if (!node.as<Node::Table>())
+      refuse(node.line, fmt::format("{} must be a section, not {}", what, node.kind()));
+    where_ = what + ": ";
+    know_keys(node, keys);
+    return node;
+  }
+  const Node::Array& array_of(const Node& node, std::string_view what, bool may_be_empty = false) const {
+    const auto* array = node.as<Node::Array>();
+    if (!array) refuse(node.line, fmt::format("{} must be an array, not {}", what, node.kind()));
+    if ((array->empty() && !may_be_empty) || array->size() > kMaxListed) {
+      refuse(node.line, fmt::format("{} has {} entries, allowed are {} to {}", what, array->size(),
+                                    may_be_empty ? 0 : 1, kMaxListed));
+    }
+    return *array;
+  }
+  const std::string& text(const Node& node, std::string_view what) const {
+    const auto* text = node.as<std::string>();
+    if (!text) refuse(node.line, fmt::format("{} must be a text, not {}", what, node.kind()));
+    return *text;
+  }
+  std::int64_t whole(const Node& node, std::string_view what, std::int64_t least, std::int64_t most) const {
+    const auto* number = node.as<std::int64_t>();
+    if (!number) refuse(node.line, fmt::format("{} must be a whole number, not {}", what, node.kind()));
+    if (*number < least || *number > most)
+      refuse(node.line, fmt::format("{} is {}, allowed are {} to {}", what, *number, least, most));
+    return *number;
+  }
+  double number(const Node& node, std::string_view what, bool zero, double most,
+                std::string_view unit) const {
+    std::optional<double> value;
+    if (const auto* whole = node.as<std::int64_t>()) value = static_cast<double>(*whole);
+    if (const auto* real = node.as<double>()) value = *real;
+    if (!value) refuse(node.line, fmt::format("{} must be a number of {}, not {}", what, unit, node.kind()));
+    if (!(zero ? *value >= 0 : *value > 0) || !(*value <= most)) {
+      refuse(node.line, fmt::format("{} is {:g} {}, must be {} and at most {:g}", what, *value, unit,
+                                    zero ? "at least 0" : "above 0", most));
+    }
+    return *value;
+  }
+  double seconds(const Node& node, std::string_view what) const {
+    return number(node, what, true, kMaxSeconds, "seconds");
+  }
+  double rate(const Node& node, std::string_view what) const {
+    return number(node, what, false, kMaxBytes, "bytes a second");
+  }
+
+  void check_format(const Node& root) const {
+    const Node* format = find(root, "format");
+    if (!format || !format->as<std::string>() || *format->as<std::string>() != kFormat)
+      refuse(format ? format->line : root.line,
+             fmt::format("it is no profile: format must be \"{}\"", kFormat));
+    const Node& version = needed(root, "version");
+    const auto* number = version.as<std::int64_t>();
+    if (!number || *number != kVersion) {
+      refuse(version.line,
+             fmt::format("version must be {}, not {}: measure again with this version of Starling", kVersion,
+                         number ? std::to_string(*number) : version.kind()));
+    }
+  }
+
+  void check_units(const Node& node) {
+    const Node& units = section(node, "units", {"time", "data", "rate"});
+    for (const auto& [name, unit] : {std::pair{"time", "s"}, {"data", "B"}, {"rate", "B/s"}}) {
+      const Node& said = needed(units, name);
+      if (text(said, name) != unit)
+        refuse(said.line, fmt::format("{} must be \"{}\", not {}", name, unit, short_of(text(said, name))));
+    }
+    where_ = "";
+  }
+
+  void read_hosts(const Node& node, Profile& profile) {
+    std::vector<int> places;  // worker -> how many hosts it is on
+    for (const Node& entry : array_of(node, "hosts")) {
+      section(entry, fmt::format("host {}", profile.hosts.size()), {"name", "workers", "send", "receive"});
+      Host host;
+      host.name = text(needed(entry, "name"), "name");
+      for (const Host& other : profile.hosts) {
+        if (other.name == host.name)
+          refuse(entry.line, fmt::format("another host is called {} too", short_of(host.name)));
+      }
+      for (const Node& worker : array_of(needed(entry, "workers"), "workers")) {
+        const auto rank = static_cast<int>(whole(worker, "a worker", 0, kMaxListed - 1));
+        host.workers.push_back(rank);
+        if (places.size() <= static_cast<std::size_t>(rank))
+          places.resize(static_cast<std::size_t>(rank) + 1);
+        if (++places[rank] > 1)
+          refuse(worker.line, fmt::format("worker {} is on two hosts, or twice on one", rank));
+      }
+      host.send = rate(needed(entry, "send"), "send");
+      host.receive = rate(needed(entry, "receive"), "receive");
+      profile.hosts.push_back(std::move(host));
+    }
+    where_ = "";
+    const auto lost = std::find(places.begin(), places.end(), 0);
+    if (lost != places.end()) {
+      refuse(node.line, fmt::format("worker {} is on no host, and there are workers up to {}",
+                                    lost - places.begin(), places.size() - 1));
+    }
+    workers_ = static_cast<int>(places.size());
+  }
+
+  int host_called(const Node& node, const Profile& profile, std::string_view what) const {
+    const std::string& name = text(node, what);
+    for (std::size_t h = 0; h < profile.hosts.size(); ++h) {
+      if (profile.hosts[h].name == name) return static_cast<int>(h);
+    }
+    refuse(node.line, fmt::format("{}: there is no host {}", what, short_of(name)));
+  }
+
+  void read_links(const Node& node, Profile& profile) {
+    for (const Node& entry : array_of(node, "links", true)) {
+      section(entry, fmt::format("link {}", profile.links.size()), {"from", "to", "latency", "rate"});
+      HostLink link;
+      link.from = host_called(needed(entry, "from"), profile, "from");
+      link.to = host_called(needed(entry, "to"), profile, "to");
+      if (link.from == link.to) refuse(entry.line, "its ends must be two hosts");
+      for (const HostLink& other : profile.links) {
+        if (other.from == link.from && other.to == link.to) refuse(entry.line, "this link stands twice");
+      }
+      link.latency = seconds(needed(entry, "latency"), "latency");
+      link.rate = rate(needed(entry, "rate"), "rate");
+      profile.links.push_back(link);
+    }
+    where_ = "";
+  }
+
+  void read_blocks(const Node& node, Profile& profile) {
+    for (const Node& entry : array_of(node, "blocks")) {
+      section(entry, fmt::format("block {}", profile.blocks.size()), {"bytes"});
+      profile.blocks.push_back(number(needed(entry, "bytes"), "bytes", false, kMaxBytes, "bytes"));
+    }
+    where_ = "";
+  }
+
+  // As many entries as the lists before it, the first of which decides.
+  std::vector<double> samples(const Node& node, const std::string& what, std::size_t& count) const {
+    const Node::Array& list = array_of(node, what);
+    if (count == 0) count = list.size();
+    if (list.size() != count) {
+      refuse(node.line, fmt::format("{} has {} entries, must have {}: one for each iteration", what,
+                                    list.size(), count));
+    }
+    std::vector<double> values;
+    values.reserve(count);
+    for (const Node& entry : list) values.push_back(seconds(entry, what));
+    return values;
+  }
+  std::vector<std::vector<double>> block_samples(const Node& node, const std::string& what,
+                                                 std::size_t blocks, std::size_t& count) const {
+    const Node::Array& lists = array_of(node, what);
+    if (lists.size() != blocks) {
+      refuse(node.line,
+             fmt::format("{} has {} lists, must have {}: one for each block", what, lists.size(), blocks));
+    }
+    std::vector<std::vector<double>> values;
+    for (const Node& list : lists)
+      values.push_back(samples(list, fmt::format("{} of block {}", what, values.size()), count));
+    return values;
+  }
+
+  void read_compute(const Node& node, Profile& profile) {
+    profile.compute.resize(workers_);
+    std::vector<bool> seen(workers_);
+    for (const Node& entry : array_of(node, "compute")) {
+      section(entry, "compute", {"worker", "data_wait", "forward", "backward", "update"});
+      const auto worker = static_cast<std::size_t>(whole(needed(entry, "worker"), "worker", 0, workers_ - 1));
+      where_ = fmt::format("compute of worker {}: ", worker);
+      if (seen[worker]) refuse(entry.line, "it stands twice");
+      seen[worker] = true;
+      std::size_t count = 0;
+      Compute& compute = profile.compute[worker];
+      compute.forward = samples(needed(entry, "forward"), "forward", count);
+      compute.data_wait = samples(needed(entry, "data_wait"), "data_wait", count);
+      compute.backward = block_samples(needed(entry, "backward"), "backward", profile.blocks.size(), count);
+      compute.update = block_samples(needed(entry, "update"), "update", profile.blocks.size(), count);
+    }
+    where_ = "";
+    const auto lost = std::find(seen.begin(), seen.end(), false);
+    if (lost != seen.end())
+      refuse(node.line, fmt::format("compute of worker {} is missing", lost - seen.begin()));
+  }
+
+  void read_all_reduce(const Node& node, Profile& profile) {
+    for (const Node& entry : array_of(node, "all_reduce", true)) {
+      section(entry, fmt::format("all_reduce {}", profile.all_reduce.size()), {"bytes", "seconds"});
+      AllReduceTime time;
+      time.bytes = number(needed(entry, "bytes"), "bytes", false, kMaxBytes, "bytes");
+      time.seconds = seconds(needed(entry, "seconds"), "seconds");
+      if (!profile.all_reduce.empty() && profile.all_reduce.back().bytes >= time.bytes)
+        refuse(entry.line, "its bytes must be more than those of the entry before");
+      profile.all_reduce.push_back(time);
+    }
+    where_ = "";
+  }
+
+  const std::string& file_;
+  int workers_ = 0;
+  std::string where_;  // "host 1: "
+};
+
+}  // namespace
+
+Profile parse_profile(std::string_view text, const std::string& name) {
+  return ProfileReader(name).read(text);
+}
+
+Profile read_profile(const std::string& path) {
+  return parse_profile(read_at_most(path, kMaxProfile, "profile"), path);
+}
+
+std::string print_profile(const Profile& profile) {
+  using Json = nlohmann::ordered_json;
+  Json hosts = Json::array(), links = Json::array(), blocks = Json::array(), compute = Json::array(),
+       all_reduce = Json::array();
+  for (const Host& host : profile.hosts) {
+    hosts.push_back(
+        {{"name", host.name}, {"workers", host.workers}, {"send", host.send}, {"receive", host.receive}});
+  }
+  for (const HostLink& link : profile.links) {
+    links.push_back({{"from", profile.hosts[link.from].name},
+                     {"to", profile.hosts[link.to].name},
+                     {"latency", link.latency},
+                     {"rate", link.rate}});
+  }
+  for (double bytes : profile.blocks) blocks.push_back({{"bytes", bytes}});
+  for (std::size_t i = 0; i < profile.compute.size(); ++i) {
+    const Compute& c = profile.compute[i];
+    compute.push_back({{"worker", i},
+                       {"data_wait", c.data_wait},
+                       {"forward", c.forward},
+                       {"backward", c.backward},
+                       {"update", c.update}});
+  }
+  for (const AllReduceTime& time : profile.all_reduce)
+    all_reduce.push_back({{"bytes", time.bytes}, {"seconds", time.seconds}});
+  const Json all = {{"format", kFormat},
+                    {"version", kVersion},
+                    {"units", {{"time", "s"}, {"data", "B"}, {"rate", "B/s"}}},
+                    {"hosts", hosts},
+                    {"between", {{"latency", profile.latency}}},
+                    {"inside", {{"latency", profile.inside_latency}, {"rate", profile.inside_rate}}},
+                    {"links", links},
+                    {"blocks", blocks},
+                    {"compute", compute},
+                    {"all_reduce", all_reduce}};
+  return all.dump(1) + "\n";
+}
+
+}  // namespace starling

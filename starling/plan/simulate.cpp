@@ -1,0 +1,563 @@
+#include "starling/plan/simulate.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/core/random.h"
+#include "starling/topology/traffic.h"
+
+namespace starling {
+
+namespace {
+
+// A worker's recorded iterations, with what a step needs of them added up.
+struct Recorded {
+  std::size_t count = 0, blocks = 0;
+  std::vector<double> before;    // [iteration]: data wait and forward
+  std::vector<double> backward;  // [iteration][block]: up to and with this block
+  std::vector<double> update;    // [iteration][block]
+
+  explicit Recorded(const Compute& compute) : count(compute.forward.size()), blocks(compute.backward.size()) {
+    for (std::size_t k = 0; k < count; ++k) {
+      before.push_back(compute.data_wait[k] + compute.forward[k]);
+      double sum = 0;
+      for (std::size_t b = 0; b < blocks; ++b) {
+        backward.push_back(sum += compute.backward[b][k]);
+        update.push_back(compute.update[b][k]);
+      }
+    }
+  }
+  double until_step(std::size_t k) const { return before[k] + backward[(k + 1) * blocks - 1]; }
+};
+
+std::vector<Recorded> recorded(const Work& work) {
+  std::vector<Recorded> all;
+  for (const Compute& compute : work.compute) {
+    const std::size_t blocks = work.block_bytes.size(), count = compute.forward.size();
+    bool fits = count > 0 && compute.data_wait.size() == count && compute.backward.size() == blocks &&
+                compute.update.size() == blocks;
+    for (std::size_t b = 0; fits && b < blocks; ++b)
+      fits = compute.backward[b].size() == count && compute.update[b].size() == count;
+    if (!fits) throw UsageError("simulate: a worker's recorded times do not fit the blocks");
+    all.emplace_back(compute);
+  }
+  return all;
+}
+
+void check(const Network& network, const Work& work, const Horizon& run) {
+  if (network.host_of.empty()) throw UsageError("simulate: no workers");
+  if (work.compute.empty() || work.block_bytes.empty() || work.mean_bytes.size() != work.block_bytes.size())
+    throw UsageError("simulate: no recorded work, or no blocks");
+  if (run.warm_up < 0 || run.iterations <= run.warm_up)
+    throw UsageError(fmt::format("simulate: {} iterations, of which {} to warm up, leave none",
+                                 run.iterations, run.warm_up));
+  for (int host : network.host_of) {
+    if (host < 0 || static_cast<std::size_t>(host) >= network.hosts.size())
+      throw UsageError(fmt::format("simulate: there is no host {}", host));
+  }
+}
+
+std::size_t drawn_iteration(const Horizon& run, int worker, int t, std::size_t count) {
+  return count == 1
+             ? 0
+             : random_bits({run.seed, static_cast<std::uint64_t>(worker), static_cast<std::uint64_t>(t)}) %
+                   count;
+}
+
+// What happens to workers in the end.
+Outcome outcome_of(const std::vector<double>& ends, const Horizon& run) {  // of iterations, mean over workers
+  Outcome outcome;
+  const auto first = static_cast<std::size_t>(run.warm_up), last = ends.size() - 1;
+  const double begin = first == 0 ? 0 : ends[first - 1];
+  outcome.step = (ends[last] - begin) / static_cast<double>(last - first + 1);
+  std::vector<double> steps;
+  for (std::size_t t = first; t <= last; ++t) steps.push_back(ends[t] - (t == 0 ? 0 : ends[t - 1]));
+  std::sort(steps.begin(), steps.end());
+  outcome.low = steps[(steps.size() - 1) / 10];
+  outcome.high = steps[steps.size() - 1 - (steps.size() - 1) / 10];
+  return outcome;
+}
+
+// Who sends to whom in one round.
+struct Traffic {
+  std::vector<int> first;     // of worker i: targets[first[i]] .. targets[first[i + 1]]
+  std::vector<int> targets;   // of blocks in pairs
+  std::vector<int> sources;   // how many send to worker i in pairs
+  std::vector<int> group_of;  // of worker i; -1: none
+  std::vector<std::vector<int>> groups;
+  std::size_t first_state = 0;  // of its groups
+};
+
+class GossipSimulation {
+ public:
+  GossipSimulation(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,
+                   const Horizon& run)
+      : network_(network),
+        work_(work),
+        mixing_(mixing),
+        run_(run),
+        n_(static_cast<int>(network.host_of.size())),
+        blocks_(static_cast<int>(work.block_bytes.size())),
+        recorded_(recorded(work)),
+        workers_(static_cast<std::size_t>(n_)),
+        interfaces_(network.hosts.size()),
+        slots_(static_cast<std::size_t>(n_) * blocks_ * depth_),
+        ends_(static_cast<std::size_t>(run.iterations)) {
+    for (const HostLink& link : network.links) links_[{link.from, link.to}] = {link, 0};
+    for (const Graph& graph : schedule.rounds) rounds_.push_back(traffic_of(graph));
+    std::size_t states = 0;
+    for (Traffic& round : rounds_) {
+      round.first_state = states;
+      states += round.groups.size() * static_cast<std::size_t>(blocks_);
+    }
+    groups_.resize(states);
+  }
+
+  Outcome result() {
+    for (int i = 0; i < n_; ++i) begin_iteration(i, 0);
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      now_ = event.time;
+      if (event.what < n_) {
+        updated(event.what);
+      } else if (event.what < n_ + static_cast<int>(interfaces_.size())) {
+        send_next(event.what - n_);
+      } else {
+        send_means(event.what - n_ - static_cast<int>(interfaces_.size()));
+      }
+    }
+    for (double& end : ends_) end /= n_;
+    Outcome outcome = outcome_of(ends_, run_);
+    const double counted = static_cast<double>(n_) * (run_.iterations - run_.warm_up);
+    outcome.own = own_ / counted;
+    outcome.waited = waited_ / counted;
+    const auto busiest =
+        std::max_element(interfaces_.begin(), interfaces_.end(),
+                         [](const Interface& a, const Interface& b) { return a.busy < b.busy; });
+    outcome.link = busiest->busy / run_.iterations;
+    outcome.busiest_host = busiest->busy > 0 ? static_cast<int>(busiest - interfaces_.begin()) : -1;
+    return outcome;
+  }
+
+ private:
+  // `what`: a worker (it has updated a block), n + a host (its interface is free), n + hosts + a group (all have their
+  // shards).
+  struct Event {
+    double time;
+    int what;
+    bool operator<(
+        const Event& other) const {  // the earliest on top; then by number, for the same result everywhere
+      return time != other.time ? time > other.time : what > other.what;
+    }
+  };
+
+  struct Worker {
+    double clock = 0;      // up to when its work is known
+    int iteration = 0;     // in which it is
+    int block = 0;         // that is next: to be updated, or with ATC to be waited for
+    bool updating = true;  // with ATC: false when all blocks are on their way
+    bool waiting = false;  // for the exchange of `block`
+    std::size_t sample = 0;
+  };
+
+  // The exchange of one block of one worker in one round.
+  struct Slot {
+    int round = -1;    // counted from 0; -1: free
+    int missing = 0;   // transfers to and from neighbours that are not over
+    double ready = 0;  // when the last one was
+  };
+
+  struct Flow {
+    int from = 0;
+    int to = 0;  // or -1 - group, for what a member sends to all the others
+    int block = 0;
+    int round = 0;
+    double bytes = 0;
+  };
+
+  struct Interface {
+    double out_free = 0, in_free = 0, busy = 0;
+    std::vector<Flow> queue;  // from `next` on
+    std::size_t next = 0;
+  };
+
+  struct SlowLink {
+    HostLink link;
+    double free = 0;
+  };
+
+  struct GroupState {  // of a group and block: one exchange at a time
+    int count = 0;     // members through with this phase
+    double time = 0;   // when the last was
+    int phase = 0;
+    int round = 0;
+  };
+
+  Traffic traffic_of(const Graph& graph) const {
+    Traffic round;
+    round.group_of.assign(n_, -1);
+    if (work_.groups) round.groups = averaging_groups(graph);
+    for (std::size_t g = 0; g < round.groups.size(); ++g) {
+      for (int i : round.groups[g]) round.group_of[i] = static_cast<int>(g);
+    }
+    std::vector<std::vector<int>> targets(n_);
+    round.sources.assign(n_, 0);
+    for (int i = 0; i < n_; ++i) {
+      if (round.group_of[i] >= 0) continue;
+      for (const Neighbour& j : graph.neighbours[i]) targets[j.rank].push_back(i);
+      round.sources[i] = static_cast<int>(graph.neighbours[i].size());
+    }
+    for (const auto& list : targets) {
+      round.first.push_back(static_cast<int>(round.targets.size()));
+      round.targets.insert(round.targets.end(), list.begin(), list.end());
+    }
+    round.first.push_back(static_cast<int>(round.targets.size()));
+    return round;
+  }
+
+  const Traffic& traffic(int round) const {
+    return rounds_[static_cast<std::size_t>(round) % rounds_.size()];
+  }
+
+  // --- a worker ---
+
+  void begin_iteration(int i, double time) {
+    Worker& worker = workers_[i];
+    const Recorded& own = recorded_[static_cast<std::size_t>(i) % recorded_.size()];
+    worker.sample = drawn_iteration(run_, i, worker.iteration, own.count);
+    const double work = own.until_step(worker.sample);
+    worker.clock = time + work;
+    if (worker.iteration >= run_.warm_up) own_ += work;
+    worker.block = 0;
+    worker.updating = true;
+    go_on(i);
+  }
+
+  void update_block(int i) {
+    Worker& worker = workers_[i];
+    const Recorded& own = recorded_[static_cast<std::size_t>(i) % recorded_.size()];
+    const double work = own.update[worker.sample * own.blocks + static_cast<std::size_t>(worker.block)];
+    worker.clock += work;
+    if (worker.iteration >= run_.warm_up) own_ += work;
+    events_.push({worker.clock, i});
+  }
+
+  // Up to its next update, or to an exchange that is not over.
+  void go_on(int i) {
+    Worker& worker = workers_[i];
+    if (mixing_ == Mixing::cta) {
+      if (worker.iteration > 0 && !finished(i, worker.iteration - 1)) return;
+      return update_block(i);
+    }
+    if (worker.updating) return update_block(i);
+    for (; worker.block < blocks_; ++worker.block) {
+      if (!finished(i, worker.iteration)) return;
+    }
+    end_iteration(i);
+  }
+
+  // Whether the exchange of the worker's block in that round is over; if so, the clock is past it.
+  bool finished(int i, int round) {
+    Worker& worker = workers_[i];
+    Slot& slot = slot_of(i, worker.block, round);
+    worker.waiting = slot.missing > 0;
+    if (worker.waiting) return false;
+    if (slot.ready > worker.clock) {
+      if (worker.iteration >= run_.warm_up) waited_ += slot.ready - worker.clock;
+      worker.clock = slot.ready;
+    }
+    slot.round = -1;
+    return true;
+  }
+
+  void updated(int i) {
+    Worker& worker = workers_[i];
+    launch(i, worker.block, worker.iteration);
+    if (++worker.block < blocks_) return go_on(i);
+    if (mixing_ == Mixing::cta) return end_iteration(i);
+    worker.updating = false;
+    worker.block = 0;
+    go_on(i);
+  }
+
+  void end_iteration(int i) {
+    Worker& worker = workers_[i];
+    ends_[static_cast<std::size_t>(worker.iteration)] += worker.clock;
+    if (++worker.iteration < run_.iterations) begin_iteration(i, worker.clock);
+  }
+
+  // --- exchanges ---
+
+  Slot& slot_of(int i, int block, int round) {
+    for (;;) {
+      Slot& slot = slots_[(static_cast<std::size_t>(i) * blocks_ + block) * depth_ + round % depth_];
+      if (slot.round == round) return slot;
+      if (slot.round == -1) {
+        const Traffic& of = traffic(round);
+        const int pairs = of.first[i + 1] - of.first[i] + of.sources[i];
+        slot = {round, pairs + (of.group_of[i] >= 0 ? 1 : 0), 0};
+        return slot;
+      }
+      deepen();  // a neighbour is further ahead than there is room for
+    }
+  }
+
+  void deepen() {
+    std::vector<Slot> wider(slots_.size() * 2);
+    for (std::size_t at = 0; at < slots_.size(); ++at) {
+      if (slots_[at].round == -1) continue;
+      wider[at / depth_ * depth_ * 2 + slots_[at].round % (2 * depth_)] = slots_[at];
+    }
+    slots_ = std::move(wider);
+    depth_ *= 2;
+  }
+
+  void over(int i, int block, int round, double time) {
+    Slot& slot = slot_of(i, block, round);
+    slot.ready = std::max(slot.ready, time);
+    if (--slot.missing > 0) return;
+    Worker& worker = workers_[i];
+    const int awaited = mixing_ == Mixing::cta ? worker.iteration - 1 : worker.iteration;
+    if (worker.waiting && worker.block == block && awaited == round) go_on(i);
+  }
+
+  void launch(int i, int block, int round) {
+    const Traffic& of = traffic(round);
+    if (of.group_of[i] >= 0) {
+      GroupState& state = groups_[state_of(of, of.group_of[i], block)];
+      if (state.count == 0) state = {0, 0, 0, round};
+      give_to_group(i, of.group_of[i], block, round, work_.block_bytes[block]);
+    }
+    for (int k = of.first[i]; k < of.first[i + 1]; ++k) {
+      const int j = of.targets[k];
+      if (network_.host_of[i] == network_.host_of[j]) {
+        const double time = now_ + network_.inside_latency + work_.block_bytes[block] / network_.inside_rate;
+        over(j, block, round, time);
+        over(i, block, round, time);
+      } else {
+        give({i, j, block, round, work_.block_bytes[block]});
+      }
+    }
+  }
+
+  // --- groups ---
+
+  std::size_t state_of(const Traffic& of, int group, int block) const {
+    return of.first_state + static_cast<std::size_t>(group) * blocks_ + block;
+  }
+
+  // A member's shards for all the others, or the mean of its own shard: to other hosts and inside at once.
+  void give_to_group(int i, int group, int block, int round, double bytes) {
+    const std::vector<int>& members = traffic(round).groups[group];
+    int inside = 0;
+    for (int j : members) inside += network_.host_of[j] == network_.host_of[i];
+    const double shard = bytes / static_cast<double>(members.size());
+    const auto outside = static_cast<double>(members.size() - inside);
+    if (outside > 0) return give({i, -1 - group, block, round, shard * outside});
+    through(group, block, round,
+            now_ + network_.inside_latency + shard * (inside - 1) / network_.inside_rate);
+  }
+
+  void through(int group, int block, int round, double time) {
+    const Traffic& of = traffic(round);
+    const std::size_t at = state_of(of, group, block);
+    GroupState& state = groups_[at];
+    state.time = std::max(state.time, time);
+    const std::vector<int>& members = of.groups[group];
+    if (++state.count < static_cast<int>(members.size())) return;
+    if (state.phase == 0) {
+      events_.push({state.time, n_ + static_cast<int>(interfaces_.size()) + static_cast<int>(at)});
+      return;
+    }
+    const double done = state.time + latency_in(members);
+    state = {};
+    for (int i : members) over(i, block, round, done);
+  }
+
+  double latency_in(const std::vector<int>& members) const {
+    const int host = network_.host_of[members[0]];
+    const bool one =
+        std::all_of(members.begin(), members.end(), [&](int i) { return network_.host_of[i] == host; });
+    return one ? network_.inside_latency : network_.latency;
+  }
+
+  void send_means(int at) {
+    GroupState& state = groups_[at];
+    const int round = state.round;
+    const Traffic& of = traffic(round);
+    const int within = at - static_cast<int>(of.first_state), group = within / blocks_,
+              block = within % blocks_;
+    state = {0, now_, 1, round};
+    for (int i : of.groups[group]) give_to_group(i, group, block, round, work_.mean_bytes[block]);
+  }
+
+  // --- interfaces ---
+
+  void give(const Flow& flow) {
+    const int host = network_.host_of[flow.from];
+    Interface& interface = interfaces_[host];
+    if (interface.next == interface.queue.size() && interface.out_free <= now_) return transfer(flow);
+    interface.queue.push_back(flow);
+    if (interface.queue.size() - interface.next == 1) events_.push({interface.out_free, n_ + host});
+  }
+
+  void send_next(int host) {
+    Interface& interface = interfaces_[host];
+    const Flow flow = interface.queue[interface.next++];
+    if (interface.next == interface.queue.size()) interface.queue.clear(), interface.next = 0;
+    transfer(flow);
+    if (interface.next < interface.queue.size()) events_.push({interface.out_free, n_ + host});
+  }
+
+  SlowLink* link_between(int from, int to) {
+    const auto found = links_.find({from, to});
+    return found == links_.end() ? nullptr : &found->second;
+  }
+
+  void transfer(const Flow& flow) {
+    const int from = network_.host_of[flow.from];
+    const bool to_all = flow.to < 0;
+    const int to = to_all ? from : network_.host_of[flow.to];  // members receive as much as they send
+    SlowLink* link = to_all ? nullptr : link_between(from, to);
+    const double latency = link ? link->link.latency : network_.latency;
+    Interface& out = interfaces_[from];
+    Interface& in = interfaces_[to];
+    const double sending = flow.bytes / network_.hosts[from].send;
+    out.out_free = now_ + sending;
+    out.busy += sending;
+    in.in_free = std::max(in.in_free, now_ + latency) + flow.bytes / network_.hosts[to].receive;
+    double time = std::max(in.in_free, out.out_free + latency);
+    if (link) {
+      link->free = std::max(link->free, now_ + latency) + flow.bytes / link->link.rate;
+      time = std::max(time, link->free);
+    }
+    if (to_all) return through(-1 - flow.to, flow.block, flow.round, time);
+    over(flow.to, flow.block, flow.round, time + latency);
+    over(flow.from, flow.block, flow.round, time + latency);
+  }
+
+  const Network& network_;
+  const Work& work_;
+  const Mixing mixing_;
+  const Horizon run_;
+  const int n_, blocks_;
+  int depth_ = 4;  // rounds that a slot holds
+  std::vector<Recorded> recorded_;
+  std::vector<Traffic> rounds_;
+  std::map<std::pair<int, int>, SlowLink> links_;
+  std::vector<Worker> workers_;
+  std::vector<Interface> interfaces_;
+  std::vector<Slot> slots_;
+  std::vector<GroupState> groups_;
+  std::priority_queue<Event> events_;
+  std::vector<double> ends_;
+  double now_ = 0, own_ = 0, waited_ = 0;
+};
+
+}  // namespace
+
+Outcome simulate(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,
+                 const Horizon& run) {
+  check(network, work, run);
+  if (schedule.workers() != static_cast<int>(network.host_of.size())) {
+    throw UsageError(fmt::format("simulate: the schedule is for {} workers, and there are {}",
+                                 schedule.workers(), network.host_of.size()));
+  }
+  return GossipSimulation(network, work, schedule, mixing, run).result();
+}
+
+double all_reduce_seconds(const Network& network, double bytes, const std::vector<AllReduceTime>& measured) {
+  if (!measured.empty()) {
+    const auto above = std::find_if(measured.begin(), measured.end(),
+                                    [&](const AllReduceTime& time) { return time.bytes >= bytes; });
+    if (above == measured.begin()) return above->seconds;  // small ones are latency
+    if (above == measured.end()) return measured.back().seconds * bytes / measured.back().bytes;
+    const AllReduceTime &a = *std::prev(above), &b = *above;
+    return a.seconds + (b.seconds - a.seconds) * (bytes - a.bytes) / (b.bytes - a.bytes);
+  }
+  const auto n = static_cast<double>(network.host_of.size());
+  const bool one_host = std::all_of(network.host_of.begin(), network.host_of.end(),
+                                    [&](int host) { return host == network.host_of[0]; });
+  double rate = network.inside_rate;
+  for (std::size_t i = 0; !one_host && i < network.host_of.size(); ++i) {
+    const Host& host = network.hosts[network.host_of[i]];
+    rate = std::min({rate, host.send, host.receive});
+  }
+  return 2 * (n - 1) * ((one_host ? network.inside_latency : network.latency) + bytes / n / rate);
+}
+
+Outcome simulate_all_reduce(const Network& network, const Work& work, const Horizon& run,
+                            const std::vector<AllReduceTime>& measured) {
+  check(network, work, run);
+  const std::vector<Recorded> all = recorded(work);
+  const auto n = static_cast<int>(network.host_of.size());
+  const std::size_t blocks = work.mean_bytes.size();
+  std::vector<double> c, begin(static_cast<std::size_t>(n)), ends, ready(blocks);
+  double link = 0;
+  for (double bytes : work.mean_bytes) c.push_back(n == 1 ? 0 : all_reduce_seconds(network, bytes, measured));
+  for (double seconds : c) link += seconds;
+  double own = 0, waited = 0, late = 0;
+  std::vector<std::size_t> samples(static_cast<std::size_t>(n));
+  for (int t = 0; t < run.iterations; ++t) {
+    std::fill(ready.begin(), ready.end(), 0);
+    for (int i = 0; i < n; ++i) {
+      const Recorded& mine = all[static_cast<std::size_t>(i) % all.size()];
+      const std::size_t k = samples[i] = drawn_iteration(run, i, t, mine.count);
+      for (std::size_t b = 0; b < blocks; ++b)
+        ready[b] = std::max(ready[b], begin[i] + mine.before[k] + mine.backward[k * blocks + b]);
+    }
+    double E = 0;
+    for (std::size_t b = 0; b < blocks; ++b) E = std::max(E, ready[b]) + c[b];
+    double sum = 0;
+    for (int i = 0; i < n; ++i) {
+      const Recorded& mine = all[static_cast<std::size_t>(i) % all.size()];
+      double update = 0;
+      for (std::size_t b = 0; b < blocks; ++b) update += mine.update[samples[i] * blocks + b];
+      if (t >= run.warm_up) {
+        own += mine.until_step(samples[i]) + update;
+        waited += E - begin[i] - mine.until_step(samples[i]);
+        late += ready.back() - begin[i] - mine.until_step(samples[i]);
+      }
+      begin[i] = E + update;
+      sum += begin[i];
+    }
+    ends.push_back(sum / n);
+  }
+  Outcome outcome = outcome_of(ends, run);
+  const double counted = static_cast<double>(n) * (run.iterations - run.warm_up);
+  outcome.own = own / counted;
+  outcome.waited = waited / counted;
+  outcome.late = late / counted;
+  outcome.link = link;
+  outcome.busiest_host = -1;
+  return outcome;
+}
+
+Network network_of(const Profile& profile) {
+  Network network;
+  network.host_of.resize(static_cast<std::size_t>(profile.workers()));
+  for (std::size_t h = 0; h < profile.hosts.size(); ++h) {
+    for (int worker : profile.hosts[h].workers) network.host_of[worker] = static_cast<int>(h);
+  }
+  network.hosts = profile.hosts;
+  network.latency = profile.latency;
+  network.inside_latency = profile.inside_latency;
+  network.inside_rate = profile.inside_rate;
+  network.links = profile.links;
+  return network;
+}
+
+Work work_of(const Profile& profile, double share) {
+  Work work;
+  for (double bytes : profile.blocks) work.block_bytes.push_back(bytes * share);
+  work.mean_bytes = profile.blocks;
+  work.compute = profile.compute;
+  return work;
+}
+
+}  // namespace starling

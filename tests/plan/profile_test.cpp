@@ -1,0 +1,156 @@
+#include "starling/plan/profile.h"
+
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/core/error.h"
+#include "starling/plan/simulate.h"
+
+namespace starling {
+namespace {
+
+using testing::ElementsAre;
+
+// Two hosts, of two workers and of one; two blocks; two iterations.
+Profile small() {
+  Profile profile;
+  profile.hosts = {{"a", {0, 2}, 1.25e9, 1e9}, {"b", {1}, 1.1e9, 1.2e9}};
+  profile.latency = 5e-5;
+  profile.inside_latency = 2e-6;
+  profile.inside_rate = 8e9;
+  profile.links = {{0, 1, 9e-5, 3e8}};
+  profile.blocks = {1 << 20, 1.0 / 3 * (1 << 22)};
+  for (int i = 0; i < 3; ++i) {
+    const double s = 1 + i / 10.0;
+    profile.compute.push_back(
+        {{0, 0.001}, {0.01 * s, 0.1 / 3}, {{0.02, 0.021}, {0.03 * s, 0}}, {{1e-3, 0}, {2e-3, 0}}});
+  }
+  profile.all_reduce = {{1e5, 0.001}, {1e6, 0.008}};
+  return profile;
+}
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  const std::size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  return at == std::string::npos ? text : text.replace(at, what.size(), by);
+}
+
+std::string refused(const std::string& text) {
+  try {
+    parse_profile(text, "p.json");
+  } catch (const UsageError& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Profile, WhatIsPrintedIsReadBackToTheBit) {
+  const Profile before = small(), after = parse_profile(print_profile(before), "p.json");
+  EXPECT_EQ(print_profile(after), print_profile(before));
+  ASSERT_EQ(after.hosts.size(), 2u);
+  EXPECT_EQ(after.hosts[1].name, "b");
+  EXPECT_THAT(after.hosts[0].workers, ElementsAre(0, 2));
+  EXPECT_EQ(after.hosts[0].receive, 1e9);
+  EXPECT_EQ(after.inside_rate, 8e9);
+  EXPECT_EQ(after.links.at(0).to, 1);
+  EXPECT_EQ(after.blocks, before.blocks);
+  EXPECT_EQ(after.workers(), 3);
+  EXPECT_EQ(after.compute[2].forward, before.compute[2].forward);
+  EXPECT_EQ(after.compute[2].backward, before.compute[2].backward);
+  EXPECT_EQ(after.compute[2].update, before.compute[2].update);
+  EXPECT_EQ(after.compute[2].data_wait, before.compute[2].data_wait);
+  EXPECT_EQ(after.all_reduce.at(1).seconds, 0.008);
+}
+
+TEST(Profile, NamesItsFormatVersionAndUnits) {
+  const std::string text = print_profile(small());
+  EXPECT_EQ(refused("{}"), "p.json:1: it is no profile: format must be \"starling-profile\"");
+  EXPECT_EQ(refused("[]"), "p.json: it must hold one object, not an array");
+  EXPECT_EQ(refused(replaced(text, "\"version\": 1", "\"version\": 2")),
+            "p.json:3: version must be 1, not 2: measure again with this version of Starling");
+  EXPECT_EQ(refused(replaced(text, "\"time\": \"s\"", "\"time\": \"ms\"")),
+            "p.json:5: units: time must be \"s\", not \"ms\"");
+}
+
+TEST(Profile, TruncatedFilesAreRefused) {
+  const std::string text = print_profile(small());
+  for (std::size_t length = 0; length + 2 < text.size(); length += 7) {
+    EXPECT_THAT(refused(text.substr(0, length)), testing::StartsWith("p.json:")) << length;
+  }
+}
+
+TEST(Profile, BadValuesAreNamedWithTheirPlace) {
+  const std::string text = print_profile(small());
+  const auto with = [&](const std::string& what, const std::string& by) {
+    return refused(replaced(text, what, by));
+  };
+  EXPECT_THAT(with("0.021", "-0.021"),
+              testing::EndsWith(
+                  "compute of worker 0: backward of block 0 is -0.021 seconds, must be at least 0 and at "
+                  "most 1e+06"));
+  EXPECT_THAT(with("0.021", "1e999"), testing::StartsWith("p.json:"));
+  EXPECT_THAT(with("0.021", "null"),
+              testing::EndsWith("backward of block 0 must be a number of seconds, not null"));
+  EXPECT_THAT(with("0.021", "0.021, 0.022"),
+              testing::EndsWith("backward of block 0 has 3 entries, must have 2: one for each iteration"));
+  EXPECT_THAT(with("\"send\": 1250000000.0", "\"send\": 0"),
+              testing::EndsWith("host 0: send is 0 bytes a second, must be above 0 and at most 1e+15"));
+  EXPECT_THAT(with("\"worker\": 2", "\"worker\": 3"),
+              testing::EndsWith("compute: worker is 3, allowed are 0 to 2"));
+  EXPECT_THAT(with("\"worker\": 2", "\"worker\": 1"),
+              testing::EndsWith("compute of worker 1: it stands twice"));
+  EXPECT_THAT(with("\"to\": \"b\"", "\"to\": \"c\""),
+              testing::EndsWith("link 0: to: there is no host \"c\""));
+  EXPECT_THAT(with("\"to\": \"b\"", "\"to\": \"a\""),
+              testing::EndsWith("link 0: its ends must be two hosts"));
+  EXPECT_THAT(with("\"name\": \"b\"", "\"name\": \"a\""),
+              testing::EndsWith("another host is called \"a\" too"));
+  EXPECT_THAT(with("\"blocks\"", "\"block\""),
+              testing::HasSubstr("unknown key \"block\", did you mean blocks?"));
+  EXPECT_THAT(with("\"bytes\": 1000000.0", "\"bytes\": 100000.0"),
+              testing::EndsWith("all_reduce 1: its bytes must be more than those of the entry before"));
+}
+
+TEST(Profile, EveryWorkerIsThereOnce) {
+  Profile lost = small();
+  lost.hosts[0].workers = {0, 3};
+  EXPECT_THAT(refused(print_profile(lost)),
+              testing::EndsWith("worker 2 is on no host, and there are workers up to 3"));
+  Profile twice = small();
+  twice.hosts[0].workers = {0, 1};
+  EXPECT_THAT(refused(print_profile(twice)),
+              testing::EndsWith("host 1: worker 1 is on two hosts, or twice on one"));
+  Profile fewer = small();
+  fewer.compute.pop_back();
+  EXPECT_THAT(refused(print_profile(fewer)), testing::EndsWith("compute of worker 2 is missing"));
+  Profile block = small();
+  block.blocks.push_back(5);
+  EXPECT_THAT(refused(print_profile(block)),
+              testing::EndsWith("backward has 2 lists, must have 3: one for each block"));
+}
+
+TEST(Profile, FilesThatAreNotThere) {
+  try {
+    read_profile("no/such.json");
+    FAIL() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(), "no/such.json: cannot be opened: No such file or directory");
+  }
+}
+
+TEST(Profile, IsWhatTheModelRunsOn) {
+  const Profile profile = small();
+  const Network network = network_of(profile);
+  EXPECT_THAT(network.host_of, ElementsAre(0, 1, 0));
+  EXPECT_EQ(network.links.size(), 1u);
+  const Work work = work_of(profile, 0.5);
+  EXPECT_EQ(work.block_bytes[0], (1 << 20) / 2);
+  EXPECT_EQ(work.mean_bytes[0], 1 << 20);
+  EXPECT_EQ(work.compute.size(), 3u);
+}
+
+}  // namespace
+}  // namespace starling

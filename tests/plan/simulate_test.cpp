@@ -1,0 +1,245 @@
+#include "starling/plan/simulate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/core/error.h"
+#include "starling/plan/closed_forms.h"
+#include "starling/topology/schedules.h"
+
+namespace starling {
+namespace {
+
+constexpr double kF = 0.010, kRate = 1e9;
+
+// n workers, so many on a host.
+Network even_network(int n, int per_host = 1, double latency = 0) {
+  Network network;
+  for (int i = 0; i < n; ++i) network.host_of.push_back(i / per_host);
+  network.hosts.resize(static_cast<std::size_t>((n + per_host - 1) / per_host));
+  for (Host& host : network.hosts) host.send = host.receive = kRate;
+  network.latency = latency;
+  network.inside_rate = 1e12;
+  return network;
+}
+
+// Constant times; `c` is what each block takes on a link.
+Work even_work(const std::vector<double>& b, const std::vector<double>& u, const std::vector<double>& c) {
+  Work work;
+  for (double seconds : c) work.block_bytes.push_back(seconds * kRate);
+  work.mean_bytes = work.block_bytes;
+  Compute compute{{0}, {kF}, {}, {}};
+  for (double seconds : b) compute.backward.push_back({seconds});
+  for (double seconds : u) compute.update.push_back({seconds});
+  work.compute = {compute};
+  return work;
+}
+
+double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+
+struct Case {
+  std::vector<double> b, u, c;
+};
+// Link times from 0.2 to 3 times the rest; one and many blocks, equal and unequal ones.
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const double link : {0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 3.0}) {
+    for (const int blocks : {1, 2, 10}) {
+      Case& one = all.emplace_back();
+      for (int k = 0; k < blocks; ++k) {
+        const double share = 2.0 * (k + 1) / blocks / (blocks + 1);
+        one.b.push_back(0.020 / blocks);
+        one.u.push_back(0.002 * share);
+        one.c.push_back(0.032 * link * share);
+      }
+    }
+  }
+  return all;
+}
+
+TEST(Simulate, CtaIsItsClosedForm) {
+  for (const Case& one : cases()) {
+    const double wanted = cta_step(kF, sum(one.b), one.u, one.c);
+    for (const char* schedule : {"one-peer-exponential", "od-equidyn"}) {
+      const Outcome outcome =
+          simulate(even_network(8), even_work(one.b, one.u, one.c), make_schedule(schedule, 8), Mixing::cta,
+                   {.iterations = 220, .warm_up = 20});
+      EXPECT_NEAR(outcome.step, wanted, 0.005 * wanted)
+          << schedule << ", " << one.b.size() << " blocks, link " << sum(one.c);
+      EXPECT_NEAR(outcome.own, kF + sum(one.b) + sum(one.u), 1e-12);
+      EXPECT_NEAR(outcome.waited, outcome.step - outcome.own, 0.01 * wanted);
+    }
+  }
+}
+
+TEST(Simulate, AtcIsItsClosedForm) {
+  for (const Case& one : cases()) {
+    const double wanted = atc_step(kF, sum(one.b), one.u, one.c);
+    const Outcome outcome = simulate(even_network(8), even_work(one.b, one.u, one.c),
+                                     make_schedule("one-peer-exponential", 8), Mixing::atc);
+    EXPECT_NEAR(outcome.step, wanted, 1e-9) << one.b.size() << " blocks, link " << sum(one.c);
+    EXPECT_GE(outcome.step, kF + sum(one.b) + std::max(sum(one.u), sum(one.c)));
+  }
+}
+
+TEST(Simulate, AllReduceIsItsClosedForm) {
+  for (const Case& one : cases()) {
+    const Work work = even_work(one.b, one.u, one.c);
+    const Network network = even_network(6);
+    std::vector<double> c;
+    for (double bytes : work.mean_bytes) c.push_back(2 * 5.0 / 6 * bytes / kRate);
+    EXPECT_NEAR(simulate_all_reduce(network, work).step, all_reduce_step(kF, one.b, c, sum(one.u)), 1e-12);
+    const std::vector<AllReduceTime> measured = {{1, 0.004}, {1e15, 0.004}};
+    EXPECT_NEAR(simulate_all_reduce(network, work, {}, measured).step,
+                all_reduce_step(kF, one.b, std::vector<double>(one.c.size(), 0.004), sum(one.u)), 1e-12);
+  }
+  EXPECT_NEAR(simulate_all_reduce(even_network(1), even_work({1}, {1}, {9})).step, kF + 2, 1e-12);
+}
+
+TEST(Simulate, MeasuredAllReducesAreInterpolated) {
+  const std::vector<AllReduceTime> measured = {{100, 1}, {200, 3}};
+  const Network network = even_network(4);
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(network, 150, measured), 2);
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(network, 50, measured), 1);
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(network, 400, measured), 6);
+}
+
+// A world whose link alone decides.
+double link_bound(const Network& network, const std::string& schedule, int per_host, bool groups = true) {
+  Work work = even_work({0, 0, 0, 0}, {1e-5, 1e-5, 1e-5, 1e-5}, {0.01, 0.01, 0.01, 0.01});
+  work.groups = groups;
+  work.compute[0].forward = {1e-5};
+  const int n = static_cast<int>(network.host_of.size());
+  return simulate(network, work, make_schedule(schedule, n, per_host), Mixing::cta,
+                  {.iterations = 240, .warm_up = 40})
+      .step;
+}
+
+TEST(Simulate, TheWorkersOfAHostShareItsInterface) {
+  // Two on a host: one round of one-peer-exponential's three stays inside, in the others both send all of it.
+  EXPECT_NEAR(link_bound(even_network(8, 2), "one-peer-exponential", 2), 2 * 0.04 * 2 / 3, 0.002);
+  EXPECT_NEAR(link_bound(even_network(8, 1), "one-peer-exponential", 1), 0.04, 0.0005);
+  EXPECT_LT(link_bound(even_network(8, 8), "one-peer-exponential", 8), 0.001);  // all inside
+}
+
+TEST(Simulate, EveryPeerCostsABlock) {
+  EXPECT_NEAR(link_bound(even_network(8), "ring", 1), 2 * 0.04, 0.001);
+  EXPECT_NEAR(link_bound(even_network(8), "static-exponential", 1), 3 * 0.04, 0.002);
+}
+
+TEST(Simulate, GroupsShareTheirWork) {
+  // Reduce-scatter and all-gather: 2 (g - 1) / g; in pairs g - 1.
+  EXPECT_NEAR(link_bound(even_network(8), "complete", 1), 2 * 7.0 / 8 * 0.04, 0.002);
+  EXPECT_NEAR(link_bound(even_network(8), "complete", 1, false), 7 * 0.04, 0.005);
+}
+
+TEST(Simulate, AlternatingExpRingLoadsHalfOfTheInterfacesInARound) {
+  // A node of four sends 4 models in one of its two rounds and nothing in the other; the slack of one step evens it out.
+  EXPECT_NEAR(link_bound(even_network(16, 4), "alternating-exp-ring", 4), 4 * 0.04 / 2, 0.01);
+}
+
+TEST(Simulate, ASlowLinkSlowsItsEnds) {
+  Network network = even_network(2);
+  network.links = {{0, 1, 0, kRate / 4}};
+  // The other way is fast, but both wait for both.
+  EXPECT_NEAR(link_bound(network, "one-peer-ring", 1), 4 * 0.04, 0.002);
+  network.hosts[1].receive = kRate / 4;
+  network.links.clear();
+  EXPECT_NEAR(link_bound(network, "one-peer-ring", 1), 4 * 0.04, 0.002);
+}
+
+TEST(Simulate, AStragglerTakesAllWithItInTheEnd) {
+  Work work = even_work({0.01, 0.01}, {0.001, 0.001}, {0.001, 0.001});
+  work.compute.resize(8, work.compute[0]);
+  work.compute[3].forward = {3 * kF};
+  const double slow = 3 * kF + 0.02 + 0.002;
+  for (const Mixing mixing : {Mixing::cta, Mixing::atc}) {
+    const double step = simulate(even_network(8), work, make_schedule("base-2", 8), mixing,
+                                 {.iterations = 300, .warm_up = 100})
+                            .step;
+    EXPECT_NEAR(step, slow + (mixing == Mixing::atc ? 0.001 : 0), 0.001);
+  }
+  EXPECT_GT(simulate_all_reduce(even_network(8), work).step, slow);
+}
+
+TEST(Simulate, SlackTakesWhatAllReducePaysForVaryingCompute) {
+  // Each worker is late by half a step in one iteration of ten, at random.
+  Work work = even_work({0.01, 0.01}, {0.001, 0.001}, {0.0005, 0.0005});
+  Compute& compute = work.compute[0];
+  compute.forward.assign(10, kF);
+  compute.forward[4] += 0.016;
+  compute.data_wait.assign(10, 0);
+  for (auto* lists : {&compute.backward, &compute.update}) {
+    for (auto& list : *lists) list.assign(10, list[0]);
+  }
+  const Horizon run{.iterations = 400, .warm_up = 50};
+  const Outcome gossip = simulate(even_network(16), work, make_schedule("base-2", 16), Mixing::cta, run);
+  const Outcome reduced = simulate_all_reduce(even_network(16), work, run);
+  // All-reduce waits for the slowest of 16: late in 1 - 0.9^16 of the steps.
+  const double late = 0.016 * (1 - std::pow(0.9, 16));
+  EXPECT_NEAR(reduced.step, 0.032 + late + 2 * 15.0 / 16 * 0.0005, 0.0015);
+  EXPECT_NEAR(reduced.late, late - 0.0016, 0.0015);  // of which a tenth is a worker's own
+  EXPECT_LT(gossip.step, reduced.step - 0.003);
+  EXPECT_GT(gossip.step, gossip.own);
+  EXPECT_NEAR(gossip.own, 0.032 + 0.0016, 0.0003);
+  EXPECT_LE(gossip.low, gossip.step);
+  EXPECT_GE(gossip.high, gossip.step);
+}
+
+TEST(Simulate, SameSeedSameResult) {
+  Work work = even_work({0.01}, {0.001}, {0.02});
+  work.compute[0].forward = {kF, 2 * kF};
+  work.compute[0].data_wait = {0, 0};
+  work.compute[0].backward = {{0.01, 0.01}};
+  work.compute[0].update = {{0.001, 0.001}};
+  const auto step = [&](std::uint64_t seed) {
+    return simulate(even_network(5), work, make_schedule("base-2", 5), Mixing::cta, {.seed = seed}).step;
+  };
+  EXPECT_EQ(step(1), step(1));
+  EXPECT_NE(step(1), step(2));
+}
+
+TEST(Simulate, WorkersMayBeFarAhead) {
+  // base-2 of five: worker 4 has a neighbour in one round of five only, so the others run ahead of it.
+  Work work = even_work({0.01}, {0.001}, {0.0001});
+  work.compute.resize(5, work.compute[0]);
+  work.compute[4].forward = {0.0001};
+  const Outcome outcome = simulate(even_network(5), work, make_schedule("base-2", 5), Mixing::cta,
+                                   {.iterations = 200, .warm_up = 100});
+  EXPECT_NEAR(outcome.step, kF + 0.011, 1e-4);
+}
+
+TEST(Simulate, OneWorkerHasNobodyToWaitFor) {
+  const Outcome outcome =
+      simulate(even_network(1), even_work({0.01}, {0.001}, {5}), make_schedule("base-2", 1), Mixing::cta);
+  EXPECT_NEAR(outcome.step, kF + 0.011, 1e-12);
+  EXPECT_EQ(outcome.busiest_host, -1);
+}
+
+TEST(Simulate, PartsMustFit) {
+  const auto refused = [](const Network& network, const Work& work, int n, Horizon run = {}) {
+    try {
+      simulate(network, work, make_schedule("base-2", n), Mixing::cta, run);
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const Work work = even_work({1}, {1}, {1});
+  EXPECT_EQ(refused(even_network(4), work, 5), "simulate: the schedule is for 5 workers, and there are 4");
+  EXPECT_EQ(refused(even_network(4), work, 4, {.iterations = 10, .warm_up = 10}),
+            "simulate: 10 iterations, of which 10 to warm up, leave none");
+  Work less = work;
+  less.compute[0].update.clear();
+  EXPECT_EQ(refused(even_network(4), less, 4), "simulate: a worker's recorded times do not fit the blocks");
+  Network far = even_network(4);
+  far.host_of[2] = 9;
+  EXPECT_EQ(refused(far, work, 4), "simulate: there is no host 9");
+}
+
+}  // namespace
+}  // namespace starling
