@@ -41,6 +41,7 @@ int run(int argc, char** argv) {
   Command command;
   add_train(app, command);
   add_topology(app, command);
+  add_plan(app, command);
   add_timeline(app, command);
   add_checkpoint(app, command);
   add_doctor(app, command);
