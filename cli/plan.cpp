@@ -132,6 +132,7 @@ PlannedWorld world_of(const Profile& profile, int n, const PlanOptions& options)
       continue;
     }
     for (const std::string& wire : kWires) {
+      if (name == "complete" && is_modular(wire_named(wire))) continue;  // n - 1 models: never worth it
       Work work = work_of(profile, static_cast<double>(bytes_of(wire_named(wire), 2)) / 8);
       work.groups = !is_modular(wire_named(wire));
       world.rows.push_back({name, wire, simulate(planned.network, work, schedule, Mixing::cta, run)});

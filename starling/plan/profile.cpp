@@ -221,7 +221,8 @@ class ProfileReader {
     }
     std::vector<double> values;
     values.reserve(count);
-    for (const Node& entry : list) values.push_back(seconds(entry, what));
+    const bool may_be_zero = what != "forward";  // an iteration takes some time
+    for (const Node& entry : list) values.push_back(number(entry, what, may_be_zero, kMaxSeconds, "seconds"));
     return values;
   }
   std::vector<std::vector<double>> block_samples(const Node& node, const std::string& what,

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <map>
-#include <queue>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
 #include "starling/core/random.h"
+#include "starling/plan/events.h"
 #include "starling/topology/traffic.h"
 
 namespace starling {
@@ -115,20 +116,25 @@ class GossipSimulation {
       states += round.groups.size() * static_cast<std::size_t>(blocks_);
     }
     groups_.resize(states);
+    // Who is pending: a worker (it has updated a block), n + a host (its interface is free), n + hosts + a group (all have
+    // their shards).
+    double span = 0;
+    for (const Recorded& own : recorded_) span = std::max(span, 2 * own.until_step(0));
+    events_.emplace(workers_.size() + interfaces_.size() + states, span);
   }
 
   Outcome result() {
     for (int i = 0; i < n_; ++i) begin_iteration(i, 0);
-    while (!events_.empty()) {
-      const Event event = events_.top();
-      events_.pop();
+    const int hosts = static_cast<int>(interfaces_.size());
+    while (!events_->empty()) {
+      const EventQueue::Event event = events_->pop();
       now_ = event.time;
-      if (event.what < n_) {
-        updated(event.what);
-      } else if (event.what < n_ + static_cast<int>(interfaces_.size())) {
-        send_next(event.what - n_);
+      if (event.source < n_) {
+        updated(event.source);
+      } else if (event.source < n_ + hosts) {
+        send_next(event.source - n_);
       } else {
-        send_means(event.what - n_ - static_cast<int>(interfaces_.size()));
+        send_means(event.source - n_ - hosts);
       }
     }
     for (double& end : ends_) end /= n_;
@@ -145,17 +151,6 @@ class GossipSimulation {
   }
 
  private:
-  // `what`: a worker (it has updated a block), n + a host (its interface is free), n + hosts + a group (all have their
-  // shards).
-  struct Event {
-    double time;
-    int what;
-    bool operator<(
-        const Event& other) const {  // the earliest on top; then by number, for the same result everywhere
-      return time != other.time ? time > other.time : what > other.what;
-    }
-  };
-
   struct Worker {
     double clock = 0;      // up to when its work is known
     int iteration = 0;     // in which it is
@@ -244,7 +239,7 @@ class GossipSimulation {
     const double work = own.update[worker.sample * own.blocks + static_cast<std::size_t>(worker.block)];
     worker.clock += work;
     if (worker.iteration >= run_.warm_up) own_ += work;
-    events_.push({worker.clock, i});
+    events_->push(worker.clock, i);
   }
 
   // Up to its next update, or to an exchange that is not over.
@@ -295,7 +290,7 @@ class GossipSimulation {
 
   Slot& slot_of(int i, int block, int round) {
     for (;;) {
-      Slot& slot = slots_[(static_cast<std::size_t>(i) * blocks_ + block) * depth_ + round % depth_];
+      Slot& slot = slots_[(static_cast<std::size_t>(i) * blocks_ + block) * depth_ + (round & (depth_ - 1))];
       if (slot.round == round) return slot;
       if (slot.round == -1) {
         const Traffic& of = traffic(round);
@@ -311,7 +306,7 @@ class GossipSimulation {
     std::vector<Slot> wider(slots_.size() * 2);
     for (std::size_t at = 0; at < slots_.size(); ++at) {
       if (slots_[at].round == -1) continue;
-      wider[at / depth_ * depth_ * 2 + slots_[at].round % (2 * depth_)] = slots_[at];
+      wider[at / depth_ * depth_ * 2 + (slots_[at].round & (2 * depth_ - 1))] = slots_[at];
     }
     slots_ = std::move(wider);
     depth_ *= 2;
@@ -371,7 +366,7 @@ class GossipSimulation {
     const std::vector<int>& members = of.groups[group];
     if (++state.count < static_cast<int>(members.size())) return;
     if (state.phase == 0) {
-      events_.push({state.time, n_ + static_cast<int>(interfaces_.size()) + static_cast<int>(at)});
+      events_->push(state.time, n_ + static_cast<int>(interfaces_.size() + at));
       return;
     }
     const double done = state.time + latency_in(members);
@@ -403,7 +398,7 @@ class GossipSimulation {
     Interface& interface = interfaces_[host];
     if (interface.next == interface.queue.size() && interface.out_free <= now_) return transfer(flow);
     interface.queue.push_back(flow);
-    if (interface.queue.size() - interface.next == 1) events_.push({interface.out_free, n_ + host});
+    if (interface.queue.size() - interface.next == 1) events_->push(interface.out_free, n_ + host);
   }
 
   void send_next(int host) {
@@ -411,7 +406,7 @@ class GossipSimulation {
     const Flow flow = interface.queue[interface.next++];
     if (interface.next == interface.queue.size()) interface.queue.clear(), interface.next = 0;
     transfer(flow);
-    if (interface.next < interface.queue.size()) events_.push({interface.out_free, n_ + host});
+    if (interface.next < interface.queue.size()) events_->push(interface.out_free, n_ + host);
   }
 
   SlowLink* link_between(int from, int to) {
@@ -446,7 +441,7 @@ class GossipSimulation {
   const Mixing mixing_;
   const Horizon run_;
   const int n_, blocks_;
-  int depth_ = 4;  // rounds that a slot holds
+  int depth_ = 2;  // rounds for which a block has slots: a power of two
   std::vector<Recorded> recorded_;
   std::vector<Traffic> rounds_;
   std::map<std::pair<int, int>, SlowLink> links_;
@@ -454,7 +449,7 @@ class GossipSimulation {
   std::vector<Interface> interfaces_;
   std::vector<Slot> slots_;
   std::vector<GroupState> groups_;
-  std::priority_queue<Event> events_;
+  std::optional<EventQueue> events_;
   std::vector<double> ends_;
   double now_ = 0, own_ = 0, waited_ = 0;
 };

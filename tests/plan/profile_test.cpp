@@ -91,6 +91,8 @@ TEST(Profile, BadValuesAreNamedWithTheirPlace) {
               testing::EndsWith(
                   "compute of worker 0: backward of block 0 is -0.021 seconds, must be at least 0 and at "
                   "most 1e+06"));
+  EXPECT_THAT(with("\"forward\": [\n    0.01,", "\"forward\": [\n    0,"),
+              testing::EndsWith("forward is 0 seconds, must be above 0 and at most 1e+06"));
   EXPECT_THAT(with("0.021", "1e999"), testing::StartsWith("p.json:"));
   EXPECT_THAT(with("0.021", "null"),
               testing::EndsWith("backward of block 0 must be a number of seconds, not null"));
