@@ -160,6 +160,11 @@ std::span<const Arrival> finish(Exchange& exchange, const Block& block) {
   return exchange.finish(block.index);
 }
 
+void start(Exchange& exchange, const Block& block, bool finite) {
+  RECORD_USER_SCOPE("starling::start");
+  exchange.start(block.index, finite);
+}
+
 namespace {
 
 // update(), with the grid chosen.
@@ -274,7 +279,7 @@ bool write_again(Block& block, Outgoing wire) {
 
 void send_again(Exchange& exchange, Block& block) {
   const bool finite = write_again(block, exchange.wire(block.index));
-  exchange.start(block.index, finite);
+  start(exchange, block, finite);
 }
 
 bool mix(Block& block, std::span<const Arrival> arrived, const Outgoing& wire) {

@@ -64,8 +64,10 @@ void check_parameter(const at::Tensor& parameter, std::size_t group, std::size_t
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    std::size_t first_group, int states, std::int64_t block_bytes, Wire wire = Wire::fp32);
 
-// exchange.finish() of this block. Torch's profiler shows it as starling::finish, and update() as starling::update.
+// exchange.finish() and start() of this block. Torch's profiler shows them as starling::finish and starling::start, the two
+// ends of an exchange, and update() as starling::update.
 std::span<const Arrival> finish(Exchange& exchange, const Block& block);
+void start(Exchange& exchange, const Block& block, bool finite);
 
 // One step of one block in one pass over its memory, by torch's intra-op threads: mix with what arrived, apply the rule,
 // write the new parameters to `wire` ({}: nothing is sent). What a mask does not choose is neither mixed nor sent. Returns

@@ -188,7 +188,8 @@ struct Ranges {  // of this thread, while it lives
 };
 
 TEST(Seeing, TorchsProfilerShowsTheStep) {
-  const std::string finish = "starling::finish", update = "starling::update", end = "/";
+  const std::string finish = "starling::finish", update = "starling::update", start = "starling::start",
+                    end = "/";
   const auto step = [](const char* scheme) {
     const at::Tensor p = with_gradient(2 * kBlockFloats);
     Optimizer optimizer(std::vector<at::Tensor>{p}, SGD{.lr = 0.1}, {.scheme = scheme}, World::alone());
@@ -196,8 +197,8 @@ TEST(Seeing, TorchsProfilerShowsTheStep) {
     optimizer.step();
     return ranges;
   };
-  EXPECT_THAT(step("cta"), testing::ElementsAre("starling::step", finish, end, update, end, finish, end,
-                                                update, end, end));
+  EXPECT_THAT(step("cta"), testing::ElementsAre("starling::step", finish, end, update, end, start, end,
+                                                finish, end, update, end, start, end, end));
   EXPECT_THAT(step("all-reduce"), testing::ElementsAre("starling::step", finish, end, finish, end, update,
                                                        end, update, end, end));
 }

@@ -5,7 +5,7 @@ namespace starling {
 void Around::send() {
   for (Block& block : blocks_) {
     const bool finite = mix(block, {}, exchange_.wire(block.index));
-    exchange_.start(block.index, finite);
+    start(exchange_, block, finite);
   }
 }
 

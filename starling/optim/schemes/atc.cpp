@@ -6,7 +6,7 @@ void Atc::step() {
   const auto scale = clipping_.scale([&] { return sum_of_squares(blocks_); });
   for (Block& block : blocks_) {
     const bool finite = update(block, rule_(block.group), {}, exchange_.wire(block.index), scale);
-    exchange_.start(block.index, finite);
+    start(exchange_, block, finite);
   }
   for (Block& block : blocks_) mix(block, finish(exchange_, block), {});
 }

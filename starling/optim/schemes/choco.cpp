@@ -56,7 +56,7 @@ void Choco::step() {
     const bool finite = update(block, rule_(block.group), {}, {}, scale);
     const Outgoing wire = exchange_.wire(block.index);
     if (finite) block.replicas.write(pieces_of(block), top_, wire.values, room_);
-    exchange_.start(block.index, finite);
+    start(exchange_, block, finite);
   }
   for (Block& block : blocks_) combine(block);
 }

@@ -11,7 +11,7 @@ void Cta::step() {
   for (Block& block : blocks_) {
     const auto arrived = finish(exchange_, block);
     const bool finite = update(block, rule_(block.group), arrived, exchange_.wire(block.index), scale);
-    exchange_.start(block.index, finite);
+    start(exchange_, block, finite);
   }
 }
 

@@ -31,7 +31,7 @@ void Hierarchical::adapt() {
   for (Block* block : own_) {
     const auto arrived = finish(between_, *block);
     const bool finite = update(*block, rule_(block->group), arrived, between_.wire(block->index), scale);
-    between_.start(block->index, finite);
+    start(between_, *block, finite);
   }
   gather();
 }
