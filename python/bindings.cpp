@@ -66,7 +66,7 @@ Options options_of(const py::dict& given) {
     const auto key = name.cast<std::string>();
     const auto setter = setters.find(key);
     if (setter == setters.end()) {
-      std::vector<std::string> known{"buffers", "world"};
+      std::vector<std::string> known{"buffers", "world", "check_gradients"};
       for (const auto& [other, set] : setters) known.push_back(other);
       throw py::type_error(fmt::format("unexpected keyword argument '{}': beside the rule's there are {}",
                                        key, fmt::join(known, ", ")));
@@ -246,19 +246,39 @@ World from_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, do
   return make_world(meet, [&](Timeouts timeouts) { return World::from_process_group(*group, timeouts); });
 }
 
+// What the worker that set the key has told; none where nobody has so far, or the store is gone.
+std::optional<std::string> told(const World& world, const std::string& key) {
+  try {
+    return world.store->get(key, std::chrono::milliseconds(0));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Starling's C++ library; use the package starling.";
   const auto error = py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
   // Translators are asked in the reverse order, so the narrower one is registered last.
-  py::register_exception<UsageError>(m, "UsageError", py::make_tuple(error, py::handle(PyExc_ValueError)));
+  const auto usage_error = py::register_exception<UsageError>(
+      m, "UsageError", py::make_tuple(error, py::handle(PyExc_ValueError)));
+  error.attr("__doc__") = "What happened, in one line: where (rank, file, peer), and what is allowed.";
+  usage_error.attr("__doc__") = "What the caller asked for is not possible, for the reason that it says.";
 
-  py::class_<World>(m, "World")
+  py::class_<World>(m, "World", "The workers of one run, as one of them sees them; made by starling.init().")
       .def_static("from_environment", &from_environment, py::arg("meet"))
       .def_static("from_process_group", &from_process_group, py::arg("group"), py::arg("meet"))
-      .def_readonly("rank", &World::rank)
-      .def_readonly("size", &World::size)
-      .def_readonly("local_rank", &World::local_rank)
-      .def_readonly("local_size", &World::local_size);
+      .def_readonly("rank", &World::rank, "Of this worker.")
+      .def_readonly("size", &World::size, "How many workers there are.")
+      .def_readonly("local_rank", &World::local_rank, "Among the workers of this node.")
+      .def_readonly("local_size", &World::local_size, "Workers on this node.")
+      .def_property_readonly("_optimizers", [](const World& world) { return world.optimizers->load(); })
+      .def(
+          "_tell",
+          [](const World& world, const std::string& key, const std::string& value) {
+            world.store->set(key, value);
+          },
+          py::call_guard<py::gil_scoped_release>())
+      .def("_told", &told, py::call_guard<py::gil_scoped_release>());
 
   py::class_<Engine>(m, "Engine")
       .def(py::init<const std::string&, const std::vector<std::vector<at::Tensor>>&,

@@ -14,6 +14,10 @@ class World:
     size: int
     local_rank: int  # among the workers of this node
     local_size: int  # workers on this node
+    @property
+    def _optimizers(self) -> int: ...  # made so far by this worker
+    def _tell(self, key: str, value: str) -> None: ...  # through the store
+    def _told(self, key: str) -> str | None: ...  # at once; None: nobody has set the key so far, or the store is gone
     @staticmethod
     def from_environment(meet: float) -> World: ...
     @staticmethod

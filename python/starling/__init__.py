@@ -19,7 +19,8 @@ if _complaint := _torch_version.complaint(_built_with.torch, torch.__version__):
     raise ImportError(_complaint)
 
 from starling._C import Error, UsageError  # noqa: E402
-from starling.optim import SGD, AccumAdam, AccumAdamW, Adam, AdamW, Decentralized, Optimizer  # noqa: E402
+from starling.ddp import no_all_reduce  # noqa: E402
+from starling.optim import SGD, AccumAdam, AccumAdamW, Adam, AdamW, Decentralized, Optimizer, Options  # noqa: E402
 from starling.world import World, init  # noqa: E402
 
 __version__ = _built_with.version
@@ -32,7 +33,9 @@ __all__ = [
     "Decentralized",
     "Error",
     "Optimizer",
+    "Options",
     "UsageError",
     "World",
     "init",
+    "no_all_reduce",
 ]

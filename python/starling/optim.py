@@ -15,38 +15,76 @@ from typing import TypedDict, Unpack
 import torch
 
 from starling import _C
+from starling._gradients import FirstGradients
 from starling.world import World, init
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments of all optimizers. Those without a comment: as starling::Options in starling/optim/optimizer.h."""
+    """Keyword arguments of all optimizers."""
 
-    topology: str  # "base-2" (default), "ring", "complete" and so on (`starling topology --help`), or a .toml or .json file
-    scheme: str  # "cta" (default): the exchange has a whole iteration to complete; "atc": it is inside step();
-    #              "choco": CHOCO-SGD, top-k with a memory, as one_in and gamma say;
-    #              "all-reduce": gradients are averaged over all workers during backward(), as DistributedDataParallel does
-    wire: str  # number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"
-    one_in: int  # random-k: one value in so many is sent and mixed in a round, with "choco" top-k; 1 (default): all
-    gamma: float  # "choco" only: how far workers go towards each other; 0 (default): by one_in
-    buffers: Iterable[torch.Tensor] | None  # model.buffers(): rank 0's at the start, averaged by consensus()
-    world: World | None  # None (default): starling.init()
+    topology: str
+    """"base-2" (default), "ring", "complete" and so on (`starling topology --list`), or a .toml or .json file."""
+    scheme: str
+    """"cta" (default): the exchange has a whole iteration to complete. "atc": it is inside step(). "choco":
+    CHOCO-SGD, top-k with a memory, as one_in and gamma say. "all-reduce": gradients are averaged over all workers during
+    backward(), as DistributedDataParallel does."""
+    wire: str
+    """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"."""
+    one_in: int
+    """random-k: one value in so many is sent and mixed in a round, with "choco" top-k; 1 (default): all."""
+    gamma: float
+    """"choco" only: how far workers go towards each other; 0 (default): by one_in."""
+    buffers: Iterable[torch.Tensor] | None
+    """model.buffers(): rank 0's at the start, averaged by consensus()."""
+    world: World | None
+    """None (default): starling.init()."""
     hierarchy: str
+    """"none" (default), or "node": the workers of a node average their gradients, divide the optimizer's state, and gossip with
+    other nodes as one."""
     workers_per_node: int
+    """For the hierarchy, and for topologies that know of nodes; 0 (default): the launcher's local world size."""
     block_bytes: int
-    max_wait: float | None  # seconds
+    """Largest block that is exchanged at once; 25 MB (default), and at most an eighth of the model."""
+    max_wait: float | None
+    """Longest, in seconds, that step() waits for a late neighbour that is alive; None (default): ten minutes. Runs in which it
+    is used up are not equal to the bit."""
     clip: float
+    """Largest norm of this worker's whole gradient, to which a larger one is scaled down inside step(); 0 (default): any."""
     skip_not_finite: bool
+    """A step whose gradient is not finite mixes only. False by default."""
+    check_gradients: bool
+    """True (default): UsageError where this worker's first gradient is another's too, since then somebody averages them already,
+    or all have the same data. Costs one read of the first step's gradients."""
 
 
 class Optimizer(torch.optim.Optimizer):
-    """What all of Starling's optimizers can do; made by SGD, Adam, AdamW, AccumAdam, AccumAdamW and Decentralized."""
+    """What all of Starling's optimizers can do beside what torch's do; made by SGD, Adam, AdamW, AccumAdam, AccumAdamW and
+    Decentralized.
+
+    step() waits for a neighbour whose block of the last step has not come yet, mixes, applies the rule and sends, block by
+    block. state_dict() is of this worker: each saves its own, or all load the same. add_param_group(), before the same step,
+    and load_state_dict() are collective.
+    """
 
     _engine: _C.Engine | None = None
+    _first_gradients: FirstGradients | None = None  # until they are known to differ
 
-    def _start(self, engine: _C.Engine) -> None:
+    def _start(self, engine: _C.Engine, world: World, options: Options) -> None:
         self._engine = engine
+        # With all-reduce, and within a node, equal gradients are what is wanted.
+        own = options.get("scheme") != "all-reduce" and options.get("hierarchy", "none") == "none"
+        if own and world.size > 1 and options.get("check_gradients", True):
+            self._first_gradients = FirstGradients(world)
         # Also where the interpreter ends and nobody deletes the optimizer: the neighbours are told not to wait.
         self._finalizer = weakref.finalize(self, engine.close)
+
+    def _step(self, values: list[list[float]], scale: float | None) -> None:
+        check = self._first_gradients
+        if check is not None:
+            check.take(self.param_groups)
+        self._engine.step(values, scale)
+        if check is not None and check.decided():
+            self._first_gradients = None
 
     def close(self) -> None:
         """Ends the exchange: the neighbours do not wait for this worker any longer. Deleting the optimizer or leaving
@@ -78,6 +116,7 @@ class Optimizer(torch.optim.Optimizer):
 def _split(options: Options) -> tuple[dict, World, list[torch.Tensor]]:
     rest = dict(options)
     buffers = list(rest.pop("buffers", None) or ())
+    rest.pop("check_gradients", None)
     return rest, rest.pop("world", None) or init(), buffers
 
 
@@ -95,7 +134,8 @@ class _Ruled(Optimizer):
     def __init__(self, params, defaults: dict, options: Options):
         super().__init__(params, defaults)
         values = [self._values(group) for group in self.param_groups]
-        self._start(_C.Engine(self._rule, _engine_groups(self), values, *_split(options)))
+        rest, world, buffers = _split(options)
+        self._start(_C.Engine(self._rule, _engine_groups(self), values, rest, world, buffers), world, options)
 
     @staticmethod
     def _values(group: dict) -> list[float]:
@@ -123,7 +163,7 @@ class _Ruled(Optimizer):
             scale = 1 / float(grad_scale) if grad_scale is not None else 1.0
             if float(self.found_inf) != 0:
                 scale = None
-        self._engine.step([self._values(group) for group in self.param_groups], scale)
+        self._step([self._values(group) for group in self.param_groups], scale)
         return loss
 
     # state: what torch's optimizer of that name has, as copies, made where it is asked for; it lives in the C++ library.
@@ -293,7 +333,8 @@ class Decentralized(Optimizer):
         self.inner = inner
         super().__init__(inner.param_groups, inner.defaults)
         self._share()
-        self._start(_C.Engine(inner.step, _engine_groups(inner), *_split(options)))
+        rest, world, buffers = _split(options)
+        self._start(_C.Engine(inner.step, _engine_groups(inner), rest, world, buffers), world, options)
 
     def _share(self) -> None:
         self.param_groups = self.inner.param_groups
@@ -312,7 +353,7 @@ class Decentralized(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._engine.step([], 1.0)
+        self._step([], 1.0)
         return loss
 
     def state_dict(self) -> dict:

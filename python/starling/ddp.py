@@ -1,0 +1,31 @@
+"""Models that somebody else has wrapped in DistributedDataParallel."""
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def _send_nothing(_, bucket) -> torch.futures.Future[torch.Tensor]:
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def no_all_reduce(model: torch.nn.Module) -> torch.nn.Module:
+    """For models that a framework wraps in ``DistributedDataParallel`` whatever the optimizer: from now on it leaves each
+    worker its own gradients and buffers, and sends nothing. An optimizer of Starling's mixes the parameters in its place;
+    on top of DistributedDataParallel's all-reduce it would have nothing to mix, and raises UsageError.
+
+    ``model`` is the wrapped model, or one that holds it. Where nothing is wrapped, as with one worker, nothing changes.
+    Call it before the first step; returns ``model``. docs/frameworks.md says where frameworks keep the wrapped model.
+    """
+    for module in model.modules():
+        if not isinstance(module, DistributedDataParallel) or getattr(module, "_starling_no_all_reduce", False):
+            continue
+        module._starling_no_all_reduce = True
+        module.require_forward_param_sync = module.broadcast_buffers = False
+        # As within no_sync(), and for good: gradients are not even copied, and unused parameters are no error. A static
+        # graph's first backward pass cannot do without.
+        module.require_backward_grad_sync = module.static_graph
+        # For static graphs, and where a framework switches it on again:
+        module.register_comm_hook(None, _send_nothing)
+    return model

@@ -1,0 +1,134 @@
+"""Starling's optimizers on a model that somebody else has wrapped in DistributedDataParallel, and what the first gradients
+tell of it."""
+
+import itertools
+import os
+import unittest
+
+import torch
+import workers
+
+import starling
+
+
+def rank():
+    return int(os.environ["RANK"])
+
+
+class Net(torch.nn.Module):
+    """With a batch norm, and a parameter that rank 0 does not use."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.body = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.BatchNorm1d(16), torch.nn.Tanh())
+        self.head, self.other = torch.nn.Linear(16, 2), torch.nn.Linear(16, 2)
+
+    def forward(self, inputs):
+        return (self.head if rank() == 0 else self.other)(self.body(inputs))
+
+
+def train(net, optimizer, steps, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(torch.randn(8, 6, generator=generator)).square().mean().backward()
+        optimizer.step()
+
+
+def refused(net, seed, **options):
+    """What the optimizer says in five steps."""
+    optimizer = starling.AdamW(net.parameters(), lr=0.02, **options)
+    try:
+        train(net, optimizer, 5, seed)
+    except starling.UsageError as error:
+        return str(error)
+    finally:
+        optimizer.close()
+    return ""
+
+
+# ---------------------------------------------------------------- workers
+
+
+def everything():  # in one start: importing torch is what takes time
+    torch.distributed.init_process_group("gloo")
+    ddp = torch.nn.parallel.DistributedDataParallel
+
+    def linear():
+        torch.manual_seed(3)
+        return torch.nn.Linear(6, 2)
+
+    averaged_twice = refused(ddp(linear()), rank())
+    reached = starling.no_all_reduce(torch.nn.Sequential(ddp(linear())))
+    assert starling.no_all_reduce(reached) is reached
+    own = refused(reached, rank())
+    # Where somebody turns DistributedDataParallel's averaging on again.
+    again = starling.no_all_reduce(ddp(linear()))
+    again.require_backward_grad_sync = True
+    again = refused(again, rank()) + refused(starling.no_all_reduce(ddp(linear(), static_graph=True)), rank())
+
+    net = starling.no_all_reduce(ddp(Net()))
+    optimizer = starling.AdamW(net.parameters(), lr=0.02, buffers=net.buffers())
+    train(net, optimizer, 5, rank())
+    unused = (net.module.other if rank() == 0 else net.module.head).weight.grad is None
+    mean = net.module.body[1].running_mean.tolist()
+    ends = {"averaged_twice": averaged_twice, "own": own, "again": again, "unused": unused, "mean": mean,
+            "distance": optimizer.consensus_distance(), "same": same_data(), "steps": late()}  # fmt: skip
+    torch.distributed.destroy_process_group()
+    return ends
+
+
+def same_data():
+    return [
+        refused(torch.nn.Linear(6, 2), seed=0),
+        refused(torch.nn.Linear(6, 2), seed=0, check_gradients=False),
+        refused(torch.nn.Linear(6, 2), seed=0, scheme="all-reduce"),
+        refused(torch.nn.Linear(6, 2), seed=0, hierarchy="node", workers_per_node=2),
+        refused(torch.nn.Linear(6, 2), seed=rank()),
+    ]
+
+
+def late():
+    """The first gradients are zero; around torch's SGD. Says at which of the others it is refused."""
+    net = torch.nn.Linear(6, 2)
+    optimizer = starling.Decentralized(torch.optim.SGD(net.parameters(), lr=0.02))
+    net.weight.grad = torch.zeros_like(net.weight)
+    optimizer.step()
+    for step in itertools.count(1):
+        net.weight.grad = torch.ones_like(net.weight)
+        try:
+            optimizer.step()
+        except starling.UsageError:
+            return step
+        assert step < 20
+
+
+# ---------------------------------------------------------------- tests
+
+
+class WrappedModels(unittest.TestCase):
+    def test_together(self):
+        ends = workers.run(everything, 2)
+        for number, end in enumerate(ends):
+            self.assertIn(f"worker {number} had the same gradient in its first step as worker {1 - number}",
+                          end["averaged_twice"])  # fmt: skip
+            self.assertIn("starling.no_all_reduce(model)", end["averaged_twice"])
+            self.assertNotIn("\n", end["averaged_twice"])
+            self.assertEqual((end["own"], end["again"]), ("", ""))
+            self.assertTrue(end["unused"])
+            self.assertGreater(end["distance"], 0)
+            said, *others = end["same"]
+            self.assertIn("check_gradients=False", said)
+            self.assertEqual(others, [""] * 4)
+            self.assertEqual(end["steps"], 2)
+        self.assertNotEqual(ends[0]["mean"], ends[1]["mean"])
+
+    def test_alone(self):
+        net = torch.nn.Linear(6, 2)
+        self.assertIs(starling.no_all_reduce(net), net)
+        self.assertEqual(refused(net, 0), "")
+
+
+if __name__ == "__main__":
+    workers.main()
