@@ -10,7 +10,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test demo bench-accuracy bench-update bench-exchange bench-overhead bench-step bundle format check-format sanitize clean
+.PHONY: help deps command build test demo bench-accuracy bench-update bench-exchange bench-overhead bench-step bundle docs format check-format sanitize clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,7 @@ build: command  ## build everything, the tests too
 test: BOOTSTRAP = --tests
 test: build  ## run all tests
 	@scripts/dev-tools requirements-test.txt $(VENV)
+	@scripts/dev-tools requirements-examples.txt $(VENV)
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2
 
 demo: command  ## four workers learn Fashion-MNIST without an all-reduce, beside the same run with one
@@ -62,6 +63,11 @@ bench-step: command  ## a step beside DDP's and Decent-DP's, on an emulated link
 
 bundle: build  ## the programs for a machine that has torch but no compiler: out/starling-*.tar.gz
 	@scripts/bundle --build $(BUILD)
+
+docs: command  ## the API page of the Python package, from its docstrings: out/docs/starling.html
+	@cmake --build $(BUILD) -j $(JOBS) --target starling_python
+	@scripts/dev-tools
+	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python -m pdoc --no-show-source -o out/docs starling
 
 format:  ## format the C++ sources
 	@scripts/format
