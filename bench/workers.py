@@ -26,7 +26,8 @@ def loopback(command, workers, transport="mapped"):
         port = free.getsockname()[1]
     processes = []
     for rank in range(workers):
-        place = {"STARLING_TRANSPORT": transport, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers,
+        place = {"STARLING_TRANSPORT": transport, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": workers,
+                 "LOCAL_WORLD_SIZE": workers,
                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
         processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))

@@ -141,7 +141,7 @@ class Examples(unittest.TestCase):
 
     def check_gan(self, program):
         results = [numbers for [numbers] in self.workers(program)]
-        for values in zip(*results):
+        for values in zip(*results, strict=True):
             self.check_agreement(values, 2e-4)
         off_circle, off_center = results[0]
         self.assertLess(off_circle, 0.2)  # about 0.9 untrained

@@ -159,7 +159,7 @@ def overflow():
 def consensus():
     net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4))
     optimizer = starling.SGD(net.parameters(), lr=0.1, buffers=net.buffers())
-    for t in range(1 + rank()):  # counters differ
+    for _ in range(1 + rank()):  # counters differ
         net(torch.full((3, 6), float(rank())) + torch.randn(3, 6))
     own = copy.deepcopy(net.state_dict())
     with optimizer.consensus() as average:
@@ -340,7 +340,7 @@ class Alone(unittest.TestCase):
 class Together(unittest.TestCase):
     def test_learns_what_cpp_learns(self):
         golden_losses = json.loads(GOLDEN.read_text())
-        for lines in zip(*workers.run(golden, 3)):
+        for lines in zip(*workers.run(golden, 3), strict=True):
             name, scheme, _ = lines[0]
             means = torch.tensor([losses for _, _, losses in lines], dtype=torch.float64).mean(0)
             expected = torch.tensor(golden_losses[name][scheme], dtype=torch.float64)

@@ -9,7 +9,6 @@ import tempfile
 import unittest
 
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
 from train_test import environment, write_images
 
 WORKERS = 3
