@@ -6,7 +6,10 @@
 // With as many workers as before, what follows is equal to the bit to not having stopped. The files: checkpoint/.
 #pragma once
 
+#include <map>
 #include <string>
+
+#include <ATen/core/Tensor.h>
 
 #include "starling/checkpoint/checkpoint.h"
 #include "starling/optim/optimizer.h"
@@ -24,5 +27,10 @@ void check_workers(const Checkpoint& checkpoint, int workers);
 // Collective. Throws Error on all workers, and changes nothing, where a worker's file is missing, damaged or of another
 // optimizer; UsageError as check_workers().
 void load_checkpoint(Optimizer& optimizer, const Checkpoint& checkpoint);
+
+// By one worker alone: tensors as one safetensors file, synced, but not written in one go. Throws UsageError for a type
+// that the format does not have, Error where it cannot be written.
+Digest save_tensors(const std::string& file, const std::map<std::string, at::Tensor>& tensors,
+                    const Metadata& metadata);
 
 }  // namespace starling

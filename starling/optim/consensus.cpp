@@ -4,12 +4,19 @@
 //   distance  sqrt(1/n Sum_i |x_i - mean|^2 / d), d the number of parameters
 //
 // x of a parameter in bf16 or fp16 is its master; the parameter is the mean rounded.
+#include <algorithm>
 #include <cmath>
-#include <set>
+#include <optional>
+#include <string>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "starling/core/error.h"
+#include "starling/optim/agreement.h"
 #include "starling/optim/engine.h"
 
 namespace starling {
@@ -104,5 +111,61 @@ Consensus::~Consensus() {
 int Consensus::workers() const { return state_->workers; }
 double Consensus::distance() const { return state_->distance; }
 void Consensus::keep() { state_->keep = true; }
+
+int average(const std::vector<at::Tensor>& tensors, const World& world) {
+  const c10::AutoGradMode no_gradient(false);
+  Terms terms{{"number of tensors to average", std::to_string(tensors.size())}};
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& t = tensors[i];
+    if (!t.defined() || t.is_sparse() || t.is_complex())
+      throw UsageError(fmt::format("average: tensor {} is {}: tensors must be dense and real", i,
+                                   !t.defined()    ? "undefined"
+                                   : t.is_sparse() ? "sparse"
+                                                   : c10::toString(t.scalar_type())));
+    terms.emplace_back(fmt::format("tensor {} to average", i),
+                       fmt::format("{} {}", c10::toString(t.scalar_type()), fmt::join(t.sizes(), "x")));
+  }
+  const std::string channel = fmt::format("average-{}", (*world.optimizers)++);
+  {
+    Collectives collectives(world, channel);
+    agree(collectives, world, terms);
+  }
+  // No neighbours and no blocks: the edges serve the average alone.
+  Exchange exchange(world.make_transport(world, channel), {"none", {Graph(world.size)}}, {},
+                    Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, std::nullopt,
+                             world.interrupted},
+                    world.log, world.timeline);
+  exchange.meet();
+
+  std::vector<float> reals;
+  std::vector<std::int64_t> counts;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.is_floating_point()) {
+      const at::Tensor dense = tensor.to(at::kCPU, at::kFloat).contiguous();
+      reals.insert(reals.end(), dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel());
+    } else {
+      const at::Tensor dense = tensor.to(at::kCPU, at::kLong).contiguous();
+      counts.insert(counts.end(), dense.const_data_ptr<std::int64_t>(),
+                    dense.const_data_ptr<std::int64_t>() + dense.numel());
+    }
+  }
+  const auto workers = static_cast<int>(exchange.average(reals).size());
+  if (!counts.empty()) exchange.maximum(counts);
+  const float* real = reals.data();
+  const std::int64_t* count = counts.data();
+  for (const at::Tensor& tensor : tensors) {
+    const bool is_real = tensor.is_floating_point();
+    const at::Tensor dense = at::empty(tensor.sizes(), is_real ? at::kFloat : at::kLong);
+    if (is_real) {
+      std::copy_n(real, dense.numel(), dense.mutable_data_ptr<float>());
+      real += dense.numel();
+    } else {
+      std::copy_n(count, dense.numel(), dense.mutable_data_ptr<std::int64_t>());
+      count += dense.numel();
+    }
+    tensor.copy_(dense);
+  }
+  return workers;
+}
 
 }  // namespace starling

@@ -233,4 +233,11 @@ class Consensus {
   std::unique_ptr<State> state_;
 };
 
+// The average without an optimizer: each tensor becomes its average over all workers of the world, exact up to rounding to
+// fp32, those of integers and booleans their largest value. For once, as after training: it makes connections of its own,
+// where an optimizer's Consensus has them already.
+// Collective, and counted with the world's optimizers: all workers construct and average in the same order, tensors of the same
+// types and sizes. Returns how many took part. Blocks and throws as the constructor of an Optimizer, and as its average().
+int average(const std::vector<at::Tensor>& tensors, const World& world);
+
 }  // namespace starling

@@ -18,6 +18,7 @@
 
 #include "starling/core/error.h"
 #include "starling/optim/agreement.h"
+#include "starling/optim/checkpoint.h"
 #include "starling/optim/engine.h"
 #include "starling/optim/rule_step.h"
 #include "starling/optim/torch_state.h"
@@ -376,16 +377,21 @@ OptimizerState Optimizer::state() const {
   return all;
 }
 
-Digest Optimizer::save(const std::string& file) const {
-  const OptimizerState all = state();
+Digest save_tensors(const std::string& file, const std::map<std::string, at::Tensor>& tensors,
+                    const Metadata& metadata) {
   std::vector<TensorInfo> infos;
-  for (const auto& [name, tensor] : all.tensors) infos.push_back(info_of(name, tensor));
-  SafetensorsWriter writer(file, infos, all.metadata);
+  for (const auto& [name, tensor] : tensors) infos.push_back(info_of(name, tensor));
+  SafetensorsWriter writer(file, infos, metadata);
   for (const TensorInfo& info : writer.tensors()) {
-    const at::Tensor dense = all.tensors.at(info.name).contiguous();
+    const at::Tensor dense = tensors.at(info.name).cpu().contiguous();
     writer.write({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
   }
   return writer.finish();
+}
+
+Digest Optimizer::save(const std::string& file) const {
+  const OptimizerState all = state();
+  return save_tensors(file, all.tensors, all.metadata);
 }
 
 void Optimizer::set_state(const OptimizerState& state) {
