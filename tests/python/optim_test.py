@@ -13,6 +13,7 @@ import unittest
 
 import torch
 import workers
+from learning import flat, loss_of, model, rank, train
 
 import starling
 
@@ -29,32 +30,6 @@ TORCHS = {
     "Adam": lambda p: torch.optim.Adam(p, lr=0.02, weight_decay=0.01),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.02),
 }
-
-
-def rank():
-    return int(os.environ["RANK"])
-
-
-def model(dtype=torch.float32):
-    torch.manual_seed(3)
-    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).to(dtype)
-
-
-def loss_of(net, seed):
-    generator = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(8, 6, generator=generator).to(next(net.parameters()).dtype)
-    return (net(inputs) - inputs[:, :2].sin()).float().square().mean()
-
-
-def train(net, optimizer, steps, first=0, seed=0):
-    for t in range(first, first + steps):
-        optimizer.zero_grad()
-        loss_of(net, 1000 * seed + t).backward()
-        optimizer.step()
-
-
-def flat(net):
-    return torch.cat([p.detach().double().flatten() for p in net.parameters()])
 
 
 # ---------------------------------------------------------------- workers

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import unittest
 
-LIMIT = 120  # seconds: a hang is a failure
+LIMIT = 300  # seconds: a hang is a failure
 
 
 def free_port():
@@ -24,17 +24,21 @@ def free_port():
 
 
 def start(function, count, **more):
-    """Popen of each rank, as torchrun's environment describes it. Its result goes to the file `result` of the process."""
+    """Popen of each rank, as torchrun's environment describes it. Its result goes to the file `result` of the process.
+    `more`: further variables; one may be a function of the rank, and None removes it."""
     port = free_port()
     folder = tempfile.mkdtemp()
     started = []
     for rank in range(count):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count,
                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1, **more}
+        place = {name: value(rank) if callable(value) else value for name, value in place.items()}
+        there = {name: value for name, value in os.environ.items() if name not in place}
+        there |= {name: str(value) for name, value in place.items() if value is not None}
         result = pathlib.Path(folder, f"{rank}.json")
         command = [sys.executable, sys.modules[function.__module__].__file__, "--worker", function.__name__, result]
-        process = subprocess.Popen(command, env={**os.environ, **{name: str(value) for name, value in place.items()}},
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen(command, env=there, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
         process.result = result
         started.append(process)
     return started

@@ -1,0 +1,38 @@
+"""What the workers of these tests learn."""
+
+import os
+
+import torch
+
+
+def rank():
+    return int(os.environ["RANK"])
+
+
+def model(dtype=torch.float32):
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).to(dtype)
+
+
+def batch(seed):
+    return torch.randn(8, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def error_of(outputs, inputs):
+    return (outputs - inputs[:, :2].sin()).float().square().mean()
+
+
+def loss_of(net, seed):
+    inputs = batch(seed).to(next(net.parameters()).dtype)
+    return error_of(net(inputs), inputs)
+
+
+def train(net, optimizer, steps, first=0, seed=0):
+    for t in range(first, first + steps):
+        optimizer.zero_grad()
+        loss_of(net, 1000 * seed + t).backward()
+        optimizer.step()
+
+
+def flat(net):
+    return torch.cat([p.detach().double().flatten() for p in net.parameters()])
