@@ -16,6 +16,7 @@
 
 #include "starling/core/error.h"
 #include "starling/kernels/wire.h"
+#include "starling/optim/checkpoint.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/rule_step.h"
 
@@ -66,7 +67,7 @@ Options options_of(const py::dict& given) {
     const auto key = name.cast<std::string>();
     const auto setter = setters.find(key);
     if (setter == setters.end()) {
-      std::vector<std::string> known{"buffers", "world", "check_gradients"};
+      std::vector<std::string> known{"buffers", "check_gradients", "process_group", "world"};
       for (const auto& [other, set] : setters) known.push_back(other);
       throw py::type_error(fmt::format("unexpected keyword argument '{}': beside the rule's there are {}",
                                        key, fmt::join(known, ", ")));
@@ -168,7 +169,13 @@ class Engine {
   }
   void close() {
     const py::gil_scoped_release unlock;
+    no_sync_.reset();
     optimizer_.reset();
+  }
+  // NoSync, from false to true.
+  void set_sync(bool sync) {
+    no_sync_.reset();
+    if (!sync) no_sync_ = std::make_unique<NoSync>(optimizer());
   }
 
   void add_group(std::vector<at::Tensor> parameters, const Values& values) {
@@ -189,6 +196,7 @@ class Engine {
   std::string rule_;
   std::unique_ptr<PythonOptimizer> inner_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<NoSync> no_sync_;
 };
 
 // Consensus, ended when Python says so.
@@ -213,6 +221,12 @@ class Scope {
  private:
   std::unique_ptr<Consensus> consensus_;
 };
+
+int average_of(const std::vector<at::Tensor>& tensors, const World& world) {
+  int workers = 0;
+  Interrupt::ends([&] { workers = average(tensors, world); });
+  return workers;
+}
 
 py::dict statistics_of(Engine& engine) {
   const Statistics s = engine.optimizer().statistics();
@@ -286,6 +300,7 @@ PYBIND11_MODULE(_C, m) {
       .def(py::init<py::function, const std::vector<std::vector<at::Tensor>>&, const py::dict&, const World&,
                     std::vector<at::Tensor>>())
       .def("close", &Engine::close)
+      .def("set_sync", &Engine::set_sync)
       .def("add_group", &Engine::add_group)
       .def("step", &Engine::step)
       .def("state",
@@ -311,6 +326,13 @@ PYBIND11_MODULE(_C, m) {
       .def("end", &Scope::end)
       .def_readonly("workers", &Scope::workers)
       .def_readonly("distance", &Scope::distance);
+
+  m.def("average", &average_of);
+  m.def(
+      "save_tensors",
+      [](const std::string& file, const std::map<std::string, at::Tensor>& tensors,
+         const Metadata& metadata) { save_tensors(file, tensors, metadata); },
+      py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ if _complaint := _torch_version.complaint(_built_with.torch, torch.__version__):
 from starling._C import Error, UsageError  # noqa: E402
 from starling.ddp import no_all_reduce  # noqa: E402
 from starling.optim import SGD, AccumAdam, AccumAdamW, Adam, AdamW, Decentralized, Optimizer, Options  # noqa: E402
-from starling.world import World, init  # noqa: E402
+from starling.world import World, average, init  # noqa: E402
 
 __version__ = _built_with.version
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Options",
     "UsageError",
     "World",
+    "average",
     "init",
     "no_all_reduce",
 ]

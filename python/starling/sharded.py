@@ -1,0 +1,145 @@
+"""Sharded models: parameters that are DTensors, as fully_shard() and parallelize_module() make them.
+
+Each worker mixes and updates its own shards with those at the same place of the other replicas:
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh["shard"])      # not the whole mesh: that would all-reduce along "replicate" too
+    fully_shard(model, mesh=mesh["shard"])
+    optimizer = starling.AdamW(model.parameters(), lr=1e-3, process_group=mesh["replicate"])
+
+The C++ library sees a plain tensor in the place of each such parameter. Before it looks, each is given the memory of the
+parameter's local tensor and gradient, wherever they lie now: fully_shard() moves them, at the first forward pass for one.
+"""
+
+import sys
+from collections.abc import Iterable
+
+import torch
+
+from starling import _C
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    # Where nobody has imported it, nobody has made one; its import takes a second.
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Itself, or of a DTensor the part of this worker, in its own memory."""
+    with torch.no_grad():
+        return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """What belongs to this worker's part of the parameter, as a DTensor if the parameter is one."""
+    if not is_sharded(parameter):
+        return tensor
+    made = sys.modules["torch.distributed.tensor"].DTensor.from_local
+    sizes = {"shape": parameter.shape, "stride": parameter.stride()}  # shards may be uneven
+    return made(tensor, parameter.device_mesh, parameter.placements, run_check=False, **sizes)
+
+
+def reshard_modules() -> None:
+    """A forward pass without a backward one leaves the root module's parameters gathered, and the next pass takes those:
+    it would not see what was written to the shards meanwhile."""
+    if "torch.distributed.fsdp" not in sys.modules:
+        return
+    from torch.distributed._composable_state import _module_state_mapping
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in list(_module_state_mapping):
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+class Shards:
+    """The DTensors among an optimizer's parameters, each with the plain tensor that stands for it. False: there are none."""
+
+    def __init__(self, options: dict, process_group: "torch.distributed.ProcessGroup | None"):
+        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._options = options
+        self._process_group = process_group
+
+    def __bool__(self) -> bool:
+        return bool(self._pairs)
+
+    def stand_ins(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """What the C++ library gets for these parameters of a new group."""
+        given = []
+        for parameter in parameters:
+            if is_sharded(parameter):
+                self._check(parameter)
+                stand_in = local(parameter).detach().requires_grad_()
+                self._pairs.append((parameter, stand_in))
+                given.append(stand_in)
+            else:
+                given.append(parameter)
+        return given
+
+    def _check(self, parameter: torch.Tensor) -> None:
+        if self._options.get("scheme") == "all-reduce":
+            raise _C.UsageError(
+                'scheme "all-reduce" does not take sharded parameters: fully_shard() with a mesh of two dimensions averages '
+                "gradients itself"
+            )
+        if self._options.get("hierarchy", "none") != "none":
+            raise _C.UsageError(
+                f'hierarchy "{self._options["hierarchy"]}" does not take sharded parameters: shard them among the workers '
+                "of a node instead"
+            )
+        for name in ("clip", "skip_not_finite"):
+            if self._options.get(name):
+                raise _C.UsageError(
+                    f"{name} does not take sharded parameters, since it would look at this worker's shards only: call "
+                    "torch.nn.utils.clip_grad_norm_ before step()"
+                )
+        ranks = set(parameter.device_mesh.mesh.flatten().tolist())
+        if self._process_group is None:
+            raise _C.UsageError(
+                f"parameters are sharded over ranks {sorted(ranks)}: say with whom they are mixed, as in "
+                'process_group=mesh["replicate"]'
+            )
+        replicas = set(torch.distributed.get_process_group_ranks(self._process_group))
+        if len(ranks & replicas) > 1:
+            raise _C.UsageError(
+                f"parameters are distributed over ranks {sorted(ranks)}, and process_group mixes among ranks "
+                f'{sorted(replicas)}: give fully_shard() mesh["shard"] and the optimizer process_group=mesh["replicate"]'
+            )
+
+    def first(self) -> bool:
+        """Whether this worker has the first shards of its replica; one worker of a replica does."""
+        return not any(any(parameter.device_mesh.get_coordinate()) for parameter, _ in self._pairs)
+
+    def suffix(self) -> str:
+        """For names in a state_dict of what differs between the shards of a model and is no DTensor: there
+        torch.distributed.checkpoint keeps one worker's value of each name."""
+        return f".rank-{torch.distributed.get_rank()}" if self._pairs else ""
+
+    def follow(self) -> None:
+        """To where the parameters and their gradients lie now."""
+        for parameter, stand_in in self._pairs:
+            now = local(parameter)
+            if now.shape != stand_in.shape or now.stride() != stand_in.stride():
+                raise _C.UsageError(
+                    f"a parameter's shard was {list(stand_in.shape)} when the optimizer was made and is "
+                    f"{list(now.shape)} now: it must stay as it is"
+                )
+            stand_in.data = now
+            stand_in.grad = None if parameter.grad is None else local(parameter.grad)
+
+    def changed(self) -> None:
+        """What the parameters hold, by the C++ library."""
+        if not self._pairs:
+            return
+        with torch.no_grad():
+            torch.autograd.graph.increment_version([local(parameter) for parameter, _ in self._pairs])
+        for _, stand_in in self._pairs:
+            stand_in.grad = None
+
+    def replaced(self) -> None:
+        """As changed(), between two steps: forward passes must gather them again."""
+        if self._pairs:
+            self.changed()
+            reshard_modules()
