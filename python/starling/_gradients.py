@@ -5,6 +5,7 @@ import math
 import torch
 
 from starling._C import Error, UsageError, World
+from starling.sharded import local
 
 
 class FirstGradients:
@@ -66,8 +67,7 @@ def _sums(groups: list[dict]) -> tuple[float, float]:
         gradient = parameter.grad
         if gradient is None or gradient.layout != torch.strided:
             continue
-        if hasattr(gradient, "to_local"):  # this worker's shard
-            gradient = gradient.to_local()
+        gradient = local(gradient)
         total += place * gradient.sum(dtype=torch.float64).item()
         squares += torch.linalg.vector_norm(gradient, dtype=torch.float64).item() ** 2
     return total, math.sqrt(squares)

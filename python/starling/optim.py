@@ -7,16 +7,21 @@ buffers reach every worker.
 
 import contextlib
 import itertools
+import os
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import torch
 
 from starling import _C
 from starling._gradients import FirstGradients
-from starling.world import World, init
+from starling.sharded import Shards, is_sharded, like, local
+from starling.world import World, group_of, init
+
+if TYPE_CHECKING:
+    from starling.world import Group
 
 
 class Options(TypedDict, total=False):
@@ -36,8 +41,10 @@ class Options(TypedDict, total=False):
     """"choco" only: how far workers go towards each other; 0 (default): by one_in."""
     buffers: Iterable[torch.Tensor] | None
     """model.buffers(): rank 0's at the start, averaged by consensus()."""
+    process_group: "Group | None"
+    """Whose workers mix: a process group, or a device mesh of one dimension."""
     world: World | None
-    """None (default): starling.init()."""
+    """None (default): that of process_group, else starling.init()."""
     hierarchy: str
     """"none" (default), or "node": the workers of a node average their gradients, divide the optimizer's state, and gossip with
     other nodes as one."""
@@ -69,20 +76,45 @@ class Optimizer(torch.optim.Optimizer):
     _engine: _C.Engine | None = None
     _first_gradients: FirstGradients | None = None  # until they are known to differ
 
-    def _start(self, engine: _C.Engine, world: World, options: Options) -> None:
+    def _start(self, options: Options, *rule) -> None:
+        """`rule`: what the C++ library is to do with the parameter groups, the values of its options behind them."""
+        rest = dict(options)
+        buffers = list(rest.pop("buffers", None) or ())
+        check_gradients = rest.pop("check_gradients", True)
+        world, group = rest.pop("world", None), rest.pop("process_group", None)
+        if group is not None:
+            if world is not None:
+                raise _C.UsageError("give process_group or world, not both")
+            group = group_of(group)
+        self._shards = Shards(rest, group)
+        what, *values = rule
+        groups = [self._shards.stand_ins(group["params"]) for group in self.param_groups]
+        if world is None:
+            world = init() if group is None else World.from_process_group(group, 60.0)
+        self._world = world
+        engine = _C.Engine(what, groups, *values, rest, world, buffers)
         self._engine = engine
         # With all-reduce, and within a node, equal gradients are what is wanted.
         own = options.get("scheme") != "all-reduce" and options.get("hierarchy", "none") == "none"
-        if own and world.size > 1 and options.get("check_gradients", True):
+        if own and world.size > 1 and check_gradients:
             self._first_gradients = FirstGradients(world)
         # Also where the interpreter ends and nobody deletes the optimizer: the neighbours are told not to wait.
         self._finalizer = weakref.finalize(self, engine.close)
+        self._shards.replaced()  # by rank 0's
 
-    def _step(self, values: list[list[float]], scale: float | None) -> None:
+    def _current(self) -> _C.Engine:
+        """For every call that reads or writes parameters."""
+        self._shards.follow()
+        return self._engine
+
+    def _mix(self, values: list[list[float]], scale: float | None) -> None:
         check = self._first_gradients
         if check is not None:
             check.take(self.param_groups)
-        self._engine.step(values, scale)
+        try:
+            self._current().step(values, scale)
+        finally:
+            self._shards.changed()
         if check is not None and check.decided():
             self._first_gradients = None
 
@@ -95,17 +127,53 @@ class Optimizer(torch.optim.Optimizer):
     def consensus(self, keep: bool = False) -> Iterator[_C.Scope]:
         """Within it the parameters are their exact average over all workers, and so are the floating-point buffers;
         integer buffers are at their largest. Afterwards each worker gets its own back, unless `keep`. Collective: all
-        workers enter it at the same step. Yields how many `workers` took part, and their `distance`."""
-        scope = _C.Scope(self._engine)
+        workers enter it at the same step. Yields how many `workers` took part, and their `distance`. Each shard of a
+        sharded model is averaged over its replicas, which makes the model the average as a whole; `workers` are replicas."""
+        scope = _C.Scope(self._current())
         try:
+            self._shards.replaced()
             yield scope
         finally:
+            self._shards.follow()
             scope.end(keep)
+            self._shards.replaced()
 
     def consensus_distance(self) -> float:
-        """RMS distance of the workers' parameters to their average. Collective."""
+        """RMS distance of the workers' parameters to their average; of a sharded model, that of this worker's shards.
+        Collective."""
         with self.consensus() as scope:
             return scope.distance
+
+    def save_consensus(self, model: torch.nn.Module, path: str | os.PathLike) -> None:
+        """Writes the average of the workers' models as one safetensors file: the tensors of `model.state_dict()`, those of a
+        sharded model whole, each name with a tensor of its own. `path` holds the old file or the new one, never half of it.
+        Collective; the lowest rank that is there writes, and alone raises Error where it cannot. What is in the model is
+        averaged where this optimizer has it: give it buffers=model.buffers()."""
+        with self.consensus():
+            there = set(range(self._world.size)) - set(self._engine.statistics()["lost"])
+            writes = self._world.rank == min(there) and self._shards.first()
+            tensors = {}
+            for name, tensor in model.state_dict().items():
+                if not isinstance(tensor, torch.Tensor):
+                    continue
+                whole = tensor.full_tensor() if is_sharded(tensor) else tensor  # all shards' workers take part
+                if writes:
+                    tensors[name] = whole
+            if writes:
+                draft = f"{os.fspath(path)}.tmp"
+                _C.save_tensors(draft, tensors, {"format": "pt"})
+                os.replace(draft, path)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradient accumulation with scheme "all-reduce" or a hierarchy: backward passes within it add to the worker's own
+        gradients and send nothing; the first one after it averages the sum. The same result without it, which sends each
+        time. No effect with gossip, which never sends gradients."""
+        self._engine.set_sync(False)
+        try:
+            yield
+        finally:
+            self._engine.set_sync(True)
 
     def statistics(self) -> dict:
         """Since construction, by this worker: rounds, blocks committed and aborted, bytes_sent, seconds_waiting, workers
@@ -113,15 +181,15 @@ class Optimizer(torch.optim.Optimizer):
         return self._engine.statistics()
 
 
-def _split(options: Options) -> tuple[dict, World, list[torch.Tensor]]:
-    rest = dict(options)
-    buffers = list(rest.pop("buffers", None) or ())
-    rest.pop("check_gradients", None)
-    return rest, rest.pop("world", None) or init(), buffers
+class _State(defaultdict):
+    """Of an optimizer whose state the C++ library keeps: there is none here, but it does exist. Where it is false,
+    torch.distributed.checkpoint calls step() to make it."""
 
+    def __init__(self):
+        super().__init__(dict)
 
-def _engine_groups(optimizer: torch.optim.Optimizer) -> list[list[torch.Tensor]]:
-    return [group["params"] for group in optimizer.param_groups]
+    def __bool__(self) -> bool:
+        return True
 
 
 class _Ruled(Optimizer):
@@ -133,9 +201,8 @@ class _Ruled(Optimizer):
 
     def __init__(self, params, defaults: dict, options: Options):
         super().__init__(params, defaults)
-        values = [self._values(group) for group in self.param_groups]
-        rest, world, buffers = _split(options)
-        self._start(_C.Engine(self._rule, _engine_groups(self), values, rest, world, buffers), world, options)
+        self.state = _State()
+        self._start(options, self._rule, [self._values(group) for group in self.param_groups])
 
     @staticmethod
     def _values(group: dict) -> list[float]:
@@ -147,7 +214,7 @@ class _Ruled(Optimizer):
         super().add_param_group(param_group)
         if self._engine is not None:
             group = self.param_groups[-1]
-            self._engine.add_group(group["params"], self._values(group))
+            self._engine.add_group(self._shards.stand_ins(group["params"]), self._values(group))
 
     def step(self, closure: Callable[[], float] | None = None):
         """Mixes with the neighbours and applies the rule, block by block. Waits for a neighbour whose block of the last
@@ -159,11 +226,16 @@ class _Ruled(Optimizer):
                 loss = closure()
         scale = 1.0
         if getattr(self, "found_inf", None) is not None:  # torch.amp.GradScaler
+            if self._shards:
+                raise _C.UsageError(
+                    "a GradScaler does not take sharded parameters here, since one shard's overflow is unknown to the "
+                    "others: use bfloat16, which needs no scaling"
+                )
             grad_scale = getattr(self, "grad_scale", None)
             scale = 1 / float(grad_scale) if grad_scale is not None else 1.0
             if float(self.found_inf) != 0:
                 scale = None
-        self._step([self._values(group) for group in self.param_groups], scale)
+        self._mix([self._values(group) for group in self.param_groups], scale)
         return loss
 
     # state: what torch's optimizer of that name has, as copies, made where it is asked for; it lives in the C++ library.
@@ -175,26 +247,34 @@ class _Ruled(Optimizer):
 
     def state_dict(self) -> dict:
         """As torch's, of this worker: every worker saves its own, and loads it again. The place in the schedule is the
-        parameter groups' entry "round"."""
-        tensors, metadata = self._engine.state()
-        state = defaultdict(dict)
+        parameter groups' entry "round". Of a sharded model its tensors are DTensors, sharded as the parameters are.
+
+        Workers differ, so that each needs a name of its own where all save into one place, as with
+        torch.distributed.checkpoint:
+
+            state = {"model": ..., "optimizer": ...}      # of get_state_dict(model, optimizer)
+            dcp.save({f"worker-{rank}": state}, checkpoint_id=folder)
+
+        with the rank among the replicas where the model is sharded."""
+        tensors, metadata = self._current().state()
+        state = _State()
         copies = _copies(tensors)
         for index, (name, parameter) in enumerate(self._numbered()):
             state[parameter] = {"step": tensors["steps"][index].float()}
             for key, torchs in (self._states | {"master": "master"}).items():
                 tensor = tensors.get(f"{key}.{name}")
                 if tensor is not None:
-                    state[parameter][torchs] = tensor
-            state[parameter] |= {key: tensors[f"{key}.{name}"] for key in copies}
+                    state[parameter][torchs] = like(parameter, tensor)
+            state[parameter] |= {key: like(parameter, tensors[f"{key}.{name}"]) for key in copies}
         extra = {"round": int(metadata["position"])}
-        extra |= {key: value for key, value in metadata.items() if key.startswith("grids.")}
+        extra |= {key + self._shards.suffix(): value for key, value in metadata.items() if key.startswith("grids.")}
         for group in self.param_groups:
             group.update(extra)
         self.state = state
         try:
             return super().state_dict()
         finally:
-            self.state = defaultdict(dict)
+            self.state = _State()
             for group in self.param_groups:
                 for key in extra:
                     del group[key]
@@ -215,33 +295,35 @@ class _Ruled(Optimizer):
             raise
         finally:
             hook.remove()
-            self.state = defaultdict(dict)
+            self.state = _State()
 
     def _load(self, given: dict) -> None:
         extra = {}
         for group in self.param_groups:
             for key in [key for key in group if key == "round" or key.startswith("grids.")]:
                 extra[key] = group.pop(key)
-        tensors, metadata = self._engine.state()
+        tensors, metadata = self._current().state()
         copies = _copies(tensors)
         metadata["position"] = str(extra.pop("round", 0))
-        metadata |= extra
+        metadata |= {key.removesuffix(self._shards.suffix()): value for key, value in extra.items()}
         ids = itertools.chain.from_iterable(group["params"] for group in given["param_groups"])
-        for index, (name, parameter) in zip(ids, self._numbered(), strict=True):
+        # By their numbers, or by their names in a state_dict of torch.distributed.checkpoint.
+        for number, (index, (name, parameter)) in enumerate(zip(ids, self._numbered(), strict=True)):
             saved = given["state"].get(index, {})
             where = f"state_dict: parameter {name.replace('.', ', number ')}"
-            tensors["steps"][index] = int(saved.get("step", 0))
+            tensors["steps"][number] = int(saved.get("step", 0))
             for key, torchs in self._states.items():
                 if f"{key}.{name}" not in tensors:
                     continue
                 if saved and torchs not in saved:
                     raise _C.UsageError(f"{where}: there is no \"{torchs}\", only {sorted(saved)}")
                 value = saved.get(torchs)  # torch's SGD has None before its first step
-                tensors[f"{key}.{name}"] = torch.zeros_like(parameter).float() if value is None else value.float()
+                mine = tensors[f"{key}.{name}"]
+                tensors[f"{key}.{name}"] = torch.zeros_like(mine) if value is None else local(value).float()
             if f"master.{name}" in tensors:
-                tensors[f"master.{name}"] = saved.get("master", parameter.detach().float())
+                tensors[f"master.{name}"] = local(saved.get("master", parameter.detach())).float()
             for key in copies:
-                tensors[f"{key}.{name}"] = saved.get(key, tensors[f"{key}.{name}"])
+                tensors[f"{key}.{name}"] = local(saved.get(key, tensors[f"{key}.{name}"]))
         self._engine.set_state(tensors, metadata)
 
 
@@ -333,8 +415,7 @@ class Decentralized(Optimizer):
         self.inner = inner
         super().__init__(inner.param_groups, inner.defaults)
         self._share()
-        rest, world, buffers = _split(options)
-        self._start(_C.Engine(inner.step, _engine_groups(inner), rest, world, buffers), world, options)
+        self._start(options, inner.step)
 
     def _share(self) -> None:
         self.param_groups = self.inner.param_groups
@@ -345,7 +426,7 @@ class Decentralized(Optimizer):
         if self._engine is None:
             return super().add_param_group(param_group)
         self.inner.add_param_group(param_group)
-        self._engine.add_group(self.inner.param_groups[-1]["params"], [])
+        self._engine.add_group(self._shards.stand_ins(self.inner.param_groups[-1]["params"]), [])
 
     def step(self, closure: Callable[[], float] | None = None):
         """Mixes with the neighbours and calls the inner optimizer's step()."""
@@ -353,7 +434,7 @@ class Decentralized(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._step([], 1.0)
+        self._mix([], 1.0)
         return loss
 
     def state_dict(self) -> dict:
@@ -368,4 +449,4 @@ class Decentralized(Optimizer):
         self.inner.load_state_dict(state_dict)
         self._share()
         position = [group.pop("round", 0) for group in self.param_groups][0]
-        self._engine.restart(position)
+        self._current().restart(position)
