@@ -1,0 +1,294 @@
+"""What training loops do, and rely on: each the same with Starling's optimizers as with torch's.
+
+Most are compared with plain loops: three replicas in one process, mixed by hand, each stepped by torch's AdamW,
+
+    x_i <- mean_j x_j, then AdamW with the gradient of the x_i before,
+
+which is combine-then-adapt on the complete graph.
+"""
+
+import copy
+import shutil
+import tempfile
+import unittest
+
+import torch
+import workers
+from learning import batch, error_of, flat, loss_of, model, rank, train
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.checkpoint import checkpoint
+
+import starling
+
+N = 3
+STEPS = 6
+
+
+def ours(parameters, **options):
+    return starling.AdamW(parameters, lr=0.02, weight_decay=0.1, topology="complete", **options)
+
+
+def theirs(parameters):
+    return torch.optim.AdamW(parameters, lr=0.02, weight_decay=0.1)
+
+
+def off_plain_loops(build, backward, clip=0.0, set_to_none=True, decays=False, **options):
+    """The largest difference of this worker's parameters to those of plain loops, and how far they have come.
+    backward(net, i, t): what worker i does in step t before step()."""
+    nets = [build() for _ in range(N)]
+    optimizers = [theirs(net.parameters()) for net in nets]
+    schedulers = [StepLR(optimizer, 2, 0.1) for optimizer in optimizers]
+    mine = build()
+    start = flat(mine)
+    optimizer = ours(mine.parameters(), clip=clip, **options)
+    scheduler = StepLR(optimizer, 2, 0.1)
+    for t in range(STEPS):
+        for i, (net, its) in enumerate(zip(nets, optimizers, strict=True)):
+            its.zero_grad(set_to_none=set_to_none)
+            backward(net, i, t)
+            if clip:
+                torch.nn.utils.clip_grad_norm_(net.parameters(), clip)
+        with torch.no_grad():
+            for replicas in zip(*(net.parameters() for net in nets), strict=True):
+                mean = torch.stack(replicas).double().mean(0)
+                for replica in replicas:
+                    replica.copy_(mean)
+        for its in optimizers:
+            its.step()
+        optimizer.zero_grad(set_to_none=set_to_none)
+        backward(mine, rank(), t)
+        optimizer.step()
+        if decays:
+            for each in (*schedulers, scheduler):
+                each.step()
+    optimizer.close()
+    return (flat(mine) - flat(nets[rank()])).abs().max().item(), (flat(mine) - start).abs().max().item()
+
+
+def plain_backward(net, i, t):
+    loss_of(net, 10 * t + i).backward()
+
+
+def accumulated(net, i, t):
+    for part in range(4):
+        (loss_of(net, 100 * t + 10 * part + i) / 4).backward()
+
+
+def autocast(net, i, t):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = loss_of(net, 10 * t + i)
+    loss.backward()
+
+
+def recomputed(net, i, t):
+    inputs = batch(10 * t + i)
+    error_of(net[2](checkpoint(net[:2], inputs, use_reentrant=False)), inputs).backward()
+
+
+class Branches(torch.nn.Module):
+    """Of which a worker may use one only."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.first, self.second, self.never = torch.nn.Linear(6, 2), torch.nn.Linear(6, 2), torch.nn.Linear(6, 2)
+
+
+def one_branch(net, i, t):
+    inputs = batch(10 * t + i)
+    error_of((net.second if (i + t) % 3 == 0 else net.first)(inputs), inputs).backward()
+
+
+def tied():
+    torch.manual_seed(5)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 6), torch.nn.Linear(6, 2))
+    net[2].weight = net[0].weight
+    return net
+
+
+def images():
+    torch.manual_seed(6)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3))
+    return net.to(memory_format=torch.channels_last)
+
+
+def of_images(net, i, t):
+    inputs = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(10 * t + i))
+    net(inputs.to(memory_format=torch.channels_last)).square().mean().backward()
+    assert net[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+PLAIN = {
+    "a learning rate that a scheduler changes": lambda: off_plain_loops(model, plain_backward, decays=True),
+    "accumulation": lambda: off_plain_loops(model, accumulated),
+    "clipping by the global norm": lambda: off_plain_loops(model, accumulated, clip=0.05),
+    "zero_grad(set_to_none=False)": lambda: off_plain_loops(Branches, one_branch, set_to_none=False),
+    "unused parameters": lambda: off_plain_loops(Branches, one_branch),
+    "tied parameters": lambda: off_plain_loops(tied, plain_backward),
+    "channels_last": lambda: off_plain_loops(images, of_images),
+    "activation checkpointing": lambda: off_plain_loops(model, recomputed),
+}
+
+
+def accumulated_under_all_reduce():
+    """With no_sync() and without: the same, but for what is sent."""
+    ends, sent = [], []
+    for syncs in (True, False):
+        net = model()
+        optimizer = starling.AdamW(net.parameters(), lr=0.02, scheme="all-reduce")
+        for t in range(STEPS):
+            optimizer.zero_grad()
+            if syncs:
+                (loss_of(net, 10 * t + rank()) / 2).backward()
+            else:
+                with optimizer.no_sync():
+                    (loss_of(net, 10 * t + rank()) / 2).backward()
+            (loss_of(net, 10 * t + 5 + rank()) / 2).backward()
+            optimizer.step()
+        ends.append(flat(net))
+        sent.append(optimizer.statistics()["bytes_sent"])
+        optimizer.close()
+    return (ends[0] - ends[1]).abs().max().item(), sent[0] / sent[1]
+
+
+def begun_differently():
+    torch.manual_seed(100 + rank())
+    net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4))
+    net[1].running_mean.normal_()
+    optimizer = starling.SGD(net.parameters(), lr=0.1, buffers=net.buffers())
+    optimizer.close()
+    return [tensor.tolist() for tensor in net.state_dict().values()]
+
+
+def evaluated():
+    """With batch norm: by each worker's own model, and by the average one; and what evaluation leaves behind."""
+    torch.manual_seed(7)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
+    optimizer = starling.SGD(net.parameters(), lr=0.1, buffers=net.buffers())
+    for t in range(STEPS):
+        optimizer.zero_grad()
+        inputs = batch(10 * t + rank()) * (1 + rank()) + rank()  # so that the workers' statistics differ
+        error_of(net(inputs), inputs).backward()
+        optimizer.step()
+    net.eval()
+    own = copy.deepcopy(net.state_dict())
+    alone = error_of(net(batch(1)), batch(1)).item()
+    with optimizer.consensus():
+        together = error_of(net(batch(1)), batch(1)).item()
+    kept = all(torch.equal(tensor, own[name]) for name, tensor in net.state_dict().items())
+    optimizer.close()
+    return alone, together, kept
+
+
+def uneven():
+    """Workers with different numbers of batches, one of which skips a step in the middle."""
+    net = model()
+    optimizer = starling.AdamW(net.parameters(), lr=0.02, topology="ring")
+    for t in range(5 + 4 * rank()):
+        optimizer.zero_grad()
+        loss_of(net, 10 * t + rank()).backward()
+        if t == 3 and rank() == 1:
+            continue
+        optimizer.step()
+    with optimizer.consensus() as average:
+        inside = flat(net)
+    statistics = optimizer.statistics()
+    optimizer.close()
+    return average.workers, inside.tolist(), average.distance, statistics["lost"]
+
+
+def profiled():
+    net = model()
+    optimizer = starling.AdamW(net.parameters(), lr=0.02)
+    train(net, optimizer, 1)
+    with torch.profiler.profile() as profile:
+        train(net, optimizer, 2)
+    optimizer.close()
+    return {event.key: event.count for event in profile.key_averages() if event.key.startswith("starling::")}
+
+
+def everything():
+    """One start of three processes for all: torch's import is most of it."""
+    results = {name: off() for name, off in PLAIN.items()}
+    results["autocast"] = off_plain_loops(model, autocast)
+    for each in (accumulated_under_all_reduce, begun_differently, evaluated, uneven, profiled):
+        results[each.__name__] = each()
+    return results
+
+
+def compiled():
+    net = model()
+    plain = model()
+    fast = torch.compile(net)
+    optimizer, its = ours(fast.parameters()), ours(plain.parameters())
+    train(fast, optimizer, STEPS, seed=rank())
+    train(plain, its, STEPS, seed=rank())
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1, torch._dynamo.utils.counters
+    with optimizer.consensus():
+        inside = (fast(batch(1)) - net(batch(1))).abs().max().item()
+    return (flat(net) - flat(plain)).abs().max().item(), inside, optimizer.statistics()["aborted"]
+
+
+class Semantics(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.results = workers.run(everything, N)
+
+    def of(self, name):
+        return [result[name] for result in self.results]
+
+    def test_plain_loops(self):
+        for name in PLAIN:
+            with self.subTest(name):
+                for off, moved in self.of(name):
+                    self.assertLess(off, 1e-5)
+                    self.assertGreater(moved, 0.01)
+
+    def test_autocast(self):
+        for off, moved in self.of("autocast"):  # bfloat16 rounds a difference in the last bit to one of 1/256
+            self.assertLess(off, 2e-3)
+            self.assertGreater(moved, 0.05)
+
+    def test_accumulation_under_all_reduce_sends_once(self):
+        for off, times in self.of("accumulated_under_all_reduce"):
+            self.assertLess(off, 1e-6)
+            self.assertEqual(times, 2)
+
+    def test_workers_begin_equal(self):
+        first, *others = self.of("begun_differently")
+        self.assertEqual(others, [first] * 2)
+
+    def test_evaluation_of_the_average_is_the_same_everywhere(self):
+        alone, together, kept = zip(*self.of("evaluated"), strict=True)
+        self.assertEqual(kept, (True,) * N)
+        self.assertLess(max(together) - min(together), 1e-6)
+        self.assertGreater(max(alone) - min(alone), 1e-4)
+
+    def test_uneven_inputs_end(self):
+        first, *others = self.of("uneven")
+        self.assertTrue(0 < first[2] < 0.2, first[2])
+        for result in (first, *others):
+            self.assertEqual((result[0], result[3]), (N, []))
+            torch.testing.assert_close(torch.tensor(result[1]), torch.tensor(first[1]), rtol=1e-5, atol=1e-6)
+
+
+    def test_torchs_profiler_shows_the_step(self):
+        for counts in self.of("profiled"):
+            self.assertEqual(counts, {"starling::step": 2, "starling::finish": 2, "starling::update": 2})  # of one block
+
+
+class Compiled(unittest.TestCase):
+    @unittest.skipUnless(shutil.which("g++"), "there is no g++, which torch.compile needs")
+    def test_torch_compile(self):
+        # Without vectors: torch would first try each instruction set, in a process of its own.
+        with tempfile.TemporaryDirectory() as folder:
+            results = workers.run(compiled, 2, TORCHINDUCTOR_CACHE_DIR=folder, TORCHINDUCTOR_VEC_ISA_OK=0,
+                                  TORCHINDUCTOR_COMPILE_THREADS=1)
+        for off, inside, aborted in results:
+            self.assertLess(off, 1e-5)
+            self.assertLess(inside, 1e-5)
+            self.assertEqual(aborted, 0)
+
+
+if __name__ == "__main__":
+    workers.main()
