@@ -1,0 +1,42 @@
+// A2CiD2: asynchronous gossip with continuous momentum. Nabli, Belilovsky & Oyallon 2023 (arXiv 2306.08289).
+//
+// Every worker holds x and x~, which are equal at first. Time is counted in gradients: tau is what has passed since the last
+// event, divided by the worker's own average time for one gradient.
+//
+//   before any event   dx = eta (x~ - x) dt, dx~ = eta (x - x~) dt, over tau: with q = exp(-2 eta tau)
+//                      x, x~ <- (1+q)/2 x + (1-q)/2 x~,  (1-q)/2 x + (1+q)/2 x~
+//   gradient           x <- x + d,  x~ <- x~ + d                                      d: what the local rule does to x
+//   averaging of i,j   x_i <- x_i + alpha (x_j - x_i),  x~_i <- x~_i + alpha~ (x_j - x_i),  and j mirrored
+//
+// Both ends mix up to the averaging BEFORE they send, and take the same difference: so the sum of all x, and that of all x~,
+// is kept. (The authors' program sends x as it was before its own mixing, which costs most of the momentum's gain.)
+//
+// chi1 and chi2 say how slowly the graph brings workers together, by its slowest mode and by its worst edge (L: rates.h):
+//
+//   chi1 = 1 / lambda_2(L)       chi2 = 1/2 max over edges of (e_i - e_j)^T L^+ (e_i - e_j)
+//   eta  = 1 / (2 sqrt(chi1 chi2))     alpha = 1/2     alpha~ = 1/2 sqrt(chi1 / chi2)
+//
+// With eta = 0 this is AD-PSGD (Lian et al. 2018, arXiv 1710.06952): x~ is then never looked at.
+#pragma once
+
+#include <span>
+
+#include "starling/gossip/rates.h"
+
+namespace starling {
+
+struct A2cid2 {
+  static constexpr double alpha = 0.5;
+  double chi1 = 0, chi2 = 0;
+  double eta = 0;
+  double alpha_tilde = 0.5;
+};
+
+// The paper's constants. Throws UsageError where the graph falls apart, naming a worker that no path leads to.
+A2cid2 a2cid2_of(const PairRates& rates);
+
+// The continuous momentum over eta tau.
+void mix_momentum(std::span<float> x, std::span<float> x_tilde, double eta_tau);
+void mix_momentum(std::span<double> x, std::span<double> x_tilde, double eta_tau);
+
+}  // namespace starling

@@ -1,0 +1,123 @@
+#include "starling/gossip/pairing.h"
+
+#include <algorithm>
+
+#include "starling/core/random.h"
+
+namespace starling {
+
+void Pairing::want(int peer) {
+  const Peer& p = peers_[peer];
+  if (!p.up || p.silent || due_.size() == kMostDue) {
+    ++statistics_.dropped;
+    return;
+  }
+  due_.push_back(peer);
+  proceed();
+}
+
+void Pairing::pause() { paused_ = true; }
+
+void Pairing::resume() {
+  paused_ = false;
+  proceed();
+}
+
+void Pairing::up(int peer) {
+  peers_[peer].up = true;
+  peers_[peer].silent = false;
+}
+
+void Pairing::down(int peer) {
+  peers_[peer].up = false;
+  const auto gone = std::erase(due_, peer);
+  statistics_.dropped += gone;
+  if (asking_ && asking_->peer == peer) {
+    ++statistics_.dropped;
+    asking_.reset();
+    proceed();
+  }
+}
+
+// The first averaging that is due.
+void Pairing::proceed() {
+  if (!idle() || paused_ || resting_ || due_.empty()) return;
+  const int peer = due_.front();
+  due_.pop_front();
+  asking_ = Ask{peer, peers_[peer].number + 1};
+  ++statistics_.asked;
+  answer_alarm_ = wake(patience_.answer);
+  actions_.ask(peer, asking_->number);
+}
+
+void Pairing::asked(int peer, std::uint64_t number) {
+  Peer& p = peers_[peer];
+  p.silent = false;
+  const bool both = asking_ && asking_->peer == peer;
+  if (both && rank_ < peer) return;  // it answers my ask, and forgets its own
+  const std::uint64_t agreed = std::max(number, p.number + 1);
+  if (averaging_ || paused_ || (asking_ && !both)) {
+    actions_.answer(peer, agreed, false);
+    return;
+  }
+  if (both) {  // still due, and nothing to wait for
+    due_.push_front(peer);
+    asking_.reset();
+  }
+  actions_.answer(peer, agreed, true);
+  begin(peer, agreed);
+}
+
+void Pairing::answered(int peer, std::uint64_t number, bool yes) {
+  Peer& p = peers_[peer];
+  p.silent = false;
+  if (number <= p.number) return;  // we asked each other: it has begun, or was refused
+  const bool awaited = asking_ && asking_->peer == peer;
+  if (yes && (awaited || (idle() && !paused_))) {
+    asking_.reset();
+    refusals_ = 0;
+    begin(peer, number);
+  } else if (yes) {
+    p.number = number;
+    actions_.refuse(peer, number);
+  } else if (awaited) {
+    ++statistics_.refused;
+    due_.push_front(peer);
+    asking_.reset();
+    resting_ = true;
+    // Between half and one and a half times the mean, each worker by its own dice.
+    const double dice = static_cast<double>(random_bits({seed_, static_cast<std::uint64_t>(rank_), alarms_}) >> 11) * 0x1p-53;
+    const int doublings = std::min(refusals_++, 6);
+    rest_alarm_ = wake(std::chrono::duration_cast<Duration>((0.5 + dice) * (1 << doublings) * patience_.again));
+  }
+}
+
+void Pairing::begin(int peer, std::uint64_t number) {
+  peers_[peer].number = number;
+  averaging_ = true;
+  ++statistics_.begun;
+  actions_.begin(peer, number);
+}
+
+void Pairing::ended() {
+  averaging_ = false;
+  proceed();
+}
+
+void Pairing::alarm(std::uint64_t number) {
+  if (asking_ && number == answer_alarm_) {
+    ++statistics_.unanswered;
+    peers_[asking_->peer].silent = true;
+    statistics_.dropped += 1 + std::erase(due_, asking_->peer);
+    asking_.reset();
+  }
+  if (number == rest_alarm_) resting_ = false;
+  proceed();
+}
+
+std::uint64_t Pairing::wake(Duration after) {
+  actions_.wake(++alarms_, after);
+  return alarms_;
+}
+
+}  // namespace starling

@@ -1,0 +1,104 @@
+// How two neighbours agree to average, without a coordinator.
+//
+//   want     an averaging with this neighbour is due (the worker's clock says so)
+//   ask      "will you average with me now?"
+//   answer   yes, and both begin; or no, "I am busy", at once: the asker tries again a little later, and meanwhile may be asked
+//   number   of an averaging on its edge: only ever rises, at both ends
+//
+// One averaging at a time. Who has asked and waits for the answer is busy, too; so where all ask in a circle all are refused
+// once, and as each waits for a time of its own they find each other. Where two ask each other, the lower rank's counts.
+// An answer that does not come in time (the neighbour was stopped, or is gone) frees the asker, and nothing is asked of that
+// neighbour until it speaks; where it then says yes after all, the averaging begins, or is refused if another one is under way.
+//
+// A state machine without threads, I/O or clock: events in, actions out.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+
+#include "starling/core/clock.h"
+
+namespace starling {
+
+class PairingActions {
+ public:
+  virtual ~PairingActions() = default;
+  virtual void ask(int peer, std::uint64_t number) = 0;
+  virtual void answer(int peer, std::uint64_t number, bool yes) = 0;
+  // The averaging of this number: ended() must follow.
+  virtual void begin(int peer, std::uint64_t number) = 0;
+  // The peer has begun it; I do not.
+  virtual void refuse(int peer, std::uint64_t number) = 0;
+  // Call alarm() with this number after this time.
+  virtual void wake(std::uint64_t alarm, Duration after) = 0;
+};
+
+struct PairingStatistics {
+  std::uint64_t asked = 0, refused = 0, unanswered = 0;  // by me; of these
+  std::uint64_t begun = 0;                               // whoever asked
+  std::uint64_t dropped = 0;  // averagings that were due when too many others were, or when the neighbour was not there
+};
+
+class Pairing {
+ public:
+  struct Patience {
+    Duration answer = std::chrono::milliseconds(200);  // for an answer
+    Duration again = std::chrono::milliseconds(1);     // on average before the first new attempt; twice that before the next
+  };
+  // How many averagings may be due at once; more are dropped.
+  static constexpr std::size_t kMostDue = 8;
+
+  Pairing(int rank, std::uint64_t seed, Patience patience, PairingActions& actions)
+      : rank_(rank), seed_(seed), patience_(patience), actions_(actions) {}
+
+  void want(int peer);
+  // Nothing new is begun until resume(); what is under way goes on.
+  void pause();
+  void resume();
+
+  // The peer's connection stands; it is gone. After up() numbers go on from where they were.
+  void up(int peer);
+  void down(int peer);
+  // Messages.
+  void asked(int peer, std::uint64_t number);
+  void answered(int peer, std::uint64_t number, bool yes);
+  // What begin() began has ended, however.
+  void ended();
+  void alarm(std::uint64_t number);
+
+  bool idle() const { return !asking_ && !averaging_; }
+  std::size_t due() const { return due_.size(); }
+  const PairingStatistics& statistics() const { return statistics_; }
+
+ private:
+  struct Peer {
+    bool up = false;
+    bool silent = false;        // it owes me an answer
+    std::uint64_t number = 0;   // the last one that was used on this edge
+  };
+  struct Ask {
+    int peer = 0;
+    std::uint64_t number = 0;
+  };
+  void proceed();
+  void begin(int peer, std::uint64_t number);
+  std::uint64_t wake(Duration after);
+
+  const int rank_;
+  const std::uint64_t seed_;
+  const Patience patience_;
+  PairingActions& actions_;
+  std::map<int, Peer> peers_;
+  std::deque<int> due_;
+  std::optional<Ask> asking_;
+  bool averaging_ = false, paused_ = false, resting_ = false;
+  int refusals_ = 0;  // in a row
+  std::uint64_t alarms_ = 0;
+  std::uint64_t answer_alarm_ = 0, rest_alarm_ = 0;
+  PairingStatistics statistics_;
+};
+
+}  // namespace starling

@@ -1,0 +1,28 @@
+// Who averages with whom, and how often, where workers average in pairs whenever they are free.
+//
+//   p_ij   with which probability worker i, when an averaging is due, asks j
+//   rate   averagings that a worker takes part in, in the time of one gradient: half of them it asks for
+//   L      rate / 2 Sum_ij p_ij (e_i - e_j)(e_i - e_j)^T, the expected Laplacian; for regular graphs rate (I - A)
+#pragma once
+
+#include <vector>
+
+#include "starling/topology/graph.h"
+#include "starling/topology/spectrum.h"
+
+namespace starling {
+
+struct PairRates {
+  double rate = 1;
+  std::vector<std::vector<Neighbour>> asks;  // row i: whom i asks, by rising rank; `weight` is p_ij. Rows sum to 1
+
+  int workers() const { return static_cast<int>(asks.size()); }
+  double of_pair(int i, int j) const;  // averagings in the time of one gradient: rate / 2 (p_ij + p_ji)
+  Matrix laplacian() const;
+};
+
+// All edges of all rounds of a schedule, whatever their direction: p_ij is proportional to Sum_rounds (W_ij + W_ji). So an
+// exponential graph asks the worker at distance n / 2, which is a neighbour in both directions, twice as often as others.
+PairRates pair_rates(const Schedule& schedule, double rate);
+
+}  // namespace starling

@@ -1,0 +1,295 @@
+// How neighbours agree to average: case by case, then in random worlds with delays, refusals, stops and deaths.
+#include "starling/gossip/pairing.h"
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace starling {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using namespace std::chrono_literals;
+
+struct PairingRecorder : PairingActions {
+  void ask(int peer, std::uint64_t number) override { say("ask", peer, number); }
+  void answer(int peer, std::uint64_t number, bool yes) override { say(yes ? "yes" : "no", peer, number); }
+  void begin(int peer, std::uint64_t number) override { say("BEGIN", peer, number); }
+  void refuse(int peer, std::uint64_t number) override { say("refuse", peer, number); }
+  void wake(std::uint64_t alarm, Duration after) override {
+    alarms.push_back(alarm);
+    afters.push_back(after);
+  }
+  void say(const char* what, int peer, std::uint64_t number) {
+    said.push_back(fmt::format("{} {}.{}", what, peer, number));
+  }
+  std::vector<std::string> take() { return std::exchange(said, {}); }
+  std::vector<std::string> said;
+  std::vector<std::uint64_t> alarms;
+  std::vector<Duration> afters;
+};
+
+struct PairingTest : testing::Test {
+  PairingTest() {
+    for (const int peer : {1, 3, 4}) pairing.up(peer);
+  }
+  PairingRecorder recorder;
+  Pairing pairing{2, 7, {}, recorder};
+};
+
+TEST_F(PairingTest, AsksAndBeginsWithTheAnswersNumber) {
+  pairing.want(3);
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1"));
+  pairing.answered(3, 4, true);
+  EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 3.4"));
+  pairing.want(3);
+  EXPECT_THAT(recorder.take(), IsEmpty());
+  pairing.ended();
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.5"));
+}
+
+TEST_F(PairingTest, OneAtATime) {
+  pairing.asked(3, 1);
+  EXPECT_THAT(recorder.take(), ElementsAre("yes 3.1", "BEGIN 3.1"));
+  pairing.asked(4, 6);
+  EXPECT_THAT(recorder.take(), ElementsAre("no 4.6"));
+  pairing.ended();
+  pairing.asked(4, 7);
+  EXPECT_THAT(recorder.take(), ElementsAre("yes 4.7", "BEGIN 4.7"));
+}
+
+TEST_F(PairingTest, WhoIsRefusedTriesAgainALittleLaterAndLater) {
+  pairing.want(3);
+  pairing.answered(3, 1, false);
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1"));
+  pairing.asked(4, 1);  // meanwhile
+  EXPECT_THAT(recorder.take(), ElementsAre("yes 4.1", "BEGIN 4.1"));
+  pairing.alarm(recorder.alarms.back());
+  EXPECT_THAT(recorder.take(), IsEmpty());
+  pairing.ended();
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1"));
+  const Duration first = recorder.afters[1];
+  for (int k = 0; k < 10; ++k) {
+    pairing.answered(3, 1, false);
+    pairing.alarm(recorder.alarms.back());
+  }
+  EXPECT_GT(recorder.afters[recorder.afters.size() - 2], 10 * first);
+  EXPECT_EQ(pairing.statistics().refused, 11u);
+}
+
+TEST_F(PairingTest, OfTwoWhoAskEachOtherTheLowerRanksCounts) {
+  pairing.want(1);
+  pairing.asked(1, 1);
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 1.1", "yes 1.1", "BEGIN 1.1"));
+  pairing.ended();
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 1.2"));  // mine is still due
+  pairing.answered(1, 2, true);
+  pairing.ended();
+  pairing.want(3);
+  pairing.asked(3, 1);
+  EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 1.2", "ask 3.1"));  // it will answer
+  pairing.answered(3, 1, true);
+  EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 3.1"));
+}
+
+TEST_F(PairingTest, WhoDoesNotAnswerIsNotAskedUntilItSpeaks) {
+  pairing.want(3);
+  pairing.want(4);
+  pairing.alarm(recorder.alarms.back());
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1", "ask 4.1"));
+  pairing.want(3);
+  EXPECT_EQ(pairing.due(), 0u);
+  pairing.answered(3, 1, true);  // after all; but I am asking another
+  EXPECT_THAT(recorder.take(), ElementsAre("refuse 3.1"));
+  pairing.answered(4, 1, true);
+  pairing.want(3);
+  pairing.ended();
+  EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 4.1", "ask 3.2"));
+  pairing.alarm(recorder.alarms.back());
+  pairing.answered(3, 2, true);  // and now I am free
+  EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 3.2"));
+}
+
+TEST_F(PairingTest, APauseEndsWhatIsUnderWayAndBeginsNothing) {
+  pairing.want(3);
+  pairing.pause();
+  pairing.answered(3, 1, false);
+  pairing.alarm(recorder.alarms.back());
+  pairing.asked(4, 1);
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1", "no 4.1"));
+  EXPECT_TRUE(pairing.idle());
+  pairing.resume();
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1"));
+}
+
+TEST_F(PairingTest, ANeighbourThatIsGoneIsNotWaitedFor) {
+  pairing.want(3);
+  pairing.want(4);
+  pairing.down(3);
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1", "ask 4.1"));
+  pairing.want(3);
+  EXPECT_EQ(pairing.statistics().dropped, 2u);
+}
+
+// --- random worlds ---
+
+// Everything that can happen happens in random order, at random times: messages are slow, averagings take their time, workers
+// stop for a while and die. Messages of one sender to one receiver keep their order.
+class PairingWorld {
+ public:
+  PairingWorld(std::uint64_t seed, int workers) : random_(seed) {
+    for (int rank = 0; rank < workers; ++rank) workers_.push_back(std::make_unique<Worker>(*this, rank, seed));
+    for (const auto& i : workers_) {
+      for (const auto& j : workers_) {
+        if (i != j) i->pairing.up(j->rank);
+      }
+    }
+  }
+
+  void run() {
+    for (int k = 0; k < 60; ++k) {
+      const auto what = random_() % 100;
+      Worker& one = *workers_[random_() % workers_.size()];
+      Worker& other = *workers_[random_() % workers_.size()];
+      if (what < 70 && one.rank != other.rank && !one.dead) {
+        at(now_ + some(20ms), one.rank, [&one, peer = other.rank] { one.pairing.want(peer); });
+      } else if (what < 73 && one.stopped_until <= now_) {
+        one.stopped_until = now_ + 300ms;
+      } else if (what < 75 && living() > 2) {
+        kill(one);
+      }
+      for (int e = 0; e < 5 && !events_.empty(); ++e) next();
+    }
+    while (!events_.empty()) next();
+    for (const auto& worker : workers_) {
+      if (worker->dead) continue;
+      EXPECT_TRUE(worker->pairing.idle()) << worker->rank;
+      EXPECT_EQ(worker->pairing.due(), 0u) << worker->rank;
+      EXPECT_FALSE(worker->averaging) << worker->rank;
+    }
+    // What one end began the other one began or refused, unless one of them died.
+    for (const auto& [averaging, said] : said_) {
+      const auto& [i, j, number] = averaging;
+      if (workers_[i]->dead || workers_[j]->dead) continue;
+      EXPECT_EQ(said.size(), 2u) << fmt::format("{} and {}, number {}", i, j, number);
+    }
+  }
+  std::uint64_t begun() const { return begun_; }
+
+ private:
+  struct Worker final : PairingActions {
+    Worker(PairingWorld& world, int rank, std::uint64_t seed)
+        : world(world), rank(rank), pairing(rank, seed, {.answer = 50ms, .again = 1ms}, *this) {}
+    void ask(int peer, std::uint64_t number) override {
+      world.send(rank, peer, [=, this](Worker& to) { to.pairing.asked(rank, number); });
+    }
+    void answer(int peer, std::uint64_t number, bool yes) override {
+      world.send(rank, peer, [=, this](Worker& to) { to.pairing.answered(rank, number, yes); });
+    }
+    void begin(int peer, std::uint64_t number) override {
+      EXPECT_FALSE(averaging);
+      averaging = {peer, number};
+      ++world.begun_;
+      tell(peer, number);
+      world.end_where_both_have_spoken(*this);
+    }
+    void refuse(int peer, std::uint64_t number) override { tell(peer, number); }
+    void wake(std::uint64_t alarm, Duration after) override {
+      world.at(world.now_ + after, rank, [=, this] { pairing.alarm(alarm); });
+    }
+    void tell(int peer, std::uint64_t number) {
+      auto& said = world.said_[{std::min(rank, peer), std::max(rank, peer), number}];
+      EXPECT_TRUE(said.insert(rank).second) << "twice";
+      world.send(rank, peer, [=, this](Worker& to) {
+        to.heard.insert({rank, number});
+        world.end_where_both_have_spoken(to);
+      });
+    }
+    PairingWorld& world;
+    const int rank;
+    Pairing pairing;
+    bool dead = false;
+    Time stopped_until{};
+    std::optional<std::pair<int, std::uint64_t>> averaging;
+    std::set<std::pair<int, std::uint64_t>> heard;  // what its peers have begun or refused
+  };
+
+  Duration some(Duration most) { return Duration(random_() % static_cast<std::uint64_t>(most.count())); }
+  std::size_t living() const {
+    std::size_t count = 0;
+    for (const auto& worker : workers_) count += !worker->dead;
+    return count;
+  }
+  void at(Time when, int rank, std::function<void()> work) {
+    events_.emplace(std::pair{when, ++sequence_}, std::pair{rank, std::move(work)});
+  }
+  void send(int from, int to, std::function<void(Worker&)> work) {
+    Time& last = last_[{from, to}];
+    last = std::max(last, now_ + some(random_() % 10 == 0 ? Duration(20ms) : Duration(1ms)));
+    at(last, to, [this, to, work = std::move(work)] { work(*workers_[static_cast<std::size_t>(to)]); });
+  }
+  void end_where_both_have_spoken(Worker& worker) {
+    if (!worker.averaging || !worker.heard.contains(*worker.averaging)) return;
+    at(now_ + some(3ms), worker.rank, [&worker, which = *worker.averaging] {
+      if (worker.averaging != which) return;
+      worker.averaging.reset();
+      worker.pairing.ended();
+    });
+  }
+  void kill(Worker& one) {
+    one.dead = true;
+    for (const auto& other : workers_) {
+      if (other->dead) continue;
+      send(one.rank, other->rank, [&one](Worker& other) {  // after all that it has said
+        other.pairing.down(one.rank);
+        if (other.averaging && other.averaging->first == one.rank) {
+          other.averaging.reset();
+          other.pairing.ended();
+        }
+      });
+    }
+  }
+  void next() {
+    auto node = events_.extract(events_.begin());
+    now_ = std::max(now_, node.key().first);
+    auto& [rank, work] = node.mapped();
+    Worker& worker = *workers_[static_cast<std::size_t>(rank)];
+    if (worker.dead) return;
+    if (worker.stopped_until > now_) {
+      at(worker.stopped_until, rank, std::move(work));
+      return;
+    }
+    work();
+  }
+
+  std::mt19937_64 random_;
+  Time now_{};
+  std::uint64_t sequence_ = 0, begun_ = 0;
+  std::map<std::pair<Time, std::uint64_t>, std::pair<int, std::function<void()>>> events_;
+  std::map<std::pair<int, int>, Time> last_;
+  std::map<std::tuple<int, int, std::uint64_t>, std::set<int>> said_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+TEST(PairingFuzz, NobodyWaitsForeverAndBothEndsAgree) {
+  std::uint64_t begun = 0;
+  for (std::uint64_t seed = 1; seed <= 10000 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    PairingWorld world(seed, 2 + static_cast<int>(seed % 6));
+    world.run();
+    begun += world.begun();
+  }
+  EXPECT_GT(begun, 10000u);
+}
+
+}  // namespace
+}  // namespace starling
