@@ -609,6 +609,8 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::lies_at:
     case FrameType::piece:
     case FrameType::taken:
+    case FrameType::ask:
+    case FrameType::answer:
       return;  // from lies_at on: where the peer's transport is of another kind than mine
     case FrameType::leave:
       sender.left = true;

@@ -66,6 +66,8 @@ bool known(std::uint8_t type) {
     case FrameType::lies_at:
     case FrameType::piece:
     case FrameType::taken:
+    case FrameType::ask:
+    case FrameType::answer:
       return true;
   }
   return false;

@@ -42,6 +42,9 @@ enum class FrameType : std::uint8_t {
   handed = 33,      // memory lies at your door
   mapped = 34,      // I have mapped it, or I cannot
   lies_at = 35,     // a whole payload, and where it lies
+  // averaging in pairs (gossip/pairing.h): `round` is the averaging's number on this edge
+  ask = 48,     // will you average with me now?
+  answer = 49,  // value = 1 yes, 0 I am busy
   // payloads that a process group carries (transport/c10d/group_transport.h), which no handler sees
   piece = 40,  // a part of a payload comes by the group
   taken = 41,  // I have asked the group for your pieces up to `value`, I who am `round`

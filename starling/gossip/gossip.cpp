@@ -1,0 +1,421 @@
+#include "starling/gossip/gossip.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/error.h"
+#include "starling/core/random.h"
+#include "starling/kernels/update.h"
+
+namespace starling {
+namespace {
+
+// Where a peer says that an averaging has a number so far ahead of mine, it is not believed.
+constexpr std::uint64_t kHorizon = std::uint64_t{1} << 32;
+constexpr std::size_t kEarly = 2;  // averagings whose blocks are kept before I have begun them
+
+std::vector<float> copy_of(const std::vector<float>& x, bool wanted) {
+  return wanted ? x : std::vector<float>();
+}
+
+}  // namespace
+
+Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options, std::vector<Values> blocks,
+               Log log, std::shared_ptr<Timeline> timeline)
+    : options_(std::move(options)),
+      log_(std::move(log)),
+      timeline_(std::move(timeline)),
+      pairing_(transport->rank(), options_.seed, {}, actions_),
+      transport_(std::move(transport)) {
+  const int rank = transport_->rank();
+  for (Values& x : blocks) {
+    sizes_.push_back(x.size());
+    auto& block = blocks_.emplace_back(std::make_unique<Block>());
+    block->x_tilde = copy_of(x, options_.momentum.eta != 0);
+    block->x = std::move(x);
+    block->mixed = transport_->now();
+  }
+  for (int other = 0; other < options_.rates.workers(); ++other) {
+    const bool neighbour = other != rank && options_.rates.of_pair(rank, other) > 0;
+    peers_.push_back(std::make_unique<Peer>(*this, other, neighbour));
+    if (neighbour) statistics_.neighbours.push_back({.rank = other});
+  }
+  transport_->start(*this);
+  transport_->post([this] { tick(); });
+}
+
+Gossip::~Gossip() { transport_->stop(); }
+
+// ---------------------------------------------------------------- the training thread
+
+void Gossip::meet() {
+  std::set<int> neighbours;
+  for (const auto& peer : peers_) {
+    if (peer->neighbour) neighbours.insert(peer->rank);
+  }
+  for (const int rank : neighbours) transport_->open(rank);
+  std::unique_lock lock(mutex_);
+  const auto all_here = [&] { return std::ranges::includes(connected_, neighbours); };
+  if (changed_.wait_for(lock, options_.meet, all_here)) return;
+  std::vector<int> missing;
+  std::ranges::set_difference(neighbours, connected_, std::back_inserter(missing));
+  throw Error(fmt::format("worker {}: no connection to worker{} {} after {:.1f} s: is it running, and is its port open?",
+                          transport_->rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
+                          seconds(options_.meet)));
+}
+
+void Gossip::gradient(int index, const std::function<void(std::span<float>, std::span<float>)>& f) {
+  Block& block = *blocks_[static_cast<std::size_t>(index)];
+  const std::lock_guard lock(block.mutex);
+  mix_momentum_to_now(block);
+  f(block.x, block.x_tilde);
+}
+
+void Gossip::stepped() {
+  const Time now = transport_->now();
+  const std::lock_guard lock(mutex_);
+  ++statistics_.gradients;
+  if (last_gradient_) {
+    const double took = seconds(now - *last_gradient_), before = gradient_seconds_;
+    gradient_seconds_ = before == 0 ? took : (before + took) / 2;
+    if (before == 0) transport_->post([this] { set_clock(); });
+  }
+  last_gradient_ = now;
+}
+
+void Gossip::pause() {
+  transport_->post([this] {
+    pairing_.pause();
+    {
+      const std::lock_guard lock(mutex_);
+      paused_ = true;
+    }
+    look_at_pairing();
+  });
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, 2 * options_.patience, [&] { return paused_ && idle_; });
+  last_gradient_.reset();  // what passes until the next one is no gradient's time
+}
+
+void Gossip::resume() {
+  // No time has passed.
+  for (const auto& block : blocks_) {
+    const std::lock_guard lock(block->mutex);
+    block->mixed = transport_->now();
+  }
+  transport_->post([this] {
+    {
+      const std::lock_guard lock(mutex_);
+      paused_ = false;
+    }
+    pairing_.resume();
+  });
+}
+
+GossipStatistics Gossip::statistics() const {
+  const std::lock_guard lock(mutex_);
+  GossipStatistics statistics = statistics_;
+  statistics.gradient_seconds = gradient_seconds_;
+  statistics.bytes_sent = transport_->bytes_sent();
+  return statistics;
+}
+
+// ---------------------------------------------------------------- the clock
+
+// Uniform in (0, 1].
+double Gossip::dice() {
+  const auto rank = static_cast<std::uint64_t>(transport_->rank());
+  return static_cast<double>((random_bits({options_.seed, rank, ++drawn_}) >> 11) + 1) * 0x1p-53;
+}
+
+// I ask for half of the averagings that I take part in: the others are asked for by neighbours.
+void Gossip::set_clock() {
+  if (clock_set_ || options_.rates.rate == 0 || peers_.size() == 1) return;
+  clock_set_ = true;
+  const double gradients = (options_.poisson ? -std::log(dice()) : 1) * 2 / options_.rates.rate;
+  transport_->at(transport_->now() + std::chrono::duration_cast<Duration>(
+                                         std::chrono::duration<double>(gradients * gradient_seconds_)),
+                 [this] { clock_strikes(); });
+}
+
+void Gossip::clock_strikes() {
+  clock_set_ = false;
+  const auto& asks = options_.rates.asks[static_cast<std::size_t>(transport_->rank())];
+  double left = dice();
+  int whom = asks.back().rank;
+  for (const Neighbour& j : asks) {
+    left -= j.weight;
+    if (left > 0) continue;
+    whom = j.rank;
+    break;
+  }
+  bool training = false;
+  {
+    const std::lock_guard lock(mutex_);
+    training = !paused_;
+  }
+  if (training) pairing_.want(whom);
+  set_clock();
+}
+
+// ---------------------------------------------------------------- what pairing wants done
+
+void Gossip::Actions::ask(int peer, std::uint64_t number) {
+  gossip.transport_->send(peer, {.type = FrameType::ask, .round = number});
+}
+
+void Gossip::Actions::answer(int peer, std::uint64_t number, bool yes) {
+  gossip.transport_->send(peer, {.type = FrameType::answer, .round = number, .value = yes});
+}
+
+void Gossip::Actions::begin(int rank, std::uint64_t number) {
+  Peer& peer = gossip.peer(rank);
+  {
+    const std::lock_guard lock(gossip.mutex_);
+    ++gossip.counted(rank).begun;
+  }
+  gossip.averaging_ = Averaging{.peer = rank,
+                                .number = number,
+                                .undecided = gossip.blocks_.size(),
+                                .begun = gossip.transport_->now()};
+  gossip.span_.emplace(gossip.timeline_.get(), Timeline::Span{.name = "averaging", .peer = rank});
+  for (std::uint32_t b = 0; b < gossip.blocks_.size(); ++b) {
+    const SwapId id{number, b};
+    Block& block = *gossip.blocks_[b];
+    auto mine = gossip.transport_->buffer(gossip.bytes(b));
+    bool finite = false;
+    {
+      const std::lock_guard lock(block.mutex);
+      gossip.mix_momentum_to_now(block);
+      finite = kernels::update(kernels::SgdStep{}, {}, block.x.data(), nullptr, {},
+                               {mine->data(), gossip.options_.wire}, block.x.size());
+    }
+    peer.open[id].mine = std::move(mine);
+    peer.edge.start(id, {}, finite);
+  }
+}
+
+void Gossip::Actions::refuse(int rank, std::uint64_t number) {
+  for (std::uint32_t b = 0; b < gossip.blocks_.size(); ++b) gossip.peer(rank).edge.pass({number, b});
+}
+
+void Gossip::Actions::wake(std::uint64_t alarm, Duration after) {
+  gossip.transport_->at(gossip.transport_->now() + after, [this, alarm] {
+    gossip.pairing_.alarm(alarm);
+    gossip.look_at_pairing();
+  });
+}
+
+void Gossip::end_averaging() {
+  const Averaging ended = *averaging_;
+  averaging_.reset();
+  span_.reset();
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended.committed == blocks_.size()) {
+      ++statistics_.averaged;
+      ++counted(ended.peer).averaged;
+    }
+  }
+  pairing_.ended();
+  look_at_pairing();
+}
+
+void Gossip::look_at_pairing() {
+  const std::lock_guard lock(mutex_);
+  statistics_.pairing = pairing_.statistics();
+  idle_ = pairing_.idle();
+  changed_.notify_all();
+}
+
+// ---------------------------------------------------------------- what an edge wants done
+
+void Gossip::Peer::send_block(SwapId id) {
+  gossip.transport_->send(rank,
+                          {.type = FrameType::data,
+                           .dtype = static_cast<std::uint8_t>(gossip.options_.wire),
+                           .round = id.round,
+                           .block = id.block},
+                          payload_of(open.at(id).mine));
+}
+
+void Gossip::Peer::cancel_block(SwapId id) {
+  gossip.transport_->cancel(rank, FrameType::data, id.round, id.block);
+}
+
+void Gossip::Peer::send(FrameType type, SwapId id, bool yes) {
+  gossip.transport_->send(rank, {.type = type, .round = id.round, .block = id.block, .value = yes});
+}
+
+void Gossip::Peer::decided(SwapId id, Outcome outcome) {
+  Swap swap = std::move(open.extract(id).mapped());
+  if (auto in = incoming.extract(id); !in.empty()) swap.theirs = std::move(in.mapped().buffer);
+  if (outcome == Outcome::committed) {
+    gossip.mix(id.block, swap);
+  } else {
+    const std::lock_guard lock(gossip.mutex_);
+    ++gossip.counted(rank).aborted;
+  }
+  if (outcome == Outcome::in_doubt) doubts[id] = std::move(swap);
+  auto& averaging = gossip.averaging_;
+  if (!averaging || averaging->peer != rank || averaging->number != id.round) return;  // given up before
+  averaging->committed += outcome == Outcome::committed;
+  if (--averaging->undecided == 0) gossip.end_averaging();
+}
+
+void Gossip::Peer::mended(SwapId id, bool committed) {
+  const Swap swap = std::move(doubts.extract(id).mapped());
+  if (!committed) return;
+  gossip.mix(id.block, swap);
+  const std::lock_guard lock(gossip.mutex_);
+  ++gossip.counted(rank).late;
+}
+
+// ---------------------------------------------------------------- x and x~
+
+void Gossip::mix(std::size_t index, const Swap& swap) {
+  Block& block = *blocks_[index];
+  const kernels::Sent theirs{swap.theirs->data(), options_.wire}, mine{swap.mine->data(), options_.wire};
+  const std::lock_guard lock(block.mutex);
+  mix_momentum_to_now(block);
+  const auto add = [&](Values& values, double weight) {
+    const kernels::Mix neighbour{static_cast<float>(weight), theirs, mine};
+    kernels::update(kernels::SgdStep{}, {&neighbour, 1}, values.data(), nullptr, {}, {}, values.size());
+  };
+  add(block.x, A2cid2::alpha);
+  if (!block.x_tilde.empty()) add(block.x_tilde, options_.momentum.alpha_tilde);
+}
+
+void Gossip::mix_momentum_to_now(Block& block) const {
+  const Time now = transport_->now();
+  const double tau = gradient_seconds_ == 0 ? 0 : seconds(now - block.mixed) / gradient_seconds_;
+  block.mixed = now;
+  if (!block.x_tilde.empty())
+    mix_momentum(std::span(block.x), std::span(block.x_tilde), options_.momentum.eta * tau);
+}
+
+// ---------------------------------------------------------------- events
+
+void Gossip::connected(int rank) {
+  Peer& back = peer(rank);
+  back.heard = transport_->now();
+  back.met = true;
+  back.edge.connected();
+  pairing_.up(rank);
+  const std::lock_guard lock(mutex_);
+  connected_.insert(rank);
+  changed_.notify_all();
+}
+
+void Gossip::disconnected(int rank, const std::string& reason) {
+  log_(Level::info, fmt::format("connection to worker {} broke: {}", rank, reason));
+  pairing_.down(rank);  // first: what the edge decides now ends the averaging, and nothing new begins with it
+  peer(rank).edge.disconnected();
+  peer(rank).incoming.clear();
+  look_at_pairing();
+  const std::lock_guard lock(mutex_);
+  connected_.erase(rank);
+}
+
+void Gossip::lost(int rank, const std::string& reason) {
+  log_(Level::warning, fmt::format("worker {} is gone ({}): gossip goes on without it", rank, reason));
+}
+
+bool Gossip::expects(const Peer& peer, const Frame& frame) const {
+  if (!peer.neighbour || frame.block >= blocks_.size() || frame.total != bytes(frame.block) ||
+      frame.dtype != static_cast<std::uint8_t>(options_.wire))
+    return false;
+  const SwapId id{frame.round, frame.block};
+  return peer.edge.wants(id) &&
+         (peer.incoming.contains(id) || peer.incoming.size() < kEarly * blocks_.size());
+}
+
+std::span<std::byte> Gossip::place(int from, const Frame& frame) {
+  Peer& sender = peer(from);
+  if (frame.epoch != 0 || frame.type != FrameType::data || !expects(sender, frame)) return {};
+  Incoming& in = sender.incoming[{frame.round, frame.block}];
+  if (!in.buffer) in.buffer = pool_.take(bytes(frame.block));
+  if (frame.offset != in.bytes) return {};
+  sender.placed = in.buffer;
+  return std::span(*in.buffer).subspan(frame.offset, frame.length);
+}
+
+void Gossip::received(int from, const Frame& frame, std::span<const std::byte> payload, bool intact) {
+  Peer& sender = peer(from);
+  sender.heard = transport_->now();
+  if (frame.epoch != 0 || frame.round > kHorizon || !sender.neighbour) return;
+  switch (frame.type) {
+    case FrameType::ask:
+      pairing_.asked(from, frame.round);
+      return look_at_pairing();
+    case FrameType::answer:
+      pairing_.answered(from, frame.round, frame.value != 0);
+      return look_at_pairing();
+    case FrameType::data:
+      return received_data(sender, frame, payload, intact);
+    case FrameType::ack:
+    case FrameType::abort:
+    case FrameType::skip:
+    case FrameType::query:
+    case FrameType::outcome:
+      if (frame.block < blocks_.size())
+        sender.edge.frame(frame.type, {frame.round, frame.block}, frame.value != 0);
+      return;
+    default:
+      return;  // heartbeats, and what is an exchange's
+  }
+}
+
+void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact) {
+  if (frame.block >= blocks_.size()) return;
+  const SwapId id{frame.round, frame.block};
+  if (!peer.edge.wants(id)) {
+    peer.incoming.erase(id);
+    if (frame.offset + frame.length == frame.total) peer.edge.block(id, false);
+    return;
+  }
+  if (!intact || !expects(peer, frame) || !all_finite(payload, options_.wire)) {
+    log_(Level::warning, fmt::format("worker {} sent a damaged block {} in averaging {} (bytes {} to {}): not mixed",
+                                     peer.rank, frame.block, frame.round, frame.offset,
+                                     frame.offset + frame.length));
+    peer.incoming.erase(id);
+    return peer.edge.block(id, false);
+  }
+  const auto found = peer.incoming.find(id);
+  if (found == peer.incoming.end()) return;  // decided while this chunk was being read
+  found->second.bytes += frame.length;
+  if (found->second.bytes == frame.total) peer.edge.block(id, true);
+}
+
+// Heartbeats; and what takes too long.
+void Gossip::tick() {
+  const Time now = transport_->now();
+  for (const auto& peer : peers_) {
+    const int rank = peer->rank;
+    if (!peer->met) continue;
+    transport_->send(rank, {.type = FrameType::heartbeat});
+    // Where I have voted only the peer decides, or a connection that breaks.
+    if (!peer->edge.open().empty() && now - peer->heard > options_.silent)
+      transport_->reset(rank, fmt::format("silent for {:.1f} s", seconds(now - peer->heard)));
+  }
+  if (averaging_ && now - averaging_->begun > options_.patience) {
+    Peer& late = peer(averaging_->peer);
+    const std::uint64_t number = averaging_->number;
+    for (const SwapId id : late.edge.open()) {
+      if (id.round == number) late.edge.give_up(id);
+    }
+    // What I have voted for is decided later; the next averaging does not wait for it.
+    if (averaging_ && averaging_->peer == late.rank && averaging_->number == number) end_averaging();
+  }
+  transport_->at(now + std::min(options_.silent / 10, options_.patience / 4), [this] { tick(); });
+}
+
+GossipStatistics::Neighbour& Gossip::counted(int rank) {
+  return *std::ranges::find(statistics_.neighbours, rank, &GossipStatistics::Neighbour::rank);
+}
+
+}  // namespace starling

@@ -1,0 +1,188 @@
+// A worker's gossip: it averages with one neighbour after the other while the worker trains, and nobody waits for it.
+//
+//   training thread                          transport's thread: it is the gossip's
+//   gradient(b, f)   f changes x and x~      Poisson clock -> Pairing: whom to average with, and when both are free
+//   stepped()        a gradient was made     begin: for each block the momentum up to now, then x goes to the neighbour
+//                                            Edge: both ends commit the block's swap, or neither
+//                                            committed: x += alpha (x_j - x_i),  x~ += alpha~ (x_j - x_i)
+//
+// x and x~ are the gossip's, a lock for each block; what the training thread computes gradients with is a copy of its own, so
+// that neither ever reads what the other writes. The formulas are A2cid2's (a2cid2.h): the momentum is mixed in before a block
+// is sent, and what is added is the difference of the two blocks as they were sent, the same at both ends whatever their
+// gradients did to x meanwhile. So the sum over all workers is kept.
+//
+// Time is counted in this worker's own gradients: an average of how long one takes, in which the last one has weight 1/2.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "starling/core/log.h"
+#include "starling/core/timeline.h"
+#include "starling/exchange/edge.h"
+#include "starling/gossip/a2cid2.h"
+#include "starling/gossip/pairing.h"
+#include "starling/gossip/rates.h"
+#include "starling/kernels/wire.h"
+#include "starling/transport/transport.h"
+
+namespace starling {
+
+struct GossipOptions {
+  PairRates rates{};
+  A2cid2 momentum{};    // eta = 0: none, and there is no x~
+  bool poisson = true;  // else a worker asks at even times
+  Wire wire = Wire::fp32;  // or bf16, fp16
+  std::uint64_t seed = 0;
+  std::chrono::milliseconds meet{60'000};     // for all neighbours to come at the start
+  std::chrono::milliseconds patience{1'000};  // an averaging that has not ended by then is given up
+  std::chrono::milliseconds silent{5'000};    // no byte for so long: the connection is broken
+};
+
+struct GossipStatistics {
+  struct Neighbour {
+    int rank = 0;
+    std::uint64_t begun = 0;      // averagings
+    std::uint64_t averaged = 0;   // of these, with all blocks
+    std::uint64_t aborted = 0;    // blocks
+    std::uint64_t late = 0;       // blocks averaged late, after a broken connection was mended
+  };
+  std::vector<Neighbour> neighbours;  // by rising rank
+  PairingStatistics pairing;
+  std::uint64_t gradients = 0;
+  std::uint64_t averaged = 0;  // averagings with all blocks
+  double gradient_seconds = 0;  // how long a gradient takes now
+  std::uint64_t bytes_sent = 0;
+};
+
+class Gossip final : private TransportHandler {
+ public:
+  using Values = std::vector<float>;
+
+  // blocks: x, the same at all workers. The graph's rank r is transport rank r.
+  Gossip(std::unique_ptr<Transport> transport, GossipOptions options, std::vector<Values> blocks, Log log,
+         std::shared_ptr<Timeline> timeline = nullptr);
+  ~Gossip() override;
+
+  // Waits until all neighbours are connected. Throws Error, naming who is missing.
+  void meet();
+
+  // --- on the training thread ---
+  // Calls f(x, x~) with the momentum up to now mixed in; x~ is empty without momentum. What f adds to x it adds to x~.
+  void gradient(int block, const std::function<void(std::span<float> x, std::span<float> x_tilde)>& f);
+  void stepped();
+  // No averaging is under way when pause() returns, unless a neighbour stands still: then it returns after the patience.
+  void pause();
+  void resume();
+
+  GossipStatistics statistics() const;
+
+ private:
+  struct Block {
+    std::mutex mutex;  // guards what follows
+    Values x, x_tilde;
+    Time mixed{};  // up to when the momentum is mixed in
+  };
+  struct Swap {
+    std::shared_ptr<Buffer> mine, theirs;
+  };
+  struct Incoming {
+    std::shared_ptr<Buffer> buffer;
+    std::size_t bytes = 0;  // received so far, in order
+  };
+  // Only the transport's thread touches it.
+  struct Peer final : EdgeActions {
+    Peer(Gossip& gossip, int rank, bool neighbour)
+        : gossip(gossip), rank(rank), neighbour(neighbour), edge(*this) {}
+    void send_block(SwapId id) override;
+    void cancel_block(SwapId id) override;
+    void send(FrameType type, SwapId id, bool yes) override;
+    void decided(SwapId id, Outcome outcome) override;
+    void mended(SwapId id, bool committed) override;
+    Gossip& gossip;
+    const int rank;
+    const bool neighbour;
+    Edge edge;
+    Time heard{};
+    bool met = false;
+    std::shared_ptr<void> placed;  // what the transport is reading into
+    std::map<SwapId, Incoming> incoming;
+    std::map<SwapId, Swap> open, doubts;
+  };
+  struct Actions final : PairingActions {
+    explicit Actions(Gossip& gossip) : gossip(gossip) {}
+    void ask(int peer, std::uint64_t number) override;
+    void answer(int peer, std::uint64_t number, bool yes) override;
+    void begin(int peer, std::uint64_t number) override;
+    void refuse(int peer, std::uint64_t number) override;
+    void wake(std::uint64_t alarm, Duration after) override;
+    Gossip& gossip;
+  };
+  // The averaging that is under way.
+  struct Averaging {
+    int peer = 0;
+    std::uint64_t number = 0;
+    std::size_t undecided = 0;  // blocks
+    std::size_t committed = 0;
+    Time begun{};
+  };
+
+  void connected(int peer) override;
+  void disconnected(int peer, const std::string& reason) override;
+  void lost(int peer, const std::string& reason) override;
+  std::span<std::byte> place(int peer, const Frame& frame) override;
+  void received(int peer, const Frame& frame, std::span<const std::byte> payload, bool intact) override;
+
+  // On the transport's thread.
+  bool expects(const Peer& peer, const Frame& frame) const;
+  void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
+  void mix(std::size_t block, const Swap& swap);
+  void mix_momentum_to_now(Block& block) const;
+  void end_averaging();
+  void look_at_pairing();
+  Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
+  void clock_strikes();
+  void set_clock();
+  double dice();
+  void tick();
+  std::size_t bytes(std::size_t block) const { return bytes_of(options_.wire, sizes_[block]); }
+  GossipStatistics::Neighbour& counted(int rank);
+
+  const GossipOptions options_;
+  const Log log_;
+  const std::shared_ptr<Timeline> timeline_;
+  std::vector<std::size_t> sizes_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
+  Actions actions_{*this};
+  Pairing pairing_;
+  std::optional<Averaging> averaging_;
+  std::optional<Timeline::Scope> span_;  // of it
+  BufferPool pool_;
+  std::uint64_t drawn_ = 0;  // random numbers
+  bool clock_set_ = false;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::set<int> connected_;
+  bool idle_ = true, paused_ = false;
+  std::optional<Time> last_gradient_;
+  GossipStatistics statistics_;
+
+  std::atomic<double> gradient_seconds_ = 0;  // 0: not known yet
+
+  std::unique_ptr<Transport> transport_;  // last: its thread ends before anything else goes
+};
+
+}  // namespace starling

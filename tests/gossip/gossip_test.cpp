@@ -1,0 +1,284 @@
+// Gossip beside threads that train: over the local transport, whose faults are made to order.
+#include "starling/gossip/gossip.h"
+
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/topology/schedules.h"
+#include "starling/transport/local/local.h"
+
+namespace starling {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kSizes[] = {3000, 500};
+
+// One that trains at its own pace: each gradient moves every value by something random.
+struct Trainer {
+  Trainer(std::unique_ptr<Transport> transport, const GossipOptions& options)
+      : rank(transport->rank()),
+        random(static_cast<std::uint64_t>(rank) + 1),
+        gossip(std::move(transport), options, {std::vector<float>(kSizes[0], 0.5F), std::vector<float>(kSizes[1], 0.5F)},
+               [this](Level, const std::string& line) {
+                 const std::lock_guard lock(mutex);
+                 lines.push_back(line);
+               }) {}
+
+  void gradient(float size) {
+    for (int b = 0; b < 2; ++b) {
+      gossip.gradient(b, [&](std::span<float> x, std::span<float> x_tilde) {
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          const float d = size * change(random);
+          const float before = x[i];
+          x[i] += d;
+          learned += double{x[i]} - double{before};
+          if (!x_tilde.empty()) x_tilde[i] += d;
+        }
+      });
+    }
+    gossip.stepped();
+  }
+  std::vector<float> values(bool tilde = false) {
+    std::vector<float> all;
+    for (int b = 0; b < 2; ++b) {
+      gossip.gradient(b, [&](std::span<float> x, std::span<float> x_tilde) {
+        const auto taken = tilde ? x_tilde : x;
+        all.insert(all.end(), taken.begin(), taken.end());
+      });
+    }
+    return all;
+  }
+
+  const int rank;
+  std::mt19937_64 random;
+  std::normal_distribution<float> change;
+  double learned = 0;
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  Gossip gossip;
+};
+
+struct Trainers {
+  explicit Trainers(const std::string& topology, int n, GossipOptions options = {}, bool momentum = true)
+      : hub(n) {
+    options.rates = pair_rates(make_schedule(topology, n), options.rates.rate);
+    if (momentum) options.momentum = a2cid2_of(options.rates);
+    options.seed = 5;
+    for (int rank = 0; rank < n; ++rank) all.push_back(std::make_unique<Trainer>(hub.endpoint(rank), options));
+    everyone([](Trainer& t) { t.gossip.meet(); });
+  }
+  template <class F>
+  void everyone(F&& f) {
+    std::vector<std::thread> threads;
+    for (auto& one : all) threads.emplace_back([&] { f(*one); });
+    for (auto& thread : threads) thread.join();
+  }
+  void train(int gradients, float size, std::chrono::microseconds pace = 500us) {
+    everyone([&](Trainer& t) {
+      for (int k = 0; k < gradients; ++k) {
+        t.gradient(size);
+        std::this_thread::sleep_for(pace);
+      }
+    });
+  }
+  double sum(bool tilde = false) {
+    double sum = 0;
+    for (auto& one : all) {
+      const auto values = one->values(tilde);
+      sum += std::accumulate(values.begin(), values.end(), 0.0);
+    }
+    return sum;
+  }
+  double learned() const {
+    double sum = 0;
+    for (const auto& one : all) sum += one->learned;
+    return sum;
+  }
+  // RMS distance to the mean.
+  double distance() {
+    std::vector<std::vector<float>> x;
+    for (auto& one : all) x.push_back(one->values());
+    double squares = 0;
+    for (std::size_t i = 0; i < x[0].size(); ++i) {
+      double mean = 0;
+      for (const auto& values : x) mean += values[i] / static_cast<double>(x.size());
+      for (const auto& values : x) squares += (values[i] - mean) * (values[i] - mean);
+    }
+    return std::sqrt(squares / static_cast<double>(x.size() * x[0].size()));
+  }
+  Trainer& operator[](int i) { return *all[static_cast<std::size_t>(i)]; }
+  LocalHub hub;
+  std::vector<std::unique_ptr<Trainer>> all;
+};
+
+TEST(Gossip, TheSumIsKeptWhileEverybodyTrains) {
+  for (const bool momentum : {false, true}) {
+    Trainers flock("ring", 5, {.rates = {.rate = 3, .asks = {}}}, momentum);
+    const double before = flock.sum();
+    flock.train(200, 0.1F);
+    flock.everyone([](Trainer& t) { t.gossip.pause(); });
+    EXPECT_NEAR(flock.sum() - flock.learned(), before, 0.05);
+    if (momentum) {
+      EXPECT_NEAR(flock.sum(true) - flock.learned(), before, 0.05);
+    }
+    for (auto& one : flock.all) {
+      EXPECT_GT(one->gossip.statistics().averaged, 50U);
+      EXPECT_EQ(one->gossip.statistics().gradients, 200U);
+    }
+  }
+}
+
+TEST(Gossip, BringsWorkersTogether) {
+  Trainers flock("static-exponential", 6, {.rates = {.rate = 2, .asks = {}}});
+  flock.train(3, 1);
+  const double apart = flock.distance();
+  flock.train(150, 0);
+  flock.everyone([](Trainer& t) { t.gossip.pause(); });
+  EXPECT_LT(flock.distance(), 1e-3 * apart);
+}
+
+TEST(Gossip, NarrowWiresKeepTheSum) {
+  for (const Wire wire : {Wire::bf16, Wire::fp16}) {
+    Trainers flock("ring", 4, {.rates = {.rate = 2, .asks = {}}, .wire = wire});
+    const double before = flock.sum();
+    flock.train(100, 0.1F);
+    flock.everyone([](Trainer& t) { t.gossip.pause(); });
+    EXPECT_NEAR(flock.sum() - flock.learned(), before, 0.05);
+  }
+}
+
+TEST(Gossip, APauseStopsIt) {
+  Trainers flock("complete", 4, {.rates = {.rate = 4, .asks = {}}});
+  flock.train(50, 0.1F);
+  flock.everyone([](Trainer& t) { t.gossip.pause(); });
+  std::vector<std::vector<float>> before;
+  for (auto& one : flock.all) before.push_back(one->values());
+  std::this_thread::sleep_for(100ms);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(flock[i].values(), before[static_cast<std::size_t>(i)]);
+  flock.everyone([](Trainer& t) { t.gossip.resume(); });
+  const auto averaged = flock[0].gossip.statistics().averaged;
+  flock.train(50, 0.1F);
+  EXPECT_GT(flock[0].gossip.statistics().averaged, averaged);
+}
+
+// Each edge as often as the rates say, when all train equally fast and when one is four times slower: an edge's own count
+// then follows from its ends' gradients. Pearson's chi-square with as many degrees of freedom as edges.
+TEST(Gossip, EveryEdgeIsUsedAsOftenAsTheTheoryAssumes) {
+  for (const int slower : {1, 4}) {
+    Trainers flock("ring", 4, {.rates = {.rate = 1, .asks = {}}});
+    std::atomic<bool> stop = false;
+    std::vector<std::thread> threads;
+    for (auto& one : flock.all) {
+      threads.emplace_back([&, slow = one->rank == 0 ? slower : 1] {
+        while (!stop) {
+          one->gradient(0.1F);
+          std::this_thread::sleep_for(4ms * slow);
+        }
+      });
+    }
+    std::this_thread::sleep_for(3s);
+    stop = true;
+    for (auto& thread : threads) thread.join();
+    flock.everyone([](Trainer& t) { t.gossip.pause(); });
+    double chi_square = 0;
+    for (int i = 0; i < 4; ++i) {
+      const int j = (i + 1) % 4;
+      const auto mine = flock[i].gossip.statistics(), theirs = flock[j].gossip.statistics();
+      // rate / 2 p_ij of i's gradients, and of j's.
+      const double expected = 0.25 * static_cast<double>(mine.gradients + theirs.gradients);
+      const auto with = std::ranges::find(mine.neighbours, j, &GossipStatistics::Neighbour::rank);
+      const auto found = static_cast<double>(with->averaged);
+      chi_square += (found - expected) * (found - expected) / expected;
+    }
+    EXPECT_LT(chi_square, 18.5) << "with 4 degrees of freedom once in 1000";
+  }
+}
+
+TEST(Gossip, WhoSleepsDelaysNobodyElse) {
+  Trainers flock("complete", 4, {.rates = {.rate = 2, .asks = {}}, .patience = 100ms});
+  flock.train(50, 0.1F);
+  flock.hub.pause(3);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&flock, i] {
+      for (int k = 0; k < 1000; ++k) {
+        flock[i].gradient(0.1F);
+        std::this_thread::sleep_for(1ms);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (int i = 0; i < 3; ++i) {
+    const auto statistics = flock[i].gossip.statistics();
+    EXPECT_LE(statistics.pairing.unanswered, 1U);  // it is asked once
+    EXPECT_GT(statistics.averaged, 300U);
+  }
+  flock.hub.resume(3);
+  flock.train(100, 0.1F);
+  EXPECT_GT(flock[3].gossip.statistics().averaged, 50U);
+  flock.everyone([](Trainer& t) { t.gossip.pause(); });
+  EXPECT_NEAR(flock.sum() - flock.learned(), 0.5 * 4 * 3500, 0.1);
+}
+
+TEST(Gossip, ADeathEndsOneAveragingAndNothingElse) {
+  Trainers flock("complete", 4, {.rates = {.rate = 2, .asks = {}}});
+  flock.train(50, 0.1F);
+  flock.hub.kill(3);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&flock, i] {
+      for (int k = 0; k < 300; ++k) {
+        flock[i].gradient(0.1F);
+        std::this_thread::sleep_for(1ms);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (int i = 0; i < 3; ++i) EXPECT_GT(flock[i].gossip.statistics().averaged, 100U);
+  for (int i = 0; i < 3; ++i) flock[i].gossip.pause();
+  EXPECT_THAT(flock[0].lines, testing::Contains(testing::HasSubstr("worker 3 is gone")));
+}
+
+TEST(Gossip, DamageIsNotMixed) {
+  Trainers flock("ring", 3, {.rates = {.rate = 3, .asks = {}}});
+  const double before = flock.sum();
+  flock.train(50, 0.1F);
+  flock.hub.corrupt_next(0, 1);
+  flock.train(50, 0.1F);
+  flock.everyone([](Trainer& t) { t.gossip.pause(); });
+  EXPECT_THAT(flock[1].lines, testing::Contains(testing::HasSubstr("worker 0 sent a damaged block")));
+  EXPECT_NEAR(flock.sum() - flock.learned(), before, 0.05);
+}
+
+TEST(Gossip, AConnectionThatBreaksIsMendedAndTheSumIsKept) {
+  Trainers flock("ring", 3, {.rates = {.rate = 3, .asks = {}}});
+  const double before = flock.sum();
+  std::atomic<bool> stop = false;
+  std::thread vandal([&] {
+    while (!stop) {
+      flock.hub.sever(0, 1);
+      std::this_thread::sleep_for(3ms);
+      flock.hub.mend(0, 1);
+      std::this_thread::sleep_for(7ms);
+    }
+  });
+  flock.train(300, 0.1F);
+  stop = true;
+  vandal.join();
+  std::this_thread::sleep_for(100ms);
+  flock.everyone([](Trainer& t) { t.gossip.pause(); });
+  EXPECT_NEAR(flock.sum() - flock.learned(), before, 0.05);
+}
+
+}  // namespace
+}  // namespace starling
