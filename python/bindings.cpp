@@ -53,6 +53,7 @@ Options options_of(const py::dict& given) {
       {"wire", [](Options& o, py::handle v) { o.wire = wire_named(v.cast<std::string>()); }},
       {"one_in", [](Options& o, py::handle v) { o.one_in = v.cast<int>(); }},
       {"gamma", [](Options& o, py::handle v) { o.gamma = v.cast<double>(); }},
+      {"rate", [](Options& o, py::handle v) { o.rate = v.cast<double>(); }},
       {"hierarchy", [](Options& o, py::handle v) { o.hierarchy = v.cast<std::string>(); }},
       {"workers_per_node", [](Options& o, py::handle v) { o.workers_per_node = v.cast<int>(); }},
       {"block_bytes", [](Options& o, py::handle v) { o.block_bytes = v.cast<std::int64_t>(); }},

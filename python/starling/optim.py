@@ -31,7 +31,8 @@ class Options(TypedDict, total=False):
     """"base-2" (default), "ring", "complete" and so on (`starling topology --list`), or a .toml or .json file."""
     scheme: str
     """"cta" (default): the exchange has a whole iteration to complete. "atc": it is inside step(). "choco":
-    CHOCO-SGD, top-k with a memory, as one_in and gamma say. "all-reduce": gradients are averaged over all workers during
+    CHOCO-SGD, top-k with a memory, as one_in and gamma say. "a2cid2", "ad-psgd": pairs of neighbours average beside training,
+    with and without momentum, as rate says, and step() waits for nobody. "all-reduce": gradients are averaged over all workers during
     backward(), as DistributedDataParallel does."""
     wire: str
     """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"."""
@@ -39,6 +40,8 @@ class Options(TypedDict, total=False):
     """random-k: one value in so many is sent and mixed in a round, with "choco" top-k; 1 (default): all."""
     gamma: float
     """"choco" only: how far workers go towards each other; 0 (default): by one_in."""
+    rate: float
+    """"a2cid2" and "ad-psgd" only: averagings that a worker takes part in, in the time of one gradient; 1 (default)."""
     buffers: Iterable[torch.Tensor] | None
     """model.buffers(): rank 0's at the start, averaged by consensus()."""
     process_group: "Group | None"

@@ -24,6 +24,7 @@ namespace starling {
 struct Consensus::State {
   std::vector<std::pair<at::Tensor, at::Tensor>>
       own;  // parameter, its masters, or buffer, and this worker's values of it
+  Scheme* scheme = nullptr;
   int workers = 1;
   double distance = 0;
   bool keep = false;
@@ -32,6 +33,8 @@ struct Consensus::State {
 Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>()) {
   const c10::AutoGradMode no_gradient(false);
   auto& engine = *optimizer.engine_;
+  state_->scheme = engine.scheme.get();
+  engine.scheme->pause();
   const Masters masters = with_masters(engine.blocks);
   const auto remember = [this](const at::Tensor& tensor) {
     state_->own.emplace_back(tensor, tensor.clone());
@@ -103,9 +106,11 @@ Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>()) {
 }
 
 Consensus::~Consensus() {
-  if (state_->keep) return;
   const c10::AutoGradMode no_gradient(false);
-  for (auto& [tensor, values] : state_->own) tensor.copy_(values);
+  if (!state_->keep) {
+    for (auto& [tensor, values] : state_->own) tensor.copy_(values);
+  }
+  state_->scheme->resume();
 }
 
 int Consensus::workers() const { return state_->workers; }

@@ -18,6 +18,7 @@
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/all_reduce.h"
 #include "starling/optim/schemes/around.h"
+#include "starling/optim/schemes/asynchronous.h"
 #include "starling/optim/schemes/atc.h"
 #include "starling/optim/schemes/choco.h"
 #include "starling/optim/schemes/cta.h"
@@ -70,9 +71,13 @@ int workers_per_node(const Options& options, const World& world) {
   return options.workers_per_node == 0 ? world.local_size : options.workers_per_node;
 }
 
-// The exchange of all-reduce has no neighbours: its edges serve the exact averages only.
+bool asynchronous(const Options& options) { return options.scheme == "a2cid2" || options.scheme == "ad-psgd"; }
+
+// Where there are no neighbours, the exchange's edges serve the exact averages only.
+Schedule without_neighbours(const World& world) { return {"none", {Graph(world.size)}}; }
+
 Schedule schedule_of(const Options& options, const World& world) {
-  if (options.scheme == "all-reduce") return {"none", {Graph(world.size)}};
+  if (options.scheme == "all-reduce") return without_neighbours(world);
   const int per_node = workers_per_node(options, world);
   if (options.hierarchy == "none") return make_schedule(options.topology, world.size, per_node);
   return make_schedule(options.topology, world.size / per_node).for_each_place(per_node);
@@ -105,6 +110,22 @@ void check_memory(const Options& options, const Schedule& schedule) {
                                               : fmt::format("has {} rounds", schedule.rounds.size())));
 }
 
+void check_asynchronous(const Options& options) {
+  if (!(options.rate > 0 && options.rate <= 1000))
+    throw UsageError(fmt::format("rate = {} is not allowed: above 0, to 1000", options.rate));
+  if (!asynchronous(options)) {
+    if (options.rate != 1)
+      throw UsageError(fmt::format("rate = {} is for schemes \"a2cid2\" and \"ad-psgd\", not \"{}\": use 1",
+                                   options.rate, options.scheme));
+    return;
+  }
+  if (is_modular(options.wire))
+    throw UsageError(fmt::format("scheme \"{}\" needs wire fp32, bf16 or fp16, not \"{}\"", options.scheme,
+                                 name_of(options.wire)));
+  if (options.one_in != 1)
+    throw UsageError(fmt::format("one_in = {} is not for scheme \"{}\": use 1", options.one_in, options.scheme));
+}
+
 void check_hierarchy(const Options& options, const World& world, bool inner) {
   const std::string& hierarchy = options.hierarchy;
   if (hierarchy == "none") return;
@@ -127,6 +148,7 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
               {"wire", std::string(name_of(options.wire))},
               {"one_in", std::to_string(options.one_in)},
               {"gamma", fmt::format("{}", options.gamma)},
+              {"rate", fmt::format("{}", options.rate)},
               {"rule", rule},
               {"block_bytes", std::to_string(options.block_bytes)},
               {"hierarchy", options.hierarchy},
@@ -186,8 +208,10 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
   e.channel = fmt::format("optimizer-{}", (*world.optimizers)++);
   e.buffers = std::move(buffers);
   const std::string& scheme = e.options.scheme;
-  if (scheme != "cta" && scheme != "atc" && scheme != "choco" && scheme != "all-reduce")
-    throw UsageError(fmt::format("scheme \"{}\" is unknown: cta, atc, choco or all-reduce", scheme));
+  if (scheme != "cta" && scheme != "atc" && scheme != "choco" && scheme != "all-reduce" &&
+      !asynchronous(e.options))
+    throw UsageError(
+        fmt::format("scheme \"{}\" is unknown: cta, atc, choco, a2cid2, ad-psgd or all-reduce", scheme));
   if (scheme == "all-reduce" && e.options.wire != Wire::fp32)
     throw UsageError(
         fmt::format("wire \"{}\" is for parameters, but scheme \"all-reduce\" sends gradients: use fp32",
@@ -208,6 +232,7 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
         "clip_grad_norm_ before step()");
   }
   check_choco(e.options, e.inner != nullptr);
+  check_asynchronous(e.options);
   check_hierarchy(e.options, world, e.inner != nullptr);
   if (scheme == "choco") check_memory(e.options, schedule_of(e.options, world));
   if (e.options.hierarchy == "node") {
@@ -239,8 +264,8 @@ void Optimizer::take_new_groups() {
         groups.size()));
   }
   while (param_groups_.size() < groups.size()) add_param_group(groups[param_groups_.size()]);
-  const bool in_nodes = e.options.hierarchy == "node";
-  for (std::size_t g = first; (e.inner != nullptr || in_nodes) && g < groups.size(); ++g) {
+  const bool in_nodes = e.options.hierarchy == "node", gossips = asynchronous(e.options);
+  for (std::size_t g = first; (e.inner != nullptr || in_nodes || gossips) && g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
       const auto type = groups[g].params()[p].scalar_type();
       if (type == at::kFloat) continue;
@@ -248,6 +273,8 @@ void Optimizer::take_new_groups() {
           "parameter {} of group {} is {}: {}", p, g, c10::toString(type),
           in_nodes
               ? "with hierarchy \"node\" it must be float32, since a node's workers share no fp32 masters"
+          : gossips
+              ? "with asynchronous gossip it must be float32, since x and x~ are"
               : "around another optimizer it must be float32, since only Starling's rules step the fp32 "
                 "master of one in bfloat16 or float16"));
     }
@@ -280,6 +307,7 @@ void Optimizer::connect(std::size_t first_group) {
   const World& world = e.world;
   if (e.scheme) {
     // The blocks that are under way are sent again from the parameters, which are the same numbers.
+    e.scheme->pause();  // what gossip has averaged is in the parameters
     e.before = counted();
     e.scheme.reset();
     e.exchange.reset();
@@ -308,8 +336,11 @@ void Optimizer::connect(std::size_t first_group) {
     e.blocks[b].grid.remember(schedule.rounds.size() * static_cast<std::size_t>(e.options.one_in));
     if (e.owns(b)) sizes.push_back(static_cast<std::size_t>(e.blocks[b].length));
   }
+  const bool gossips = asynchronous(e.options);
+  if (gossips) sizes.clear();
   e.exchange =
-      std::make_unique<Exchange>(world.make_transport(world, channel), schedule, sizes,
+      std::make_unique<Exchange>(world.make_transport(world, channel),
+                                 gossips ? without_neighbours(world) : schedule, sizes,
                                  Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled,
                                           e.options.max_wait, world.interrupted},
                                  world.log, world.timeline, e.options.wire, e.options.one_in,
@@ -321,11 +352,24 @@ void Optimizer::connect(std::size_t first_group) {
   e.scheme->begin();
 }
 
+std::unique_ptr<Scheme> Optimizer::make_gossip(std::function<void()> adapt) {
+  Engine& e = *engine_;
+  GossipOptions options{.rates = pair_rates(schedule_of(e.options, e.world), e.options.rate),
+                        .wire = e.options.wire,
+                        .meet = e.world.timeouts.meet,
+                        .silent = e.world.timeouts.silent};
+  if (e.options.scheme == "a2cid2") options.momentum = a2cid2_of(options.rates);
+  return std::make_unique<Asynchronous>(
+      e.blocks, e.world.make_transport(e.world, fmt::format("{}.{}-gossip", e.channel, e.connections)),
+      std::move(options), e.world.log, e.world.timeline, std::move(adapt));
+}
+
 std::unique_ptr<Scheme> Optimizer::make_scheme() {
   Engine& e = *engine_;
   const bool atc = e.options.scheme == "atc", all_reduce = e.options.scheme == "all-reduce";
   if (e.inner != nullptr) {
     const auto adapt = [&e] { e.inner->step(); };
+    if (asynchronous(e.options)) return make_gossip(adapt);
     if (all_reduce) return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, adapt);
     const auto order = atc ? Around::Order::adapt_then_combine : Around::Order::combine_then_adapt;
     return std::make_unique<Around>(order, e.blocks, *e.exchange, adapt);
@@ -349,11 +393,13 @@ std::unique_ptr<Scheme> Optimizer::make_scheme() {
         e.world.rank - e.node.place);
     return std::make_unique<Hierarchical>(e.blocks, e.node, *e.inside_node, *e.exchange, rule, e.clipping);
   }
-  if (!all_reduce) return std::make_unique<Cta>(e.blocks, *e.exchange, rule, e.clipping);
-  return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, [&e, rule] {
+  const auto adapt = [&e, rule] {
     const auto scale = e.clipping.scale([&] { return sum_of_squares(e.blocks); });
     for (Block& block : e.blocks) update(block, rule(block.group), {}, {}, scale);
-  });
+  };
+  if (asynchronous(e.options)) return make_gossip(adapt);
+  if (all_reduce) return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, adapt);
+  return std::make_unique<Cta>(e.blocks, *e.exchange, rule, e.clipping);
 }
 
 Optimizer::~Optimizer() = default;
@@ -396,8 +442,7 @@ const World& Optimizer::world() const { return engine_->world; }
 
 ExchangeStatistics Optimizer::counted() const {
   ExchangeStatistics all = engine_->exchange->statistics();
-  all.bytes_sent += engine_->scheme->bytes_computed();
-  all.seconds_waiting += engine_->scheme->seconds_waiting();
+  all += engine_->scheme->counted();
   all += engine_->before;
   return all;
 }

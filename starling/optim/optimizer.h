@@ -44,6 +44,9 @@ struct Options {
   // "cta": combine-then-adapt, the neighbours' last parameters are mixed in.
   // "all-reduce": gradients are averaged over all workers during backward(), which leaves the mean in .grad; see NoSync.
   // Those in bfloat16 and float16 are summed and sent as fp32, and their mean is rounded once.
+  // "a2cid2": pairs of workers that are neighbours in any round of the topology average on a thread of their own whenever
+  // both are free, with continuous momentum; step() waits for nobody (gossip/a2cid2.h). "ad-psgd": without the momentum. Both
+  // with wires fp32, bf16 and fp16 and float32 parameters; nothing is saved yet.
   // "atc": adapt-then-combine, this step's parameters are exchanged and mixed inside step(), block after block.
   // "choco": CHOCO-SGD, top-k with a memory of what was not sent: see one_in and gamma. Inside step(), as atc. With a symmetric
   // topology of one round (ring, torus, complete), wire fp32 and a rule of Starling's. Keeps 2 floats per value and neighbour.
@@ -52,6 +55,8 @@ struct Options {
   // the last bit of that format; int8 and int4 send a quarter and an eighth, and agree the better the nearer they are
   // already (docs/wires.md). The sum of all parameters is kept whatever the format. Not used by all-reduce.
   Wire wire = Wire::fp32;
+  // "a2cid2", "ad-psgd": averagings that a worker takes part in, in the time of one gradient, at random times (Poisson).
+  double rate = 1;
   // random-k: in a round only one value in so many is sent, in the format of `wire`, and mixed; the same ones by all workers,
   // others in the next round, and each of them once in `one_in` periods of the topology (docs/wires.md). So many times fewer
   // bytes, and so many times less mixing. From 1, all values, to 1024. Not used by all-reduce.
@@ -188,6 +193,7 @@ class Optimizer : public torch::optim::Optimizer {
   void take_new_groups();
   void connect(std::size_t first_group);
   std::unique_ptr<Scheme> make_scheme();
+  std::unique_ptr<Scheme> make_gossip(std::function<void()> adapt);
   void take_state(const std::string& what, const std::function<GivenState()>& give);
   ExchangeStatistics counted() const;  // since construction
   std::unique_ptr<Engine> engine_;

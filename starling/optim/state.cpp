@@ -357,6 +357,10 @@ void check_saved(const Options& options) {
         "hierarchy \"node\" can be neither saved nor loaded yet: each of a node's workers has a share of the "
         "state");
   }
+  if (options.scheme == "a2cid2" || options.scheme == "ad-psgd") {
+    throw UsageError(fmt::format("scheme \"{}\" can be neither saved nor loaded yet: x~ is not among the state",
+                                 options.scheme));
+  }
 }
 
 }  // namespace

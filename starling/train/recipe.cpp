@@ -53,8 +53,9 @@ Config recipe_config(Recipe& r) {
   c.key("final", &r.schedule.final, between(0, 1), "cosine: the last rate as part of the highest");
 
   c.section("mixing", "how workers learn from each other");
-  c.key("scheme", &r.mixing.scheme, Choices{"cta", "atc", "choco", "all-reduce"},
-        "cta: combine, then adapt; atc: adapt, then combine; choco: atc by top-k; all-reduce: mean gradient");
+  c.key("scheme", &r.mixing.scheme, Choices{"cta", "atc", "choco", "a2cid2", "ad-psgd", "all-reduce"},
+        "cta: combine, then adapt; atc: adapt, then combine; choco: atc by top-k; a2cid2: pairs average while workers "
+        "train; ad-psgd: without momentum; all-reduce: mean gradient");
   c.key("topology", &r.mixing.topology,
         "who mixes with whom: a name of `starling topology --list` or a file; not used by all-reduce");
   c.key("wire", &r.mixing.wire, Choices{"fp32", "bf16", "fp16", "int8", "int4"},
@@ -63,6 +64,8 @@ Config recipe_config(Recipe& r) {
         "random-k, with choco top-k: one value in so many is sent in a round; 1: all");
   c.key("gamma", &r.mixing.gamma, between(0, 1),
         "choco: how far workers go towards each other; 0: by one_in");
+  c.key("rate", &r.mixing.rate, between(1e-3, 1000),
+        "a2cid2 and ad-psgd: averagings of a worker in the time of one gradient");
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");
   c.key("block_bytes", &r.mixing.block_bytes, between(1, 1 << 30), "largest block that is exchanged at once");
@@ -161,6 +164,7 @@ Options make_options(const Recipe& recipe) {
   options.wire = wire_named(recipe.mixing.wire);
   options.one_in = recipe.mixing.one_in;
   options.gamma = recipe.mixing.gamma;
+  options.rate = recipe.mixing.rate;
   options.hierarchy = recipe.mixing.hierarchy;
   options.workers_per_node = recipe.mixing.workers_per_node;
   options.block_bytes = recipe.mixing.block_bytes;

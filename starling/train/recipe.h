@@ -53,6 +53,7 @@ struct Recipe {
     std::string wire = "fp32";
     int one_in = 1;
     double gamma = 0;
+    double rate = 1;
     double max_wait = 0;
     std::int64_t block_bytes = 25 << 20;
     std::string hierarchy = "none";

@@ -41,8 +41,12 @@ class AllReduce final : public Scheme {
   void begin() override {}
   void step() override;
   void set_sync(bool sync) override { sync_ = sync; }
-  std::uint64_t bytes_computed() const override { return bytes_; }
-  double seconds_waiting() const override { return waiting_; }
+  ExchangeStatistics counted() const override {
+    ExchangeStatistics all;
+    all.bytes_sent = bytes_;  // computed
+    all.seconds_waiting = waiting_;
+    return all;
+  }
 
  private:
   struct Bucket {

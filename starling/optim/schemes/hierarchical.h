@@ -41,7 +41,11 @@ class Hierarchical final : public Scheme {
   bool sends_ahead() const override { return true; }
   void step() override;
   void set_sync(bool sync) override { gradients_.set_sync(sync); }
-  double seconds_waiting() const override { return gradients_.seconds_waiting(); }
+  ExchangeStatistics counted() const override {
+    ExchangeStatistics all = gradients_.counted();
+    all.bytes_sent = 0;  // what stays inside the node
+    return all;
+  }
 
  private:
   void adapt();

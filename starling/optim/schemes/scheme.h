@@ -1,7 +1,7 @@
 // How mixing and the local rule are combined. One algorithm, one file.
 #pragma once
 
-#include <cstdint>
+#include "starling/exchange/exchange.h"
 
 namespace starling {
 
@@ -15,9 +15,11 @@ class Scheme {
   virtual void step() = 0;
   // Whether the backward passes from here on average gradients, in a scheme that does; see NoSync.
   virtual void set_sync(bool) {}
-  // Since construction; what the edges have sent is counted by the exchange.
-  virtual std::uint64_t bytes_computed() const { return 0; }
-  virtual double seconds_waiting() const { return 0; }
+  // Gossip that goes on between steps stands still, and the parameters are up to date, from pause() to resume().
+  virtual void pause() {}
+  virtual void resume() {}
+  // Since construction, beside what the exchange has counted.
+  virtual ExchangeStatistics counted() const { return {}; }
 };
 
 }  // namespace starling

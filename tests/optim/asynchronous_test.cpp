@@ -1,0 +1,140 @@
+// Asynchronous gossip in the optimizer: alone it is the rule itself; together workers come to what is best for all of them.
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include "starling/core/error.h"
+#include "starling/optim/optimizer.h"
+#include "tests/optim/flock.h"
+#include "tests/refusal.h"
+
+namespace starling {
+namespace {
+
+using at::Tensor;
+
+constexpr const char* kAsynchronous[] = {"a2cid2", "ad-psgd"};
+// Two groups, so two blocks.
+std::vector<torch::optim::OptimizerParamGroup> two_groups(const Tensor& a, const Tensor& b) {
+  return {torch::optim::OptimizerParamGroup({a}), torch::optim::OptimizerParamGroup({b})};
+}
+
+void pull_towards(const std::vector<Tensor>& parameters, double where) {
+  for (const Tensor& x : parameters) x.mutable_grad() = x.detach() - where;
+}
+
+TEST(Asynchronous, AloneItIsTheRule) {
+  for (const std::string scheme : kAsynchronous) {
+    flock(1, [&](int, World& world) {
+      const Tensor mine = parameter({300}, 1), torchs = parameter({300}, 1);
+      Optimizer optimizer({mine}, AdamW{.lr = 0.1, .weight_decay = 0.1}, {.scheme = scheme}, world);
+      torch::optim::AdamW reference({torchs}, torch::optim::AdamWOptions(0.1).weight_decay(0.1));
+      for (int t = 0; t < 20; ++t) {
+        pull_towards({mine}, centre(0, t));
+        pull_towards({torchs}, centre(0, t));
+        optimizer.step();
+        reference.step();
+      }
+      EXPECT_TRUE(at::allclose(mine.detach(), torchs.detach(), 1e-5, 1e-6));
+      EXPECT_EQ(optimizer.statistics().committed, 0U);
+    });
+  }
+}
+
+// Worker i is drawn to 10 i; the best for all is the mean. With small steps and many averagings all are near it.
+TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
+  for (const std::string scheme : kAsynchronous) {
+    for (const bool around : {false, true}) {
+      constexpr int n = 4;
+      std::atomic<int> done = 0;
+      flock(n, [&](int i, World& world) {
+        const Tensor a = parameter({1000}), b = parameter({7});
+        torch::optim::SGD inner(two_groups(a, b), torch::optim::SGDOptions(0.01));
+        const Options options{.topology = "ring", .scheme = scheme, .rate = 2};
+        const auto optimizer = around
+                                   ? std::make_unique<Optimizer>(inner, options, world)
+                                   : std::make_unique<Optimizer>(two_groups(a, b), SGD{.lr = 0.01}, options, world);
+        // Until all have made so many gradients: who is done with its own keeps pulling.
+        for (int t = 0; done < n; ++t) {
+          if (t == 600) ++done;
+          pull_towards({a, b}, 10 * i);
+          optimizer->step();
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        {
+          Consensus average(*optimizer);
+          EXPECT_EQ(average.workers(), n);
+          for (const Tensor& x : {a, b}) EXPECT_NEAR(x.mean().item<double>(), 15, 2) << scheme;
+          EXPECT_LT(average.distance(), 4);  // alone: 11.2
+          const double mine = a.mean().item<double>();
+          EXPECT_TRUE(is_all(a, mine));
+        }
+        // Training goes on after it.
+        const std::uint64_t averaged = optimizer->statistics().rounds;
+        for (int t = 0; t < 200; ++t) {
+          pull_towards({a, b}, 10 * i);
+          optimizer->step();
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        EXPECT_GT(optimizer->statistics().rounds, averaged);
+        EXPECT_GT(optimizer->statistics().bytes_sent, 100 * 4000U);
+        Consensus last(*optimizer);
+        last.keep();
+      });
+    }
+  }
+}
+
+// What is done to parameters between two steps is not lost, and what the consensus puts there is where training goes on.
+TEST(Asynchronous, WhatIsDoneToParametersBetweenStepsCounts) {
+  flock(2, [](int i, World& world) {
+    const Tensor x = parameter({100}, 3);
+    Optimizer optimizer({x}, SGD{.lr = 0}, {.topology = "ring", .scheme = "ad-psgd"}, world);
+    x.mutable_grad() = at::full_like(x, 0);
+    optimizer.step();
+    {
+      const at::NoGradGuard guard;
+      x.add_(i == 0 ? 2 : 4);
+    }
+    optimizer.step();
+    Consensus average(optimizer);
+    average.keep();
+    EXPECT_TRUE(is_all(x, 6));
+  });
+}
+
+TEST(Asynchronous, RefusesInOneLine) {
+  const auto make = [](Options options, at::ScalarType type = at::kFloat) {
+    return refusal([&] {
+      World alone;
+      Optimizer optimizer({at::zeros({2}, type).set_requires_grad(true)}, SGD{}, options, alone);
+    });
+  };
+  EXPECT_EQ(make({.scheme = "a2cid2", .wire = Wire::int8}),
+            "scheme \"a2cid2\" needs wire fp32, bf16 or fp16, not \"int8\"");
+  EXPECT_EQ(make({.scheme = "ad-psgd", .one_in = 2}), "one_in = 2 is not for scheme \"ad-psgd\": use 1");
+  EXPECT_EQ(make({.scheme = "a2cid2", .rate = 0}), "rate = 0 is not allowed: above 0, to 1000");
+  EXPECT_EQ(make({.scheme = "cta", .rate = 2}),
+            "rate = 2 is for schemes \"a2cid2\" and \"ad-psgd\", not \"cta\": use 1");
+  EXPECT_EQ(make({.scheme = "a2cid2", .hierarchy = "node"}), "hierarchy \"node\" needs scheme \"cta\", not \"a2cid2\"");
+  EXPECT_THAT(make({.scheme = "a2cid2"}, at::kBFloat16),
+              testing::HasSubstr("with asynchronous gossip it must be float32"));
+  flock(1, [](int, World& world) {
+    Optimizer optimizer({parameter({2})}, SGD{}, {.scheme = "a2cid2"}, world);
+    EXPECT_EQ(refusal([&] { optimizer.state(); }),
+              "scheme \"a2cid2\" can be neither saved nor loaded yet: x~ is not among the state");
+  });
+}
+
+}  // namespace
+}  // namespace starling
