@@ -63,9 +63,9 @@ void Gossip::meet() {
   if (changed_.wait_for(lock, options_.meet, all_here)) return;
   std::vector<int> missing;
   std::ranges::set_difference(neighbours, connected_, std::back_inserter(missing));
-  throw Error(fmt::format("worker {}: no connection to worker{} {} after {:.1f} s: is it running, and is its port open?",
-                          transport_->rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
-                          seconds(options_.meet)));
+  throw Error(fmt::format(
+      "worker {}: no connection to worker{} {} after {:.1f} s: is it running, and is its port open?",
+      transport_->rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), seconds(options_.meet)));
 }
 
 void Gossip::gradient(int index, const std::function<void(std::span<float>, std::span<float>)>& f) {
@@ -178,10 +178,8 @@ void Gossip::Actions::begin(int rank, std::uint64_t number) {
     const std::lock_guard lock(gossip.mutex_);
     ++gossip.counted(rank).begun;
   }
-  gossip.averaging_ = Averaging{.peer = rank,
-                                .number = number,
-                                .undecided = gossip.blocks_.size(),
-                                .begun = gossip.transport_->now()};
+  gossip.averaging_ = Averaging{
+      .peer = rank, .number = number, .undecided = gossip.blocks_.size(), .begun = gossip.transport_->now()};
   gossip.span_.emplace(gossip.timeline_.get(), Timeline::Span{.name = "averaging", .peer = rank});
   for (std::uint32_t b = 0; b < gossip.blocks_.size(); ++b) {
     const SwapId id{number, b};
@@ -379,9 +377,9 @@ void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::
     return;
   }
   if (!intact || !expects(peer, frame) || !all_finite(payload, options_.wire)) {
-    log_(Level::warning, fmt::format("worker {} sent a damaged block {} in averaging {} (bytes {} to {}): not mixed",
-                                     peer.rank, frame.block, frame.round, frame.offset,
-                                     frame.offset + frame.length));
+    log_(Level::warning,
+         fmt::format("worker {} sent a damaged block {} in averaging {} (bytes {} to {}): not mixed",
+                     peer.rank, frame.block, frame.round, frame.offset, frame.offset + frame.length));
     peer.incoming.erase(id);
     return peer.edge.block(id, false);
   }

@@ -41,8 +41,8 @@ namespace starling {
 
 struct GossipOptions {
   PairRates rates{};
-  A2cid2 momentum{};    // eta = 0: none, and there is no x~
-  bool poisson = true;  // else a worker asks at even times
+  A2cid2 momentum{};       // eta = 0: none, and there is no x~
+  bool poisson = true;     // else a worker asks at even times
   Wire wire = Wire::fp32;  // or bf16, fp16
   std::uint64_t seed = 0;
   std::chrono::milliseconds meet{60'000};     // for all neighbours to come at the start
@@ -53,15 +53,15 @@ struct GossipOptions {
 struct GossipStatistics {
   struct Neighbour {
     int rank = 0;
-    std::uint64_t begun = 0;      // averagings
-    std::uint64_t averaged = 0;   // of these, with all blocks
-    std::uint64_t aborted = 0;    // blocks
-    std::uint64_t late = 0;       // blocks averaged late, after a broken connection was mended
+    std::uint64_t begun = 0;     // averagings
+    std::uint64_t averaged = 0;  // of these, with all blocks
+    std::uint64_t aborted = 0;   // blocks
+    std::uint64_t late = 0;      // blocks averaged late, after a broken connection was mended
   };
   std::vector<Neighbour> neighbours;  // by rising rank
   PairingStatistics pairing;
   std::uint64_t gradients = 0;
-  std::uint64_t averaged = 0;  // averagings with all blocks
+  std::uint64_t averaged = 0;   // averagings with all blocks
   double gradient_seconds = 0;  // how long a gradient takes now
   std::uint64_t bytes_sent = 0;
 };

@@ -86,9 +86,11 @@ void Pairing::answered(int peer, std::uint64_t number, bool yes) {
     asking_.reset();
     resting_ = true;
     // Between half and one and a half times the mean, each worker by its own dice.
-    const double dice = static_cast<double>(random_bits({seed_, static_cast<std::uint64_t>(rank_), alarms_}) >> 11) * 0x1p-53;
+    const double dice =
+        static_cast<double>(random_bits({seed_, static_cast<std::uint64_t>(rank_), alarms_}) >> 11) * 0x1p-53;
     const int doublings = std::min(refusals_++, 6);
-    rest_alarm_ = wake(std::chrono::duration_cast<Duration>((0.5 + dice) * (1 << doublings) * patience_.again));
+    rest_alarm_ =
+        wake(std::chrono::duration_cast<Duration>((0.5 + dice) * (1 << doublings) * patience_.again));
   }
 }
 

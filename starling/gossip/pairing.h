@@ -39,14 +39,16 @@ class PairingActions {
 struct PairingStatistics {
   std::uint64_t asked = 0, refused = 0, unanswered = 0;  // by me; of these
   std::uint64_t begun = 0;                               // whoever asked
-  std::uint64_t dropped = 0;  // averagings that were due when too many others were, or when the neighbour was not there
+  std::uint64_t dropped =
+      0;  // averagings that were due when too many others were, or when the neighbour was not there
 };
 
 class Pairing {
  public:
   struct Patience {
     Duration answer = std::chrono::milliseconds(200);  // for an answer
-    Duration again = std::chrono::milliseconds(1);     // on average before the first new attempt; twice that before the next
+    Duration again =
+        std::chrono::milliseconds(1);  // on average before the first new attempt; twice that before the next
   };
   // How many averagings may be due at once; more are dropped.
   static constexpr std::size_t kMostDue = 8;
@@ -76,8 +78,8 @@ class Pairing {
  private:
   struct Peer {
     bool up = false;
-    bool silent = false;        // it owes me an answer
-    std::uint64_t number = 0;   // the last one that was used on this edge
+    bool silent = false;       // it owes me an answer
+    std::uint64_t number = 0;  // the last one that was used on this edge
   };
   struct Ask {
     int peer = 0;

@@ -15,7 +15,8 @@ double weight_of(const std::vector<Neighbour>& row, int rank) {
 }  // namespace
 
 double PairRates::of_pair(int i, int j) const {
-  return rate / 2 * (weight_of(asks[static_cast<std::size_t>(i)], j) + weight_of(asks[static_cast<std::size_t>(j)], i));
+  return rate / 2 *
+         (weight_of(asks[static_cast<std::size_t>(i)], j) + weight_of(asks[static_cast<std::size_t>(j)], i));
 }
 
 Matrix PairRates::laplacian() const {

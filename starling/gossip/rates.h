@@ -14,7 +14,8 @@ namespace starling {
 
 struct PairRates {
   double rate = 1;
-  std::vector<std::vector<Neighbour>> asks;  // row i: whom i asks, by rising rank; `weight` is p_ij. Rows sum to 1
+  std::vector<std::vector<Neighbour>>
+      asks;  // row i: whom i asks, by rising rank; `weight` is p_ij. Rows sum to 1
 
   int workers() const { return static_cast<int>(asks.size()); }
   double of_pair(int i, int j) const;  // averagings in the time of one gradient: rate / 2 (p_ij + p_ji)

@@ -71,7 +71,9 @@ int workers_per_node(const Options& options, const World& world) {
   return options.workers_per_node == 0 ? world.local_size : options.workers_per_node;
 }
 
-bool asynchronous(const Options& options) { return options.scheme == "a2cid2" || options.scheme == "ad-psgd"; }
+bool asynchronous(const Options& options) {
+  return options.scheme == "a2cid2" || options.scheme == "ad-psgd";
+}
 
 // Where there are no neighbours, the exchange's edges serve the exact averages only.
 Schedule without_neighbours(const World& world) { return {"none", {Graph(world.size)}}; }
@@ -123,7 +125,8 @@ void check_asynchronous(const Options& options) {
     throw UsageError(fmt::format("scheme \"{}\" needs wire fp32, bf16 or fp16, not \"{}\"", options.scheme,
                                  name_of(options.wire)));
   if (options.one_in != 1)
-    throw UsageError(fmt::format("one_in = {} is not for scheme \"{}\": use 1", options.one_in, options.scheme));
+    throw UsageError(
+        fmt::format("one_in = {} is not for scheme \"{}\": use 1", options.one_in, options.scheme));
 }
 
 void check_hierarchy(const Options& options, const World& world, bool inner) {
@@ -338,13 +341,12 @@ void Optimizer::connect(std::size_t first_group) {
   }
   const bool gossips = asynchronous(e.options);
   if (gossips) sizes.clear();
-  e.exchange =
-      std::make_unique<Exchange>(world.make_transport(world, channel),
-                                 gossips ? without_neighbours(world) : schedule, sizes,
-                                 Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled,
-                                          e.options.max_wait, world.interrupted},
-                                 world.log, world.timeline, e.options.wire, e.options.one_in,
-                                 e.options.scheme == "choco" ? Chooser::sender : Chooser::mask);
+  e.exchange = std::make_unique<Exchange>(
+      world.make_transport(world, channel), gossips ? without_neighbours(world) : schedule, sizes,
+      Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, e.options.max_wait,
+               world.interrupted},
+      world.log, world.timeline, e.options.wire, e.options.one_in,
+      e.options.scheme == "choco" ? Chooser::sender : Chooser::mask);
   e.exchange->meet();
   e.scheme = make_scheme();
   // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.

@@ -358,8 +358,8 @@ void check_saved(const Options& options) {
         "state");
   }
   if (options.scheme == "a2cid2" || options.scheme == "ad-psgd") {
-    throw UsageError(fmt::format("scheme \"{}\" can be neither saved nor loaded yet: x~ is not among the state",
-                                 options.scheme));
+    throw UsageError(fmt::format(
+        "scheme \"{}\" can be neither saved nor loaded yet: x~ is not among the state", options.scheme));
   }
 }
 

@@ -17,8 +17,8 @@ namespace starling {
 namespace {
 
 constexpr std::size_t kMaxProfile = std::size_t{64} << 20;
-constexpr int kVersion = 1;
-constexpr const char* kFormat = "starling-profile";
+constexpr int kProfileVersion = 1;
+constexpr const char* kProfileFormat = "starling-profile";
 constexpr std::size_t kMaxListed = 1'000'000;  // of workers, hosts, blocks, iterations
 constexpr double kMaxSeconds = 1e6;
 constexpr double kMaxBytes = 1e15;  // and per second
@@ -125,15 +125,15 @@ class ProfileReader {
 
   void check_format(const Node& root) const {
     const Node* format = find(root, "format");
-    if (!format || !format->as<std::string>() || *format->as<std::string>() != kFormat)
+    if (!format || !format->as<std::string>() || *format->as<std::string>() != kProfileFormat)
       refuse(format ? format->line : root.line,
-             fmt::format("it is no profile: format must be \"{}\"", kFormat));
+             fmt::format("it is no profile: format must be \"{}\"", kProfileFormat));
     const Node& version = needed(root, "version");
     const auto* number = version.as<std::int64_t>();
-    if (!number || *number != kVersion) {
+    if (!number || *number != kProfileVersion) {
       refuse(version.line,
-             fmt::format("version must be {}, not {}: measure again with this version of Starling", kVersion,
-                         number ? std::to_string(*number) : version.kind()));
+             fmt::format("version must be {}, not {}: measure again with this version of Starling",
+                         kProfileVersion, number ? std::to_string(*number) : version.kind()));
     }
   }
 
@@ -313,8 +313,8 @@ std::string print_profile(const Profile& profile) {
   }
   for (const AllReduceTime& time : profile.all_reduce)
     all_reduce.push_back({{"bytes", time.bytes}, {"seconds", time.seconds}});
-  const Json all = {{"format", kFormat},
-                    {"version", kVersion},
+  const Json all = {{"format", kProfileFormat},
+                    {"version", kProfileVersion},
                     {"units", {{"time", "s"}, {"data", "B"}, {"rate", "B/s"}}},
                     {"hosts", hosts},
                     {"between", {{"latency", profile.latency}}},

@@ -54,7 +54,8 @@ Config recipe_config(Recipe& r) {
 
   c.section("mixing", "how workers learn from each other");
   c.key("scheme", &r.mixing.scheme, Choices{"cta", "atc", "choco", "a2cid2", "ad-psgd", "all-reduce"},
-        "cta: combine, then adapt; atc: adapt, then combine; choco: atc by top-k; a2cid2: pairs average while workers "
+        "cta: combine, then adapt; atc: adapt, then combine; choco: atc by top-k; a2cid2: pairs average "
+        "while workers "
         "train; ad-psgd: without momentum; all-reduce: mean gradient");
   c.key("topology", &r.mixing.topology,
         "who mixes with whom: a name of `starling topology --list` or a file; not used by all-reduce");

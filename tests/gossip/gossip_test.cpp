@@ -28,7 +28,8 @@ struct Trainer {
   Trainer(std::unique_ptr<Transport> transport, const GossipOptions& options)
       : rank(transport->rank()),
         random(static_cast<std::uint64_t>(rank) + 1),
-        gossip(std::move(transport), options, {std::vector<float>(kSizes[0], 0.5F), std::vector<float>(kSizes[1], 0.5F)},
+        gossip(std::move(transport), options,
+               {std::vector<float>(kSizes[0], 0.5F), std::vector<float>(kSizes[1], 0.5F)},
                [this](Level, const std::string& line) {
                  const std::lock_guard lock(mutex);
                  lines.push_back(line);
@@ -74,7 +75,8 @@ struct Trainers {
     options.rates = pair_rates(make_schedule(topology, n), options.rates.rate);
     if (momentum) options.momentum = a2cid2_of(options.rates);
     options.seed = 5;
-    for (int rank = 0; rank < n; ++rank) all.push_back(std::make_unique<Trainer>(hub.endpoint(rank), options));
+    for (int rank = 0; rank < n; ++rank)
+      all.push_back(std::make_unique<Trainer>(hub.endpoint(rank), options));
     everyone([](Trainer& t) { t.gossip.meet(); });
   }
   template <class F>

@@ -147,7 +147,8 @@ TEST_F(PairingTest, ANeighbourThatIsGoneIsNotWaitedFor) {
 class PairingWorld {
  public:
   PairingWorld(std::uint64_t seed, int workers) : random_(seed) {
-    for (int rank = 0; rank < workers; ++rank) workers_.push_back(std::make_unique<Worker>(*this, rank, seed));
+    for (int rank = 0; rank < workers; ++rank)
+      workers_.push_back(std::make_unique<Worker>(*this, rank, seed));
     for (const auto& i : workers_) {
       for (const auto& j : workers_) {
         if (i != j) i->pairing.up(j->rank);

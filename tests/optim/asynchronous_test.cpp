@@ -61,9 +61,9 @@ TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
         const Tensor a = parameter({1000}), b = parameter({7});
         torch::optim::SGD inner(two_groups(a, b), torch::optim::SGDOptions(0.01));
         const Options options{.topology = "ring", .scheme = scheme, .rate = 2};
-        const auto optimizer = around
-                                   ? std::make_unique<Optimizer>(inner, options, world)
-                                   : std::make_unique<Optimizer>(two_groups(a, b), SGD{.lr = 0.01}, options, world);
+        const auto optimizer =
+            around ? std::make_unique<Optimizer>(inner, options, world)
+                   : std::make_unique<Optimizer>(two_groups(a, b), SGD{.lr = 0.01}, options, world);
         // Until all have made so many gradients: who is done with its own keeps pulling.
         for (int t = 0; done < n; ++t) {
           if (t == 600) ++done;
@@ -126,7 +126,8 @@ TEST(Asynchronous, RefusesInOneLine) {
   EXPECT_EQ(make({.scheme = "a2cid2", .rate = 0}), "rate = 0 is not allowed: above 0, to 1000");
   EXPECT_EQ(make({.scheme = "cta", .rate = 2}),
             "rate = 2 is for schemes \"a2cid2\" and \"ad-psgd\", not \"cta\": use 1");
-  EXPECT_EQ(make({.scheme = "a2cid2", .hierarchy = "node"}), "hierarchy \"node\" needs scheme \"cta\", not \"a2cid2\"");
+  EXPECT_EQ(make({.scheme = "a2cid2", .hierarchy = "node"}),
+            "hierarchy \"node\" needs scheme \"cta\", not \"a2cid2\"");
   EXPECT_THAT(make({.scheme = "a2cid2"}, at::kBFloat16),
               testing::HasSubstr("with asynchronous gossip it must be float32"));
   flock(1, [](int, World& world) {

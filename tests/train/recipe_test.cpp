@@ -104,6 +104,10 @@ TEST_F(RecipeTest, OptionsOfTheOptimizer) {
   EXPECT_EQ(choco.scheme, "choco");
   EXPECT_EQ(choco.one_in, 8);
   EXPECT_EQ(choco.gamma, 0.25);
+  EXPECT_EQ(make_options(Recipe{}).rate, 1);
+  const Options gossip = make_options(read("[mixing]\nscheme = 'a2cid2'\nrate = 0.5\n"));
+  EXPECT_EQ(gossip.scheme, "a2cid2");
+  EXPECT_EQ(gossip.rate, 0.5);
 }
 
 TEST(LearningRate, ConstantWithWarmup) {

@@ -23,8 +23,8 @@ namespace starling {
 class Asynchronous final : public Scheme {
  public:
   // `adapt` does the local rule's step on all parameters, which are float32.
-  Asynchronous(std::vector<Block>& blocks, std::unique_ptr<Transport> transport, GossipOptions options, Log log,
-               std::shared_ptr<Timeline> timeline, std::function<void()> adapt);
+  Asynchronous(std::vector<Block>& blocks, std::unique_ptr<Transport> transport, GossipOptions options,
+               Log log, std::shared_ptr<Timeline> timeline, std::function<void()> adapt);
 
   void begin() override { gossip_.meet(); }
   void step() override;
