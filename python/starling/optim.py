@@ -32,8 +32,8 @@ class Options(TypedDict, total=False):
     scheme: str
     """"cta" (default): the exchange has a whole iteration to complete. "atc": it is inside step(). "choco":
     CHOCO-SGD, top-k with a memory, as one_in and gamma say. "a2cid2", "ad-psgd": pairs of neighbours average beside training,
-    with and without momentum, as rate says, and step() waits for nobody. "all-reduce": gradients are averaged over all workers during
-    backward(), as DistributedDataParallel does."""
+    with and without momentum, as rate says, and step() waits for nobody. "all-reduce": gradients are averaged over all workers
+    during backward(), as DistributedDataParallel does."""
     wire: str
     """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"."""
     one_in: int

@@ -1,7 +1,7 @@
 """The workers of one run, and what they do without an optimizer."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,7 +12,7 @@ from starling.sharded import local, reshard_modules
 if TYPE_CHECKING:
     from torch.distributed import DeviceMesh, ProcessGroup
 
-    Group = Union[ProcessGroup, DeviceMesh]  # a mesh of one dimension, such as mesh["replicate"]
+    Group = ProcessGroup | DeviceMesh  # a mesh of one dimension, such as mesh["replicate"]
 
 _world: World | None = None
 

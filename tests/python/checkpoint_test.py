@@ -120,7 +120,7 @@ class Checkpoints(unittest.TestCase):
         Net().load_state_dict(weights)  # strict: every name, also of what is tied
         self.assertEqual(weights["last.weight"].dtype, torch.bfloat16)
         owns = [own for _, (own, *_) in self.results]
-        for _, (_, average, kept, said) in self.results:
+        for _, (_, average, kept, _) in self.results:
             self.assertTrue(kept)
             for name, tensor in weights.items():
                 torch.testing.assert_close(torch.tensor(average[name], dtype=tensor.dtype), tensor, rtol=1e-6, atol=1e-6)

@@ -75,7 +75,7 @@ class Hierarchy(unittest.TestCase):
                 self.assertEqual(results[node][name][2], results[node + 1][name][2], name)  # workers of a node
                 self.assertLess(results[node][name][0], 1e-5, name)
             self.assertNotEqual(results[0][name][2], results[2][name][2], name)
-            for difference, distance, _, refused in (result[name] for result in results):
+            for _, distance, _, refused in (result[name] for result in results):
                 self.assertTrue(0 < distance < 0.1, distance)
                 self.assertIn('hierarchy "node" can be neither saved nor loaded yet', refused)
 
