@@ -22,19 +22,21 @@
 namespace starling {
 
 struct Consensus::State {
+  // Also where an average throws.
+  explicit State(Scheme& scheme) : scheme(scheme) { scheme.pause(); }
+  ~State() { scheme.resume(); }
+
+  Scheme& scheme;
   std::vector<std::pair<at::Tensor, at::Tensor>>
       own;  // parameter, its masters, or buffer, and this worker's values of it
-  Scheme* scheme = nullptr;
   int workers = 1;
   double distance = 0;
   bool keep = false;
 };
 
-Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>()) {
+Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>(*optimizer.engine_->scheme)) {
   const c10::AutoGradMode no_gradient(false);
   auto& engine = *optimizer.engine_;
-  state_->scheme = engine.scheme.get();
-  engine.scheme->pause();
   const Masters masters = with_masters(engine.blocks);
   const auto remember = [this](const at::Tensor& tensor) {
     state_->own.emplace_back(tensor, tensor.clone());
@@ -106,11 +108,9 @@ Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>()) {
 }
 
 Consensus::~Consensus() {
+  if (state_->keep) return;
   const c10::AutoGradMode no_gradient(false);
-  if (!state_->keep) {
-    for (auto& [tensor, values] : state_->own) tensor.copy_(values);
-  }
-  state_->scheme->resume();
+  for (auto& [tensor, values] : state_->own) tensor.copy_(values);
 }
 
 int Consensus::workers() const { return state_->workers; }
