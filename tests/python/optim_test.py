@@ -291,7 +291,8 @@ class Alone(unittest.TestCase):
                 ({"lr": -1.0}, ValueError, "AdamW: lr = -1 is not allowed: it must be finite and at least 0"),
                 ({"wire": "int9"}, ValueError, "int9"),
                 ({"topology": "rnig"}, ValueError, "rnig"),
-                ({"topologie": "ring"}, TypeError, "'topologie': beside the rule's there are buffers, process_group, world"),
+                ({"topologie": "ring"}, TypeError,
+                 "'topologie': beside the rule's there are buffers, check_gradients, process_group, world"),
                 ({"clip": "much"}, TypeError, "keyword argument 'clip': 'much' has the wrong type")):
             with self.assertRaises(kind) as caught:
                 starling.AdamW(net.parameters(), **options)
