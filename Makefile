@@ -75,9 +75,9 @@ format:  ## format the C++ sources
 check-format:  ## fail where `make format` would change something
 	@scripts/format --check
 
-sanitize: deps  ## the torch-free tests under ASan and UBSan; transport and exchange under TSan
+sanitize: deps  ## the torch-free tests under ASan and UBSan; transport, exchange and gossip under TSan
 	@scripts/sanitize address,undefined build-asan
-	@scripts/sanitize thread build-tsan transport exchange
+	@scripts/sanitize thread build-tsan transport exchange gossip
 
 clean:  ## remove what was built, keep .venv
 	@rm -rf build build-*

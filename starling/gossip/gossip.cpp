@@ -250,8 +250,11 @@ void Gossip::Peer::send(FrameType type, SwapId id, bool yes) {
 }
 
 void Gossip::Peer::decided(SwapId id, Outcome outcome) {
-  Swap swap = std::move(open.extract(id).mapped());
-  if (auto in = incoming.extract(id); !in.empty()) swap.theirs = std::move(in.mapped().buffer);
+  auto node = open.extract(id);
+  auto in = incoming.extract(id);
+  if (node.empty()) return;  // of an averaging that I have refused
+  Swap swap = std::move(node.mapped());
+  if (!in.empty()) swap.theirs = std::move(in.mapped().buffer);
   if (outcome == Outcome::committed) {
     gossip.mix(id.block, swap);
   } else {

@@ -1,6 +1,7 @@
 // How neighbours agree to average: case by case, then in random worlds with delays, refusals, stops and deaths.
 #include "starling/gossip/pairing.h"
 
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
@@ -282,14 +283,16 @@ class PairingWorld {
 };
 
 TEST(PairingFuzz, NobodyWaitsForeverAndBothEndsAgree) {
+  const char* const runs = std::getenv("STARLING_FUZZ_RUNS");
+  const std::uint64_t worlds = runs == nullptr ? 10'000 : std::strtoull(runs, nullptr, 10);
   std::uint64_t begun = 0;
-  for (std::uint64_t seed = 1; seed <= 10000 && !testing::Test::HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= worlds && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     PairingWorld world(seed, 2 + static_cast<int>(seed % 6));
     world.run();
     begun += world.begun();
   }
-  EXPECT_GT(begun, 10000u);
+  EXPECT_GT(begun, worlds);
 }
 
 }  // namespace
