@@ -82,9 +82,9 @@ void Gossip::stepped() {
   if (last_gradient_) {
     const double took = seconds(now - *last_gradient_), before = gradient_seconds_;
     gradient_seconds_ = before == 0 ? took : (before + took) / 2;
-    if (before == 0) transport_->post([this] { set_clock(); });
   }
   last_gradient_ = now;
+  transport_->post([this] { begin_gradient(); });
 }
 
 void Gossip::pause() {
@@ -132,18 +132,25 @@ double Gossip::dice() {
   return static_cast<double>((random_bits({options_.seed, rank, ++drawn_}) >> 11) + 1) * 0x1p-53;
 }
 
-// I ask for half of the averagings that I take part in: the others are asked for by neighbours.
-void Gossip::set_clock() {
-  if (clock_set_ || options_.rates.rate == 0 || peers_.size() == 1) return;
-  clock_set_ = true;
-  const double gradients = (options_.poisson ? -std::log(dice()) : 1) * 2 / options_.rates.rate;
-  transport_->at(transport_->now() + std::chrono::duration_cast<Duration>(
-                                         std::chrono::duration<double>(gradients * gradient_seconds_)),
-                 [this] { clock_strikes(); });
+// Of the averagings that I take part in I ask for half, the others are asked for by neighbours.
+double Gossip::gradients_between() {
+  return (options_.poisson ? -std::log(dice()) : 1) * 2 / options_.rates.rate;
+}
+
+// A Poisson process whose time is counted in gradients: what falls into the one that begins now is spread over the time that
+// it will take. So there are as many averagings for each gradient however long single ones take.
+void Gossip::begin_gradient() {
+  if (statistics_.neighbours.empty()) return;
+  if (until_next_ < 0) until_next_ = gradients_between();
+  for (; until_next_ < 1; until_next_ += gradients_between()) {
+    const std::chrono::duration<double> after(until_next_ * gradient_seconds_);
+    transport_->at(transport_->now() + std::chrono::duration_cast<Duration>(after),
+                   [this] { clock_strikes(); });
+  }
+  until_next_ -= 1;
 }
 
 void Gossip::clock_strikes() {
-  clock_set_ = false;
   const auto& asks = options_.rates.asks[static_cast<std::size_t>(transport_->rank())];
   double left = dice();
   int whom = asks.back().rank;
@@ -159,7 +166,6 @@ void Gossip::clock_strikes() {
     training = !paused_;
   }
   if (training) pairing_.want(whom);
-  set_clock();
 }
 
 // ---------------------------------------------------------------- what pairing wants done

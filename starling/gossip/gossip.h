@@ -153,7 +153,8 @@ class Gossip final : private TransportHandler {
   void look_at_pairing();
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
   void clock_strikes();
-  void set_clock();
+  void begin_gradient();
+  double gradients_between();
   double dice();
   void tick();
   std::size_t bytes(std::size_t block) const { return bytes_of(options_.wire, sizes_[block]); }
@@ -171,7 +172,7 @@ class Gossip final : private TransportHandler {
   std::optional<Timeline::Scope> span_;  // of it
   BufferPool pool_;
   std::uint64_t drawn_ = 0;  // random numbers
-  bool clock_set_ = false;
+  double until_next_ = -1;   // gradients until an averaging is due; below 0: not drawn yet
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
