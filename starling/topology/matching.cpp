@@ -239,7 +239,10 @@ class Blossoms {
 
   // As far as the duals can be moved.
   std::int64_t step() {
-    std::int64_t d = std::numeric_limits<std::int64_t>::max();
+    std::int64_t d = std::numeric_limits<std::int64_t>::max();  // there is an outer vertex
+    for (int u = 1; u <= n_; ++u) {
+      if (side_[top_[u]] == kOuter) d = std::min(d, y_[u]);
+    }
     for (int b = n_ + 1; b <= nodes_; ++b) {
       if (is_top(b) && side_[b] == kInner) d = std::min(d, y_[b] / 2);
     }
@@ -267,7 +270,7 @@ class Blossoms {
       const std::int64_t d = step();
       for (int u = 1; u <= n_; ++u) {
         if (side_[top_[u]] == kOuter) {
-          if (y_[u] <= d) return false;
+          if (y_[u] == d) return false;
           y_[u] -= d;
         } else if (side_[top_[u]] == kInner) {
           y_[u] += d;
