@@ -8,8 +8,8 @@
 //   gradient           x <- x + d,  x~ <- x~ + d                                      d: what the local rule does to x
 //   averaging of i,j   x_i <- x_i + alpha (x_j - x_i),  x~_i <- x~_i + alpha~ (x_j - x_i),  and j mirrored
 //
-// Both ends mix up to the averaging BEFORE they send, and take the same difference: so the sum of all x, and that of all x~,
-// is kept. (The authors' program sends x as it was before its own mixing, which costs most of the momentum's gain.)
+// Both ends mix up to the averaging BEFORE they send, and take the same difference: so averaging keeps the sum of all x, and that
+// of all x~; the momentum keeps x + x~ of each worker. Both together keep the sum of all x + x~. (The authors' program sends x as it was before its own mixing, which costs most of the momentum's gain.)
 //
 // chi1 and chi2 say how slowly the graph brings workers together, by its slowest mode and by its worst edge (L: rates.h):
 //

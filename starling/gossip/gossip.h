@@ -9,7 +9,7 @@
 // x and x~ are the gossip's, a lock for each block; what the training thread computes gradients with is a copy of its own, so
 // that neither ever reads what the other writes. The formulas are A2cid2's (a2cid2.h): the momentum is mixed in before a block
 // is sent, and what is added is the difference of the two blocks as they were sent, the same at both ends whatever their
-// gradients did to x meanwhile. So the sum over all workers is kept.
+// gradients did to x meanwhile. So the sum of all x + x~ is kept (without momentum that of all x).
 //
 // Time is counted in this worker's own gradients: an average of how long one takes, in which the last one has weight 1/2.
 #pragma once
