@@ -402,7 +402,10 @@ TEST(Choco, AWorkerThatSleptIsBackWithTheSameCopies) {
   workers.hub.resume(2);
   std::atomic<bool> stop = false;
   std::thread others([&] {
-    while (!stop) two();
+    while (!stop) {  // no faster than worker 2 can come back, or it would be behind again each time
+      two();
+      std::this_thread::sleep_for(milliseconds(20));
+    }
   });
   EXPECT_TRUE(eventually([&] {
     workers[2].learn();
