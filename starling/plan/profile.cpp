@@ -6,11 +6,9 @@
 #include <optional>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include "starling/core/config.h"
 #include "starling/core/error.h"
-#include "starling/core/tree.h"
+#include "starling/core/tree_reader.h"
 
 namespace starling {
 
@@ -23,9 +21,9 @@ constexpr std::size_t kMaxListed = 1'000'000;  // of workers, hosts, blocks, ite
 constexpr double kMaxSeconds = 1e6;
 constexpr double kMaxBytes = 1e15;  // and per second
 
-class ProfileReader {
+class ProfileReader : TreeReader {
  public:
-  explicit ProfileReader(const std::string& file) : file_(file) {}
+  explicit ProfileReader(const std::string& file) : TreeReader(file) {}
 
   Profile read(std::string_view text) {
     const Node root = parse_json(text, file_);
@@ -50,30 +48,6 @@ class ProfileReader {
   }
 
  private:
-  [[noreturn]] void refuse(int line, const std::string& what) const {
-    throw UsageError(fmt::format("{}: {}{}", place(file_, line), where_, what));
-  }
-
-  static const Node* find(const Node& table, std::string_view name) {
-    for (const Member& member : *table.as<Node::Table>()) {
-      if (member.name == name) return &member.node;
-    }
-    return nullptr;
-  }
-  const Node& needed(const Node& table, std::string_view name) const {
-    const Node* node = find(table, name);
-    if (!node) refuse(table.line, fmt::format("the key {} is missing", name));
-    return *node;
-  }
-  void know_keys(const Node& table, const std::vector<std::string>& known) const {
-    for (const Member& member : *table.as<Node::Table>()) {
-      if (std::find(known.begin(), known.end(), member.name) != known.end()) continue;
-      const std::string nearest = nearest_name(member.name, known);
-      refuse(member.line, fmt::format("unknown key {}{}; there are: {}", short_of(member.name),
-                                      nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
-                                      fmt::join(known, ", ")));
-    }
-  }
   // Says where we are from here on.
   const Node& section(const Node& node, const std::string& what, const std::vector<std::string>& keys) {
     where_ = "";
@@ -106,9 +80,7 @@ class ProfileReader {
   }
   double number(const Node& node, std::string_view what, bool zero, double most,
                 std::string_view unit) const {
-    std::optional<double> value;
-    if (const auto* whole = node.as<std::int64_t>()) value = static_cast<double>(*whole);
-    if (const auto* real = node.as<double>()) value = *real;
+    const std::optional<double> value = number_in(node);
     if (!value) refuse(node.line, fmt::format("{} must be a number of {}, not {}", what, unit, node.kind()));
     if (!(zero ? *value >= 0 : *value > 0) || !(*value <= most)) {
       refuse(node.line, fmt::format("{} is {:g} {}, must be {} and at most {:g}", what, *value, unit,
@@ -273,9 +245,7 @@ class ProfileReader {
     where_ = "";
   }
 
-  const std::string& file_;
   int workers_ = 0;
-  std::string where_;  // "host 1: "
 };
 
 }  // namespace

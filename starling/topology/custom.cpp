@@ -26,11 +26,9 @@
 #include <set>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include "starling/core/config.h"
 #include "starling/core/error.h"
-#include "starling/core/tree.h"
+#include "starling/core/tree_reader.h"
 #include "starling/topology/families.h"
 #include "starling/topology/weights.h"
 
@@ -59,14 +57,14 @@ std::optional<double> fraction(std::string_view text) {
 }
 
 // Reads one file; `where_` is the round and row that it stands at.
-class GraphReader {
+class GraphReader : TreeReader {
  public:
-  GraphReader(const std::string& file, int n) : file_(file), n_(n) {}
+  GraphReader(const std::string& file, int n) : TreeReader(file), n_(n) {}
 
   Rounds read() {
     const std::string text = read_at_most(file_, kMaxFile, "topology");
     const Node root = file_.ends_with(".json") ? parse_json(text, file_) : parse_toml(text, file_);
-    know_all_keys(root, {"workers", "symmetric", "rounds", "bandwidth"});
+    know_keys(root, {"workers", "symmetric", "rounds", "bandwidth"});
     const Node& workers = needed(root, "workers");
     const auto* count = workers.as<std::int64_t>();
     if (!count || *count < 1 || *count > kMaxWorkers) {
@@ -92,32 +90,8 @@ class GraphReader {
   }
 
  private:
-  [[noreturn]] void refuse(int line, const std::string& what) const {
-    throw UsageError(fmt::format("{}: {}{}", place(file_, line), where_, what));
-  }
-
   // --- what a key holds ---
 
-  static const Node* find(const Node& table, std::string_view name) {
-    for (const Member& member : *table.as<Node::Table>()) {
-      if (member.name == name) return &member.node;
-    }
-    return nullptr;
-  }
-  const Node& needed(const Node& table, std::string_view name) const {
-    const Node* node = find(table, name);
-    if (!node) refuse(table.line, fmt::format("the key {} is missing", name));
-    return *node;
-  }
-  void know_all_keys(const Node& table, const std::vector<std::string>& known) const {
-    for (const Member& member : *table.as<Node::Table>()) {
-      if (std::find(known.begin(), known.end(), member.name) != known.end()) continue;
-      const std::string nearest = nearest_name(member.name, known);
-      refuse(member.line, fmt::format("unknown key {}{}; there are: {}", short_of(member.name),
-                                      nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
-                                      fmt::join(known, ", ")));
-    }
-  }
   bool flag(const Node& table, std::string_view name) const {
     const Node* node = find(table, name);
     if (!node) return false;
@@ -131,13 +105,8 @@ class GraphReader {
       refuse(node.line, fmt::format("{} must be an array of {}, not {}", what, elements, node.kind()));
     return *array;
   }
-  static std::optional<double> number(const Node& node) {
-    if (const auto* whole = node.as<std::int64_t>()) return static_cast<double>(*whole);
-    if (const auto* value = node.as<double>()) return *value;
-    return std::nullopt;
-  }
   double weight(const Node& node) const {
-    std::optional<double> value = number(node);
+    std::optional<double> value = number_in(node);
     if (const auto* text = node.as<std::string>()) value = fraction(*text);
     if (!value) {
       const auto* text = node.as<std::string>();
@@ -161,7 +130,7 @@ class GraphReader {
   Graph read_round(const Node& round) const {
     if (!round.as<Node::Table>())
       refuse(round.line, fmt::format("it must be a section, not {}", round.kind()));
-    know_all_keys(round, {"edges", "directed", "weights", "rows"});
+    know_keys(round, {"edges", "directed", "weights", "rows"});
     const Node* edges = find(round, "edges");
     const Node* rows = find(round, "rows");
     if (!edges == !rows) refuse(round.line, "it needs either edges or rows");
@@ -220,7 +189,7 @@ class GraphReader {
       }
       std::vector<double>& rate = rates.emplace_back();
       for (const Node& value : values) {
-        const std::optional<double> b = number(value);
+        const std::optional<double> b = number_in(value);
         if (!b || !(*b >= 0 && *b <= kMaxRate)) {
           refuse(value.line, fmt::format("{}: a bandwidth must be a number from 0 to {:g}, not {}", name,
                                          kMaxRate, b ? fmt::format("{:g}", *b) : value.kind()));
@@ -317,10 +286,8 @@ class GraphReader {
     }
   }
 
-  const std::string& file_;
   const int n_;
   bool promised_symmetric_ = false;
-  std::string where_;
 };
 
 }  // namespace
