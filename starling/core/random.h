@@ -21,4 +21,7 @@ constexpr std::uint64_t random_bits(std::initializer_list<std::uint64_t> keys) {
   return x;
 }
 
+// Uniform in [0, 1), in steps of 2^-53.
+constexpr double uniform_of(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
+
 }  // namespace starling

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -91,6 +90,11 @@ void Timeline::add(const Span& span) {
   } else {
     ++dropped_;
   }
+}
+
+std::vector<Timeline::Span> Timeline::spans() const {
+  const std::lock_guard lock(mutex_);
+  return {spans_.begin(), spans_.end()};
 }
 
 std::size_t Timeline::dropped() const {

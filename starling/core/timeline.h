@@ -6,10 +6,13 @@
 //
 // The training thread's spans nest; an exchange lasts from the block's start until the swap is decided:
 //
-//   forward, backward                     of the trainer
+//   data, forward, backward               of the trainer
+//   gradients                             per block, inside backward: until all its gradients are there, since the block before
 //   optimizer step: wait, mix + update    per block: waiting in Exchange::finish(), and the pass over memory
 //   average                               exact averages (Consensus)
 //   exchange                              per neighbour, round and block, with its outcome
+//   averaging                             of asynchronous gossip: per neighbour, `round` is its number on the edge, with its
+//                                         outcome: of all blocks together
 //
 // Files are in Chrome's trace-event format, one event per line; pid is the rank. Each counts microseconds from its own
 // start, and names that start by the system's clock (otherData.start_unix_ns), by which the files are aligned: on one
@@ -23,6 +26,7 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "starling/core/clock.h"
 
@@ -69,9 +73,11 @@ class Timeline {
 
   // What begins from now on belongs to this step. Before the first call it is step 0: setting up.
   void step(std::int64_t number) { step_ = number; }
+  std::int64_t step() const { return step_; }
   void add(const Span& span);  // from any thread
 
-  std::size_t dropped() const;  // spans that came after it was full
+  std::vector<Span> spans() const;  // that have ended so far, in that order
+  std::size_t dropped() const;      // spans that came after it was full
   // What has ended so far. Throws Error where the file cannot be written.
   void write(const std::string& path) const;
 
