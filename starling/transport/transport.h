@@ -15,6 +15,7 @@
 
 #include "starling/core/clock.h"
 #include "starling/transport/buffer.h"
+#include "starling/transport/condition.h"
 #include "starling/transport/frame.h"
 
 namespace starling {
@@ -77,6 +78,9 @@ class Transport {
   virtual void post(std::function<void()> work) = 0;
   virtual void at(Time when, std::function<void()> work) = 0;
   virtual Time now() const = 0;
+  // Notified on any thread, waited for on one that is not the transport's. It may outlive the transport, but not be waited for
+  // then.
+  virtual std::unique_ptr<Condition> condition() const { return clock_condition(); }
 
   // Bytes handed to the operating system so far, headers and control frames included, and those of the payloads that peers
   // read where they lie.

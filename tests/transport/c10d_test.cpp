@@ -34,14 +34,14 @@ using testing::Not;
 
 // Every operation once, on values that tell the ranks apart. Returns "ok" or what was wrong.
 std::string use_all(const World& world) {
-  Collectives all(world, "test");
+  const auto all = make_collectives(world, "test");
   const int n = world.size;
 
   // Several under way at once.
   std::vector<at::Tensor> buckets;
   for (int i = 0; i < 5; ++i) buckets.push_back(at::full({1000 + i}, world.rank + 10.0 * i));
   std::vector<Collectives::Pending> pending;
-  for (const at::Tensor& bucket : buckets) pending.push_back(all.all_reduce_sum(bucket));
+  for (const at::Tensor& bucket : buckets) pending.push_back(all->all_reduce_sum(bucket));
   for (auto& one : pending) one.wait();
   for (int i = 0; i < 5; ++i) {
     const double expected = n * (n - 1) / 2 + 10.0 * i * n;
@@ -57,7 +57,7 @@ std::string use_all(const World& world) {
     const at::Tensor half = at::full({7}, mine ? 0.25 : 0.0, at::kBFloat16);
     const at::Tensor nothing = at::zeros({0});
     const at::Tensor large = at::full({8 << 20}, mine ? 3.0 : 0.0);  // more than one pack
-    all.broadcast({parameter, nothing, counter, mask, strided, large, half}, root);
+    all->broadcast({parameter, nothing, counter, mask, strided, large, half}, root);
     if (!parameter.eq(1.5).all().item<bool>() || !parameter.requires_grad()) return "parameter";
     if (!strided.eq(2.5).all().item<bool>()) return "strided";
     if (counter.item<std::int64_t>() != 7) return "counter";
@@ -67,7 +67,7 @@ std::string use_all(const World& world) {
   }
 
   const std::string value(static_cast<std::size_t>(world.rank), '\0');  // empty on rank 0
-  const std::vector<std::string> values = all.all_gather(value);
+  const std::vector<std::string> values = all->all_gather(value);
   if (static_cast<int>(values.size()) != n) return "not all values";
   for (int of = 0; of < n; ++of) {
     if (values[of] != std::string(static_cast<std::size_t>(of), '\0')) return "a value is wrong";
@@ -85,11 +85,11 @@ TEST(Collectives, AmongProcesses) {
 // Of six, those that are not the lost one's neighbours in Gloo's pattern hear of it too.
 TEST(Collectives, AKilledWorkerIsAnErrorThatNamesIt) {
   const Processes six(6, true, [](const World& world) {
-    Collectives all(world, "test");
+    const auto all = make_collectives(world, "test");
     const at::Tensor sum = at::ones({1 << 20});
     for (int step = 0;; ++step) {
       if (world.rank == 2 && step == 3) raise(SIGKILL);
-      all.all_reduce_sum(sum).wait();
+      all->all_reduce_sum(sum).wait();
     }
     return "";
   });
@@ -101,10 +101,10 @@ TEST(Collectives, AKilledWorkerIsAnErrorThatNamesIt) {
 
 TEST(Collectives, TheDeathOfTheStoresHostIsAnErrorThatNamesIt) {
   const Processes three(3, false, [](const World& world) {
-    Collectives all(world, "test");
-    all.all_gather("all have come");
+    const auto all = make_collectives(world, "test");
+    all->all_gather("all have come");
     if (world.rank == 0) raise(SIGKILL);
-    all.broadcast({at::ones({10})}, 0);
+    all->broadcast({at::ones({10})}, 0);
     return "";
   });
   // Without a store the second to notice cannot know that the first has ended because of the failure.
@@ -120,18 +120,18 @@ TEST(Collectives, AfterAFailureNothingHangs) {
     const Time start = Clock::now();
     std::string first, second;
     {
-      Collectives all(world, "test");
+      const auto all = make_collectives(world, "test");
       std::vector<Collectives::Pending> pending;
       for (int i = 0; i < 8; ++i) {
         if (world.rank == 1 && i == 4) raise(SIGKILL);
-        first = failure_of([&] { pending.push_back(all.all_reduce_sum(at::ones({100'000}))); });
+        first = failure_of([&] { pending.push_back(all->all_reduce_sum(at::ones({100'000}))); });
         if (first != "no failure") break;
       }
       if (first == "no failure")
         first = failure_of([&] {
           for (auto& one : pending) one.wait();
         });
-      second = failure_of([&] { all.all_gather("x"); });
+      second = failure_of([&] { all->all_gather("x"); });
     }
     if (first.find("worker 1 is gone") == std::string::npos) return first;
     if (second.find("worker 1 is gone") == std::string::npos) return second;
@@ -152,7 +152,7 @@ TEST(Collectives, SayWhoHasNotCome) {
   worlds.pop_back();
   in_threads(worlds, [](World& world) {
     world.timeouts.meet = 300ms;
-    EXPECT_THAT(failure_of([&] { Collectives(world, "test"); }),
+    EXPECT_THAT(failure_of([&] { make_collectives(world, "test"); }),
                 AllOf(HasSubstr("rank " + std::to_string(world.rank)), HasSubstr("worker 2 has not come")));
   });
 }
@@ -160,9 +160,9 @@ TEST(Collectives, SayWhoHasNotCome) {
 TEST(Collectives, ASilentWorkerIsAnErrorAfterTheTimeout) {
   in_threads(World::threads(2), [](World& world) {
     world.timeouts.stalled = 1s;
-    Collectives all(world, "test");
+    const auto all = make_collectives(world, "test");
     if (world.rank == 0) {
-      EXPECT_THAT(failure_of([&] { all.all_reduce_sum(at::ones({10})).wait(); }),
+      EXPECT_THAT(failure_of([&] { all->all_reduce_sum(at::ones({10})).wait(); }),
                   AllOf(HasSubstr("all-reduce failed on rank 0: "), HasSubstr("all workers are alive"),
                         Not(HasSubstr("\n"))));
     } else {
@@ -174,7 +174,7 @@ TEST(Collectives, ASilentWorkerIsAnErrorAfterTheTimeout) {
 TEST(Collectives, NeedAStoreOfC10d) {
   World world = World::alone();
   world.store = std::make_shared<MemoryStore>();
-  EXPECT_THROW(Collectives(world, "test"), UsageError);
+  EXPECT_THROW(make_collectives(world, "test"), UsageError);
 }
 
 TEST(C10dStore, WaitsForAKeyAndNamesTheOneThatDoesNotCome) {
@@ -187,6 +187,8 @@ TEST(C10dStore, WaitsForAKeyAndNamesTheOneThatDoesNotCome) {
   other.join();
   EXPECT_THAT(failure_of([&] { world.store->get("never", 20ms); }),
               AllOf(HasSubstr("'never'"), HasSubstr("20 ms")));
+  EXPECT_THAT(failure_of([&] { world.store->get("never", 1h, [] { return true; }); }),
+              HasSubstr("interrupted while nobody had set the key 'never'"));
 }
 
 // One thread waits for what another one sets through the same connection.

@@ -20,6 +20,7 @@
 #include "recorder.h"
 #include "starling/transport/mapped/arena.h"
 #include "starling/transport/mapped/hand_over.h"
+#include "tests/eventually.h"
 
 namespace starling {
 
@@ -34,15 +35,6 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
 constexpr std::size_t kBlock = 700'000;  // more than one chunk
-
-template <class F>
-::testing::AssertionResult eventually(F&& happened) {
-  for (int i = 0; i < 6000; ++i) {
-    if (happened()) return ::testing::AssertionSuccess();
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  return ::testing::AssertionFailure() << "did not happen";
-}
 
 class MappedEdges : public ::testing::Test {
  protected:
@@ -133,7 +125,11 @@ TEST_F(MappedEdges, APayloadIsReadWhereItLies) {
     transports[from]->send(1 - from, {.type = FrameType::data, .dtype = 3, .round = 5, .block = 6},
                            payload_of(block));
     ASSERT_TRUE(recorders[1 - from].wait_for_frame(from, FrameType::data, 5, 6));
-    const Frame frame = recorders[1 - from].events().back().frame;
+    const auto events = recorders[1 - from].events();
+    const Frame frame = std::ranges::find_if(events, [](const auto& event) {
+                          return event.kind == Kind::received && event.frame.type == FrameType::data &&
+                                 event.frame.round == 5;
+                        })->frame;
     EXPECT_EQ(frame.dtype, 3);
     EXPECT_EQ(frame.total, kBlock);
     EXPECT_EQ(frame.length, kBlock);

@@ -535,7 +535,7 @@ TEST_F(TcpEdges, WhoNeverComesIsLostAfterTheTimeToMeet) {
 TEST_F(TcpEdges, AStoreThatDoesNotAnswerKeepsNobodyFromStopping) {
   struct Hanging final : Store {
     void set(const std::string&, const std::string&) override {}
-    std::string get(const std::string&, milliseconds) override {
+    std::string get(const std::string&, milliseconds, const Interrupted&) override {
       std::unique_lock lock(mutex);
       asked = true;
       changed.notify_all();

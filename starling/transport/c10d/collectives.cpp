@@ -1,6 +1,7 @@
+// Over c10d's Gloo.
 #include "starling/transport/c10d/collectives.h"
 
-#include <functional>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -31,18 +32,16 @@ std::int64_t padded_bytes(const at::Tensor& tensor) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-}  // namespace
-
 // How the loss of a worker is noticed. Gloo tells only the neighbours of the lost one, in the pattern of the
 // moment, and does not say who it was; the others would wait on. So each worker keeps a socket that listens
 // as long as its process lives (the operating system answers for it), whoever sees an operation fail finds
 // out whose does not, and writes that to the store, where all who wait look twice a second.
-struct Collectives::State {
+struct State {
   int rank;
   int size;
   int first;  // what messages call rank 0
   milliseconds stalled;
-  std::function<bool()> interrupted;
+  Interrupted interrupted;
   c10::intrusive_ptr<c10d::Store> store;
   Descriptor life_sign;
   std::vector<SocketAddress> life_signs;  // of all workers, by rank
@@ -62,9 +61,11 @@ struct Collectives::State {
   std::string found_elsewhere();
   std::string find_lost() const;
   [[noreturn]] void fail(const char* operation, const std::string& reason);
+  void look_for_interrupt(const char* operation);
+  void give_up(const std::string& reason);
 };
 
-Collectives::State::State(const World& world, const std::string& channel, int first)
+State::State(const World& world, const std::string& channel, int first)
     : rank(world.rank),
       size(world.size),
       first(first),
@@ -87,7 +88,7 @@ Collectives::State::State(const World& world, const std::string& channel, int fi
 }
 
 // Finds all workers, and says who has not come before Gloo waits for them.
-void Collectives::State::meet(const World& world, const std::string& channel) {
+void State::meet(const World& world, const std::string& channel) {
   life_sign = listen_at(resolve(world.address, 0));
   const auto key = [&](int of) { return fmt::format("life/{}/{}", channel, of); };
   world.store->set(key(rank), fmt::format("{} {}", bound_address(life_sign).port(), world.address));
@@ -95,7 +96,8 @@ void Collectives::State::meet(const World& world, const std::string& channel) {
   for (int of = 0; of < size; ++of) {
     try {
       const Duration left = std::max(end - Clock::now(), Duration::zero());
-      const std::string place = world.store->get(key(of), std::chrono::duration_cast<milliseconds>(left));
+      const std::string place =
+          world.store->get(key(of), std::chrono::duration_cast<milliseconds>(left), interrupted);
       life_signs.push_back(resolve(place.substr(place.find(' ') + 1), std::stoi(place)));
     } catch (const Error& missing) {
       throw Error(fmt::format("worker {} has not come: {}", first + of, missing.what()));
@@ -104,12 +106,12 @@ void Collectives::State::meet(const World& world, const std::string& channel) {
 }
 
 // After a failure operations may still hang in Gloo's threads, and its destructor would wait for them.
-Collectives::State::~State() {
+State::~State() {
   if (!failure.empty()) std::thread([gloo = std::move(gloo)] {}).detach();
 }
 
 // What another worker has found out about a failure; empty while there is none.
-std::string Collectives::State::found_elsewhere() {
+std::string State::found_elsewhere() {
   try {
     return store->check({"failure"}) ? store->get_to_str("failure") : "";
   } catch (const std::exception&) {
@@ -118,7 +120,7 @@ std::string Collectives::State::found_elsewhere() {
 }
 
 // "worker 2 is gone", "workers 2, 3 are gone"; empty where all are alive.
-std::string Collectives::State::find_lost() const {
+std::string State::find_lost() const {
   std::vector<int> lost;
   for (int of = 0; of < size; ++of) {
     if (of != rank && !somebody_listens(life_signs[static_cast<std::size_t>(of)], kPatience))
@@ -129,7 +131,7 @@ std::string Collectives::State::find_lost() const {
   return fmt::format("{} {} {} gone", one ? "worker" : "workers", fmt::join(lost, ", "), one ? "is" : "are");
 }
 
-void Collectives::State::fail(const char* operation, const std::string& reason) {
+void State::fail(const char* operation, const std::string& reason) {
   // First look who is gone, then whether somebody was quicker: it may have ended since, and is not to be blamed. A
   // process that is just ending may still have its life sign when its other sockets are closed, so look for a while.
   const Time end = Clock::now() + kPatience;
@@ -140,19 +142,35 @@ void Collectives::State::fail(const char* operation, const std::string& reason) 
     if (!lost.empty() || !failure.empty() || Clock::now() >= end) break;
     std::this_thread::sleep_for(milliseconds(20));
   }
-  if (failure.empty()) {
-    failure = lost.empty() ? fmt::format("{} (all workers are alive)", reason) : lost;
-    try {
-      store->set("failure", failure);
-    } catch (const std::exception&) {
-      // Without a store the others find out by themselves: found_elsewhere().
-    }
-  }
+  if (failure.empty()) give_up(lost.empty() ? fmt::format("{} (all workers are alive)", reason) : lost);
   throw Error(fmt::format("{} failed on rank {}: {}", operation, first + rank, failure));
 }
 
+void State::give_up(const std::string& reason) {
+  failure = reason;
+  try {
+    store->set("failure", failure);
+  } catch (const std::exception&) {
+    // Without a store the others find out by themselves: found_elsewhere().
+  }
+}
+
+// What World::interrupted throws in backward() reaches its caller, once the others know.
+void State::look_for_interrupt(const char* operation) {
+  std::exception_ptr raised;
+  try {
+    if (!interrupted()) return;
+    raised = std::make_exception_ptr(
+        Error(fmt::format("{} failed on rank {}: interrupted", operation, first + rank)));
+  } catch (...) {
+    raised = std::current_exception();
+  }
+  give_up(fmt::format("worker {} was interrupted", first + rank));
+  std::rethrow_exception(raised);
+}
+
 template <class Start>
-c10::intrusive_ptr<c10d::Work> Collectives::State::begin(const char* operation, Start start) {
+c10::intrusive_ptr<c10d::Work> State::begin(const char* operation, Start start) {
   if (!failure.empty())
     throw Error(fmt::format("{} failed on rank {}: {}", operation, first + rank, failure));
   try {
@@ -163,7 +181,7 @@ c10::intrusive_ptr<c10d::Work> Collectives::State::begin(const char* operation, 
   }
 }
 
-void Collectives::State::finish(const char* operation, c10d::Work& work) {
+void State::finish(const char* operation, c10d::Work& work) {
   for (;;) {
     try {
       work.wait(kLook);
@@ -175,21 +193,32 @@ void Collectives::State::finish(const char* operation, c10d::Work& work) {
       }
     }
     if (const std::string found = found_elsewhere(); !found.empty()) fail(operation, found);
-    if (interrupted()) fail(operation, "interrupted");
+    look_for_interrupt(operation);
   }
 }
 
 template <class Start>
-void Collectives::State::run(const char* operation, Start start) {
+void State::run(const char* operation, Start start) {
   finish(operation, *begin(operation, start));
 }
 
-Collectives::Collectives(const World& world, const std::string& channel, int first)
-    : state_(std::make_shared<State>(world, channel, first)) {}
+class GlooCollectives final : public Collectives {
+ public:
+  GlooCollectives(const World& world, const std::string& channel, int first)
+      : state_(std::make_shared<State>(world, channel, first)) {}
+  void broadcast(const std::vector<at::Tensor>& tensors, int root) override;
+  Pending all_reduce_sum(const at::Tensor& tensor) override;
+  Pending reduce_sum(const at::Tensor& tensor, int root) override;
+  Pending start_broadcast(const at::Tensor& tensor, int root) override;
+  std::vector<std::string> all_gather(const std::string& value) override;
 
-Collectives::~Collectives() = default;
+ private:
+  template <class Options, class Start>
+  Pending pending(const char* operation, const at::Tensor& tensor, Options options, Start start);
+  std::shared_ptr<State> state_;
+};
 
-void Collectives::broadcast(const std::vector<at::Tensor>& tensors, int root) {
+void GlooCollectives::broadcast(const std::vector<at::Tensor>& tensors, int root) {
   const at::NoGradGuard no_grad;
   c10d::BroadcastOptions options;
   options.rootRank = root;
@@ -219,44 +248,45 @@ void Collectives::broadcast(const std::vector<at::Tensor>& tensors, int root) {
   }
 }
 
-struct Collectives::Pending::Work {
-  std::shared_ptr<State> state;
-  const char* operation;
-  c10::intrusive_ptr<c10d::Work> work;
+struct GlooWork final : Collectives::Pending::Work {
+  GlooWork(std::shared_ptr<State> state, const char* operation, c10::intrusive_ptr<c10d::Work> work)
+      : state(std::move(state)), operation(operation), work(std::move(work)) {}
+  void wait() override { state->finish(operation, *work); }
+  const std::shared_ptr<State> state;
+  const char* const operation;
+  const c10::intrusive_ptr<c10d::Work> work;
 };
 
 // start() of c10d's group with the tensor, in the way of all its operations.
 template <class Options, class Start>
-Collectives::Pending Collectives::pending(const char* operation, const at::Tensor& tensor, Options options,
-                                          Start start) {
+Collectives::Pending GlooCollectives::pending(const char* operation, const at::Tensor& tensor,
+                                              Options options, Start start) {
   std::vector<at::Tensor> tensors{tensor};
   options.timeout = state_->stalled;
   auto work = state_->begin(operation, [&] { return start(*state_->gloo, tensors, options); });
-  return Pending(std::make_shared<Pending::Work>(state_, operation, std::move(work)));
+  return Pending(std::make_unique<GlooWork>(state_, operation, std::move(work)));
 }
 
-Collectives::Pending Collectives::all_reduce_sum(const at::Tensor& tensor) {
+Collectives::Pending GlooCollectives::all_reduce_sum(const at::Tensor& tensor) {
   return pending("all-reduce", tensor, c10d::AllreduceOptions(),
                  [](auto& gloo, auto& tensors, auto& options) { return gloo.allreduce(tensors, options); });
 }
 
-Collectives::Pending Collectives::reduce_sum(const at::Tensor& tensor, int root) {
+Collectives::Pending GlooCollectives::reduce_sum(const at::Tensor& tensor, int root) {
   c10d::ReduceOptions options;
   options.rootRank = root;
   return pending("reduce", tensor, options,
                  [](auto& gloo, auto& tensors, auto& options) { return gloo.reduce(tensors, options); });
 }
 
-Collectives::Pending Collectives::start_broadcast(const at::Tensor& tensor, int root) {
+Collectives::Pending GlooCollectives::start_broadcast(const at::Tensor& tensor, int root) {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   return pending("broadcast", tensor, options,
                  [](auto& gloo, auto& tensors, auto& options) { return gloo.broadcast(tensors, options); });
 }
 
-void Collectives::Pending::wait() { work_->state->finish(work_->operation, *work_->work); }
-
-std::vector<std::string> Collectives::all_gather(const std::string& value) {
+std::vector<std::string> GlooCollectives::all_gather(const std::string& value) {
   c10d::AllgatherOptions options;
   options.timeout = state_->stalled;
   const auto gather = [&](const at::Tensor& mine) {
@@ -280,6 +310,13 @@ std::vector<std::string> Collectives::all_gather(const std::string& value) {
     values.emplace_back(bytes, lengths[of].item<std::int64_t>());
   }
   return values;
+}
+
+}  // namespace
+
+std::unique_ptr<Collectives> make_collectives(const World& world, const std::string& channel, int first) {
+  if (world.make_collectives) return world.make_collectives(world, channel, first);
+  return std::make_unique<GlooCollectives>(world, channel, first);
 }
 
 }  // namespace starling

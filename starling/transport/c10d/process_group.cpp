@@ -127,8 +127,10 @@ std::string host_identity() {
 }
 
 World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const Timeouts& timeouts,
-              const Variables& variable, const std::string& host, c10d::Backend* backend) {
+              const Variables& variable, const std::string& host, c10d::Backend* backend,
+              const Interrupted& interrupted) {
   World world;
+  world.interrupted = interrupted;
   world.rank = rank;
   world.size = size;
   world.timeouts = timeouts;
@@ -155,7 +157,7 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
   for (int of = 0; of < size; ++of) {
     std::string line;
     try {
-      line = world.store->get(fmt::format("worker-{}", of), left());
+      line = world.store->get(fmt::format("worker-{}", of), left(), interrupted);
     } catch (const Error& missing) {
       throw Error(fmt::format("process group: worker {} has not come: {}", of, missing.what()));
     }
@@ -185,7 +187,7 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
                       cards[0].transport, other, of));
     }
   }
-  if (!own.has_token) world.token = world.store->get("token", left());
+  if (!own.has_token) world.token = world.store->get("token", left(), interrupted);
 
   if (chosen) {
     address = chosen;
@@ -205,7 +207,8 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
   return world;
 }
 
-World World::from_process_group(c10d::ProcessGroup& group, Timeouts timeouts) {
+World World::from_process_group(c10d::ProcessGroup& group, Timeouts timeouts,
+                                const Interrupted& interrupted) {
   const c10::intrusive_ptr<c10d::Store> store = group.getStore();
   if (!store) {
     throw UsageError(
@@ -224,7 +227,8 @@ World World::from_process_group(c10d::ProcessGroup& group, Timeouts timeouts) {
           "init_process_group(\"cpu:gloo,cuda:nccl\") makes it");
     }
   }
-  return meet_at(store, group.getRank(), group.getSize(), timeouts, variable, host_identity(), backend.get());
+  return meet_at(store, group.getRank(), group.getSize(), timeouts, variable, host_identity(), backend.get(),
+                 interrupted);
 }
 
 }  // namespace starling

@@ -16,6 +16,7 @@ std::string host_identity();
 // What World::from_process_group() does, for a worker on the host of this identity. Without a backend payloads cannot go by
 // the group.
 World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const Timeouts& timeouts,
-              const Variables& variable, const std::string& host, c10d::Backend* backend = nullptr);
+              const Variables& variable, const std::string& host, c10d::Backend* backend = nullptr,
+              const Interrupted& interrupted = nobody);
 
 }  // namespace starling

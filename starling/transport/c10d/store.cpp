@@ -24,7 +24,8 @@ void C10dStore::set(const std::string& key, const std::string& value) {
 
 // Asks again and again rather than waiting in the store: TCPStore's wait() holds its only connection, so one
 // thread that waits would keep all others from setting what the first one waits for.
-std::string C10dStore::get(const std::string& key, std::chrono::milliseconds deadline) {
+std::string C10dStore::get(const std::string& key, std::chrono::milliseconds deadline,
+                           const Interrupted& interrupted) {
   const Time end = Clock::now() + deadline;
   Duration pause = std::chrono::milliseconds(1);
   try {
@@ -36,6 +37,8 @@ std::string C10dStore::get(const std::string& key, std::chrono::milliseconds dea
             "and that none of them has ended",
             key, deadline.count()));
       }
+      if (interrupted())
+        throw Error(fmt::format("store: interrupted while nobody had set the key '{}'", key));
       std::this_thread::sleep_for(std::min(pause, left));
       pause = std::min<Duration>(2 * pause, std::chrono::milliseconds(50));
     }

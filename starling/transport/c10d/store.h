@@ -14,7 +14,8 @@ class C10dStore final : public Store {
   explicit C10dStore(c10::intrusive_ptr<c10d::Store> store);
 
   void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds deadline) override;
+  std::string get(const std::string& key, std::chrono::milliseconds deadline,
+                  const Interrupted& interrupted = nobody) override;
 
   // A store of its own on the same keys, each behind `prefix`: calls that wait in it hold up nobody else.
   c10::intrusive_ptr<c10d::Store> clone(const std::string& prefix) const;

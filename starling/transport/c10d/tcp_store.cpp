@@ -24,7 +24,8 @@ c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host, const c10
 }
 
 // TCPStore would wait by itself, but writes a backtrace to stderr for every try.
-void wait_for_server(const std::string& host, int port, std::chrono::milliseconds deadline) {
+void wait_for_server(const std::string& host, int port, std::chrono::milliseconds deadline,
+                     const Interrupted& interrupted) {
   const Time end = Clock::now() + deadline;
   const std::vector<SocketAddress> addresses = resolve_all(host, port);
   const auto serves = [](const SocketAddress& address) {
@@ -37,6 +38,8 @@ void wait_for_server(const std::string& host, int port, std::chrono::millisecond
                       "launcher, or else rank 0, running, and are MASTER_ADDR and MASTER_PORT right?",
                       host, port, deadline.count()));
     }
+    if (interrupted())
+      throw Error(fmt::format("interrupted while nobody served the store at {} port {}", host, port));
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
@@ -60,8 +63,9 @@ HostedStore host_store(const std::string& host, int port, std::chrono::milliseco
 }
 
 c10::intrusive_ptr<c10d::Store> join_store(const std::string& host, int port,
-                                           std::chrono::milliseconds deadline) {
-  wait_for_server(host, port, deadline);
+                                           std::chrono::milliseconds deadline,
+                                           const Interrupted& interrupted) {
+  wait_for_server(host, port, deadline, interrupted);
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
   options.timeout = deadline;

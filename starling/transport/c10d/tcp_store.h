@@ -5,6 +5,8 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "starling/core/wait.h"
+
 namespace starling {
 
 // Serves the store at `host` and `port` (0: any free one) and joins it. A loopback host serves loopback
@@ -16,8 +18,10 @@ struct HostedStore {
 };
 HostedStore host_store(const std::string& host, int port, std::chrono::milliseconds deadline);
 
-// Joins the store that another process serves. Throws Error when it cannot be reached within the deadline.
+// Joins the store that another process serves. Throws Error when it cannot be reached within the deadline, or when it is
+// interrupted.
 c10::intrusive_ptr<c10d::Store> join_store(const std::string& host, int port,
-                                           std::chrono::milliseconds deadline);
+                                           std::chrono::milliseconds deadline,
+                                           const Interrupted& interrupted = nobody);
 
 }  // namespace starling

@@ -32,8 +32,9 @@ SocketAddress own_address(const Variables& variable, const SocketAddress& master
 
 // Across hosts rank 0 hosts the store at its own address: its host's name may be a loopback address to itself.
 c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, const std::string& own_address,
-                                         std::chrono::milliseconds deadline) {
-  if (launch.launcher_hosts || launch.rank != 0) return join_store(launch.host, launch.port, deadline);
+                                         std::chrono::milliseconds deadline, const Interrupted& interrupted) {
+  if (launch.launcher_hosts || launch.rank != 0)
+    return join_store(launch.host, launch.port, deadline, interrupted);
   const std::string host = launch.local_size == launch.size ? launch.host : own_address;
   try {
     return host_store(host, launch.port, deadline).store;
@@ -47,16 +48,18 @@ c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, const std::string
 
 }  // namespace
 
-World World::from_environment(Timeouts timeouts) {
+World World::from_environment(Timeouts timeouts, const Interrupted& interrupted) {
   const Variables variable = process_variables();
   const std::optional<Launch> launch = read_launch(variable);
   if (!launch) {
     World world = alone();
     world.timeouts = timeouts;
+    world.interrupted = interrupted;
     return world;
   }
   World world;
   world.timeouts = timeouts;
+  world.interrupted = interrupted;
   world.make_transport = own_transport(transport_from_environment(variable, false));
   world.rank = launch->rank;
   world.size = launch->size;
@@ -86,7 +89,7 @@ World World::from_environment(Timeouts timeouts) {
                     world.address));
   }
   world.store = std::make_shared<C10dStore>(c10::make_intrusive<c10d::PrefixStore>(
-      "starling/" + launch->run, store_of(*launch, world.address, timeouts.meet)));
+      "starling/" + launch->run, store_of(*launch, world.address, timeouts.meet, interrupted)));
   return world;
 }
 

@@ -1,13 +1,14 @@
 #include "starling/transport/local/dispatcher.h"
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 namespace starling {
 
-Dispatcher::Dispatcher() : thread_([this] { run(); }) {}
+ClockDispatcher::ClockDispatcher() : thread_([this] { loop(); }) {}
 
-Dispatcher::~Dispatcher() {
+ClockDispatcher::~ClockDispatcher() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -16,9 +17,7 @@ Dispatcher::~Dispatcher() {
   thread_.join();
 }
 
-void Dispatcher::post(std::function<void()> work) { at(now(), std::move(work)); }
-
-void Dispatcher::at(Time when, std::function<void()> work) {
+void ClockDispatcher::at(Time when, std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
     events_.emplace(std::pair(std::max(when, now()), sequence_++), std::move(work));
@@ -26,7 +25,16 @@ void Dispatcher::at(Time when, std::function<void()> work) {
   changed_.notify_one();
 }
 
-void Dispatcher::run() {
+void ClockDispatcher::run(std::function<void()> work) {
+  std::promise<void> ended;
+  post([&] {
+    work();
+    ended.set_value();
+  });
+  ended.get_future().wait();
+}
+
+void ClockDispatcher::loop() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     if (events_.empty()) {

@@ -1,32 +1,50 @@
-// One thread that runs functions in the order of (time, sequence): all that happens between the endpoints of a
-// LocalHub happens here, one thing at a time.
+// Runs functions one at a time, in the order of (time, sequence): all that happens between the endpoints of a LocalHub
+// happens here.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "starling/core/clock.h"
+#include "starling/transport/condition.h"
 
 namespace starling {
 
 class Dispatcher {
  public:
-  Dispatcher();
-  ~Dispatcher();  // drops what has not run; not on its own thread
+  virtual ~Dispatcher() = default;  // drops what has not run
 
-  Time now() const { return Clock::now(); }
-  void post(std::function<void()> work);
+  virtual Time now() const = 0;
   // A time that has passed means now.
-  void at(Time when, std::function<void()> work);
-  bool on_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+  virtual void at(Time when, std::function<void()> work) = 0;
+  void post(std::function<void()> work) { at(now(), std::move(work)); }
+  // Whether the caller is what runs now.
+  virtual bool on_thread() const = 0;
+  // As post(), and returns when it has run. Not from what runs.
+  virtual void run(std::function<void()> work) = 0;
+  virtual std::unique_ptr<Condition> condition() = 0;
+};
+
+// By Clock, on a thread of its own.
+class ClockDispatcher final : public Dispatcher {
+ public:
+  ClockDispatcher();
+  ~ClockDispatcher() override;  // not on its own thread
+
+  Time now() const override { return Clock::now(); }
+  void at(Time when, std::function<void()> work) override;
+  bool on_thread() const override { return std::this_thread::get_id() == thread_.get_id(); }
+  void run(std::function<void()> work) override;
+  std::unique_ptr<Condition> condition() override { return clock_condition(); }
 
  private:
-  void run();
+  void loop();
 
   std::mutex mutex_;
   std::condition_variable changed_;

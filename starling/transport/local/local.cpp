@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
-#include <future>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -30,16 +29,19 @@ constexpr auto kRedial = std::chrono::milliseconds(10);  // after reset()
 // when it no longer stands.
 class LocalHub::Core {
  public:
-  Core(int size, Timeouts timeouts)
+  Core(int size, Timeouts timeouts, LocalNetwork network)
       : size_(size),
         timeouts_(timeouts),
+        network_(std::move(network)),
         nodes_(static_cast<std::size_t>(size)),
-        links_(static_cast<std::size_t>(size * size)) {
+        links_(static_cast<std::size_t>(size * size)),
+        dispatcher_(network_.time) {
+    if (!dispatcher_) dispatcher_ = std::make_shared<ClockDispatcher>();
     for (auto& link : links_) link = std::make_unique<Link>();
   }
 
   int size() const { return size_; }
-  Dispatcher& dispatcher() { return dispatcher_; }
+  Dispatcher& dispatcher() { return *dispatcher_; }
 
   void check_rank(int rank) const {
     if (rank < 0 || rank >= size_) {
@@ -102,7 +104,7 @@ class LocalHub::Core {
       mine.stop_sending();
       link(peer, rank).stop_sending();
       link(peer, rank).arriving = 0;
-      dispatcher_.at(mine.last_arrival, [=, this] {
+      dispatcher_->at(mine.last_arrival, [=, this] {
         run_at(peer, [=, this](TransportHandler& handler) { ended(rank, peer, reason, handler); });
       });
     }
@@ -130,7 +132,7 @@ class LocalHub::Core {
 
   void reset(int rank, int peer, const std::string& reason) {
     disconnect(rank, peer, reason, "it closed the connection");
-    dispatcher_.at(dispatcher_.now() + kRedial, [=, this] { connect(rank, peer); });
+    dispatcher_->at(dispatcher_->now() + kRedial, [=, this] { connect(rank, peer); });
   }
 
   void send(int from, int to, std::uint64_t connection, const Frame& frame, Payload payload) {
@@ -210,6 +212,7 @@ class LocalHub::Core {
     std::atomic<std::uint64_t> connection = 0;  // by number, that frames go out on; 0: none
     std::uint64_t arriving = 0;                 // that frames still come out of at the other end
     Duration latency{};
+    Time free{};  // when it can be given more
     Time last_arrival{};
     Outbox outbox;
 
@@ -260,7 +263,7 @@ class LocalHub::Core {
   void lose_after(Duration patience, int rank, int peer, const std::string& reason) {
     const std::uint64_t life = node(rank).life;
     const std::uint64_t times_up = link(rank, peer).times_up;
-    dispatcher_.at(dispatcher_.now() + patience, [=, this] {
+    dispatcher_->at(dispatcher_->now() + patience, [=, this] {
       Link& out = link(rank, peer);
       if (!lives(rank, life) || out.times_up != times_up || out.up || out.lost) return;
       out.lost = true;
@@ -272,7 +275,7 @@ class LocalHub::Core {
 
   void pump_later(int from, int to) {
     if (std::exchange(link(from, to).pumping, true)) return;
-    dispatcher_.post([=, this] { pump(from, to); });
+    dispatcher_->at(link(from, to).free, [=, this] { pump(from, to); });
   }
 
   // One chunk at a time, so that a control frame can overtake those behind it.
@@ -289,8 +292,13 @@ class LocalHub::Core {
     const auto chunk = std::make_shared<const Outbox::Chunk>(out.outbox.take());
     node(from).bytes_sent += Frame::kBytes + chunk->frame.length;
     const bool corrupt = chunk->frame.length > 0 && std::exchange(out.corrupt, false);
-    out.last_arrival = std::max(out.last_arrival, dispatcher_.now() + out.latency);
-    dispatcher_.at(out.last_arrival, [=, this, connection = out.arriving] {
+    const Time now = dispatcher_->now();
+    const Crossing crossing = network_.cross
+                                  ? network_.cross(from, to, Frame::kBytes + chunk->frame.length, now)
+                                  : Crossing{now, now};
+    out.free = crossing.free;
+    out.last_arrival = std::max(out.last_arrival, crossing.there + out.latency);
+    dispatcher_->at(out.last_arrival, [=, this, connection = out.arriving] {
       run_at(to, [=, this](TransportHandler& handler) {
         if (link(from, to).arriving == connection) deliver(from, *chunk, corrupt, handler);
       });
@@ -314,12 +322,13 @@ class LocalHub::Core {
 
   const int size_;
   const Timeouts timeouts_;
+  const LocalNetwork network_;
   std::mutex lives_mutex_;
   std::map<int, Life> lives_;
   std::vector<Node> nodes_;
   std::vector<std::unique_ptr<Link>> links_;
-  std::uint64_t connections_ = 0;  // made so far
-  Dispatcher dispatcher_;          // last: its thread ends before the rest goes
+  std::uint64_t connections_ = 0;           // made so far
+  std::shared_ptr<Dispatcher> dispatcher_;  // last: its thread ends before the rest goes
 };
 
 class LocalHub::Endpoint final : public Transport {
@@ -337,12 +346,8 @@ class LocalHub::Endpoint final : public Transport {
 
   void stop() override {
     if (std::exchange(stopped_, true)) return;
-    std::promise<void> ended;
-    core_->dispatcher().post([&] {
-      core_->end(rank_, true, fmt::format("worker {}: it has stopped", rank_));
-      ended.set_value();
-    });
-    ended.get_future().wait();
+    core_->dispatcher().run(
+        [this] { core_->end(rank_, true, fmt::format("worker {}: it has stopped", rank_)); });
     core_->dismiss(rank_);
   }
 
@@ -383,6 +388,7 @@ class LocalHub::Endpoint final : public Transport {
   }
 
   Time now() const override { return core_->dispatcher().now(); }
+  std::unique_ptr<Condition> condition() const override { return core_->dispatcher().condition(); }
   std::uint64_t bytes_sent() const override { return core_->bytes_sent(rank_); }
 
  private:
@@ -403,7 +409,8 @@ class LocalHub::Endpoint final : public Transport {
   bool stopped_ = false;
 };
 
-LocalHub::LocalHub(int size, Timeouts timeouts) : core_(std::make_shared<Core>(size, timeouts)) {}
+LocalHub::LocalHub(int size, Timeouts timeouts, LocalNetwork network)
+    : core_(std::make_shared<Core>(size, timeouts, std::move(network))) {}
 
 std::unique_ptr<Transport> LocalHub::endpoint(int rank) {
   core_->check_rank(rank);
@@ -447,14 +454,16 @@ void LocalHub::corrupt_next(int from, int to) {
   core_->dispatcher().post([=, core = core_.get()] { core->corrupt_next(from, to); });
 }
 
-std::function<std::unique_ptr<Transport>(const World&, const std::string& channel)> local_transports() {
+std::function<std::unique_ptr<Transport>(const World&, const std::string& channel)> local_transports(
+    LocalNetwork network) {
   struct Hubs {
     std::mutex mutex;
     std::map<std::string, LocalHub> by_channel;
   };
-  return [hubs = std::make_shared<Hubs>()](const World& world, const std::string& channel) {
+  return [hubs = std::make_shared<Hubs>(), network = std::move(network)](const World& world,
+                                                                         const std::string& channel) {
     const std::lock_guard lock(hubs->mutex);
-    const auto hub = hubs->by_channel.try_emplace(channel, world.size, world.timeouts).first;
+    const auto hub = hubs->by_channel.try_emplace(channel, world.size, world.timeouts, network).first;
     return hub->second.endpoint(world.rank);
   };
 }

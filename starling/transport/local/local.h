@@ -7,10 +7,24 @@
 #include <string>
 
 #include "starling/core/clock.h"
+#include "starling/transport/local/virtual_time.h"
 #include "starling/transport/transport.h"
 #include "starling/world/world.h"
 
 namespace starling {
+
+// When a link that is given something can be given more, and when that is at the other end.
+struct Crossing {
+  Time free, there;
+};
+
+struct LocalNetwork {
+  // Then all endpoints are used by its threads, and the hub goes after they have left. Without: Clock, and a thread of the
+  // hub's own.
+  std::shared_ptr<VirtualTime> time{};
+  // Asked in the order in which links are given something. Without: at once.
+  std::function<Crossing(int from, int to, std::size_t bytes, Time now)> cross{};
+};
 
 // n endpoints and the one thread on which all their handlers run, in the order of (time, sequence).
 //
@@ -18,7 +32,7 @@ namespace starling {
 class LocalHub {
  public:
   // timeouts.meet and timeouts.silent say when an endpoint that does not come (back) is lost.
-  explicit LocalHub(int size, Timeouts timeouts = {});
+  explicit LocalHub(int size, Timeouts timeouts = {}, LocalNetwork network = {});
 
   // The transport of this rank. While one lives there is no other; after its stop() a new one may take its place, as
   // a worker that was started again.
@@ -44,6 +58,7 @@ class LocalHub {
 };
 
 // For World::make_transport of all the workers of one process: one hub per channel, made when the first of them asks.
-std::function<std::unique_ptr<Transport>(const World&, const std::string& channel)> local_transports();
+std::function<std::unique_ptr<Transport>(const World&, const std::string& channel)> local_transports(
+    LocalNetwork network = {});
 
 }  // namespace starling

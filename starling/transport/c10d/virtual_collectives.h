@@ -1,0 +1,22 @@
+// Collectives between threads that live in virtual time. Where one of them leaves
+// the others wait for it for world.timeouts.stalled.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "starling/core/clock.h"
+#include "starling/transport/c10d/collectives.h"
+#include "starling/transport/local/virtual_time.h"
+
+namespace starling {
+
+// For World::make_collectives of all of them. takes(workers, bytes): how long what returns a Pending takes, from when the last
+// worker has come and what was before it in the same Collectives is over. The others take no time.
+std::function<std::unique_ptr<Collectives>(const World&, const std::string& channel, int first)>
+virtual_collectives(std::shared_ptr<VirtualTime> time,
+                    std::function<Duration(int workers, std::size_t bytes)> takes);
+
+}  // namespace starling
