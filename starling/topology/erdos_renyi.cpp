@@ -45,7 +45,7 @@ Rounds erdos_renyi(int n, int seed) {
         const std::uint64_t bits =
             random_bits({static_cast<std::uint64_t>(seed), attempt, static_cast<std::uint64_t>(i),
                          static_cast<std::uint64_t>(j)});
-        if (static_cast<double>(bits >> 11) * 0x1p-53 < p) edges.emplace(i, j);
+        if (uniform_of(bits) < p) edges.emplace(i, j);
       }
     }
   }

@@ -178,4 +178,12 @@ Schedule make_schedule(const std::string& name, int n, int workers_per_node) {
                                name, fmt::join(names, ", ")));
 }
 
+void check_lasting_edges(const Schedule& schedule, const std::string& who) {
+  const std::size_t rounds = schedule.rounds.size();
+  if (rounds == 1 && schedule.rounds.front().symmetric()) return;
+  throw UsageError(fmt::format(
+      "{} needs a topology of one round that is symmetric, such as ring, torus or complete: \"{}\" {}", who,
+      schedule.name, rounds == 1 ? "is not symmetric" : fmt::format("has {} rounds", rounds)));
+}
+
 }  // namespace starling

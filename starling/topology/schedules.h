@@ -23,4 +23,8 @@ std::vector<ScheduleInfo> known_schedules();
 // nearest n that works), or when the file holds no schedule of n workers (naming line, round and row).
 Schedule make_schedule(const std::string& name, int n, int workers_per_node = 1);
 
+// Throws UsageError, in the name of `who`, unless every edge is there in all rounds and both ways: only then can its ends
+// remember from one round to the next what the other has.
+void check_lasting_edges(const Schedule& schedule, const std::string& who);
+
 }  // namespace starling
