@@ -316,6 +316,89 @@ double sum_of_squares(const void* values, Wire format, std::size_t n) {
   return squares_of([halves](std::size_t i) { return from_fp16(halves[i]); }, n);
 }
 
+// Whether one of the values has all bits of the exponent set.
+template <class Bits>
+HWY_INLINE bool some_exponent_full(std::span<const std::byte> values, Bits exponent) {
+  Bits bad = 0;
+  for (std::size_t i = 0; i + sizeof(Bits) <= values.size(); i += sizeof(Bits)) {
+    Bits bits = 0;
+    std::memcpy(&bits, values.data() + i, sizeof bits);
+    bad |= static_cast<Bits>((bits & exponent) == exponent);
+  }
+  return bad != 0;
+}
+
+bool all_finite(std::span<const std::byte> values, Wire format) {
+  switch (format) {
+    case Wire::fp32:
+      return !some_exponent_full(values, std::uint32_t{0x7f800000});
+    case Wire::bf16:
+      return !some_exponent_full(values, std::uint16_t{0x7f80});
+    case Wire::fp16:
+      return !some_exponent_full(values, std::uint16_t{0x7c00});
+    case Wire::int8:
+    case Wire::int4:
+      return true;
+  }
+  return false;
+}
+
+void renew(const Parameters& p, float* taken, float* x, float* x_tilde, std::size_t n) {
+  const bool narrow = p.format != Wire::fp32;
+  float* const all = narrow ? p.master : static_cast<float*>(p.values);
+  alignas(64) float d[kChunk];
+  for (std::size_t at = 0, count = 0; at < n; at += count) {
+    count = std::min(kChunk, n - at);
+    float* const mine = all + at;
+    float* const copy = taken + at;
+    float* const theirs = x + at;
+    fetch(mine), fetch(copy), fetch(theirs);
+    if (narrow) take_changes(p, mine, at, count);
+    STARLING_EACH_ELEMENT_ALONE
+    for (std::size_t i = 0; i < count; ++i) {
+      d[i] = mine[i] - copy[i];
+      theirs[i] += d[i];
+      copy[i] = mine[i] = theirs[i];
+    }
+    if (x_tilde != nullptr) {
+      float* const tilde = x_tilde + at;
+      fetch(tilde);
+      STARLING_EACH_ELEMENT_ALONE
+      for (std::size_t i = 0; i < count; ++i) tilde[i] += d[i];
+    }
+    if (narrow) encode(mine, count, p.format, static_cast<std::uint16_t*>(p.values) + at);
+  }
+}
+
+double squared_distance(const Sent& a, const Sent& b, std::size_t n) {
+  double sum = 0;
+  alignas(64) float room_a[kChunk], room_b[kChunk];
+  alignas(64) std::uint8_t codes_a[kChunk], codes_b[kChunk];
+  const bool modular = is_modular(a.wire);
+  const Pair pair(a.wire, a.exponent, b.exponent);
+  const double step = modular ? power_of_two(pair.exponent) : 1;
+  if (modular && !pair.mixes) return 0;
+  for (std::size_t at = 0, count = 0; at < n; at += count) {
+    count = std::min(kChunk, n - at);
+    if (modular) {
+      const std::uint8_t* const theirs = codes(a, at, count, codes_a);
+      const std::uint8_t* const mine = codes(b, at, count, codes_b);
+      std::int32_t squares = 0;  // of differences below 2^7: below 2^20
+      STARLING_EACH_ELEMENT_ALONE
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::int32_t D = pair.difference(theirs[i], mine[i]);
+        squares += D * D;
+      }
+      sum += squares;
+    } else {
+      const float* const theirs = floats(a, at, count, room_a);
+      const float* const mine = floats(b, at, count, room_b);
+      sum += squares_of([&](std::size_t i) { return theirs[i] - mine[i]; }, count);
+    }
+  }
+  return sum * step * step;
+}
+
 }  // namespace starling::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -346,22 +429,28 @@ bool has_avx512() {
 }
 #endif
 
+#define STARLING_KERNELS(name, target)                                               \
+  Kernels {                                                                          \
+    name, target::update, target::sum_of_squares, target::all_finite, target::renew, \
+        target::squared_distance                                                     \
+  }
 struct Supported {
   std::array<Kernels, 4> all{};
   std::size_t count = 0;
   Supported() {
 #if HWY_TARGETS & HWY_AVX3 && HWY_STATIC_TARGET != HWY_AVX3
-    if (has_avx512()) all[count++] = {"avx512", N_AVX3::update, N_AVX3::sum_of_squares};
+    if (has_avx512()) all[count++] = STARLING_KERNELS("avx512", N_AVX3);
 #endif
 #if HWY_TARGETS & HWY_AVX2 && HWY_STATIC_TARGET != HWY_AVX2
-    if (has_avx2()) all[count++] = {"avx2", N_AVX2::update, N_AVX2::sum_of_squares};
+    if (has_avx2()) all[count++] = STARLING_KERNELS("avx2", N_AVX2);
 #endif
 #if HWY_TARGETS & HWY_SSE4 && HWY_STATIC_TARGET != HWY_SSE4
-    if (has_sse4()) all[count++] = {"sse4", N_SSE4::update, N_SSE4::sum_of_squares};
+    if (has_sse4()) all[count++] = STARLING_KERNELS("sse4", N_SSE4);
 #endif
-    all[count++] = {kOwnTarget, HWY_NAMESPACE::update, HWY_NAMESPACE::sum_of_squares};
+    all[count++] = STARLING_KERNELS(kOwnTarget, HWY_NAMESPACE);
   }
 };
+#undef STARLING_KERNELS
 
 }  // namespace
 

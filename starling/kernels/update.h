@@ -48,6 +48,20 @@ struct Kernels {
   // Sum of the squares of fp32, bf16 or fp16 in double: finite where all values are. Sums of pieces are no bits of the sum
   // of the whole, so a caller that splits it must split it the same way each time.
   double (*sum_of_squares)(const void* values, starling::Wire format, std::size_t n);
+
+  // Of whole values, wherever they lie: none is infinite or not a number, which a modular code never is.
+  bool (*all_finite)(std::span<const std::byte> values, starling::Wire format);
+
+  // What the owner of parameters has made of them since `taken` was their copy goes to x (and to x~, unless that is null), which
+  // somebody else changes meanwhile; then parameters and copy become x:
+  //
+  //   d = p - taken     x <- x + d     x~ <- x~ + d     p, taken <- x
+  //
+  // Of a parameter in bf16 or fp16, p is its master, as in update().
+  void (*renew)(const Parameters& p, float* taken, float* x, float* x_tilde, std::size_t n);
+
+  // |a - b|^2 of what went over the same wire, in double; of modular codes by their differences, as they are mixed.
+  double (*squared_distance)(const Sent& a, const Sent& b, std::size_t n);
 };
 
 // Those that this machine can run, the best first: of avx512, avx2, sse4, neon, and always one that the compiler's own
@@ -65,6 +79,11 @@ const Kernels& kernels_named(std::string_view isa);
 inline bool update(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g,
                    RuleState state, WireBlock wire, std::size_t n) {
   return best_kernels().update(step, mixes, x, g, state, wire, n);
+}
+
+// Kernels::all_finite of best_kernels().
+inline bool all_finite(std::span<const std::byte> values, starling::Wire format) {
+  return best_kernels().all_finite(values, format);
 }
 
 }  // namespace starling::kernels

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,18 +14,6 @@ namespace {
 constexpr std::array<std::string_view, 5> kNames{"fp32", "bf16", "fp16", "int8",
                                                  "int4"};  // in the order of the values
 
-// Whether one of the values has all bits of the exponent set.
-template <class Bits>
-bool some_exponent_full(std::span<const std::byte> values, Bits exponent) {
-  std::uint32_t bad = 0;
-  for (std::size_t i = 0; i + sizeof(Bits) <= values.size(); i += sizeof(Bits)) {
-    Bits bits = 0;
-    std::memcpy(&bits, values.data() + i, sizeof bits);
-    bad |= static_cast<std::uint32_t>((bits & exponent) == exponent);
-  }
-  return bad != 0;
-}
-
 }  // namespace
 
 std::string_view name_of(Wire wire) { return kNames[static_cast<std::size_t>(wire)]; }
@@ -36,21 +23,6 @@ Wire wire_named(std::string_view name) {
     if (kNames[i] == name) return static_cast<Wire>(i);
   }
   throw UsageError(fmt::format("there is no wire \"{}\"; there are {}", name, fmt::join(kNames, ", ")));
-}
-
-bool all_finite(std::span<const std::byte> values, Wire wire) {
-  switch (wire) {
-    case Wire::fp32:
-      return !some_exponent_full(values, std::uint32_t{0x7f800000});
-    case Wire::bf16:
-      return !some_exponent_full(values, std::uint16_t{0x7f80});
-    case Wire::fp16:
-      return !some_exponent_full(values, std::uint16_t{0x7c00});
-    case Wire::int8:
-    case Wire::int4:
-      return true;
-  }
-  return false;
 }
 
 namespace kernels {

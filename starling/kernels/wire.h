@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <string_view>
 
 #include "starling/kernels/format.h"
@@ -12,9 +11,6 @@ namespace starling {
 std::string_view name_of(Wire wire);
 // Throws UsageError, naming those that there are.
 Wire wire_named(std::string_view name);
-
-// Of whole values; none of them infinite or not a number, which a modular code never is.
-bool all_finite(std::span<const std::byte> values, Wire wire);
 
 namespace kernels {
 

@@ -86,21 +86,30 @@ TEST(Wire, Names) {
             "there is no wire \"fp8\"; there are fp32, bf16, fp16, int8, int4");
 }
 
-TEST(Wire, FindsWhatIsNotFinite) {
-  for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
-    std::vector<float> x(100, 3.0F);
-    std::vector<std::byte> sent(bytes_of(wire, x.size()));
-    EXPECT_TRUE(update(SgdStep{}, {}, x.data(), nullptr, {}, {sent.data(), wire}, x.size()));
-    EXPECT_TRUE(all_finite(sent, wire));
-    for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf(""), -std::nanf("")}) {
-      x[77] = bad;
-      EXPECT_FALSE(update(SgdStep{}, {}, x.data(), nullptr, {}, {sent.data(), wire}, x.size()));
-      EXPECT_FALSE(all_finite(sent, wire)) << name_of(wire) << " " << bad;
+// Wherever it lies: in the stretch that is looked at in whole registers, or in the rest.
+TEST(Wire, FindsWhatIsNotFiniteOnEveryInstructionSet) {
+  for (const Kernels& kernels : supported_kernels()) {
+    for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
+      std::vector<float> x(103, 3.0F);
+      std::vector<std::byte> sent(bytes_of(wire, x.size()));
+      const auto send = [&] {
+        return kernels.update(SgdStep{}, {}, x.data(), nullptr, {}, {sent.data(), wire}, x.size());
+      };
+      EXPECT_TRUE(send());
+      EXPECT_TRUE(kernels.all_finite(sent, wire));
+      for (std::size_t at = 0; at < x.size(); ++at) {
+        for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf(""), -std::nanf("")}) {
+          x[at] = bad;
+          EXPECT_FALSE(send());
+          EXPECT_FALSE(kernels.all_finite(sent, wire))
+              << kernels.isa << " " << name_of(wire) << " " << bad << " " << at;
+        }
+        x[at] = 1e6F;  // beyond fp16
+        EXPECT_EQ(send(), wire != Wire::fp16);
+        EXPECT_EQ(kernels.all_finite(sent, wire), wire != Wire::fp16);
+        x[at] = 3.0F;
+      }
     }
-    x[77] = 1e6F;  // beyond fp16
-    EXPECT_EQ(update(SgdStep{}, {}, x.data(), nullptr, {}, {sent.data(), wire}, x.size()),
-              wire != Wire::fp16);
-    EXPECT_EQ(all_finite(sent, wire), wire != Wire::fp16);
   }
 }
 
