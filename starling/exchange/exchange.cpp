@@ -16,7 +16,6 @@ constexpr std::uint64_t kFarthestJump = std::uint64_t{1} << 32;
 // Neighbours may be a round ahead at any time: whoever jumped then would leave out a round that the others, who are not
 // ahead, wait for.
 constexpr std::uint64_t kSlack = 1;
-constexpr std::chrono::milliseconds kLook{100};  // how often a wait asks whether it is interrupted
 
 std::vector<Meeting> meetings_of(const Schedule& schedule, int me, bool groups) {
   std::vector<Meeting> rounds;
@@ -78,6 +77,7 @@ Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedul
       grouping_(*this),
       averaging_(*this),
       average_(transport->rank(), averaging_),
+      changed_(transport->condition()),
       blocks_(block_sizes.size()),
       transport_(std::move(transport)) {
   for (std::size_t b = 0; b < blocks_.size(); ++b) blocks_[b].size = block_sizes[b];
@@ -100,25 +100,12 @@ Exchange::~Exchange() {
 
 bool Exchange::wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
                     const std::function<bool()>& done) {
-  const Time end = Clock::now() + patience;
-  while (!changed_.wait_until(lock, std::min(end, Clock::now() + kLook), done)) {
-    if (Clock::now() >= end) return false;
-    if (interrupted(lock)) return done();
-  }
-  return true;
-}
-
-// Whoever answers may take locks of its own.
-bool Exchange::interrupted(std::unique_lock<std::mutex>& lock) const {
-  if (!patience_.interrupted) return false;
-  lock.unlock();
-  const bool answer = patience_.interrupted();
-  lock.lock();
-  return answer;
+  return starling::wait(
+      *changed_, lock, [this] { return transport_->now(); }, patience, patience_.interrupted, done);
 }
 
 void Exchange::meet() {
-  const Time begin = Clock::now();
+  const Time begin = transport_->now();
   std::set<int> neighbours;
   for (const Meeting& round : meetings_) {
     for (const Link& link : round.links) neighbours.insert(link.rank);
@@ -135,12 +122,12 @@ void Exchange::meet() {
   throw Error(fmt::format(
       "worker {}: no connection to worker{} {} after {:.1f} s: is it running, and is its port open?",
       transport_->rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
-      seconds(Clock::now() - begin)));
+      seconds(transport_->now() - begin)));
 }
 
 std::span<const Arrival> Exchange::finish(int index) {
   const Timeline::Scope span(timeline_.get(), {.name = "wait", .block = index});
-  const Time begin = Clock::now();
+  const Time begin = transport_->now();
   std::unique_lock lock(mutex_);
   Block& block = blocks_[static_cast<std::size_t>(index)];
   const auto decided = [&] { return block.open == 0; };
@@ -150,12 +137,12 @@ std::span<const Arrival> Exchange::finish(int index) {
   auto patience = patience_.max_wait.value_or(patience_.stalled);
   while (!wait(lock, patience, decided)) {
     // Those that I voted for are still to be waited for: their vote comes, or their connection breaks.
-    transport_->post([this, index, waited = seconds(Clock::now() - begin)] {
+    transport_->post([this, index, waited = seconds(transport_->now() - begin)] {
       give_up(static_cast<std::uint32_t>(index), fmt::format("no block after {:.1f} s", waited));
     });
     patience = patience_.max_wait.value_or(patience_.silent);
   }
-  statistics_.seconds_waiting += seconds(Clock::now() - begin);
+  statistics_.seconds_waiting += seconds(transport_->now() - begin);
   std::sort(block.arrived.begin(), block.arrived.end(),
             [](const Arrival& a, const Arrival& b) { return a.rank < b.rank; });
   block.finished = std::move(block.arrived);
@@ -180,7 +167,7 @@ Outgoing Exchange::wire(int index) {
 // The word that a neighbour went on is as old as my absence: what it is at now, it has to be asked.
 void Exchange::catch_up(std::unique_lock<std::mutex>& lock) {
   if (went_on_.empty()) return;
-  const Time begin = Clock::now();
+  const Time begin = transport_->now();
   std::set<int> asked;
   std::set_intersection(went_on_.begin(), went_on_.end(), connected_.begin(), connected_.end(),
                         std::inserter(asked, asked.end()));
@@ -189,7 +176,7 @@ void Exchange::catch_up(std::unique_lock<std::mutex>& lock) {
   });
   wait(lock, patience_.max_wait.value_or(patience_.silent), [&] { return went_on_.empty(); });
   went_on_.clear();
-  statistics_.seconds_waiting += seconds(Clock::now() - begin);
+  statistics_.seconds_waiting += seconds(transport_->now() - begin);
 }
 
 void Exchange::begin_round(std::unique_lock<std::mutex>& lock) {
@@ -219,6 +206,11 @@ void Exchange::start(int index, bool finite) {
 std::uint64_t Exchange::position(bool in_flight) const {
   const std::lock_guard lock(mutex_);
   return (in_flight ? round_ - 1 : round_) % cycle();
+}
+
+std::uint64_t Exchange::round() const {
+  const std::lock_guard lock(mutex_);
+  return round_;
 }
 
 void Exchange::restart(std::uint64_t position) {
@@ -351,7 +343,7 @@ void Exchange::Peer::decided(SwapId id, Outcome outcome) {
     if (!mixes) ++exchange.statistics_.directed_aborted;
     if (outcome == Outcome::in_doubt) doubts[id] = std::move(arrival);
   }
-  if (--block.open == 0) exchange.changed_.notify_all();
+  if (--block.open == 0) exchange.changed_->notify_all();
 }
 
 void Exchange::Peer::mended(SwapId id, bool committed) {
@@ -451,7 +443,7 @@ void Exchange::went_on(int rank, bool without_me) {
   if (without_me) {
     went_on_.insert(rank);
   } else if (went_on_.erase(rank) != 0) {
-    changed_.notify_all();
+    changed_->notify_all();
   }
 }
 
@@ -480,7 +472,7 @@ void Exchange::connected(int rank) {
   std::unique_lock lock(mutex_);
   connected_.insert(rank);
   const bool was_gone = gone_.erase(rank) != 0;
-  changed_.notify_all();
+  changed_->notify_all();
   lock.unlock();
   if (was_gone) log_(Level::warning, fmt::format("worker {} is back", rank));
 }
@@ -499,7 +491,7 @@ void Exchange::disconnected(int rank, const std::string& reason) {
   connected_.erase(rank);
   went_on_.erase(rank);
   if (while_asleep && !broken.left) went_on_.insert(rank);  // it says where it is once it is connected again
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 void Exchange::lost(int rank, const std::string& reason) {
@@ -512,7 +504,7 @@ void Exchange::lost(int rank, const std::string& reason) {
   const std::lock_guard lock(mutex_);
   gone_.insert(rank);
   went_on_.erase(rank);
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 std::span<std::byte> Exchange::place(int from, const Frame& frame) {
@@ -611,7 +603,7 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::taken:
     case FrameType::ask:
     case FrameType::answer:
-      return;  // from lies_at on: where the peer's transport is of another kind than mine
+      return;  // from lies_at on: where the peer's transport is of another kind than mine, or its optimizer
     case FrameType::leave:
       sender.left = true;
       give_up_on(sender, 0);
@@ -654,7 +646,7 @@ void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const s
     if (frame.offset + frame.length == frame.total) sender.edge.block(id, false);
     return;
   }
-  if (!intact || !expects(sender, frame) || !all_finite(payload, wire_)) {
+  if (!intact || !expects(sender, frame) || !kernels::all_finite(payload, wire_)) {
     say_damaged(sender.rank, frame);
     sender.incoming.erase(id);
     return sender.edge.block(id, false);

@@ -16,7 +16,6 @@
 #pragma once
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,6 +30,7 @@
 #include "starling/core/clock.h"
 #include "starling/core/log.h"
 #include "starling/core/timeline.h"
+#include "starling/core/wait.h"
 #include "starling/exchange/average.h"
 #include "starling/exchange/edge.h"
 #include "starling/exchange/group.h"
@@ -47,7 +47,7 @@ struct Patience {
   std::chrono::milliseconds silent{5'000};              // no byte from a peer for so long: do not wait for it
   std::chrono::milliseconds stalled{600'000};           // alive, but its block does not come
   std::optional<std::chrono::milliseconds> max_wait{};  // instead of `stalled`, by choice
-  std::function<bool()> interrupted{};                  // World::interrupted
+  Interrupted interrupted = nobody;                     // World::interrupted
 };
 
 // A block as it went over the wire. What follows modular codes is read once, here: the block may lie in another worker's
@@ -154,6 +154,8 @@ class Exchange final : private TransportHandler {
   // Where the schedule stands, counted from 0 within the cycle, one_in periods of it: the next round, or the one that is in
   // flight.
   std::uint64_t position(bool in_flight) const;
+  // The one that has begun last, from 1; 0 before the first.
+  std::uint64_t round() const;
   // Every worker calls it, with the same position. What is in flight is finished and dropped; the next wire() begins a
   // round of this position. Rounds themselves only ever rise.
   void restart(std::uint64_t position);
@@ -305,10 +307,9 @@ class Exchange final : private TransportHandler {
   void received_join(Peer& peer, const Frame& frame, bool intact);
   void others_are_at(std::uint64_t round);  // and do not wait for me
   void went_on(int rank, bool without_me);
-  // These on the training thread. wait(): whether it is done; false after `patience`, and when the user interrupts.
+  // These on the training thread. wait(): core/wait.h.
   bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
             const std::function<bool()>& done);
-  bool interrupted(std::unique_lock<std::mutex>& lock) const;
   void begin_round(std::unique_lock<std::mutex>& lock);
   void catch_up(std::unique_lock<std::mutex>& lock);
   void mark_absent(Peer& peer, const std::string& why);
@@ -344,7 +345,7 @@ class Exchange final : private TransportHandler {
   std::size_t average_bytes_ = 0;  // of the running average
 
   mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
+  const std::unique_ptr<Condition> changed_;
   std::vector<Block> blocks_;
   std::uint64_t round_ = 0;    // of the blocks that are started now; the first is 1
   std::size_t started_ = 0;    // blocks of this round

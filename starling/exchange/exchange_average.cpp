@@ -87,17 +87,18 @@ std::set<int> Exchange::run_average(std::vector<std::byte> mine, Average::Combin
     average_bytes_ = values->size();
     average_.begin(values, there, combine);
   });
-  const Time begin = Clock::now();
+  const Time begin = transport_->now();
   while (!wait(lock, patience_.stalled, [&] { return averaged_.has_value(); })) {
-    transport_->post([this, stop = interrupted(lock), waited = seconds(Clock::now() - begin)] {
-      if (stop) return average_.quit();
-      for (const int rank : average_.awaited()) {
-        log_(Level::warning,
-             fmt::format("worker {} has not come to an average after {:.1f} s: going on without it", rank,
-                         waited));
-        average_.gone(rank);
-      }
-    });
+    transport_->post(
+        [this, stop = ask(patience_.interrupted, lock), waited = seconds(transport_->now() - begin)] {
+          if (stop) return average_.quit();
+          for (const int rank : average_.awaited()) {
+            log_(Level::warning,
+                 fmt::format("worker {} has not come to an average after {:.1f} s: going on without it", rank,
+                             waited));
+            average_.gone(rank);
+          }
+        });
   }
   auto [bytes, participants] = std::move(*averaged_);
   averaged_.reset();
@@ -171,7 +172,7 @@ void Exchange::Averaging::averaged(Bytes values, const std::set<int>& participan
   }
   const std::lock_guard lock(exchange.mutex_);
   exchange.averaged_ = {std::move(values), participants};
-  exchange.changed_.notify_all();
+  exchange.changed_->notify_all();
 }
 
 }  // namespace starling

@@ -122,7 +122,7 @@ void Exchange::Grouping::decided(SwapId id, Outcome outcome, bool in_pairs) {
     exchange.statistics_.aborted += others.size();
   }
   if (outcome == Outcome::in_doubt) doubts[id] = std::move(swap);
-  if (--block.open == 0) exchange.changed_.notify_all();
+  if (--block.open == 0) exchange.changed_->notify_all();
 }
 
 void Exchange::Grouping::mended(SwapId id, bool committed) {
@@ -217,7 +217,8 @@ void Exchange::Grouping::received_part(Peer& sender, const Frame& frame, std::sp
     return;
   }
   const std::size_t bytes = bytes_of(exchange.wire_, shard(id, exchange.transport_->rank()).second);
-  if (!intact || !exchange.fits(frame, bytes, exchange.wire_) || !all_finite(payload, exchange.wire_)) {
+  if (!intact || !exchange.fits(frame, bytes, exchange.wire_) ||
+      !kernels::all_finite(payload, exchange.wire_)) {
     exchange.say_damaged(sender.rank, frame);
     sender.parts.erase(id);
     return protocol.part(sender.rank, id, false);
@@ -235,7 +236,7 @@ void Exchange::Grouping::received_mean(Peer& sender, const Frame& frame, std::sp
   const SwapId id{frame.round, frame.block};
   if (!protocol.wants_mean(sender.rank, id)) return;
   const std::size_t bytes = shard(id, sender.rank).second * sizeof(float);
-  if (!intact || !exchange.fits(frame, bytes, Wire::fp32) || !all_finite(payload, Wire::fp32)) {
+  if (!intact || !exchange.fits(frame, bytes, Wire::fp32) || !kernels::all_finite(payload, Wire::fp32)) {
     exchange.say_damaged(sender.rank, frame);
     return protocol.mean(sender.rank, id, false);
   }

@@ -20,6 +20,7 @@
 #include "starling/kernels/update.h"
 #include "starling/topology/schedules.h"
 #include "starling/transport/local/local.h"
+#include "tests/eventually.h"
 #include "tests/exchange/one_thread.h"
 
 namespace starling {
@@ -130,15 +131,5 @@ struct Flock {
   LocalHub hub;
   std::vector<std::unique_ptr<Worker>> workers;
 };
-
-// Waits until something that another thread does has happened; a hang fails.
-template <class F>
-::testing::AssertionResult eventually(F&& happened) {
-  for (int i = 0; i < 3000; ++i) {
-    if (happened()) return ::testing::AssertionSuccess();
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  return ::testing::AssertionFailure() << "did not happen";
-}
 
 }  // namespace starling

@@ -1,0 +1,75 @@
+// The exchange on virtual workers: how long a step takes, and that nothing depends on the machine.
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/exchange/flock.h"
+#include "tests/virtual_workers.h"
+
+namespace starling {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kSteps = 20;
+constexpr double kBlock = 4 * Worker::size;  // bytes; a worker has two
+
+struct Trained {
+  std::vector<std::vector<float>> x;  // by worker, its first block
+  std::vector<double> seconds;        // by worker, at its end
+};
+
+// compute(worker, step): what a step takes.
+Trained train(const std::string& schedule, int n, double rate,
+              const std::function<Duration(int, int)>& compute) {
+  const auto time = std::make_shared<VirtualTime>(n);
+  LocalHub hub(n, {}, virtual_network(time, rate));
+  const Schedule rounds = make_schedule(schedule, n);
+  Trained all;
+  all.x.resize(static_cast<std::size_t>(n));
+  all.seconds.resize(static_cast<std::size_t>(n));
+  virtual_workers(*time, n, [&](int rank) {
+    Worker worker(hub, rank, rounds, {});
+    worker.begin();
+    for (int step = 0; step < kSteps; ++step) {
+      time->sleep(compute(rank, step));
+      worker.step();
+    }
+    worker.end();
+    all.x[static_cast<std::size_t>(rank)] = worker.x[0];
+    all.seconds[static_cast<std::size_t>(rank)] = seconds(time->now().time_since_epoch());
+  });
+  return all;
+}
+
+// A step takes as long as its compute or its link, whichever is longer.
+TEST(VirtualWorkers, AStepTakesTheLongerOfComputeAndLink) {
+  for (const double link_ms : {2.0, 50.0}) {
+    const double rate = 2 * kBlock / (1e-3 * link_ms);
+    const Trained all = train("one-peer-exponential", 4, rate, [](int, int) { return 10ms; });
+    const double want = kSteps * std::max(10.0, link_ms) + link_ms;  // the last exchange too
+    for (const double end : all.seconds)
+      EXPECT_NEAR(1e3 * end, want, 0.02 * want) << "link: " << link_ms << " ms";
+  }
+}
+
+TEST(VirtualWorkers, TheSameSeedGivesTheSameBitsAndTimes) {
+  const auto once = [] {
+    std::mt19937_64 random(4);
+    return train("base-2", 6, 1e8, [&](int, int) {
+      return std::chrono::duration_cast<Duration>(10ms * std::lognormal_distribution<>(0, 0.5)(random));
+    });
+  };
+  const Trained first = once(), second = once();
+  EXPECT_EQ(first.seconds, second.seconds);
+  EXPECT_EQ(first.x, second.x);
+  EXPECT_GT(first.seconds[0], 0.01 * kSteps);
+}
+
+}  // namespace
+}  // namespace starling
