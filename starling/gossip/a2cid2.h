@@ -16,7 +16,7 @@
 //   chi1 = 1 / lambda_2(L)       chi2 = 1/2 max over edges of (e_i - e_j)^T L^+ (e_i - e_j)
 //   eta  = 1 / (2 sqrt(chi1 chi2))     alpha = 1/2     alpha~ = 1/2 sqrt(chi1 / chi2)
 //
-// With eta = 0 this is AD-PSGD (Lian et al. 2018, arXiv 1710.06952): x~ is then never looked at.
+// With eta = 0 this is AD-PSGD (ad_psgd.h): there is then no x~.
 #pragma once
 
 #include <span>

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,33 +18,36 @@ namespace {
 
 // Where a peer says that an averaging has a number so far ahead of mine, it is not believed.
 constexpr std::uint64_t kHorizon = std::uint64_t{1} << 32;
-constexpr std::size_t kEarly = 2;  // averagings whose blocks are kept before I have begun them
-
-std::vector<float> copy_of(const std::vector<float>& x, bool wanted) {
-  return wanted ? x : std::vector<float>();
-}
+constexpr std::size_t kEarly = 2;       // averagings whose blocks are kept before I have begun them
+constexpr std::size_t kRemembered = 2;  // averagings on an edge that its grids go by
 
 }  // namespace
 
 Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options, std::vector<Values> blocks,
                Log log, std::shared_ptr<Timeline> timeline)
     : options_(std::move(options)),
+      values_(std::transform_reduce(blocks.begin(), blocks.end(), std::size_t{0}, std::plus<>(),
+                                    [](const Values& x) { return x.size(); })),
+      often_(options_.rates.often(transport->rank())),
       log_(std::move(log)),
       timeline_(std::move(timeline)),
       pairing_(transport->rank(), options_.seed, {}, actions_),
+      changed_(transport->condition()),
       transport_(std::move(transport)) {
   const int rank = transport_->rank();
   for (Values& x : blocks) {
     sizes_.push_back(x.size());
     auto& block = blocks_.emplace_back(std::make_unique<Block>());
-    block->x_tilde = copy_of(x, options_.momentum.eta != 0);
+    if (options_.momentum.eta != 0) block->x_tilde = x;
     block->x = std::move(x);
     block->mixed = transport_->now();
   }
   for (int other = 0; other < options_.rates.workers(); ++other) {
     const bool neighbour = other != rank && options_.rates.of_pair(rank, other) > 0;
     peers_.push_back(std::make_unique<Peer>(*this, other, neighbour));
-    if (neighbour) statistics_.neighbours.push_back({.rank = other});
+    if (!neighbour) continue;
+    statistics_.neighbours.push_back({.rank = other});
+    peers_.back()->grids.assign(sizes_.size(), Grid(options_.wire, kRemembered));
   }
   transport_->start(*this);
   transport_->post([this] { tick(); });
@@ -57,15 +62,20 @@ void Gossip::meet() {
   for (const auto& peer : peers_) {
     if (peer->neighbour) neighbours.insert(peer->rank);
   }
+  const Time begin = transport_->now();
   for (const int rank : neighbours) transport_->open(rank);
   std::unique_lock lock(mutex_);
   const auto all_here = [&] { return std::ranges::includes(connected_, neighbours); };
-  if (changed_.wait_for(lock, options_.meet, all_here)) return;
+  if (wait(
+          *changed_, lock, [this] { return transport_->now(); }, options_.meet, options_.interrupted,
+          all_here))
+    return;
   std::vector<int> missing;
   std::ranges::set_difference(neighbours, connected_, std::back_inserter(missing));
   throw Error(fmt::format(
       "worker {}: no connection to worker{} {} after {:.1f} s: is it running, and is its port open?",
-      transport_->rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), seconds(options_.meet)));
+      transport_->rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
+      seconds(transport_->now() - begin)));
 }
 
 void Gossip::gradient(int index, const std::function<void(std::span<float>, std::span<float>)>& f) {
@@ -73,6 +83,22 @@ void Gossip::gradient(int index, const std::function<void(std::span<float>, std:
   const std::lock_guard lock(block.mutex);
   mix_momentum_to_now(block);
   f(block.x, block.x_tilde);
+}
+
+void Gossip::look(int index, const std::function<void(std::span<float>, std::span<float>)>& f) {
+  Block& block = *blocks_[static_cast<std::size_t>(index)];
+  const std::lock_guard lock(block.mutex);
+  f(block.x, block.x_tilde);
+}
+
+GossipClock Gossip::clock() const {
+  const std::lock_guard lock(mutex_);
+  return clock_;
+}
+
+void Gossip::set_clock(GossipClock clock) {
+  const std::lock_guard lock(mutex_);
+  clock_ = clock;
 }
 
 void Gossip::stepped() {
@@ -96,9 +122,17 @@ void Gossip::pause() {
     }
     look_at_pairing();
   });
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, 2 * options_.patience, [&] { return paused_ && idle_; });
-  last_gradient_.reset();  // what passes until the next one is no gradient's time
+  {
+    std::unique_lock lock(mutex_);
+    wait(
+        *changed_, lock, [this] { return transport_->now(); }, 2 * options_.patience, options_.interrupted,
+        [&] { return paused_ && idle_; });
+    last_gradient_.reset();  // what passes until the next one is no gradient's time
+  }
+  for (const auto& block : blocks_) {
+    const std::lock_guard lock(block->mutex);
+    mix_momentum_to_now(*block);
+  }
 }
 
 void Gossip::resume() {
@@ -119,6 +153,11 @@ void Gossip::resume() {
 GossipStatistics Gossip::statistics() const {
   const std::lock_guard lock(mutex_);
   GossipStatistics statistics = statistics_;
+  for (GossipStatistics::Neighbour& j : statistics.neighbours) {
+    const std::uint64_t before = peers_[static_cast<std::size_t>(j.rank)]->gradients;
+    j.staleness = static_cast<double>(before) / static_cast<double>(std::max<std::uint64_t>(j.averaged, 1));
+    j.stalest = std::max(j.stalest, statistics.gradients - before);
+  }
   statistics.gradient_seconds = gradient_seconds_;
   statistics.bytes_sent = transport_->bytes_sent();
   return statistics;
@@ -129,43 +168,52 @@ GossipStatistics Gossip::statistics() const {
 // Uniform in (0, 1].
 double Gossip::dice() {
   const auto rank = static_cast<std::uint64_t>(transport_->rank());
-  return static_cast<double>((random_bits({options_.seed, rank, ++drawn_}) >> 11) + 1) * 0x1p-53;
+  return uniform_of(random_bits({options_.seed, rank, ++clock_.drawn})) + 0x1p-53;
 }
 
-// Of the averagings that I take part in I ask for half, the others are asked for by neighbours.
+// Of the averagings that workers take part in they ask for half, the others are asked for by neighbours.
 double Gossip::gradients_between() {
-  return (options_.poisson ? -std::log(dice()) : 1) * 2 / options_.rates.rate;
+  return (options_.poisson ? -std::log(dice()) : 1) * 2 / (options_.rates.rate * often_);
+}
+
+const std::vector<Neighbour>& Gossip::asks() const {
+  return options_.rates.asks[static_cast<std::size_t>(transport_->rank())];
 }
 
 // A Poisson process whose time is counted in gradients: what falls into the one that begins now is spread over the time that
 // it will take. So there are as many averagings for each gradient however long single ones take.
 void Gossip::begin_gradient() {
-  if (statistics_.neighbours.empty()) return;
-  if (until_next_ < 0) until_next_ = gradients_between();
-  for (; until_next_ < 1; until_next_ += gradients_between()) {
-    const std::chrono::duration<double> after(until_next_ * gradient_seconds_);
+  std::vector<double> due;  // so many gradients from now
+  {
+    const std::lock_guard lock(mutex_);
+    if (asks().empty()) return;
+    double& until_next = clock_.until_next;
+    if (until_next < 0) until_next = gradients_between();
+    for (; until_next < 1; until_next += gradients_between()) due.push_back(until_next);
+    until_next -= 1;
+  }
+  for (const double gradients : due) {
+    const std::chrono::duration<double> after(gradients * gradient_seconds_);
     transport_->at(transport_->now() + std::chrono::duration_cast<Duration>(after),
                    [this] { clock_strikes(); });
   }
-  until_next_ -= 1;
 }
 
 void Gossip::clock_strikes() {
-  const auto& asks = options_.rates.asks[static_cast<std::size_t>(transport_->rank())];
-  double left = dice();
-  int whom = asks.back().rank;
-  for (const Neighbour& j : asks) {
+  double left = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (paused_) return;  // and nothing is drawn: the clock stands still
+    left = dice() * often_;
+  }
+  int whom = asks().back().rank;
+  for (const Neighbour& j : asks()) {
     left -= j.weight;
     if (left > 0) continue;
     whom = j.rank;
     break;
   }
-  bool training = false;
-  {
-    const std::lock_guard lock(mutex_);
-    training = !paused_;
-  }
-  if (training) pairing_.want(whom);
+  pairing_.want(whom);
 }
 
 // ---------------------------------------------------------------- what pairing wants done
@@ -186,19 +234,24 @@ void Gossip::Actions::begin(int rank, std::uint64_t number) {
   }
   gossip.averaging_ = Averaging{
       .peer = rank, .number = number, .undecided = gossip.blocks_.size(), .begun = gossip.transport_->now()};
-  gossip.span_.emplace(gossip.timeline_.get(), Timeline::Span{.name = "averaging", .peer = rank});
+  gossip.span_.emplace(gossip.timeline_.get(),
+                       Timeline::Span{.name = "averaging", .peer = rank, .round = number});
   for (std::uint32_t b = 0; b < gossip.blocks_.size(); ++b) {
     const SwapId id{number, b};
     Block& block = *gossip.blocks_[b];
     auto mine = gossip.transport_->buffer(gossip.bytes(b));
+    Trailer trailer{.exponent = peer.grids[b].next()};
+    kernels::WireBlock sent{mine->data(), gossip.options_.wire};
+    sent.exponent = trailer.exponent;
+    sent.sum = &trailer.sum;
     bool finite = false;
     {
       const std::lock_guard lock(block.mutex);
       gossip.mix_momentum_to_now(block);
-      finite = kernels::update(kernels::SgdStep{}, {}, block.x.data(), nullptr, {},
-                               {mine->data(), gossip.options_.wire}, block.x.size());
+      finite = kernels::update(kernels::SgdStep{}, {}, block.x.data(), nullptr, {}, sent, block.x.size());
     }
-    peer.open[id].mine = std::move(mine);
+    set_trailer(std::span(*mine).first(gossip.bytes(b)), gossip.options_.wire, trailer);
+    peer.open[id].mine = SentBlock(payload_of(std::move(mine)), gossip.options_.wire);
     peer.edge.start(id, {}, finite);
   }
 }
@@ -216,14 +269,19 @@ void Gossip::Actions::wake(std::uint64_t alarm, Duration after) {
 
 void Gossip::end_averaging() {
   const Averaging ended = *averaging_;
+  const bool whole = ended.committed == blocks_.size();
   averaging_.reset();
+  span_->outcome(whole ? "committed" : ended.committed > 0 ? "committed in part" : "aborted");
   span_.reset();
-  {
+  if (whole) {
     const std::lock_guard lock(mutex_);
-    if (ended.committed == blocks_.size()) {
-      ++statistics_.averaged;
-      ++counted(ended.peer).averaged;
-    }
+    GossipStatistics::Neighbour& with = counted(ended.peer);
+    ++statistics_.averaged;
+    ++with.averaged;
+    std::uint64_t& before = peer(ended.peer).gradients;
+    with.stalest = std::max(with.stalest, statistics_.gradients - before);
+    before = statistics_.gradients;
+    with.distance = std::sqrt(ended.squared_distance / static_cast<double>(values_));
   }
   pairing_.ended();
   look_at_pairing();
@@ -233,7 +291,7 @@ void Gossip::look_at_pairing() {
   const std::lock_guard lock(mutex_);
   statistics_.pairing = pairing_.statistics();
   idle_ = pairing_.idle();
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 // ---------------------------------------------------------------- what an edge wants done
@@ -244,7 +302,7 @@ void Gossip::Peer::send_block(SwapId id) {
                            .dtype = static_cast<std::uint8_t>(gossip.options_.wire),
                            .round = id.round,
                            .block = id.block},
-                          payload_of(open.at(id).mine));
+                          open.at(id).mine.block);
 }
 
 void Gossip::Peer::cancel_block(SwapId id) {
@@ -260,9 +318,12 @@ void Gossip::Peer::decided(SwapId id, Outcome outcome) {
   auto in = incoming.extract(id);
   if (node.empty()) return;  // of an averaging that I have refused
   Swap swap = std::move(node.mapped());
-  if (!in.empty()) swap.theirs = std::move(in.mapped().buffer);
+  double distance = 0;
+  if (!in.empty()) swap.theirs = SentBlock(payload_of(std::move(in.mapped().buffer)), gossip.options_.wire);
   if (outcome == Outcome::committed) {
-    gossip.mix(id.block, swap);
+    gossip.mix(*this, id.block, swap);
+    distance = kernels::best_kernels().squared_distance(swap.theirs.values(), swap.mine.values(),
+                                                        gossip.sizes_[id.block]);
   } else {
     const std::lock_guard lock(gossip.mutex_);
     ++gossip.counted(rank).aborted;
@@ -270,31 +331,40 @@ void Gossip::Peer::decided(SwapId id, Outcome outcome) {
   if (outcome == Outcome::in_doubt) doubts[id] = std::move(swap);
   auto& averaging = gossip.averaging_;
   if (!averaging || averaging->peer != rank || averaging->number != id.round) return;  // given up before
-  averaging->committed += outcome == Outcome::committed;
+  if (outcome == Outcome::committed) {
+    ++averaging->committed;
+    averaging->squared_distance += distance;
+  }
   if (--averaging->undecided == 0) gossip.end_averaging();
 }
 
 void Gossip::Peer::mended(SwapId id, bool committed) {
   const Swap swap = std::move(doubts.extract(id).mapped());
   if (!committed) return;
-  gossip.mix(id.block, swap);
+  gossip.mix(*this, id.block, swap);
   const std::lock_guard lock(gossip.mutex_);
   ++gossip.counted(rank).late;
 }
 
 // ---------------------------------------------------------------- x and x~
 
-void Gossip::mix(std::size_t index, const Swap& swap) {
+void Gossip::mix(Peer& peer, std::size_t index, const Swap& swap) {
   Block& block = *blocks_[index];
-  const kernels::Sent theirs{swap.theirs->data(), options_.wire}, mine{swap.mine->data(), options_.wire};
-  const std::lock_guard lock(block.mutex);
-  mix_momentum_to_now(block);
-  const auto add = [&](Values& values, double weight) {
-    const kernels::Mix neighbour{static_cast<float>(weight), theirs, mine};
-    kernels::update(kernels::SgdStep{}, {&neighbour, 1}, values.data(), nullptr, {}, {}, values.size());
-  };
-  add(block.x, A2cid2::alpha);
-  if (!block.x_tilde.empty()) add(block.x_tilde, options_.momentum.alpha_tilde);
+  kernels::Measured measured;
+  {
+    const std::lock_guard lock(block.mutex);
+    mix_momentum_to_now(block);
+    const auto add = [&](Values& values, double weight, kernels::Measured* measure) {
+      const kernels::Mix neighbour{static_cast<float>(weight), swap.theirs.values(), swap.mine.values(),
+                                   measure};
+      kernels::update(kernels::SgdStep{}, {&neighbour, 1}, values.data(), nullptr, {}, {}, values.size());
+    };
+    add(block.x, A2cid2::alpha, &measured);
+    if (!block.x_tilde.empty()) add(block.x_tilde, options_.momentum.alpha_tilde, nullptr);
+  }
+  Grid::Wanted wanted;
+  wanted.add(options_.wire, swap.theirs.trailer, swap.mine.trailer, measured);
+  peer.grids[index].follow(wanted);
 }
 
 void Gossip::mix_momentum_to_now(Block& block) const {
@@ -315,7 +385,7 @@ void Gossip::connected(int rank) {
   pairing_.up(rank);
   const std::lock_guard lock(mutex_);
   connected_.insert(rank);
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 void Gossip::disconnected(int rank, const std::string& reason) {
@@ -385,7 +455,7 @@ void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::
     if (frame.offset + frame.length == frame.total) peer.edge.block(id, false);
     return;
   }
-  if (!intact || !expects(peer, frame) || !all_finite(payload, options_.wire)) {
+  if (!intact || !expects(peer, frame) || !kernels::all_finite(payload, options_.wire)) {
     log_(Level::warning,
          fmt::format("worker {} sent a damaged block {} in averaging {} (bytes {} to {}): not mixed",
                      peer.rank, frame.block, frame.round, frame.offset, frame.offset + frame.length));
@@ -395,7 +465,15 @@ void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::
   const auto found = peer.incoming.find(id);
   if (found == peer.incoming.end()) return;  // decided while this chunk was being read
   found->second.bytes += frame.length;
-  if (found->second.bytes == frame.total) peer.edge.block(id, true);
+  if (found->second.bytes < frame.total) return;
+  const bool readable = SentBlock(payload_of(found->second.buffer), options_.wire).may_be_read();
+  if (!readable) {
+    log_(Level::warning,
+         fmt::format("worker {} sent block {} in averaging {} on a grid out of range: not mixed", peer.rank,
+                     frame.block, frame.round));
+    peer.incoming.erase(id);
+  }
+  peer.edge.block(id, readable);
 }
 
 // Heartbeats; and what takes too long.

@@ -16,7 +16,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -30,7 +29,9 @@
 
 #include "starling/core/log.h"
 #include "starling/core/timeline.h"
+#include "starling/core/wait.h"
 #include "starling/exchange/edge.h"
+#include "starling/exchange/exchange.h"
 #include "starling/gossip/a2cid2.h"
 #include "starling/gossip/pairing.h"
 #include "starling/gossip/rates.h"
@@ -41,13 +42,14 @@ namespace starling {
 
 struct GossipOptions {
   PairRates rates{};
-  A2cid2 momentum{};       // eta = 0: none, and there is no x~
-  bool poisson = true;     // else a worker asks at even times
-  Wire wire = Wire::fp32;  // or bf16, fp16
+  A2cid2 momentum{};    // eta = 0: none, and there is no x~
+  bool poisson = true;  // else a worker asks at even times
+  Wire wire = Wire::fp32;
   std::uint64_t seed = 0;
   std::chrono::milliseconds meet{60'000};     // for all neighbours to come at the start
   std::chrono::milliseconds patience{1'000};  // an averaging that has not ended by then is given up
   std::chrono::milliseconds silent{5'000};    // no byte for so long: the connection is broken
+  Interrupted interrupted = nobody;           // World::interrupted
 };
 
 struct GossipStatistics {
@@ -57,13 +59,24 @@ struct GossipStatistics {
     std::uint64_t averaged = 0;  // of these, with all blocks
     std::uint64_t aborted = 0;   // blocks
     std::uint64_t late = 0;      // blocks averaged late, after a broken connection was mended
+    // Staleness: gradients that this worker has made between two averagings on this edge, before the first one and since the
+    // last one too. Its mean, and the largest so far.
+    double staleness = 0;
+    std::uint64_t stalest = 0;
+    double distance = 0;  // RMS of x_j - x_i, as they were sent, in the last averaging
   };
   std::vector<Neighbour> neighbours;  // by rising rank
   PairingStatistics pairing;
   std::uint64_t gradients = 0;
-  std::uint64_t averaged = 0;   // averagings with all blocks
+  std::uint64_t averaged = 0;   // averagings with all blocks; for each gradient that is the effective rate
   double gradient_seconds = 0;  // how long a gradient takes now
   std::uint64_t bytes_sent = 0;
+};
+
+// Where a worker's own clock stands, to go on from there.
+struct GossipClock {
+  std::uint64_t drawn = 0;  // random numbers
+  double until_next = -1;   // gradients until an averaging is due; below 0: not drawn yet
 };
 
 class Gossip final : private TransportHandler {
@@ -75,14 +88,19 @@ class Gossip final : private TransportHandler {
          std::shared_ptr<Timeline> timeline = nullptr);
   ~Gossip() override;
 
-  // Waits until all neighbours are connected. Throws Error, naming who is missing.
+  // Waits until all neighbours are connected. Throws Error, naming who is missing, also when interrupted.
   void meet();
 
   // --- on the training thread ---
   // Calls f(x, x~) with the momentum up to now mixed in; x~ is empty without momentum. What f adds to x it adds to x~.
   void gradient(int block, const std::function<void(std::span<float> x, std::span<float> x_tilde)>& f);
   void stepped();
-  // No averaging is under way when pause() returns, unless a neighbour stands still: then it returns after the patience.
+  // Calls f(x, x~) as they are, without the momentum since they were last touched.
+  void look(int block, const std::function<void(std::span<float> x, std::span<float> x_tilde)>& f);
+  GossipClock clock() const;
+  void set_clock(GossipClock clock);
+  // No averaging is under way when pause() returns, unless a neighbour stands still: then it returns after twice the
+  // patience, or when it is interrupted. x and x~ have the momentum up to then; until resume() no time passes for them.
   void pause();
   void resume();
 
@@ -95,7 +113,7 @@ class Gossip final : private TransportHandler {
     Time mixed{};  // up to when the momentum is mixed in
   };
   struct Swap {
-    std::shared_ptr<Buffer> mine, theirs;
+    SentBlock mine, theirs;
   };
   struct Incoming {
     std::shared_ptr<Buffer> buffer;
@@ -119,6 +137,9 @@ class Gossip final : private TransportHandler {
     std::shared_ptr<void> placed;  // what the transport is reading into
     std::map<SwapId, Incoming> incoming;
     std::map<SwapId, Swap> open, doubts;
+    std::uint64_t gradients = 0;  // made before the last averaging; with the lock
+    // By block: what is measured at one end is measured at the other, so both ends of the edge go by the same grid.
+    std::vector<Grid> grids;
   };
   struct Actions final : PairingActions {
     explicit Actions(Gossip& gossip) : gossip(gossip) {}
@@ -136,6 +157,7 @@ class Gossip final : private TransportHandler {
     std::size_t undecided = 0;  // blocks
     std::size_t committed = 0;
     Time begun{};
+    double squared_distance = 0;  // of the committed ones
   };
 
   void connected(int peer) override;
@@ -147,20 +169,23 @@ class Gossip final : private TransportHandler {
   // On the transport's thread.
   bool expects(const Peer& peer, const Frame& frame) const;
   void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
-  void mix(std::size_t block, const Swap& swap);
+  void mix(Peer& peer, std::size_t block, const Swap& swap);
   void mix_momentum_to_now(Block& block) const;
   void end_averaging();
   void look_at_pairing();
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
   void clock_strikes();
   void begin_gradient();
-  double gradients_between();
+  double gradients_between();  // these two with the lock
   double dice();
   void tick();
-  std::size_t bytes(std::size_t block) const { return bytes_of(options_.wire, sizes_[block]); }
+  std::size_t bytes(std::size_t block) const { return block_bytes(options_.wire, sizes_[block]); }
   GossipStatistics::Neighbour& counted(int rank);
+  const std::vector<Neighbour>& asks() const;  // whom I ask
 
   const GossipOptions options_;
+  const std::size_t values_;  // of all blocks
+  const double often_;        // how often I ask, as PairRates has it
   const Log log_;
   const std::shared_ptr<Timeline> timeline_;
   std::vector<std::size_t> sizes_;
@@ -171,14 +196,13 @@ class Gossip final : private TransportHandler {
   std::optional<Averaging> averaging_;
   std::optional<Timeline::Scope> span_;  // of it
   BufferPool pool_;
-  std::uint64_t drawn_ = 0;  // random numbers
-  double until_next_ = -1;   // gradients until an averaging is due; below 0: not drawn yet
 
   mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
+  const std::unique_ptr<Condition> changed_;
   std::set<int> connected_;
   bool idle_ = true, paused_ = false;
   std::optional<Time> last_gradient_;
+  GossipClock clock_;
   GossipStatistics statistics_;
 
   std::atomic<double> gradient_seconds_ = 0;  // 0: not known yet

@@ -7,6 +7,7 @@
 namespace starling {
 
 void Pairing::want(int peer) {
+  if (paused_) return;
   const Peer& p = peers_[peer];
   if (!p.up || p.silent || due_.size() == kMostDue) {
     ++statistics_.dropped;
@@ -86,8 +87,7 @@ void Pairing::answered(int peer, std::uint64_t number, bool yes) {
     asking_.reset();
     resting_ = true;
     // Between half and one and a half times the mean, each worker by its own dice.
-    const double dice =
-        static_cast<double>(random_bits({seed_, static_cast<std::uint64_t>(rank_), alarms_}) >> 11) * 0x1p-53;
+    const double dice = uniform_of(random_bits({seed_, static_cast<std::uint64_t>(rank_), alarms_}));
     const int doublings = std::min(refusals_++, 6);
     rest_alarm_ =
         wake(std::chrono::duration_cast<Duration>((0.5 + dice) * (1 << doublings) * patience_.again));

@@ -57,7 +57,7 @@ class Pairing {
       : rank_(rank), seed_(seed), patience_(patience), actions_(actions) {}
 
   void want(int peer);
-  // Nothing new is begun until resume(); what is under way goes on.
+  // Nothing new is wanted or begun until resume(); what is under way goes on.
   void pause();
   void resume();
 

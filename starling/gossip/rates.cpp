@@ -14,6 +14,12 @@ double weight_of(const std::vector<Neighbour>& row, int rank) {
 
 }  // namespace
 
+double PairRates::often(int i) const {
+  double all = 0;
+  for (const Neighbour& j : asks[static_cast<std::size_t>(i)]) all += j.weight;
+  return all;
+}
+
 double PairRates::of_pair(int i, int j) const {
   return rate / 2 *
          (weight_of(asks[static_cast<std::size_t>(i)], j) + weight_of(asks[static_cast<std::size_t>(j)], i));

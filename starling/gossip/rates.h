@@ -1,7 +1,7 @@
 // Who averages with whom, and how often, where workers average in pairs whenever they are free.
 //
-//   p_ij   with which probability worker i, when an averaging is due, asks j
-//   rate   averagings that a worker takes part in, in the time of one gradient: half of them it asks for
+//   p_ij   how often worker i asks j, as part of the averagings that it would ask for if all asked equally often
+//   rate   averagings that a worker takes part in, in the time of one gradient, in the mean of all: half of them it asks for
 //   L      rate / 2 Sum_ij p_ij (e_i - e_j)(e_i - e_j)^T, the expected Laplacian; for regular graphs rate (I - A)
 #pragma once
 
@@ -15,9 +15,10 @@ namespace starling {
 struct PairRates {
   double rate = 1;
   std::vector<std::vector<Neighbour>>
-      asks;  // row i: whom i asks, by rising rank; `weight` is p_ij. Rows sum to 1
+      asks;  // row i: whom i asks, by rising rank; `weight` is p_ij. Rows sum to 1, unless only some ask (ad_psgd.h)
 
   int workers() const { return static_cast<int>(asks.size()); }
+  double often(int i) const;           // Sum_j p_ij
   double of_pair(int i, int j) const;  // averagings in the time of one gradient: rate / 2 (p_ij + p_ji)
   Matrix laplacian() const;
 };
