@@ -1,0 +1,143 @@
+#include "starling/probe/averaging.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <sstream>
+
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include "starling/core/clock.h"
+#include "starling/core/error.h"
+#include "starling/optim/blocks.h"
+#include "starling/topology/schedules.h"
+#include "starling/transport/c10d/collectives.h"
+
+namespace starling {
+
+namespace {
+
+constexpr int kMostWarmUp = 10;
+
+// Sums over rounds: how many, of their seconds, and of the squares.
+struct Sums {
+  double rounds = 0, seconds = 0, squares = 0;
+  void add(double s) {
+    rounds += 1;
+    seconds += s;
+    squares += s * s;
+  }
+};
+
+// round(t), so often; the first ones are not counted.
+template <class Round>
+Sums timed(int rounds, Round&& round) {
+  const int warm_up = std::min(kMostWarmUp, rounds / 10);
+  Sums sums;
+  for (int t = 0; t < warm_up + rounds; ++t) {
+    const Time begin = Clock::now();
+    round();
+    if (t >= warm_up) sums.add(seconds(Clock::now() - begin));
+  }
+  return sums;
+}
+
+std::vector<at::Tensor> tensors_of(const World& world, const AveragingOptions& options) {
+  const auto size = static_cast<std::int64_t>(options.bytes / sizeof(float));
+  std::vector<at::Tensor> tensors;
+  for (int k = 0; k < options.tensors; ++k) tensors.push_back(at::full({size}, world.rank, at::kFloat));
+  return tensors;
+}
+
+Sums by_schedule(const World& world, Collectives& collectives, const Schedule& schedule,
+                 const AveragingOptions& options) {
+  std::vector<Block> blocks;
+  std::vector<std::size_t> sizes;
+  for (const at::Tensor& tensor : tensors_of(world, options)) {
+    Block& block =
+        blocks.emplace_back(Block{.index = static_cast<int>(blocks.size()), .length = tensor.numel()});
+    block.segments.push_back({.parameter = tensor, .length = tensor.numel()});
+    sizes.push_back(static_cast<std::size_t>(tensor.numel()));
+  }
+  Exchange exchange(world.make_transport(world, "averaging-" + schedule.name), schedule, sizes,
+                    Patience{.meet = world.timeouts.meet,
+                             .silent = world.timeouts.silent,
+                             .stalled = world.timeouts.stalled,
+                             .interrupted = world.interrupted},
+                    world.log);
+  exchange.meet();
+  collectives.all_gather("");
+  for (Block& block : blocks) send_again(exchange, block);
+  const Sums sums = timed(options.rounds, [&] {
+    for (Block& block : blocks) {
+      const auto arrived = finish(exchange, block);
+      const bool finite = mix(block, arrived, exchange.wire(block.index));
+      start(exchange, block, finite);
+    }
+  });
+  for (Block& block : blocks) finish(exchange, block);
+  collectives.all_gather("");  // the others may still need this one
+  const ExchangeStatistics statistics = exchange.statistics();
+  if (statistics.aborted > 0) {
+    throw Error(fmt::format("averaging by {}: worker {}: {} of {} exchanges were aborted", schedule.name,
+                            world.rank, statistics.aborted, statistics.aborted + statistics.committed));
+  }
+  return sums;
+}
+
+Sums by_all_reduce(const World& world, Collectives& collectives, const AveragingOptions& options) {
+  const std::vector<at::Tensor> tensors = tensors_of(world, options);
+  collectives.all_gather("");
+  return timed(options.rounds, [&] {
+    std::vector<Collectives::Pending> sums;
+    for (const at::Tensor& tensor : tensors) sums.push_back(collectives.all_reduce_sum(tensor));
+    for (std::size_t k = 0; k < tensors.size(); ++k) {
+      sums[k].wait();
+      tensors[k].div_(world.size);
+    }
+  });
+}
+
+AveragingTime of_all(Collectives& collectives, const std::string& way, const Sums& mine) {
+  Sums all;
+  for (const std::string& said : collectives.all_gather(
+           fmt::format("{:.17g} {:.17g} {:.17g}", mine.rounds, mine.seconds, mine.squares))) {
+    Sums one;
+    std::istringstream(said) >> one.rounds >> one.seconds >> one.squares;
+    all.rounds += one.rounds;
+    all.seconds += one.seconds;
+    all.squares += one.squares;
+  }
+  const double mean = all.seconds / all.rounds;
+  return {.way = way,
+          .mean = mean,
+          .deviation = std::sqrt(std::max(0.0, all.squares / all.rounds - mean * mean))};
+}
+
+}  // namespace
+
+std::vector<AveragingTime> measure_averaging(const World& world, const AveragingOptions& options) {
+  const std::unique_ptr<Collectives> made = make_collectives(world, "averaging");
+  Collectives& collectives = *made;
+  std::vector<AveragingTime> times;
+  for (const std::string& way : options.ways) {
+    Schedule schedule;
+    if (way != "all-reduce") {
+      try {
+        schedule = make_schedule(way, world.size, world.local_size);
+      } catch (const UsageError& refused) {
+        times.push_back({.way = way, .refused = refused.what()});
+        continue;
+      }
+    }
+    if (options.says) options.says(way);
+    const Sums mine = way == "all-reduce" ? by_all_reduce(world, collectives, options)
+                                          : by_schedule(world, collectives, schedule, options);
+    times.push_back(of_all(collectives, way, mine));
+  }
+  return times;
+}
+
+}  // namespace starling

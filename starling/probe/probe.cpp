@@ -1,0 +1,282 @@
+#include "starling/probe/probe.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <sstream>
+#include <tuple>
+
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "starling/core/clock.h"
+#include "starling/core/error.h"
+#include "starling/plan/schedules.h"
+#include "starling/probe/evaluate.h"
+#include "starling/probe/flows.h"
+#include "starling/probe/tournament.h"
+#include "starling/transport/c10d/collectives.h"
+#include "starling/transport/c10d/process_group.h"
+
+namespace starling {
+
+namespace {
+
+constexpr int kRoundTrips = 41;
+constexpr double kLongest = 0.5;         // seconds of one stream
+constexpr std::size_t kMostRounds = 64;  // of the tournament: of more hosts not every pair is measured
+constexpr std::array<std::int64_t, 5> kAllReduced = {1 << 16, 1 << 20, 4 << 20, 12 << 20, 25 << 20};  // bytes
+constexpr double kAllReduceSeconds = 1;  // of repetitions; the first one, not counted, comes before them
+constexpr double kSlowAllReduce = 5;     // one that would take longer is left out
+constexpr int kMostRepetitions = 10;
+
+// What all workers measure at once.
+struct Measurement {
+  enum class Kind { latency, inside, one_flow, all_flows, exchanges };
+  Kind kind;
+  std::set<std::pair<int, int>> flows{};  // from, to; of a latency who asks whom
+  int peers = 0;                          // of exchanges
+};
+
+const char* text_of(Measurement::Kind kind) {
+  switch (kind) {
+    case Measurement::Kind::latency:
+      return "latency";
+    case Measurement::Kind::inside:
+      return "rate inside hosts";
+    case Measurement::Kind::one_flow:
+      return "rate of links";
+    case Measurement::Kind::all_flows:
+      return "rate of interfaces";
+    case Measurement::Kind::exchanges:
+      return "exchanges";
+  }
+  return "";
+}
+
+// By their lowest ranks. Those of one name get their address too.
+std::vector<Host> find_hosts(Collectives& collectives, const World& world) {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  std::vector<std::tuple<std::string, std::string, std::string>> cards;  // by host: identity, name, address
+  std::vector<Host> hosts;
+  int rank = 0;
+  for (const std::string& line :
+       collectives.all_gather(fmt::format("{}\n{}\n{}", host_identity(), name.data(), world.address))) {
+    std::istringstream lines(line);
+    std::tuple<std::string, std::string, std::string> card;
+    std::getline(lines, std::get<0>(card));
+    std::getline(lines, std::get<1>(card));
+    std::getline(lines, std::get<2>(card));
+    const auto known = std::find_if(cards.begin(), cards.end(), [&](const auto& other) {
+      return std::get<0>(other) == std::get<0>(card);
+    });
+    const auto h = static_cast<std::size_t>(known - cards.begin());
+    if (known == cards.end()) {
+      hosts.push_back({.name = std::get<1>(card)});
+      cards.push_back(std::move(card));
+    }
+    hosts[h].workers.push_back(rank++);
+  }
+  for (std::size_t h = 0; h < hosts.size(); ++h) {
+    const auto same = std::count_if(cards.begin(), cards.end(), [&](const auto& other) {
+      return std::get<1>(other) == std::get<1>(cards[h]);
+    });
+    if (same > 1) hosts[h].name += fmt::format(" ({})", std::get<2>(cards[h]));
+  }
+  return hosts;
+}
+
+using Kind = Measurement::Kind;
+
+std::vector<Measurement> inside_hosts(const std::vector<Host>& hosts) {
+  Measurement latency{Kind::latency}, rate{Kind::inside};
+  for (const Host& host : hosts) {
+    for (std::size_t place = 0; place + 1 < host.workers.size(); place += 2) {
+      const int a = host.workers[place], b = host.workers[place + 1];
+      latency.flows.emplace(a, b);
+      rate.flows.insert({{a, b}, {b, a}});
+    }
+  }
+  if (rate.flows.empty()) return {};
+  return {latency, rate};
+}
+
+std::vector<Measurement> between_hosts(const std::vector<Host>& hosts) {
+  std::vector<Measurement> all;
+  for (const auto& pairs : tournament(static_cast<int>(hosts.size()))) {
+    if (all.size() == 4 * kMostRounds) break;
+    Measurement latency{Kind::latency}, there{Kind::one_flow}, back{Kind::one_flow}, full{Kind::all_flows};
+    for (const auto& [a, b] : pairs) {
+      const auto &of_a = hosts[a].workers, &of_b = hosts[b].workers;
+      latency.flows.emplace(of_a[0], of_b[0]);
+      there.flows.emplace(of_a[0], of_b[0]);
+      back.flows.emplace(of_b[0], of_a[0]);
+      for (std::size_t k = 0; k < std::max(of_a.size(), of_b.size()); ++k) {
+        const int i = of_a[k % of_a.size()], j = of_b[k % of_b.size()];
+        full.flows.insert({{i, j}, {j, i}});
+      }
+    }
+    all.insert(all.end(), {latency, there, back, full});
+  }
+  return all;
+}
+
+std::vector<Measurement> exchanges(const std::vector<Host>& hosts, const std::vector<int>& host_of) {
+  std::size_t most = 1;
+  for (const Host& host : hosts) most = std::max(most, host.workers.size());
+  std::vector<Measurement> all;
+  for (const Exchanges& planned : planned_exchanges(host_of, static_cast<int>(most))) {
+    Measurement& one = all.emplace_back(Measurement{.kind = Kind::exchanges, .peers = planned.peers});
+    for (int i = 0; i < planned.graph.workers(); ++i) {
+      for (const Neighbour& j : planned.graph.neighbours[i]) one.flows.emplace(j.rank, i);
+    }
+  }
+  return all;
+}
+
+// This worker's part of it: what it has measured, by flow.
+std::map<std::pair<int, int>, double> measure(Flows& flows, const World& world,
+                                              const Measurement& measurement, Duration duration) {
+  std::map<std::pair<int, int>, double> mine;
+  std::set<int> targets, sources;
+  for (const auto& [from, to] : measurement.flows) {
+    if (from == world.rank) targets.insert(to);
+    if (to == world.rank) sources.insert(from);
+  }
+  if (measurement.kind == Kind::latency) {
+    flows.meet();
+    for (const int peer : targets) mine[{world.rank, peer}] = flows.latency(peer, kRoundTrips);
+    return mine;
+  }
+  for (const auto& [source, rate] : flows.stream(targets, sources, duration))
+    mine[{source, world.rank}] = rate;
+  return mine;
+}
+
+void barrier(Collectives& collectives) { collectives.all_gather(""); }
+
+// What all have measured: [measurement] by flow.
+using Measured = std::vector<std::map<std::pair<int, int>, double>>;
+
+Measured gathered(Collectives& collectives, const Measured& mine) {
+  std::string text;
+  for (std::size_t k = 0; k < mine.size(); ++k) {
+    for (const auto& [flow, value] : mine[k])
+      text += fmt::format("{} {} {} {:.17g}\n", k, flow.first, flow.second, value);
+  }
+  Measured all(mine.size());
+  for (const std::string& said : collectives.all_gather(text)) {
+    std::istringstream words(said);
+    std::size_t k = 0;
+    std::pair<int, int> flow;
+    double value = 0;
+    while (words >> k >> flow.first >> flow.second >> value) all.at(k)[flow] = value;
+  }
+  return all;
+}
+
+// The slowest worker's.
+double slowest(Collectives& collectives, double seconds) {
+  double most = 0;
+  for (const std::string& said : collectives.all_gather(fmt::format("{:.17g}", seconds)))
+    most = std::max(most, std::stod(said));
+  return most;
+}
+
+std::vector<AllReduceTime> measure_all_reduce(Collectives& collectives) {
+  std::vector<AllReduceTime> times;
+  for (const std::int64_t bytes : kAllReduced) {
+    const auto size = static_cast<double>(bytes);
+    if (!times.empty() && times.back().seconds * size / times.back().bytes > kSlowAllReduce) break;
+    const at::Tensor tensor = at::zeros({bytes / static_cast<std::int64_t>(sizeof(float))});
+    const auto run = [&](int repetitions) {
+      barrier(collectives);
+      const Time begin = Clock::now();
+      for (int k = 0; k < repetitions; ++k) collectives.all_reduce_sum(tensor).wait();
+      return slowest(collectives, seconds(Clock::now() - begin)) / repetitions;
+    };
+    const double first = run(1);
+    const int repetitions = std::clamp(static_cast<int>(kAllReduceSeconds / first), 1, kMostRepetitions);
+    times.push_back({size, run(repetitions)});
+  }
+  return times;
+}
+
+Measurements measurements(const std::vector<Host>& hosts, const std::vector<int>& host_of,
+                          const std::vector<Measurement>& plan, const Measured& values) {
+  Measurements all;
+  all.hosts = hosts;
+  for (std::size_t k = 0; k < plan.size(); ++k) {
+    BetweenHosts links;  // with what all its flows carry together
+    std::vector<MeasuredFlow> flows;
+    for (const auto& [flow, value] : values[k]) {
+      const std::pair link{host_of[flow.first], host_of[flow.second]};
+      flows.push_back({flow.first, flow.second, value});
+      if (plan[k].kind == Kind::inside) all.inside_rate.push_back(value);
+      if (plan[k].kind != Kind::latency) {
+        links[link] += value;
+      } else if (link.first == link.second) {
+        all.inside_latency.push_back(value);
+      } else {
+        const auto known = all.latency.find(link);
+        const double least = known == all.latency.end() ? value : std::min(known->second, value);
+        all.latency[link] = all.latency[{link.second, link.first}] = least;
+      }
+    }
+    if (plan[k].kind == Kind::exchanges) all.exchanges.push_back({plan[k].peers, flows});
+    if (plan[k].kind != Kind::one_flow && plan[k].kind != Kind::all_flows) continue;
+    BetweenHosts& best = plan[k].kind == Kind::one_flow ? all.one_flow : all.all_flows;
+    for (const auto& [link, rate] : links) best[link] = std::max(best[link], rate);
+  }
+  return all;
+}
+
+ProbeResult run(Flows& flows, Collectives& collectives, const World& world, const ProbeOptions& options) {
+  const std::vector<Host> hosts = find_hosts(collectives, world);
+  const std::vector<int> host_of = hosts_of_workers(hosts);
+  std::vector<Measurement> plan;
+  const std::vector<Measurement> between = between_hosts(hosts);
+  for (const auto& part : {inside_hosts(hosts), between, between, exchanges(hosts, host_of)})
+    plan.insert(plan.end(), part.begin(), part.end());
+
+  const double each = std::min(kLongest, options.seconds / static_cast<double>(plan.size()));
+  const auto duration = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(each));
+  Measured mine;
+  for (std::size_t k = 0; k < plan.size(); ++k) {
+    if (options.says)
+      options.says(fmt::format("{} of {}: {}", k + 1, plan.size() + (options.all_reduce ? 1 : 0),
+                               text_of(plan[k].kind)));
+    // Of many flows at once each has little to show for.
+    mine.push_back(measure(flows, world, plan[k], plan[k].kind == Kind::exchanges ? 2 * duration : duration));
+  }
+  if (options.says && options.all_reduce)
+    options.says(fmt::format("{0} of {0}: all-reduce", plan.size() + 1));
+  Measurements all = measurements(hosts, host_of, plan, gathered(collectives, mine));
+  if (options.all_reduce) all.all_reduce = measure_all_reduce(collectives);
+  ProbeResult result{.network = network_profile(all), .remarks = {}};
+  result.remarks = remarks(all, result.network);
+  return result;
+}
+
+}  // namespace
+
+ProbeResult probe(const World& world, const ProbeOptions& options) {
+  if (world.size == 1)
+    throw UsageError(
+        "probe: one worker alone has no network: start several with --workers N, or by a launcher");
+  Flows flows(world);
+  try {
+    const std::unique_ptr<Collectives> collectives = make_collectives(world, "probe");
+    return run(flows, *collectives, world, options);
+  } catch (const WorkerGone&) {
+    throw;
+  } catch (const Error&) {
+    flows.check();  // who is gone says more than what failed for it
+    throw;
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,124 @@
+#include "starling/probe/flows.h"
+
+#include <memory>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/probe/probe.h"
+#include "tests/optim/flock.h"
+
+namespace starling {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST(Flows, EveryFlowArrivesAtItsReceiverAlone) {
+  flock(3, [](int i, World& world) {
+    Flows flows(world);
+    const std::set<int> others = i == 0 ? std::set{1, 2} : i == 1 ? std::set{0, 2} : std::set{0, 1};
+    for (int repetition = 0; repetition < 3; ++repetition) {
+      const auto rates = flows.stream({(i + 1) % 3}, {(i + 2) % 3}, milliseconds(20));
+      ASSERT_EQ(rates.size(), 1U);
+      EXPECT_EQ(rates.begin()->first, (i + 2) % 3);
+      EXPECT_GT(rates.begin()->second, 0);
+      EXPECT_EQ(flows.stream(others, others, milliseconds(20)).size(), 2U);
+      // One sends, one receives, one does neither.
+      const auto one = flows.stream(i == 0 ? std::set{1} : std::set<int>{},
+                                    i == 1 ? std::set{0} : std::set<int>{}, milliseconds(20));
+      EXPECT_EQ(one.size(), i == 1 ? 1U : 0U);
+      // Whoever takes part in nothing may come to the next stream long before the others.
+    }
+    flows.stream({}, {}, milliseconds(0));
+    EXPECT_NO_THROW(flows.check());
+    world.store->set("done" + std::to_string(i), "");
+    for (int of = 0; of < 3; ++of) world.store->get("done" + std::to_string(of), milliseconds(60'000));
+  });
+}
+
+TEST(Flows, EvenTheShortestStreamHasARate) {
+  flock(2, [](int i, World& world) {
+    Flows flows(world);
+    const auto rates = flows.stream({1 - i}, {1 - i}, milliseconds(0));
+    EXPECT_GT(rates.at(1 - i), 0);
+    world.store->set("done" + std::to_string(i), "");
+    world.store->get("done" + std::to_string(1 - i), milliseconds(60'000));
+  });
+}
+
+TEST(Flows, LatencyNeedsNoCallByTheOther) {
+  flock(2, [](int i, World& world) {
+    Flows flows(world);
+    if (i == 0) {
+      EXPECT_GT(flows.latency(1, 5), 0);
+    }
+    world.store->set("done" + std::to_string(i), "");
+    world.store->get("done" + std::to_string(1 - i), milliseconds(60'000));
+  });
+}
+
+TEST(Flows, WhoGoesIsNamed) {
+  flock(3, [](int i, World& world) {
+    auto flows = std::make_unique<Flows>(world);
+    if (i == 2) return;  // goes
+    try {
+      for (;;) flows->stream({2}, {2}, milliseconds(10));
+      FAIL() << "no error";
+    } catch (const WorkerGone& gone) {
+      EXPECT_EQ(gone.rank, 2);
+      EXPECT_THAT(gone.what(), testing::StartsWith("probe: worker 2 is gone in the middle of it: "));
+    }
+    EXPECT_THROW(flows->check(), WorkerGone);
+    world.store->set("done" + std::to_string(i), "");
+    world.store->get("done" + std::to_string(1 - i), milliseconds(60'000));
+  });
+}
+
+// It lives, but takes part in nothing.
+TEST(Flows, WhoDoesNotAnswerIsNotWaitedForForEver) {
+  flock(2, [](int i, World& world) {
+    world.timeouts.stalled = milliseconds(50);
+    Flows flows(world);
+    if (i == 0) {
+      try {
+        flows.stream({}, {1}, milliseconds(1));
+        FAIL() << "no error";
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), testing::StartsWith("probe: worker 0: worker 1 did not come within 0.1 s"));
+      }
+    }
+    world.store->set("done" + std::to_string(i), "");
+    world.store->get("done" + std::to_string(1 - i), milliseconds(60'000));
+  });
+}
+
+TEST(Flows, AnInterruptionEndsTheWait) {
+  flock(2, [](int i, World& world) {
+    Flows flows(world);
+    world.interrupted = [] { return true; };
+    if (i == 0) {
+      EXPECT_THROW(flows.stream({}, {1}, milliseconds(1)), Error);
+    }
+    world.store->set("done" + std::to_string(i), "");
+    world.store->get("done" + std::to_string(1 - i), milliseconds(60'000));
+  });
+}
+
+TEST(Probe, ThreadsAreOneHost) {
+  flock(3, [](int, World& world) {
+    const ProbeResult result = probe(world, {.seconds = 0.05});
+    ASSERT_EQ(result.network.hosts.size(), 1U);
+    EXPECT_THAT(result.network.hosts[0].workers, testing::ElementsAre(0, 1, 2));
+    EXPECT_GT(result.network.inside_latency, 0);
+    EXPECT_GT(result.network.inside_rate, 0);
+    ASSERT_EQ(result.network.all_reduce.size(), 5U);
+    for (const AllReduceTime& time : result.network.all_reduce) EXPECT_GT(time.seconds, 0);
+    EXPECT_EQ(print_profile(parse_profile(print_profile(result.network), "p.json")),
+              print_profile(result.network));
+  });
+}
+
+TEST(Probe, OneAloneIsRefused) { EXPECT_THROW(probe(World::alone()), UsageError); }
+
+}  // namespace
+}  // namespace starling
