@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
@@ -15,11 +16,12 @@ namespace starling {
 namespace {
 
 constexpr std::size_t kMaxProfile = std::size_t{64} << 20;
-constexpr int kProfileVersion = 1;
+constexpr int kProfileVersion = 2;
 constexpr const char* kProfileFormat = "starling-profile";
 constexpr std::size_t kMaxListed = 1'000'000;  // of workers, hosts, blocks, iterations
 constexpr double kMaxSeconds = 1e6;
 constexpr double kMaxBytes = 1e15;  // and per second
+constexpr double kMaxShare = 1000;
 
 class ProfileReader : TreeReader {
  public:
@@ -29,21 +31,18 @@ class ProfileReader : TreeReader {
     const Node root = parse_json(text, file_);
     where_ = "";
     check_format(root);
-    know_keys(root, {"format", "version", "units", "hosts", "between", "inside", "links", "blocks", "compute",
-                     "all_reduce"});
+    know_keys(root, {"format", "version", "units", "hosts", "between", "inside", "links", "shapes",
+                     "all_reduce", "blocks", "compute"});
     check_units(needed(root, "units"));
     Profile profile;
-    read_hosts(needed(root, "hosts"), profile);
-    const Node& between = section(needed(root, "between"), "between", {"latency"});
-    profile.latency = seconds(needed(between, "latency"), "latency");
-    const Node& inside = section(needed(root, "inside"), "inside", {"latency", "rate"});
-    profile.inside_latency = seconds(needed(inside, "latency"), "latency");
-    profile.inside_rate = rate(needed(inside, "rate"), "rate");
-    where_ = "";
-    if (const Node* links = find(root, "links")) read_links(*links, profile);
-    read_blocks(needed(root, "blocks"), profile);
-    read_compute(needed(root, "compute"), profile);
-    if (const Node* all_reduce = find(root, "all_reduce")) read_all_reduce(*all_reduce, profile);
+    if (const Node* hosts = half(root, "hosts", {"between", "inside", "links", "shapes", "all_reduce"}))
+      read_network(root, *hosts, profile);
+    if (const Node* blocks = half(root, "blocks", {"compute"})) {
+      read_blocks(*blocks, profile);
+      read_compute(needed(root, "compute"), profile);
+    }
+    if (!profile.has_network() && !profile.has_compute())
+      refuse(root.line, "it holds neither a network (hosts) nor compute (blocks)");
     return profile;
   }
 
@@ -119,9 +118,43 @@ class ProfileReader : TreeReader {
     where_ = "";
   }
 
+  // The key that begins a half of the profile; without it the others of that half may not be there.
+  const Node* half(const Node& root, std::string_view first, const std::vector<std::string>& others) const {
+    const Node* const begin = find(root, first);
+    for (const std::string& other : others) {
+      const Node* const there = find(root, other);
+      if (!begin && there) refuse(there->line, fmt::format("{} without {}", other, first));
+    }
+    return begin;
+  }
+
+  void read_network(const Node& root, const Node& hosts, Profile& profile) {
+    read_hosts(hosts, profile);
+    const Node* const between_hosts =
+        profile.hosts.size() > 1 ? &needed(root, "between") : find(root, "between");
+    if (between_hosts) {
+      const Node& between = section(*between_hosts, "between", {"latency"});
+      profile.latency = seconds(needed(between, "latency"), "latency");
+    }
+    where_ = "";
+    const bool together = std::any_of(profile.hosts.begin(), profile.hosts.end(),
+                                      [](const Host& host) { return host.workers.size() > 1; });
+    const Node* const inside_hosts = together ? &needed(root, "inside") : find(root, "inside");
+    if (inside_hosts) {
+      const Node& inside = section(*inside_hosts, "inside", {"latency", "rate"});
+      profile.inside_latency = seconds(needed(inside, "latency"), "latency");
+      profile.inside_rate = rate(needed(inside, "rate"), "rate");
+    }
+    where_ = "";
+    if (const Node* links = find(root, "links")) read_links(*links, profile);
+    if (const Node* shapes = find(root, "shapes")) read_shapes(*shapes, profile);
+    if (const Node* all_reduce = find(root, "all_reduce")) read_all_reduce(*all_reduce, profile);
+  }
+
   void read_hosts(const Node& node, Profile& profile) {
     std::vector<int> places;  // worker -> how many hosts it is on
-    for (const Node& entry : array_of(node, "hosts")) {
+    const Node::Array& hosts = array_of(node, "hosts");
+    for (const Node& entry : hosts) {
       section(entry, fmt::format("host {}", profile.hosts.size()), {"name", "workers", "send", "receive"});
       Host host;
       host.name = text(needed(entry, "name"), "name");
@@ -137,8 +170,9 @@ class ProfileReader : TreeReader {
         if (++places[rank] > 1)
           refuse(worker.line, fmt::format("worker {} is on two hosts, or twice on one", rank));
       }
-      host.send = rate(needed(entry, "send"), "send");
-      host.receive = rate(needed(entry, "receive"), "receive");
+      if (hosts.size() > 1 || find(entry, "send")) host.send = rate(needed(entry, "send"), "send");
+      if (hosts.size() > 1 || find(entry, "receive"))
+        host.receive = rate(needed(entry, "receive"), "receive");
       profile.hosts.push_back(std::move(host));
     }
     where_ = "";
@@ -171,6 +205,19 @@ class ProfileReader : TreeReader {
       link.latency = seconds(needed(entry, "latency"), "latency");
       link.rate = rate(needed(entry, "rate"), "rate");
       profile.links.push_back(link);
+    }
+    where_ = "";
+  }
+
+  void read_shapes(const Node& node, Profile& profile) {
+    for (const Node& entry : array_of(node, "shapes", true)) {
+      section(entry, fmt::format("shape {}", profile.shapes.size()), {"peers", "share"});
+      Shape shape;
+      shape.peers = static_cast<int>(whole(needed(entry, "peers"), "peers", 1, kMaxListed));
+      shape.share = number(needed(entry, "share"), "share", false, kMaxShare, "interfaces");
+      if (!profile.shapes.empty() && profile.shapes.back().peers >= shape.peers)
+        refuse(entry.line, "its peers must be more than those of the entry before");
+      profile.shapes.push_back(shape);
     }
     where_ = "";
   }
@@ -211,9 +258,11 @@ class ProfileReader : TreeReader {
   }
 
   void read_compute(const Node& node, Profile& profile) {
+    const Node::Array& workers = array_of(node, "compute");
+    if (!profile.has_network()) workers_ = static_cast<int>(workers.size());
     profile.compute.resize(workers_);
     std::vector<bool> seen(workers_);
-    for (const Node& entry : array_of(node, "compute")) {
+    for (const Node& entry : workers) {
       section(entry, "compute", {"worker", "data_wait", "forward", "backward", "update"});
       const auto worker = static_cast<std::size_t>(whole(needed(entry, "worker"), "worker", 0, workers_ - 1));
       where_ = fmt::format("compute of worker {}: ", worker);
@@ -258,41 +307,94 @@ Profile read_profile(const std::string& path) {
   return parse_profile(read_at_most(path, kMaxProfile, "profile"), path);
 }
 
+int Profile::workers() const {
+  if (!has_network()) return static_cast<int>(compute.size());
+  return std::accumulate(hosts.begin(), hosts.end(), 0, [](int sum, const Host& host) {
+    return sum + static_cast<int>(host.workers.size());
+  });
+}
+
+Profile joined(const Profile& network, const Profile& compute) {
+  Profile profile = network;
+  profile.blocks = compute.blocks;
+  profile.compute.clear();
+  for (int i = 0; i < network.workers(); ++i)
+    profile.compute.push_back(compute.compute[static_cast<std::size_t>(i) % compute.compute.size()]);
+  return profile;
+}
+
+Profile in_blocks_of(const Profile& profile, double bytes) {
+  const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
+  const auto count = static_cast<std::size_t>(std::max(1.0, std::ceil(total / bytes)));
+  const double each = total / static_cast<double>(count);
+  Profile cut = profile;
+  cut.blocks.assign(count, each);
+  for (std::size_t i = 0; i < profile.compute.size(); ++i) {
+    const Compute& old = profile.compute[i];
+    Compute& compute = cut.compute[i];
+    compute.backward.assign(count, std::vector<double>(old.forward.size()));
+    compute.update = compute.backward;
+    double begin = 0;  // of the old block, in the model
+    for (std::size_t b = 0; b < profile.blocks.size(); ++b) {
+      const double end = begin + profile.blocks[b];
+      for (std::size_t k = 0; k < count; ++k) {
+        const double from = each * static_cast<double>(k);
+        const double part = (std::min(end, from + each) - std::max(begin, from)) / profile.blocks[b];
+        for (std::size_t t = 0; part > 0 && t < old.forward.size(); ++t) {
+          compute.backward[k][t] += part * old.backward[b][t];
+          compute.update[k][t] += part * old.update[b][t];
+        }
+      }
+      begin = end;
+    }
+  }
+  return cut;
+}
+
 std::string print_profile(const Profile& profile) {
   using Json = nlohmann::ordered_json;
-  Json hosts = Json::array(), links = Json::array(), blocks = Json::array(), compute = Json::array(),
-       all_reduce = Json::array();
-  for (const Host& host : profile.hosts) {
-    hosts.push_back(
-        {{"name", host.name}, {"workers", host.workers}, {"send", host.send}, {"receive", host.receive}});
+  Json all = {{"format", kProfileFormat},
+              {"version", kProfileVersion},
+              {"units", {{"time", "s"}, {"data", "B"}, {"rate", "B/s"}}}};
+  if (profile.has_network()) {
+    Json hosts = Json::array(), links = Json::array(), shapes = Json::array(), all_reduce = Json::array();
+    for (const Host& host : profile.hosts) {
+      hosts.push_back({{"name", host.name}, {"workers", host.workers}});
+      if (std::isfinite(host.send)) hosts.back()["send"] = host.send;
+      if (std::isfinite(host.receive)) hosts.back()["receive"] = host.receive;
+    }
+    for (const HostLink& link : profile.links) {
+      links.push_back({{"from", profile.hosts[link.from].name},
+                       {"to", profile.hosts[link.to].name},
+                       {"latency", link.latency},
+                       {"rate", link.rate}});
+    }
+    for (const Shape& shape : profile.shapes)
+      shapes.push_back({{"peers", shape.peers}, {"share", shape.share}});
+    for (const AllReduceTime& time : profile.all_reduce)
+      all_reduce.push_back({{"bytes", time.bytes}, {"seconds", time.seconds}});
+    all["hosts"] = std::move(hosts);
+    if (profile.hosts.size() > 1) all["between"] = {{"latency", profile.latency}};
+    if (std::isfinite(profile.inside_rate))
+      all["inside"] = {{"latency", profile.inside_latency}, {"rate", profile.inside_rate}};
+    all["links"] = std::move(links);
+    all["shapes"] = std::move(shapes);
+    all["all_reduce"] = std::move(all_reduce);
   }
-  for (const HostLink& link : profile.links) {
-    links.push_back({{"from", profile.hosts[link.from].name},
-                     {"to", profile.hosts[link.to].name},
-                     {"latency", link.latency},
-                     {"rate", link.rate}});
+  if (profile.has_compute()) {
+    Json blocks = Json::array(), compute = Json::array();
+    for (double bytes : profile.blocks) blocks.push_back({{"bytes", bytes}});
+    for (std::size_t i = 0; i < profile.compute.size(); ++i) {
+      const Compute& c = profile.compute[i];
+      compute.push_back({{"worker", i},
+                         {"data_wait", c.data_wait},
+                         {"forward", c.forward},
+                         {"backward", c.backward},
+                         {"update", c.update}});
+    }
+    all["blocks"] = std::move(blocks);
+    all["compute"] = std::move(compute);
   }
-  for (double bytes : profile.blocks) blocks.push_back({{"bytes", bytes}});
-  for (std::size_t i = 0; i < profile.compute.size(); ++i) {
-    const Compute& c = profile.compute[i];
-    compute.push_back({{"worker", i},
-                       {"data_wait", c.data_wait},
-                       {"forward", c.forward},
-                       {"backward", c.backward},
-                       {"update", c.update}});
-  }
-  for (const AllReduceTime& time : profile.all_reduce)
-    all_reduce.push_back({{"bytes", time.bytes}, {"seconds", time.seconds}});
-  const Json all = {{"format", kProfileFormat},
-                    {"version", kProfileVersion},
-                    {"units", {{"time", "s"}, {"data", "B"}, {"rate", "B/s"}}},
-                    {"hosts", hosts},
-                    {"between", {{"latency", profile.latency}}},
-                    {"inside", {{"latency", profile.inside_latency}, {"rate", profile.inside_rate}}},
-                    {"links", links},
-                    {"blocks", blocks},
-                    {"compute", compute},
-                    {"all_reduce", all_reduce}};
   return all.dump(1) + "\n";
 }
 

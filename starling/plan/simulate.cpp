@@ -70,8 +70,9 @@ std::size_t drawn_iteration(const Horizon& run, int worker, int t, std::size_t c
 }
 
 // What happens to workers in the end.
-Outcome outcome_of(const std::vector<double>& ends, const Horizon& run) {  // of iterations, mean over workers
-  Outcome outcome;
+Forecast outcome_of(const std::vector<double>& ends,
+                    const Horizon& run) {  // of iterations, mean over workers
+  Forecast outcome;
   const auto first = static_cast<std::size_t>(run.warm_up), last = ends.size() - 1;
   const double begin = first == 0 ? 0 : ends[first - 1];
   outcome.step = (ends[last] - begin) / static_cast<double>(last - first + 1);
@@ -85,10 +86,14 @@ Outcome outcome_of(const std::vector<double>& ends, const Horizon& run) {  // of
 
 // Who sends to whom in one round.
 struct Traffic {
-  std::vector<int> first;     // of worker i: targets[first[i]] .. targets[first[i + 1]]
-  std::vector<int> targets;   // of blocks in pairs
-  std::vector<int> sources;   // how many send to worker i in pairs
-  std::vector<int> group_of;  // of worker i; -1: none
+  std::vector<int> first;        // of worker i: targets[first[i]] .. targets[first[i + 1]]
+  std::vector<int> targets;      // of blocks in pairs
+  std::vector<int> connections;  // to these targets; -1: on the same host
+  std::vector<int> sources;      // how many send to worker i in pairs
+  std::vector<int> group_of;     // of worker i; -1: none
+  std::vector<int>
+      to_group;  // of worker i: the connection for what it sends to its group; -1: all are on one host
+  std::vector<double> share;  // of worker i: what its exchange reaches of the interfaces
   std::vector<std::vector<int>> groups;
   std::size_t first_state = 0;  // of its groups
 };
@@ -108,37 +113,41 @@ class GossipSimulation {
         interfaces_(network.hosts.size()),
         slots_(static_cast<std::size_t>(n_) * blocks_ * depth_),
         ends_(static_cast<std::size_t>(run.iterations)) {
-    for (const HostLink& link : network.links) links_[{link.from, link.to}] = {link, 0};
+    for (const HostLink& link : network.links) {
+      links_[{link.from, link.to}] = static_cast<int>(slow_links_.size());
+      slow_links_.push_back({link, 0});
+    }
     for (const Graph& graph : schedule.rounds) rounds_.push_back(traffic_of(graph));
+    connect();
     std::size_t states = 0;
     for (Traffic& round : rounds_) {
       round.first_state = states;
       states += round.groups.size() * static_cast<std::size_t>(blocks_);
     }
     groups_.resize(states);
-    // Who is pending: a worker (it has updated a block), n + a host (its interface is free), n + hosts + a group (all have
-    // their shards).
+    // Who is pending: a worker (it has updated a block), n + a connection (a message has left), and after these a group
+    // (all have their shards).
     double span = 0;
     for (const Recorded& own : recorded_) span = std::max(span, 2 * own.until_step(0));
-    events_.emplace(workers_.size() + interfaces_.size() + states, span);
+    events_.emplace(workers_.size() + connections_.size() + states, span);
   }
 
-  Outcome result() {
+  Forecast result() {
     for (int i = 0; i < n_; ++i) begin_iteration(i, 0);
-    const int hosts = static_cast<int>(interfaces_.size());
+    const int connections = static_cast<int>(connections_.size());
     while (!events_->empty()) {
       const EventQueue::Event event = events_->pop();
       now_ = event.time;
       if (event.source < n_) {
         updated(event.source);
-      } else if (event.source < n_ + hosts) {
-        send_next(event.source - n_);
+      } else if (event.source < n_ + connections) {
+        sent(event.source - n_);
       } else {
-        send_means(event.source - n_ - hosts);
+        send_means(event.source - n_ - connections);
       }
     }
     for (double& end : ends_) end /= n_;
-    Outcome outcome = outcome_of(ends_, run_);
+    Forecast outcome = outcome_of(ends_, run_);
     const double counted = static_cast<double>(n_) * (run_.iterations - run_.warm_up);
     outcome.own = own_ / counted;
     outcome.waited = waited_ / counted;
@@ -167,23 +176,34 @@ class GossipSimulation {
     double ready = 0;  // when the last one was
   };
 
-  struct Flow {
-    int from = 0;
-    int to = 0;  // or -1 - group, for what a member sends to all the others
+  struct Message {
     int block = 0;
     int round = 0;
     double bytes = 0;
   };
 
-  struct Interface {
-    double out_free = 0, in_free = 0, busy = 0;
-    std::vector<Flow> queue;  // from `next` on
+  // From a worker to another one, or to all the others of its group, of whom its host receives as much meanwhile. Messages
+  // go one after the other.
+  struct Connection {
+    int from = 0;
+    int to = 0;  // or -1 - group
+    int from_host = 0, to_host = 0;
+    int slow_link = -1;
+    double latency = 0;
+    std::vector<Message> queue{};  // from `next` on; the first of them is on its way
     std::size_t next = 0;
+    // Of that one: the share of the interfaces that its round reaches; its bytes at time `since`, and their rate from then on.
+    double share = 1, left = 0, rate = 0, since = 0;
+  };
+
+  struct Interface {
+    std::vector<int> sending, receiving;  // connections with something on its way
+    double busy = 0;
   };
 
   struct SlowLink {
     HostLink link;
-    double free = 0;
+    int sending = 0;
   };
 
   struct GroupState {  // of a group and block: one exchange at a time
@@ -203,6 +223,7 @@ class GossipSimulation {
     std::vector<std::vector<int>> targets(n_);
     round.sources.assign(n_, 0);
     for (int i = 0; i < n_; ++i) {
+      round.share.push_back(share_of(network_.shapes, static_cast<int>(graph.neighbours[i].size())));
       if (round.group_of[i] >= 0) continue;
       for (const Neighbour& j : graph.neighbours[i]) targets[j.rank].push_back(i);
       round.sources[i] = static_cast<int>(graph.neighbours[i].size());
@@ -213,6 +234,42 @@ class GossipSimulation {
     }
     round.first.push_back(static_cast<int>(round.targets.size()));
     return round;
+  }
+
+  // One connection for each pair of workers, and for each member of each group.
+  void connect() {
+    std::map<std::pair<int, int>, int> known;
+    for (Traffic& round : rounds_) {
+      for (int i = 0; i < n_; ++i) {
+        const int host = network_.host_of[i];
+        for (int k = round.first[i]; k < round.first[i + 1]; ++k) {
+          const int j = round.targets[k], to = network_.host_of[j];
+          if (host == to) {
+            round.connections.push_back(-1);
+            continue;
+          }
+          const auto [entry, is_new] = known.try_emplace({i, j}, static_cast<int>(connections_.size()));
+          if (is_new) connections_.push_back(connection(i, j, host, to));
+          round.connections.push_back(entry->second);
+        }
+        const int group = round.group_of[i];
+        const bool outside = group >= 0 && std::any_of(round.groups[group].begin(), round.groups[group].end(),
+                                                       [&](int j) { return network_.host_of[j] != host; });
+        round.to_group.push_back(outside ? static_cast<int>(connections_.size()) : -1);
+        if (outside) connections_.push_back(connection(i, -1 - group, host, host));
+      }
+    }
+  }
+
+  Connection connection(int from, int to, int from_host, int to_host) const {
+    Connection one{
+        .from = from, .to = to, .from_host = from_host, .to_host = to_host, .latency = network_.latency};
+    const auto slow = links_.find({from_host, to_host});
+    if (to >= 0 && slow != links_.end()) {
+      one.slow_link = slow->second;
+      one.latency = slow_links_[slow->second].link.latency;
+    }
+    return one;
   }
 
   const Traffic& traffic(int round) const {
@@ -335,7 +392,7 @@ class GossipSimulation {
         over(j, block, round, time);
         over(i, block, round, time);
       } else {
-        give({i, j, block, round, work_.block_bytes[block]});
+        send(of.connections[k], {block, round, work_.block_bytes[block]});
       }
     }
   }
@@ -353,7 +410,7 @@ class GossipSimulation {
     for (int j : members) inside += network_.host_of[j] == network_.host_of[i];
     const double shard = bytes / static_cast<double>(members.size());
     const auto outside = static_cast<double>(members.size() - inside);
-    if (outside > 0) return give({i, -1 - group, block, round, shard * outside});
+    if (outside > 0) return send(traffic(round).to_group[i], {block, round, shard * outside});
     through(group, block, round,
             now_ + network_.inside_latency + shard * (inside - 1) / network_.inside_rate);
   }
@@ -366,7 +423,7 @@ class GossipSimulation {
     const std::vector<int>& members = of.groups[group];
     if (++state.count < static_cast<int>(members.size())) return;
     if (state.phase == 0) {
-      events_->push(state.time, n_ + static_cast<int>(interfaces_.size() + at));
+      events_->push(state.time, n_ + static_cast<int>(connections_.size() + at));
       return;
     }
     const double done = state.time + latency_in(members);
@@ -393,47 +450,72 @@ class GossipSimulation {
 
   // --- interfaces ---
 
-  void give(const Flow& flow) {
-    const int host = network_.host_of[flow.from];
-    Interface& interface = interfaces_[host];
-    if (interface.next == interface.queue.size() && interface.out_free <= now_) return transfer(flow);
-    interface.queue.push_back(flow);
-    if (interface.queue.size() - interface.next == 1) events_->push(interface.out_free, n_ + host);
+  void send(int c, const Message& message) {
+    Connection& connection = connections_[c];
+    connection.queue.push_back(message);
+    if (connection.queue.size() - connection.next > 1) return;
+    begin_message(connection);
+    interfaces_[connection.from_host].sending.push_back(c);
+    interfaces_[connection.to_host].receiving.push_back(c);
+    if (connection.slow_link >= 0) ++slow_links_[connection.slow_link].sending;
+    share_anew(connection);
   }
 
-  void send_next(int host) {
-    Interface& interface = interfaces_[host];
-    const Flow flow = interface.queue[interface.next++];
-    if (interface.next == interface.queue.size()) interface.queue.clear(), interface.next = 0;
-    transfer(flow);
-    if (interface.next < interface.queue.size()) events_->push(interface.out_free, n_ + host);
+  void begin_message(Connection& connection) {
+    const Message& message = connection.queue[connection.next];
+    connection.share = traffic(message.round).share[connection.from];
+    connection.left = message.bytes;
+    connection.rate = 0;
+    connection.since = now_;
+    interfaces_[connection.from_host].busy +=
+        message.bytes / (connection.share * network_.hosts[connection.from_host].send);
   }
 
-  SlowLink* link_between(int from, int to) {
-    const auto found = links_.find({from, to});
-    return found == links_.end() ? nullptr : &found->second;
-  }
-
-  void transfer(const Flow& flow) {
-    const int from = network_.host_of[flow.from];
-    const bool to_all = flow.to < 0;
-    const int to = to_all ? from : network_.host_of[flow.to];  // members receive as much as they send
-    SlowLink* link = to_all ? nullptr : link_between(from, to);
-    const double latency = link ? link->link.latency : network_.latency;
-    Interface& out = interfaces_[from];
-    Interface& in = interfaces_[to];
-    const double sending = flow.bytes / network_.hosts[from].send;
-    out.out_free = now_ + sending;
-    out.busy += sending;
-    in.in_free = std::max(in.in_free, now_ + latency) + flow.bytes / network_.hosts[to].receive;
-    double time = std::max(in.in_free, out.out_free + latency);
-    if (link) {
-      link->free = std::max(link->free, now_ + latency) + flow.bytes / link->link.rate;
-      time = std::max(time, link->free);
+  // The message that was on its way has left.
+  void sent(int c) {
+    Connection& connection = connections_[c];
+    const Message message = connection.queue[connection.next];
+    if (++connection.next < connection.queue.size()) {
+      begin_message(connection);
+      set_rate(c);
+    } else {
+      connection.queue.clear();
+      connection.next = 0;
+      std::erase(interfaces_[connection.from_host].sending, c);
+      std::erase(interfaces_[connection.to_host].receiving, c);
+      if (connection.slow_link >= 0) --slow_links_[connection.slow_link].sending;
+      share_anew(connection);
     }
-    if (to_all) return through(-1 - flow.to, flow.block, flow.round, time);
-    over(flow.to, flow.block, flow.round, time + latency);
-    over(flow.from, flow.block, flow.round, time + latency);
+    const double time = now_ + connection.latency;
+    if (connection.to < 0) return through(-1 - connection.to, message.block, message.round, time);
+    over(connection.to, message.block, message.round, time + connection.latency);
+    over(connection.from, message.block, message.round, time + connection.latency);
+  }
+
+  // Of those whose interfaces this connection has begun or ceased to use.
+  void share_anew(const Connection& connection) {
+    for (int other : interfaces_[connection.from_host].sending) set_rate(other);
+    for (int other : interfaces_[connection.to_host].receiving) set_rate(other);
+  }
+
+  // An interface divides its rate equally among the connections that use it, each way, and so does a slow link.
+  void set_rate(int c) {
+    Connection& connection = connections_[c];
+    const int from = connection.from_host, to = connection.to_host;
+    double rate =
+        connection.share *
+        std::min(network_.hosts[from].send / static_cast<double>(interfaces_[from].sending.size()),
+                 network_.hosts[to].receive / static_cast<double>(interfaces_[to].receiving.size()));
+    if (connection.slow_link >= 0) {
+      const SlowLink& slow = slow_links_[connection.slow_link];
+      rate = std::min(rate, slow.link.rate / slow.sending);
+    }
+    if (rate == connection.rate) return;
+    connection.left -= connection.rate * (now_ - connection.since);
+    connection.rate = rate;
+    connection.since = now_;
+    events_->take_back(n_ + c);
+    events_->push(now_ + std::max(connection.left, 0.0) / rate, n_ + c);
   }
 
   const Network& network_;
@@ -444,8 +526,10 @@ class GossipSimulation {
   int depth_ = 2;  // rounds for which a block has slots: a power of two
   std::vector<Recorded> recorded_;
   std::vector<Traffic> rounds_;
-  std::map<std::pair<int, int>, SlowLink> links_;
+  std::map<std::pair<int, int>, int> links_;  // by hosts: of slow_links_
+  std::vector<SlowLink> slow_links_;
   std::vector<Worker> workers_;
+  std::vector<Connection> connections_;
   std::vector<Interface> interfaces_;
   std::vector<Slot> slots_;
   std::vector<GroupState> groups_;
@@ -456,8 +540,8 @@ class GossipSimulation {
 
 }  // namespace
 
-Outcome simulate(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,
-                 const Horizon& run) {
+Forecast simulate(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,
+                  const Horizon& run) {
   check(network, work, run);
   if (schedule.workers() != static_cast<int>(network.host_of.size())) {
     throw UsageError(fmt::format("simulate: the schedule is for {} workers, and there are {}",
@@ -486,8 +570,8 @@ double all_reduce_seconds(const Network& network, double bytes, const std::vecto
   return 2 * (n - 1) * ((one_host ? network.inside_latency : network.latency) + bytes / n / rate);
 }
 
-Outcome simulate_all_reduce(const Network& network, const Work& work, const Horizon& run,
-                            const std::vector<AllReduceTime>& measured) {
+Forecast simulate_all_reduce(const Network& network, const Work& work, const Horizon& run,
+                             const std::vector<AllReduceTime>& measured) {
   check(network, work, run);
   const std::vector<Recorded> all = recorded(work);
   const auto n = static_cast<int>(network.host_of.size());
@@ -523,7 +607,7 @@ Outcome simulate_all_reduce(const Network& network, const Work& work, const Hori
     }
     ends.push_back(sum / n);
   }
-  Outcome outcome = outcome_of(ends, run);
+  Forecast outcome = outcome_of(ends, run);
   const double counted = static_cast<double>(n) * (run.iterations - run.warm_up);
   outcome.own = own / counted;
   outcome.waited = waited / counted;
@@ -531,6 +615,16 @@ Outcome simulate_all_reduce(const Network& network, const Work& work, const Hori
   outcome.link = link;
   outcome.busiest_host = -1;
   return outcome;
+}
+
+double share_of(const std::vector<Shape>& shapes, int peers) {
+  if (shapes.empty()) return 1;
+  const auto above =
+      std::find_if(shapes.begin(), shapes.end(), [&](const Shape& shape) { return shape.peers >= peers; });
+  if (above == shapes.begin()) return above->share;
+  if (above == shapes.end()) return shapes.back().share;
+  const Shape &a = *std::prev(above), &b = *above;
+  return a.share + (b.share - a.share) * (peers - a.peers) / (b.peers - a.peers);
 }
 
 Network network_of(const Profile& profile) {
@@ -544,6 +638,7 @@ Network network_of(const Profile& profile) {
   network.inside_latency = profile.inside_latency;
   network.inside_rate = profile.inside_rate;
   network.links = profile.links;
+  network.shapes = profile.shapes;
   return network;
 }
 

@@ -9,9 +9,12 @@
 //   ATC         update and send every block, then wait for all of them.
 //   all-reduce  each block is reduced when backward has finished it on all workers, one after the other; updates follow.
 //
-// The network: every host has one interface, which sends and receives at once, in the order in which blocks were given to
-// it, for all of its workers. Between two workers of one host blocks cross memory. An exchange is over when both ends have
-// the other's block and word of it (a latency more). Groups of three and more that take their mean do a reduce-scatter and
+// The network: every host has one interface for all of its workers, which sends and receives at once. From a worker to another
+// one blocks go one after the other; all who send or receive by an interface at the same time have an equal part of it, as TCP
+// has it, and a flow goes with the lesser of its two ends' parts: blocks of two rounds may be on a link at once, and each delays
+// the other. Between two workers of one host blocks cross memory. An exchange is over when both ends have
+// the other's block and word of it (a latency more). Who exchanges with several at once may reach less of the interfaces, or
+// more, than who does with one: Network::shapes. Groups of three and more that take their mean do a reduce-scatter and
 // an all-gather, as topology/traffic.h says.
 #pragma once
 
@@ -31,6 +34,7 @@ struct Network {
   double inside_latency = 0;
   double inside_rate = 0;
   std::vector<HostLink> links;  // exceptions
+  std::vector<Shape> shapes;  // by rising peers; empty: exchanges with many peers reach all of the interfaces
 };
 
 struct Work {
@@ -48,7 +52,7 @@ struct Horizon {
   std::uint64_t seed = 0;
 };
 
-struct Outcome {
+struct Forecast {
   double step = 0;       // seconds of an iteration, in the mean
   double low = 0;        // of single iterations, those at 10 % ...
   double high = 0;       // ... and at 90 %
@@ -60,15 +64,19 @@ struct Outcome {
 };
 
 // Throws UsageError where the parts do not fit together.
-Outcome simulate(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,
-                 const Horizon& run = {});
+Forecast simulate(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,
+                  const Horizon& run = {});
 
 // All-reduce in a ring through all hosts: 2 (n - 1) steps of a latency and an n-th of the bytes at the slowest rate.
 // Where `measured` is not empty it is what that says, between its sizes and in proportion beyond.
 double all_reduce_seconds(const Network& network, double bytes,
                           const std::vector<AllReduceTime>& measured = {});
-Outcome simulate_all_reduce(const Network& network, const Work& work, const Horizon& run = {},
-                            const std::vector<AllReduceTime>& measured = {});
+Forecast simulate_all_reduce(const Network& network, const Work& work, const Horizon& run = {},
+                             const std::vector<AllReduceTime>& measured = {});
+
+// What exchanges with so many peers at once reach of the interfaces: between two of the shapes in proportion, beyond them as
+// the outermost, without any all.
+double share_of(const std::vector<Shape>& shapes, int peers);
 
 // The measured network and work of a profile, for the workers that were measured; `share` is what of a block in fp32 goes to
 // a neighbour.

@@ -35,6 +35,13 @@ TEST(Events, ComeInOrderWhateverTheSpan) {
     };
     for (int source = 0; source < kSources; ++source) push(source);
     for (int k = 0; k < 20000; ++k) {
+      if (random() % 3 == 0) {  // one is taken back, and comes at another time
+        const auto source = static_cast<int>(random() % kSources);
+        const bool pending =
+            std::erase_if(sorted, [&](const auto& event) { return event.second == source; }) > 0;
+        queue.take_back(source);
+        if (pending) push(source);
+      }
       const EventQueue::Event event = queue.pop();
       ASSERT_EQ(std::pair(event.time, event.source), *sorted.begin()) << "span " << span << ", event " << k;
       sorted.erase(sorted.begin());

@@ -1,6 +1,6 @@
 #include "starling/plan/profile.h"
 
-#include <fstream>
+#include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,6 +27,7 @@ Profile small() {
     profile.compute.push_back(
         {{0, 0.001}, {0.01 * s, 0.1 / 3}, {{0.02, 0.021}, {0.03 * s, 0}}, {{1e-3, 0}, {2e-3, 0}}});
   }
+  profile.shapes = {{1, 0.95}, {3, 1.25}};
   profile.all_reduce = {{1e5, 0.001}, {1e6, 0.008}};
   return profile;
 }
@@ -62,6 +63,8 @@ TEST(Profile, WhatIsPrintedIsReadBackToTheBit) {
   EXPECT_EQ(after.compute[2].backward, before.compute[2].backward);
   EXPECT_EQ(after.compute[2].update, before.compute[2].update);
   EXPECT_EQ(after.compute[2].data_wait, before.compute[2].data_wait);
+  EXPECT_EQ(after.shapes.at(1).peers, 3);
+  EXPECT_EQ(after.shapes.at(1).share, 1.25);
   EXPECT_EQ(after.all_reduce.at(1).seconds, 0.008);
 }
 
@@ -69,8 +72,8 @@ TEST(Profile, NamesItsFormatVersionAndUnits) {
   const std::string text = print_profile(small());
   EXPECT_EQ(refused("{}"), "p.json:1: it is no profile: format must be \"starling-profile\"");
   EXPECT_EQ(refused("[]"), "p.json: it must hold one object, not an array");
-  EXPECT_EQ(refused(replaced(text, "\"version\": 1", "\"version\": 2")),
-            "p.json:3: version must be 1, not 2: measure again with this version of Starling");
+  EXPECT_EQ(refused(replaced(text, "\"version\": 2", "\"version\": 1")),
+            "p.json:3: version must be 2, not 1: measure again with this version of Starling");
   EXPECT_EQ(refused(replaced(text, "\"time\": \"s\"", "\"time\": \"ms\"")),
             "p.json:5: units: time must be \"s\", not \"ms\"");
 }
@@ -110,6 +113,10 @@ TEST(Profile, BadValuesAreNamedWithTheirPlace) {
               testing::EndsWith("link 0: its ends must be two hosts"));
   EXPECT_THAT(with("\"name\": \"b\"", "\"name\": \"a\""),
               testing::EndsWith("another host is called \"a\" too"));
+  EXPECT_THAT(with("\"share\": 0.95", "\"share\": 0"),
+              testing::EndsWith("shape 0: share is 0 interfaces, must be above 0 and at most 1000"));
+  EXPECT_THAT(with("\"peers\": 3", "\"peers\": 1"),
+              testing::EndsWith("shape 1: its peers must be more than those of the entry before"));
   EXPECT_THAT(with("\"blocks\"", "\"block\""),
               testing::HasSubstr("unknown key \"block\", did you mean blocks?"));
   EXPECT_THAT(with("\"bytes\": 1000000.0", "\"bytes\": 100000.0"),
@@ -134,6 +141,72 @@ TEST(Profile, EveryWorkerIsThereOnce) {
               testing::EndsWith("backward has 2 lists, must have 3: one for each block"));
 }
 
+TEST(Profile, HalvesAreReadAndJoined) {
+  Profile network = small(), compute = small();
+  network.blocks.clear();
+  network.compute.clear();
+  compute.hosts.clear();
+  compute.compute.pop_back();
+  network = parse_profile(print_profile(network), "network.json");
+  compute = parse_profile(print_profile(compute), "compute.json");
+  EXPECT_TRUE(network.has_network() && !network.has_compute());
+  EXPECT_TRUE(compute.has_compute() && !compute.has_network());
+  EXPECT_EQ(network.workers(), 3);
+  EXPECT_EQ(compute.workers(), 2);
+  const Profile whole = joined(network, compute);
+  EXPECT_EQ(whole.workers(), 3);
+  EXPECT_EQ(whole.blocks, compute.blocks);
+  ASSERT_EQ(whole.compute.size(), 3u);
+  EXPECT_EQ(whole.compute[1].forward, compute.compute[1].forward);
+  EXPECT_EQ(whole.compute[2].forward, compute.compute[0].forward);
+  EXPECT_EQ(print_profile(parse_profile(print_profile(whole), "p.json")), print_profile(whole));
+}
+
+TEST(Profile, HalvesAreWholeInThemselves) {
+  Profile neither;
+  EXPECT_THAT(refused(print_profile(neither)),
+              testing::EndsWith("it holds neither a network (hosts) nor compute (blocks)"));
+  Profile compute = small();
+  compute.hosts.clear();
+  EXPECT_THAT(refused(replaced(print_profile(compute), "\"blocks\"", "\"links\"")),
+              testing::EndsWith("links without hosts"));
+}
+
+TEST(Profile, AModelIsCutIntoOtherBlocks) {
+  Profile profile = small();
+  profile.blocks = {3e6, 1e6};
+  const auto& old = profile.compute[0];
+  const Profile halves = in_blocks_of(profile, 2e6);
+  EXPECT_THAT(halves.blocks, ElementsAre(2e6, 2e6));
+  for (std::size_t t = 0; t < 2; ++t) {
+    EXPECT_NEAR(halves.compute[0].backward[0][t], old.backward[0][t] * 2 / 3, 1e-12);
+    EXPECT_NEAR(halves.compute[0].backward[1][t], old.backward[0][t] / 3 + old.backward[1][t], 1e-12);
+    EXPECT_NEAR(halves.compute[0].update[1][t], old.update[0][t] / 3 + old.update[1][t], 1e-12);
+  }
+  EXPECT_EQ(in_blocks_of(profile, 1.5e6).blocks.size(), 3u);
+  const Profile one = in_blocks_of(profile, 1e9);
+  EXPECT_THAT(one.blocks, ElementsAre(4e6));
+  EXPECT_NEAR(one.compute[2].update[0][0], 3e-3, 1e-12);
+}
+
+// A network of its own is needed only between hosts, and memory only where two workers share one.
+TEST(Profile, WhatOneHostNeedNotSay) {
+  Profile profile = small();
+  profile.hosts = {{"a", {0, 1, 2}}};
+  profile.links.clear();
+  const Profile one = parse_profile(print_profile(profile), "p.json");
+  EXPECT_EQ(one.hosts[0].send, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(one.inside_rate, 8e9);
+  profile.inside_rate = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(refused(print_profile(profile)), testing::EndsWith("the key inside is missing"));
+  profile = small();
+  profile.hosts[0].send = std::numeric_limits<double>::infinity();
+  EXPECT_THAT(refused(print_profile(profile)), testing::EndsWith("host 0: the key send is missing"));
+  profile.hosts = {{"a", {0}, 1e9, 1e9}, {"b", {1}, 1e9, 1e9}, {"c", {2}, 1e9, 1e9}};
+  profile.inside_rate = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(parse_profile(print_profile(profile), "p.json").inside_rate, profile.inside_rate);
+}
+
 TEST(Profile, FilesThatAreNotThere) {
   try {
     read_profile("no/such.json");
@@ -148,6 +221,7 @@ TEST(Profile, IsWhatTheModelRunsOn) {
   const Network network = network_of(profile);
   EXPECT_THAT(network.host_of, ElementsAre(0, 1, 0));
   EXPECT_EQ(network.links.size(), 1u);
+  EXPECT_EQ(network.shapes.size(), 2u);
   const Work work = work_of(profile, 0.5);
   EXPECT_EQ(work.block_bytes[0], (1 << 20) / 2);
   EXPECT_EQ(work.mean_bytes[0], 1 << 20);

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,10 +68,12 @@ TEST(Simulate, CtaIsItsClosedForm) {
   for (const Case& one : cases()) {
     const double wanted = cta_step(kF, sum(one.b), one.u, one.c);
     for (const char* schedule : {"one-peer-exponential", "od-equidyn"}) {
-      const Outcome outcome =
+      const Forecast outcome =
           simulate(even_network(8), even_work(one.b, one.u, one.c), make_schedule(schedule, 8), Mixing::cta,
                    {.iterations = 220, .warm_up = 20});
-      EXPECT_NEAR(outcome.step, wanted, 0.005 * wanted)
+      // Where links decide and blocks are few, the first of a round takes from the link of the last of the round before, which
+      // goes to somebody else.
+      EXPECT_NEAR(outcome.step, wanted, (one.b.size() == 2 ? 0.015 : 0.005) * wanted)
           << schedule << ", " << one.b.size() << " blocks, link " << sum(one.c);
       EXPECT_NEAR(outcome.own, kF + sum(one.b) + sum(one.u), 1e-12);
       EXPECT_NEAR(outcome.waited, outcome.step - outcome.own, 0.01 * wanted);
@@ -79,8 +84,8 @@ TEST(Simulate, CtaIsItsClosedForm) {
 TEST(Simulate, AtcIsItsClosedForm) {
   for (const Case& one : cases()) {
     const double wanted = atc_step(kF, sum(one.b), one.u, one.c);
-    const Outcome outcome = simulate(even_network(8), even_work(one.b, one.u, one.c),
-                                     make_schedule("one-peer-exponential", 8), Mixing::atc);
+    const Forecast outcome = simulate(even_network(8), even_work(one.b, one.u, one.c),
+                                      make_schedule("one-peer-exponential", 8), Mixing::atc);
     EXPECT_NEAR(outcome.step, wanted, 1e-9) << one.b.size() << " blocks, link " << sum(one.c);
     EXPECT_GE(outcome.step, kF + sum(one.b) + std::max(sum(one.u), sum(one.c)));
   }
@@ -124,6 +129,29 @@ TEST(Simulate, TheWorkersOfAHostShareItsInterface) {
   EXPECT_NEAR(link_bound(even_network(8, 2), "one-peer-exponential", 2), 2 * 0.04 * 2 / 3, 0.002);
   EXPECT_NEAR(link_bound(even_network(8, 1), "one-peer-exponential", 1), 0.04, 0.0005);
   EXPECT_LT(link_bound(even_network(8, 8), "one-peer-exponential", 8), 0.001);  // all inside
+}
+
+TEST(Simulate, WhatUsesAnInterfaceAtOnceDividesIt) {
+  // Pairs (0, 1), (2, 3) and (0, 2), (1, 3) by turns; links take 25 ms of a step, compute 24. Once 0 and 2 are late, 1 and 3 send them
+  // their next round while these still exchange with each other. Both take longer, and the links of 1 and 3 are idle meanwhile.
+  Work work =
+      even_work({0.005, 0.005, 0.005, 0.005}, {1e-6, 1e-6, 1e-6, 1e-6}, {0.00625, 0.00625, 0.00625, 0.00625});
+  Compute& compute = work.compute[0];
+  constexpr std::size_t kRecorded = 40;
+  compute.data_wait.assign(kRecorded, 0);
+  compute.forward.assign(kRecorded, 0.004);
+  for (auto* lists : {&compute.backward, &compute.update}) {
+    for (auto& list : *lists) list.assign(kRecorded, list[0]);
+  }
+  const auto step = [&] {
+    return simulate(even_network(4), work, make_schedule("base-2", 4), Mixing::cta,
+                    {.iterations = 400, .warm_up = 20})
+        .step;
+  };
+  EXPECT_NEAR(step(), 0.025, 1e-5);
+  work.compute.resize(4, compute);
+  for (const std::size_t late : {0, 2}) work.compute[late].forward[7] += 0.015;
+  EXPECT_GT(step(), 0.030);
 }
 
 TEST(Simulate, EveryPeerCostsABlock) {
@@ -177,8 +205,8 @@ TEST(Simulate, SlackTakesWhatAllReducePaysForVaryingCompute) {
     for (auto& list : *lists) list.assign(10, list[0]);
   }
   const Horizon run{.iterations = 400, .warm_up = 50};
-  const Outcome gossip = simulate(even_network(16), work, make_schedule("base-2", 16), Mixing::cta, run);
-  const Outcome reduced = simulate_all_reduce(even_network(16), work, run);
+  const Forecast gossip = simulate(even_network(16), work, make_schedule("base-2", 16), Mixing::cta, run);
+  const Forecast reduced = simulate_all_reduce(even_network(16), work, run);
   // All-reduce waits for the slowest of 16: late in 1 - 0.9^16 of the steps.
   const double late = 0.016 * (1 - std::pow(0.9, 16));
   EXPECT_NEAR(reduced.step, 0.032 + late + 2 * 15.0 / 16 * 0.0005, 0.0015);
@@ -208,13 +236,13 @@ TEST(Simulate, WorkersMayBeFarAhead) {
   Work work = even_work({0.01}, {0.001}, {0.0001});
   work.compute.resize(5, work.compute[0]);
   work.compute[4].forward = {0.0001};
-  const Outcome outcome = simulate(even_network(5), work, make_schedule("base-2", 5), Mixing::cta,
-                                   {.iterations = 200, .warm_up = 100});
+  const Forecast outcome = simulate(even_network(5), work, make_schedule("base-2", 5), Mixing::cta,
+                                    {.iterations = 200, .warm_up = 100});
   EXPECT_NEAR(outcome.step, kF + 0.011, 1e-4);
 }
 
 TEST(Simulate, OneWorkerHasNobodyToWaitFor) {
-  const Outcome outcome =
+  const Forecast outcome =
       simulate(even_network(1), even_work({0.01}, {0.001}, {5}), make_schedule("base-2", 1), Mixing::cta);
   EXPECT_NEAR(outcome.step, kF + 0.011, 1e-12);
   EXPECT_EQ(outcome.busiest_host, -1);
@@ -239,6 +267,30 @@ TEST(Simulate, PartsMustFit) {
   Network far = even_network(4);
   far.host_of[2] = 9;
   EXPECT_EQ(refused(far, work, 4), "simulate: there is no host 9");
+}
+
+TEST(Simulate, SharesAreInProportionBetweenTheMeasuredOnes) {
+  EXPECT_EQ(share_of({}, 7), 1);
+  const std::vector<Shape> shapes{{1, 1}, {3, 0.5}, {7, 0.9}};
+  for (const auto& [peers, share] :
+       std::vector<std::pair<int, double>>{{1, 1}, {2, 0.75}, {3, 0.5}, {5, 0.7}, {7, 0.9}, {100, 0.9}})
+    EXPECT_NEAR(share_of(shapes, peers), share, 1e-12) << peers;
+  EXPECT_EQ(share_of({{2, 0.5}}, 1), 0.5);
+}
+
+// Where links decide, an exchange that reaches a part of the interfaces takes so much longer: pairs, and groups' shards.
+TEST(Simulate, ExchangesWithManyPeersReachTheirShare) {
+  const Work work = even_work({0.001, 0.001}, {0, 0}, {0.05, 0.05});
+  for (const auto& [schedule, n, peers] :
+       {std::tuple{"one-peer-exponential", 4, 1}, {"ring", 5, 2}, {"complete", 4, 3}}) {
+    Network network = even_network(n);
+    const auto step = [&] { return simulate(network, work, make_schedule(schedule, n), Mixing::cta).step; };
+    const double whole = step();
+    network.shapes = {{peers, 0.5}};
+    EXPECT_NEAR(step(), 2 * whole, 1e-6) << schedule;
+    network.shapes = {{peers, 1}, {peers + 1, 0.1}};
+    EXPECT_EQ(step(), whole) << schedule;
+  }
 }
 
 }  // namespace

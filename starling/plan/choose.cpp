@@ -1,0 +1,48 @@
+#include "starling/plan/choose.h"
+
+#include <algorithm>
+
+#include "starling/core/error.h"
+#include "starling/plan/schedules.h"
+#include "starling/topology/schedules.h"
+
+namespace starling {
+
+Work work_on(const Profile& profile, Wire wire, int one_in) {
+  Work work = work_of(profile, static_cast<double>(bytes_of(wire, 2)) / 8 / one_in);
+  for (double& bytes : work.mean_bytes) bytes /= one_in;
+  work.groups = !is_modular(wire);
+  return work;
+}
+
+std::vector<Candidate> candidates(const Network& network, int workers_per_node, const Profile& profile,
+                                  const std::vector<Wire>& wires, int one_in, Mixing mixing,
+                                  const Horizon& run) {
+  std::vector<Candidate> all;
+  for (const std::string& name : planned_schedules()) {
+    Schedule schedule;
+    try {
+      schedule = make_schedule(name, static_cast<int>(network.host_of.size()), workers_per_node);
+    } catch (const UsageError&) {  // the family does not exist for this n
+      continue;
+    }
+    for (const Wire wire : wires) {
+      if (name == "complete" && is_modular(wire)) continue;
+      all.push_back({name, wire, simulate(network, work_on(profile, wire, one_in), schedule, mixing, run)});
+    }
+  }
+  return all;
+}
+
+const Candidate& recommended(const std::vector<Candidate>& all) {
+  const auto step = [](const Candidate& c) { return c.outcome.step; };
+  const double fastest = step(*std::ranges::min_element(all, {}, step));
+  const auto width = [](const Candidate& c) { return bytes_of(c.wire, 2); };
+  const Candidate* best = nullptr;
+  for (const Candidate& c : all) {
+    if (step(c) <= fastest * (1 + kAsGood) && (best == nullptr || width(c) > width(*best))) best = &c;
+  }
+  return *best;
+}
+
+}  // namespace starling

@@ -1,0 +1,73 @@
+#include "starling/plan/iteration.h"
+
+#include <algorithm>
+
+namespace starling {
+
+namespace {
+
+using What = Piece::What;
+
+// Puts one piece after the other.
+class Lane {
+ public:
+  Lane(std::vector<Piece>& pieces, double at) : pieces_(pieces), at_(at) {}
+  double add(What what, int block, double seconds) {
+    pieces_.push_back({what, block, at_, at_ + seconds});
+    return at_ += seconds;
+  }
+  void wait_until(double time) { at_ = std::max(at_, time); }
+  double at() const { return at_; }
+
+ private:
+  std::vector<Piece>& pieces_;
+  double at_;
+};
+
+}  // namespace
+
+Iteration all_reduce_iteration(double F, const std::vector<double>& b, const std::vector<double>& u,
+                               const std::vector<double>& c) {
+  Iteration one;
+  Lane work(one.pieces, 0), link(one.pieces, 0);
+  work.add(What::forward, -1, F);
+  const int blocks = static_cast<int>(b.size());
+  for (int i = 0; i < blocks; ++i) {
+    link.wait_until(work.add(What::backward, i, b[i]));
+    link.add(What::link, i, c[i]);
+  }
+  work.wait_until(link.at());
+  for (int i = 0; i < blocks; ++i) work.add(What::update, i, u[i]);
+  one.seconds = work.at();
+  return one;
+}
+
+Iteration cta_iteration(double F, const std::vector<double>& b, const std::vector<double>& u,
+                        const std::vector<double>& c) {
+  constexpr int kUntilSteady = 50;  // iterations
+  const int blocks = static_cast<int>(b.size());
+  std::vector<Piece> all;
+  std::vector<double> arrived(b.size());
+  Lane work(all, 0), link(all, 0);
+  double begin = 0;
+  for (int t = 0; t < kUntilSteady; ++t) {
+    begin = work.at();
+    work.add(What::forward, -1, F);
+    for (int i = 0; i < blocks; ++i) work.add(What::backward, i, b[i]);
+    for (int i = 0; i < blocks; ++i) {
+      work.wait_until(arrived[i]);
+      link.wait_until(work.add(What::update, i, u[i]));
+      arrived[i] = link.add(What::link, i, c[i]);
+    }
+  }
+  Iteration last{.seconds = work.at() - begin};
+  for (Piece piece : all) {
+    if (piece.end <= begin) continue;
+    piece.begin -= begin;
+    piece.end -= begin;
+    last.pieces.push_back(piece);
+  }
+  return last;
+}
+
+}  // namespace starling

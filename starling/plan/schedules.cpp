@@ -1,0 +1,48 @@
+#include "starling/plan/schedules.h"
+
+#include <algorithm>
+#include <map>
+
+#include "starling/core/error.h"
+#include "starling/topology/schedules.h"
+
+namespace starling {
+
+const std::vector<std::string>& planned_schedules() {
+  static const std::vector<std::string> all = {
+      "base-2",  "alternating-exp-ring", "hierarchical:base-2", "inner-outer:base-2", "base-3", "ring",
+      "complete"};
+  return all;
+}
+
+std::vector<Exchanges> planned_exchanges(const std::vector<int>& host_of, int workers_per_host) {
+  struct Round {
+    int between_hosts = 0;
+    Graph graph;
+  };
+  std::map<int, Round> most;  // by peers
+  for (const std::string& name : planned_schedules()) {
+    Schedule schedule;
+    try {
+      schedule = make_schedule(name, static_cast<int>(host_of.size()), workers_per_host);
+    } catch (const UsageError&) {  // the family does not exist for so many
+      continue;
+    }
+    for (Graph& graph : schedule.rounds) {
+      int peers = 0, between_hosts = 0;
+      for (int i = 0; i < graph.workers(); ++i) {
+        peers = std::max(peers, static_cast<int>(graph.neighbours[i].size()));
+        for (const Neighbour& j : graph.neighbours[i]) between_hosts += host_of[i] != host_of[j.rank];
+      }
+      Round& round = most[peers];
+      if (between_hosts > round.between_hosts) round = {between_hosts, std::move(graph)};
+    }
+  }
+  std::vector<Exchanges> all;
+  for (auto& [peers, round] : most) {
+    if (round.between_hosts > 0) all.push_back({peers, std::move(round.graph)});
+  }
+  return all;
+}
+
+}  // namespace starling

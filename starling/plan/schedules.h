@@ -1,0 +1,23 @@
+// The schedules that the planner compares, and what the network must be asked about them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "starling/topology/graph.h"
+
+namespace starling {
+
+// Where steps take as long, this order decides: one peer and exact first.
+const std::vector<std::string>& planned_schedules();
+
+// Exchanges with `peers` others at once, by the worker that has most.
+struct Exchanges {
+  int peers = 0;
+  Graph graph;
+};
+// Of all rounds of those schedules for these hosts' workers, by rising peers and each number once: the round in which most
+// flows go between hosts. Rounds that stay inside hosts are left out.
+std::vector<Exchanges> planned_exchanges(const std::vector<int>& host_of, int workers_per_host);
+
+}  // namespace starling

@@ -1,0 +1,65 @@
+#include "starling/plan/choose.h"
+
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace starling {
+namespace {
+
+Candidate candidate(const std::string& schedule, Wire wire, double step) {
+  Candidate c{schedule, wire, {}};
+  c.outcome.step = step;
+  return c;
+}
+
+TEST(Recommended, IsTheWidestWireAndThenTheFirstOfWhatIsAsGood) {
+  const auto name = [](const std::vector<Candidate>& all) { return recommended(all).schedule; };
+  EXPECT_EQ(
+      name({candidate("a", Wire::fp32, 2), candidate("b", Wire::fp32, 1), candidate("c", Wire::fp32, 1.01)}),
+      "b");
+  EXPECT_EQ(name({candidate("a", Wire::fp32, 1.019), candidate("b", Wire::fp32, 1)}), "a");
+  EXPECT_EQ(name({candidate("a", Wire::fp32, 1.021), candidate("b", Wire::fp32, 1)}), "b");
+  EXPECT_EQ(
+      name({candidate("a", Wire::int8, 1), candidate("b", Wire::bf16, 1.01), candidate("c", Wire::bf16, 1)}),
+      "b");
+}
+
+// Four workers on four hosts, a model of 8 MB in two blocks, 10 ms of compute.
+Profile slow_network(double rate) {
+  Profile profile;
+  for (int i = 0; i < 4; ++i) {
+    profile.hosts.push_back(
+        {.name = std::string(1, static_cast<char>('a' + i)), .workers = {i}, .send = rate, .receive = rate});
+    profile.compute.push_back(
+        {.data_wait = {0}, .forward = {0.004}, .backward = {{0.002}, {0.002}}, .update = {{0.001}, {0.001}}});
+  }
+  profile.blocks = {4e6, 4e6};
+  return profile;
+}
+
+TEST(Candidates, AreAllSchedulesOverEveryWireButCompleteInCodes) {
+  const Profile profile = slow_network(1e8);
+  const auto all = candidates(network_of(profile), 1, profile, {Wire::fp32, Wire::int8}, 1, Mixing::cta, {});
+  std::set<std::string> of_fp32, of_int8;
+  for (const Candidate& c : all) (c.wire == Wire::fp32 ? of_fp32 : of_int8).insert(c.schedule);
+  EXPECT_TRUE(of_fp32.contains("base-2") && of_fp32.contains("ring"));
+  EXPECT_TRUE(of_fp32.erase("complete"));
+  EXPECT_EQ(of_fp32, of_int8);
+}
+
+// Of a pair's model on the link; a quarter of it in int8, and a tenth where one value in ten is sent.
+TEST(Candidates, SendWhatWireAndOneInLeave) {
+  const Profile profile = slow_network(1e8);
+  const auto step = [&](Wire wire, int one_in, Mixing mixing) {
+    return candidates(network_of(profile), 1, profile, {wire}, one_in, mixing, {}).front().outcome.step;
+  };
+  EXPECT_NEAR(step(Wire::fp32, 1, Mixing::cta), 0.08, 0.001);
+  EXPECT_NEAR(step(Wire::int8, 1, Mixing::cta), 0.02, 0.001);
+  EXPECT_NEAR(step(Wire::fp32, 10, Mixing::cta), 0.010, 0.001);
+  EXPECT_NEAR(step(Wire::fp32, 1, Mixing::atc), 0.08 + 0.009, 0.001);
+}
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,40 @@
+#include "starling/plan/schedules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace starling {
+namespace {
+
+std::vector<int> hosts(int n, int per_host) {
+  std::vector<int> host_of;
+  for (int i = 0; i < n; ++i) host_of.push_back(i / per_host);
+  return host_of;
+}
+
+std::vector<int> peers_of(int n, int per_host) {
+  std::vector<int> all;
+  for (const Exchanges& exchanges : planned_exchanges(hosts(n, per_host), per_host)) {
+    all.push_back(exchanges.peers);
+    EXPECT_EQ(exchanges.graph.workers(), n);
+  }
+  return all;
+}
+
+TEST(PlannedSchedules, ExchangesAreAskedForOnce) {
+  EXPECT_THAT(peers_of(8, 1), testing::ElementsAre(1, 2, 7));     // pairs, the ring, all
+  EXPECT_THAT(peers_of(8, 2), testing::ElementsAre(1, 2, 3, 7));  // and pairs of nodes
+  EXPECT_THAT(peers_of(4, 4), testing::IsEmpty());
+  EXPECT_THAT(peers_of(1, 1), testing::IsEmpty());
+}
+
+// Of base-2's rounds for 4 workers on 2 hosts one stays inside.
+TEST(PlannedSchedules, TheRoundThatIsMostBetweenHosts) {
+  for (const Exchanges& exchanges : planned_exchanges(hosts(4, 2), 2)) {
+    if (exchanges.peers != 1) continue;
+    for (int i = 0; i < 4; ++i) EXPECT_NE(exchanges.graph.neighbours[i].at(0).rank / 2, i / 2);
+  }
+}
+
+}  // namespace
+}  // namespace starling
