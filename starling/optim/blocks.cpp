@@ -1,7 +1,6 @@
 #include "starling/optim/blocks.h"
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -109,7 +108,7 @@ void* Segment::mutable_gradient() const {
 }
 
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                   std::size_t first_group, int states, std::int64_t block_bytes, Wire wire) {
+                   std::size_t first_group, std::int64_t block_bytes, Wire wire) {
   std::int64_t total = 0;
   std::map<const void*, std::pair<std::size_t, std::size_t>> seen;  // group and index
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -148,11 +147,28 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
       }
     }
   }
-  for (std::size_t b = first_block; b < blocks.size(); ++b) {
-    blocks[b].states.assign(static_cast<std::size_t>(states),
-                            std::vector<float>(static_cast<std::size_t>(blocks[b].length)));
-    if (is_modular(wire)) blocks[b].grid = Grid(wire);
+  for (std::size_t b = first_block; is_modular(wire) && b < blocks.size(); ++b) blocks[b].grid = Grid(wire);
+}
+
+std::vector<at::Tensor> parameters_of(const std::vector<Block>& blocks) {
+  std::vector<at::Tensor> parameters;
+  for (const Block& block : blocks) {
+    for (const Segment& s : block.segments) {
+      if (s.begin == 0) parameters.push_back(s.parameter);
+    }
   }
+  return parameters;
+}
+
+std::vector<std::vector<std::size_t>> holders_of(const std::vector<Block>& blocks) {
+  std::vector<std::vector<std::size_t>> holders;
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    for (const Segment& s : blocks[b].segments) {
+      if (s.begin == 0) holders.emplace_back();  // as parameters_of()
+      holders.back().push_back(b);
+    }
+  }
+  return holders;
 }
 
 std::span<const Arrival> finish(Exchange& exchange, const Block& block) {
@@ -168,10 +184,42 @@ void start(Exchange& exchange, const Block& block, bool finite) {
 namespace {
 
 // update(), with the grid chosen.
-bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
-          std::optional<float> scale) {
-  RECORD_USER_SCOPE("starling::update");
-  const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
+class Pass {
+ public:
+  Pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
+       std::optional<float> scale)
+      : block_(block), arrived_(arrived), wire_(wire), scale_(scale.value_or(1)) {
+    pieces_.reserve(block.segments.size());
+    for (Segment& s : block.segments) {
+      at::Tensor keep;
+      const void* const g = scale ? s.gradient(keep) : nullptr;
+      if (g != nullptr) ++s.steps;
+      pieces_.push_back({s.offset, s.offset + s.length, rule_step(rule, std::max<std::int64_t>(s.steps, 1)),
+                         s.values(), g, keep});
+      if (g != nullptr || !arrived.empty()) s.parameter.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+
+  // Returns whether the parameters are finite.
+  bool run() {
+    Seen seen = nothing();
+    std::mutex mutex;  // guards `seen` where threads add to it
+    const std::int64_t units = (block_.length + kUnit - 1) / kUnit;
+    at::parallel_for(0, units, kGrain / kUnit, [&](std::int64_t first, std::int64_t last) {
+      const Seen share = look_at(first * kUnit, std::min(last * kUnit, block_.length));
+      const std::lock_guard lock(mutex);
+      seen.add(share);
+    });
+    if (wire_.values != nullptr) {
+      const std::span<std::byte> sent{static_cast<std::byte*>(wire_.values),
+                                      block_bytes(wire_.wire, sent_values_)};
+      set_trailer(sent, wire_.wire, {wire_.exponent, seen.sum});
+    }
+    follow(seen);
+    return seen.finite;
+  }
+
+ private:
   struct Piece {
     std::int64_t begin, end;  // in the block
     kernels::Step step;
@@ -179,89 +227,94 @@ bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, cons
     const void* g;
     at::Tensor keep;
   };
-  std::vector<Piece> pieces;
-  pieces.reserve(block.segments.size());
-  for (Segment& s : block.segments) {
-    at::Tensor keep;
-    const void* const g = scale ? s.gradient(keep) : nullptr;
-    if (g != nullptr) ++s.steps;
-    pieces.push_back({s.offset, s.offset + s.length, rule_step(rule, std::max<std::int64_t>(s.steps, 1)),
-                      s.values(), g, keep});
-    if (g != nullptr || !arrived.empty()) s.parameter.unsafeGetTensorImpl()->bump_version();
+  // By a thread in its share of the block, or by all of them.
+  struct Seen {
+    bool finite = true;
+    std::uint32_t sum = 0;                      // of what is sent
+    std::vector<kernels::Measured> measured{};  // by neighbour
+    void add(const Seen& other) {
+      finite = finite && other.finite;
+      sum += other.sum;
+      for (std::size_t j = 0; j < measured.size(); ++j) measured[j].add(other.measured[j]);
+    }
+  };
+  Seen nothing() const { return {.measured = std::vector<kernels::Measured>(arrived_.size())}; }
+
+  // Up to there each mask, of what is sent and of what arrived, chooses all values from `at` on, or none.
+  std::int64_t stretch_end(std::int64_t at) const {
+    const auto from = static_cast<std::size_t>(at);
+    std::size_t end = std::min(static_cast<std::size_t>(block_.length), wire_.mask.stretch_end(from));
+    for (const Arrival& a : arrived_) end = std::min(end, a.mine.mask.stretch_end(from));
+    return static_cast<std::int64_t>(end);
   }
 
-  const auto length = static_cast<std::size_t>(block.length);
-  const std::size_t sent_values = wire.mask.chosen_of(length);
-  const bool stream = bytes_of(wire.wire, sent_values) >= kStreamed;
-  // Up to there each mask, of what is sent and of what arrived, chooses all values from `at` on, or none.
-  const auto stretch_end = [&](std::int64_t at) {
-    const auto from = static_cast<std::size_t>(at);
-    std::size_t end = std::min(length, wire.mask.stretch_end(from));
-    for (const Arrival& a : arrived) end = std::min(end, a.mine.mask.stretch_end(from));
-    return static_cast<std::int64_t>(end);
-  };
-  std::vector<kernels::Measured> measured_in_all(arrived.size());  // by neighbour
-  std::uint32_t sum = 0;
-  std::mutex mutex;  // guards `sum` and `measured_in_all` where threads add to them
-  std::atomic<bool> finite = true;
-  const std::int64_t units = (block.length + kUnit - 1) / kUnit;
-  at::parallel_for(0, units, kGrain / kUnit, [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t begin = first * kUnit, end = std::min(last * kUnit, block.length);
-    std::vector<kernels::Measured> measured(arrived.size());
-    std::uint32_t my_sum = 0;
+  Seen look_at(std::int64_t begin, std::int64_t end) {
+    Seen seen = nothing();
     std::vector<kernels::Mix> mixes;
-    mixes.reserve(arrived.size());
     auto piece =
-        std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.end <= begin; });
-    for (; piece != pieces.end() && piece->begin < end; ++piece) {
+        std::partition_point(pieces_.begin(), pieces_.end(), [&](const Piece& p) { return p.end <= begin; });
+    for (; piece != pieces_.end() && piece->begin < end; ++piece) {
       const std::int64_t last = std::min(end, piece->end);
       for (std::int64_t at = std::max(begin, piece->begin), next = 0; at < last; at = next) {
         next = std::min(last, stretch_end(at));
-        const std::int64_t within = at - piece->begin;
-        const auto from = static_cast<std::size_t>(at);
-        mixes.clear();
-        for (std::size_t j = 0; j < arrived.size(); ++j) {
-          const Arrival& a = arrived[j];
-          if (a.mine.mask.chooses(from))
-            mixes.push_back({a.weight, a.theirs.values(from), a.mine.values(from), &measured[j]});
-        }
-        const auto state = [&](std::size_t k) {
-          return k < block.states.size() ? block.states[k].data() + at : nullptr;
-        };
-        const auto* const all = static_cast<const std::byte*>(piece->g);
-        const kernels::Gradient g{
-            all == nullptr ? nullptr : all + bytes_of(piece->x.format, static_cast<std::size_t>(within)),
-            scale.value_or(1)};
-        kernels::WireBlock sent = wire;
-        sent.stream = stream;
-        sent.sum = &my_sum;
-        if (!wire.mask.chooses(from)) sent.values = nullptr;
-        if (sent.values != nullptr)
-          sent.values = static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, wire.mask.chosen_of(from));
-        if (!kernels::update(piece->step, mixes, piece->x.from(static_cast<std::size_t>(within)), g,
-                             {state(0), state(1), state(2)}, sent, static_cast<std::size_t>(next - at))) {
-          finite = false;
-        }
+        update_stretch(*piece, at, next, mixes, seen);
       }
     }
-    const std::lock_guard lock(mutex);
-    sum += my_sum;
-    for (std::size_t j = 0; j < arrived.size(); ++j) measured_in_all[j].add(measured[j]);
-  });
+    return seen;
+  }
 
-  if (wire.values != nullptr) {
-    const std::span<std::byte> sent{static_cast<std::byte*>(wire.values),
-                                    block_bytes(wire.wire, sent_values)};
-    set_trailer(sent, wire.wire, {wire.exponent, sum});
+  // `mixes`: room for them.
+  void update_stretch(const Piece& piece, std::int64_t begin, std::int64_t end,
+                      std::vector<kernels::Mix>& mixes, Seen& seen) {
+    const auto from = static_cast<std::size_t>(begin);  // in the block
+    const auto within = static_cast<std::size_t>(begin - piece.begin);
+    mixes.clear();
+    for (std::size_t j = 0; j < arrived_.size(); ++j) {
+      const Arrival& a = arrived_[j];
+      if (a.mine.mask.chooses(from))
+        mixes.push_back({a.weight, a.theirs.values(from), a.mine.values(from), &seen.measured[j]});
+    }
+    const auto* const all = static_cast<const std::byte*>(piece.g);
+    const kernels::Gradient g{all == nullptr ? nullptr : all + bytes_of(piece.x.format, within), scale_};
+    const auto state = [&](std::size_t k) {
+      return k < block_.states.size() ? block_.states[k].data() + begin : nullptr;
+    };
+    kernels::WireBlock sent = wire_;
+    sent.stream = bytes_of(wire_.wire, sent_values_) >= kStreamed;
+    sent.sum = &seen.sum;
+    sent.values = nullptr;
+    if (wire_.values != nullptr && wire_.mask.chooses(from))
+      sent.values = static_cast<std::byte*>(wire_.values) + bytes_of(wire_.wire, wire_.mask.chosen_of(from));
+    const bool finite =
+        kernels::update(piece.step, mixes, piece.x.from(within), g, {state(0), state(1), state(2)}, sent,
+                        static_cast<std::size_t>(end - begin));
+    seen.finite = seen.finite && finite;
   }
-  Grid::Wanted wanted;
-  for (std::size_t j = 0; j < arrived.size(); ++j) {
-    const Arrival& a = arrived[j];
-    if (a.mine.mask.chosen_of(length) > 0)
-      wanted.add(a.mine.wire, a.theirs.trailer, a.mine.trailer, measured_in_all[j]);
+
+  // How far apart the ends of each edge were says on which grid the next block goes.
+  void follow(const Seen& seen) {
+    Grid::Wanted wanted;
+    for (std::size_t j = 0; j < arrived_.size(); ++j) {
+      const Arrival& a = arrived_[j];
+      if (a.mine.mask.chosen_of(static_cast<std::size_t>(block_.length)) > 0)
+        wanted.add(a.mine.wire, a.theirs.trailer, a.mine.trailer, seen.measured[j]);
+    }
+    block_.grid.follow(wanted);
   }
-  block.grid.follow(wanted);
-  return finite;
+
+  Block& block_;
+  const std::span<const Arrival> arrived_;
+  const Outgoing& wire_;
+  const float scale_;
+  const std::size_t sent_values_ = wire_.mask.chosen_of(static_cast<std::size_t>(block_.length));
+  std::vector<Piece> pieces_;
+};
+
+bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
+          std::optional<float> scale) {
+  RECORD_USER_SCOPE("starling::update");
+  const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
+  return Pass(block, rule, arrived, wire, scale).run();
 }
 
 }  // namespace

@@ -50,19 +50,32 @@ struct Block {
   int group = 0;  // parameter group
   std::int64_t length = 0;
   std::vector<Segment> segments{};
-  std::vector<std::vector<float>> states{};  // as many as the rule keeps, each `length` long, zero at first
+  std::vector<std::vector<float>> states{};  // what keep() has made
   Grid grid{Wire::int8};                     // of what is sent as modular codes
   Replicas replicas{};                       // of scheme "choco"
+  at::Tensor apart{};                        // of scheme "ceca-2p", `length` floats: d in schemes/ceca_2p.h
   Timeline* timeline = nullptr;              // where updates are recorded
+
+  // So many states, of the rule that updates this block, each `length` long and zero.
+  void keep(int count) {
+    states.assign(static_cast<std::size_t>(count), std::vector<float>(static_cast<std::size_t>(length)));
+  }
 };
 
 // Throws UsageError, naming the parameter by its place, where it cannot be updated in place.
 void check_parameter(const at::Tensor& parameter, std::size_t group, std::size_t index);
 
 // Cuts the parameters of the groups from `first_group` on into blocks of at most max(256 KB, min(block_bytes, total / 8))
-// and appends them; a larger parameter is spread over several. Throws as check_parameter(), and where one is there twice.
+// and appends them, without states; a larger parameter is spread over several. Throws as check_parameter(), and where one is
+// there twice.
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                   std::size_t first_group, int states, std::int64_t block_bytes, Wire wire = Wire::fp32);
+                   std::size_t first_group, std::int64_t block_bytes, Wire wire = Wire::fp32);
+
+// Each once, in the order in which the blocks hold their beginnings.
+std::vector<at::Tensor> parameters_of(const std::vector<Block>& blocks);
+
+// Of each of these: the blocks that hold some of it.
+std::vector<std::vector<std::size_t>> holders_of(const std::vector<Block>& blocks);
 
 // exchange.finish() and start() of this block. Torch's profiler shows them as starling::finish and starling::start, the two
 // ends of an exchange, and update() as starling::update.

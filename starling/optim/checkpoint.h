@@ -3,7 +3,8 @@
 //   starling::save_checkpoint(optimizer, "out/checkpoints", {.step = 15});                          // between two steps
 //   starling::load_checkpoint(optimizer, starling::Checkpoint("out/checkpoints"));                  // the latest
 //
-// With as many workers as before, what follows is equal to the bit to not having stopped. The files: checkpoint/.
+// With as many workers as before, what follows is equal to the bit to not having stopped (but with asynchronous gossip, whose
+// clocks are real). The files: checkpoint/.
 #pragma once
 
 #include <map>

@@ -23,7 +23,10 @@ namespace starling {
 
 struct Consensus::State {
   // Also where an average throws.
-  explicit State(Scheme& scheme) : scheme(scheme) { scheme.pause(); }
+  explicit State(Scheme& scheme) : scheme(scheme) {
+    scheme.pause();
+    scheme.renew();
+  }
   ~State() { scheme.resume(); }
 
   Scheme& scheme;
@@ -131,10 +134,7 @@ int average(const std::vector<at::Tensor>& tensors, const World& world) {
                        fmt::format("{} {}", c10::toString(t.scalar_type()), fmt::join(t.sizes(), "x")));
   }
   const std::string channel = fmt::format("average-{}", (*world.optimizers)++);
-  {
-    Collectives collectives(world, channel);
-    agree(collectives, world, terms);
-  }
+  agree(*make_collectives(world, channel), world, terms);
   // No neighbours and no blocks: the edges serve the average alone.
   Exchange exchange(world.make_transport(world, channel), {"none", {Graph(world.size)}}, {},
                     Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, std::nullopt,

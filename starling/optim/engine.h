@@ -12,7 +12,11 @@
 #include "starling/exchange/exchange.h"
 #include "starling/optim/blocks.h"
 #include "starling/optim/clipping.h"
+#include "starling/optim/gradient_spans.h"
 #include "starling/optim/optimizer.h"
+#include "starling/optim/options.h"
+#include "starling/optim/rule_step.h"
+#include "starling/optim/schemes/asynchronous.h"
 #include "starling/optim/schemes/hierarchical.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/transport/c10d/collectives.h"
@@ -38,8 +42,20 @@ struct Optimizer::Engine {
   std::unique_ptr<Collectives> inside_node;
   std::unique_ptr<Exchange> exchange;
   std::unique_ptr<Scheme> scheme;
+  std::unique_ptr<GradientSpans> gradient_spans;  // where a timeline is kept
 
+  Schedule schedule() const { return schedule_of(options, world.size, world.local_size); }
+  int states() const { return inner != nullptr ? 0 : rule_states(rule); }  // of a block
+  // Whether this worker updates the block, and so keeps its states.
   bool owns(std::size_t block) const { return node.owner.empty() || node.owner[block] == node.place; }
+  Asynchronous* gossip() const { return dynamic_cast<Asynchronous*>(scheme.get()); }  // null: another scheme
+  std::vector<Block*> own_blocks() {
+    std::vector<Block*> own;
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      if (owns(b)) own.push_back(&blocks[b]);
+    }
+    return own;
+  }
   // Each block to the place that has least so far, which is the same on all nodes, and whatever comes later.
   void share_among_node() {
     std::vector<std::int64_t> load(static_cast<std::size_t>(node.size));
@@ -49,11 +65,7 @@ struct Optimizer::Engine {
       const auto least = std::min_element(load.begin(), load.end());
       *least += block.length;
       node.owner.push_back(static_cast<int>(least - load.begin()));
-      if (node.owner.back() == node.place) {
-        block.index = mine++;
-      } else {
-        std::vector<std::vector<float>>().swap(block.states);
-      }
+      if (node.owner.back() == node.place) block.index = mine++;
     }
   }
 

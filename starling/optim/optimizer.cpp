@@ -11,19 +11,20 @@
 #include <torch/nn/module.h>
 
 #include "starling/core/error.h"
-#include "starling/kernels/mask.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/engine.h"
+#include "starling/optim/options.h"
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/all_reduce.h"
 #include "starling/optim/schemes/around.h"
 #include "starling/optim/schemes/asynchronous.h"
 #include "starling/optim/schemes/atc.h"
+#include "starling/optim/schemes/ceca_2p.h"
 #include "starling/optim/schemes/choco.h"
 #include "starling/optim/schemes/cta.h"
 #include "starling/optim/schemes/hierarchical.h"
-#include "starling/topology/schedules.h"
+#include "starling/optim/schemes/swarm.h"
 
 namespace starling {
 namespace {
@@ -67,82 +68,8 @@ void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::O
   if (given.has_options()) kept.set_options(given.options().clone());
 }
 
-int workers_per_node(const Options& options, const World& world) {
-  return options.workers_per_node == 0 ? world.local_size : options.workers_per_node;
-}
-
-bool asynchronous(const Options& options) {
-  return options.scheme == "a2cid2" || options.scheme == "ad-psgd";
-}
-
 // Where there are no neighbours, the exchange's edges serve the exact averages only.
 Schedule without_neighbours(const World& world) { return {"none", {Graph(world.size)}}; }
-
-Schedule schedule_of(const Options& options, const World& world) {
-  if (options.scheme == "all-reduce") return without_neighbours(world);
-  const int per_node = workers_per_node(options, world);
-  if (options.hierarchy == "none") return make_schedule(options.topology, world.size, per_node);
-  return make_schedule(options.topology, world.size / per_node).for_each_place(per_node);
-}
-
-void check_choco(const Options& options, bool inner) {
-  if (!(options.gamma >= 0 && options.gamma <= 1))
-    throw UsageError(
-        fmt::format("gamma = {} is not allowed: from 0, which stands for the default, to 1", options.gamma));
-  if (options.scheme != "choco") {
-    if (options.gamma != 0)
-      throw UsageError(fmt::format("gamma = {} is for scheme \"choco\", not \"{}\": use 0", options.gamma,
-                                   options.scheme));
-    return;
-  }
-  const auto refuse = [](const std::string& why) { throw UsageError("scheme \"choco\" " + why); };
-  if (inner) refuse("needs one of Starling's rules, not another optimizer");
-  if (options.wire != Wire::fp32)
-    refuse(fmt::format("needs wire \"fp32\", not \"{}\"", name_of(options.wire)));
-}
-
-// Each edge has a memory from one round to the next.
-void check_memory(const Options& options, const Schedule& schedule) {
-  if (schedule.rounds.size() == 1 && schedule.rounds.front().symmetric()) return;
-  throw UsageError(
-      fmt::format("scheme \"choco\" needs a topology of one round that is symmetric, such as ring, torus or "
-                  "complete: \"{}\" {}",
-                  options.topology,
-                  schedule.rounds.size() == 1 ? "is not symmetric"
-                                              : fmt::format("has {} rounds", schedule.rounds.size())));
-}
-
-void check_asynchronous(const Options& options) {
-  if (!(options.rate > 0 && options.rate <= 1000))
-    throw UsageError(fmt::format("rate = {} is not allowed: above 0, to 1000", options.rate));
-  if (!asynchronous(options)) {
-    if (options.rate != 1)
-      throw UsageError(fmt::format("rate = {} is for schemes \"a2cid2\" and \"ad-psgd\", not \"{}\": use 1",
-                                   options.rate, options.scheme));
-    return;
-  }
-  if (is_modular(options.wire))
-    throw UsageError(fmt::format("scheme \"{}\" needs wire fp32, bf16 or fp16, not \"{}\"", options.scheme,
-                                 name_of(options.wire)));
-  if (options.one_in != 1)
-    throw UsageError(
-        fmt::format("one_in = {} is not for scheme \"{}\": use 1", options.one_in, options.scheme));
-}
-
-void check_hierarchy(const Options& options, const World& world, bool inner) {
-  const std::string& hierarchy = options.hierarchy;
-  if (hierarchy == "none") return;
-  const auto refuse = [](const std::string& why) { throw UsageError("hierarchy " + why); };
-  if (hierarchy != "node") refuse(fmt::format("\"{}\" is unknown: none or node", hierarchy));
-  if (options.scheme != "cta")
-    refuse(fmt::format("\"node\" needs scheme \"cta\", not \"{}\"", options.scheme));
-  if (inner) refuse("\"node\" needs one of Starling's rules: another optimizer's state cannot be divided");
-  const int per_node = workers_per_node(options, world);
-  if (world.size % per_node != 0) {
-    refuse(fmt::format("\"node\": {} workers are no whole number of nodes with {} workers each", world.size,
-                       per_node));
-  }
-}
 
 Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
                const Groups& groups) {
@@ -152,12 +79,17 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
               {"one_in", std::to_string(options.one_in)},
               {"gamma", fmt::format("{}", options.gamma)},
               {"rate", fmt::format("{}", options.rate)},
+              {"local_steps", std::to_string(options.local_steps)},
               {"rule", rule},
               {"block_bytes", std::to_string(options.block_bytes)},
               {"hierarchy", options.hierarchy},
               {"workers_per_node", std::to_string(options.workers_per_node)},
               {"clip", fmt::format("{}", options.clip)},
               {"skip_not_finite", fmt::format("{}", options.skip_not_finite)},
+              {"loss_scaling", options.loss_scaling ? fmt::format("from {}, grows every {} steps",
+                                                                  options.loss_scaling->initial,
+                                                                  options.loss_scaling->grow_every)
+                                                    : "none"},
               {"rounds of the topology",
                fmt::format("{} with checksum {:016x}", schedule.rounds.size(), schedule.fingerprint())},
               {"number of blocks", std::to_string(blocks)}};
@@ -210,39 +142,12 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
   e.options = std::move(options);
   e.channel = fmt::format("optimizer-{}", (*world.optimizers)++);
   e.buffers = std::move(buffers);
-  const std::string& scheme = e.options.scheme;
-  if (scheme != "cta" && scheme != "atc" && scheme != "choco" && scheme != "all-reduce" &&
-      !asynchronous(e.options))
-    throw UsageError(
-        fmt::format("scheme \"{}\" is unknown: cta, atc, choco, a2cid2, ad-psgd or all-reduce", scheme));
-  if (scheme == "all-reduce" && e.options.wire != Wire::fp32)
-    throw UsageError(
-        fmt::format("wire \"{}\" is for parameters, but scheme \"all-reduce\" sends gradients: use fp32",
-                    name_of(e.options.wire)));
-  if (e.options.one_in < 1 || e.options.one_in > Mask::kMost)
-    throw UsageError(
-        fmt::format("one_in = {} is not allowed: from 1, all values, to {}", e.options.one_in, Mask::kMost));
-  if (scheme == "all-reduce" && e.options.one_in != 1)
-    throw UsageError(
-        fmt::format("one_in = {} leaves out parameters, but scheme \"all-reduce\" sends gradients: use 1",
-                    e.options.one_in));
-  if (!std::isfinite(e.options.clip) || e.options.clip < 0)
-    throw UsageError(
-        fmt::format("clip = {} is not allowed: it must be finite and at least 0", e.options.clip));
-  if (e.inner != nullptr && (e.options.clip > 0 || e.options.skip_not_finite)) {
-    throw UsageError(
-        "clip and skip_not_finite need one of Starling's rules: around another optimizer call torch's "
-        "clip_grad_norm_ before step()");
-  }
-  check_choco(e.options, e.inner != nullptr);
-  check_asynchronous(e.options);
-  check_hierarchy(e.options, world, e.inner != nullptr);
-  if (scheme == "choco") check_memory(e.options, schedule_of(e.options, world));
+  check_options(e.options, world.size, world.local_size, e.inner != nullptr);
   if (e.options.hierarchy == "node") {
-    const int size = workers_per_node(e.options, world);
+    const int size = workers_per_node(e.options, world.local_size);
     e.node = {.size = size, .place = world.rank % size};
   }
-  e.clipping = Clipping(e.options.clip, e.options.skip_not_finite);
+  e.clipping = Clipping(e.options.clip, e.options.skip_not_finite, e.options.loss_scaling);
   kernels::best_kernels();  // throws where STARLING_ISA is wrong
   take_new_groups();
   if (e.blocks.empty())
@@ -267,19 +172,13 @@ void Optimizer::take_new_groups() {
         groups.size()));
   }
   while (param_groups_.size() < groups.size()) add_param_group(groups[param_groups_.size()]);
-  const bool in_nodes = e.options.hierarchy == "node", gossips = asynchronous(e.options);
-  for (std::size_t g = first; (e.inner != nullptr || in_nodes || gossips) && g < groups.size(); ++g) {
+  const std::string reason = needs_float32(e.options, e.inner != nullptr);
+  for (std::size_t g = first; !reason.empty() && g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
       const auto type = groups[g].params()[p].scalar_type();
-      if (type == at::kFloat) continue;
-      throw UsageError(fmt::format(
-          "parameter {} of group {} is {}: {}", p, g, c10::toString(type),
-          in_nodes
-              ? "with hierarchy \"node\" it must be float32, since a node's workers share no fp32 masters"
-          : gossips
-              ? "with asynchronous gossip it must be float32, since x and x~ are"
-              : "around another optimizer it must be float32, since only Starling's rules step the fp32 "
-                "master of one in bfloat16 or float16"));
+      if (type != at::kFloat)
+        throw UsageError(
+            fmt::format("parameter {} of group {} is {}: {}", p, g, c10::toString(type), reason));
     }
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -296,10 +195,15 @@ void Optimizer::take_new_groups() {
     }
   }
   if (param_groups_.size() == first) return;
-  append_blocks(e.blocks, param_groups_, first, e.inner ? 0 : rule_states(e.rule), e.options.block_bytes,
-                e.options.wire);
+  const std::size_t first_block = e.blocks.size();
+  append_blocks(e.blocks, param_groups_, first, e.options.block_bytes, e.options.wire);
   if (e.options.hierarchy == "node") e.share_among_node();
+  for (std::size_t b = first_block; b < e.blocks.size(); ++b) {
+    if (e.owns(b)) e.blocks[b].keep(e.states());
+  }
   for (Block& block : e.blocks) block.timeline = e.world.timeline.get();
+  e.gradient_spans.reset();
+  if (e.world.timeline) e.gradient_spans = std::make_unique<GradientSpans>(e.blocks, *e.world.timeline);
   for (std::size_t g = first; g < param_groups_.size(); ++g)
     e.group_sizes.push_back(param_groups_[g].params().size());
   if (!e.blocks.empty()) connect(first);
@@ -310,7 +214,8 @@ void Optimizer::connect(std::size_t first_group) {
   const World& world = e.world;
   if (e.scheme) {
     // The blocks that are under way are sent again from the parameters, which are the same numbers.
-    e.scheme->pause();  // what gossip has averaged is in the parameters
+    e.scheme->pause();
+    e.scheme->renew();  // what gossip has averaged is in the parameters
     e.before = counted();
     e.scheme.reset();
     e.exchange.reset();
@@ -318,10 +223,10 @@ void Optimizer::connect(std::size_t first_group) {
     e.inside_node.reset();
   }
   const std::string channel = fmt::format("{}.{}", e.channel, e.connections++);
-  const Schedule schedule = schedule_of(e.options, world);
+  const Schedule schedule = e.schedule();
   const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
 
-  e.collectives = std::make_unique<Collectives>(world, channel);
+  e.collectives = make_collectives(world, channel);
   agree(*e.collectives, world, terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_));
   std::vector<at::Tensor> fresh;
   if (first_group == 0) fresh = e.buffers;
@@ -339,7 +244,7 @@ void Optimizer::connect(std::size_t first_group) {
     e.blocks[b].grid.remember(schedule.rounds.size() * static_cast<std::size_t>(e.options.one_in));
     if (e.owns(b)) sizes.push_back(static_cast<std::size_t>(e.blocks[b].length));
   }
-  const bool gossips = asynchronous(e.options);
+  const bool gossips = is_asynchronous(e.options);
   if (gossips) sizes.clear();
   e.exchange = std::make_unique<Exchange>(
       world.make_transport(world, channel), gossips ? without_neighbours(world) : schedule, sizes,
@@ -356,14 +261,18 @@ void Optimizer::connect(std::size_t first_group) {
 
 std::unique_ptr<Scheme> Optimizer::make_gossip(std::function<void()> adapt) {
   Engine& e = *engine_;
-  GossipOptions options{.rates = pair_rates(schedule_of(e.options, e.world), e.options.rate),
+  GossipOptions options{.rates = rates_of(e.options, e.schedule()),
                         .wire = e.options.wire,
                         .meet = e.world.timeouts.meet,
-                        .silent = e.world.timeouts.silent};
-  if (e.options.scheme == "a2cid2") options.momentum = a2cid2_of(options.rates);
-  return std::make_unique<Asynchronous>(
-      e.blocks, e.world.make_transport(e.world, fmt::format("{}.{}-gossip", e.channel, e.connections)),
-      std::move(options), e.world.log, e.world.timeline, std::move(adapt));
+                        .silent = e.world.timeouts.silent,
+                        .interrupted = e.world.interrupted};
+  options.momentum = momentum_of(e.options, options.rates);
+  auto transport = e.world.make_transport(e.world, fmt::format("{}.{}-gossip", e.channel, e.connections));
+  if (e.options.scheme == "swarm")
+    return std::make_unique<Swarm>(e.blocks, std::move(transport), std::move(options), e.world.log,
+                                   e.world.timeline, std::move(adapt), e.options.local_steps);
+  return std::make_unique<Asynchronous>(e.blocks, std::move(transport), std::move(options), e.world.log,
+                                        e.world.timeline, std::move(adapt));
 }
 
 std::unique_ptr<Scheme> Optimizer::make_scheme() {
@@ -371,7 +280,7 @@ std::unique_ptr<Scheme> Optimizer::make_scheme() {
   const bool atc = e.options.scheme == "atc", all_reduce = e.options.scheme == "all-reduce";
   if (e.inner != nullptr) {
     const auto adapt = [&e] { e.inner->step(); };
-    if (asynchronous(e.options)) return make_gossip(adapt);
+    if (is_asynchronous(e.options)) return make_gossip(adapt);
     if (all_reduce) return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, adapt);
     const auto order = atc ? Around::Order::adapt_then_combine : Around::Order::combine_then_adapt;
     return std::make_unique<Around>(order, e.blocks, *e.exchange, adapt);
@@ -380,17 +289,19 @@ std::unique_ptr<Scheme> Optimizer::make_scheme() {
     return rule_of(param_groups_[static_cast<std::size_t>(group)]);
   };
   if (atc) return std::make_unique<Atc>(e.blocks, *e.exchange, rule, e.clipping);
+  if (e.options.scheme == "ceca-2p")
+    return std::make_unique<Ceca2p>(e.blocks, *e.exchange, e.world.size, rule, e.clipping);
   if (e.options.scheme == "choco") {
     const double gamma = e.options.gamma == 0 ? default_gamma(e.options.one_in) : e.options.gamma;
-    return std::make_unique<Choco>(e.blocks, *e.exchange, schedule_of(e.options, e.world).rounds.front(),
-                                   e.world.rank, TopK{static_cast<std::uint32_t>(e.options.one_in)}, gamma,
-                                   rule, e.clipping);
+    return std::make_unique<Choco>(e.blocks, *e.exchange, e.schedule().rounds.front(), e.world.rank,
+                                   TopK{static_cast<std::uint32_t>(e.options.one_in)}, gamma, rule,
+                                   e.clipping);
   }
   if (e.options.hierarchy == "node") {
     World inside = e.world;
     inside.rank = e.node.place;
     inside.size = e.node.size;
-    e.inside_node = std::make_unique<Collectives>(
+    e.inside_node = make_collectives(
         inside, fmt::format("{}.{}-node-{}", e.channel, e.connections, e.world.rank / e.node.size),
         e.world.rank - e.node.place);
     return std::make_unique<Hierarchical>(e.blocks, e.node, *e.inside_node, *e.exchange, rule, e.clipping);
@@ -399,7 +310,7 @@ std::unique_ptr<Scheme> Optimizer::make_scheme() {
     const auto scale = e.clipping.scale([&] { return sum_of_squares(e.blocks); });
     for (Block& block : e.blocks) update(block, rule(block.group), {}, {}, scale);
   };
-  if (asynchronous(e.options)) return make_gossip(adapt);
+  if (is_asynchronous(e.options)) return make_gossip(adapt);
   if (all_reduce) return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, adapt);
   return std::make_unique<Cta>(e.blocks, *e.exchange, rule, e.clipping);
 }
@@ -431,7 +342,14 @@ int Optimizer::maximum(std::span<std::int64_t> values) {
 void Optimizer::scale_gradients(std::optional<float> scale) {
   if (engine_->inner != nullptr)
     throw UsageError("scale_gradients needs one of Starling's rules: another optimizer reads .grad as it is");
+  if (engine_->clipping.loss_scale() != nullptr)
+    throw UsageError("scale_gradients and loss_scaling are not for the same optimizer: one of them");
   engine_->clipping.scale_next(scale);
+}
+
+double Optimizer::loss_scale() const {
+  const LossScale* const scale = engine_->clipping.loss_scale();
+  return scale != nullptr ? scale->value() : 1;
 }
 
 NoSync::NoSync(Optimizer& optimizer) : optimizer_(optimizer) { optimizer_.engine_->scheme->set_sync(false); }
@@ -451,16 +369,35 @@ ExchangeStatistics Optimizer::counted() const {
 
 Statistics Optimizer::statistics() const {
   const ExchangeStatistics edges = counted();
-  return {.rounds = edges.rounds,
-          .committed = edges.committed,
-          .aborted = edges.aborted,
-          .late = edges.late,
-          .bytes_sent = edges.bytes_sent,
-          .bytes_in_place = edges.bytes_in_place,
-          .directed_aborted = edges.directed_aborted,
-          .seconds_waiting = edges.seconds_waiting,
-          .skipped = engine_->clipping.skipped(),
-          .lost = {edges.lost.begin(), edges.lost.end()}};
+  Statistics all{.rounds = edges.rounds,
+                 .committed = edges.committed,
+                 .aborted = edges.aborted,
+                 .late = edges.late,
+                 .bytes_sent = edges.bytes_sent,
+                 .bytes_in_place = edges.bytes_in_place,
+                 .directed_aborted = edges.directed_aborted,
+                 .seconds_waiting = edges.seconds_waiting,
+                 .skipped = engine_->clipping.skipped(),
+                 .lost = {edges.lost.begin(), edges.lost.end()}};
+  const Asynchronous* const asynchronous = engine_->gossip();
+  if (asynchronous == nullptr) return all;
+  const GossipStatistics gossip = asynchronous->gossip();
+  double squares = 0;
+  for (const auto& j : gossip.neighbours) {
+    all.edges.push_back({j.rank, j.averaged, j.staleness, j.stalest, j.distance});
+    squares += j.distance * j.distance;
+  }
+  if (gossip.gradients > 0)
+    all.rate = static_cast<double>(gossip.averaged) / static_cast<double>(gossip.gradients);
+  const auto met = std::ranges::count_if(gossip.neighbours, [](const auto& j) { return j.averaged > 0; });
+  if (met > 0) all.distance = std::sqrt(squares / static_cast<double>(met));
+  return all;
+}
+
+std::vector<std::int64_t> Optimizer::block_sizes() const {
+  std::vector<std::int64_t> sizes;
+  for (const Block& block : engine_->blocks) sizes.push_back(block.length);
+  return sizes;
 }
 
 std::int64_t Optimizer::parameter_count() const {

@@ -25,6 +25,7 @@
 
 #include "starling/checkpoint/safetensors.h"
 #include "starling/kernels/wire.h"
+#include "starling/optim/loss_scale.h"
 #include "starling/optim/rules.h"
 #include "starling/world/world.h"
 
@@ -39,15 +40,19 @@ struct ExchangeStatistics;
 struct GivenState;
 
 struct Options {
-  // A name that make_schedule() knows, or a file that ends in .toml or .json; not used by all-reduce.
+  // A name that make_schedule() knows, or a file that ends in .toml or .json; not used by all-reduce and ceca-2p.
   std::string topology = "base-2";
   // "cta": combine-then-adapt, the neighbours' last parameters are mixed in.
   // "all-reduce": gradients are averaged over all workers during backward(), which leaves the mean in .grad; see NoSync.
   // Those in bfloat16 and float16 are summed and sent as fp32, and their mean is rounded once.
   // "a2cid2": pairs of workers that are neighbours in any round of the topology average on a thread of their own whenever
-  // both are free, with continuous momentum; step() waits for nobody (gossip/a2cid2.h). "ad-psgd": without the momentum. Both
-  // with wires fp32, bf16 and fp16 and float32 parameters; nothing is saved yet.
+  // both are free, with continuous momentum; step() waits for nobody (gossip/a2cid2.h). "ad-psgd": without the momentum.
+  // "ad-psgd-bipartite": where the topology has two sides, workers of the one ask and those of the other answer only
+  // (gossip/ad_psgd.h). "swarm": SwarmSGD, without momentum and with local_steps (schemes/swarm.h). All with any wire.
   // "atc": adapt-then-combine, this step's parameters are exchanged and mixed inside step(), block after block.
+  // "ceca-2p": combine-then-adapt with a second vector beside the parameters (4 bytes per value), over rounds of its own:
+  // one send and one receive a round, and the exact mean after ceil(log2 n) rounds for every n. The edges are directed: an exchange
+  // that is lost moves the mean a little, and is counted in Statistics::directed_aborted. All wires, a rule of Starling's.
   // "choco": CHOCO-SGD, top-k with a memory of what was not sent: see one_in and gamma. Inside step(), as atc. With a symmetric
   // topology of one round (ring, torus, complete), wire fp32 and a rule of Starling's. Keeps 2 floats per value and neighbour.
   std::string scheme = "cta";
@@ -55,8 +60,11 @@ struct Options {
   // the last bit of that format; int8 and int4 send a quarter and an eighth, and agree the better the nearer they are
   // already (docs/wires.md). The sum of all parameters is kept whatever the format. Not used by all-reduce.
   Wire wire = Wire::fp32;
-  // "a2cid2", "ad-psgd": averagings that a worker takes part in, in the time of one gradient, at random times (Poisson).
+  // "a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm": averagings that a worker takes part in, in the time of one gradient (with
+  // "swarm": of local_steps gradients), at random times (Poisson).
   double rate = 1;
+  // "swarm": steps of the local rule between two that others can see, from 1.
+  int local_steps = 1;
   // random-k: in a round only one value in so many is sent, in the format of `wire`, and mixed; the same ones by all workers,
   // others in the next round, and each of them once in `one_in` periods of the topology (docs/wires.md). So many times fewer
   // bytes, and so many times less mixing. From 1, all values, to 1024. Not used by all-reduce.
@@ -68,8 +76,8 @@ struct Options {
   double gamma = 0;
   // "node": one gossips for a node of workers_per_node consecutive ranks, block by block: they average their gradients, each
   // keeps the state of its share of the blocks and exchanges these with the same place on the nodes that `topology` names.
-  // With scheme "cta" and a rule of Starling's only; clip is of the node's mean gradient; nothing is saved yet; NoSync as
-  // with all-reduce. Statistics::bytes_sent has what leaves for other nodes. "none": every worker for itself.
+  // With scheme "cta" and a rule of Starling's only; clip is of the node's mean gradient; NoSync as with all-reduce.
+  // Statistics::bytes_sent has what leaves for other nodes. "none": every worker for itself.
   std::string hierarchy = "none";
   int workers_per_node =
       0;  // for schedules that know of nodes, and the hierarchy; 0: the launcher's local world size
@@ -81,6 +89,10 @@ struct Options {
   // inside step(); .grad is left as it is. 0: not clipped. One read of the gradients, as is skip_not_finite, or both together.
   double clip = 0;
   bool skip_not_finite = false;  // a step whose gradient is not finite mixes only, and is counted as skipped
+  // For parameters in float16: the loss is multiplied by loss_scale() before backward(), and step() divides the gradient by it.
+  // A step whose gradient is not finite mixes only, is counted as skipped, and halves this worker's scale; with all-reduce
+  // gradients, skipped steps and scales are those of all. Needs a rule of Starling's. Not set: 1 throughout.
+  std::optional<LossScaling> loss_scaling{};
 };
 
 // Counted since construction, by this worker.
@@ -95,6 +107,23 @@ struct Statistics {
   double seconds_waiting = 0;  // inside step(), for neighbours; with all-reduce at the end of backward()
   std::uint64_t skipped = 0;   // steps whose gradient was not finite, under Options::skip_not_finite
   std::vector<int> lost;       // workers that are gone
+
+  // With asynchronous schemes, since the last parameter group was added: this worker's averagings on each edge. They count in
+  // gradients of this worker, with "swarm" in stretches of local_steps.
+  struct Edge {
+    int rank = 0;                // the neighbour
+    std::uint64_t averaged = 0;  // averagings of all blocks
+    double staleness = 0;        // gradients between two of them, in the mean
+    std::uint64_t stalest = 0;   // and at most, up to now
+    double distance = 0;         // RMS of x_j - x_i in the last one
+  };
+  std::vector<Edge> edges{};  // by rising rank
+  // The effective rate: averagings for each gradient. So many others have moved x, in the mean, between the moment at which a
+  // gradient's x was taken and that at which it is applied.
+  double rate = 0;
+  // RMS of the edges' distances. Over all workers and edges, where each worker is as far from its neighbours as from others, that
+  // is sqrt(2) of the consensus distance; on sparse graphs less. It costs nothing to know.
+  double distance = 0;
 };
 
 // See Optimizer::state().
@@ -141,10 +170,12 @@ class Optimizer : public torch::optim::Optimizer {
   // rank 0's values of the new parameters reach every worker of the world. Parameters added to a group that was there
   // before are refused.
   at::Tensor step(LossClosure closure = nullptr) override;
-  // For loss scaling (gradients of float16 are made larger before backward() and smaller here): the next step() takes
-  // gradients times `scale`, before it clips them. None: it mixes only, and is counted as skipped. Needs a rule of
-  // Starling's, else UsageError.
+  // For losses that somebody else scales, as torch.amp.GradScaler does: the next step() takes gradients times `scale`, before it
+  // clips them. None: it mixes only, and is counted as skipped. Needs a rule of Starling's, and no Options::loss_scaling, else
+  // UsageError.
   void scale_gradients(std::optional<float> scale);
+  // What the loss is to be multiplied by before backward(), for all passes up to the next step(): Options::loss_scaling.
+  double loss_scale() const;
 
   // The average of `values` over all workers that are there, exact, over the edges; every worker must call it, with
   // equal sizes. Blocks until all have. Returns how many took part.
@@ -159,13 +190,22 @@ class Optimizer : public torch::optim::Optimizer {
   //   master.NAME    the fp32 master of a parameter in bfloat16 or float16
   //   m. v. b.NAME   the rule's state, as kernels/update.h names it; around torch's optimizer exp_avg.NAME and so on
   //   published.RANK.NAME, replica.RANK.NAME   choco: this worker's copy at that neighbour, and the neighbour's here
+  //   apart.NAME     of ceca-2p: by how much the second vector is apart from the parameters
+  //   x_tilde.NAME   of a2cid2
+  //   clock          of asynchronous schemes: random numbers drawn so far, and gradients until this worker asks for an averaging
+  //   loss_scale     where losses are scaled: the scale, and the finite steps since it last changed
   //   steps          per parameter, in the groups' order: how many had a gradient
   //   options.GROUP  the group's rule options, the learning rate first
   //   rng            torch's random numbers on the CPU
   // and, as metadata, the place in the schedule; with int8 and int4 also the grids of the blocks, which are set anew where a
-  // state of another wire or other block sizes is taken. The model's tensors are the parameters and buffers themselves, all
-  // others are copies.
-  OptimizerState state() const;
+  // state of another wire or other block sizes is taken (those of asynchronous schemes, one for each edge, go on as they are). The model's tensors are the parameters and buffers themselves, all
+  // others are copies. With a hierarchy m., v. and b. have only the values that this worker keeps, in memory order (none: there
+  // is no such tensor), steps count only for these, and a state is taken with the same share of the same hierarchy alone.
+  // Of asynchronous schemes what is under way ends first (or is given up after a second), and gossip stands still until the next
+  // step(): so where all workers have their states before any of them steps again, these are of one moment.
+  // Without `values` nothing of the parameters' size is copied: m., v., b., master., published., replica. and x_tilde. are of the
+  // device "meta", with their names, types and shapes alone.
+  OptimizerState state(bool values = true) const;
   // Collective, between two steps: every worker takes a state of the same rule and parameters. What was in flight is sent
   // again. If any of them cannot take its own, all throw Error and none has changed anything.
   void set_state(const OptimizerState& state);
@@ -174,7 +214,8 @@ class Optimizer : public torch::optim::Optimizer {
   Digest save(const std::string& file) const;
   void load(const std::string& file);  // as set_state()
   // The place in the schedule alone, where the rest is saved elsewhere: of the first round that starts from the parameters
-  // as they stand. restart() is collective; what was in flight is sent again.
+  // as they stand. restart() is collective; what was in flight is sent again. With a2cid2 x~ begins as the parameters, with
+  // ceca-2p the second vector.
   std::uint64_t position() const;
   void restart(std::uint64_t position);
   // Torch's archives are refused: UsageError.
@@ -184,6 +225,8 @@ class Optimizer : public torch::optim::Optimizer {
   const World& world() const;
   Statistics statistics() const;
   std::int64_t parameter_count() const;
+  // Parameters in each block, in the order in which blocks are updated and exchanged.
+  std::vector<std::int64_t> block_sizes() const;
 
  private:
   friend class Consensus;
@@ -194,6 +237,7 @@ class Optimizer : public torch::optim::Optimizer {
   void connect(std::size_t first_group);
   std::unique_ptr<Scheme> make_scheme();
   std::unique_ptr<Scheme> make_gossip(std::function<void()> adapt);
+  void go_on(std::uint64_t position);
   void take_state(const std::string& what, const std::function<GivenState()>& give);
   ExchangeStatistics counted() const;  // since construction
   std::unique_ptr<Engine> engine_;

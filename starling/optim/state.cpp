@@ -2,20 +2,22 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <unordered_map>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/checkpoint.h"
@@ -71,23 +73,42 @@ std::string text_of(const TensorInfo& tensor) {
 
 at::Tensor vector_of(std::int64_t length, at::ScalarType type) { return at::empty({length}, type); }
 
+at::Tensor numbers(const std::vector<double>& values) {
+  const at::Tensor tensor = vector_of(static_cast<std::int64_t>(values.size()), at::kDouble);
+  std::ranges::copy(values, tensor.mutable_data_ptr<double>());
+  return tensor;
+}
+
+// What a state says of an optimizer that keeps all of its own, where "share" is left out of the metadata.
+constexpr const char* kAll = "all";
+
 // All that a state holds. Loading fills these tensors, then apply() puts into place what is only a copy here.
 struct State {
   std::string rule;  // its name
   Named model;
   std::vector<at::Tensor> options;  // per group
   at::Tensor steps, rng;
+  at::Tensor clock, loss_scale;  // of gossip; of LossScale
 
-  // `inner`: the optimizer that was not written here, or null.
-  State(std::vector<Block>& blocks, const Named& module, Groups& groups, torch::optim::Optimizer* inner)
-      : blocks_(blocks), groups_(groups) {
-    if (inner != nullptr) inner_ = TorchState::of(*inner);
+  // `engine`: an Optimizer's. Its gossip stands still from here to the next step. Without `values` what is copied of its blocks
+  // and of x~ is left to be filled.
+  State(auto& engine, Groups& groups, bool values)
+      : values_(values),
+        blocks_(engine.blocks),
+        own_(engine.own_blocks()),
+        node_(engine.node),
+        groups_(groups),
+        gossip_(engine.gossip()),
+        scale_(engine.clipping.loss_scale()) {
+    if (gossip_ != nullptr) {
+      gossip_->pause();
+      gossip_->renew();
+    }
+    if (engine.inner != nullptr) inner_ = TorchState::of(*engine.inner);  // before anything is gathered
     rule = inner_ ? inner_->name() : rule_name(rule_of(groups.front()));
-    const auto names = name_model(module);
+    const auto names = name_model(engine.model);
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      const std::vector<double> values = inner_ ? inner_->values(g) : rule_values(rule_of(groups[g]));
-      options.push_back(vector_of(static_cast<std::int64_t>(values.size()), at::kDouble));
-      std::copy(values.begin(), values.end(), options.back().mutable_data_ptr<double>());
+      options.push_back(numbers(inner_ ? inner_->values(g) : rule_values(rule_of(groups[g]))));
       for (const at::Tensor& parameter : groups[g].params()) {
         const void* const key = parameter.unsafeGetTensorImpl();
         index_[key] = parameters_.size();
@@ -95,7 +116,11 @@ struct State {
       }
     }
     steps = vector_of(static_cast<std::int64_t>(parameters_.size()), at::kLong).zero_();
+    each_segment([&](Block&, Segment& s, Parameter& p, std::int64_t) { p.kept += s.length; });
     inner_ ? gather_inner() : gather_blocks();
+    if (gossip_ != nullptr) gather_gossip();
+    if (scale_ != nullptr)
+      loss_scale = numbers({scale_->value(), static_cast<double>(scale_->finite_steps())});
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     const std::lock_guard lock(generator.mutex());
     rng = generator.get_state();
@@ -113,6 +138,29 @@ struct State {
     }
   }
 
+  // Names, types and shapes remain.
+  void drop_values() {
+    const auto drop = [](at::Tensor& tensor) {
+      if (tensor.defined()) tensor = at::empty_like(tensor, tensor.options().device(at::kMeta));
+    };
+    for (Parameter& p : parameters_) {
+      std::ranges::for_each(p.state, drop);
+      drop(p.x_tilde);
+    }
+  }
+
+  // Of the optimizer's state, which part is here: two with the same text have the same values of the same parameters.
+  std::string share() {
+    if (!divided()) return kAll;
+    std::uint32_t sum = 0;
+    each_segment([&](Block&, Segment& s, Parameter& p, std::int64_t) {
+      const std::string text = fmt::format("{} {} {};", p.name, s.begin, s.length);
+      sum = crc32c(std::as_bytes(std::span(text)), sum);
+    });
+    return fmt::format("that of worker {} of {} in a node, with checksum {:08x}", node_.place, node_.size,
+                       sum);
+  }
+
   Named all() const {
     Named all;
     for (const auto& [name, tensor] : model) all.emplace_back("model." + name, tensor);
@@ -121,6 +169,11 @@ struct State {
         if (p.state[k].defined()) all.emplace_back(fields_[k] + p.name, p.state[k]);
       }
     }
+    for (const Parameter& p : parameters_) {
+      if (p.x_tilde.defined()) all.emplace_back("x_tilde." + p.name, p.x_tilde);
+    }
+    if (clock.defined()) all.emplace_back("clock", clock);
+    if (loss_scale.defined()) all.emplace_back("loss_scale", loss_scale);
     for (std::size_t g = 0; g < options.size(); ++g)
       all.emplace_back(fmt::format("options.{}", g), options[g]);
     all.emplace_back("steps", steps);
@@ -152,6 +205,19 @@ struct State {
     if (std::any_of(counts, counts + steps.numel(), [](std::int64_t count) { return count < 0; })) {
       given.refuse("steps", "tensor \"steps\": a count is negative");
     }
+    const auto whole = [](double number) {
+      return number >= 0 && number < 0x1p53 && number == std::floor(number);
+    };
+    if (clock.defined()) {
+      const auto* const values = clock.const_data_ptr<double>();
+      if (!whole(values[0]) || !std::isfinite(values[1]))
+        given.refuse("clock", "tensor \"clock\": wants a whole number from 0 and a finite one");
+    }
+    if (loss_scale.defined()) {
+      const auto* const values = loss_scale.const_data_ptr<double>();
+      if (!LossScale::allows(values[0]) || !whole(values[1]))
+        given.refuse("loss_scale", "tensor \"loss_scale\": wants a float above 0 and a whole number from 0");
+    }
     try {
       at::make_generator<at::CPUGeneratorImpl>().set_state(rng);
     } catch (const c10::Error&) {
@@ -159,14 +225,27 @@ struct State {
     }
   }
 
+  // All but what gossip has, which apply_gossip() sets when it has begun again.
   void apply() {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       inner_ ? inner_->set_values(g, values(g)) : set_rule_values(rule_of(groups_[g]), values(g));
     }
     inner_ ? spread_inner() : spread_blocks();
+    if (scale_ != nullptr) {
+      const auto* const values = loss_scale.const_data_ptr<double>();
+      scale_->set(values[0], static_cast<std::int64_t>(values[1]));
+    }
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     const std::lock_guard lock(generator.mutex());
     generator.set_state(rng);
+  }
+
+  void apply_gossip() {
+    if (gossip_ == nullptr) return;
+    each_x_tilde(
+        [](const float* here, std::span<float> values) { std::copy_n(here, values.size(), values.data()); });
+    const auto* const values = clock.const_data_ptr<double>();
+    gossip_->set_clock({static_cast<std::uint64_t>(values[0]), values[1]});
   }
 
  private:
@@ -174,8 +253,36 @@ struct State {
     at::Tensor tensor;
     std::string name;
     int group;
-    std::vector<at::Tensor> state{};  // by field, with the parameter's strides
+    std::int64_t kept = 0;  // values whose state is kept here: all, but in a divided state
+    at::Tensor x_tilde{};   // where gossip has one
+    std::vector<at::Tensor>
+        state{};  // by field: with the parameter's strides, or divided those that are kept, in memory order
   };
+
+  // f(block, segment, parameter, begin) for all segments of own blocks; `begin`: where the segment is in what is kept.
+  template <class F>
+  void each_segment(const F& f) {
+    std::vector<std::int64_t> begin(parameters_.size());
+    for (Block* const block : own_) {
+      for (Segment& s : block->segments) {
+        const std::size_t i = index(s);
+        f(*block, s, parameters_[i], begin[i]);
+        begin[i] += s.length;
+      }
+    }
+  }
+
+  // f(here, values) for each segment of x~ : in this state, and in gossip's own memory.
+  template <class F>
+  void each_x_tilde(const F& f) {
+    if (!gossip_->has_momentum()) return;
+    each_segment([&](Block& block, Segment& s, Parameter& p, std::int64_t begin) {
+      gossip_->x_tilde(static_cast<std::size_t>(block.index), [&](std::span<float> all) {
+        f(p.x_tilde.mutable_data_ptr<float>() + begin,
+          all.subspan(static_cast<std::size_t>(s.offset), static_cast<std::size_t>(s.length)));
+      });
+    });
+  }
 
   // The module's tensors, and as GROUP.INDEX the groups' parameters that it lacks (all, without a module).
   std::unordered_map<const void*, std::string> name_model(const Named& module) {
@@ -194,54 +301,65 @@ struct State {
   }
 
   void gather_blocks() {
-    const std::size_t states = blocks_.front().states.size();
+    const std::size_t states = own_.empty() ? 0 : own_.front()->states.size();
     fields_.assign(kStates.begin(), kStates.begin() + states);
     fields_.push_back("master.");
-    const auto& edges = blocks_.front().replicas.edges;
-    for (const Replicas::Edge& edge : edges) {
+    for (const Replicas::Edge& edge : blocks_.front().replicas.edges) {
       fields_.push_back(fmt::format("published.{}.", edge.rank));
       fields_.push_back(fmt::format("replica.{}.", edge.rank));
     }
-    const Masters masters = with_masters(blocks_);
+    const std::size_t apart = fields_.size();
+    if (blocks_.front().apart.defined()) fields_.push_back("apart.");
     for (Parameter& p : parameters_) {
-      for (std::size_t k = 0; k < states; ++k) p.state.push_back(at::zeros_like(p.tensor, at::kFloat));
-      const auto found = masters.find(p.tensor.unsafeGetTensorImpl());
-      const bool narrow =
-          p.tensor.scalar_type() != at::kFloat;  // one without segments is of a group just added
-      p.state.push_back(found != masters.end() ? joined_masters(found->second)
-                        : narrow               ? p.tensor.to(at::kFloat)
-                                               : at::Tensor());
-      for (std::size_t e = 0; e < 2 * edges.size(); ++e)
-        p.state.push_back(p.tensor.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true));
+      p.state.resize(fields_.size());
+      for (std::size_t k = 0; k < states; ++k) {
+        if (!divided()) p.state[k] = at::empty_like(p.tensor, at::kFloat);
+        if (divided() && p.kept > 0) p.state[k] = vector_of(p.kept, at::kFloat);
+      }
+      if (p.tensor.scalar_type() != at::kFloat) p.state[states] = at::empty_like(p.tensor, at::kFloat);
+      for (std::size_t k = states + 1; k < fields_.size(); ++k)
+        p.state[k] = at::empty_like(p.tensor, at::kFloat);
     }
-    for (const Block& block : blocks_) {
-      for (const Segment& s : block.segments) {
-        step_count(s) = s.steps;
-        for (std::size_t k = 0; k < block.states.size(); ++k)
-          std::copy_n(block.states[k].data() + s.offset, s.length, place(k, s));
-        std::size_t k = block.states.size() + 1;
-        for (const Replicas::Edge& edge : block.replicas.edges) {
-          std::copy_n(edge.mine.data() + s.offset, s.length, place(k++, s));
-          std::copy_n(edge.theirs.data() + s.offset, s.length, place(k++, s));
-        }
+    each_segment([&](Block&, Segment& s, Parameter&, std::int64_t) { step_count(s) = s.steps; });
+    if (!values_) return;
+    with_masters(blocks_);
+    // One without segments is of a group just added: this is what it will begin with.
+    for (Parameter& p : parameters_) {
+      for (std::size_t k = 0; k < fields_.size(); ++k) {
+        if (!p.state[k].defined()) continue;
+        k < states || k == apart ? p.state[k].zero_() : p.state[k].copy_(p.tensor);
       }
     }
+    each_segment([&](Block& block, Segment& s, Parameter& p, std::int64_t begin) {
+      const std::vector<float*> values = values_of(block, s);
+      for (std::size_t k = 0; k < values.size(); ++k) {
+        if (values[k] != nullptr)
+          std::copy_n(values[k], s.length, p.state[k].mutable_data_ptr<float>() + begin);
+      }
+    });
   }
   void spread_blocks() {
-    for (Block& block : blocks_) {
-      for (Segment& s : block.segments) {
-        s.steps = step_count(s);
-        for (std::size_t k = 0; k < block.states.size(); ++k)
-          std::copy_n(place(k, s), s.length, block.states[k].data() + s.offset);
-        if (s.master.defined())
-          std::copy_n(place(block.states.size(), s), s.length, s.master.mutable_data_ptr<float>());
-        std::size_t k = block.states.size() + 1;
-        for (Replicas::Edge& edge : block.replicas.edges) {
-          std::copy_n(place(k++, s), s.length, edge.mine.data() + s.offset);
-          std::copy_n(place(k++, s), s.length, edge.theirs.data() + s.offset);
-        }
+    each_segment([&](Block& block, Segment& s, Parameter& p, std::int64_t begin) {
+      s.steps = step_count(s);
+      const std::vector<float*> values = values_of(block, s);
+      for (std::size_t k = 0; k < values.size(); ++k) {
+        if (values[k] != nullptr)
+          std::copy_n(p.state[k].const_data_ptr<float>() + begin, s.length, values[k]);
       }
+    });
+  }
+
+  // Of each field, the segment's values in the block; null: it has none.
+  static std::vector<float*> values_of(Block& block, Segment& s) {
+    std::vector<float*> values;
+    for (auto& state : block.states) values.push_back(state.data() + s.offset);
+    values.push_back(s.master.defined() ? s.master.mutable_data_ptr<float>() : nullptr);
+    for (Replicas::Edge& edge : block.replicas.edges) {
+      values.push_back(edge.mine.data() + s.offset);
+      values.push_back(edge.theirs.data() + s.offset);
     }
+    if (block.apart.defined()) values.push_back(block.apart.mutable_data_ptr<float>() + s.offset);
+    return values;
   }
 
   void gather_inner() {
@@ -259,10 +377,19 @@ struct State {
       inner_->set(parameters_[i].tensor, {counts[i], parameters_[i].state});
   }
 
-  // Where state k of this segment lies in the parameter's own memory order.
-  float* place(std::size_t k, const Segment& s) {
-    return parameters_[index(s)].state[k].mutable_data_ptr<float>() + s.begin;
+  bool divided() const { return !node_.owner.empty(); }
+  // x~ of one without segments, of a group just added, will begin as the parameter.
+  void gather_gossip() {
+    for (Parameter& p : parameters_) {
+      if (!gossip_->has_momentum()) continue;
+      p.x_tilde = at::empty_like(p.tensor, at::kFloat);
+      if (values_) p.x_tilde.copy_(p.tensor);
+    }
+    if (values_) each_x_tilde([](float* here, std::span<float> values) { std::ranges::copy(values, here); });
+    const GossipClock now = gossip_->clock();
+    clock = numbers({static_cast<double>(now.drawn), now.until_next});
   }
+
   std::int64_t& step_count(const Segment& s) { return steps.mutable_data_ptr<std::int64_t>()[index(s)]; }
   std::size_t index(const Segment& s) const { return index_.at(s.parameter.unsafeGetTensorImpl()); }
   std::vector<double> values(std::size_t group) const {
@@ -270,8 +397,13 @@ struct State {
     return {first, first + options[group].numel()};
   }
 
+  const bool values_;
   std::vector<Block>& blocks_;
+  const std::vector<Block*> own_;
+  const Node& node_;
   Groups& groups_;
+  Asynchronous* const gossip_;  // null: another scheme
+  LossScale* const scale_;      // null: losses are not scaled
   std::unique_ptr<TorchState> inner_;
   std::vector<Parameter> parameters_;                   // in the groups' order
   std::unordered_map<const void*, std::size_t> index_;  // of a parameter in it
@@ -317,12 +449,19 @@ std::int64_t position_in(const GivenState& given) {
 }
 
 // Refuses what is not exactly the tensors of `wanted`.
-void check_tensors(const GivenState& given, const std::string& rule, const Named& wanted) {
+void check_tensors(const GivenState& given, const std::string& rule, const std::string& share,
+                   const Named& wanted) {
   if (given.metadata("format") != kFormat) {
     given.refuse("", fmt::format("its format is \"{}\", not \"{}\"", given.metadata("format"), kFormat));
   }
   if (given.metadata("rule") != rule) {
     given.refuse("", fmt::format("its rule is {}, this optimizer's is {}", given.metadata("rule"), rule));
+  }
+  const std::string_view said = given.metadata("share");
+  if (const std::string_view theirs = said.empty() ? kAll : said; theirs != share) {
+    given.refuse("", fmt::format("its share of the rule's state is {}, this worker's is {}: hierarchy, "
+                                 "workers_per_node and block_bytes must be the same",
+                                 theirs, share));
   }
   std::set<std::string> names;
   for (const auto& [name, tensor] : wanted) {
@@ -351,32 +490,22 @@ OptimizerState read_state(const SafetensorsReader& file) {
   return state;
 }
 
-void check_saved(const Options& options) {
-  if (options.hierarchy == "node") {
-    throw UsageError(
-        "hierarchy \"node\" can be neither saved nor loaded yet: each of a node's workers has a share of the "
-        "state");
-  }
-  if (options.scheme == "a2cid2" || options.scheme == "ad-psgd") {
-    throw UsageError(fmt::format(
-        "scheme \"{}\" can be neither saved nor loaded yet: x~ is not among the state", options.scheme));
-  }
-}
-
 }  // namespace
 
-OptimizerState Optimizer::state() const {
-  check_saved(engine_->options);
+OptimizerState Optimizer::state(bool values) const {
   const c10::AutoGradMode no_gradient(false);
   // State reads the groups' options through references that could be written to.
   auto& groups =
       engine_->inner ? engine_->inner->param_groups() : const_cast<Optimizer*>(this)->param_groups_;
-  const State state(engine_->blocks, engine_->model, groups, engine_->inner);
+  State state(*engine_, groups, values);
+  if (!values) state.drop_values();
   OptimizerState all{
       .metadata = {{"format", kFormat}, {"rule", state.rule}, {"position", std::to_string(position())}},
       .tensors = {}};
   const Wire wire = engine_->options.wire;
-  if (is_modular(wire)) all.metadata[grids_key(wire)] = grids_text(engine_->blocks);
+  if (is_modular(wire) && engine_->gossip() == nullptr)
+    all.metadata[grids_key(wire)] = grids_text(engine_->blocks);
+  if (const std::string share = state.share(); share != kAll) all.metadata["share"] = share;
   for (auto& [name, tensor] : state.all()) all.tensors.emplace(name, tensor);
   return all;
 }
@@ -417,10 +546,9 @@ void Optimizer::load(const std::string& file) {
 }
 
 void Optimizer::take_state(const std::string& what, const std::function<GivenState()>& give) {
-  check_saved(engine_->options);
   const c10::AutoGradMode no_gradient(false);
   auto& groups = engine_->inner ? engine_->inner->param_groups() : param_groups_;
-  State mine(engine_->blocks, engine_->model, groups, engine_->inner);
+  State mine(*engine_, groups, /*values=*/false);
   GivenState given;
   std::int64_t position = 0;
   std::vector<int> grids;
@@ -428,7 +556,7 @@ void Optimizer::take_state(const std::string& what, const std::function<GivenSta
     given = give();
     mine.make_as_in(given);
     const Named all = mine.all();
-    check_tensors(given, mine.rule, all);
+    check_tensors(given, mine.rule, mine.share(), all);
     position = position_in(given);
     grids = grids_in(given, engine_->options.wire);
     // Those of the model are the module's own: they wait until all workers have theirs.
@@ -439,7 +567,8 @@ void Optimizer::take_state(const std::string& what, const std::function<GivenSta
   for (const auto& [name, tensor] : mine.model) tensor.copy_(given.state.tensors.at("model." + name));
   mine.apply();
   engine_->set_grids(grids);
-  restart(static_cast<std::uint64_t>(position));
+  go_on(static_cast<std::uint64_t>(position));
+  mine.apply_gossip();
 }
 
 std::uint64_t Optimizer::position() const {
@@ -447,6 +576,14 @@ std::uint64_t Optimizer::position() const {
 }
 
 void Optimizer::restart(std::uint64_t position) {
+  for (Block& block : engine_->blocks) {
+    if (block.apart.defined()) block.apart.zero_();
+  }
+  go_on(position);
+}
+
+void Optimizer::go_on(std::uint64_t position) {
+  engine_->scheme->pause();  // on all workers, before the exchange lets any of them go on
   engine_->exchange->restart(position);
   engine_->scheme->begin();
 }

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include <ATen/TensorIndexing.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -15,6 +16,7 @@
 
 #include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
+#include "starling/optim/options.h"
 #include "tests/optim/flock.h"
 #include "tests/refusal.h"
 
@@ -23,7 +25,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr const char* kAsynchronous[] = {"a2cid2", "ad-psgd"};
+constexpr const char* kAsynchronous[] = {"a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm"};
 // Two groups, so two blocks.
 std::vector<torch::optim::OptimizerParamGroup> two_groups(const Tensor& a, const Tensor& b) {
   return {torch::optim::OptimizerParamGroup({a}), torch::optim::OptimizerParamGroup({b})};
@@ -51,9 +53,38 @@ TEST(Asynchronous, AloneItIsTheRule) {
   }
 }
 
+// x is the fp32 master then: alone it is what any other scheme makes of it.
+TEST(Asynchronous, NarrowParametersHaveTheirMasters) {
+  for (const std::string scheme : kAsynchronous) {
+    for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+      flock(1, [&](int, World& world) {
+        const auto trained = [&](const Options& options) {
+          const Tensor x = at::full({300}, 1, type).set_requires_grad(true);
+          Optimizer optimizer({x}, AdamW{.lr = 1e-3, .weight_decay = 0.1}, options, world);
+          for (int t = 0; t < 20; ++t) {
+            if (t == 10) {
+              const at::NoGradGuard guard;
+              x.index({at::indexing::Slice(0, 50)}).fill_(2);  // somebody changes it
+            }
+            pull_towards({x}, centre(0, t));
+            optimizer.step();
+          }
+          const Consensus same(optimizer);  // what is not in x yet comes there
+          const Tensor master = optimizer.state().tensors.at("master.0.0");
+          EXPECT_TRUE(at::equal(master.to(type), x.detach())) << scheme;
+          return master.clone();
+        };
+        const Tensor reference = trained({.scheme = "cta"});
+        EXPECT_TRUE(at::allclose(trained({.scheme = scheme}), reference, 1e-5, 1e-6)) << scheme;
+        EXPECT_GT(reference.index({0}).item<double>(), 1.5);
+      });
+    }
+  }
+}
+
 // Worker i is drawn to 10 i; the best for all is the mean. With small steps and many averagings all are near it.
 TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
-  for (const std::string scheme : kAsynchronous) {
+  for (const std::string scheme : {"a2cid2", "ad-psgd"}) {
     for (const bool around : {false, true}) {
       constexpr int n = 4;
       std::atomic<int> done = 0;
@@ -120,21 +151,24 @@ TEST(Asynchronous, RefusesInOneLine) {
       Optimizer optimizer({at::zeros({2}, type).set_requires_grad(true)}, SGD{}, options, alone);
     });
   };
-  EXPECT_EQ(make({.scheme = "a2cid2", .wire = Wire::int8}),
-            "scheme \"a2cid2\" needs wire fp32, bf16 or fp16, not \"int8\"");
   EXPECT_EQ(make({.scheme = "ad-psgd", .one_in = 2}), "one_in = 2 is not for scheme \"ad-psgd\": use 1");
   EXPECT_EQ(make({.scheme = "a2cid2", .rate = 0}), "rate = 0 is not allowed: above 0, to 1000");
   EXPECT_EQ(make({.scheme = "cta", .rate = 2}),
-            "rate = 2 is for schemes \"a2cid2\" and \"ad-psgd\", not \"cta\": use 1");
+            "rate = 2 is for schemes \"a2cid2\", \"ad-psgd\", \"ad-psgd-bipartite\" and \"swarm\", not "
+            "\"cta\": use "
+            "1");
+  EXPECT_EQ(make({.scheme = "ad-psgd", .local_steps = 2}),
+            "local_steps = 2 is for scheme \"swarm\", not \"ad-psgd\": use 1");
+  EXPECT_EQ(make({.scheme = "swarm", .local_steps = 0}), "local_steps = 0 is not allowed: from 1");
   EXPECT_EQ(make({.scheme = "a2cid2", .hierarchy = "node"}),
             "hierarchy \"node\" needs scheme \"cta\", not \"a2cid2\"");
-  EXPECT_THAT(make({.scheme = "a2cid2"}, at::kBFloat16),
-              testing::HasSubstr("with asynchronous gossip it must be float32"));
-  flock(1, [](int, World& world) {
-    Optimizer optimizer({parameter({2})}, SGD{}, {.scheme = "a2cid2"}, world);
-    EXPECT_EQ(refusal([&] { optimizer.state(); }),
-              "scheme \"a2cid2\" can be neither saved nor loaded yet: x~ is not among the state");
-  });
+}
+
+TEST(Asynchronous, AGraphWithoutTwoSidesIsRefused) {
+  const Options options{.topology = "complete", .scheme = "ad-psgd-bipartite"};
+  EXPECT_THAT(refusal([&] { check_options(options, 3, 1, false); }),
+              testing::HasSubstr("the graph has no two sides: neighbours 1 and 2 would be on the same"));
+  check_options(options, 2, 1, false);
 }
 
 }  // namespace

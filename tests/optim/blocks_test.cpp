@@ -46,10 +46,11 @@ After step(int threads) {
   After after{parameters(), {}, {}, 0};
   std::vector<torch::optim::OptimizerParamGroup> groups{torch::optim::OptimizerParamGroup(after.parameters)};
   std::vector<Block> blocks;
-  append_blocks(blocks, groups, 0, 2, 4 << 20);
+  append_blocks(blocks, groups, 0, 4 << 20);
   EXPECT_GT(blocks.size(), 1U);
   after.squares = sum_of_squares(blocks);
   for (Block& block : blocks) {
+    block.keep(2);
     const auto length = static_cast<std::size_t>(block.length);
     std::vector<Arrival> arrived;
     for (int rank = 0; rank < 5; ++rank) {
@@ -72,9 +73,10 @@ std::vector<std::vector<std::byte>> two_steps(Wire wire, int threads, Mask mask 
   at::set_num_threads(threads);
   std::vector<Tensor> all = parameters();
   std::vector<Block> blocks;
-  append_blocks(blocks, {torch::optim::OptimizerParamGroup(all)}, 0, 2, 4 << 20, wire);
+  append_blocks(blocks, {torch::optim::OptimizerParamGroup(all)}, 0, 4 << 20, wire);
   std::vector<std::vector<std::byte>> wires;
   for (Block& block : blocks) {
+    block.keep(2);
     const auto length = static_cast<std::size_t>(block.length);
     const Mask later{mask.one_in, (mask.turn + 1) % mask.one_in};
     const std::size_t bytes = block_bytes(wire, mask.chosen_of(length));
@@ -123,7 +125,7 @@ TEST(Blocks, MasksAreTheSameForAnyNumberOfThreads) {
 TEST(Blocks, NoTwoSegmentsShareAByteOfInt4) {
   std::vector<Tensor> all = parameters();
   std::vector<Block> blocks;
-  append_blocks(blocks, {torch::optim::OptimizerParamGroup(all)}, 0, 0, 4 << 20, Wire::int4);
+  append_blocks(blocks, {torch::optim::OptimizerParamGroup(all)}, 0, 4 << 20, Wire::int4);
   std::int64_t values = 0, expected = 0;
   for (const Block& block : blocks) {
     std::int64_t end = 0;

@@ -2,10 +2,13 @@
 #include "starling/optim/checkpoint.h"
 
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include <ATen/Context.h>
 #include <ATen/ops/equal.h>
@@ -65,11 +68,16 @@ void train(Net& net, Optimizer& optimizer, int i, int from, int to) {
   }
 }
 
-// No exchange was lost. Nobody leaves before all have looked.
-void expect_undisturbed(Optimizer& optimizer) {
-  EXPECT_EQ(optimizer.statistics().aborted, 0U);
+// Nobody leaves before.
+void wait_for_all(Optimizer& optimizer) {
   std::int64_t nothing = 0;
   optimizer.maximum({&nothing, 1});
+}
+
+// No exchange was lost.
+void expect_undisturbed(Optimizer& optimizer) {
+  EXPECT_EQ(optimizer.statistics().aborted, 0U);
+  wait_for_all(optimizer);
 }
 
 using Inner = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor>)>;
@@ -129,6 +137,24 @@ void expect_equal_files(const std::string& a, const std::string& b) {
   }
 }
 
+// A state without values is the state with values, but that what is of a parameter's size is not there.
+void expect_outline(const Optimizer& optimizer) {
+  const OptimizerState all = optimizer.state(), outline = optimizer.state(/*values=*/false);
+  EXPECT_EQ(outline.metadata, all.metadata);
+  ASSERT_EQ(outline.tensors.size(), all.tensors.size());
+  for (const auto& [name, tensor] : outline.tensors) {
+    const Tensor& full = all.tensors.at(name);
+    EXPECT_EQ(tensor.scalar_type(), full.scalar_type()) << name;
+    EXPECT_EQ(tensor.sizes(), full.sizes()) << name;
+    EXPECT_EQ(tensor.strides(), full.strides()) << name;
+    const std::string kind = name.substr(0, name.find('.'));
+    const bool is_kept =
+        std::ranges::count(std::array{"model", "options", "steps", "rng", "clock", "loss_scale"}, kind) > 0;
+    EXPECT_EQ(tensor.is_meta(), !is_kept) << name;
+    EXPECT_TRUE(!is_kept || name == "rng" || at::equal(tensor, full)) << name;
+  }
+}
+
 void check_resume(const Setting& s) {
   const Folder folder;
   run_through(s, folder);
@@ -137,6 +163,7 @@ void check_resume(const Setting& s) {
     run.set_lr(0.02);
     train(run.net, *run.optimizer, i, 0, 15);
     EXPECT_TRUE(save_checkpoint(*run.optimizer, folder / "c", {.step = 15, .seconds = 1.0 + i}));
+    expect_outline(*run.optimizer);
     train(run.net, *run.optimizer, i, 15, 25);
     // Back to 15 in the same optimizer, its rounds being farther on.
     load_checkpoint(*run.optimizer, Checkpoint(folder / "c"));
@@ -187,6 +214,22 @@ TEST(Checkpoint, NarrowParametersGoOn) {
                 .options = {.topology = "ring", .wire = Wire::int8, .block_bytes = 1},
                 .workers = 3,
                 .narrow = true});
+}
+
+// The scale grows every third step, and the gradients of this test are not scaled.
+TEST(Checkpoint, LossScalesGoOn) {
+  check_resume({.rule = SGD{.lr = 0.01, .momentum = 0.5},
+                .options = {.loss_scaling = LossScaling{.initial = 1, .grow_every = 7}},
+                .workers = 3,
+                .narrow = true});
+  const Folder folder;
+  Optimizer scaled({parameter({2})}, SGD{}, {.loss_scaling = LossScaling{.initial = 4}}, World::alone());
+  Optimizer plain({parameter({2})}, SGD{}, {}, World::alone());
+  scaled.save(folder / "a");
+  plain.save(folder / "b");
+  EXPECT_THAT(refusal([&] { plain.load(folder / "a"); }),
+              HasSubstr("tensor \"loss_scale\" is not one of this"));
+  EXPECT_THAT(refusal([&] { scaled.load(folder / "b"); }), HasSubstr("there is no tensor \"loss_scale\""));
 }
 
 Run alone(bool narrow) {
@@ -253,6 +296,200 @@ TEST(Checkpoint, ChocoGoesOn) {
        .options = {.topology = "ring", .scheme = "choco", .one_in = 30, .gamma = 0.1, .block_bytes = 1},
        .workers = 3,
        .narrow = true});
+}
+
+const Options kNodesOfTwo{.hierarchy = "node", .workers_per_node = 2};
+
+// Each worker has the state of its own blocks only; `large` lies in blocks of both workers of a node.
+TEST(Checkpoint, AHierarchyGoesOn) {
+  check_resume({AccumAdamW{.lr = 0.01, .window = 4}, kNodesOfTwo, 4});
+  Options options = kNodesOfTwo;
+  options.topology = "one-peer-exponential", options.wire = Wire::int8;
+  check_resume({SGD{.lr = 0.01, .momentum = 0.9}, options, 8});
+  options.wire = Wire::fp32, options.one_in = 3;
+  check_resume({AdamW{.lr = 0.01}, options, 4});
+}
+
+TEST(Checkpoint, ANodesWorkersShareOneState) {
+  const Folder folder;
+  flock(4, [&](int i, World& world) {
+    Net net;
+    Optimizer optimizer(net, Adam{.lr = 0.01}, kNodesOfTwo, world);
+    train(net, optimizer, i, 0, 3);
+    EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = 3}));
+  });
+  std::map<std::string, std::int64_t> values;  // of both workers of the first node
+  for (const int i : {0, 1}) {
+    const SafetensorsReader file(folder / ("step-3/" + worker_file(i)));
+    EXPECT_NE(file.find("model.large"), nullptr);
+    for (const TensorInfo& tensor : file.tensors())
+      values[tensor.name] += static_cast<std::int64_t>(tensor.bytes() / 4);
+    std::array<std::int64_t, 4> steps{};
+    file.read(*file.find("steps"), std::as_writable_bytes(std::span(steps)));
+    EXPECT_EQ(steps[1], 3);               // large
+    EXPECT_EQ(steps[0], i == 0 ? 3 : 0);  // image
+  }
+  for (const std::string state : {"m.", "v."}) {
+    EXPECT_EQ(values[state + "image"], 300);
+    EXPECT_EQ(values[state + "large"], 150'001);
+    EXPECT_EQ(values[state + "seldom"], 7);
+  }
+  const auto said = [&](const Options& options) {
+    return refusal([&] {
+      flock(4, [&](int, World& world) {
+        Net net;
+        Optimizer optimizer(net, Adam{}, options, world);
+        load_checkpoint(optimizer, Checkpoint(folder.path));
+      });
+    });
+  };
+  EXPECT_EQ(said(kNodesOfTwo), "accepted");
+  Options of_four = kNodesOfTwo;
+  of_four.workers_per_node = 4;
+  EXPECT_THAT(said(of_four),
+              AllOf(HasSubstr("its share of the rule's state is that of worker 0 of 2 in a node"),
+                    HasSubstr(", this worker's is that of worker 0 of 4 in a node"),
+                    HasSubstr("hierarchy, workers_per_node and block_bytes must be the same")));
+  EXPECT_THAT(said({}), HasSubstr(", this worker's is all: "));
+}
+
+// There are fewer blocks than workers in a node.
+TEST(Checkpoint, AWorkerWithoutAShareGoesOn) {
+  const Folder folder;
+  std::array<Tensor, 4> ends, resumed;
+  const auto run = [](const Tensor& x, Optimizer& optimizer, int i) {
+    for (int t = 0; t < 5; ++t) {
+      x.mutable_grad() = x.detach() - centre(i, t);
+      optimizer.step();
+    }
+  };
+  flock(4, [&](int i, World& world) {
+    const Tensor x = parameter({10});
+    Optimizer optimizer({x}, AdamW{.lr = 0.1}, kNodesOfTwo, world);
+    run(x, optimizer, i);
+    EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = 5}));
+    run(x, optimizer, i);
+    ends[static_cast<std::size_t>(i)] = x.detach();
+  });
+  EXPECT_EQ(SafetensorsReader(folder / "step-5/worker-1.safetensors").find("m.0.0"), nullptr);
+  flock(4, [&](int i, World& world) {
+    const Tensor x = parameter({10});
+    Optimizer optimizer({x}, AdamW{.lr = 0.1}, kNodesOfTwo, world);
+    load_checkpoint(optimizer, Checkpoint(folder.path));
+    run(x, optimizer, i);
+    resumed[static_cast<std::size_t>(i)] = x.detach();
+  });
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(at::equal(ends[i], resumed[i])) << i;
+  EXPECT_FALSE(at::equal(ends[0], ends[2]));
+}
+
+// --- asynchronous gossip: real clocks are not equal to the bit, but what was saved is ---
+
+void expect_equal(const OptimizerState& a, const OptimizerState& b) {
+  EXPECT_EQ(a.metadata, b.metadata);
+  ASSERT_EQ(a.tensors.size(), b.tensors.size());
+  for (const auto& [name, tensor] : a.tensors) {
+    // The threads of this test share torch's random numbers.
+    EXPECT_TRUE(name == "rng" || at::equal(tensor, b.tensors.at(name))) << name;
+  }
+}
+
+OptimizerState copy_of(OptimizerState state) {
+  for (auto& [name, tensor] : state.tensors) tensor = tensor.detach().clone();
+  return state;
+}
+
+void check_gossip_resume(const Setting& s) {
+  const Folder folder;
+  std::vector<OptimizerState> saved(static_cast<std::size_t>(s.workers));
+  flock(s.workers, [&](int i, World& world) {
+    Run run(s, world);
+    train(run.net, *run.optimizer, i, 0, 100);
+    EXPECT_TRUE(save_checkpoint(*run.optimizer, folder.path, {.step = 100}));
+    OptimizerState& mine = saved[static_cast<std::size_t>(i)];
+    mine = copy_of(run.optimizer->state());  // it stands still
+    expect_outline(*run.optimizer);
+    train(run.net, *run.optimizer, i, 100, 130);
+    load_checkpoint(*run.optimizer, Checkpoint(folder.path));  // in the same optimizer
+    expect_equal(run.optimizer->state(), mine);
+    wait_for_all(*run.optimizer);
+  });
+  EXPECT_EQ(saved[0].tensors.contains("x_tilde.large"), s.options.scheme == "a2cid2");
+  EXPECT_EQ(saved[0].tensors.contains("b.large"), !s.inner);
+  EXPECT_GT(saved[0].tensors.at("clock").const_data_ptr<double>()[0], 100);
+  flock(s.workers, [&](int i, World& world) {
+    Run run(s, world);
+    load_checkpoint(*run.optimizer, Checkpoint(folder.path));
+    expect_equal(run.optimizer->state(), saved[static_cast<std::size_t>(i)]);
+    std::int64_t without = 1;
+    for (int t = 100; without != 0; t += 20) {  // until all have averaged
+      train(run.net, *run.optimizer, i, t, t + 20);
+      without = run.optimizer->statistics().rounds == 0 ? 1 : 0;
+      run.optimizer->maximum({&without, 1});
+    }
+  });
+}
+
+TEST(Checkpoint, GossipGoesOnWithWhatWasSaved) {
+  for (const std::string scheme : {"a2cid2", "ad-psgd"}) {
+    const Options options{.topology = "ring", .scheme = scheme, .rate = 2};
+    check_gossip_resume({AccumAdamW{.lr = 0.01, .window = 4}, options, 3});
+    check_gossip_resume({{}, options, 3, made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))});
+  }
+}
+
+// Workers come to the checkpoint at their own times, while the others average: the states are of one moment all the same.
+TEST(Checkpoint, GossipsStatesKeepTheSum) {
+  constexpr int n = 4;
+  for (const std::string scheme : {"a2cid2", "ad-psgd"}) {
+    const Options options{.topology = "ring", .scheme = scheme, .rate = 4};
+    const Folder folder;
+    // Of all x; with x~ the mean of both.
+    const auto sum_of = [&](int step) {
+      double sum = 0;
+      for (int i = 0; i < n; ++i) {
+        Checkpoint at(folder / ("step-" + std::to_string(step)));
+        const SafetensorsReader file(at.verified(i));
+        const bool tilde = file.find("x_tilde.0.0") != nullptr;
+        for (const std::string name : {"model.0.0", "x_tilde.0.0"}) {
+          if (file.find(name) == nullptr) continue;
+          std::vector<float> values(1000);
+          file.read(*file.find(name), std::as_writable_bytes(std::span(values)));
+          for (const float value : values) sum += double{value} / (tilde ? 2 : 1);
+        }
+      }
+      return sum;
+    };
+    const auto gossip = [](const Tensor& x, Optimizer& optimizer, int steps) {
+      x.mutable_grad() = at::zeros({1000});
+      for (int t = 0; t < steps; ++t) {
+        optimizer.step();
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+    };
+    flock(n, [&](int i, World& world) {
+      const Tensor x = parameter({1000}, 1);
+      Optimizer optimizer({x}, SGD{.lr = 0.1}, options, world);
+      gossip(x, optimizer, 20);
+      for (int step = 1; step <= 5; ++step) {
+        {
+          const c10::AutoGradMode no_gradient(false);
+          x.add_((i + step) % 2 == 0 ? 1 : -1);  // so that averagings move something
+        }
+        gossip(x, optimizer, 2 + 3 * ((i + step) % n));
+        EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = step}, 9));
+      }
+    });
+    for (int step = 1; step <= 5; ++step) EXPECT_NEAR(sum_of(step), 1000 * n, 0.05) << scheme << step;
+    flock(n, [&](int i, World& world) {
+      const Tensor x = parameter({1000}, 9);
+      Optimizer optimizer({x}, SGD{.lr = 0.1}, options, world);
+      load_checkpoint(optimizer, Checkpoint(folder / "step-1"));
+      gossip(x, optimizer, 30 + 10 * i);
+      EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = 10}, 9));
+    });
+    EXPECT_NEAR(sum_of(10), 1000 * n, 0.05) << scheme;
+  }
 }
 
 TEST(Checkpoint, GridsOfAnotherWireAreNotTakenAndWrongOnesAreRefused) {

@@ -454,7 +454,7 @@ TEST(Master, ASumOfSquaresIsThatOfTheWideGradients) {
     want += p.grad().to(at::kDouble).square().sum().item<double>();
   }
   std::vector<Block> blocks;
-  append_blocks(blocks, {torch::optim::OptimizerParamGroup(model)}, 0, 0, 1 << 20);
+  append_blocks(blocks, {torch::optim::OptimizerParamGroup(model)}, 0, 1 << 20);
   EXPECT_GT(blocks.size(), 1U);
   EXPECT_NEAR(sum_of_squares(blocks), want, 1e-12 * want);
 }

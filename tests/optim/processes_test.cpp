@@ -130,8 +130,9 @@ class Meddler final : public Store {
     wire_ = std::make_unique<BadWire>(port, every_);
     store_->set(key, "127.0.0.1:" + std::to_string(wire_->port()));
   }
-  std::string get(const std::string& key, std::chrono::milliseconds deadline) override {
-    return store_->get(key, deadline);
+  std::string get(const std::string& key, std::chrono::milliseconds deadline,
+                  const Interrupted& interrupted) override {
+    return store_->get(key, deadline, interrupted);
   }
 
  private:
@@ -158,7 +159,9 @@ int work() {
     return make(meddled, channel);
   };
   const at::Tensor x = at::full({300'000}, 1.0).set_requires_grad(true);
-  Options options{.topology = "complete", .one_in = number("STARLING_TEST_ONE_IN")};
+  Options options{.topology = "complete",
+                  .scheme = std::getenv("STARLING_TEST_SCHEME"),
+                  .one_in = number("STARLING_TEST_ONE_IN")};
   if (number("STARLING_TEST_MAX_WAIT") != 0)
     options.max_wait = milliseconds(number("STARLING_TEST_MAX_WAIT"));
   Optimizer optimizer(std::vector<at::Tensor>{x}, SGD{.lr = 0.1}, options, world);
@@ -200,6 +203,7 @@ class Flock {
                      {"STARLING_TEST_STEP_MS", "20"},
                      {"STARLING_TEST_MAX_WAIT", "0"},
                      {"STARLING_TEST_ONE_IN", "1"},
+                     {"STARLING_TEST_SCHEME", "cta"},
                      {"STARLING_TEST_DAMAGE", "0"}});
     for (int rank = 0; rank < n; ++rank) {
       auto environment = settings;
@@ -340,6 +344,24 @@ TEST(Processes, AKilledWorkerDoesNotStopTheOthersAndTheAverageIsTheirs) {
     EXPECT_EQ(flock.last(rank, "end")[0], 2);
     EXPECT_EQ(count(flock.errors(rank), "worker 2 is gone"), 1U) << flock.errors(rank);
     EXPECT_EQ(count(flock.errors(rank), "\n"), 1U) << flock.errors(rank);
+  }
+  EXPECT_NEAR(flock.last(0, "end")[1], flock.last(1, "end")[1], 1e-6);
+}
+
+// Its edges are directed: worker 0 hears of nobody any more, 1 of 0.
+TEST(Processes, AKilledWorkerDoesNotStopTwoVectorsAndEveryLossIsCounted) {
+  Flock flock(std::map<std::string, std::string>{{"STARLING_TEST_SCHEME", "ceca-2p"}});
+  ASSERT_TRUE(flock.until([&] { return flock.step_of(2) >= 15; }));
+  flock.signal_to(2, SIGKILL);
+  EXPECT_EQ(flock.wait(2), -SIGKILL);
+  for (int rank : {0, 1}) {
+    EXPECT_EQ(flock.wait(rank), 0) << flock.errors(rank);
+    EXPECT_EQ(flock.step_of(rank), 60);
+    EXPECT_EQ(flock.last(rank, "end")[0], 2);
+    const auto last = flock.last(rank, "step");
+    const double blocks = 5;  // of 300,000 numbers, each to one and from one in every round
+    EXPECT_GT(last[2], 0) << "aborted";
+    EXPECT_NEAR(last[1] + last[2], 2 * blocks * last[3], 2 * blocks);  // but for those under way
   }
   EXPECT_NEAR(flock.last(0, "end")[1], flock.last(1, "end")[1], 1e-6);
 }

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "tests/optim/flock.h"
 
@@ -133,6 +134,74 @@ TEST(Seeing, TheTimelineHoldsEveryStepBlockAndPeer) {
       }
     }
   }
+}
+
+// One block of each parameter; `used` of them have a gradient. The gradients' spans by step, in their order.
+std::vector<std::vector<Timeline::Span>> gradient_spans(const std::string& scheme, int used,
+                                                        int broken_step) {
+  std::vector<std::vector<Timeline::Span>> steps(kRecorded + 1);
+  flock(1, [&](int, World& world) {
+    world.timeline = std::make_shared<Timeline>(0, 1);
+    std::vector<at::Tensor> p;
+    for (int b = 0; b < kBlocks; ++b) p.push_back(parameter({kBlockFloats}, 1));
+    Optimizer optimizer(p, SGD{.lr = 0.1}, {.scheme = scheme}, world);
+    bool breaks = false;
+    p[0].register_hook([&](const at::Tensor&) {
+      if (breaks) throw Error("broken");
+    });
+    for (int step = 1; step <= kRecorded; ++step) {
+      world.timeline->step(step);
+      at::Tensor x = at::full({kBlockFloats}, 1, at::kFloat);
+      for (int b = 0; b < used; ++b) x = x * p[static_cast<std::size_t>(b)];
+      breaks = step == broken_step;
+      if (breaks) {
+        EXPECT_THROW(x.sum().backward(), Error);
+        continue;
+      }
+      x.sum().backward();
+      optimizer.step();
+    }
+    for (const Timeline::Span& span : world.timeline->spans()) {
+      if (std::string(span.name) == "gradients")
+        steps.at(static_cast<std::size_t>(span.step)).push_back(span);
+    }
+  });
+  return steps;
+}
+
+TEST(Seeing, TheBackwardPassIsTiledByTheGradientsOfBlocks) {
+  for (const char* scheme : {"cta", "all-reduce"}) {
+    const auto steps = gradient_spans(scheme, kBlocks, 0);
+    for (int step = 1; step <= kRecorded; ++step) {
+      const auto& spans = steps[static_cast<std::size_t>(step)];
+      ASSERT_EQ(spans.size(), static_cast<std::size_t>(kBlocks)) << scheme;
+      for (int i = 0; i < kBlocks; ++i) {
+        const Timeline::Span& span = spans[static_cast<std::size_t>(i)];
+        EXPECT_EQ(span.block, kBlocks - 1 - i);  // the last factor's gradient comes first
+        EXPECT_LE(span.begin, span.end);
+        if (i > 0) {
+          EXPECT_EQ(span.begin, spans[static_cast<std::size_t>(i) - 1].end);
+        }
+      }
+    }
+  }
+}
+
+TEST(Seeing, ABlockWithoutAGradientTakesNoTime) {
+  const auto steps = gradient_spans("cta", kBlocks - 1, 0);
+  for (int step = 1; step <= kRecorded; ++step) {
+    const auto& spans = steps[static_cast<std::size_t>(step)];
+    ASSERT_EQ(spans.size(), static_cast<std::size_t>(kBlocks));
+    EXPECT_EQ(spans.back().block, kBlocks - 1);
+    EXPECT_EQ(spans.back().begin, spans.back().end);
+  }
+}
+
+TEST(Seeing, GradientsAreSeenAgainAfterAPassThatFailed) {
+  const auto steps = gradient_spans("cta", kBlocks, 2);
+  EXPECT_EQ(steps[2].size(), static_cast<std::size_t>(kBlocks) - 1);
+  for (const int step : {1, 3, 4})
+    EXPECT_EQ(steps[static_cast<std::size_t>(step)].size(), static_cast<std::size_t>(kBlocks));
 }
 
 TEST(Seeing, AllReduceWaitsForAllBlocksAndThenUpdates) {

@@ -15,19 +15,6 @@
 #include "starling/core/timeline.h"
 
 namespace starling {
-namespace {
-
-std::vector<at::Tensor> parameters_of(const std::vector<Block>& blocks) {
-  std::vector<at::Tensor> parameters;
-  for (const Block& block : blocks) {
-    for (const Segment& s : block.segments) {
-      if (s.begin == 0) parameters.push_back(s.parameter);
-    }
-  }
-  return parameters;
-}
-
-}  // namespace
 
 AllReduce::AllReduce(std::vector<Block>& blocks, Collectives& collectives, int workers,
                      std::function<void()> adapt, Owners owners)
@@ -36,14 +23,11 @@ AllReduce::AllReduce(std::vector<Block>& blocks, Collectives& collectives, int w
       workers_(workers),
       adapt_(std::move(adapt)),
       owners_(std::move(owners)),
+      holders_(holders_of(blocks)),
       hooks_(parameters_of(blocks), [this](std::size_t parameter) { accumulated(parameter); }) {
-  for (std::size_t b = 0; b < blocks_.size(); ++b) {
-    const auto segments = static_cast<std::int64_t>(blocks_[b].segments.size());
-    buckets_.push_back({at::empty({blocks_[b].length + segments})});
-    for (const Segment& s : blocks_[b].segments) {
-      if (s.begin == 0) holders_.emplace_back();  // as parameters_of()
-      holders_.back().push_back(b);
-    }
+  for (const Block& block : blocks_) {
+    const auto segments = static_cast<std::int64_t>(block.segments.size());
+    buckets_.push_back({at::empty({block.length + segments})});
   }
 }
 
@@ -121,9 +105,9 @@ void AllReduce::finish_pass() {
     {
       RECORD_USER_SCOPE("starling::finish");
       const Timeline::Scope span(blocks_[b].timeline, {.name = "wait", .block = static_cast<int>(b)});
-      const Time begin = Clock::now();
+      const Time begin = collectives_.now();
       bucket.sum->wait();
-      waiting_ += seconds(Clock::now() - begin);
+      waiting_ += seconds(collectives_.now() - begin);
     }
     bucket.sum.reset();
     if (owners_.of_block.empty()) write_mean(b);

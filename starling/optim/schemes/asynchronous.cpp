@@ -1,17 +1,27 @@
 #include "starling/optim/schemes/asynchronous.h"
 
+#include <algorithm>
 #include <utility>
+
+#include <ATen/Parallel.h>
+
+#include "starling/kernels/update.h"
 
 namespace starling {
 namespace {
 
-float* values_of(const Segment& segment) { return static_cast<float*>(segment.values().values); }
+constexpr std::int64_t kGrain = 1 << 15;  // elements that are worth a thread
 
-std::vector<std::vector<float>> copies_of(const std::vector<Block>& blocks) {
+std::vector<std::vector<float>> copies_of(std::vector<Block>& blocks) {
+  with_masters(blocks);
   std::vector<std::vector<float>> copies;
   for (const Block& block : blocks) {
     auto& copy = copies.emplace_back(static_cast<std::size_t>(block.length));
-    for (const Segment& s : block.segments) std::copy_n(values_of(s), s.length, copy.begin() + s.offset);
+    for (const Segment& s : block.segments) {
+      const kernels::Parameters p = s.values();
+      std::copy_n(p.master != nullptr ? p.master : static_cast<const float*>(p.values), s.length,
+                  copy.begin() + s.offset);
+    }
   }
   return copies;
 }
@@ -22,35 +32,67 @@ Asynchronous::Asynchronous(std::vector<Block>& blocks, std::unique_ptr<Transport
                            GossipOptions options, Log log, std::shared_ptr<Timeline> timeline,
                            std::function<void()> adapt)
     : blocks_(blocks),
+      momentum_(options.momentum.eta != 0),
       taken_(copies_of(blocks)),
       gossip_(std::move(transport), std::move(options), taken_, std::move(log), std::move(timeline)),
       adapt_(std::move(adapt)) {}
 
+void Asynchronous::begin() {
+  if (!paused_) return gossip_.meet();  // a first time: neighbours may have averaged with it already
+  taken_ = copies_of(blocks_);
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    gossip_.look(static_cast<int>(b), [&](std::span<float> x, std::span<float> x_tilde) {
+      std::ranges::copy(taken_[b], x.begin());
+      if (momentum_) std::ranges::copy(taken_[b], x_tilde.begin());
+    });
+  }
+}
+
 void Asynchronous::step() {
-  adapt_();
-  for (std::size_t b = 0; b < blocks_.size(); ++b) renew(b);
+  resume();
+  adapt();
+  give();
+}
+
+void Asynchronous::give() {
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    gossip_.gradient(static_cast<int>(b),
+                     [&](std::span<float> x, std::span<float> x_tilde) { renew(b, x, x_tilde); });
+  }
   gossip_.stepped();
 }
 
 // What the rule has done goes to x and x~, and x to the parameters.
-void Asynchronous::renew(std::size_t index) {
-  gossip_.gradient(static_cast<int>(index), [&](std::span<float> x, std::span<float> x_tilde) {
-    for (const Segment& s : blocks_[index].segments) {
-      float* const parameter = values_of(s);
-      for (std::int64_t i = 0; i < s.length; ++i) {
-        const auto at = static_cast<std::size_t>(s.offset + i);
-        const float d = parameter[i] - taken_[index][at];
-        x[at] += d;
-        if (!x_tilde.empty()) x_tilde[at] += d;
-        taken_[index][at] = parameter[i] = x[at];
-      }
-    }
-  });
+void Asynchronous::renew(std::size_t block, std::span<float> x, std::span<float> x_tilde) {
+  for (const Segment& s : blocks_[block].segments) {
+    const kernels::Parameters p = s.values();
+    at::parallel_for(0, s.length, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t at = s.offset + begin;
+      kernels::best_kernels().renew(p.from(static_cast<std::size_t>(begin)), taken_[block].data() + at,
+                                    x.data() + at, momentum_ ? x_tilde.data() + at : nullptr,
+                                    static_cast<std::size_t>(end - begin));
+    });
+    s.parameter.unsafeGetTensorImpl()->bump_version();
+  }
 }
 
 void Asynchronous::pause() {
-  gossip_.pause();
-  for (std::size_t b = 0; b < blocks_.size(); ++b) renew(b);
+  if (!std::exchange(paused_, true)) gossip_.pause();
+}
+
+void Asynchronous::resume() {
+  if (std::exchange(paused_, false)) gossip_.resume();
+}
+
+void Asynchronous::renew() {
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    gossip_.look(static_cast<int>(b),
+                 [&](std::span<float> x, std::span<float> x_tilde) { renew(b, x, x_tilde); });
+  }
+}
+
+void Asynchronous::x_tilde(std::size_t block, const std::function<void(std::span<float>)>& f) {
+  gossip_.look(static_cast<int>(block), [&](std::span<float>, std::span<float> x_tilde) { f(x_tilde); });
 }
 
 ExchangeStatistics Asynchronous::counted() const {

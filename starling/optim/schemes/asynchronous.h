@@ -1,10 +1,11 @@
-// Asynchronous gossip: A2CiD2 (Nabli et al. 2023, arXiv 2306.08289), and without its momentum AD-PSGD (Lian et al. 2018,
-// arXiv 1710.06952). The formulas stand in gossip/a2cid2.h; pairs of workers average on the transport's thread (gossip/gossip.h),
-// as often as the clock says, and a step waits for nobody:
+// Asynchronous gossip: A2CiD2 (gossip/a2cid2.h), and without its momentum AD-PSGD (gossip/ad_psgd.h). Pairs of workers average on
+// the transport's thread (gossip/gossip.h), as often as the clock says, and a step waits for nobody:
 //
 //   d   <- what the local rule makes of the parameters, less what they were when they were last renewed
 //   x, x~ <- the momentum up to now;  x + d, x~ + d
 //   the parameters <- x
+//
+// Of a parameter in bf16 or fp16 it is the master that is such a copy: x, and what goes over the wire, are fp32's numbers.
 //
 // The parameters are this thread's copy of x, so the gradient is at what x was one step ago: averagings since then are in x, not
 // yet in the copy. All that was done to the parameters between two steps is in d.
@@ -12,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "starling/gossip/gossip.h"
@@ -20,22 +22,38 @@
 
 namespace starling {
 
-class Asynchronous final : public Scheme {
+class Asynchronous : public Scheme {
  public:
-  // `adapt` does the local rule's step on all parameters, which are float32.
+  // `adapt` does the local rule's step on all parameters.
   Asynchronous(std::vector<Block>& blocks, std::unique_ptr<Transport> transport, GossipOptions options,
                Log log, std::shared_ptr<Timeline> timeline, std::function<void()> adapt);
 
-  void begin() override { gossip_.meet(); }
+  // Where gossip stands still, it goes on from the parameters: x and x~ are these.
+  void begin() override;
   void step() override;
   void pause() override;
-  void resume() override { gossip_.resume(); }
+  void resume() override;
+  void renew() override;
   ExchangeStatistics counted() const override;
+  GossipStatistics gossip() const { return gossip_.statistics(); }
+
+  // For saving and going on, while gossip stands still: x of a block is the parameters after renew().
+  bool has_momentum() const { return momentum_; }
+  void x_tilde(std::size_t block, const std::function<void(std::span<float>)>& f);  // with momentum
+  GossipClock clock() const { return gossip_.clock(); }
+  void set_clock(GossipClock clock) { gossip_.set_clock(clock); }
+
+ protected:
+  void adapt() { adapt_(); }
+  // What was done to the parameters since they were last renewed goes to x and x~, and x to the parameters: a gradient was made.
+  void give();
 
  private:
-  void renew(std::size_t block);
+  void renew(std::size_t block, std::span<float> x, std::span<float> x_tilde);
 
   std::vector<Block>& blocks_;
+  const bool momentum_;
+  bool paused_ = false;
   std::vector<std::vector<float>> taken_;  // of each block: the parameters as they were last renewed
   Gossip gossip_;
   std::function<void()> adapt_;

@@ -7,7 +7,6 @@
 // blocks are updated, and a step takes F + B + max(U, C).
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "starling/exchange/exchange.h"
@@ -19,7 +18,6 @@ namespace starling {
 
 class Atc final : public Scheme {
  public:
-  using RuleOf = std::function<const Rule&(int group)>;
   Atc(std::vector<Block>& blocks, Exchange& exchange, RuleOf rule, Clipping& clipping)
       : blocks_(blocks), exchange_(exchange), rule_(rule), clipping_(clipping) {}
 

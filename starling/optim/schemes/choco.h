@@ -19,7 +19,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <utility>
 #include <vector>
 
@@ -34,7 +33,6 @@ namespace starling {
 
 class Choco final : public Scheme {
  public:
-  using RuleOf = std::function<const Rule&(int group)>;
   // Blocks without copies get them: they must be the same on all workers. The exchange has Chooser::sender.
   Choco(std::vector<Block>& blocks, Exchange& exchange, const Graph& graph, int rank, TopK top, double gamma,
         RuleOf rule, Clipping& clipping);

@@ -2,17 +2,19 @@
 
 namespace starling {
 
+void combine_then_adapt(Block& block, Exchange& exchange, const RuleOf& rule, std::optional<float> scale) {
+  const auto arrived = finish(exchange, block);
+  const bool finite = update(block, rule(block.group), arrived, exchange.wire(block.index), scale);
+  start(exchange, block, finite);
+}
+
 void Cta::begin() {
   for (Block& block : blocks_) send_again(exchange_, block);
 }
 
 void Cta::step() {
   const auto scale = clipping_.scale([&] { return sum_of_squares(blocks_); });
-  for (Block& block : blocks_) {
-    const auto arrived = finish(exchange_, block);
-    const bool finite = update(block, rule_(block.group), arrived, exchange_.wire(block.index), scale);
-    start(exchange_, block, finite);
-  }
+  for (Block& block : blocks_) combine_then_adapt(block, exchange_, rule_, scale);
 }
 
 }  // namespace starling

@@ -7,7 +7,8 @@
 // link. W of round t is the schedule's; u is the rule's direction, from the worker's own gradient and state.
 #pragma once
 
-#include <functional>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "starling/exchange/exchange.h"
@@ -17,11 +18,13 @@
 
 namespace starling {
 
+// The step of one block: what the neighbours sent after the last one is mixed in, and what they will need for the next one sent.
+void combine_then_adapt(Block& block, Exchange& exchange, const RuleOf& rule, std::optional<float> scale);
+
 class Cta final : public Scheme {
  public:
-  using RuleOf = std::function<const Rule&(int group)>;
   Cta(std::vector<Block>& blocks, Exchange& exchange, RuleOf rule, Clipping& clipping)
-      : blocks_(blocks), exchange_(exchange), rule_(rule), clipping_(clipping) {}
+      : blocks_(blocks), exchange_(exchange), rule_(std::move(rule)), clipping_(clipping) {}
 
   void begin() override;
   bool sends_ahead() const override { return true; }

@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
+#include "starling/optim/schemes/cta.h"
+
 namespace starling {
 
 Hierarchical::Hierarchical(std::vector<Block>& blocks, const Node& node, Collectives& inside,
@@ -28,11 +30,7 @@ void Hierarchical::step() { gradients_.step(); }
 
 void Hierarchical::adapt() {
   const auto scale = clipping_.scale([&] { return sum_of_squares_of_node(); });
-  for (Block* block : own_) {
-    const auto arrived = finish(between_, *block);
-    const bool finite = update(*block, rule_(block->group), arrived, between_.wire(block->index), scale);
-    start(between_, *block, finite);
-  }
+  for (Block* block : own_) combine_then_adapt(*block, between_, rule_, scale);
   gather();
 }
 

@@ -11,7 +11,6 @@
 // A worker that dies takes its node along: the node's others end with an Error that names it. The other nodes go on.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "starling/exchange/exchange.h"
@@ -32,7 +31,6 @@ struct Node {
 
 class Hierarchical final : public Scheme {
  public:
-  using RuleOf = std::function<const Rule&(int group)>;
   // The exchange has the blocks that this worker owns, and their Block::index is the number there.
   Hierarchical(std::vector<Block>& blocks, const Node& node, Collectives& inside, Exchange& between,
                RuleOf rule, Clipping& clipping);

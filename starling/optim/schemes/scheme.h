@@ -1,9 +1,14 @@
 // How mixing and the local rule are combined. One algorithm, one file.
 #pragma once
 
+#include <functional>
+
 #include "starling/exchange/exchange.h"
+#include "starling/optim/rules.h"
 
 namespace starling {
+
+using RuleOf = std::function<const Rule&(int group)>;  // of a parameter group
 
 class Scheme {
  public:
@@ -15,9 +20,11 @@ class Scheme {
   virtual void step() = 0;
   // Whether the backward passes from here on average gradients, in a scheme that does; see NoSync.
   virtual void set_sync(bool) {}
-  // Gossip that goes on between steps stands still, and the parameters are up to date, from pause() to resume().
+  // Gossip that goes on between steps stands still from pause() to resume(), or to the next step().
   virtual void pause() {}
   virtual void resume() {}
+  // While it does: the parameters become what it has made of them.
+  virtual void renew() {}
   // Since construction, beside what the exchange has counted.
   virtual ExchangeStatistics counted() const { return {}; }
 };

@@ -1,0 +1,174 @@
+#include "starling/optim/options.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/error.h"
+#include "starling/gossip/ad_psgd.h"
+#include "starling/kernels/mask.h"
+#include "starling/topology/ceca.h"
+#include "starling/topology/schedules.h"
+
+namespace starling {
+
+const std::vector<std::string>& known_schemes() {
+  static const std::vector<std::string> all = {
+      "cta", "atc", "ceca-2p", "choco", "a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm", "all-reduce"};
+  return all;
+}
+
+namespace {
+
+void check_scheme(const Options& options) {
+  const std::string& scheme = options.scheme;
+  if (std::ranges::count(known_schemes(), scheme) == 0)
+    throw UsageError(fmt::format("scheme \"{}\" is unknown: {}", scheme, fmt::join(known_schemes(), ", ")));
+  if (scheme == "all-reduce" && options.wire != Wire::fp32)
+    throw UsageError(
+        fmt::format("wire \"{}\" is for parameters, but scheme \"all-reduce\" sends gradients: use fp32",
+                    name_of(options.wire)));
+  if (options.one_in < 1 || options.one_in > Mask::kMost)
+    throw UsageError(
+        fmt::format("one_in = {} is not allowed: from 1, all values, to {}", options.one_in, Mask::kMost));
+  if (scheme == "all-reduce" && options.one_in != 1)
+    throw UsageError(
+        fmt::format("one_in = {} leaves out parameters, but scheme \"all-reduce\" sends gradients: use 1",
+                    options.one_in));
+}
+
+void check_gradients(const Options& options, bool around) {
+  if (!std::isfinite(options.clip) || options.clip < 0)
+    throw UsageError(fmt::format("clip = {} is not allowed: it must be finite and at least 0", options.clip));
+  if (around && (options.clip > 0 || options.skip_not_finite || options.loss_scaling)) {
+    throw UsageError(
+        "clip, skip_not_finite and loss_scaling need one of Starling's rules: around another optimizer call "
+        "torch's clip_grad_norm_ before step()");
+  }
+  if (!options.loss_scaling) return;
+  if (!LossScale::allows(options.loss_scaling->initial)) {
+    throw UsageError(fmt::format("loss_scaling: initial = {} is not allowed: it must be above 0 and a float",
+                                 options.loss_scaling->initial));
+  }
+  if (options.loss_scaling->grow_every < 1) {
+    throw UsageError(fmt::format("loss_scaling: grow_every = {} is not allowed: it must be at least 1",
+                                 options.loss_scaling->grow_every));
+  }
+}
+
+void check_ceca(const Options& options, bool around) {
+  if (options.scheme != "ceca-2p") return;
+  const auto refuse = [](const std::string& why) { throw UsageError("scheme \"ceca-2p\" " + why); };
+  if (around)
+    refuse(
+        "needs one of Starling's rules, not another optimizer: its two vectors take the rule's step "
+        "together");
+  if (options.one_in != 1)
+    refuse(fmt::format("needs one_in = 1, not {}: a value that misses rounds is never averaged exactly",
+                       options.one_in));
+}
+
+void check_choco(const Options& options, bool around) {
+  if (!(options.gamma >= 0 && options.gamma <= 1))
+    throw UsageError(
+        fmt::format("gamma = {} is not allowed: from 0, which stands for the default, to 1", options.gamma));
+  if (options.scheme != "choco") {
+    if (options.gamma != 0)
+      throw UsageError(fmt::format("gamma = {} is for scheme \"choco\", not \"{}\": use 0", options.gamma,
+                                   options.scheme));
+    return;
+  }
+  const auto refuse = [](const std::string& why) { throw UsageError("scheme \"choco\" " + why); };
+  if (around) refuse("needs one of Starling's rules, not another optimizer");
+  if (options.wire != Wire::fp32)
+    refuse(fmt::format("needs wire \"fp32\", not \"{}\"", name_of(options.wire)));
+}
+
+void check_asynchronous(const Options& options) {
+  if (options.local_steps < 1)
+    throw UsageError(fmt::format("local_steps = {} is not allowed: from 1", options.local_steps));
+  if (options.local_steps != 1 && options.scheme != "swarm")
+    throw UsageError(fmt::format("local_steps = {} is for scheme \"swarm\", not \"{}\": use 1",
+                                 options.local_steps, options.scheme));
+  if (!(options.rate > 0 && options.rate <= 1000))
+    throw UsageError(fmt::format("rate = {} is not allowed: above 0, to 1000", options.rate));
+  if (!is_asynchronous(options)) {
+    if (options.rate != 1)
+      throw UsageError(
+          fmt::format("rate = {} is for schemes \"a2cid2\", \"ad-psgd\", \"ad-psgd-bipartite\" and "
+                      "\"swarm\", not \"{}\": use 1",
+                      options.rate, options.scheme));
+    return;
+  }
+  if (options.one_in != 1)
+    throw UsageError(
+        fmt::format("one_in = {} is not for scheme \"{}\": use 1", options.one_in, options.scheme));
+}
+
+void check_hierarchy(const Options& options, int workers, int local_workers, bool around) {
+  const std::string& hierarchy = options.hierarchy;
+  if (hierarchy == "none") return;
+  const auto refuse = [](const std::string& why) { throw UsageError("hierarchy " + why); };
+  if (hierarchy != "node") refuse(fmt::format("\"{}\" is unknown: none or node", hierarchy));
+  if (options.scheme != "cta")
+    refuse(fmt::format("\"node\" needs scheme \"cta\", not \"{}\"", options.scheme));
+  if (around) refuse("\"node\" needs one of Starling's rules: another optimizer's state cannot be divided");
+  const int per_node = workers_per_node(options, local_workers);
+  if (workers % per_node != 0) {
+    refuse(fmt::format("\"node\": {} workers are no whole number of nodes with {} workers each", workers,
+                       per_node));
+  }
+}
+
+}  // namespace
+
+bool is_asynchronous(const Options& options) {
+  const std::string& scheme = options.scheme;
+  return scheme == "a2cid2" || scheme == "ad-psgd" || scheme == "ad-psgd-bipartite" || scheme == "swarm";
+}
+
+PairRates rates_of(const Options& options, const Schedule& schedule) {
+  const PairRates rates = pair_rates(schedule, options.rate);
+  return options.scheme == "ad-psgd-bipartite" ? bipartite(rates) : rates;
+}
+
+A2cid2 momentum_of(const Options& options, const PairRates& rates) {
+  return options.scheme == "a2cid2" ? a2cid2_of(rates) : A2cid2{};
+}
+
+int workers_per_node(const Options& options, int local_workers) {
+  return options.workers_per_node == 0 ? local_workers : options.workers_per_node;
+}
+
+Schedule schedule_of(const Options& options, int workers, int local_workers) {
+  if (options.scheme == "all-reduce") return {"none", {Graph(workers)}};
+  if (options.scheme == "ceca-2p") return ceca_2p(workers);
+  const int per_node = workers_per_node(options, local_workers);
+  if (options.hierarchy == "none") return make_schedule(options.topology, workers, per_node);
+  return make_schedule(options.topology, workers / per_node).for_each_place(per_node);
+}
+
+void check_options(const Options& options, int workers, int local_workers, bool around) {
+  check_scheme(options);
+  check_gradients(options, around);
+  check_ceca(options, around);
+  check_choco(options, around);
+  check_asynchronous(options);
+  check_hierarchy(options, workers, local_workers, around);
+  const Schedule schedule = schedule_of(options, workers, local_workers);
+  if (options.scheme == "choco") check_lasting_edges(schedule, "scheme \"choco\"");
+  if (is_asynchronous(options)) momentum_of(options, rates_of(options, schedule));
+}
+
+std::string needs_float32(const Options& options, bool around) {
+  if (options.hierarchy == "node")
+    return "with hierarchy \"node\" it must be float32, since a node's workers share no fp32 masters";
+  if (around)
+    return "around another optimizer it must be float32, since only Starling's rules step the fp32 master of "
+           "one in bfloat16 or float16";
+  return "";
+}
+
+}  // namespace starling

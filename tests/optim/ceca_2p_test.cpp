@@ -1,0 +1,230 @@
+// CECA-2P in the optimizer, against the paper's two vectors x and h in plain loops in double; rounds are tested in
+// tests/topology/ceca_test.cpp.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linspace.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include "starling/core/error.h"
+#include "starling/optim/optimizer.h"
+#include "starling/topology/ceca.h"
+#include "starling/transport/c10d/virtual_collectives.h"
+#include "tests/optim/flock.h"
+#include "tests/optim/plain.h"
+#include "tests/refusal.h"
+#include "tests/virtual_workers.h"
+
+namespace starling {
+namespace {
+
+using namespace std::chrono_literals;
+using at::Tensor;
+
+constexpr int kTwoVectorSteps = 11;
+constexpr std::array<std::int64_t, 2> kTwoVectorSizes{301, 70'001};  // of two parameters, in several blocks
+
+double pull_of(int i, int t) { return std::sin(0.7 * (i + 1) + 0.9 * t); }
+
+// What every worker has in its parameters after these steps, which are all equal.
+std::vector<double> plain_ceca(int n, const AccumAdamW* rule, double lr) {
+  const auto rounds = ceca_2p_rounds(n);
+  const auto workers = static_cast<std::size_t>(n);
+  std::vector<double> x(workers, 0.5), h = x;
+  std::vector<Plain> state(workers);
+  for (int t = 1; t <= kTwoVectorSteps; ++t) {
+    const CecaRound& round = rounds[static_cast<std::size_t>(t - 1) % rounds.size()];
+    const std::vector<double> x_old = x, h_old = h;
+    const double e = round.e;
+    for (int i = 0; i < n; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const auto from = static_cast<std::size_t>((i + n - round.distance()) % n);
+      const double y = round.sends_x ? x_old[from] : h_old[from];
+      const double g = pull_of(i, t), step = lr * (rule != nullptr ? state[at].direction(g, *rule) : g);
+      x[at] = (round.sends_x ? (x_old[at] + y) / 2 : ((e + 1) * x_old[at] + e * y) / (2 * e + 1)) - step;
+      h[at] = (round.sends_x ? (e * h_old[at] + (e + 1) * y) / (2 * e + 1) : (h_old[at] + y) / 2) - step;
+    }
+  }
+  return rounds[static_cast<std::size_t>(kTwoVectorSteps) % rounds.size()].sends_x ? x : h;
+}
+
+TEST(Ceca2PScheme, IsThePapersTwoVectorsForAnyNumberOfWorkers) {
+  for (const int n : {1, 2, 5, 6}) {
+    for (const bool adam : {false, true}) {
+      if (adam && n != 5) continue;
+      SCOPED_TRACE(std::to_string(n) + (adam ? " adam" : " sgd"));
+      const AccumAdamW rule{.lr = 0.1, .eps = 0.5, .weight_decay = 0, .window = 3};
+      const std::vector<double> should = plain_ceca(n, adam ? &rule : nullptr, 0.1);
+      flock(n, [&](int i, World& world) {
+        const Tensor p = parameter({kTwoVectorSizes[0]}, 0.5), q = parameter({kTwoVectorSizes[1]}, 0.5);
+        Optimizer optimizer(std::vector<Tensor>{p, q}, adam ? Rule(rule) : Rule(SGD{.lr = 0.1}),
+                            {.scheme = "ceca-2p"}, world);
+        for (int t = 1; t <= kTwoVectorSteps; ++t) {
+          p.mutable_grad() = at::full({kTwoVectorSizes[0]}, pull_of(i, t));
+          q.mutable_grad() = at::full({kTwoVectorSizes[1]}, pull_of(i, t));
+          optimizer.step();
+        }
+        EXPECT_TRUE(is_all(at::cat({p.detach(), q.detach()}), should[static_cast<std::size_t>(i)]))
+            << p[0] << " " << should[static_cast<std::size_t>(i)];
+        EXPECT_EQ(optimizer.statistics().aborted, 0U);
+        std::int64_t nothing = 0;
+        optimizer.maximum({&nothing, 1});  // nobody leaves before all have looked
+      });
+    }
+  }
+}
+
+// Exact after ceil(log2 n) steps in fp32, and with every wire the sum stays and the workers come together.
+TEST(Ceca2PScheme, EveryWireKeepsTheSumAndBringsWorkersTogether) {
+  struct Case {
+    Wire wire;
+    double scale;
+    int steps;
+    double apart;  // at the end
+  };
+  for (const int n : {3, 5}) {
+    const int exact = n == 3 ? 2 : 3;
+    for (const Case& the :
+         {Case{Wire::fp32, 1, exact, 1e-6}, {Wire::bf16, 1, 40, 4e-2}, {Wire::int8, 1e-4, 40, 1e-6}}) {
+      SCOPED_TRACE(std::string(name_of(the.wire)) + " " + std::to_string(n));
+      flock(n, [&](int i, World& world) {
+        const Tensor p = parameter({999});
+        Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, {.scheme = "ceca-2p", .wire = the.wire},
+                            world);
+        const Tensor mine = at::linspace(-1, 1, 999) * ((i + 1) * the.scale);
+        {
+          const c10::AutoGradMode no_gradient(false);
+          p.copy_(mine);  // of both vectors: the first round begins from it
+        }
+        optimizer.restart(0);
+        for (int t = 0; t < the.steps; ++t) optimizer.step();
+        EXPECT_LT(optimizer.consensus_distance(), the.apart);
+        const Consensus average(optimizer);
+        EXPECT_TRUE(at::allclose(p.detach(), at::linspace(-1, 1, 999) * (the.scale * (n + 1) / 2), 1e-5,
+                                 1e-5 * the.scale))
+            << p[0];
+      });
+    }
+  }
+}
+
+TEST(Ceca2PScheme, GoesOnToTheBitFromTheMiddleOfACycle) {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    flock(5, [&](int i, World& world) {
+      const Tensor p = at::full({500}, 0.5, type).set_requires_grad(true);
+      Optimizer optimizer(std::vector<Tensor>{p}, AdamW{.lr = 0.01},
+                          {.scheme = "ceca-2p", .wire = Wire::int8}, world);
+      const auto go = [&](int from, int to) {
+        for (int t = from; t < to; ++t) {
+          p.mutable_grad() = (at::linspace(-1, 1, 500) * pull_of(i, t)).to(type);
+          optimizer.step();
+        }
+      };
+      go(0, 4);  // of 3 rounds
+      OptimizerState state = optimizer.state();
+      for (auto& [name, tensor] : state.tensors) tensor = tensor.clone();
+      EXPECT_GT(state.tensors.at("apart.0.0").abs().max().item<float>(), 0);
+      go(4, 9);
+      const Tensor then = p.detach().clone();
+      optimizer.set_state(state);
+      go(4, 9);
+      EXPECT_TRUE(p.detach().equal(then));
+      std::int64_t nothing = 0;
+      optimizer.maximum({&nothing, 1});
+    });
+  }
+}
+
+TEST(Ceca2PScheme, AGroupThatIsAddedTakesPart) {
+  flock(3, [](int i, World& world) {
+    const Tensor p = parameter({1000}), q = parameter({9});
+    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, {.scheme = "ceca-2p"}, world);
+    p.mutable_grad() = at::full({1000}, static_cast<double>(i));
+    optimizer.step();  // the second vector goes next
+    p.mutable_grad() = Tensor();
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup({q}));
+    q.mutable_grad() = at::full({9}, static_cast<double>(2 * i));
+    optimizer.step();
+    q.mutable_grad() = Tensor();
+    for (int t = 0; t < 3; ++t) optimizer.step();
+    EXPECT_TRUE(is_all(p, -1)) << p[0];
+    EXPECT_TRUE(is_all(q, -2)) << q;
+    std::int64_t nothing = 0;
+    optimizer.maximum({&nothing, 1});
+  });
+}
+
+// A worker that sleeps is left behind for some rounds. What is lost moves the mean, by less than the workers are apart, and is
+// counted; one cycle later all agree again.
+TEST(Ceca2PScheme, WhatIsLostIsCountedAndMovesTheMeanALittle) {
+  constexpr int n = 5;
+  const auto time = std::make_shared<VirtualTime>(n);
+  std::vector<World> worlds = World::threads(n);
+  const auto transports = local_transports(virtual_network(time, 1e9));
+  const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(1ms); });
+  std::vector<double> begin(n), end(n);
+  std::vector<std::uint64_t> lost(n);
+  virtual_workers(*time, n, [&](int rank) {
+    World& world = worlds[static_cast<std::size_t>(rank)];
+    world.make_transport = transports;
+    world.make_collectives = collectives;
+    const Tensor x = parameter({10});
+    Optimizer optimizer({x}, SGD{.lr = 1}, {.scheme = "ceca-2p", .max_wait = 20ms}, world);
+    const auto go = [&](int steps) {
+      for (int t = 0; t < steps; ++t) {
+        time->sleep(10ms);
+        optimizer.step();
+        x.mutable_grad() = Tensor();
+      }
+    };
+    go(3);
+    x.mutable_grad() = at::full({10}, static_cast<double>(rank * rank));
+    go(1);  // they are apart, in the middle of a cycle
+    begin[static_cast<std::size_t>(rank)] = x[0].item<double>();
+    if (rank == 2) time->sleep(100ms);
+    go(30);
+    EXPECT_LT(optimizer.consensus_distance(), 1e-5);
+    end[static_cast<std::size_t>(rank)] = x[0].item<double>();
+    lost[static_cast<std::size_t>(rank)] = optimizer.statistics().directed_aborted;
+    std::int64_t nothing = 0;
+    optimizer.maximum({&nothing, 1});
+  });
+  const auto [least, most] = std::minmax_element(begin.begin(), begin.end());
+  const double before = std::accumulate(begin.begin(), begin.end(), 0.0) / n;
+  EXPECT_NEAR(before, -6, 1e-5);  // 0, 1, 4, 9, 16
+  EXPECT_GT(std::accumulate(lost.begin(), lost.end(), std::uint64_t{0}), 0U);
+  EXPECT_GT(std::abs(end[0] - before), 1e-4);
+  EXPECT_LT(std::abs(end[0] - before), *most - *least);
+}
+
+TEST(Ceca2PScheme, WhatCannotBeIsRefusedInOneLine) {
+  const auto refused = [](const Options& options) {
+    return refusal<UsageError>(
+        [&] { Optimizer optimizer(std::vector<Tensor>{parameter({4})}, SGD{}, options, World::alone()); });
+  };
+  EXPECT_EQ(
+      refused({.scheme = "ceca-2p", .one_in = 4}),
+      "scheme \"ceca-2p\" needs one_in = 1, not 4: a value that misses rounds is never averaged exactly");
+  EXPECT_EQ(refused({.scheme = "ceca-2p", .hierarchy = "node", .workers_per_node = 1}),
+            "hierarchy \"node\" needs scheme \"cta\", not \"ceca-2p\"");
+  EXPECT_EQ(
+      refusal<UsageError>([] {
+        const Tensor p = parameter({4});
+        torch::optim::SGD inner({p}, torch::optim::SGDOptions(0.1));
+        Optimizer optimizer(inner, {.scheme = "ceca-2p"}, World::alone());
+      }),
+      "scheme \"ceca-2p\" needs one of Starling's rules, not another optimizer: its two vectors take the "
+      "rule's step together");
+}
+
+}  // namespace
+}  // namespace starling

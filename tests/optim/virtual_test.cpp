@@ -1,0 +1,201 @@
+// The optimizer on the workers of a virtual cluster: every scheme, to the bit and to the nanosecond the same each time.
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include "starling/optim/optimizer.h"
+#include "starling/transport/c10d/virtual_collectives.h"
+#include "tests/optim/flock.h"
+#include "tests/virtual_workers.h"
+
+namespace starling {
+namespace {
+
+using namespace std::chrono_literals;
+using at::Tensor;
+
+constexpr int kMany = 4, kSteps = 40;
+constexpr std::int64_t kSize = 250'000;  // 1 MB
+constexpr double kRate = 1e8;            // so that a block takes 10 ms
+
+struct Trained {
+  std::vector<Tensor> x;        // by worker
+  std::vector<double> seconds;  // by worker, after its last step
+};
+
+// Worker i is drawn to 10 i. compute(): what a gradient takes.
+Trained train(const Options& options, const std::function<Duration()>& compute) {
+  const auto time = std::make_shared<VirtualTime>(kMany);
+  std::vector<World> worlds = World::threads(kMany);
+  const auto transports = local_transports(virtual_network(time, kRate));
+  const auto collectives = virtual_collectives(time, [](int, std::size_t bytes) {
+    return std::chrono::duration_cast<Duration>(
+        std::chrono::duration<double>(static_cast<double>(bytes) / kRate));
+  });
+  Trained all{std::vector<Tensor>(kMany), std::vector<double>(kMany)};
+  virtual_workers(*time, kMany, [&](int rank) {
+    World& world = worlds[static_cast<std::size_t>(rank)];
+    world.make_transport = transports;
+    world.make_collectives = collectives;
+    const Tensor x = parameter({kSize});
+    Optimizer optimizer({x}, SGD{.lr = 0.1}, options, world);
+    for (int t = 0; t < kSteps; ++t) {
+      time->sleep(compute());
+      x.mutable_grad() = x.detach() - 10 * rank;
+      optimizer.step();
+    }
+    all.seconds[static_cast<std::size_t>(rank)] = seconds(time->now().time_since_epoch());
+    const Consensus average(optimizer);
+    EXPECT_EQ(average.workers(), kMany);
+    EXPECT_NEAR(x.mean().item<double>(), 15, 2) << options.scheme;
+    all.x[static_cast<std::size_t>(rank)] = x.detach().clone();
+  });
+  return all;
+}
+
+TEST(VirtualCluster, EverySchemeGivesTheSameBitsAndTimes) {
+  for (const Options& options :
+       {Options{.topology = "base-2"}, Options{.topology = "base-2", .wire = Wire::int8},
+        Options{.topology = "complete", .scheme = "atc"},
+        Options{.topology = "ring", .scheme = "choco", .one_in = 4}, Options{.scheme = "ceca-2p"},
+        Options{.scheme = "all-reduce"}, Options{.topology = "ring", .scheme = "a2cid2"},
+        Options{.topology = "ring", .scheme = "a2cid2", .wire = Wire::int8},
+        Options{.topology = "ring", .scheme = "ad-psgd-bipartite"},
+        Options{.topology = "ring", .scheme = "swarm", .wire = Wire::int4, .local_steps = 3},
+        Options{.topology = "complete", .hierarchy = "node", .workers_per_node = 2}}) {
+    const auto once = [&] {
+      std::mt19937_64 random(9);
+      return train(options, [&] {
+        return std::chrono::duration_cast<Duration>(20ms * std::lognormal_distribution<>(0, 0.5)(random));
+      });
+    };
+    const Trained first = once(), second = once();
+    EXPECT_EQ(first.seconds, second.seconds) << options.scheme;
+    for (std::size_t i = 0; i < kMany; ++i) EXPECT_TRUE(first.x[i].equal(second.x[i])) << options.scheme;
+  }
+}
+
+TEST(VirtualCluster, SwarmWithOneLocalStepIsAdPsgd) {
+  const auto compute = [] { return Duration(20ms); };
+  const Trained one = train({.topology = "ring", .scheme = "swarm"}, compute);
+  const Trained other = train({.topology = "ring", .scheme = "ad-psgd"}, compute);
+  for (std::size_t i = 0; i < kMany; ++i) EXPECT_TRUE(one.x[i].equal(other.x[i]));
+}
+
+// Of parameters in bf16 the masters are averaged, with a wire of a byte: what all have learned is what their gradients say.
+TEST(VirtualCluster, TheSumOfMastersIsKept) {
+  constexpr int kGradients = 42, kValues = 1000;
+  constexpr double lr = 0.01;
+  for (const Options& options :
+       {Options{.topology = "ring", .scheme = "a2cid2", .wire = Wire::int8},
+        Options{.topology = "ring", .scheme = "swarm", .wire = Wire::int4, .local_steps = 3}}) {
+    const auto time = std::make_shared<VirtualTime>(kMany);
+    std::vector<World> worlds = World::threads(kMany);
+    const auto transports = local_transports(virtual_network(time, kRate));
+    const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
+    double sum = 0, expected = 0;  // one worker at a time adds to them
+    virtual_workers(*time, kMany, [&](int rank) {
+      World& world = worlds[static_cast<std::size_t>(rank)];
+      world.make_transport = transports;
+      world.make_collectives = collectives;
+      const Tensor x = at::full({kValues}, 1, at::kBFloat16).set_requires_grad(true);
+      Optimizer optimizer({x}, SGD{.lr = lr}, options, world);
+      for (int t = 0; t < kGradients; ++t) {
+        time->sleep(20ms * (rank + 1));
+        x.mutable_grad() = at::full_like(x.detach(), rank + 1);
+        optimizer.step();
+      }
+      const OptimizerState state = optimizer.state();
+      Tensor kept = state.tensors.at("master.0.0");
+      EXPECT_TRUE(kept.to(at::kBFloat16).equal(x.detach()));
+      const auto tilde = state.tensors.find("x_tilde.0.0");
+      EXPECT_EQ(tilde != state.tensors.end(), options.scheme == "a2cid2");
+      if (tilde != state.tensors.end()) kept = (kept + tilde->second) / 2;
+      sum += kept.to(at::kDouble).mean().item<double>();
+      expected += 1 - lr * kGradients * (rank + 1);
+      EXPECT_GT(optimizer.statistics().rounds, 5U);
+      time->sleep(10s);  // others still average
+    });
+    EXPECT_NEAR(sum, expected, 1e-5) << options.scheme;
+  }
+}
+
+// Two workers of different speed. What they did when is written down, tick by tick, and done again in plain loops.
+TEST(VirtualCluster, PairGossipIsItsEquation) {
+  constexpr int kTicks = 2000, kValues = 3;
+  constexpr double lr = 0.05;
+  constexpr int takes[] = {10, 13};  // ticks
+  for (const Options& options : {Options{.topology = "ring", .scheme = "ad-psgd"},
+                                 Options{.topology = "ring", .scheme = "ad-psgd-bipartite"},
+                                 Options{.topology = "ring", .scheme = "swarm", .local_steps = 3}}) {
+    const auto time = std::make_shared<VirtualTime>(2);
+    std::vector<World> worlds = World::threads(2);
+    const auto transports = local_transports(virtual_network(time, std::numeric_limits<double>::infinity()));
+    const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
+    std::vector<std::uint64_t> averaged(kTicks + 1);  // so far, at the tick
+    std::vector<Tensor> ends(2);
+    virtual_workers(*time, 2, [&](int rank) {
+      World& world = worlds[static_cast<std::size_t>(rank)];
+      world.make_transport = transports;
+      world.make_collectives = collectives;
+      const Tensor x = parameter({kValues});
+      Optimizer optimizer({x}, SGD{.lr = lr}, options, world);
+      for (int tick = 1; tick <= kTicks; ++tick) {
+        time->sleep(1ms);
+        const Statistics now = optimizer.statistics();
+        ASSERT_EQ(now.edges.size(), 1U);
+        if (rank == 0) averaged[static_cast<std::size_t>(tick)] = now.edges[0].averaged;
+        if (tick % takes[rank] != 0) continue;
+        x.mutable_grad() = x.detach() - 10 * rank - 1;
+        optimizer.step();
+      }
+      ends[static_cast<std::size_t>(rank)] = x.detach().clone();
+      time->sleep(1s);
+    });
+    double x[2] = {}, p[2] = {}, taken[2] = {};
+    int made[2] = {};
+    for (int tick = 1; tick <= kTicks; ++tick) {
+      const auto t = static_cast<std::size_t>(tick);
+      if (averaged[t] > averaged[t - 1]) x[0] = x[1] = (x[0] + x[1]) / 2;
+      for (const int i : {0, 1}) {
+        if (tick % takes[i] != 0) continue;
+        p[i] -= lr * (p[i] - 10 * i - 1);
+        if (++made[i] % options.local_steps != 0) continue;
+        x[i] += p[i] - taken[i];
+        p[i] = taken[i] = x[i];
+      }
+    }
+    EXPECT_GT(averaged.back(), 30U) << options.scheme;
+    for (const int i : {0, 1})
+      EXPECT_TRUE(at::allclose(ends[static_cast<std::size_t>(i)], at::full({kValues}, p[i]), 1e-5, 1e-5))
+          << options.scheme << " " << ends[static_cast<std::size_t>(i)][0].item<double>() << " " << p[i];
+  }
+}
+
+// T = max(F + B, C) with combine-then-adapt; F + B + C with adapt-then-combine, and with an all-reduce that overlaps nothing;
+// F + B with gossip, whatever the link. (Neighbours change, and a card may wait for another one's: up to a tenth more.)
+TEST(VirtualCluster, AStepTakesWhatTheClosedFormsSay) {
+  const double link = 4.0 * kSize / kRate;  // of one neighbour's block
+  const auto step = [&](const Options& options, Duration compute) {
+    return train(options, [&] { return compute; }).seconds[0] / kSteps;
+  };
+  for (const Duration compute : {Duration(5ms), Duration(40ms)}) {
+    const double own = seconds(compute);
+    const double longer = std::max(own, link);
+    EXPECT_NEAR(step({.topology = "one-peer-exponential"}, compute), longer, 0.1 * longer);
+    EXPECT_NEAR(step({.topology = "one-peer-exponential", .scheme = "atc"}, compute), own + link,
+                0.1 * (own + link));
+    EXPECT_NEAR(step({.scheme = "all-reduce"}, compute), own + link, 0.05 * (own + link));
+    EXPECT_NEAR(step({.topology = "ring", .scheme = "a2cid2"}, compute), own, 1e-9);
+  }
+}
+
+}  // namespace
+}  // namespace starling
