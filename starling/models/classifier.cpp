@@ -10,7 +10,7 @@ namespace starling {
 std::shared_ptr<Classifier> make_classifier(const std::string& name, int width, const std::string& dtype,
                                             std::uint64_t seed) {
   torch::manual_seed(seed);
-  const auto type = dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  const auto type = dtype == "bf16" ? at::kBFloat16 : dtype == "fp16" ? at::kHalf : at::kFloat;
   if (name == "resnet-8") return make_resnet8({.width = width, .type = type});
   throw UsageError(fmt::format("model.name = {}: unknown, allowed is resnet-8", name));
 }

@@ -15,8 +15,8 @@ class Classifier : public torch::nn::Module {
   virtual at::Tensor forward(at::Tensor images) = 0;
 };
 
-// By the name that a recipe writes. The same seed gives the same initial weights. `dtype`: "fp32"; or "bf16", then weights
-// and activations are bf16, but those of normalisation layers fp32.
+// By the name that a recipe writes. The same seed gives the same initial weights. `dtype`: "fp32"; or "bf16" or
+// "fp16", then weights and activations are that, but those of normalisation layers fp32.
 std::shared_ptr<Classifier> make_classifier(const std::string& name, int width, const std::string& dtype,
                                             std::uint64_t seed);
 

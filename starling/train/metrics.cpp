@@ -73,6 +73,7 @@ std::string to_json(const Summary& s) {
                   {"waiting_share", s.waiting_share},
                   {"blocks_aborted", s.blocks_aborted},
                   {"directed_aborted", s.directed_aborted},
+                  {"steps_skipped", s.steps_skipped},
                   {"seed", s.seed},
                   {"versions", {{"starling", STARLING_VERSION}, {"torch", TORCH_VERSION}}}};
   return json.dump(2) + "\n";
@@ -111,15 +112,31 @@ void Metrics::clear_after(std::int64_t step) {
 }
 
 void Metrics::write(const StepRecord& r) {
-  const Json json{{"rank", r.rank},
-                  {"step", r.step},
-                  {"epoch", r.epoch},
-                  {"samples", r.samples},
-                  {"seconds", r.seconds},
-                  {"loss", r.loss},
-                  {"lr", r.lr},
-                  {"waiting_share", r.waiting_share},
-                  {"bytes_sent", r.bytes_sent}};
+  Json json{{"rank", r.rank},
+            {"step", r.step},
+            {"epoch", r.epoch},
+            {"samples", r.samples},
+            {"seconds", r.seconds},
+            {"loss", r.loss},
+            {"lr", r.lr},
+            {"waiting_share", r.waiting_share},
+            {"bytes_sent", r.bytes_sent}};
+  if (r.gossip) {
+    json["rate"] = r.gossip->rate;
+    json["distance"] = r.gossip->distance;
+    json["edges"] = Json::array();
+    for (const Statistics::Edge& e : r.gossip->edges)
+      json["edges"].push_back({{"rank", e.rank},
+                               {"averaged", e.averaged},
+                               {"staleness", e.staleness},
+                               {"stalest", e.stalest},
+                               {"distance", e.distance}});
+  }
+  write_whole(file_, folder_ + "/metrics.jsonl", json.dump() + "\n");
+}
+
+void Metrics::write_chosen(const std::string& topology, const std::string& why) {
+  const Json json{{"step", 0}, {"topology", topology}, {"why", why}};
   write_whole(file_, folder_ + "/metrics.jsonl", json.dump() + "\n");
 }
 

@@ -1,6 +1,8 @@
 // What a run leaves behind under its output folder:
 //
-//   metrics.jsonl   one JSON object per line: one per logged step and worker, in the order in which they were written
+//   metrics.jsonl   one JSON object per line: one per logged step and worker, in the order in which they were written; of
+//                   mixing.topology = auto first {"step": 0, "topology": NAME, "why": ...}.
+//                   With asynchronous schemes also what Statistics::rate, distance and edges are, since the start
 //   summary.json    one JSON object, written at the end by the lowest rank that is still there
 //   timeline-R.json, tensorboard/worker-R/    where the recipe asks for them (core/timeline.h, tensorboard.h)
 //
@@ -9,7 +11,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
+
+#include "starling/optim/optimizer.h"
 
 namespace starling {
 
@@ -24,6 +30,14 @@ struct StepRecord {
   double lr = 0;
   double waiting_share = 0;  // part of the time that went by waiting for neighbours
   std::uint64_t bytes_sent = 0;
+  // Of asynchronous schemes: averagings for each gradient, how far this worker was from its neighbours when it last averaged with
+  // them, and each edge.
+  struct Gossip {
+    double rate = 0;
+    double distance = 0;
+    std::vector<Statistics::Edge> edges;
+  };
+  std::optional<Gossip> gossip{};
 };
 
 struct Summary {
@@ -49,6 +63,8 @@ struct Summary {
   // directed_aborted are those on directed edges: each moved the mean of all parameters a little.
   double blocks_aborted = 0;
   double directed_aborted = 0;
+  double steps_skipped =
+      0;  // whose gradient overflowed (fp16 weights), so that they mixed only: mean of the workers
   std::int64_t seed = 0;
 };
 std::string to_json(const Summary& summary);  // with the versions of Starling and torch; indented
@@ -68,6 +84,7 @@ class Metrics {
   // The same, for a run that goes on after this step: lines up to it stay.
   void clear_after(std::int64_t step);
   void write(const StepRecord& record);
+  void write_chosen(const std::string& topology, const std::string& why);
   void write(const Summary& summary);
 
  private:

@@ -8,6 +8,7 @@
 
 #include "starling/core/error.h"
 #include "starling/kernels/mask.h"
+#include "starling/optim/options.h"
 
 namespace starling {
 
@@ -27,12 +28,14 @@ Config recipe_config(Recipe& r) {
         "folder of the dataset's files; empty: where scripts/fetch-fashion-mnist puts them");
   c.key("limit", &r.data.limit, at_least(0), "take only the first so many training images; 0: all");
   c.key("flip", &r.data.flip, "turn every second training image left to right, by chance");
+  c.key("split", &r.data.split, Choices{"split", "whole"},
+        "split: the workers share the set out in every epoch; whole: each goes through all of it by itself");
 
   c.section("model", "what learns");
   c.key("name", &r.model.name, Choices{"resnet-8"}, "network");
   c.key("width", &r.model.width, between(1, 1024), "channels of the first stage, doubled twice further on");
-  c.key("dtype", &r.model.dtype, Choices{"fp32", "bf16"},
-        "of the weights; bf16: normalisation stays fp32, and the optimizer keeps fp32 masters");
+  c.key("dtype", &r.model.dtype, Choices{"fp32", "bf16", "fp16"},
+        "of the weights; bf16 and fp16: normalisation stays fp32, and the optimizer keeps fp32 masters");
 
   c.section("optimizer", "the local update");
   c.key("rule", &r.optimizer.rule, Choices{"sgd", "adam", "adamw", "accum-adam", "accum-adamw"},
@@ -53,12 +56,18 @@ Config recipe_config(Recipe& r) {
   c.key("final", &r.schedule.final, between(0, 1), "cosine: the last rate as part of the highest");
 
   c.section("mixing", "how workers learn from each other");
-  c.key("scheme", &r.mixing.scheme, Choices{"cta", "atc", "choco", "a2cid2", "ad-psgd", "all-reduce"},
-        "cta: combine, then adapt; atc: adapt, then combine; choco: atc by top-k; a2cid2: pairs average "
-        "while workers "
-        "train; ad-psgd: without momentum; all-reduce: mean gradient");
+  c.key(
+      "scheme", &r.mixing.scheme, Choices(known_schemes()),
+      "cta: combine, then adapt; atc: adapt, then combine; ceca-2p: cta with a second vector; choco: atc by "
+      "top-k; a2cid2: pairs average while workers train; ad-psgd: without momentum; ad-psgd-bipartite: one "
+      "side "
+      "asks, the other answers; swarm: with local steps; all-reduce: mean gradient");
   c.key("topology", &r.mixing.topology,
-        "who mixes with whom: a name of `starling topology --list` or a file; not used by all-reduce");
+        "who mixes with whom: a name of `starling topology --list` or a file; auto: the planner's choice "
+        "(docs/planner.md); not used by all-reduce and ceca-2p");
+  c.key("profile", &r.mixing.profile,
+        "topology auto: file of `starling probe`, also with the compute of log.profile in it; what is not in "
+        "it is measured before the first step; empty: all");
   c.key("wire", &r.mixing.wire, Choices{"fp32", "bf16", "fp16", "int8", "int4"},
         "number format between workers");
   c.key("one_in", &r.mixing.one_in, between(1, Mask::kMost),
@@ -66,7 +75,10 @@ Config recipe_config(Recipe& r) {
   c.key("gamma", &r.mixing.gamma, between(0, 1),
         "choco: how far workers go towards each other; 0: by one_in");
   c.key("rate", &r.mixing.rate, between(1e-3, 1000),
-        "a2cid2 and ad-psgd: averagings of a worker in the time of one gradient");
+        "a2cid2, ad-psgd and swarm: averagings of a worker in the time of one gradient (swarm: of "
+        "local_steps)");
+  c.key("local_steps", &r.mixing.local_steps, between(1, 1 << 20),
+        "swarm: steps of a worker between two that others can see");
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");
   c.key("block_bytes", &r.mixing.block_bytes, between(1, 1 << 30), "largest block that is exchanged at once");
@@ -80,6 +92,11 @@ Config recipe_config(Recipe& r) {
         "forward and backward passes per optimizer step");
   c.key("clip", &r.train.clip, at_least(0),
         "largest global norm of a worker's gradient, with all-reduce of their mean; 0: not clipped");
+  c.key("loss_scale", &r.train.loss_scale, between(1, 0x1p100),
+        "fp16 weights: what the loss is multiplied by at first; halved where a gradient overflows, and that "
+        "step mixes only");
+  c.key("loss_scale_steps", &r.train.loss_scale_steps, between(1, 1 << 30),
+        "fp16 weights: steps without an overflow until the scale is doubled");
 
   c.section("log", "what is written down, and how often");
   c.key("every", &r.log.every, at_least(1), "steps per line of metrics.jsonl");
@@ -91,6 +108,9 @@ Config recipe_config(Recipe& r) {
   c.key("timeline_from", &r.log.timeline_from, at_least(0),
         "first step of the timeline; 0: with what comes before the first step");
   c.key("timeline_to", &r.log.timeline_to, at_least(0), "last step of the timeline; 0: the run's last");
+  c.key("profile", &r.log.profile,
+        "file for the time of every worker's forward, backward and updates, which `starling plan` reads; "
+        "empty: none");
 
   c.section("checkpoint", "to go on where a run stood, in the folder checkpoints of run.out");
   c.key("every", &r.checkpoint.every, at_least(0), "steps from one to the next, and one at the end; 0: none");
@@ -128,17 +148,29 @@ RecipeValues recipe_values(Recipe recipe) {
 }
 
 void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std::string& where) {
-  const auto free = [](const std::string& key) {
+  const bool whole = recipe.mixing.hierarchy == "none";  // else blocks say which worker keeps which state
+  const auto free = [&](const std::string& key) {
     return key == "run.out" || key == "run.threads" || key == "data.dir" || key == "mixing.max_wait" ||
-           key == "mixing.block_bytes" || key.starts_with("log.") || key.starts_with("checkpoint.");
+           key == "mixing.profile" || (key == "mixing.block_bytes" && whole) || key.starts_with("log.") ||
+           key.starts_with("checkpoint.");
   };
   for (const auto& [key, value] : recipe_values(recipe)) {
     const auto before =
         std::find_if(saved.begin(), saved.end(), [&](const auto& each) { return each.first == key; });
     if (free(key) || before == saved.end() || before->second == value) continue;
+    if (key == "mixing.topology" && recipe.mixing.topology == "auto") continue;  // what was chosen then stays
     throw UsageError(fmt::format("checkpoint.resume: {} = {}, but the run of {} had {}: it must be the same",
                                  key, value, where, before->second));
   }
+}
+
+std::string topology_in(const RecipeValues& saved, const std::string& where) {
+  Recipe before;
+  Config config = recipe_config(before);
+  for (const auto& [key, value] : saved) {
+    if (key == "mixing.topology") config.read_text(fmt::format("[mixing]\ntopology = {}\n", value), where);
+  }
+  return before.mixing.topology;
 }
 
 Rule make_rule(const Recipe& recipe) {
@@ -166,10 +198,15 @@ Options make_options(const Recipe& recipe) {
   options.one_in = recipe.mixing.one_in;
   options.gamma = recipe.mixing.gamma;
   options.rate = recipe.mixing.rate;
+  options.local_steps = recipe.mixing.local_steps;
   options.hierarchy = recipe.mixing.hierarchy;
   options.workers_per_node = recipe.mixing.workers_per_node;
   options.block_bytes = recipe.mixing.block_bytes;
   options.clip = recipe.train.clip;
+  if (recipe.model.dtype == "fp16") {
+    options.loss_scaling =
+        LossScaling{.initial = recipe.train.loss_scale, .grow_every = recipe.train.loss_scale_steps};
+  }
   if (recipe.mixing.max_wait > 0) {
     options.max_wait =
         std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(recipe.mixing.max_wait * 1e3)));

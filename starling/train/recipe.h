@@ -26,6 +26,7 @@ struct Recipe {
     std::string dir;
     std::int64_t limit = 0;
     bool flip = true;
+    std::string split = "split";
   } data;
   struct {
     std::string name = "resnet-8";
@@ -50,10 +51,12 @@ struct Recipe {
   struct {
     std::string scheme = "cta";
     std::string topology = "base-2";
+    std::string profile;
     std::string wire = "fp32";
     int one_in = 1;
     double gamma = 0;
     double rate = 1;
+    int local_steps = 1;
     double max_wait = 0;
     std::int64_t block_bytes = 25 << 20;
     std::string hierarchy = "none";
@@ -63,6 +66,8 @@ struct Recipe {
     std::int64_t batch = 32;
     int accumulate = 1;
     double clip = 0;
+    double loss_scale = LossScaling{}.initial;
+    int loss_scale_steps = LossScaling{}.grow_every;
   } train;
   struct {
     std::int64_t every = 20;
@@ -71,6 +76,7 @@ struct Recipe {
     bool timeline = false;
     std::int64_t timeline_from = 0;
     std::int64_t timeline_to = 0;
+    std::string profile;
   } log;
   struct {
     std::int64_t every = 0;
@@ -90,8 +96,10 @@ std::string print_recipe(Recipe recipe);
 using RecipeValues = std::vector<std::pair<std::string, std::string>>;  // {"optimizer.lr", "0.002"}, all keys
 RecipeValues recipe_values(Recipe recipe);
 // A run that was saved can only go on as the run that it was: throws UsageError, with both values, where a key differs
-// that changes what the run computes. Folders, threads, patience and logging may. `where` names the checkpoint.
+// that changes what the run computes. Folders, threads, patience and logging may; topology "auto" goes on with
+// what was chosen. `where` names the checkpoint.
 void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std::string& where);
+std::string topology_in(const RecipeValues& saved, const std::string& where);  // mixing.topology as it was
 
 // What the recipe says in the optimizer's words. Throws UsageError for combinations that make no sense.
 Rule make_rule(const Recipe& recipe);

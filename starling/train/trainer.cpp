@@ -8,29 +8,26 @@
 #include <thread>
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <fmt/format.h>
 
+#include "starling/checkpoint/file.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
-#include "starling/core/random.h"
 #include "starling/data/fashion_mnist.h"
-#include "starling/data/sampler.h"
 #include "starling/kernels/update.h"
 #include "starling/models/classifier.h"
 #include "starling/optim/checkpoint.h"
-#include "starling/topology/schedules.h"
+#include "starling/optim/options.h"
+#include "starling/plan/schedules.h"
+#include "starling/train/auto_topology.h"
+#include "starling/train/compute.h"
 #include "starling/train/evaluate.h"
+#include "starling/train/learner.h"
 #include "starling/train/tensorboard.h"
 
 namespace starling {
 
 namespace {
-
-ImageSet training_images(const Recipe& recipe, const ImageSet& all) {
-  const std::int64_t n = recipe.data.limit > 0 ? std::min(recipe.data.limit, all.size()) : all.size();
-  return {all.images.narrow(0, 0, n), all.labels.narrow(0, 0, n)};
-}
 
 std::string checkpoints_of(const Recipe& recipe) { return recipe.run.out + "/checkpoints"; }
 
@@ -69,6 +66,7 @@ class Logbook {
           std::int64_t steps, double steps_per_epoch, std::int64_t first_step, double first_seconds)
       : observer_(observer),
         metrics_(metrics),
+        asynchronous_(is_asynchronous(make_options(recipe))),
         every_(recipe.log.every),
         batch_(recipe.train.batch * recipe.train.accumulate),
         rank_(world.rank),
@@ -122,6 +120,8 @@ class Logbook {
     loss_ = losses_ / losses_counted_;
     const double seconds = seconds_ - seconds_at_line_;
     const double waiting_share = (now.seconds_waiting - waited_) / seconds;
+    std::optional<StepRecord::Gossip> gossip;
+    if (asynchronous_) gossip = {.rate = now.rate, .distance = now.distance, .edges = now.edges};
     metrics_.write({.rank = rank_,
                     .step = step_,
                     .epoch = static_cast<double>(step_) / steps_per_epoch_,
@@ -130,7 +130,10 @@ class Logbook {
                     .loss = loss_,
                     .lr = lr,
                     .waiting_share = waiting_share,
-                    .bytes_sent = now.bytes_sent});
+                    .bytes_sent = now.bytes_sent,
+                    .gossip = gossip});
+    if (events_ && asynchronous_)
+      events_->write(step_, {{"gossip/rate", now.rate}, {"gossip/distance", now.distance}});
     if (events_) {
       events_->write(step_,
                      {{"train/loss", loss_},
@@ -148,6 +151,7 @@ class Logbook {
   const Observer& observer_;
   Metrics& metrics_;
   std::optional<EventFile> events_;
+  const bool asynchronous_;
   const std::int64_t every_;
   const std::int64_t batch_;
   const int rank_;
@@ -171,17 +175,19 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
   const AverageScore score = test_average(optimizer, model, test_set);
   const double worst = test_worst(optimizer, model, test_set);
   constexpr double kMega = 1e6;  // so that float holds them well
-  std::array<float, 7> means{static_cast<float>(log.loss()),
+  std::array<float, 8> means{static_cast<float>(log.loss()),
                              static_cast<float>(log.seconds()),
                              static_cast<float>(log.waiting_share(statistics)),
                              static_cast<float>(static_cast<double>(statistics.bytes_sent) / kMega),
                              static_cast<float>(log.samples()),
                              static_cast<float>(statistics.aborted),
-                             static_cast<float>(statistics.directed_aborted)};
+                             static_cast<float>(statistics.directed_aborted),
+                             static_cast<float>(statistics.skipped)};
   const int left = optimizer.average(means);
   const bool all_reduce = recipe.mixing.scheme == "all-reduce";
   return {.scheme = recipe.mixing.scheme,
-          .schedule = all_reduce ? "all-reduce" : recipe.mixing.topology,
+          .schedule =
+              all_reduce || recipe.mixing.scheme == "ceca-2p" ? recipe.mixing.scheme : recipe.mixing.topology,
           .rule = recipe.optimizer.rule,
           .wire = recipe.mixing.wire,
           .one_in = recipe.mixing.one_in,
@@ -200,11 +206,15 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
           .waiting_share = means[2],
           .blocks_aborted = means[5],
           .directed_aborted = means[6],
+          .steps_skipped = means[7],
           .seed = recipe.run.seed};
 }
 
+constexpr std::size_t kProfileSpans = std::size_t{1} << 17;  // where a profile is all that is wanted
+
 std::shared_ptr<Timeline> make_timeline(const Recipe& recipe, const World& world) {
   TimelineOptions options{.from = recipe.log.timeline_from};
+  if (!recipe.log.timeline) options = {.from = 1, .most = kProfileSpans};
   if (recipe.log.timeline_to > 0) options.to = recipe.log.timeline_to;
   return std::make_shared<Timeline>(world.rank, world.size, options);
 }
@@ -218,6 +228,27 @@ void write_timeline(const Recipe& recipe, const World& world) {
   }
 }
 
+// The workers tell each other through the store what they have recorded, and the one that speaks writes it. The run is done: what
+// fails here is said, no more.
+void write_compute(const World& world, const std::vector<std::int64_t>& sizes, const Result& result,
+                   const std::string& path) {
+  const auto key = [](int rank) { return fmt::format("compute/{}", rank); };
+  const RecordedCompute mine = recorded_compute(world.timeline->spans(), sizes);
+  world.store->set(key(world.rank), print_profile(mine.profile));
+  if (!result.speaks) return;
+  if (result.summary.workers_lost > 0) {
+    return world.log(Level::warning, fmt::format("{}: not written: {} of {} workers were lost on the way",
+                                                 path, result.summary.workers_lost, world.size));
+  }
+  Profile all = mine.profile;
+  all.compute.clear();
+  for (int rank = 0; rank < world.size; ++rank) {
+    const std::string said = world.store->get(key(rank), world.timeouts.meet, world.interrupted);
+    all.compute.push_back(parse_profile(said, fmt::format("worker {}", rank)).compute.front());
+  }
+  write_text(path, print_profile(in_order(all, mine.order)));
+}
+
 }  // namespace
 
 void limit_threads(const Recipe& recipe, const World& world) {
@@ -229,87 +260,69 @@ void limit_threads(const Recipe& recipe, const World& world) {
 void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   kernels::best_kernels();  // throws where STARLING_ISA is wrong
   find_fashion_mnist(recipe.data.dir);
-  if (recipe.mixing.scheme != "all-reduce") {
-    const int per_node = recipe.mixing.workers_per_node > 0 ? recipe.mixing.workers_per_node : local_workers;
-    if (recipe.mixing.hierarchy == "none") {
-      make_schedule(recipe.mixing.topology, workers, per_node);
-    } else if (workers % per_node == 0) {  // else the Optimizer says so
-      make_schedule(recipe.mixing.topology, workers / per_node);
-    }
-  }
-  if (recipe.mixing.hierarchy != "none" &&
-      (recipe.checkpoint.every > 0 || !recipe.checkpoint.resume.empty())) {
+  check_auto_topology(recipe, workers);
+  Options options = make_options(recipe);
+  if (chooses_topology(recipe)) options.topology = planned_schedules().front();
+  check_options(options, workers, local_workers, false);
+  const std::string reason = needs_float32(options, false);
+  if (recipe.model.dtype != "fp32" && !reason.empty())
+    throw UsageError(fmt::format("model.dtype = {}: {}", recipe.model.dtype, reason));
+  if (!recipe.log.profile.empty() && recipe.mixing.hierarchy != "none")
     throw UsageError(
-        "mixing.hierarchy = \"node\" can be neither saved nor resumed yet: leave out checkpoint.every and "
-        "--resume");
-  }
+        "log.profile: with mixing.hierarchy each worker updates its own blocks only: record without");
   find_checkpoint(recipe, workers);
 }
 
 namespace {
 
-Result run(const Recipe& recipe, const World& world, const Observer& observer) {
+// The one that the checkpoint was trained with, or a new one, which is said and written down.
+std::string topology_of(const Recipe& recipe, const World& world, const Observer& observer, Metrics& metrics,
+                        Learner& learner, const std::optional<Checkpoint>& start) {
+  if (!chooses_topology(recipe)) return recipe.mixing.topology;
+  if (start) return topology_in(start->manifest().recipe, start->folder());
+  World interruptible = world;
+  if (observer.interrupted) interruptible.interrupted = observer.interrupted;
+  const ChosenTopology chosen = choose_topology(recipe, interruptible, learner);
+  if (world.rank == 0) {
+    metrics.write_chosen(chosen.name, chosen.why);
+    if (observer.says) observer.says(chosen.why);
+  }
+  return chosen.name;
+}
+
+Result run(Recipe recipe, const World& world, const Observer& observer) {
   Metrics metrics(recipe.run.out);
   const std::optional<Checkpoint> start = find_checkpoint(recipe, world.size);
   const std::int64_t first_step = start ? start->manifest().step : 0;
   if (world.local_rank == 0)
     metrics.clear_after(first_step);  // nobody writes before all have made their Optimizer
   const FashionMnist data = load_fashion_mnist(recipe.data.dir);
-  const ImageSet images = training_images(recipe, data.train);
-  const auto seed = static_cast<std::uint64_t>(recipe.run.seed);
-  Sampler sampler(images.size(), recipe.train.batch, world.rank, world.size, seed);
-
-  const std::int64_t passes = recipe.train.accumulate;
-  const std::int64_t per_epoch = sampler.batches_per_epoch();  // passes
-  const double steps_per_epoch = static_cast<double>(per_epoch) / static_cast<double>(passes);
-  const std::int64_t steps =
-      recipe.run.steps > 0 ? recipe.run.steps
-                           : std::max<std::int64_t>(1, std::llround(recipe.run.epochs * steps_per_epoch));
+  Learner learner(recipe, training_images(recipe, data.train), world.rank, world.size);
+  Classifier& model = learner.model();
+  const std::int64_t steps = learner.steps();
 
   if (start && first_step >= steps) {
     throw UsageError(fmt::format("{} is of step {}: the run was done, there is nothing to resume",
                                  start->folder(), first_step));
   }
 
-  const auto model = make_classifier(recipe.model.name, recipe.model.width, recipe.model.dtype, seed);
-  Optimizer optimizer(*model, make_rule(recipe), make_options(recipe), world);
+  recipe.mixing.topology = topology_of(recipe, world, observer, metrics, learner, start);
+  Optimizer optimizer(model, make_rule(recipe), make_options(recipe), world);
   if (start) load_checkpoint(optimizer, *start);
-  Logbook log(recipe, world, observer, metrics, steps, steps_per_epoch, first_step,
+  Logbook log(recipe, world, observer, metrics, steps, learner.steps_per_epoch(), first_step,
               start ? start->manifest().seconds : 0);
   Timeline* const timeline = world.timeline.get();
 
   for (std::int64_t step = first_step; step < steps; ++step) {
-    if (observer.interrupted && observer.interrupted()) throw Interrupted();
+    if (observer.interrupted && observer.interrupted()) throw RunInterrupted();
     const Time begin = Clock::now();
     const double lr = learning_rate(recipe, step, steps);
     for (auto& group : optimizer.param_groups()) group.options().set_lr(lr);
     if (timeline != nullptr) timeline->step(step + 1);
     optimizer.zero_grad();
-    double step_loss = 0;
-    for (std::int64_t pass = step * passes; pass < (step + 1) * passes; ++pass) {
-      const std::uint64_t flips = random_bits({seed, static_cast<std::uint64_t>(pass / per_epoch)});
-      const Batch batch =
-          make_batch(images, sampler.batch(pass), recipe.data.flip ? std::optional(flips) : std::nullopt);
-      at::Tensor loss;
-      {
-        const Timeline::Scope span(timeline, {.name = "forward"});
-        loss =
-            at::cross_entropy_loss(model->forward(batch.images), batch.labels) / static_cast<double>(passes);
-      }
-      {
-        const Timeline::Scope span(timeline, {.name = "backward"});
-        std::optional<NoSync> accumulating;
-        if (pass + 1 < (step + 1) * passes) accumulating.emplace(optimizer);
-        loss.backward();
-      }
-      step_loss += loss.item<double>();
-    }
-    if (!std::isfinite(step_loss)) {
-      throw Error(fmt::format("rank {}: step {}: the loss is {}; a lower optimizer.lr or train.clip may help",
-                              world.rank, step + 1, step_loss));
-    }
+    const double loss = learner.gradient(step, optimizer);
     optimizer.step();
-    log.add(step_loss, lr, seconds(Clock::now() - begin), optimizer.statistics());
+    log.add(loss, lr, seconds(Clock::now() - begin), optimizer.statistics());
     const std::int64_t every = recipe.checkpoint.every;
     if (every > 0 && ((step + 1) % every == 0 || step + 1 == steps)) {
       save_checkpoint(optimizer, checkpoints_of(recipe),
@@ -318,24 +331,25 @@ Result run(const Recipe& recipe, const World& world, const Observer& observer) {
     }
 
     if (recipe.log.eval_every > 0 && (step + 1) % recipe.log.eval_every == 0 && step + 1 < steps) {
-      const AverageScore score = test_average(optimizer, *model, data.test);
+      const AverageScore score = test_average(optimizer, model, data.test);
       if (speaks(optimizer)) {
         log.add_test(score.accuracy, score.loss, score.consensus_distance);
-        if (observer.evaluated) {
-          observer.evaluated(fmt::format("step {}: average model: test accuracy {:.2f} %, loss {:.4f}",
-                                         step + 1, 100 * score.accuracy, score.loss));
+        if (observer.says) {
+          observer.says(fmt::format("step {}: average model: test accuracy {:.2f} %, loss {:.4f}", step + 1,
+                                    100 * score.accuracy, score.loss));
         }
       }
     }
   }
 
-  const Result result{.summary = summarize(recipe, world, optimizer, *model, data.test, log, steps),
+  const Result result{.summary = summarize(recipe, world, optimizer, model, data.test, log, steps),
                       .speaks = speaks(optimizer)};
   if (result.speaks) {
     const Summary& end = result.summary;
     log.add_test(end.accuracy, end.test_loss, end.consensus_distance);
     metrics.write(end);
   }
+  if (!recipe.log.profile.empty()) write_compute(world, optimizer.block_sizes(), result, recipe.log.profile);
   return result;
 }
 
@@ -343,15 +357,15 @@ Result run(const Recipe& recipe, const World& world, const Observer& observer) {
 
 Result train(const Recipe& recipe, const World& world, const Observer& observer) {
   check_recipe(recipe, world.size, world.local_size);
-  if (!recipe.log.timeline) return run(recipe, world, observer);
+  if (!recipe.log.timeline && recipe.log.profile.empty()) return run(recipe, world, observer);
   World recorded = world;
   recorded.timeline = make_timeline(recipe, world);
   try {
     const Result result = run(recipe, recorded, observer);
-    write_timeline(recipe, recorded);
+    if (recipe.log.timeline) write_timeline(recipe, recorded);
     return result;
-  } catch (const Interrupted&) {
-    write_timeline(recipe, recorded);
+  } catch (const RunInterrupted&) {
+    if (recipe.log.timeline) write_timeline(recipe, recorded);
     throw;
   }
 }

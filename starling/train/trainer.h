@@ -23,13 +23,14 @@ struct Progress {
 };
 
 struct Observer {
-  std::function<void(const Progress&)> progress;      // after each step
-  std::function<void(const std::string&)> evaluated;  // a line for each test of the average model on the way
-  std::function<bool()> interrupted;                  // asked before each step; true ends the run
+  std::function<void(const Progress&)> progress;  // after each step
+  // A line for each test of the average model on the way, and for the topology that was chosen; by one worker.
+  std::function<void(const std::string&)> says;
+  std::function<bool()> interrupted;  // asked before each step; true ends the run
 };
 
 // The run was ended from outside before it was done.
-struct Interrupted {};
+struct RunInterrupted {};
 
 // What can be checked before workers are started: data, topology and checkpoints. Throws as train() would.
 void check_recipe(const Recipe& recipe, int workers, int local_workers);
@@ -45,8 +46,10 @@ struct Result {
 // Trains, tests, and writes metrics.jsonl and summary.json (that by the one that speaks) under run.out, and what else
 // the recipe's log section asks for: event files as it goes, the timeline at the end or when it is interrupted. Every
 // worker of the world must call it with the same recipe.
+// With mixing.topology = auto the planner chooses one first (auto_topology.h); the choice is in metrics.jsonl, summary.json and
+// checkpoints, and a resumed run keeps it.
 // With checkpoint.resume it goes on from there, and equals to the bit a run that was not stopped.
-// Throws Interrupted; UsageError for a recipe that cannot be; Error for what fails on the way: missing data, a loss
+// Throws RunInterrupted; UsageError for a recipe that cannot be; Error for what fails on the way: missing data, a loss
 // that is no number, and with all-reduce a lost worker.
 Result train(const Recipe& recipe, const World& world, const Observer& observer = {});
 

@@ -14,9 +14,13 @@ void MemoryStore::set(const std::string& key, const std::string& value) {
   changed_.notify_all();
 }
 
-std::string MemoryStore::get(const std::string& key, std::chrono::milliseconds deadline) {
+std::string MemoryStore::get(const std::string& key, std::chrono::milliseconds deadline,
+                             const Interrupted& interrupted) {
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, deadline, [&] { return values_.contains(key); })) {
+  bool stop = false;
+  const auto asked = [&] { return stop = interrupted(); };
+  if (!wait(changed_, lock, &Clock::now, deadline, asked, [&] { return values_.contains(key); })) {
+    if (stop) throw Error(fmt::format("store: interrupted while nobody had set the key '{}'", key));
     throw Error(fmt::format("store: nobody has set the key '{}' within {} ms", key, deadline.count()));
   }
   return values_.at(key);

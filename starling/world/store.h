@@ -7,21 +7,25 @@
 #include <mutex>
 #include <string>
 
+#include "starling/core/wait.h"
+
 namespace starling {
 
 class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  // Waits until somebody has set the key. Throws Error, naming the key, once `deadline` has passed.
-  virtual std::string get(const std::string& key, std::chrono::milliseconds deadline) = 0;
+  // Waits until somebody has set the key. Throws Error, naming the key, once `deadline` has passed or it is interrupted.
+  virtual std::string get(const std::string& key, std::chrono::milliseconds deadline,
+                          const Interrupted& interrupted = nobody) = 0;
 };
 
 // For workers that are threads of one process.
 class MemoryStore final : public Store {
  public:
   void set(const std::string& key, const std::string& value) override;
-  std::string get(const std::string& key, std::chrono::milliseconds deadline) override;
+  std::string get(const std::string& key, std::chrono::milliseconds deadline,
+                  const Interrupted& interrupted = nobody) override;
 
  private:
   std::mutex mutex_;

@@ -39,6 +39,26 @@ TEST(Sampler, ShardsAreDisjointAndEquallyLong) {
   }
 }
 
+TEST(Sampler, WholeIsTheWholeSetInAnOrderOfOnesOwn) {
+  constexpr int kImages = 120, kBatch = 10, kWorkers = 3;
+  std::vector<std::vector<std::int64_t>> seen;
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    Sampler sampler(kImages, kBatch, rank, kWorkers, 42, Split::whole);
+    EXPECT_EQ(sampler.batches_per_epoch(), kImages / kBatch / kWorkers);
+    for (const int pass : {0, 1}) {
+      auto& mine = seen.emplace_back();
+      for (int k = 0; k < kImages / kBatch; ++k) {
+        const auto batch = sampler.batch(pass * kImages / kBatch + k);
+        mine.insert(mine.end(), batch.begin(), batch.end());
+      }
+      EXPECT_EQ(std::set(mine.begin(), mine.end()).size(), kImages);
+    }
+  }
+  for (std::size_t a = 0; a < seen.size(); ++a) {
+    for (std::size_t b = 0; b < a; ++b) EXPECT_NE(seen[a], seen[b]);
+  }
+}
+
 TEST(Sampler, EverythingFollowsFromSeedEpochAndRank) {
   Sampler a(500, 5, 1, 3, 7);
   Sampler b(500, 5, 1, 3, 7);

@@ -1,5 +1,5 @@
-"""Trains three workers that mpirun and mpiexec start, for real. Their paths are in the environment variables MPIRUN and
-MPIEXEC, the built command's in STARLING. What srun does is shown by scripts/try-slurm."""
+"""Trains and probes with three workers that mpirun and mpiexec start, for real. Their paths are in the environment variables
+MPIRUN and MPIEXEC, torchrun's in TORCHRUN, the built command's in STARLING. What srun does is shown by scripts/try-slurm."""
 
 import json
 import os
@@ -74,14 +74,26 @@ every = 1
     def setUp(self):
         self.out = self.folder / self.id().rsplit(".", 1)[1]
 
-    def run_it(self, launcher, *arguments, **changed):
-        """What became of `LAUNCHER starling train`; none of its processes may be left."""
+    def starling(self, launcher, *arguments, **changed):
+        """What became of `LAUNCHER starling ARGUMENTS`; none of its processes may be left."""
         mark = str(uuid.uuid4())
-        done = subprocess.run([*launcher, os.environ["STARLING"], "train", self.recipe, "--out", self.out, *arguments],
+        done = subprocess.run([*launcher, os.environ["STARLING"], *arguments],
                               env=environment(STARLING_TEST=mark, **changed),
                               stdin=subprocess.DEVNULL, capture_output=True, text=True)
         self.assertEqual(processes_with(mark), [])
         return done
+
+    def run_it(self, launcher, *arguments, **changed):
+        return self.starling(launcher, "train", self.recipe, "--out", self.out, *arguments, **changed)
+
+    def check_probe(self, launcher, **changed):
+        network = self.folder / "network.json"
+        network.unlink(missing_ok=True)
+        done = self.starling(launcher, "probe", "--seconds", "0.2", "--out", network, **changed)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("3 workers on 1 host, measured in "), 1)  # rank 0 alone speaks
+        host, = json.loads(network.read_text())["hosts"]
+        self.assertEqual(host["workers"], [0, 1, 2])
 
     def check_three_workers(self, done):
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -108,6 +120,7 @@ every = 1
     @unittest.skipUnless(there("MPIRUN"), "there is no mpirun of Open MPI")
     def test_mpirun(self):
         self.check_they_agree(self.check_three_workers(self.run_it(self.mpirun(3), "--json")))
+        self.check_probe(self.mpirun(3))
 
     @unittest.skipUnless(there("MPIRUN"), "there is no mpirun of Open MPI")
     def test_mpirun_with_an_all_reduce_keeps_workers_equal(self):
@@ -145,12 +158,18 @@ every = 1
         done = self.run_it(two_hosts, "--json", STARLING_TOKEN="secret", MASTER_ADDR=outer_address())
         self.check_they_agree(self.check_three_workers(done))
 
+    # A libtorch archive has no torchrun; torch's wheel has.
+    @unittest.skipUnless(there("TORCHRUN"), "there is no torchrun")
+    def test_torchrun_probes_too(self):  # train_test.py trains with it
+        self.check_probe([os.environ["TORCHRUN"], "--no-python", "--nproc-per-node=3", "--standalone"], OMP_NUM_THREADS="1")
+
     # MPICH's; Debian's Open MPI has a command of this name as well.
     @unittest.skipUnless(there("MPIEXEC"), "there is no mpiexec.hydra")
     def test_mpiexec(self):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.check_three_workers(self.run_it([os.environ["MPIEXEC"], "-n", "3"], "--json", MASTER_PORT=str(port)))
+        self.check_probe([os.environ["MPIEXEC"], "-n", "3"], MASTER_PORT=str(port))
         done = self.run_it([os.environ["MPIEXEC"], "-n", "2"])
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("MASTER_PORT", done.stderr)

@@ -50,6 +50,24 @@ TEST_F(MetricsTest, WritersOfOneFileKeepTheirLinesWhole) {
   EXPECT_THAT(latest, testing::Each(kLines));
 }
 
+TEST_F(MetricsTest, LinesOfAsynchronousSchemesHaveTheirEdges) {
+  Metrics metrics(folder_);
+  metrics.write({.step = 1});
+  metrics.write({.step = 2,
+                 .gossip = StepRecord::Gossip{
+                     .rate = 1.5, .distance = 0.25, .edges = {{3, 10, 2.5, 7, 0.25}, {4, 0, 0, 9, 0}}}});
+  metrics.write({.step = 3, .gossip = StepRecord::Gossip{}});
+  ASSERT_EQ(lines().size(), 3U);
+  EXPECT_FALSE(lines()[0].contains("rate") || lines()[0].contains("edges"));
+  const nlohmann::json line = lines()[1];
+  EXPECT_EQ(line["rate"], 1.5);
+  EXPECT_EQ(line["distance"], 0.25);
+  EXPECT_EQ(line["edges"], nlohmann::json::parse(R"([
+      {"rank": 3, "averaged": 10, "staleness": 2.5, "stalest": 7, "distance": 0.25},
+      {"rank": 4, "averaged": 0, "staleness": 0.0, "stalest": 9, "distance": 0.0}])"));
+  EXPECT_EQ(lines()[2]["edges"], nlohmann::json::array());  // alone
+}
+
 TEST_F(MetricsTest, ClearRemovesAnEarlierRun) {
   Metrics metrics(folder_);
   metrics.write({.step = 1});

@@ -104,10 +104,16 @@ TEST_F(RecipeTest, OptionsOfTheOptimizer) {
   EXPECT_EQ(choco.scheme, "choco");
   EXPECT_EQ(choco.one_in, 8);
   EXPECT_EQ(choco.gamma, 0.25);
+  EXPECT_FALSE(make_options(read("[model]\ndtype = 'bf16'\n")).loss_scaling);
+  const Options fp16 =
+      make_options(read("[model]\ndtype = 'fp16'\n[train]\nloss_scale = 8\nloss_scale_steps = 5\n"));
+  EXPECT_EQ(fp16.loss_scaling->initial, 8);
+  EXPECT_EQ(fp16.loss_scaling->grow_every, 5);
   EXPECT_EQ(make_options(Recipe{}).rate, 1);
   const Options gossip = make_options(read("[mixing]\nscheme = 'a2cid2'\nrate = 0.5\n"));
   EXPECT_EQ(gossip.scheme, "a2cid2");
   EXPECT_EQ(gossip.rate, 0.5);
+  EXPECT_EQ(make_options(read("[mixing]\nscheme = 'swarm'\nlocal_steps = 4\n")).local_steps, 4);
 }
 
 TEST(LearningRate, ConstantWithWarmup) {

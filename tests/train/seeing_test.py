@@ -99,7 +99,8 @@ class Seeing(unittest.TestCase):
             for step in range(1, STEPS + 1):
                 training = sorted((span for span in mine if span["args"].get("step") == step), key=lambda s: s["ts"])
                 names = [span["name"] for span in training if span["name"] != "average"]
-                self.assertEqual(names, ["forward", "backward", "optimizer step"] + ["wait", "mix + update"] * len(blocks))
+                self.assertEqual(names, ["data", "forward", "backward"] + ["gradients"] * len(blocks) + ["optimizer step"] +
+                                 ["wait", "mix + update"] * len(blocks))
                 self.assertEqual("average" in [span["name"] for span in training], step in TESTS)
             swaps = sorted((span["args"]["round"], span["args"]["peer"], span["args"]["block"]) for span in mine
                            if span["args"].get("outcome") == "committed" and span["args"]["round"] <= STEPS)

@@ -35,7 +35,7 @@ TEST(Trainer, AnInterruptedRunLeavesItsTimeline) {
   int asked = 0;
   Observer observer;
   observer.interrupted = [&] { return ++asked == 3; };
-  EXPECT_THROW(train(recipe, World::alone(), observer), Interrupted);
+  EXPECT_THROW(train(recipe, World::alone(), observer), RunInterrupted);
 
   std::ifstream file(folder + "/out/timeline-0.json");
   const auto written = nlohmann::json::parse(file);

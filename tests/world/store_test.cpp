@@ -20,6 +20,8 @@ TEST(MemoryStore, WaitsForAKeyAndNamesTheOneThatDoesNotCome) {
   EXPECT_EQ(store.get("a", milliseconds(0)), "2");
   EXPECT_EQ(refusal([&] { store.get("b", milliseconds(1)); }),
             "store: nobody has set the key 'b' within 1 ms");
+  EXPECT_EQ(refusal([&] { store.get("b", std::chrono::hours(1), [] { return true; }); }),
+            "store: interrupted while nobody had set the key 'b'");
 }
 
 }  // namespace

@@ -1,0 +1,127 @@
+#include "starling/train/auto_topology.h"
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/optim/options.h"
+#include "starling/plan/choose.h"
+#include "starling/plan/schedules.h"
+#include "starling/probe/probe.h"
+#include "starling/train/compute.h"
+#include "starling/transport/c10d/collectives.h"
+
+namespace starling {
+
+namespace {
+
+constexpr double kProbeSeconds = 5;
+constexpr Horizon kPlanned{.iterations = 80, .warm_up = 20};
+
+// Of this worker.
+RecordedCompute measured_compute(const Recipe& recipe, const World& world, Learner& learner) {
+  World recorded = world;
+  recorded.timeline = std::make_shared<Timeline>(world.rank, world.size, TimelineOptions{.from = 1});
+  std::vector<at::Tensor> buffers;  // forward() changes them
+  for (const at::Tensor& buffer : learner.model().buffers()) buffers.push_back(buffer.clone());
+  Recipe measured = recipe;
+  measured.mixing.topology = planned_schedules().front();
+  Optimizer optimizer(learner.model(), make_rule(measured), make_options(measured), recorded);
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(0);
+  for (std::int64_t step = 0; step < kMeasuredSteps; ++step) {
+    recorded.timeline->step(step + 1);
+    optimizer.zero_grad();
+    learner.gradient(step, optimizer);
+    optimizer.step();
+  }
+  optimizer.zero_grad();
+  const c10::AutoGradMode no_gradient(false);
+  for (std::size_t b = 0; b < buffers.size(); ++b) learner.model().buffers()[b].copy_(buffers[b]);
+  return recorded_compute(recorded.timeline->spans(), optimizer.block_sizes());
+}
+
+// What all have measured, in rank 0's order of blocks: only there it is looked at.
+Profile gathered_compute(Collectives& collectives, const RecordedCompute& mine) {
+  Profile all = mine.profile;
+  all.compute.clear();
+  for (const std::string& said : collectives.all_gather(print_profile(mine.profile)))
+    all.compute.push_back(parse_profile(said, "a worker").compute.front());
+  return in_order(all, mine.order);
+}
+
+ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& profile,
+                      const std::string& source) {
+  const Options options = make_options(recipe);
+  const Mixing mixing = options.scheme == "atc" ? Mixing::atc : Mixing::cta;
+  const std::vector<Candidate> all =
+      candidates(network_of(profile), workers_per_node(options, world.local_size), profile, {options.wire},
+                 options.one_in, mixing, kPlanned);
+  const Candidate& best = recommended(all);
+  std::string others;
+  for (const Candidate& other : all) {
+    if (&other != &best)
+      others +=
+          fmt::format("{}{} {:.2f}", others.empty() ? "" : ", ", other.schedule, other.outcome.step * 1e3);
+  }
+  return {best.schedule, fmt::format("topology auto: {}, by {}: a step of {:.2f} ms; {} ms", best.schedule,
+                                     source, best.outcome.step * 1e3, others)};
+}
+
+}  // namespace
+
+void check_auto_topology(const Recipe& recipe, int workers) {
+  const auto& mixing = recipe.mixing;
+  if (!chooses_topology(recipe)) {
+    if (!mixing.profile.empty())
+      throw UsageError(fmt::format("mixing.profile = {}: it is for mixing.topology = auto, not {}",
+                                   mixing.profile, mixing.topology));
+    return;
+  }
+  if (mixing.scheme != "cta" && mixing.scheme != "atc")
+    throw UsageError(fmt::format(
+        "mixing.topology = auto: the planner knows mixing.scheme cta and atc, not {}: name a topology",
+        mixing.scheme));
+  if (mixing.hierarchy != "none")
+    throw UsageError(fmt::format(
+        "mixing.topology = auto: the planner does not know mixing.hierarchy = {}: name a topology",
+        mixing.hierarchy));
+  if (mixing.profile.empty()) return;
+  const Profile profile = read_profile(mixing.profile);
+  if (!profile.has_network())
+    throw UsageError(
+        fmt::format("{}: it holds no network (hosts): `starling probe` measures one", mixing.profile));
+  if (profile.workers() != workers)
+    throw UsageError(fmt::format("{}: it is of {} worker{}, and there {} {}: probe these", mixing.profile,
+                                 profile.workers(), profile.workers() == 1 ? "" : "s",
+                                 workers == 1 ? "is" : "are", workers));
+}
+
+ChosenTopology choose_topology(const Recipe& recipe, const World& world, Learner& learner) {
+  if (world.size == 1) {
+    const std::string& name = planned_schedules().front();
+    return {name, fmt::format("topology auto: {}: one worker alone has nothing to choose", name)};
+  }
+  std::optional<Profile> profile;
+  if (!recipe.mixing.profile.empty()) profile = read_profile(recipe.mixing.profile);
+  const bool has_compute = profile && profile->has_compute();
+  if (!profile) profile = probe(world, {.seconds = kProbeSeconds, .all_reduce = false}).network;
+  const auto collectives = make_collectives(world, "auto-topology");
+  if (!has_compute)
+    profile = joined(*profile, gathered_compute(*collectives, measured_compute(recipe, world, learner)));
+  const std::string& file = recipe.mixing.profile;
+  ChosenTopology mine;
+  if (world.rank == 0)
+    mine = chosen(recipe, world, *profile,
+                  file.empty()  ? "what was measured now"
+                  : has_compute ? file
+                                : file + " and the compute measured now");
+  mine.name = collectives->all_gather(mine.name).front();
+  mine.why = collectives->all_gather(mine.why).front();
+  return mine;
+}
+
+}  // namespace starling

@@ -1,0 +1,385 @@
+#include "starling/train/virtual_cluster.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <map>
+#include <memory>
+#include <numbers>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/square.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/core/random.h"
+#include "starling/optim/backward_hooks.h"
+#include "starling/optim/options.h"
+#include "starling/train/evaluate.h"
+#include "starling/train/learner.h"
+#include "starling/train/trainer.h"
+#include "starling/transport/c10d/virtual_collectives.h"
+#include "starling/transport/local/local.h"
+
+namespace starling {
+namespace {
+
+Duration duration_of(double seconds) {
+  constexpr double kMost = 1e9;  // what a lognormal draws may be anything
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::min(seconds, kMost)));
+}
+
+// Standard normal, by Box and Muller.
+double normal(std::uint64_t seed, int worker, std::int64_t k) {
+  const auto dice = [&](std::uint64_t which) {
+    return uniform_of(
+        random_bits({seed, static_cast<std::uint64_t>(worker), static_cast<std::uint64_t>(k), which}));
+  };
+  return std::sqrt(-2 * std::log(1 - dice(0))) * std::cos(2 * std::numbers::pi * dice(1));
+}
+
+// The network's interfaces: each sends and receives at once, one chunk after the other, whichever of its workers' it is, and so
+// does a slow link beside them. Between two workers of one host a chunk crosses memory.
+class Interfaces {
+ public:
+  explicit Interfaces(Network network)
+      : network_(std::move(network)), sends_(network_.hosts.size()), receives_(network_.hosts.size()) {
+    for (const HostLink& link : network_.links) links_[{link.from, link.to}] = {link, {}};
+  }
+
+  Crossing cross(int from, int to, std::size_t bytes, Time now) {
+    const auto n = static_cast<double>(bytes);
+    const int a = network_.host_of[static_cast<std::size_t>(from)],
+              b = network_.host_of[static_cast<std::size_t>(to)];
+    if (a == b) {
+      const Time sent = now + duration_of(n / network_.inside_rate);
+      return {sent, sent + duration_of(network_.inside_latency)};
+    }
+    const Host &sender = network_.hosts[static_cast<std::size_t>(a)],
+               &receiver = network_.hosts[static_cast<std::size_t>(b)];
+    const auto slow = links_.find({a, b});
+    const Duration latency = duration_of(slow != links_.end() ? slow->second.link.latency : network_.latency);
+    Time& sent = sends_[static_cast<std::size_t>(a)];
+    Time& received = receives_[static_cast<std::size_t>(b)];
+    const Time begin = std::max(now, sent);
+    sent = begin + duration_of(n / sender.send);
+    received = std::max(received, begin + latency) + duration_of(n / receiver.receive);
+    const Time there = std::max(sent + latency, received);
+    if (slow == links_.end()) return {sent, there};
+    Time& crossed = slow->second.busy;
+    crossed = std::max(crossed, begin) + duration_of(n / slow->second.link.rate);
+    return {std::max(sent, crossed), std::max(there, crossed + latency)};
+  }
+
+ private:
+  struct SlowLink {
+    HostLink link;
+    Time busy{};
+  };
+  const Network network_;
+  std::map<std::pair<int, int>, SlowLink> links_;
+  std::vector<Time> sends_, receives_;  // until when each is busy
+};
+
+// Lets the time pass that a gradient takes: before its last backward(), and as each parameter's gradient is there in that one.
+// Made before the optimizer, so that an all-reduce of these gradients begins after they have taken their time.
+class GradientClock {
+ public:
+  GradientClock(VirtualTime& time, const std::vector<at::Tensor>& parameters, std::int64_t passes)
+      : time_(time), passes_(passes), seen_(parameters.size()), hooks_(parameters, [this](std::size_t i) {
+          if (++seen_[i] % passes_ == 0) time_.sleep(duration_of(now_.backward * shares_[i]));
+        }) {
+    double all = 0;
+    for (const at::Tensor& p : parameters)
+      all += shares_.emplace_back(p.requires_grad() ? static_cast<double>(p.numel()) : 0);
+    for (double& share : shares_) share /= all;
+  }
+  void begin(const GradientTime& takes) {
+    now_ = takes;
+    time_.sleep(duration_of(takes.before));
+  }
+  void update() { time_.sleep(duration_of(now_.update)); }
+
+ private:
+  VirtualTime& time_;
+  const std::int64_t passes_;
+  std::vector<std::int64_t> seen_;  // gradients of each parameter
+  std::vector<double> shares_;
+  GradientTime now_{};
+  BackwardHooks hooks_;
+};
+
+struct Worker {
+  std::unique_ptr<Learner> learner;
+  std::unique_ptr<GradientClock> clock;
+  std::unique_ptr<Optimizer> optimizer;
+};
+
+constexpr int kMostThreads = 1024;
+
+// Whoever's turn it is touches the members.
+class VirtualRun {
+ public:
+  VirtualRun(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
+             const std::function<void(const Look&)>& observe)
+      : recipe_(recipe),
+        cluster_(cluster),
+        look_every_(duration_of(look_every)),
+        observe_(observe),
+        n_(cluster.workers()),
+        data_(load_fashion_mnist(recipe.data.dir)),
+        images_(training_images(recipe, data_.train)),
+        average_(recipe, images_, 0, n_),
+        time_(std::make_shared<VirtualTime>(n_)),
+        all_done_(time_->condition()),
+        workers_(static_cast<std::size_t>(n_)) {}
+
+  void run() {
+    std::vector<World> worlds = virtual_worlds();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < n_; ++rank)
+      threads.emplace_back([&, rank] { live(worlds[static_cast<std::size_t>(rank)]); });
+    for (auto& thread : threads) thread.join();
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  std::vector<World> virtual_worlds() {
+    const auto interfaces = std::make_shared<Interfaces>(cluster_.network);
+    const auto transports = local_transports(
+        {.time = time_, .cross = [interfaces](int from, int to, std::size_t bytes, Time now) {
+           return interfaces->cross(from, to, bytes, now);
+         }});
+    const auto collectives = virtual_collectives(time_, [this](int workers, std::size_t bytes) {
+      return collective(workers, static_cast<double>(bytes));
+    });
+    std::vector<World> worlds = World::threads(n_);
+    std::map<int, int> on_host;
+    for (World& world : worlds) {
+      const int host = cluster_.network.host_of[static_cast<std::size_t>(world.rank)];
+      world.local_rank = on_host[host]++;
+      world.make_transport = transports;
+      world.make_collectives = collectives;
+    }
+    for (World& world : worlds)
+      world.local_size = on_host[cluster_.network.host_of[static_cast<std::size_t>(world.rank)]];
+    return worlds;
+  }
+
+  // Among all, or within a node.
+  Duration collective(int workers, double bytes) const {
+    if (workers == n_) return duration_of(all_reduce_seconds(cluster_.network, bytes, cluster_.all_reduce));
+    const double k = workers;
+    return duration_of((k - 1) *
+                       (cluster_.network.inside_latency + bytes / k / cluster_.network.inside_rate));
+  }
+
+  void live(const World& world) {
+    Worker& me = workers_[static_cast<std::size_t>(world.rank)];
+    // One worker runs at a time and has all cores, but each keeps threads of its own for them.
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    at::set_num_threads(recipe_.run.threads > 0 ? recipe_.run.threads
+                                                : std::clamp(kMostThreads / n_, 1, std::max(cores, 1)));
+    const VirtualTime::Life life(*time_, world.rank);
+    try {
+      train(me, world);
+    } catch (...) {
+      fail();
+    }
+    me.optimizer.reset();
+  }
+
+  // The first failure is what the others fail of.
+  void fail() {
+    if (!failure_) failure_ = std::current_exception();
+  }
+
+  void train(Worker& me, const World& world) {
+    me.learner = std::make_unique<Learner>(recipe_, images_, world.rank, world.size);
+    Classifier& model = me.learner->model();
+    me.clock = std::make_unique<GradientClock>(*time_, model.parameters(), recipe_.train.accumulate);
+    const Options options = make_options(recipe_);
+    me.optimizer = std::make_unique<Optimizer>(model, make_rule(recipe_), options, world);
+    if (++training_ == n_) look_later();
+    const std::int64_t steps = me.learner->steps();
+    for (std::int64_t k = 0; !failure_; ++k) {
+      const std::int64_t done = is_asynchronous(options) ? gradients_ / n_ : k;
+      if (done >= steps) break;
+      const double lr = learning_rate(recipe_, done, steps);
+      for (auto& group : me.optimizer->param_groups()) group.options().set_lr(lr);
+      me.optimizer->zero_grad();
+      me.clock->begin(cluster_.gradient(world.rank, k));
+      const double loss = me.learner->gradient(k, *me.optimizer);
+      me.clock->update();
+      me.optimizer->step();
+      ++gradients_;
+      losses_ += loss;
+      ++losses_counted_;
+    }
+    if (--training_ == 0 && !failure_) look();
+    wait_for_all();
+  }
+
+  // An optimizer that goes would be missed by those that still train.
+  void wait_for_all() {
+    std::unique_lock lock(mutex_);
+    const auto done = [this] { return training_ == 0 || failure_; };
+    all_done_->notify_all();
+    while (!all_done_->wait_until(lock, time_->now() + std::chrono::hours(1), done)) {
+    }
+  }
+
+  void look_later() {
+    time_->at(time_->now() + look_every_, [this] {
+      if (training_ < n_ || failure_) return;  // the last look comes at the end
+      try {
+        look();
+        look_later();
+      } catch (...) {
+        fail();
+      }
+    });
+  }
+
+  // The average model lies in average_. All workers stand still.
+  void look() {
+    const c10::AutoGradMode no_gradient(false);
+    Look seen{.seconds = seconds(time_->now().time_since_epoch()),
+              .gradients = static_cast<std::uint64_t>(gradients_),
+              .epochs = static_cast<double>(gradients_) / n_ / average_.steps_per_epoch(),
+              .loss = losses_counted_ > 0 ? losses_ / losses_counted_ : 0};
+    losses_ = 0;
+    losses_counted_ = 0;
+    double squares = 0;
+    std::int64_t values = 0;
+    const auto mean_of = [&](std::size_t i, const auto& tensors_of, at::Tensor to, bool counts) {
+      at::Tensor sum = at::zeros_like(to, at::kDouble);
+      for (const Worker& worker : workers_) sum += tensors_of(worker.learner->model())[i];
+      const at::Tensor mean = sum / n_;
+      for (const Worker& worker : workers_) {
+        if (counts)
+          squares += (tensors_of(worker.learner->model())[i] - mean).square().sum().template item<double>();
+      }
+      if (counts) values += to.numel();
+      to.copy_(mean);
+    };
+    const auto parameters = [](Classifier& model) { return model.parameters(); };
+    const auto buffers = [](Classifier& model) { return model.buffers(); };
+    Classifier& average = average_.model();
+    for (std::size_t i = 0; i < average.parameters().size(); ++i)
+      mean_of(i, parameters, average.parameters()[i], true);
+    for (std::size_t i = 0; i < average.buffers().size(); ++i)
+      mean_of(i, buffers, average.buffers()[i], false);
+    const ImageSet& set = data_.test;
+    const Score score = test(average, set, 0, set.size());
+    seen.consensus_distance = std::sqrt(squares / static_cast<double>(values * n_));
+    seen.test_loss = score.loss / static_cast<double>(score.images);
+    seen.accuracy = static_cast<double>(score.correct) / static_cast<double>(score.images);
+    if (is_asynchronous(make_options(recipe_))) seen.gossip.emplace();
+    for (const Worker& worker : workers_) {
+      const Statistics counted = worker.optimizer->statistics();
+      seen.bytes_sent += counted.bytes_sent;
+      if (!seen.gossip) continue;
+      seen.gossip->rate += counted.rate / n_;
+      for (const auto& edge : counted.edges)
+        seen.gossip->stalest = std::max(seen.gossip->stalest, edge.stalest);
+    }
+    observe_(seen);
+  }
+
+  const Recipe recipe_;
+  const VirtualCluster cluster_;
+  const Duration look_every_;
+  const std::function<void(const Look&)> observe_;
+  const int n_;
+  const FashionMnist data_;
+  const ImageSet images_;
+  Learner average_;
+  const std::shared_ptr<VirtualTime> time_;
+  std::mutex mutex_;  // of the condition
+  const std::unique_ptr<Condition> all_done_;
+  std::vector<Worker> workers_;
+  int training_ = 0;  // workers that are
+  std::int64_t gradients_ = 0;
+  double losses_ = 0;  // since the last look
+  int losses_counted_ = 0;
+  std::exception_ptr failure_;
+};
+
+void check(const Recipe& recipe, const VirtualCluster& cluster, double look_every) {
+  const auto refuse = [](bool asked, const char* key) {
+    if (asked)
+      throw UsageError(fmt::format("simulate: {} is for workers that are processes: leave it out", key));
+  };
+  refuse(recipe.checkpoint.every > 0, "checkpoint.every");
+  refuse(!recipe.checkpoint.resume.empty(), "checkpoint.resume");
+  refuse(recipe.log.timeline, "log.timeline");
+  refuse(!recipe.log.profile.empty(), "log.profile");
+  refuse(recipe.log.tensorboard, "log.tensorboard");
+  refuse(recipe.mixing.topology == "auto", "mixing.topology = auto");
+  if (!(look_every > 0))
+    throw UsageError(fmt::format("simulate: a look every {} s is not allowed: above 0", look_every));
+  if (recipe.model.dtype != "fp32") {
+    throw UsageError(fmt::format(
+        "simulate: model.dtype = {}: only fp32 is simulated, since what is looked at are the parameters",
+        recipe.model.dtype));
+  }
+  const auto& host_of = cluster.network.host_of;
+  check_recipe(recipe, cluster.workers(), static_cast<int>(std::ranges::count(host_of, host_of.front())));
+}
+
+}  // namespace
+
+Network even_network(int n, double rate, double latency) {
+  Network network;
+  network.latency = network.inside_latency = latency;
+  network.inside_rate = rate;
+  Host host;
+  host.send = host.receive = rate;
+  network.hosts.assign(static_cast<std::size_t>(n), host);
+  for (int i = 0; i < n; ++i) network.host_of.push_back(i);
+  return network;
+}
+
+std::function<GradientTime(int, std::int64_t)> even_compute(double mean, double cv, double straggler,
+                                                            std::int64_t passes, std::uint64_t seed) {
+  // Of a lognormal with mean 1: mu = -sigma^2 / 2.
+  const double sigma = std::sqrt(std::log(1 + cv * cv));
+  return [=](int worker, std::int64_t k) {
+    const double takes =
+        mean * (worker == 0 ? straggler : 1) * std::exp(sigma * normal(seed, worker, k) - sigma * sigma / 2);
+    const double backward = takes * 2 / 3 / static_cast<double>(passes);
+    return GradientTime{.before = takes - backward, .backward = backward};
+  };
+}
+
+VirtualCluster cluster_of(const Profile& profile, std::uint64_t seed) {
+  const auto gradient = [compute = profile.compute, seed](int worker, std::int64_t k) {
+    const Compute& mine = compute[static_cast<std::size_t>(worker)];
+    const std::size_t drawn =
+        random_bits({seed, static_cast<std::uint64_t>(worker), static_cast<std::uint64_t>(k)}) %
+        mine.forward.size();
+    GradientTime takes{.before = mine.data_wait[drawn] + mine.forward[drawn]};
+    for (const auto& block : mine.backward) takes.backward += block[drawn];
+    for (const auto& block : mine.update) takes.update += block[drawn];
+    return takes;
+  };
+  return {network_of(profile), gradient, profile.all_reduce};
+}
+
+void train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
+           const std::function<void(const Look&)>& observe) {
+  check(recipe, cluster, look_every);
+  VirtualRun(recipe, cluster, look_every, observe).run();
+}
+
+}  // namespace starling

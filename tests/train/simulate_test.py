@@ -1,0 +1,136 @@
+"""Simulates runs by the built command (its path is in the environment variable STARLING), beside a real one."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+from train_test import environment, write_images
+
+STEPS = 16
+
+
+class Simulate(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="starling-simulate-")
+        cls.data = pathlib.Path(cls.folder.name) / "data"
+        cls.data.mkdir()
+        write_images(cls.data, "train", 960, 1)
+        write_images(cls.data, "t10k", 200, 2)
+        cls.recipe = pathlib.Path(cls.folder.name) / "recipe.toml"
+        cls.recipe.write_text(f"""
+[run]
+steps = {STEPS}
+threads = 1
+[data]
+dir = "{cls.data}"
+[model]
+width = 4
+[optimizer]
+rule = "adam"
+lr = 0.01
+[train]
+batch = 8
+""")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def run_command(self, *arguments, code=0):
+        done = subprocess.run([os.environ["STARLING"], *map(str, arguments)], env=environment(), capture_output=True,
+                              text=True, timeout=300)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def simulate(self, *arguments, name="run"):
+        out = pathlib.Path(self.folder.name) / name
+        said = self.run_command("simulate", self.recipe, "--out", out, "--json", *arguments).stdout
+        self.assertEqual(said, (out / "simulate.jsonl").read_text())
+        self.assertIn("<polyline", (out / "simulate.svg").read_text())
+        return [json.loads(line) for line in said.splitlines()]
+
+    def test_the_same_seed_gives_the_same_run_whatever_the_scheme(self):
+        for scheme, more in (("cta", ()), ("atc", ("--mixing.topology", "complete")), ("all-reduce", ()),
+                             ("choco", ("--mixing.topology", "ring", "--mixing.one_in", 4)),
+                             ("a2cid2", ("--mixing.topology", "ring", "--mixing.wire", "int8")),
+                             ("swarm", ("--mixing.topology", "complete", "--mixing.local_steps", 2))):
+            with self.subTest(scheme):
+                asked = ("--workers", 4, "--cv", 0.3, "--gigabits", 0.01, "--look-every", 1, "--mixing.scheme", scheme,
+                         *more)
+                looks = self.simulate(*asked)
+                self.assertEqual(looks, self.simulate(*asked))
+                self.assertGreaterEqual(looks[-1]["gradients"], 4 * STEPS)
+                self.assertLess(looks[-1]["loss"], looks[0]["loss"])
+                self.assertEqual("rate" in looks[-1], scheme in ("a2cid2", "swarm"))
+                if "rate" in looks[-1]:
+                    self.assertTrue(0.5 < looks[-1]["rate"] < 1.5 and looks[-1]["stalest"] > 2, looks[-1])
+                self.assertEqual([look["seconds"] for look in looks[:-1]], list(range(1, len(looks))))
+
+    def test_it_learns_what_processes_learn(self):
+        """Without max_wait nothing depends on when anything happens."""
+        for scheme in ("cta", "all-reduce"):
+            with self.subTest(scheme):
+                asked = ("--workers", 3, "--mixing.scheme", scheme)
+                last = self.simulate(*asked, "--look-every", 100)[-1]
+                real = json.loads(self.run_command("train", self.recipe, *asked, "--json", "--out",
+                                                   pathlib.Path(self.folder.name) / "real").stdout)
+                self.assertAlmostEqual(last["test_loss"], real["test_loss"], places=4)
+                self.assertAlmostEqual(last["accuracy"], real["accuracy"], places=6)
+                distance = last["consensus_distance"]
+                self.assertAlmostEqual(distance, real["consensus_distance"], delta=1e-3 * distance + 1e-9)
+
+    def test_a_slow_worker_holds_up_those_that_wait_for_it(self):
+        def step(*arguments):
+            return self.simulate("--workers", 4, "--straggler", 4, "--look-every", 100, *arguments)[-1]["seconds"] / STEPS
+
+        self.assertAlmostEqual(step("--mixing.topology", "ring"), 0.4, delta=0.02)
+        # Of four workers three make a gradient in 0.1 s, and one in 0.4 s.
+        gossip = step("--mixing.topology", "ring", "--mixing.scheme", "a2cid2")
+        self.assertAlmostEqual(gossip, 4 / (3 / 0.1 + 1 / 0.4), delta=0.4 / STEPS)
+
+    def test_an_all_reduce_overlaps_with_backward(self):
+        compute, gigabits = 0.1, 0.1
+        last = self.simulate("--workers", 2, "--gigabits", gigabits, "--gradient", compute, "--look-every", 100,
+                             "--mixing.scheme", "all-reduce", "--model.width", 32)[-1]
+        link = last["bytes_sent"] / 2 / STEPS / (gigabits * 1e9 / 8)
+        step = last["seconds"] / STEPS
+        self.assertGreater(step, compute / 3 + link)  # nothing can be sent before backward() begins
+        self.assertLess(step, compute + link - compute / 4)
+
+    def test_a_profile_is_the_cluster(self):
+        profile = {
+            "format": "starling-profile", "version": 2,
+            "units": {"time": "s", "data": "B", "rate": "B/s"},
+            "hosts": [{"name": f"host-{i}", "workers": [i], "send": 1e9, "receive": 1e9} for i in range(2)],
+            "between": {"latency": 5e-5}, "inside": {"latency": 2e-6, "rate": 8e9},
+            "blocks": [{"bytes": 4e6}],
+            "compute": [{"worker": i, "data_wait": [0], "forward": [0.02], "backward": [[0.03]], "update": [[0.01]]}
+                        for i in range(2)],
+        }
+        file = pathlib.Path(self.folder.name) / "profile.json"
+        file.write_text(json.dumps(profile))
+        last = self.simulate("--profile", file, "--look-every", 100)[-1]
+        self.assertEqual(last["gradients"], 2 * STEPS)
+        self.assertAlmostEqual(last["seconds"] / STEPS, 0.06, delta=0.001)
+        said = self.run_command("simulate", self.recipe, "--profile", file, "--workers", 3, "--look-every", 1, code=2)
+        self.assertIn(f"simulate: --workers 3, but {file} has 2 workers", said.stderr)
+
+    def test_what_only_processes_have_is_refused(self):
+        for key, value in (("checkpoint.every", 10), ("log.timeline", "true"), ("log.tensorboard", "true")):
+            asked = ("--workers", 2, "--look-every", 1, f"--{key}", value)
+            said = self.run_command("simulate", self.recipe, *asked, code=2).stderr
+            self.assertEqual(said, f"starling: simulate: {key} is for workers that are processes: leave it out\n")
+        said = self.run_command("simulate", self.recipe, *asked[:4], "--mixing.topology", "auto", code=2).stderr
+        self.assertIn("simulate: mixing.topology = auto is for workers that are processes", said)
+        said = self.run_command("simulate", self.recipe, "--look-every", 1, code=2).stderr
+        self.assertIn("--workers N, or --profile FILE", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
