@@ -40,8 +40,11 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   Command command;
   add_train(app, command);
+  add_simulate(app, command);
   add_topology(app, command);
+  add_probe(app, command);
   add_plan(app, command);
+  add_bench(app, command);
   add_timeline(app, command);
   add_checkpoint(app, command);
   add_doctor(app, command);

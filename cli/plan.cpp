@@ -6,15 +6,23 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/commands.h"
+#include "cli/plan_report.h"
+#include "cli/profiles.h"
+#include "starling/checkpoint/file.h"
 #include "starling/core/error.h"
 #include "starling/kernels/wire.h"
+#include "starling/plan/choose.h"
+#include "starling/plan/failures.h"
+#include "starling/plan/iteration.h"
 #include "starling/plan/simulate.h"
 #include "starling/topology/schedules.h"
 
@@ -23,20 +31,23 @@ namespace starling::cli {
 namespace {
 
 constexpr int kMostPlanned = 1024;
-constexpr double kAsGood = 0.02;    // of a step: what is no difference
 constexpr double kWorthIt = 0.5;    // of the throughput that more workers bring where nothing is lost
 constexpr double kLinkBound = 0.9;  // of a step that an interface is busy
-const std::vector<std::string> kWires = {"fp32", "bf16", "int8"};  // what keeps most first
-// Where steps take as long, this order decides: one peer and exact first.
-const std::vector<std::string> kPlanned = {
-    "base-2",  "alternating-exp-ring", "hierarchical:base-2", "inner-outer:base-2", "base-3", "ring",
-    "complete"};
+constexpr double kDay = 86'400;
+constexpr double kLeastBlock = 256 * 1024;  // bytes, as optim/blocks.cpp
+constexpr double kMostBlocks = 2000;        // of a model that is simulated in other blocks
+const std::vector<std::int64_t> kBlockBytes = {1 << 20, 5 << 20, 25 << 20};
+const std::vector<Wire> kWires = {Wire::fp32, Wire::bf16, Wire::int8};
 
 struct PlanOptions {
   std::string profile;
+  std::string compute;  // the other half, where the profile is a network alone
   std::string workers;  // "8..1024" or "8,12,16"; empty: as measured
   int iterations = 60;
+  double failures = 6.5;  // of 1000 hosts in a day
+  Failures costs;         // their other terms
   bool json = false;
+  std::string html;
 };
 
 // "8..64" is 8, 16, 32, 64.
@@ -81,6 +92,12 @@ Planned cluster_of(const Profile& profile, int n) {
   for (const Host& host : profile.hosts) most = std::max(most, host.workers.size());
   planned.workers_per_host = static_cast<int>(most);
   if (n == profile.workers()) return planned;
+  if (profile.hosts.size() == 1 && n > profile.workers()) {
+    throw UsageError(
+        fmt::format("--workers {}: {} were measured on one host, and nothing is known of a network between "
+                    "hosts: measure on two or more",
+                    n, profile.workers()));
+  }
   Network& network = planned.network;
   network.host_of.clear();
   network.hosts.clear();
@@ -95,25 +112,83 @@ Planned cluster_of(const Profile& profile, int n) {
   return planned;
 }
 
-struct PlannedRow {
-  std::string schedule, wire;
-  Outcome outcome;
-};
-
 struct PlannedWorld {
   int n = 0;
   bool measured = false;
-  Outcome all_reduce;
-  std::vector<PlannedRow> rows;
-  const PlannedRow* best = nullptr;
+  Forecast all_reduce;
+  std::vector<Candidate> rows;
+  const Candidate* best = nullptr;
+  std::optional<Forecast> one_host;        // with as many samples in a step
+  Forecast atc;                            // as the best row, with the other scheme
+  std::map<std::int64_t, Forecast> sizes;  // as the best row, by Options::block_bytes
+  std::int64_t block_bytes = 0;            // the largest of these that is as good as any
+  double lost_to_restarts = 0, lost_to_absence = 0;
 };
 
-std::string bottleneck(const Outcome& outcome, const Network& network) {
+std::string bottleneck(const Forecast& outcome, const Network& network) {
   if (outcome.waited < kAsGood * outcome.step) return "compute";
   if (outcome.busiest_host < 0)
     return outcome.late > outcome.waited / 2 ? "the slowest workers" : "the network";
   if (outcome.link < kLinkBound * outcome.step) return "the slowest workers";
   return fmt::format("the interface of {}", network.hosts[outcome.busiest_host].name);
+}
+
+// The first host alone takes n workers' samples: each of its workers makes as many more passes, and they average in memory.
+Forecast one_host(const Profile& profile, int n, const Horizon& run) {
+  const int here = static_cast<int>(profile.hosts[0].workers.size());
+  Work work = work_of(profile);
+  work.compute.clear();
+  for (const int worker : profile.hosts[0].workers) {
+    Compute& compute = work.compute.emplace_back(profile.compute[static_cast<std::size_t>(worker)]);
+    for (std::size_t t = 0; t < compute.forward.size(); ++t) {
+      double pass = compute.data_wait[t] + compute.forward[t];
+      for (const auto& block : compute.backward) pass += block[t];
+      compute.forward[t] += pass * (static_cast<double>(n) / here - 1);
+    }
+  }
+  Network network = network_of(profile);
+  network.host_of.assign(static_cast<std::size_t>(here), 0);
+  return simulate_all_reduce(network, work, run);
+}
+
+// What the optimizer makes of Options::block_bytes.
+double block_of(const Profile& profile, std::int64_t block_bytes) {
+  const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
+  return std::max(kLeastBlock, std::min(static_cast<double>(block_bytes), total / 8));
+}
+
+int most_neighbours(const Schedule& schedule) {
+  std::size_t most = 0;
+  for (const Graph& graph : schedule.rounds) {
+    for (const auto& neighbours : graph.neighbours) most = std::max(most, neighbours.size());
+  }
+  return static_cast<int>(most);
+}
+
+// What else there is to say of the best row.
+void advise(PlannedWorld& world, const Planned& planned, const Profile& profile, const Horizon& run,
+            const PlanOptions& options) {
+  const Schedule schedule = make_schedule(world.best->schedule, world.n, planned.workers_per_host);
+  world.atc = simulate(planned.network, work_on(profile, world.best->wire), schedule, Mixing::atc, run);
+  double fastest = world.best->outcome.step;
+  const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
+  for (const std::int64_t bytes : kBlockBytes) {
+    const double block = block_of(profile, bytes);
+    if (total / block > kMostBlocks) continue;
+    const Work work = work_on(in_blocks_of(profile, block), world.best->wire);
+    const Forecast& outcome = world.sizes[bytes] =
+        simulate(planned.network, work, schedule, Mixing::cta, run);
+    fastest = std::min(fastest, outcome.step);
+  }
+  for (const auto& [bytes, outcome] : world.sizes) {
+    if (outcome.step <= fastest * (1 + kAsGood)) world.block_bytes = bytes;
+  }
+  if (world.n > static_cast<int>(profile.hosts[0].workers.size()))
+    world.one_host = one_host(profile, world.n, run);
+  Failures failures = options.costs;
+  failures.rate = options.failures / 1000 / kDay;
+  world.lost_to_restarts = lost_to_restarts(failures, static_cast<int>(planned.network.hosts.size()));
+  world.lost_to_absence = lost_to_absence(failures, most_neighbours(schedule));
 }
 
 PlannedWorld world_of(const Profile& profile, int n, const PlanOptions& options) {
@@ -124,32 +199,13 @@ PlannedWorld world_of(const Profile& profile, int n, const PlanOptions& options)
   world.measured = n == profile.workers();
   world.all_reduce = simulate_all_reduce(planned.network, work_of(profile), run,
                                          world.measured ? profile.all_reduce : std::vector<AllReduceTime>{});
-  for (const std::string& name : kPlanned) {
-    Schedule schedule;
-    try {
-      schedule = make_schedule(name, n, planned.workers_per_host);
-    } catch (const UsageError&) {  // the family does not exist for this n
-      continue;
-    }
-    for (const std::string& wire : kWires) {
-      if (name == "complete" && is_modular(wire_named(wire))) continue;  // n - 1 models: never worth it
-      Work work = work_of(profile, static_cast<double>(bytes_of(wire_named(wire), 2)) / 8);
-      work.groups = !is_modular(wire_named(wire));
-      world.rows.push_back({name, wire, simulate(planned.network, work, schedule, Mixing::cta, run)});
-    }
-  }
-  double fastest = world.rows[0].outcome.step;
-  for (const PlannedRow& row : world.rows) fastest = std::min(fastest, row.outcome.step);
-  for (const std::string& wire : kWires) {  // the widest wire first
-    for (const PlannedRow& row : world.rows) {
-      if (world.best == nullptr && row.wire == wire && row.outcome.step <= fastest * (1 + kAsGood))
-        world.best = &row;
-    }
-  }
+  world.rows = candidates(planned.network, planned.workers_per_host, profile, kWires, 1, Mixing::cta, run);
+  world.best = &recommended(world.rows);
+  advise(world, planned, profile, run, options);
   return world;
 }
 
-double efficiency(const Outcome& outcome) { return outcome.own / outcome.step; }
+double efficiency(const Forecast& outcome) { return outcome.own / outcome.step; }
 
 // The last number of workers up to which each increase has brought at least kWorthIt of what it could.
 int knee(const std::vector<PlannedWorld>& worlds, const std::map<int, double>& steps) {
@@ -163,7 +219,7 @@ int knee(const std::vector<PlannedWorld>& worlds, const std::map<int, double>& s
   return last;
 }
 
-nlohmann::ordered_json json_of_outcome(const Outcome& outcome, const Outcome& all_reduce,
+nlohmann::ordered_json json_of_outcome(const Forecast& outcome, const Forecast& all_reduce,
                                        const Network& network) {
   return {{"step", outcome.step},
           {"low", outcome.low},
@@ -173,8 +229,100 @@ nlohmann::ordered_json json_of_outcome(const Outcome& outcome, const Outcome& al
           {"bottleneck", bottleneck(outcome, network)}};
 }
 
+std::vector<std::string> advice(const PlannedWorld& world, const PlanOptions& options) {
+  std::vector<std::string> lines;
+  lines.push_back(fmt::format(
+      "Recommended: {} over {}: of what is within {:.0f} % of the fastest step, the widest wire, and on it "
+      "the first of this list.",
+      world.best->schedule, name_of(world.best->wire), kAsGood * 100));
+  lines.push_back(
+      fmt::format("Scheme cta: atc, whose exchange is waited for within the step, takes {:.2f} ms.",
+                  world.atc.step * 1e3));
+  std::vector<std::string> sizes;
+  for (const auto& [bytes, outcome] : world.sizes)
+    sizes.push_back(fmt::format("{} MB {:.2f} ms", bytes >> 20, outcome.step * 1e3));
+  if (!sizes.empty())
+    lines.push_back(fmt::format("Blocks of {} MB, the largest that are as good as any: {}.",
+                                world.block_bytes >> 20, fmt::join(sizes, ", ")));
+  if (world.one_host) {
+    const double times = world.one_host->step / world.best->outcome.step;
+    lines.push_back(fmt::format("For as many samples one host alone takes {:.2f} ms, {:.2f} times as long{}.",
+                                world.one_host->step * 1e3, times,
+                                times > 1 ? "" : ": more hosts are not worth it"));
+  }
+  lines.push_back(
+      fmt::format("Failures, {:g} of 1000 hosts in a day: {:.2g} % of the time is lost where all restart, "
+                  "{:.2g} % where the others go on.",
+                  options.failures, world.lost_to_restarts * 100, world.lost_to_absence * 100));
+  return lines;
+}
+
+// In the letters of plan/closed_forms.h.
+struct MeanTimes {
+  double F = 0;
+  std::vector<double> b, u;
+};
+
+MeanTimes mean_times(const Profile& profile) {
+  const std::size_t blocks = profile.blocks.size();
+  MeanTimes mean{.b = std::vector<double>(blocks), .u = std::vector<double>(blocks)};
+  const auto add = [&](double& sum, const std::vector<double>& times) {
+    for (const double time : times)
+      sum += time / static_cast<double>(times.size()) / static_cast<double>(profile.compute.size());
+  };
+  for (const Compute& compute : profile.compute) {
+    add(mean.F, compute.data_wait);
+    add(mean.F, compute.forward);
+    for (std::size_t k = 0; k < blocks; ++k) {
+      add(mean.b[k], compute.backward[k]);
+      add(mean.u[k], compute.update[k]);
+    }
+  }
+  return mean;
+}
+
+ReportWorld report_of(const Profile& profile, const PlannedWorld& world, const PlanOptions& options) {
+  const Network network = cluster_of(profile, world.n).network;
+  ReportWorld report{.workers = world.n,
+                     .hosts = static_cast<int>(network.hosts.size()),
+                     .extrapolated = !world.measured,
+                     .rows = {},
+                     .advice = advice(world, options),
+                     .all_reduce = {},
+                     .recommended = {}};
+  const auto add = [&](const std::string& schedule, Wire wire, const Forecast& outcome) {
+    report.rows.push_back({.schedule = schedule,
+                           .wire = std::string(name_of(wire)),
+                           .bottleneck = bottleneck(outcome, network),
+                           .step = outcome.step,
+                           .low = outcome.low,
+                           .high = outcome.high,
+                           .efficiency = efficiency(outcome),
+                           .speed_up = world.all_reduce.step / outcome.step});
+  };
+  add("all-reduce", Wire::fp32, world.all_reduce);
+  for (const Candidate& row : world.rows) {
+    add(row.schedule, row.wire, row.outcome);
+    report.rows.back().recommended = &row == world.best;
+  }
+  const MeanTimes mean = mean_times(profile);
+  const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
+  std::vector<double> reduced, mixed;
+  for (const double bytes : profile.blocks) {
+    reduced.push_back(
+        world.all_reduce.link == 0
+            ? 0
+            : all_reduce_seconds(network, bytes,
+                                 world.measured ? profile.all_reduce : std::vector<AllReduceTime>{}));
+    mixed.push_back(world.best->outcome.link * bytes / total);
+  }
+  report.all_reduce = all_reduce_iteration(mean.F, mean.b, mean.u, reduced);
+  report.recommended = cta_iteration(mean.F, mean.b, mean.u, mixed);
+  return report;
+}
+
 int plan(const PlanOptions& options) {
-  const Profile profile = read_profile(options.profile);
+  const Profile profile = whole_profile(options.profile, options.compute);
   const std::vector<int> numbers =
       options.workers.empty() ? std::vector{profile.workers()} : *numbers_of_workers(options.workers);
   std::vector<PlannedWorld> worlds;
@@ -187,14 +335,22 @@ int plan(const PlanOptions& options) {
     reduced_steps[world.n] = world.all_reduce.step;
   }
   const int best_knee = knee(worlds, best_steps), reduced_knee = knee(worlds, reduced_steps);
+  const std::string knees = fmt::format(
+      "More workers bring at least {:.0f} % of what they could up to {} workers; with all-reduce up to {}.",
+      kWorthIt * 100, best_knee, reduced_knee);
 
+  if (!options.html.empty()) {
+    std::vector<ReportWorld> report;
+    for (const PlannedWorld& world : worlds) report.push_back(report_of(profile, world, options));
+    write_text(options.html, html_report(report, options.profile, knees));
+  }
   if (options.json) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const PlannedWorld& world : worlds) {
       const Network network = cluster_of(profile, world.n).network;
       nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-      for (const PlannedRow& row : world.rows) {
-        nlohmann::ordered_json line = {{"schedule", row.schedule}, {"wire", row.wire}};
+      for (const Candidate& row : world.rows) {
+        nlohmann::ordered_json line = {{"schedule", row.schedule}, {"wire", name_of(row.wire)}};
         line.update(json_of_outcome(row.outcome, world.all_reduce, network));
         rows.push_back(std::move(line));
       }
@@ -202,7 +358,18 @@ int plan(const PlanOptions& options) {
                      {"extrapolated", !world.measured},
                      {"all_reduce", json_of_outcome(world.all_reduce, world.all_reduce, network)},
                      {"gossip", std::move(rows)},
-                     {"recommended", {{"schedule", world.best->schedule}, {"wire", world.best->wire}}}});
+                     {"recommended",
+                      {{"schedule", world.best->schedule},
+                       {"wire", name_of(world.best->wire)},
+                       {"scheme", "cta"},
+                       {"block_bytes", world.sizes.empty() ? nlohmann::ordered_json()
+                                                           : nlohmann::ordered_json(world.block_bytes)}}},
+                     {"atc", json_of_outcome(world.atc, world.all_reduce, network)},
+                     {"lost_to_failures",
+                      {{"all_reduce", world.lost_to_restarts}, {"gossip", world.lost_to_absence}}}});
+      if (world.one_host)
+        all.back()["one_host"] = {{"step", world.one_host->step},
+                                  {"speed_up", world.all_reduce.step / world.one_host->step}};
     }
     const nlohmann::ordered_json root = {{"measured_workers", profile.workers()},
                                          {"worlds", std::move(all)},
@@ -219,30 +386,22 @@ int plan(const PlanOptions& options) {
                world.measured ? "" : fmt::format(" (extrapolated: {} were measured)", profile.workers()));
     fmt::print("{:<22}{:<7}{:<12}{:<20}{:<12}{:<10}{}\n", "schedule", "wire", "step", "of 10 to 90 %",
                "efficiency", "speed-up", "bottleneck");
-    const auto line = [&](const std::string& schedule, const std::string& wire, const Outcome& outcome) {
-      fmt::print("{:<22}{:<7}{:<12}{:<20}{:<12}{:<10}{}\n", schedule, wire,
+    const auto line = [&](const std::string& schedule, Wire wire, const Forecast& outcome) {
+      fmt::print("{:<22}{:<7}{:<12}{:<20}{:<12}{:<10}{}\n", schedule, name_of(wire),
                  fmt::format("{:.2f} ms", outcome.step * 1e3),
                  fmt::format("{:.2f} to {:.2f} ms", outcome.low * 1e3, outcome.high * 1e3),
                  fmt::format("{:.0f} %", efficiency(outcome) * 100),
                  fmt::format("{:.2f}", world.all_reduce.step / outcome.step), bottleneck(outcome, network));
     };
-    line("all-reduce", "fp32", world.all_reduce);
-    for (const PlannedRow& row : world.rows) line(row.schedule, row.wire, row.outcome);
-    fmt::print(
-        "\nRecommended: {} over {}: of what is within {:.0f} % of the fastest step, the widest wire, and on "
-        "it the "
-        "first of this list.\n\n",
-        world.best->schedule, world.best->wire, kAsGood * 100);
+    line("all-reduce", Wire::fp32, world.all_reduce);
+    for (const Candidate& row : world.rows) line(row.schedule, row.wire, row.outcome);
+    if (world.one_host) line("one host alone", Wire::fp32, *world.one_host);
+    fmt::print("\n{}\n\n", fmt::join(advice(world, options), "\n"));
   }
   fmt::print(
       "Step: one iteration, in the mean; efficiency: the part of it that a worker computes; speed-up: over "
       "all-reduce.\n");
-  if (worlds.size() > 1) {
-    fmt::print(
-        "More workers bring at least {:.0f} % of what they could up to {} workers; with all-reduce up to "
-        "{}.\n",
-        kWorthIt * 100, best_knee, reduced_knee);
-  }
+  if (worlds.size() > 1) fmt::print("{}\n", knees);
   return 0;
 }
 
@@ -252,9 +411,13 @@ void add_plan(CLI::App& app, Command& command) {
   CLI::App* sub =
       app.add_subcommand("plan", "How long a step will take, before the run, from what was measured");
   auto options = std::make_shared<PlanOptions>();
-  sub->add_option("--profile", options->profile, "what was measured: a profile.json (docs/planner.md)")
+  sub->add_option("--profile", options->profile,
+                  "what was measured: of `starling probe`, or with compute in it (docs/planner.md)")
       ->type_name("FILE")
       ->required();
+  sub->add_option("--compute", options->compute,
+                  "of `starling train --profile-out`, in place of the profile's")
+      ->type_name("FILE");
   sub->add_option("--workers", options->workers,
                   "for so many workers: 8,12,16, or 8..1024, doubling; without it as many as were measured")
       ->type_name("N")
@@ -268,7 +431,18 @@ void add_plan(CLI::App& app, Command& command) {
       ->type_name("T")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();
+  const auto add_failure_option = [&](const std::string& name, double& value, const std::string& help) {
+    sub->add_option(name, value, help)->type_name("X")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+  };
+  add_failure_option("--failures", options->failures, "failing hosts, of 1000 in a day");
+  add_failure_option("--checkpoint-seconds", options->costs.checkpoint, "to write a checkpoint");
+  add_failure_option("--restart-seconds", options->costs.restart,
+                     "to notice a failure and start all workers again");
+  add_failure_option("--away-seconds", options->costs.away,
+                     "for which a failed host stays away while the others go on");
   sub->add_flag("--json", options->json, "JSON instead of a table");
+  sub->add_option("--html", options->html, "the same with pictures, as one file for a browser")
+      ->type_name("FILE");
   sub->callback([options, &command] { command = [options] { return plan(*options); }; });
 }
 

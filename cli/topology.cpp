@@ -20,6 +20,7 @@
 #include "cli/topology_plot.h"
 #include "starling/core/error.h"
 #include "starling/kernels/mask.h"
+#include "starling/kernels/top_k.h"
 #include "starling/kernels/wire.h"
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
@@ -31,6 +32,7 @@ namespace {
 
 constexpr int most_workers = 512;    // the matrices are dense: this many take seconds
 constexpr size_t table_rounds = 12;  // shown unless --rounds says more
+constexpr const char* kTopK = "top-k";
 
 struct TopologyOptions {
   std::string name;
@@ -71,6 +73,11 @@ struct Report {
 
 // Of a model in fp32; a group's mean stays that.
 Sizes sizes_of(const TopologyOptions& options) {
+  if (options.wire == kTopK) {
+    const auto n = static_cast<std::size_t>(options.one_in);
+    const TopK top{static_cast<std::uint32_t>(options.one_in)};
+    return {.block = static_cast<double>(top.words(n)) / static_cast<double>(n), .groups = false};
+  }
   const Wire wire = wire_named(options.wire);
   return {.block = static_cast<double>(bytes_of(wire, 2)) / 8 / options.one_in,
           .mean = 1.0 / options.one_in,
@@ -78,6 +85,7 @@ Sizes sizes_of(const TopologyOptions& options) {
 }
 
 Report examine(Schedule schedule, const TopologyOptions& options) {
+  if (options.wire == kTopK) check_lasting_edges(schedule, "--wire top-k");
   Report report;
   const Sizes sizes = sizes_of(options);
   for (const Graph& round : schedule.rounds) {
@@ -326,6 +334,9 @@ int compare(const TopologyOptions& options, int n) {
       "rounds. Peers: the "
       "most that a worker has in a round.\n",
       unit(options));
+  if (n > 1)
+    fmt::print(
+        "ceca-2p is a scheme with rounds and a second vector of its own (mixing.scheme), no topology.\n");
   for (const Compared& line : lines) {
     if (!line.same.empty()) fmt::print("The same as {}: {}.\n", line.name, fmt::join(line.same, ", "));
   }
@@ -350,6 +361,8 @@ int topology(const TopologyOptions& options) {
     return 0;
   }
   if (options.compare) {
+    if (options.wire == kTopK)
+      throw UsageError("topology --compare: not with --wire top-k, which few schedules can have");
     if (options.workers.empty()) throw UsageError("topology --compare: --workers N is needed");
     const auto [first, last] = *worlds(options.workers);
     if (first != last) throw UsageError("topology --compare: --workers must be one number");
@@ -387,11 +400,13 @@ void add_topology(CLI::App& app, Command& command) {
                   "show the first R rounds only (tables and plots: 12 of them, JSON: all)")
       ->type_name("R")
       ->check(CLI::Range(1, 1'000'000));
-  sub->add_option("--wire", options->wire, "number format between workers, for what they send")
+  sub->add_option(
+         "--wire", options->wire,
+         "number format between workers, for what they send; top-k: fp32 with indices, as scheme choco")
       ->type_name("WIRE")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16", "int8", "int4"}))
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16", "int8", "int4", kTopK}))
       ->capture_default_str();
-  sub->add_option("--one-in", options->one_in, "random-k: one value in so many is sent in a round")
+  sub->add_option("--one-in", options->one_in, "random-k and top-k: one value in so many is sent in a round")
       ->type_name("K")
       ->check(CLI::Range(1, Mask::kMost))
       ->capture_default_str();

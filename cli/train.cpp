@@ -9,29 +9,24 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/recipe_keys.h"
+#include "cli/workers.h"
 #include "starling/core/error.h"
 #include "starling/train/launch.h"
 #include "starling/train/progress.h"
 #include "starling/train/trainer.h"
-#include "starling/world/environment.h"
 
 namespace starling::cli {
 
 namespace {
 
 struct TrainOptions {
-  std::string recipe;
+  std::shared_ptr<RecipeOptions> recipe = std::make_shared<RecipeOptions>();
   int workers = 0;
-  std::optional<std::string> out, checkpoint_every, resume;
+  std::optional<std::string> topology, profile, out, checkpoint_every, resume, profile_out;
   bool json = false;
   bool print_config = false;
-  Overrides overrides;
 };
-
-void write_stderr(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
-}
 
 void print_summary(const Summary& s, const std::string& out) {
   fmt::print("test accuracy, average model   {:.2f} %\n", 100 * s.accuracy);
@@ -56,7 +51,7 @@ int train_as_worker(const Recipe& recipe, bool json) {
   };
   limit_threads(recipe, world);
   Observer observer{.progress = {},
-                    .evaluated = [&](const std::string& text) { line.message(text); },
+                    .says = [&](const std::string& text) { line.message(text); },
                     .interrupted = [] { return interruption() != 0; }};
   if (world.rank == 0)
     observer.progress = [&](const Progress& progress) { line.show(progress, Clock::now()); };
@@ -69,7 +64,7 @@ int train_as_worker(const Recipe& recipe, bool json) {
       print_summary(result.summary, recipe.run.out);
     }
     return 0;
-  } catch (const Interrupted&) {
+  } catch (const RunInterrupted&) {
     line.end();
     return 128 + interruption();
   } catch (const Error&) {
@@ -81,34 +76,19 @@ int train_as_worker(const Recipe& recipe, bool json) {
 }
 
 int train_with_workers(const TrainOptions& options, const Recipe& recipe) {
-  const Variables variable = process_variables();
-  const std::string launcher = launcher_name(variable);
-  if (launcher == "torchrun") {
-    throw UsageError(
-        "train: --workers and the environment variable RANK or WORLD_SIZE are both there: either this "
-        "command "
-        "starts the workers or torchrun does");
-  }
-  const int tasks = launcher.empty() ? 1 : read_launch(variable)->size;
-  if (tasks > 1) {
-    throw UsageError(
-        fmt::format("train: --workers in each of the {} processes that {} has started: either this command "
-                    "starts the workers or {} does",
-                    tasks, launcher, launcher));
-  }
+  refuse_two_launchers("train");
   check_recipe(recipe, options.workers, options.workers);
-  std::vector<std::string> arguments{"train", options.recipe};
-  for (const auto& [path, value] : options.overrides) {
+  std::vector<std::string> arguments{"train", options.recipe->file};
+  for (const auto& [path, value] : options.recipe->overrides) {
     arguments.push_back("--" + path);
     arguments.push_back(value);
   }
   if (options.json) arguments.push_back("--json");
-  return launch_workers(options.workers, arguments,
-                        [](const std::string& text) { write_stderr("starling: " + text + "\n"); });
+  return launch_workers(options.workers, arguments, say_to_stderr);
 }
 
 int train(const TrainOptions& options) {
-  const Recipe recipe = read_recipe(options.recipe, options.overrides);
+  const Recipe recipe = read_recipe(options.recipe->file, options.recipe->overrides);
   if (options.print_config) {
     fmt::print("{}", print_recipe(recipe));
     return 0;
@@ -121,14 +101,21 @@ int train(const TrainOptions& options) {
 void add_train(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("train", "Train as a recipe says");
   auto options = std::make_shared<TrainOptions>();
-  sub->add_option("recipe", options->recipe, "a TOML file, such as recipes/fashion-mnist.toml")
-      ->type_name("RECIPE.toml")
-      ->required();
+  add_recipe(*sub, options->recipe);
   sub->add_option(
          "--workers", options->workers,
          "start so many workers on this machine; without it the world is the launcher's, or one worker")
       ->type_name("N")
-      ->check(CLI::Range(1, 256));
+      ->check(CLI::Range(1, kMostLocalWorkers));
+  sub->add_option(
+         "--topology", options->topology,
+         "who mixes with whom, in place of mixing.topology; auto: what the planner takes for the fastest")
+      ->type_name("NAME");
+  sub->add_option(
+         "--profile", options->profile,
+         "with --topology auto: what it goes by, of `starling probe` and with or without the compute of "
+         "--profile-out; what is missing, or all without it, is measured first. In place of mixing.profile")
+      ->type_name("FILE");
   sub->add_option("--out", options->out, "folder for metrics.jsonl and summary.json, in place of run.out")
       ->type_name("DIR");
   sub->add_option("--checkpoint-every", options->checkpoint_every,
@@ -138,34 +125,22 @@ void add_train(CLI::App& app, Command& command) {
          "--resume", options->resume,
          "go on from this checkpoint, or from the latest in this folder, in place of checkpoint.resume")
       ->type_name("DIR");
+  sub->add_option("--profile-out", options->profile_out,
+                  "record the time of every worker's forward, backward and updates for `starling plan`, in "
+                  "place of log.profile")
+      ->type_name("FILE");
   sub->add_flag("--json", options->json, "summary.json on stdout in place of a table");
   sub->add_flag("--print-config", options->print_config,
                 "print the whole recipe, overrides included, and stop");
-  Recipe defaults;
-  for (const Config::Entry& key : recipe_config(defaults).entries()) {
-    const std::string path = key.section + "." + key.name;
-    sub->add_option_function<std::string>(
-           "--" + path,
-           [options, path](const std::string& value) { options->overrides.emplace_back(path, value); },
-           fmt::format("{}; {} (else {})", key.help, key.allowed, key.value))
-        ->type_name("")
-        ->group("Keys of the recipe, over what the file says")
-        ->take_last();
-  }
-  sub->allow_extras();  // an unknown key is answered as one in a file
   sub->callback([sub, options, &command] {
-    for (const std::string& extra : sub->remaining()) {
-      const std::string name = extra.substr(0, extra.find('='));
-      if (!name.starts_with("--") || name.find('.') == std::string::npos) {
-        throw CLI::ExtrasError("train", {extra});
-      }
-      options->overrides.emplace_back(name.substr(2), "");
-      break;
-    }
-    if (options->out) options->overrides.emplace_back("run.out", *options->out);
-    if (options->checkpoint_every)
-      options->overrides.emplace_back("checkpoint.every", *options->checkpoint_every);
-    if (options->resume) options->overrides.emplace_back("checkpoint.resume", *options->resume);
+    auto& overrides = options->recipe->overrides;
+    take_unknown_keys(*sub, *options->recipe);
+    if (options->topology) overrides.emplace_back("mixing.topology", *options->topology);
+    if (options->profile) overrides.emplace_back("mixing.profile", *options->profile);
+    if (options->out) overrides.emplace_back("run.out", *options->out);
+    if (options->checkpoint_every) overrides.emplace_back("checkpoint.every", *options->checkpoint_every);
+    if (options->profile_out) overrides.emplace_back("log.profile", *options->profile_out);
+    if (options->resume) overrides.emplace_back("checkpoint.resume", *options->resume);
     command = [options] { return train(*options); };
   });
 }

@@ -1,7 +1,9 @@
 import json
 import os
+import pathlib
 import tempfile
 import unittest
+from xml.etree import ElementTree
 
 from command import CommandTest
 
@@ -10,7 +12,7 @@ def profile(hosts=4, per_host=1, rate=1e8, forward=(0.02,), blocks=4, block_byte
     """Blocks take block_bytes / rate on a link; 40 ms are forward and backward, 4 ms updates."""
     n, count = hosts * per_host, len(forward)
     return {
-        "format": "starling-profile", "version": 1,
+        "format": "starling-profile", "version": 2,
         "units": {"time": "s", "data": "B", "rate": "B/s"},
         "hosts": [{"name": f"node{h}", "workers": list(range(h * per_host, (h + 1) * per_host)), "send": rate,
                    "receive": rate} for h in range(hosts)],
@@ -46,7 +48,8 @@ class Plan(CommandTest):
         base = self.row(world, "base-2", "fp32")
         self.assertAlmostEqual(base["step"], 0.044, delta=0.0002)
         self.assertEqual(base["bottleneck"], "compute")
-        self.assertEqual(world["recommended"], {"schedule": "base-2", "wire": "fp32"})
+        self.assertEqual(world["recommended"],
+                         {"schedule": "base-2", "wire": "fp32", "scheme": "cta", "block_bytes": 25 << 20})
         # All-reduce: 1.5 models; all but the first 5 ms of backward overlap.
         self.assertAlmostEqual(world["all_reduce"]["step"], 0.02 + 0.005 + 0.060 + 0.004, delta=1e-6)
         self.assertAlmostEqual(base["speed_up"], 0.089 / 0.044, delta=0.02)
@@ -84,11 +87,74 @@ class Plan(CommandTest):
         self.assertAlmostEqual(world["all_reduce"]["step"], 0.044, delta=1e-9)
         self.assertAlmostEqual(self.row(world, "base-2", "fp32")["step"], 0.044, delta=1e-9)
 
+    def test_what_else_could_be_done(self):
+        world, = self.plan(profile())["worlds"]
+        # One host makes four passes in place of one.
+        self.assertAlmostEqual(world["one_host"]["step"], 4 * 0.04 + 0.004, delta=1e-9)
+        self.assertAlmostEqual(world["one_host"]["speed_up"], 0.089 / 0.164, delta=1e-6)
+        # Of atc only the updates are hidden.
+        self.assertAlmostEqual(world["atc"]["step"], 0.04 + 0.04 + 0.001, delta=0.001)
+        self.assertNotIn("one_host", self.plan(profile(hosts=1))["worlds"][0])
+
+    def test_failures(self):
+        path = self.write(profile())
+        lost = [json.loads(self.starling("plan", "--profile", path, "--json", "--failures", str(rate)))["worlds"][0]
+                ["lost_to_failures"] for rate in (0, 6.5, 25)]
+        self.assertEqual(lost[0], {"all_reduce": 0, "gossip": 0})
+        rate = 6.5 / 1000 / 86400
+        self.assertAlmostEqual(lost[1]["gossip"], rate * (3600 + 5), delta=1e-12)
+        self.assertAlmostEqual(lost[1]["all_reduce"], (2 * 30 * 4 * rate) ** 0.5 + 300 * 4 * rate, delta=1e-12)
+        self.assertGreater(lost[2]["all_reduce"], lost[1]["all_reduce"])
+        self.assertIn("Failures, 6.5 of 1000 hosts in a day: ", self.starling("plan", "--profile", path))
+
+    def test_html(self):
+        path = self.write(profile(hosts=2, per_host=2))
+        page = path + ".html"
+        self.starling("plan", "--profile", path, "--workers", "4..16", "--html", page)
+        tree = ElementTree.parse(page).getroot()  # it is well-formed XML too
+        self.assertEqual([heading.text for heading in tree.iter("h2")],
+                         ["What more workers are worth", "4 workers on 2 hosts", "8 workers on 4 hosts (extrapolated)",
+                          "16 workers on 8 hosts (extrapolated)"])
+        self.assertEqual(len(list(tree.iter("svg"))), 4)
+        text = "".join(tree.itertext())
+        self.assertRegex(text, r"More workers bring at least 50 % of what they could up to \d+ workers")
+        for drawn in ("nothing lost", "One iteration of all-reduce, and one of what is recommended"):
+            self.assertIn(drawn, text)
+        for table in tree.iter("table"):
+            self.assertEqual(len([row for row in table.iter("tr") if row.get("class") == "recommended"]), 1)
+        self.assertNotIn("http", pathlib.Path(page).read_text())  # nothing is loaded
+        self.assertIn("cannot be", self.usage_error("plan", "--profile", path, "--html", "/no/such/folder/x.html", code=1))
+
+    def test_two_halves(self):
+        whole = profile()
+        first = ("format", "version", "units")
+        compute = {key: whole[key] for key in (*first, "blocks", "compute")}
+        network = {key: whole[key] for key in whole if key not in ("blocks", "compute")}
+        network_file, compute_file = self.write(network), self.write(compute)
+        plan = self.starling("plan", "--profile", network_file, "--compute", compute_file, "--json")
+        self.assertEqual(plan, self.starling("plan", "--profile", self.write(whole), "--json"))
+        compute["compute"] = compute["compute"][:1]  # one worker stands for all
+        self.assertEqual(plan, self.starling("plan", "--profile", network_file, "--compute", self.write(compute), "--json"))
+        self.assertIn("it holds no compute: `starling train --profile-out FILE`",
+                      self.usage_error("plan", "--profile", network_file))
+        self.assertIn("it holds no network (hosts)", self.usage_error("plan", "--profile", compute_file))
+        self.assertIn("it holds no compute (blocks)",
+                      self.usage_error("plan", "--profile", network_file, "--compute", network_file))
+
+    def test_more_hosts_than_one_need_a_network(self):
+        one = profile(hosts=1, per_host=4)
+        for host in one["hosts"]:
+            del host["send"], host["receive"]
+        self.assertEqual(self.plan(one)["worlds"][0]["workers"], 4)
+        self.assertEqual(self.plan(one, "--workers", "2")["worlds"][0]["workers"], 2)
+        self.assertIn("--workers 8: 4 were measured on one host",
+                      self.usage_error("plan", "--profile", self.write(one), "--workers", "8"))
+
     def test_bad_profiles(self):
         good = json.dumps(profile(), indent=1)
         for content, message in [
                 (good[:len(good) // 2], "not JSON"),
-                (good.replace('"version": 1', '"version": 7'), "version must be 1, not 7"),
+                (good.replace('"version": 2', '"version": 7'), "version must be 2, not 7"),
                 (good.replace('"worker": 3', '"worker": 2'), "compute of worker 2: it stands twice"),
                 (good.replace("0.02", "-0.02", 1), "forward is -0.02 seconds, must be above 0 and at most 1e+06"),
                 (good.replace('"B/s"', '"Gbit/s"'), 'rate must be "B/s"')]:

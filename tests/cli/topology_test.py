@@ -130,9 +130,17 @@ Sent: times the model, per worker and round, and the most that one sends in a ro
                       self.starling("topology", "base-2", "--workers", "8", "--wire", "bf16", "--one-in", "4"))
         self.assertIn("sent per worker and round         0.4375 times the model in fp32, one value in 4, at most 0.4375\n",
                       self.starling("topology", "complete", "--workers", "8", "--one-in", "4"))
+        top_k = ("--wire", "top-k", "--one-in", "16")  # each value with its index
+        self.assertIn("sent per worker and round         0.25 times the model in fp32, as top-k, one value in 16, at most 0.25\n",
+                      self.starling("topology", "ring", "--workers", "8", *top_k))
+        self.assertAlmostEqual(sent("top-k", "complete"), 7)  # in pairs; all values go without indices
+        self.assertEqual(self.usage_error("topology", "base-2", "--workers", "8", *top_k),
+                         "--wire top-k needs a topology of one round that is symmetric, such as ring, torus or complete: "
+                         '"base-2" has 3 rounds')
+        self.assertIn("not with --wire top-k", self.usage_error("topology", "--compare", "--workers", "8", *top_k))
         self.assertIn("--one-in", self.usage_error("topology", "ring", "--workers", "4", "--one-in", "0"))
         self.assertEqual(self.usage_error("topology", "ring", "--workers", "4", "--wire", "int2"),
-                         "--wire: int2 not in {fp32,bf16,fp16,int8,int4}")
+                         "--wire: int2 not in {fp32,bf16,fp16,int8,int4,top-k}")
 
     def test_a_file(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -162,6 +170,10 @@ Sent: times the model, per worker and round, and the most that one sends in a ro
         self.assertAlmostEqual(by_name["complete"]["sent_to_consensus"], 2 * 10 * 2 / 12)  # two send ten others two shards
         self.assertEqual(by_name["ring"]["sent_per_interface"], 2)
         self.assertFalse(by_name["od-equidyn"]["symmetric"])
+        # A scheme of two vectors: exact after ceil(log2 12) rounds. In the first two one model leaves a node.
+        ceca = by_name["ceca-2p"]
+        self.assertEqual((ceca["rounds_to_consensus"], ceca["peers"], ceca["symmetric"]), (4, 1, False))
+        self.assertEqual(ceca["sent_to_consensus"], 1 + 1 + 2 + 2)
         text = self.starling("topology", "--compare", "--workers", "8")
         self.assertIn("The same as one-peer-exponential: hyper-hypercube-2, hyper-hypercube-3, base-2, base-3, simple-base-2, "
                       "simple-base-3, hierarchical:base-2, inner-outer:base-2.\n", text)

@@ -1,0 +1,128 @@
+// starling bench averaging: how long workers take to average, by each topology and by all-reduce.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/workers.h"
+#include "starling/core/error.h"
+#include "starling/probe/averaging.h"
+#include "starling/train/launch.h"
+
+namespace starling::cli {
+
+namespace {
+
+struct AveragingCommand {
+  int workers = 0;
+  int rounds = AveragingOptions().rounds;
+  double megabytes = 25;
+  bool json = false;
+};
+
+void print(const std::vector<AveragingTime>& times, const AveragingOptions& options, int workers, bool json) {
+  if (json) {
+    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+    for (const AveragingTime& time : times) {
+      if (time.refused.empty()) {
+        rows.push_back({{"way", time.way}, {"mean", time.mean}, {"deviation", time.deviation}});
+      } else {
+        rows.push_back({{"way", time.way}, {"refused", time.refused}});
+      }
+    }
+    const nlohmann::ordered_json root = {{"workers", workers},
+                                         {"rounds", options.rounds},
+                                         {"tensors", options.tensors},
+                                         {"bytes", options.bytes},
+                                         {"averaging", std::move(rows)}};
+    fmt::print("{}\n", root.dump(2));
+    return;
+  }
+  fmt::print("{} workers average {} tensors of {:.3g} MB (fp32), {} rounds\n\n", workers, options.tensors,
+             static_cast<double>(options.bytes) / (1 << 20), options.rounds);
+  fmt::print("{:<24}{:<14}{}\n", "", "round", "deviation");
+  for (const AveragingTime& time : times) {
+    if (time.refused.empty()) {
+      fmt::print("{:<24}{:<14}{}\n", time.way, fmt::format("{:.2f} ms", time.mean * 1e3),
+                 fmt::format("{:.2f} ms", time.deviation * 1e3));
+    } else {
+      fmt::print("{:<24}{}\n", time.way, time.refused);
+    }
+  }
+}
+
+int average_as_worker(const AveragingCommand& command) {
+  note_interruptions();
+  World world = World::from_environment();
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  world.interrupted = [] { return interruption() != 0; };
+  world.log = [rank = world.rank](Level level, const std::string& message) {
+    if (level >= Level::warning) write_stderr(fmt::format("starling[{}]: {}\n", rank, message));
+  };
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  at::set_num_threads(std::max(1, cores / world.local_size));
+  AveragingOptions options{.rounds = command.rounds,
+                           .bytes = static_cast<std::size_t>(command.megabytes * (1 << 20))};
+  if (terminal && world.rank == 0)
+    options.says = [](const std::string& what) { write_stderr("\r\x1b[K" + what); };
+  const auto clear = [&] {
+    if (terminal && world.rank == 0) write_stderr("\r\x1b[K");
+  };
+  try {
+    const std::vector<AveragingTime> times = measure_averaging(world, options);
+    clear();
+    if (world.rank == 0) print(times, options, world.size, command.json);
+    return 0;
+  } catch (const Error&) {
+    clear();
+    if (interruption() != 0) return 128 + interruption();
+    throw;
+  }
+}
+
+int average_with_workers(const AveragingCommand& command) {
+  refuse_two_launchers("bench averaging");
+  std::vector<std::string> arguments{"bench",       "averaging",
+                                     "--rounds",    fmt::format("{}", command.rounds),
+                                     "--megabytes", fmt::format("{}", command.megabytes)};
+  if (command.json) arguments.push_back("--json");
+  return launch_workers(command.workers, arguments, say_to_stderr);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Command& command) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure Starling on your own machines");
+  bench->require_subcommand(1);
+  CLI::App* sub = bench->add_subcommand(
+      "averaging", "How long workers take to average three tensors, by topologies and by all-reduce");
+  auto options = std::make_shared<AveragingCommand>();
+  sub->add_option("--workers", options->workers,
+                  "start so many workers on this machine; without it the world is the launcher's")
+      ->type_name("N")
+      ->check(CLI::Range(1, kMostLocalWorkers));
+  sub->add_option("--rounds", options->rounds, "of each topology; the paper's number is the default")
+      ->type_name("T")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  sub->add_option("--megabytes", options->megabytes, "of each tensor")
+      ->type_name("MB")
+      ->check(CLI::Range(0.01, 1024.0))
+      ->capture_default_str();
+  sub->add_flag("--json", options->json, "JSON instead of a table");
+  sub->callback([options, &command] {
+    command = [options] {
+      return options->workers > 0 ? average_with_workers(*options) : average_as_worker(*options);
+    };
+  });
+}
+
+}  // namespace starling::cli

@@ -1,0 +1,29 @@
+// A plan as one HTML file that needs nothing else: `starling plan --html FILE`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "starling/plan/iteration.h"
+
+namespace starling::cli {
+
+struct ReportRow {
+  std::string schedule, wire, bottleneck;
+  double step = 0, low = 0, high = 0, efficiency = 0, speed_up = 0;
+  bool recommended = false;
+};
+
+struct ReportWorld {
+  int workers = 0, hosts = 0;
+  bool extrapolated = false;
+  std::vector<ReportRow> rows;      // all-reduce first
+  std::vector<std::string> advice;  // sentences
+  Iteration all_reduce, recommended;
+};
+
+// A page that loads nothing. `knee`: a sentence on up to where more workers are worth it.
+std::string html_report(const std::vector<ReportWorld>& worlds, const std::string& profile,
+                        const std::string& knee);
+
+}  // namespace starling::cli

@@ -1,0 +1,127 @@
+// starling probe: measures the network between workers, as a profile that `starling plan` reads.
+#include "starling/probe/probe.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/workers.h"
+#include "starling/checkpoint/file.h"
+#include "starling/core/clock.h"
+#include "starling/core/error.h"
+#include "starling/probe/evaluate.h"
+#include "starling/probe/flows.h"
+#include "starling/train/launch.h"
+
+namespace starling::cli {
+
+namespace {
+
+// A worker that says nothing for so long ends the probe.
+constexpr std::chrono::milliseconds kSilent{15'000};
+
+struct ProbeCommand {
+  int workers = 0;
+  std::string out = "profile.json";
+  double seconds = ProbeOptions().seconds;
+};
+
+void print_table(const ProbeResult& result, double seconds, const std::string& out) {
+  const Profile& network = result.network;
+  fmt::print("{} workers on {} host{}, measured in {:.1f} s\n\n", network.workers(), network.hosts.size(),
+             network.hosts.size() == 1 ? "" : "s", seconds);
+  const bool several = network.hosts.size() > 1;
+  const auto rate = [&](double value) { return several ? rate_text(value) : "-"; };
+  std::size_t width = 4;
+  for (const Host& host : network.hosts) width = std::max(width, host.name.size());
+  fmt::print("{:<{}}  {:<14}{:<14}{}\n", "host", width, "sends", "receives", "workers");
+  for (const Host& host : network.hosts) {
+    fmt::print("{:<{}}  {:<14}{:<14}{}\n", host.name, width, rate(host.send), rate(host.receive),
+               fmt::join(host.workers, ", "));
+  }
+  fmt::print("\n");
+  const auto line = [](const char* what, const std::string& value) { fmt::print("{:<26}{}\n", what, value); };
+  if (several) line("between hosts", fmt::format("{:.3f} ms", network.latency * 1e3));
+  if (std::isfinite(network.inside_rate))
+    line("inside hosts",
+         fmt::format("{:.3f} ms, {}", network.inside_latency * 1e3, rate_text(network.inside_rate)));
+  for (const Shape& shape : network.shapes)
+    line(fmt::format("with {} at once", shape.peers).c_str(),
+         fmt::format("{:.0f} % of what hosts send and receive", shape.share * 100));
+  for (const AllReduceTime& time : network.all_reduce)
+    line(fmt::format("all-reduce of {:.2f} MB", time.bytes / 1e6).c_str(),
+         fmt::format("{:.2f} ms", time.seconds * 1e3));
+  fmt::print("\n");
+  for (const std::string& remark : result.remarks) fmt::print("{}\n", remark);
+  fmt::print("written to {}\n", out);
+}
+
+int probe_as_worker(const ProbeCommand& command) {
+  note_interruptions();
+  const Time begin = Clock::now();
+  World world = World::from_environment({.stalled = kSilent});
+  world.interrupted = [] { return interruption() != 0; };
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  ProbeOptions options{.seconds = command.seconds};
+  if (terminal && world.rank == 0)
+    options.says = [](const std::string& what) { write_stderr("\r\x1b[K" + what); };
+  const auto clear = [&] {
+    if (terminal) write_stderr("\r\x1b[K");
+  };
+  try {
+    const ProbeResult result = probe(world, options);
+    if (world.rank != 0) return 0;
+    clear();
+    write_text(command.out, print_profile(result.network));
+    print_table(result, seconds(Clock::now() - begin), command.out);
+    return 0;
+  } catch (const Error& error) {
+    if (interruption() != 0) return 128 + interruption();
+    const auto* gone = dynamic_cast<const WorkerGone*>(&error);
+    if (gone != nullptr && world.rank != (gone->rank == 0 ? 1 : 0)) return 1;  // one speaks for all
+    clear();
+    throw;
+  }
+}
+
+int probe_with_workers(const ProbeCommand& command) {
+  refuse_two_launchers("probe");
+  // The workers themselves say what ends the probe.
+  return launch_workers(command.workers,
+                        {"probe", "--out", command.out, "--seconds", fmt::format("{}", command.seconds)},
+                        [](const std::string&) {});
+}
+
+}  // namespace
+
+void add_probe(CLI::App& app, Command& command) {
+  CLI::App* sub = app.add_subcommand("probe", "Measure the network between workers, for `starling plan`");
+  auto options = std::make_shared<ProbeCommand>();
+  sub->add_option("--workers", options->workers,
+                  "start so many workers on this machine; without it the world is the launcher's")
+      ->type_name("N")
+      ->check(CLI::Range(2, kMostLocalWorkers));
+  sub->add_option("--out", options->out, "the profile, written by rank 0")
+      ->type_name("FILE")
+      ->capture_default_str();
+  sub->add_option("--seconds", options->seconds,
+                  "budget of all streams together; each takes 0.5 at most, exchanges 1")
+      ->type_name("S")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  sub->callback([options, &command] {
+    command = [options] {
+      return options->workers > 0 ? probe_with_workers(*options) : probe_as_worker(*options);
+    };
+  });
+}
+
+}  // namespace starling::cli

@@ -1,0 +1,157 @@
+// starling simulate RECIPE.toml --workers N: the run on a cluster that one does not have, in virtual time.
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cli/chart.h"
+#include "cli/commands.h"
+#include "cli/profiles.h"
+#include "cli/recipe_keys.h"
+#include "starling/checkpoint/file.h"
+#include "starling/core/error.h"
+#include "starling/train/virtual_cluster.h"
+
+namespace starling::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct SimulateOptions {
+  std::shared_ptr<RecipeOptions> recipe = std::make_shared<RecipeOptions>();
+  int workers = 0;
+  std::string profile, compute;
+  double gradient = 0.1, cv = 0, straggler = 1;
+  double gigabits = 1, latency = 1e-4;
+  double look_every = 0;
+  std::optional<std::string> out;
+  bool json = false;
+};
+
+VirtualCluster cluster_of(const SimulateOptions& options, const Recipe& recipe) {
+  const auto seed = static_cast<std::uint64_t>(recipe.run.seed);
+  if (options.profile.empty()) {
+    if (options.workers == 0)
+      throw UsageError("simulate: --workers N, or --profile FILE with the workers that it was measured with");
+    return {even_network(options.workers, options.gigabits * 1e9 / 8, options.latency),
+            even_compute(options.gradient, options.cv, options.straggler, recipe.train.accumulate, seed),
+            {}};
+  }
+  const Profile profile = whole_profile(options.profile, options.compute);
+  if (options.workers != 0 && options.workers != profile.workers())
+    throw UsageError(fmt::format("simulate: --workers {}, but {} has {} workers: leave --workers out",
+                                 options.workers, options.profile, profile.workers()));
+  return cluster_of(profile, seed);
+}
+
+Json to_json(const Look& look) {
+  Json json{{"seconds", look.seconds},   {"gradients", look.gradients},
+            {"epochs", look.epochs},     {"bytes_sent", look.bytes_sent},
+            {"loss", look.loss},         {"test_loss", look.test_loss},
+            {"accuracy", look.accuracy}, {"consensus_distance", look.consensus_distance}};
+  if (look.gossip) json["rate"] = look.gossip->rate, json["stalest"] = look.gossip->stalest;
+  return json;
+}
+
+void print(const Look& look) {
+  fmt::print("{:>10.2f} {:>10} {:>8.2f} {:>12.1f} {:>9.4f} {:>9.4f} {:>8.2f} % {:>11.3g}\n", look.seconds,
+             look.gradients, look.epochs, static_cast<double>(look.bytes_sent) / 1e6, look.loss,
+             look.test_loss, 100 * look.accuracy, look.consensus_distance);
+  std::fflush(stdout);
+}
+
+// Loss and accuracy, against time and against what was sent.
+std::string plot(const std::string& title, const std::vector<Look>& looks) {
+  std::vector<Chart> charts = {{"virtual seconds", "training loss", {}},
+                               {"virtual seconds", "test accuracy of the average model, %", {}},
+                               {"sent by all workers, MB", "training loss", {}},
+                               {"sent by all workers, MB", "test accuracy of the average model, %", {}}};
+  for (const Look& look : looks) {
+    const double sent = static_cast<double>(look.bytes_sent) / 1e6;
+    charts[0].points.emplace_back(look.seconds, look.loss);
+    charts[1].points.emplace_back(look.seconds, 100 * look.accuracy);
+    charts[2].points.emplace_back(sent, look.loss);
+    charts[3].points.emplace_back(sent, 100 * look.accuracy);
+  }
+  return charts_svg(title, charts);
+}
+
+int simulate(const SimulateOptions& options) {
+  Recipe recipe = read_recipe(options.recipe->file, options.recipe->overrides);
+  const VirtualCluster cluster = cluster_of(options, recipe);
+  std::filesystem::create_directories(recipe.run.out);
+  if (!options.json) {
+    fmt::print("{:>10} {:>10} {:>8} {:>12} {:>9} {:>9} {:>10} {:>11}\n", "seconds", "gradients", "epochs",
+               "sent, MB", "loss", "test loss", "accuracy", "distance");
+  }
+  std::vector<Look> looks;
+  std::string lines;
+  train(recipe, cluster, options.look_every, [&](const Look& look) {
+    looks.push_back(look);
+    const std::string line = to_json(look).dump() + "\n";
+    lines += line;
+    if (options.json) {
+      fmt::print("{}", line);
+    } else {
+      print(look);
+    }
+  });
+  write_text(recipe.run.out + "/simulate.jsonl", lines);
+  const auto& m = recipe.mixing;
+  write_text(recipe.run.out + "/simulate.svg",
+             plot(fmt::format("{} workers, {}{}, {}", cluster.workers(), m.scheme,
+                              m.scheme == "all-reduce" ? "" : ", " + m.topology, m.wire),
+                  looks));
+  if (!options.json) fmt::print("written to {}/simulate.jsonl, simulate.svg\n", recipe.run.out);
+  return 0;
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app, Command& command) {
+  CLI::App* sub = app.add_subcommand("simulate", "Train on a cluster that is not there, in virtual time");
+  auto options = std::make_shared<SimulateOptions>();
+  add_recipe(*sub, options->recipe);
+  sub->add_option("--workers", options->workers, "workers, each on a host of its own")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  const auto profile = sub->add_option("--profile", options->profile,
+                                       "the cluster and the compute times as measured (docs/planner.md)")
+                           ->type_name("FILE");
+  sub->add_option("--compute", options->compute,
+                  "of `starling train --profile-out`, in place of the profile's")
+      ->type_name("FILE")
+      ->needs(profile);
+  const auto number = [&](const char* name, double& value, const char* help, double least, double most) {
+    sub->add_option(name, value, help)
+        ->type_name("X")
+        ->check(CLI::Range(least, most))
+        ->capture_default_str()
+        ->excludes(profile);
+  };
+  number("--gradient", options->gradient, "seconds that a gradient takes in the mean", 1e-6, 1e4);
+  number("--cv", options->cv, "their coefficient of variation, lognormal", 0, 10);
+  number("--straggler", options->straggler, "how many times as long worker 0 takes", 1e-3, 1e3);
+  number("--gigabits", options->gigabits, "what a host's interface carries each way, in Gbit/s", 1e-6, 1e6);
+  number("--latency", options->latency, "seconds from a host to another", 0, 1e3);
+  sub->add_option("--look-every", options->look_every, "virtual seconds between tests of the average model")
+      ->type_name("S")
+      ->check(CLI::Range(1e-6, 1e9))
+      ->required();
+  sub->add_option("--out", options->out, "folder for simulate.jsonl and simulate.svg, in place of run.out")
+      ->type_name("DIR");
+  sub->add_flag("--json", options->json, "a line of JSON for each look in place of a table");
+  sub->callback([sub, options, &command] {
+    take_unknown_keys(*sub, *options->recipe);
+    if (options->out) options->recipe->overrides.emplace_back("run.out", *options->out);
+    command = [options] { return simulate(*options); };
+  });
+}
+
+}  // namespace starling::cli

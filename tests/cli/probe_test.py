@@ -1,0 +1,74 @@
+import json
+import os
+import pathlib
+import pty
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from command import CommandTest
+from plan_test import profile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "train"))
+from train_test import processes_of  # noqa: E402
+
+
+class Probe(CommandTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="starling-probe-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.out = self.folder / "network.json"
+
+    def test_workers_of_one_host(self):
+        text = self.starling("probe", "--workers", "4", "--seconds", "0.2", "--out", self.out)
+        self.assertRegex(text, r"^4 workers on 1 host, measured in \d+\.\d s\n")
+        self.assertRegex(text, r"\ninside hosts +0\.\d+ ms, [\d.]+ [MG]B/s\n")
+        self.assertRegex(text, r"\nall-reduce of 26\.21 MB +[\d.]+ ms\n")
+        network = json.loads(self.out.read_text())
+        self.assertEqual([host["workers"] for host in network["hosts"]], [[0, 1, 2, 3]])
+        self.assertNotIn("send", network["hosts"][0])
+        self.assertGreater(network["inside"]["rate"], 1e6)
+        self.assertGreater(network["inside"]["latency"], 0)
+        self.assertEqual([entry["bytes"] for entry in network["all_reduce"]],
+                         [1 << 16, 1 << 20, 4 << 20, 12 << 20, 25 << 20])
+        # What it writes is what plan reads.
+        compute = self.folder / "compute.json"
+        whole = profile(hosts=4)
+        compute.write_text(json.dumps({key: whole[key] for key in ("format", "version", "units", "blocks", "compute")}))
+        plan = json.loads(self.starling("plan", "--profile", self.out, "--compute", compute, "--json"))
+        self.assertEqual(plan["worlds"][0]["workers"], 4)
+
+    def test_a_worker_that_dies_ends_it_and_is_named(self):
+        for victim in (0, 2):
+            terminal, end = pty.openpty()  # on which the probe says how far it is
+            with subprocess.Popen([os.environ["STARLING"], "probe", "--workers", "3", "--out", self.out],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=end) as probe:
+                os.close(end)
+                said = b""
+                while b" of 3: " not in said:
+                    said += os.read(terminal, 1000)
+                os.kill(processes_of(probe.pid)[victim], signal.SIGKILL)
+                stdout, _ = probe.communicate()
+            try:
+                while more := os.read(terminal, 1000):
+                    said += more
+            except OSError:  # nobody writes there any more
+                pass
+            os.close(terminal)
+            self.assertEqual((probe.returncode, stdout), (1, b""), said)
+            last = said.decode().split("\r\x1b[K")[-1]
+            self.assertRegex(last, f"^starling: probe: worker {victim} is gone in the middle of it: [^\n]+\r\n$")
+            self.assertFalse(self.out.exists())
+
+    def test_wrong_arguments(self):
+        self.assertEqual(self.usage_error("probe"),
+                         "probe: one worker alone has no network: start several with --workers N, or by a launcher")
+        self.assertIn("--workers: Value 1 not in range", self.usage_error("probe", "--workers", "1"))
+        self.assertIn("--seconds: Value 0 not in range", self.usage_error("probe", "--seconds", "0"))
+
+
+if __name__ == "__main__":
+    unittest.main()
