@@ -54,6 +54,7 @@ Options options_of(const py::dict& given) {
       {"one_in", [](Options& o, py::handle v) { o.one_in = v.cast<int>(); }},
       {"gamma", [](Options& o, py::handle v) { o.gamma = v.cast<double>(); }},
       {"rate", [](Options& o, py::handle v) { o.rate = v.cast<double>(); }},
+      {"local_steps", [](Options& o, py::handle v) { o.local_steps = v.cast<int>(); }},
       {"hierarchy", [](Options& o, py::handle v) { o.hierarchy = v.cast<std::string>(); }},
       {"workers_per_node", [](Options& o, py::handle v) { o.workers_per_node = v.cast<int>(); }},
       {"block_bytes", [](Options& o, py::handle v) { o.block_bytes = v.cast<std::int64_t>(); }},
@@ -107,12 +108,13 @@ class PythonOptimizer final : public torch::optim::Optimizer {
 // What it raises ends the waiting, and is raised once the call has ended.
 class Interrupt {
  public:
-  // World::interrupted, in the thread that waits: Python calls handlers in its main thread only. False outside ends(): who
-  // waits in backward(), as all-reduce does, could not say what was raised.
+  // World::interrupted, in the thread that waits: Python calls handlers in its main thread only. Outside ends() it throws what was
+  // raised: that is in backward(), where all-reduce waits, and autograd hands it to its caller.
   static bool came() {
-    if (raised_ || !listens_) return raised_.has_value();
+    if (raised_) return true;
     const py::gil_scoped_acquire lock;
     if (PyErr_CheckSignals() == 0) return false;
+    if (!listens_) throw py::error_already_set();
     raised_.emplace();
     return true;
   }
@@ -120,7 +122,7 @@ class Interrupt {
   template <class Call>
   static void ends(const Call& call) {
     std::exception_ptr failure;
-    listens_ = true;
+    const bool before = std::exchange(listens_, true);  // a call within a call: Python's hooks
     {
       const py::gil_scoped_release unlock;
       try {
@@ -129,8 +131,10 @@ class Interrupt {
         failure = std::current_exception();
       }
     }
-    listens_ = false;
-    if (auto raised = std::exchange(raised_, std::nullopt)) throw *raised;  // perhaps why it failed
+    listens_ = before;
+    if (!before) {
+      if (auto raised = std::exchange(raised_, std::nullopt)) throw *raised;  // perhaps why it failed
+    }
     if (failure) std::rethrow_exception(failure);
   }
 
@@ -242,23 +246,39 @@ py::dict statistics_of(Engine& engine) {
   all["seconds_waiting"] = s.seconds_waiting;
   all["skipped"] = s.skipped;
   all["lost"] = s.lost;
+  py::list edges;
+  for (const Statistics::Edge& e : s.edges) {
+    py::dict edge;
+    edge["rank"] = e.rank;
+    edge["averaged"] = e.averaged;
+    edge["staleness"] = e.staleness;
+    edge["stalest"] = e.stalest;
+    edge["distance"] = e.distance;
+    edges.append(edge);
+  }
+  all["edges"] = edges;
+  all["rate"] = s.rate;
+  all["distance"] = s.distance;
   return all;
 }
 
 // A world that says what it has to say on stderr.
 template <class Make>
 World make_world(double meet, const Make& make) {
-  const py::gil_scoped_release unlock;
-  Timeouts timeouts;
-  timeouts.meet = milliseconds_of(meet);
-  World world = make(timeouts);
-  world.log = log_to_stderr(world.rank);
-  world.interrupted = &Interrupt::came;
+  World world;
+  Interrupt::ends([&] {
+    Timeouts timeouts;
+    timeouts.meet = milliseconds_of(meet);
+    world = make(timeouts, &Interrupt::came);
+    world.log = log_to_stderr(world.rank);
+  });
   return world;
 }
 World from_environment(double meet) { return make_world(meet, &World::from_environment); }
 World from_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, double meet) {
-  return make_world(meet, [&](Timeouts timeouts) { return World::from_process_group(*group, timeouts); });
+  return make_world(meet, [&](Timeouts timeouts, const Interrupted& interrupted) {
+    return World::from_process_group(*group, timeouts, interrupted);
+  });
 }
 
 // What the worker that set the key has told; none where nobody has so far, or the store is gone.
@@ -304,11 +324,13 @@ PYBIND11_MODULE(_C, m) {
       .def("set_sync", &Engine::set_sync)
       .def("add_group", &Engine::add_group)
       .def("step", &Engine::step)
-      .def("state",
-           [](Engine& engine) {
-             const OptimizerState state = engine.optimizer().state();
-             return std::pair(state.tensors, state.metadata);
-           })
+      .def(
+          "state",
+          [](Engine& engine, bool values) {
+            const OptimizerState state = engine.optimizer().state(values);
+            return std::pair(state.tensors, state.metadata);
+          },
+          py::arg("values") = true)
       .def("set_state",
            [](Engine& engine, std::map<std::string, at::Tensor> tensors, Metadata metadata) {
              Optimizer& optimizer = engine.optimizer();

@@ -6,6 +6,7 @@ buffers reach every worker.
 """
 
 import contextlib
+import functools
 import itertools
 import os
 import weakref
@@ -30,10 +31,13 @@ class Options(TypedDict, total=False):
     topology: str
     """"base-2" (default), "ring", "complete" and so on (`starling topology --list`), or a .toml or .json file."""
     scheme: str
-    """"cta" (default): the exchange has a whole iteration to complete. "atc": it is inside step(). "choco":
-    CHOCO-SGD, top-k with a memory, as one_in and gamma say. "a2cid2", "ad-psgd": pairs of neighbours average beside training,
-    with and without momentum, as rate says, and step() waits for nobody. "all-reduce": gradients are averaged over all workers
-    during backward(), as DistributedDataParallel does."""
+    """"cta" (default): the exchange has a whole iteration to complete. "atc": it is inside step(). "ceca-2p": cta with a
+    second vector and a topology of its own, one send and one receive in a round, exact after ceil(log2 n) rounds for every
+    n; an exchange that is lost moves the mean a little. "choco": CHOCO-SGD, top-k with a memory, as one_in and gamma say.
+    "a2cid2", "ad-psgd": pairs of neighbours average beside training, with and without momentum, as rate says, and step()
+    waits for nobody; "ad-psgd-bipartite": on graphs of two sides, of which one asks and the other answers; "swarm":
+    SwarmSGD, with local_steps. "all-reduce": gradients are averaged over all workers during backward(), as
+    DistributedDataParallel does."""
     wire: str
     """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"."""
     one_in: int
@@ -41,7 +45,10 @@ class Options(TypedDict, total=False):
     gamma: float
     """"choco" only: how far workers go towards each other; 0 (default): by one_in."""
     rate: float
-    """"a2cid2" and "ad-psgd" only: averagings that a worker takes part in, in the time of one gradient; 1 (default)."""
+    """"a2cid2", "ad-psgd", "ad-psgd-bipartite" and "swarm" only: averagings that a worker takes part in, in the time of one
+    gradient (with "swarm": of local_steps gradients); 1 (default)."""
+    local_steps: int
+    """"swarm" only: steps between two that others can see; 1 (default)."""
     buffers: Iterable[torch.Tensor] | None
     """model.buffers(): rank 0's at the start, averaged by consensus()."""
     process_group: "Group | None"
@@ -131,7 +138,8 @@ class Optimizer(torch.optim.Optimizer):
         """Within it the parameters are their exact average over all workers, and so are the floating-point buffers;
         integer buffers are at their largest. Afterwards each worker gets its own back, unless `keep`. Collective: all
         workers enter it at the same step. Yields how many `workers` took part, and their `distance`. Each shard of a
-        sharded model is averaged over its replicas, which makes the model the average as a whole; `workers` are replicas."""
+        sharded model is averaged over its replicas, which makes the model the average as a whole; `workers` are replicas.
+        Also a decorator of what evaluates: `evaluate = optimizer.consensus()(evaluate)`."""
         scope = _C.Scope(self._current())
         try:
             self._shards.replaced()
@@ -142,10 +150,10 @@ class Optimizer(torch.optim.Optimizer):
             self._shards.replaced()
 
     def consensus_distance(self) -> float:
-        """RMS distance of the workers' parameters to their average; of a sharded model, that of this worker's shards.
-        Collective."""
+        """RMS distance of the workers' parameters to their average. Of a sharded model that of the replicas, over all shards;
+        over this worker's shards alone it is consensus()'s `distance`. Collective."""
         with self.consensus() as scope:
-            return scope.distance
+            return self._shards.of_whole_model(scope.distance)
 
     def save_consensus(self, model: torch.nn.Module, path: str | os.PathLike) -> None:
         """Writes the average of the workers' models as one safetensors file: the tensors of `model.state_dict()`, those of a
@@ -180,7 +188,10 @@ class Optimizer(torch.optim.Optimizer):
 
     def statistics(self) -> dict:
         """Since construction, by this worker: rounds, blocks committed and aborted, bytes_sent, seconds_waiting, workers
-        lost and so on, as starling::Statistics in starling/optim/optimizer.h."""
+        lost and so on, as starling::Statistics in starling/optim/optimizer.h. With asynchronous schemes "rate", averagings for
+        each gradient; "edges", for each neighbour {"rank", "averaged", "staleness", "stalest", "distance"}: how many
+        averagings, this worker's gradients between two of them in the mean and at most, and how far apart both were in the last
+        one; and "distance", RMS over the edges."""
         return self._engine.statistics()
 
 
@@ -221,8 +232,9 @@ class _Ruled(Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None):
         """Mixes with the neighbours and applies the rule, block by block. Waits for a neighbour whose block of the last
-        step has not come yet; Ctrl-C ends the waiting, and is raised once the step has ended. (Scheme all-reduce waits in
-        backward(), which Ctrl-C does not end.) Parameters without a gradient are mixed but not updated."""
+        step has not come yet; Ctrl-C ends the waiting, and is raised once the step has ended. Scheme all-reduce waits in
+        backward(): raised there it ends the averaging for good, at all workers. Parameters without a gradient are mixed but not
+        updated."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -250,7 +262,10 @@ class _Ruled(Optimizer):
 
     def state_dict(self) -> dict:
         """As torch's, of this worker: every worker saves its own, and loads it again. The place in the schedule is the
-        parameter groups' entry "round". Of a sharded model its tensors are DTensors, sharded as the parameters are.
+        parameter groups' entry "round". Of a sharded model its tensors are DTensors, sharded as the parameters are. With a
+        hierarchy a parameter's tensors have the values that this worker keeps, and the entry "share" says which these are.
+        With "a2cid2" and "ad-psgd" gossip then stands still until the next step(): where no worker steps before all have saved,
+        as behind torch.distributed.barrier(), their states are of one moment.
 
         Workers differ, so that each needs a name of its own where all save into one place, as with
         torch.distributed.checkpoint:
@@ -264,13 +279,17 @@ class _Ruled(Optimizer):
         copies = _copies(tensors)
         for index, (name, parameter) in enumerate(self._numbered()):
             state[parameter] = {"step": tensors["steps"][index].float()}
-            for key, torchs in (self._states | {"master": "master"}).items():
+            for key, torchs in (self._states | _OWN).items():
                 tensor = tensors.get(f"{key}.{name}")
                 if tensor is not None:
                     state[parameter][torchs] = like(parameter, tensor)
             state[parameter] |= {key: like(parameter, tensors[f"{key}.{name}"]) for key in copies}
         extra = {"round": int(metadata["position"])}
         extra |= {key + self._shards.suffix(): value for key, value in metadata.items() if key.startswith("grids.")}
+        if "share" in metadata:
+            extra["share"] = metadata["share"]
+        if "clock" in tensors:
+            extra["clock" + self._shards.suffix()] = tensors["clock"].tolist()
         for group in self.param_groups:
             group.update(extra)
         self.state = state
@@ -287,10 +306,14 @@ class _Ruled(Optimizer):
         goes on is equal to the bit to one that did not stop, where the model's parameters were loaded before. Also
         takes the state of torch's optimizer of the same name."""
         given = {}
-        hook = self.register_load_state_dict_pre_hook(lambda _, after_hooks: given.update(after_hooks))
+
+        def take(_, after_hooks):
+            given.update(after_hooks)
+            return after_hooks | {"state": {}}  # which torch would round to the parameters' type
+
+        hook = self.register_load_state_dict_pre_hook(take)
         groups = self.param_groups
         try:
-            # torch rounds the state to the parameters' type, so what it makes of it is not used.
             super().load_state_dict(state_dict)
             self._load(given)
         except BaseException:
@@ -303,12 +326,19 @@ class _Ruled(Optimizer):
     def _load(self, given: dict) -> None:
         extra = {}
         for group in self.param_groups:
-            for key in [key for key in group if key == "round" or key.startswith("grids.")]:
+            for key in [key for key in group if key.split(".")[0] in ("round", "share", "clock", "grids")]:
                 extra[key] = group.pop(key)
-        tensors, metadata = self._current().state()
+        tensors, metadata = self._current().state(values=False)
+        held = functools.cache(lambda: self._engine.state()[0])
         copies = _copies(tensors)
         metadata["position"] = str(extra.pop("round", 0))
+        clock = extra.pop("clock" + self._shards.suffix(), _NEW_CLOCK)  # also in what another scheme has saved
+        if "clock" in tensors:
+            tensors["clock"] = torch.tensor(clock, dtype=torch.float64)
+        alike = metadata.pop("share", None) == extra.get("share")
         metadata |= {key.removesuffix(self._shards.suffix()): value for key, value in extra.items()}
+        if not alike:
+            return self._engine.set_state(tensors, metadata)  # which says what differs, to all workers
         ids = itertools.chain.from_iterable(group["params"] for group in given["param_groups"])
         # By their numbers, or by their names in a state_dict of torch.distributed.checkpoint.
         for number, (index, (name, parameter)) in enumerate(zip(ids, self._numbered(), strict=True)):
@@ -321,13 +351,22 @@ class _Ruled(Optimizer):
                 if saved and torchs not in saved:
                     raise _C.UsageError(f"{where}: there is no \"{torchs}\", only {sorted(saved)}")
                 value = saved.get(torchs)  # torch's SGD has None before its first step
-                mine = tensors[f"{key}.{name}"]
-                tensors[f"{key}.{name}"] = torch.zeros_like(mine) if value is None else local(value).float()
-            if f"master.{name}" in tensors:
-                tensors[f"master.{name}"] = local(saved.get("master", parameter.detach())).float()
+                if value is None:
+                    value = torch.zeros_like(tensors[f"{key}.{name}"], device="cpu")
+                tensors[f"{key}.{name}"] = local(value).float()
+            for key in _OWN:
+                if f"{key}.{name}" in tensors:
+                    fresh = parameter.detach()
+                    fresh = torch.zeros_like(fresh) if key == "apart" else fresh
+                    tensors[f"{key}.{name}"] = local(saved.get(key, fresh)).float()
             for key in copies:
-                tensors[f"{key}.{name}"] = local(saved.get(key, tensors[f"{key}.{name}"]))
+                tensors[f"{key}.{name}"] = local(saved[key]) if key in saved else held()[f"{key}.{name}"]
         self._engine.set_state(tensors, metadata)
+
+
+# What torch's optimizers do not have: where a state lacks it, it begins as the parameter, "apart" as zero.
+_OWN = {"master": "master", "x_tilde": "x_tilde", "apart": "apart"}
+_NEW_CLOCK = [0, -1]
 
 
 def _copies(tensors) -> list[str]:
@@ -441,7 +480,8 @@ class Decentralized(Optimizer):
         return loss
 
     def state_dict(self) -> dict:
-        """The inner optimizer's, and the place in the schedule as the parameter groups' entry "round"."""
+        """The inner optimizer's, and the place in the schedule as the parameter groups' entry "round". x~ of "a2cid2" is not in
+        it: after load_state_dict() it begins as the parameters."""
         saved = self.inner.state_dict()
         for group in saved["param_groups"]:
             group["round"] = self._engine.position()

@@ -12,6 +12,7 @@ The C++ library sees a plain tensor in the place of each such parameter. Before 
 parameter's local tensor and gradient, wherever they lie now: fully_shard() moves them, at the first forward pass for one.
 """
 
+import math
 import sys
 from collections.abc import Iterable
 
@@ -59,6 +60,7 @@ class Shards:
 
     def __init__(self, options: dict, process_group: "torch.distributed.ProcessGroup | None"):
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._length = 0  # of what this worker has of all parameters
         self._options = options
         self._process_group = process_group
 
@@ -76,6 +78,7 @@ class Shards:
                 given.append(stand_in)
             else:
                 given.append(parameter)
+            self._length += given[-1].numel()
         return given
 
     def _check(self, parameter: torch.Tensor) -> None:
@@ -111,6 +114,18 @@ class Shards:
     def first(self) -> bool:
         """Whether this worker has the first shards of its replica; one worker of a replica does."""
         return not any(any(parameter.device_mesh.get_coordinate()) for parameter, _ in self._pairs)
+
+    def of_whole_model(self, distance: float) -> float:
+        """The root mean square over all workers of a replica, each with as many parameters as it has, of what is one over
+        this worker's. Collective among them. A parameter that several of them hold whole counts as often."""
+        if not self._pairs:
+            return distance
+        tensor = sys.modules["torch.distributed.tensor"]
+        mesh = max((parameter.device_mesh for parameter, _ in self._pairs), key=lambda mesh: mesh.size())
+        mine = torch.tensor([distance**2, 1.0], dtype=torch.float64, device=mesh.device_type) * self._length
+        partial = [tensor.Partial()] * mesh.ndim
+        squares, length = tensor.DTensor.from_local(mine, mesh, partial, run_check=False).full_tensor().tolist()
+        return math.sqrt(squares / length)
 
     def suffix(self) -> str:
         """For names in a state_dict of what differs between the shards of a model and is no DTensor: there

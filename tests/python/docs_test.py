@@ -1,6 +1,7 @@
-"""The scripts in docs/from-*.md run, before the change and after it; the profiler shows what README.md says; every public name
-has its line on the API page."""
+"""The scripts in docs/from-*.md run, before the change and after it, and its diffs are those of examples/python/loops; the
+profiler shows what README.md says; every public name has its line on the API page."""
 
+import difflib
 import inspect
 import os
 import pathlib
@@ -44,16 +45,23 @@ def pages():
     after = torch.load("model.pt") if os.environ["RANK"] == "0" else {}
     names["optimizer"].close()
 
-    starling.world._world = None
     os.environ["MASTER_PORT"] = os.environ["THIRD_PORT"]
     torch.manual_seed(int(os.environ["RANK"]))
+    torch.optim.Optimizer._cuda_graph_capture_health_check = lambda self: None  # as the page says
+    execute("from-decent-dp.md", before=True)
+    theirs = torch.load("model.pt") if os.environ["RANK"] == "0" else {}
+    torch.distributed.destroy_process_group()
+    starling.world._world = None
+    os.environ["MASTER_PORT"] = os.environ["FOURTH_PORT"]
+    torch.manual_seed(int(os.environ["RANK"]))
     optimizer = execute("from-decent-dp.md")["optimizer"]
-    loaded = torch.load("model.pt") if os.environ["RANK"] == "0" else {}
+    ours = torch.load("model.pt") if os.environ["RANK"] == "0" else {}
+    apart = {name: (ours[name] - tensor).abs().max().item() for name, tensor in theirs.items()}
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         optimizer.step()
     ranges = {event.key: event.count for event in profile.key_averages() if event.key.startswith("starling::")}
-    return [sorted(before), sorted(after), len(loaded), optimizer.statistics()["committed"], ranges]
+    return [sorted(before), sorted(after), apart, optimizer.statistics()["committed"], ranges]
 
 
 # ---------------------------------------------------------------- tests
@@ -62,13 +70,29 @@ def pages():
 class Docs(unittest.TestCase):
     def test_scripts_run_and_the_profiler_shows_the_step(self):
         with tempfile.TemporaryDirectory() as folder:
-            ports = {"SECOND_PORT": workers.free_port(), "THIRD_PORT": workers.free_port()}
+            ports = {f"{which}_PORT": workers.free_port() for which in ("SECOND", "THIRD", "FOURTH")}
             ends = workers.run(pages, 2, FOLDER=folder, **ports)
         self.assertEqual(ends[0][0], ends[0][1])  # names of what is saved
-        self.assertEqual((len(ends[0][1]), ends[0][2]), (9, 4))
+        self.assertEqual(len(ends[0][1]), 9)
+        apart = ends[0][2]
+        self.assertEqual(len(apart), 4)
+        # The parameters have come 0.01 and more; weight decay is on all of them here, and there on biases alone.
+        self.assertLess(max(apart.values()), 1e-3, apart)
+        self.assertLess(max(apart["0.bias"], apart["2.bias"]), 1e-5, apart)
         for *_, committed, ranges in ends:
             self.assertGreaterEqual(committed, 19)
             self.assertEqual(ranges, {f"starling::{name}": 1 for name in ("step", "finish", "update", "start")})
+
+    def test_diffs_of_loops_are_those_of_the_files(self):
+        shown = re.findall(r"^```diff\n(.*?)^```", (DOCS / "from-ddp.md").read_text(), re.MULTILINE | re.DOTALL)[1:]
+        loops = DOCS.parent / "examples/python/loops"
+        found = []
+        for name in ("mnist", "imagenet", "gpt"):
+            forms = [(loops / f"{name}{form}.py").read_text().splitlines() for form in ("_ddp", "")]
+            lines = [line for line in list(difflib.unified_diff(*forms, n=1, lineterm=""))[2:] if not line.startswith("@@")]
+            self.assertLessEqual(sum(line[0] in "+-" for line in lines), 4, name)
+            found.append("\n".join([*lines, ""]))
+        self.assertEqual(shown, found)
 
     def test_all_that_is_public_is_described(self):
         for name in starling.__all__:

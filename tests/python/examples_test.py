@@ -1,14 +1,20 @@
-"""Runs what examples/python/ has, as its users do: under torchrun, and the notebook by nbconvert. Without network."""
+"""Runs what examples/python/ has, as its users do: under torchrun, and the notebook by nbconvert. Without network. The loops are
+run by workers that have torch already, in the environment that torchrun makes."""
 
+import gzip
 import json
 import os
 import pathlib
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
 import unittest
+
+import torch
+import workers
 
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent.parent / "examples/python"
 LIMIT = 240  # seconds: a hang is a failure
@@ -61,5 +67,63 @@ class Examples(unittest.TestCase):
         self.assertEqual(distances, sorted(distances, reverse=True), said)  # ring, base-2, complete
 
 
+def loop():
+    """As torchrun runs the script, with its arguments, that COMMAND names."""
+    os.chdir(os.environ["FOLDER"])
+    sys.argv = json.loads(os.environ["COMMAND"])
+    sys.path[0] = str(pathlib.Path(sys.argv[0]).parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+class Loops(unittest.TestCase):
+    """Each loop with DistributedDataParallel and with Starling, until it has learnt something."""
+
+    def both(self, name, *arguments):
+        for form in (f"{name}_ddp.py", f"{name}.py"):
+            with tempfile.TemporaryDirectory() as own:
+                command = json.dumps([*map(str, (EXAMPLES / "loops" / form, *arguments))])
+                ends = workers.ends(loop, 2, FOLDER=own, COMMAND=command)
+                said = "".join(said for _, said, _ in ends)
+                self.assertEqual([code for code, *_ in ends], [0, 0], said)
+                yield said, [file.name for file in pathlib.Path(own).iterdir()]
+
+    @staticmethod
+    def stripes(count, size, channels):
+        """Images whose class is the place of a bright row."""
+        torch.manual_seed(0)
+        labels = torch.arange(count) % 10
+        images = torch.randint(0, 128, (count, channels, size, size), dtype=torch.uint8)
+        for image, label in zip(images, labels, strict=True):
+            image[:, 2 * label : 2 * label + 2] = 255
+        return images, labels
+
+    def test_mnist(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for which, count in (("train", 1024), ("t10k", 256)):
+                images, labels = self.stripes(count, 28, 1)
+                for kind, data in (("images-idx3", images[:, 0]), ("labels-idx1", labels.to(torch.uint8))):
+                    sizes = b"".join(size.to_bytes(4, "big") for size in data.shape)
+                    content = bytes([0, 0, 8, data.ndim]) + sizes + data.numpy().tobytes()
+                    pathlib.Path(folder, f"{which}-{kind}-ubyte.gz").write_bytes(gzip.compress(content))
+            for said, written in self.both("mnist", folder, "--epochs", 2, "--batch-size", 16, "--save-model"):
+                self.assertGreater(float(re.findall(r"Accuracy: ([\d.]+)%", said)[-1]), 90, said)
+                self.assertEqual(written, ["mnist_cnn.pt"])
+
+    def test_imagenet(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, count in (("train.pt", 1024), ("val.pt", 256)):
+                images, labels = self.stripes(count, 20, 3)
+                torch.save({"images": images, "labels": labels}, pathlib.Path(folder, name))
+            for said, written in self.both("imagenet", folder, "--epochs", 4, "--lr", 0.05):
+                self.assertGreater(float(re.findall(r"Acc@1 ([\d.]+) Acc@5", said)[-1]), 50, said)
+                self.assertEqual(written, ["checkpoint.pth.tar"])
+
+    def test_gpt(self):
+        for said, written in self.both("gpt", EXAMPLES.parent.parent / "README.md", 150):
+            losses = [float(loss) for loss in re.findall(r"val loss ([\d.]+)", said)]
+            self.assertLess(losses[-1], 4, said)  # log 256 = 5.5 knows nothing
+            self.assertEqual(written, ["ckpt.pt"])
+
+
 if __name__ == "__main__":
-    unittest.main()
+    workers.main()

@@ -14,6 +14,11 @@ def model(dtype=torch.float32):
     return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).to(dtype)
 
 
+def several_blocks():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(6, 30000), torch.nn.Tanh(), torch.nn.Linear(30000, 2))
+
+
 def batch(seed):
     return torch.randn(8, 6, generator=torch.Generator().manual_seed(seed))
 

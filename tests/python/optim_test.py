@@ -6,14 +6,13 @@ import json
 import os
 import pathlib
 import signal
-import tempfile
-import threading
-import time
+import sys
 import unittest
+from unittest import mock
 
 import torch
 import workers
-from learning import flat, loss_of, model, rank, train
+from learning import flat, loss_of, model, rank, several_blocks, train
 
 import starling
 
@@ -87,6 +86,7 @@ def resume():
             {"wire": "int8"},
             {"scheme": "atc", "wire": "bf16"},
             {"scheme": "choco", "topology": "ring", "one_in": 4},
+            *([{"scheme": "ceca-2p"}] if name == "AdamW" else []),  # what it keeps knows no rule
         ):
             for dtype in (torch.float32, torch.bfloat16):
                 ends = []
@@ -110,6 +110,72 @@ def resume():
                     optimizer.close()
                 differences[f"{name} {options} {dtype}"] = (ends[0] - ends[1]).abs().max().item()
     return differences
+
+
+def resume_in_nodes():
+    """As resume(), each worker with its share of a node's state. And what a worker without a hierarchy says of such a state."""
+    options = {"lr": 0.02, "hierarchy": "node", "workers_per_node": 2}
+    ends, shapes, said = [], [], ""
+    for stops in (False, True):
+        net = several_blocks()
+        optimizer = starling.AdamW(net.parameters(), **options)
+        train(net, optimizer, 4, 0, rank())
+        if stops:
+            file = io.BytesIO()
+            torch.save((net.state_dict(), optimizer.state_dict()), file)
+            optimizer.close()
+            file.seek(0)
+            net = several_blocks()
+            optimizer = starling.AdamW(net.parameters(), **options)
+            weights, state = torch.load(file)
+            net.load_state_dict(weights)
+            optimizer.load_state_dict(state)
+            shapes = [list(of.get("exp_avg", torch.empty(0)).shape) for of in state["state"].values()]
+            plain = starling.AdamW(several_blocks().parameters(), lr=0.02, check_gradients=False)
+            try:
+                plain.load_state_dict(state)
+            except starling.Error as error:
+                said = str(error)
+            plain.close()
+        train(net, optimizer, 4, 4, rank())
+        ends.append(flat(net))
+        optimizer.close()
+    return (ends[0] - ends[1]).abs().max().item(), shapes, said
+
+
+def resume_gossip():
+    """Asynchronous gossip: what is saved is what is there after loading, to the bit, and training goes on."""
+    missing, kept = [], []
+    for more in ({"scheme": "a2cid2"}, {"scheme": "swarm", "local_steps": 2, "wire": "int8"}):
+        options = {"lr": 0.01, "topology": "ring", **more}
+        net = model()
+        optimizer = starling.AdamW(net.parameters(), **options)
+        train(net, optimizer, 40, 0, rank())
+        saved = optimizer.state_dict()
+        state = copy.deepcopy((net.state_dict(), saved))
+        optimizer.close()
+        net = model()
+        optimizer = starling.AdamW(net.parameters(), **options)
+        net.load_state_dict(state[0])
+        optimizer.load_state_dict(state[1])
+        again = optimizer.state_dict()
+        for index, tensors in saved["state"].items():
+            missing += [key for key in tensors if not torch.equal(tensors[key], again["state"][index][key])]
+        missing += [key for key in ("clock", "round") if saved["param_groups"][0][key] != again["param_groups"][0][key]]
+        kept.append(sorted(saved["state"][0]))
+        before = loss_of(net, 7).item()
+        train(net, optimizer, 200, 40, rank())
+        assert loss_of(net, 7).item() < before
+        counted = optimizer.statistics()
+        assert [edge["rank"] for edge in counted["edges"]] == [r for r in range(3) if r != rank()]
+        averaged = sum(edge["averaged"] for edge in counted["edges"])
+        assert averaged > 0 and abs(counted["rate"] * 200 / more.get("local_steps", 1) - averaged) < 1e-6
+        assert all(edge["staleness"] <= edge["stalest"] <= 200 for edge in counted["edges"])
+        assert counted["distance"] > 0
+        with optimizer.consensus() as average:
+            assert average.workers == 3
+        optimizer.close()
+    return missing, kept
 
 
 def overflow():
@@ -201,38 +267,11 @@ def ends_badly():
                 del optimizer
                 return None
             if how == "exit":
-                os._exit(3)
+                sys.exit(3)  # the optimizer is still there
+            if how == "at once":
+                os._exit(4)
         train(net, optimizer, 1, t, rank())
     return optimizer.statistics()["rounds"]
-
-
-def interrupted():
-    """Ctrl-C on rank 0 while it waits for the others, who go on once they have heard that it waits no longer."""
-    call, heard = os.environ["CALL"], pathlib.Path(os.environ["FOLDER"], "heard")
-    net = model()
-    optimizer = starling.AdamW(net.parameters(), lr=0.02, topology="ring")
-    train(net, optimizer, 3, 0, rank())
-    count, kept = 0, True
-    if rank() == 0:
-        before = flat(net)
-        threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
-        try:
-            while call != "consensus":
-                train(net, optimizer, 1)
-            with optimizer.consensus():
-                raise AssertionError("it went on without being interrupted")
-        except KeyboardInterrupt:
-            kept = call != "consensus" or torch.equal(flat(net), before)
-            heard.touch()
-    else:
-        while not heard.exists():
-            time.sleep(0.01)
-        if call == "consensus":
-            with optimizer.consensus() as average:
-                count = average.workers
-    train(net, optimizer, 20, 10, rank())
-    return {"count": count, "kept": kept, "distance": optimizer.consensus_distance(),
-            "lost": optimizer.statistics()["lost"]}
 
 
 # ---------------------------------------------------------------- tests
@@ -261,8 +300,22 @@ class Alone(unittest.TestCase):
             train(theirs, its, 5, 5)
             self.assertLess((flat(mine) - flat(theirs)).abs().max().item(), 1e-6, name)
             saved = ours.state_dict()
+            self.assertEqual(self.copies_of_the_state(ours.load_state_dict, saved), 0)
             self.assertEqual(saved["state"][0]["step"], 5 if name == "SGD" else 10)  # torch's SGD does not count
             its.load_state_dict(saved)
+
+    def copies_of_the_state(self, call, *arguments):
+        gathered = []
+        whole = starling._C.Engine.state
+
+        def state(engine, values=True):
+            gathered.append(values)
+            return whole(engine, values)
+
+        with mock.patch.object(starling._C.Engine, "state", state):
+            call(*arguments)
+        self.assertGreater(len(gathered), 0)  # it is asked
+        return sum(gathered)
 
     def test_closure_hooks_clipping_and_both_zero_grads(self):
         net = model()
@@ -331,6 +384,23 @@ class Together(unittest.TestCase):
         for differences in workers.run(resume, 3):
             self.assertEqual({key: value for key, value in differences.items() if value != 0}, {})
 
+    def test_gossip_resumes_with_what_was_saved(self):
+        for missing, (a2cid2, swarm) in workers.run(resume_gossip, 3):
+            self.assertEqual(missing, [])
+            self.assertEqual(a2cid2, ["exp_avg", "exp_avg_sq", "step", "x_tilde"])
+            self.assertEqual(swarm, ["exp_avg", "exp_avg_sq", "step"])
+
+    def test_a_hierarchy_resumes_to_the_bit(self):
+        results = workers.run(resume_in_nodes, 4)
+        for difference, _, said in results:
+            self.assertEqual(difference, 0)
+            self.assertRegex(said, "its share of the rule's state is that of worker [01] of 2 in a node, .* this worker's is all")
+        sizes = [parameter.numel() for parameter in several_blocks().parameters()]
+        for first, second in ((0, 1), (2, 3)):
+            shares = [[shape[0] for shape in results[worker][1]] for worker in (first, second)]
+            self.assertEqual([sum(pair) for pair in zip(*shares, strict=True)], sizes)
+            self.assertTrue(all(sum(share) > sum(sizes) / 3 for share in shares), shares)
+
     def test_an_overflow_on_one_worker_skips_its_update_and_no_exchange(self):
         for number, (skipped, aborted, distance, finite) in enumerate(workers.run(overflow, 3)):
             self.assertEqual(skipped, [0, 0, 0, 1, 1, 1, 1, 1] if number == 1 else [0] * 8)
@@ -357,20 +427,10 @@ class Together(unittest.TestCase):
         self.assertTrue(all(0 < distance < 0.1 for distance, _ in results), results)
 
     def test_a_worker_that_ends_badly_costs_the_others_nothing(self):
-        for how, code in (("exception", 1), ("kill", -signal.SIGKILL), ("delete", 0), ("exit", 3)):
-            ends = workers.finish(workers.start(ends_badly, 3, HOW=how))
+        for how, code in (("exception", 1), ("kill", -signal.SIGKILL), ("delete", 0), ("exit", 3), ("at once", 4)):
+            ends = workers.ends(ends_badly, 3, HOW=how)
             self.assertEqual([code for code, *_ in ends], [0, code, 0], (how, [said for _, said, _ in ends]))
             self.assertTrue(all(ends[other][2] >= 6 for other in (0, 2)))
-
-    def test_ctrl_c_ends_a_wait(self):
-        for call in ("step", "consensus"):
-            with tempfile.TemporaryDirectory() as folder:
-                ends = workers.run(interrupted, 3, CALL=call, FOLDER=folder)
-            for end in ends:
-                self.assertTrue(end["kept"])
-                self.assertLess(end["distance"], 0.1)
-                self.assertEqual(end["lost"], [])
-            self.assertEqual([end["count"] for end in ends], [0, 2, 2] if call == "consensus" else [0, 0, 0])
 
 
 if __name__ == "__main__":

@@ -47,11 +47,6 @@ def hierarchy():
         optimizer = rule(net.parameters(), hierarchy="node", workers_per_node=2)
         learn(net, optimizer, 8)
         distance = optimizer.consensus_distance()
-        refused = ""
-        try:
-            optimizer.state_dict()
-        except starling.UsageError as error:
-            refused = str(error)
         optimizer.close()
         nodes = torch.distributed.new_group([0, 2])
         difference = 0.0
@@ -61,7 +56,7 @@ def hierarchy():
             learn(alone, plain, 8, both=True)
             difference = (flat(net) - flat(alone)).abs().max().item()
             plain.close()
-        ends[name] = difference, distance, flat(net).tolist(), refused
+        ends[name] = difference, distance, flat(net).tolist()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     return ends
@@ -75,9 +70,8 @@ class Hierarchy(unittest.TestCase):
                 self.assertEqual(results[node][name][2], results[node + 1][name][2], name)  # workers of a node
                 self.assertLess(results[node][name][0], 1e-5, name)
             self.assertNotEqual(results[0][name][2], results[2][name][2], name)
-            for _, distance, _, refused in (result[name] for result in results):
+            for _, distance, _ in (result[name] for result in results):
                 self.assertTrue(0 < distance < 0.1, distance)
-                self.assertIn('hierarchy "node" can be neither saved nor loaded yet', refused)
 
 
 # ---------------------------------------------------------------- fully_shard()
@@ -112,6 +106,11 @@ def odd_learn(net, optimizer, steps, first=0, both=False):
         for seed in seeds if both else [seeds[rank() % 2]]:
             (net(batch(seed)).square().mean() / (2 if both else 1)).backward()
         optimizer.step()
+
+
+def distance(one, other):
+    """sqrt(1/2 Sum_i |x_i - mean|^2 / d) of two replicas."""
+    return ((one - other) / 2).square().mean().sqrt().item()
 
 
 def not_sharded(mesh, make, steps):
@@ -162,8 +161,10 @@ def fully_sharded():
         torch.nn.utils.vector_to_parameters(whole(shards).float(), plain.parameters())
         with torch.no_grad():
             own_seen = (plain(batch(1)) - net(batch(1))).abs().max().item()
+        parts = torch.cat([p.to_local().detach().double().flatten() for p in shards])
         results[name] = {"moved": moved, "arrived": arrived, "off": off, "workers": scope.workers,
-                         "distance": scope.distance, "inside": (inside - average).abs().max().item(),
+                         "distance": scope.distance, "whole_distance": optimizer.consensus_distance(),
+                         "parts": parts.tolist(), "inside": (inside - average).abs().max().item(),
                          "inside_seen": inside_seen, "own_seen": own_seen, "end": whole(shards).tolist(),
                          "start": (started - flat(odd_model())).abs().max().item()}
         optimizer.close()
@@ -259,9 +260,14 @@ class FullySharded(unittest.TestCase):
                     self.assertLess(end[key], 1e-5, (name, key))
                 self.assertTrue(0 < end["distance"] < 1, name)
         for name in results[0]:
-            ends = [result[name]["end"] for result in results]
-            self.assertEqual(ends[0], ends[1])
-            self.assertNotEqual(ends[0], ends[2])
+            ends, parts = ([torch.tensor(result[name][key]) for result in results] for key in ("end", "parts"))
+            self.assertTrue(torch.equal(ends[0], ends[1]))
+            for at, result in enumerate(results):
+                there = (at + 2) % 4  # the other replica's worker with the same shards
+                self.assertAlmostEqual(result[name]["distance"] / distance(parts[at], parts[there]), 1, 4)
+                self.assertAlmostEqual(result[name]["whole_distance"] / distance(ends[at], ends[there]), 1, 4)
+            shards = [result[name]["distance"] for result in results]
+            self.assertNotAlmostEqual(shards[0] / shards[1], 1, 2)  # else this shows nothing
 
     def test_is_saved_and_resumed_to_the_bit(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,20 +1,26 @@
 """The wheel: built from the sdist as `pip install .` does, installed where there is nothing but torch, and used there.
 
-wheel_test.py FOLDER builds in FOLDER, which is always the same, so that ccache knows what it has compiled before.
+wheel_test.py FOLDER builds in FOLDER.
 """
 
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shutil
+import stat
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 import unittest
 import venv
 import zipfile
+from importlib import metadata
+
+from packaging.requirements import Requirement
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TORCH = pathlib.Path(os.environ["TORCH"])
@@ -30,8 +36,8 @@ def run(*command, **environment):
                           capture_output=True, text=True, timeout=300)
 
 
-def pip(*arguments):
-    done = subprocess.run([sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check", *arguments],
+def pip(*arguments, python=sys.executable):
+    done = subprocess.run([python, "-m", "pip", "--no-input", "--disable-pip-version-check", *arguments],
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout[-8000:]
 
@@ -50,6 +56,55 @@ def dynamic(file):
     return re.findall(r"NEEDED.*\[(.*)\]", said), re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", said)
 
 
+def put(file, place):
+    """There too, without a copy where the disk is the same."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(os.path.realpath(file), place)
+    except OSError:
+        shutil.copy(file, place)
+
+
+def with_what_it_needs(name, extras=("",), known=None):
+    """The distributions: of this name, and all that it says it needs."""
+    known = {} if known is None else known
+    known[name] = metadata.distribution(name)
+    for line in known[name].requires or ():
+        wanted = Requirement(line)
+        asked = wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in extras)
+        if asked and (wanted.name not in known or wanted.extras):
+            with_what_it_needs(wanted.name, ("", *wanted.extras), known)
+    return known.values()
+
+
+def bare_root(root, wheels):
+    """A file system of this Python, torch and what torch's wheel asks for, the libraries of the system that these name, and
+    in /packages what lies in `wheels`. Where its Python is."""
+    python, library = pathlib.Path(os.path.realpath(sys.executable)), pathlib.Path(sysconfig.get_path("stdlib"))
+    for file in library.rglob("*"):
+        if file.is_file() and not {"site-packages", "dist-packages", "test", "tkinter", "__pycache__"} & {*file.parts}:
+            put(file, root / file.relative_to("/"))
+    put(python, root / python.relative_to("/"))
+    for distribution in with_what_it_needs("torch"):
+        for file in distribution.files:
+            if ".." not in file.parts and file.suffix not in {".pyc", ".h", ".hpp", ".cuh"}:
+                put(distribution.locate_file(file), root / "packages" / file)
+    for file in wheels.rglob("*"):
+        if file.is_file() and wheels / "torch" not in file.parents:
+            put(file, root / "packages" / file.relative_to(wheels))
+    torchs = (root / "packages/torch/lib").glob("*.so*")
+    said = run("ldd", python, root / "packages/starling/bin/starling", *torchs, *root.rglob("*.cpython-*.so")).stdout
+    for library in {*re.findall(r"(?:=> |^\t)(/\S+) \(0x", said, re.MULTILINE)}:
+        if not library.startswith(str(root)):
+            put(library, root / library.removeprefix("/"))
+    for folder in ("dev", "etc", "proc", "tmp"):
+        (root / folder).mkdir(exist_ok=True)
+    (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\n")
+    for name, minor in ("null", 3), ("urandom", 9):
+        os.mknod(root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+    return python
+
+
 class Wheel(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -58,8 +113,14 @@ class Wheel(unittest.TestCase):
         cls.sdist = sdist(FOLDER)
         subprocess.run(["tar", "-C", FOLDER, "-xzf", cls.sdist], check=True)
         source = FOLDER / cls.sdist.name.removesuffix(".tar.gz")
+        # The environment beside the sources as here, the same compiler and options: ccache knows all of it from this build.
+        python = pathlib.Path(sys.executable)
+        if python.is_relative_to(ROOT):
+            python = python.relative_to(ROOT)
+            (source / python.parts[0]).symlink_to(ROOT / python.parts[0])
         pip("wheel", "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", FOLDER,
-            "--config-settings", f"build-dir={source}/build", source)
+            "--config-settings", f"build-dir={source}/build",
+            "--config-settings", f"cmake.define.STARLING_WERROR={os.environ['WERROR']}", source, python=source / python)
         (cls.wheel,) = FOLDER.glob("*.whl")
 
         # A fresh environment that sees torch where it lies, and one whose torch lies beside the package.
@@ -124,6 +185,29 @@ class Wheel(unittest.TestCase):
         done = run(self.python, ROOT / "tests/python/optim_test.py", "Together.test_learns_what_cpp_learns")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("Ran 1 test", done.stderr)
+
+    @unittest.skipUnless(os.geteuid() == 0, "chroot is root's")
+    def test_runs_where_there_are_only_python_and_torch(self):
+        root = FOLDER / "root"
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, root)
+            python = bare_root(root, self.beside)
+            subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)  # the loader's $ORIGIN is from there
+            stack.callback(subprocess.run, ["umount", "--lazy", root / "proc"], check=True)
+            tests = pathlib.Path("/tests/python")
+            for file in ("python/optim_test.py", "python/workers.py", "python/learning.py", "optim/golden_losses.json"):
+                put(ROOT / "tests" / file, root / "tests" / file)
+
+            def inside(*command):
+                return run("/usr/sbin/chroot", root, python, *command, PYTHONPATH="/packages", PYTHONPYCACHEPREFIX="/pycache")
+
+            said = inside("/packages/bin/starling", "--version")
+            self.assertEqual((said.returncode, said.stdout), (0, f"starling {VERSION}\n"), said.stderr)
+            doctor = inside("/packages/bin/starling", "doctor", "--json")
+            self.assertEqual(json.loads(doctor.stdout)["versions"]["torch"], TORCH_VERSION, doctor.stderr)
+            done = inside(tests / "optim_test.py", "Together.test_learns_what_cpp_learns")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("Ran 1 test", done.stderr)
 
     def test_the_command(self):
         for command, environment in ((self.command, {}),  # torch's folder is in torch.pth

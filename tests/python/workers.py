@@ -1,21 +1,31 @@
-"""Real processes that train together, each a Python of its own.
+"""Real processes that train together.
 
 A test's worker is a function of the test's module that takes nothing and returns what json can write:
 
     results = workers.run(losses, 3)     # one per rank
+
+Importing torch takes seconds, and so does what it imports at the first optimizer. So all workers are forked from one process
+that has imported that and the test's module, and has done nothing else: main(). The tests run in another child of it. A worker
+ends as any Python does.
 """
 
+import faulthandler
 import json
+import multiprocessing
 import os
 import pathlib
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
+import torch
+import torch._dynamo
+
 LIMIT = 300  # seconds: a hang is a failure
+
+_forks = None  # of the tests' process: the way to the one that forks workers
 
 
 def free_port():
@@ -23,55 +33,89 @@ def free_port():
         return server.getsockname()[1]
 
 
-def start(function, count, **more):
-    """Popen of each rank, as torchrun's environment describes it. Its result goes to the file `result` of the process.
-    `more`: further variables; one may be a function of the rank, and None removes it."""
+def _places(count, more):
+    """The environment of each rank, as torchrun describes it. `more`: further variables; one may be a function of the rank, and
+    None removes it."""
     port = free_port()
-    folder = tempfile.mkdtemp()
-    started = []
     for rank in range(count):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count,
                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1, **more}
         place = {name: value(rank) if callable(value) else value for name, value in place.items()}
-        there = {name: value for name, value in os.environ.items() if name not in place}
-        there |= {name: str(value) for name, value in place.items() if value is not None}
-        result = pathlib.Path(folder, f"{rank}.json")
-        command = [sys.executable, sys.modules[function.__module__].__file__, "--worker", function.__name__, result]
-        process = subprocess.Popen(command, env=there, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True)
-        process.result = result
-        started.append(process)
-    return started
+        yield {name: None if value is None else str(value) for name, value in place.items()}
 
 
-def finish(processes):
-    """(exit code, what it printed, its result or None) of each."""
-    ends = []
-    try:
-        for process in processes:
-            said = process.communicate(timeout=LIMIT)[0]
-            result = json.loads(process.result.read_text()) if process.result.exists() else None
-            ends.append((process.returncode, said, result))
-    finally:
-        for process in processes:
-            process.kill()
-    return ends
+def ends(function, count, **more):
+    """(exit code, what it printed, its result or None) of each rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        _forks.send((function.__name__, [*_places(count, more)], folder))
+        codes = _forks.recv()
+        said = [pathlib.Path(folder, f"{rank}.txt").read_text() for rank in range(count)]
+        files = [pathlib.Path(folder, f"{rank}.json") for rank in range(count)]
+        results = [json.loads(file.read_text()) if file.exists() else None for file in files]
+    return [*zip(codes, said, results, strict=True)]
 
 
 def run(function, count, **more):
     """The results of all ranks, which must all end well."""
-    ends = finish(start(function, count, **more))
-    for rank, (code, said, _) in enumerate(ends):
-        if code != 0:
-            raise AssertionError(f"rank {rank} of {function.__name__} ended with exit code {code}:\n{said}")
-    return [result for _, _, result in ends]
+    every = ends(function, count, **more)
+    failed = [f"rank {rank} of {function.__name__} ended with exit code {code}:\n{said}"
+              for rank, (code, said, _) in enumerate(every) if code != 0]
+    if failed:
+        raise AssertionError("\n".join(failed))
+    return [result for *_, result in every]
+
+
+def run_program(command, count):
+    """Any program, as run(), without results."""
+    started = []
+    try:
+        for place in _places(count, {}):
+            started.append(subprocess.Popen([*command], env={**os.environ, **place}, stdin=subprocess.DEVNULL,
+                                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        for rank, process in enumerate(started):
+            said = process.communicate(timeout=LIMIT)[0]
+            if process.returncode != 0:
+                raise AssertionError(f"rank {rank} of {command[0]} ended with exit code {process.returncode}:\n{said}")
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
 
 
 def main():
-    """Of a test's module: its tests, or one of its workers."""
-    if "--worker" not in sys.argv:
+    """Of a test's module: its tests."""
+    global _forks
+    here, there = multiprocessing.Pipe()
+    tests = os.fork()
+    if tests == 0:
+        here.close()
+        _forks = there
         unittest.main()
-    at = sys.argv.index("--worker")
-    signal.alarm(LIMIT)
-    result = getattr(sys.modules["__main__"], sys.argv[at + 1])()
-    pathlib.Path(sys.argv[at + 2]).write_text(json.dumps(result))
+    there.close()
+    while True:
+        try:
+            name, places, folder = here.recv()
+        except EOFError:
+            sys.exit(os.waitstatus_to_exitcode(os.waitpid(tests, 0)[1]))
+        started = []
+        for rank, place in enumerate(places):
+            started.append(os.fork())
+            if started[-1] == 0:
+                here.close()
+                return _work(name, place, pathlib.Path(folder, str(rank)))
+        here.send([os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in started])
+
+
+def _work(name, place, file):
+    for variable, value in place.items():
+        os.environ.pop(variable, None)
+        if value is not None:
+            os.environ[variable] = value
+    with open(os.devnull) as nothing, open(file.with_suffix(".txt"), "w") as printed:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
+    torch.set_num_threads(1)  # OMP_NUM_THREADS has been read already
+    result = getattr(sys.modules["__main__"], name)()
+    file.with_suffix(".json").write_text(json.dumps(result))
