@@ -63,6 +63,8 @@ using std::chrono::seconds;
 
 constexpr std::int64_t kBlockBytes = 25 << 20;  // Options::block_bytes
 constexpr std::size_t kMessage = 64 << 10;      // of a round trip
+// Exchanges in a row: training does not have their beginning and end, where nothing overlaps.
+constexpr std::int64_t kFewest = 8;
 
 // Of this process, user and system.
 double cpu_seconds() {
@@ -78,7 +80,7 @@ struct Parameters {
   explicit Parameters(std::int64_t bytes, double value) : x(at::full({bytes / 4}, value)) {
     const std::vector<torch::optim::OptimizerParamGroup> groups{
         torch::optim::OptimizerParamGroup(std::vector<Tensor>{x})};
-    starling::append_blocks(blocks, groups, 0, 0, kBlockBytes);
+    starling::append_blocks(blocks, groups, 0, kBlockBytes);
   }
   Tensor x;
   std::vector<Block> blocks;
@@ -228,7 +230,7 @@ Json throughput(Gloo& gloo, const starling::World& world, std::int64_t bytes, st
     if (!unmixed) break;
   }
   if (!only.empty()) std::erase_if(all, [&](const Form& form) { return form.name != only; });
-  const std::int64_t exchanges = std::clamp<std::int64_t>(volume / bytes, 2, 2000);
+  const std::int64_t exchanges = std::clamp<std::int64_t>(volume / bytes, kFewest, 2000);
   Json times, cpus;
   for (std::int64_t r = 0; r <= repetitions; ++r) {  // the first one warms up
     for (const auto& [name, competitor, mixes] : all) {

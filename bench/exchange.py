@@ -81,7 +81,7 @@ def main():
     parser.add_argument("--kilobytes", default="64,256,1024,4096,16384,65536")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--volume", type=int, default=128,
-                        help="MB that a worker sends in a repetition, at least twice the size; on the link half of it")
+                        help="MB that a worker sends in a repetition, at least eight times the size; on the link half of it")
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--no-line", action="store_true", help="leave the emulated link out")
     parser.add_argument("--idle", type=int, default=5, help="seconds")

@@ -1,6 +1,7 @@
 // What Starling costs where there is nothing to gain. One process or one worker of bench/overhead.py; prints JSON.
 //
-//   bench-overhead step [REPETITIONS]         a training step with nobody to mix with, beside the same with torch's fused AdamW
+//   bench-overhead step [REPETITIONS [WIDTH]] a training step with nobody to mix with, and optimizer.step() alone in it, beside
+//                                             the same with torch's fused AdamW; 30 layers of WIDTH^2 (256) parameters
 //   bench-overhead memory RULE WIRE [MEGA]    two workers that are threads, with so many million parameters each: bytes per
 //                                             parameter and worker besides the parameters and their gradients
 //   bench-overhead local [REPETITIONS]        a worker of several: a step of a tiny model, beside Gloo's all-reduce of its
@@ -86,19 +87,21 @@ class TorchAdamW {
   std::vector<Tensor> x_, m_, v_, t_;
 };
 
-// 60 tensors, 2 million parameters.
-Json step(std::int64_t repetitions) {
-  const Tensor batch = at::randn({32, 256});
-  const std::vector<Tensor> ours = layers(30, 256), theirs = layers(30, 256);
+// 60 tensors, with the width of 256 2 million parameters.
+Json step(std::int64_t repetitions, std::int64_t width) {
+  const Tensor batch = at::randn({32, width});
+  const std::vector<Tensor> ours = layers(30, width), theirs = layers(30, width);
   starling::Optimizer starling(ours, kRule, {}, starling::World::alone());
   TorchAdamW torch(theirs);
-  std::map<std::string, std::vector<double>> seconds;
+  std::map<std::string, std::vector<double>> seconds, alone;
   const auto lap = [&](const std::string& name, const std::vector<Tensor>& parameters, auto& optimizer) {
     const double begin = now();
     optimizer.zero_grad();
     train(parameters, batch);
+    const double trained = now();
     optimizer.step();
-    seconds[name].push_back(now() - begin);
+    const double end = now();
+    seconds[name].push_back(end - begin), alone[name].push_back(end - trained);
   };
   for (std::int64_t r = 0; r <= repetitions; ++r) {
     lap("starling", ours, starling);
@@ -108,11 +111,14 @@ Json step(std::int64_t repetitions) {
       if (!((ours[i] - theirs[i]).abs().max().item<double>() < 1e-5))
         throw std::runtime_error("Starling's step and torch's end at different numbers");
     }
-    seconds.clear();
+    seconds.clear(), alone.clear();
   }
   const double mine = median(seconds["starling"]), other = median(seconds["torch_fused"]);
-  return {
-      {"vs_torch_fused_step", other / mine}, {"starling_ms", 1e3 * mine}, {"torch_fused_ms", 1e3 * other}};
+  return {{"vs_torch_fused_step", other / mine},
+          {"starling_ms", 1e3 * mine},
+          {"torch_fused_ms", 1e3 * other},
+          {"starling_alone_ms", 1e3 * median(alone["starling"])},
+          {"torch_fused_alone_ms", 1e3 * median(alone["torch_fused"])}};
 }
 
 double resident_bytes() {
@@ -221,8 +227,8 @@ int run(const std::vector<std::string>& words) {
   at::set_num_threads(1);
   const std::string what = words.empty() ? "" : words[0];
   Json result;
-  if (what == "step" && words.size() <= 2) {
-    result = step(number(words, 1, 300));
+  if (what == "step" && words.size() <= 3) {
+    result = step(number(words, 1, 300), number(words, 2, 256));
   } else if (what == "memory" && words.size() >= 3 && words.size() <= 4) {
     result = memory(words[1], words[2], number(words, 3, 16));
   } else if (what == "local" && words.size() <= 2) {
@@ -230,7 +236,7 @@ int run(const std::vector<std::string>& words) {
     if (std::atoi(std::getenv("RANK")) != 0) return 0;
   } else {
     throw std::invalid_argument(
-        "usage: bench-overhead step [REPETITIONS] | memory RULE WIRE [MEGA] | local [REPETITIONS]");
+        "usage: bench-overhead step [REPETITIONS [WIDTH]] | memory RULE WIRE [MEGA] | local [REPETITIONS]");
   }
   std::puts(result.dump().c_str());
   return 0;

@@ -6,7 +6,8 @@
 bench/overhead.cpp says what is measured. Writes out/bench/overhead.json:
 
     vs_torch_fused_step   time of a training step of one worker with torch's fused AdamW (60 tensors, 2 million parameters),
-                          divided by the same with Starling's AdamW and nobody to mix with; medians, by turns in one process
+                          divided by the same with Starling's AdamW and nobody to mix with; medians, by turns in one process.
+                          "alone" is optimizer.step() in it
     memory                bytes per parameter besides the parameter and its gradient, by rule and wire, with one neighbour
     local                 ms of a step of a tiny model (60 tensors, 12,000 parameters) on so many workers of this host, with
                           one-peer-exponential, beside Gloo's all-reduce and fused AdamW

@@ -5,47 +5,22 @@
 // JOB is a JSON file: parameters (all together), layers, warm_up (steps), and compute (seconds of forward and backward
 // of every step, per worker). Who takes part stands in the environment. Rank 0 prints the milliseconds of each step after
 // the warm-up, the bytes that it sent per step, and the share of the time that it waited.
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "bench/measure.h"
+#include "bench/sleeping.h"
 #include "starling/core/clock.h"
 #include "starling/optim/optimizer.h"
 
 namespace {
-
-using at::Tensor;
-using torch::autograd::variable_list;
-
-void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
-
-// A third of the time in forward, the rest in backward, which leaves a gradient for the weight.
-struct Layer : torch::autograd::Function<Layer> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight,
-                        double seconds) {
-    context->saved_data["seconds"] = seconds;
-    context->saved_data["length"] = weight.numel();
-    sleep_for(seconds / 3);
-    return x + 1;
-  }
-  static variable_list backward(torch::autograd::AutogradContext* context, const variable_list& gradients) {
-    sleep_for(context->saved_data["seconds"].toDouble() * 2 / 3);
-    return {gradients[0], at::full({context->saved_data["length"].toInt()}, 1e-3), Tensor()};
-  }
-};
 
 int run(const std::vector<std::string>& arguments) {
   if (arguments.size() != 2 && arguments.size() != 4 && arguments.size() != 5)
@@ -66,9 +41,7 @@ int run(const std::vector<std::string>& arguments) {
     options.wire = starling::wire_named(arguments[3]);
   }
   if (arguments.size() == 5) options.hierarchy = arguments[4];
-  std::vector<Tensor> weights;
-  for (std::int64_t i = 0; i < layers; ++i)
-    weights.push_back(at::zeros({job.at("parameters").get<std::int64_t>() / layers}).set_requires_grad(true));
+  const auto weights = bench::sleeping_weights(job.at("parameters").get<std::int64_t>(), layers);
   starling::Optimizer optimizer(weights, starling::Adam{.lr = 1e-4}, options, world);
 
   std::vector<double> milliseconds;
@@ -77,10 +50,7 @@ int run(const std::vector<std::string>& arguments) {
     if (step == warm_up) before = optimizer.statistics();
     const auto begin = starling::Clock::now();
     optimizer.zero_grad();
-    Tensor x = at::zeros({1}).set_requires_grad(true);
-    for (const Tensor& weight : weights)
-      x = Layer::apply(x, weight, compute[step] / static_cast<double>(layers));
-    x.backward();
+    bench::sleeping_gradient(weights, compute[step]);
     optimizer.step();
     if (step >= warm_up) milliseconds.push_back(1e3 * starling::seconds(starling::Clock::now() - begin));
   }

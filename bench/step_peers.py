@@ -5,7 +5,8 @@
     bench/step_peers.py JOB decent-dp TOPOLOGY
     bench/step_peers.py JOB line            bytes per second that every host sends while it receives as much
 
-JOB and what rank 0 prints are those of bench/step.cpp, and so is the model.
+JOB is that of bench/step.cpp, and so is the model. Rank 0 prints the milliseconds of each step after the warm-up, and which
+part of this machine's processors was idle meanwhile.
 """
 
 import json
@@ -14,6 +15,8 @@ import socket
 import sys
 import threading
 import time
+
+from workers import Processors
 
 LINE_SECONDS = 4
 LINE_PORT = 29600
@@ -108,6 +111,8 @@ def steps(job, system, detail, rank):
         )
     milliseconds = []
     for step, seconds in enumerate(compute):
+        if step == job["warm_up"]:
+            processors = Processors()
         begin = time.perf_counter()
         if optimizer:
             optimizer.zero_grad()
@@ -117,8 +122,9 @@ def steps(job, system, detail, rank):
             optimizer.step()  # Decent-DP has stepped inside backward()
         if step >= job["warm_up"]:
             milliseconds.append(1e3 * (time.perf_counter() - begin))
+    idle = processors.idle()
     dist.barrier()
-    return {"step_ms": milliseconds}
+    return {"step_ms": milliseconds, "idle": idle}
 
 
 def main():

@@ -16,6 +16,8 @@
 //                    form, torch.optim.AdamW(foreach=True), the wire block, and its norm to see whether it is finite
 //   vs_foreach_lerp  the same with lerp_ to mix and without a wire block, as in vs_torch_fused
 //   rules            triad_share for each rule and number of neighbours
+//   bf16             of parameters in bf16 with fp32 masters, which ours writes in the same pass (42 bytes per parameter);
+//                    beside it torch on the masters: copy_ of the gradient to fp32, lerp_, _fused_adamw_, copy_ to bf16
 // All but triad_share and rules count the time of set_to_none, in ours too.
 #include <algorithm>
 #include <cmath>
@@ -106,26 +108,36 @@ void set_to_none(const std::vector<Tensor>& x) {
   for (const Tensor& p : x) p.mutable_grad().reset();
 }
 
+std::vector<Tensor> as(at::ScalarType type, std::vector<Tensor> all) {
+  for (Tensor& t : all) t = t.to(type);
+  return all;
+}
+
 class Competitor {
  public:
-  explicit Competitor(const Size& size) : x(random_tensors(size, 1, 1)) {
+  explicit Competitor(const Size& size, at::ScalarType type = at::kFloat)
+      : x(as(type, random_tensors(size, 1, 1))) {
     for (Tensor& p : x) p.set_requires_grad(true);
   }
   virtual ~Competitor() = default;
   virtual void step() = 0;
+  virtual std::vector<Tensor> exact() { return x; }  // the masters, where there are any
   std::vector<Tensor> x;
 };
 
 // Blocks, buffers and calls as in Optimizer::step() under cta.
 class Ours final : public Competitor {
  public:
-  Ours(const Size& size, starling::Rule rule, int neighbours) : Competitor(size), rule_(rule) {
+  Ours(const Size& size, starling::Rule rule, int neighbours, at::ScalarType type = at::kFloat)
+      : Competitor(size, type), rule_(rule) {
     const std::vector<torch::optim::OptimizerParamGroup> groups{torch::optim::OptimizerParamGroup(x)};
-    starling::append_blocks(blocks_, groups, 0, starling::rule_states(rule), 25 << 20);
+    starling::append_blocks(blocks_, groups, 0, 25 << 20);
+    for (Block& block : blocks_) block.keep(starling::rule_states(rule));
     std::size_t begin = 0;
     for (const Block& block : blocks_) {
       const auto length = static_cast<std::size_t>(block.length);
-      const auto mine = copy(at::cat(x), begin, length), theirs = copy(neighbour(size), begin, length);
+      const auto mine = copy(at::cat(x).to(at::kFloat), begin, length),
+                 theirs = copy(neighbour(size), begin, length);
       auto& arrived = arrived_.emplace_back();
       for (int j = 0; j < neighbours; ++j) {
         const auto apart = j == 0 ? theirs : copy(neighbour(size), begin, length);
@@ -144,6 +156,15 @@ class Ours final : public Competitor {
         throw std::runtime_error("not finite");
     }
   }
+  std::vector<Tensor> exact() override {
+    const starling::Masters masters = starling::with_masters(blocks_);
+    std::vector<Tensor> all;
+    for (const Tensor& p : x) {
+      const auto found = masters.find(p.unsafeGetTensorImpl());
+      all.push_back(found == masters.end() ? p : starling::joined_masters(found->second));
+    }
+    return all;
+  }
 
  private:
   static std::shared_ptr<Buffer> copy(const Tensor& flat, std::size_t begin, std::size_t length) {
@@ -160,19 +181,30 @@ class Ours final : public Competitor {
 
 class Fused final : public Competitor {
  public:
-  explicit Fused(const Size& size)
-      : Competitor(size), theirs_(neighbour(size).split(size.each)), m_(zeros(x)), v_(zeros(x)) {
+  explicit Fused(const Size& size, at::ScalarType type = at::kFloat)
+      : Competitor(size, type),
+        narrow_(type != at::kFloat),
+        master_(as(at::kFloat, x)),
+        theirs_(neighbour(size).split(size.each)),
+        m_(zeros(master_)),
+        v_(zeros(master_)) {
     for (std::size_t i = 0; i < x.size(); ++i) t_.push_back(at::zeros({}));
+    if (narrow_) g_ = zeros(master_);
   }
   void step() override {
-    for (std::size_t i = 0; i < x.size(); ++i) x[i].lerp_(theirs_[i], kWeight);
+    if (narrow_) at::_foreach_copy_(g_, gradients(x));
+    for (std::size_t i = 0; i < x.size(); ++i) master_[i].lerp_(theirs_[i], kWeight);
     at::_foreach_add_(t_, 1);
-    at::_fused_adamw_(x, gradients(x), m_, v_, {}, t_, kRule.lr, kRule.betas[0], kRule.betas[1],
-                      kRule.weight_decay, kRule.eps, false, false);
+    at::_fused_adamw_(master_, narrow_ ? g_ : gradients(x), m_, v_, {}, t_, kRule.lr, kRule.betas[0],
+                      kRule.betas[1], kRule.weight_decay, kRule.eps, false, false);
+    if (narrow_) at::_foreach_copy_(x, master_);
   }
+  std::vector<Tensor> exact() override { return master_; }
 
  private:
-  std::vector<Tensor> theirs_, m_, v_, t_;
+  const bool narrow_;
+  std::vector<Tensor> master_;  // x itself where that is fp32
+  std::vector<Tensor> theirs_, m_, v_, t_, g_;
 };
 
 // _multi_tensor_adamw of torch/optim/adam.py. `whole`: with all that ours does around it.
@@ -219,11 +251,11 @@ double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor
   return largest;
 }
 
-// The bytes per parameter that a step must move.
-int bytes(const starling::Rule& rule, int neighbours) {
+// The bytes per parameter that a step must move. A master is read and written beside a parameter and a gradient of 2 bytes.
+int bytes(const starling::Rule& rule, int neighbours, bool master = false) {
   const int reads = 2 + starling::rule_states(rule) + (neighbours > 0 ? 1 + neighbours : 0);
   const int writes = 2 + starling::rule_states(rule);
-  return 4 * (reads + writes);
+  return 4 * (reads + writes) + (master ? 2 : 0);
 }
 
 struct Triad {
@@ -237,48 +269,72 @@ struct Triad {
   Tensor a, b, c;
 };
 
-Json compare(const Size& size, std::int64_t repetitions) {
-  const std::vector<Tensor> g = random_tensors(size, 3, 0.01);
-  std::map<std::string, std::unique_ptr<Competitor>> all;
-  all["starling"] = std::make_unique<Ours>(size, kRule, 1);
-  all["torch_fused"] = std::make_unique<Fused>(size);
-  all["foreach"] = std::make_unique<Foreach>(size, true);
-  all["foreach_lerp"] = std::make_unique<Foreach>(size, false);
-  Triad triad(size.all());
+using Competitors = std::map<std::string, std::unique_ptr<Competitor>>;
+
+struct Times {
   std::map<std::string, std::vector<double>> seconds;
-  std::vector<double> bandwidth, alone;
+  std::vector<double> alone;      // ours, without set_to_none
+  std::vector<double> bandwidth;  // of the triad
+};
+
+// All in turn, after a warm-up that proves that all do the same as "starling".
+Times measure(Competitors& all, const std::vector<Tensor>& g, const Size& size, std::int64_t repetitions) {
+  Triad triad(size.all());
+  Times times;
   for (std::int64_t r = 0; r <= repetitions; ++r) {
     for (auto& [name, competitor] : all) {
       set_gradients(competitor->x, g);
       const double begin = now();
       competitor->step();
-      if (r > 0 && name == "starling") alone.push_back(now() - begin);
+      if (r > 0 && name == "starling") times.alone.push_back(now() - begin);
       set_to_none(competitor->x);
-      if (r > 0) seconds[name].push_back(now() - begin);
+      if (r > 0) times.seconds[name].push_back(now() - begin);
     }
-    if (r == 0) {  // a warm-up, and the proof that all do the same
-      for (const char* name : {"torch_fused", "foreach", "foreach_lerp"}) {
-        const double apart = largest_difference(all["starling"]->x, all[name]->x);
+    if (r == 0) {
+      for (auto& [name, competitor] : all) {
+        const double apart = largest_difference(all["starling"]->exact(), competitor->exact());
         if (!(apart < 1e-5))
-          throw std::runtime_error("starling and " + std::string(name) + " differ by " +
-                                   std::to_string(apart));
+          throw std::runtime_error("starling and " + name + " differ by " + std::to_string(apart));
       }
     }
     const double speed = triad.gigabytes_per_second();
-    if (r > 0) bandwidth.push_back(speed);
+    if (r > 0) times.bandwidth.push_back(speed);
   }
-  const double ours = median(seconds["starling"]), line = median(bandwidth);
-  const double moved = 1e-9 * bytes(kRule, 1) * static_cast<double>(size.all()) / median(alone);
+  return times;
+}
+
+Json compare(const Size& size, std::int64_t repetitions) {
+  Competitors all;
+  all["starling"] = std::make_unique<Ours>(size, kRule, 1);
+  all["torch_fused"] = std::make_unique<Fused>(size);
+  all["foreach"] = std::make_unique<Foreach>(size, true);
+  all["foreach_lerp"] = std::make_unique<Foreach>(size, false);
+  Times times = measure(all, random_tensors(size, 3, 0.01), size, repetitions);
+  const double ours = median(times.seconds["starling"]), line = median(times.bandwidth);
+  const double moved = 1e-9 * bytes(kRule, 1) * static_cast<double>(size.all()) / median(times.alone);
   return {{"triad_share", moved / line},
-          {"vs_torch_fused", median(seconds["torch_fused"]) / ours},
-          {"vs_foreach", median(seconds["foreach"]) / ours},
-          {"vs_foreach_lerp", median(seconds["foreach_lerp"]) / ours},
+          {"vs_torch_fused", median(times.seconds["torch_fused"]) / ours},
+          {"vs_foreach", median(times.seconds["foreach"]) / ours},
+          {"vs_foreach_lerp", median(times.seconds["foreach_lerp"]) / ours},
           {"triad_gigabytes_per_second", line},
           {"starling_gigabytes_per_second", moved},
           {"starling_ms", 1e3 * ours},
-          {"torch_fused_ms", 1e3 * median(seconds["torch_fused"])},
-          {"foreach_ms", 1e3 * median(seconds["foreach"])},
-          {"foreach_lerp_ms", 1e3 * median(seconds["foreach_lerp"])}};
+          {"torch_fused_ms", 1e3 * median(times.seconds["torch_fused"])},
+          {"foreach_ms", 1e3 * median(times.seconds["foreach"])},
+          {"foreach_lerp_ms", 1e3 * median(times.seconds["foreach_lerp"])}};
+}
+
+Json compare_narrow(const Size& size, std::int64_t repetitions) {
+  Competitors all;
+  all["starling"] = std::make_unique<Ours>(size, kRule, 1, at::kBFloat16);
+  all["torch_fused"] = std::make_unique<Fused>(size, at::kBFloat16);
+  Times times = measure(all, as(at::kBFloat16, random_tensors(size, 3, 0.01)), size, repetitions);
+  const double ours = median(times.seconds["starling"]), theirs = median(times.seconds["torch_fused"]);
+  const double moved = 1e-9 * bytes(kRule, 1, true) * static_cast<double>(size.all()) / median(times.alone);
+  return {{"triad_share", moved / median(times.bandwidth)},
+          {"vs_torch_fused", theirs / ours},
+          {"starling_ms", 1e3 * ours},
+          {"torch_fused_ms", 1e3 * theirs}};
 }
 
 Json rules(const Size& size, std::int64_t repetitions) {
@@ -341,6 +397,7 @@ int run(int argc, char** argv) {
   result["tensors"] = size.tensors;
   result["repetitions"] = repetitions;
   result["rules"] = rules(size, repetitions);
+  result["bf16"] = compare_narrow(size, repetitions);
   std::puts(result.dump(2).c_str());
   return 0;
 }

@@ -20,6 +20,10 @@ class NoCluster(Exception):
     pass
 
 
+class RunFailed(SystemExit):
+    """Ends the bench with its message, where nobody catches it."""
+
+
 def loopback(command, workers, transport="mapped"):
     """stdout of rank 0 of so many workers on this host, in shared memory or (tcp) over loopback."""
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -44,15 +48,33 @@ def loopback(command, workers, transport="mapped"):
 
 
 def emulated(command, hosts, rate, ranks=1):
-    """stdout of rank 0, with `ranks` workers on each of so many emulated hosts. Raises NoCluster where there can be none."""
+    """stdout of rank 0, with `ranks` workers on each of so many emulated hosts. Raises NoCluster where there can be none,
+    RunFailed where a worker fails."""
     cluster = [ROOT / "scripts/cluster", "--hosts", str(hosts), "--ranks", str(ranks), "--rate", rate, "--", *command]
     done = subprocess.run(cluster, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
     if done.returncode == NO_CLUSTER:
         raise NoCluster(done.stderr.strip())
     sys.stderr.write(done.stderr)
     if done.returncode != 0:
-        sys.exit(f"bench: {' '.join(map(str, command))} on {hosts} hosts ended with exit code {done.returncode}")
+        raise RunFailed(f"bench: {' '.join(map(str, command))} on {hosts} hosts ended with exit code {done.returncode}")
     return done.stdout
+
+
+class Processors:
+    """Of all of this machine's: the part that is idle from now on."""
+
+    def __init__(self):
+        self.begin = self.jiffies()
+
+    @staticmethod
+    def jiffies():
+        with open("/proc/stat") as file:
+            each = [int(word) for word in file.readline().split()[1:9]]  # user nice system idle iowait irq softirq steal
+        return each[3] + each[4], sum(each)
+
+    def idle(self):
+        (idle, all), (idle_before, all_before) = self.jiffies(), self.begin
+        return (idle - idle_before) / max(all - all_before, 1)
 
 
 def processor():

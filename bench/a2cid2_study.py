@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""The claim of A2CiD2's paper (arXiv 2306.08289, tables 3 to 5) on Fashion-MNIST, by `starling simulate`: on a ring continuous
+momentum is worth as much as twice the rate of averagings. About 90 runs of two minutes; a run that is done is not done again.
+
+    bench/a2cid2_study.py [--workers N,N,..] [--seeds N] [--epochs X] [--out FOLDER]
+
+FOLDER (out/bench/a2cid2) gets runs.jsonl, a line for each run, and table.md: accuracy of the average model at the end in percent,
+mean and standard deviation over the seeds, and the workers' distance to it. Every worker goes through the whole set in an order
+of its own, as in the paper, or has a shard of it. All runs have as many gradients in all; their compute times vary (cv 0.2).
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+from workers import ROOT, about
+
+RUNS = {  # what a row is called: scheme, topology, rate
+    "ring, momentum, rate 1": ("a2cid2", "ring", 1),
+    "ring, rate 1": ("ad-psgd", "ring", 1),
+    "ring, rate 2": ("ad-psgd", "ring", 2),
+    "exponential, rate 1": ("ad-psgd", "static-exponential", 1),
+    "complete, rate 1": ("ad-psgd", "complete", 1),
+}
+RECIPE = """
+[model]
+width = 8
+[optimizer]
+rule = "sgd"
+lr = 0.05
+momentum = 0.9
+weight_decay = 5e-4
+[schedule]
+warmup = 0.1
+[train]
+batch = 32
+"""
+
+
+def asked(options):
+    for split in ("whole", "split"):
+        for workers in options.workers:
+            for seed in range(1, options.seeds + 1):
+                for name in RUNS:
+                    yield {"split": split, "workers": workers, "seed": seed, "run": name, "epochs": options.epochs}
+
+
+def simulate(one, options, folder):
+    scheme, topology, rate = RUNS[one["run"]]
+    recipe = folder / "recipe.toml"
+    recipe.write_text(RECIPE)
+    said = subprocess.run(
+        [options.starling, "simulate", recipe, "--workers", str(one["workers"]), "--cv", "0.2", "--look-every", "1e6", "--json",
+         "--out", folder / "run", "--run.seed", str(one["seed"]), "--run.epochs", str(one["epochs"]),
+         "--data.split", one["split"],
+         "--mixing.scheme", scheme, "--mixing.topology", topology, "--mixing.rate", str(rate)],
+        stdout=subprocess.PIPE, text=True, check=True).stdout
+    last = json.loads(said.splitlines()[-1])
+    return one | {key: last[key] for key in ("accuracy", "test_loss", "consensus_distance", "seconds", "gradients")}
+
+
+def table(done, options):
+    text = ""
+    for split in ("whole", "split"):
+        text += f"\nEvery worker has {'the whole set' if split == 'whole' else 'a shard of the set'}:\n\n| |"
+        text += "|".join(f" {n} workers | distance " for n in options.workers) + "|\n|-|" + "-|-|" * len(options.workers) + "\n"
+        for name in RUNS:
+            text += f"| {name} |"
+            for workers in options.workers:
+                found = [one for one in done if (one["split"], one["workers"], one["run"]) == (split, workers, name)]
+                if not found:
+                    text += " | |"
+                    continue
+                accuracy = [100 * one["accuracy"] for one in found]
+                spread = f" ± {statistics.stdev(accuracy):.2f}" if len(accuracy) > 1 else ""
+                distance = statistics.mean(one["consensus_distance"] for one in found)
+                text += f" {statistics.mean(accuracy):.2f}{spread} | {distance:.2g} |"
+            text += "\n"
+    return text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"))
+    parser.add_argument("--workers", type=lambda text: [int(n) for n in text.split(",")], default=[16, 32, 64])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=float, default=1)
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/a2cid2")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    runs = options.out / "runs.jsonl"
+    done = [json.loads(line) for line in runs.read_text().splitlines()] if runs.exists() else []
+    for one in asked(options):
+        if any(one.items() <= old.items() for old in done):
+            continue
+        print(f"study: {one}", file=sys.stderr)
+        done.append(simulate(one, options, options.out))
+        with runs.open("a") as file:
+            file.write(json.dumps(done[-1] | about()) + "\n")
+        (options.out / "table.md").write_text(table(done, options))
+    print(table(done, options))
+
+
+if __name__ == "__main__":
+    main()

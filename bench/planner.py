@@ -1,0 +1,310 @@
+#!/usr/bin/env python3
+"""Does the planner say how long a step takes? `starling plan` beside measured runs on emulated hosts; prints JSON.
+
+    bench/planner.py [--only REGEX] [--again] [--least-idle SHARE]    measures what was not yet, or not idle enough
+    bench/planner.py --table                                          the table of docs/planner.md, from the last run
+
+Needs root: the hosts are those of scripts/cluster, whose cards have limited rates. The compute is a sleep inside forward and
+backward, which varies as compute does, so that several hosts fit on a machine with few cores; gradients, updates and the
+network are real. For each
+configuration `starling probe` measures the network, one run records its compute (as `starling train --profile-out` does),
+`starling plan` predicts all-reduce and every schedule from these two, and then all of them are measured, and torch's DDP with
+buckets as large as our blocks. What was measured while the machine was idle for less than 40 % is measured again, three times
+in all, and then rejected. Each configuration leaves its profiles and times in out/bench/planner/; predictions are made anew
+from these. Writes out/bench/planner.json:
+
+    median_error, worst_error  of a step's time: |predicted / measured - 1|, of all schedules and wires
+    first_choice_share         configurations in which what the planner recommends, of what was measured, is the fastest or takes
+                               at most 3 % longer
+    all_reduce_error           the same error of all-reduce against torch's DDP, the worst; by_formula: without the all-reduce
+                               that the probe measured, by the formula alone
+    configurations             how many
+    rejected                   what was not idle enough, by configuration
+    simulate_10000_seconds     of the model: 10,000 workers, 10 blocks, 100 iterations, on one core
+    overslept                  by how much the sleeps took longer than they were asked to: the worst run's mean
+    rows                       all times in ms
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from workers import ROOT, NoCluster, Processors, RunFailed, about, emulated, loopback, save
+
+PEERS = ROOT / "bench/step_peers.py"
+LAYERS, SECONDS, STEPS, TRIES, PROBE_SECONDS = 8, 5, 16, 3, 12
+STRAGGLER, CV, VARYING = 1.5, 0.05, 0.3
+AS_GOOD, WIRES = 0.02, ("fp32", "bf16")  # as cli/plan.cpp: what is no difference, what keeps most first
+PARAMETERS = {"100mbit": 1_048_576, "250mbit": 1_048_576, "500mbit": 2_097_152, "1gbit": 4_194_304, "2gbit": 4_194_304}
+
+
+def rate_of(text):
+    """Bits a second of the slowest card."""
+    units = {"k": 1e3, "m": 1e6, "g": 1e9}
+    return min(float(rate[:-4]) * units[rate[-4]] for rate in text.split(","))
+
+
+def configuration(hosts, ranks, rate, compute, vary=""):
+    """`compute`: over the time that all parameters of a host's workers take on the slowest card."""
+    workers = f"{hosts} hosts" if ranks == 1 else f"{hosts} hosts with {ranks} workers each"
+    return {"name": f"{workers}, {rate}, compute {compute} x link{vary and ', ' + vary}", "hosts": hosts, "ranks": ranks,
+            "rate": rate, "compute": compute, "vary": vary, "parameters": PARAMETERS[min(rate.split(","), key=rate_of)],
+            "seconds": SECONDS, "probe_seconds": PROBE_SECONDS}
+
+
+CONFIGURATIONS = [
+    configuration(2, 1, "100mbit", 1),
+    configuration(2, 1, "500mbit", 0.2),
+    configuration(2, 1, "1gbit", 0.5),
+    configuration(2, 1, "1gbit", 1),
+    configuration(2, 1, "2gbit", 2),
+    configuration(2, 2, "250mbit", 0.5),
+    configuration(2, 2, "500mbit", 2),
+    configuration(2, 1, "250mbit,500mbit", 0.7),
+    configuration(4, 1, "100mbit", 0.5),
+    configuration(4, 1, "250mbit", 0.2),
+    configuration(4, 1, "250mbit", 1),
+    configuration(4, 1, "500mbit", 0.7),
+    configuration(4, 1, "500mbit", 1.5),
+    configuration(4, 1, "1gbit", 3),
+    configuration(4, 2, "100mbit", 1),
+    configuration(4, 2, "250mbit", 2),
+    configuration(4, 1, "100mbit,250mbit", 1),
+    configuration(4, 1, "250mbit", 1, "a straggler"),
+    configuration(4, 1, "500mbit", 1.5, "varying"),
+    configuration(6, 1, "100mbit", 1),
+    configuration(6, 1, "250mbit", 0.5),
+    configuration(6, 1, "500mbit", 3),
+    configuration(6, 1, "100mbit,250mbit", 2),
+    configuration(6, 2, "100mbit", 2),
+    configuration(8, 1, "100mbit", 0.5),
+    configuration(8, 1, "250mbit", 1.5),
+    configuration(8, 1, "100mbit", 1.5, "a straggler"),
+    configuration(8, 2, "100mbit", 3),
+]
+
+# Tries all of it in seconds, without root: two workers on this host, in shared memory. Compute in seconds.
+TRIAL = {"name": "trial", "hosts": 1, "ranks": 2, "rate": "0", "compute": 0.01, "vary": "", "parameters": 524_288,
+         "seconds": 0.1, "probe_seconds": 0.1}
+
+
+def systems(config):
+    """The first one records the compute."""
+    if config["ranks"] > 1:
+        schedules = ["base-2", "alternating-exp-ring", "hierarchical:base-2", "inner-outer:base-2", "complete"]
+    else:
+        schedules = ["base-2", "ring", "complete", "alternating-exp-ring" if config["hosts"] == 2 else "base-3"]
+    cta = [(schedule, "fp32") for schedule in schedules] + [("base-2", "bf16")]
+    return [{"name": f"{schedule} {wire}", "scheme": "cta", "topology": schedule, "wire": wire} for schedule, wire in cta] \
+        + [{"name": "all-reduce fp32", "scheme": "all-reduce", "topology": "base-2", "wire": "fp32"}]
+
+
+def job_of(config):
+    if config["rate"] == "0":
+        compute = config["compute"]
+    else:
+        compute = config["compute"] * config["ranks"] * 4 * config["parameters"] * 8 / rate_of(config["rate"])
+    cv, steps = (VARYING, 60) if config["vary"] == "varying" else (CV, STEPS)
+    spread = math.sqrt(math.log(1 + cv**2))
+    workers = []
+    for rank in range(config["hosts"] * config["ranks"]):
+        dice = random.Random(rank)
+        slower = STRAGGLER if config["vary"] == "a straggler" and rank == 1 else 1
+        workers.append([slower * compute * dice.lognormvariate(-(spread**2) / 2, spread) for _ in range(200)])
+    return {"parameters": config["parameters"], "layers": LAYERS, "compute": workers, "seconds": config["seconds"],
+            "steps": steps}
+
+
+def workers_say(command, config):
+    if config["rate"] == "0":
+        return loopback(command, config["ranks"])
+    return emulated(command, config["hosts"], config["rate"], config["ranks"])
+
+
+def run(command, job, config, work):
+    path = work / "job.json"
+    path.write_text(json.dumps(job))
+    return json.loads(workers_say([str(path) if word == "JOB" else word for word in command], config))
+
+
+def measured(config, options, work):
+    """By system: its time, and how idle the machine was; the best of so many tries."""
+    job, best = job_of(config), {}
+    all = systems(config)
+    for _ in range(TRIES):
+        left = [system for system in all if best.get(system["name"], {"idle": -1})["idle"] < options.least_idle]
+        if not left:
+            break
+        wanted = job | {"systems": left, "profile": str(work / "compute.json") if left[0] is all[0] else ""}
+        for name, one in run([options.program, "steps", "JOB"], wanted, config, work).items():
+            if one["idle"] > best.get(name, {"idle": -1})["idle"]:
+                best[name] = one
+    # DDP in the same way, for as many steps as our own all-reduce.
+    steps, warm_up = best["all-reduce fp32"]["steps"], 8
+    compute = [[mine[k % len(mine)] for k in range(warm_up + steps)] for mine in job["compute"]]
+    bucket = 4 * job["parameters"] / LAYERS / 2**20
+    for _ in range(TRIES):
+        one = run([options.python, str(PEERS), "JOB", "ddp", str(bucket)],
+                  job | {"compute": compute, "warm_up": warm_up}, config, work)
+        one["step_ms"] = statistics.mean(one["step_ms"])
+        if one["idle"] > best.get("ddp", {"idle": -1})["idle"]:
+            best["ddp"] = one
+        if one["idle"] >= options.least_idle:
+            break
+    return best
+
+
+def measure(config, options, folder):
+    """Into its folder, which is there only when all is measured."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        work = pathlib.Path(temporary) / "work"
+        work.mkdir()
+        processors = Processors()
+        workers_say([options.starling, "probe", "--seconds", str(config["probe_seconds"]), "--out",
+                     str(work / "network.json")], config)
+        idle = processors.idle()
+        times = measured(config, options, work)
+        (work / "measured.json").write_text(json.dumps({"configuration": config, "probe_idle": idle, "systems": times}, indent=2))
+        shutil.rmtree(folder, ignore_errors=True)
+        work.rename(folder)
+
+
+def done(config, options, folder):
+    """Whether all of it was measured, while the machine was idle enough."""
+    if options.again or not folder.exists():
+        return False
+    kept = json.loads((folder / "measured.json").read_text())
+    return kept["configuration"] == config and all(one["idle"] >= options.least_idle for one in kept["systems"].values())
+
+
+def plan(network, compute, options):
+    """Milliseconds of a step by name, as systems() has it."""
+    said = subprocess.run([options.starling, "plan", "--profile", network, "--compute", compute, "--iterations", "400", "--json"],
+                          check=True, capture_output=True, text=True).stdout
+    world, = json.loads(said)["worlds"]
+    return {"all-reduce fp32": 1e3 * world["all_reduce"]["step"]} \
+        | {f"{row['schedule']} {row['wire']}": 1e3 * row["step"] for row in world["gossip"]}
+
+
+def rows_of(folder, options, work):
+    """Of one configuration: what was predicted and measured, and what was rejected."""
+    kept = json.loads((folder / "measured.json").read_text())
+    predicted = plan(folder / "network.json", folder / "compute.json", options)
+    network = json.loads((folder / "network.json").read_text())
+    network.pop("all_reduce", None)
+    (work / "network.json").write_text(json.dumps(network))
+    formula = plan(work / "network.json", folder / "compute.json", options)["all-reduce fp32"]
+    rows, rejected = [], []
+    for name, one in kept["systems"].items():
+        if one["idle"] < options.least_idle:
+            rejected.append(name)
+            continue
+        row = {"configuration": kept["configuration"]["name"], "system": name,
+               "predicted_ms": predicted["all-reduce fp32" if name == "ddp" else name], "measured_ms": one["step_ms"]}
+        row["error"] = row["predicted_ms"] / row["measured_ms"] - 1
+        if name == "ddp":
+            row["by_formula_ms"] = formula
+        rows.append(row | {"idle": one["idle"], "overslept": one.get("overslept")})
+    return rows, rejected
+
+
+def first_choice(rows):
+    """What the planner recommends of these, and whether that was a good choice."""
+    gossip = [row for row in rows if row["system"] not in ("ddp", "all-reduce fp32")]
+    if not gossip:
+        return None
+    limit = (1 + AS_GOOD) * min(row["predicted_ms"] for row in gossip)
+    chosen = next(row for wire in WIRES for row in gossip
+                  if row["system"].endswith(wire) and row["predicted_ms"] <= limit)
+    return chosen["measured_ms"] <= 1.03 * min(row["measured_ms"] for row in gossip)
+
+
+def largest(errors):
+    return max(map(abs, errors), default=None)
+
+
+def summary(folders, options):
+    rows, rejected, choices = [], {}, []
+    with tempfile.TemporaryDirectory() as work:
+        for folder in folders:
+            mine, not_idle = rows_of(folder, options, pathlib.Path(work))
+            rows += mine
+            if not_idle:
+                rejected[mine[0]["configuration"] if mine else folder.name] = not_idle
+            choices.append(first_choice(mine))
+    choices = [choice for choice in choices if choice is not None]
+    errors = [abs(row["error"]) for row in rows if row["system"] != "ddp"]
+    ddp = [row for row in rows if row["system"] == "ddp"]
+    size = ["100", "4", "10"] if options.trial else ["10000", "10", "100"]
+    simulated = subprocess.run([options.program, "simulate", *size], check=True, capture_output=True, text=True)
+    return {
+        "median_error": statistics.median(errors) if errors else None,
+        "worst_error": largest(errors),
+        "first_choice_share": statistics.mean(choices) if choices else None,
+        "all_reduce_error": {"as_measured": largest(row["error"] for row in ddp),
+                             "by_formula": largest(row["by_formula_ms"] / row["measured_ms"] - 1 for row in ddp)},
+        "configurations": len(choices),
+        "rejected": rejected,
+        f"simulate_{size[0]}_seconds": json.loads(simulated.stdout)["seconds"],
+        "overslept": max((row["overslept"] for row in rows if row["overslept"] is not None), default=None),
+        "least_idle": options.least_idle,
+        "compute": "emulated: sleeps inside forward and backward", **about(), "rows": rows}
+
+
+def table(result):
+    """A line for each configuration."""
+    print("| configuration | measured ms (the prediction's error) | idle |\n|-|-|-|")
+    by_name = {}
+    for row in result["rows"]:
+        by_name.setdefault(row["configuration"], []).append(row)
+    for name, rows in by_name.items():
+        cells = ", ".join(f"{row['system'].removesuffix(' fp32')} {row['measured_ms']:.0f} ({100 * row['error']:+.1f} %)"
+                          for row in rows)
+        print(f"| {name} | {cells} | {100 * min(row['idle'] for row in rows):.0f} % |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="configurations whose name this regular expression finds; else all")
+    parser.add_argument("--again", action="store_true", help="measure also what was measured before")
+    parser.add_argument("--least-idle", type=float, default=0.4, help="of the machine's processors in a run that counts (0.4)")
+    parser.add_argument("--table", action="store_true", help="print the table of docs/planner.md from the last run")
+    parser.add_argument("--trial", action="store_true", help="without root or limits: one small configuration, in seconds")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/planner",
+                        help="folder of what was measured; the result lies beside it (out/bench/planner)")
+    parser.add_argument("--program", default=str(ROOT / "build/bin/bench-planner"))
+    parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"))
+    parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="one that has torch")
+    options = parser.parse_args()
+    if options.table:
+        return table(json.loads(options.out.with_suffix(".json").read_text()))
+    chosen = [TRIAL] if options.trial else [config for config in CONFIGURATIONS if re.search(options.only, config["name"])]
+    if not chosen:
+        parser.error(f"--only: no configuration has '{options.only}' in its name: "
+                     + "; ".join(config["name"] for config in CONFIGURATIONS))
+    options.out.mkdir(parents=True, exist_ok=True)
+    folders = []
+    for config in chosen:
+        folder = options.out / re.sub(r"[^\w.]+", "-", config["name"])
+        print(f"bench: {config['name']}", file=sys.stderr)
+        try:
+            if not done(config, options, folder):
+                measure(config, options, folder)
+            folders.append(folder)
+        except NoCluster as error:
+            sys.exit(f"bench: {error}")
+        except RunFailed as failed:  # the others still count; a later call measures it
+            print(f"bench: {config['name']}: not measured: {failed}", file=sys.stderr)
+    save(summary(folders, options), options.out.with_suffix(".json"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+// A model whose compute is a sleep, so that several hosts fit on a machine with few cores: gradients, updates and the link
+// stay real.
+#pragma once
+
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "starling/core/clock.h"
+#include "starling/core/timeline.h"
+
+namespace bench {
+
+// What all sleeps of this process were asked for, and how long they took: more where a thread that was due found no core.
+struct Slept {
+  double asked = 0, took = 0;
+};
+inline Slept slept;
+
+inline void sleep_for(double seconds) {
+  const auto begin = starling::Clock::now();
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  slept.asked += seconds;
+  slept.took += starling::seconds(starling::Clock::now() - begin);
+}
+
+// A third of the time in forward, the rest in backward, which leaves a gradient for the weight.
+struct SleepingLayer : torch::autograd::Function<SleepingLayer> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& weight, double seconds) {
+    context->saved_data["seconds"] = seconds;
+    context->saved_data["length"] = weight.numel();
+    sleep_for(seconds / 3);
+    return x + 1;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    sleep_for(context->saved_data["seconds"].toDouble() * 2 / 3);
+    return {gradients[0], at::full({context->saved_data["length"].toInt()}, 1e-3), at::Tensor()};
+  }
+};
+
+// One weight for each layer, all of the same length.
+inline std::vector<at::Tensor> sleeping_weights(std::int64_t parameters, std::int64_t layers) {
+  std::vector<at::Tensor> weights;
+  for (std::int64_t i = 0; i < layers; ++i)
+    weights.push_back(at::zeros({parameters / layers}).set_requires_grad(true));
+  return weights;
+}
+
+// Forward and backward of so many seconds.
+inline void sleeping_gradient(const std::vector<at::Tensor>& weights, double seconds,
+                              starling::Timeline* timeline = nullptr) {
+  at::Tensor x = at::zeros({1}).set_requires_grad(true);
+  {
+    const starling::Timeline::Scope span(timeline, {.name = "forward"});
+    for (const at::Tensor& weight : weights)
+      x = SleepingLayer::apply(x, weight, seconds / static_cast<double>(weights.size()));
+  }
+  const starling::Timeline::Scope span(timeline, {.name = "backward"});
+  x.backward();
+}
+
+}  // namespace bench
