@@ -10,10 +10,10 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test demo bench-accuracy bench-update bench-exchange bench-overhead bench-step bundle docs format check-format sanitize clean
+.PHONY: help deps command build test demo bench-accuracy bench-update bench-exchange bench-overhead bench-python_step bench-step bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize clean
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "make %-19s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 deps:  ## install what is missing: Debian packages, torch in .venv
 	@TORCH=$(TORCH) scripts/bootstrap --venv $(VENV) $(BOOTSTRAP)
@@ -30,6 +30,7 @@ test: BOOTSTRAP = --tests
 test: build  ## run all tests
 	@scripts/dev-tools requirements-test.txt $(VENV)
 	@scripts/dev-tools requirements-examples.txt $(VENV)
+	@scripts/dev-tools requirements-bench.txt $(VENV)
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2
 
 demo: command  ## four workers learn Fashion-MNIST without an all-reduce, beside the same run with one
@@ -55,11 +56,33 @@ bench-overhead: command  ## time of a step with nobody to mix with, memory, many
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-overhead
 	@bench/overhead.py --program $(BUILD)/bin/bench-overhead $(BENCH)
 
+bench-python_step: BOOTSTRAP = --tests
+bench-python_step: command  ## optimizer.step() from Python beside C++'s and torch's fused AdamW: out/bench/python_step.json
+	@cmake --build $(BUILD) -j $(JOBS) --target bench-overhead starling_python
+	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python bench/python_step.py --program $(BUILD)/bin/bench-overhead $(BENCH)
+
 bench-step: BOOTSTRAP = --tests
 bench-step: command  ## a step beside DDP's and Decent-DP's, on an emulated link (root): out/bench/step.json
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-step
 	@scripts/dev-tools requirements-bench.txt $(VENV)
 	@bench/step.py --program $(BUILD)/bin/bench-step --python $(VENV)/bin/python $(BENCH)
+
+bench-async: BOOTSTRAP = --tests
+bench-async: command  ## what a slow, stopped or dead worker costs the others under gossip (root): out/bench/async.json
+	@cmake --build $(BUILD) -j $(JOBS) --target bench-async
+	@bench/async.py --program $(BUILD)/bin/bench-async --starling $(BUILD)/bin/starling $(BENCH)
+
+bench-planner: BOOTSTRAP = --tests
+bench-planner: command  ## what the planner predicts beside measured steps, on emulated hosts (root): out/bench/planner.json
+	@cmake --build $(BUILD) -j $(JOBS) --target bench-planner
+	@bench/planner.py --program $(BUILD)/bin/bench-planner --starling $(BUILD)/bin/starling --python $(VENV)/bin/python $(BENCH)
+
+bench-paper_steps: command  ## which of the paper's published step times the runtime model explains: a table
+	@cmake --build $(BUILD) -j $(JOBS) --target bench-paper_steps
+	@$(BUILD)/bin/bench-paper_steps
+
+study-a2cid2: command  ## what A2CiD2's paper claims, on virtual workers; hours, goes on where it stopped: out/bench/a2cid2
+	@bench/a2cid2_study.py --starling $(BUILD)/bin/starling $(BENCH)
 
 bundle: build  ## the programs for a machine that has torch but no compiler: out/starling-*.tar.gz
 	@scripts/bundle --build $(BUILD)

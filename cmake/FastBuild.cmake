@@ -1,9 +1,10 @@
 # Compile through ccache and link with mold where they are installed.
 find_program(STARLING_CCACHE ccache)
 if(STARLING_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Sloppiness: ccache asks for it where headers are precompiled. Depend: what is new to it need not be preprocessed.
+  # Sloppiness: ccache asks for it where headers are precompiled. Depend: what is new to it need not be preprocessed. Basedir:
+  # what it has compiled in one copy of the sources it knows in another, as in that of an sdist.
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1
-                                  "${STARLING_CCACHE}")
+                                  "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" "${STARLING_CCACHE}")
 endif()
 find_program(STARLING_MOLD mold)
 if(STARLING_MOLD)
@@ -14,6 +15,35 @@ endif()
 # from those of the sources beside; -DCMAKE_UNITY_BUILD=OFF compiles each alone.
 set(CMAKE_UNITY_BUILD ON CACHE BOOL "compile a few sources as one")
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
+# The same for a target that the wheel needs too: CMake names the sources by their full paths, so that ccache knows nothing of it
+# in another copy. Sources with options of their own, and generated ones, stay alone.
+function(starling_compile_together target)
+  if(NOT CMAKE_UNITY_BUILD)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+  get_target_property(sources ${target} SOURCES)
+  get_target_property(folder ${target} SOURCE_DIR)
+  set(count 0)
+  foreach(source IN LISTS sources)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${folder}" NORMALIZE)
+    get_source_file_property(own "${source}" TARGET_DIRECTORY ${target} COMPILE_OPTIONS)
+    get_source_file_property(generated "${source}" TARGET_DIRECTORY ${target} GENERATED)
+    if(own OR generated)
+      continue()
+    endif()
+    set_source_files_properties("${source}" TARGET_DIRECTORY ${target} PROPERTIES HEADER_FILE_ONLY ON)
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    math(EXPR number "${count} / ${CMAKE_UNITY_BUILD_BATCH_SIZE}")
+    math(EXPR count "${count} + 1")
+    string(APPEND batch_${number} "#include \"${source}\"\n")
+  endforeach()
+  foreach(n RANGE ${number})
+    set(together "${PROJECT_BINARY_DIR}/together/${target}_${n}.cpp")
+    file(CONFIGURE OUTPUT "${together}" CONTENT "${batch_${n}}" @ONLY)
+    target_sources(${target} PRIVATE "${together}")
+  endforeach()
+endfunction()
 
 # One precompiled header serves the library `starling` and the programs on it: all as code for libraries.
 set(CMAKE_CXX_COMPILE_OPTIONS_PIE "${CMAKE_CXX_COMPILE_OPTIONS_PIC}")

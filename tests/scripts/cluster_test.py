@@ -113,6 +113,12 @@ class Cluster(unittest.TestCase):
         self.assertEqual(limits, ["200Mbit"] * 4)
         self.assertNotIn("tbf", self.run_it("--rate", "0", "sh", "-c", show).stdout)
 
+    def test_hosts_may_have_cards_of_their_own_rates(self):
+        show = "echo $RANK $(tc qdisc show dev eth0)"
+        said = self.run_it("--hosts", "3", "--rate", "50mbit,200mbit", "sh", "-c", show).stdout
+        self.assertEqual(sorted(re.findall("^(\\d) .*tbf .* rate (\\S+)", said, re.MULTILINE)),
+                         [("0", "50Mbit"), ("1", "200Mbit"), ("2", "200Mbit")])
+
     def test_the_first_to_fail_ends_the_others_and_gives_the_status(self):
         script = "[ $RANK = 1 ] || exec sleep 1000; exit 7"
         done = self.run_it("--hosts", "3", "--grace", "0", "sh", "-c", script, MARK=self.name)
@@ -206,6 +212,40 @@ log.every = 1
         self.assertEqual((summary["workers"], summary["workers_lost"], summary["steps"]), (3, 1, STEPS), text)
         self.assertEqual((self.folder / "2/metrics.jsonl").read_text().count("\n"), STEPS, text)
         self.nothing_is_left()
+
+    # 200 Mbit/s each way, but host 1 sends 50.
+    def test_a_probe_measures_the_cards_and_names_the_one_that_sends_slowly(self):
+        slow = "tc qdisc replace dev eth0 root tbf rate 50mbit burst 128kb latency 50ms"
+        script = f'[ $RANK != 2 ] || {slow}; exec "$0" probe --seconds 20 --out "$1"'
+        done = self.run_it("--hosts", "3", "--ranks", "2", "--rate", "200mbit", "--grace", "600", "sh", "-c", script,
+                           os.environ["STARLING"], self.folder / "network.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        network = json.loads((self.folder / "network.json").read_text())
+        self.assertEqual([host["workers"] for host in network["hosts"]], [[0, 1], [2, 3], [4, 5]])
+        names = [host["name"] for host in network["hosts"]]
+        for host, name in enumerate(names):
+            self.assertTrue(name.endswith(f" (10.99.0.{host + 1})"), names)
+        slowest, *others = sorted(network["hosts"], key=lambda host: host["send"])
+        self.assertEqual(slowest["name"], names[1])
+        for host in others:  # a quarter of them, by the line
+            self.assertLess(slowest["send"], 0.5 * host["send"], network)
+        self.assertGreater(network["inside"]["rate"], slowest["receive"])
+        self.assertEqual([shape["peers"] for shape in network["shapes"]], [1, 2, 3, 5])
+        for shape in network["shapes"]:
+            self.assertGreater(shape["share"], 0, network)
+        largest = network["all_reduce"][-1]
+        self.assertGreater(largest["seconds"], 0.5 * largest["bytes"] / 6.25e6)  # no line carries more than it can
+        said = done.stdout.splitlines()
+        self.assertEqual([line.split(", ")[0].split(" sends ")[0] for line in said if re.match("slow|asymmetric|far", line)],
+                         [f"slow host: {names[1]}", f"asymmetric host: {names[1]}"], done.stdout)
+
+    def test_a_probe_names_the_slow_way_between_two_hosts(self):
+        slow = "tc qdisc replace dev eth0 root tbf rate 50mbit burst 128kb latency 50ms"
+        script = f'[ $RANK != 1 ] || {slow}; exec "$0" probe --seconds 5 --out "$1"'
+        done = self.run_it("--rate", "200mbit", "--grace", "600", "sh", "-c", script, os.environ["STARLING"],
+                           self.folder / "network.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"\nasymmetric link: \S+ \(10\.99\.0\.1\) -> \S+ \(10\.99\.0\.2\) carries")
 
 
 if __name__ == "__main__":

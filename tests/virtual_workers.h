@@ -1,0 +1,38 @@
+// The workers of a virtual cluster, each a thread with a turn of its own.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "starling/transport/local/local.h"
+
+namespace starling {
+
+// Every host's card carries `rate` bytes a second each way, one thing after the other. Infinite: at once.
+inline LocalNetwork virtual_network(std::shared_ptr<VirtualTime> time, double rate, Duration latency = {}) {
+  auto sending = std::make_shared<std::map<int, Time>>();
+  auto receiving = std::make_shared<std::map<int, Time>>();
+  return {.time = std::move(time), .cross = [=](int from, int to, std::size_t bytes, Time now) {
+            const auto takes = std::chrono::duration_cast<Duration>(
+                std::chrono::duration<double>(static_cast<double>(bytes) / rate));
+            const Time begin = std::max({now, (*sending)[from], (*receiving)[to] - takes - latency});
+            (*sending)[from] = begin + takes;
+            (*receiving)[to] = begin + takes + latency;
+            return Crossing{begin + takes, begin + takes + latency};
+          }};
+}
+
+inline void virtual_workers(VirtualTime& time, int n, const std::function<void(int)>& work) {
+  std::vector<std::thread> threads;
+  for (int k = 0; k < n; ++k) {
+    threads.emplace_back([&, k] {
+      const VirtualTime::Life life(time, k);
+      work(k);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace starling
