@@ -55,6 +55,7 @@ Options options_of(const py::dict& given) {
       {"gamma", [](Options& o, py::handle v) { o.gamma = v.cast<double>(); }},
       {"rate", [](Options& o, py::handle v) { o.rate = v.cast<double>(); }},
       {"local_steps", [](Options& o, py::handle v) { o.local_steps = v.cast<int>(); }},
+      {"staleness", [](Options& o, py::handle v) { o.staleness = v.cast<int>(); }},
       {"hierarchy", [](Options& o, py::handle v) { o.hierarchy = v.cast<std::string>(); }},
       {"workers_per_node", [](Options& o, py::handle v) { o.workers_per_node = v.cast<int>(); }},
       {"block_bytes", [](Options& o, py::handle v) { o.block_bytes = v.cast<std::int64_t>(); }},

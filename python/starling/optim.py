@@ -34,6 +34,7 @@ class Options(TypedDict, total=False):
     """"cta" (default): the exchange has a whole iteration to complete. "atc": it is inside step(). "ceca-2p": cta with a
     second vector and a topology of its own, one send and one receive in a round, exact after ceil(log2 n) rounds for every
     n; an exchange that is lost moves the mean a little. "choco": CHOCO-SGD, top-k with a memory, as one_in and gamma say.
+    "push-sum": SGP, for directed topologies, as staleness says; an exchange that is lost moves nothing.
     "a2cid2", "ad-psgd": pairs of neighbours average beside training, with and without momentum, as rate says, and step()
     waits for nobody; "ad-psgd-bipartite": on graphs of two sides, of which one asks and the other answers; "swarm":
     SwarmSGD, with local_steps. "all-reduce": gradients are averaged over all workers during backward(), as
@@ -49,6 +50,9 @@ class Options(TypedDict, total=False):
     gradient (with "swarm": of local_steps gradients); 1 (default)."""
     local_steps: int
     """"swarm" only: steps between two that others can see; 1 (default)."""
+    staleness: int
+    """"push-sum" only: 0 (default), SGP, pushes and waits inside step(); 1, overlap SGP, mixes in what was pushed after the last
+    step."""
     buffers: Iterable[torch.Tensor] | None
     """model.buffers(): rank 0's at the start, averaged by consensus()."""
     process_group: "Group | None"
@@ -288,8 +292,9 @@ class _Ruled(Optimizer):
         extra |= {key + self._shards.suffix(): value for key, value in metadata.items() if key.startswith("grids.")}
         if "share" in metadata:
             extra["share"] = metadata["share"]
-        if "clock" in tensors:
-            extra["clock" + self._shards.suffix()] = tensors["clock"].tolist()
+        for key in ("clock", "weights"):
+            if key in tensors:
+                extra[key + self._shards.suffix()] = tensors[key].tolist()
         for group in self.param_groups:
             group.update(extra)
         self.state = state
@@ -326,15 +331,19 @@ class _Ruled(Optimizer):
     def _load(self, given: dict) -> None:
         extra = {}
         for group in self.param_groups:
-            for key in [key for key in group if key.split(".")[0] in ("round", "share", "clock", "grids")]:
+            for key in [key for key in group if key.split(".")[0] in ("round", "share", "clock", "weights", "grids")]:
                 extra[key] = group.pop(key)
         tensors, metadata = self._current().state(values=False)
         held = functools.cache(lambda: self._engine.state()[0])
         copies = _copies(tensors)
         metadata["position"] = str(extra.pop("round", 0))
         clock = extra.pop("clock" + self._shards.suffix(), _NEW_CLOCK)  # also in what another scheme has saved
+        weights = extra.pop("weights" + self._shards.suffix(), None)
         if "clock" in tensors:
             tensors["clock"] = torch.tensor(clock, dtype=torch.float64)
+        if "weights" in tensors:
+            fresh = [1.0] * len(tensors["weights"])
+            tensors["weights"] = torch.tensor(fresh if weights is None else weights, dtype=torch.float64)
         alike = metadata.pop("share", None) == extra.get("share")
         metadata |= {key.removesuffix(self._shards.suffix()): value for key, value in extra.items()}
         if not alike:

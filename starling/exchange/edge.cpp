@@ -1,6 +1,7 @@
 #include "starling/exchange/edge.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace starling {
 
@@ -39,11 +40,12 @@ std::vector<SwapId> Edge::open() const {
 }
 
 void Edge::start(SwapId id, Direction direction, bool usable) {
-  if (!up()) return pass(id);
+  if (!up()) return pass(id, direction);
   Swap& swap = swaps_[id];  // the peer may have been faster
   started_[id.block] = id.round + 1;
   swap.ready = true;
   swap.direction = direction;
+  pushes_ = pushes_ || !direction.receive;
   if (!usable) {
     actions_.send(FrameType::abort, id);
     return decide(id, Outcome::aborted);
@@ -53,7 +55,11 @@ void Edge::start(SwapId id, Direction direction, bool usable) {
   vote(id, swap);
 }
 
-void Edge::pass(SwapId id) {
+void Edge::pass(SwapId id, Direction direction) {
+  // Who only receives says nothing before it has my block: it would wait.
+  const bool unheard = direction.send && !direction.receive;
+  pushes_ = pushes_ || unheard;
+  if (unheard && connected_ && !swaps_.contains(id)) actions_.send(FrameType::abort, id);
   settle(id);
   actions_.decided(id, Outcome::aborted);
 }
@@ -66,7 +72,13 @@ void Edge::settle(SwapId id) {
 
 bool Edge::give_up(SwapId id) {
   const auto found = swaps_.find(id);
-  if (found == swaps_.end() || !found->second.ready || found->second.voted) return false;
+  if (found == swaps_.end() || !found->second.ready) return false;
+  Swap& swap = found->second;
+  if (swap.voted) {
+    if (!swap.direction.receive && !std::exchange(swap.withdrawn, true))
+      actions_.send(FrameType::abort, id, true);
+    return false;
+  }
   actions_.send(FrameType::abort, id, true);
   decide(id, Outcome::aborted);
   return true;
@@ -82,6 +94,17 @@ void Edge::skip(std::uint64_t round) {
 void Edge::connected() {
   connected_ = true;
   for (const SwapId id : doubts_) actions_.send(FrameType::query, id);
+  if (pushes_) settled();
+}
+
+// All that I had started or passed is decided. Who only receives may not have begun it, and would wait for my block.
+void Edge::settled() {
+  const auto by_round = [](const auto& a, const auto& b) { return a.second < b.second; };
+  const std::uint64_t all = std::ranges::min_element(started_, by_round)->second;
+  actions_.send(FrameType::skip, {all, 0});
+  for (const auto& [block, next] : started_) {
+    if (next > all) actions_.send(FrameType::abort, {next - 1, block});
+  }
 }
 
 void Edge::disconnected() {
@@ -123,14 +146,18 @@ void Edge::frame(FrameType type, SwapId id, bool yes) {
       if (swap->voted) decide(id, Outcome::committed);
       return;
     case FrameType::abort:
+      // It only sends, has voted at once, and asks for its vote back: I have not voted.
+      if (swap != nullptr && swap->peer_voted) actions_.send(FrameType::abort, id);
       if (swap != nullptr && swap->ready) return decide(id, Outcome::aborted);
       if (!past(id)) swaps_[id].peer_aborted = true;
       return;
     case FrameType::skip:
       peer_floor_ = std::max(peer_floor_, id.round);
       for (const SwapId open : this->open()) {
-        // A swap that I voted for was decided by the peer before it jumped; its word came first.
-        if (open.round < id.round && !swaps_.at(open).voted) decide(open, Outcome::aborted);
+        // A swap that I voted for was decided by the peer before it jumped, and its word came first; but who only sends has voted
+        // before the peer began, and where no word came there will be none.
+        const Swap& its = swaps_.at(open);
+        if (open.round < id.round && (!its.voted || !its.direction.receive)) decide(open, Outcome::aborted);
       }
       return;
     case FrameType::query:

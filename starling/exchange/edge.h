@@ -4,7 +4,8 @@
 //   ready       my wire block is written and on its way
 //   checked     the peer's block has come whole, its checksum agrees, its numbers are finite
 //   ACK         my vote: ready and checked. It cannot be taken back
-//   ABORT       replaces my vote before it was given, never after
+//   ABORT       replaces my vote before it was given, never after. (On a directed edge the sender votes at once; its ABORT after that
+//               is a request, which the receiver grants by an ABORT of its own if it has not voted yet)
 //   committed   both voted: both mix.   aborted: neither mixes, the weight stays with each
 //   in doubt    the connection broke after my vote and before the peer's: go on without, keep both blocks, and ask
 //               the peer when it is back. If it committed, the difference is mixed late: differences add up, so the
@@ -59,10 +60,11 @@ class Edge {
   // Where the peer cannot take part now (not connected, in doubt of an earlier swap) it is aborted at once.
   void start(SwapId id, Direction direction, bool usable = true);
   // I go on without this neighbour; it is told once it sends for this swap. decided(aborted) follows.
-  void pass(SwapId id);
+  void pass(SwapId id, Direction direction = {});
   // This swap was settled without the edge (in a group); the peer is told where it tries over the edge.
   void settle(SwapId id);
-  // I do not want to wait any longer. False where I have voted: then only the peer or a broken connection decides.
+  // I do not want to wait any longer. False where I have voted: then only the peer or a broken connection decides. (Who only sends
+  // has voted before the peer began: it asks the peer to abort where that has not voted.)
   bool give_up(SwapId id);
   // I jump to `round`; I never started the swaps before it that are still missing.
   void skip(std::uint64_t round);
@@ -88,15 +90,18 @@ class Edge {
     bool ready = false;    // started by me
     bool checked = false;  // the peer's block is here
     bool voted = false;
+    bool withdrawn = false;  // I only send, and have asked the peer to abort
     bool peer_voted = false;
     bool peer_aborted = false;
   };
   void vote(SwapId id, Swap& swap);
   void decide(SwapId id, Outcome outcome);
   void answer(SwapId id);
+  void settled();
 
   EdgeActions& actions_;
   bool connected_ = false;
+  bool pushes_ = false;                             // I was the sender of a directed swap
   std::map<SwapId, Swap> swaps_;                    // open, or begun by the peer before I was ready
   std::map<std::uint32_t, std::uint64_t> started_;  // block -> last round that I started or passed, plus 1
   std::uint64_t floor_ = 0;                         // I skipped the rounds below that I had not started

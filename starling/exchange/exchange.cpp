@@ -22,12 +22,13 @@ std::vector<Meeting> meetings_of(const Schedule& schedule, int me, bool groups) 
   for (const Graph& graph : schedule.rounds) {
     std::map<int, Link> links;
     for (const Neighbour& from : graph.neighbours[static_cast<std::size_t>(me)]) {
-      links[from.rank] = {from.rank, static_cast<float>(from.weight), {.send = false, .receive = true}};
+      links[from.rank] = {from.rank, static_cast<float>(from.weight), 0, {.send = false, .receive = true}};
     }
     for (int to = 0; to < graph.workers(); ++to) {
       for (const Neighbour& from : graph.neighbours[static_cast<std::size_t>(to)]) {
         if (from.rank != me) continue;
-        Link& link = links.try_emplace(to, Link{to, 0, {.send = true, .receive = false}}).first->second;
+        Link& link = links.try_emplace(to, Link{to, 0, 0, {.send = true, .receive = false}}).first->second;
+        link.given = static_cast<float>(from.weight);
         link.direction.send = true;
       }
     }
@@ -39,6 +40,11 @@ std::vector<Meeting> meetings_of(const Schedule& schedule, int me, bool groups) 
     }
   }
   return rounds;
+}
+
+// Of a swap only what is given in it.
+Arrival given_of(const Arrival& swap, float given) {
+  return {.rank = swap.rank, .mine = swap.mine, .round = swap.round, .given = given};
 }
 
 Timeline::Span exchange_span(SwapId id, int peer) {
@@ -65,8 +71,11 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
 
 Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
                    std::vector<std::size_t> block_sizes, Patience patience, Log log,
-                   std::shared_ptr<Timeline> timeline, Wire wire, int one_in, Chooser chooser)
-    : meetings_(meetings_of(schedule, transport->rank(), !is_modular(wire) && chooser == Chooser::mask)),
+                   std::shared_ptr<Timeline> timeline, Wire wire, int one_in, Chooser chooser,
+                   Exchanged exchanged)
+    : meetings_(
+          meetings_of(schedule, transport->rank(),
+                      !is_modular(wire) && chooser == Chooser::mask && exchanged == Exchanged::averages)),
       patience_(patience),
       log_(std::move(log)),
       timeline_(std::move(timeline)),
@@ -74,6 +83,7 @@ Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedul
       one_in_(chooser == Chooser::mask ? static_cast<std::uint32_t>(one_in) : 1),
       top_k_(chooser == Chooser::mask ? std::nullopt
                                       : std::optional(TopK{static_cast<std::uint32_t>(one_in)})),
+      pushes_(exchanged == Exchanged::pushes),
       grouping_(*this),
       averaging_(*this),
       average_(transport->rank(), averaging_),
@@ -218,7 +228,7 @@ void Exchange::restart(std::uint64_t position) {
   transport_->post([this] {
     for (const auto& peer : peers_) {
       for (auto& [id, arrival] : peer->doubts)
-        arrival.weight = 0;  // if it is mended, that is of no use any more
+        arrival.weight = arrival.given = 0;  // if it is mended, that is of no use any more
     }
     for (auto& [id, swap] : grouping_.doubts) swap.mean.reset();
   });
@@ -280,17 +290,15 @@ void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const
 void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
   for (const Link& link : meeting(id.round).links) {
     Peer& neighbour = peer(link.rank);
-    neighbour.open[id] = {link.rank,
-                          link.direction.receive ? link.weight : 0,
-                          {},
-                          {payload_of(mine), wire_, mask(id)},
-                          id.round};
+    neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0,
+                          {},        {payload_of(mine), wire_, mask(id)},
+                          id.round,  pushes_ ? link.given : 0};
     const bool left_out =
         neighbour.absent && !meeting(id.round).group.empty();  // the group did not wait for it
     if (neighbour.present(id.round) && !left_out) {
       neighbour.edge.start(id, link.direction, finite);
     } else {
-      neighbour.edge.pass(id);
+      neighbour.edge.pass(id, link.direction);
     }
   }
 }
@@ -332,26 +340,32 @@ void Exchange::Peer::decided(SwapId id, Outcome outcome) {
   auto node = open.extract(id);
   Arrival arrival = std::move(node.mapped());
   if (auto in = incoming.extract(id); !in.empty()) arrival.theirs = std::move(in.mapped().block);
-  const bool mixes = arrival.weight != 0;
+  const bool sends_only = arrival.weight == 0, gives = arrival.given != 0;
   const std::lock_guard lock(exchange.mutex_);
   Block& block = exchange.blocks_[id.block];
   if (outcome == Outcome::committed) {
     ++exchange.statistics_.committed;
-    if (mixes) block.arrived.push_back(std::move(arrival));
+    if (!sends_only || gives) block.arrived.push_back(std::move(arrival));
   } else {
     ++exchange.statistics_.aborted;
-    if (!mixes) ++exchange.statistics_.directed_aborted;
-    if (outcome == Outcome::in_doubt) doubts[id] = std::move(arrival);
+    if (sends_only && !exchange.pushes_) ++exchange.statistics_.directed_aborted;
+    if (outcome == Outcome::in_doubt) {
+      if (gives) block.arrived.push_back(given_of(arrival, arrival.given));
+      doubts[id] = std::move(arrival);
+    }
   }
   if (--block.open == 0) exchange.changed_->notify_all();
 }
 
 void Exchange::Peer::mended(SwapId id, bool committed) {
   auto node = doubts.extract(id);
-  if (!committed || node.mapped().weight == 0) return;
+  Arrival arrival = std::move(node.mapped());
+  if (!committed) arrival = given_of(arrival, -arrival.given);
+  if (committed) arrival.given = 0;  // it has been given
+  if (arrival.weight == 0 && arrival.given == 0) return;
   const std::lock_guard lock(exchange.mutex_);
-  ++exchange.statistics_.late;
-  exchange.blocks_[id.block].mended.push_back(std::move(node.mapped()));
+  if (committed) ++exchange.statistics_.late;
+  exchange.blocks_[id.block].mended.push_back(std::move(arrival));
 }
 
 // Of those that still owe me this block: all, or (without a reason) the absent ones only.

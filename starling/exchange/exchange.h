@@ -76,17 +76,23 @@ struct SentBlock {
 // A neighbour's block to mix: x += weight * (theirs - mine), where its mask chooses. Both have the same mask. Of a group: the
 // mean of its blocks, with weight 1.
 struct Arrival {
-  int rank = 0;  // of a group its first member
-  float weight = 0;
+  int rank = 0;      // of a group its first member
+  float weight = 0;  // 0: nothing was received
   SentBlock theirs{};
   SentBlock mine{};
   std::uint64_t round = 0;
+  float given = 0;  // with Exchanged::pushes: what of mine the neighbour has taken; below 0: it comes back
 };
 
 // Who chooses the values that are sent, one in `one_in`: the round's mask, which is the same for all workers, or each sender
 // (kernels/top_k.h). Then what arrives has no mask, nor has finish() seen more of its indices than that they rise and are
 // within the block; groups go in pairs.
 enum class Chooser { mask, sender };
+
+// What a swap that commits does. averages: either end takes of the other's block, and gives nothing away. pushes: what the one
+// takes the other has given. While it is in doubt the sender's share counts as given, and where it turns out that the neighbour
+// has not taken it, it comes back; so a share is never at both ends.
+enum class Exchanged { averages, pushes };
 
 // Where to write what is sent, and which values that are.
 struct Outgoing : kernels::WireBlock {
@@ -99,6 +105,7 @@ struct Outgoing : kernels::WireBlock {
 struct Link {
   int rank = 0;
   float weight = 0;  // of what I receive
+  float given = 0;   // of what I send: the receiver's weight
   Direction direction;
 };
 
@@ -114,9 +121,9 @@ struct ExchangeStatistics {
   std::uint64_t committed = 0;       // blocks, summed over neighbours
   std::uint64_t aborted = 0;
   std::uint64_t late = 0;  // mixed late, after a broken connection was mended
-  std::uint64_t directed_aborted =
-      0;                         // of the aborted ones those on directed edges: each moves the mean a little
-  std::uint64_t bytes_sent = 0;  // over links, and what neighbours on this host read where it lies
+  // Of the aborted ones those on directed edges where shares are not pushed: each moves the mean a little.
+  std::uint64_t directed_aborted = 0;
+  std::uint64_t bytes_sent = 0;      // over links, and what neighbours on this host read where it lies
   std::uint64_t bytes_in_place = 0;  // of these, the latter
   double seconds_waiting = 0;        // inside finish()
   std::set<int> lost;
@@ -128,11 +135,12 @@ class Exchange final : private TransportHandler {
  public:
   // block_sizes: values per block. The schedule's rank r is transport rank r. Every worker has the same wire, and sends the
   // same ones of a block's values in a round: one in `one_in`, from 1 to Mask::kMost; or, with wire fp32, as many as the
-  // others, which it chooses itself. Modular codes have no mean to send: with them groups go in pairs, each edge for itself.
+  // others, which it chooses itself. Modular codes have no mean to send: with them groups go in pairs, each edge for itself, and
+  // so they do where shares are pushed.
   Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
            std::vector<std::size_t> block_sizes, Patience patience, Log log,
            std::shared_ptr<Timeline> timeline = nullptr, Wire wire = Wire::fp32, int one_in = 1,
-           Chooser chooser = Chooser::mask);
+           Chooser chooser = Chooser::mask, Exchanged exchanged = Exchanged::averages);
   ~Exchange() override;  // tells the others not to wait; takes at most a second
 
   // Waits until all neighbours of the schedule are connected. Throws Error, naming who is missing, also when interrupted.
@@ -140,7 +148,7 @@ class Exchange final : private TransportHandler {
 
   // --- one step, on the training thread ---
   // Waits until every swap of this block is decided, as long as Patience allows. What was committed, by rising rank,
-  // then what was mended late. Valid until the block's next start().
+  // then what was mended late; of pushes also what was given away. Valid until the block's next start().
   std::span<const Arrival> finish(int block);
   // Where to write what the neighbours will read. Not the buffer that arrivals hold as `mine`. Of modular codes the grid
   // is the caller's to choose, and the Trailer behind them to write: kernels/modular.h. The first block of a step begins
@@ -335,6 +343,7 @@ class Exchange final : private TransportHandler {
   const Wire wire_;
   const std::uint32_t one_in_;  // of masks
   const std::optional<TopK> top_k_;
+  const bool pushes_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
   Time ticked_{};  // the last tick: whoever was not heard of long before it is silent, even if I slept since

@@ -25,7 +25,7 @@ struct Sent {
 struct Mix {
   float weight = 0;              // W_ij
   Sent theirs;                   // q_j
-  Sent mine;                     // q_i
+  Sent mine;                     // q_i; or x itself (of bf16 and fp16 parameters the master)
   Measured* measured = nullptr;  // of modular codes: what is measured is added to it
 };
 

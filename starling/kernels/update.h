@@ -41,7 +41,8 @@ struct Kernels {
   std::string_view isa;
 
   // Updates n parameters in place and copies them to the wire. Returns whether every parameter is finite, every master,
-  // and every value sent (fp16 ends at 65504). The wire may be the `mine` of any Mix; otherwise no two of the arrays overlap.
+  // and every value sent (fp16 ends at 65504). The wire may be the `mine` of any Mix, and so may x; otherwise no two of the
+  // arrays overlap.
   bool (*update)(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g,
                  RuleState state, WireBlock wire, std::size_t n);
 

@@ -271,8 +271,9 @@ class Pass {
     mixes.clear();
     for (std::size_t j = 0; j < arrived_.size(); ++j) {
       const Arrival& a = arrived_[j];
-      if (a.mine.mask.chooses(from))
-        mixes.push_back({a.weight, a.theirs.values(from), a.mine.values(from), &seen.measured[j]});
+      if (!a.mine.mask.chooses(from)) continue;
+      const kernels::Sent mine = a.mine.bytes().data() == nullptr ? own(piece, within) : a.mine.values(from);
+      mixes.push_back({a.weight, a.theirs.values(from), mine, &seen.measured[j]});
     }
     const auto* const all = static_cast<const std::byte*>(piece.g);
     const kernels::Gradient g{all == nullptr ? nullptr : all + bytes_of(piece.x.format, within), scale_};
@@ -289,6 +290,11 @@ class Pass {
         kernels::update(piece.step, mixes, piece.x.from(within), g, {state(0), state(1), state(2)}, sent,
                         static_cast<std::size_t>(end - begin));
     seen.finite = seen.finite && finite;
+  }
+
+  static const float* own(const Piece& piece, std::size_t n) {
+    const kernels::Parameters x = piece.x.from(n);
+    return x.master != nullptr ? x.master : static_cast<const float*>(x.values);
   }
 
   // How far apart the ends of each edge were says on which grid the next block goes.

@@ -54,6 +54,7 @@ struct Block {
   Grid grid{Wire::int8};                     // of what is sent as modular codes
   Replicas replicas{};                       // of scheme "choco"
   at::Tensor apart{};                        // of scheme "ceca-2p", `length` floats: d in schemes/ceca_2p.h
+  double weight = 1;                         // of scheme "push-sum": w in schemes/push_sum.h
   Timeline* timeline = nullptr;              // where updates are recorded
 
   // So many states, of the rule that updates this block, each `length` long and zero.
@@ -82,7 +83,8 @@ std::vector<std::vector<std::size_t>> holders_of(const std::vector<Block>& block
 std::span<const Arrival> finish(Exchange& exchange, const Block& block);
 void start(Exchange& exchange, const Block& block, bool finite);
 
-// One step of one block in one pass over its memory, by torch's intra-op threads: mix with what arrived, apply the rule,
+// One step of one block in one pass over its memory, by torch's intra-op threads: mix with what arrived (where an arrival has no
+// `mine`, with its difference to the parameters themselves), apply the rule,
 // write the new parameters to `wire` ({}: nothing is sent). What a mask does not choose is neither mixed nor sent. Returns
 // whether they are finite, and what is sent. The bits are the same for any number of threads. `scale` is what the gradients
 // are multiplied by; none: the step is skipped, so that the block is mixed only.

@@ -3,11 +3,13 @@
 //   mean      1/n Sum_i x_i, exact, over the edges (exchange/average.h)
 //   distance  sqrt(1/n Sum_i |x_i - mean|^2 / d), d the number of parameters
 //
-// x of a parameter in bf16 or fp16 is its master; the parameter is the mean rounded.
+// x of a parameter in bf16 or fp16 is its master; the parameter is the mean rounded. With push-sum it is x that is averaged, which is
+// w z of what the parameters are, and divided by the average of w (schemes/push_sum.h); the distance is that of z.
 #include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
+#include <unordered_map>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -20,6 +22,42 @@
 #include "starling/optim/engine.h"
 
 namespace starling {
+namespace {
+
+// Of push-sum, over all parameters one after the other as floats: what is averaged is z times its block's w, and w.
+class Weighing {
+ public:
+  // `begins`: where each parameter (its TensorImpl) begins.
+  Weighing(const std::vector<Block>& blocks, const std::unordered_map<const void*, std::size_t>& begins)
+      : blocks_(blocks), begins_(begins) {}
+
+  void before(std::vector<float>& flat) const {
+    std::vector<float> weights;
+    for (const Block& block : blocks_) weights.push_back(static_cast<float>(block.weight));
+    each(flat, [&](float& z, std::size_t b) { z *= weights[b]; });
+    flat.insert(flat.end(), weights.begin(), weights.end());
+  }
+  void after(std::vector<float>& flat) const {
+    const std::vector<float> means(flat.end() - static_cast<std::ptrdiff_t>(blocks_.size()), flat.end());
+    flat.resize(flat.size() - blocks_.size());
+    each(flat, [&](float& x, std::size_t b) { x /= means[b]; });
+  }
+
+ private:
+  template <class F>
+  void each(std::vector<float>& flat, const F& f) const {
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      for (const Segment& s : blocks_[b].segments) {
+        float* const values = flat.data() + begins_.at(s.parameter.unsafeGetTensorImpl()) + s.begin;
+        for (std::int64_t k = 0; k < s.length; ++k) f(values[k], b);
+      }
+    }
+  }
+  const std::vector<Block>& blocks_;
+  const std::unordered_map<const void*, std::size_t>& begins_;
+};
+
+}  // namespace
 
 struct Consensus::State {
   // Also where an average throws.
@@ -44,10 +82,14 @@ Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>(*opt
   const auto remember = [this](const at::Tensor& tensor) {
     state_->own.emplace_back(tensor, tensor.clone());
   };
-  std::vector<at::Tensor> reals, counters;  // of a parameter with masters its masters
+  std::vector<at::Tensor> reals, counters;              // of a parameter with masters its masters
+  std::unordered_map<const void*, std::size_t> begins;  // of the parameters in `flat`
+  std::size_t numbers = 0;
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       remember(parameter);
+      begins[parameter.unsafeGetTensorImpl()] = numbers;
+      numbers += static_cast<std::size_t>(parameter.numel());
       const auto found = masters.find(parameter.unsafeGetTensorImpl());
       reals.push_back(found == masters.end() ? parameter : joined_masters(found->second));
       if (found == masters.end()) continue;
@@ -69,7 +111,11 @@ Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>(*opt
     if (i < parameters) d = flat.size();
   }
   const std::vector<float> mine(flat.begin(), flat.begin() + static_cast<std::ptrdiff_t>(d));
+  const bool weighted = engine.options.scheme == "push-sum";
+  const Weighing weighing(engine.blocks, begins);
+  if (weighted) weighing.before(flat);
   state_->workers = optimizer.average(flat);
+  if (weighted) weighing.after(flat);
   double square = 0;
   for (std::size_t k = 0; k < d; ++k) square += (double{mine[k]} - flat[k]) * (double{mine[k]} - flat[k]);
   float mean_square = static_cast<float>(square / static_cast<double>(d));

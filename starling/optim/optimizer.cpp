@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include <ATen/ops/ones_like.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
@@ -24,6 +25,7 @@
 #include "starling/optim/schemes/choco.h"
 #include "starling/optim/schemes/cta.h"
 #include "starling/optim/schemes/hierarchical.h"
+#include "starling/optim/schemes/push_sum.h"
 #include "starling/optim/schemes/swarm.h"
 
 namespace starling {
@@ -80,6 +82,7 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
               {"gamma", fmt::format("{}", options.gamma)},
               {"rate", fmt::format("{}", options.rate)},
               {"local_steps", std::to_string(options.local_steps)},
+              {"staleness", std::to_string(options.staleness)},
               {"rule", rule},
               {"block_bytes", std::to_string(options.block_bytes)},
               {"hierarchy", options.hierarchy},
@@ -239,10 +242,12 @@ void Optimizer::connect(std::size_t first_group) {
     make_equal(*e.collectives, world, fresh);
   }
 
+  const bool pushes = e.options.scheme == "push-sum";
   std::vector<std::size_t> sizes;
   for (std::size_t b = 0; b < e.blocks.size(); ++b) {
     e.blocks[b].grid.remember(schedule.rounds.size() * static_cast<std::size_t>(e.options.one_in));
-    if (e.owns(b)) sizes.push_back(static_cast<std::size_t>(e.blocks[b].length));
+    if (e.owns(b))
+      sizes.push_back(static_cast<std::size_t>(e.blocks[b].length) + (pushes ? PushSum::kWeight : 0));
   }
   const bool gossips = is_asynchronous(e.options);
   if (gossips) sizes.clear();
@@ -251,7 +256,8 @@ void Optimizer::connect(std::size_t first_group) {
       Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, e.options.max_wait,
                world.interrupted},
       world.log, world.timeline, e.options.wire, e.options.one_in,
-      e.options.scheme == "choco" ? Chooser::sender : Chooser::mask);
+      e.options.scheme == "choco" ? Chooser::sender : Chooser::mask,
+      pushes ? Exchanged::pushes : Exchanged::averages);
   e.exchange->meet();
   e.scheme = make_scheme();
   // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.
@@ -291,6 +297,8 @@ std::unique_ptr<Scheme> Optimizer::make_scheme() {
   if (atc) return std::make_unique<Atc>(e.blocks, *e.exchange, rule, e.clipping);
   if (e.options.scheme == "ceca-2p")
     return std::make_unique<Ceca2p>(e.blocks, *e.exchange, e.world.size, rule, e.clipping);
+  if (e.options.scheme == "push-sum")
+    return std::make_unique<PushSum>(e.blocks, *e.exchange, e.options.staleness, rule, e.clipping);
   if (e.options.scheme == "choco") {
     const double gamma = e.options.gamma == 0 ? default_gamma(e.options.one_in) : e.options.gamma;
     return std::make_unique<Choco>(e.blocks, *e.exchange, e.schedule().rounds.front(), e.world.rank,
@@ -398,6 +406,17 @@ std::vector<std::int64_t> Optimizer::block_sizes() const {
   std::vector<std::int64_t> sizes;
   for (const Block& block : engine_->blocks) sizes.push_back(block.length);
   return sizes;
+}
+
+at::Tensor Optimizer::weights(const at::Tensor& parameter) const {
+  at::Tensor weights = at::ones_like(parameter, at::kDouble);  // which lies as the parameter does
+  for (const Block& block : engine_->blocks) {
+    for (const Segment& s : block.segments) {
+      if (s.parameter.is_same(parameter))
+        std::fill_n(weights.mutable_data_ptr<double>() + s.begin, s.length, block.weight);
+    }
+  }
+  return weights;
 }
 
 std::int64_t Optimizer::parameter_count() const {

@@ -55,6 +55,9 @@ struct Options {
   // that is lost moves the mean a little, and is counted in Statistics::directed_aborted. All wires, a rule of Starling's.
   // "choco": CHOCO-SGD, top-k with a memory of what was not sent: see one_in and gamma. Inside step(), as atc. With a symmetric
   // topology of one round (ring, torus, complete), wire fp32 and a rule of Starling's. Keeps 2 floats per value and neighbour.
+  // "push-sum": SGP, stochastic gradient push, for directed topologies, also those that are no average for other schemes: shares of
+  // the parameters and of a weight are pushed, and the parameters are the one divided by the other (schemes/push_sum.h). An
+  // exchange that is lost moves nothing. See staleness. Wires fp32, bf16 and fp16, and a rule of Starling's.
   std::string scheme = "cta";
   // Number format of parameters between workers. With bf16 and fp16 half the bytes cross the link and workers agree to
   // the last bit of that format; int8 and int4 send a quarter and an eighth, and agree the better the nearer they are
@@ -65,6 +68,9 @@ struct Options {
   double rate = 1;
   // "swarm": steps of the local rule between two that others can see, from 1.
   int local_steps = 1;
+  // "push-sum": how many steps old what is mixed in may be: 0, SGP, pushes and waits inside step(), as atc; 1, overlap SGP, hides
+  // the exchange behind the next iteration, as cta.
+  int staleness = 0;
   // random-k: in a round only one value in so many is sent, in the format of `wire`, and mixed; the same ones by all workers,
   // others in the next round, and each of them once in `one_in` periods of the topology (docs/wires.md). So many times fewer
   // bytes, and so many times less mixing. From 1, all values, to 1024. Not used by all-reduce.
@@ -97,13 +103,14 @@ struct Options {
 
 // Counted since construction, by this worker.
 struct Statistics {
-  std::uint64_t rounds = 0;            // exchanges started
-  std::uint64_t committed = 0;         // blocks mixed, summed over edges
-  std::uint64_t aborted = 0;           // blocks not mixed because a neighbour was late, gone or sent nonsense
-  std::uint64_t late = 0;              // blocks mixed late, after a broken connection was mended
-  std::uint64_t bytes_sent = 0;        // by the edges; for all-reduce computed: 2M(n-1)/n each time
-  std::uint64_t bytes_in_place = 0;    // of these, what neighbours on this host read where it lies
-  std::uint64_t directed_aborted = 0;  // of the aborted ones, on directed edges: each moves the mean a little
+  std::uint64_t rounds = 0;          // exchanges started
+  std::uint64_t committed = 0;       // blocks mixed, summed over edges
+  std::uint64_t aborted = 0;         // blocks not mixed because a neighbour was late, gone or sent nonsense
+  std::uint64_t late = 0;            // blocks mixed late, after a broken connection was mended
+  std::uint64_t bytes_sent = 0;      // by the edges; for all-reduce computed: 2M(n-1)/n each time
+  std::uint64_t bytes_in_place = 0;  // of these, what neighbours on this host read where it lies
+  std::uint64_t directed_aborted =
+      0;  // of the aborted ones, on directed edges: each moves the mean a little (not of push-sum)
   double seconds_waiting = 0;  // inside step(), for neighbours; with all-reduce at the end of backward()
   std::uint64_t skipped = 0;   // steps whose gradient was not finite, under Options::skip_not_finite
   std::vector<int> lost;       // workers that are gone
@@ -191,6 +198,7 @@ class Optimizer : public torch::optim::Optimizer {
   //   m. v. b.NAME   the rule's state, as kernels/update.h names it; around torch's optimizer exp_avg.NAME and so on
   //   published.RANK.NAME, replica.RANK.NAME   choco: this worker's copy at that neighbour, and the neighbour's here
   //   apart.NAME     of ceca-2p: by how much the second vector is apart from the parameters
+  //   weights        of push-sum: the weight of each block
   //   x_tilde.NAME   of a2cid2
   //   clock          of asynchronous schemes: random numbers drawn so far, and gradients until this worker asks for an averaging
   //   loss_scale     where losses are scaled: the scale, and the finite steps since it last changed
@@ -215,7 +223,7 @@ class Optimizer : public torch::optim::Optimizer {
   void load(const std::string& file);  // as set_state()
   // The place in the schedule alone, where the rest is saved elsewhere: of the first round that starts from the parameters
   // as they stand. restart() is collective; what was in flight is sent again. With a2cid2 x~ begins as the parameters, with
-  // ceca-2p the second vector.
+  // ceca-2p the second vector, with push-sum the weights as 1.
   std::uint64_t position() const;
   void restart(std::uint64_t position);
   // Torch's archives are refused: UsageError.
@@ -225,6 +233,9 @@ class Optimizer : public torch::optim::Optimizer {
   const World& world() const;
   Statistics statistics() const;
   std::int64_t parameter_count() const;
+  // How much each value of a parameter counts in Consensus beside the other workers': a double for each, with push-sum its weight w,
+  // else 1.
+  at::Tensor weights(const at::Tensor& parameter) const;
   // Parameters in each block, in the order in which blocks are updated and exchanged.
   std::vector<std::int64_t> block_sizes() const;
 
@@ -264,8 +275,8 @@ std::unique_ptr<torch::optim::OptimizerOptions> rule_options(Rule rule);
 Rule& rule_of(torch::optim::OptimizerParamGroup& group);
 
 // While it lives, the module holds the average over all workers: parameters and floating-point buffers averaged
-// exactly (of bfloat16 and float16 the masters, and the parameters are their mean rounded), integer buffers (counters) at
-// their largest. On leaving the scope each worker gets its own back.
+// exactly (of bfloat16 and float16 the masters, and the parameters are their mean rounded; with push-sum the parameters' mean is
+// by the workers' weights), integer buffers (counters) at their largest. On leaving the scope each worker gets its own back.
 // Collective: every worker must make one at the same step.
 class Consensus {
  public:

@@ -15,8 +15,9 @@
 namespace starling {
 
 const std::vector<std::string>& known_schemes() {
-  static const std::vector<std::string> all = {
-      "cta", "atc", "ceca-2p", "choco", "a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm", "all-reduce"};
+  static const std::vector<std::string> all = {"cta",      "atc",       "ceca-2p", "choco",
+                                               "push-sum", "a2cid2",    "ad-psgd", "ad-psgd-bipartite",
+                                               "swarm",    "all-reduce"};
   return all;
 }
 
@@ -84,6 +85,51 @@ void check_choco(const Options& options, bool around) {
   if (around) refuse("needs one of Starling's rules, not another optimizer");
   if (options.wire != Wire::fp32)
     refuse(fmt::format("needs wire \"fp32\", not \"{}\"", name_of(options.wire)));
+}
+
+void check_push_sum(const Options& options, bool around) {
+  if (options.staleness != 0 && options.staleness != 1)
+    throw UsageError(fmt::format("staleness = {} is not allowed: 0 or 1", options.staleness));
+  if (options.scheme != "push-sum") {
+    if (options.staleness != 0)
+      throw UsageError(fmt::format("staleness = {} is for scheme \"push-sum\", not \"{}\": use 0",
+                                   options.staleness, options.scheme));
+    return;
+  }
+  const auto refuse = [](const std::string& why) { throw UsageError("scheme \"push-sum\" " + why); };
+  if (around)
+    refuse("needs one of Starling's rules, not another optimizer: its step is divided by a worker's weight");
+  if (is_modular(options.wire))
+    refuse(fmt::format(
+        "needs wire fp32, bf16 or fp16, not \"{}\": a push takes away what it adds, by its value, "
+        "and modular codes say only how far two values are apart",
+        name_of(options.wire)));
+  if (options.one_in != 1)
+    refuse(fmt::format("needs one_in = 1, not {}: the weight is of all values of a block", options.one_in));
+}
+
+// What the schedule's weights must be for the scheme.
+void check_shares(const Options& options, const Schedule& schedule) {
+  for (std::size_t r = 0; r < schedule.rounds.size(); ++r) {
+    const Graph& graph = schedule.rounds[r];
+    if (options.scheme != "push-sum" && !graph.balanced()) {
+      throw UsageError(
+          fmt::format("topology \"{}\" is for scheme \"push-sum\", not \"{}\": in round {} some workers "
+                      "give more than they take",
+                      schedule.name, options.scheme, r));
+    }
+    std::vector<double> given(static_cast<std::size_t>(graph.workers()));
+    for (const auto& row : graph.neighbours) {
+      for (const Neighbour& j : row) given[static_cast<std::size_t>(j.rank)] += j.weight;
+    }
+    const auto most = std::ranges::max_element(given);
+    if (options.scheme == "push-sum" && *most > 1 - 1e-4) {
+      throw UsageError(fmt::format(
+          "scheme \"push-sum\" needs a topology in which every worker keeps a share of itself: in round "
+          "{} of \"{}\" worker {} gives all away",
+          r, schedule.name, most - given.begin()));
+    }
+  }
 }
 
 void check_asynchronous(const Options& options) {
@@ -155,9 +201,11 @@ void check_options(const Options& options, int workers, int local_workers, bool 
   check_gradients(options, around);
   check_ceca(options, around);
   check_choco(options, around);
+  check_push_sum(options, around);
   check_asynchronous(options);
   check_hierarchy(options, workers, local_workers, around);
   const Schedule schedule = schedule_of(options, workers, local_workers);
+  check_shares(options, schedule);
   if (options.scheme == "choco") check_lasting_edges(schedule, "scheme \"choco\"");
   if (is_asynchronous(options)) momentum_of(options, rates_of(options, schedule));
 }

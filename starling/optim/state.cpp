@@ -89,6 +89,7 @@ struct State {
   std::vector<at::Tensor> options;  // per group
   at::Tensor steps, rng;
   at::Tensor clock, loss_scale;  // of gossip; of LossScale
+  at::Tensor weights;            // of push-sum, by block
 
   // `engine`: an Optimizer's. Its gossip stands still from here to the next step. Without `values` what is copied of its blocks
   // and of x~ is left to be filled.
@@ -99,7 +100,8 @@ struct State {
         node_(engine.node),
         groups_(groups),
         gossip_(engine.gossip()),
-        scale_(engine.clipping.loss_scale()) {
+        scale_(engine.clipping.loss_scale()),
+        pushes_(engine.options.scheme == "push-sum") {
     if (gossip_ != nullptr) {
       gossip_->pause();
       gossip_->renew();
@@ -121,6 +123,11 @@ struct State {
     if (gossip_ != nullptr) gather_gossip();
     if (scale_ != nullptr)
       loss_scale = numbers({scale_->value(), static_cast<double>(scale_->finite_steps())});
+    if (pushes_) {
+      std::vector<double> of_blocks;
+      for (const Block& block : blocks_) of_blocks.push_back(block.weight);
+      weights = numbers(of_blocks);
+    }
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     const std::lock_guard lock(generator.mutex());
     rng = generator.get_state();
@@ -174,6 +181,7 @@ struct State {
     }
     if (clock.defined()) all.emplace_back("clock", clock);
     if (loss_scale.defined()) all.emplace_back("loss_scale", loss_scale);
+    if (weights.defined()) all.emplace_back("weights", weights);
     for (std::size_t g = 0; g < options.size(); ++g)
       all.emplace_back(fmt::format("options.{}", g), options[g]);
     all.emplace_back("steps", steps);
@@ -218,6 +226,11 @@ struct State {
       if (!LossScale::allows(values[0]) || !whole(values[1]))
         given.refuse("loss_scale", "tensor \"loss_scale\": wants a float above 0 and a whole number from 0");
     }
+    for (std::size_t b = 0; pushes_ && b < blocks_.size(); ++b) {
+      const double weight = weights.const_data_ptr<double>()[b];
+      if (!(weight > 0) || !std::isfinite(weight))
+        given.refuse("weights", fmt::format("tensor \"weights\": {} is not above 0 and finite", weight));
+    }
     try {
       at::make_generator<at::CPUGeneratorImpl>().set_state(rng);
     } catch (const c10::Error&) {
@@ -235,6 +248,8 @@ struct State {
       const auto* const values = loss_scale.const_data_ptr<double>();
       scale_->set(values[0], static_cast<std::int64_t>(values[1]));
     }
+    for (std::size_t b = 0; pushes_ && b < blocks_.size(); ++b)
+      blocks_[b].weight = weights.const_data_ptr<double>()[b];
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     const std::lock_guard lock(generator.mutex());
     generator.set_state(rng);
@@ -404,6 +419,7 @@ struct State {
   Groups& groups_;
   Asynchronous* const gossip_;  // null: another scheme
   LossScale* const scale_;      // null: losses are not scaled
+  const bool pushes_;
   std::unique_ptr<TorchState> inner_;
   std::vector<Parameter> parameters_;                   // in the groups' order
   std::unordered_map<const void*, std::size_t> index_;  // of a parameter in it
@@ -578,6 +594,7 @@ std::uint64_t Optimizer::position() const {
 void Optimizer::restart(std::uint64_t position) {
   for (Block& block : engine_->blocks) {
     if (block.apart.defined()) block.apart.zero_();
+    block.weight = 1;
   }
   go_on(position);
 }

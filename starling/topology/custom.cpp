@@ -14,8 +14,9 @@
 //   ]
 //
 // With `directed = true` in a round, an edge [i, j, weight] says only what i takes of j's value. With
-// `weights = "metropolis-hastings"` edges are [i, j], and their weights come from the numbers of neighbours.
-// Rows and columns must sum to 1 (to 1e-9): otherwise the mean of all workers would move.
+// `weights = "metropolis-hastings"` edges are [i, j], and their weights come from the numbers of neighbours. So they are with
+// `weights = "push-sum"`, for that scheme alone: i takes of j, and j divides itself evenly among all that take of it and itself.
+// Other rows and columns must sum to 1 (to 1e-9): otherwise the mean of all workers would move.
 //
 // In place of the rounds, `bandwidth = [[0, 10], [9, 0]]` holds what was measured from each worker to each other one, in any
 // unit; the rounds are then bandwidth-aware matchings (bandwidth_matching.cpp).
@@ -42,6 +43,7 @@ constexpr std::size_t kMaxRounds = 1024;
 constexpr double kTolerance = 1e-9;
 constexpr int kMaxMatched = 256;  // workers: the matchings take O(n^3)
 constexpr double kMaxRate = 1e15;
+constexpr std::string_view kMetropolis = "metropolis-hastings", kPushSum = "push-sum";  // weights
 
 bool is_one(double sum) { return std::abs(sum - 1) <= kTolerance; }
 
@@ -137,36 +139,45 @@ class GraphReader : TreeReader {
     if (rows && find(round, "directed"))
       refuse(round.line, "directed goes with edges: rows say it themselves");
     const Node* weights = find(round, "weights");
-    if (weights) check_by_degrees(*weights, round, rows);
-    Graph graph = weights ? by_degrees(*edges)
-                  : edges ? from_edges(*edges, flag(round, "directed"))
-                          : from_rows(*rows);
+    if (weights) {
+      const std::string name = name_of_weights(*weights, round, rows);
+      Graph graph = by_degrees(*edges, name);
+      if (name == kPushSum && promised_symmetric_) check_symmetric(graph, round.line);
+      if (name != kPushSum) check(graph, round.line);
+      return graph;
+    }
+    Graph graph = edges ? from_edges(*edges, flag(round, "directed")) : from_rows(*rows);
     check(graph, round.line);
     return graph;
   }
 
-  void check_by_degrees(const Node& weights, const Node& round, const Node* rows) const {
+  std::string name_of_weights(const Node& weights, const Node& round, const Node* rows) const {
     const auto* name = weights.as<std::string>();
-    if (!name || *name != "metropolis-hastings") {
-      refuse(weights.line, fmt::format("weights must be \"metropolis-hastings\", not {}",
+    if (!name || (*name != kMetropolis && *name != kPushSum)) {
+      refuse(weights.line, fmt::format("weights must be \"{}\" or \"{}\", not {}", kMetropolis, kPushSum,
                                        name ? short_of(*name) : weights.kind()));
     }
     if (rows) refuse(weights.line, "weights goes with edges: rows hold theirs");
-    if (flag(round, "directed")) refuse(weights.line, "metropolis-hastings weights are of undirected edges");
+    if (*name == kMetropolis && flag(round, "directed"))
+      refuse(weights.line, "metropolis-hastings weights are of undirected edges");
+    return *name;
   }
 
-  Graph by_degrees(const Node& edges) const {
-    Edges pairs;
+  Graph by_degrees(const Node& edges, const std::string& name) const {
+    std::set<std::pair<int, int>> pairs;
     for (const Node& edge : array_of(edges, "edges", "[worker, worker]")) {
       const auto* parts = edge.as<Node::Array>();
       if (!parts || parts->size() != 2)
-        refuse(edge.line, "with metropolis-hastings weights an edge must be [worker, worker]");
+        refuse(edge.line, fmt::format("with {} weights an edge must be [worker, worker]", name));
       const int i = rank((*parts)[0]), j = rank((*parts)[1]);
       if (i == j) refuse(edge.line, fmt::format("edge [{}, {}]: its ends must be two workers", i, j));
-      if (!pairs.insert(std::minmax(i, j)).second)
-        refuse(edge.line, fmt::format("edge [{}, {}] stands twice (it goes both ways)", i, j));
+      const bool turn = name == kMetropolis && i > j;
+      if (!pairs.emplace(turn ? j : i, turn ? i : j).second) {
+        refuse(edge.line, fmt::format("edge [{}, {}] stands twice{}", i, j,
+                                      name == kPushSum ? "" : " (it goes both ways)"));
+      }
     }
-    return metropolis_hastings(n_, pairs);
+    return name == kPushSum ? push_sum_shares(n_, pairs) : metropolis_hastings(n_, pairs);
   }
 
   Rounds from_bandwidth(const Node& bandwidth) const {

@@ -17,6 +17,7 @@ Rounds ring(int n);
 Rounds one_peer_ring(int n);
 Rounds one_peer_exponential(int n);
 Rounds one_peer_exponential_directed(int n);
+Rounds n_peer_exponential(int n, int peers);
 Rounds static_exponential(int n);
 Rounds hypercube(int n);
 Rounds hyper_hypercube_rounds(int n, int k);  // groups of at most k + 1

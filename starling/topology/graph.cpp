@@ -30,6 +30,17 @@ bool Graph::symmetric() const {
   return true;
 }
 
+bool Graph::balanced() const {
+  std::vector<double> excess(neighbours.size());  // taken less given
+  for (int i = 0; i < workers(); ++i) {
+    for (const Neighbour& j : neighbours[i]) {
+      excess[i] += j.weight;
+      excess[j.rank] -= j.weight;
+    }
+  }
+  return std::all_of(excess.begin(), excess.end(), [](double e) { return std::abs(e) <= 1e-9; });
+}
+
 Schedule Schedule::for_each_place(int workers_per_node) const {
   Schedule all{name, {}};
   for (const Graph& nodes : rounds) {

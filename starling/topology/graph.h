@@ -31,6 +31,9 @@ struct Graph {
   // W_ij = W_ji for all pairs (to 1e-12): then the sum of all values is conserved and an exchange can be aborted
   // at both ends without drift.
   bool symmetric() const;
+  // Every worker gives as much as it takes (to 1e-9), so that W is doubly stochastic. Where not, the weights are shares that
+  // workers give, for scheme push-sum: columns sum to 1 with W_jj = 1 - Sum_i W_ij, and rows to anything.
+  bool balanced() const;
 };
 
 // The periodic sequence of graphs: round r uses rounds[r % rounds.size()].

@@ -19,7 +19,7 @@ namespace {
 struct Asked {
   int n = 0;
   int workers_per_node = 1;
-  int number = 0;        // that stands for K, M or SEED
+  int number = 0;        // that stands for K, P, M or SEED
   std::string schedule;  // that stands for SCHEDULE
 };
 
@@ -44,6 +44,10 @@ const std::vector<Family>& families() {
       {{"one-peer-exponential-directed", "one-peer-exponential-directed",
         "half from i + 2^j: 1 peer, any n; not symmetric, so that a failed exchange moves the mean"},
        [](const Asked& a) { return one_peer_exponential_directed(a.n); }},
+      {{"n-peer-exponential-P", "n-peer-exponential-2",
+        "from i + j (P + 1)^k, j = 1..P: P peers, any n; not symmetric"},
+       [](const Asked& a) { return n_peer_exponential(a.n, a.number); },
+       1},
       {{"static-exponential", "static-exponential",
         "from all i + 2^j in every round: about log2 n peers, any n; not symmetric"},
        [](const Asked& a) { return static_exponential(a.n); }},

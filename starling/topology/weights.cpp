@@ -25,6 +25,14 @@ void add_group(Graph& graph, const std::vector<int>& group) {
   }
 }
 
+Graph push_sum_shares(int n, const std::set<std::pair<int, int>>& arcs) {
+  std::vector<int> d(n, 1);
+  for (const auto& [i, j] : arcs) ++d[j];
+  Graph graph(n);
+  for (const auto& [i, j] : arcs) add_arc(graph, i, j, 1.0 / d[j]);
+  return graph;
+}
+
 Graph metropolis_hastings(int n, const Edges& edges) {
   std::vector<int> d(n, 1);
   for (const auto& [i, j] : edges) ++d[i], ++d[j];

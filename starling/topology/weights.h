@@ -18,6 +18,11 @@ void add_edge(Graph& graph, int i, int j, double weight);
 // The workers of a group all take the group's mean: W_ij = 1 / g for every two of its g members.
 void add_group(Graph& graph, const std::vector<int>& group);
 
+// Any directed graph, by its arcs (i, j): i takes of j. With d_j the workers that take of j, j itself counted:
+//   W_ij = 1 / d_j
+// so that columns sum to 1, and rows to anything (Kempe, Dobra & Gehrke, "Gossip-based computation of aggregate information", 2003).
+Graph push_sum_shares(int n, const std::set<std::pair<int, int>>& arcs);
+
 // Any undirected graph, by its edges (i, j). With d_i the degree of i, itself counted:
 //   W_ij = W_ji = 1 / max(d_i, d_j)
 // (Metropolis & Hastings; Xiao & Boyd, "Fast linear iterations for distributed averaging", 2004.)

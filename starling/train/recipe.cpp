@@ -59,7 +59,8 @@ Config recipe_config(Recipe& r) {
   c.key(
       "scheme", &r.mixing.scheme, Choices(known_schemes()),
       "cta: combine, then adapt; atc: adapt, then combine; ceca-2p: cta with a second vector; choco: atc by "
-      "top-k; a2cid2: pairs average while workers train; ad-psgd: without momentum; ad-psgd-bipartite: one "
+      "top-k; push-sum: shares over directed edges; a2cid2: pairs average while workers train; ad-psgd: "
+      "without momentum; ad-psgd-bipartite: one "
       "side "
       "asks, the other answers; swarm: with local steps; all-reduce: mean gradient");
   c.key("topology", &r.mixing.topology,
@@ -79,6 +80,9 @@ Config recipe_config(Recipe& r) {
         "local_steps)");
   c.key("local_steps", &r.mixing.local_steps, between(1, 1 << 20),
         "swarm: steps of a worker between two that others can see");
+  c.key(
+      "staleness", &r.mixing.staleness, between(0, 1),
+      "push-sum: how many steps old what is mixed in may be; 0: SGP, waits inside the step; 1: overlap SGP");
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");
   c.key("block_bytes", &r.mixing.block_bytes, between(1, 1 << 30), "largest block that is exchanged at once");
@@ -199,6 +203,7 @@ Options make_options(const Recipe& recipe) {
   options.gamma = recipe.mixing.gamma;
   options.rate = recipe.mixing.rate;
   options.local_steps = recipe.mixing.local_steps;
+  options.staleness = recipe.mixing.staleness;
   options.hierarchy = recipe.mixing.hierarchy;
   options.workers_per_node = recipe.mixing.workers_per_node;
   options.block_bytes = recipe.mixing.block_bytes;

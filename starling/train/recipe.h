@@ -57,6 +57,7 @@ struct Recipe {
     double gamma = 0;
     double rate = 1;
     int local_steps = 1;
+    int staleness = 0;
     double max_wait = 0;
     std::int64_t block_bytes = 25 << 20;
     std::string hierarchy = "none";

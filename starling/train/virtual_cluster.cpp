@@ -262,9 +262,14 @@ class VirtualRun {
     double squares = 0;
     std::int64_t values = 0;
     const auto mean_of = [&](std::size_t i, const auto& tensors_of, at::Tensor to, bool counts) {
-      at::Tensor sum = at::zeros_like(to, at::kDouble);
-      for (const Worker& worker : workers_) sum += tensors_of(worker.learner->model())[i];
-      const at::Tensor mean = sum / n_;
+      at::Tensor sum = at::zeros_like(to, at::kDouble), weight = sum.clone();
+      for (const Worker& worker : workers_) {
+        const at::Tensor value = tensors_of(worker.learner->model())[i];
+        const at::Tensor w = worker.optimizer->weights(value);
+        sum += w * value;
+        weight += w;
+      }
+      const at::Tensor mean = sum / weight;
       for (const Worker& worker : workers_) {
         if (counts)
           squares += (tensors_of(worker.learner->model())[i] - mean).square().sum().template item<double>();

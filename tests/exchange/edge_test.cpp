@@ -204,6 +204,42 @@ TEST_F(EdgeTest, ADirectedEdgeHasASenderAndAReceiverAndBothVote) {
   EXPECT_THAT(recorder.take(), ElementsAre("ack 8.0", "COMMITTED 8.0"));
 }
 
+// A receiver is silent until it has the block: it must not be left waiting for one that will not come.
+TEST_F(EdgeTest, AReceiverIsToldWhatItsSenderHasPassedOrDecidedWithoutIt) {
+  const Direction push{.send = true, .receive = false};
+  edge.pass({7, 0}, push);
+  EXPECT_THAT(recorder.take(), ElementsAre("abort 7.0", "ABORTED 7.0"));
+  edge.start({8, 0}, push);
+  edge.disconnected();
+  edge.pass({9, 0}, push);
+  recorder.take();
+  edge.connected();
+  EXPECT_THAT(recorder.take(), ElementsAre("query 8.0", "skip 10.0"));
+  edge.frame(FrameType::outcome, {8, 0}, false);
+  recorder.take();
+  edge.start({10, 0}, push);
+  recorder.take();
+  edge.frame(FrameType::skip, {11, 0}, false);  // it has jumped, and never began this one
+  EXPECT_THAT(recorder.take(), ElementsAre("cancel 10.0", "ABORTED 10.0"));
+}
+
+TEST_F(EdgeTest, ASenderAsksForItsVoteBackAndTheReceiverGrantsItWhereItHasNotVoted) {
+  edge.start(id, {.send = true, .receive = false});
+  EXPECT_THAT(recorder.take(), ElementsAre("block 7.0", "ack 7.0"));
+  EXPECT_FALSE(edge.give_up(id));
+  EXPECT_FALSE(edge.give_up(id));
+  EXPECT_THAT(recorder.take(), ElementsAre("abort 7.0"));
+  edge.frame(FrameType::abort, id, false);
+  EXPECT_THAT(recorder.take(), ElementsAre("cancel 7.0", "ABORTED 7.0"));
+
+  const Direction pull{.send = false, .receive = true};
+  edge.frame(FrameType::ack, next, false);
+  edge.frame(FrameType::abort, next, true);
+  EXPECT_THAT(recorder.take(), ElementsAre("abort 8.0"));
+  edge.start(next, pull);
+  EXPECT_THAT(recorder.take(), ElementsAre("cancel 8.0", "ABORTED 8.0"));
+}
+
 TEST_F(EdgeTest, ABlockThatIsPassedWhileThePeerWaitsIsAnswered) {
   edge.block(id, true);
   edge.pass(id);

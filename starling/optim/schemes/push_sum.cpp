@@ -1,0 +1,99 @@
+#include "starling/optim/schemes/push_sum.h"
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+#include <variant>
+
+#include "starling/kernels/wire.h"
+
+namespace starling {
+namespace {
+
+void write_weight(const Block& block, const Outgoing& wire) {
+  auto* to =
+      static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, static_cast<std::size_t>(block.length));
+  double rest = block.weight < PushSum::kLeast ? 0 : block.weight;
+  for (std::size_t k = 0; k < PushSum::kWeight; ++k, to += bytes_of(wire.wire, 1)) {
+    const auto part = static_cast<float>(rest);
+    kernels::encode(&part, 1, wire.wire, to);
+    float sent = 0;
+    kernels::decode(to, wire.wire, 1, &sent);
+    rest -= sent;
+  }
+}
+
+double weight_of(const SentBlock& sent, std::int64_t length) {
+  std::array<float, PushSum::kWeight> parts{};
+  kernels::decode(sent.values(static_cast<std::size_t>(length)).values, sent.wire, parts.size(),
+                  parts.data());
+  return double{parts[0]} + parts[1];
+}
+
+// The rule whose step on z is this rule's step on x.
+Rule divided(Rule rule, double w) {
+  std::visit(
+      [w](auto& o) {
+        using Options = std::decay_t<decltype(o)>;
+        o.lr /= w;
+        // keep = 1 - lr weight_decay is of x and z alike.
+        if constexpr (std::is_same_v<Options, AdamW> || std::is_same_v<Options, AccumAdamW>)
+          o.weight_decay *= w;
+      },
+      rule);
+  return rule;
+}
+
+}  // namespace
+
+void PushSum::begin() {
+  if (staleness_ == 0) return;
+  for (Block& block : blocks_) {
+    const Outgoing wire = exchange_.wire(block.index);
+    const bool finite = write_again(block, wire);
+    write_weight(block, wire);
+    start(exchange_, block, finite);
+  }
+}
+
+void PushSum::step() {
+  const auto scale = clipping_.scale([&] { return sum_of_squares(blocks_); });
+  if (staleness_ > 0) {
+    for (Block& block : blocks_) adapt_and_push(block, absorb(block), scale);
+  } else {
+    for (Block& block : blocks_) adapt_and_push(block, {}, scale);
+    for (Block& block : blocks_) mix(block, absorb(block), {});
+  }
+}
+
+void PushSum::adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale) {
+  const Outgoing wire = exchange_.wire(block.index);
+  const bool finite = update(block, divided(rule_(block.group), block.weight), mixes, wire, scale);
+  write_weight(block, wire);
+  start(exchange_, block, finite);
+}
+
+// Brings w up to date, and says how z is to be mixed.
+std::vector<Arrival> PushSum::absorb(Block& block) {
+  std::vector<std::pair<double, SentBlock>> moved;  // mass, and where it came from or goes
+  const auto move = [&](double share, const SentBlock& q) {
+    if (share == 0) return;
+    const double mass = share * weight_of(q, block.length);
+    block.weight += mass;
+    const auto same =
+        std::ranges::find(moved, q.bytes().data(), [](const auto& m) { return m.second.bytes().data(); });
+    same == moved.end() ? void(moved.emplace_back(mass, q)) : void(same->first += mass);
+  };
+  for (const Arrival& swap : finish(exchange_, block)) {
+    move(swap.weight, swap.theirs);
+    move(-swap.given, swap.mine);
+  }
+  std::vector<Arrival> mixes;
+  for (auto& [mass, q] : moved) {
+    if (mass != 0)
+      mixes.push_back({.weight = static_cast<float>(mass / block.weight), .theirs = std::move(q)});
+  }
+  return mixes;
+}
+
+}  // namespace starling

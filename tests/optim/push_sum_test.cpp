@@ -1,0 +1,409 @@
+// Stochastic gradient push in the optimizer, against x and w as the paper has them, in plain loops in double.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+#include <unistd.h>
+
+#include "starling/core/error.h"
+#include "starling/optim/optimizer.h"
+#include "starling/optim/options.h"
+#include "starling/topology/schedules.h"
+#include "starling/transport/c10d/virtual_collectives.h"
+#include "starling/transport/local/local.h"
+#include "tests/optim/flock.h"
+#include "tests/optim/plain.h"
+#include "tests/refusal.h"
+#include "tests/virtual_workers.h"
+
+namespace starling {
+namespace {
+
+using namespace std::chrono_literals;
+using at::Tensor;
+
+// Two rounds of directed edges over four workers: columns sum to 1, rows do not.
+class Lopsided {
+ public:
+  static constexpr int n = 4;
+  Lopsided() : path_(testing::TempDir() + "lopsided-" + std::to_string(getpid()) + ".toml") {
+    std::ofstream(path_) << "workers = 4\n"
+                            "[[rounds]]\nweights = \"push-sum\"\nedges = [[0, 1], [0, 2], [3, 0], [1, 3]]\n"
+                            "[[rounds]]\nweights = \"push-sum\"\nedges = [[2, 0], [1, 0], [0, 3]]\n";
+  }
+  ~Lopsided() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+};
+
+constexpr std::array<std::int64_t, 2> kSizes{301, 70'001};  // of two parameters, in several blocks
+
+struct Plains {
+  std::vector<double> z, w;  // by worker, in the end
+};
+
+// z of every worker, all of whose values are equal: x and w are pushed, and z = x / w.
+Plains plain_push_sum(const Schedule& schedule, int steps, const AccumAdamW* adam, double lr, bool overlap) {
+  const auto n = static_cast<std::size_t>(schedule.workers());
+  std::vector<double> x(n, 0.5), w(n, 1);
+  std::vector<Plain> state(n);
+  for (int t = 0; t < steps; ++t) {
+    std::vector<double> step(n), pushed_x(n), pushed_w(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      const double g = x[i] / w[i] - centre(static_cast<int>(i), t);
+      step[i] = lr * (adam != nullptr ? state[i].direction(g, *adam) : g);
+    }
+    const double keep = adam != nullptr ? 1 - lr * adam->weight_decay : 1;
+    const auto adapt = [&](std::vector<double>& value) {
+      for (std::size_t i = 0; i < n; ++i) value[i] = keep * value[i] - step[i];
+    };
+    if (!overlap) adapt(x);
+    const Graph& graph = schedule.at(t);
+    for (std::size_t i = 0; i < n; ++i) pushed_x[i] = x[i], pushed_w[i] = w[i];
+    for (std::size_t i = 0; i < n; ++i) {
+      for (const Neighbour& j : graph.neighbours[i]) {
+        const auto from = static_cast<std::size_t>(j.rank);
+        pushed_x[i] += j.weight * x[from], pushed_w[i] += j.weight * w[from];
+        pushed_x[from] -= j.weight * x[from], pushed_w[from] -= j.weight * w[from];
+      }
+    }
+    x = pushed_x, w = pushed_w;
+    if (overlap) adapt(x);
+  }
+  Plains all{.z = x, .w = w};
+  for (std::size_t i = 0; i < n; ++i) all.z[i] /= w[i];
+  return all;
+}
+
+void nobody_leaves_yet(Optimizer& optimizer) {
+  std::int64_t nothing = 0;
+  optimizer.maximum({&nothing, 1});
+}
+
+TEST(PushSumScheme, IsThePapersXAndWOnAGraphThatIsNotDoublyStochastic) {
+  const Lopsided file;
+  constexpr int kSteps = 13;
+  for (const int staleness : {0, 1}) {
+    for (const bool adam : {false, true}) {
+      SCOPED_TRACE(std::to_string(staleness) + (adam ? " adam" : " sgd"));
+      const AccumAdamW rule{.lr = 0.1, .eps = 0.5, .weight_decay = 0.2, .window = 3};
+      const Plains should = plain_push_sum(make_schedule(file.path(), Lopsided::n), kSteps,
+                                           adam ? &rule : nullptr, 0.1, staleness == 1);
+      flock(Lopsided::n, [&](int i, World& world) {
+        const Tensor p = parameter({kSizes[0]}, 0.5), q = parameter({kSizes[1]}, 0.5);
+        Optimizer optimizer(std::vector<Tensor>{p, q}, adam ? Rule(rule) : Rule(SGD{.lr = 0.1}),
+                            {.topology = file.path(), .scheme = "push-sum", .staleness = staleness}, world);
+        for (int t = 0; t < kSteps; ++t) {
+          p.mutable_grad() = p.detach() - centre(i, t);
+          q.mutable_grad() = q.detach() - centre(i, t);
+          optimizer.step();
+        }
+        const auto at = static_cast<std::size_t>(i);
+        EXPECT_TRUE(is_all(at::cat({p.detach(), q.detach()}), should.z[at])) << p[0] << " " << should.z[at];
+        for (const Tensor& parameter : {p, q})
+          EXPECT_TRUE(at::allclose(optimizer.weights(parameter),
+                                   at::full_like(optimizer.weights(parameter), should.w[at]), 1e-6, 0))
+              << should.w[at];
+        EXPECT_EQ(optimizer.statistics().aborted, 0U);
+        nobody_leaves_yet(optimizer);
+      });
+    }
+  }
+}
+
+// Without gradients all come to the exact mean of where they were, though they count differently, and whatever the wire their
+// mean by weight stays where it was.
+TEST(PushSumScheme, ComesToTheExactMeanWithEveryWire) {
+  const Lopsided file;
+  struct Case {
+    Wire wire;
+    double apart;  // in the end
+  };
+  for (const int staleness : {0, 1}) {
+    for (const Case& the : {Case{Wire::fp32, 1e-6}, {Wire::fp16, 4e-3}, {Wire::bf16, 3e-2}}) {
+      SCOPED_TRACE(std::string(name_of(the.wire)) + " " + std::to_string(staleness));
+      flock(Lopsided::n, [&](int i, World& world) {
+        const Tensor p = parameter({999});
+        Optimizer optimizer(
+            std::vector<Tensor>{p}, SGD{.lr = 1},
+            {.topology = file.path(), .scheme = "push-sum", .wire = the.wire, .staleness = staleness}, world);
+        const auto line = [](double k) { return at::linspace(-1, 1, 999) * k; };
+        {
+          const c10::AutoGradMode no_gradient(false);
+          p.copy_(line(i * i));
+        }
+        optimizer.restart(0);
+        for (int t = 0; t < 60; ++t) {
+          optimizer.step();
+          if (t % 7 != 3) continue;
+          const Consensus average(optimizer);
+          EXPECT_TRUE(at::allclose(p.detach(), line(14.0 / 4), 1e-5, 1e-5)) << "step " << t;
+        }
+        EXPECT_LT(optimizer.consensus_distance(), the.apart);
+        double w = optimizer.weights(p)[0].item<double>(), off = std::abs(w - 1);
+        auto sum = static_cast<float>(w);
+        optimizer.average({&sum, 1});
+        EXPECT_NEAR(sum, 1, 1e-6);
+        std::int64_t far = off > 0.2 ? 1 : 0;
+        optimizer.maximum({&far, 1});
+        EXPECT_EQ(far, 1);
+      });
+    }
+  }
+}
+
+// Where the graph is balanced all w stay 1, to the bit on this one.
+TEST(PushSumScheme, OnASymmetricGraphItIsAtcAndCta) {
+  for (const int staleness : {0, 1}) {
+    flock(4, [&](int i, World& world) {
+      const auto train = [&](Options options) {
+        const Tensor p = parameter({1000});
+        options.topology = "ring";
+        Optimizer optimizer(std::vector<Tensor>{p}, AdamW{.lr = 0.1}, options, world);
+        for (int t = 0; t < 12; ++t) {
+          p.mutable_grad() = p.detach() - at::linspace(-1, 1, 1000) * centre(i, t);
+          optimizer.step();
+        }
+        EXPECT_TRUE(at::allclose(optimizer.weights(p), at::ones({1000}, at::kDouble), 1e-12, 0));
+        nobody_leaves_yet(optimizer);
+        return p.detach().clone();
+      };
+      const Tensor pushed = train({.scheme = "push-sum", .staleness = staleness});
+      EXPECT_TRUE(pushed.equal(train({.scheme = staleness == 0 ? "atc" : "cta"})));
+    });
+  }
+}
+
+TEST(PushSumScheme, OnADirectedBalancedScheduleTheWeightsStayOne) {
+  for (const char* topology :
+       {"one-peer-exponential-directed", "n-peer-exponential-2", "static-exponential"}) {
+    flock(5, [&](int i, World& world) {
+      const Tensor p = parameter({100});
+      Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 0.1},
+                          {.topology = topology, .scheme = "push-sum"}, world);
+      for (int t = 0; t < 20; ++t) {
+        p.mutable_grad() = at::full({100}, static_cast<double>(i));
+        optimizer.step();
+      }
+      EXPECT_TRUE(at::allclose(optimizer.weights(p), at::ones({100}, at::kDouble), 1e-6, 0)) << topology;
+      const Consensus average(optimizer);
+      EXPECT_TRUE(is_all(p, -4)) << topology << p[0];
+    });
+  }
+}
+
+// What all workers hold together: Sum of w, and of w z.
+struct Mass {
+  explicit Mass(int n) : w(static_cast<std::size_t>(n)), x(w) {}
+  void take(int rank, const Optimizer& optimizer, const Tensor& z) {
+    const Tensor weights = optimizer.weights(z);
+    w[static_cast<std::size_t>(rank)] = weights.mean().item<double>();
+    x[static_cast<std::size_t>(rank)] = (weights * z.detach()).mean().item<double>();
+  }
+  double sum_w() const { return std::accumulate(w.begin(), w.end(), 0.0); }
+  double sum_x() const { return std::accumulate(x.begin(), x.end(), 0.0); }
+  std::vector<double> w, x;  // by worker, means over its values
+};
+
+// A worker that sleeps is left behind for some rounds, in the middle of a run with gradients. The same loss moves the mean of
+// every other scheme on such edges.
+TEST(PushSumScheme, AbortedPushesStayWithTheirSenders) {
+  const Lopsided file;
+  for (const int staleness : {0, 1}) {
+    const auto time = std::make_shared<VirtualTime>(Lopsided::n);
+    std::vector<World> worlds = World::threads(Lopsided::n);
+    const auto transports = local_transports(virtual_network(time, 1e9));
+    const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(1ms); });
+    Mass mass(Lopsided::n);
+    std::uint64_t aborted = 0, moved = 0;  // one worker at a time adds to them
+    virtual_workers(*time, Lopsided::n, [&](int rank) {
+      World& world = worlds[static_cast<std::size_t>(rank)];
+      world.make_transport = transports;
+      world.make_collectives = collectives;
+      const Tensor x = parameter({10});
+      Optimizer optimizer(
+          {x}, SGD{.lr = 1},
+          {.topology = file.path(), .scheme = "push-sum", .staleness = staleness, .max_wait = 20ms}, world);
+      const auto go = [&](int steps, double gradient) {
+        for (int t = 0; t < steps; ++t) {
+          time->sleep(10ms);
+          x.mutable_grad() = at::full({10}, gradient);
+          optimizer.step();
+        }
+      };
+      go(3, rank * rank);
+      if (rank == 2) time->sleep(100ms);
+      go(4, rank);
+      x.mutable_grad() = Tensor();
+      while (time->now().time_since_epoch() < 2s) {
+        time->sleep(10ms);
+        optimizer.step();
+      }
+      EXPECT_LT(optimizer.consensus_distance(), 1e-4);
+      mass.take(rank, optimizer, x);
+      EXPECT_NEAR(x[0].item<double>(), -(3 * 14.0 + 4 * 6) / 4, 1e-4);
+      aborted += optimizer.statistics().aborted;
+      moved += optimizer.statistics().directed_aborted;
+      nobody_leaves_yet(optimizer);
+    });
+    if (staleness == 0) {  // else some are a round ahead, and have given what the others have yet to take
+      EXPECT_NEAR(mass.sum_w(), 4, 1e-12);
+      EXPECT_NEAR(mass.sum_x(), -(3 * 14.0 + 4 * 6), 1e-4);
+    }
+    EXPECT_GT(aborted, 0U);
+    EXPECT_EQ(moved, 0U);
+  }
+}
+
+// Connections break before the votes or after them, as the threads happen to be: a push in doubt is at one end alone once they
+// are mended.
+TEST(PushSumScheme, BrokenConnectionsLoseNothing) {
+  const Lopsided file;
+  for (const int staleness : {0, 1}) {
+    LocalHub hub(Lopsided::n);
+    Mass mass(Lopsided::n);
+    std::atomic<int> training = Lopsided::n;
+    std::atomic<std::uint64_t> aborted = 0;
+    std::thread breaker([&] {
+      const std::array<std::pair<int, int>, 4> edges{{{0, 1}, {0, 3}, {1, 3}, {0, 2}}};
+      for (std::size_t k = 0; training == Lopsided::n; ++k) {
+        const auto [a, b] = edges[k % edges.size()];
+        hub.sever(a, b);
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+        hub.mend(a, b);
+        std::this_thread::sleep_for(std::chrono::microseconds(300));
+      }
+    });
+    flock(Lopsided::n, [&](int rank, World& world) {
+      world.make_transport = [&](const World& the, const std::string&) { return hub.endpoint(the.rank); };
+      const Tensor x = parameter({20'000});
+      Optimizer optimizer({x}, SGD{.lr = 1},
+                          {.topology = file.path(), .scheme = "push-sum", .staleness = staleness}, world);
+      x.mutable_grad() = at::full({20'000}, static_cast<double>(rank * rank));
+      optimizer.step();
+      x.mutable_grad() = Tensor();
+      for (int t = 0; t < 150; ++t) optimizer.step();
+      --training;
+      for (int t = 0; t < 200; ++t) optimizer.step();  // what was in doubt is mended, and taken
+      mass.take(rank, optimizer, x);
+      EXPECT_TRUE(at::allclose(x.detach(), at::full({20'000}, -14.0 / 4), 1e-4, 1e-4)) << x[0];
+      aborted += optimizer.statistics().aborted;
+      nobody_leaves_yet(optimizer);
+    });
+    breaker.join();
+    if (staleness == 0) {  // else some are one round ahead, and have given what the others have yet to take
+      EXPECT_NEAR(mass.sum_w(), 4, 1e-12);
+      EXPECT_NEAR(mass.sum_x(), -14, 1e-4);
+    }
+    EXPECT_GT(aborted, 10U);
+  }
+}
+
+// Around a directed ring of which one has left nobody pushes to the next one any more: it must not give away all that it has, for
+// by what is left its steps are divided.
+TEST(PushSumScheme, WhoHearsOfNobodyKeepsWhatItHas) {
+  const std::string path = testing::TempDir() + "circle-" + std::to_string(getpid()) + ".toml";
+  std::ofstream(path)
+      << "workers = 3\n[[rounds]]\nweights = \"push-sum\"\nedges = [[0, 1], [1, 2], [2, 0]]\n";
+  flock(3, [&](int rank, World& world) {
+    const Tensor x = parameter({10});
+    Optimizer optimizer({x}, SGD{.lr = 0.1}, {.topology = path, .scheme = "push-sum"}, world);
+    for (int t = 0; t < (rank == 2 ? 5 : 60); ++t) {
+      x.mutable_grad() = x.detach() - rank;
+      optimizer.step();
+    }
+    if (rank == 2) return;
+    EXPECT_GE(optimizer.weights(x)[0].item<double>(), 1.0 / 16);
+    EXPECT_TRUE(at::allclose(x.detach(), at::full({10}, 0.5), 0, 0.6)) << x[0];
+  });
+  std::remove(path.c_str());
+}
+
+TEST(PushSumScheme, GoesOnToTheBit) {
+  const Lopsided file;
+  for (const int staleness : {0, 1}) {
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      flock(Lopsided::n, [&](int i, World& world) {
+        const Tensor p = at::full({500}, 0.5, type).set_requires_grad(true);
+        Optimizer optimizer(std::vector<Tensor>{p}, AdamW{.lr = 0.01},
+                            {.topology = file.path(), .scheme = "push-sum", .staleness = staleness}, world);
+        const auto go = [&](int from, int to) {
+          for (int t = from; t < to; ++t) {
+            p.mutable_grad() = (at::linspace(-1, 1, 500) * centre(i, t)).to(type);
+            optimizer.step();
+          }
+        };
+        go(0, 5);  // of 2 rounds
+        OptimizerState state = optimizer.state();
+        for (auto& [name, tensor] : state.tensors) tensor = tensor.clone();
+        go(5, 12);
+        const Tensor then = p.detach().clone(), weights = optimizer.weights(p);
+        optimizer.set_state(state);
+        go(5, 12);
+        EXPECT_TRUE(p.detach().equal(then));
+        EXPECT_TRUE(optimizer.weights(p).equal(weights));
+        state.tensors.at("weights")[0] = -1.0;
+        EXPECT_THAT(refusal<Error>([&] { optimizer.set_state(state); }),
+                    testing::HasSubstr("tensor \"weights\": -1 is not above 0 and finite"));
+        nobody_leaves_yet(optimizer);
+      });
+    }
+  }
+}
+
+TEST(PushSumScheme, WhatCannotBeIsRefusedInOneLine) {
+  const auto refused = [](const Options& options, int n = 1) {
+    return refusal<UsageError>([&] { check_options(options, n, 1, false); });
+  };
+  const Lopsided file;
+  EXPECT_EQ(refused({.scheme = "push-sum", .one_in = 4}),
+            "scheme \"push-sum\" needs one_in = 1, not 4: the weight is of all values of a block");
+  EXPECT_EQ(refused({.scheme = "push-sum", .wire = Wire::int8}),
+            "scheme \"push-sum\" needs wire fp32, bf16 or fp16, not \"int8\": a push takes away what it "
+            "adds, by its "
+            "value, and modular codes say only how far two values are apart");
+  EXPECT_EQ(refused({.scheme = "push-sum", .hierarchy = "node", .workers_per_node = 1}),
+            "hierarchy \"node\" needs scheme \"cta\", not \"push-sum\"");
+  EXPECT_EQ(refused({.scheme = "push-sum", .staleness = 2}), "staleness = 2 is not allowed: 0 or 1");
+  EXPECT_EQ(refused({.staleness = 1}), "staleness = 1 is for scheme \"push-sum\", not \"cta\": use 0");
+  EXPECT_THAT(refused({.topology = file.path()}, Lopsided::n),
+              testing::HasSubstr(
+                  "is for scheme \"push-sum\", not \"cta\": in round 0 some workers give more than they "
+                  "take"));
+  EXPECT_EQ(
+      refusal<UsageError>([] {
+        const Tensor p = parameter({4});
+        torch::optim::SGD inner({p}, torch::optim::SGDOptions(0.1));
+        Optimizer optimizer(inner, {.scheme = "push-sum"}, World::alone());
+      }),
+      "scheme \"push-sum\" needs one of Starling's rules, not another optimizer: its step is divided by a "
+      "worker's weight");
+  const std::string path = testing::TempDir() + "turn-" + std::to_string(getpid()) + ".toml";
+  std::ofstream(path) << "workers = 2\n[[rounds]]\nedges = [[0, 1, 1]]\n";
+  EXPECT_THAT(
+      refused({.topology = path, .scheme = "push-sum"}, 2),
+      testing::HasSubstr("needs a topology in which every worker keeps a share of itself: in round 0 of"));
+  std::remove(path.c_str());
+}
+
+}  // namespace
+}  // namespace starling
