@@ -1,11 +1,13 @@
 #include "starling/checkpoint/consensus.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <fmt/format.h>
@@ -84,12 +86,28 @@ Bytes consensus_of(const TensorInfo& tensor, const std::vector<Bytes>& workers, 
       path, tensor.name, type));
 }
 
+// The average of push-sum is by weight, and of which values each is only the optimizer knows.
+void check_weights(const SafetensorsReader& worker) {
+  const TensorInfo* const weights = worker.find("weights");
+  if (weights == nullptr || weights->dtype != "F64") return;
+  std::vector<double> values(weights->bytes() / sizeof(double));
+  worker.read(*weights, std::as_writable_bytes(std::span(values)));
+  for (const double weight : values) {
+    if (std::abs(weight - 1) > 1e-6)
+      throw Error(fmt::format(
+          "{}: with push-sum a part of it has weight {:g}: the average model is known to a run alone, "
+          "which goes on from this checkpoint",
+          worker.path(), weight));
+  }
+}
+
 }  // namespace
 
 void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
   std::vector<SafetensorsReader> workers;
   for (const WorkerFile& file : checkpoint.manifest().files)
     workers.emplace_back(checkpoint.verified(file.worker));
+  for (const SafetensorsReader& worker : workers) check_weights(worker);
   std::vector<TensorInfo> model;
   std::map<std::string, std::string> sources;  // name in the workers' files by that in the model
   for (const TensorInfo& own : workers.front().tensors()) {

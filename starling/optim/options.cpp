@@ -108,22 +108,16 @@ void check_push_sum(const Options& options, bool around) {
     refuse(fmt::format("needs one_in = 1, not {}: the weight is of all values of a block", options.one_in));
 }
 
-// What the schedule's weights must be for the scheme.
-void check_shares(const Options& options, const Schedule& schedule) {
+// A worker must have something left: what it gives may be lost to it, and what it would receive too.
+void check_shares(const Schedule& schedule) {
   for (std::size_t r = 0; r < schedule.rounds.size(); ++r) {
     const Graph& graph = schedule.rounds[r];
-    if (options.scheme != "push-sum" && !graph.balanced()) {
-      throw UsageError(
-          fmt::format("topology \"{}\" is for scheme \"push-sum\", not \"{}\": in round {} some workers "
-                      "give more than they take",
-                      schedule.name, options.scheme, r));
-    }
     std::vector<double> given(static_cast<std::size_t>(graph.workers()));
     for (const auto& row : graph.neighbours) {
       for (const Neighbour& j : row) given[static_cast<std::size_t>(j.rank)] += j.weight;
     }
     const auto most = std::ranges::max_element(given);
-    if (options.scheme == "push-sum" && *most > 1 - 1e-4) {
+    if (*most > 1 - 1e-4) {
       throw UsageError(fmt::format(
           "scheme \"push-sum\" needs a topology in which every worker keeps a share of itself: in round "
           "{} of \"{}\" worker {} gives all away",
@@ -192,6 +186,7 @@ Schedule schedule_of(const Options& options, int workers, int local_workers) {
   if (options.scheme == "all-reduce") return {"none", {Graph(workers)}};
   if (options.scheme == "ceca-2p") return ceca_2p(workers);
   const int per_node = workers_per_node(options, local_workers);
+  if (options.scheme == "push-sum") return make_shares(options.topology, workers, per_node);
   if (options.hierarchy == "none") return make_schedule(options.topology, workers, per_node);
   return make_schedule(options.topology, workers / per_node).for_each_place(per_node);
 }
@@ -205,7 +200,7 @@ void check_options(const Options& options, int workers, int local_workers, bool 
   check_asynchronous(options);
   check_hierarchy(options, workers, local_workers, around);
   const Schedule schedule = schedule_of(options, workers, local_workers);
-  check_shares(options, schedule);
+  if (options.scheme == "push-sum") check_shares(schedule);
   if (options.scheme == "choco") check_lasting_edges(schedule, "scheme \"choco\"");
   if (is_asynchronous(options)) momentum_of(options, rates_of(options, schedule));
 }

@@ -157,6 +157,17 @@ std::vector<ScheduleInfo> known_schedules() {
 }
 
 Schedule make_schedule(const std::string& name, int n, int workers_per_node) {
+  Schedule schedule = make_shares(name, n, workers_per_node);
+  for (std::size_t r = 0; r < schedule.rounds.size(); ++r) {
+    if (schedule.rounds[r].balanced()) continue;
+    throw UsageError(fmt::format(
+        "topology \"{}\" is for scheme \"push-sum\" alone: in round {} some workers give more than they take",
+        name, r));
+  }
+  return schedule;
+}
+
+Schedule make_shares(const std::string& name, int n, int workers_per_node) {
   if (n < 1) throw UsageError(fmt::format("schedule {} needs at least 1 worker, got {}", name, n));
   if (workers_per_node < 1) {
     throw UsageError(

@@ -6,8 +6,8 @@ import xml.etree.ElementTree
 
 from command import CommandTest
 
-NAMES = ("complete, ring, one-peer-ring, one-peer-exponential, one-peer-exponential-directed, static-exponential, "
-         "hypercube, hyper-hypercube-K, base-K, simple-base-K, alternating-exp-ring, hierarchical:SCHEDULE, "
+NAMES = ("complete, ring, one-peer-ring, one-peer-exponential, one-peer-exponential-directed, n-peer-exponential-P, "
+         "static-exponential, hypercube, hyper-hypercube-K, base-K, simple-base-K, alternating-exp-ring, hierarchical:SCHEDULE, "
          "inner-outer:SCHEDULE, star, grid, torus, erdos-renyi, erdos-renyi-SEED, d-equistatic-M, u-equistatic-M, "
          "od-equidyn, od-equidyn-SEED, ou-equidyn, ou-equidyn-SEED, random-matching, random-matching-SEED")
 

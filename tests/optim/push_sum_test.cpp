@@ -106,7 +106,7 @@ TEST(PushSumScheme, IsThePapersXAndWOnAGraphThatIsNotDoublyStochastic) {
     for (const bool adam : {false, true}) {
       SCOPED_TRACE(std::to_string(staleness) + (adam ? " adam" : " sgd"));
       const AccumAdamW rule{.lr = 0.1, .eps = 0.5, .weight_decay = 0.2, .window = 3};
-      const Plains should = plain_push_sum(make_schedule(file.path(), Lopsided::n), kSteps,
+      const Plains should = plain_push_sum(make_shares(file.path(), Lopsided::n), kSteps,
                                            adam ? &rule : nullptr, 0.1, staleness == 1);
       flock(Lopsided::n, [&](int i, World& world) {
         const Tensor p = parameter({kSizes[0]}, 0.5), q = parameter({kSizes[1]}, 0.5);
@@ -387,8 +387,7 @@ TEST(PushSumScheme, WhatCannotBeIsRefusedInOneLine) {
   EXPECT_EQ(refused({.staleness = 1}), "staleness = 1 is for scheme \"push-sum\", not \"cta\": use 0");
   EXPECT_THAT(refused({.topology = file.path()}, Lopsided::n),
               testing::HasSubstr(
-                  "is for scheme \"push-sum\", not \"cta\": in round 0 some workers give more than they "
-                  "take"));
+                  "is for scheme \"push-sum\" alone: in round 0 some workers give more than they take"));
   EXPECT_EQ(
       refusal<UsageError>([] {
         const Tensor p = parameter({4});

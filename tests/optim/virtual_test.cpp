@@ -65,6 +65,8 @@ TEST(VirtualCluster, EverySchemeGivesTheSameBitsAndTimes) {
        {Options{.topology = "base-2"}, Options{.topology = "base-2", .wire = Wire::int8},
         Options{.topology = "complete", .scheme = "atc"},
         Options{.topology = "ring", .scheme = "choco", .one_in = 4}, Options{.scheme = "ceca-2p"},
+        Options{.topology = "n-peer-exponential-2", .scheme = "push-sum"},
+        Options{.topology = "n-peer-exponential-2", .scheme = "push-sum", .staleness = 1},
         Options{.scheme = "all-reduce"}, Options{.topology = "ring", .scheme = "a2cid2"},
         Options{.topology = "ring", .scheme = "a2cid2", .wire = Wire::int8},
         Options{.topology = "ring", .scheme = "ad-psgd-bipartite"},

@@ -86,6 +86,7 @@ def resume():
             {"wire": "int8"},
             {"scheme": "atc", "wire": "bf16"},
             {"scheme": "choco", "topology": "ring", "one_in": 4},
+            *([{"scheme": "push-sum", "topology": "one-peer-exponential-directed", "staleness": 1}] if name == "AdamW" else []),
             *([{"scheme": "ceca-2p"}] if name == "AdamW" else []),  # what it keeps knows no rule
         ):
             for dtype in (torch.float32, torch.bfloat16):

@@ -87,7 +87,7 @@ edges = [[0, 1], [2, 0], [1, 2], [0, 3]]
   EXPECT_EQ(edges(schedule.rounds[0], 12), "(0,1:3/12)(0,2:3/12)(0,3:3/12)(1,2:4/12)");
   const auto of = [&](const std::string& round) { return error_of("workers = 4\n[[rounds]]\n" + round); };
   EXPECT_EQ(of("weights = 'best'\nedges = []"),
-            "a.toml:3: round 0: weights must be \"metropolis-hastings\", not \"best\"");
+            "a.toml:3: round 0: weights must be \"metropolis-hastings\" or \"push-sum\", not \"best\"");
   const std::string ours = "weights = 'metropolis-hastings'\n";
   EXPECT_EQ(of(ours + "rows = []"), "a.toml:3: round 0: weights goes with edges: rows hold theirs");
   EXPECT_EQ(of(ours + "directed = true\nedges = []"),
@@ -98,6 +98,21 @@ edges = [[0, 1], [2, 0], [1, 2], [0, 3]]
             "a.toml:4: round 0: edge [1, 0] stands twice (it goes both ways)");
   EXPECT_EQ(of(ours + "edges = [[1, 1]]"), "a.toml:4: round 0: edge [1, 1]: its ends must be two workers");
   EXPECT_EQ(of(ours + "edges = [[0, 4]]"), "a.toml:4: round 0: there is no worker 4: allowed are 0 to 3");
+}
+
+TEST_F(Custom, SharesOfAnyDirectedGraphAreForPushSumAlone) {
+  const std::string text =
+      "workers = 3\n[[rounds]]\nweights = 'push-sum'\nedges = [[0, 1], [2, 1], [1, 0]]\n";
+  const Graph graph = make_shares(write("shares.toml", text), 3).rounds.at(0);
+  EXPECT_EQ(graph.neighbours[0], (Row{{1, 1.0 / 3}}));
+  EXPECT_EQ(graph.neighbours[1], (Row{{0, 1.0 / 2}}));
+  EXPECT_EQ(graph.neighbours[2], (Row{{1, 1.0 / 3}}));
+  EXPECT_FALSE(graph.balanced());
+  EXPECT_THAT(error_of(text, 3),
+              testing::HasSubstr(
+                  "is for scheme \"push-sum\" alone: in round 0 some workers give more than they take"));
+  EXPECT_EQ(error_of("workers = 3\n[[rounds]]\nweights = 'push-sum'\nedges = [[0, 1], [0, 1]]", 3),
+            "a.toml:4: round 0: edge [0, 1] stands twice");
 }
 
 TEST_F(Custom, Bandwidth) {

@@ -57,8 +57,8 @@ RC_GTEST_PROP(Properties, EveryRoundIsAValidMixingMatrix, ()) {
     }
     RC_ASSERT(doubly_stochastic(mixing_matrix(round)));
     const bool directed = request.name == "one-peer-exponential-directed" ||
-                          request.name == "static-exponential" || request.name.starts_with("d-equistatic") ||
-                          request.name.starts_with("od-equidyn");
+                          request.name == "static-exponential" || request.name.starts_with("n-peer-") ||
+                          request.name.starts_with("d-equistatic") || request.name.starts_with("od-equidyn");
     RC_ASSERT(directed || round.symmetric());
   }
 }

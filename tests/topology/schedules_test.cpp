@@ -52,13 +52,14 @@ TEST(Schedules, EveryKnownNameMakesASchedule) {
     EXPECT_EQ(make_schedule(info.example, 4).name, info.example);
     EXPECT_EQ(make_schedule(info.example, 4).workers(), 4);
   }
-  EXPECT_THAT(names, ElementsAre("complete", "ring", "one-peer-ring", "one-peer-exponential",
-                                 "one-peer-exponential-directed", "static-exponential", "hypercube",
-                                 "hyper-hypercube-K", "base-K", "simple-base-K", "alternating-exp-ring",
-                                 "hierarchical:SCHEDULE", "inner-outer:SCHEDULE", "star", "grid", "torus",
-                                 "erdos-renyi", "erdos-renyi-SEED", "d-equistatic-M", "u-equistatic-M",
-                                 "od-equidyn", "od-equidyn-SEED", "ou-equidyn", "ou-equidyn-SEED",
-                                 "random-matching", "random-matching-SEED"));
+  EXPECT_THAT(
+      names,
+      ElementsAre("complete", "ring", "one-peer-ring", "one-peer-exponential",
+                  "one-peer-exponential-directed", "n-peer-exponential-P", "static-exponential", "hypercube",
+                  "hyper-hypercube-K", "base-K", "simple-base-K", "alternating-exp-ring",
+                  "hierarchical:SCHEDULE", "inner-outer:SCHEDULE", "star", "grid", "torus", "erdos-renyi",
+                  "erdos-renyi-SEED", "d-equistatic-M", "u-equistatic-M", "od-equidyn", "od-equidyn-SEED",
+                  "ou-equidyn", "ou-equidyn-SEED", "random-matching", "random-matching-SEED"));
 }
 
 TEST(Schedules, AWorldOfOneHasOneRoundWithoutNeighbours) {
@@ -268,11 +269,28 @@ TEST(Schedules, FingerprintsTellRoundsApart) {
   EXPECT_NE(base, changed.fingerprint());
 }
 
+TEST(Schedules, NPeerExponentialTakesFromDistancesJTimesPowersOfPPlus1) {
+  const Schedule two = make_schedule("n-peer-exponential-2", 9);
+  ASSERT_EQ(two.rounds.size(), 2U);
+  const double third = 1.0 / 3;
+  EXPECT_THAT(two.rounds[0].neighbours[8], ElementsAre(Neighbour{0, third}, Neighbour{1, third}));
+  EXPECT_THAT(two.rounds[1].neighbours[8], ElementsAre(Neighbour{2, third}, Neighbour{5, third}));
+  EXPECT_EQ(rounds_to_average(two), 2);
+  // Where the last round has fewer peers they weigh more.
+  EXPECT_THAT(make_schedule("n-peer-exponential-2", 4).rounds[1].neighbours[0],
+              ElementsAre(Neighbour{3, 0.5}));
+  EXPECT_EQ(make_schedule("n-peer-exponential-1", 6).rounds.size(),
+            make_schedule("one-peer-exponential-directed", 6).rounds.size());
+  EXPECT_EQ(make_schedule("n-peer-exponential-1", 6).fingerprint(),
+            make_schedule("one-peer-exponential-directed", 6).fingerprint());
+}
+
 TEST(Schedules, UnknownNamesListTheKnownOnes) {
   EXPECT_EQ(
       error_of("hexagon", 4),
       "unknown schedule 'hexagon': known are complete, ring, one-peer-ring, one-peer-exponential, "
-      "one-peer-exponential-directed, static-exponential, hypercube, hyper-hypercube-K, base-K, "
+      "one-peer-exponential-directed, n-peer-exponential-P, static-exponential, hypercube, "
+      "hyper-hypercube-K, base-K, "
       "simple-base-K, alternating-exp-ring, hierarchical:SCHEDULE, inner-outer:SCHEDULE, star, grid, torus, "
       "erdos-renyi, erdos-renyi-SEED, d-equistatic-M, u-equistatic-M, od-equidyn, od-equidyn-SEED, "
       "ou-equidyn, "

@@ -114,6 +114,7 @@ TEST_F(RecipeTest, OptionsOfTheOptimizer) {
   EXPECT_EQ(gossip.scheme, "a2cid2");
   EXPECT_EQ(gossip.rate, 0.5);
   EXPECT_EQ(make_options(read("[mixing]\nscheme = 'swarm'\nlocal_steps = 4\n")).local_steps, 4);
+  EXPECT_EQ(make_options(read("[mixing]\nscheme = 'push-sum'\nstaleness = 1\n")).staleness, 1);
 }
 
 TEST(LearningRate, ConstantWithWarmup) {

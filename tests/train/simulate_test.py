@@ -58,6 +58,7 @@ batch = 8
     def test_the_same_seed_gives_the_same_run_whatever_the_scheme(self):
         for scheme, more in (("cta", ()), ("atc", ("--mixing.topology", "complete")), ("all-reduce", ()),
                              ("choco", ("--mixing.topology", "ring", "--mixing.one_in", 4)),
+                             ("push-sum", ("--mixing.topology", "n-peer-exponential-2", "--mixing.staleness", 1)),
                              ("a2cid2", ("--mixing.topology", "ring", "--mixing.wire", "int8")),
                              ("swarm", ("--mixing.topology", "complete", "--mixing.local_steps", 2))):
             with self.subTest(scheme):
