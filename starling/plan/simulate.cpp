@@ -84,11 +84,15 @@ Forecast outcome_of(const std::vector<double>& ends,
   return outcome;
 }
 
+// A larger block goes to a neighbour that sends one too when both have theirs (exchange/edge.h).
+constexpr double kSentAtOnce = 256 * 1024;  // bytes
+
 // Who sends to whom in one round.
 struct Traffic {
   std::vector<int> first;        // of worker i: targets[first[i]] .. targets[first[i + 1]]
   std::vector<int> targets;      // of blocks in pairs
   std::vector<int> connections;  // to these targets; -1: on the same host
+  std::vector<int> back;         // the connections from them; -1: they do not send to it, or on the same host
   std::vector<int> sources;      // how many send to worker i in pairs
   std::vector<int> group_of;     // of worker i; -1: none
   std::vector<int>
@@ -96,6 +100,12 @@ struct Traffic {
   std::vector<double> share;  // of worker i: what its exchange reaches of the interfaces
   std::vector<std::vector<int>> groups;
   std::size_t first_state = 0;  // of its groups
+
+  int connection(int from, int to) const {
+    const auto begin = targets.begin() + first[from], end = targets.begin() + first[from + 1];
+    const auto found = std::find(begin, end, to);
+    return found == end ? -1 : connections[found - targets.begin()];
+  }
 };
 
 class GossipSimulation {
@@ -259,6 +269,12 @@ class GossipSimulation {
         if (outside) connections_.push_back(connection(i, -1 - group, host, host));
       }
     }
+    for (Traffic& round : rounds_) {
+      for (int i = 0; i < n_; ++i) {
+        for (int k = round.first[i]; k < round.first[i + 1]; ++k)
+          round.back.push_back(round.connection(round.targets[k], i));
+      }
+    }
   }
 
   Connection connection(int from, int to, int from_host, int to_host) const {
@@ -385,16 +401,26 @@ class GossipSimulation {
       if (state.count == 0) state = {0, 0, 0, round};
       give_to_group(i, of.group_of[i], block, round, work_.block_bytes[block]);
     }
+    const double bytes = work_.block_bytes[block];
     for (int k = of.first[i]; k < of.first[i + 1]; ++k) {
       const int j = of.targets[k];
       if (network_.host_of[i] == network_.host_of[j]) {
-        const double time = now_ + network_.inside_latency + work_.block_bytes[block] / network_.inside_rate;
+        const double time = now_ + network_.inside_latency + bytes / network_.inside_rate;
         over(j, block, round, time);
         over(i, block, round, time);
-      } else {
-        send(of.connections[k], {block, round, work_.block_bytes[block]});
+      } else if (of.back[k] < 0 || bytes <= kSentAtOnce) {
+        send(of.connections[k], {block, round, bytes});
+      } else if (launched(j, block, round)) {
+        send(of.connections[k], {block, round, bytes});
+        send(of.back[k], {block, round, bytes});
       }
     }
+  }
+
+  bool launched(int i, int block, int round) const {
+    const Worker& worker = workers_[i];
+    return worker.iteration > round ||
+           (worker.iteration == round && (!worker.updating || worker.block > block));
   }
 
   // --- groups ---
