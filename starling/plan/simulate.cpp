@@ -200,10 +200,11 @@ class GossipSimulation {
     int from_host = 0, to_host = 0;
     int slow_link = -1;
     double latency = 0;
-    std::vector<Message> queue{};  // from `next` on; the first of them is on its way
-    std::size_t next = 0;
+    bool busy = false;
+    Message now{};  // is on its way, if busy
     // Of that one: the share of the interfaces that its round reaches; its bytes at time `since`, and their rate from then on.
     double share = 1, left = 0, rate = 0, since = 0;
+    std::vector<Message> later{};  // few
   };
 
   struct Interface {
@@ -478,17 +479,17 @@ class GossipSimulation {
 
   void send(int c, const Message& message) {
     Connection& connection = connections_[c];
-    connection.queue.push_back(message);
-    if (connection.queue.size() - connection.next > 1) return;
-    begin_message(connection);
+    if (connection.busy) return connection.later.push_back(message);
+    begin_message(connection, message);
     interfaces_[connection.from_host].sending.push_back(c);
     interfaces_[connection.to_host].receiving.push_back(c);
     if (connection.slow_link >= 0) ++slow_links_[connection.slow_link].sending;
     share_anew(connection);
   }
 
-  void begin_message(Connection& connection) {
-    const Message& message = connection.queue[connection.next];
+  void begin_message(Connection& connection, const Message& message) {
+    connection.busy = true;
+    connection.now = message;
     connection.share = traffic(message.round).share[connection.from];
     connection.left = message.bytes;
     connection.rate = 0;
@@ -500,13 +501,13 @@ class GossipSimulation {
   // The message that was on its way has left.
   void sent(int c) {
     Connection& connection = connections_[c];
-    const Message message = connection.queue[connection.next];
-    if (++connection.next < connection.queue.size()) {
-      begin_message(connection);
+    const Message message = connection.now;
+    if (!connection.later.empty()) {
+      begin_message(connection, connection.later.front());
+      connection.later.erase(connection.later.begin());
       set_rate(c);
     } else {
-      connection.queue.clear();
-      connection.next = 0;
+      connection.busy = false;
       std::erase(interfaces_[connection.from_host].sending, c);
       std::erase(interfaces_[connection.to_host].receiving, c);
       if (connection.slow_link >= 0) --slow_links_[connection.slow_link].sending;
