@@ -166,11 +166,19 @@ void Average::quit() {
 
 void Average::has_quit(int peer, std::uint64_t id) {
   has_quit_[peer] = id;
-  if (id >= id_) gone(peer);
+  if (id < id_) return;
+  // It may have joined a later average already.
+  if (const auto heard = heard_.find(peer); heard != heard_.end() && heard->second.id <= id)
+    heard_.erase(heard);
+  strike_out(peer);
 }
 
 void Average::gone(int peer) {
   heard_.erase(peer);
+  strike_out(peer);
+}
+
+void Average::strike_out(int peer) {
   if (!running_ || !join_.participants.contains(peer)) return;
   std::set<int> rest = join_.participants;
   rest.erase(peer);

@@ -90,6 +90,7 @@ class Average {
   void attempt(std::uint32_t number, std::set<int> participants);
   void proceed();  // as far as the messages at hand allow
   void run_rounds();
+  void strike_out(int peer);
   bool everyone_joined() const;
   void finish(Bytes values, const std::set<int>& participants);
 

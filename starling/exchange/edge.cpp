@@ -39,7 +39,7 @@ std::vector<SwapId> Edge::open() const {
   return ids;
 }
 
-void Edge::start(SwapId id, Direction direction, bool usable) {
+void Edge::start(SwapId id, Direction direction, bool usable, Sending sending) {
   if (!up()) return pass(id, direction);
   Swap& swap = swaps_[id];  // the peer may have been faster
   started_[id.block] = id.round + 1;
@@ -51,7 +51,13 @@ void Edge::start(SwapId id, Direction direction, bool usable) {
     return decide(id, Outcome::aborted);
   }
   if (swap.peer_aborted || id.round < peer_floor_) return decide(id, Outcome::aborted);
-  if (direction.send) actions_.send_block(id);
+  if (direction.send && direction.receive && sending == Sending::when_both_are_ready) {
+    actions_.send(FrameType::ready, id);
+    swap.unsent = true;
+    send_if_both_are_ready(id, swap);
+  } else if (direction.send) {
+    actions_.send_block(id);
+  }
   vote(id, swap);
 }
 
@@ -138,6 +144,10 @@ void Edge::frame(FrameType type, SwapId id, bool yes) {
   const auto found = swaps_.find(id);
   Swap* const swap = found == swaps_.end() ? nullptr : &found->second;
   switch (type) {
+    case FrameType::ready:
+      if (past(id)) return actions_.send(FrameType::abort, id, true);
+      swaps_[id].peer_ready = true;
+      return send_if_both_are_ready(id, swaps_[id]);
     case FrameType::ack:
       if (swap == nullptr && !past(id))
         swaps_[id].peer_voted = true;  // a directed edge: the sender votes at once
@@ -168,6 +178,13 @@ void Edge::frame(FrameType type, SwapId id, bool yes) {
       return actions_.mended(id, yes);
     default:
       return;
+  }
+}
+
+void Edge::send_if_both_are_ready(SwapId id, Swap& swap) {
+  if (swap.unsent && swap.peer_ready) {
+    swap.unsent = false;
+    actions_.send_block(id);
   }
 }
 

@@ -1,7 +1,8 @@
 // The protocol of one edge: both ends of an exchange commit it, or neither does.
 //
 //   swap        one exchange of one block in one round with this neighbour
-//   ready       my wire block is written and on its way
+//   ready       my wire block is written. A large one goes when the peer's is written too, so that a link serves first what
+//               somebody waits for: a worker that is ahead does not send into the last round of a neighbour
 //   checked     the peer's block has come whole, its checksum agrees, its numbers are finite
 //   ACK         my vote: ready and checked. It cannot be taken back
 //   ABORT       replaces my vote before it was given, never after. (On a directed edge the sender votes at once; its ABORT after that
@@ -36,6 +37,9 @@ struct Direction {
   bool receive = true;
 };
 
+// When my block goes to a peer that sends one too; both ends choose the same.
+enum class Sending { at_once, when_both_are_ready };
+
 enum class Outcome { committed, aborted, in_doubt };
 const char* name_of(Outcome outcome);
 
@@ -58,7 +62,7 @@ class Edge {
   // --- from this worker ---
   // My block is ready. usable = false: it must not be mixed (not finite): the swap is aborted at both ends.
   // Where the peer cannot take part now (not connected, in doubt of an earlier swap) it is aborted at once.
-  void start(SwapId id, Direction direction, bool usable = true);
+  void start(SwapId id, Direction direction, bool usable = true, Sending sending = Sending::at_once);
   // I go on without this neighbour; it is told once it sends for this swap. decided(aborted) follows.
   void pass(SwapId id, Direction direction = {});
   // This swap was settled without the edge (in a group); the peer is told where it tries over the edge.
@@ -87,13 +91,16 @@ class Edge {
  private:
   struct Swap {
     Direction direction;
-    bool ready = false;    // started by me
+    bool ready = false;  // started by me
+    bool peer_ready = false;
+    bool unsent = false;   // my block waits for the peer's
     bool checked = false;  // the peer's block is here
     bool voted = false;
     bool withdrawn = false;  // I only send, and have asked the peer to abort
     bool peer_voted = false;
     bool peer_aborted = false;
   };
+  void send_if_both_are_ready(SwapId id, Swap& swap);
   void vote(SwapId id, Swap& swap);
   void decide(SwapId id, Outcome outcome);
   void answer(SwapId id);

@@ -288,6 +288,8 @@ void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const
 }
 
 void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
+  // A block of one chunk is there before it could hold up another.
+  const Sending sending = bytes(id) > Frame::kMaxPayload ? Sending::when_both_are_ready : Sending::at_once;
   for (const Link& link : meeting(id.round).links) {
     Peer& neighbour = peer(link.rank);
     neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0,
@@ -296,7 +298,7 @@ void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine,
     const bool left_out =
         neighbour.absent && !meeting(id.round).group.empty();  // the group did not wait for it
     if (neighbour.present(id.round) && !left_out) {
-      neighbour.edge.start(id, link.direction, finite);
+      neighbour.edge.start(id, link.direction, finite, sending);
     } else {
       neighbour.edge.pass(id, link.direction);
     }
@@ -629,6 +631,9 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::group_query:
     case FrameType::group_outcome:
       return grouping_.received(sender, frame, payload, intact);
+    case FrameType::ready:
+      mark_present(sender);
+      break;
     case FrameType::ack:
     case FrameType::abort:
     case FrameType::skip:

@@ -169,7 +169,7 @@ class Exchange final : private TransportHandler {
   void restart(std::uint64_t position);
 
   // --- exact averages, on the training thread; every worker calls them in the same order ---
-  // Returns the ranks that took part. Waits as long as the others live.
+  // Returns the ranks that took part. Waits as long as the others live. Throws Error where another averages something else.
   std::set<int> average(std::span<float> values);
   std::set<int> maximum(std::span<std::int64_t> values);
 
@@ -365,6 +365,7 @@ class Exchange final : private TransportHandler {
   std::set<int> absent_;
   std::set<int> gone_;
   std::optional<std::pair<Average::Bytes, std::set<int>>> averaged_;
+  std::string average_failed_;  // why, where it is no average
   ExchangeStatistics statistics_;
 
   std::unique_ptr<Transport> transport_;  // last: its thread ends before anything else goes

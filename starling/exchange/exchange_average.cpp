@@ -1,9 +1,11 @@
 // Exact averages over the edges of an exchange: their buffers and frames, and the wait of the training thread; the
 // protocol is Average's.
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "starling/core/error.h"
 #include "starling/exchange/exchange.h"
 
 namespace starling {
@@ -100,8 +102,8 @@ std::set<int> Exchange::run_average(std::vector<std::byte> mine, Average::Combin
           }
         });
   }
-  auto [bytes, participants] = std::move(*averaged_);
-  averaged_.reset();
+  auto [bytes, participants] = *std::exchange(averaged_, std::nullopt);
+  if (!average_failed_.empty()) throw Error(std::exchange(average_failed_, {}));
   std::copy(bytes->begin(), bytes->end(), result.begin());
   return participants;
 }
@@ -109,7 +111,16 @@ std::set<int> Exchange::run_average(std::vector<std::byte> mine, Average::Combin
 // ---------------------------------------------------------------- the transport's thread
 
 void Exchange::received_share(Peer& sender, const Frame& frame, bool intact) {
-  if (!average_.running() || frame.round != average_.id() || frame.total != average_bytes_) return;
+  if (!average_.running() || frame.round != average_.id()) return;
+  if (frame.total != average_bytes_) {
+    {
+      const std::lock_guard lock(mutex_);
+      average_failed_ = fmt::format(
+          "worker {} averages {} bytes, and worker {} {}: all must average the same, in the same order",
+          transport_->rank(), average_bytes_, sender.rank, frame.total);
+    }
+    return average_.quit();
+  }
   if (!intact && frame.length != 0) {
     sender.shares.erase({frame.block, frame.step});
     return average_.trouble(sender.rank);

@@ -84,11 +84,15 @@ Forecast outcome_of(const std::vector<double>& ends,
   return outcome;
 }
 
+// A larger block goes to a neighbour that sends one too when both have theirs (exchange/edge.h).
+constexpr double kSentAtOnce = 256 * 1024;  // bytes
+
 // Who sends to whom in one round.
 struct Traffic {
   std::vector<int> first;        // of worker i: targets[first[i]] .. targets[first[i + 1]]
   std::vector<int> targets;      // of blocks in pairs
   std::vector<int> connections;  // to these targets; -1: on the same host
+  std::vector<int> back;         // the connections from them; -1: they do not send to it, or on the same host
   std::vector<int> sources;      // how many send to worker i in pairs
   std::vector<int> group_of;     // of worker i; -1: none
   std::vector<int>
@@ -96,6 +100,12 @@ struct Traffic {
   std::vector<double> share;  // of worker i: what its exchange reaches of the interfaces
   std::vector<std::vector<int>> groups;
   std::size_t first_state = 0;  // of its groups
+
+  int connection(int from, int to) const {
+    const auto begin = targets.begin() + first[from], end = targets.begin() + first[from + 1];
+    const auto found = std::find(begin, end, to);
+    return found == end ? -1 : connections[found - targets.begin()];
+  }
 };
 
 class GossipSimulation {
@@ -190,10 +200,11 @@ class GossipSimulation {
     int from_host = 0, to_host = 0;
     int slow_link = -1;
     double latency = 0;
-    std::vector<Message> queue{};  // from `next` on; the first of them is on its way
-    std::size_t next = 0;
+    bool busy = false;
+    Message now{};  // is on its way, if busy
     // Of that one: the share of the interfaces that its round reaches; its bytes at time `since`, and their rate from then on.
     double share = 1, left = 0, rate = 0, since = 0;
+    std::vector<Message> later{};  // few
   };
 
   struct Interface {
@@ -257,6 +268,12 @@ class GossipSimulation {
                                                        [&](int j) { return network_.host_of[j] != host; });
         round.to_group.push_back(outside ? static_cast<int>(connections_.size()) : -1);
         if (outside) connections_.push_back(connection(i, -1 - group, host, host));
+      }
+    }
+    for (Traffic& round : rounds_) {
+      for (int i = 0; i < n_; ++i) {
+        for (int k = round.first[i]; k < round.first[i + 1]; ++k)
+          round.back.push_back(round.connection(round.targets[k], i));
       }
     }
   }
@@ -385,16 +402,26 @@ class GossipSimulation {
       if (state.count == 0) state = {0, 0, 0, round};
       give_to_group(i, of.group_of[i], block, round, work_.block_bytes[block]);
     }
+    const double bytes = work_.block_bytes[block];
     for (int k = of.first[i]; k < of.first[i + 1]; ++k) {
       const int j = of.targets[k];
       if (network_.host_of[i] == network_.host_of[j]) {
-        const double time = now_ + network_.inside_latency + work_.block_bytes[block] / network_.inside_rate;
+        const double time = now_ + network_.inside_latency + bytes / network_.inside_rate;
         over(j, block, round, time);
         over(i, block, round, time);
-      } else {
-        send(of.connections[k], {block, round, work_.block_bytes[block]});
+      } else if (of.back[k] < 0 || bytes <= kSentAtOnce) {
+        send(of.connections[k], {block, round, bytes});
+      } else if (launched(j, block, round)) {
+        send(of.connections[k], {block, round, bytes});
+        send(of.back[k], {block, round, bytes});
       }
     }
+  }
+
+  bool launched(int i, int block, int round) const {
+    const Worker& worker = workers_[i];
+    return worker.iteration > round ||
+           (worker.iteration == round && (!worker.updating || worker.block > block));
   }
 
   // --- groups ---
@@ -452,17 +479,17 @@ class GossipSimulation {
 
   void send(int c, const Message& message) {
     Connection& connection = connections_[c];
-    connection.queue.push_back(message);
-    if (connection.queue.size() - connection.next > 1) return;
-    begin_message(connection);
+    if (connection.busy) return connection.later.push_back(message);
+    begin_message(connection, message);
     interfaces_[connection.from_host].sending.push_back(c);
     interfaces_[connection.to_host].receiving.push_back(c);
     if (connection.slow_link >= 0) ++slow_links_[connection.slow_link].sending;
     share_anew(connection);
   }
 
-  void begin_message(Connection& connection) {
-    const Message& message = connection.queue[connection.next];
+  void begin_message(Connection& connection, const Message& message) {
+    connection.busy = true;
+    connection.now = message;
     connection.share = traffic(message.round).share[connection.from];
     connection.left = message.bytes;
     connection.rate = 0;
@@ -474,13 +501,13 @@ class GossipSimulation {
   // The message that was on its way has left.
   void sent(int c) {
     Connection& connection = connections_[c];
-    const Message message = connection.queue[connection.next];
-    if (++connection.next < connection.queue.size()) {
-      begin_message(connection);
+    const Message message = connection.now;
+    if (!connection.later.empty()) {
+      begin_message(connection, connection.later.front());
+      connection.later.erase(connection.later.begin());
       set_rate(c);
     } else {
-      connection.queue.clear();
-      connection.next = 0;
+      connection.busy = false;
       std::erase(interfaces_[connection.from_host].sending, c);
       std::erase(interfaces_[connection.to_host].receiving, c);
       if (connection.slow_link >= 0) --slow_links_[connection.slow_link].sending;

@@ -50,6 +50,7 @@ bool known(std::uint8_t type) {
     case FrameType::heartbeat:
     case FrameType::leave:
     case FrameType::where:
+    case FrameType::ready:
     case FrameType::join:
     case FrameType::share:
     case FrameType::done:

@@ -25,6 +25,7 @@ enum class FrameType : std::uint8_t {
   leave = 9,      // I am done; do not wait for me
   where =
       10,  // you went on without me and I am back: wait for me again. Answered by resume, value 0: you need not jump
+  ready = 11,  // my block is written: send yours
   // exact average (exchange/average.h)
   join = 16,   // I take part in average `round`, attempt `block`; payload: the participants as I see them
   share = 17,  // one chunk of my partial average

@@ -18,11 +18,9 @@ struct Recorder : EdgeActions {
   void send_block(SwapId id) override { say("block", id); }
   void cancel_block(SwapId id) override { say("cancel", id); }
   void send(FrameType type, SwapId id, bool yes) override {
-    static const std::map<FrameType, std::string> names{{FrameType::ack, "ack"},
-                                                        {FrameType::abort, "abort"},
-                                                        {FrameType::skip, "skip"},
-                                                        {FrameType::query, "query"},
-                                                        {FrameType::outcome, "outcome"}};
+    static const std::map<FrameType, std::string> names{
+        {FrameType::ready, "ready"}, {FrameType::ack, "ack"},     {FrameType::abort, "abort"},
+        {FrameType::skip, "skip"},   {FrameType::query, "query"}, {FrameType::outcome, "outcome"}};
     say(names.at(type) + (type == FrameType::outcome ? (yes ? " yes" : " no") : ""), id);
   }
   void decided(SwapId id, Outcome outcome) override {
@@ -238,6 +236,38 @@ TEST_F(EdgeTest, ASenderAsksForItsVoteBackAndTheReceiverGrantsItWhereItHasNotVot
   EXPECT_THAT(recorder.take(), ElementsAre("abort 8.0"));
   edge.start(next, pull);
   EXPECT_THAT(recorder.take(), ElementsAre("cancel 8.0", "ABORTED 8.0"));
+}
+
+TEST_F(EdgeTest, ALargeBlockGoesWhenBothAreReady) {
+  edge.start(id, both, true, Sending::when_both_are_ready);
+  EXPECT_THAT(recorder.take(), ElementsAre("ready 7.0"));
+  edge.frame(FrameType::ready, id, false);
+  EXPECT_THAT(recorder.take(), ElementsAre("block 7.0"));
+  edge.frame(FrameType::ready, next, false);  // the peer is ahead
+  EXPECT_THAT(recorder.take(), IsEmpty());
+  edge.start(next, both, true, Sending::when_both_are_ready);
+  EXPECT_THAT(recorder.take(), ElementsAre("ready 8.0", "block 8.0"));
+  edge.frame(FrameType::ready, next, false);
+  EXPECT_THAT(recorder.take(), IsEmpty());
+}
+
+TEST_F(EdgeTest, ALargeBlockOnADirectedEdgeWaitsForNobody) {
+  edge.start(id, {.send = true, .receive = false}, true, Sending::when_both_are_ready);
+  EXPECT_THAT(recorder.take(), ElementsAre("block 7.0", "ack 7.0"));
+}
+
+TEST_F(EdgeTest, APeerThatIsReadyForWhatIsPastIsTold) {
+  edge.pass(id);
+  recorder.take();
+  edge.frame(FrameType::ready, id, false);
+  EXPECT_THAT(recorder.take(), ElementsAre("abort 7.0"));
+  edge.frame(FrameType::ready, next, false);
+  edge.pass(next);
+  EXPECT_THAT(recorder.take(), ElementsAre("abort 8.0", "ABORTED 8.0"));
+  const SwapId last{9, 0};
+  edge.start(last, both, true, Sending::when_both_are_ready);
+  EXPECT_TRUE(edge.give_up(last));  // without having sent
+  EXPECT_THAT(recorder.take(), ElementsAre("ready 9.0", "abort 9.0", "cancel 9.0", "ABORTED 9.0"));
 }
 
 TEST_F(EdgeTest, ABlockThatIsPassedWhileThePeerWaitsIsAnswered) {

@@ -2,6 +2,7 @@
 // from one thread wherever the protocol promises that none of them has to wait for the other.
 #include "starling/exchange/exchange.h"
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <random>
@@ -215,6 +216,29 @@ TEST(Exchange, ADeadNeighbourCostsNothingMoreAndIsNamedOnce) {
   one.join();
   EXPECT_NEAR(mean0, (x0 + x1) / 2, 1e-6);
   EXPECT_EQ(mean0, mean1);
+}
+
+TEST(Exchange, AnAverageOfSomethingElseIsAnError) {
+  Flock flock("base-2", 2);
+  std::array<std::string, 2> said;
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      std::vector<float> values(i + 1);
+      try {
+        flock[static_cast<int>(i)].exchange.average(values);
+      } catch (const Error& error) {
+        said[i] = error.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_NE((said[0] + said[1]).find("all must average the same"),
+            std::string::npos);  // whoever sees it first
+  // And they may meet again.
+  std::thread other([&] { EXPECT_EQ(flock[1].exchange.average({}), (std::set{0, 1})); });
+  EXPECT_EQ(flock[0].exchange.average({}), (std::set{0, 1}));
+  other.join();
 }
 
 TEST(Exchange, ADeathInTheMiddleOfAnAverageDoesNotHangIt) {

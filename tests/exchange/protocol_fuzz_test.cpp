@@ -160,7 +160,7 @@ struct World {
       if (in_pairs) open[id.block] += static_cast<int>(members.size()) - 1;
       for (const int rank : members) {
         if (rank == me) continue;
-        in_pairs ? ends.at(rank)->edge.start(id, {}) : ends.at(rank)->edge.settle(id);
+        in_pairs ? ends.at(rank)->edge.start(id, {}, true, sending(id)) : ends.at(rank)->edge.settle(id);
       }
       --open[id.block];
       if (outcome == Outcome::committed) mix(id);
@@ -195,6 +195,9 @@ struct World {
     void others_are_at(std::uint64_t r) {
       if (r > round + 2) jump_to = std::max(jump_to, r);  // one ahead is the normal slack
     }
+    static Sending sending(SwapId id) {
+      return (id.round + id.block) % 2 == 0 ? Sending::at_once : Sending::when_both_are_ready;
+    }
     bool may_step() const {
       return alive && std::all_of(open.begin(), open.end(), [](int n) { return n == 0; });
     }
@@ -220,7 +223,7 @@ struct World {
                         return ends.at(r)->edge.up();
                       }));
         } else {
-          for (const int rank : others) ends.at(rank)->edge.start(id, {});
+          for (const int rank : others) ends.at(rank)->edge.start(id, {}, true, sending(id));
         }
       }
     }

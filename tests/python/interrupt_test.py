@@ -116,7 +116,6 @@ class CtrlC(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             return workers.run(function, count, FOLDER=folder, **more)
 
-    @unittest.skip("known fault: now and then all workers wait for ever in the average after an interrupted wait")
     def test_ends_a_wait_for_neighbours(self):
         for (call, scheme), *ends in zip(CASES, *self.run_in_folder(neighbours, 3), strict=True):
             for end in ends:
