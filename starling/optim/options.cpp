@@ -171,4 +171,12 @@ std::string needs_float32(const Options& options, bool around) {
   return "";
 }
 
+std::string needs_cpu(const Options& options) {
+  if (options.hierarchy == "node")
+    return "with hierarchy \"node\" it must be on the CPU, where a node's gradients are added up";
+  if (options.scheme == "cta" || options.scheme == "atc") return "";
+  return fmt::format("with scheme \"{}\" it must be on the CPU: on CUDA devices there are cta and atc",
+                     options.scheme);
+}
+
 }  // namespace starling
