@@ -82,7 +82,8 @@ class Device {
   std::thread thread_;  // last: uses the rest
 };
 
-// What one block keeps for its passes on a device: room for what is copied, from pass to pass.
+// What one block keeps for its passes on a device: room for what is copied, from pass to pass. That is a wire block for each
+// neighbour and what was sent last (with random-k the last two), on the device and page-locked on the host.
 class OnDevice {
  public:
   explicit OnDevice(std::shared_ptr<Device> device);
