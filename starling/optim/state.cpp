@@ -590,6 +590,7 @@ void Optimizer::restart(std::uint64_t position) {
 }
 
 void Optimizer::go_on(std::uint64_t position) {
+  settle(engine_->blocks);
   engine_->scheme->pause();  // on all workers, before the exchange lets any of them go on
   engine_->exchange->restart(position);
   engine_->scheme->begin();

@@ -264,7 +264,8 @@ TEST(OnNoDevice, ParametersMustStayWhereTheyAre) {
 
 // 50 steps of a small model with all that an optimizer is asked for: clipping, a narrow layer, accumulation, the average model, its
 // state taken out and put back half-way, and another optimizer around which it mixes.
-std::vector<Tensor> fifty_steps(int me, World& world, at::Device place, bool around) {
+std::vector<Tensor> fifty_steps(int me, World& world, at::Device place, const std::string& scheme) {
+  const bool around = scheme == "around";
   torch::nn::Sequential model(torch::nn::Linear(20, 50), torch::nn::Tanh(), torch::nn::Linear(50, 3));
   {
     const c10::AutoGradMode no_gradient(false);
@@ -278,8 +279,8 @@ std::vector<Tensor> fifty_steps(int me, World& world, at::Device place, bool aro
     inner = std::make_unique<torch::optim::AdamW>(model->parameters(), torch::optim::AdamWOptions(0.01));
     optimizer = std::make_unique<Optimizer>(*model, *inner, Options{.wire = Wire::bf16}, world);
   } else {
-    optimizer = std::make_unique<Optimizer>(*model, AdamW{.lr = 0.01},
-                                            Options{.clip = 1, .skip_not_finite = true}, world);
+    optimizer = std::make_unique<Optimizer>(
+        *model, AdamW{.lr = 0.01}, Options{.scheme = scheme, .clip = 1, .skip_not_finite = true}, world);
   }
   std::vector<Tensor> after;
   const Tensor x = (at::arange(64 * 20, at::kFloat).reshape({64, 20}) * (me + 1)).sin().to(place);
@@ -311,13 +312,13 @@ std::vector<Tensor> fifty_steps(int me, World& world, at::Device place, bool aro
 
 TEST(OnAGpu, FiftyStepsAreThoseOfTheProcessor) {
   if (const std::string why = find_cuda(); !why.empty()) GTEST_SKIP() << why;
-  for (const bool around : {false, true}) {
+  for (const std::string scheme : {"cta", "atc", "all-reduce", "around"}) {
     std::vector<std::vector<Tensor>> there(2), here(2);
     flock(2, [&](int i, World& world) {
-      there[static_cast<std::size_t>(i)] = fifty_steps(i, world, at::Device(at::kCUDA, 0), around);
+      there[static_cast<std::size_t>(i)] = fifty_steps(i, world, at::Device(at::kCUDA, 0), scheme);
     });
     flock(2, [&](int i, World& world) {
-      here[static_cast<std::size_t>(i)] = fifty_steps(i, world, at::kCPU, around);
+      here[static_cast<std::size_t>(i)] = fifty_steps(i, world, at::kCPU, scheme);
     });
     for (std::size_t i = 0; i < 2; ++i) {
       for (std::size_t k = 0; k < here[i].size(); ++k)
@@ -328,11 +329,11 @@ TEST(OnAGpu, FiftyStepsAreThoseOfTheProcessor) {
 
 // The same on the CPU, so that the test itself is run where there is no GPU: workers agree, and the average is one.
 TEST(OnAGpu, FiftyStepsOnTheProcessorAreTheSameTwice) {
-  for (const bool around : {false, true}) {
+  for (const std::string scheme : {"cta", "atc", "all-reduce", "around"}) {
     std::vector<std::vector<Tensor>> once(2), again(2);
     for (auto* const all : {&once, &again}) {
       flock(2, [&](int i, World& world) {
-        (*all)[static_cast<std::size_t>(i)] = fifty_steps(i, world, at::kCPU, around);
+        (*all)[static_cast<std::size_t>(i)] = fifty_steps(i, world, at::kCPU, scheme);
       });
     }
     for (std::size_t k = 0; k < once[0].size(); ++k) EXPECT_TRUE(at::equal(once[0][k], again[0][k]));
@@ -344,7 +345,7 @@ TEST(OnNoDevice, SomeSchemesMustStay) {
   EXPECT_EQ(needs_cpu({}), "");
   EXPECT_EQ(needs_cpu({.scheme = "atc"}), "");
   EXPECT_EQ(needs_cpu({.scheme = "swarm"}),
-            "with scheme \"swarm\" it must be on the CPU: on CUDA devices there are cta and atc");
+            "with scheme \"swarm\" it must be on the CPU: on CUDA devices there are cta, atc and all-reduce");
   EXPECT_EQ(needs_cpu({.hierarchy = "node"}),
             "with hierarchy \"node\" it must be on the CPU, where a node's gradients are added up");
 }
