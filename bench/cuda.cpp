@@ -2,9 +2,9 @@
 //
 //   bench-cuda [--parameters N] [--repetitions N] [--compute MS]
 //
-//   update   AdamW on N parameters (256 Mi, in 8 blocks) in fp32 and in bf16, in one tensor, without neighbours: bytes that the formula must move (x, g, m,
-//            v read; x, m, v written: 28 per parameter in fp32, 30 in bf16) per second, as part of what a copy of torch's moves
-//            [copy_share]; time of torch's fused AdamW, divided by ours [vs_torch_fused]
+//   update   AdamW on N parameters (256 Mi, in 8 blocks) in fp32 and in bf16, in one tensor, without neighbours: bytes that the
+//            formula must move (x, g, m, v read; x, m, v written: 28 per parameter in fp32, 30 in bf16) per second, as part of
+//            what a copy of torch's moves [copy_share]; time of torch's fused AdamW, divided by ours [vs_torch_fused]
 //   step     124 Mi parameters, AdamW: a stand-in for forward and backward that keeps the GPU busy (products of matrices, about MS
 //            milliseconds, 100), then step(); ms of a whole step for one worker, and for two that share the card and mix by one
 //            wire or another (threads of one process, whose blocks do not leave its memory); `compute` is without step()
