@@ -10,7 +10,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test demo bench-accuracy bench-update bench-exchange bench-overhead bench-python_step bench-step bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize clean
+.PHONY: help deps command build test demo bench-accuracy bench-update bench-cuda bench-exchange bench-overhead bench-python_step bench-step bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "make %-19s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,13 @@ bench-update: command  ## mixing and AdamW in one pass beside torch's own, on on
 	@$(BUILD)/bin/bench-update >out/bench/update.json.tmp
 	@mv out/bench/update.json.tmp out/bench/update.json
 	@cat out/bench/update.json
+
+bench-cuda: command  ## on a GPU: the update beside torch's, and a step alone and shared: out/bench/cuda.json
+	@cmake --build $(BUILD) -j $(JOBS) --target bench-cuda
+	@mkdir -p out/bench
+	@$(BUILD)/bin/bench-cuda $(BENCH) >out/bench/cuda.json.tmp
+	@mv out/bench/cuda.json.tmp out/bench/cuda.json
+	@cat out/bench/cuda.json
 
 bench-exchange: BOOTSTRAP = --tests
 bench-exchange: command  ## the exchange beside Gloo's, on loopback and an emulated link (root): out/bench/exchange.json

@@ -34,7 +34,8 @@ void make_equal(Collectives& collectives, const World& world, const std::vector<
   collectives.broadcast(tensors, 0);
   std::uint32_t checksum = 0;
   for (const at::Tensor& tensor : tensors) {
-    const at::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+    const at::Tensor here = tensor.cpu();
+    const at::Tensor dense = here.is_non_overlapping_and_dense() ? here : here.contiguous();
     checksum = crc32c({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()}, checksum);
   }
   const auto everyone = collectives.all_gather(fmt::format("{:08x}", checksum));

@@ -1,6 +1,7 @@
 // What a scheme must know of torch's backward pass: when each parameter's gradient is there, and when the pass has ended.
 //
-// torch calls back on the thread that runs backward() (parameters are on the CPU). What is thrown reaches its caller.
+// torch calls back on the thread that runs backward(), or where parameters are on a GPU on a thread of its own for that GPU,
+// while backward() waits. What is thrown reaches its caller.
 #pragma once
 
 #include <cstddef>

@@ -1,13 +1,18 @@
 #include "starling/optim/blocks.h"
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <numeric>
 #include <utility>
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <fmt/format.h>
@@ -58,18 +63,27 @@ double sum_of_squares(const void* values, Wire format, std::int64_t n) {
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
+// The one that blocks on it have already, else a new one.
+std::shared_ptr<Device> device_of(const std::vector<Block>& blocks, at::Device device) {
+  for (const Block& block : blocks) {
+    if (block.device == device) return block.on_device->device();
+  }
+  return std::make_shared<Device>(device);
+}
+
 }  // namespace
 
 void check_parameter(const at::Tensor& p, std::size_t group, std::size_t index) {
   const auto refuse = [&](const std::string& what) {
-    throw UsageError(fmt::format("parameter {} of group {} is {}: parameters must be {}", index, group, what,
-                                 "float32, bfloat16 or float16 on the CPU and dense in memory (contiguous or "
-                                 "channels_last)"));
+    throw UsageError(
+        fmt::format("parameter {} of group {} is {}: parameters must be {}", index, group, what,
+                    "float32, bfloat16 or float16 on the CPU or a CUDA device and dense in memory "
+                    "(contiguous or channels_last)"));
   };
   if (!p.defined()) refuse("undefined");
   if (!p.is_leaf()) refuse("computed from other tensors");
   if (type_of(p) == nullptr) refuse(c10::toString(p.scalar_type()));
-  if (!p.device().is_cpu()) refuse("on " + p.device().str());
+  if (!p.device().is_cpu() && !p.device().is_cuda()) refuse("on " + p.device().str());
   if (!p.is_non_overlapping_and_dense()) refuse("a strided view of other memory");
 }
 
@@ -107,6 +121,12 @@ void* Segment::mutable_gradient() const {
   return static_cast<std::byte*>(g.mutable_data_ptr()) + bytes_of(format, static_cast<std::size_t>(begin));
 }
 
+void Block::keep(int count) {
+  states.clear();
+  for (int k = 0; k < count; ++k)
+    states.push_back(at::zeros({length}, at::TensorOptions(at::kFloat).device(device)));
+}
+
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    std::size_t first_group, std::int64_t block_bytes, Wire wire) {
   std::int64_t total = 0;
@@ -133,14 +153,20 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
     bool fresh = true;  // a block holds segments of one group
     for (const at::Tensor& parameter : groups[g].params()) {
       for (std::int64_t begin = 0; begin < parameter.numel();) {
-        if (fresh || blocks.back().length == limit) {
-          blocks.push_back({.index = static_cast<int>(blocks.size()), .group = static_cast<int>(g)});
+        if (fresh || blocks.back().length == limit || blocks.back().device != parameter.device()) {
+          Block next{.index = static_cast<int>(blocks.size()), .group = static_cast<int>(g)};
+          next.device = parameter.device();
+          if (!next.device.is_cpu())
+            next.on_device = std::make_shared<OnDevice>(device_of(blocks, next.device));
+          blocks.push_back(std::move(next));
           fresh = false;
         }
         Block& block = blocks.back();
         const std::int64_t length = std::min(parameter.numel() - begin, limit - block.length);
         const Wire format = type_of(parameter)->format;
-        const at::Tensor master = format == Wire::fp32 ? at::Tensor() : at::zeros({length});
+        const at::Tensor master =
+            format == Wire::fp32 ? at::Tensor()
+                                 : at::zeros({length}, at::TensorOptions(at::kFloat).device(block.device));
         block.segments.push_back({parameter, begin, length, block.length, format, master});
         block.length += (length + step - 1) / step * step;
         begin += length;
@@ -173,6 +199,7 @@ std::vector<std::vector<std::size_t>> holders_of(const std::vector<Block>& block
 
 std::span<const Arrival> finish(Exchange& exchange, const Block& block) {
   RECORD_USER_SCOPE("starling::finish");
+  if (block.on_device) block.on_device->wait_sent();
   return exchange.finish(block.index);
 }
 
@@ -191,6 +218,7 @@ class Pass {
       : block_(block), arrived_(arrived), wire_(wire), scale_(scale.value_or(1)) {
     pieces_.reserve(block.segments.size());
     for (Segment& s : block.segments) {
+      check_place(s);
       at::Tensor keep;
       const void* const g = scale ? s.gradient(keep) : nullptr;
       if (g != nullptr) ++s.steps;
@@ -198,6 +226,8 @@ class Pass {
                          s.values(), g, keep});
       if (g != nullptr || !arrived.empty()) s.parameter.unsafeGetTensorImpl()->bump_version();
     }
+    for (std::size_t k = 0; k < block.states.size(); ++k)
+      states_[k] = block.states[k].mutable_data_ptr<float>();
   }
 
   // Returns whether the parameters are finite.
@@ -206,20 +236,39 @@ class Pass {
     std::mutex mutex;  // guards `seen` where threads add to it
     const std::int64_t units = (block_.length + kUnit - 1) / kUnit;
     at::parallel_for(0, units, kGrain / kUnit, [&](std::int64_t first, std::int64_t last) {
-      const Seen share = look_at(first * kUnit, std::min(last * kUnit, block_.length));
+      Seen share = nothing();
+      each_stretch(first * kUnit, std::min(last * kUnit, block_.length), &share.sum, share.measured.data(),
+                   [&](const auto&... arguments) {
+                     const bool finite = kernels::update(arguments...);
+                     share.finite = share.finite && finite;
+                   });
       const std::lock_guard lock(mutex);
       seen.add(share);
     });
-    if (wire_.values != nullptr) {
-      const std::span<std::byte> sent{static_cast<std::byte*>(wire_.values),
-                                      block_bytes(wire_.wire, sent_values_)};
-      set_trailer(sent, wire_.wire, {wire_.exponent, seen.sum});
-    }
-    follow(seen);
+    over(block_, arrived_, wire_, seen);
     return seen.finite;
   }
 
+  // Puts it into the streams of the block's device; then(finite) is called on that one's thread when it is over.
+  static void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
+                      std::optional<float> scale, std::function<void(bool finite)> then) {
+    OnDevice& device = *block.on_device;
+    const auto length = static_cast<std::size_t>(block.length);
+    const OnDevice::There there =
+        device.begin(arrived, wire, bytes_of(wire.wire, wire.mask.chosen_of(length)));
+    const Pass pass(block, rule, there.arrived, there.wire, scale);
+    kernels::cuda::Table table;
+    pass.each_stretch(0, block.length, there.sum, there.measured,
+                      [&](const auto&... arguments) { table.add(arguments...); });
+    device.launch(table,
+                  [block = &block, arrived = there.arrived, wire, then = std::move(then)](const Seen& seen) {
+                    over(*block, arrived, wire, seen);
+                    then(seen.finite);
+                  });
+  }
+
  private:
+  using Seen = OnDevice::Seen;  // by a thread in its share of the block, or by all of them
   struct Piece {
     std::int64_t begin, end;  // in the block
     kernels::Step step;
@@ -227,18 +276,14 @@ class Pass {
     const void* g;
     at::Tensor keep;
   };
-  // By a thread in its share of the block, or by all of them.
-  struct Seen {
-    bool finite = true;
-    std::uint32_t sum = 0;                      // of what is sent
-    std::vector<kernels::Measured> measured{};  // by neighbour
-    void add(const Seen& other) {
-      finite = finite && other.finite;
-      sum += other.sum;
-      for (std::size_t j = 0; j < measured.size(); ++j) measured[j].add(other.measured[j]);
-    }
-  };
   Seen nothing() const { return {.measured = std::vector<kernels::Measured>(arrived_.size())}; }
+
+  void check_place(const Segment& s) const {
+    if (s.parameter.device() == block_.device) return;
+    throw UsageError(fmt::format(
+        "a parameter [{}] was on {} when the optimizer was made and is on {} now: it must stay there",
+        fmt::join(s.parameter.sizes(), ", "), block_.device.str(), s.parameter.device().str()));
+  }
 
   // Up to there each mask, of what is sent and of what arrived, chooses all values from `at` on, or none.
   std::int64_t stretch_end(std::int64_t at) const {
@@ -248,8 +293,11 @@ class Pass {
     return static_cast<std::int64_t>(end);
   }
 
-  Seen look_at(std::int64_t begin, std::int64_t end) {
-    Seen seen = nothing();
+  // Calls f with the arguments of Kernels::update for each stretch from begin to end that is treated alike. The kernel adds to
+  // `sum`, and for each arrival to `measured`.
+  template <class F>
+  void each_stretch(std::int64_t begin, std::int64_t end, std::uint32_t* sum, kernels::Measured* measured,
+                    const F& f) const {
     std::vector<kernels::Mix> mixes;
     auto piece =
         std::partition_point(pieces_.begin(), pieces_.end(), [&](const Piece& p) { return p.end <= begin; });
@@ -257,15 +305,15 @@ class Pass {
       const std::int64_t last = std::min(end, piece->end);
       for (std::int64_t at = std::max(begin, piece->begin), next = 0; at < last; at = next) {
         next = std::min(last, stretch_end(at));
-        update_stretch(*piece, at, next, mixes, seen);
+        one_stretch(*piece, at, next, sum, measured, mixes, f);
       }
     }
-    return seen;
   }
 
   // `mixes`: room for them.
-  void update_stretch(const Piece& piece, std::int64_t begin, std::int64_t end,
-                      std::vector<kernels::Mix>& mixes, Seen& seen) {
+  template <class F>
+  void one_stretch(const Piece& piece, std::int64_t begin, std::int64_t end, std::uint32_t* sum,
+                   kernels::Measured* measured, std::vector<kernels::Mix>& mixes, const F& f) const {
     const auto from = static_cast<std::size_t>(begin);  // in the block
     const auto within = static_cast<std::size_t>(begin - piece.begin);
     mixes.clear();
@@ -273,23 +321,19 @@ class Pass {
       const Arrival& a = arrived_[j];
       if (!a.mine.mask.chooses(from)) continue;
       const kernels::Sent mine = a.mine.bytes().data() == nullptr ? own(piece, within) : a.mine.values(from);
-      mixes.push_back({a.weight, a.theirs.values(from), mine, &seen.measured[j]});
+      mixes.push_back({a.weight, a.theirs.values(from), mine, measured + j});
     }
     const auto* const all = static_cast<const std::byte*>(piece.g);
     const kernels::Gradient g{all == nullptr ? nullptr : all + bytes_of(piece.x.format, within), scale_};
-    const auto state = [&](std::size_t k) {
-      return k < block_.states.size() ? block_.states[k].data() + begin : nullptr;
-    };
+    const auto state = [&](std::size_t k) { return states_[k] == nullptr ? nullptr : states_[k] + begin; };
     kernels::WireBlock sent = wire_;
     sent.stream = bytes_of(wire_.wire, sent_values_) >= kStreamed;
-    sent.sum = &seen.sum;
+    sent.sum = sum;
     sent.values = nullptr;
     if (wire_.values != nullptr && wire_.mask.chooses(from))
       sent.values = static_cast<std::byte*>(wire_.values) + bytes_of(wire_.wire, wire_.mask.chosen_of(from));
-    const bool finite =
-        kernels::update(piece.step, mixes, piece.x.from(within), g, {state(0), state(1), state(2)}, sent,
-                        static_cast<std::size_t>(end - begin));
-    seen.finite = seen.finite && finite;
+    f(piece.step, mixes, piece.x.from(within), g, kernels::RuleState{state(0), state(1), state(2)}, sent,
+      static_cast<std::size_t>(end - begin));
   }
 
   static const float* own(const Piece& piece, std::size_t n) {
@@ -297,15 +341,22 @@ class Pass {
     return x.master != nullptr ? x.master : static_cast<const float*>(x.values);
   }
 
-  // How far apart the ends of each edge were says on which grid the next block goes.
-  void follow(const Seen& seen) {
+  // What the host does with what the kernel has seen: the trailer of what is sent; and how far apart the ends of each edge were
+  // says on which grid the next block goes.
+  static void over(Block& block, std::span<const Arrival> arrived, const Outgoing& wire, const Seen& seen) {
+    const auto length = static_cast<std::size_t>(block.length);
+    if (wire.values != nullptr) {
+      const std::span<std::byte> sent{static_cast<std::byte*>(wire.values),
+                                      block_bytes(wire.wire, wire.mask.chosen_of(length))};
+      set_trailer(sent, wire.wire, {wire.exponent, seen.sum});
+    }
     Grid::Wanted wanted;
-    for (std::size_t j = 0; j < arrived_.size(); ++j) {
-      const Arrival& a = arrived_[j];
-      if (a.mine.mask.chosen_of(static_cast<std::size_t>(block_.length)) > 0)
+    for (std::size_t j = 0; j < arrived.size(); ++j) {
+      const Arrival& a = arrived[j];
+      if (a.mine.mask.chosen_of(length) > 0)
         wanted.add(a.mine.wire, a.theirs.trailer, a.mine.trailer, seen.measured[j]);
     }
-    block_.grid.follow(wanted);
+    block.grid.follow(wanted);
   }
 
   Block& block_;
@@ -314,26 +365,61 @@ class Pass {
   const float scale_;
   const std::size_t sent_values_ = wire_.mask.chosen_of(static_cast<std::size_t>(block_.length));
   std::vector<Piece> pieces_;
+  std::array<float*, 3> states_{};
 };
 
+// One pass on the block's device; then(finite) when it is over.
+void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
+             std::optional<float> scale, std::function<void(bool finite)> then) {
+  RECORD_USER_SCOPE("starling::update");
+  const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
+  Pass::enqueue(block, rule, arrived, wire, scale, std::move(then));
+}
+
+// One pass, wherever the block is. Returns whether the parameters are finite, as far as that is known.
 bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
           std::optional<float> scale) {
+  if (block.on_device) {
+    const auto finite = std::make_shared<bool>(true);
+    enqueue(block, rule, arrived, wire, scale, [finite](bool all) { *finite = all; });
+    if (wire.values != nullptr) block.on_device->wait();
+    return wire.values == nullptr || *finite;
+  }
   RECORD_USER_SCOPE("starling::update");
   const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
   return Pass(block, rule, arrived, wire, scale).run();
+}
+
+// On the grid that what was measured before has chosen.
+Outgoing with_grid(Block& block, Outgoing wire) {
+  if (wire.values == nullptr || !is_modular(wire.wire)) return wire;
+  if (block.on_device) block.on_device->wait();
+  wire.exponent = block.grid.next();
+  return wire;
 }
 
 }  // namespace
 
 bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing wire,
             std::optional<float> scale) {
-  if (wire.values != nullptr && is_modular(wire.wire)) wire.exponent = block.grid.next();
-  return pass(block, rule, arrived, wire, scale);
+  return pass(block, rule, arrived, with_grid(block, wire), scale);
 }
 
 bool write_again(Block& block, Outgoing wire) {
   if (is_modular(wire.wire)) wire.exponent = block.grid.again();
   return pass(block, SGD{}, {}, wire, std::nullopt);
+}
+
+void update_and_send(Exchange& exchange, Block& block, const Rule& rule, std::span<const Arrival> arrived,
+                     std::optional<float> scale) {
+  const Outgoing wire = with_grid(block, exchange.wire(block.index));
+  if (!block.on_device) return start(exchange, block, pass(block, rule, arrived, wire, scale));
+  enqueue(block, rule, arrived, wire, scale,
+          [exchange = &exchange, block = &block](bool finite) { start(*exchange, *block, finite); });
+}
+
+void mix_and_send(Exchange& exchange, Block& block, std::span<const Arrival> arrived) {
+  update_and_send(exchange, block, SGD{}, arrived, std::nullopt);
 }
 
 void send_again(Exchange& exchange, Block& block) {
@@ -345,15 +431,39 @@ bool mix(Block& block, std::span<const Arrival> arrived, const Outgoing& wire) {
   return update(block, SGD{}, arrived, wire, std::nullopt);
 }
 
+void settle(std::span<const Block> blocks) {
+  for (const Block& block : blocks) {
+    if (block.on_device) block.on_device->wait();
+  }
+}
+
+namespace {
+
+// Of gradients on one device, by torch's own kernels.
+double sum_of_squares(const std::vector<at::Tensor>& gradients) {
+  if (gradients.empty()) return 0;
+  const at::Tensor norms = at::stack(at::_foreach_norm(gradients, 2, at::kFloat)).to(at::kDouble);
+  return norms.square().sum().item<double>();
+}
+
+}  // namespace
+
 double sum_of_squares(std::span<const Block> blocks) {
   double sum = 0;
+  std::map<at::DeviceIndex, std::vector<at::Tensor>> on_gpus;
   for (const Block& block : blocks) {
     for (const Segment& s : block.segments) {
       at::Tensor keep;
       const void* const g = s.gradient(keep);
-      if (g != nullptr) sum += sum_of_squares(g, s.format, s.length);
+      if (g == nullptr) continue;
+      if (block.device.is_cpu()) {
+        sum += sum_of_squares(g, s.format, s.length);
+      } else if (s.begin == 0) {  // a parameter may be in several blocks
+        on_gpus[block.device.index()].push_back(s.parameter.grad());
+      }
     }
   }
+  for (const auto& [index, gradients] : on_gpus) sum += sum_of_squares(gradients);
   return sum;
 }
 
@@ -371,16 +481,18 @@ Masters with_masters(std::span<Block> blocks) {
   return all;
 }
 
+at::Tensor stretch(const at::Tensor& dense, std::int64_t begin, std::int64_t length) {
+  return dense.as_strided({dense.numel()}, {1}).narrow(0, begin, length);
+}
+
 at::Tensor joined_masters(const std::vector<Segment*>& segments) {
   const at::Tensor joined = at::empty_like(segments.front()->parameter, at::kFloat);
-  for (const Segment* const s : segments)
-    std::copy_n(s->master.const_data_ptr<float>(), s->length, joined.mutable_data_ptr<float>() + s->begin);
+  for (const Segment* const s : segments) stretch(joined, s->begin, s->length).copy_(s->master);
   return joined;
 }
 
 void set_masters(const std::vector<Segment*>& segments, const at::Tensor& joined) {
-  for (const Segment* const s : segments)
-    std::copy_n(joined.const_data_ptr<float>() + s->begin, s->length, s->master.mutable_data_ptr<float>());
+  for (const Segment* const s : segments) s->master.copy_(stretch(joined, s->begin, s->length));
 }
 
 }  // namespace starling

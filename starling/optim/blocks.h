@@ -2,13 +2,14 @@
 // where they lie, and their pointers are read anew at every step; flat are only what is ours (moments, masters, wire).
 //
 //   segment   a stretch of one parameter
-//   block     what is exchanged at once: segments of one parameter group
+//   block     what is exchanged at once: segments of one parameter group, all on one device
 //   master    x in fp32 of a parameter in bf16 or fp16, which is the master rounded. Everything acts on the master: rule,
 //             mixing, averages. 0 at first: the first pass over it takes the parameter's value, as every pass does where the
 //             parameter is not the master rounded (kernels/update.h).
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -18,6 +19,7 @@
 
 #include "starling/exchange/exchange.h"
 #include "starling/exchange/replicas.h"
+#include "starling/optim/device.h"
 #include "starling/optim/rules.h"
 
 namespace torch::optim {
@@ -34,7 +36,7 @@ struct Segment {
   std::int64_t length = 0;   // elements
   std::int64_t offset = 0;   // in the block; for int4 even, so that no two segments share a byte
   Wire format = Wire::fp32;  // of the parameter and its gradient: fp32, bf16 or fp16
-  at::Tensor master{};       // `length` floats; undefined with fp32
+  at::Tensor master{};       // `length` floats on the parameter's device; undefined with fp32
   std::int64_t steps = 0;    // with a gradient so far
 
   // Throws UsageError where the parameter has come to be of another type.
@@ -50,17 +52,17 @@ struct Block {
   int group = 0;  // parameter group
   std::int64_t length = 0;
   std::vector<Segment> segments{};
-  std::vector<std::vector<float>> states{};  // what keep() has made
-  Grid grid{Wire::int8};                     // of what is sent as modular codes
-  Replicas replicas{};                       // of scheme "choco"
-  at::Tensor apart{};                        // of scheme "ceca-2p", `length` floats: d in schemes/ceca_2p.h
-  double weight = 1;                         // of scheme "push-sum": w in schemes/push_sum.h
-  Timeline* timeline = nullptr;              // where updates are recorded
+  at::Device device{at::kCPU};            // of the parameters, and of what is kept beside them
+  std::shared_ptr<OnDevice> on_device{};  // where that is a GPU
+  std::vector<at::Tensor> states{};       // what keep() has made
+  Grid grid{Wire::int8};                  // of what is sent as modular codes
+  Replicas replicas{};                    // of scheme "choco"
+  at::Tensor apart{};                     // of scheme "ceca-2p", `length` floats: d in schemes/ceca_2p.h
+  double weight = 1;                      // of scheme "push-sum": w in schemes/push_sum.h
+  Timeline* timeline = nullptr;           // where updates are recorded
 
-  // So many states, of the rule that updates this block, each `length` long and zero.
-  void keep(int count) {
-    states.assign(static_cast<std::size_t>(count), std::vector<float>(static_cast<std::size_t>(length)));
-  }
+  // So many states, of the rule that updates this block, each of `length` floats and zero.
+  void keep(int count);
 };
 
 // Throws UsageError, naming the parameter by its place, where it cannot be updated in place.
@@ -79,7 +81,8 @@ std::vector<at::Tensor> parameters_of(const std::vector<Block>& blocks);
 std::vector<std::vector<std::size_t>> holders_of(const std::vector<Block>& blocks);
 
 // exchange.finish() and start() of this block. Torch's profiler shows them as starling::finish and starling::start, the two
-// ends of an exchange, and update() as starling::update.
+// ends of an exchange, and update() as starling::update. finish() waits first for the start() that update_and_send() has left to
+// the block's device.
 std::span<const Arrival> finish(Exchange& exchange, const Block& block);
 void start(Exchange& exchange, const Block& block, bool finite);
 
@@ -88,25 +91,37 @@ void start(Exchange& exchange, const Block& block, bool finite);
 // write the new parameters to `wire` ({}: nothing is sent). What a mask does not choose is neither mixed nor sent. Returns
 // whether they are finite, and what is sent. The bits are the same for any number of threads. `scale` is what the gradients
 // are multiplied by; none: the step is skipped, so that the block is mixed only.
+// On a GPU the pass is put into torch's current stream; this waits for it where there is something to send, and else returns at once,
+// true.
 bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing wire,
             std::optional<float> scale = 1);
 
 // The same without a rule: mixes what arrived, and writes the parameters to `wire`.
 bool mix(Block& block, std::span<const Arrival> arrived, const Outgoing& wire);
 
+// The same to the exchange's wire(), and its start(): here, or for a block on a GPU when that has written what is sent, on the
+// device's thread. Every other call for the exchange, but finish() of this block, must wait for that: settle().
+void update_and_send(Exchange& exchange, Block& block, const Rule& rule, std::span<const Arrival> arrived,
+                     std::optional<float> scale = 1);
+void mix_and_send(Exchange& exchange, Block& block, std::span<const Arrival> arrived);
+// Waits until all passes are over on GPUs, and what they send has been started. Throws Error where a GPU has failed.
+void settle(std::span<const Block> blocks);
+
 // Writes the parameters to `wire` and no more, as the last update() or mix() that wrote them did: modular codes on the same
 // grid.
 bool write_again(Block& block, Outgoing wire);
-// The same to its exchange, which it starts.
+// The same as update_and_send().
 void send_again(Exchange& exchange, Block& block);
 
 // Of the parameters' own gradients in all blocks, in double, in one read of them; not finite where one of them is not.
-// The bits are the same for any number of threads.
+// The bits are the same for any number of threads. On a GPU each gradient's are added up in fp32, and this waits for it.
 double sum_of_squares(std::span<const Block> blocks);
 
 // Each parameter in bf16 or fp16 (its TensorImpl) with its segments. What was changed in a parameter is in its master then.
 using Masters = std::unordered_map<const void*, std::vector<Segment*>>;
 Masters with_masters(std::span<Block> blocks);
+// The values of a dense tensor from `begin` on, in memory order.
+at::Tensor stretch(const at::Tensor& dense, std::int64_t begin, std::int64_t length);
 // The masters of one parameter as a float tensor that lies as the parameter does, and back.
 at::Tensor joined_masters(const std::vector<Segment*>& segments);
 void set_masters(const std::vector<Segment*>& segments, const at::Tensor& joined);

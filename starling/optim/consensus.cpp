@@ -59,6 +59,12 @@ class Weighing {
 
 }  // namespace
 
+namespace {
+
+at::TensorOptions on_cpu(at::ScalarType type) { return at::TensorOptions(type).device(at::kCPU); }
+
+}  // namespace
+
 struct Consensus::State {
   // Also where an average throws.
   explicit State(Scheme& scheme) : scheme(scheme) {
@@ -78,6 +84,7 @@ struct Consensus::State {
 Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>(*optimizer.engine_->scheme)) {
   const c10::AutoGradMode no_gradient(false);
   auto& engine = *optimizer.engine_;
+  settle(engine.blocks);
   const Masters masters = with_masters(engine.blocks);
   const auto remember = [this](const at::Tensor& tensor) {
     state_->own.emplace_back(tensor, tensor.clone());
@@ -106,7 +113,7 @@ Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>(*opt
   std::vector<float> flat;
   std::size_t d = 0;
   for (std::size_t i = 0; i < reals.size(); ++i) {
-    const at::Tensor dense = at::empty_like(reals[i], at::kFloat).copy_(reals[i]);
+    const at::Tensor dense = at::empty_like(reals[i], on_cpu(at::kFloat)).copy_(reals[i]);
     flat.insert(flat.end(), dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel());
     if (i < parameters) d = flat.size();
   }
@@ -123,7 +130,7 @@ Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>(*opt
   state_->distance = std::sqrt(double{mean_square});
   std::size_t offset = 0;
   for (at::Tensor& tensor : reals) {
-    at::Tensor mean = at::empty_like(tensor, at::kFloat);
+    at::Tensor mean = at::empty_like(tensor, on_cpu(at::kFloat));
     std::copy_n(flat.data() + offset, mean.numel(), mean.mutable_data_ptr<float>());
     offset += static_cast<std::size_t>(mean.numel());
     tensor.copy_(mean);
@@ -141,7 +148,7 @@ Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>(*opt
 
   std::vector<std::int64_t> counts;
   for (const at::Tensor& tensor : counters) {
-    const at::Tensor dense = at::empty_like(tensor, at::kLong).copy_(tensor);
+    const at::Tensor dense = at::empty_like(tensor, on_cpu(at::kLong)).copy_(tensor);
     counts.insert(counts.end(), dense.const_data_ptr<std::int64_t>(),
                   dense.const_data_ptr<std::int64_t>() + dense.numel());
   }
@@ -149,7 +156,7 @@ Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>(*opt
   optimizer.maximum(counts);
   offset = 0;
   for (at::Tensor& tensor : counters) {
-    at::Tensor largest = at::empty_like(tensor, at::kLong);
+    at::Tensor largest = at::empty_like(tensor, on_cpu(at::kLong));
     std::copy_n(counts.data() + offset, largest.numel(), largest.mutable_data_ptr<std::int64_t>());
     offset += static_cast<std::size_t>(largest.numel());
     tensor.copy_(largest);

@@ -24,6 +24,14 @@
 namespace starling {
 
 struct Optimizer::Engine {
+  Engine() = default;
+  // What is on its way to the exchange from a GPU ends before it does.
+  ~Engine() {
+    for (const Block& block : blocks) {
+      if (block.on_device) block.on_device->end();
+    }
+  }
+
   World world;
   Options options;
   Rule rule;  // of all groups, each with its own options

@@ -175,13 +175,16 @@ void Optimizer::take_new_groups() {
         groups.size()));
   }
   while (param_groups_.size() < groups.size()) add_param_group(groups[param_groups_.size()]);
-  const std::string reason = needs_float32(e.options, e.inner != nullptr);
-  for (std::size_t g = first; !reason.empty() && g < groups.size(); ++g) {
+  const std::string float32 = needs_float32(e.options, e.inner != nullptr), cpu = needs_cpu(e.options);
+  for (std::size_t g = first; g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
-      const auto type = groups[g].params()[p].scalar_type();
-      if (type != at::kFloat)
-        throw UsageError(
-            fmt::format("parameter {} of group {} is {}: {}", p, g, c10::toString(type), reason));
+      const at::Tensor& parameter = groups[g].params()[p];
+      const auto refuse = [&](const std::string& what, const std::string& reason) {
+        throw UsageError(fmt::format("parameter {} of group {} is {}: {}", p, g, what, reason));
+      };
+      if (!float32.empty() && parameter.scalar_type() != at::kFloat)
+        refuse(c10::toString(parameter.scalar_type()), float32);
+      if (!cpu.empty() && !parameter.device().is_cpu()) refuse("on " + parameter.device().str(), cpu);
     }
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -216,6 +219,7 @@ void Optimizer::connect(std::size_t first_group) {
   Engine& e = *engine_;
   const World& world = e.world;
   if (e.scheme) {
+    settle(e.blocks);
     // The blocks that are under way are sent again from the parameters, which are the same numbers.
     e.scheme->pause();
     e.scheme->renew();  // what gossip has averaged is in the parameters
@@ -331,6 +335,7 @@ at::Tensor Optimizer::step(LossClosure closure) {
     const c10::AutoGradMode gradient(true);
     loss = closure();
   }
+  settle(engine_->blocks);
   take_new_groups();
   const c10::AutoGradMode no_gradient(false);
   RECORD_USER_SCOPE("starling::step");
@@ -340,10 +345,12 @@ at::Tensor Optimizer::step(LossClosure closure) {
 }
 
 int Optimizer::average(std::span<float> values) {
+  settle(engine_->blocks);
   return static_cast<int>(engine_->exchange->average(values).size());
 }
 
 int Optimizer::maximum(std::span<std::int64_t> values) {
+  settle(engine_->blocks);
   return static_cast<int>(engine_->exchange->maximum(values).size());
 }
 

@@ -143,8 +143,10 @@ class Optimizer : public torch::optim::Optimizer {
  public:
   // All parameters of the module that require a gradient, as one group, and the module's buffers (for Consensus). One
   // that is unfrozen later is added as a group of its own; one that is frozen later goes on being mixed.
-  // Parameters must be float32, bfloat16 or float16 on the CPU and dense in memory (contiguous or channels_last, not a
-  // slice), and stay of their type; gradients are of the same. A model may mix types. Of a parameter in bfloat16 or float16
+  // Parameters must be float32, bfloat16 or float16 on the CPU or on CUDA devices, and dense in memory (contiguous or
+  // channels_last, not a slice), and stay of their type and where they are; gradients are of the same. On CUDA devices with
+  // schemes "cta", "atc" and "all-reduce" (all on one), without a hierarchy; there the rule's state and masters are on the device
+  // too, and step() puts its work into torch's current stream and does not wait for it (device.h). A model may mix types. Of a parameter in bfloat16 or float16
   // the optimizer keeps an fp32 master: rule, mixing, wire and averages are of the master, and the parameter is the master
   // rounded to nearest even. (With hierarchy "node" they must be float32.) Where a parameter was changed between steps (load_state_dict, clipped weights), so that it no
   // longer is the master rounded, the master takes its value; elsewhere it keeps all its bits.
@@ -207,7 +209,7 @@ class Optimizer : public torch::optim::Optimizer {
   //   rng            torch's random numbers on the CPU
   // and, as metadata, the place in the schedule; with int8 and int4 also the grids of the blocks, which are set anew where a
   // state of another wire or other block sizes is taken (those of asynchronous schemes, one for each edge, go on as they are). The model's tensors are the parameters and buffers themselves, all
-  // others are copies. With a hierarchy m., v. and b. have only the values that this worker keeps, in memory order (none: there
+  // others are copies, on the CPU. With a hierarchy m., v. and b. have only the values that this worker keeps, in memory order (none: there
   // is no such tensor), steps count only for these, and a state is taken with the same share of the same hierarchy alone.
   // Of asynchronous schemes what is under way ends first (or is given up after a second), and gossip stands still until the next
   // step(): so where all workers have their states before any of them steps again, these are of one moment.

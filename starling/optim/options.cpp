@@ -214,4 +214,13 @@ std::string needs_float32(const Options& options, bool around) {
   return "";
 }
 
+std::string needs_cpu(const Options& options) {
+  if (options.hierarchy == "node")
+    return "with hierarchy \"node\" it must be on the CPU, where a node's gradients are added up";
+  if (options.scheme == "cta" || options.scheme == "atc" || options.scheme == "all-reduce") return "";
+  return fmt::format(
+      "with scheme \"{}\" it must be on the CPU: on CUDA devices there are cta, atc and all-reduce",
+      options.scheme);
+}
+
 }  // namespace starling

@@ -35,4 +35,7 @@ void check_options(const Options& options, int workers, int local_workers, bool 
 // Why all parameters must be float32; empty: they may be bfloat16 or float16.
 std::string needs_float32(const Options& options, bool around);
 
+// Why all parameters must be on the CPU; empty: they may be on CUDA devices.
+std::string needs_cpu(const Options& options);
+
 }  // namespace starling

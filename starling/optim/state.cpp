@@ -13,6 +13,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -71,6 +72,11 @@ std::string text_of(const TensorInfo& tensor) {
   return fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.shape, ", "));
 }
 
+// As a tensor that lies as this one does, of floats on the CPU.
+at::Tensor floats_like(const at::Tensor& tensor) {
+  return at::empty_like(tensor, at::TensorOptions(at::kFloat).device(at::kCPU));
+}
+
 at::Tensor vector_of(std::int64_t length, at::ScalarType type) { return at::empty({length}, type); }
 
 at::Tensor numbers(const std::vector<double>& values) {
@@ -102,6 +108,7 @@ struct State {
         gossip_(engine.gossip()),
         scale_(engine.clipping.loss_scale()),
         pushes_(engine.options.scheme == "push-sum") {
+    settle(blocks_);
     if (gossip_ != nullptr) {
       gossip_->pause();
       gossip_->renew();
@@ -328,12 +335,11 @@ struct State {
     for (Parameter& p : parameters_) {
       p.state.resize(fields_.size());
       for (std::size_t k = 0; k < states; ++k) {
-        if (!divided()) p.state[k] = at::empty_like(p.tensor, at::kFloat);
+        if (!divided()) p.state[k] = floats_like(p.tensor);
         if (divided() && p.kept > 0) p.state[k] = vector_of(p.kept, at::kFloat);
       }
-      if (p.tensor.scalar_type() != at::kFloat) p.state[states] = at::empty_like(p.tensor, at::kFloat);
-      for (std::size_t k = states + 1; k < fields_.size(); ++k)
-        p.state[k] = at::empty_like(p.tensor, at::kFloat);
+      if (p.tensor.scalar_type() != at::kFloat) p.state[states] = floats_like(p.tensor);
+      for (std::size_t k = states + 1; k < fields_.size(); ++k) p.state[k] = floats_like(p.tensor);
     }
     each_segment([&](Block&, Segment& s, Parameter&, std::int64_t) { step_count(s) = s.steps; });
     if (!values_) return;
@@ -346,34 +352,35 @@ struct State {
       }
     }
     each_segment([&](Block& block, Segment& s, Parameter& p, std::int64_t begin) {
-      const std::vector<float*> values = values_of(block, s);
+      const std::vector<at::Tensor> values = values_of(block, s);
       for (std::size_t k = 0; k < values.size(); ++k) {
-        if (values[k] != nullptr)
-          std::copy_n(values[k], s.length, p.state[k].mutable_data_ptr<float>() + begin);
+        if (values[k].defined()) stretch(p.state[k], begin, s.length).copy_(values[k]);
       }
     });
   }
   void spread_blocks() {
     each_segment([&](Block& block, Segment& s, Parameter& p, std::int64_t begin) {
       s.steps = step_count(s);
-      const std::vector<float*> values = values_of(block, s);
+      const std::vector<at::Tensor> values = values_of(block, s);
       for (std::size_t k = 0; k < values.size(); ++k) {
-        if (values[k] != nullptr)
-          std::copy_n(p.state[k].const_data_ptr<float>() + begin, s.length, values[k]);
+        if (values[k].defined()) values[k].copy_(stretch(p.state[k], begin, s.length));
       }
     });
   }
 
-  // Of each field, the segment's values in the block; null: it has none.
-  static std::vector<float*> values_of(Block& block, Segment& s) {
-    std::vector<float*> values;
-    for (auto& state : block.states) values.push_back(state.data() + s.offset);
-    values.push_back(s.master.defined() ? s.master.mutable_data_ptr<float>() : nullptr);
+  // Of each field, the segment's values in the block; undefined: it has none.
+  static std::vector<at::Tensor> values_of(Block& block, Segment& s) {
+    std::vector<at::Tensor> values;
+    const auto of = [&s](std::vector<float>& all) {
+      return at::from_blob(all.data() + s.offset, {s.length});
+    };
+    for (const at::Tensor& state : block.states) values.push_back(state.narrow(0, s.offset, s.length));
+    values.push_back(s.master);
     for (Replicas::Edge& edge : block.replicas.edges) {
-      values.push_back(edge.mine.data() + s.offset);
-      values.push_back(edge.theirs.data() + s.offset);
+      values.push_back(of(edge.mine));
+      values.push_back(of(edge.theirs));
     }
-    if (block.apart.defined()) values.push_back(block.apart.mutable_data_ptr<float>() + s.offset);
+    if (block.apart.defined()) values.push_back(block.apart.narrow(0, s.offset, s.length));
     return values;
   }
 
@@ -600,6 +607,7 @@ void Optimizer::restart(std::uint64_t position) {
 }
 
 void Optimizer::go_on(std::uint64_t position) {
+  settle(engine_->blocks);
   engine_->scheme->pause();  // on all workers, before the exchange lets any of them go on
   engine_->exchange->restart(position);
   engine_->scheme->begin();

@@ -61,7 +61,10 @@ After step(int threads) {
     }
     std::vector<float> wire(length);
     EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, arrived, wire.data(), 0.5f));
-    for (const auto& state : block.states) after.states.push_back(state);
+    for (const Tensor& state : block.states) {
+      const float* const values = state.const_data_ptr<float>();
+      after.states.emplace_back(values, values + state.numel());
+    }
     after.wires.push_back(wire);
   }
   return after;

@@ -409,7 +409,8 @@ TEST(Master, RefusesInOneLine) {
   };
   EXPECT_EQ(make(p), "accepted");
   EXPECT_EQ(make(at::ones({2}, at::kDouble)),
-            "parameter 0 of group 0 is Double: parameters must be float32, bfloat16 or float16 on the CPU "
+            "parameter 0 of group 0 is Double: parameters must be float32, bfloat16 or float16 on the CPU or "
+            "a CUDA device "
             "and dense "
             "in memory (contiguous or channels_last)");
   torch::optim::SGD inner({p}, 0.1);

@@ -459,7 +459,8 @@ TEST(Optimizer, RefusesInOneLine) {
             "wire \"bf16\" is for parameters, but scheme \"all-reduce\" sends gradients: use fp32");
   EXPECT_THAT(make(at::zeros({2}), AdamW{.lr = -1}), HasSubstr("lr"));
   const std::string must =
-      ": parameters must be float32, bfloat16 or float16 on the CPU and dense in memory (contiguous or "
+      ": parameters must be float32, bfloat16 or float16 on the CPU or a CUDA device and dense in memory "
+      "(contiguous or "
       "channels_last)";
   EXPECT_EQ(make(Tensor()), "parameter 0 of group 0 is undefined" + must);
   EXPECT_EQ(make(parameter({2}) * 2), "parameter 0 of group 0 is computed from other tensors" + must);

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "starling/core/error.h"
+#include "starling/optim/device.h"
 #include "starling/optim/optimizer.h"
 #include "starling/transport/c10d/launcher.h"
 #include "starling/transport/tcp/tcp.h"
@@ -158,7 +159,10 @@ int work() {
         std::make_shared<Meddler>(plain.store, static_cast<std::size_t>(number("STARLING_TEST_DAMAGE")));
     return make(meddled, channel);
   };
-  const at::Tensor x = at::full({300'000}, 1.0).set_requires_grad(true);
+  const at::Device device{std::string(std::getenv("STARLING_TEST_DEVICE"))};
+  if (device.is_cuda() && !find_cuda().empty()) throw Error(find_cuda());
+  const auto all = [&](double value) { return at::full({300'000}, value, at::TensorOptions(device)); };
+  const at::Tensor x = all(1.0).set_requires_grad(true);
   Options options{.topology = "complete",
                   .scheme = std::getenv("STARLING_TEST_SCHEME"),
                   .one_in = number("STARLING_TEST_ONE_IN")};
@@ -170,7 +174,7 @@ int work() {
   const int steps = number("STARLING_TEST_STEPS");
   for (int t = 1; t <= steps && stop == 0; ++t) {
     std::this_thread::sleep_for(milliseconds(number("STARLING_TEST_STEP_MS")));
-    x.mutable_grad() = t <= 10 ? x.detach() - 3.0 * (world.rank + 1) : at::full({300'000}, 0.0);
+    x.mutable_grad() = t <= 10 ? x.detach() - 3.0 * (world.rank + 1) : all(0.0);
     optimizer.step();
     if (t == 10) frozen = sum();
     if (t == steps - 10) BadWire::quiet = true;
@@ -204,6 +208,7 @@ class Flock {
                      {"STARLING_TEST_MAX_WAIT", "0"},
                      {"STARLING_TEST_ONE_IN", "1"},
                      {"STARLING_TEST_SCHEME", "cta"},
+                     {"STARLING_TEST_DEVICE", "cpu"},
                      {"STARLING_TEST_DAMAGE", "0"}});
     for (int rank = 0; rank < n; ++rank) {
       auto environment = settings;
@@ -346,6 +351,26 @@ TEST(Processes, AKilledWorkerDoesNotStopTheOthersAndTheAverageIsTheirs) {
     EXPECT_EQ(count(flock.errors(rank), "\n"), 1U) << flock.errors(rank);
   }
   EXPECT_NEAR(flock.last(0, "end")[1], flock.last(1, "end")[1], 1e-6);
+}
+
+// All on one card, through the memory that neighbours on one host share, and over TCP.
+TEST(Processes, OnAGpuAKilledWorkerDoesNotStopTheOthers) {
+  if (const std::string why = find_cuda(); !why.empty()) GTEST_SKIP() << why;
+  for (const std::string transport : {"mapped", "tcp"}) {
+    SCOPED_TRACE(transport);
+    Flock flock({{"STARLING_TEST_DEVICE", "cuda:0"}, {"STARLING_TRANSPORT", transport}});
+    ASSERT_TRUE(flock.until([&] { return flock.step_of(2) >= 15; }));
+    flock.signal_to(2, SIGKILL);
+    EXPECT_EQ(flock.wait(2), -SIGKILL);
+    for (int rank : {0, 1}) {
+      EXPECT_EQ(flock.wait(rank), 0) << flock.errors(rank);
+      EXPECT_EQ(flock.step_of(rank), 60);
+      EXPECT_EQ(flock.last(rank, "end")[0], 2);
+      EXPECT_EQ(flock.last(rank, "end")[4] > 0.8, transport == "mapped") << "of the bytes were read in place";
+      EXPECT_EQ(count(flock.errors(rank), "worker 2 is gone"), 1U) << flock.errors(rank);
+    }
+    EXPECT_NEAR(flock.last(0, "end")[1], flock.last(1, "end")[1], 1e-6);
+  }
 }
 
 // Its edges are directed: worker 0 hears of nobody any more, 1 of 0.

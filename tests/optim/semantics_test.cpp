@@ -487,7 +487,7 @@ TEST(Semantics, ASliceOfOtherMemoryIsRefused) {
       refusal<UsageError>(
           [&] { Optimizer(std::vector<Tensor>{at::zeros({4, 4}).slice(1, 0, 2)}, SGD{}, {}, world); }),
       "parameter 0 of group 0 is a strided view of other memory: parameters must be float32, bfloat16 or "
-      "float16 on the CPU and dense in memory (contiguous or channels_last)");
+      "float16 on the CPU or a CUDA device and dense in memory (contiguous or channels_last)");
 }
 
 TEST(Semantics, AThousandTinyParametersAndEmptyOnesBetweenThem) {
@@ -512,7 +512,8 @@ TEST(Semantics, DoublePrecisionIsRefusedInOneLine) {
   const World world = World::alone();
   const auto expected = [](int group, const std::string& type) {
     return "parameter 0 of group " + std::to_string(group) + " is " + type +
-           ": parameters must be float32, bfloat16 or float16 on the CPU and dense in memory (contiguous or "
+           ": parameters must be float32, bfloat16 or float16 on the CPU or a CUDA device and dense in "
+           "memory (contiguous or "
            "channels_last)";
   };
   struct Net : torch::nn::Module {

@@ -361,6 +361,30 @@ class Alone(unittest.TestCase):
         with self.assertRaisesRegex(starling.UsageError, "closed"):
             optimizer.step()
 
+    @unittest.skipUnless(torch.cuda.is_available(), "torch finds no CUDA device")
+    def test_on_a_gpu_it_is_as_on_the_cpu(self):
+        for name, rule in RULES.items():
+            with self.subTest(name):
+                ends = []
+                for device in ("cpu", "cuda"):
+                    torch.manual_seed(3)
+                    net = torch.nn.Linear(30, 7).to(device)
+                    inputs = torch.arange(16 * 30.0).view(16, 30).sin().to(device)
+                    optimizer = rule(net.parameters(), clip=1.0)
+                    for step in range(20):
+                        optimizer.zero_grad()
+                        net(inputs).square().mean().backward()
+                        optimizer.step()
+                        if step == 10:
+                            saved = copy.deepcopy(optimizer.state_dict())
+                            optimizer.step()
+                            optimizer.load_state_dict(saved)
+                    with optimizer.consensus() as scope:
+                        self.assertEqual(scope.workers, 1)
+                    ends.append(net.weight.detach().cpu())
+                    optimizer.close()
+                torch.testing.assert_close(ends[1], ends[0], rtol=1e-3, atol=1e-4)
+
     def test_refuses_another_torch(self):
         self.assertIn("built with torch 1.2.3, but torch 1.2.4 is installed",
                       starling._torch_version.complaint("1.2.3", "1.2.4+cpu"))

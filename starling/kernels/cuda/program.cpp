@@ -1,5 +1,10 @@
 #include "starling/kernels/cuda/program.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/kernels/cuda/segment.h"
+
 namespace starling::kernels::cuda {
 
 Program update_program() {
@@ -17,7 +22,8 @@ Program update_program() {
       // The bits of the processor: see update.cuh. Functions need not say that they are for the device, and
       // nothing is included from the folder that the process happens to be in.
       .options = {"--std=c++20", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true",
-                  "--device-as-default-execution-space", "--no-source-include"}};
+                  "--device-as-default-execution-space", "--no-source-include",
+                  fmt::format("-DSTARLING_TABLE_SIZES={}", fmt::join(kTableSizes, ","))}};
   for (const Text& text : embedded_texts()) {
     if (text.name == kSource) {
       program.source = text;

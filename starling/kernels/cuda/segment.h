@@ -8,6 +8,9 @@
 #include <cstdint>
 
 #include "starling/kernels/arguments.h"
+#include "starling/kernels/rules/accum_adam.h"
+#include "starling/kernels/rules/adam.h"
+#include "starling/kernels/rules/sgd.h"
 
 namespace starling::kernels::cuda {
 
@@ -30,6 +33,14 @@ struct Segment {
   std::uint32_t first_mix, mixes;
   std::uint32_t first_block;  // of threads: lay_out()
 };
+
+// Of what tables are made of.
+inline constexpr std::size_t kTableSizes[] = {sizeof(Mix),
+                                              sizeof(Segment<SgdStep>),
+                                              sizeof(Segment<MomentumStep>),
+                                              sizeof(Segment<AdamStep>),
+                                              sizeof(Segment<AccumAdamStep<false>>),
+                                              sizeof(Segment<AccumAdamStep<true>>)};
 
 // Gives each segment its blocks of threads, and returns how many there are in all. The segments' order stays.
 template <class Rule>

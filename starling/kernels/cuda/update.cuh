@@ -313,6 +313,21 @@ void update(const Segment<Rule>* segments, std::uint32_t count, const Mix* all_m
 
 }  // namespace starling::kernels::cuda
 
+// The host makes the tables (table.h): its compiler must see them as this one does.
+#ifdef STARLING_TABLE_SIZES
+namespace starling::kernels::cuda {
+constexpr bool same_sizes() {
+  constexpr std::size_t host[] = {STARLING_TABLE_SIZES};
+  static_assert(sizeof host == sizeof kTableSizes);
+  for (std::size_t i = 0; i < sizeof host / sizeof *host; ++i) {
+    if (host[i] != kTableSizes[i]) return false;
+  }
+  return true;
+}
+static_assert(same_sizes(), "the host lays out its tables in another way");
+}  // namespace starling::kernels::cuda
+#endif
+
 // The entries: one for each kind of rule.
 #define STARLING_ENTRY(name, rule)                                                                         \
   extern "C" __global__ void __launch_bounds__(starling::kernels::cuda::kThreads)                          \

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
@@ -26,6 +27,10 @@ AllReduce::AllReduce(std::vector<Block>& blocks, Collectives& collectives, int w
       holders_(holders_of(blocks)),
       hooks_(parameters_of(blocks), [this](std::size_t parameter) { accumulated(parameter); }) {
   for (const Block& block : blocks_) {
+    if (block.device != blocks_.front().device)
+      throw UsageError(fmt::format(
+          "scheme \"all-reduce\" needs all parameters on one device: there are some on {} and some on {}",
+          blocks_.front().device.str(), block.device.str()));
     const auto segments = static_cast<std::int64_t>(block.segments.size());
     buckets_.push_back({at::empty({block.length + segments})});
   }
@@ -76,6 +81,7 @@ void AllReduce::begin_pass() {
 }
 
 void AllReduce::start(std::size_t b) {
+  const c10::AutoGradMode no_gradient(false);
   Bucket& bucket = buckets_[b];
   const Block& block = blocks_[b];
   float* const flat = bucket.flat.mutable_data_ptr<float>();
@@ -83,7 +89,9 @@ void AllReduce::start(std::size_t b) {
   for (const Segment& s : block.segments) {
     at::Tensor keep;
     const void* const g = s.gradient(keep);
-    if (g != nullptr) {
+    if (g != nullptr && !block.device.is_cpu()) {
+      bucket.flat.narrow(0, s.offset, s.length).copy_(stretch(keep, s.begin, s.length));  // waits for the GPU
+    } else if (g != nullptr) {
       kernels::decode(g, s.format, static_cast<std::size_t>(s.length), flat + s.offset);
     } else {
       std::fill_n(flat + s.offset, s.length, 0.0f);
@@ -122,6 +130,11 @@ void AllReduce::write_mean(std::size_t b) {
   for (const Segment& s : blocks_[b].segments) {
     if (*has++ == 0) continue;
     auto* const g = static_cast<std::byte*>(s.mutable_gradient());
+    if (!blocks_[b].device.is_cpu()) {
+      stretch(s.parameter.grad(), s.begin, s.length)
+          .copy_(buckets_[b].flat.narrow(0, s.offset, s.length) / workers_);
+      continue;
+    }
     std::array<float, 1024> mean{};
     for (std::int64_t at = 0; at < s.length; at += mean.size()) {
       const auto n = static_cast<std::size_t>(std::min<std::int64_t>(mean.size(), s.length - at));

@@ -11,6 +11,8 @@
 //
 // Gradients of bf16 and fp16 are summed and sent as fp32, since a sum in so few bits would lose more than they have; their
 // mean is rounded once, into .grad.
+//
+// Gradients on a GPU are added up on the host too: each bucket waits for the GPU and holds up backward. It is there to compare with.
 #pragma once
 
 #include <cstdint>

@@ -3,10 +3,7 @@
 namespace starling {
 
 void Around::send() {
-  for (Block& block : blocks_) {
-    const bool finite = mix(block, {}, exchange_.wire(block.index));
-    start(exchange_, block, finite);
-  }
+  for (Block& block : blocks_) mix_and_send(exchange_, block, {});
 }
 
 void Around::combine() {

@@ -4,8 +4,7 @@ namespace starling {
 
 void combine_then_adapt(Block& block, Exchange& exchange, const RuleOf& rule, std::optional<float> scale) {
   const auto arrived = finish(exchange, block);
-  const bool finite = update(block, rule(block.group), arrived, exchange.wire(block.index), scale);
-  start(exchange, block, finite);
+  update_and_send(exchange, block, rule(block.group), arrived, scale);
 }
 
 void Cta::begin() {

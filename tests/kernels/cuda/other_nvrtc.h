@@ -1,4 +1,4 @@
-// Where other_nvrtc.cpp lies as a library: beside the test.
+// Where other_nvrtc.cpp and other_driver.cpp lie as libraries: beside the test.
 #pragma once
 
 #include <filesystem>
@@ -6,8 +6,10 @@
 
 namespace starling::kernels::cuda {
 
-inline std::string other_nvrtc() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "other_nvrtc.so";
+inline std::string beside_the_test(const char* file) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / file;
 }
+inline std::string other_nvrtc() { return beside_the_test("other_nvrtc.so"); }
+inline std::string other_driver() { return beside_the_test("other_driver.so"); }
 
 }  // namespace starling::kernels::cuda

@@ -16,10 +16,13 @@
 #include <random>
 #include <string>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "starling/kernels/cuda/table.h"
 
 namespace starling::kernels::cuda {
 namespace {
@@ -30,17 +33,23 @@ using Bytes = std::vector<std::byte>;
 template <class Rule>
 using Entry = void(const Segment<Rule>*, std::uint32_t, const Mix*, std::uint32_t*);
 
-// A launch of all blocks. Returns whether all is finite.
+// The launch of all blocks of a table whose segments are of one kind of rule. Returns whether all is finite.
 template <class Rule>
-bool launch(Entry<Rule>* entry, std::vector<Segment<Rule>>& segments, const std::vector<Mix>& mixes) {
+bool launch(Entry<Rule>* entry, Table& table) {
   static device::Warp warp;
-  const auto count = static_cast<std::uint32_t>(segments.size());
-  const std::uint32_t blocks = lay_out(segments.data(), segments.size());
+  std::vector<std::max_align_t> memory(table.bytes() / sizeof(std::max_align_t) + 1);
+  auto* const at = reinterpret_cast<std::byte*>(memory.data());
   std::uint32_t not_finite = 0;
-  auto body = [&] { entry(segments.data(), count, mixes.data(), &not_finite); };
-  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
-    for (std::uint32_t thread = 0; thread < kThreads; thread += device::Warp::kLanes)
-      warp.run([](void* f) { (*static_cast<decltype(body)*>(f))(); }, &body, thread, threadIdx);
+  const std::vector<Table::Launch> launches = table.write(at);
+  EXPECT_LE(launches.size(), 1u);
+  for (const Table::Launch& all : launches) {
+    EXPECT_EQ(all.entry, Step(std::in_place_type<Rule>).index());
+    const auto* const segments = reinterpret_cast<const Segment<Rule>*>(at + all.segments);
+    auto body = [&] { entry(segments, all.count, reinterpret_cast<const Mix*>(at), &not_finite); };
+    for (blockIdx.x = 0; blockIdx.x < all.blocks; ++blockIdx.x) {
+      for (std::uint32_t thread = 0; thread < kThreads; thread += device::Warp::kLanes)
+        warp.run([](void* f) { (*static_cast<decltype(body)*>(f))(); }, &body, thread, threadIdx);
+    }
   }
   return not_finite == 0;
 }
@@ -163,20 +172,16 @@ void expect_same(const Memory& device, const Memory& host) {
 template <class Rule>
 bool step_both(Entry<Rule>* entry, const std::vector<Rule>& rules, std::vector<Memory>& device,
                std::vector<Memory>& host) {
-  std::vector<Segment<Rule>> segments;
-  std::vector<Mix> mixes;
+  Table table;
   bool host_finite = true;
   for (std::size_t s = 0; s < device.size(); ++s) {
     Memory& d = device[s];
-    const std::vector<Mix> own = d.mixes();
-    segments.push_back({rules[s], d.parameters(), d.gradient(), d.state<Rule>(), d.wire_block(), d.n,
-                        static_cast<std::uint32_t>(mixes.size()), static_cast<std::uint32_t>(own.size()), 0});
-    mixes.insert(mixes.end(), own.begin(), own.end());
+    table.add(rules[s], d.mixes(), d.parameters(), d.gradient(), d.state<Rule>(), d.wire_block(), d.n);
     Memory& h = host[s];
     host_finite &= kernels::update(rules[s], h.mixes(), h.parameters(), h.gradient(), h.state<Rule>(),
                                    h.wire_block(), h.n);
   }
-  const bool finite = launch(entry, segments, mixes);
+  const bool finite = launch(entry, table);
   EXPECT_EQ(finite, host_finite);
   return finite;
 }
@@ -296,17 +301,9 @@ TEST(CudaUpdateWire, MayLieWhereMineLies) {
   };
   const SgdStep rule{.lr = 0.1f, .wd = 0.1f};
   Memory &d = device[0], &h = host[0];
-  const std::vector<Mix> mixes = aliased(d);
-  std::vector<Segment<SgdStep>> segments{{rule,
-                                          d.parameters(),
-                                          d.gradient(),
-                                          {},
-                                          d.wire_block(),
-                                          d.n,
-                                          0,
-                                          static_cast<std::uint32_t>(mixes.size()),
-                                          0}};
-  EXPECT_TRUE(launch(starling_sgd, segments, mixes));
+  Table table;
+  table.add(rule, aliased(d), d.parameters(), d.gradient(), {}, d.wire_block(), d.n);
+  EXPECT_TRUE(launch(starling_sgd, table));
   EXPECT_TRUE(kernels::update(rule, aliased(h), h.parameters(), h.gradient(), {}, h.wire_block(), h.n));
   expect_same(d, h);
 }

@@ -1,0 +1,203 @@
+#include "starling/kernels/cuda/gpu.h"
+
+#include <string_view>
+#include <type_traits>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/kernels/cuda/cubin.h"
+#include "starling/kernels/cuda/nvrtc.h"
+
+namespace starling::kernels::cuda {
+
+// The driver's interface in C, as cuda.h of CUDA 12 and 13 declares it: CUresult and CUdevice are ints, CUdeviceptr is 64 bits
+// wide, the others are pointers. Members have the names of what the library exports.
+struct DriverFunctions {
+  using Size = std::size_t;
+  using Address = unsigned long long;
+  int (*cuInit)(unsigned);
+  int (*cuGetErrorString)(int, const char**);
+  int (*cuDeviceGet)(int*, int);
+  int (*cuDeviceGetAttribute)(int*, int, int);
+  int (*cuDevicePrimaryCtxRetain)(void**, int);
+  int (*cuDevicePrimaryCtxRelease_v2)(int);
+  int (*cuCtxPushCurrent_v2)(void*);
+  int (*cuCtxPopCurrent_v2)(void**);
+  int (*cuModuleLoadData)(void**, const void*);
+  int (*cuModuleUnload)(void*);
+  int (*cuModuleGetFunction)(void**, void*, const char*);
+  int (*cuLaunchKernel)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
+                        void**, void**);
+  int (*cuMemcpyHtoDAsync_v2)(Address, const void*, Size, void*);
+  int (*cuMemcpyDtoHAsync_v2)(void*, Address, Size, void*);
+  int (*cuStreamCreate)(void**, unsigned);
+  int (*cuStreamDestroy_v2)(void*);
+  int (*cuStreamWaitEvent)(void*, void*, unsigned);
+  int (*cuEventCreate)(void**, unsigned);
+  int (*cuEventDestroy_v2)(void*);
+  int (*cuEventRecord)(void*, void*);
+  int (*cuEventSynchronize)(void*);
+
+  void must(int result, std::string_view what) const {
+    if (result == 0) return;
+    const char* text = nullptr;
+    if (cuGetErrorString(result, &text) != 0 || text == nullptr) text = "unknown";
+    throw Error(fmt::format("CUDA: {}: error {}, {}", what, result, text));
+  }
+};
+
+namespace {
+
+using Address = DriverFunctions::Address;
+
+// As cuda.h numbers them.
+constexpr unsigned kNonBlockingStream = 1;  // CU_STREAM_NON_BLOCKING: the default stream does not wait for it
+constexpr unsigned kAsleep = 1, kWithoutTime = 2;  // CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
+constexpr int kMajor = 75, kMinor = 76;            // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
+
+constexpr int kOldest = 80;  // architecture; warps of older ones have no reductions (update.cuh)
+
+// All functions of the driver, which is never unloaded.
+std::unique_ptr<const DriverFunctions> load_driver(const std::string& file) {
+  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const trouble = dlerror();
+    throw Error(fmt::format("CUDA's driver cannot be loaded: {}", trouble == nullptr ? file : trouble));
+  }
+  auto functions = std::make_unique<DriverFunctions>();
+  const auto find = [&](auto& function, const char* name) {
+    void* const address = dlsym(library, name);
+    if (address == nullptr)
+      throw Error(fmt::format("{} is not a driver of CUDA 12 or 13: it has no {}", file, name));
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
+  };
+#define STARLING_FIND(name) find(functions->name, #name)
+  STARLING_FIND(cuInit);
+  STARLING_FIND(cuGetErrorString);
+  STARLING_FIND(cuDeviceGet);
+  STARLING_FIND(cuDeviceGetAttribute);
+  STARLING_FIND(cuDevicePrimaryCtxRetain);
+  STARLING_FIND(cuDevicePrimaryCtxRelease_v2);
+  STARLING_FIND(cuCtxPushCurrent_v2);
+  STARLING_FIND(cuCtxPopCurrent_v2);
+  STARLING_FIND(cuModuleLoadData);
+  STARLING_FIND(cuModuleUnload);
+  STARLING_FIND(cuModuleGetFunction);
+  STARLING_FIND(cuLaunchKernel);
+  STARLING_FIND(cuMemcpyHtoDAsync_v2);
+  STARLING_FIND(cuMemcpyDtoHAsync_v2);
+  STARLING_FIND(cuStreamCreate);
+  STARLING_FIND(cuStreamDestroy_v2);
+  STARLING_FIND(cuStreamWaitEvent);
+  STARLING_FIND(cuEventCreate);
+  STARLING_FIND(cuEventDestroy_v2);
+  STARLING_FIND(cuEventRecord);
+  STARLING_FIND(cuEventSynchronize);
+#undef STARLING_FIND
+  return functions;
+}
+
+Address address_of(const void* pointer) {
+  return static_cast<Address>(reinterpret_cast<std::uintptr_t>(pointer));
+}
+
+}  // namespace
+
+// While it lives, this GPU's context is the thread's.
+class Gpu::Scope {
+ public:
+  explicit Scope(const Gpu& gpu) : driver(*gpu.driver_) {
+    driver.must(driver.cuCtxPushCurrent_v2(gpu.context_), "taking the context");
+  }
+  ~Scope() {
+    void* popped = nullptr;
+    driver.cuCtxPopCurrent_v2(&popped);
+  }
+  Scope(const Scope&) = delete;
+  const DriverFunctions& driver;
+};
+
+Gpu::Gpu(int number, const std::string& driver) : driver_(load_driver(driver)) {
+  const DriverFunctions& cu = *driver_;
+  cu.must(cu.cuInit(0), "starting the driver");
+  cu.must(cu.cuDeviceGet(&device_, number), fmt::format("GPU {}", number));
+  int major = 0, minor = 0;
+  cu.must(cu.cuDeviceGetAttribute(&major, kMajor, device_), "asking for the architecture");
+  cu.must(cu.cuDeviceGetAttribute(&minor, kMinor, device_), "asking for the architecture");
+  if (major < kOldest / 10)
+    throw Error(fmt::format("GPU {} is of architecture sm_{}{}: allowed are sm_{} and newer", number, major,
+                            minor, kOldest));
+  const Cubin cubin = cubin_of(Nvrtc(), update_program(), 10 * major + minor);
+  cu.must(cu.cuDevicePrimaryCtxRetain(&context_, device_), "taking the primary context");
+  const Scope scope(*this);
+  cu.must(cu.cuModuleLoadData(&module_, cubin.bytes.data()), "loading the update");
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const std::string name(kUpdateEntries[i]);
+    cu.must(cu.cuModuleGetFunction(&entries_[i], module_, name.c_str()), name);
+  }
+  cu.must(cu.cuStreamCreate(&uploads_, kNonBlockingStream), "making a stream");
+  cu.must(cu.cuStreamCreate(&downloads_, kNonBlockingStream), "making a stream");
+}
+
+// At the end of a process the driver may have ended before: what it says is not asked.
+Gpu::~Gpu() {
+  void* popped = nullptr;
+  if (driver_->cuCtxPushCurrent_v2(context_) != 0) return;
+  driver_->cuStreamDestroy_v2(uploads_);
+  driver_->cuStreamDestroy_v2(downloads_);
+  driver_->cuModuleUnload(module_);
+  driver_->cuCtxPopCurrent_v2(&popped);
+  driver_->cuDevicePrimaryCtxRelease_v2(device_);
+}
+
+void Gpu::upload(void* to, const void* from, std::size_t bytes) const {
+  if (bytes == 0) return;
+  const Scope scope(*this);
+  scope.driver.must(scope.driver.cuMemcpyHtoDAsync_v2(address_of(to), from, bytes, uploads_),
+                    "a copy to the GPU");
+}
+
+void Gpu::download(void* to, const void* from, std::size_t bytes) const {
+  if (bytes == 0) return;
+  const Scope scope(*this);
+  scope.driver.must(scope.driver.cuMemcpyDtoHAsync_v2(to, address_of(from), bytes, downloads_),
+                    "a copy from the GPU");
+}
+
+void Gpu::launch(const Table::Launch& launch, const std::byte* table, std::uint32_t* not_finite,
+                 Stream stream) const {
+  const Scope scope(*this);
+  const std::byte* segments = table + launch.segments;
+  const std::byte* mixes = table;
+  std::uint32_t count = launch.count;
+  std::array<void*, 4> arguments{&segments, &count, &mixes, &not_finite};
+  scope.driver.must(scope.driver.cuLaunchKernel(entries_[launch.entry], launch.blocks, 1, 1, kThreads, 1, 1,
+                                                0, stream, arguments.data(), nullptr),
+                    "launching the update");
+}
+
+Event::Event(const Gpu& gpu) : gpu_(gpu) {
+  const Gpu::Scope scope(gpu);
+  scope.driver.must(scope.driver.cuEventCreate(&event_, kAsleep | kWithoutTime), "making an event");
+}
+
+Event::~Event() { gpu_.driver_->cuEventDestroy_v2(event_); }
+
+void Event::record(Stream stream) {
+  const Gpu::Scope scope(gpu_);
+  scope.driver.must(scope.driver.cuEventRecord(event_, stream), "recording an event");
+}
+
+void Event::hold(Stream stream) const {
+  const Gpu::Scope scope(gpu_);
+  scope.driver.must(scope.driver.cuStreamWaitEvent(stream, event_, 0), "waiting for an event");
+}
+
+void Event::wait() const {
+  const Gpu::Scope scope(gpu_);
+  scope.driver.must(scope.driver.cuEventSynchronize(event_), "the GPU's work");
+}
+
+}  // namespace starling::kernels::cuda

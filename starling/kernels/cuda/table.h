@@ -1,0 +1,46 @@
+// What one pass over a block launches on a GPU: tables of segments (segment.h), one for each kind of rule, since segments may be
+// at different steps. Made on the host, of pointers of the device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <tuple>
+#include <variant>
+#include <vector>
+
+#include "starling/kernels/cuda/segment.h"
+#include "starling/kernels/update.h"
+
+namespace starling::kernels::cuda {
+
+class Table {
+ public:
+  // A stretch of memory, with the arguments of Kernels::update.
+  void add(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g, RuleState state,
+           const WireBlock& wire, std::size_t n);
+
+  // The launch of one kind of rule. Offsets are in bytes, from where the table lies on the device.
+  struct Launch {
+    std::size_t entry = 0;     // in kUpdateEntries
+    std::size_t segments = 0;  // offset
+    std::uint32_t count = 0;   // of segments
+    std::uint32_t blocks = 0;  // of threads; not 0
+  };
+  // All Mixes come first: they are at offset 0.
+  std::size_t bytes() const;
+  // Writes bytes() bytes there, for the device to copy, and returns the launches: in any order, since no two segments overlap.
+  std::vector<Launch> write(std::byte* to);
+
+ private:
+  template <class>
+  struct RowsOf;
+  template <class... Rules>
+  struct RowsOf<std::variant<Rules...>> {
+    using Type = std::tuple<std::vector<Segment<Rules>>...>;
+  };
+  std::vector<Mix> mixes_;
+  RowsOf<Step>::Type rows_;  // in the order of Step, which is that of kUpdateEntries
+};
+
+}  // namespace starling::kernels::cuda

@@ -1,0 +1,214 @@
+#include "starling/optim/device.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+using kernels::Measured;
+using kernels::cuda::Gpu;
+using kernels::cuda::Stream;
+
+// By all of torch's threads: one alone is slower than the link to the GPU.
+void copy_by_threads(std::byte* to, std::span<const std::byte> from) {
+  constexpr std::int64_t kPiece = 1 << 20;
+  const auto size = static_cast<std::int64_t>(from.size());
+  at::parallel_for(0, (size + kPiece - 1) / kPiece, 1, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t begin = first * kPiece, end = std::min(last * kPiece, size);
+    std::memcpy(to + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
+  });
+}
+
+}  // namespace
+
+std::string find_cuda() {
+  // Asked before they are loaded, torch would say no from then on.
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    const char* const trouble = dlerror();
+    return fmt::format("torch's libraries for CUDA cannot be loaded: {}",
+                       trouble == nullptr ? "unknown" : trouble);
+  }
+  return at::detail::getCUDAHooks().hasCUDA() ? "" : "torch finds no CUDA device";
+}
+
+// ---------------------------------------------------------------- Device
+
+Device::Device(at::Device device)
+    : Device(std::make_unique<Gpu>(device.index()), at::TensorOptions(at::kByte).device(device),
+             at::TensorOptions(at::kByte).pinned_memory(true),
+             [torch = c10::impl::VirtualGuardImpl(device.type()), device] {
+               return torch.getStreamNativeHandle(torch.getStream(device));
+             }) {}
+
+Device::Device(std::unique_ptr<Gpu> gpu, at::TensorOptions memory, at::TensorOptions host,
+               std::function<Stream()> current)
+    : gpu_(std::move(gpu)), memory_(memory), host_(host), current_(std::move(current)), thread_([this] {
+        run();
+      }) {}
+
+Device::~Device() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+bool Device::Room::fit(const Device& of, std::size_t bytes) {
+  const auto wanted = static_cast<std::int64_t>(bytes);
+  if (host.defined() && host.numel() >= wanted) return false;
+  host = at::empty({wanted}, of.host_);
+  device = at::empty({wanted}, of.memory_);
+  return true;
+}
+
+std::uint64_t Device::then(const kernels::cuda::Event& reached, std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  queue_.push({&reached, std::move(work)});
+  changed_.notify_all();
+  return ++given_;
+}
+
+void Device::wait(std::uint64_t number) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return done_ >= number; });
+  if (!failure_.empty()) throw Error(failure_);
+}
+
+void Device::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return ends_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const Work work = std::move(queue_.front());
+    queue_.pop();
+    if (failure_.empty()) {
+      lock.unlock();
+      std::string failure;
+      try {
+        work.reached->wait();
+        work.call();
+      } catch (const std::exception& error) {
+        failure = error.what();
+      }
+      lock.lock();
+      failure_ = std::move(failure);
+    }
+    ++done_;
+    changed_.notify_all();
+  }
+}
+
+// ---------------------------------------------------------------- OnDevice
+
+OnDevice::OnDevice(std::shared_ptr<Device> device)
+    : device_(std::move(device)), sends_(device_->gpu()), keeps_(device_->gpu()) {}
+
+OnDevice::~OnDevice() { end(); }
+
+void OnDevice::end() noexcept {
+  try {
+    wait();
+  } catch (const Error&) {
+    // Whoever needed what the GPU was doing has been told.
+  }
+}
+
+void OnDevice::wait() { device_->wait(std::max(sends_.number, keeps_.number)); }
+
+void OnDevice::hold_uploads(Slot& slot) {
+  slot.computed.record(device_->current());
+  slot.computed.hold(device_->gpu().uploads());
+}
+
+OnDevice::There OnDevice::begin(std::span<const Arrival> arrived, const Outgoing& wire, std::size_t bytes) {
+  const bool sends = wire.values != nullptr;
+  Slot& slot = sends ? sends_ : keeps_;
+  device_->wait(slot.number);
+  slot_ = &slot, arrivals_ = arrived.size(), bytes_ = sends ? bytes : 0, to_ = wire.values;
+
+  There there{{arrived.begin(), arrived.end()}, wire, nullptr, nullptr};
+  bool fresh = slot.counters.fit(*device_, sizeof(Counters) + arrivals_ * sizeof(Measured));
+  std::vector<std::pair<Device::Room*, std::span<const std::byte>>> uploads;
+  const auto upload = [&](SentBlock& block) {
+    if (uploads.size() == slot.arrivals.size()) slot.arrivals.emplace_back();
+    Device::Room& room = slot.arrivals[uploads.size()];
+    fresh = room.fit(*device_, block.bytes().size()) || fresh;
+    uploads.emplace_back(&room, block.bytes());
+    block.block.bytes = {room.on_device(), block.bytes().size()};
+  };
+  for (Arrival& a : there.arrived) {
+    upload(a.theirs);
+    if (sent_to_ != nullptr && a.mine.bytes().data() == sent_to_) {
+      a.mine.block.bytes = {sent_.on_device(), a.mine.bytes().size()};
+    } else {
+      upload(a.mine);
+    }
+  }
+  if (sends) {
+    if (wire.mask.one_in != 1) std::swap(sent_, spare_);
+    sent_.fit(*device_, bytes);
+    sent_to_ = wire.values;
+    there.wire.values = sent_.on_device();
+  }
+  if (fresh) hold_uploads(slot);
+  for (const auto& [room, from] : uploads) {
+    copy_by_threads(room->on_host(), from);
+    device_->gpu().upload(room->on_device(), room->on_host(), from.size());
+  }
+  auto* const counters = reinterpret_cast<Counters*>(slot.counters.on_device());
+  there.sum = &counters->sum;
+  there.measured = reinterpret_cast<Measured*>(counters + 1);
+  return there;
+}
+
+void OnDevice::launch(kernels::cuda::Table& table, std::function<void(const Seen&)> then) {
+  Slot& slot = *slot_;
+  const Gpu& gpu = device_->gpu();
+  const std::size_t counters = sizeof(Counters) + arrivals_ * sizeof(Measured);
+  if (slot.table.fit(*device_, std::bit_ceil(table.bytes()))) hold_uploads(slot);
+  const auto launches = table.write(slot.table.on_host());
+  std::memset(slot.counters.on_host(), 0, counters);
+  gpu.upload(slot.table.on_device(), slot.table.on_host(), table.bytes());
+  gpu.upload(slot.counters.on_device(), slot.counters.on_host(), counters);
+  slot.uploaded.record(gpu.uploads());
+
+  const Stream stream = device_->current();
+  slot.uploaded.hold(stream);
+  auto* const not_finite = &reinterpret_cast<Counters*>(slot.counters.on_device())->not_finite;
+  for (const auto& launch : launches) gpu.launch(launch, slot.table.on_device(), not_finite, stream);
+  slot.computed.record(stream);
+
+  slot.computed.hold(gpu.downloads());
+  const std::byte* const sent = bytes_ > 0 ? sent_.on_host() : nullptr;
+  if (sent != nullptr) gpu.download(sent_.on_host(), sent_.on_device(), bytes_);
+  gpu.download(slot.counters.on_host(), slot.counters.on_device(), counters);
+  slot.over.record(gpu.downloads());
+  slot.number = device_->then(
+      slot.over, [&slot, sent, to = to_, bytes = bytes_, arrivals = arrivals_, then = std::move(then)] {
+        if (sent != nullptr) std::memcpy(to, sent, bytes);
+        const std::byte* const words = slot.counters.on_host();
+        Counters counted;
+        std::memcpy(&counted, words, sizeof counted);
+        Seen seen{counted.not_finite == 0, counted.sum, std::vector<Measured>(arrivals)};
+        if (arrivals > 0)
+          std::memcpy(seen.measured.data(), words + sizeof counted, arrivals * sizeof(Measured));
+        then(seen);
+      });
+}
+
+}  // namespace starling

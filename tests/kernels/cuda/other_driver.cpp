@@ -1,0 +1,153 @@
+// A library with the interface of CUDA's driver and a GPU whose memory is the host's: it runs the update as the ordinary compiler
+// compiles it. With it the whole path through streams, copies and events is tested where there is no GPU.
+//
+// It is as lazy as a GPU may be: what is put into a stream is done only when somebody waits for an event behind it
+// (cuEventSynchronize), or drains the stream. So an order that nothing enforces is not kept, and what is read too early is stale.
+#include "starling/kernels/update.h"
+
+// clang-format off: the device's words come before the program that uses them.
+#include "tests/kernels/cuda/device.h"
+#include "starling/kernels/cuda/update.cuh"
+// clang-format on
+
+#include <array>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "starling/kernels/cuda/program.h"
+
+namespace {
+
+using namespace starling::kernels;
+using namespace starling::kernels::cuda;
+
+std::mutex mutex;  // guards all of it
+bool fails = false;
+
+// What is in a stream, and how much of it has been done.
+struct Queue {
+  std::deque<std::function<void()>> waiting;
+  std::uint64_t given = 0, done = 0;
+  void put(std::function<void()> work) { waiting.push_back(std::move(work)), ++given; }
+  void run_to(std::uint64_t end) {
+    while (done < end) {
+      const auto work = std::move(waiting.front());
+      waiting.pop_front();
+      ++done;
+      work();
+    }
+  }
+};
+Queue default_stream;
+Queue& queue(void* stream) { return stream == nullptr ? default_stream : *static_cast<Queue*>(stream); }
+
+// A place in a queue, as of the last record.
+struct Place {
+  Queue* in = nullptr;
+  std::uint64_t end = 0;
+};
+
+template <auto kEntry>
+void run_entry(unsigned blocks, unsigned threads, const void* segments, std::uint32_t count,
+               const void* mixes, std::uint32_t* not_finite) {
+  static device::Warp warp;
+  auto body = [&] {
+    [&]<class Rule>(void (*entry)(const Segment<Rule>*, std::uint32_t, const Mix*, std::uint32_t*)) {
+      entry(static_cast<const Segment<Rule>*>(segments), count, static_cast<const Mix*>(mixes), not_finite);
+    }(kEntry);
+  };
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+    for (std::uint32_t thread = 0; thread < threads; thread += device::Warp::kLanes)
+      warp.run([](void* f) { (*static_cast<decltype(body)*>(f))(); }, &body, thread, threadIdx);
+  }
+}
+using Entry = void (*)(unsigned, unsigned, const void*, std::uint32_t, const void*, std::uint32_t*);
+constexpr std::array<Entry, kUpdateEntries.size()> kEntries{
+    run_entry<starling_sgd>, run_entry<starling_momentum>, run_entry<starling_adam>,
+    run_entry<starling_accum_adam>, run_entry<starling_accum_adam_window_end>};
+
+template <class T>
+T& at(void* pointer) {
+  return *static_cast<T*>(pointer);
+}
+
+}  // namespace
+
+extern "C" {
+// For the test: all that is in the default stream, as the next work of torch's would find it; and whether the GPU fails.
+void other_driver_drain() {
+  const std::lock_guard lock(mutex);
+  default_stream.run_to(default_stream.given);
+}
+void other_driver_fail(bool now) {
+  const std::lock_guard lock(mutex);
+  fails = now;
+}
+
+int cuInit(unsigned) { return 0; }
+int cuGetErrorString(int error, const char** text) {
+  *text = error == 719 ? "unspecified launch failure" : "invalid device ordinal";
+  return 0;
+}
+int cuDeviceGet(int* device, int number) { return *device = number, number == 0 ? 0 : 101; }
+int cuDeviceGetAttribute(int* value, int attribute, int) { return *value = attribute == 75 ? 9 : 0, 0; }
+int cuDevicePrimaryCtxRetain(void** context, int) { return *context = &mutex, 0; }
+int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
+int cuCtxPushCurrent_v2(void*) { return 0; }
+int cuCtxPopCurrent_v2(void**) { return 0; }
+int cuModuleLoadData(void** module, const void*) { return *module = &mutex, 0; }
+int cuModuleUnload(void*) { return 0; }
+int cuModuleGetFunction(void** function, void*, const char* name) {
+  for (std::size_t i = 0; i < kUpdateEntries.size(); ++i) {
+    if (kUpdateEntries[i] == name) return *function = const_cast<Entry*>(&kEntries[i]), 0;
+  }
+  return 500;
+}
+int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned,
+                   unsigned, void* stream, void** arguments, void**) {
+  const std::lock_guard lock(mutex);
+  queue(stream).put([entry = at<Entry>(function), blocks, threads, segments = at<const void*>(arguments[0]),
+                     count = at<std::uint32_t>(arguments[1]), mixes = at<const void*>(arguments[2]),
+                     not_finite = at<std::uint32_t*>(arguments[3])] {
+    entry(blocks, threads, segments, count, mixes, not_finite);
+  });
+  return 0;
+}
+int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t bytes, void* stream) {
+  const std::lock_guard lock(mutex);
+  queue(stream).put([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
+  return 0;
+}
+int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, void* stream) {
+  const std::lock_guard lock(mutex);
+  queue(stream).put([=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
+  return 0;
+}
+int cuStreamCreate(void** stream, unsigned) { return *stream = new Queue, 0; }
+int cuStreamDestroy_v2(void* stream) { return delete static_cast<Queue*>(stream), 0; }
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  const std::lock_guard lock(mutex);
+  const Place place = at<Place>(event);
+  queue(stream).put([place] {
+    if (place.in != nullptr) place.in->run_to(place.end);
+  });
+  return 0;
+}
+int cuEventCreate(void** event, unsigned) { return *event = new Place, 0; }
+int cuEventDestroy_v2(void* event) { return delete static_cast<Place*>(event), 0; }
+int cuEventRecord(void* event, void* stream) {
+  const std::lock_guard lock(mutex);
+  at<Place>(event) = {&queue(stream), queue(stream).given};
+  return 0;
+}
+int cuEventSynchronize(void* event) {
+  const std::lock_guard lock(mutex);
+  if (fails) return 719;
+  const Place place = at<Place>(event);
+  if (place.in != nullptr) place.in->run_to(place.end);
+  return 0;
+}
+}
