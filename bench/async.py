@@ -192,7 +192,7 @@ out = "{folder}/run"
 [data]
 dir = "{folder}/data"
 [model]
-width = 4
+width = 8
 [optimizer]
 rule = "adam"
 lr = 0.003

@@ -33,7 +33,8 @@ Config recipe_config(Recipe& r) {
 
   c.section("model", "what learns");
   c.key("name", &r.model.name, Choices{"resnet-8"}, "network");
-  c.key("width", &r.model.width, between(1, 1024), "channels of the first stage, doubled twice further on");
+  c.key("width", &r.model.width, between(8, 1024),
+        "channels of the first stage, doubled twice further on; a multiple of 8");
   c.key("dtype", &r.model.dtype, Choices{"fp32", "bf16", "fp16"},
         "of the weights; bf16 and fp16: normalisation stays fp32, and the optimizer keeps fp32 masters");
 
@@ -129,6 +130,11 @@ Recipe read_recipe(const std::string& file, const Overrides& overrides) {
   Config config = recipe_config(recipe);
   config.read_file(file);
   for (const auto& [path, value] : overrides) config.set(path, value);
+  // With 4 channels torch 2.11's 1x1 convolutions (oneDNN's, channels-last, AVX2) write beyond their memory in backward.
+  if (recipe.model.width % 8 != 0) {
+    throw UsageError(fmt::format("{}: model.width = {}: wants a multiple of 8", config.origin("model.width"),
+                                 recipe.model.width));
+  }
   if (recipe.optimizer.nesterov && recipe.optimizer.momentum == 0) {
     throw UsageError(fmt::format("{}: optimizer.nesterov = true: wants optimizer.momentum above 0",
                                  config.origin("optimizer.nesterov")));

@@ -173,7 +173,7 @@ class Cluster(unittest.TestCase):
         path.write_text(f"""
 run = {{steps = {STEPS}, threads = 1}}
 data = {{dir = "{self.folder}", flip = false}}
-model.width = 4
+model.width = 8
 train.batch = 16
 log.every = 1
 """)

@@ -61,7 +61,7 @@ threads = 1
 dir = "{cls.folder}"
 flip = false
 [model]
-width = 4
+width = 8
 [optimizer]
 rule = "adam"
 lr = 0.01

@@ -24,7 +24,7 @@ class Seeing(unittest.TestCase):
         folder = pathlib.Path(cls.folder.name)
         write_images(folder, "train", 300, 1)
         write_images(folder, "t10k", 60, 2)
-        (folder / "recipe.toml").write_text("[model]\nwidth = 4\n[mixing]\ntopology = 'complete'\n")
+        (folder / "recipe.toml").write_text("[model]\nwidth = 8\n[mixing]\ntopology = 'complete'\n")
         cls.out = folder / "out"
         for steps in (1, STEPS):  # the second run replaces what the first left
             cls.train("--log.timeline", "true", "--log.tensorboard", "true", "--run.steps", str(steps))

@@ -30,7 +30,7 @@ threads = 1
 [data]
 dir = "{cls.data}"
 [model]
-width = 4
+width = 8
 [optimizer]
 rule = "adam"
 lr = 0.01

@@ -76,7 +76,7 @@ epochs = {EPOCHS}
 dir = "{cls.data}"
 flip = false
 [model]
-width = 4
+width = 8
 [optimizer]
 rule = "accum-adam"
 lr = 0.01

@@ -29,7 +29,7 @@ TEST(Trainer, AnInterruptedRunLeavesItsTimeline) {
   recipe.data.dir = folder;
   recipe.run.out = folder + "/out";
   recipe.run.steps = 100;
-  recipe.model.width = 1;
+  recipe.model.width = 8;
   recipe.train.batch = 2;
   recipe.log.timeline = true;
   int asked = 0;
