@@ -100,13 +100,14 @@ void Edge::skip(std::uint64_t round) {
 void Edge::connected() {
   connected_ = true;
   for (const SwapId id : doubts_) actions_.send(FrameType::query, id);
-  if (pushes_) settled();
+  if (pushes_ || floor_ > 0) settled();
 }
 
-// All that I had started or passed is decided. Who only receives may not have begun it, and would wait for my block.
+// All that I had started, passed or skipped is decided. Who only receives may not have begun it, and would wait for my block.
 void Edge::settled() {
   const auto by_round = [](const auto& a, const auto& b) { return a.second < b.second; };
-  const std::uint64_t all = std::ranges::min_element(started_, by_round)->second;
+  const auto least = std::ranges::min_element(started_, by_round);
+  const std::uint64_t all = std::max(floor_, least == started_.end() ? 0 : least->second);
   actions_.send(FrameType::skip, {all, 0});
   for (const auto& [block, next] : started_) {
     if (next > all) actions_.send(FrameType::abort, {next - 1, block});

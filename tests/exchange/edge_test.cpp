@@ -221,6 +221,14 @@ TEST_F(EdgeTest, AReceiverIsToldWhatItsSenderHasPassedOrDecidedWithoutIt) {
   EXPECT_THAT(recorder.take(), ElementsAre("cancel 10.0", "ABORTED 10.0"));
 }
 
+TEST_F(EdgeTest, WhatWasSkippedWithoutAConnectionIsToldWhenThereIsOne) {
+  edge.disconnected();
+  edge.skip(9);
+  EXPECT_THAT(recorder.take(), IsEmpty());
+  edge.connected();
+  EXPECT_THAT(recorder.take(), ElementsAre("skip 9.0"));
+}
+
 TEST_F(EdgeTest, ASenderAsksForItsVoteBackAndTheReceiverGrantsItWhereItHasNotVoted) {
   edge.start(id, {.send = true, .receive = false});
   EXPECT_THAT(recorder.take(), ElementsAre("block 7.0", "ack 7.0"));

@@ -56,10 +56,28 @@ struct Message {
   Block values;  // of a block; of a part or mean the one value
 };
 
-// Who meets whom in a round: disjoint sets of workers, a set of three or more as a group or as edges.
+// Who meets whom in a round: disjoint sets of workers, a set of three or more as a group, as edges, or as a ring of directed ones.
 struct Meeting {
   std::vector<int> members;
   bool group = false;
+  bool directed = false;
+
+  Direction direction(int from, int to) const {
+    if (!directed) return {};
+    const auto place = [&](int rank) {
+      return std::find(members.begin(), members.end(), rank) - members.begin();
+    };
+    const auto n = static_cast<std::ptrdiff_t>(members.size());
+    return {.send = (place(from) + 1) % n == place(to), .receive = (place(to) + 1) % n == place(from)};
+  }
+  std::set<int> others(int me) const {
+    std::set<int> others;
+    for (const int rank : members) {
+      const Direction way = direction(me, rank);
+      if (rank != me && (way.send || way.receive)) others.insert(rank);
+    }
+    return others;
+  }
 };
 using Round = std::vector<Meeting>;
 
@@ -89,16 +107,28 @@ struct World {
       --worker().open[id.block];
       if (outcome == Outcome::committed) mix(id);
       if (outcome == Outcome::in_doubt) doubts.insert(id);
+      if (outcome != Outcome::aborted && pushes(id)) give(id, {p - 1});
     }
     void mended(SwapId id, bool committed) override {
       doubts.erase(id);
       if (committed) mix(id);
+      if (!committed && pushes(id)) give(id, {1});  // it comes back
     }
     void mix(SwapId id) {
       EXPECT_TRUE(committed.insert(id).second);
       EXPECT_FALSE(worker().group_committed.contains(id));
-      const Value weight = one_over(world.meeting(id.round, me).members.size());
-      worker().add(id, weight, theirs.at(id));
+      const Meeting& now = world.meeting(id.round, me);
+      const Value weight = one_over(now.members.size());
+      if (!now.directed) return worker().add(id, weight, theirs.at(id), worker().mine.at(id));
+      if (now.direction(me, other).receive) worker().add(id, weight, theirs.at(id), {});
+    }
+    // What goes over a directed edge leaves its sender.
+    bool pushes(SwapId id) const {
+      const Meeting& now = world.meeting(id.round, me);
+      return now.directed && now.direction(me, other).send;
+    }
+    void give(SwapId id, Value sign) {
+      worker().add(id, sign * one_over(world.meeting(id.round, me).members.size()), worker().mine.at(id), {});
     }
 
     World& world;
@@ -183,13 +213,13 @@ struct World {
       EXPECT_EQ(means[id].size(), members.size());
       Block mean = mine.at(id);  // shards beyond the members' are nobody's
       for (const auto& [rank, value] : means[id]) mean[shard(id, rank)] = value;
-      add(id, {1}, mean);
+      add(id, {1}, mean, mine.at(id));
     }
 
     // x += weight * (theirs - mine)
-    void add(SwapId id, Value weight, const Block& theirs) {
+    void add(SwapId id, Value weight, const Block& theirs, const Block& mine) {
       for (std::size_t k = 0; k < theirs.size(); ++k)
-        x[id.block][k] = x[id.block][k] + weight * (theirs[k] - mine.at(id)[k]);
+        x[id.block][k] = x[id.block][k] + weight * (theirs[k] - (mine.empty() ? Value{} : mine[k]));
     }
     std::uint64_t next_round() const { return started == x.size() ? round + 1 : round; }
     void others_are_at(std::uint64_t r) {
@@ -211,8 +241,7 @@ struct World {
         group.skip(next);
       }
       const Meeting& now = world.meeting(round, me);
-      std::set<int> others(now.members.begin(), now.members.end());
-      others.erase(me);
+      const std::set<int> others = now.others(me);
       for (std::uint32_t b = 0; b < x.size(); ++b) {
         const SwapId id{round, b};
         mine[id] = x[b];
@@ -223,7 +252,8 @@ struct World {
                         return ends.at(r)->edge.up();
                       }));
         } else {
-          for (const int rank : others) ends.at(rank)->edge.start(id, {}, true, sending(id));
+          for (const int rank : others)
+            ends.at(rank)->edge.start(id, now.direction(me, rank), true, sending(id));
         }
       }
     }
@@ -249,7 +279,8 @@ struct World {
       for (std::vector<int> members : {std::vector(order.begin(), cut), std::vector(cut, order.end())}) {
         std::sort(members.begin(), members.end());
         const bool group = members.size() >= 3 && chance(0.7);
-        round.push_back({std::move(members), group});
+        const bool directed = members.size() >= 3 && !group && chance(0.5);
+        round.push_back({std::move(members), group, directed});
       }
     }
     for (int i = 0; i < n; ++i) {
@@ -410,7 +441,7 @@ std::set<SwapId> of_group(const World& world, const std::set<SwapId>& swaps, int
 
 // How often that happened which is tested: nothing is shown by a test in which it does not.
 struct Seen {
-  std::uint64_t groups = 0, edges = 0, mended_late = 0;  // swaps; the last of groups
+  std::uint64_t groups = 0, edges = 0, pushes = 0, mended_late = 0;  // swaps; the last of groups
 };
 
 void run(std::uint64_t seed, Seen& seen) {
@@ -445,6 +476,7 @@ void run(std::uint64_t seed, Seen& seen) {
       ASSERT_EQ(world.end(i, j).committed, world.end(j, i).committed);
       ASSERT_TRUE(world.end(i, j).doubts.empty() && world.end(j, i).doubts.empty());
       seen.edges += world.end(i, j).committed.size();
+      for (const SwapId id : world.end(i, j).committed) seen.pushes += world.meeting(id.round, i).directed;
       // Of the groups that both are in.
       const auto together = [&](SwapId id) {
         return &world.meeting(id.round, i) == &world.meeting(id.round, j);
@@ -455,7 +487,7 @@ void run(std::uint64_t seed, Seen& seen) {
         }
       }
       const SwapId last{goal, 0};
-      if (together(last)) {
+      if (together(last) && world.meeting(goal, i).others(i).contains(j)) {
         ASSERT_TRUE(world.end(i, j).committed.contains(last) ||
                     world.worker(i).group_committed.contains(last));
       }
@@ -473,6 +505,7 @@ TEST(ProtocolFuzz, AllAgreeTheSumIsConservedAndNobodyIsStuck) {
   for (std::uint64_t seed = 1; seed <= n && !testing::Test::HasFatalFailure(); ++seed) run(seed, seen);
   EXPECT_GT(seen.groups, n);
   EXPECT_GT(seen.edges, n);
+  EXPECT_GT(seen.pushes, n / 10);
   EXPECT_GT(seen.mended_late, n / 1000);
 }
 
