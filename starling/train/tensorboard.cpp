@@ -73,6 +73,17 @@ void EventFile::write(std::int64_t step, const Scalars& scalars) {
   for (const auto& [tag, value] : scalars) {
     summary += field(1, field(1, tag) + field(2, static_cast<float>(value)));
   }
+  append_summary(step, summary);
+}
+
+void EventFile::write_text(std::int64_t step, std::string_view tag, std::string_view text) {
+  constexpr std::int64_t kString = 7;  // of TensorFlow's DataType
+  const std::string tensor = field(1, kString) + field(2, std::string_view()) + field(8, text);
+  const std::string metadata = field(1, field(1, std::string_view("text")));
+  append_summary(step, field(1, field(1, tag) + field(8, tensor) + field(9, metadata)));
+}
+
+void EventFile::append_summary(std::int64_t step, const std::string& summary) {
   append(field(1, unix_seconds()) + field(2, step) + field(5, summary));
 }
 

@@ -100,6 +100,12 @@ class Logbook {
     if (step_ % every_ == 0 || step_ == steps_) write_line(lr, now);
   }
 
+  void add_choice(const ChosenTopology& chosen) {
+    metrics_.write_chosen(chosen.name, chosen.why);
+    if (observer_.says) observer_.says(chosen.why);
+    if (events_) events_->write_text(step_, "mixing/topology", chosen.why);
+  }
+
   // A test of the average model; for the event files, by the worker that speaks.
   void add_test(double accuracy, double loss, double consensus_distance) {
     if (!events_) return;
@@ -275,19 +281,14 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
 
 namespace {
 
-// The one that the checkpoint was trained with, or a new one, which is said and written down.
-std::string topology_of(const Recipe& recipe, const World& world, const Observer& observer, Metrics& metrics,
-                        Learner& learner, const std::optional<Checkpoint>& start) {
-  if (!chooses_topology(recipe)) return recipe.mixing.topology;
-  if (start) return topology_in(start->manifest().recipe, start->folder());
+// The recipe's, the one that the checkpoint was trained with, or a new one; only this has a reason.
+ChosenTopology topology_of(const Recipe& recipe, const World& world, const Observer& observer,
+                           Learner& learner, const std::optional<Checkpoint>& start) {
+  if (!chooses_topology(recipe)) return {recipe.mixing.topology, ""};
+  if (start) return {topology_in(start->manifest().recipe, start->folder()), ""};
   World interruptible = world;
   if (observer.interrupted) interruptible.interrupted = observer.interrupted;
-  const ChosenTopology chosen = choose_topology(recipe, interruptible, learner);
-  if (world.rank == 0) {
-    metrics.write_chosen(chosen.name, chosen.why);
-    if (observer.says) observer.says(chosen.why);
-  }
-  return chosen.name;
+  return choose_topology(recipe, interruptible, learner);
 }
 
 Result run(Recipe recipe, const World& world, const Observer& observer) {
@@ -306,11 +307,13 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
                                  start->folder(), first_step));
   }
 
-  recipe.mixing.topology = topology_of(recipe, world, observer, metrics, learner, start);
+  const ChosenTopology topology = topology_of(recipe, world, observer, learner, start);
+  recipe.mixing.topology = topology.name;
   Optimizer optimizer(model, make_rule(recipe), make_options(recipe), world);
   if (start) load_checkpoint(optimizer, *start);
   Logbook log(recipe, world, observer, metrics, steps, learner.steps_per_epoch(), first_step,
               start ? start->manifest().seconds : 0);
+  if (!topology.why.empty() && world.rank == 0) log.add_choice(topology);
   Timeline* const timeline = world.timeline.get();
 
   for (std::int64_t step = first_step; step < steps; ++step) {

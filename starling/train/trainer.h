@@ -46,8 +46,8 @@ struct Result {
 // Trains, tests, and writes metrics.jsonl and summary.json (that by the one that speaks) under run.out, and what else
 // the recipe's log section asks for: event files as it goes, the timeline at the end or when it is interrupted. Every
 // worker of the world must call it with the same recipe.
-// With mixing.topology = auto the planner chooses one first (auto_topology.h); the choice is in metrics.jsonl, summary.json and
-// checkpoints, and a resumed run keeps it.
+// With mixing.topology = auto the planner chooses one first (auto_topology.h); the choice is in metrics.jsonl, summary.json, event
+// files and checkpoints, and a resumed run keeps it.
 // With checkpoint.resume it goes on from there, and equals to the bit a run that was not stopped.
 // Throws RunInterrupted; UsageError for a recipe that cannot be; Error for what fails on the way: missing data, a loss
 // that is no number, and with all-reduce a lost worker.

@@ -61,6 +61,15 @@ class Seeing(unittest.TestCase):
                 found.setdefault(value.tag, {})[event.step] = value.tensor.float_val[0]
         return found
 
+    def test_the_event_file_of_worker_0_says_why_topology_auto_chose(self):
+        out = self.out.with_name("auto")
+        self.train("--log.tensorboard", "true", "--run.steps", "1", "--mixing.topology", "auto", out=out)
+        chosen = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
+        [path] = (out / "tensorboard/worker-0").iterdir()
+        [value] = [value for event in EventFileLoader(str(path)).Load() for value in event.summary.value
+                   if value.metadata.plugin_data.plugin_name == "text"]
+        self.assertEqual((value.tag, value.tensor.string_val), ("mixing/topology", [chosen["why"].encode()]))
+
     def test_event_files_hold_what_metrics_jsonl_does(self):
         lines = [json.loads(line) for line in (self.out / "metrics.jsonl").read_text().splitlines()]
         for rank in range(WORKERS):
