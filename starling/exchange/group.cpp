@@ -81,6 +81,7 @@ void Group::skip(std::uint64_t round) {
 }
 
 void Group::connected(int peer) {
+  gone_.erase(peer);
   for (const auto& [id, doubt] : doubts_) {
     if (doubt.unanswered.contains(peer)) actions_.send(peer, FrameType::group_query, id);
   }
@@ -103,6 +104,7 @@ void Group::disconnected(int peer) {
 }
 
 void Group::gone(int peer) {
+  gone_.insert(peer);
   const auto doubts = doubts_;  // resolve() erases
   for (const auto& [id, doubt] : doubts) {
     if (!doubt.unanswered.contains(peer)) continue;
@@ -196,7 +198,7 @@ void Group::decide(SwapId id, Outcome outcome, bool in_pairs) {
   if (outcome == Outcome::committed) committed_[{id.block, swap.others}] = id.round;
   if (outcome == Outcome::aborted) actions_.cancel(id);
   if (outcome == Outcome::in_doubt) {
-    doubts_[id] = {swap.others, swap.others};
+    doubts_[id] = {swap.others, without(swap.others, gone_)};
     for (const int peer : swap.others) actions_.send(peer, FrameType::group_query, id);
   }
   for (const int peer : swap.asking) answer(peer, id);

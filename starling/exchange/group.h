@@ -57,7 +57,7 @@ class Group {
   // --- from the network ---
   void connected(int peer);
   void disconnected(int peer);
-  void gone(int peer);  // for good: it cannot be asked any more
+  void gone(int peer);  // after disconnected(), for good: it cannot be asked any more
   // Whole and checked, or not to be used. Only of members of this swap's group.
   void part(int peer, SwapId id, bool good);
   void mean(int peer, SwapId id, bool good);
@@ -102,6 +102,7 @@ class Group {
   std::uint64_t floor_ = 0;                         // I skipped the rounds below that I had not started
   std::map<int, std::uint64_t> floors_;             // the peers': nothing comes below
   std::map<SwapId, Doubt> doubts_;
+  std::set<int> gone_;
   // Per block and group the last committed round: a member may be in doubt of it, and of no earlier one.
   std::map<std::pair<std::uint32_t, std::set<int>>, std::uint64_t> committed_;
 };

@@ -369,7 +369,7 @@ struct World {
         events.push_back(
             [&] { worker.group.give_up(worker.group.open()[pick(worker.group.open().size())]); });
       }
-      if (faults && chance(0.0005)) events.push_back([this, i] { die(i); });
+      if (faults && chance(deadly ? 0.005 : 0.0005)) events.push_back([this, i] { die(i); });
     }
     if (events.empty()) return false;
     events[pick(events.size())]();
@@ -424,6 +424,7 @@ struct World {
   }
 
   Random& random;
+  const bool deadly = chance(0.2);
   std::vector<Round> rounds;  // of the period
   std::vector<std::unique_ptr<Worker>> workers;
   std::map<std::pair<int, int>, Queue> queues;
