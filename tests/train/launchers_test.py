@@ -144,11 +144,12 @@ every = 1
             2, "starling: train: --workers in each of the 2 processes that mpirun has started: either this command "
             "starts the workers or mpirun does\n"))
 
-    # Two hosts by name, both of them this machine: in place of ssh a script that stays here.
+    # Two hosts by name, both of them this machine: in place of ssh a script that stays here. Each has a /tmp of its own: two
+    # daemons of Open MPI that make the same folder there get in each other's way.
     @unittest.skipUnless(there("MPIRUN") and outer_address(), "there is no mpirun, or no network but loopback")
     def test_mpirun_across_hosts(self):
         agent = self.folder / "agent"
-        agent.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')  # without the host's name
+        agent.write_text(f'#!/bin/sh\nexport TMPDIR="{self.folder}/$1"\nmkdir -p "$TMPDIR"\nshift\nexec sh -c "$*"\n')
         agent.chmod(0o700)
         two_hosts = self.mpirun(3, "--mca", "plm_rsh_agent", agent, "-H", "here:1,there:2", "-x", "STARLING_TOKEN",
                                 "-x", "MASTER_ADDR")
