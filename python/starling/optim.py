@@ -78,6 +78,28 @@ class Options(TypedDict, total=False):
     or all have the same data. Costs one read of the first step's gradients."""
 
 
+def _hooked(step: Callable) -> Callable:
+    """What torch makes of every optimizer's step(): one that calls hooks and shows in the profiler. Where there is neither, it
+    costs nothing here."""
+    observed = torch.optim.Optimizer.profile_hook_step(step)
+    of_all = torch.optim.optimizer
+
+    @functools.wraps(step)
+    def quick(self, *args, **kwargs):
+        if (
+            self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or of_all._global_optimizer_pre_hooks
+            or of_all._global_optimizer_post_hooks
+            or torch.autograd._profiler_enabled()
+        ):
+            return observed(self, *args, **kwargs)
+        return step(self, *args, **kwargs)
+
+    quick.hooked = True  # torch leaves it as it is
+    return quick
+
+
 class Optimizer(torch.optim.Optimizer):
     """What all of Starling's optimizers can do beside what torch's do; made by SGD, Adam, AdamW, AccumAdam, AccumAdamW and
     Decentralized.
@@ -125,10 +147,13 @@ class Optimizer(torch.optim.Optimizer):
         check = self._first_gradients
         if check is not None:
             check.take(self.param_groups)
-        try:
-            self._current().step(values, scale)
-        finally:
-            self._shards.changed()
+        if self._shards:
+            try:
+                self._current().step(values, scale)
+            finally:
+                self._shards.changed()
+        else:
+            self._engine.step(values, scale)
         if check is not None and check.decided():
             self._first_gradients = None
 
@@ -234,6 +259,7 @@ class _Ruled(Optimizer):
             group = self.param_groups[-1]
             self._engine.add_group(self._shards.stand_ins(group["params"]), self._values(group))
 
+    @_hooked
     def step(self, closure: Callable[[], float] | None = None):
         """Mixes with the neighbours and applies the rule, block by block. Waits for a neighbour whose block of the last
         step has not come yet; Ctrl-C ends the waiting, and is raised once the step has ended. Scheme all-reduce waits in
@@ -479,6 +505,7 @@ class Decentralized(Optimizer):
         self.inner.add_param_group(param_group)
         self._engine.add_group(self._shards.stand_ins(self.inner.param_groups[-1]["params"]), [])
 
+    @_hooked
     def step(self, closure: Callable[[], float] | None = None):
         """Mixes with the neighbours and calls the inner optimizer's step()."""
         loss = None

@@ -150,10 +150,11 @@ class Exchange final : private TransportHandler {
   // Waits until every swap of this block is decided, as long as Patience allows. What was committed, by rising rank,
   // then what was mended late; of pushes also what was given away. Valid until the block's next start().
   std::span<const Arrival> finish(int block);
-  // Where to write what the neighbours will read. Not the buffer that arrivals hold as `mine`. Of modular codes the grid
-  // is the caller's to choose, and the Trailer behind them to write: kernels/modular.h. The first block of a step begins
-  // the next round, so that it is known whose mask the block is written with; where neighbours went on without me this
-  // first asks them which one, and waits for the answers as long as Patience allows.
+  // Where to write what the neighbours will read: nowhere, values = null, in a round in which I meet nobody. Not the buffer that
+  // arrivals hold as `mine`. Of modular codes the grid is the caller's to choose, and the Trailer behind them to write:
+  // kernels/modular.h. The first block of a step begins the next round, so that it is known whose mask the block is written
+  // with; where neighbours went on without me this first asks them which one, and waits for the answers as long as Patience
+  // allows.
   Outgoing wire(int block);
   // The wire block is written. finite = false: the block is not sent, all neighbours go on without it.
   void start(int block, bool finite);

@@ -57,6 +57,22 @@ TEST(Exchange, MixingIsTheMatrixProduct) {
   }
 }
 
+TEST(Exchange, WhoMeetsNobodyInARoundHasNothingToWrite) {
+  const Schedule schedule = make_schedule("base-2", 3);  // in pairs
+  Flock flock("base-2", 3);
+  for (int t = 1; t <= 3; ++t) {
+    flock.everyone([&](Worker& w) {
+      const auto rank = static_cast<std::size_t>(w.transport->rank());
+      for (int b = 0; b < 2; ++b) {
+        w.mix(b);
+        const Outgoing wire = w.exchange.wire(b);
+        EXPECT_EQ(wire.values == nullptr, schedule.at(t).neighbours[rank].empty());
+        w.exchange.start(b, write_block(w.x[b], wire, 0));
+      }
+    });
+  }
+}
+
 // Every symmetric schedule, over the kernel that the optimizer uses.
 TEST(Exchange, TheSumIsConservedOver1000RoundsOfEverySymmetricSchedule) {
   constexpr std::size_t kSize = 64;

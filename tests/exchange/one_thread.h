@@ -25,11 +25,12 @@ inline bool write_block(std::vector<float>& x, Outgoing wire, int exponent) {
   for (std::size_t at = 0, next = 0; at < x.size(); at = next) {
     next = std::min(x.size(), wire.mask.stretch_end(at));
     kernels::WireBlock sent = wire;
-    sent.values = wire.mask.chooses(at)
+    sent.values = wire.values != nullptr && wire.mask.chooses(at)
                       ? static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, wire.mask.chosen_of(at))
                       : nullptr;
     finite &= kernels::update(kernels::SgdStep{}, {}, x.data() + at, nullptr, {}, sent, next - at);
   }
+  if (wire.values == nullptr) return finite;
   set_trailer({static_cast<std::byte*>(wire.values), block_bytes(wire.wire, wire.mask.chosen_of(x.size()))},
               wire.wire, trailer);
   return finite;

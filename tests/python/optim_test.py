@@ -322,8 +322,8 @@ class Alone(unittest.TestCase):
         net = model()
         optimizer = starling.AdamW(net.parameters(), lr=0.02, clip=0.5)
         seen = []
-        optimizer.register_step_pre_hook(lambda *_: seen.append("pre"))
-        optimizer.register_step_post_hook(lambda *_: seen.append("post"))
+        hooks = [optimizer.register_step_pre_hook(lambda *_: seen.append("pre")),
+                 optimizer.register_step_post_hook(lambda *_: seen.append("post"))]
 
         def closure():
             optimizer.zero_grad()
@@ -334,6 +334,19 @@ class Alone(unittest.TestCase):
         first, later = optimizer.step(closure), optimizer.step(closure)
         self.assertLess(later.item(), first.item())
         self.assertEqual(seen, ["pre", "post"] * 2)
+        for hook in hooks:
+            hook.remove()
+        optimizer.step()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            optimizer.step()
+        self.assertIn("Optimizer.step#AdamW.step", {event.key for event in profile.key_averages()})
+        self.assertEqual(len(seen), 4)
+        of_all = torch.optim.optimizer
+        for register in (of_all.register_optimizer_step_pre_hook, of_all.register_optimizer_step_post_hook):
+            hook = register(lambda *_: seen.append("all"))
+            optimizer.step()
+            hook.remove()
+        self.assertEqual(seen[4:], ["all"] * 2)
         optimizer.zero_grad(set_to_none=False)
         self.assertEqual(net[0].weight.grad.abs().max(), 0)
         optimizer.zero_grad(set_to_none=True)

@@ -11,6 +11,7 @@ namespace starling {
 namespace {
 
 void write_weight(const Block& block, const Outgoing& wire) {
+  if (wire.values == nullptr) return;
   auto* to =
       static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, static_cast<std::size_t>(block.length));
   double rest = block.weight < PushSum::kLeast ? 0 : block.weight;
