@@ -68,8 +68,8 @@ double distance_after(int n, bool momentum, int gradients) {
         gossip.stepped();
       }
       gossip.pause();
-      gossip.look(0, [&](std::span<float> now, std::span<float>) {
-        x[static_cast<std::size_t>(rank)].assign(now.begin(), now.end());
+      gossip.look(0, [&](const starling::Gossip::Held& held) {
+        x[static_cast<std::size_t>(rank)].assign(held.x.begin(), held.x.end());
       });
       time->sleep(10 * kGradient);  // the others may not have paused yet
     });

@@ -37,7 +37,8 @@ class Options(TypedDict, total=False):
     "push-sum": SGP, for directed topologies, as staleness says; an exchange that is lost moves nothing.
     "a2cid2", "ad-psgd": pairs of neighbours average beside training, with and without momentum, as rate says, and step()
     waits for nobody; "ad-psgd-bipartite": on graphs of two sides, of which one asks and the other answers; "swarm":
-    SwarmSGD, with local_steps. "all-reduce": gradients are averaged over all workers during backward(), as
+    SwarmSGD, with local_steps; "async-push-sum": on directed topologies, each pushes half of what it has to one that takes of
+    it. "all-reduce": gradients are averaged over all workers during backward(), as
     DistributedDataParallel does."""
     wire: str
     """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"."""
@@ -46,8 +47,8 @@ class Options(TypedDict, total=False):
     gamma: float
     """"choco" only: how far workers go towards each other; 0 (default): by one_in."""
     rate: float
-    """"a2cid2", "ad-psgd", "ad-psgd-bipartite" and "swarm" only: averagings that a worker takes part in, in the time of one
-    gradient (with "swarm": of local_steps gradients); 1 (default)."""
+    """"a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm" and "async-push-sum" only: averagings that a worker takes part in, in
+    the time of one gradient (with "swarm": of local_steps gradients); 1 (default)."""
     local_steps: int
     """"swarm" only: steps between two that others can see; 1 (default)."""
     staleness: int

@@ -20,6 +20,7 @@ namespace {
 constexpr std::uint64_t kHorizon = std::uint64_t{1} << 32;
 constexpr std::size_t kEarly = 2;       // averagings whose blocks are kept before I have begun them
 constexpr std::size_t kRemembered = 2;  // averagings on an edge that its grids go by
+constexpr double kPushed = 0.5;         // of a worker's mass
 
 }  // namespace
 
@@ -78,17 +79,17 @@ void Gossip::meet() {
       seconds(transport_->now() - begin)));
 }
 
-void Gossip::gradient(int index, const std::function<void(std::span<float>, std::span<float>)>& f) {
+void Gossip::gradient(int index, const std::function<void(const Held&)>& f) {
   Block& block = *blocks_[static_cast<std::size_t>(index)];
   const std::lock_guard lock(block.mutex);
   mix_momentum_to_now(block);
-  f(block.x, block.x_tilde);
+  f({block.x, block.x_tilde, block.weight});
 }
 
-void Gossip::look(int index, const std::function<void(std::span<float>, std::span<float>)>& f) {
+void Gossip::look(int index, const std::function<void(const Held&)>& f) {
   Block& block = *blocks_[static_cast<std::size_t>(index)];
   const std::lock_guard lock(block.mutex);
-  f(block.x, block.x_tilde);
+  f({block.x, block.x_tilde, block.weight});
 }
 
 GossipClock Gossip::clock() const {
@@ -226,14 +227,22 @@ void Gossip::Actions::answer(int peer, std::uint64_t number, bool yes) {
   gossip.transport_->send(peer, {.type = FrameType::answer, .round = number, .value = yes});
 }
 
-void Gossip::Actions::begin(int rank, std::uint64_t number) {
+Direction Gossip::direction(bool i_asked) const {
+  return pushes() ? Direction{.send = i_asked, .receive = !i_asked} : Direction{};
+}
+
+void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
+  const Direction direction = gossip.direction(i_asked);
   Peer& peer = gossip.peer(rank);
   {
     const std::lock_guard lock(gossip.mutex_);
     ++gossip.counted(rank).begun;
   }
-  gossip.averaging_ = Averaging{
-      .peer = rank, .number = number, .undecided = gossip.blocks_.size(), .begun = gossip.transport_->now()};
+  gossip.averaging_ = Averaging{.peer = rank,
+                                .number = number,
+                                .receives = direction.receive,
+                                .undecided = gossip.blocks_.size(),
+                                .begun = gossip.transport_->now()};
   gossip.span_.emplace(gossip.timeline_.get(),
                        Timeline::Span{.name = "averaging", .peer = rank, .round = number});
   for (std::uint32_t b = 0; b < gossip.blocks_.size(); ++b) {
@@ -249,15 +258,20 @@ void Gossip::Actions::begin(int rank, std::uint64_t number) {
       const std::lock_guard lock(block.mutex);
       gossip.mix_momentum_to_now(block);
       finite = kernels::update(kernels::SgdStep{}, {}, block.x.data(), nullptr, {}, sent, block.x.size());
+      if (gossip.pushes())
+        write_weight(block.weight, sent.wire, mine->data() + bytes_of(sent.wire, block.x.size()));
     }
     set_trailer(std::span(*mine).first(gossip.bytes(b)), gossip.options_.wire, trailer);
-    peer.open[id].mine = SentBlock(payload_of(std::move(mine)), gossip.options_.wire);
-    peer.edge.start(id, {}, finite);
+    peer.open[id] = {.mine = SentBlock(payload_of(std::move(mine)), gossip.options_.wire),
+                     .theirs = {},
+                     .direction = direction};
+    peer.edge.start(id, direction, finite);
   }
 }
 
 void Gossip::Actions::refuse(int rank, std::uint64_t number) {
-  for (std::uint32_t b = 0; b < gossip.blocks_.size(); ++b) gossip.peer(rank).edge.pass({number, b});
+  for (std::uint32_t b = 0; b < gossip.blocks_.size(); ++b)
+    gossip.peer(rank).edge.pass({number, b}, gossip.direction(true));
 }
 
 void Gossip::Actions::wake(std::uint64_t alarm, Duration after) {
@@ -281,7 +295,7 @@ void Gossip::end_averaging() {
     std::uint64_t& before = peer(ended.peer).gradients;
     with.stalest = std::max(with.stalest, statistics_.gradients - before);
     before = statistics_.gradients;
-    with.distance = std::sqrt(ended.squared_distance / static_cast<double>(values_));
+    if (ended.receives) with.distance = std::sqrt(ended.squared_distance / static_cast<double>(values_));
   }
   pairing_.ended();
   look_at_pairing();
@@ -320,10 +334,13 @@ void Gossip::Peer::decided(SwapId id, Outcome outcome) {
   Swap swap = std::move(node.mapped());
   double distance = 0;
   if (!in.empty()) swap.theirs = SentBlock(payload_of(std::move(in.mapped().buffer)), gossip.options_.wire);
+  if (outcome != Outcome::aborted) gossip.give(id.block, swap, 1);
   if (outcome == Outcome::committed) {
-    gossip.mix(*this, id.block, swap);
-    distance = kernels::best_kernels().squared_distance(swap.theirs.values(), swap.mine.values(),
-                                                        gossip.sizes_[id.block]);
+    if (swap.direction.receive) {
+      gossip.take(*this, id.block, swap);
+      distance = kernels::best_kernels().squared_distance(swap.theirs.values(), swap.mine.values(),
+                                                          gossip.sizes_[id.block]);
+    }
   } else {
     const std::lock_guard lock(gossip.mutex_);
     ++gossip.counted(rank).aborted;
@@ -340,13 +357,32 @@ void Gossip::Peer::decided(SwapId id, Outcome outcome) {
 
 void Gossip::Peer::mended(SwapId id, bool committed) {
   const Swap swap = std::move(doubts.extract(id).mapped());
-  if (!committed) return;
-  gossip.mix(*this, id.block, swap);
+  if (!committed) return gossip.give(id.block, swap, -1);
+  if (swap.direction.receive) gossip.take(*this, id.block, swap);
   const std::lock_guard lock(gossip.mutex_);
   ++gossip.counted(rank).late;
 }
 
 // ---------------------------------------------------------------- x and x~
+
+void Gossip::take(Peer& peer, std::size_t block, const Swap& swap) {
+  pushes() ? move(block, kPushed, swap.theirs) : mix(peer, block, swap);
+}
+
+void Gossip::give(std::size_t block, const Swap& swap, int times) {
+  if (pushes() && swap.direction.send) move(block, -times * kPushed, swap.mine);
+}
+
+// So much of what was sent comes to this block.
+void Gossip::move(std::size_t index, double share, const SentBlock& q) {
+  Block& block = *blocks_[index];
+  const double mass = share * weight_of(q, sizes_[index]);
+  if (mass == 0) return;
+  const std::lock_guard lock(block.mutex);
+  block.weight += mass;
+  const kernels::Mix moved{static_cast<float>(mass / block.weight), q.values(), block.x.data(), nullptr};
+  kernels::update(kernels::SgdStep{}, {&moved, 1}, block.x.data(), nullptr, {}, {}, block.x.size());
+}
 
 void Gossip::mix(Peer& peer, std::size_t index, const Swap& swap) {
   Block& block = *blocks_[index];
@@ -466,11 +502,12 @@ void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::
   if (found == peer.incoming.end()) return;  // decided while this chunk was being read
   found->second.bytes += frame.length;
   if (found->second.bytes < frame.total) return;
-  const bool readable = SentBlock(payload_of(found->second.buffer), options_.wire).may_be_read();
+  const SentBlock sent(payload_of(found->second.buffer), options_.wire);
+  const bool readable = sent.may_be_read() && (!pushes() || weight_of(sent, sizes_[frame.block]) >= 0);
   if (!readable) {
     log_(Level::warning,
-         fmt::format("worker {} sent block {} in averaging {} on a grid out of range: not mixed", peer.rank,
-                     frame.block, frame.round));
+         fmt::format("worker {} sent block {} in averaging {} {}: not mixed", peer.rank, frame.block,
+                     frame.round, pushes() ? "with a weight below 0" : "on a grid out of range"));
     peer.incoming.erase(id);
   }
   peer.edge.block(id, readable);

@@ -11,6 +11,14 @@
 // is sent, and what is added is the difference of the two blocks as they were sent, the same at both ends whatever their
 // gradients did to x meanwhile. So the sum of all x + x~ is kept (without momentum that of all x).
 //
+// Exchanged::pushes: asynchronous gradient push (Assran & Rabbat 2021, arXiv 1803.08950), on directed graphs. Who asks pushes
+// half of its mass w, and who is asked has it; nothing goes the other way. x is then z, and mass moves as schemes/push_sum.h says:
+//
+//   committed: w_i += m,  x_i += m / w_i (q - x_i)   at the one that was asked      m = w_j / 2, q = x_j: as they were sent
+//              w_j -= m,  x_j -= m / w_j (q - x_j)   at the asker; in doubt too, and it comes back if it was not taken
+//
+// So the sums of all w and of all w x are kept.
+//
 // Time is counted in this worker's own gradients: an average of how long one takes, in which the last one has weight 1/2.
 #pragma once
 
@@ -32,6 +40,7 @@
 #include "starling/core/wait.h"
 #include "starling/exchange/edge.h"
 #include "starling/exchange/exchange.h"
+#include "starling/exchange/weight.h"
 #include "starling/gossip/a2cid2.h"
 #include "starling/gossip/pairing.h"
 #include "starling/gossip/rates.h"
@@ -45,6 +54,7 @@ struct GossipOptions {
   A2cid2 momentum{};    // eta = 0: none, and there is no x~
   bool poisson = true;  // else a worker asks at even times
   Wire wire = Wire::fp32;
+  Exchanged exchanged = Exchanged::averages;  // pushes: no momentum, and a wire that is not modular
   std::uint64_t seed = 0;
   std::chrono::milliseconds meet{60'000};     // for all neighbours to come at the start
   std::chrono::milliseconds patience{1'000};  // an averaging that has not ended by then is given up
@@ -63,7 +73,7 @@ struct GossipStatistics {
     // last one too. Its mean, and the largest so far.
     double staleness = 0;
     std::uint64_t stalest = 0;
-    double distance = 0;  // RMS of x_j - x_i, as they were sent, in the last averaging
+    double distance = 0;  // RMS of x_j - x_i, as they were when it began, in the last averaging (of pushes: from it)
   };
   std::vector<Neighbour> neighbours;  // by rising rank
   PairingStatistics pairing;
@@ -82,6 +92,11 @@ struct GossipClock {
 class Gossip final : private TransportHandler {
  public:
   using Values = std::vector<float>;
+  // What a block is now, for as long as a call lasts.
+  struct Held {
+    std::span<float> x, x_tilde;  // x~ is empty without momentum
+    double& weight;               // w of pushes, else 1
+  };
 
   // blocks: x, the same at all workers. The graph's rank r is transport rank r.
   Gossip(std::unique_ptr<Transport> transport, GossipOptions options, std::vector<Values> blocks, Log log,
@@ -92,11 +107,11 @@ class Gossip final : private TransportHandler {
   void meet();
 
   // --- on the training thread ---
-  // Calls f(x, x~) with the momentum up to now mixed in; x~ is empty without momentum. What f adds to x it adds to x~.
-  void gradient(int block, const std::function<void(std::span<float> x, std::span<float> x_tilde)>& f);
+  // Calls f with the momentum up to now mixed in. What f adds to x it adds to x~.
+  void gradient(int block, const std::function<void(const Held&)>& f);
   void stepped();
-  // Calls f(x, x~) as they are, without the momentum since they were last touched.
-  void look(int block, const std::function<void(std::span<float> x, std::span<float> x_tilde)>& f);
+  // Calls f with them as they are, without the momentum since they were last touched.
+  void look(int block, const std::function<void(const Held&)>& f);
   GossipClock clock() const;
   void set_clock(GossipClock clock);
   // No averaging is under way when pause() returns, unless a neighbour stands still: then it returns after twice the
@@ -110,10 +125,12 @@ class Gossip final : private TransportHandler {
   struct Block {
     std::mutex mutex;  // guards what follows
     Values x, x_tilde;
+    double weight = 1;
     Time mixed{};  // up to when the momentum is mixed in
   };
   struct Swap {
     SentBlock mine, theirs;
+    Direction direction;
   };
   struct Incoming {
     std::shared_ptr<Buffer> buffer;
@@ -145,7 +162,7 @@ class Gossip final : private TransportHandler {
     explicit Actions(Gossip& gossip) : gossip(gossip) {}
     void ask(int peer, std::uint64_t number) override;
     void answer(int peer, std::uint64_t number, bool yes) override;
-    void begin(int peer, std::uint64_t number) override;
+    void begin(int peer, std::uint64_t number, bool i_asked) override;
     void refuse(int peer, std::uint64_t number) override;
     void wake(std::uint64_t alarm, Duration after) override;
     Gossip& gossip;
@@ -154,6 +171,7 @@ class Gossip final : private TransportHandler {
   struct Averaging {
     int peer = 0;
     std::uint64_t number = 0;
+    bool receives = true;       // that is, knows how far apart both are
     std::size_t undecided = 0;  // blocks
     std::size_t committed = 0;
     Time begun{};
@@ -169,7 +187,12 @@ class Gossip final : private TransportHandler {
   // On the transport's thread.
   bool expects(const Peer& peer, const Frame& frame) const;
   void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
+  bool pushes() const { return options_.exchanged == Exchanged::pushes; }
+  Direction direction(bool i_asked) const;
+  void take(Peer& peer, std::size_t block, const Swap& swap);  // what has come
+  void give(std::size_t block, const Swap& swap, int times);   // of pushes, what has gone; -1: it comes back
   void mix(Peer& peer, std::size_t block, const Swap& swap);
+  void move(std::size_t block, double share, const SentBlock& q);
   void mix_momentum_to_now(Block& block) const;
   void end_averaging();
   void look_at_pairing();
@@ -179,7 +202,9 @@ class Gossip final : private TransportHandler {
   double gradients_between();  // these two with the lock
   double dice();
   void tick();
-  std::size_t bytes(std::size_t block) const { return block_bytes(options_.wire, sizes_[block]); }
+  std::size_t bytes(std::size_t block) const {
+    return block_bytes(options_.wire, sizes_[block] + (pushes() ? kWeightValues : 0));
+  }
   GossipStatistics::Neighbour& counted(int rank);
   const std::vector<Neighbour>& asks() const;  // whom I ask
 

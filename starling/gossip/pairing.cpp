@@ -66,7 +66,7 @@ void Pairing::asked(int peer, std::uint64_t number) {
     asking_.reset();
   }
   actions_.answer(peer, agreed, true);
-  begin(peer, agreed);
+  begin(peer, agreed, false);
 }
 
 void Pairing::answered(int peer, std::uint64_t number, bool yes) {
@@ -77,7 +77,7 @@ void Pairing::answered(int peer, std::uint64_t number, bool yes) {
   if (yes && (awaited || (idle() && !paused_))) {
     asking_.reset();
     refusals_ = 0;
-    begin(peer, number);
+    begin(peer, number, true);
   } else if (yes) {
     p.number = number;
     actions_.refuse(peer, number);
@@ -94,11 +94,11 @@ void Pairing::answered(int peer, std::uint64_t number, bool yes) {
   }
 }
 
-void Pairing::begin(int peer, std::uint64_t number) {
+void Pairing::begin(int peer, std::uint64_t number, bool i_asked) {
   peers_[peer].number = number;
   averaging_ = true;
   ++statistics_.begun;
-  actions_.begin(peer, number);
+  actions_.begin(peer, number, i_asked);
 }
 
 void Pairing::ended() {

@@ -28,9 +28,9 @@ class PairingActions {
   virtual ~PairingActions() = default;
   virtual void ask(int peer, std::uint64_t number) = 0;
   virtual void answer(int peer, std::uint64_t number, bool yes) = 0;
-  // The averaging of this number: ended() must follow.
-  virtual void begin(int peer, std::uint64_t number) = 0;
-  // The peer has begun it; I do not.
+  // The averaging of this number, for which I asked, or the peer did: ended() must follow.
+  virtual void begin(int peer, std::uint64_t number, bool i_asked) = 0;
+  // The peer has begun it, since I had asked; I do not.
   virtual void refuse(int peer, std::uint64_t number) = 0;
   // Call alarm() with this number after this time.
   virtual void wake(std::uint64_t alarm, Duration after) = 0;
@@ -86,7 +86,7 @@ class Pairing {
     std::uint64_t number = 0;
   };
   void proceed();
-  void begin(int peer, std::uint64_t number);
+  void begin(int peer, std::uint64_t number, bool i_asked);
   std::uint64_t wake(Duration after);
 
   const int rank_;

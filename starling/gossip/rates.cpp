@@ -1,6 +1,12 @@
 #include "starling/gossip/rates.h"
 
+#include <algorithm>
+#include <deque>
 #include <map>
+
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
 
 namespace starling {
 namespace {
@@ -37,6 +43,38 @@ Matrix PairRates::laplacian() const {
   return L;
 }
 
+namespace {
+
+// sums[i][j] to p_ij.
+PairRates proportional_to(const std::vector<std::map<int, double>>& sums, double rate) {
+  PairRates rates{.rate = rate, .asks = {}};
+  for (const auto& row : sums) {
+    double all = 0;
+    for (const auto& [rank, sum] : row) all += sum;
+    rates.asks.emplace_back();
+    for (const auto& [rank, sum] : row) rates.asks.back().push_back({rank, sum / all});
+  }
+  return rates;
+}
+
+void check_reaches(const PairRates& rates, int from) {
+  std::vector<bool> reached(static_cast<std::size_t>(rates.workers()));
+  reached[static_cast<std::size_t>(from)] = true;
+  for (std::deque<int> found{from}; !found.empty(); found.pop_front()) {
+    for (const Neighbour& j : rates.asks[static_cast<std::size_t>(found.front())]) {
+      if (reached[static_cast<std::size_t>(j.rank)]) continue;
+      reached[static_cast<std::size_t>(j.rank)] = true;
+      found.push_back(j.rank);
+    }
+  }
+  const auto missing = std::ranges::find(reached, false);
+  if (missing != reached.end())
+    throw UsageError(fmt::format("no path of pushes leads from worker {} to worker {}", from,
+                                 missing - reached.begin()));
+}
+
+}  // namespace
+
 PairRates pair_rates(const Schedule& schedule, double rate) {
   std::vector<std::map<int, double>> sums(static_cast<std::size_t>(schedule.workers()));
   for (const Graph& graph : schedule.rounds) {
@@ -47,13 +85,19 @@ PairRates pair_rates(const Schedule& schedule, double rate) {
       }
     }
   }
-  PairRates rates{.rate = rate, .asks = {}};
-  for (const auto& row : sums) {
-    double all = 0;
-    for (const auto& [rank, sum] : row) all += sum;
-    rates.asks.emplace_back();
-    for (const auto& [rank, sum] : row) rates.asks.back().push_back({rank, sum / all});
+  return proportional_to(sums, rate);
+}
+
+PairRates push_rates(const Schedule& schedule, double rate) {
+  std::vector<std::map<int, double>> sums(static_cast<std::size_t>(schedule.workers()));
+  for (const Graph& graph : schedule.rounds) {
+    for (int i = 0; i < graph.workers(); ++i) {
+      for (const Neighbour& j : graph.neighbours[static_cast<std::size_t>(i)])
+        sums[static_cast<std::size_t>(j.rank)][i] += j.weight;
+    }
   }
+  const PairRates rates = proportional_to(sums, rate);
+  for (int i = 0; i < rates.workers(); ++i) check_reaches(rates, i);
   return rates;
 }
 

@@ -27,4 +27,8 @@ struct PairRates {
 // exponential graph asks the worker at distance n / 2, which is a neighbour in both directions, twice as often as others.
 PairRates pair_rates(const Schedule& schedule, double rate);
 
+// For pushes along directed edges: i asks those that take of it in any round, p_ij proportional to Sum_rounds W_ji. Throws
+// UsageError where what one worker has does not reach all others, naming two.
+PairRates push_rates(const Schedule& schedule, double rate);
+
 }  // namespace starling

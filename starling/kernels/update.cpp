@@ -343,7 +343,7 @@ bool all_finite(std::span<const std::byte> values, Wire format) {
   return false;
 }
 
-void renew(const Parameters& p, float* taken, float* x, float* x_tilde, std::size_t n) {
+void renew(const Parameters& p, float* taken, float* x, float* x_tilde, float scale, std::size_t n) {
   const bool narrow = p.format != Wire::fp32;
   float* const all = narrow ? p.master : static_cast<float*>(p.values);
   alignas(64) float d[kChunk];
@@ -356,7 +356,7 @@ void renew(const Parameters& p, float* taken, float* x, float* x_tilde, std::siz
     if (narrow) take_changes(p, mine, at, count);
     STARLING_EACH_ELEMENT_ALONE
     for (std::size_t i = 0; i < count; ++i) {
-      d[i] = mine[i] - copy[i];
+      d[i] = scale * (mine[i] - copy[i]);
       theirs[i] += d[i];
       copy[i] = mine[i] = theirs[i];
     }

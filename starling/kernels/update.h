@@ -56,10 +56,10 @@ struct Kernels {
   // What the owner of parameters has made of them since `taken` was their copy goes to x (and to x~, unless that is null), which
   // somebody else changes meanwhile; then parameters and copy become x:
   //
-  //   d = p - taken     x <- x + d     x~ <- x~ + d     p, taken <- x
+  //   d = scale (p - taken)     x <- x + d     x~ <- x~ + d     p, taken <- x
   //
   // Of a parameter in bf16 or fp16, p is its master, as in update().
-  void (*renew)(const Parameters& p, float* taken, float* x, float* x_tilde, std::size_t n);
+  void (*renew)(const Parameters& p, float* taken, float* x, float* x_tilde, float scale, std::size_t n);
 
   // |a - b|^2 of what went over the same wire, in double; of modular codes by their differences, as they are mixed.
   double (*squared_distance)(const Sent& a, const Sent& b, std::size_t n);

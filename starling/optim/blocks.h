@@ -58,7 +58,7 @@ struct Block {
   Grid grid{Wire::int8};                  // of what is sent as modular codes
   Replicas replicas{};                    // of scheme "choco"
   at::Tensor apart{};                     // of scheme "ceca-2p", `length` floats: d in schemes/ceca_2p.h
-  double weight = 1;                      // of scheme "push-sum": w in schemes/push_sum.h
+  double weight = 1;                      // of push-sum: w in schemes/push_sum.h
   Timeline* timeline = nullptr;           // where updates are recorded
 
   // So many states, of the rule that updates this block, each of `length` floats and zero.

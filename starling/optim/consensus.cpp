@@ -118,7 +118,7 @@ Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>(*opt
     if (i < parameters) d = flat.size();
   }
   const std::vector<float> mine(flat.begin(), flat.begin() + static_cast<std::ptrdiff_t>(d));
-  const bool weighted = engine.options.scheme == "push-sum";
+  const bool weighted = is_push_sum(engine.options);
   const Weighing weighing(engine.blocks, begins);
   if (weighted) weighing.before(flat);
   state_->workers = optimizer.average(flat);

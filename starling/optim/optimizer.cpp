@@ -251,7 +251,7 @@ void Optimizer::connect(std::size_t first_group) {
   for (std::size_t b = 0; b < e.blocks.size(); ++b) {
     e.blocks[b].grid.remember(schedule.rounds.size() * static_cast<std::size_t>(e.options.one_in));
     if (e.owns(b))
-      sizes.push_back(static_cast<std::size_t>(e.blocks[b].length) + (pushes ? PushSum::kWeight : 0));
+      sizes.push_back(static_cast<std::size_t>(e.blocks[b].length) + (pushes ? kWeightValues : 0));
   }
   const bool gossips = is_asynchronous(e.options);
   if (gossips) sizes.clear();
@@ -273,6 +273,7 @@ std::unique_ptr<Scheme> Optimizer::make_gossip(std::function<void()> adapt) {
   Engine& e = *engine_;
   GossipOptions options{.rates = rates_of(e.options, e.schedule()),
                         .wire = e.options.wire,
+                        .exchanged = is_push_sum(e.options) ? Exchanged::pushes : Exchanged::averages,
                         .meet = e.world.timeouts.meet,
                         .silent = e.world.timeouts.silent,
                         .interrupted = e.world.interrupted};

@@ -58,13 +58,16 @@ struct Options {
   // "push-sum": SGP, stochastic gradient push, for directed topologies, also those that are no average for other schemes: shares of
   // the parameters and of a weight are pushed, and the parameters are the one divided by the other (schemes/push_sum.h). An
   // exchange that is lost moves nothing. See staleness. Wires fp32, bf16 and fp16, and a rule of Starling's.
+  // "async-push-sum": the same beside training, asynchronous gradient push (gossip/gossip.h): at random times a worker pushes half
+  // of what it has to one that takes of it in any round of the topology; step() waits for nobody. Wires fp32, bf16 and fp16.
   std::string scheme = "cta";
   // Number format of parameters between workers. With bf16 and fp16 half the bytes cross the link and workers agree to
   // the last bit of that format; int8 and int4 send a quarter and an eighth, and agree the better the nearer they are
   // already (docs/wires.md). The sum of all parameters is kept whatever the format. Not used by all-reduce.
   Wire wire = Wire::fp32;
-  // "a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm": averagings that a worker takes part in, in the time of one gradient (with
-  // "swarm": of local_steps gradients), at random times (Poisson).
+  // "a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm", "async-push-sum": averagings that a worker takes part in, in the time of one
+  // gradient (with "swarm": of local_steps gradients), at random times (Poisson). A push counts at both ends: 2 is one for each
+  // gradient.
   double rate = 1;
   // "swarm": steps of the local rule between two that others can see, from 1.
   int local_steps = 1;
@@ -200,7 +203,7 @@ class Optimizer : public torch::optim::Optimizer {
   //   m. v. b.NAME   the rule's state, as kernels/update.h names it; around torch's optimizer exp_avg.NAME and so on
   //   published.RANK.NAME, replica.RANK.NAME   choco: this worker's copy at that neighbour, and the neighbour's here
   //   apart.NAME     of ceca-2p: by how much the second vector is apart from the parameters
-  //   weights        of push-sum: the weight of each block
+  //   weights        of push-sum and async-push-sum: the weight of each block
   //   x_tilde.NAME   of a2cid2
   //   clock          of asynchronous schemes: random numbers drawn so far, and gradients until this worker asks for an averaging
   //   loss_scale     where losses are scaled: the scale, and the finite steps since it last changed

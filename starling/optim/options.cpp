@@ -15,13 +15,16 @@
 namespace starling {
 
 const std::vector<std::string>& known_schemes() {
-  static const std::vector<std::string> all = {"cta",      "atc",       "ceca-2p", "choco",
-                                               "push-sum", "a2cid2",    "ad-psgd", "ad-psgd-bipartite",
-                                               "swarm",    "all-reduce"};
+  static const std::vector<std::string> all = {"cta",     "atc",     "ceca-2p",           "choco", "push-sum",
+                                               "a2cid2",  "ad-psgd", "ad-psgd-bipartite", "swarm",
+                                               "async-push-sum",     "all-reduce"};
   return all;
 }
 
 namespace {
+
+const std::vector<std::string> kAsynchronous = {"a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm",
+                                                "async-push-sum"};
 
 void check_scheme(const Options& options) {
   const std::string& scheme = options.scheme;
@@ -94,10 +97,12 @@ void check_push_sum(const Options& options, bool around) {
     if (options.staleness != 0)
       throw UsageError(fmt::format("staleness = {} is for scheme \"push-sum\", not \"{}\": use 0",
                                    options.staleness, options.scheme));
-    return;
   }
-  const auto refuse = [](const std::string& why) { throw UsageError("scheme \"push-sum\" " + why); };
-  if (around)
+  if (!is_push_sum(options)) return;
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(fmt::format("scheme \"{}\" {}", options.scheme, why));
+  };
+  if (around && options.scheme == "push-sum")
     refuse("needs one of Starling's rules, not another optimizer: its step is divided by a worker's weight");
   if (is_modular(options.wire))
     refuse(fmt::format(
@@ -137,9 +142,8 @@ void check_asynchronous(const Options& options) {
   if (!is_asynchronous(options)) {
     if (options.rate != 1)
       throw UsageError(
-          fmt::format("rate = {} is for schemes \"a2cid2\", \"ad-psgd\", \"ad-psgd-bipartite\" and "
-                      "\"swarm\", not \"{}\": use 1",
-                      options.rate, options.scheme));
+          fmt::format("rate = {} is for schemes {}, not \"{}\": use 1", options.rate,
+                      fmt::join(kAsynchronous, ", "), options.scheme));
     return;
   }
   if (options.one_in != 1)
@@ -165,11 +169,15 @@ void check_hierarchy(const Options& options, int workers, int local_workers, boo
 }  // namespace
 
 bool is_asynchronous(const Options& options) {
-  const std::string& scheme = options.scheme;
-  return scheme == "a2cid2" || scheme == "ad-psgd" || scheme == "ad-psgd-bipartite" || scheme == "swarm";
+  return std::ranges::count(kAsynchronous, options.scheme) != 0;
+}
+
+bool is_push_sum(const Options& options) {
+  return options.scheme == "push-sum" || options.scheme == "async-push-sum";
 }
 
 PairRates rates_of(const Options& options, const Schedule& schedule) {
+  if (options.scheme == "async-push-sum") return push_rates(schedule, options.rate);
   const PairRates rates = pair_rates(schedule, options.rate);
   return options.scheme == "ad-psgd-bipartite" ? bipartite(rates) : rates;
 }
@@ -186,7 +194,7 @@ Schedule schedule_of(const Options& options, int workers, int local_workers) {
   if (options.scheme == "all-reduce") return {"none", {Graph(workers)}};
   if (options.scheme == "ceca-2p") return ceca_2p(workers);
   const int per_node = workers_per_node(options, local_workers);
-  if (options.scheme == "push-sum") return make_shares(options.topology, workers, per_node);
+  if (is_push_sum(options)) return make_shares(options.topology, workers, per_node);
   if (options.hierarchy == "none") return make_schedule(options.topology, workers, per_node);
   return make_schedule(options.topology, workers / per_node).for_each_place(per_node);
 }

@@ -107,7 +107,7 @@ struct State {
         groups_(groups),
         gossip_(engine.gossip()),
         scale_(engine.clipping.loss_scale()),
-        pushes_(engine.options.scheme == "push-sum") {
+        pushes_(is_push_sum(engine.options)) {
     settle(blocks_);
     if (gossip_ != nullptr) {
       gossip_->pause();

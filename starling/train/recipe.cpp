@@ -62,8 +62,8 @@ Config recipe_config(Recipe& r) {
       "cta: combine, then adapt; atc: adapt, then combine; ceca-2p: cta with a second vector; choco: atc by "
       "top-k; push-sum: shares over directed edges; a2cid2: pairs average while workers train; ad-psgd: "
       "without momentum; ad-psgd-bipartite: one "
-      "side "
-      "asks, the other answers; swarm: with local steps; all-reduce: mean gradient");
+      "side asks, the other answers; swarm: with local steps; async-push-sum: pushes while workers train; "
+      "all-reduce: mean gradient");
   c.key("topology", &r.mixing.topology,
         "who mixes with whom: a name of `starling topology --list` or a file; auto: the planner's choice "
         "(docs/planner.md); not used by all-reduce and ceca-2p");
@@ -77,7 +77,7 @@ Config recipe_config(Recipe& r) {
   c.key("gamma", &r.mixing.gamma, between(0, 1),
         "choco: how far workers go towards each other; 0: by one_in");
   c.key("rate", &r.mixing.rate, between(1e-3, 1000),
-        "a2cid2, ad-psgd and swarm: averagings of a worker in the time of one gradient (swarm: of "
+        "a2cid2, ad-psgd, swarm and async-push-sum: averagings of a worker in the time of one gradient (swarm: of "
         "local_steps)");
   c.key("local_steps", &r.mixing.local_steps, between(1, 1 << 20),
         "swarm: steps of a worker between two that others can see");

@@ -38,7 +38,8 @@ struct Trainer {
 
   void gradient(float size) {
     for (int b = 0; b < 2; ++b) {
-      gossip.gradient(b, [&](std::span<float> x, std::span<float> x_tilde) {
+      gossip.gradient(b, [&](const Gossip::Held& held) {
+        const auto x = held.x, x_tilde = held.x_tilde;
         for (std::size_t i = 0; i < x.size(); ++i) {
           const float d = size * change(random);
           const float before = x[i];
@@ -53,7 +54,8 @@ struct Trainer {
   std::vector<float> values(bool tilde = false) {
     std::vector<float> all;
     for (int b = 0; b < 2; ++b) {
-      gossip.gradient(b, [&](std::span<float> x, std::span<float> x_tilde) {
+      gossip.gradient(b, [&](const Gossip::Held& held) {
+        const auto x = held.x, x_tilde = held.x_tilde;
         const auto taken = tilde ? x_tilde : x;
         all.insert(all.end(), taken.begin(), taken.end());
       });

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 struct PairingRecorder : PairingActions {
   void ask(int peer, std::uint64_t number) override { say("ask", peer, number); }
   void answer(int peer, std::uint64_t number, bool yes) override { say(yes ? "yes" : "no", peer, number); }
-  void begin(int peer, std::uint64_t number) override { say("BEGIN", peer, number); }
+  void begin(int peer, std::uint64_t number, bool) override { say("BEGIN", peer, number); }
   void refuse(int peer, std::uint64_t number) override { say("refuse", peer, number); }
   void wake(std::uint64_t alarm, Duration after) override {
     alarms.push_back(alarm);
@@ -197,8 +197,12 @@ class PairingWorld {
     void answer(int peer, std::uint64_t number, bool yes) override {
       world.send(rank, peer, [=, this](Worker& to) { to.pairing.answered(rank, number, yes); });
     }
-    void begin(int peer, std::uint64_t number) override {
+    void begin(int peer, std::uint64_t number, bool i_asked) override {
       EXPECT_FALSE(averaging);
+      const auto [asker, asked] = i_asked ? std::pair(rank, peer) : std::pair(peer, rank);
+      const auto [said, first] =
+          world.asker_.try_emplace({std::min(asker, asked), std::max(asker, asked), number}, asker);
+      EXPECT_EQ(said->second, asker) << "each says that it asked, or that the other did";
       averaging = {peer, number};
       ++world.begun_;
       tell(peer, number);
@@ -276,6 +280,7 @@ class PairingWorld {
   std::mt19937_64 random_;
   Time now_{};
   std::uint64_t sequence_ = 0, begun_ = 0;
+  std::map<std::tuple<int, int, std::uint64_t>, int> asker_;  // of the averaging with this number on this edge
   std::map<std::pair<Time, std::uint64_t>, std::pair<int, std::function<void()>>> events_;
   std::map<std::pair<int, int>, Time> last_;
   std::map<std::tuple<int, int, std::uint64_t>, std::set<int>> said_;

@@ -19,6 +19,7 @@
 #include "starling/gossip/ad_psgd.h"
 #include "starling/gossip/gossip.h"
 #include "starling/topology/schedules.h"
+#include "tests/refusal.h"
 #include "tests/virtual_workers.h"
 
 namespace starling {
@@ -52,7 +53,8 @@ struct Begin {
 struct End {
   Values x;
   double drift =
-      0;  // of the sum of all x, with momentum of all (x + x~) / 2, beside what gradients have added: of a value
+      0;  // of the sum of all w x, with momentum of all (x + x~) / 2, beside what gradients have added: of a value
+  double mass = 0;  // the sum of all weights
   std::vector<GossipStatistics> statistics;
 };
 
@@ -82,11 +84,12 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
       const int other = (rank + 1) % n;
       if (begin.breaks) k % 5 == 3 ? hub.sever(rank, other) : hub.mend(rank, other);
       if (begin.moves != 0) {
-        gossip.gradient(0, [&](std::span<float> x, std::span<float> x_tilde) {
+        gossip.gradient(0, [&](const Gossip::Held& held) {
+          const auto x = held.x, x_tilde = held.x_tilde;
           for (std::size_t i = 0; i < x.size(); ++i) {
             const float d = begin.moves * normal(random), before = x[i];
             x[i] += d;
-            sum -= double{x[i]} - double{before};
+            sum -= held.weight * (double{x[i]} - double{before});
             if (!x_tilde.empty()) x_tilde[i] += d;
           }
         });
@@ -98,10 +101,12 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
       time->sleep(3s);  // who is in doubt asks
     }
     gossip.pause();
-    gossip.gradient(0, [&](std::span<float> x, std::span<float> x_tilde) {
+    gossip.gradient(0, [&](const Gossip::Held& held) {
+      const auto x = held.x, x_tilde = held.x_tilde;
       end.x[static_cast<std::size_t>(rank)].assign(x.begin(), x.end());
       for (std::size_t i = 0; i < x.size(); ++i)
-        sum += x_tilde.empty() ? double{x[i]} : (double{x[i]} + double{x_tilde[i]}) / 2;
+        sum += held.weight * (x_tilde.empty() ? double{x[i]} : (double{x[i]} + double{x_tilde[i]}) / 2);
+      end.mass += held.weight;
     });
     end.statistics[static_cast<std::size_t>(rank)] = gossip.statistics();
     time->sleep(1s);  // the others may not have paused yet
@@ -180,7 +185,7 @@ TEST(VirtualGossip, CodesOnAGridOutOfRangeAreNotMixed) {
                   [&](Level, const std::string& line) { lines.push_back(line); });
     gossip.meet();
     time->sleep(1s);
-    gossip.look(0, [&](std::span<float> x, std::span<float>) { EXPECT_TRUE(std::ranges::equal(x, mine)); });
+    gossip.look(0, [&](const Gossip::Held& held) { EXPECT_TRUE(std::ranges::equal(held.x, mine)); });
     const auto with = gossip.statistics().neighbours[0];
     EXPECT_EQ(std::tuple(with.begun, with.averaged, with.aborted), (std::tuple{1U, 0U, 1U}));
     EXPECT_EQ(lines, std::vector<std::string>{
@@ -211,6 +216,47 @@ TEST(VirtualGossip, EveryWireKeepsTheSumWhereConnectionsBreak) {
     }
     EXPECT_GT(late, 0U);
   }
+}
+
+GossipOptions pushing(const std::string& topology, int n, Wire wire = Wire::fp32) {
+  return {.rates = push_rates(make_shares(topology, n), 1), .wire = wire, .exchanged = Exchanged::pushes};
+}
+
+// On a directed graph. What is pushed while a connection breaks is at one of its ends in the end, though they learn of it late.
+TEST(VirtualGossip, PushesKeepAllMassAndWhatItWeighs) {
+  for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
+    for (const bool breaks : {false, true}) {
+      const End end = gossiped(pushing("n-peer-exponential-1", 6, wire),
+                               {.moves = 0.1F, .breaks = breaks}, 200);
+      EXPECT_LT(end.drift, 2e-6) << name_of(wire);
+      EXPECT_NEAR(end.mass, 6, 1e-9) << name_of(wire);
+      std::uint64_t aborted = 0;
+      for (std::size_t i = 0; i < 6; ++i) {
+        for (const auto& edge : end.statistics[i].neighbours) aborted += edge.aborted;
+        EXPECT_GT(end.statistics[i].averaged, 100U);
+      }
+      EXPECT_EQ(aborted > 0, breaks);
+    }
+  }
+}
+
+TEST(VirtualGossip, PushesBringWorkersToTheirMean) {
+  const Begin begin{.common = 1, .own = 0.1F};
+  const GossipOptions options = pushing("n-peer-exponential-1", 8);
+  const Values x0 = gossiped(options, begin, 0).x, x = gossiped(options, begin, 200).x;
+  EXPECT_LT(distance(x), 1e-6);
+  for (std::size_t k = 0; k < kSize; ++k) {
+    double mean = 0;
+    for (const auto& one : x0) mean += one[k] / 8;
+    EXPECT_NEAR(x[0][k], mean, 1e-6);
+  }
+}
+
+TEST(VirtualGossip, PushesNeedAPathFromEachWorkerToEachOther) {
+  Schedule schedule{"line", {Graph(3)}};
+  schedule.rounds[0].neighbours = {{}, {{0, 0.5}}, {{1, 0.5}}};  // 0 to 1 to 2
+  EXPECT_EQ(refusal<UsageError>([&] { push_rates(schedule, 1); }),
+            "no path of pushes leads from worker 1 to worker 0");
 }
 
 // Apart by as much as in training, beside what they have in common. Modular codes have no last bit at which it ends.
@@ -338,7 +384,8 @@ TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
     gossip.meet();
     const auto train_for = [&](Duration duration) {
       for (const Time end = time->now() + duration; time->now() < end; time->sleep(kGradient)) {
-        gossip.gradient(0, [&](std::span<float> x, std::span<float> x_tilde) {
+        gossip.gradient(0, [&](const Gossip::Held& held) {
+          const auto x = held.x, x_tilde = held.x_tilde;
           kept += half_sum(x, x_tilde);
           for (std::size_t k = 0; k < kSize; ++k) {
             const float learned = normal(random);
@@ -362,7 +409,7 @@ TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
     EXPECT_GT(gossip.statistics().averaged, delayed.averaged + 300);
     gossip.pause();
     time->sleep(1s);  // one end of an averaging that took too long may know how it ended before the other
-    gossip.gradient(0, [&](std::span<float> x, std::span<float> x_tilde) { kept += half_sum(x, x_tilde); });
+    gossip.gradient(0, [&](const Gossip::Held& held) { kept += half_sum(held.x, held.x_tilde); });
     time->sleep(1s);
   });
   EXPECT_NEAR(kept, 0, 0.01);

@@ -33,12 +33,13 @@ INSTANTIATE_TEST_SUITE_P(Isa, Renew,
 TEST_P(Renew, GivesWhatWasDoneAndTakesX) {
   for (const std::size_t n : {1U, 63U, 64U, 200U}) {
     for (const bool momentum : {false, true}) {
+      const float scale = momentum ? 1 : 1.7F;
       Values p = random_values(n, 1), taken = random_values(n, 2);
       Values x = random_values(n, 3), x_tilde = random_values(n, 4);
       const Values p0 = p, taken0 = taken, x0 = x, x0_tilde = x_tilde;
-      kernels.renew(p.data(), taken.data(), x.data(), momentum ? x_tilde.data() : nullptr, n);
+      kernels.renew(p.data(), taken.data(), x.data(), momentum ? x_tilde.data() : nullptr, scale, n);
       for (std::size_t i = 0; i < n; ++i) {
-        const float d = p0[i] - taken0[i];
+        const float d = scale * (p0[i] - taken0[i]);
         EXPECT_EQ(x[i], x0[i] + d);
         EXPECT_EQ(x_tilde[i], momentum ? x0_tilde[i] + d : x0_tilde[i]);
         EXPECT_EQ(p[i], x[i]);
@@ -58,7 +59,7 @@ TEST_P(Renew, OfANarrowParameterItIsTheMaster) {
     p[7] = format == Wire::bf16 ? to_bf16(3) : to_fp16(3);
     Values expected(n);
     for (std::size_t i = 0; i < n; ++i) expected[i] = x[i] + ((i == 7 ? 3 : master[i]) - taken[i]);
-    kernels.renew({p.data(), format, master.data()}, taken.data(), x.data(), nullptr, n);
+    kernels.renew({p.data(), format, master.data()}, taken.data(), x.data(), nullptr, 1, n);
     for (std::size_t i = 0; i < n; ++i) {
       EXPECT_EQ(x[i], expected[i]);
       EXPECT_EQ(master[i], x[i]);

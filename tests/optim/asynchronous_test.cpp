@@ -25,7 +25,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr const char* kAsynchronous[] = {"a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm"};
+constexpr const char* kAsynchronous[] = {"a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm", "async-push-sum"};
 // Two groups, so two blocks.
 std::vector<torch::optim::OptimizerParamGroup> two_groups(const Tensor& a, const Tensor& b) {
   return {torch::optim::OptimizerParamGroup({a}), torch::optim::OptimizerParamGroup({b})};
@@ -84,7 +84,7 @@ TEST(Asynchronous, NarrowParametersHaveTheirMasters) {
 
 // Worker i is drawn to 10 i; the best for all is the mean. With small steps and many averagings all are near it.
 TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
-  for (const std::string scheme : {"a2cid2", "ad-psgd"}) {
+  for (const std::string scheme : {"a2cid2", "ad-psgd", "async-push-sum"}) {
     for (const bool around : {false, true}) {
       constexpr int n = 4;
       std::atomic<int> done = 0;
@@ -128,20 +128,22 @@ TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
 
 // What is done to parameters between two steps is not lost, and what the consensus puts there is where training goes on.
 TEST(Asynchronous, WhatIsDoneToParametersBetweenStepsCounts) {
-  flock(2, [](int i, World& world) {
-    const Tensor x = parameter({100}, 3);
-    Optimizer optimizer({x}, SGD{.lr = 0}, {.topology = "ring", .scheme = "ad-psgd"}, world);
-    x.mutable_grad() = at::full_like(x, 0);
-    optimizer.step();
-    {
-      const at::NoGradGuard guard;
-      x.add_(i == 0 ? 2 : 4);
-    }
-    optimizer.step();
-    Consensus average(optimizer);
-    average.keep();
-    EXPECT_TRUE(is_all(x, 6));
-  });
+  for (const std::string scheme : {"ad-psgd", "async-push-sum"}) {
+    flock(2, [&](int i, World& world) {
+      const Tensor x = parameter({100}, 3);
+      Optimizer optimizer({x}, SGD{.lr = 0}, {.topology = "ring", .scheme = scheme}, world);
+      x.mutable_grad() = at::full_like(x, 0);
+      optimizer.step();
+      {
+        const at::NoGradGuard guard;
+        x.add_(i == 0 ? 2 : 4);
+      }
+      optimizer.step();
+      Consensus average(optimizer);
+      average.keep();
+      EXPECT_TRUE(at::allclose(x.detach(), at::full({100}, 6.0), 1e-6, 0)) << scheme;
+    });
+  }
 }
 
 TEST(Asynchronous, RefusesInOneLine) {
@@ -154,12 +156,12 @@ TEST(Asynchronous, RefusesInOneLine) {
   EXPECT_EQ(make({.scheme = "ad-psgd", .one_in = 2}), "one_in = 2 is not for scheme \"ad-psgd\": use 1");
   EXPECT_EQ(make({.scheme = "a2cid2", .rate = 0}), "rate = 0 is not allowed: above 0, to 1000");
   EXPECT_EQ(make({.scheme = "cta", .rate = 2}),
-            "rate = 2 is for schemes \"a2cid2\", \"ad-psgd\", \"ad-psgd-bipartite\" and \"swarm\", not "
-            "\"cta\": use "
-            "1");
+            "rate = 2 is for schemes a2cid2, ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, not \"cta\": use 1");
   EXPECT_EQ(make({.scheme = "ad-psgd", .local_steps = 2}),
             "local_steps = 2 is for scheme \"swarm\", not \"ad-psgd\": use 1");
   EXPECT_EQ(make({.scheme = "swarm", .local_steps = 0}), "local_steps = 0 is not allowed: from 1");
+  EXPECT_THAT(make({.topology = "n-peer-exponential-1", .scheme = "async-push-sum", .wire = Wire::int8}),
+              testing::HasSubstr("scheme \"async-push-sum\" needs wire fp32, bf16 or fp16, not \"int8\""));
   EXPECT_EQ(make({.scheme = "a2cid2", .hierarchy = "node"}),
             "hierarchy \"node\" needs scheme \"cta\", not \"a2cid2\"");
 }

@@ -1,5 +1,7 @@
 // The optimizer on the workers of a virtual cluster: every scheme, to the bit and to the nanosecond the same each time.
+#include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <random>
@@ -9,6 +11,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "starling/optim/optimizer.h"
 #include "starling/transport/c10d/virtual_collectives.h"
@@ -71,6 +74,7 @@ TEST(VirtualCluster, EverySchemeGivesTheSameBitsAndTimes) {
         Options{.topology = "ring", .scheme = "a2cid2", .wire = Wire::int8},
         Options{.topology = "ring", .scheme = "ad-psgd-bipartite"},
         Options{.topology = "ring", .scheme = "swarm", .wire = Wire::int4, .local_steps = 3},
+        Options{.topology = "n-peer-exponential-1", .scheme = "async-push-sum"},
         Options{.topology = "complete", .hierarchy = "node", .workers_per_node = 2}}) {
     const auto once = [&] {
       std::mt19937_64 random(9);
@@ -97,7 +101,8 @@ TEST(VirtualCluster, TheSumOfMastersIsKept) {
   constexpr double lr = 0.01;
   for (const Options& options :
        {Options{.topology = "ring", .scheme = "a2cid2", .wire = Wire::int8},
-        Options{.topology = "ring", .scheme = "swarm", .wire = Wire::int4, .local_steps = 3}}) {
+        Options{.topology = "ring", .scheme = "swarm", .wire = Wire::int4, .local_steps = 3},
+        Options{.topology = "n-peer-exponential-1", .scheme = "async-push-sum"}}) {
     const auto time = std::make_shared<VirtualTime>(kMany);
     std::vector<World> worlds = World::threads(kMany);
     const auto transports = local_transports(virtual_network(time, kRate));
@@ -120,6 +125,7 @@ TEST(VirtualCluster, TheSumOfMastersIsKept) {
       const auto tilde = state.tensors.find("x_tilde.0.0");
       EXPECT_EQ(tilde != state.tensors.end(), options.scheme == "a2cid2");
       if (tilde != state.tensors.end()) kept = (kept + tilde->second) / 2;
+      kept = kept * optimizer.weights(x);
       sum += kept.to(at::kDouble).mean().item<double>();
       expected += 1 - lr * kGradients * (rank + 1);
       EXPECT_GT(optimizer.statistics().rounds, 5U);
@@ -178,6 +184,70 @@ TEST(VirtualCluster, PairGossipIsItsEquation) {
     for (const int i : {0, 1})
       EXPECT_TRUE(at::allclose(ends[static_cast<std::size_t>(i)], at::full({kValues}, p[i]), 1e-5, 1e-5))
           << options.scheme << " " << ends[static_cast<std::size_t>(i)][0].item<double>() << " " << p[i];
+  }
+}
+
+// A circle of workers of different speed, each of which pushes to the next: what they did when is written down, and done again in
+// plain loops.
+TEST(VirtualCluster, AsynchronousPushSumIsItsEquation) {
+  const std::string circle = testing::TempDir() + "circle-" + std::to_string(getpid()) + ".toml";
+  std::ofstream(circle) << "workers = 3\n[[rounds]]\nweights = \"push-sum\"\nedges = [[1, 0], [2, 1], [0, 2]]\n";
+  constexpr int n = 3, kTicks = 20'000, kValues = 3;
+  constexpr double lr = 0.05;
+  constexpr int takes[] = {100, 130, 170};  // ticks
+  const auto time = std::make_shared<VirtualTime>(n);
+  std::vector<World> worlds = World::threads(n);
+  const auto transports = local_transports(virtual_network(time, std::numeric_limits<double>::infinity()));
+  const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
+  std::vector<std::vector<std::uint64_t>> pushed(n, std::vector<std::uint64_t>(kTicks + 1));  // by whom, so far
+  std::vector<Tensor> ends(n), weights(n);
+  virtual_workers(*time, n, [&](int rank) {
+    const auto me = static_cast<std::size_t>(rank);
+    World& world = worlds[me];
+    world.make_transport = transports;
+    world.make_collectives = collectives;
+    const Tensor x = parameter({kValues});
+    Optimizer optimizer({x}, SGD{.lr = lr}, {.topology = circle, .scheme = "async-push-sum"}, world);
+    for (int tick = 1; tick <= kTicks; ++tick) {
+      time->sleep(100us);
+      const Statistics now = optimizer.statistics();
+      const auto next = std::ranges::find(now.edges, (rank + 1) % n, &Statistics::Edge::rank);
+      pushed[me][static_cast<std::size_t>(tick)] = next->averaged;
+      if (tick % takes[rank] != 0) continue;
+      x.mutable_grad() = x.detach() - 10 * rank - 1;
+      optimizer.step();
+    }
+    ends[me] = x.detach().clone();
+    weights[me] = optimizer.weights(x);
+    time->sleep(1s);
+  });
+  double x[n] = {}, p[n] = {}, taken[n] = {}, w[n] = {1, 1, 1}, known[n] = {1, 1, 1};
+  std::uint64_t pushes = 0;
+  for (std::size_t t = 1; t <= kTicks; ++t) {
+    for (int i = 0; i < n; ++i) {
+      const auto& mine = pushed[static_cast<std::size_t>(i)];
+      if (mine[t] == mine[t - 1]) continue;
+      ASSERT_EQ(mine[t], mine[t - 1] + 1);
+      ++pushes;
+      const int j = (i + 1) % n;
+      const double m = w[i] < 1.0 / 8 ? 0 : w[i] / 2;
+      w[i] -= m, w[j] += m;
+      x[j] += m / w[j] * (x[i] - x[j]);
+    }
+    for (int i = 0; i < n; ++i) {
+      if (static_cast<int>(t) % takes[i] != 0) continue;
+      p[i] -= lr * (p[i] - 10 * i - 1);
+      x[i] += (p[i] - taken[i]) / w[i];
+      p[i] = taken[i] = x[i];
+      known[i] = w[i];
+    }
+  }
+  EXPECT_GT(pushes, 100U);
+  for (int i = 0; i < n; ++i) {
+    const auto k = static_cast<std::size_t>(i);
+    EXPECT_TRUE(at::allclose(ends[k], at::full({kValues}, p[i]), 1e-5, 1e-5))
+        << ends[k][0].item<double>() << " " << p[i];
+    EXPECT_TRUE(at::allclose(weights[k], at::full({kValues}, known[i], at::kDouble), 1e-9, 0));
   }
 }
 

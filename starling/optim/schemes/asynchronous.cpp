@@ -41,9 +41,10 @@ void Asynchronous::begin() {
   if (!paused_) return gossip_.meet();  // a first time: neighbours may have averaged with it already
   taken_ = copies_of(blocks_);
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
-    gossip_.look(static_cast<int>(b), [&](std::span<float> x, std::span<float> x_tilde) {
-      std::ranges::copy(taken_[b], x.begin());
-      if (momentum_) std::ranges::copy(taken_[b], x_tilde.begin());
+    gossip_.look(static_cast<int>(b), [&](const Gossip::Held& held) {
+      std::ranges::copy(taken_[b], held.x.begin());
+      if (momentum_) std::ranges::copy(taken_[b], held.x_tilde.begin());
+      held.weight = blocks_[b].weight;
     });
   }
 }
@@ -56,20 +57,21 @@ void Asynchronous::step() {
 
 void Asynchronous::give() {
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
-    gossip_.gradient(static_cast<int>(b),
-                     [&](std::span<float> x, std::span<float> x_tilde) { renew(b, x, x_tilde); });
+    gossip_.gradient(static_cast<int>(b), [&](const Gossip::Held& held) { renew(b, held); });
   }
   gossip_.stepped();
 }
 
 // What the rule has done goes to x and x~, and x to the parameters.
-void Asynchronous::renew(std::size_t block, std::span<float> x, std::span<float> x_tilde) {
+void Asynchronous::renew(std::size_t block, const Gossip::Held& held) {
+  blocks_[block].weight = held.weight;
   for (const Segment& s : blocks_[block].segments) {
     const kernels::Parameters p = s.values();
     at::parallel_for(0, s.length, kGrain, [&](std::int64_t begin, std::int64_t end) {
       const std::int64_t at = s.offset + begin;
       kernels::best_kernels().renew(p.from(static_cast<std::size_t>(begin)), taken_[block].data() + at,
-                                    x.data() + at, momentum_ ? x_tilde.data() + at : nullptr,
+                                    held.x.data() + at, momentum_ ? held.x_tilde.data() + at : nullptr,
+                                    static_cast<float>(1 / held.weight),
                                     static_cast<std::size_t>(end - begin));
     });
     s.parameter.unsafeGetTensorImpl()->bump_version();
@@ -86,13 +88,12 @@ void Asynchronous::resume() {
 
 void Asynchronous::renew() {
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
-    gossip_.look(static_cast<int>(b),
-                 [&](std::span<float> x, std::span<float> x_tilde) { renew(b, x, x_tilde); });
+    gossip_.look(static_cast<int>(b), [&](const Gossip::Held& held) { renew(b, held); });
   }
 }
 
 void Asynchronous::x_tilde(std::size_t block, const std::function<void(std::span<float>)>& f) {
-  gossip_.look(static_cast<int>(block), [&](std::span<float>, std::span<float> x_tilde) { f(x_tilde); });
+  gossip_.look(static_cast<int>(block), [&](const Gossip::Held& held) { f(held.x_tilde); });
 }
 
 ExchangeStatistics Asynchronous::counted() const {

@@ -1,9 +1,12 @@
-// Asynchronous gossip: A2CiD2 (gossip/a2cid2.h), and without its momentum AD-PSGD (gossip/ad_psgd.h). Pairs of workers average on
+// Asynchronous gossip: A2CiD2 (gossip/a2cid2.h), without its momentum AD-PSGD (gossip/ad_psgd.h), and asynchronous push-sum
+// (gossip/gossip.h). Pairs of workers average on
 // the transport's thread (gossip/gossip.h), as often as the clock says, and a step waits for nobody:
 //
 //   d   <- what the local rule makes of the parameters, less what they were when they were last renewed
 //   x, x~ <- the momentum up to now;  x + d, x~ + d
 //   the parameters <- x
+//
+// Of push-sum x is z, and what the rule does is done to w z: z + d / w.
 //
 // Of a parameter in bf16 or fp16 it is the master that is such a copy: x, and what goes over the wire, are fp32's numbers.
 //
@@ -49,7 +52,7 @@ class Asynchronous : public Scheme {
   void give();
 
  private:
-  void renew(std::size_t block, std::span<float> x, std::span<float> x_tilde);
+  void renew(std::size_t block, const Gossip::Held& held);
 
   std::vector<Block>& blocks_;
   const bool momentum_;

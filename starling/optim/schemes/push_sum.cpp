@@ -1,34 +1,19 @@
 #include "starling/optim/schemes/push_sum.h"
 
 #include <algorithm>
-#include <array>
 #include <type_traits>
 #include <variant>
 
-#include "starling/kernels/wire.h"
+#include "starling/exchange/weight.h"
 
 namespace starling {
 namespace {
 
-void write_weight(const Block& block, const Outgoing& wire) {
+void send_weight(const Block& block, const Outgoing& wire) {
   if (wire.values == nullptr) return;
-  auto* to =
-      static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, static_cast<std::size_t>(block.length));
-  double rest = block.weight < PushSum::kLeast ? 0 : block.weight;
-  for (std::size_t k = 0; k < PushSum::kWeight; ++k, to += bytes_of(wire.wire, 1)) {
-    const auto part = static_cast<float>(rest);
-    kernels::encode(&part, 1, wire.wire, to);
-    float sent = 0;
-    kernels::decode(to, wire.wire, 1, &sent);
-    rest -= sent;
-  }
-}
-
-double weight_of(const SentBlock& sent, std::int64_t length) {
-  std::array<float, PushSum::kWeight> parts{};
-  kernels::decode(sent.values(static_cast<std::size_t>(length)).values, sent.wire, parts.size(),
-                  parts.data());
-  return double{parts[0]} + parts[1];
+  write_weight(block.weight, wire.wire,
+               static_cast<std::byte*>(wire.values) +
+                   bytes_of(wire.wire, static_cast<std::size_t>(block.length)));
 }
 
 // The rule whose step on z is this rule's step on x.
@@ -52,7 +37,7 @@ void PushSum::begin() {
   for (Block& block : blocks_) {
     const Outgoing wire = exchange_.wire(block.index);
     const bool finite = write_again(block, wire);
-    write_weight(block, wire);
+    send_weight(block, wire);
     start(exchange_, block, finite);
   }
 }
@@ -70,7 +55,7 @@ void PushSum::step() {
 void PushSum::adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale) {
   const Outgoing wire = exchange_.wire(block.index);
   const bool finite = update(block, divided(rule_(block.group), block.weight), mixes, wire, scale);
-  write_weight(block, wire);
+  send_weight(block, wire);
   start(exchange_, block, finite);
 }
 
@@ -79,7 +64,7 @@ std::vector<Arrival> PushSum::absorb(Block& block) {
   std::vector<std::pair<double, SentBlock>> moved;  // mass, and where it came from or goes
   const auto move = [&](double share, const SentBlock& q) {
     if (share == 0) return;
-    const double mass = share * weight_of(q, block.length);
+    const double mass = share * weight_of(q, static_cast<std::size_t>(block.length));
     block.weight += mass;
     const auto same =
         std::ranges::find(moved, q.bytes().data(), [](const auto& m) { return m.second.bytes().data(); });

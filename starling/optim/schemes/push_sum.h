@@ -21,10 +21,9 @@
 //
 // What is lost: an aborted push stays with its sender, which alone is another p whose columns sum to 1. In doubt it counts as
 // given, and comes back if it was not taken (exchange.h); so mass is at one place or, for that while, at none. A worker that dies
-// takes its mass along. One to which nobody pushes any more would give away what it has: below kLeast it keeps it.
+// takes its mass along. One to which nobody pushes any more would give away what it has: below kLeastWeight it keeps it.
 //
-// Each block has its own w, since its pushes commit alone. It travels behind the block's values, as two more (the second what
-// the first loses to rounding).
+// Each block has its own w, since its pushes commit alone. It travels behind the block's values (exchange/weight.h).
 #pragma once
 
 #include <optional>
@@ -41,10 +40,7 @@ namespace starling {
 
 class PushSum final : public Scheme {
  public:
-  static constexpr std::size_t kWeight = 2;  // values behind those of a block
-  static constexpr double kLeast = 1.0 / 8;  // w from which on a worker pushes
-
-  // The exchange has Exchanged::pushes, and blocks that are kWeight longer than these.
+  // The exchange has Exchanged::pushes, and blocks that are kWeightValues longer than these.
   PushSum(std::vector<Block>& blocks, Exchange& exchange, int staleness, RuleOf rule, Clipping& clipping)
       : blocks_(blocks),
         exchange_(exchange),
