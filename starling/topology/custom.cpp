@@ -15,7 +15,7 @@
 //
 // With `directed = true` in a round, an edge [i, j, weight] says only what i takes of j's value. With
 // `weights = "metropolis-hastings"` edges are [i, j], and their weights come from the numbers of neighbours. So they are with
-// `weights = "push-sum"`, for that scheme alone: i takes of j, and j divides itself evenly among all that take of it and itself.
+// `weights = "push-sum"`, for push-sum alone: i takes of j, and j divides itself evenly among all that take of it and itself.
 // Other rows and columns must sum to 1 (to 1e-9): otherwise the mean of all workers would move.
 //
 // In place of the rounds, `bandwidth = [[0, 10], [9, 0]]` holds what was measured from each worker to each other one, in any
