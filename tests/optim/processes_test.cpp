@@ -391,6 +391,23 @@ TEST(Processes, AKilledWorkerDoesNotStopTwoVectorsAndEveryLossIsCounted) {
   EXPECT_NEAR(flock.last(0, "end")[1], flock.last(1, "end")[1], 1e-6);
 }
 
+TEST(Processes, AKilledWorkerDoesNotStopPushes) {
+  for (const std::string scheme : {"push-sum", "async-push-sum"}) {
+    Flock flock(std::map<std::string, std::string>{{"STARLING_TEST_SCHEME", scheme}});
+    ASSERT_TRUE(flock.until([&] { return flock.step_of(2) >= 15; }));
+    flock.signal_to(2, SIGKILL);
+    EXPECT_EQ(flock.wait(2), -SIGKILL);
+    for (int rank : {0, 1}) {
+      EXPECT_EQ(flock.wait(rank), 0) << flock.errors(rank);
+      EXPECT_EQ(flock.step_of(rank), 60);
+      EXPECT_EQ(flock.last(rank, "end")[0], 2);
+    }
+    const double mean = flock.last(0, "end")[1];
+    EXPECT_NEAR(mean, flock.last(1, "end")[1], 1e-6) << scheme;
+    EXPECT_TRUE(mean > 2 && mean < 7) << mean;  // of 3, 6 and 9, to which they were drawn for ten steps from 1
+  }
+}
+
 TEST(Processes, WithMaxWaitAWorkerThatPausesFor20SecondsIsBackInTheMixWhenItWakes) {
   Flock flock({{"STARLING_TEST_STEPS", "100000"}, {"STARLING_TEST_MAX_WAIT", "2000"}});
   ASSERT_TRUE(flock.until([&] { return flock.step_of(2) >= 15; }));

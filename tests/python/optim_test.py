@@ -147,7 +147,8 @@ def resume_in_nodes():
 def resume_gossip():
     """Asynchronous gossip: what is saved is what is there after loading, to the bit, and training goes on."""
     missing, kept = [], []
-    for more in ({"scheme": "a2cid2"}, {"scheme": "swarm", "local_steps": 2, "wire": "int8"}):
+    for more in ({"scheme": "a2cid2"}, {"scheme": "swarm", "local_steps": 2, "wire": "int8"},
+                 {"scheme": "async-push-sum"}):
         options = {"lr": 0.01, "topology": "ring", **more}
         net = model()
         optimizer = starling.AdamW(net.parameters(), **options)
@@ -162,7 +163,7 @@ def resume_gossip():
         again = optimizer.state_dict()
         for index, tensors in saved["state"].items():
             missing += [key for key in tensors if not torch.equal(tensors[key], again["state"][index][key])]
-        missing += [key for key in ("clock", "round") if saved["param_groups"][0][key] != again["param_groups"][0][key]]
+        missing += [key for key in ("clock", "round", "weights") if key in saved["param_groups"][0] and saved["param_groups"][0][key] != again["param_groups"][0][key]]
         kept.append(sorted(saved["state"][0]))
         before = loss_of(net, 7).item()
         train(net, optimizer, 200, 40, rank())
@@ -423,10 +424,11 @@ class Together(unittest.TestCase):
             self.assertEqual({key: value for key, value in differences.items() if value != 0}, {})
 
     def test_gossip_resumes_with_what_was_saved(self):
-        for missing, (a2cid2, swarm) in workers.run(resume_gossip, 3):
+        for missing, (a2cid2, swarm, pushes) in workers.run(resume_gossip, 3):
             self.assertEqual(missing, [])
             self.assertEqual(a2cid2, ["exp_avg", "exp_avg_sq", "step", "x_tilde"])
             self.assertEqual(swarm, ["exp_avg", "exp_avg_sq", "step"])
+            self.assertEqual(pushes, swarm)
 
     def test_a_hierarchy_resumes_to_the_bit(self):
         results = workers.run(resume_in_nodes, 4)
