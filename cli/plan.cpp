@@ -20,6 +20,7 @@
 #include "starling/checkpoint/file.h"
 #include "starling/core/error.h"
 #include "starling/kernels/wire.h"
+#include "starling/plan/asynchronous.h"
 #include "starling/plan/choose.h"
 #include "starling/plan/failures.h"
 #include "starling/plan/iteration.h"
@@ -120,6 +121,7 @@ struct PlannedWorld {
   const Candidate* best = nullptr;
   std::optional<Forecast> one_host;        // with as many samples in a step
   Forecast atc;                            // as the best row, with the other scheme
+  std::map<Wire, AsynchronousForecast> asynchronous;  // pairs on its graph, asked for one averaging a gradient
   std::map<std::int64_t, Forecast> sizes;  // as the best row, by Options::block_bytes
   std::int64_t block_bytes = 0;            // the largest of these that is as good as any
   double lost_to_restarts = 0, lost_to_absence = 0;
@@ -170,6 +172,11 @@ void advise(PlannedWorld& world, const Planned& planned, const Profile& profile,
             const PlanOptions& options) {
   const Schedule schedule = make_schedule(world.best->schedule, world.n, planned.workers_per_host);
   world.atc = simulate(planned.network, work_on(profile, world.best->wire), schedule, Mixing::atc, run);
+  for (const Wire wire : kWires) {
+    if (world.n > 1)
+      world.asynchronous[wire] = simulate_asynchronous(planned.network, work_on(profile, wire),
+                                                       pair_rates(schedule, 1), run);
+  }
   double fastest = world.best->outcome.step;
   const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
   for (const std::int64_t bytes : kBlockBytes) {
@@ -238,6 +245,14 @@ std::vector<std::string> advice(const PlannedWorld& world, const PlanOptions& op
   lines.push_back(
       fmt::format("Scheme cta: atc, whose exchange is waited for within the step, takes {:.2f} ms.",
                   world.atc.step * 1e3));
+  std::vector<std::string> rates;
+  for (const auto& [wire, outcome] : world.asynchronous)
+    rates.push_back(fmt::format("{:.2f} over {}", outcome.rate, name_of(wire)));
+  if (!rates.empty())
+    lines.push_back(fmt::format(
+        "Asynchronous gossip on its graph, as a2cid2, waits for nobody: a step takes {:.2f} ms. Asked for one "
+        "averaging for each gradient the network carries {}.",
+        world.asynchronous.begin()->second.step.step * 1e3, fmt::join(rates, ", ")));
   std::vector<std::string> sizes;
   for (const auto& [bytes, outcome] : world.sizes)
     sizes.push_back(fmt::format("{} MB {:.2f} ms", bytes >> 20, outcome.step * 1e3));
@@ -367,6 +382,10 @@ int plan(const PlanOptions& options) {
                      {"atc", json_of_outcome(world.atc, world.all_reduce, network)},
                      {"lost_to_failures",
                       {{"all_reduce", world.lost_to_restarts}, {"gossip", world.lost_to_absence}}}});
+      for (const auto& [wire, outcome] : world.asynchronous) {
+        all.back()["asynchronous"]["step"] = outcome.step.step;
+        all.back()["asynchronous"]["rate"][name_of(wire)] = outcome.rate;
+      }
       if (world.one_host)
         all.back()["one_host"] = {{"step", world.one_host->step},
                                   {"speed_up", world.all_reduce.step / world.one_host->step}};

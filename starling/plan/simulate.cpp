@@ -7,82 +7,14 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
-#include "starling/core/random.h"
 #include "starling/plan/events.h"
+#include "starling/plan/links.h"
+#include "starling/plan/recorded.h"
 #include "starling/topology/traffic.h"
 
 namespace starling {
 
 namespace {
-
-// A worker's recorded iterations, with what a step needs of them added up.
-struct Recorded {
-  std::size_t count = 0, blocks = 0;
-  std::vector<double> before;    // [iteration]: data wait and forward
-  std::vector<double> backward;  // [iteration][block]: up to and with this block
-  std::vector<double> update;    // [iteration][block]
-
-  explicit Recorded(const Compute& compute) : count(compute.forward.size()), blocks(compute.backward.size()) {
-    for (std::size_t k = 0; k < count; ++k) {
-      before.push_back(compute.data_wait[k] + compute.forward[k]);
-      double sum = 0;
-      for (std::size_t b = 0; b < blocks; ++b) {
-        backward.push_back(sum += compute.backward[b][k]);
-        update.push_back(compute.update[b][k]);
-      }
-    }
-  }
-  double until_step(std::size_t k) const { return before[k] + backward[(k + 1) * blocks - 1]; }
-};
-
-std::vector<Recorded> recorded(const Work& work) {
-  std::vector<Recorded> all;
-  for (const Compute& compute : work.compute) {
-    const std::size_t blocks = work.block_bytes.size(), count = compute.forward.size();
-    bool fits = count > 0 && compute.data_wait.size() == count && compute.backward.size() == blocks &&
-                compute.update.size() == blocks;
-    for (std::size_t b = 0; fits && b < blocks; ++b)
-      fits = compute.backward[b].size() == count && compute.update[b].size() == count;
-    if (!fits) throw UsageError("simulate: a worker's recorded times do not fit the blocks");
-    all.emplace_back(compute);
-  }
-  return all;
-}
-
-void check(const Network& network, const Work& work, const Horizon& run) {
-  if (network.host_of.empty()) throw UsageError("simulate: no workers");
-  if (work.compute.empty() || work.block_bytes.empty() || work.mean_bytes.size() != work.block_bytes.size())
-    throw UsageError("simulate: no recorded work, or no blocks");
-  if (run.warm_up < 0 || run.iterations <= run.warm_up)
-    throw UsageError(fmt::format("simulate: {} iterations, of which {} to warm up, leave none",
-                                 run.iterations, run.warm_up));
-  for (int host : network.host_of) {
-    if (host < 0 || static_cast<std::size_t>(host) >= network.hosts.size())
-      throw UsageError(fmt::format("simulate: there is no host {}", host));
-  }
-}
-
-std::size_t drawn_iteration(const Horizon& run, int worker, int t, std::size_t count) {
-  return count == 1
-             ? 0
-             : random_bits({run.seed, static_cast<std::uint64_t>(worker), static_cast<std::uint64_t>(t)}) %
-                   count;
-}
-
-// What happens to workers in the end.
-Forecast outcome_of(const std::vector<double>& ends,
-                    const Horizon& run) {  // of iterations, mean over workers
-  Forecast outcome;
-  const auto first = static_cast<std::size_t>(run.warm_up), last = ends.size() - 1;
-  const double begin = first == 0 ? 0 : ends[first - 1];
-  outcome.step = (ends[last] - begin) / static_cast<double>(last - first + 1);
-  std::vector<double> steps;
-  for (std::size_t t = first; t <= last; ++t) steps.push_back(ends[t] - (t == 0 ? 0 : ends[t - 1]));
-  std::sort(steps.begin(), steps.end());
-  outcome.low = steps[(steps.size() - 1) / 10];
-  outcome.high = steps[steps.size() - 1 - (steps.size() - 1) / 10];
-  return outcome;
-}
 
 // A larger block goes to a neighbour that sends one too when both have theirs (exchange/edge.h).
 constexpr double kSentAtOnce = 256 * 1024;  // bytes
@@ -120,13 +52,9 @@ class GossipSimulation {
         blocks_(static_cast<int>(work.block_bytes.size())),
         recorded_(recorded(work)),
         workers_(static_cast<std::size_t>(n_)),
-        interfaces_(network.hosts.size()),
+        links_(network),
         slots_(static_cast<std::size_t>(n_) * blocks_ * depth_),
         ends_(static_cast<std::size_t>(run.iterations)) {
-    for (const HostLink& link : network.links) {
-      links_[{link.from, link.to}] = static_cast<int>(slow_links_.size());
-      slow_links_.push_back({link, 0});
-    }
     for (const Graph& graph : schedule.rounds) rounds_.push_back(traffic_of(graph));
     connect();
     std::size_t states = 0;
@@ -139,12 +67,13 @@ class GossipSimulation {
     // (all have their shards).
     double span = 0;
     for (const Recorded& own : recorded_) span = std::max(span, 2 * own.until_step(0));
-    events_.emplace(workers_.size() + connections_.size() + states, span);
+    events_.emplace(workers_.size() + routes_.size() + states, span);
+    links_.report_to(*events_, n_);
   }
 
   Forecast result() {
     for (int i = 0; i < n_; ++i) begin_iteration(i, 0);
-    const int connections = static_cast<int>(connections_.size());
+    const int connections = links_.connections();
     while (!events_->empty()) {
       const EventQueue::Event event = events_->pop();
       now_ = event.time;
@@ -161,11 +90,9 @@ class GossipSimulation {
     const double counted = static_cast<double>(n_) * (run_.iterations - run_.warm_up);
     outcome.own = own_ / counted;
     outcome.waited = waited_ / counted;
-    const auto busiest =
-        std::max_element(interfaces_.begin(), interfaces_.end(),
-                         [](const Interface& a, const Interface& b) { return a.busy < b.busy; });
-    outcome.link = busiest->busy / run_.iterations;
-    outcome.busiest_host = busiest->busy > 0 ? static_cast<int>(busiest - interfaces_.begin()) : -1;
+    const auto [busy, host] = links_.busiest();
+    outcome.link = busy / run_.iterations;
+    outcome.busiest_host = host;
     return outcome;
   }
 
@@ -186,35 +113,10 @@ class GossipSimulation {
     double ready = 0;  // when the last one was
   };
 
-  struct Message {
-    int block = 0;
-    int round = 0;
-    double bytes = 0;
-  };
-
-  // From a worker to another one, or to all the others of its group, of whom its host receives as much meanwhile. Messages
-  // go one after the other.
-  struct Connection {
-    int from = 0;
-    int to = 0;  // or -1 - group
-    int from_host = 0, to_host = 0;
-    int slow_link = -1;
-    double latency = 0;
-    bool busy = false;
-    Message now{};  // is on its way, if busy
-    // Of that one: the share of the interfaces that its round reaches; its bytes at time `since`, and their rate from then on.
-    double share = 1, left = 0, rate = 0, since = 0;
-    std::vector<Message> later{};  // few
-  };
-
-  struct Interface {
-    std::vector<int> sending, receiving;  // connections with something on its way
-    double busy = 0;
-  };
-
-  struct SlowLink {
-    HostLink link;
-    int sending = 0;
+  // A connection goes from a worker to another one, or (-1 - group) to all the others of its group, of whom its host receives as
+  // much meanwhile.
+  struct Route {
+    int from = 0, to = 0;
   };
 
   struct GroupState {  // of a group and block: one exchange at a time
@@ -259,15 +161,15 @@ class GossipSimulation {
             round.connections.push_back(-1);
             continue;
           }
-          const auto [entry, is_new] = known.try_emplace({i, j}, static_cast<int>(connections_.size()));
-          if (is_new) connections_.push_back(connection(i, j, host, to));
+          const auto [entry, is_new] = known.try_emplace({i, j}, links_.connections());
+          if (is_new) connect({i, j}, host, to);
           round.connections.push_back(entry->second);
         }
         const int group = round.group_of[i];
         const bool outside = group >= 0 && std::any_of(round.groups[group].begin(), round.groups[group].end(),
                                                        [&](int j) { return network_.host_of[j] != host; });
-        round.to_group.push_back(outside ? static_cast<int>(connections_.size()) : -1);
-        if (outside) connections_.push_back(connection(i, -1 - group, host, host));
+        round.to_group.push_back(outside ? links_.connections() : -1);
+        if (outside) connect({i, -1 - group}, host, host);
       }
     }
     for (Traffic& round : rounds_) {
@@ -278,15 +180,9 @@ class GossipSimulation {
     }
   }
 
-  Connection connection(int from, int to, int from_host, int to_host) const {
-    Connection one{
-        .from = from, .to = to, .from_host = from_host, .to_host = to_host, .latency = network_.latency};
-    const auto slow = links_.find({from_host, to_host});
-    if (to >= 0 && slow != links_.end()) {
-      one.slow_link = slow->second;
-      one.latency = slow_links_[slow->second].link.latency;
-    }
-    return one;
+  void connect(Route route, int from_host, int to_host) {
+    routes_.push_back(route);
+    links_.connect(from_host, to_host);
   }
 
   const Traffic& traffic(int round) const {
@@ -450,7 +346,7 @@ class GossipSimulation {
     const std::vector<int>& members = of.groups[group];
     if (++state.count < static_cast<int>(members.size())) return;
     if (state.phase == 0) {
-      events_->push(state.time, n_ + static_cast<int>(connections_.size() + at));
+      events_->push(state.time, n_ + static_cast<int>(routes_.size() + at));
       return;
     }
     const double done = state.time + latency_in(members);
@@ -475,74 +371,21 @@ class GossipSimulation {
     for (int i : of.groups[group]) give_to_group(i, group, block, round, work_.mean_bytes[block]);
   }
 
-  // --- interfaces ---
+  // --- connections ---
 
-  void send(int c, const Message& message) {
-    Connection& connection = connections_[c];
-    if (connection.busy) return connection.later.push_back(message);
-    begin_message(connection, message);
-    interfaces_[connection.from_host].sending.push_back(c);
-    interfaces_[connection.to_host].receiving.push_back(c);
-    if (connection.slow_link >= 0) ++slow_links_[connection.slow_link].sending;
-    share_anew(connection);
-  }
-
-  void begin_message(Connection& connection, const Message& message) {
-    connection.busy = true;
-    connection.now = message;
-    connection.share = traffic(message.round).share[connection.from];
-    connection.left = message.bytes;
-    connection.rate = 0;
-    connection.since = now_;
-    interfaces_[connection.from_host].busy +=
-        message.bytes / (connection.share * network_.hosts[connection.from_host].send);
+  void send(int c, Links::Message message) {
+    message.share = traffic(message.round).share[routes_[c].from];
+    links_.send(c, message, now_);
   }
 
   // The message that was on its way has left.
   void sent(int c) {
-    Connection& connection = connections_[c];
-    const Message message = connection.now;
-    if (!connection.later.empty()) {
-      begin_message(connection, connection.later.front());
-      connection.later.erase(connection.later.begin());
-      set_rate(c);
-    } else {
-      connection.busy = false;
-      std::erase(interfaces_[connection.from_host].sending, c);
-      std::erase(interfaces_[connection.to_host].receiving, c);
-      if (connection.slow_link >= 0) --slow_links_[connection.slow_link].sending;
-      share_anew(connection);
-    }
-    const double time = now_ + connection.latency;
-    if (connection.to < 0) return through(-1 - connection.to, message.block, message.round, time);
-    over(connection.to, message.block, message.round, time + connection.latency);
-    over(connection.from, message.block, message.round, time + connection.latency);
-  }
-
-  // Of those whose interfaces this connection has begun or ceased to use.
-  void share_anew(const Connection& connection) {
-    for (int other : interfaces_[connection.from_host].sending) set_rate(other);
-    for (int other : interfaces_[connection.to_host].receiving) set_rate(other);
-  }
-
-  // An interface divides its rate equally among the connections that use it, each way, and so does a slow link.
-  void set_rate(int c) {
-    Connection& connection = connections_[c];
-    const int from = connection.from_host, to = connection.to_host;
-    double rate =
-        connection.share *
-        std::min(network_.hosts[from].send / static_cast<double>(interfaces_[from].sending.size()),
-                 network_.hosts[to].receive / static_cast<double>(interfaces_[to].receiving.size()));
-    if (connection.slow_link >= 0) {
-      const SlowLink& slow = slow_links_[connection.slow_link];
-      rate = std::min(rate, slow.link.rate / slow.sending);
-    }
-    if (rate == connection.rate) return;
-    connection.left -= connection.rate * (now_ - connection.since);
-    connection.rate = rate;
-    connection.since = now_;
-    events_->take_back(n_ + c);
-    events_->push(now_ + std::max(connection.left, 0.0) / rate, n_ + c);
+    const Links::Message message = links_.sent(c, now_);
+    const auto [from, to] = routes_[c];
+    const double latency = links_.latency(c), time = now_ + latency;
+    if (to < 0) return through(-1 - to, message.block, message.round, time);
+    over(to, message.block, message.round, time + latency);
+    over(from, message.block, message.round, time + latency);
   }
 
   const Network& network_;
@@ -553,11 +396,9 @@ class GossipSimulation {
   int depth_ = 2;  // rounds for which a block has slots: a power of two
   std::vector<Recorded> recorded_;
   std::vector<Traffic> rounds_;
-  std::map<std::pair<int, int>, int> links_;  // by hosts: of slow_links_
-  std::vector<SlowLink> slow_links_;
   std::vector<Worker> workers_;
-  std::vector<Connection> connections_;
-  std::vector<Interface> interfaces_;
+  Links links_;
+  std::vector<Route> routes_;  // by connection
   std::vector<Slot> slots_;
   std::vector<GroupState> groups_;
   std::optional<EventQueue> events_;
@@ -569,7 +410,7 @@ class GossipSimulation {
 
 Forecast simulate(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,
                   const Horizon& run) {
-  check(network, work, run);
+  check_fits(network, work, run);
   if (schedule.workers() != static_cast<int>(network.host_of.size())) {
     throw UsageError(fmt::format("simulate: the schedule is for {} workers, and there are {}",
                                  schedule.workers(), network.host_of.size()));
@@ -599,7 +440,7 @@ double all_reduce_seconds(const Network& network, double bytes, const std::vecto
 
 Forecast simulate_all_reduce(const Network& network, const Work& work, const Horizon& run,
                              const std::vector<AllReduceTime>& measured) {
-  check(network, work, run);
+  check_fits(network, work, run);
   const std::vector<Recorded> all = recorded(work);
   const auto n = static_cast<int>(network.host_of.size());
   const std::size_t blocks = work.mean_bytes.size();

@@ -95,6 +95,10 @@ class Plan(CommandTest):
         # Of atc only the updates are hidden.
         self.assertAlmostEqual(world["atc"]["step"], 0.04 + 0.04 + 0.001, delta=0.001)
         self.assertNotIn("one_host", self.plan(profile(hosts=1))["worlds"][0])
+        # Gossip beside training: a step is the worker's own, and smaller wires carry more averagings.
+        self.assertAlmostEqual(world["asynchronous"]["step"], 0.044, delta=1e-6)
+        rates = [world["asynchronous"]["rate"][wire] for wire in ("fp32", "bf16", "int8")]
+        self.assertTrue(0 < rates[0] < rates[1] < rates[2] < 1.2, rates)
 
     def test_failures(self):
         path = self.write(profile())

@@ -1,0 +1,254 @@
+#include "starling/plan/asynchronous.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/core/random.h"
+#include "starling/gossip/pairing.h"
+#include "starling/plan/events.h"
+#include "starling/plan/links.h"
+#include "starling/plan/recorded.h"
+
+namespace starling {
+
+namespace {
+
+class AsynchronousSimulation {
+ public:
+  AsynchronousSimulation(const Network& network, const Work& work, const PairRates& rates, const Horizon& run)
+      : network_(network),
+        rates_(rates),
+        run_(run),
+        n_(rates.workers()),
+        bytes_(std::accumulate(work.block_bytes.begin(), work.block_bytes.end(), 0.0)),
+        recorded_(recorded(work)),
+        workers_(static_cast<std::size_t>(n_)),
+        links_(network),
+        events_(3 * workers_.size(), span()),
+        ends_(static_cast<std::size_t>(run.iterations)) {
+    // What may be due: a worker's clock or the end of its gradient, n + a worker what is next in its averaging, 2 n + a worker
+    // what it sends.
+    for (int i = 0; i < n_; ++i) links_.connect(host(i), host(i));
+    links_.report_to(events_, 2 * n_);
+  }
+
+  AsynchronousForecast result() {
+    for (int i = 0; i < n_; ++i) begin_gradient(i, 0);
+    while (training_ > 0) {
+      const EventQueue::Event event = events_.pop();
+      now_ = event.time;
+      const int i = event.source % n_;
+      if (event.source < n_) {
+        clock(i);
+      } else if (event.source < 2 * n_) {
+        go_on(i);
+      } else {
+        sent(i);
+      }
+    }
+    for (double& end : ends_) end /= n_;
+    AsynchronousForecast outcome{.step = outcome_of(ends_, run_)};
+    outcome.step.own = outcome.step.step;
+    const auto [busy, busiest] = links_.busiest();
+    outcome.step.link = busy / now_ * outcome.step.step;
+    outcome.step.busiest_host = busiest;
+    const double gradients = static_cast<double>(n_) * (run_.iterations - run_.warm_up);
+    outcome.rate = static_cast<double>(averaged_) / gradients;
+    if (averaged_ > 0) outcome.taken = taken_ / static_cast<double>(averaged_);
+    return outcome;
+  }
+
+ private:
+  enum class State {
+    free,
+    resting,  // it was refused: it does not ask, but may be asked
+    asking,
+    answered,  // yes; the answer is on its way back
+    averaging,
+    ending  // word of the last block is on its way
+  };
+  struct Worker {
+    int gradient = 0;
+    double begun = 0, takes = 0;   // of this gradient
+    double until_next = -1;        // gradients from `begun` until an averaging is due
+    std::deque<int> due;
+    State state = State::free;
+    int with = 0;        // whom it asks, or averages with
+    double asked = 0;    // when this averaging was asked for
+    bool sent = false;   // all that it sends in this averaging
+    int refusals = 0;    // in a row
+    std::uint64_t drawn = 0;
+  };
+
+  int host(int i) const { return network_.host_of[static_cast<std::size_t>(i)]; }
+  Worker& worker(int i) { return workers_[static_cast<std::size_t>(i)]; }
+  double span() const {
+    double span = 0;
+    for (const Recorded& own : recorded_) span = std::max(span, 2 * own.until_step(0));
+    return span;
+  }
+  bool near(int i) { return host(i) == host(worker(i).with); }
+  double latency(int i) { return near(i) ? network_.inside_latency : links_.latency(i); }
+  bool counts(const Worker& w) const { return w.gradient >= run_.warm_up && w.gradient < run_.iterations; }
+
+  double dice(int i) {  // in (0, 1]
+    return uniform_of(random_bits({run_.seed, static_cast<std::uint64_t>(i), ++worker(i).drawn, 1})) + 0x1p-53;
+  }
+  double gradients_between(int i) { return -std::log(dice(i)) * 2 / (rates_.rate * rates_.often(i)); }
+
+  // --- the clock ---
+
+  void begin_gradient(int i, double time) {
+    Worker& w = worker(i);
+    const Recorded& own = recorded_[static_cast<std::size_t>(i) % recorded_.size()];
+    const std::size_t k = drawn_iteration(run_, i, w.gradient, own.count);
+    w.begun = time;
+    w.takes = own.until_step(k);
+    for (std::size_t b = 0; b < own.blocks; ++b) w.takes += own.update[k * own.blocks + b];
+    if (w.until_next < 0) w.until_next = asks(i).empty() ? HUGE_VAL : gradients_between(i);
+    wait_for_clock(i);
+  }
+
+  void wait_for_clock(int i) {
+    const Worker& w = worker(i);
+    events_.push(w.begun + std::min(w.until_next, 1.0) * w.takes, i);
+  }
+
+  const std::vector<Neighbour>& asks(int i) const { return rates_.asks[static_cast<std::size_t>(i)]; }
+
+  void clock(int i) {
+    Worker& w = worker(i);
+    if (w.until_next < 1) {
+      if (w.due.size() < Pairing::kMostDue) w.due.push_back(drawn_neighbour(i));
+      w.until_next += gradients_between(i);
+      wait_for_clock(i);
+      return ask(i);
+    }
+    w.until_next -= 1;
+    if (w.gradient < run_.iterations) ends_[static_cast<std::size_t>(w.gradient)] += now_;
+    if (++w.gradient == run_.iterations) --training_;
+    begin_gradient(i, now_);
+  }
+
+  int drawn_neighbour(int i) {
+    double left = dice(i) * rates_.often(i);
+    for (const Neighbour& j : asks(i)) {
+      left -= j.weight;
+      if (left <= 0) return j.rank;
+    }
+    return asks(i).back().rank;
+  }
+
+  // --- pairing ---
+
+  void ask(int i) {
+    Worker& w = worker(i);
+    if (w.state != State::free || w.due.empty()) return;
+    w.state = State::asking;
+    w.with = w.due.front();
+    w.due.pop_front();
+    w.asked = now_;
+    links_.redirect(i, host(w.with));
+    events_.push(now_ + latency(i), n_ + i);
+  }
+
+  // What a worker's next event is, its state says.
+  void go_on(int i) {
+    switch (worker(i).state) {
+      case State::asking:
+        return asked(i, worker(i).with);
+      case State::answered:
+        worker(i).state = State::averaging;
+        return send(i);
+      default:  // resting, or ending
+        worker(i).state = State::free;
+        return ask(i);
+    }
+  }
+
+  // The question of i has come to j.
+  void asked(int i, int j) {
+    Worker &w = worker(i), &other = worker(j);
+    const bool both = other.state == State::asking && other.with == i;
+    if (both && j < i) return;  // the lower rank's counts, and is on its way
+    const bool is_free = other.state == State::free || other.state == State::resting || both;
+    if (!is_free) {
+      const double rest = (0.5 + dice(i)) * (1 << std::min(w.refusals++, 6)) * seconds(kPatience.again);
+      w.due.push_front(j);
+      w.state = State::resting;
+      return events_.push(now_ + latency(i) + rest, n_ + i);
+    }
+    if (both) other.due.push_front(i);
+    if (other.state != State::free) events_.take_back(n_ + j);
+    w.refusals = 0;
+    w.state = State::answered;
+    other.state = State::averaging;
+    other.with = i;
+    other.asked = w.asked;
+    links_.redirect(j, host(i));
+    w.sent = other.sent = false;
+    events_.push(now_ + latency(i), n_ + i);
+    send(j);
+  }
+
+  // --- an averaging ---
+
+  void send(int i) {
+    if (!near(i)) return links_.send(i, {.bytes = bytes_, .share = share_of(network_.shapes, 1)}, now_);
+    arrives(i, now_ + bytes_ / network_.inside_rate);
+  }
+
+  void sent(int i) {
+    links_.sent(i, now_);
+    arrives(i, now_);
+  }
+
+  // All that i sends is on its way by then. When both have sent, each has the other's a latency later, and word of it after another.
+  void arrives(int i, double time) {
+    Worker &w = worker(i), &other = worker(w.with);
+    w.sent = true;
+    if (!other.sent) return;
+    const double over = time + 2 * latency(i);
+    for (const int end : {i, w.with}) {
+      worker(end).state = State::ending;
+      events_.push(over, n_ + end);
+      if (!counts(worker(end))) continue;
+      ++averaged_;
+      taken_ += over - w.asked;
+    }
+  }
+
+  static constexpr Pairing::Patience kPatience{};
+  const Network& network_;
+  const PairRates& rates_;
+  const Horizon run_;
+  const int n_;
+  const double bytes_;
+  std::vector<Recorded> recorded_;
+  std::vector<Worker> workers_;
+  Links links_;
+  EventQueue events_;
+  std::vector<double> ends_;
+  int training_ = n_;
+  double now_ = 0, taken_ = 0;
+  std::uint64_t averaged_ = 0;
+};
+
+}  // namespace
+
+AsynchronousForecast simulate_asynchronous(const Network& network, const Work& work, const PairRates& rates,
+                                           const Horizon& run) {
+  check_fits(network, work, run);
+  if (rates.workers() != static_cast<int>(network.host_of.size())) {
+    throw UsageError(fmt::format("simulate: the graph is for {} workers, and there are {}", rates.workers(),
+                                 network.host_of.size()));
+  }
+  return AsynchronousSimulation(network, work, rates, run).result();
+}
+
+}  // namespace starling

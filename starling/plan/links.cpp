@@ -1,0 +1,102 @@
+#include "starling/plan/links.h"
+
+#include <algorithm>
+
+namespace starling {
+
+Links::Links(const Network& network) : network_(network), interfaces_(network.hosts.size()) {
+  for (const HostLink& link : network.links) {
+    slow_[{link.from, link.to}] = static_cast<int>(slow_links_.size());
+    slow_links_.push_back({link, 0});
+  }
+}
+
+int Links::connect(int from_host, int to_host) {
+  Connection& connection = connections_.emplace_back(Connection{.from_host = from_host});
+  route(connection, to_host);
+  return connections() - 1;
+}
+
+void Links::redirect(int c, int to_host) { route(connections_[c], to_host); }
+
+void Links::route(Connection& connection, int to_host) const {
+  connection.to_host = to_host;
+  const auto slow = slow_.find({connection.from_host, to_host});
+  connection.slow_link = slow == slow_.end() ? -1 : slow->second;
+  connection.latency = slow == slow_.end() ? network_.latency : slow_links_[slow->second].link.latency;
+}
+
+void Links::report_to(EventQueue& events, int first) {
+  events_ = &events;
+  first_ = first;
+}
+
+void Links::send(int c, const Message& message, double now) {
+  Connection& connection = connections_[c];
+  if (connection.busy) return connection.later.push_back(message);
+  begin(connection, message, now);
+  interfaces_[connection.from_host].sending.push_back(c);
+  interfaces_[connection.to_host].receiving.push_back(c);
+  if (connection.slow_link >= 0) ++slow_links_[connection.slow_link].sending;
+  share_anew(connection, now);
+}
+
+void Links::begin(Connection& connection, const Message& message, double now) {
+  connection.busy = true;
+  connection.now = message;
+  connection.left = message.bytes;
+  connection.rate = 0;
+  connection.since = now;
+  interfaces_[connection.from_host].busy +=
+      message.bytes / (message.share * network_.hosts[connection.from_host].send);
+}
+
+Links::Message Links::sent(int c, double now) {
+  Connection& connection = connections_[c];
+  const Message message = connection.now;
+  if (!connection.later.empty()) {
+    begin(connection, connection.later.front(), now);
+    connection.later.erase(connection.later.begin());
+    set_rate(c, now);
+  } else {
+    connection.busy = false;
+    std::erase(interfaces_[connection.from_host].sending, c);
+    std::erase(interfaces_[connection.to_host].receiving, c);
+    if (connection.slow_link >= 0) --slow_links_[connection.slow_link].sending;
+    share_anew(connection, now);
+  }
+  return message;
+}
+
+// Of those whose interfaces this connection has begun or ceased to use.
+void Links::share_anew(const Connection& connection, double now) {
+  for (int other : interfaces_[connection.from_host].sending) set_rate(other, now);
+  for (int other : interfaces_[connection.to_host].receiving) set_rate(other, now);
+}
+
+// An interface divides its rate equally among the connections that use it, each way, and so does a slow link.
+void Links::set_rate(int c, double now) {
+  Connection& connection = connections_[c];
+  const int from = connection.from_host, to = connection.to_host;
+  double rate =
+      connection.now.share *
+      std::min(network_.hosts[from].send / static_cast<double>(interfaces_[from].sending.size()),
+               network_.hosts[to].receive / static_cast<double>(interfaces_[to].receiving.size()));
+  if (connection.slow_link >= 0) {
+    const SlowLink& slow = slow_links_[connection.slow_link];
+    rate = std::min(rate, slow.link.rate / slow.sending);
+  }
+  if (rate == connection.rate) return;
+  connection.left -= connection.rate * (now - connection.since);
+  connection.rate = rate;
+  connection.since = now;
+  events_->take_back(first_ + c);
+  events_->push(now + std::max(connection.left, 0.0) / rate, first_ + c);
+}
+
+std::pair<double, int> Links::busiest() const {
+  const auto busiest = std::ranges::max_element(interfaces_, {}, &Interface::busy);
+  return {busiest->busy, busiest->busy > 0 ? static_cast<int>(busiest - interfaces_.begin()) : -1};
+}
+
+}  // namespace starling

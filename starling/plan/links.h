@@ -1,0 +1,72 @@
+// What is on its way at the same time shares the hosts' interfaces and slow links: simulate.h and asynchronous.h say how.
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "starling/plan/events.h"
+#include "starling/plan/simulate.h"
+
+namespace starling {
+
+class Links {
+ public:
+  struct Message {
+    int block = 0;
+    int round = 0;
+    double bytes = 0;
+    double share = 1;  // of the interfaces, that its round reaches
+  };
+
+  explicit Links(const Network& network);
+
+  // A way for messages, which go one after the other. Within a host: what it sends it receives, too.
+  int connect(int from_host, int to_host);
+  void redirect(int connection, int to_host);  // while nothing is on it
+  int connections() const { return static_cast<int>(connections_.size()); }
+  double latency(int connection) const { return connections_[connection].latency; }
+
+  // From here on: connection c is source `first` + c of these events, and its message leaves when that event is due.
+  void report_to(EventQueue& events, int first);
+  void send(int connection, const Message& message, double now);
+  Message sent(int connection, double now);  // what has left
+
+  // How long the busiest host's interface has been sending, and which host that is; -1: none.
+  std::pair<double, int> busiest() const;
+
+ private:
+  struct Connection {
+    int from_host = 0, to_host = 0;
+    int slow_link = -1;
+    double latency = 0;
+    bool busy = false;
+    Message now{};  // is on its way, if busy
+    // Of that one: its bytes at time `since`, and their rate from then on.
+    double left = 0, rate = 0, since = 0;
+    std::vector<Message> later{};  // few
+  };
+  struct Interface {
+    std::vector<int> sending, receiving;  // connections with something on its way
+    double busy = 0;
+  };
+  struct SlowLink {
+    HostLink link;
+    int sending = 0;
+  };
+
+  void route(Connection& connection, int to_host) const;
+  void begin(Connection& connection, const Message& message, double now);
+  void share_anew(const Connection& connection, double now);
+  void set_rate(int c, double now);
+
+  const Network& network_;
+  std::map<std::pair<int, int>, int> slow_;  // by hosts: of slow_links_
+  std::vector<SlowLink> slow_links_;
+  std::vector<Connection> connections_;
+  std::vector<Interface> interfaces_;
+  EventQueue* events_ = nullptr;
+  int first_ = 0;
+};
+
+}  // namespace starling

@@ -1,0 +1,32 @@
+// What all simulations begin and end with: the workers' recorded iterations, and what came of those that were drawn.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "starling/plan/simulate.h"
+
+namespace starling {
+
+// A worker's recorded iterations, with what a step needs of them added up.
+struct Recorded {
+  explicit Recorded(const Compute& compute);
+  double until_step(std::size_t k) const { return before[k] + backward[(k + 1) * blocks - 1]; }
+
+  std::size_t count = 0, blocks = 0;
+  std::vector<double> before;    // [iteration]: data wait and forward
+  std::vector<double> backward;  // [iteration][block]: up to and with this block
+  std::vector<double> update;    // [iteration][block]
+};
+
+// These throw UsageError where the parts do not fit together.
+void check_fits(const Network& network, const Work& work, const Horizon& run);
+std::vector<Recorded> recorded(const Work& work);
+
+// Which of its recorded iterations a worker draws for iteration t.
+std::size_t drawn_iteration(const Horizon& run, int worker, int t, std::size_t count);
+
+// ends: of iterations, mean over workers.
+Forecast outcome_of(const std::vector<double>& ends, const Horizon& run);
+
+}  // namespace starling
