@@ -119,9 +119,10 @@ struct PlannedWorld {
   Forecast all_reduce;
   std::vector<Candidate> rows;
   const Candidate* best = nullptr;
-  std::optional<Forecast> one_host;        // with as many samples in a step
-  Forecast atc;                            // as the best row, with the other scheme
-  std::map<Wire, AsynchronousForecast> asynchronous;  // pairs on its graph, asked for one averaging a gradient
+  std::optional<Forecast> one_host;  // with as many samples in a step
+  Forecast atc;                      // as the best row, with the other scheme
+  std::map<Wire, AsynchronousForecast>
+      asynchronous;                        // pairs on its graph, asked for one averaging a gradient
   std::map<std::int64_t, Forecast> sizes;  // as the best row, by Options::block_bytes
   std::int64_t block_bytes = 0;            // the largest of these that is as good as any
   double lost_to_restarts = 0, lost_to_absence = 0;
@@ -174,8 +175,8 @@ void advise(PlannedWorld& world, const Planned& planned, const Profile& profile,
   world.atc = simulate(planned.network, work_on(profile, world.best->wire), schedule, Mixing::atc, run);
   for (const Wire wire : kWires) {
     if (world.n > 1)
-      world.asynchronous[wire] = simulate_asynchronous(planned.network, work_on(profile, wire),
-                                                       pair_rates(schedule, 1), run);
+      world.asynchronous[wire] =
+          simulate_asynchronous(planned.network, work_on(profile, wire), pair_rates(schedule, 1), run);
   }
   double fastest = world.best->outcome.step;
   const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
@@ -249,10 +250,11 @@ std::vector<std::string> advice(const PlannedWorld& world, const PlanOptions& op
   for (const auto& [wire, outcome] : world.asynchronous)
     rates.push_back(fmt::format("{:.2f} over {}", outcome.rate, name_of(wire)));
   if (!rates.empty())
-    lines.push_back(fmt::format(
-        "Asynchronous gossip on its graph, as a2cid2, waits for nobody: a step takes {:.2f} ms. Asked for one "
-        "averaging for each gradient the network carries {}.",
-        world.asynchronous.begin()->second.step.step * 1e3, fmt::join(rates, ", ")));
+    lines.push_back(
+        fmt::format("Asynchronous gossip on its graph, as a2cid2, waits for nobody: a step takes {:.2f} ms. "
+                    "Asked for one "
+                    "averaging for each gradient the network carries {}.",
+                    world.asynchronous.begin()->second.step.step * 1e3, fmt::join(rates, ", ")));
   std::vector<std::string> sizes;
   for (const auto& [bytes, outcome] : world.sizes)
     sizes.push_back(fmt::format("{} MB {:.2f} ms", bytes >> 20, outcome.step * 1e3));

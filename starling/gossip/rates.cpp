@@ -69,8 +69,8 @@ void check_reaches(const PairRates& rates, int from) {
   }
   const auto missing = std::ranges::find(reached, false);
   if (missing != reached.end())
-    throw UsageError(fmt::format("no path of pushes leads from worker {} to worker {}", from,
-                                 missing - reached.begin()));
+    throw UsageError(
+        fmt::format("no path of pushes leads from worker {} to worker {}", from, missing - reached.begin()));
 }
 
 }  // namespace

@@ -15,9 +15,10 @@
 namespace starling {
 
 const std::vector<std::string>& known_schemes() {
-  static const std::vector<std::string> all = {"cta",     "atc",     "ceca-2p",           "choco", "push-sum",
-                                               "a2cid2",  "ad-psgd", "ad-psgd-bipartite", "swarm",
-                                               "async-push-sum",     "all-reduce"};
+  static const std::vector<std::string> all = {
+      "cta",       "atc",     "ceca-2p",           "choco", "push-sum",
+      "a2cid2",    "ad-psgd", "ad-psgd-bipartite", "swarm", "async-push-sum",
+      "all-reduce"};
   return all;
 }
 
@@ -141,9 +142,8 @@ void check_asynchronous(const Options& options) {
     throw UsageError(fmt::format("rate = {} is not allowed: above 0, to 1000", options.rate));
   if (!is_asynchronous(options)) {
     if (options.rate != 1)
-      throw UsageError(
-          fmt::format("rate = {} is for schemes {}, not \"{}\": use 1", options.rate,
-                      fmt::join(kAsynchronous, ", "), options.scheme));
+      throw UsageError(fmt::format("rate = {} is for schemes {}, not \"{}\": use 1", options.rate,
+                                   fmt::join(kAsynchronous, ", "), options.scheme));
     return;
   }
   if (options.one_in != 1)

@@ -74,14 +74,14 @@ class AsynchronousSimulation {
   };
   struct Worker {
     int gradient = 0;
-    double begun = 0, takes = 0;   // of this gradient
-    double until_next = -1;        // gradients from `begun` until an averaging is due
+    double begun = 0, takes = 0;  // of this gradient
+    double until_next = -1;       // gradients from `begun` until an averaging is due
     std::deque<int> due;
     State state = State::free;
-    int with = 0;        // whom it asks, or averages with
-    double asked = 0;    // when this averaging was asked for
-    bool sent = false;   // all that it sends in this averaging
-    int refusals = 0;    // in a row
+    int with = 0;       // whom it asks, or averages with
+    double asked = 0;   // when this averaging was asked for
+    bool sent = false;  // all that it sends in this averaging
+    int refusals = 0;   // in a row
     std::uint64_t drawn = 0;
   };
 
@@ -97,7 +97,8 @@ class AsynchronousSimulation {
   bool counts(const Worker& w) const { return w.gradient >= run_.warm_up && w.gradient < run_.iterations; }
 
   double dice(int i) {  // in (0, 1]
-    return uniform_of(random_bits({run_.seed, static_cast<std::uint64_t>(i), ++worker(i).drawn, 1})) + 0x1p-53;
+    return uniform_of(random_bits({run_.seed, static_cast<std::uint64_t>(i), ++worker(i).drawn, 1})) +
+           0x1p-53;
   }
   double gradients_between(int i) { return -std::log(dice(i)) * 2 / (rates_.rate * rates_.often(i)); }
 

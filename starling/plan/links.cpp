@@ -78,10 +78,9 @@ void Links::share_anew(const Connection& connection, double now) {
 void Links::set_rate(int c, double now) {
   Connection& connection = connections_[c];
   const int from = connection.from_host, to = connection.to_host;
-  double rate =
-      connection.now.share *
-      std::min(network_.hosts[from].send / static_cast<double>(interfaces_[from].sending.size()),
-               network_.hosts[to].receive / static_cast<double>(interfaces_[to].receiving.size()));
+  double rate = connection.now.share *
+                std::min(network_.hosts[from].send / static_cast<double>(interfaces_[from].sending.size()),
+                         network_.hosts[to].receive / static_cast<double>(interfaces_[to].receiving.size()));
   if (connection.slow_link >= 0) {
     const SlowLink& slow = slow_links_[connection.slow_link];
     rate = std::min(rate, slow.link.rate / slow.sending);

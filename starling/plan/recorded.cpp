@@ -9,8 +9,7 @@
 
 namespace starling {
 
-Recorded::Recorded(const Compute& compute)
-    : count(compute.forward.size()), blocks(compute.backward.size()) {
+Recorded::Recorded(const Compute& compute) : count(compute.forward.size()), blocks(compute.backward.size()) {
   for (std::size_t k = 0; k < count; ++k) {
     before.push_back(compute.data_wait[k] + compute.forward[k]);
     double sum = 0;

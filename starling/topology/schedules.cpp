@@ -161,8 +161,7 @@ Schedule make_schedule(const std::string& name, int n, int workers_per_node) {
   for (std::size_t r = 0; r < schedule.rounds.size(); ++r) {
     if (schedule.rounds[r].balanced()) continue;
     throw UsageError(fmt::format(
-        "topology \"{}\" is for push-sum alone: in round {} some workers give more than they take",
-        name, r));
+        "topology \"{}\" is for push-sum alone: in round {} some workers give more than they take", name, r));
   }
   return schedule;
 }

@@ -77,7 +77,8 @@ Config recipe_config(Recipe& r) {
   c.key("gamma", &r.mixing.gamma, between(0, 1),
         "choco: how far workers go towards each other; 0: by one_in");
   c.key("rate", &r.mixing.rate, between(1e-3, 1000),
-        "a2cid2, ad-psgd, swarm and async-push-sum: averagings of a worker in the time of one gradient (swarm: of "
+        "a2cid2, ad-psgd, swarm and async-push-sum: averagings of a worker in the time of one gradient "
+        "(swarm: of "
         "local_steps)");
   c.key("local_steps", &r.mixing.local_steps, between(1, 1 << 20),
         "swarm: steps of a worker between two that others can see");

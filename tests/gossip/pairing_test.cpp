@@ -280,7 +280,8 @@ class PairingWorld {
   std::mt19937_64 random_;
   Time now_{};
   std::uint64_t sequence_ = 0, begun_ = 0;
-  std::map<std::tuple<int, int, std::uint64_t>, int> asker_;  // of the averaging with this number on this edge
+  std::map<std::tuple<int, int, std::uint64_t>, int>
+      asker_;  // of the averaging with this number on this edge
   std::map<std::pair<Time, std::uint64_t>, std::pair<int, std::function<void()>>> events_;
   std::map<std::pair<int, int>, Time> last_;
   std::map<std::tuple<int, int, std::uint64_t>, std::set<int>> said_;

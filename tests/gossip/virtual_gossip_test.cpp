@@ -226,8 +226,8 @@ GossipOptions pushing(const std::string& topology, int n, Wire wire = Wire::fp32
 TEST(VirtualGossip, PushesKeepAllMassAndWhatItWeighs) {
   for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
     for (const bool breaks : {false, true}) {
-      const End end = gossiped(pushing("n-peer-exponential-1", 6, wire),
-                               {.moves = 0.1F, .breaks = breaks}, 200);
+      const End end =
+          gossiped(pushing("n-peer-exponential-1", 6, wire), {.moves = 0.1F, .breaks = breaks}, 200);
       EXPECT_LT(end.drift, 2e-6) << name_of(wire);
       EXPECT_NEAR(end.mass, 6, 1e-9) << name_of(wire);
       std::uint64_t aborted = 0;

@@ -156,7 +156,8 @@ TEST(Asynchronous, RefusesInOneLine) {
   EXPECT_EQ(make({.scheme = "ad-psgd", .one_in = 2}), "one_in = 2 is not for scheme \"ad-psgd\": use 1");
   EXPECT_EQ(make({.scheme = "a2cid2", .rate = 0}), "rate = 0 is not allowed: above 0, to 1000");
   EXPECT_EQ(make({.scheme = "cta", .rate = 2}),
-            "rate = 2 is for schemes a2cid2, ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, not \"cta\": use 1");
+            "rate = 2 is for schemes a2cid2, ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, not \"cta\": "
+            "use 1");
   EXPECT_EQ(make({.scheme = "ad-psgd", .local_steps = 2}),
             "local_steps = 2 is for scheme \"swarm\", not \"ad-psgd\": use 1");
   EXPECT_EQ(make({.scheme = "swarm", .local_steps = 0}), "local_steps = 0 is not allowed: from 1");

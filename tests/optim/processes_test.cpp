@@ -404,7 +404,8 @@ TEST(Processes, AKilledWorkerDoesNotStopPushes) {
     }
     const double mean = flock.last(0, "end")[1];
     EXPECT_NEAR(mean, flock.last(1, "end")[1], 1e-6) << scheme;
-    EXPECT_TRUE(mean > 2 && mean < 7) << mean;  // of 3, 6 and 9, to which they were drawn for ten steps from 1
+    EXPECT_TRUE(mean > 2 && mean < 7)
+        << mean;  // of 3, 6 and 9, to which they were drawn for ten steps from 1
   }
 }
 

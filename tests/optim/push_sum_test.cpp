@@ -386,8 +386,7 @@ TEST(PushSumScheme, WhatCannotBeIsRefusedInOneLine) {
   EXPECT_EQ(refused({.scheme = "push-sum", .staleness = 2}), "staleness = 2 is not allowed: 0 or 1");
   EXPECT_EQ(refused({.staleness = 1}), "staleness = 1 is for scheme \"push-sum\", not \"cta\": use 0");
   EXPECT_THAT(refused({.topology = file.path()}, Lopsided::n),
-              testing::HasSubstr(
-                  "is for push-sum alone: in round 0 some workers give more than they take"));
+              testing::HasSubstr("is for push-sum alone: in round 0 some workers give more than they take"));
   EXPECT_EQ(
       refusal<UsageError>([] {
         const Tensor p = parameter({4});

@@ -191,7 +191,8 @@ TEST(VirtualCluster, PairGossipIsItsEquation) {
 // plain loops.
 TEST(VirtualCluster, AsynchronousPushSumIsItsEquation) {
   const std::string circle = testing::TempDir() + "circle-" + std::to_string(getpid()) + ".toml";
-  std::ofstream(circle) << "workers = 3\n[[rounds]]\nweights = \"push-sum\"\nedges = [[1, 0], [2, 1], [0, 2]]\n";
+  std::ofstream(circle)
+      << "workers = 3\n[[rounds]]\nweights = \"push-sum\"\nedges = [[1, 0], [2, 1], [0, 2]]\n";
   constexpr int n = 3, kTicks = 20'000, kValues = 3;
   constexpr double lr = 0.05;
   constexpr int takes[] = {100, 130, 170};  // ticks
@@ -199,7 +200,8 @@ TEST(VirtualCluster, AsynchronousPushSumIsItsEquation) {
   std::vector<World> worlds = World::threads(n);
   const auto transports = local_transports(virtual_network(time, std::numeric_limits<double>::infinity()));
   const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
-  std::vector<std::vector<std::uint64_t>> pushed(n, std::vector<std::uint64_t>(kTicks + 1));  // by whom, so far
+  std::vector<std::vector<std::uint64_t>> pushed(n,
+                                                 std::vector<std::uint64_t>(kTicks + 1));  // by whom, so far
   std::vector<Tensor> ends(n), weights(n);
   virtual_workers(*time, n, [&](int rank) {
     const auto me = static_cast<std::size_t>(rank);

@@ -31,7 +31,8 @@ Network even_network(int n) {
 Work even_work(double link, double gradient = kGradient) {
   Work work;
   work.block_bytes = work.mean_bytes = {link * kRate / 4, link * kRate * 3 / 4};
-  work.compute = {{{0}, {gradient / 2}, {{gradient / 4}, {gradient / 8}}, {{gradient / 16}, {gradient / 16}}}};
+  work.compute = {
+      {{0}, {gradient / 2}, {{gradient / 4}, {gradient / 8}}, {{gradient / 16}, {gradient / 16}}}};
   return work;
 }
 
@@ -69,9 +70,10 @@ TEST(Asynchronous, TwoWorkersOnASlowLinkAverageOneTimeAfterTheOther) {
 // Worker 0 takes four times as long, and the others average among themselves as often as before.
 TEST(Asynchronous, WorkersOfDifferentSpeedKeepTheirOwn) {
   Work work = even_work(1e-3);
-  work.compute = {even_work(1e-3, 4 * kGradient).compute[0], work.compute[0], work.compute[0], work.compute[0]};
-  const AsynchronousForecast outcome =
-      simulate_asynchronous(even_network(4), work, pair_rates(make_schedule("complete", 4), 1), {.iterations = 400});
+  work.compute = {even_work(1e-3, 4 * kGradient).compute[0], work.compute[0], work.compute[0],
+                  work.compute[0]};
+  const AsynchronousForecast outcome = simulate_asynchronous(
+      even_network(4), work, pair_rates(make_schedule("complete", 4), 1), {.iterations = 400});
   EXPECT_NEAR(outcome.step.step, kGradient * 7 / 4, 1e-9);
   EXPECT_GT(outcome.rate, 1);  // of the slow one's gradients there are more
 }
@@ -102,7 +104,8 @@ double real_rate(int n, double link, double rate, int gradients) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   };
   LocalHub hub(n, {}, virtual_network(time, kRate, duration(kLatency)));
-  const GossipOptions options{.rates = pair_rates(make_schedule("ring", n), rate), .patience = std::chrono::seconds(60)};
+  const GossipOptions options{.rates = pair_rates(make_schedule("ring", n), rate),
+                              .patience = std::chrono::seconds(60)};
   double averaged = 0;  // one worker at a time adds to it
   virtual_workers(*time, n, [&](int rank) {
     const auto values = static_cast<std::size_t>(link * kRate / 4 / sizeof(float));

@@ -109,8 +109,7 @@ TEST_F(Custom, SharesOfAnyDirectedGraphAreForPushSumAlone) {
   EXPECT_EQ(graph.neighbours[2], (Row{{1, 1.0 / 3}}));
   EXPECT_FALSE(graph.balanced());
   EXPECT_THAT(error_of(text, 3),
-              testing::HasSubstr(
-                  "is for push-sum alone: in round 0 some workers give more than they take"));
+              testing::HasSubstr("is for push-sum alone: in round 0 some workers give more than they take"));
   EXPECT_EQ(error_of("workers = 3\n[[rounds]]\nweights = 'push-sum'\nedges = [[0, 1], [0, 1]]", 3),
             "a.toml:4: round 0: edge [0, 1] stands twice");
 }

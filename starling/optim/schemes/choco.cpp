@@ -55,8 +55,7 @@ void Choco::step() {
   for (Block& block : blocks_) {
     const bool finite = update(block, rule_(block.group), {}, {}, scale);
     const Outgoing wire = exchange_.wire(block.index);
-    if (finite && wire.values != nullptr)
-      block.replicas.write(pieces_of(block), top_, wire.values, room_);
+    if (finite && wire.values != nullptr) block.replicas.write(pieces_of(block), top_, wire.values, room_);
     start(exchange_, block, finite);
   }
   for (Block& block : blocks_) combine(block);

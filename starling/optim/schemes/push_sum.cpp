@@ -11,9 +11,9 @@ namespace {
 
 void send_weight(const Block& block, const Outgoing& wire) {
   if (wire.values == nullptr) return;
-  write_weight(block.weight, wire.wire,
-               static_cast<std::byte*>(wire.values) +
-                   bytes_of(wire.wire, static_cast<std::size_t>(block.length)));
+  write_weight(
+      block.weight, wire.wire,
+      static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, static_cast<std::size_t>(block.length)));
 }
 
 // The rule whose step on z is this rule's step on x.
