@@ -119,12 +119,11 @@ struct PlannedWorld {
   Forecast all_reduce;
   std::vector<Candidate> rows;
   const Candidate* best = nullptr;
-  std::optional<Forecast> one_host;  // with as many samples in a step
-  Forecast atc;                      // as the best row, with the other scheme
-  std::map<Wire, AsynchronousForecast>
-      asynchronous;                        // pairs on its graph, asked for one averaging a gradient
-  std::map<std::int64_t, Forecast> sizes;  // as the best row, by Options::block_bytes
-  std::int64_t block_bytes = 0;            // the largest of these that is as good as any
+  std::optional<Forecast> one_host;                   // with as many samples in a step
+  Forecast atc;                                       // as the best row, with the other scheme
+  std::map<Wire, AsynchronousForecast> asynchronous;  // pairs on its graph, at rate 1
+  std::map<std::int64_t, Forecast> sizes;             // as the best row, by Options::block_bytes
+  std::int64_t block_bytes = 0;                       // the largest of these that is as good as any
   double lost_to_restarts = 0, lost_to_absence = 0;
 };
 
@@ -252,8 +251,7 @@ std::vector<std::string> advice(const PlannedWorld& world, const PlanOptions& op
   if (!rates.empty())
     lines.push_back(
         fmt::format("Asynchronous gossip on its graph, as a2cid2, waits for nobody: a step takes {:.2f} ms. "
-                    "Asked for one "
-                    "averaging for each gradient the network carries {}.",
+                    "Of one averaging for each gradient the network carries {}.",
                     world.asynchronous.begin()->second.step.step * 1e3, fmt::join(rates, ", ")));
   std::vector<std::string> sizes;
   for (const auto& [bytes, outcome] : world.sizes)

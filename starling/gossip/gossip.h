@@ -73,8 +73,7 @@ struct GossipStatistics {
     // last one too. Its mean, and the largest so far.
     double staleness = 0;
     std::uint64_t stalest = 0;
-    double distance =
-        0;  // RMS of x_j - x_i, as they were when it began, in the last averaging (of pushes: from it)
+    double distance = 0;  // RMS of x_j - x_i when the last averaging began; of pushes, the last from j
   };
   std::vector<Neighbour> neighbours;  // by rising rank
   PairingStatistics pairing;

@@ -14,9 +14,8 @@
 namespace starling {
 
 struct AsynchronousForecast {
-  Forecast step;  // which is all the worker's own; link as there
-  double rate =
-      0;  // averagings that a worker takes part in, in the time of one of its gradients, in the mean; asked: rates.rate
+  Forecast step;     // which is all the worker's own; link as there
+  double rate = 0;   // averagings that a worker takes part in, for each of its gradients, in the mean
   double taken = 0;  // seconds that an averaging takes, from the question on, in the mean
 };
 
