@@ -73,7 +73,8 @@ void Edge::pass(SwapId id, Direction direction) {
 void Edge::settle(SwapId id) {
   const bool peer_waits = swaps_.erase(id) != 0;  // it has begun already
   if (peer_waits && connected_) actions_.send(FrameType::abort, id, true);
-  started_[id.block] = id.round + 1;
+  std::uint64_t& next = started_[id.block];
+  next = std::max(next, id.round + 1);  // gossip may refuse one that a later one has overtaken
 }
 
 bool Edge::give_up(SwapId id) {

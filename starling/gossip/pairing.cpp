@@ -45,7 +45,7 @@ void Pairing::proceed() {
   if (!idle() || paused_ || resting_ || due_.empty()) return;
   const int peer = due_.front();
   due_.pop_front();
-  asking_ = Ask{peer, peers_[peer].number + 1};
+  asking_ = Ask{peer, next_number(peer, peers_[peer].number, true)};
   ++statistics_.asked;
   answer_alarm_ = wake(patience_.answer);
   actions_.ask(peer, asking_->number);
@@ -56,7 +56,8 @@ void Pairing::asked(int peer, std::uint64_t number) {
   p.silent = false;
   const bool both = asking_ && asking_->peer == peer;
   if (both && rank_ < peer) return;  // it answers my ask, and forgets its own
-  const std::uint64_t agreed = std::max(number, p.number + 1);
+  const bool usable = number > p.number && !i_ask(peer, number);
+  const std::uint64_t agreed = usable ? number : next_number(peer, p.number, false);
   if (averaging_ || paused_ || (asking_ && !both)) {
     actions_.answer(peer, agreed, false);
     return;
@@ -66,18 +67,22 @@ void Pairing::asked(int peer, std::uint64_t number) {
     asking_.reset();
   }
   actions_.answer(peer, agreed, true);
-  begin(peer, agreed, false);
+  begin(peer, agreed);
 }
 
 void Pairing::answered(int peer, std::uint64_t number, bool yes) {
   Peer& p = peers_[peer];
   p.silent = false;
-  if (number <= p.number) return;  // we asked each other: it has begun, or was refused
+  if (!i_ask(peer, number)) return;
+  if (number <= p.number) {  // a later one has begun, or was refused
+    if (yes && number < p.number) actions_.refuse(peer, number);
+    return;
+  }
   const bool awaited = asking_ && asking_->peer == peer;
   if (yes && (awaited || (idle() && !paused_))) {
     asking_.reset();
     refusals_ = 0;
-    begin(peer, number, true);
+    begin(peer, number);
   } else if (yes) {
     p.number = number;
     actions_.refuse(peer, number);
@@ -94,11 +99,11 @@ void Pairing::answered(int peer, std::uint64_t number, bool yes) {
   }
 }
 
-void Pairing::begin(int peer, std::uint64_t number, bool i_asked) {
+void Pairing::begin(int peer, std::uint64_t number) {
   peers_[peer].number = number;
   averaging_ = true;
   ++statistics_.begun;
-  actions_.begin(peer, number, i_asked);
+  actions_.begin(peer, number, i_ask(peer, number));
 }
 
 void Pairing::ended() {

@@ -3,7 +3,7 @@
 //   want     an averaging with this neighbour is due (the worker's clock says so)
 //   ask      "will you average with me now?"
 //   answer   yes, and both begin; or no, "I am busy", at once: the asker tries again a little later, and meanwhile may be asked
-//   number   of an averaging on its edge: only ever rises, at both ends
+//   number   of an averaging on its edge: only ever rises, at both ends. Odd where the lower rank has asked, else even
 //
 // One averaging at a time. Who has asked and waits for the answer is busy, too; so where all ask in a circle all are refused
 // once, and as each waits for a time of its own they find each other. Where two ask each other, the lower rank's counts.
@@ -86,7 +86,11 @@ class Pairing {
     std::uint64_t number = 0;
   };
   void proceed();
-  void begin(int peer, std::uint64_t number, bool i_asked);
+  void begin(int peer, std::uint64_t number);
+  bool i_ask(int peer, std::uint64_t number) const { return (number % 2 == 1) == (rank_ < peer); }
+  std::uint64_t next_number(int peer, std::uint64_t after, bool i_ask) const {
+    return this->i_ask(peer, after + 1) == i_ask ? after + 1 : after + 2;
+  }
   std::uint64_t wake(Duration after);
 
   const int rank_;

@@ -13,10 +13,22 @@
 #include "starling/plan/events.h"
 #include "starling/plan/links.h"
 #include "starling/plan/recorded.h"
+#include "starling/transport/frame.h"
 
 namespace starling {
 
 namespace {
+
+// What is left of the chunk that is on its way, in the mean over the time that all blocks take.
+double in_front(const std::vector<double>& blocks) {
+  double squares = 0, all = 0;
+  for (const double bytes : blocks) {
+    const double last = std::fmod(bytes, Frame::kMaxPayload);
+    squares += (bytes - last) * Frame::kMaxPayload + last * last;
+    all += bytes;
+  }
+  return squares / all / 2;
+}
 
 class AsynchronousSimulation {
  public:
@@ -26,6 +38,7 @@ class AsynchronousSimulation {
         run_(run),
         n_(rates.workers()),
         bytes_(std::accumulate(work.block_bytes.begin(), work.block_bytes.end(), 0.0)),
+        chunk_(in_front(work.block_bytes)),
         recorded_(recorded(work)),
         workers_(static_cast<std::size_t>(n_)),
         links_(network),
@@ -78,10 +91,12 @@ class AsynchronousSimulation {
     double until_next = -1;       // gradients from `begun` until an averaging is due
     std::deque<int> due;
     State state = State::free;
-    int with = 0;       // whom it asks, or averages with
-    double asked = 0;   // when this averaging was asked for
-    bool sent = false;  // all that it sends in this averaging
-    int refusals = 0;   // in a row
+    int with = 0;          // whom it asks, or averages with
+    double asked = 0;      // when this averaging was asked for
+    bool sent = false;     // all that it sends in this averaging
+    int refusals = 0;      // in a row
+    double answered = -1;  // when the answer comes that its question was refused; below 0: not known
+    double rests = 0;      // it does not ask until then
     std::uint64_t drawn = 0;
   };
 
@@ -154,6 +169,7 @@ class AsynchronousSimulation {
     w.with = w.due.front();
     w.due.pop_front();
     w.asked = now_;
+    w.answered = -1;
     links_.redirect(i, host(w.with));
     events_.push(now_ + latency(i), n_ + i);
   }
@@ -162,14 +178,21 @@ class AsynchronousSimulation {
   void go_on(int i) {
     switch (worker(i).state) {
       case State::asking:
-        return asked(i, worker(i).with);
+        if (worker(i).answered < 0) return asked(i, worker(i).with);
+        return rest(i);
       case State::answered:
         worker(i).state = State::averaging;
         return send(i);
       default:  // resting, or ending
         worker(i).state = State::free;
-        return ask(i);
+        if (worker(i).rests <= now_) return ask(i);
+        return rest(i);
     }
+  }
+
+  void rest(int i) {
+    worker(i).state = State::resting;
+    events_.push(worker(i).rests, n_ + i);
   }
 
   // The question of i has come to j.
@@ -180,9 +203,14 @@ class AsynchronousSimulation {
     const bool is_free = other.state == State::free || other.state == State::resting || both;
     if (!is_free) {
       const double rest = (0.5 + dice(i)) * (1 << std::min(w.refusals++, 6)) * seconds(kPatience.again);
+      // Question and answer wait for the chunks that are on their way there.
+      const bool sends = other.state == State::averaging || other.state == State::answered;
+      const double chunk =
+          near(i) || !sends ? 0 : 2 * chunk_ / network_.hosts[static_cast<std::size_t>(host(j))].send;
       w.due.push_front(j);
-      w.state = State::resting;
-      return events_.push(now_ + latency(i) + rest, n_ + i);
+      w.answered = now_ + latency(i) + chunk;
+      w.rests = w.answered + rest;
+      return events_.push(w.answered, n_ + i);
     }
     if (both) other.due.push_front(i);
     if (other.state != State::free) events_.take_back(n_ + j);
@@ -229,7 +257,7 @@ class AsynchronousSimulation {
   const PairRates& rates_;
   const Horizon run_;
   const int n_;
-  const double bytes_;
+  const double bytes_, chunk_;
   std::vector<Recorded> recorded_;
   std::vector<Worker> workers_;
   Links links_;

@@ -24,7 +24,9 @@ using namespace std::chrono_literals;
 struct PairingRecorder : PairingActions {
   void ask(int peer, std::uint64_t number) override { say("ask", peer, number); }
   void answer(int peer, std::uint64_t number, bool yes) override { say(yes ? "yes" : "no", peer, number); }
-  void begin(int peer, std::uint64_t number, bool) override { say("BEGIN", peer, number); }
+  void begin(int peer, std::uint64_t number, bool i_asked) override {
+    say(i_asked ? "BEGIN" : "JOIN", peer, number);
+  }
   void refuse(int peer, std::uint64_t number) override { say("refuse", peer, number); }
   void wake(std::uint64_t alarm, Duration after) override {
     alarms.push_back(alarm);
@@ -50,30 +52,30 @@ struct PairingTest : testing::Test {
 TEST_F(PairingTest, AsksAndBeginsWithTheAnswersNumber) {
   pairing.want(3);
   EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1"));
-  pairing.answered(3, 4, true);
-  EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 3.4"));
+  pairing.answered(3, 5, true);
+  EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 3.5"));
   pairing.want(3);
   EXPECT_THAT(recorder.take(), IsEmpty());
   pairing.ended();
-  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.5"));
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.7"));
 }
 
 TEST_F(PairingTest, OneAtATime) {
-  pairing.asked(3, 1);
-  EXPECT_THAT(recorder.take(), ElementsAre("yes 3.1", "BEGIN 3.1"));
+  pairing.asked(3, 2);
+  EXPECT_THAT(recorder.take(), ElementsAre("yes 3.2", "JOIN 3.2"));
   pairing.asked(4, 6);
   EXPECT_THAT(recorder.take(), ElementsAre("no 4.6"));
   pairing.ended();
-  pairing.asked(4, 7);
-  EXPECT_THAT(recorder.take(), ElementsAre("yes 4.7", "BEGIN 4.7"));
+  pairing.asked(4, 8);
+  EXPECT_THAT(recorder.take(), ElementsAre("yes 4.8", "JOIN 4.8"));
 }
 
 TEST_F(PairingTest, WhoIsRefusedTriesAgainALittleLaterAndLater) {
   pairing.want(3);
   pairing.answered(3, 1, false);
   EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1"));
-  pairing.asked(4, 1);  // meanwhile
-  EXPECT_THAT(recorder.take(), ElementsAre("yes 4.1", "BEGIN 4.1"));
+  pairing.asked(4, 2);  // meanwhile
+  EXPECT_THAT(recorder.take(), ElementsAre("yes 4.2", "JOIN 4.2"));
   pairing.alarm(recorder.alarms.back());
   EXPECT_THAT(recorder.take(), IsEmpty());
   pairing.ended();
@@ -90,13 +92,13 @@ TEST_F(PairingTest, WhoIsRefusedTriesAgainALittleLaterAndLater) {
 TEST_F(PairingTest, OfTwoWhoAskEachOtherTheLowerRanksCounts) {
   pairing.want(1);
   pairing.asked(1, 1);
-  EXPECT_THAT(recorder.take(), ElementsAre("ask 1.1", "yes 1.1", "BEGIN 1.1"));
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 1.2", "yes 1.1", "JOIN 1.1"));
   pairing.ended();
   EXPECT_THAT(recorder.take(), ElementsAre("ask 1.2"));  // mine is still due
   pairing.answered(1, 2, true);
   pairing.ended();
   pairing.want(3);
-  pairing.asked(3, 1);
+  pairing.asked(3, 2);
   EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 1.2", "ask 3.1"));  // it will answer
   pairing.answered(3, 1, true);
   EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 3.1"));
@@ -114,10 +116,23 @@ TEST_F(PairingTest, WhoDoesNotAnswerIsNotAskedUntilItSpeaks) {
   pairing.answered(4, 1, true);
   pairing.want(3);
   pairing.ended();
-  EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 4.1", "ask 3.2"));
+  EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 4.1", "ask 3.3"));
   pairing.alarm(recorder.alarms.back());
-  pairing.answered(3, 2, true);  // and now I am free
-  EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 3.2"));
+  pairing.answered(3, 3, true);  // and now I am free
+  EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 3.3"));
+}
+
+// Both have asked, each when the other did not any more: whose averaging it is the number says.
+TEST_F(PairingTest, AnAnswerThatALaterAveragingHasOvertakenIsRefused) {
+  pairing.want(3);
+  pairing.alarm(recorder.alarms.back());
+  pairing.asked(3, 2);
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1", "yes 3.2", "JOIN 3.2"));
+  pairing.answered(3, 1, true);
+  EXPECT_THAT(recorder.take(), ElementsAre("refuse 3.1"));
+  pairing.ended();
+  pairing.answered(3, 4, true);  // of no question of mine
+  EXPECT_THAT(recorder.take(), IsEmpty());
 }
 
 TEST_F(PairingTest, APauseEndsWhatIsUnderWayAndBeginsNothing) {
@@ -125,8 +140,8 @@ TEST_F(PairingTest, APauseEndsWhatIsUnderWayAndBeginsNothing) {
   pairing.pause();
   pairing.answered(3, 1, false);
   pairing.alarm(recorder.alarms.back());
-  pairing.asked(4, 1);
-  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1", "no 4.1"));
+  pairing.asked(4, 2);
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1", "no 4.2"));
   EXPECT_TRUE(pairing.idle());
   pairing.resume();
   EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1"));

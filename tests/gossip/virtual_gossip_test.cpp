@@ -142,7 +142,7 @@ TEST(VirtualGossip, TheSameSeedGivesTheSameBits) {
 // A neighbour whose codes are on a grid of steps of 2^100.
 struct Liar final : TransportHandler {
   explicit Liar(Transport& transport) : transport(transport) {}
-  void connected(int peer) override { transport.send(peer, {.type = FrameType::ask, .round = 1}); }
+  void connected(int peer) override { transport.send(peer, {.type = FrameType::ask, .round = 2}); }
   void disconnected(int, const std::string&) override {}
   void lost(int, const std::string&) override {}
   std::span<std::byte> place(int, const Frame& frame) override {
@@ -156,9 +156,9 @@ struct Liar final : TransportHandler {
     std::ranges::fill(*block, std::byte{1});
     set_trailer(*block, Wire::int8, {.exponent = 100});
     transport.send(peer,
-                   {.type = FrameType::data, .dtype = static_cast<std::uint8_t>(Wire::int8), .round = 1},
+                   {.type = FrameType::data, .dtype = static_cast<std::uint8_t>(Wire::int8), .round = 2},
                    payload_of(block));
-    transport.send(peer, {.type = FrameType::ack, .round = 1});
+    transport.send(peer, {.type = FrameType::ack, .round = 2});
   }
   Transport& transport;
   std::vector<std::byte> room;
@@ -189,7 +189,7 @@ TEST(VirtualGossip, CodesOnAGridOutOfRangeAreNotMixed) {
     const auto with = gossip.statistics().neighbours[0];
     EXPECT_EQ(std::tuple(with.begun, with.averaged, with.aborted), (std::tuple{1U, 0U, 1U}));
     EXPECT_EQ(lines, std::vector<std::string>{
-                         "worker 1 sent block 0 in averaging 1 on a grid out of range: not mixed"});
+                         "worker 1 sent block 0 in averaging 2 on a grid out of range: not mixed"});
     time->sleep(2s);
   });
 }

@@ -16,35 +16,35 @@
 namespace starling {
 namespace {
 
-constexpr double kRate = 1e8, kLatency = 50e-6, kGradient = 0.020;
+constexpr double kCard = 1e8, kDelay = 50e-6, kOwn = 0.020;
 
-Network even_network(int n) {
+Network hosts_alike(int n) {
   Network network;
   for (int i = 0; i < n; ++i) network.host_of.push_back(i);
   network.hosts.resize(static_cast<std::size_t>(n));
-  for (Host& host : network.hosts) host.send = host.receive = kRate;
-  network.latency = kLatency;
+  for (Host& host : network.hosts) host.send = host.receive = kCard;
+  network.latency = kDelay;
   return network;
 }
 
 // `link`: how long all blocks take over an interface.
-Work even_work(double link, double gradient = kGradient) {
+Work alike_work(double link, double gradient = kOwn) {
   Work work;
-  work.block_bytes = work.mean_bytes = {link * kRate / 4, link * kRate * 3 / 4};
+  work.block_bytes = work.mean_bytes = {link * kCard / 4, link * kCard * 3 / 4};
   work.compute = {
       {{0}, {gradient / 2}, {{gradient / 4}, {gradient / 8}}, {{gradient / 16}, {gradient / 16}}}};
   return work;
 }
 
 AsynchronousForecast on_ring(int n, double link, double rate) {
-  return simulate_asynchronous(even_network(n), even_work(link), pair_rates(make_schedule("ring", n), rate),
+  return simulate_asynchronous(hosts_alike(n), alike_work(link), pair_rates(make_schedule("ring", n), rate),
                                {.iterations = 1000});
 }
 
 TEST(Asynchronous, AStepIsTheWorkersOwnWhateverTheNetwork) {
   for (const double link : {1e-6, 1.0}) {
     const AsynchronousForecast outcome = on_ring(8, link, 1);
-    EXPECT_NEAR(outcome.step.step, kGradient, 1e-9);
+    EXPECT_NEAR(outcome.step.step, kOwn, 1e-9);
     EXPECT_EQ(outcome.step.own, outcome.step.step);
     EXPECT_EQ(outcome.step.waited, 0);
   }
@@ -55,44 +55,43 @@ TEST(Asynchronous, WhereLinksAreFastAllThatIsAskedForIsAveraged) {
     const AsynchronousForecast outcome = on_ring(8, 1e-4, rate);
     EXPECT_NEAR(outcome.rate, rate, 0.05 * rate);
     // A question, an answer, the blocks, and word of them; and the answer to who was refused.
-    EXPECT_NEAR(outcome.taken, 4 * kLatency + 1e-4, 0.5 * kLatency);
+    EXPECT_NEAR(outcome.taken, 4 * kDelay + 1e-4, 0.5 * kDelay);
     EXPECT_NEAR(outcome.step.link, rate * 1e-4, 0.2 * rate * 1e-4);
   }
 }
 
 TEST(Asynchronous, TwoWorkersOnASlowLinkAverageOneTimeAfterTheOther) {
-  const AsynchronousForecast outcome = on_ring(2, 5 * kGradient, 4);
-  EXPECT_NEAR(outcome.taken, 5 * kGradient + 4 * kLatency, kLatency);
-  EXPECT_NEAR(outcome.rate, kGradient / outcome.taken, 0.03 * outcome.rate);
-  EXPECT_NEAR(outcome.step.link, kGradient, 0.03 * kGradient);
+  const AsynchronousForecast outcome = on_ring(2, 5 * kOwn, 4);
+  EXPECT_NEAR(outcome.taken, 5 * kOwn + 4 * kDelay, kDelay);
+  EXPECT_NEAR(outcome.rate, kOwn / outcome.taken, 0.03 * outcome.rate);
+  EXPECT_NEAR(outcome.step.link, kOwn, 0.03 * kOwn);
 }
 
 // Worker 0 takes four times as long, and the others average among themselves as often as before.
 TEST(Asynchronous, WorkersOfDifferentSpeedKeepTheirOwn) {
-  Work work = even_work(1e-3);
-  work.compute = {even_work(1e-3, 4 * kGradient).compute[0], work.compute[0], work.compute[0],
-                  work.compute[0]};
+  Work work = alike_work(1e-3);
+  work.compute = {alike_work(1e-3, 4 * kOwn).compute[0], work.compute[0], work.compute[0], work.compute[0]};
   const AsynchronousForecast outcome = simulate_asynchronous(
-      even_network(4), work, pair_rates(make_schedule("complete", 4), 1), {.iterations = 400});
-  EXPECT_NEAR(outcome.step.step, kGradient * 7 / 4, 1e-9);
+      hosts_alike(4), work, pair_rates(make_schedule("complete", 4), 1), {.iterations = 400});
+  EXPECT_NEAR(outcome.step.step, kOwn * 7 / 4, 1e-9);
   EXPECT_GT(outcome.rate, 1);  // of the slow one's gradients there are more
 }
 
 TEST(Asynchronous, OnOneHostBlocksCrossMemory) {
-  Network network = even_network(4);
+  Network network = hosts_alike(4);
   network.host_of.assign(4, 0);
   network.hosts.resize(1);
   network.inside_latency = 1e-6;
   network.inside_rate = 1e9;
   const AsynchronousForecast outcome = simulate_asynchronous(
-      network, even_work(1e-2), pair_rates(make_schedule("ring", 4), 1), {.iterations = 500});
+      network, alike_work(1e-2), pair_rates(make_schedule("ring", 4), 1), {.iterations = 500});
   EXPECT_NEAR(outcome.taken, 1e-3 + 4e-6, 2e-6);
   EXPECT_EQ(outcome.step.busiest_host, -1);
 }
 
 TEST(Asynchronous, AGraphOfOtherWorkersIsRefused) {
   EXPECT_EQ(refusal<UsageError>([] {
-              simulate_asynchronous(even_network(4), even_work(1), pair_rates(make_schedule("ring", 5), 1));
+              simulate_asynchronous(hosts_alike(4), alike_work(1), pair_rates(make_schedule("ring", 5), 1));
             }),
             "simulate: the graph is for 5 workers, and there are 4");
 }
@@ -103,17 +102,17 @@ double real_rate(int n, double link, double rate, int gradients) {
   const auto duration = [](double seconds) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   };
-  LocalHub hub(n, {}, virtual_network(time, kRate, duration(kLatency)));
+  LocalHub hub(n, {}, virtual_network(time, kCard, duration(kDelay)));
   const GossipOptions options{.rates = pair_rates(make_schedule("ring", n), rate),
                               .patience = std::chrono::seconds(60)};
   double averaged = 0;  // one worker at a time adds to it
   virtual_workers(*time, n, [&](int rank) {
-    const auto values = static_cast<std::size_t>(link * kRate / 4 / sizeof(float));
+    const auto values = static_cast<std::size_t>(link * kCard / 4 / sizeof(float));
     Gossip gossip(hub.endpoint(rank), options, {std::vector<float>(values), std::vector<float>(3 * values)},
                   [](Level, const std::string&) {});
     gossip.meet();
     for (int k = 0; k < gradients; ++k) {
-      time->sleep(duration(kGradient));
+      time->sleep(duration(kOwn));
       gossip.stepped();
     }
     averaged += static_cast<double>(gossip.statistics().averaged);
@@ -126,8 +125,8 @@ double real_rate(int n, double link, double rate, int gradients) {
 TEST(Asynchronous, ItSaysWhatGossipOnSuchANetworkDoes) {
   for (const double link : {0.2, 1.0, 3.0}) {  // of a gradient
     for (const double rate : {1.0, 4.0}) {
-      const double real = real_rate(6, link * kGradient, rate, 600);
-      EXPECT_NEAR(on_ring(6, link * kGradient, rate).rate, real, 0.06 * real) << link << " " << rate;
+      const double real = real_rate(6, link * kOwn, rate, 400);
+      EXPECT_NEAR(on_ring(6, link * kOwn, rate).rate, real, 0.08 * real) << link << " " << rate;
     }
   }
 }
