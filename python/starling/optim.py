@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from starling import _C
 from starling._gradients import FirstGradients
@@ -83,15 +84,14 @@ def _hooked(step: Callable) -> Callable:
     """What torch makes of every optimizer's step(): one that calls hooks and shows in the profiler. Where there is neither, it
     costs nothing here."""
     observed = torch.optim.Optimizer.profile_hook_step(step)
-    of_all = torch.optim.optimizer
 
     @functools.wraps(step)
     def quick(self, *args, **kwargs):
         if (
             self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
-            or of_all._global_optimizer_pre_hooks
-            or of_all._global_optimizer_post_hooks
+            or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks
             or torch.autograd._profiler_enabled()
         ):
             return observed(self, *args, **kwargs)

@@ -13,6 +13,7 @@ from unittest import mock
 import torch
 import workers
 from learning import flat, loss_of, model, rank, several_blocks, train
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import starling
 
@@ -342,8 +343,7 @@ class Alone(unittest.TestCase):
             optimizer.step()
         self.assertIn("Optimizer.step#AdamW.step", {event.key for event in profile.key_averages()})
         self.assertEqual(len(seen), 4)
-        of_all = torch.optim.optimizer
-        for register in (of_all.register_optimizer_step_pre_hook, of_all.register_optimizer_step_post_hook):
+        for register in (register_optimizer_step_pre_hook, register_optimizer_step_post_hook):
             hook = register(lambda *_: seen.append("all"))
             optimizer.step()
             hook.remove()
