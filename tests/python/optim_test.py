@@ -164,7 +164,8 @@ def resume_gossip():
         again = optimizer.state_dict()
         for index, tensors in saved["state"].items():
             missing += [key for key in tensors if not torch.equal(tensors[key], again["state"][index][key])]
-        missing += [key for key in ("clock", "round", "weights") if key in saved["param_groups"][0] and saved["param_groups"][0][key] != again["param_groups"][0][key]]
+        first, second = saved["param_groups"][0], again["param_groups"][0]
+        missing += [key for key in ("clock", "round", "weights") if key in first and first[key] != second[key]]
         kept.append(sorted(saved["state"][0]))
         before = loss_of(net, 7).item()
         train(net, optimizer, 200, 40, rank())
