@@ -198,7 +198,7 @@ class AsynchronousSimulation {
   // The question of i has come to j.
   void asked(int i, int j) {
     Worker &w = worker(i), &other = worker(j);
-    const bool both = other.state == State::asking && other.with == i;
+    const bool both = other.state == State::asking && other.with == i && other.answered < 0;
     if (both && j < i) return;  // the lower rank's counts, and is on its way
     const bool is_free = other.state == State::free || other.state == State::resting || both;
     if (!is_free) {
@@ -237,7 +237,7 @@ class AsynchronousSimulation {
     arrives(i, now_);
   }
 
-  // All that i sends is on its way by then. When both have sent, each has the other's a latency later, and word of it after another.
+  // All that i sends has left by then. When both have sent, each has the other's a latency later, and word of it after another.
   void arrives(int i, double time) {
     Worker &w = worker(i), &other = worker(w.with);
     w.sent = true;
