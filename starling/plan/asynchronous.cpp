@@ -203,10 +203,10 @@ class AsynchronousSimulation {
     const bool is_free = other.state == State::free || other.state == State::resting || both;
     if (!is_free) {
       const double rest = (0.5 + dice(i)) * (1 << std::min(w.refusals++, 6)) * seconds(kPatience.again);
-      // Question and answer wait for the chunks that are on their way there.
+      // The answer waits for the chunk that is on its way there.
       const bool sends = other.state == State::averaging || other.state == State::answered;
       const double chunk =
-          near(i) || !sends ? 0 : 2 * chunk_ / network_.hosts[static_cast<std::size_t>(host(j))].send;
+          near(i) || !sends ? 0 : chunk_ / network_.hosts[static_cast<std::size_t>(host(j))].send;
       w.due.push_front(j);
       w.answered = now_ + latency(i) + chunk;
       w.rests = w.answered + rest;
