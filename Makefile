@@ -91,7 +91,7 @@ bench-paper_steps: command  ## which of the paper's published step times the run
 study-a2cid2: command  ## what A2CiD2's paper claims, on virtual workers; hours, goes on where it stopped: out/bench/a2cid2
 	@bench/a2cid2_study.py --starling $(BUILD)/bin/starling $(BENCH)
 
-bundle: build  ## the programs for a machine that has torch but no compiler: out/starling-*.tar.gz
+bundle: build  ## the programs for a machine that has torch but no compiler: out/starling-*.tar.xz
 	@scripts/bundle --build $(BUILD)
 
 docs: command  ## the API page of the Python package, from its docstrings: out/docs/starling.html

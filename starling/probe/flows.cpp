@@ -134,8 +134,10 @@ void Flows::meet(std::unique_lock<std::mutex>& lock) {
       [&] { return fmt::format("worker {} did not come", fmt::join(missing, ", ")); });
 }
 
-void Flows::check() const {
-  const std::lock_guard lock(mutex_);
+void Flows::check(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  const auto now = [this] { return transport_->now(); };
+  starling::wait(*changed_, lock, now, patience, world_.interrupted, [&] { return gone_.has_value(); });
   if (gone_) throw WorkerGone(gone_->first, gone_->second);
 }
 

@@ -49,8 +49,8 @@ class Flows final : private TransportHandler {
   // workers that do neither. Returns bytes a second by source.
   std::map<int, double> stream(const std::set<int>& targets, const std::set<int>& sources, Duration duration);
 
-  // Throws WorkerGone where one is gone.
-  void check() const;
+  // Throws WorkerGone where one is gone, or turns out to be within `patience`.
+  void check(std::chrono::milliseconds patience = {});
 
  private:
   static constexpr std::uint64_t kLeastMessage = 64 << 10, kMostMessage = 1 << 20;

@@ -274,7 +274,8 @@ ProbeResult probe(const World& world, const ProbeOptions& options) {
   } catch (const WorkerGone&) {
     throw;
   } catch (const Error&) {
-    flows.check();  // who is gone says more than what failed for it
+    // Who is gone says more than what failed for it, which may be seen a little earlier.
+    flows.check(std::chrono::seconds(1));
     throw;
   }
 }

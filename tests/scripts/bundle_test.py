@@ -25,11 +25,11 @@ class Bundle(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp())
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        file = cls.folder / "bundle.tar.gz"
+        file = cls.folder / "bundle.tar.xz"
         done = subprocess.run([BUNDLE, "--build", BUILD, file], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         cls.size = file.stat().st_size
-        subprocess.run(["tar", "-C", cls.folder, "-xzf", file], check=True)
+        subprocess.run(["tar", "-C", cls.folder, "-xJf", file], check=True)
         (cls.tree,) = cls.folder.glob("starling-*/")
 
     def test_it_is_small(self):
