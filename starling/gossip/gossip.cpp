@@ -29,7 +29,6 @@ Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options, std:
     : options_(std::move(options)),
       values_(std::transform_reduce(blocks.begin(), blocks.end(), std::size_t{0}, std::plus<>(),
                                     [](const Values& x) { return x.size(); })),
-      often_(options_.rates.often(transport->rank())),
       log_(std::move(log)),
       timeline_(std::move(timeline)),
       pairing_(transport->rank(), options_.seed, {}, actions_),
@@ -172,13 +171,8 @@ double Gossip::dice() {
   return uniform_of(random_bits({options_.seed, rank, ++clock_.drawn})) + 0x1p-53;
 }
 
-// Of the averagings that workers take part in they ask for half, the others are asked for by neighbours.
-double Gossip::gradients_between() {
-  return (options_.poisson ? -std::log(dice()) : 1) * 2 / (options_.rates.rate * often_);
-}
-
-const std::vector<Neighbour>& Gossip::asks() const {
-  return options_.rates.asks[static_cast<std::size_t>(transport_->rank())];
+double Gossip::until_next() {
+  return options_.rates.until_next(transport_->rank(), options_.poisson, options_.poisson ? dice() : 1);
 }
 
 // A Poisson process whose time is counted in gradients: what falls into the one that begins now is spread over the time that
@@ -187,10 +181,10 @@ void Gossip::begin_gradient() {
   std::vector<double> due;  // so many gradients from now
   {
     const std::lock_guard lock(mutex_);
-    if (asks().empty()) return;
+    if (options_.rates.asks[static_cast<std::size_t>(transport_->rank())].empty()) return;
     double& until_next = clock_.until_next;
-    if (until_next < 0) until_next = gradients_between();
-    for (; until_next < 1; until_next += gradients_between()) due.push_back(until_next);
+    if (until_next < 0) until_next = this->until_next();
+    for (; until_next < 1; until_next += this->until_next()) due.push_back(until_next);
     until_next -= 1;
   }
   for (const double gradients : due) {
@@ -201,20 +195,13 @@ void Gossip::begin_gradient() {
 }
 
 void Gossip::clock_strikes() {
-  double left = 0;
+  double drawn = 0;
   {
     const std::lock_guard lock(mutex_);
     if (paused_) return;  // and nothing is drawn: the clock stands still
-    left = dice() * often_;
+    drawn = dice();
   }
-  int whom = asks().back().rank;
-  for (const Neighbour& j : asks()) {
-    left -= j.weight;
-    if (left > 0) continue;
-    whom = j.rank;
-    break;
-  }
-  pairing_.want(whom);
+  pairing_.want(options_.rates.whom(transport_->rank(), drawn));
 }
 
 // ---------------------------------------------------------------- what pairing wants done

@@ -199,18 +199,16 @@ class Gossip final : private TransportHandler {
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
   void clock_strikes();
   void begin_gradient();
-  double gradients_between();  // these two with the lock
-  double dice();
+  double dice();  // these two with the lock
+  double until_next();
   void tick();
   std::size_t bytes(std::size_t block) const {
     return block_bytes(options_.wire, sizes_[block] + (pushes() ? kWeightValues : 0));
   }
   GossipStatistics::Neighbour& counted(int rank);
-  const std::vector<Neighbour>& asks() const;  // whom I ask
 
   const GossipOptions options_;
   const std::size_t values_;  // of all blocks
-  const double often_;        // how often I ask, as PairRates has it
   const Log log_;
   const std::shared_ptr<Timeline> timeline_;
   std::vector<std::size_t> sizes_;

@@ -91,12 +91,14 @@ void Pairing::answered(int peer, std::uint64_t number, bool yes) {
     due_.push_front(peer);
     asking_.reset();
     resting_ = true;
-    // Between half and one and a half times the mean, each worker by its own dice.
     const double dice = uniform_of(random_bits({seed_, static_cast<std::uint64_t>(rank_), alarms_}));
-    const int doublings = std::min(refusals_++, 6);
-    rest_alarm_ =
-        wake(std::chrono::duration_cast<Duration>((0.5 + dice) * (1 << doublings) * patience_.again));
+    rest_alarm_ = wake(rest(patience_, ++refusals_, dice));
   }
+}
+
+Duration Pairing::rest(const Patience& patience, int refusals, double dice) {
+  const int doublings = std::min(refusals - 1, 6);
+  return std::chrono::duration_cast<Duration>((0.5 + dice) * (1 << doublings) * patience.again);
 }
 
 void Pairing::begin(int peer, std::uint64_t number) {

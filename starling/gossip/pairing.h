@@ -52,6 +52,8 @@ class Pairing {
   };
   // How many averagings may be due at once; more are dropped.
   static constexpr std::size_t kMostDue = 8;
+  // How long to wait after so many refusals in a row: between half and one and a half times the mean, as `dice` in [0, 1] says.
+  static Duration rest(const Patience& patience, int refusals, double dice);
 
   Pairing(int rank, std::uint64_t seed, Patience patience, PairingActions& actions)
       : rank_(rank), seed_(seed), patience_(patience), actions_(actions) {}

@@ -1,6 +1,7 @@
 #include "starling/gossip/rates.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <map>
 
@@ -43,10 +44,33 @@ Matrix PairRates::laplacian() const {
   return L;
 }
 
+double PairRates::until_next(int i, bool poisson, double dice) const {
+  return (poisson ? -std::log(dice) : 1) * 2 / (rate * often(i));
+}
+
+int PairRates::whom(int i, double dice) const {
+  const auto& row = asks[static_cast<std::size_t>(i)];
+  double left = dice * often(i);
+  for (const Neighbour& j : row) {
+    left -= j.weight;
+    if (left <= 0) return j.rank;
+  }
+  return row.back().rank;
+}
+
 namespace {
 
-// sums[i][j] to p_ij.
-PairRates proportional_to(const std::vector<std::map<int, double>>& sums, double rate) {
+// p_ij proportional to the sum over rounds of W_ji, and where pairs average also of W_ij.
+PairRates rates_along(const Schedule& schedule, double rate, bool both_ways) {
+  std::vector<std::map<int, double>> sums(static_cast<std::size_t>(schedule.workers()));
+  for (const Graph& graph : schedule.rounds) {
+    for (int i = 0; i < graph.workers(); ++i) {
+      for (const Neighbour& j : graph.neighbours[static_cast<std::size_t>(i)]) {
+        if (both_ways) sums[static_cast<std::size_t>(i)][j.rank] += j.weight;
+        sums[static_cast<std::size_t>(j.rank)][i] += j.weight;
+      }
+    }
+  }
   PairRates rates{.rate = rate, .asks = {}};
   for (const auto& row : sums) {
     double all = 0;
@@ -75,28 +99,10 @@ void check_reaches(const PairRates& rates, int from) {
 
 }  // namespace
 
-PairRates pair_rates(const Schedule& schedule, double rate) {
-  std::vector<std::map<int, double>> sums(static_cast<std::size_t>(schedule.workers()));
-  for (const Graph& graph : schedule.rounds) {
-    for (int i = 0; i < graph.workers(); ++i) {
-      for (const Neighbour& j : graph.neighbours[static_cast<std::size_t>(i)]) {
-        sums[static_cast<std::size_t>(i)][j.rank] += j.weight;
-        sums[static_cast<std::size_t>(j.rank)][i] += j.weight;
-      }
-    }
-  }
-  return proportional_to(sums, rate);
-}
+PairRates pair_rates(const Schedule& schedule, double rate) { return rates_along(schedule, rate, true); }
 
 PairRates push_rates(const Schedule& schedule, double rate) {
-  std::vector<std::map<int, double>> sums(static_cast<std::size_t>(schedule.workers()));
-  for (const Graph& graph : schedule.rounds) {
-    for (int i = 0; i < graph.workers(); ++i) {
-      for (const Neighbour& j : graph.neighbours[static_cast<std::size_t>(i)])
-        sums[static_cast<std::size_t>(j.rank)][i] += j.weight;
-    }
-  }
-  const PairRates rates = proportional_to(sums, rate);
+  const PairRates rates = rates_along(schedule, rate, false);
   for (int i = 0; i < rates.workers(); ++i) check_reaches(rates, i);
   return rates;
 }

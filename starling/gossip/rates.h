@@ -21,6 +21,11 @@ struct PairRates {
   double often(int i) const;           // Sum_j p_ij
   double of_pair(int i, int j) const;  // averagings in the time of one gradient: rate / 2 (p_ij + p_ji)
   Matrix laplacian() const;
+
+  // Of an asker's clock, with `dice` uniform in (0, 1]. Gradients from one averaging that it asks for to the next: of those that
+  // workers take part in they ask for half, the others are asked for by neighbours.
+  double until_next(int i, bool poisson, double dice) const;
+  int whom(int i, double dice) const;
 };
 
 // All edges of all rounds of a schedule, whatever their direction: p_ij is proportional to Sum_rounds (W_ij + W_ji). So an

@@ -42,7 +42,7 @@ class AsynchronousSimulation {
         recorded_(recorded(work)),
         workers_(static_cast<std::size_t>(n_)),
         links_(network),
-        events_(3 * workers_.size(), span()),
+        events_(3 * workers_.size(), span_of(recorded_)),
         ends_(static_cast<std::size_t>(run.iterations)) {
     // What may be due: a worker's clock or the end of its gradient, n + a worker what is next in its averaging, 2 n + a worker
     // what it sends.
@@ -102,11 +102,6 @@ class AsynchronousSimulation {
 
   int host(int i) const { return network_.host_of[static_cast<std::size_t>(i)]; }
   Worker& worker(int i) { return workers_[static_cast<std::size_t>(i)]; }
-  double span() const {
-    double span = 0;
-    for (const Recorded& own : recorded_) span = std::max(span, 2 * own.until_step(0));
-    return span;
-  }
   bool near(int i) { return host(i) == host(worker(i).with); }
   double latency(int i) { return near(i) ? network_.inside_latency : links_.latency(i); }
   bool counts(const Worker& w) const { return w.gradient >= run_.warm_up && w.gradient < run_.iterations; }
@@ -115,7 +110,7 @@ class AsynchronousSimulation {
     return uniform_of(random_bits({run_.seed, static_cast<std::uint64_t>(i), ++worker(i).drawn, 1})) +
            0x1p-53;
   }
-  double gradients_between(int i) { return -std::log(dice(i)) * 2 / (rates_.rate * rates_.often(i)); }
+  double until_next(int i) { return rates_.until_next(i, true, dice(i)); }
 
   // --- the clock ---
 
@@ -126,7 +121,8 @@ class AsynchronousSimulation {
     w.begun = time;
     w.takes = own.until_step(k);
     for (std::size_t b = 0; b < own.blocks; ++b) w.takes += own.update[k * own.blocks + b];
-    if (w.until_next < 0) w.until_next = asks(i).empty() ? HUGE_VAL : gradients_between(i);
+    if (w.until_next < 0)
+      w.until_next = rates_.asks[static_cast<std::size_t>(i)].empty() ? HUGE_VAL : until_next(i);
     wait_for_clock(i);
   }
 
@@ -135,13 +131,11 @@ class AsynchronousSimulation {
     events_.push(w.begun + std::min(w.until_next, 1.0) * w.takes, i);
   }
 
-  const std::vector<Neighbour>& asks(int i) const { return rates_.asks[static_cast<std::size_t>(i)]; }
-
   void clock(int i) {
     Worker& w = worker(i);
     if (w.until_next < 1) {
-      if (w.due.size() < Pairing::kMostDue) w.due.push_back(drawn_neighbour(i));
-      w.until_next += gradients_between(i);
+      if (w.due.size() < Pairing::kMostDue) w.due.push_back(rates_.whom(i, dice(i)));
+      w.until_next += until_next(i);
       wait_for_clock(i);
       return ask(i);
     }
@@ -149,15 +143,6 @@ class AsynchronousSimulation {
     if (w.gradient < run_.iterations) ends_[static_cast<std::size_t>(w.gradient)] += now_;
     if (++w.gradient == run_.iterations) --training_;
     begin_gradient(i, now_);
-  }
-
-  int drawn_neighbour(int i) {
-    double left = dice(i) * rates_.often(i);
-    for (const Neighbour& j : asks(i)) {
-      left -= j.weight;
-      if (left <= 0) return j.rank;
-    }
-    return asks(i).back().rank;
   }
 
   // --- pairing ---
@@ -202,7 +187,7 @@ class AsynchronousSimulation {
     if (both && j < i) return;  // the lower rank's counts, and is on its way
     const bool is_free = other.state == State::free || other.state == State::resting || both;
     if (!is_free) {
-      const double rest = (0.5 + dice(i)) * (1 << std::min(w.refusals++, 6)) * seconds(kPatience.again);
+      const double rest = seconds(Pairing::rest({}, ++w.refusals, dice(i)));
       // The answer waits for the chunk that is on its way there.
       const bool sends = other.state == State::averaging || other.state == State::answered;
       const double chunk =
@@ -252,7 +237,6 @@ class AsynchronousSimulation {
     }
   }
 
-  static constexpr Pairing::Patience kPatience{};
   const Network& network_;
   const PairRates& rates_;
   const Horizon run_;

@@ -47,6 +47,12 @@ void check_fits(const Network& network, const Work& work, const Horizon& run) {
   }
 }
 
+double span_of(const std::vector<Recorded>& workers) {
+  double span = 0;
+  for (const Recorded& own : workers) span = std::max(span, 2 * own.until_step(0));
+  return span;
+}
+
 std::size_t drawn_iteration(const Horizon& run, int worker, int t, std::size_t count) {
   return count == 1
              ? 0

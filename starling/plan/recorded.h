@@ -23,6 +23,9 @@ struct Recorded {
 void check_fits(const Network& network, const Work& work, const Horizon& run);
 std::vector<Recorded> recorded(const Work& work);
 
+// About how far ahead the events of their simulation are.
+double span_of(const std::vector<Recorded>& workers);
+
 // Which of its recorded iterations a worker draws for iteration t.
 std::size_t drawn_iteration(const Horizon& run, int worker, int t, std::size_t count);
 

@@ -65,9 +65,7 @@ class GossipSimulation {
     groups_.resize(states);
     // Who is pending: a worker (it has updated a block), n + a connection (a message has left), and after these a group
     // (all have their shards).
-    double span = 0;
-    for (const Recorded& own : recorded_) span = std::max(span, 2 * own.until_step(0));
-    events_.emplace(workers_.size() + routes_.size() + states, span);
+    events_.emplace(workers_.size() + routes_.size() + states, span_of(recorded_));
     links_.report_to(*events_, n_);
   }
 
