@@ -127,8 +127,13 @@ Profile network_profile(const Measurements& measured) {
       profile.links.push_back({from, to, latency, rate});
   }
   const std::vector<int> host_of = hosts_of_workers(profile.hosts);
-  for (const MeasuredExchanges& exchanges : measured.exchanges)
-    profile.shapes.push_back({exchanges.peers, share_of(profile, host_of, exchanges.flows)});
+  for (const auto& [peers, flows] : measured.exchanges) {
+    const double share = share_of(profile, host_of, flows);
+    if (profile.shapes.empty() || profile.shapes.back().peers != peers)
+      profile.shapes.push_back({peers, share});
+    else
+      profile.shapes.back().share = std::max(profile.shapes.back().share, share);
+  }
   return profile;
 }
 

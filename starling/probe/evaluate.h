@@ -32,7 +32,7 @@ struct Measurements {
   BetweenHosts one_flow;    // alone on the link
   BetweenHosts all_flows;   // of all workers of both hosts at once, and both ways
   std::vector<double> inside_latency, inside_rate;
-  std::vector<MeasuredExchanges> exchanges;  // by rising peers
+  std::vector<MeasuredExchanges> exchanges;  // by rising peers; of those with as many the best counts
   std::vector<AllReduceTime> all_reduce;
 };
 

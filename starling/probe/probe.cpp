@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <deque>
 #include <memory>
 #include <sstream>
 #include <tuple>
@@ -25,12 +26,15 @@ namespace starling {
 namespace {
 
 constexpr int kRoundTrips = 41;
-constexpr double kLongest = 0.5;         // seconds of one stream
-constexpr std::size_t kMostRounds = 64;  // of the tournament: of more hosts not every pair is measured
+constexpr double kLongest = 0.5;                // seconds of one stream
+constexpr int kLeastTimes = 2, kMostTimes = 6;  // that all is measured between hosts, if there is time
+constexpr std::size_t kMostRounds = 64;         // of the tournament: of more hosts not every pair is measured
 constexpr std::array<std::int64_t, 5> kAllReduced = {1 << 16, 1 << 20, 4 << 20, 12 << 20, 25 << 20};  // bytes
-constexpr double kAllReduceSeconds = 1;  // of repetitions; the first one, not counted, comes before them
-constexpr double kSlowAllReduce = 5;     // one that would take longer is left out
+constexpr double kAllReduceSeconds =
+    1;  // of one size, in three turns; the first one, not counted, comes before them
+constexpr double kSlowAllReduce = 5;  // one that would take longer is left out
 constexpr int kMostRepetitions = 10;
+constexpr std::size_t kAtOnce = 2;  // all-reduces under way, as Gloo has threads
 
 // What all workers measure at once.
 struct Measurement {
@@ -191,16 +195,29 @@ std::vector<AllReduceTime> measure_all_reduce(Collectives& collectives) {
   for (const std::int64_t bytes : kAllReduced) {
     const auto size = static_cast<double>(bytes);
     if (!times.empty() && times.back().seconds * size / times.back().bytes > kSlowAllReduce) break;
-    const at::Tensor tensor = at::zeros({bytes / static_cast<std::int64_t>(sizeof(float))});
+    std::array<at::Tensor, kAtOnce> tensors;
+    for (at::Tensor& tensor : tensors) tensor = at::zeros({bytes / static_cast<std::int64_t>(sizeof(float))});
     const auto run = [&](int repetitions) {
       barrier(collectives);
       const Time begin = Clock::now();
-      for (int k = 0; k < repetitions; ++k) collectives.all_reduce_sum(tensor).wait();
+      std::deque<Collectives::Pending> under_way;
+      for (int k = 0; k < repetitions; ++k) {
+        if (under_way.size() == kAtOnce) {
+          under_way.front().wait();
+          under_way.pop_front();
+        }
+        under_way.push_back(collectives.all_reduce_sum(tensors[static_cast<std::size_t>(k) % kAtOnce]));
+      }
+      for (Collectives::Pending& last : under_way) last.wait();
       return slowest(collectives, seconds(Clock::now() - begin)) / repetitions;
     };
     const double first = run(1);
-    const int repetitions = std::clamp(static_cast<int>(kAllReduceSeconds / first), 1, kMostRepetitions);
-    times.push_back({size, run(repetitions)});
+    const int repetitions = std::clamp(static_cast<int>(kAllReduceSeconds / 3 / first), 1, kMostRepetitions);
+    AllReduceTime best{size, run(repetitions)};
+    for (double spent = best.seconds * repetitions; spent < kAllReduceSeconds * 2 / 3;
+         spent += best.seconds * repetitions)
+      best.seconds = std::min(best.seconds, run(repetitions));
+    times.push_back(best);
   }
   return times;
 }
@@ -238,9 +255,15 @@ ProbeResult run(Flows& flows, Collectives& collectives, const World& world, cons
   const std::vector<Host> hosts = find_hosts(collectives, world);
   const std::vector<int> host_of = hosts_of_workers(hosts);
   std::vector<Measurement> plan;
-  const std::vector<Measurement> between = between_hosts(hosts);
-  for (const auto& part : {inside_hosts(hosts), between, between, exchanges(hosts, host_of)})
+  const auto add = [&](const std::vector<Measurement>& part) {
     plan.insert(plan.end(), part.begin(), part.end());
+  };
+  add(inside_hosts(hosts));
+  const std::vector<Measurement> between = between_hosts(hosts);
+  const double once = kLongest * static_cast<double>(between.size() + 1);
+  const int times = std::clamp(static_cast<int>(options.seconds / once), kLeastTimes, kMostTimes);
+  for (int k = 0; k < times; ++k) add(between);
+  for (const Measurement& one : exchanges(hosts, host_of)) plan.insert(plan.end(), kLeastTimes, one);
 
   const double each = std::min(kLongest, options.seconds / static_cast<double>(plan.size()));
   const auto duration = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(each));
