@@ -22,11 +22,17 @@ struct Slept {
 };
 inline Slept slept;
 
+// What one sleep took too long is taken off the next.
 inline void sleep_for(double seconds) {
+  static starling::Duration late{};
   const auto begin = starling::Clock::now();
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  const auto due =
+      begin + std::chrono::duration_cast<starling::Duration>(std::chrono::duration<double>(seconds)) - late;
+  std::this_thread::sleep_until(due);
+  const auto end = starling::Clock::now();
+  late = end - due;
   slept.asked += seconds;
-  slept.took += starling::seconds(starling::Clock::now() - begin);
+  slept.took += starling::seconds(end - begin);
 }
 
 // A third of the time in forward, the rest in backward, which leaves a gradient for the weight.

@@ -69,16 +69,25 @@ def steps(job, system, detail, rank):
     compute = job["compute"][rank]
     layers = job["layers"]
 
+    late = 0.0
+
+    def sleep(seconds):
+        """As bench/sleeping.h has it: what one sleep took too long is taken off the next."""
+        nonlocal late
+        due = time.perf_counter() + seconds - late
+        time.sleep(max(0.0, due - time.perf_counter()))
+        late = time.perf_counter() - due
+
     class Sleep(torch.autograd.Function):
         @staticmethod
         def forward(context, x, weight, seconds):
             context.seconds, context.length = seconds, weight.numel()
-            time.sleep(seconds / 3)
+            sleep(seconds / 3)
             return x + 1
 
         @staticmethod
         def backward(context, gradient):
-            time.sleep(context.seconds * 2 / 3)
+            sleep(context.seconds * 2 / 3)
             return gradient, torch.full((context.length,), 1e-3), None
 
     class Model(torch.nn.Module):
