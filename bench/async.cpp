@@ -28,6 +28,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "bench/measure.h"
+#include "bench/sleeping.h"
 #include "starling/gossip/gossip.h"
 #include "starling/optim/optimizer.h"
 #include "starling/topology/schedules.h"
@@ -37,10 +38,8 @@
 namespace {
 
 using at::Tensor;
-using bench::now;
+using bench::now, bench::sleep_for;
 using Json = nlohmann::ordered_json;
-
-void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
 // The workers' distance to their mean after so many gradients that change nothing.
 double distance_after(int n, bool momentum, int gradients) {

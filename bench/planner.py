@@ -41,6 +41,7 @@ from workers import ROOT, NoCluster, Processors, RunFailed, about, emulated, loo
 
 PEERS = ROOT / "bench/step_peers.py"
 LAYERS, SECONDS, STEPS, TRIES, PROBE_SECONDS = 8, 4, 16, 3, 16
+WARM_UP = 9  # steps, as bench/planner.cpp has it: up to three more, for whole periods of a schedule
 IDLE_ENOUGH = 0.75
 STRAGGLER, CV, VARYING = 1.5, 0.05, 0.3
 AS_GOOD, WIRES = 0.02, ("fp32", "bf16")  # as cli/plan.cpp: what is no difference, what keeps most first
@@ -202,23 +203,29 @@ def done(config, options, folder):
     return kept["configuration"] == config and all(one["idle"] >= options.least_idle for one in kept["systems"].values())
 
 
-def plan(network, compute, options):
-    """Milliseconds of a step by name, as systems() has it."""
-    said = subprocess.run([options.starling, "plan", "--profile", network, "--compute", compute, "--iterations", "400", "--json"],
-                          check=True, capture_output=True, text=True).stdout
-    world, = json.loads(said)["worlds"]
-    return {"all-reduce fp32": 1e3 * world["all_reduce"]["step"]} \
-        | {f"{row['schedule']} {row['wire']}": 1e3 * row["step"] for row in world["gossip"]}
+def plan(network, compute, steps, options):
+    """Milliseconds of a step by name, as systems() has it, where each makes so many of them."""
+    predicted, worlds = {}, {}
+    for count in set(steps.values()):
+        said = subprocess.run([options.starling, "plan", "--profile", network, "--compute", compute, "--warm-up", str(WARM_UP),
+                               "--iterations", str(count), "--json"], check=True, capture_output=True, text=True).stdout
+        worlds[count], = json.loads(said)["worlds"]
+    for name, count in steps.items():
+        rows = {f"{row['schedule']} {row['wire']}": row for row in worlds[count]["gossip"]}
+        predicted[name] = 1e3 * rows.get(name, worlds[count]["all_reduce"])["step"]
+    return predicted
 
 
 def rows_of(folder, options, work):
     """Of one configuration: what was predicted and measured, and what was rejected."""
     kept = json.loads((folder / "measured.json").read_text())
-    predicted = plan(folder / "network.json", folder / "compute.json", options)
+    steps = {name: one["steps"] for name, one in kept["systems"].items() if name != "ddp"}
+    predicted = plan(folder / "network.json", folder / "compute.json", steps, options)
     network = json.loads((folder / "network.json").read_text())
     network.pop("all_reduce", None)
     (work / "network.json").write_text(json.dumps(network))
-    formula = plan(work / "network.json", folder / "compute.json", options)["all-reduce fp32"]
+    steps = {"all-reduce fp32": steps["all-reduce fp32"]}
+    formula = plan(work / "network.json", folder / "compute.json", steps, options)["all-reduce fp32"]
     rows, rejected = [], []
     for name, one in kept["systems"].items():
         if one["idle"] < options.least_idle:

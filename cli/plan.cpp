@@ -45,6 +45,7 @@ struct PlanOptions {
   std::string compute;  // the other half, where the profile is a network alone
   std::string workers;  // "8..1024" or "8,12,16"; empty: as measured
   int iterations = 60;
+  int warm_up = 20;
   double failures = 6.5;  // of 1000 hosts in a day
   Failures costs;         // their other terms
   bool json = false;
@@ -200,7 +201,7 @@ void advise(PlannedWorld& world, const Planned& planned, const Profile& profile,
 
 PlannedWorld world_of(const Profile& profile, int n, const PlanOptions& options) {
   const Planned planned = cluster_of(profile, n);
-  const Horizon run{.iterations = options.iterations + 20, .warm_up = 20};
+  const Horizon run{.iterations = options.warm_up + options.iterations, .warm_up = options.warm_up};
   PlannedWorld world;
   world.n = n;
   world.measured = n == profile.workers();
@@ -449,6 +450,10 @@ void add_plan(CLI::App& app, Command& command) {
   sub->add_option("--iterations", options->iterations, "how many iterations to simulate")
       ->type_name("T")
       ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
+  sub->add_option("--warm-up", options->warm_up, "iterations before these, in which all begin together")
+      ->type_name("T")
+      ->check(CLI::Range(0, 10'000))
       ->capture_default_str();
   const auto add_failure_option = [&](const std::string& name, double& value, const std::string& help) {
     sub->add_option(name, value, help)->type_name("X")->check(CLI::Range(0.0, 1e6))->capture_default_str();

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -39,6 +40,8 @@ struct Direction {
 
 // When my block goes to a peer that sends one too; both ends choose the same.
 enum class Sending { at_once, when_both_are_ready };
+// So many bytes are there before they could hold up others.
+inline constexpr std::size_t kSentAtOnce = 64 << 10;
 
 enum class Outcome { committed, aborted, in_doubt };
 const char* name_of(Outcome outcome);

@@ -290,8 +290,7 @@ void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const
 }
 
 void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
-  // A block of one chunk is there before it could hold up another.
-  const Sending sending = bytes(id) > Frame::kMaxPayload ? Sending::when_both_are_ready : Sending::at_once;
+  const Sending sending = bytes(id) > kSentAtOnce ? Sending::when_both_are_ready : Sending::at_once;
   for (const Link& link : meeting(id.round).links) {
     Peer& neighbour = peer(link.rank);
     neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0,

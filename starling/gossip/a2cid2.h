@@ -35,7 +35,10 @@ struct A2cid2 {
 // The paper's constants. Throws UsageError where the graph falls apart, naming a worker that no path leads to.
 A2cid2 a2cid2_of(const PairRates& rates);
 
-// The continuous momentum over eta tau.
+// Of x and x~ so many values stay in the caches while the momentum and something else are done with them.
+inline constexpr std::size_t kMomentumPart = 1 << 13;
+
+// The continuous momentum over eta tau; none where x~ is empty.
 void mix_momentum(std::span<float> x, std::span<float> x_tilde, double eta_tau);
 void mix_momentum(std::span<double> x, std::span<double> x_tilde, double eta_tau);
 

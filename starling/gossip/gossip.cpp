@@ -22,6 +22,20 @@ constexpr std::size_t kEarly = 2;       // averagings whose blocks are kept befo
 constexpr std::size_t kRemembered = 2;  // averagings on an edge that its grids go by
 constexpr double kPushed = 0.5;         // of a worker's mass
 
+using Part = std::span<float>;
+
+// Calls f for x and x~ in parts that stay in the caches while several things are done with them, with the place where a part
+// begins. Returns whether it was true of all.
+template <class F>
+bool in_parts(Part x, Part x_tilde, const F& f) {
+  bool all = true;
+  for (std::size_t at = 0; at < x.size(); at += kMomentumPart) {
+    const std::size_t count = std::min(kMomentumPart, x.size() - at);
+    all &= f(at, x.subspan(at, count), x_tilde.empty() ? x_tilde : x_tilde.subspan(at, count));
+  }
+  return all;
+}
+
 }  // namespace
 
 Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options, std::vector<Values> blocks,
@@ -81,8 +95,8 @@ void Gossip::meet() {
 void Gossip::gradient(int index, const std::function<void(const Held&)>& f) {
   Block& block = *blocks_[static_cast<std::size_t>(index)];
   const std::lock_guard lock(block.mutex);
-  mix_momentum_to_now(block);
-  f({block.x, block.x_tilde, block.weight});
+  const double eta_tau = momentum_to_now(block);
+  f({block.x, block.x_tilde, block.weight, eta_tau});
 }
 
 void Gossip::look(int index, const std::function<void(const Held&)>& f) {
@@ -131,7 +145,7 @@ void Gossip::pause() {
   }
   for (const auto& block : blocks_) {
     const std::lock_guard lock(block->mutex);
-    mix_momentum_to_now(*block);
+    mix_momentum(block->x, block->x_tilde, momentum_to_now(*block));
   }
 }
 
@@ -243,8 +257,13 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
     bool finite = false;
     {
       const std::lock_guard lock(block.mutex);
-      gossip.mix_momentum_to_now(block);
-      finite = kernels::update(kernels::SgdStep{}, {}, block.x.data(), nullptr, {}, sent, block.x.size());
+      const double eta_tau = gossip.momentum_to_now(block);
+      finite = in_parts(block.x, block.x_tilde, [&](std::size_t at, Part x, Part x_tilde) {
+        mix_momentum(x, x_tilde, eta_tau);
+        kernels::WireBlock part = sent;
+        part.values = mine->data() + bytes_of(sent.wire, at);
+        return kernels::update(kernels::SgdStep{}, {}, x.data(), nullptr, {}, part, x.size());
+      });
       if (gossip.pushes())
         write_weight(block.weight, sent.wire, mine->data() + bytes_of(sent.wire, block.x.size()));
     }
@@ -376,26 +395,29 @@ void Gossip::mix(Peer& peer, std::size_t index, const Swap& swap) {
   kernels::Measured measured;
   {
     const std::lock_guard lock(block.mutex);
-    mix_momentum_to_now(block);
-    const auto add = [&](Values& values, double weight, kernels::Measured* measure) {
-      const kernels::Mix neighbour{static_cast<float>(weight), swap.theirs.values(), swap.mine.values(),
-                                   measure};
-      kernels::update(kernels::SgdStep{}, {&neighbour, 1}, values.data(), nullptr, {}, {}, values.size());
-    };
-    add(block.x, A2cid2::alpha, &measured);
-    if (!block.x_tilde.empty()) add(block.x_tilde, options_.momentum.alpha_tilde, nullptr);
+    const double eta_tau = momentum_to_now(block);
+    in_parts(block.x, block.x_tilde, [&](std::size_t at, Part x, Part x_tilde) {
+      const auto add = [&](Part values, double weight, kernels::Measured* measure) {
+        const kernels::Mix neighbour{static_cast<float>(weight), swap.theirs.values().from(at),
+                                     swap.mine.values().from(at), measure};
+        kernels::update(kernels::SgdStep{}, {&neighbour, 1}, values.data(), nullptr, {}, {}, values.size());
+      };
+      mix_momentum(x, x_tilde, eta_tau);
+      add(x, A2cid2::alpha, &measured);
+      if (!x_tilde.empty()) add(x_tilde, options_.momentum.alpha_tilde, nullptr);
+      return true;
+    });
   }
   Grid::Wanted wanted;
   wanted.add(options_.wire, swap.theirs.trailer, swap.mine.trailer, measured);
   peer.grids[index].follow(wanted);
 }
 
-void Gossip::mix_momentum_to_now(Block& block) const {
+double Gossip::momentum_to_now(Block& block) const {
   const Time now = transport_->now();
   const double tau = gradient_seconds_ == 0 ? 0 : seconds(now - block.mixed) / gradient_seconds_;
   block.mixed = now;
-  if (!block.x_tilde.empty())
-    mix_momentum(std::span(block.x), std::span(block.x_tilde), options_.momentum.eta * tau);
+  return options_.momentum.eta * tau;
 }
 
 // ---------------------------------------------------------------- events

@@ -96,6 +96,8 @@ class Gossip final : private TransportHandler {
   struct Held {
     std::span<float> x, x_tilde;  // x~ is empty without momentum
     double& weight;               // w of pushes, else 1
+    double eta_tau = 0;           // of the momentum that is not mixed in yet (a2cid2.h)
+    void mix_momentum() const { starling::mix_momentum(x, x_tilde, eta_tau); }
   };
 
   // blocks: x, the same at all workers. The graph's rank r is transport rank r.
@@ -107,7 +109,7 @@ class Gossip final : private TransportHandler {
   void meet();
 
   // --- on the training thread ---
-  // Calls f with the momentum up to now mixed in. What f adds to x it adds to x~.
+  // Calls f, which first mixes the momentum up to now, all of it. What f adds to x it adds to x~.
   void gradient(int block, const std::function<void(const Held&)>& f);
   void stepped();
   // Calls f with them as they are, without the momentum since they were last touched.
@@ -193,7 +195,7 @@ class Gossip final : private TransportHandler {
   void give(std::size_t block, const Swap& swap, int times);   // of pushes, what has gone; -1: it comes back
   void mix(Peer& peer, std::size_t block, const Swap& swap);
   void move(std::size_t block, double share, const SentBlock& q);
-  void mix_momentum_to_now(Block& block) const;
+  double momentum_to_now(Block& block) const;
   void end_averaging();
   void look_at_pairing();
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }

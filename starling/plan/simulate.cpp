@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/exchange/edge.h"
 #include "starling/plan/events.h"
 #include "starling/plan/links.h"
 #include "starling/plan/recorded.h"
@@ -15,9 +16,6 @@
 namespace starling {
 
 namespace {
-
-// A larger block goes to a neighbour that sends one too when both have theirs (exchange/edge.h).
-constexpr double kSentAtOnce = 256 * 1024;  // bytes
 
 // Who sends to whom in one round.
 struct Traffic {
@@ -303,7 +301,7 @@ class GossipSimulation {
         const double time = now_ + network_.inside_latency + bytes / network_.inside_rate;
         over(j, block, round, time);
         over(i, block, round, time);
-      } else if (of.back[k] < 0 || bytes <= kSentAtOnce) {
+      } else if (of.back[k] < 0 || bytes <= static_cast<double>(kSentAtOnce)) {
         send(of.connections[k], {block, round, bytes});
       } else if (launched(j, block, round)) {
         send(of.connections[k], {block, round, bytes});

@@ -68,11 +68,17 @@ void Asynchronous::renew(std::size_t block, const Gossip::Held& held) {
   for (const Segment& s : blocks_[block].segments) {
     const kernels::Parameters p = s.values();
     at::parallel_for(0, s.length, kGrain, [&](std::int64_t begin, std::int64_t end) {
-      const std::int64_t at = s.offset + begin;
-      kernels::best_kernels().renew(p.from(static_cast<std::size_t>(begin)), taken_[block].data() + at,
-                                    held.x.data() + at, momentum_ ? held.x_tilde.data() + at : nullptr,
-                                    static_cast<float>(1 / held.weight),
-                                    static_cast<std::size_t>(end - begin));
+      for (auto from = static_cast<std::size_t>(begin), n = from; from < static_cast<std::size_t>(end);
+           from += n) {
+        n = std::min(kMomentumPart, static_cast<std::size_t>(end) - from);
+        const std::size_t at = static_cast<std::size_t>(s.offset) + from;
+        const auto x = held.x.subspan(at, n),
+                   x_tilde = momentum_ ? held.x_tilde.subspan(at, n) : held.x_tilde;
+        mix_momentum(x, x_tilde, held.eta_tau);
+        kernels::best_kernels().renew(p.from(from), taken_[block].data() + at, x.data(),
+                                      momentum_ ? x_tilde.data() : nullptr,
+                                      static_cast<float>(1 / held.weight), n);
+      }
     });
     s.parameter.unsafeGetTensorImpl()->bump_version();
   }
