@@ -51,10 +51,9 @@ void Edge::start(SwapId id, Direction direction, bool usable, Sending sending) {
     return decide(id, Outcome::aborted);
   }
   if (swap.peer_aborted || id.round < peer_floor_) return decide(id, Outcome::aborted);
-  if (direction.send && direction.receive && sending == Sending::when_both_are_ready) {
-    actions_.send(FrameType::ready, id);
-    swap.unsent = true;
-    send_if_both_are_ready(id, swap);
+  if (direction.send && direction.receive && sending != Sending::at_once) {
+    swap.unsent = swap.held = true;
+    if (sending == Sending::when_both_are_ready) release(id);
   } else if (direction.send) {
     actions_.send_block(id);
   }
@@ -183,8 +182,22 @@ void Edge::frame(FrameType type, SwapId id, bool yes) {
   }
 }
 
+void Edge::release(SwapId id) {
+  const auto found = swaps_.find(id);
+  if (found == swaps_.end() || !std::exchange(found->second.held, false)) return;
+  actions_.send(FrameType::ready, id);
+  send_if_both_are_ready(id, found->second);
+}
+
+bool Edge::moves_before(std::uint64_t round) const {
+  return std::ranges::any_of(swaps_, [&](const auto& entry) {
+    const auto& [id, swap] = entry;
+    return id.round < round && swap.ready && swap.peer_ready && !swap.held;
+  });
+}
+
 void Edge::send_if_both_are_ready(SwapId id, Swap& swap) {
-  if (swap.unsent && swap.peer_ready) {
+  if (swap.unsent && !swap.held && swap.peer_ready) {
     swap.unsent = false;
     actions_.send_block(id);
   }

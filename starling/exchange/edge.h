@@ -39,7 +39,7 @@ struct Direction {
 };
 
 // When my block goes to a peer that sends one too; both ends choose the same.
-enum class Sending { at_once, when_both_are_ready };
+enum class Sending { at_once, when_both_are_ready, when_released };
 // So many bytes are there before they could hold up others.
 inline constexpr std::size_t kSentAtOnce = 64 << 10;
 
@@ -66,6 +66,8 @@ class Edge {
   // My block is ready. usable = false: it must not be mixed (not finite): the swap is aborted at both ends.
   // Where the peer cannot take part now (not connected, in doubt of an earlier swap) it is aborted at once.
   void start(SwapId id, Direction direction, bool usable = true, Sending sending = Sending::at_once);
+  // One that was to wait for it goes when both are ready.
+  void release(SwapId id);
   // I go on without this neighbour; it is told once it sends for this swap. decided(aborted) follows.
   void pass(SwapId id, Direction direction = {});
   // This swap was settled without the edge (in a group); the peer is told where it tries over the edge.
@@ -89,6 +91,8 @@ class Edge {
   // Is it decided, or skipped?
   bool past(SwapId id) const;
   bool up() const { return connected_ && doubts_.empty(); }
+  // Is a large block of an earlier round on its way, here or there?
+  bool moves_before(std::uint64_t round) const;
   std::vector<SwapId> open() const;  // started, not decided
 
  private:
@@ -97,6 +101,7 @@ class Edge {
     bool ready = false;  // started by me
     bool peer_ready = false;
     bool unsent = false;   // my block waits for the peer's
+    bool held = false;     // ... and to be released
     bool checked = false;  // the peer's block is here
     bool voted = false;
     bool withdrawn = false;  // I only send, and have asked the peer to abort

@@ -290,7 +290,7 @@ void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const
 }
 
 void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
-  const Sending sending = bytes(id) > kSentAtOnce ? Sending::when_both_are_ready : Sending::at_once;
+  const Sending sending = bytes(id) > kSentAtOnce ? Sending::when_released : Sending::at_once;
   for (const Link& link : meeting(id.round).links) {
     Peer& neighbour = peer(link.rank);
     neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0,
@@ -304,6 +304,18 @@ void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine,
       neighbour.edge.pass(id, link.direction);
     }
   }
+  if (sending == Sending::when_released) held_.insert(id);
+  release();
+}
+
+// The last round goes first: two at once would each delay the other, and the last one is waited for.
+void Exchange::release() {
+  std::erase_if(held_, [&](SwapId id) {
+    if (std::ranges::any_of(peers_, [&](const auto& peer) { return peer->edge.moves_before(id.round); }))
+      return false;
+    for (const auto& peer : peers_) peer->edge.release(id);
+    return true;
+  });
 }
 
 void Exchange::skip_to(std::uint64_t round) {
@@ -344,6 +356,7 @@ void Exchange::Peer::decided(SwapId id, Outcome outcome) {
   Arrival arrival = std::move(node.mapped());
   if (auto in = incoming.extract(id); !in.empty()) arrival.theirs = std::move(in.mapped().block);
   const bool sends_only = arrival.weight == 0, gives = arrival.given != 0;
+  exchange.release();
   const std::lock_guard lock(exchange.mutex_);
   Block& block = exchange.blocks_[id.block];
   if (outcome == Outcome::committed) {

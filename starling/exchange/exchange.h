@@ -308,6 +308,7 @@ class Exchange final : private TransportHandler {
   bool may_be_read(SwapId id, const SentBlock& block) const;
   void begin_swaps(int block, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite);
   void begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite);
+  void release();
   void skip_to(std::uint64_t round);
   void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
   bool expects(const Peer& peer, const Frame& frame) const;
@@ -347,6 +348,7 @@ class Exchange final : private TransportHandler {
   const bool pushes_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
+  std::set<SwapId> held_;                     // with large blocks, until those of earlier rounds have come
   Time ticked_{};  // the last tick: whoever was not heard of long before it is silent, even if I slept since
   std::optional<Time> woke_;  // from the last long sleep: others may have lost patience with me in it
   Grouping grouping_;

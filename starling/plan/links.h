@@ -16,7 +16,8 @@ class Links {
     int block = 0;
     int round = 0;
     double bytes = 0;
-    double share = 1;  // of the interfaces, that its round reaches
+    double share = 1;   // of the interfaces, that its round reaches
+    bool both = false;  // as much comes back, and goes when both ends are ready
   };
 
   explicit Links(const Network& network);

@@ -100,6 +100,11 @@ class GossipSimulation {
     bool updating = true;  // with ATC: false when all blocks are on their way
     bool waiting = false;  // for the exchange of `block`
     std::size_t sample = 0;
+    int released =
+        0;  // large blocks of this iteration that may go: none while those of the last one are on their way
+    int moving[2] = {
+        0,
+        0};  // of even and odd rounds: how many of its large blocks, and of its neighbours', are on their way
   };
 
   // The exchange of one block of one worker in one round.
@@ -195,6 +200,7 @@ class GossipSimulation {
     worker.clock = time + work;
     if (worker.iteration >= run_.warm_up) own_ += work;
     worker.block = 0;
+    worker.released = 0;
     worker.updating = true;
     go_on(i);
   }
@@ -303,18 +309,37 @@ class GossipSimulation {
         over(i, block, round, time);
       } else if (of.back[k] < 0 || bytes <= static_cast<double>(kSentAtOnce)) {
         send(of.connections[k], {block, round, bytes});
-      } else if (launched(j, block, round)) {
-        send(of.connections[k], {block, round, bytes});
-        send(of.back[k], {block, round, bytes});
+      }
+    }
+    release(i, block + 1);
+  }
+
+  // Those up to `launched` of this iteration that are held.
+  void release(int i, int launched) {
+    Worker& worker = workers_[i];
+    const int round = worker.iteration;
+    if (worker.moving[(round + 1) % 2] > 0) return;
+    const Traffic& of = traffic(round);
+    for (; worker.released < launched; ++worker.released) {
+      const int block = worker.released;
+      const double bytes = work_.block_bytes[block];
+      if (bytes <= static_cast<double>(kSentAtOnce)) continue;
+      for (int k = of.first[i]; k < of.first[i + 1]; ++k) {
+        const int j = of.targets[k];
+        if (of.connections[k] < 0 || of.back[k] < 0 || !released(j, block, round)) continue;
+        for (const int c : {of.connections[k], of.back[k]}) send(c, {block, round, bytes, 1, true});
+        for (const int end : {i, j}) workers_[end].moving[round % 2] += 2;
       }
     }
   }
 
-  bool launched(int i, int block, int round) const {
+  bool released(int i, int block, int round) const {
     const Worker& worker = workers_[i];
-    return worker.iteration > round ||
-           (worker.iteration == round && (!worker.updating || worker.block > block));
+    return worker.iteration > round || (worker.iteration == round && worker.released > block);
   }
+
+  // How many of its blocks this worker has launched in this iteration.
+  int launched(const Worker& worker) const { return worker.updating ? worker.block : blocks_; }
 
   // --- groups ---
 
@@ -380,8 +405,14 @@ class GossipSimulation {
     const auto [from, to] = routes_[c];
     const double latency = links_.latency(c), time = now_ + latency;
     if (to < 0) return through(-1 - to, message.block, message.round, time);
+    if (message.both) {
+      for (const int end : {from, to}) --workers_[end].moving[message.round % 2];
+    }
     over(to, message.block, message.round, time + latency);
     over(from, message.block, message.round, time + latency);
+    if (message.both) {
+      for (const int end : {from, to}) release(end, launched(workers_[end]));
+    }
   }
 
   const Network& network_;

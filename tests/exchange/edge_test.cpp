@@ -259,6 +259,28 @@ TEST_F(EdgeTest, ALargeBlockGoesWhenBothAreReady) {
   EXPECT_THAT(recorder.take(), IsEmpty());
 }
 
+TEST_F(EdgeTest, ALargeBlockOfThisRoundWaitsForWhatMovesOfTheLast) {
+  edge.start(id, both, true, Sending::when_both_are_ready);
+  EXPECT_FALSE(edge.moves_before(8));  // the peer is not ready yet
+  edge.frame(FrameType::ready, id, false);
+  EXPECT_TRUE(edge.moves_before(8));
+  EXPECT_FALSE(edge.moves_before(7));
+  recorder.take();
+  edge.start(next, both, true, Sending::when_released);
+  edge.frame(FrameType::ready, next, false);
+  EXPECT_THAT(recorder.take(), IsEmpty());
+  edge.block(id, true);
+  edge.frame(FrameType::ack, id, false);
+  EXPECT_THAT(recorder.take(), ElementsAre("ack 7.0", "COMMITTED 7.0"));
+  EXPECT_FALSE(edge.moves_before(9));  // what is held does not move
+  edge.release(next);
+  EXPECT_THAT(recorder.take(), ElementsAre("ready 8.0", "block 8.0"));
+  EXPECT_TRUE(edge.moves_before(9));
+  edge.release(next);
+  edge.release({9, 0});
+  EXPECT_THAT(recorder.take(), IsEmpty());
+}
+
 TEST_F(EdgeTest, ALargeBlockOnADirectedEdgeWaitsForNobody) {
   edge.start(id, {.send = true, .receive = false}, true, Sending::when_both_are_ready);
   EXPECT_THAT(recorder.take(), ElementsAre("block 7.0", "ack 7.0"));

@@ -153,6 +153,7 @@ struct World {
     Group group{*this};
     std::map<SwapId, std::map<int, Value>> parts, means;  // by sender
     std::set<SwapId> group_committed, group_doubts;
+    std::set<SwapId> held;
     std::uint64_t mended_late = 0;
 
     // Group's wishes.
@@ -192,6 +193,7 @@ struct World {
         if (rank == me) continue;
         in_pairs ? ends.at(rank)->edge.start(id, {}, true, sending(id)) : ends.at(rank)->edge.settle(id);
       }
+      if (in_pairs && sending(id) == Sending::when_released) held.insert(id);
       --open[id.block];
       if (outcome == Outcome::committed) mix(id);
       if (outcome == Outcome::in_doubt) group_doubts.insert(id);
@@ -226,7 +228,13 @@ struct World {
       if (r > round + 2) jump_to = std::max(jump_to, r);  // one ahead is the normal slack
     }
     static Sending sending(SwapId id) {
-      return (id.round + id.block) % 2 == 0 ? Sending::at_once : Sending::when_both_are_ready;
+      constexpr std::array kinds{Sending::at_once, Sending::when_both_are_ready, Sending::when_released};
+      return kinds[(id.round + id.block) % kinds.size()];
+    }
+    void release() {
+      for (const SwapId id : std::exchange(held, {})) {
+        for (auto& [rank, end] : ends) end->edge.release(id);
+      }
     }
     bool may_step() const {
       return alive && std::all_of(open.begin(), open.end(), [](int n) { return n == 0; });
@@ -254,6 +262,7 @@ struct World {
         } else {
           for (const int rank : others)
             ends.at(rank)->edge.start(id, now.direction(me, rank), true, sending(id));
+          if (sending(id) == Sending::when_released) held.insert(id);
         }
       }
     }
@@ -343,6 +352,7 @@ struct World {
       Worker& worker = *workers[static_cast<std::size_t>(i)];
       if (!worker.alive) continue;
       if (worker.may_step() && worker.round < last_round) events.push_back([&] { worker.step(); });
+      if (!worker.held.empty()) events.push_back([&] { worker.release(); });
       for (int j = 0; j < n; ++j) {
         if (i == j) continue;
         Queue& in = queues[{j, i}];
