@@ -1,8 +1,9 @@
 // The protocol of one edge: both ends of an exchange commit it, or neither does.
 //
 //   swap        one exchange of one block in one round with this neighbour
-//   ready       my wire block is written. A large one goes when the peer's is written too, so that a link serves first what
-//               somebody waits for: a worker that is ahead does not send into the last round of a neighbour
+//   ready       my wire block is written, and if it is large none of an earlier round is on its way to or from me. A large one goes
+//               when the peer is ready too, so that a link serves first what somebody waits for: a worker that is ahead does not
+//               send into the last round of a neighbour
 //   checked     the peer's block has come whole, its checksum agrees, its numbers are finite
 //   ACK         my vote: ready and checked. It cannot be taken back
 //   ABORT       replaces my vote before it was given, never after. (On a directed edge the sender votes at once; its ABORT after that

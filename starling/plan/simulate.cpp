@@ -318,7 +318,7 @@ class GossipSimulation {
   void release(int i, int launched) {
     Worker& worker = workers_[i];
     const int round = worker.iteration;
-    if (worker.moving[(round + 1) % 2] > 0) return;
+    if (worker.moving[(round + 1) & 1] > 0) return;
     const Traffic& of = traffic(round);
     for (; worker.released < launched; ++worker.released) {
       const int block = worker.released;
@@ -328,7 +328,7 @@ class GossipSimulation {
         const int j = of.targets[k];
         if (of.connections[k] < 0 || of.back[k] < 0 || !released(j, block, round)) continue;
         for (const int c : {of.connections[k], of.back[k]}) send(c, {block, round, bytes, 1, true});
-        for (const int end : {i, j}) workers_[end].moving[round % 2] += 2;
+        for (const int end : {i, j}) workers_[end].moving[round & 1] += 2;
       }
     }
   }
@@ -406,7 +406,7 @@ class GossipSimulation {
     const double latency = links_.latency(c), time = now_ + latency;
     if (to < 0) return through(-1 - to, message.block, message.round, time);
     if (message.both) {
-      for (const int end : {from, to}) --workers_[end].moving[message.round % 2];
+      for (const int end : {from, to}) --workers_[end].moving[message.round & 1];
     }
     over(to, message.block, message.round, time + latency);
     over(from, message.block, message.round, time + latency);
