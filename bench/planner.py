@@ -59,7 +59,7 @@ def configuration(hosts, ranks, rate, compute, vary=""):
     workers = f"{hosts} hosts" if ranks == 1 else f"{hosts} hosts with {ranks} workers each"
     return {"name": f"{workers}, {rate}, compute {compute} x link{vary and ', ' + vary}", "hosts": hosts, "ranks": ranks,
             "rate": rate, "compute": compute, "vary": vary, "parameters": PARAMETERS[min(rate.split(","), key=rate_of)],
-            "seconds": SECONDS, "probe_seconds": PROBE_SECONDS}
+            "seconds": SECONDS, "probe_seconds": PROBE_SECONDS, "idle_enough": IDLE_ENOUGH}
 
 
 CONFIGURATIONS = [
@@ -95,7 +95,7 @@ CONFIGURATIONS = [
 
 # Tries all of it in seconds, without root: two workers on this host, in shared memory. Compute in seconds.
 TRIAL = {"name": "trial", "hosts": 1, "ranks": 2, "rate": "0", "compute": 0.01, "vary": "", "parameters": 524_288,
-         "seconds": 0.1, "probe_seconds": 0.1}
+         "seconds": 0.1, "probe_seconds": 0.1, "idle_enough": 0}
 
 
 def systems(config):
@@ -149,7 +149,7 @@ def measured(config, options, work):
         return better
 
     def wanting(name):
-        return best.get(name, {"idle": -1})["idle"] < IDLE_ENOUGH
+        return best.get(name, {"idle": -1})["idle"] < config["idle_enough"]
 
     all = systems(config)
     for _ in range(TRIES):
@@ -186,7 +186,7 @@ def measure(config, options, folder):
             if (idle := processors.idle()) > probe_idle:
                 probe_idle = idle
                 tried.rename(work / "network.json")
-            if probe_idle >= IDLE_ENOUGH:
+            if probe_idle >= config["idle_enough"]:
                 break
         times = measured(config, options, work)
         said = {"configuration": config, "probe_idle": probe_idle, "systems": times}
