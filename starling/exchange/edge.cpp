@@ -51,9 +51,8 @@ void Edge::start(SwapId id, Direction direction, bool usable, Sending sending) {
     return decide(id, Outcome::aborted);
   }
   if (swap.peer_aborted || id.round < peer_floor_) return decide(id, Outcome::aborted);
-  if (direction.send && direction.receive && sending != Sending::at_once) {
-    swap.unsent = swap.held = true;
-    if (sending == Sending::when_both_are_ready) release(id);
+  if (direction.send && direction.receive && sending == Sending::when_both_are_ready) {
+    swap.held = true;
   } else if (direction.send) {
     actions_.send_block(id);
   }
@@ -185,6 +184,7 @@ void Edge::frame(FrameType type, SwapId id, bool yes) {
 void Edge::release(SwapId id) {
   const auto found = swaps_.find(id);
   if (found == swaps_.end() || !std::exchange(found->second.held, false)) return;
+  found->second.unsent = true;
   actions_.send(FrameType::ready, id);
   send_if_both_are_ready(id, found->second);
 }
@@ -197,7 +197,7 @@ bool Edge::moves_before(std::uint64_t round) const {
 }
 
 void Edge::send_if_both_are_ready(SwapId id, Swap& swap) {
-  if (swap.unsent && !swap.held && swap.peer_ready) {
+  if (swap.unsent && swap.peer_ready) {
     swap.unsent = false;
     actions_.send_block(id);
   }

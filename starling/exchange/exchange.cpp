@@ -290,7 +290,7 @@ void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const
 }
 
 void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
-  const Sending sending = bytes(id) > kSentAtOnce ? Sending::when_released : Sending::at_once;
+  const Sending sending = bytes(id) > kSentAtOnce ? Sending::when_both_are_ready : Sending::at_once;
   for (const Link& link : meeting(id.round).links) {
     Peer& neighbour = peer(link.rank);
     neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0,
@@ -304,7 +304,7 @@ void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine,
       neighbour.edge.pass(id, link.direction);
     }
   }
-  if (sending == Sending::when_released) held_.insert(id);
+  if (sending == Sending::when_both_are_ready) held_.insert(id);
   release();
 }
 

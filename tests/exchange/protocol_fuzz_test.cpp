@@ -193,7 +193,7 @@ struct World {
         if (rank == me) continue;
         in_pairs ? ends.at(rank)->edge.start(id, {}, true, sending(id)) : ends.at(rank)->edge.settle(id);
       }
-      if (in_pairs && sending(id) == Sending::when_released) held.insert(id);
+      if (in_pairs && sending(id) == Sending::when_both_are_ready) held.insert(id);
       --open[id.block];
       if (outcome == Outcome::committed) mix(id);
       if (outcome == Outcome::in_doubt) group_doubts.insert(id);
@@ -228,8 +228,7 @@ struct World {
       if (r > round + 2) jump_to = std::max(jump_to, r);  // one ahead is the normal slack
     }
     static Sending sending(SwapId id) {
-      constexpr std::array kinds{Sending::at_once, Sending::when_both_are_ready, Sending::when_released};
-      return kinds[(id.round + id.block) % kinds.size()];
+      return (id.round + id.block) % 2 == 0 ? Sending::at_once : Sending::when_both_are_ready;
     }
     void release() {
       for (const SwapId id : std::exchange(held, {})) {
@@ -262,7 +261,7 @@ struct World {
         } else {
           for (const int rank : others)
             ends.at(rank)->edge.start(id, now.direction(me, rank), true, sending(id));
-          if (sending(id) == Sending::when_released) held.insert(id);
+          if (sending(id) == Sending::when_both_are_ready) held.insert(id);
         }
       }
     }
