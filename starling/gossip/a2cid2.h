@@ -9,7 +9,8 @@
 //   averaging of i,j   x_i <- x_i + alpha (x_j - x_i),  x~_i <- x~_i + alpha~ (x_j - x_i),  and j mirrored
 //
 // Both ends mix up to the averaging BEFORE they send, and take the same difference: so averaging keeps the sum of all x, and that
-// of all x~; the momentum keeps x + x~ of each worker. Both together keep the sum of all x + x~. (The authors' program sends x as it was before its own mixing, which costs most of the momentum's gain.)
+// of all x~; the momentum keeps x + x~ of each worker. Both together keep the sum of all x + x~. (The authors' program sends x as it
+// was before its own mixing, which costs most of the momentum's gain.)
 //
 // chi1 and chi2 say how slowly the graph brings workers together, by its slowest mode and by its worst edge (L: rates.h):
 //
@@ -19,6 +20,8 @@
 // With eta = 0 this is AD-PSGD (ad_psgd.h): there is then no x~.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <span>
 
 #include "starling/gossip/rates.h"
@@ -35,11 +38,19 @@ struct A2cid2 {
 // The paper's constants. Throws UsageError where the graph falls apart, naming a worker that no path leads to.
 A2cid2 a2cid2_of(const PairRates& rates);
 
-// Of x and x~ so many values stay in the caches while the momentum and something else are done with them.
-inline constexpr std::size_t kMomentumPart = 1 << 13;
-
 // The continuous momentum over eta tau; none where x~ is empty.
 void mix_momentum(std::span<float> x, std::span<float> x_tilde, double eta_tau);
 void mix_momentum(std::span<double> x, std::span<double> x_tilde, double eta_tau);
+
+// Calls f(at, x, x~) for parts of x and x~, from `at` on, that stay in the caches while the momentum and something else are done
+// with them.
+template <class F>
+void in_parts(std::span<float> x, std::span<float> x_tilde, const F& f) {
+  constexpr std::size_t kPart = 1 << 13;
+  for (std::size_t at = 0; at < x.size(); at += kPart) {
+    const std::size_t n = std::min(kPart, x.size() - at);
+    f(at, x.subspan(at, n), x_tilde.empty() ? x_tilde : x_tilde.subspan(at, n));
+  }
+}
 
 }  // namespace starling

@@ -22,20 +22,6 @@ constexpr std::size_t kEarly = 2;       // averagings whose blocks are kept befo
 constexpr std::size_t kRemembered = 2;  // averagings on an edge that its grids go by
 constexpr double kPushed = 0.5;         // of a worker's mass
 
-using Part = std::span<float>;
-
-// Calls f for x and x~ in parts that stay in the caches while several things are done with them, with the place where a part
-// begins. Returns whether it was true of all.
-template <class F>
-bool in_parts(Part x, Part x_tilde, const F& f) {
-  bool all = true;
-  for (std::size_t at = 0; at < x.size(); at += kMomentumPart) {
-    const std::size_t count = std::min(kMomentumPart, x.size() - at);
-    all &= f(at, x.subspan(at, count), x_tilde.empty() ? x_tilde : x_tilde.subspan(at, count));
-  }
-  return all;
-}
-
 }  // namespace
 
 Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options, std::vector<Values> blocks,
@@ -254,15 +240,15 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
     kernels::WireBlock sent{mine->data(), gossip.options_.wire};
     sent.exponent = trailer.exponent;
     sent.sum = &trailer.sum;
-    bool finite = false;
+    bool finite = true;
     {
       const std::lock_guard lock(block.mutex);
       const double eta_tau = gossip.momentum_to_now(block);
-      finite = in_parts(block.x, block.x_tilde, [&](std::size_t at, Part x, Part x_tilde) {
+      in_parts(block.x, block.x_tilde, [&](std::size_t at, std::span<float> x, std::span<float> x_tilde) {
         mix_momentum(x, x_tilde, eta_tau);
         kernels::WireBlock part = sent;
         part.values = mine->data() + bytes_of(sent.wire, at);
-        return kernels::update(kernels::SgdStep{}, {}, x.data(), nullptr, {}, part, x.size());
+        finite &= kernels::update(kernels::SgdStep{}, {}, x.data(), nullptr, {}, part, x.size());
       });
       if (gossip.pushes())
         write_weight(block.weight, sent.wire, mine->data() + bytes_of(sent.wire, block.x.size()));
@@ -396,16 +382,15 @@ void Gossip::mix(Peer& peer, std::size_t index, const Swap& swap) {
   {
     const std::lock_guard lock(block.mutex);
     const double eta_tau = momentum_to_now(block);
-    in_parts(block.x, block.x_tilde, [&](std::size_t at, Part x, Part x_tilde) {
-      const auto add = [&](Part values, double weight, kernels::Measured* measure) {
-        const kernels::Mix neighbour{static_cast<float>(weight), swap.theirs.values().from(at),
-                                     swap.mine.values().from(at), measure};
+    in_parts(block.x, block.x_tilde, [&](std::size_t at, std::span<float> x, std::span<float> x_tilde) {
+      const auto add = [&](std::span<float> values, double weight, kernels::Measured* measure) {
+        const kernels::Mix neighbour{static_cast<float>(weight), swap.theirs.values(at), swap.mine.values(at),
+                                     measure};
         kernels::update(kernels::SgdStep{}, {&neighbour, 1}, values.data(), nullptr, {}, {}, values.size());
       };
       mix_momentum(x, x_tilde, eta_tau);
       add(x, A2cid2::alpha, &measured);
       if (!x_tilde.empty()) add(x_tilde, options_.momentum.alpha_tilde, nullptr);
-      return true;
     });
   }
   Grid::Wanted wanted;

@@ -97,7 +97,6 @@ class Gossip final : private TransportHandler {
     std::span<float> x, x_tilde;  // x~ is empty without momentum
     double& weight;               // w of pushes, else 1
     double eta_tau = 0;           // of the momentum that is not mixed in yet (a2cid2.h)
-    void mix_momentum() const { starling::mix_momentum(x, x_tilde, eta_tau); }
   };
 
   // blocks: x, the same at all workers. The graph's rank r is transport rank r.

@@ -16,10 +16,6 @@ struct Sent {
   Sent(const float* values = nullptr) : values(values) {}
   Sent(const void* values, starling::Wire wire, int exponent = 0)
       : values(values), wire(wire), exponent(exponent) {}
-  // Those from the n-th on; of int4 n is even.
-  Sent from(std::size_t n) const {
-    return {static_cast<const std::byte*>(values) + bytes_of(wire, n), wire, exponent};
-  }
   const void* values;
   starling::Wire wire = starling::Wire::fp32;
   int exponent = 0;  // of modular codes

@@ -39,7 +39,7 @@ struct Trainer {
   void gradient(float size) {
     for (int b = 0; b < 2; ++b) {
       gossip.gradient(b, [&](const Gossip::Held& held) {
-        held.mix_momentum();
+        mix_momentum(held.x, held.x_tilde, held.eta_tau);
         const auto x = held.x, x_tilde = held.x_tilde;
         for (std::size_t i = 0; i < x.size(); ++i) {
           const float d = size * change(random);
@@ -56,7 +56,7 @@ struct Trainer {
     std::vector<float> all;
     for (int b = 0; b < 2; ++b) {
       gossip.gradient(b, [&](const Gossip::Held& held) {
-        held.mix_momentum();
+        mix_momentum(held.x, held.x_tilde, held.eta_tau);
         const auto x = held.x, x_tilde = held.x_tilde;
         const auto taken = tilde ? x_tilde : x;
         all.insert(all.end(), taken.begin(), taken.end());

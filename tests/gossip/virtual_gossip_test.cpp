@@ -85,7 +85,7 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
       if (begin.breaks) k % 5 == 3 ? hub.sever(rank, other) : hub.mend(rank, other);
       if (begin.moves != 0) {
         gossip.gradient(0, [&](const Gossip::Held& held) {
-          held.mix_momentum();
+          mix_momentum(held.x, held.x_tilde, held.eta_tau);
           const auto x = held.x, x_tilde = held.x_tilde;
           for (std::size_t i = 0; i < x.size(); ++i) {
             const float d = begin.moves * normal(random), before = x[i];
@@ -103,7 +103,7 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
     }
     gossip.pause();
     gossip.gradient(0, [&](const Gossip::Held& held) {
-      held.mix_momentum();
+      mix_momentum(held.x, held.x_tilde, held.eta_tau);
       const auto x = held.x, x_tilde = held.x_tilde;
       end.x[static_cast<std::size_t>(rank)].assign(x.begin(), x.end());
       for (std::size_t i = 0; i < x.size(); ++i)
@@ -387,7 +387,7 @@ TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
     const auto train_for = [&](Duration duration) {
       for (const Time end = time->now() + duration; time->now() < end; time->sleep(kGradient)) {
         gossip.gradient(0, [&](const Gossip::Held& held) {
-          held.mix_momentum();
+          mix_momentum(held.x, held.x_tilde, held.eta_tau);
           const auto x = held.x, x_tilde = held.x_tilde;
           kept += half_sum(x, x_tilde);
           for (std::size_t k = 0; k < kSize; ++k) {

@@ -68,17 +68,16 @@ void Asynchronous::renew(std::size_t block, const Gossip::Held& held) {
   for (const Segment& s : blocks_[block].segments) {
     const kernels::Parameters p = s.values();
     at::parallel_for(0, s.length, kGrain, [&](std::int64_t begin, std::int64_t end) {
-      for (auto from = static_cast<std::size_t>(begin), n = from; from < static_cast<std::size_t>(end);
-           from += n) {
-        n = std::min(kMomentumPart, static_cast<std::size_t>(end) - from);
-        const std::size_t at = static_cast<std::size_t>(s.offset) + from;
-        const auto x = held.x.subspan(at, n),
-                   x_tilde = momentum_ ? held.x_tilde.subspan(at, n) : held.x_tilde;
-        mix_momentum(x, x_tilde, held.eta_tau);
-        kernels::best_kernels().renew(p.from(from), taken_[block].data() + at, x.data(),
-                                      momentum_ ? x_tilde.data() : nullptr,
-                                      static_cast<float>(1 / held.weight), n);
-      }
+      const auto first = static_cast<std::size_t>(begin), n = static_cast<std::size_t>(end - begin);
+      const std::size_t first_in_block = static_cast<std::size_t>(s.offset) + first;
+      in_parts(held.x.subspan(first_in_block, n),
+               momentum_ ? held.x_tilde.subspan(first_in_block, n) : held.x_tilde,
+               [&](std::size_t at, std::span<float> x, std::span<float> x_tilde) {
+                 mix_momentum(x, x_tilde, held.eta_tau);
+                 kernels::best_kernels().renew(p.from(first + at), &taken_[block][first_in_block + at],
+                                               x.data(), momentum_ ? x_tilde.data() : nullptr,
+                                               static_cast<float>(1 / held.weight), x.size());
+               });
     });
     s.parameter.unsafeGetTensorImpl()->bump_version();
   }
