@@ -25,8 +25,8 @@ struct Traffic {
   std::vector<int> back;         // the connections from them; -1: they do not send to it, or on the same host
   std::vector<int> sources;      // how many send to worker i in pairs
   std::vector<int> group_of;     // of worker i; -1: none
-  std::vector<int>
-      to_group;  // of worker i: the connection for what it sends to its group; -1: all are on one host
+  // Of worker i: the connection for what it sends to its group; -1: all are on one host.
+  std::vector<int> to_group;
   std::vector<double> share;  // of worker i: what its exchange reaches of the interfaces
   std::vector<std::vector<int>> groups;
   std::size_t first_state = 0;  // of its groups
@@ -100,11 +100,10 @@ class GossipSimulation {
     bool updating = true;  // with ATC: false when all blocks are on their way
     bool waiting = false;  // for the exchange of `block`
     std::size_t sample = 0;
-    int released =
-        0;  // large blocks of this iteration that may go: none while those of the last one are on their way
-    int moving[2] = {
-        0,
-        0};  // of even and odd rounds: how many of its large blocks, and of its neighbours', are on their way
+    // Up to which block those of this iteration may go that wait for both ends: none while those of the last one are on their way.
+    int released = 0;
+    // Of even and odd rounds: how many of these, its own and its neighbours', are on their way.
+    int moving[2] = {0, 0};
   };
 
   // The exchange of one block of one worker in one round.
@@ -245,7 +244,9 @@ class GossipSimulation {
   void updated(int i) {
     Worker& worker = workers_[i];
     launch(i, worker.block, worker.iteration);
-    if (++worker.block < blocks_) return go_on(i);
+    ++worker.block;
+    release(i);
+    if (worker.block < blocks_) return go_on(i);
     if (mixing_ == Mixing::cta) return end_iteration(i);
     worker.updating = false;
     worker.block = 0;
@@ -307,27 +308,31 @@ class GossipSimulation {
         const double time = now_ + network_.inside_latency + bytes / network_.inside_rate;
         over(j, block, round, time);
         over(i, block, round, time);
-      } else if (of.back[k] < 0 || bytes <= static_cast<double>(kSentAtOnce)) {
-        send(of.connections[k], {block, round, bytes});
+      } else if (of.back[k] < 0 || !waits(block)) {
+        send(of.connections[k], {.block = block, .round = round, .bytes = bytes});
       }
     }
-    release(i, block + 1);
   }
 
-  // Those up to `launched` of this iteration that are held.
-  void release(int i, int launched) {
+  // Whether it goes when both ends have theirs.
+  bool waits(int block) const { return work_.block_bytes[block] > static_cast<double>(kSentAtOnce); }
+
+  // What has been held back of the blocks that this worker has launched in this iteration.
+  void release(int i) {
     Worker& worker = workers_[i];
+    const int launched = worker.updating ? worker.block : blocks_;
     const int round = worker.iteration;
     if (worker.moving[(round + 1) & 1] > 0) return;
     const Traffic& of = traffic(round);
     for (; worker.released < launched; ++worker.released) {
       const int block = worker.released;
+      if (!waits(block)) continue;
       const double bytes = work_.block_bytes[block];
-      if (bytes <= static_cast<double>(kSentAtOnce)) continue;
       for (int k = of.first[i]; k < of.first[i + 1]; ++k) {
         const int j = of.targets[k];
         if (of.connections[k] < 0 || of.back[k] < 0 || !released(j, block, round)) continue;
-        for (const int c : {of.connections[k], of.back[k]}) send(c, {block, round, bytes, 1, true});
+        for (const int c : {of.connections[k], of.back[k]})
+          send(c, {.block = block, .round = round, .bytes = bytes, .both = true});
         for (const int end : {i, j}) workers_[end].moving[round & 1] += 2;
       }
     }
@@ -337,9 +342,6 @@ class GossipSimulation {
     const Worker& worker = workers_[i];
     return worker.iteration > round || (worker.iteration == round && worker.released > block);
   }
-
-  // How many of its blocks this worker has launched in this iteration.
-  int launched(const Worker& worker) const { return worker.updating ? worker.block : blocks_; }
 
   // --- groups ---
 
@@ -354,7 +356,8 @@ class GossipSimulation {
     for (int j : members) inside += network_.host_of[j] == network_.host_of[i];
     const double shard = bytes / static_cast<double>(members.size());
     const auto outside = static_cast<double>(members.size() - inside);
-    if (outside > 0) return send(traffic(round).to_group[i], {block, round, shard * outside});
+    if (outside > 0)
+      return send(traffic(round).to_group[i], {.block = block, .round = round, .bytes = shard * outside});
     through(group, block, round,
             now_ + network_.inside_latency + shard * (inside - 1) / network_.inside_rate);
   }
@@ -411,7 +414,7 @@ class GossipSimulation {
     over(to, message.block, message.round, time + latency);
     over(from, message.block, message.round, time + latency);
     if (message.both) {
-      for (const int end : {from, to}) release(end, launched(workers_[end]));
+      for (const int end : {from, to}) release(end);
     }
   }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <sstream>
 #include <tuple>
@@ -30,9 +31,8 @@ constexpr double kLongest = 0.5;                // seconds of one stream
 constexpr int kLeastTimes = 2, kMostTimes = 6;  // that all is measured between hosts, if there is time
 constexpr std::size_t kMostRounds = 64;         // of the tournament: of more hosts not every pair is measured
 constexpr std::array<std::int64_t, 5> kAllReduced = {1 << 16, 1 << 20, 4 << 20, 12 << 20, 25 << 20};  // bytes
-constexpr double kAllReduceSeconds =
-    1;  // of one size, in three turns; the first one, not counted, comes before them
-constexpr double kSlowAllReduce = 5;  // one that would take longer is left out
+constexpr double kAllReduceSeconds = 1;  // of one size, in three turns, without the very first
+constexpr double kSlowAllReduce = 5;     // one that would take longer is left out
 constexpr int kMostRepetitions = 10;
 constexpr std::size_t kAtOnce = 2;  // all-reduces under way, as Gloo has threads
 
@@ -213,11 +213,12 @@ std::vector<AllReduceTime> measure_all_reduce(Collectives& collectives) {
     };
     const double first = run(1);
     const int repetitions = std::clamp(static_cast<int>(kAllReduceSeconds / 3 / first), 1, kMostRepetitions);
-    AllReduceTime best{size, run(repetitions)};
-    for (double spent = best.seconds * repetitions; spent < kAllReduceSeconds * 2 / 3;
-         spent += best.seconds * repetitions)
-      best.seconds = std::min(best.seconds, run(repetitions));
-    times.push_back(best);
+    double best = std::numeric_limits<double>::infinity(), spent = 0;
+    do {
+      best = std::min(best, run(repetitions));
+      spent += best * repetitions;
+    } while (spent < kAllReduceSeconds * 2 / 3);
+    times.push_back({size, best});
   }
   return times;
 }

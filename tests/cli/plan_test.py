@@ -64,6 +64,14 @@ class Plan(CommandTest):
         self.assertEqual(world["recommended"]["wire"], "int8")
         self.assertAlmostEqual(base["efficiency"], 0.22, delta=0.005)
 
+    def test_warm_up(self):
+        steps = []
+        for warm_up in (0, 5):
+            world, = self.plan(profile(rate=2e7), "--warm-up", str(warm_up), "--iterations", "1")["worlds"]
+            steps.append(self.row(world, "base-2", "fp32")["step"])
+        self.assertAlmostEqual(steps[0], 0.044, delta=1e-6)  # the first step waits for nothing
+        self.assertAlmostEqual(steps[1], 0.2, delta=0.002)
+
     def test_more_workers_than_were_measured(self):
         plan = self.plan(profile(hosts=2, per_host=2, forward=(0.02, 0.02, 0.04)), "--workers", "4..20")
         self.assertEqual([world["workers"] for world in plan["worlds"]], [4, 8, 16, 20])
