@@ -26,6 +26,7 @@ out/bench/planner.json:
 """
 
 import argparse
+import collections
 import json
 import math
 import pathlib
@@ -137,41 +138,42 @@ def run(command, job, config, work):
     return json.loads(workers_say([str(path) if word == "JOB" else word for word in command], config))
 
 
+class MostIdle:
+    """Of up to TRIES measurements of each name the one in which the machine was idle most."""
+
+    def __init__(self, config):
+        self.of, self._tries, self._enough = {}, collections.Counter(), config["idle_enough"]
+
+    def wants(self, name):
+        return self._tries[name] == 0 or (self._tries[name] < TRIES and self.of[name]["idle"] < self._enough)
+
+    def takes(self, name, one):
+        self._tries[name] += 1
+        better = name not in self.of or one["idle"] > self.of[name]["idle"]
+        if better:
+            self.of[name] = one
+        return better
+
+
 def measured(config, options, work):
     """By system: its time, and how idle the machine was; of so many tries that in which it was most. With that of the first
     system its compute, in compute.json."""
-    job, best = job_of(config), {}
-
-    def keep(name, one):
-        better = one["idle"] > best.get(name, {"idle": -1})["idle"]
-        if better:
-            best[name] = one
-        return better
-
-    def wanting(name):
-        return best.get(name, {"idle": -1})["idle"] < config["idle_enough"]
-
-    all = systems(config)
-    for _ in range(TRIES):
-        left = [system for system in all if wanting(system["name"])]
-        if not left:
-            break
+    job, all, best = job_of(config), systems(config), MostIdle(config)
+    while left := [system for system in all if best.wants(system["name"])]:
         profile = work / "tried.json"
         wanted = job | {"systems": left, "profile": str(profile) if left[0] is all[0] else ""}
         for name, one in run([options.program, "steps", "JOB"], wanted, config, work).items():
-            if keep(name, one) and name == all[0]["name"]:
+            if best.takes(name, one) and name == all[0]["name"]:
                 profile.rename(work / "compute.json")
     # DDP in the same way, for as many steps as our own all-reduce.
-    steps, warm_up = best["all-reduce fp32"]["steps"], 8
+    steps, warm_up = best.of["all-reduce fp32"]["steps"], 8
     compute = [[mine[k % len(mine)] for k in range(warm_up + steps)] for mine in job["compute"]]
     bucket = 4 * job["parameters"] / LAYERS / 2**20
-    for _ in range(TRIES):
+    while best.wants("ddp"):
         one = run([options.python, str(PEERS), "JOB", "ddp", str(bucket)],
                   job | {"compute": compute, "warm_up": warm_up}, config, work)
-        keep("ddp", one | {"step_ms": statistics.mean(one["step_ms"])})
-        if not wanting("ddp"):
-            break
-    return best
+        best.takes("ddp", one | {"step_ms": statistics.mean(one["step_ms"])})
+    return best.of
 
 
 def measure(config, options, folder):
@@ -179,17 +181,14 @@ def measure(config, options, folder):
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         work = pathlib.Path(temporary) / "work"
         work.mkdir()
-        probe_idle = -1
-        for _ in range(TRIES):
+        probes = MostIdle(config)
+        while probes.wants("probe"):
             tried, processors = work / "tried.json", Processors()
             workers_say([options.starling, "probe", "--seconds", str(config["probe_seconds"]), "--out", str(tried)], config)
-            if (idle := processors.idle()) > probe_idle:
-                probe_idle = idle
+            if probes.takes("probe", {"idle": processors.idle()}):
                 tried.rename(work / "network.json")
-            if probe_idle >= config["idle_enough"]:
-                break
         times = measured(config, options, work)
-        said = {"configuration": config, "probe_idle": probe_idle, "systems": times}
+        said = {"configuration": config, "probe_idle": probes.of["probe"]["idle"], "systems": times}
         (work / "measured.json").write_text(json.dumps(said, indent=2))
         shutil.rmtree(folder, ignore_errors=True)
         work.rename(folder)
@@ -205,14 +204,13 @@ def done(config, options, folder):
 
 def plan(network, compute, steps, options):
     """Milliseconds of a step by name, as systems() has it, where each makes so many of them."""
-    predicted, worlds = {}, {}
+    predicted = {}
     for count in set(steps.values()):
         said = subprocess.run([options.starling, "plan", "--profile", network, "--compute", compute, "--warm-up", str(WARM_UP),
                                "--iterations", str(count), "--json"], check=True, capture_output=True, text=True).stdout
-        worlds[count], = json.loads(said)["worlds"]
-    for name, count in steps.items():
-        rows = {f"{row['schedule']} {row['wire']}": row for row in worlds[count]["gossip"]}
-        predicted[name] = 1e3 * rows.get(name, worlds[count]["all_reduce"])["step"]
+        world, = json.loads(said)["worlds"]
+        rows = {f"{row['schedule']} {row['wire']}": row for row in world["gossip"]} | {"all-reduce fp32": world["all_reduce"]}
+        predicted |= {name: 1e3 * rows[name]["step"] for name, of in steps.items() if of == count}
     return predicted
 
 
