@@ -106,7 +106,8 @@ TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
           Consensus average(*optimizer);
           EXPECT_EQ(average.workers(), n);
           for (const Tensor& x : {a, b}) EXPECT_NEAR(x.mean().item<double>(), 15, 2) << scheme;
-          EXPECT_LT(average.distance(), 4);  // alone: 11.2
+          EXPECT_LT(average.distance(),
+                    8);  // alone: 11.2; about 2, and more where threads wait for processors
           const double mine = a.mean().item<double>();
           EXPECT_TRUE(is_all(a, mine));
         }

@@ -60,6 +60,8 @@ TEST(Flows, LatencyNeedsNoCallByTheOther) {
 TEST(Flows, WhoGoesIsNamed) {
   flock(3, [](int i, World& world) {
     auto flows = std::make_unique<Flows>(world);
+    world.store->set("here" + std::to_string(i), "");
+    for (const auto* other : {"here0", "here1"}) world.store->get(other, milliseconds(60'000));
     if (i == 2) return;  // goes
     try {
       for (;;) flows->stream({2}, {2}, milliseconds(10));
