@@ -51,13 +51,18 @@ def emulated(command, hosts, rate, ranks=1):
     """stdout of rank 0, with `ranks` workers on each of so many emulated hosts. Raises NoCluster where there can be none,
     RunFailed where a worker fails."""
     cluster = [ROOT / "scripts/cluster", "--hosts", str(hosts), "--ranks", str(ranks), "--rate", rate, "--", *command]
-    done = subprocess.run(cluster, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
-    if done.returncode == NO_CLUSTER:
-        raise NoCluster(done.stderr.strip())
-    sys.stderr.write(done.stderr)
-    if done.returncode != 0:
-        raise RunFailed(f"bench: {' '.join(map(str, command))} on {hosts} hosts ended with exit code {done.returncode}")
-    return done.stdout
+    with subprocess.Popen(cluster, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            said, complained = run.communicate(timeout=LIMIT)
+        except BaseException:
+            run.terminate()  # it ends its workers and removes its hosts
+            raise
+    if run.returncode == NO_CLUSTER:
+        raise NoCluster(complained.strip())
+    sys.stderr.write(complained)
+    if run.returncode != 0:
+        raise RunFailed(f"bench: {' '.join(map(str, command))} on {hosts} hosts ended with exit code {run.returncode}")
+    return said
 
 
 class Processors:
