@@ -11,11 +11,11 @@
 //
 // The network: every host has one interface for all of its workers, which sends and receives at once. From a worker to another
 // one blocks go one after the other; all who send or receive by an interface at the same time have an equal part of it, as TCP
-// has it, and a flow goes with the lesser of its two ends' parts. A large block goes when both ends have theirs, and no large blocks of
-// the last round are on their way at either (exchange/edge.h). Between two workers of one host blocks cross memory. An exchange is
-// over when both ends have the other's block and word of it (a latency more). Who exchanges with several at once may reach less of
-// the interfaces, or more, than who does with one: Network::shapes. Groups of three and more that take their mean do a
-// reduce-scatter and an all-gather, as topology/traffic.h says.
+// has it, and a flow goes with the lesser of its two ends' parts. A large block goes when both ends have theirs, and no large
+// blocks of the last round are on their way at either (exchange/edge.h). Between two workers of one host blocks cross memory. An
+// exchange is over when both ends have the other's block and word of it (a latency more). Who exchanges with several at once may
+// reach less of the interfaces, or more, than who does with one: Network::shapes. Groups of three and more that take their mean do
+// a reduce-scatter and an all-gather, as topology/traffic.h says.
 #pragma once
 
 #include <cstdint>

@@ -95,22 +95,24 @@ TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
         const auto optimizer =
             around ? std::make_unique<Optimizer>(inner, options, world)
                    : std::make_unique<Optimizer>(two_groups(a, b), SGD{.lr = 0.01}, options, world);
-        // Until all have made so many gradients: who is done with its own keeps pulling.
-        for (int t = 0; done < n; ++t) {
-          if (t == 600) ++done;
-          pull_towards({a, b}, 10 * i);
-          optimizer->step();
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-        {
+        double distance = 4;
+        // Where threads wait for processors, averagings may have been few just now: then once more.
+        for (int tries = 1; distance >= 4 && tries <= 10; ++tries) {
+          // Until all have made so many gradients: who is done with its own keeps pulling.
+          for (int t = 0; done < n * tries; ++t) {
+            if (t == 600) ++done;
+            pull_towards({a, b}, 10 * i);
+            optimizer->step();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          }
           Consensus average(*optimizer);
           EXPECT_EQ(average.workers(), n);
           for (const Tensor& x : {a, b}) EXPECT_NEAR(x.mean().item<double>(), 15, 2) << scheme;
-          EXPECT_LT(average.distance(),
-                    8);  // alone: 11.2; about 2, and more where threads wait for processors
           const double mine = a.mean().item<double>();
           EXPECT_TRUE(is_all(a, mine));
+          distance = average.distance();
         }
+        EXPECT_LT(distance, 4);  // alone: 11.2
         // Training goes on after it.
         const std::uint64_t averaged = optimizer->statistics().rounds;
         for (int t = 0; t < 200; ++t) {

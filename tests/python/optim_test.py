@@ -153,7 +153,7 @@ def resume_gossip():
         options = {"lr": 0.01, "topology": "ring", **more}
         net = model()
         optimizer = starling.AdamW(net.parameters(), **options)
-        train(net, optimizer, 40, 0, rank())
+        train(net, optimizer, 10, 0, rank())
         saved = optimizer.state_dict()
         state = copy.deepcopy((net.state_dict(), saved))
         optimizer.close()
@@ -167,13 +167,12 @@ def resume_gossip():
         first, second = saved["param_groups"][0], again["param_groups"][0]
         missing += [key for key in ("clock", "round", "weights") if key in first and first[key] != second[key]]
         kept.append(sorted(saved["state"][0]))
-        loaded, furthest = flat(net), 0.0
-        for t in range(40, 240):
+        before, furthest = loss_of(net, 7).item(), 0.0
+        for t in range(10, 210):
             train(net, optimizer, 1, t, rank())
             counted = optimizer.statistics()
             furthest = max(furthest, counted["distance"])  # averagings that were due at once leave 0 in the last
-        assert not torch.equal(flat(net), loaded)
-        assert loss_of(net, 7) < loss_of(model(), 7), (more, counted)
+        assert loss_of(net, 7).item() < before, (more, before, counted)
         assert [edge["rank"] for edge in counted["edges"]] == [r for r in range(3) if r != rank()]
         averaged = sum(edge["averaged"] for edge in counted["edges"])
         assert averaged > 0 and abs(counted["rate"] * 200 / more.get("local_steps", 1) - averaged) < 1e-6
