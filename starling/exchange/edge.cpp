@@ -51,7 +51,7 @@ void Edge::start(SwapId id, Direction direction, bool usable, Sending sending) {
     return decide(id, Outcome::aborted);
   }
   if (swap.peer_aborted || id.round < peer_floor_) return decide(id, Outcome::aborted);
-  if (direction.send && direction.receive && sending == Sending::when_both_are_ready) {
+  if (direction.send && direction.receive && sending == Sending::when_all_are_ready) {
     swap.held = true;
   } else if (direction.send) {
     actions_.send_block(id);

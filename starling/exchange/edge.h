@@ -39,8 +39,8 @@ struct Direction {
   bool receive = true;
 };
 
-// When my block goes to a peer that sends one too; both ends choose the same. when_both_are_ready: I am once it is released.
-enum class Sending { at_once, when_both_are_ready };
+// When my block goes to those who send one too; all of them choose the same. when_all_are_ready: I am once it is released.
+enum class Sending { at_once, when_all_are_ready };
 // So many bytes are there before they could hold up others.
 inline constexpr std::size_t kSentAtOnce = 64 << 10;
 
@@ -67,7 +67,7 @@ class Edge {
   // My block is ready. usable = false: it must not be mixed (not finite): the swap is aborted at both ends.
   // Where the peer cannot take part now (not connected, in doubt of an earlier swap) it is aborted at once.
   void start(SwapId id, Direction direction, bool usable = true, Sending sending = Sending::at_once);
-  // My block of when_both_are_ready may go now.
+  // My block of when_all_are_ready may go now.
   void release(SwapId id);
   // I go on without this neighbour; it is told once it sends for this swap. decided(aborted) follows.
   void pass(SwapId id, Direction direction = {});

@@ -290,7 +290,6 @@ void Exchange::begin_swaps(int index, std::uint64_t round, std::shared_ptr<const
 }
 
 void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
-  const Sending sending = bytes(id) > kSentAtOnce ? Sending::when_both_are_ready : Sending::at_once;
   for (const Link& link : meeting(id.round).links) {
     Peer& neighbour = peer(link.rank);
     neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0,
@@ -299,21 +298,27 @@ void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine,
     const bool left_out =
         neighbour.absent && !meeting(id.round).group.empty();  // the group did not wait for it
     if (neighbour.present(id.round) && !left_out) {
-      neighbour.edge.start(id, link.direction, finite, sending);
+      neighbour.edge.start(id, link.direction, finite, sending(id));
     } else {
       neighbour.edge.pass(id, link.direction);
     }
   }
-  if (sending == Sending::when_both_are_ready) held_.insert(id);
+  hold(id);
+}
+
+// Where all are waited for it goes as soon as it may.
+void Exchange::hold(SwapId id) {
+  if (sending(id) == Sending::when_all_are_ready) held_.insert(id);
   release();
 }
 
 // The last round goes first: two at once would each delay the other, and the last one is waited for.
 void Exchange::release() {
   std::erase_if(held_, [&](SwapId id) {
-    if (std::ranges::any_of(peers_, [&](const auto& peer) { return peer->edge.moves_before(id.round); }))
-      return false;
+    const auto moves = [&](const auto& peer) { return peer->edge.moves_before(id.round); };
+    if (std::ranges::any_of(peers_, moves) || grouping_.protocol.moves_before(id.round)) return false;
     for (const auto& peer : peers_) peer->edge.release(id);
+    grouping_.protocol.release(id);
     return true;
   });
 }
@@ -644,6 +649,7 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::group_abort:
     case FrameType::group_query:
     case FrameType::group_outcome:
+    case FrameType::group_ready:
       return grouping_.received(sender, frame, payload, intact);
     case FrameType::ready:
       mark_present(sender);

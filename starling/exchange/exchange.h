@@ -308,6 +308,10 @@ class Exchange final : private TransportHandler {
   bool may_be_read(SwapId id, const SentBlock& block) const;
   void begin_swaps(int block, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite);
   void begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite);
+  Sending sending(SwapId id) const {
+    return bytes(id) > kSentAtOnce ? Sending::when_all_are_ready : Sending::at_once;
+  }
+  void hold(SwapId id);
   void release();
   void skip_to(std::uint64_t round);
   void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);

@@ -41,7 +41,8 @@ void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bo
     return other.present(id.round) && !other.absent;
   });
   open[id] = {std::move(mine), exchange.transport_->buffer(exchange.values(id) * sizeof(float)), {}, finite};
-  protocol.start(id, std::move(others), all_here && finite);
+  protocol.start(id, std::move(others), all_here && finite, exchange.sending(id));
+  exchange.hold(id);
 }
 
 void Exchange::Grouping::send_parts(SwapId id) {
@@ -94,6 +95,7 @@ void Exchange::Grouping::decided(SwapId id, Outcome outcome, bool in_pairs) {
   Swap swap = std::move(open.extract(id).mapped());
   const std::vector<Link>& others = exchange.meeting(id.round).links;
   for (const Link& link : others) exchange.peer(link.rank).parts.erase(id);
+  exchange.release();
   if (in_pairs) {
     {
       const std::lock_guard lock(exchange.mutex_);
@@ -187,6 +189,9 @@ void Exchange::Grouping::received(Peer& sender, const Frame& frame, std::span<co
   if (!member(sender.rank, frame) || frame.round > exchange.horizon()) return;
   const SwapId id{frame.round, frame.block};
   switch (frame.type) {
+    case FrameType::group_ready:
+      exchange.mark_present(sender);
+      break;
     case FrameType::part:
       return received_part(sender, frame, payload, intact);
     case FrameType::mean:

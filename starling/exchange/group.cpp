@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace starling {
 
@@ -50,12 +51,21 @@ std::set<int> without(const std::set<int>& all, const std::set<int>& some) {
 }  // namespace
 
 std::set<int> Group::not_started(SwapId id) const {
-  return without(swaps_.at(id).others, swaps_.at(id).parts);
+  const Swap& swap = swaps_.at(id);
+  const std::set<int> late = without(swap.others, swap.parts);
+  return swap.held || swap.unsent ? without(late, swap.readies) : late;
 }
 
 std::set<int> Group::not_voted(SwapId id) const { return without(swaps_.at(id).others, swaps_.at(id).votes); }
 
-void Group::start(SwapId id, std::set<int> others, bool possible) {
+bool Group::moves_before(std::uint64_t round) const {
+  return std::ranges::any_of(swaps_, [&](const auto& entry) {
+    const auto& [id, swap] = entry;
+    return id.round < round && swap.ready && !swap.held && swap.readies == swap.others;
+  });
+}
+
+void Group::start(SwapId id, std::set<int> others, bool possible, Sending sending) {
   Swap& swap = swaps_[id];  // the others may have been faster
   started_[id.block] = id.round + 1;
   swap.ready = true;
@@ -63,8 +73,20 @@ void Group::start(SwapId id, std::set<int> others, bool possible) {
   for (const int peer : swap.others) possible = possible && floors_[peer] <= id.round;
   if (!possible || swap.refused) return abort_all(id);
   if (swap.aborted) return decide(id, Outcome::aborted, !swap.behind);  // the others have been told
-  actions_.send_parts(id);
+  if (sending == Sending::when_all_are_ready) {
+    swap.held = true;
+  } else {
+    actions_.send_parts(id);
+  }
   proceed(id);
+}
+
+void Group::release(SwapId id) {
+  const auto found = swaps_.find(id);
+  if (found == swaps_.end() || !std::exchange(found->second.held, false)) return;
+  found->second.unsent = true;
+  for (const int peer : found->second.others) actions_.send(peer, FrameType::group_ready, id);
+  send_if_all_are_ready(id);
 }
 
 bool Group::give_up(SwapId id) {
@@ -90,7 +112,7 @@ void Group::connected(int peer) {
 void Group::disconnected(int peer) {
   for (auto& [id, swap] : swaps_) {
     swap.asking.erase(peer);  // it asks again when it is back
-    if (!swap.ready) swap.parts.erase(peer);
+    if (!swap.ready) swap.parts.erase(peer), swap.readies.erase(peer);
   }
   for (const SwapId id : open()) {
     const Swap& swap = swaps_.at(id);
@@ -136,6 +158,10 @@ void Group::frame(int peer, FrameType type, SwapId id, bool yes) {
   const auto found = swaps_.find(id);
   const auto doubt = doubts_.find(id);
   switch (type) {
+    case FrameType::group_ready:
+      if (past(id)) return actions_.send(peer, FrameType::group_abort, id, true);
+      swaps_[id].readies.insert(peer);
+      return send_if_all_are_ready(id);
     case FrameType::group_ack:
       if (found == swaps_.end() || !found->second.ready) return;  // nobody can vote before he has my part
       if (found->second.others.contains(peer)) found->second.votes.insert(peer);
@@ -171,6 +197,13 @@ void Group::skipped(int peer, std::uint64_t round) {
   }
 }
 
+void Group::send_if_all_are_ready(SwapId id) {
+  Swap& swap = swaps_.at(id);
+  if (!swap.unsent || swap.readies != swap.others) return;
+  swap.unsent = false;
+  actions_.send_parts(id);
+}
+
 void Group::proceed(SwapId id) {
   Swap& swap = swaps_.at(id);
   if (!swap.ready || swap.parts != swap.others) return;
@@ -187,9 +220,9 @@ void Group::proceed(SwapId id) {
 }
 
 void Group::abort_all(SwapId id, bool went_on) {
-  const Swap& swap = swaps_.at(id);
-  for (const int peer : swap.others)
-    actions_.send(peer, FrameType::group_abort, id, went_on && !swap.parts.contains(peer));
+  const std::set<int> late = not_started(id);
+  for (const int peer : swaps_.at(id).others)
+    actions_.send(peer, FrameType::group_abort, id, went_on && late.contains(peer));
   decide(id, Outcome::aborted, true);
 }
 

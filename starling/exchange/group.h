@@ -1,6 +1,8 @@
 // The protocol of a group of three or more workers who all take the mean of their blocks: all of them commit, or none.
 //
 //   shard       each member owns one, of about a g-th of the block
+//   ready       my block is written, and if it is large none of an earlier round is on its way to or from me. The parts of a
+//               large one go when all are ready, as on an edge
 //   part        of my block, a member's shard: goes to this member                        (reduce-scatter)
 //   mean        of my shard over all members: goes to all of them                         (all-gather)
 //   ACK         my vote: all means are here and checked, I can mix. It cannot be taken back
@@ -48,7 +50,9 @@ class Group {
 
   // --- from this worker ---
   // My block is ready. possible = false: not all of them are there, or my block must not be mixed.
-  void start(SwapId id, std::set<int> others, bool possible);
+  void start(SwapId id, std::set<int> others, bool possible, Sending sending = Sending::at_once);
+  // My parts of when_all_are_ready may go now.
+  void release(SwapId id);
   // I do not want to wait any longer. False where I have voted: then only the others or a broken connection decide.
   bool give_up(SwapId id);
   // I jump to `round`; I never started the swaps before it that are still missing.
@@ -61,37 +65,43 @@ class Group {
   // Whole and checked, or not to be used. Only of members of this swap's group.
   void part(int peer, SwapId id, bool good);
   void mean(int peer, SwapId id, bool good);
-  // group_ack, group_abort, group_query, group_outcome
+  // group_ready, group_ack, group_abort, group_query, group_outcome
   void frame(int peer, FrameType type, SwapId id, bool yes);
   void skipped(int peer, std::uint64_t round);  // what it has not started below this round will not come
 
   // --- questions ---
   bool wants_part(int peer, SwapId id) const;
   bool wants_mean(int peer, SwapId id) const;
-  bool past(SwapId id) const;                  // decided, or skipped
-  std::vector<SwapId> open() const;            // started, not decided
-  bool waits_for(SwapId id, int peer) const;   // the swap is open and something of this peer is still to come
-  std::set<int> not_started(SwapId id) const;  // of an open swap: those whose part has not come
-  std::set<int> not_voted(SwapId id) const;    // of an open swap
+  bool past(SwapId id) const;                 // decided, or skipped
+  std::vector<SwapId> open() const;           // started, not decided
+  bool waits_for(SwapId id, int peer) const;  // the swap is open and something of this peer is still to come
+  std::set<int> not_started(
+      SwapId id) const;  // of an open swap: those who are not ready, or whose part has not come
+  std::set<int> not_voted(SwapId id) const;  // of an open swap
+  // Are large parts or means of an earlier round on their way?
+  bool moves_before(std::uint64_t round) const;
 
  private:
   struct Swap {
     bool ready = false;    // started by me
+    bool held = false;     // my parts wait to be released
+    bool unsent = false;   // they wait for the others
     bool refused = false;  // a part came that must not be used
     bool aborted = false;  // by another, before I was ready
     bool behind = false;   // and it went on without me
     bool reduced = false;  // all parts were here
     bool voted = false;
     std::set<int> others;
-    std::set<int> parts, means, votes;  // whose are here
-    std::set<int> asking;               // they are in doubt
+    std::set<int> readies, parts, means, votes;  // whose are here
+    std::set<int> asking;                        // they are in doubt
   };
   struct Doubt {
     std::set<int> others;
     std::set<int> unanswered;
   };
+  void send_if_all_are_ready(SwapId id);
   void proceed(SwapId id);
-  void abort_all(SwapId id, bool went_on = false);  // without those whose part has not come
+  void abort_all(SwapId id, bool went_on = false);  // without those who have not started
   void decide(SwapId id, Outcome outcome, bool in_pairs = false);
   void resolve(SwapId id, bool committed);
   void answer(int peer, SwapId id);

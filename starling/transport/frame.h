@@ -34,10 +34,11 @@ enum class FrameType : std::uint8_t {
   // the mean of a group (exchange/group.h)
   part = 24,       // one chunk of my block's shard that you own
   mean = 25,       // one chunk of the mean of my shard
-  group_ack = 26,  // as ack, abort, query and outcome above, of a group's swap
+  group_ack = 26,  // as ack, abort, query, outcome and ready above, of a group's swap
   group_abort = 27,
   group_query = 28,
   group_outcome = 29,
+  group_ready = 30,
   // memory that the peer reads in place (transport/mapped/mapped.h), which no handler sees
   invitation = 32,  // come through my door
   handed = 33,      // memory lies at your door

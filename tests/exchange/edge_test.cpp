@@ -247,14 +247,14 @@ TEST_F(EdgeTest, ASenderAsksForItsVoteBackAndTheReceiverGrantsItWhereItHasNotVot
 }
 
 TEST_F(EdgeTest, ALargeBlockGoesWhenBothAreReady) {
-  edge.start(id, both, true, Sending::when_both_are_ready);
+  edge.start(id, both, true, Sending::when_all_are_ready);
   edge.release(id);
   EXPECT_THAT(recorder.take(), ElementsAre("ready 7.0"));
   edge.frame(FrameType::ready, id, false);
   EXPECT_THAT(recorder.take(), ElementsAre("block 7.0"));
   edge.frame(FrameType::ready, next, false);  // the peer is ahead
   EXPECT_THAT(recorder.take(), IsEmpty());
-  edge.start(next, both, true, Sending::when_both_are_ready);
+  edge.start(next, both, true, Sending::when_all_are_ready);
   edge.release(next);
   EXPECT_THAT(recorder.take(), ElementsAre("ready 8.0", "block 8.0"));
   edge.frame(FrameType::ready, next, false);
@@ -262,14 +262,14 @@ TEST_F(EdgeTest, ALargeBlockGoesWhenBothAreReady) {
 }
 
 TEST_F(EdgeTest, ALargeBlockOfThisRoundWaitsForWhatMovesOfTheLast) {
-  edge.start(id, both, true, Sending::when_both_are_ready);
+  edge.start(id, both, true, Sending::when_all_are_ready);
   edge.release(id);
   EXPECT_FALSE(edge.moves_before(8));  // the peer is not ready yet
   edge.frame(FrameType::ready, id, false);
   EXPECT_TRUE(edge.moves_before(8));
   EXPECT_FALSE(edge.moves_before(7));
   recorder.take();
-  edge.start(next, both, true, Sending::when_both_are_ready);
+  edge.start(next, both, true, Sending::when_all_are_ready);
   edge.frame(FrameType::ready, next, false);
   EXPECT_THAT(recorder.take(), IsEmpty());
   edge.block(id, true);
@@ -285,7 +285,7 @@ TEST_F(EdgeTest, ALargeBlockOfThisRoundWaitsForWhatMovesOfTheLast) {
 }
 
 TEST_F(EdgeTest, ALargeBlockOnADirectedEdgeWaitsForNobody) {
-  edge.start(id, {.send = true, .receive = false}, true, Sending::when_both_are_ready);
+  edge.start(id, {.send = true, .receive = false}, true, Sending::when_all_are_ready);
   EXPECT_THAT(recorder.take(), ElementsAre("block 7.0", "ack 7.0"));
 }
 
@@ -298,7 +298,7 @@ TEST_F(EdgeTest, APeerThatIsReadyForWhatIsPastIsTold) {
   edge.pass(next);
   EXPECT_THAT(recorder.take(), ElementsAre("abort 8.0", "ABORTED 8.0"));
   const SwapId last{9, 0};
-  edge.start(last, both, true, Sending::when_both_are_ready);
+  edge.start(last, both, true, Sending::when_all_are_ready);
   edge.release(last);
   EXPECT_TRUE(edge.give_up(last));  // without having sent
   EXPECT_THAT(recorder.take(), ElementsAre("ready 9.0", "abort 9.0", "cancel 9.0", "ABORTED 9.0"));

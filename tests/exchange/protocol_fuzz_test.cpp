@@ -193,7 +193,7 @@ struct World {
         if (rank == me) continue;
         in_pairs ? ends.at(rank)->edge.start(id, {}, true, sending(id)) : ends.at(rank)->edge.settle(id);
       }
-      if (in_pairs && sending(id) == Sending::when_both_are_ready) held.insert(id);
+      if (in_pairs && sending(id) == Sending::when_all_are_ready) held.insert(id);
       --open[id.block];
       if (outcome == Outcome::committed) mix(id);
       if (outcome == Outcome::in_doubt) group_doubts.insert(id);
@@ -228,11 +228,12 @@ struct World {
       if (r > round + 2) jump_to = std::max(jump_to, r);  // one ahead is the normal slack
     }
     static Sending sending(SwapId id) {
-      return (id.round + id.block) % 2 == 0 ? Sending::at_once : Sending::when_both_are_ready;
+      return (id.round + id.block) % 2 == 0 ? Sending::at_once : Sending::when_all_are_ready;
     }
     void release() {
       for (const SwapId id : std::exchange(held, {})) {
         for (auto& [rank, end] : ends) end->edge.release(id);
+        group.release(id);
       }
     }
     bool may_step() const {
@@ -255,14 +256,14 @@ struct World {
         open[b] = now.group ? 1 : static_cast<int>(others.size());
         ++started;
         if (now.group) {
-          group.start(id, others, std::all_of(others.begin(), others.end(), [&](int r) {
-                        return ends.at(r)->edge.up();
-                      }));
+          const bool all_here =
+              std::all_of(others.begin(), others.end(), [&](int r) { return ends.at(r)->edge.up(); });
+          group.start(id, others, all_here, sending(id));
         } else {
           for (const int rank : others)
             ends.at(rank)->edge.start(id, now.direction(me, rank), true, sending(id));
-          if (sending(id) == Sending::when_both_are_ready) held.insert(id);
         }
+        if (sending(id) == Sending::when_all_are_ready) held.insert(id);
       }
     }
   };
