@@ -102,7 +102,7 @@ class GossipSimulation {
     std::size_t sample = 0;
     // Up to which block those of this iteration may go that wait for both ends: none while those of the last one are on their way.
     int released = 0;
-    // Of even and odd rounds: how many of these, its own and its neighbours', are on their way.
+    // Of even and odd rounds: how many of these, its own and its neighbours' and its groups', are on their way.
     int moving[2] = {0, 0};
   };
 
@@ -119,10 +119,11 @@ class GossipSimulation {
     int from = 0, to = 0;
   };
 
+  enum class Phase { ready, parts, means };
   struct GroupState {  // of a group and block: one exchange at a time
     int count = 0;     // members through with this phase
     double time = 0;   // when the last was
-    int phase = 0;
+    Phase phase = Phase::ready;
     int round = 0;
   };
 
@@ -296,9 +297,9 @@ class GossipSimulation {
 
   void launch(int i, int block, int round) {
     const Traffic& of = traffic(round);
-    if (of.group_of[i] >= 0) {
+    if (of.group_of[i] >= 0 && !waits(block)) {
       GroupState& state = groups_[state_of(of, of.group_of[i], block)];
-      if (state.count == 0) state = {0, 0, 0, round};
+      if (state.count == 0) state = {0, 0, Phase::parts, round};
       give_to_group(i, of.group_of[i], block, round, work_.block_bytes[block]);
     }
     const double bytes = work_.block_bytes[block];
@@ -314,7 +315,7 @@ class GossipSimulation {
     }
   }
 
-  // Whether it goes when both ends have theirs.
+  // Whether it goes when both ends, or all of a group, have theirs.
   bool waits(int block) const { return work_.block_bytes[block] > static_cast<double>(kSentAtOnce); }
 
   // What has been held back of the blocks that this worker has launched in this iteration.
@@ -327,6 +328,7 @@ class GossipSimulation {
     for (; worker.released < launched; ++worker.released) {
       const int block = worker.released;
       if (!waits(block)) continue;
+      if (of.group_of[i] >= 0) ready_in_group(of.group_of[i], block, round);
       const double bytes = work_.block_bytes[block];
       for (int k = of.first[i]; k < of.first[i + 1]; ++k) {
         const int j = of.targets[k];
@@ -349,6 +351,17 @@ class GossipSimulation {
     return of.first_state + static_cast<std::size_t>(group) * blocks_ + block;
   }
 
+  void ready_in_group(int group, int block, int round) {
+    const std::vector<int>& members = traffic(round).groups[group];
+    GroupState& state = groups_[state_of(traffic(round), group, block)];
+    if (++state.count < static_cast<int>(members.size())) return;
+    state = {0, now_, Phase::parts, round};
+    for (int i : members) {
+      ++workers_[i].moving[round & 1];
+      give_to_group(i, group, block, round, work_.block_bytes[block]);
+    }
+  }
+
   // A member's shards for all the others, or the mean of its own shard: to other hosts and inside at once.
   void give_to_group(int i, int group, int block, int round, double bytes) {
     const std::vector<int>& members = traffic(round).groups[group];
@@ -369,13 +382,16 @@ class GossipSimulation {
     state.time = std::max(state.time, time);
     const std::vector<int>& members = of.groups[group];
     if (++state.count < static_cast<int>(members.size())) return;
-    if (state.phase == 0) {
+    if (state.phase == Phase::parts) {
       events_->push(state.time, n_ + static_cast<int>(routes_.size() + at));
       return;
     }
     const double done = state.time + latency_in(members);
     state = {};
+    const bool counted = waits(block);
+    for (int i : members) workers_[i].moving[round & 1] -= counted;
     for (int i : members) over(i, block, round, done);
+    for (int i : members) release(i);
   }
 
   double latency_in(const std::vector<int>& members) const {
@@ -391,7 +407,7 @@ class GossipSimulation {
     const Traffic& of = traffic(round);
     const int within = at - static_cast<int>(of.first_state), group = within / blocks_,
               block = within % blocks_;
-    state = {0, now_, 1, round};
+    state = {0, now_, Phase::means, round};
     for (int i : of.groups[group]) give_to_group(i, group, block, round, work_.mean_bytes[block]);
   }
 
