@@ -30,10 +30,14 @@ constexpr int kRoundTrips = 41;
 constexpr double kLongest = 0.5;                // seconds of one stream
 constexpr int kLeastTimes = 2, kMostTimes = 6;  // that all is measured between hosts, if there is time
 constexpr std::size_t kMostRounds = 64;         // of the tournament: of more hosts not every pair is measured
-constexpr std::array<std::int64_t, 5> kAllReduced = {1 << 16, 1 << 20, 4 << 20, 12 << 20, 25 << 20};  // bytes
-constexpr double kAllReduceSeconds = 1;  // of one size, in three turns, without the very first
-constexpr double kSlowAllReduce = 5;     // one that would take longer is left out
-constexpr int kMostRepetitions = 10;
+constexpr std::array<std::int64_t, 6> kAllReduced = {1 << 16, 1 << 19,  1 << 20,
+                                                     4 << 20, 12 << 20, 25 << 20};  // bytes
+constexpr double kAllReduceTurn = 0.3;                                              // seconds
+constexpr int kAllReduceTurns = 3;
+// In a turn. The first after a pause are not what they are in training: TCP has to find its pace again.
+constexpr int kLeastRepetitions = 4, kMostRepetitions = 10;
+constexpr double kLargeAllReduce =
+    0.3;  // seconds: what is larger than one that took so long is in proportion to it
 constexpr std::size_t kAtOnce = 2;  // all-reduces under way, as Gloo has threads
 
 // What all workers measure at once.
@@ -193,8 +197,7 @@ double slowest(Collectives& collectives, double seconds) {
 std::vector<AllReduceTime> measure_all_reduce(Collectives& collectives) {
   std::vector<AllReduceTime> times;
   for (const std::int64_t bytes : kAllReduced) {
-    const auto size = static_cast<double>(bytes);
-    if (!times.empty() && times.back().seconds * size / times.back().bytes > kSlowAllReduce) break;
+    if (!times.empty() && times.back().seconds > kLargeAllReduce) break;
     std::array<at::Tensor, kAtOnce> tensors;
     for (at::Tensor& tensor : tensors) tensor = at::zeros({bytes / static_cast<std::int64_t>(sizeof(float))});
     const auto run = [&](int repetitions) {
@@ -211,14 +214,11 @@ std::vector<AllReduceTime> measure_all_reduce(Collectives& collectives) {
       for (Collectives::Pending& last : under_way) last.wait();
       return slowest(collectives, seconds(Clock::now() - begin)) / repetitions;
     };
-    const double first = run(1);
-    const int repetitions = std::clamp(static_cast<int>(kAllReduceSeconds / 3 / first), 1, kMostRepetitions);
-    double best = std::numeric_limits<double>::infinity(), spent = 0;
-    do {
-      best = std::min(best, run(repetitions));
-      spent += best * repetitions;
-    } while (spent < kAllReduceSeconds * 2 / 3);
-    times.push_back({size, best});
+    const int repetitions =
+        std::clamp(static_cast<int>(kAllReduceTurn / run(1)), kLeastRepetitions, kMostRepetitions);
+    double best = std::numeric_limits<double>::infinity();
+    for (int turn = 0; turn < kAllReduceTurns; ++turn) best = std::min(best, run(repetitions));
+    times.push_back({static_cast<double>(bytes), best});
   }
   return times;
 }

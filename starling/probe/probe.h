@@ -5,7 +5,8 @@
 //   3. between hosts, in the rounds of a tournament, all hosts at once: latency; one flow alone, there and back; then all
 //      workers of both hosts at once and both ways, which fills their interfaces in both directions
 //   4. exchanges with as many peers as the planner's schedules have, all flows at once (plan/schedules.h)
-//   5. all-reduces of a few sizes up to a block of 25 MB, as they come in training: two are under way at once
+//   5. all-reduces of a few sizes up to a block of 25 MB, or the first that takes long, as they come in training: one after the
+//      other, two under way at once
 //
 // A worker is in one pair at a time, and each stream has a share of the budget, half a second at most (exchanges twice that):
 // 16 hosts take about a minute. Between hosts all is measured twice or, of few hosts, up to six times, and the best counts,
