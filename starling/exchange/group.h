@@ -75,9 +75,9 @@ class Group {
   bool past(SwapId id) const;                 // decided, or skipped
   std::vector<SwapId> open() const;           // started, not decided
   bool waits_for(SwapId id, int peer) const;  // the swap is open and something of this peer is still to come
-  std::set<int> not_started(
-      SwapId id) const;  // of an open swap: those who are not ready, or whose part has not come
-  std::set<int> not_voted(SwapId id) const;  // of an open swap
+  // Of an open swap: those who are not ready, or whose part has not come; those who have not voted.
+  std::set<int> not_started(SwapId id) const;
+  std::set<int> not_voted(SwapId id) const;
   // Are large parts or means of an earlier round on their way?
   bool moves_before(std::uint64_t round) const;
 
