@@ -47,7 +47,8 @@ inline constexpr std::size_t kSentAtOnce = 64 << 10;
 enum class Outcome { committed, aborted, in_doubt };
 const char* name_of(Outcome outcome);
 
-// What the edge wants done. Called from within its event functions; must not call back into the edge.
+// What the edge wants done. Called from within its event functions; must not call back into the edge, but for decided(), the last
+// act of each: that may ask, and release().
 class EdgeActions {
  public:
   virtual ~EdgeActions() = default;

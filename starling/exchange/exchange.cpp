@@ -208,9 +208,12 @@ void Exchange::start(int index, bool finite) {
   const Meeting& now = meeting(round_);
   block.open = now.group.empty() ? static_cast<int>(now.links.size()) : 1;
   ++started_;
-  transport_->post([this, index, round = round_, mine = std::move(block.next), finite] {
-    begin_swaps(index, round, mine, finite);
-  });
+  if (block.open > 0) {  // else nobody needs to know
+    transport_->post([this, index, round = round_, mine = std::move(block.next), finite] {
+      begin_swaps(index, round, mine, finite);
+    });
+  }
+  block.next.reset();
   // Only now is every swap of the last round decided, on all blocks.
   if (jumped_ && started_ == blocks_.size()) transport_->post([this, round = round_] { skip_to(round); });
 }

@@ -11,7 +11,7 @@
 //   round      rises by one with each step: its blocks are started once each, in order. A worker whose neighbours went
 //              on without it asks them where they are and jumps to their round; the rounds between count as aborted at
 //              both ends
-//   absent     a neighbour that was late or silent: not waited for again until a block of it comes
+//   absent     a neighbour that was late or silent: not waited for again until a block of it comes, or word that it is ready
 //   lost       its process is gone
 #pragma once
 

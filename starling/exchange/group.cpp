@@ -220,9 +220,10 @@ void Group::proceed(SwapId id) {
 }
 
 void Group::abort_all(SwapId id, bool went_on) {
-  const std::set<int> late = not_started(id);
-  for (const int peer : swaps_.at(id).others)
-    actions_.send(peer, FrameType::group_abort, id, went_on && late.contains(peer));
+  const Swap& swap = swaps_.at(id);
+  const std::set<int> behind = without(not_started(id), swap.readies);
+  for (const int peer : swap.others)
+    actions_.send(peer, FrameType::group_abort, id, went_on && behind.contains(peer));
   decide(id, Outcome::aborted, true);
 }
 

@@ -29,7 +29,8 @@
 
 namespace starling {
 
-// What the group wants done. Called from within its event functions; must not call back into it.
+// What the group wants done. Called from within its event functions; must not call back into it, but for decided(), the last
+// act of each: that may ask, and release().
 class GroupActions {
  public:
   virtual ~GroupActions() = default;

@@ -108,6 +108,17 @@ TEST_F(GroupTest, WhoIsReadyAndDoesNotSendIsLate) {
   EXPECT_THAT(group.not_started(id), ElementsAre(1));
 }
 
+// It may wait for somebody whom I can hear.
+TEST_F(GroupTest, WhoIsReadyIsNotBehind) {
+  start(id);
+  group.release(id);
+  for (const int peer : {1, 2}) ready(peer, id);
+  recorder.take();
+  EXPECT_TRUE(group.give_up(id));
+  EXPECT_THAT(recorder.take(),
+              ElementsAre("abort to 1 7.0", "abort to 2 7.0", "cancel 7.0", "aborted in pairs 7.0"));
+}
+
 TEST_F(GroupTest, WhoBreaksAwayBeforeIStartHasToSayItAgain) {
   ready(1, id);
   ready(2, id);
