@@ -18,9 +18,10 @@ namespace {
 
 // Where a peer says that an averaging has a number so far ahead of mine, it is not believed.
 constexpr std::uint64_t kHorizon = std::uint64_t{1} << 32;
-constexpr std::size_t kEarly = 2;       // averagings whose blocks are kept before I have begun them
-constexpr std::size_t kRemembered = 2;  // averagings on an edge that its grids go by
-constexpr double kPushed = 0.5;         // of a worker's mass
+constexpr std::size_t kEarly = 2;          // averagings whose blocks are kept before I have begun them
+constexpr std::size_t kRemembered = 2;     // averagings on an edge that its grids go by
+constexpr double kPushed = 0.5;            // of a worker's mass
+constexpr std::uint64_t kMoves = 1 << 16;  // bytes sent between two ticks that are more than heartbeats
 
 }  // namespace
 
@@ -124,9 +125,13 @@ void Gossip::pause() {
   });
   {
     std::unique_lock lock(mutex_);
-    wait(
-        *changed_, lock, [this] { return transport_->now(); }, 2 * options_.patience, options_.interrupted,
-        [&] { return paused_ && idle_; });
+    Time looked;
+    do {
+      looked = moved_;
+      wait(
+          *changed_, lock, [this] { return transport_->now(); }, 2 * options_.patience, options_.interrupted,
+          [&] { return paused_ && idle_; });
+    } while (!(paused_ && idle_) && looked != moved_ && !ask(options_.interrupted, lock));
     last_gradient_.reset();  // what passes until the next one is no gradient's time
   }
   for (const auto& block : blocks_) {
@@ -225,11 +230,9 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
     const std::lock_guard lock(gossip.mutex_);
     ++gossip.counted(rank).begun;
   }
-  gossip.averaging_ = Averaging{.peer = rank,
-                                .number = number,
-                                .receives = direction.receive,
-                                .undecided = gossip.blocks_.size(),
-                                .begun = gossip.transport_->now()};
+  gossip.averaging_ = Averaging{
+      .peer = rank, .number = number, .receives = direction.receive, .undecided = gossip.blocks_.size()};
+  gossip.note_progress();
   gossip.span_.emplace(gossip.timeline_.get(),
                        Timeline::Span{.name = "averaging", .peer = rank, .round = number});
   for (std::uint32_t b = 0; b < gossip.blocks_.size(); ++b) {
@@ -291,6 +294,13 @@ void Gossip::end_averaging() {
   }
   pairing_.ended();
   look_at_pairing();
+}
+
+void Gossip::note_progress() {
+  averaging_->moved = transport_->now();
+  averaging_->sent = transport_->bytes_sent();
+  const std::lock_guard lock(mutex_);
+  moved_ = averaging_->moved;
 }
 
 void Gossip::look_at_pairing() {
@@ -455,6 +465,7 @@ void Gossip::received(int from, const Frame& frame, std::span<const std::byte> p
   Peer& sender = peer(from);
   sender.heard = transport_->now();
   if (frame.epoch != 0 || frame.round > kHorizon || !sender.neighbour) return;
+  if (averaging_ && averaging_->peer == from && averaging_->number == frame.round) note_progress();
   switch (frame.type) {
     case FrameType::ask:
       pairing_.asked(from, frame.round);
@@ -518,9 +529,12 @@ void Gossip::tick() {
     if (!peer->edge.open().empty() && now - peer->heard > options_.silent)
       transport_->reset(rank, fmt::format("silent for {:.1f} s", seconds(now - peer->heard)));
   }
-  if (averaging_ && now - averaging_->begun > options_.patience) {
+  if (averaging_ && transport_->bytes_sent() > averaging_->sent + kMoves) note_progress();
+  if (averaging_ && now - averaging_->moved > options_.patience) {
     Peer& late = peer(averaging_->peer);
     const std::uint64_t number = averaging_->number;
+    log_(Level::info, fmt::format("averaging {} with worker {} is given up: nothing has moved for {:.1f} s",
+                                  number, late.rank, seconds(now - averaging_->moved)));
     for (const SwapId id : late.edge.open()) {
       if (id.round == number) late.edge.give_up(id);
     }

@@ -56,10 +56,11 @@ struct GossipOptions {
   Wire wire = Wire::fp32;
   Exchanged exchanged = Exchanged::averages;  // pushes: no momentum, and a wire that is not modular
   std::uint64_t seed = 0;
-  std::chrono::milliseconds meet{60'000};     // for all neighbours to come at the start
-  std::chrono::milliseconds patience{1'000};  // an averaging that has not ended by then is given up
-  std::chrono::milliseconds silent{5'000};    // no byte for so long: the connection is broken
-  Interrupted interrupted = nobody;           // World::interrupted
+  std::chrono::milliseconds meet{60'000};  // for all neighbours to come at the start
+  std::chrono::milliseconds patience{
+      1'000};                               // an averaging of which nothing has moved for so long is given up
+  std::chrono::milliseconds silent{5'000};  // no byte for so long: the connection is broken
+  Interrupted interrupted = nobody;         // World::interrupted
 };
 
 struct GossipStatistics {
@@ -115,8 +116,8 @@ class Gossip final : private TransportHandler {
   void look(int block, const std::function<void(const Held&)>& f);
   GossipClock clock() const;
   void set_clock(GossipClock clock);
-  // No averaging is under way when pause() returns, unless a neighbour stands still: then it returns after twice the
-  // patience, or when it is interrupted. x and x~ have the momentum up to then; until resume() no time passes for them.
+  // No averaging is under way when pause() returns, unless a neighbour stands still: then it returns twice the patience after
+  // something has moved last, or when it is interrupted. x and x~ have the momentum up to then; until resume() no time passes for them.
   void pause();
   void resume();
 
@@ -175,8 +176,9 @@ class Gossip final : private TransportHandler {
     bool receives = true;       // that is, knows how far apart both are
     std::size_t undecided = 0;  // blocks
     std::size_t committed = 0;
-    Time begun{};
     double squared_distance = 0;  // of the committed ones
+    Time moved{};                 // when something came of it last, or went
+    std::uint64_t sent = 0;       // by this worker, up to then
   };
 
   void connected(int peer) override;
@@ -196,6 +198,7 @@ class Gossip final : private TransportHandler {
   void move(std::size_t block, double share, const SentBlock& q);
   double momentum_to_now(Block& block) const;
   void end_averaging();
+  void note_progress();  // of the averaging
   void look_at_pairing();
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
   void clock_strikes();
@@ -225,6 +228,7 @@ class Gossip final : private TransportHandler {
   const std::unique_ptr<Condition> changed_;
   std::set<int> connected_;
   bool idle_ = true, paused_ = false;
+  Time moved_{};  // Averaging::moved
   std::optional<Time> last_gradient_;
   GossipClock clock_;
   GossipStatistics statistics_;

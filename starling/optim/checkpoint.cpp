@@ -24,6 +24,7 @@ bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manife
   std::string reason;
   std::vector<std::int64_t> told(size * kSlots + 1);
   told.back() = std::llround(progress.seconds * 1e6);
+  optimizer.wait_for_all();
   try {
     const auto file = std::filesystem::path(draft_checkpoint(root, progress.step)) / worker_file(world.rank);
     const Digest digest = optimizer.save(file);

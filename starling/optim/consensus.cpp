@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -67,7 +68,8 @@ at::TensorOptions on_cpu(at::ScalarType type) { return at::TensorOptions(type).d
 
 struct Consensus::State {
   // Also where an average throws.
-  explicit State(Scheme& scheme) : scheme(scheme) {
+  State(Optimizer& optimizer, Scheme& scheme) : scheme(scheme) {
+    optimizer.wait_for_all();
     scheme.pause();
     scheme.renew();
   }
@@ -76,12 +78,13 @@ struct Consensus::State {
   Scheme& scheme;
   std::vector<std::pair<at::Tensor, at::Tensor>>
       own;  // parameter, its masters, or buffer, and this worker's values of it
-  int workers = 1;
+  int workers = 1, first = 0;
   double distance = 0;
   bool keep = false;
 };
 
-Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>(*optimizer.engine_->scheme)) {
+Consensus::Consensus(Optimizer& optimizer)
+    : state_(std::make_unique<State>(optimizer, *optimizer.engine_->scheme)) {
   const c10::AutoGradMode no_gradient(false);
   auto& engine = *optimizer.engine_;
   settle(engine.blocks);
@@ -121,7 +124,9 @@ Consensus::Consensus(Optimizer& optimizer) : state_(std::make_unique<State>(*opt
   const bool weighted = is_push_sum(engine.options);
   const Weighing weighing(engine.blocks, begins);
   if (weighted) weighing.before(flat);
-  state_->workers = optimizer.average(flat);
+  const std::set<int> who = engine.exchange->average(flat);
+  state_->workers = static_cast<int>(who.size());
+  state_->first = *who.begin();
   if (weighted) weighing.after(flat);
   double square = 0;
   for (std::size_t k = 0; k < d; ++k) square += (double{mine[k]} - flat[k]) * (double{mine[k]} - flat[k]);
@@ -170,6 +175,7 @@ Consensus::~Consensus() {
 }
 
 int Consensus::workers() const { return state_->workers; }
+int Consensus::first() const { return state_->first; }
 double Consensus::distance() const { return state_->distance; }
 void Consensus::keep() { state_->keep = true; }
 

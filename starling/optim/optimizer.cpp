@@ -81,6 +81,7 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
               {"one_in", std::to_string(options.one_in)},
               {"gamma", fmt::format("{}", options.gamma)},
               {"rate", fmt::format("{}", options.rate)},
+              {"seed", std::to_string(options.seed)},
               {"local_steps", std::to_string(options.local_steps)},
               {"staleness", std::to_string(options.staleness)},
               {"rule", rule},
@@ -274,6 +275,7 @@ std::unique_ptr<Scheme> Optimizer::make_gossip(std::function<void()> adapt) {
   GossipOptions options{.rates = rates_of(e.options, e.schedule()),
                         .wire = e.options.wire,
                         .exchanged = is_push_sum(e.options) ? Exchanged::pushes : Exchanged::averages,
+                        .seed = e.options.seed,
                         .meet = e.world.timeouts.meet,
                         .silent = e.world.timeouts.silent,
                         .interrupted = e.world.interrupted};
@@ -353,6 +355,11 @@ int Optimizer::average(std::span<float> values) {
 int Optimizer::maximum(std::span<std::int64_t> values) {
   settle(engine_->blocks);
   return static_cast<int>(engine_->exchange->maximum(values).size());
+}
+
+void Optimizer::wait_for_all() {
+  std::int64_t nothing = 0;
+  if (is_asynchronous(engine_->options)) maximum({&nothing, 1});
 }
 
 void Optimizer::scale_gradients(std::optional<float> scale) {

@@ -69,6 +69,8 @@ struct Options {
   // gradient (with "swarm": of local_steps gradients), at random times (Poisson). A push counts at both ends: 2 is one for each
   // gradient.
   double rate = 1;
+  // Of what these draw: when, and with whom. The same seed need not give the same run: when a message comes decides, too.
+  std::uint64_t seed = 0;
   // "swarm": steps of the local rule between two that others can see, from 1.
   int local_steps = 1;
   // "push-sum": how many steps old what is mixed in may be: 0, SGP, pushes and waits inside step(), as atc; 1, overlap SGP, hides
@@ -76,7 +78,7 @@ struct Options {
   int staleness = 0;
   // random-k: in a round only one value in so many is sent, in the format of `wire`, and mixed; the same ones by all workers,
   // others in the next round, and each of them once in `one_in` periods of the topology (docs/wires.md). So many times fewer
-  // bytes, and so many times less mixing. From 1, all values, to 1024. Not used by all-reduce.
+  // bytes, and so many times less mixing. From 1, all values, to 1024. With cta, atc, choco and a hierarchy alone.
   // With choco it is top-k: of each block one value in so many is sent, with its index (8 bytes), those that have changed most
   // since they were sent.
   int one_in = 1;
@@ -194,6 +196,9 @@ class Optimizer : public torch::optim::Optimizer {
   int average(std::span<float> values);
   // The largest of each value over all workers; as average().
   int maximum(std::span<std::int64_t> values);
+  // Collective, before something for which asynchronous gossip pauses: until all are here it goes on, so that nobody who is
+  // slow is left alone. With other schemes nothing.
+  void wait_for_all();
   // RMS distance of the workers' parameters to their average: sqrt(1/n Sum_i |x_i - mean|^2 / d). Collective.
   double consensus_distance();
 
@@ -291,6 +296,7 @@ class Consensus {
   Consensus& operator=(const Consensus&) = delete;
 
   int workers() const;      // how many took part in the average
+  int first() const;        // the lowest rank of these
   double distance() const;  // consensus distance, as Optimizer::consensus_distance()
   void keep();              // leave the average in the module instead of restoring
 

@@ -15,7 +15,8 @@ namespace starling {
 Config recipe_config(Recipe& r) {
   Config c;
   c.section("run", "how long, how often repeated, and where results go");
-  c.key("seed", &r.run.seed, at_least(0), "of the initial weights, the order of the images and their flips");
+  c.key("seed", &r.run.seed, at_least(0),
+        "of the initial weights, the order of the images and their flips, and of asynchronous averagings");
   c.key("epochs", &r.run.epochs, above(0), "passes over the training images, shared by all workers");
   c.key("steps", &r.run.steps, at_least(0), "optimizer steps in place of epochs; 0: as epochs say");
   c.key("out", &r.run.out, "folder for metrics.jsonl and summary.json");
@@ -209,6 +210,7 @@ Options make_options(const Recipe& recipe) {
   options.one_in = recipe.mixing.one_in;
   options.gamma = recipe.mixing.gamma;
   options.rate = recipe.mixing.rate;
+  options.seed = static_cast<std::uint64_t>(recipe.run.seed);
   options.local_steps = recipe.mixing.local_steps;
   options.staleness = recipe.mixing.staleness;
   options.hierarchy = recipe.mixing.hierarchy;

@@ -418,6 +418,38 @@ TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
   EXPECT_NEAR(kept, 0, 0.01);
 }
 
+// An averaging takes five times as long as one of which nothing moves is waited for.
+TEST(VirtualGossip, WhatGoesOnIsNotGivenUp) {
+  constexpr std::size_t kBlocks = 4, kBlock = 100'000;
+  const Schedule complete = make_schedule("complete", 3);
+  for (const Exchanged exchanged : {Exchanged::averages, Exchanged::pushes}) {
+    const bool pushes = exchanged == Exchanged::pushes;
+    const GossipOptions options{.rates = pushes ? push_rates(complete, 1) : pair_rates(complete, 1),
+                                .exchanged = exchanged};
+    const double seconds = 5 * std::chrono::duration<double>(options.patience).count();
+    const auto time = std::make_shared<VirtualTime>(3);
+    LocalHub hub(3, {}, virtual_network(time, kBlocks * kBlock * sizeof(float) / seconds));
+    virtual_workers(*time, 3, [&](int rank) {
+      Gossip gossip(hub.endpoint(rank), options,
+                    std::vector(kBlocks, std::vector<float>(kBlock, static_cast<float>(rank))),
+                    [](Level, const std::string&) {});
+      gossip.meet();
+      for (int k = 0; k < 600; ++k) {
+        time->sleep(kGradient);
+        gossip.stepped();
+      }
+      gossip.pause();
+      const GossipStatistics all = gossip.statistics();
+      EXPECT_GE(all.averaged, 5U) << pushes;
+      for (const GossipStatistics::Neighbour& j : all.neighbours) {
+        EXPECT_EQ(j.aborted, 0U) << pushes;
+        EXPECT_EQ(j.begun, j.averaged) << "one is under way; pushes: " << pushes;
+      }
+      time->sleep(20s);  // the others may not have paused yet
+    });
+  }
+}
+
 // A neighbour stands still in the middle of an averaging, and nobody wants to wait for it.
 TEST(VirtualGossip, AWaitForTheLastAveragingIsInterrupted) {
   bool enough = false;

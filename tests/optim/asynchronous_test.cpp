@@ -99,7 +99,7 @@ TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
         // Where threads wait for processors, averagings may have been few just now: then once more.
         for (int tries = 1; distance >= 4 && tries <= 10; ++tries) {
           // Until all have made so many gradients: who is done with its own keeps pulling.
-          for (int t = 0; done < n * tries; ++t) {
+          for (int t = 0; done < n * tries && t < 60'000; ++t) {
             if (t == 600) ++done;
             pull_towards({a, b}, 10 * i);
             optimizer->step();
@@ -127,6 +127,30 @@ TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
       });
     }
   }
+}
+
+// Two are through with their steps long before the third one, and wait for it in the average: meanwhile it averages with them.
+TEST(Asynchronous, WhoIsSlowIsNotLeftAlone) {
+  flock(3, [](int i, World& world) {
+    const Tensor x = parameter({1000});
+    Optimizer optimizer({x}, SGD{.lr = 0.01}, {.topology = "complete", .scheme = "ad-psgd", .rate = 2},
+                        world);
+    constexpr int kSteps = 60;
+    std::uint64_t halfway = 0;
+    for (int t = 0; t < kSteps; ++t) {
+      if (t == kSteps / 2) halfway = optimizer.statistics().rounds;
+      pull_towards({x}, i);
+      optimizer.step();
+      std::this_thread::sleep_for(std::chrono::milliseconds(i == 2 ? 40 : 1));
+    }
+    const std::uint64_t end = optimizer.statistics().rounds;
+    const Consensus average(optimizer);
+    EXPECT_EQ(average.workers(), 3);
+    EXPECT_EQ(average.first(), 0);
+    if (i == 2) {
+      EXPECT_GT(end, halfway + 10);
+    }
+  });
 }
 
 // What is done to parameters between two steps is not lost, and what the consensus puts there is where training goes on.
