@@ -14,6 +14,7 @@
 #include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "tests/optim/flock.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -224,6 +225,20 @@ TEST(Hierarchical, ALostWorkerEndsItsNodeAndNoOther) {
   });
   EXPECT_THAT(errors[2], HasSubstr("failed on rank 2: worker 3 is gone"));
   EXPECT_EQ(errors[0] + errors[1], "");
+}
+
+// What backward() left in .grad is on its way already.
+TEST(Hierarchical, GradientsThatAreChangedAfterBackwardAreRefused) {
+  flock(4, [&](int i, World& world) {
+    const Tensor x = parameter({300'000});
+    Optimizer optimizer(std::vector<Tensor>{x}, SGD{.lr = 0.1}, kHierarchy, world);
+    for (int t = 0; t < 2; ++t) {
+      (x * (i + t)).sum().backward();
+      if (t == 1) x.mutable_grad().mul_(0.5);
+      const std::string said = refusal<UsageError>([&] { optimizer.step(); });
+      EXPECT_THAT(said, HasSubstr(t == 0 ? "accepted" : ".grad was changed between backward() and step()"));
+    }
+  });
 }
 
 TEST(Hierarchical, WhatCannotBeIsRefusedInOneLine) {

@@ -43,6 +43,13 @@ void AllReduce::step() {
   }
   averaged_ = false;
   for (std::size_t b = 0; b < owners_.of_block.size(); ++b) {
+    if (gradients(blocks_[b]) != buckets_[b].sent)
+      throw UsageError(
+          "hierarchy = \"node\": .grad was changed between backward() and step(), and what is averaged "
+          "within "
+          "the node is what backward() left there: use the option clip for its norm, and no GradScaler");
+  }
+  for (std::size_t b = 0; b < owners_.of_block.size(); ++b) {
     if (owners_.of_block[b] == owners_.me) write_mean(b);
   }
   adapt_();
@@ -101,6 +108,7 @@ void AllReduce::start(std::size_t b) {
   bytes_ += sizeof(float) * static_cast<std::uint64_t>(bucket.flat.numel()) * 2 *
             static_cast<std::uint64_t>(workers_ - 1) / static_cast<std::uint64_t>(workers_);
   const auto& owners = owners_.of_block;
+  if (!owners.empty()) bucket.sent = gradients(block);
   bucket.sum = owners.empty() ? collectives_.all_reduce_sum(bucket.flat)
                               : collectives_.reduce_sum(bucket.flat, owners[b]);
 }
@@ -122,6 +130,16 @@ void AllReduce::finish_pass() {
   }
   in_pass_ = false;
   averaged_ = true;
+}
+
+std::vector<AllReduce::Gradient> AllReduce::gradients(const Block& block) {
+  std::vector<Gradient> all;
+  for (const Segment& s : block.segments) {
+    const at::Tensor& g = s.parameter.grad();
+    all.push_back(g.defined() ? Gradient{g.unsafeGetTensorImpl(), static_cast<std::uint32_t>(g._version())}
+                              : Gradient{});
+  }
+  return all;
 }
 
 void AllReduce::write_mean(std::size_t b) {

@@ -28,7 +28,7 @@
 namespace starling {
 
 // To whom the mean of a block's gradients goes: to all, or where blocks have owners to these alone. Then backward() leaves .grad
-// as it is, and step() puts the mean in the owner's.
+// as it is, and step() puts the mean in the owner's. What is done to .grad in between would be lost: step() throws UsageError.
 struct Owners {
   int me = 0;
   std::vector<int> of_block{};
@@ -51,9 +51,15 @@ class AllReduce final : public Scheme {
   }
 
  private:
+  struct Gradient {
+    const void* tensor = nullptr;
+    std::uint32_t version = 0;
+    bool operator==(const Gradient&) const = default;
+  };
   struct Bucket {
     at::Tensor flat;  // the block's gradients in fp32, then per segment how many workers have one
     std::optional<Collectives::Pending> sum{};  // while it is under way
+    std::vector<Gradient> sent{};               // with owners: what .grad was then, of each segment
     std::size_t missing = 0;                    // gradients that this pass has not brought yet
   };
   void accumulated(std::size_t parameter);
@@ -61,6 +67,7 @@ class AllReduce final : public Scheme {
   void start(std::size_t bucket);
   void finish_pass();
   void write_mean(std::size_t bucket);
+  static std::vector<Gradient> gradients(const Block& block);
 
   std::vector<Block>& blocks_;
   Collectives& collectives_;
