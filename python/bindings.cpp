@@ -54,6 +54,7 @@ Options options_of(const py::dict& given) {
       {"one_in", [](Options& o, py::handle v) { o.one_in = v.cast<int>(); }},
       {"gamma", [](Options& o, py::handle v) { o.gamma = v.cast<double>(); }},
       {"rate", [](Options& o, py::handle v) { o.rate = v.cast<double>(); }},
+      {"seed", [](Options& o, py::handle v) { o.seed = v.cast<std::uint64_t>(); }},
       {"local_steps", [](Options& o, py::handle v) { o.local_steps = v.cast<int>(); }},
       {"staleness", [](Options& o, py::handle v) { o.staleness = v.cast<int>(); }},
       {"hierarchy", [](Options& o, py::handle v) { o.hierarchy = v.cast<std::string>(); }},
@@ -173,10 +174,20 @@ class Engine {
     if (!optimizer_) throw UsageError("the optimizer is closed");
     return *optimizer_;
   }
+  // Ends what is open of it, too: a scope of Python's may live longer.
   void close() {
     const py::gil_scoped_release unlock;
     no_sync_.reset();
+    for (const auto& open : averages_) {
+      if (const auto average = open.lock()) average->reset();
+    }
+    averages_.clear();
     optimizer_.reset();
+  }
+  using Average = std::unique_ptr<Consensus>;
+  void opened(const std::shared_ptr<Average>& average) {
+    std::erase_if(averages_, [](const auto& open) { return open.expired(); });
+    averages_.push_back(average);
   }
   // NoSync, from false to true.
   void set_sync(bool sync) {
@@ -203,6 +214,7 @@ class Engine {
   std::unique_ptr<PythonOptimizer> inner_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<NoSync> no_sync_;
+  std::vector<std::weak_ptr<Average>> averages_;
 };
 
 // Consensus, ended when Python says so.
@@ -211,21 +223,24 @@ class Scope {
   explicit Scope(Engine& engine) {
     Optimizer& optimizer = engine.optimizer();
     Interrupt::ends([&] {
-      consensus_ = std::make_unique<Consensus>(optimizer);
-      workers = consensus_->workers();
-      distance = consensus_->distance();
+      *average_ = std::make_unique<Consensus>(optimizer);
+      workers = (*average_)->workers();
+      first = (*average_)->first();
+      distance = (*average_)->distance();
     });
+    engine.opened(average_);
   }
   void end(bool keep) {
     const py::gil_scoped_release unlock;
-    if (consensus_ && keep) consensus_->keep();
-    consensus_.reset();
+    if (*average_ && keep) (*average_)->keep();
+    average_->reset();
   }
-  int workers;
+  int workers, first;
   double distance;
 
  private:
-  std::unique_ptr<Consensus> consensus_;
+  std::shared_ptr<Engine::Average> average_ =
+      std::make_shared<Engine::Average>();  // nothing once it has ended
 };
 
 int average_of(const std::vector<at::Tensor>& tensors, const World& world) {
@@ -328,7 +343,9 @@ PYBIND11_MODULE(_C, m) {
       .def(
           "state",
           [](Engine& engine, bool values) {
-            const OptimizerState state = engine.optimizer().state(values);
+            Optimizer& optimizer = engine.optimizer();
+            OptimizerState state;
+            Interrupt::ends([&] { state = optimizer.state(values); });
             return std::pair(state.tensors, state.metadata);
           },
           py::arg("values") = true)
@@ -349,6 +366,7 @@ PYBIND11_MODULE(_C, m) {
       .def(py::init<Engine&>())
       .def("end", &Scope::end)
       .def_readonly("workers", &Scope::workers)
+      .def_readonly("first", &Scope::first)
       .def_readonly("distance", &Scope::distance);
 
   m.def("average", &average_of);

@@ -60,6 +60,7 @@ class Scope:
     """starling::Consensus, until end()."""
 
     workers: int
+    first: int  # the lowest rank of these
     distance: float
     def __init__(self, engine: Engine) -> None: ...
     def end(self, keep: bool) -> None: ...

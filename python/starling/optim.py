@@ -1,5 +1,6 @@
 """Optimizers that train without a global all-reduce: torch.optim.Optimizer in every respect, and step() mixes the
-parameters with those of a few neighbours. They take the arguments of torch's optimizer of the same name, and Options.
+parameters with those of a few neighbours. They take the first arguments of torch's optimizer of the same name, up to weight_decay
+and nesterov, and Options.
 
 The constructor is collective: every worker must construct the same optimizers in the same order. Rank 0's parameters and
 buffers reach every worker.
@@ -50,6 +51,8 @@ class Options(TypedDict, total=False):
     rate: float
     """"a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm" and "async-push-sum" only: averagings that a worker takes part in, in
     the time of one gradient (with "swarm": of local_steps gradients); 1 (default)."""
+    seed: int
+    """The same five: of when a worker averages, and with whom; 0 (default)."""
     local_steps: int
     """"swarm" only: steps between two that others can see; 1 (default)."""
     staleness: int
@@ -124,6 +127,7 @@ class Optimizer(torch.optim.Optimizer):
                 raise _C.UsageError("give process_group or world, not both")
             group = group_of(group)
         self._shards = Shards(rest, group)
+        self._in_nodes = rest.get("hierarchy", "none") != "none"
         what, *values = rule
         groups = [self._shards.stand_ins(group["params"]) for group in self.param_groups]
         if world is None:
@@ -167,8 +171,9 @@ class Optimizer(torch.optim.Optimizer):
     def consensus(self, keep: bool = False) -> Iterator[_C.Scope]:
         """Within it the parameters are their exact average over all workers, and so are the floating-point buffers;
         integer buffers are at their largest. Afterwards each worker gets its own back, unless `keep`. Collective: all
-        workers enter it at the same step. Yields how many `workers` took part, and their `distance`. Each shard of a
-        sharded model is averaged over its replicas, which makes the model the average as a whole; `workers` are replicas.
+        workers enter it at the same step. Yields how many `workers` took part, the `first` of their ranks, and their `distance`.
+        Each shard of a sharded model is averaged over its replicas, which makes the model the average as a whole; `workers` are
+        replicas.
         Also a decorator of what evaluates: `evaluate = optimizer.consensus()(evaluate)`."""
         scope = _C.Scope(self._current())
         try:
@@ -190,9 +195,8 @@ class Optimizer(torch.optim.Optimizer):
         sharded model whole, each name with a tensor of its own. `path` holds the old file or the new one, never half of it.
         Collective; the lowest rank that is there writes, and alone raises Error where it cannot. What is in the model is
         averaged where this optimizer has it: give it buffers=model.buffers()."""
-        with self.consensus():
-            there = set(range(self._world.size)) - set(self._engine.statistics()["lost"])
-            writes = self._world.rank == min(there) and self._shards.first()
+        with self.consensus() as scope:
+            writes = self._world.rank == scope.first and self._shards.first()
             tensors = {}
             for name, tensor in model.state_dict().items():
                 if not isinstance(tensor, torch.Tensor):
@@ -223,6 +227,12 @@ class Optimizer(torch.optim.Optimizer):
         averagings, this worker's gradients between two of them in the mean and at most, and how far apart both were in the last
         one; and "distance", RMS over the edges."""
         return self._engine.statistics()
+
+
+_SHARDS_AND_SCALER = (
+    "a GradScaler does not take sharded parameters here, since one shard's overflow is unknown to the others: use bfloat16, "
+    "which needs no scaling"
+)
 
 
 class _State(defaultdict):
@@ -273,9 +283,11 @@ class _Ruled(Optimizer):
         scale = 1.0
         if getattr(self, "found_inf", None) is not None:  # torch.amp.GradScaler
             if self._shards:
+                raise _C.UsageError(_SHARDS_AND_SCALER)
+            if self._in_nodes:
                 raise _C.UsageError(
-                    "a GradScaler does not take sharded parameters here, since one shard's overflow is unknown to the "
-                    "others: use bfloat16, which needs no scaling"
+                    'hierarchy = "node" does not go with a GradScaler, since one worker\'s overflow is in the node\'s mean: use '
+                    "bfloat16, which needs no scaling"
                 )
             grad_scale = getattr(self, "grad_scale", None)
             scale = 1 / float(grad_scale) if grad_scale is not None else 1.0
@@ -360,6 +372,10 @@ class _Ruled(Optimizer):
         for group in self.param_groups:
             for key in [key for key in group if key.split(".")[0] in ("round", "share", "clock", "weights", "grids")]:
                 extra[key] = group.pop(key)
+        for group in self.param_groups:
+            for key in ("amsgrad", "maximize", "dampening"):
+                if group.get(key):
+                    raise _C.UsageError(f"state_dict: it was made with {key} = {group[key]}, which Starling's rules do not have")
         tensors, metadata = self._current().state(values=False)
         held = functools.cache(lambda: self._engine.state()[0])
         copies = _copies(tensors)
@@ -418,7 +434,11 @@ class SGD(_Ruled):
     _rule = "SGD"
     _states = {"m": "momentum_buffer"}
 
-    def __init__(self, params, lr=1e-3, momentum=0, weight_decay=0, nesterov=False, **options: Unpack[Options]):
+    def __init__(
+        self, params, lr=1e-3, momentum=0, dampening=0, weight_decay=0, nesterov=False, **options: Unpack[Options]
+    ):
+        if dampening != 0:
+            raise _C.UsageError(f"dampening = {dampening} is not allowed: 0")
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
         super().__init__(params, defaults, options)
 
@@ -486,14 +506,18 @@ class AccumAdamW(AccumAdam):
 
 class Decentralized(Optimizer):
     """Mixing around an optimizer that Starling did not write: `inner.step()` is the local rule. Learning rates, parameter
-    groups, gradient clipping and state are inner's: both have the same param_groups and state. Parameters must be
-    float32."""
+    groups, gradient clipping and state are inner's: both have the same param_groups and state. Add groups here, not to inner.
+    Parameters must be float32."""
+
+    _step_supports_amp_scaling = True
 
     def __init__(self, inner: torch.optim.Optimizer, **options: Unpack[Options]):
         self.inner = inner
         super().__init__(inner.param_groups, inner.defaults)
         self._share()
-        self._start(options, inner.step)
+        overflowed = self._overflowed = [False]  # nothing here may hold on to self, which ends the exchange when it goes
+        self._groups = len(inner.param_groups)
+        self._start(options, lambda: None if overflowed[0] else inner.step())
 
     def _share(self) -> None:
         self.param_groups = self.inner.param_groups
@@ -505,20 +529,34 @@ class Decentralized(Optimizer):
             return super().add_param_group(param_group)
         self.inner.add_param_group(param_group)
         self._engine.add_group(self._shards.stand_ins(self.inner.param_groups[-1]["params"]), [])
+        self._groups += 1
 
     @_hooked
     def step(self, closure: Callable[[], float] | None = None):
-        """Mixes with the neighbours and calls the inner optimizer's step()."""
+        """Mixes with the neighbours and calls the inner optimizer's step(), but where a GradScaler has found an overflow."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._overflowed[0] = False
+        if getattr(self, "found_inf", None) is not None:  # torch.amp.GradScaler
+            if self._shards:
+                raise _C.UsageError(_SHARDS_AND_SCALER)
+            self._overflowed[0] = float(self.found_inf) != 0
+            grad_scale = getattr(self, "grad_scale", None)
+            if grad_scale is not None and not self._overflowed[0]:
+                gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+                if gradients:
+                    torch._foreach_div_(gradients, float(grad_scale))
+        if len(self.param_groups) != self._groups:
+            raise _C.UsageError("parameter groups were added to the inner optimizer: use Decentralized.add_param_group")
         self._mix([], 1.0)
         return loss
 
     def state_dict(self) -> dict:
         """The inner optimizer's, and the place in the schedule as the parameter groups' entry "round". x~ of "a2cid2" is not in
-        it: after load_state_dict() it begins as the parameters."""
+        it: after load_state_dict() it begins as the parameters. Nor are the grids of the wires int8 and int4, which begin anew: a
+        run that goes on is then not equal to the bit."""
         saved = self.inner.state_dict()
         for group in saved["param_groups"]:
             group["round"] = self._engine.position()

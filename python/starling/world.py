@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Group = ProcessGroup | DeviceMesh  # a mesh of one dimension, such as mesh["replicate"]
 
 _world: World | None = None
+_default: "ProcessGroup | None" = None  # torch's default group, where the world is of that
 
 
 def group_of(process_group: "Group") -> "ProcessGroup":
@@ -34,7 +35,8 @@ def group_of(process_group: "Group") -> "ProcessGroup":
 
 def init(process_group: "Group | None" = None, timeout: float = 60.0) -> World:
     """The world of this process's optimizers. An optimizer calls this by itself; call it earlier to know ``rank``,
-    ``size``, ``local_rank`` and ``local_size``. Later calls without a group return the same world.
+    ``size``, ``local_rank`` and ``local_size``. Later calls without a group return the same world, or that of a new default group
+    where the world was of the old one.
 
     It is that of ``process_group`` (or of a device mesh of one dimension); else, after
     ``torch.distributed.init_process_group``, that of the default group; else the one that the launcher describes in the
@@ -46,11 +48,14 @@ def init(process_group: "Group | None" = None, timeout: float = 60.0) -> World:
     From the environment, workers on several hosts need the same secret in STARLING_TOKEN_FILE (or STARLING_TOKEN); the
     workers of a group may have one, and make a random one otherwise.
     """
-    global _world
-    if process_group is None and _world is None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        process_group = torch.distributed.group.WORLD
+    global _world, _default
     if process_group is not None:
-        _world = World.from_process_group(group_of(process_group), timeout)
+        _world, _default = World.from_process_group(group_of(process_group), timeout), None
+        return _world
+    there = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if there and (_world is None or _default not in (None, torch.distributed.group.WORLD)):
+        _default = torch.distributed.group.WORLD
+        _world = World.from_process_group(_default, timeout)
     elif _world is None:
         _world = World.from_environment(timeout)
     return _world

@@ -51,7 +51,6 @@ def pages():
     execute("from-decent-dp.md", before=True)
     theirs = torch.load("model.pt") if os.environ["RANK"] == "0" else {}
     torch.distributed.destroy_process_group()
-    starling.world._world = None
     os.environ["MASTER_PORT"] = os.environ["FOURTH_PORT"]
     torch.manual_seed(int(os.environ["RANK"]))
     optimizer = execute("from-decent-dp.md")["optimizer"]

@@ -7,6 +7,7 @@ import os
 import pathlib
 import signal
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -186,8 +187,19 @@ def resume_gossip():
 
 def overflow():
     """Mixed precision with a scaler, and an overflow on rank 1 in step 3: it skips its own update, and mixes."""
-    net = model()
-    optimizer = starling.AdamW(net.parameters(), lr=0.02)
+    ends = []
+    for around in (False, True):
+        net = model()
+        inner = torch.optim.AdamW(net.parameters(), lr=0.02)
+        optimizer = starling.Decentralized(inner) if around else starling.AdamW(net.parameters(), lr=0.02)
+        ends.append([*overflowed(net, optimizer), flat(net).tolist()])
+        if around:
+            assert {state["step"].item() for state in inner.state.values()} == {7 if rank() == 1 else 8}
+        optimizer.close()
+    return ends
+
+
+def overflowed(net, optimizer):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
     skipped = []
     for t in range(8):
@@ -201,6 +213,29 @@ def overflow():
         skipped.append(optimizer.statistics()["skipped"])
     statistics = optimizer.statistics()
     return skipped, statistics["aborted"], optimizer.consensus_distance(), bool(flat(net).isfinite().all())
+
+
+def closed_within():
+    """An average is open when the optimizer ends; and rank 0 is gone when the average is saved."""
+    net = model()
+    optimizer = starling.SGD(net.parameters(), lr=0.1)
+    with torch.no_grad():
+        net[0].weight.add_(rank())
+    own = flat(net)
+    with optimizer.consensus() as average:
+        assert not torch.equal(flat(net), own)
+        optimizer.close()
+        assert torch.equal(flat(net), own)
+    seen = average.workers, average.first
+
+    optimizer = starling.SGD(net.parameters(), lr=0.1)
+    if rank() == 0:
+        optimizer.close()
+        return seen, 0
+    file = pathlib.Path(os.environ["FOLDER"], "average.safetensors")
+    optimizer.save_consensus(net, file)
+    with optimizer.consensus() as average:  # after which it is written
+        return seen, average.first if file.exists() else "no file"
 
 
 def consensus():
@@ -369,6 +404,17 @@ class Alone(unittest.TestCase):
                 starling.AdamW(net.parameters(), **options)
             self.assertIn(text, str(caught.exception))
             self.assertNotIn("\n", str(caught.exception))
+        with self.assertRaisesRegex(starling.UsageError, "dampening = 0.5 is not allowed: 0"):
+            starling.SGD(net.parameters(), 0.1, 0.9, 0.5)
+        with self.assertRaisesRegex(starling.UsageError, "it was made with amsgrad = True"):
+            starling.AdamW(net.parameters()).load_state_dict(torch.optim.AdamW(net.parameters(), amsgrad=True).state_dict())
+        inner = torch.optim.SGD(list(net[0].parameters()), lr=0.1)
+        around = starling.Decentralized(inner)
+        around.add_param_group({"params": [net[2].weight]})
+        around.step()
+        inner.add_param_group({"params": [net[2].bias]})
+        with self.assertRaisesRegex(starling.UsageError, "use Decentralized.add_param_group"):
+            around.step()
         optimizer = starling.AdamW(net.parameters())
         saved = optimizer.state_dict()
         del saved["state"][1]["exp_avg_sq"]
@@ -445,11 +491,13 @@ class Together(unittest.TestCase):
             self.assertTrue(all(sum(share) > sum(sizes) / 3 for share in shares), shares)
 
     def test_an_overflow_on_one_worker_skips_its_update_and_no_exchange(self):
-        for number, (skipped, aborted, distance, finite) in enumerate(workers.run(overflow, 3)):
-            self.assertEqual(skipped, [0, 0, 0, 1, 1, 1, 1, 1] if number == 1 else [0] * 8)
-            self.assertEqual(aborted, 0)
-            self.assertTrue(finite)
-            self.assertLess(distance, 0.1)
+        for number, (ours, around) in enumerate(workers.run(overflow, 3)):
+            self.assertEqual(ours[0], [0, 0, 0, 1, 1, 1, 1, 1] if number == 1 else [0] * 8)
+            for _, aborted, distance, finite, _ in (ours, around):
+                self.assertEqual(aborted, 0)
+                self.assertTrue(finite)
+                self.assertLess(distance, 0.1)
+            self.assertLess((torch.tensor(ours[-1]) - torch.tensor(around[-1])).abs().max().item(), 1e-5)
 
     def test_consensus(self):
         results = workers.run(consensus, 3)
@@ -457,6 +505,11 @@ class Together(unittest.TestCase):
         for count, restored, kept, counter, inside, _ in results:
             self.assertEqual((count, restored, kept, counter), (3, True, True, 3))
             torch.testing.assert_close(torch.tensor(inside), mean)
+
+    def test_ends_within_an_average_and_saves_without_rank_0(self):
+        with tempfile.TemporaryDirectory() as folder:
+            results = workers.run(closed_within, 3, FOLDER=folder)
+        self.assertEqual(results, [[[3, 0], 0], [[3, 0], 1], [[3, 0], 1]])
 
     def test_groups_and_what_differs(self):
         for same, message in workers.run(groups, 3):

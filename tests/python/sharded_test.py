@@ -57,6 +57,25 @@ def hierarchy():
             difference = (flat(net) - flat(alone)).abs().max().item()
             plain.close()
         ends[name] = difference, distance, flat(net).tolist()
+    net = model()
+    optimizer = starling.AdamW(net.parameters(), hierarchy="node", workers_per_node=2)
+    said = []
+    scaler = torch.amp.GradScaler("cpu")
+    for scaled in (False, True):
+        loss = net(batch(rank())).sum()
+        try:
+            if scaled:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+            else:
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+                optimizer.step()
+            said.append("accepted")
+        except starling.UsageError as error:
+            said.append(str(error))
+    ends["refused"] = said
+    optimizer.close()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     return ends
@@ -65,6 +84,10 @@ def hierarchy():
 class Hierarchy(unittest.TestCase):
     def test_is_gossip_between_nodes_of_their_mean_gradients(self):
         results = workers.run(hierarchy, 4)
+        for result in results:
+            clipped, scaled = result["refused"]
+            self.assertIn(".grad was changed between backward() and step()", clipped)
+            self.assertIn("does not go with a GradScaler", scaled)
         for name in RULES:
             for node in (0, 2):
                 self.assertEqual(results[node][name][2], results[node + 1][name][2], name)  # workers of a node
