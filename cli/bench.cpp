@@ -33,7 +33,8 @@ void print(const std::vector<AveragingTime>& times, const AveragingOptions& opti
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const AveragingTime& time : times) {
       if (time.refused.empty()) {
-        rows.push_back({{"way", time.way}, {"mean", time.mean}, {"deviation", time.deviation}});
+        rows.push_back(
+            {{"way", time.way}, {"mean", time.mean}, {"deviation", time.deviation}, {"apart", time.apart}});
       } else {
         rows.push_back({{"way", time.way}, {"refused", time.refused}});
       }

@@ -31,6 +31,7 @@ constexpr std::chrono::milliseconds kSilent{15'000};
 struct ProbeCommand {
   int workers = 0;
   std::string out = "profile.json";
+  std::string bandwidths;
   double seconds = ProbeOptions().seconds;
 };
 
@@ -64,6 +65,14 @@ void print_table(const ProbeResult& result, double seconds, const std::string& o
   fmt::print("written to {}\n", out);
 }
 
+// A schedule of bandwidth-aware matchings (topology/custom.cpp).
+std::string topology_of(const std::vector<std::vector<double>>& bandwidths) {
+  std::string rows;
+  for (const auto& row : bandwidths)
+    rows += fmt::format("{}[{:.4g}]", rows.empty() ? "" : ",\n  ", fmt::join(row, ", "));
+  return fmt::format("{{\"workers\": {}, \"bandwidth\": [\n  {}]}}\n", bandwidths.size(), rows);
+}
+
 int probe_as_worker(const ProbeCommand& command) {
   note_interruptions();
   const Time begin = Clock::now();
@@ -81,6 +90,7 @@ int probe_as_worker(const ProbeCommand& command) {
     if (world.rank != 0) return 0;
     clear();
     write_text(command.out, print_profile(result.network));
+    if (!command.bandwidths.empty()) write_text(command.bandwidths, topology_of(result.bandwidths));
     print_table(result, seconds(Clock::now() - begin), command.out);
     return 0;
   } catch (const Error& error) {
@@ -94,10 +104,11 @@ int probe_as_worker(const ProbeCommand& command) {
 
 int probe_with_workers(const ProbeCommand& command) {
   refuse_two_launchers("probe");
+  std::vector<std::string> arguments = {"probe", "--out", command.out, "--seconds",
+                                        fmt::format("{}", command.seconds)};
+  if (!command.bandwidths.empty()) arguments.insert(arguments.end(), {"--bandwidths", command.bandwidths});
   // The workers themselves say what ends the probe.
-  return launch_workers(command.workers,
-                        {"probe", "--out", command.out, "--seconds", fmt::format("{}", command.seconds)},
-                        [](const std::string&) {});
+  return launch_workers(command.workers, arguments, [](const std::string&) {});
 }
 
 }  // namespace
@@ -112,6 +123,13 @@ void add_probe(CLI::App& app, Command& command) {
   sub->add_option("--out", options->out, "the profile, written by rank 0")
       ->type_name("FILE")
       ->capture_default_str();
+  sub->add_option("--bandwidths", options->bandwidths,
+                  "also this file, written by rank 0: a topology that prefers fast links, for --topology")
+      ->type_name("FILE.json")
+      ->check([](const std::string& file) {
+        return file.ends_with(".json") ? ""
+                                       : fmt::format("Value {} must end in .json, as a topology does", file);
+      });
   sub->add_option("--seconds", options->seconds,
                   "budget of all streams together; each takes 0.5 at most, exchanges 1")
       ->type_name("S")

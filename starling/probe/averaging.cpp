@@ -21,9 +21,10 @@ namespace {
 
 constexpr int kMostWarmUp = 10;
 
-// Sums over rounds: how many, of their seconds, and of the squares.
+// Sums over rounds: how many, of their seconds, and of the squares. And what this worker's tensors are in the end.
 struct Sums {
   double rounds = 0, seconds = 0, squares = 0;
+  double value = 0;
   void add(double s) {
     rounds += 1;
     seconds += s;
@@ -70,7 +71,7 @@ Sums by_schedule(const World& world, Collectives& collectives, const Schedule& s
   exchange.meet();
   collectives.all_gather("");
   for (Block& block : blocks) send_again(exchange, block);
-  const Sums sums = timed(options.rounds, [&] {
+  Sums sums = timed(options.rounds, [&] {
     for (Block& block : blocks) {
       const auto arrived = finish(exchange, block);
       const bool finite = mix(block, arrived, exchange.wire(block.index));
@@ -84,28 +85,34 @@ Sums by_schedule(const World& world, Collectives& collectives, const Schedule& s
     throw Error(fmt::format("averaging by {}: worker {}: {} of {} exchanges were aborted", schedule.name,
                             world.rank, statistics.aborted, statistics.aborted + statistics.committed));
   }
+  sums.value = blocks[0].segments[0].parameter.mean().item<double>();
   return sums;
 }
 
 Sums by_all_reduce(const World& world, Collectives& collectives, const AveragingOptions& options) {
   const std::vector<at::Tensor> tensors = tensors_of(world, options);
   collectives.all_gather("");
-  return timed(options.rounds, [&] {
-    std::vector<Collectives::Pending> sums;
-    for (const at::Tensor& tensor : tensors) sums.push_back(collectives.all_reduce_sum(tensor));
+  Sums sums = timed(options.rounds, [&] {
+    std::vector<Collectives::Pending> pending;
+    for (const at::Tensor& tensor : tensors) pending.push_back(collectives.all_reduce_sum(tensor));
     for (std::size_t k = 0; k < tensors.size(); ++k) {
-      sums[k].wait();
+      pending[k].wait();
       tensors[k].div_(world.size);
     }
   });
+  sums.value = tensors[0].mean().item<double>();
+  return sums;
 }
 
 AveragingTime of_all(Collectives& collectives, const std::string& way, const Sums& mine) {
   Sums all;
-  for (const std::string& said : collectives.all_gather(
-           fmt::format("{:.17g} {:.17g} {:.17g}", mine.rounds, mine.seconds, mine.squares))) {
+  double least = mine.value, most = mine.value;
+  for (const std::string& said : collectives.all_gather(fmt::format(
+           "{:.17g} {:.17g} {:.17g} {:.17g}", mine.rounds, mine.seconds, mine.squares, mine.value))) {
     Sums one;
-    std::istringstream(said) >> one.rounds >> one.seconds >> one.squares;
+    std::istringstream(said) >> one.rounds >> one.seconds >> one.squares >> one.value;
+    least = std::min(least, one.value);
+    most = std::max(most, one.value);
     all.rounds += one.rounds;
     all.seconds += one.seconds;
     all.squares += one.squares;
@@ -113,7 +120,8 @@ AveragingTime of_all(Collectives& collectives, const std::string& way, const Sum
   const double mean = all.seconds / all.rounds;
   return {.way = way,
           .mean = mean,
-          .deviation = std::sqrt(std::max(0.0, all.squares / all.rounds - mean * mean))};
+          .deviation = std::sqrt(std::max(0.0, all.squares / all.rounds - mean * mean)),
+          .apart = most - least};
 }
 
 }  // namespace

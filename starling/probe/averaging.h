@@ -27,13 +27,14 @@ struct AveragingTime {
   std::string way;
   double mean = 0;       // seconds of a round, over all rounds and workers
   double deviation = 0;  // of single rounds, on all workers
+  double apart =
+      0;  // the largest of the workers' averages less the smallest, after all rounds; n - 1 at first
   std::string
       refused{};  // not empty: nothing was measured, since the schedule does not exist for so many workers
 };
 
-// Collective, and the result is the same on all workers. A
-// tenth as many rounds, at most ten, come before those that count. Throws Error where an exchange was aborted: what was
-// measured is then something else.
+// Collective, and the result is the same on all workers. A tenth as many rounds, at most ten, come before those that count. Throws
+// Error where an exchange was aborted: what was measured is then something else.
 std::vector<AveragingTime> measure_averaging(const World& world, const AveragingOptions& options = {});
 
 }  // namespace starling

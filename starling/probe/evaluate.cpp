@@ -137,6 +137,25 @@ Profile network_profile(const Measurements& measured) {
   return profile;
 }
 
+std::vector<std::vector<double>> bandwidths(const Measurements& measured, const Profile& profile) {
+  const std::vector<int> host_of = hosts_of_workers(profile.hosts);
+  const std::size_t n = host_of.size();
+  std::vector<std::vector<double>> all(n, std::vector<double>(n));
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < n; ++j) {
+      const std::pair link{host_of[i], host_of[j]};
+      if (i == j) continue;
+      if (link.first == link.second)
+        all[i][j] = profile.inside_rate;
+      else if (measured.all_flows.contains(link))
+        all[i][j] = carried(measured, link);
+      else
+        all[i][j] = std::min(profile.hosts[link.first].send, profile.hosts[link.second].receive);
+    }
+  }
+  return all;
+}
+
 std::vector<std::string> remarks(const Measurements& measured, const Profile& profile) {
   std::vector<std::string> lines;
   const auto& hosts = profile.hosts;

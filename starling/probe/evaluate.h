@@ -43,6 +43,10 @@ struct Measurements {
 //                   sender's, its receiver's and its link's rate
 Profile network_profile(const Measurements& measured);
 
+// Bytes a second from each worker to each other one: what the link between their hosts carries, or, where that was not measured,
+// the lesser of what both can; inside a host its workers' rate. 0 from a worker to itself.
+std::vector<std::vector<double>> bandwidths(const Measurements& measured, const Profile& profile);
+
 // What is slow or asymmetric, a line each: hosts that carry less than 0.7 times what most do, or 1.5 times more one way than the
 // other; links that the profile lists; links that carry 1.5 times more one way than the other where the hosts do not.
 std::vector<std::string> remarks(const Measurements& measured, const Profile& profile);

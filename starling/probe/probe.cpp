@@ -30,7 +30,7 @@ constexpr int kRoundTrips = 41;
 constexpr double kLongest = 0.5;                // seconds of one stream
 constexpr int kLeastTimes = 2, kMostTimes = 6;  // that all is measured between hosts, if there is time
 constexpr std::size_t kMostRounds = 64;         // of the tournament: of more hosts not every pair is measured
-// Bytes. What is larger than one that took so many seconds is in proportion to it.
+// Bytes, and seconds: what is larger than one that took so long is taken to go on as from the one before to that one.
 constexpr std::array<std::int64_t, 6> kAllReduced{1 << 16, 1 << 19, 1 << 20, 4 << 20, 12 << 20, 25 << 20};
 constexpr double kLargeAllReduce = 0.3;
 // Turns of so many seconds, and repetitions. The first after a pause are not as in training: TCP has to find its pace again.
@@ -195,7 +195,7 @@ double slowest(Collectives& collectives, double seconds) {
 std::vector<AllReduceTime> measure_all_reduce(Collectives& collectives) {
   std::vector<AllReduceTime> times;
   for (const std::int64_t bytes : kAllReduced) {
-    if (!times.empty() && times.back().seconds > kLargeAllReduce) break;
+    if (times.size() > 1 && times.back().seconds > kLargeAllReduce) break;
     std::array<at::Tensor, kAtOnce> tensors;
     for (at::Tensor& tensor : tensors) tensor = at::zeros({bytes / static_cast<std::int64_t>(sizeof(float))});
     const auto run = [&](int repetitions) {
@@ -278,7 +278,8 @@ ProbeResult run(Flows& flows, Collectives& collectives, const World& world, cons
     options.says(fmt::format("{0} of {0}: all-reduce", plan.size() + 1));
   Measurements all = measurements(hosts, host_of, plan, gathered(collectives, mine));
   if (options.all_reduce) all.all_reduce = measure_all_reduce(collectives);
-  ProbeResult result{.network = network_profile(all), .remarks = {}};
+  ProbeResult result{.network = network_profile(all), .bandwidths = {}, .remarks = {}};
+  result.bandwidths = bandwidths(all, result.network);
   result.remarks = remarks(all, result.network);
   return result;
 }

@@ -29,8 +29,9 @@ struct ProbeOptions {
 };
 
 struct ProbeResult {
-  Profile network;                   // without compute
-  std::vector<std::string> remarks;  // what is slow or asymmetric, a line each
+  Profile network;                              // without compute
+  std::vector<std::vector<double>> bandwidths;  // [from][to] in bytes a second, by worker (probe/evaluate.h)
+  std::vector<std::string> remarks;             // what is slow or asymmetric, a line each
 };
 
 // Collective, and the result is the same on all workers. Throws UsageError for a world of one, WorkerGone (probe/flows.h) on all

@@ -23,7 +23,8 @@ class Probe(CommandTest):
         self.out = self.folder / "network.json"
 
     def test_workers_of_one_host(self):
-        text = self.starling("probe", "--workers", "4", "--seconds", "0.2", "--out", self.out)
+        topology = self.folder / "fast-links.json"
+        text = self.starling("probe", "--workers", "4", "--seconds", "0.2", "--out", self.out, "--bandwidths", topology)
         self.assertRegex(text, r"^4 workers on 1 host, measured in \d+\.\d s\n")
         self.assertRegex(text, r"\ninside hosts +0\.\d+ ms, [\d.]+ [MG]B/s\n")
         self.assertRegex(text, r"\nall-reduce of 0\.07 MB +[\d.]+ ms\n")
@@ -37,7 +38,12 @@ class Probe(CommandTest):
         self.assertEqual([entry["bytes"] for entry in reduced], sizes[:len(reduced)])
         # Up to the first that takes long.
         self.assertTrue(len(reduced) == len(sizes) or reduced[-1]["seconds"] > 0.3)
-        self.assertTrue(all(entry["seconds"] <= 0.3 for entry in reduced[:-1]))
+        self.assertTrue(all(entry["seconds"] <= 0.3 for entry in reduced[1:-1]))
+        # Bandwidth-aware matchings: on even links three of them, one peer each.
+        bandwidth = json.loads(topology.read_text())["bandwidth"]
+        self.assertEqual([[rate > 0 for rate in row] for row in bandwidth], [[i != j for j in range(4)] for i in range(4)])
+        shown = json.loads(self.starling("topology", topology, "--workers", "4", "--json"))
+        self.assertEqual(shown["peers"], 1)
         # What it writes is what plan reads.
         compute = self.folder / "compute.json"
         whole = profile(hosts=4)
@@ -71,6 +77,8 @@ class Probe(CommandTest):
         self.assertEqual(self.usage_error("probe"),
                          "probe: one worker alone has no network: start several with --workers N, or by a launcher")
         self.assertIn("--workers: Value 1 not in range", self.usage_error("probe", "--workers", "1"))
+        self.assertEqual(self.usage_error("probe", "--workers", "2", "--bandwidths", "x.txt"),
+                         "--bandwidths: Value x.txt must end in .json, as a topology does")
         self.assertIn("--seconds: Value 0 not in range", self.usage_error("probe", "--seconds", "0"))
 
 

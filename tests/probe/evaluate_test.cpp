@@ -54,6 +54,11 @@ TEST(Evaluate, ASlowLinkIsAnExceptionAndAsymmetric) {
   EXPECT_EQ(profile.links[0].to, 2);
   EXPECT_EQ(profile.links[0].rate, 3e7);
   EXPECT_EQ(profile.hosts[1].send, 1e8);  // to others
+  EXPECT_THAT(bandwidths(all, profile),
+              ElementsAre(ElementsAre(0, 1e8, 1e8, 1e8), ElementsAre(1e8, 0, 3e7, 1e8),
+                          ElementsAre(1e8, 1e8, 0, 1e8), ElementsAre(1e8, 1e8, 1e8, 0)));
+  all.all_flows.erase({0, 3});  // not measured: what both ends can
+  EXPECT_EQ(bandwidths(all, profile)[0][3], 1e8);
   EXPECT_THAT(remarks(all, profile), ElementsAre("slow link: b -> c carries 30 MB/s, its ends can 100 MB/s",
                                                  "asymmetric link: b -> c carries 30 MB/s, c -> b 100 MB/s"));
 }
