@@ -2,8 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -16,38 +14,30 @@
 
 #include "cli/commands.h"
 #include "cli/plan_report.h"
+#include "cli/planned_world.h"
 #include "cli/profiles.h"
 #include "starling/checkpoint/file.h"
-#include "starling/core/error.h"
 #include "starling/kernels/wire.h"
-#include "starling/plan/asynchronous.h"
-#include "starling/plan/choose.h"
-#include "starling/plan/failures.h"
 #include "starling/plan/iteration.h"
-#include "starling/plan/simulate.h"
-#include "starling/topology/schedules.h"
 
 namespace starling::cli {
 
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr int kMostPlanned = 1024;
-constexpr double kWorthIt = 0.5;    // of the throughput that more workers bring where nothing is lost
-constexpr double kLinkBound = 0.9;  // of a step that an interface is busy
-constexpr double kDay = 86'400;
-constexpr double kLeastBlock = 256 * 1024;  // bytes, as optim/blocks.cpp
-constexpr double kMostBlocks = 2000;        // of a model that is simulated in other blocks
-const std::vector<std::int64_t> kBlockBytes = {1 << 20, 5 << 20, 25 << 20};
-const std::vector<Wire> kWires = {Wire::fp32, Wire::bf16, Wire::int8};
+constexpr double kWorthIt = 0.5;  // of the throughput that more workers bring where nothing is lost
 
 struct PlanOptions {
   std::string profile;
   std::string compute;  // the other half, where the profile is a network alone
   std::string workers;  // "8..1024" or "8,12,16"; empty: as measured
+  std::vector<std::string> wires = {"fp32", "bf16", "int8"};
   int iterations = 60;
   int warm_up = 20;
-  double failures = 6.5;  // of 1000 hosts in a day
-  Failures costs;         // their other terms
+  double failing = 6.5;  // of 1000 hosts in a day
+  Question question;     // but what stands above
   bool json = false;
   std::string html;
 };
@@ -82,195 +72,17 @@ std::optional<std::vector<int>> numbers_of_workers(const std::string& text) {
   return all;
 }
 
-// The measured cluster, or one of n workers made of its hosts, again and again.
-struct Planned {
-  Network network;
-  int workers_per_host = 1;
-};
-
-Planned cluster_of(const Profile& profile, int n) {
-  Planned planned{network_of(profile), 1};
-  std::size_t most = 1;
-  for (const Host& host : profile.hosts) most = std::max(most, host.workers.size());
-  planned.workers_per_host = static_cast<int>(most);
-  if (n == profile.workers()) return planned;
-  if (profile.hosts.size() == 1 && n > profile.workers()) {
-    throw UsageError(
-        fmt::format("--workers {}: {} were measured on one host, and nothing is known of a network between "
-                    "hosts: measure on two or more",
-                    n, profile.workers()));
-  }
-  Network& network = planned.network;
-  network.host_of.clear();
-  network.hosts.clear();
-  for (int i = 0; i < n; ++i) {
-    const std::size_t host = static_cast<std::size_t>(i) / most;
-    if (host == network.hosts.size()) network.hosts.push_back(profile.hosts[host % profile.hosts.size()]);
-    network.host_of.push_back(static_cast<int>(host));
-  }
-  std::erase_if(network.links, [&](const HostLink& link) {
-    return std::max(link.from, link.to) >= static_cast<int>(network.hosts.size());
-  });
-  return planned;
-}
-
-struct PlannedWorld {
-  int n = 0;
-  bool measured = false;
-  Forecast all_reduce;
-  std::vector<Candidate> rows;
-  const Candidate* best = nullptr;
-  std::optional<Forecast> one_host;                   // with as many samples in a step
-  Forecast atc;                                       // as the best row, with the other scheme
-  std::map<Wire, AsynchronousForecast> asynchronous;  // pairs on its graph, at rate 1
-  std::map<std::int64_t, Forecast> sizes;             // as the best row, by Options::block_bytes
-  std::int64_t block_bytes = 0;                       // the largest of these that is as good as any
-  double lost_to_restarts = 0, lost_to_absence = 0;
-};
-
-std::string bottleneck(const Forecast& outcome, const Network& network) {
-  if (outcome.waited < kAsGood * outcome.step) return "compute";
-  if (outcome.busiest_host < 0)
-    return outcome.late > outcome.waited / 2 ? "the slowest workers" : "the network";
-  if (outcome.link < kLinkBound * outcome.step) return "the slowest workers";
-  return fmt::format("the interface of {}", network.hosts[outcome.busiest_host].name);
-}
-
-// The first host alone takes n workers' samples: each of its workers makes as many more passes, and they average in memory.
-Forecast one_host(const Profile& profile, int n, const Horizon& run) {
-  const int here = static_cast<int>(profile.hosts[0].workers.size());
-  Work work = work_of(profile);
-  work.compute.clear();
-  for (const int worker : profile.hosts[0].workers) {
-    Compute& compute = work.compute.emplace_back(profile.compute[static_cast<std::size_t>(worker)]);
-    for (std::size_t t = 0; t < compute.forward.size(); ++t) {
-      double pass = compute.data_wait[t] + compute.forward[t];
-      for (const auto& block : compute.backward) pass += block[t];
-      compute.forward[t] += pass * (static_cast<double>(n) / here - 1);
-    }
-  }
-  Network network = network_of(profile);
-  network.host_of.assign(static_cast<std::size_t>(here), 0);
-  return simulate_all_reduce(network, work, run);
-}
-
-// What the optimizer makes of Options::block_bytes.
-double block_of(const Profile& profile, std::int64_t block_bytes) {
-  const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
-  return std::max(kLeastBlock, std::min(static_cast<double>(block_bytes), total / 8));
-}
-
-int most_neighbours(const Schedule& schedule) {
-  std::size_t most = 0;
-  for (const Graph& graph : schedule.rounds) {
-    for (const auto& neighbours : graph.neighbours) most = std::max(most, neighbours.size());
-  }
-  return static_cast<int>(most);
-}
-
-// What else there is to say of the best row.
-void advise(PlannedWorld& world, const Planned& planned, const Profile& profile, const Horizon& run,
-            const PlanOptions& options) {
-  const Schedule schedule = make_schedule(world.best->schedule, world.n, planned.workers_per_host);
-  world.atc = simulate(planned.network, work_on(profile, world.best->wire), schedule, Mixing::atc, run);
-  for (const Wire wire : kWires) {
-    if (world.n > 1)
-      world.asynchronous[wire] =
-          simulate_asynchronous(planned.network, work_on(profile, wire), pair_rates(schedule, 1), run);
-  }
-  double fastest = world.best->outcome.step;
-  const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
-  for (const std::int64_t bytes : kBlockBytes) {
-    const double block = block_of(profile, bytes);
-    if (total / block > kMostBlocks) continue;
-    const Work work = work_on(in_blocks_of(profile, block), world.best->wire);
-    const Forecast& outcome = world.sizes[bytes] =
-        simulate(planned.network, work, schedule, Mixing::cta, run);
-    fastest = std::min(fastest, outcome.step);
-  }
-  for (const auto& [bytes, outcome] : world.sizes) {
-    if (outcome.step <= fastest * (1 + kAsGood)) world.block_bytes = bytes;
-  }
-  if (world.n > static_cast<int>(profile.hosts[0].workers.size()))
-    world.one_host = one_host(profile, world.n, run);
-  Failures failures = options.costs;
-  failures.rate = options.failures / 1000 / kDay;
-  world.lost_to_restarts = lost_to_restarts(failures, static_cast<int>(planned.network.hosts.size()));
-  world.lost_to_absence = lost_to_absence(failures, most_neighbours(schedule));
-}
-
-PlannedWorld world_of(const Profile& profile, int n, const PlanOptions& options) {
-  const Planned planned = cluster_of(profile, n);
-  const Horizon run{.iterations = options.warm_up + options.iterations, .warm_up = options.warm_up};
-  PlannedWorld world;
-  world.n = n;
-  world.measured = n == profile.workers();
-  world.all_reduce = simulate_all_reduce(planned.network, work_of(profile), run,
-                                         world.measured ? profile.all_reduce : std::vector<AllReduceTime>{});
-  world.rows = candidates(planned.network, planned.workers_per_host, profile, kWires, 1, Mixing::cta, run);
-  world.best = &recommended(world.rows);
-  advise(world, planned, profile, run, options);
-  return world;
-}
-
-double efficiency(const Forecast& outcome) { return outcome.own / outcome.step; }
-
 // The last number of workers up to which each increase has brought at least kWorthIt of what it could.
-int knee(const std::vector<PlannedWorld>& worlds, const std::map<int, double>& steps) {
-  int last = worlds[0].n;
-  for (std::size_t k = 1; k < worlds.size(); ++k) {
-    const int n = worlds[k].n;
-    const double more = static_cast<double>(n) / last, gained = more * steps.at(last) / steps.at(n);
+template <class ForecastOf>
+int knee(const std::vector<PlannedWorld>& worlds, const ForecastOf& forecast_of) {
+  const PlannedWorld* last = &worlds[0];
+  for (const PlannedWorld& world : worlds) {
+    const double more = static_cast<double>(world.n) / last->n;
+    const double gained = more * forecast_of(*last).step / forecast_of(world).step;
     if (gained - 1 < kWorthIt * (more - 1)) break;
-    last = n;
+    last = &world;
   }
-  return last;
-}
-
-nlohmann::ordered_json json_of_outcome(const Forecast& outcome, const Forecast& all_reduce,
-                                       const Network& network) {
-  return {{"step", outcome.step},
-          {"low", outcome.low},
-          {"high", outcome.high},
-          {"efficiency", efficiency(outcome)},
-          {"speed_up", all_reduce.step / outcome.step},
-          {"bottleneck", bottleneck(outcome, network)}};
-}
-
-std::vector<std::string> advice(const PlannedWorld& world, const PlanOptions& options) {
-  std::vector<std::string> lines;
-  lines.push_back(fmt::format(
-      "Recommended: {} over {}: of what is within {:.0f} % of the fastest step, the widest wire, and on it "
-      "the first of this list.",
-      world.best->schedule, name_of(world.best->wire), kAsGood * 100));
-  lines.push_back(
-      fmt::format("Scheme cta: atc, whose exchange is waited for within the step, takes {:.2f} ms.",
-                  world.atc.step * 1e3));
-  std::vector<std::string> rates;
-  for (const auto& [wire, outcome] : world.asynchronous)
-    rates.push_back(fmt::format("{:.2f} over {}", outcome.rate, name_of(wire)));
-  if (!rates.empty())
-    lines.push_back(
-        fmt::format("Asynchronous gossip on its graph, as a2cid2, waits for nobody: a step takes {:.2f} ms. "
-                    "Of one averaging for each gradient the network carries {}.",
-                    world.asynchronous.begin()->second.step.step * 1e3, fmt::join(rates, ", ")));
-  std::vector<std::string> sizes;
-  for (const auto& [bytes, outcome] : world.sizes)
-    sizes.push_back(fmt::format("{} MB {:.2f} ms", bytes >> 20, outcome.step * 1e3));
-  if (!sizes.empty())
-    lines.push_back(fmt::format("Blocks of {} MB, the largest that are as good as any: {}.",
-                                world.block_bytes >> 20, fmt::join(sizes, ", ")));
-  if (world.one_host) {
-    const double times = world.one_host->step / world.best->outcome.step;
-    lines.push_back(fmt::format("For as many samples one host alone takes {:.2f} ms, {:.2f} times as long{}.",
-                                world.one_host->step * 1e3, times,
-                                times > 1 ? "" : ": more hosts are not worth it"));
-  }
-  lines.push_back(
-      fmt::format("Failures, {:g} of 1000 hosts in a day: {:.2g} % of the time is lost where all restart, "
-                  "{:.2g} % where the others go on.",
-                  options.failures, world.lost_to_restarts * 100, world.lost_to_absence * 100));
-  return lines;
+  return last->n;
 }
 
 // In the letters of plan/closed_forms.h.
@@ -297,19 +109,18 @@ MeanTimes mean_times(const Profile& profile) {
   return mean;
 }
 
-ReportWorld report_of(const Profile& profile, const PlannedWorld& world, const PlanOptions& options) {
-  const Network network = cluster_of(profile, world.n).network;
+ReportWorld report_of(const Profile& profile, const PlannedWorld& world) {
   ReportWorld report{.workers = world.n,
-                     .hosts = static_cast<int>(network.hosts.size()),
+                     .hosts = static_cast<int>(world.network.hosts.size()),
                      .extrapolated = !world.measured,
                      .rows = {},
-                     .advice = advice(world, options),
+                     .advice = advice(world),
                      .all_reduce = {},
                      .recommended = {}};
   const auto add = [&](const std::string& schedule, Wire wire, const Forecast& outcome) {
     report.rows.push_back({.schedule = schedule,
                            .wire = std::string(name_of(wire)),
-                           .bottleneck = bottleneck(outcome, network),
+                           .bottleneck = bottleneck(outcome, world.network),
                            .step = outcome.step,
                            .low = outcome.low,
                            .high = outcome.high,
@@ -319,105 +130,115 @@ ReportWorld report_of(const Profile& profile, const PlannedWorld& world, const P
   add("all-reduce", Wire::fp32, world.all_reduce);
   for (const Candidate& row : world.rows) {
     add(row.schedule, row.wire, row.outcome);
-    report.rows.back().recommended = &row == world.best;
+    report.rows.back().recommended = &row == &world.recommended();
   }
+  if (world.one_host) add("one host alone", Wire::fp32, *world.one_host);
   const MeanTimes mean = mean_times(profile);
   const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
   std::vector<double> reduced, mixed;
   for (const double bytes : profile.blocks) {
-    reduced.push_back(
-        world.all_reduce.link == 0
-            ? 0
-            : all_reduce_seconds(network, bytes,
-                                 world.measured ? profile.all_reduce : std::vector<AllReduceTime>{}));
-    mixed.push_back(world.best->outcome.link * bytes / total);
+    reduced.push_back(world.all_reduce.busiest.seconds == 0
+                          ? 0
+                          : all_reduce_seconds(world.network, bytes, world.all_reduces));
+    mixed.push_back(world.recommended().outcome.busiest.seconds * bytes / total);
   }
   report.all_reduce = all_reduce_iteration(mean.F, mean.b, mean.u, reduced);
   report.recommended = cta_iteration(mean.F, mean.b, mean.u, mixed);
   return report;
 }
 
+Json json_of(const Forecast& outcome, const PlannedWorld& world, Mixing mixing = Mixing::cta) {
+  return {{"step", outcome.step},
+          {"low", outcome.low},
+          {"high", outcome.high},
+          {"efficiency", efficiency(outcome)},
+          {"speed_up", world.all_reduce.step / outcome.step},
+          {"bottleneck", bottleneck(outcome, world.network, mixing)}};
+}
+
+Json json_of(const PlannedWorld& world) {
+  Json rows = Json::array();
+  for (const Candidate& row : world.rows) {
+    Json line = {{"schedule", row.schedule}, {"wire", name_of(row.wire)}};
+    line.update(json_of(row.outcome, world));
+    rows.push_back(std::move(line));
+  }
+  const Candidate& best = world.recommended();
+  Json all = {
+      {"workers", world.n},
+      {"extrapolated", !world.measured},
+      {"all_reduce", json_of(world.all_reduce, world)},
+      {"gossip", std::move(rows)},
+      {"recommended",
+       {{"schedule", best.schedule},
+        {"wire", name_of(best.wire)},
+        {"scheme", "cta"},
+        {"block_bytes", world.sizes.empty() ? Json() : Json(world.block_bytes)},
+        {"all_reduce_is_as_good", all_reduce_is_as_good(world)}}},
+      {"atc", json_of(world.atc, world, Mixing::atc)},
+      {"lost_to_failures", {{"all_reduce", world.lost_to_restarts}, {"gossip", world.lost_to_absence}}}};
+  for (const auto& [wire, outcome] : world.asynchronous) {
+    all["asynchronous"]["step"] = outcome.step.step;
+    all["asynchronous"]["rate"][name_of(wire)] = outcome.rate;
+  }
+  if (world.one_host) all["one_host"] = json_of(*world.one_host, world);
+  return all;
+}
+
+void print_table(const PlannedWorld& world, int measured_workers) {
+  const std::size_t hosts = world.network.hosts.size();
+  fmt::print("{} worker{} on {} host{}{}\n\n", world.n, world.n == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s",
+             world.measured ? "" : fmt::format(" (extrapolated: {} were measured)", measured_workers));
+  const auto print_row = [](const auto&... cells) {
+    fmt::print("{:<22}{:<7}{:<12}{:<20}{:<12}{:<10}{}\n", cells...);
+  };
+  print_row("schedule", "wire", "step", "of 10 to 90 %", "efficiency", "speed-up", "bottleneck");
+  const auto print_forecast = [&](const std::string& schedule, Wire wire, const Forecast& outcome) {
+    print_row(schedule, name_of(wire), fmt::format("{:.2f} ms", outcome.step * 1e3),
+              fmt::format("{:.2f} to {:.2f} ms", outcome.low * 1e3, outcome.high * 1e3),
+              fmt::format("{:.0f} %", efficiency(outcome) * 100),
+              fmt::format("{:.2f}", world.all_reduce.step / outcome.step),
+              bottleneck(outcome, world.network));
+  };
+  print_forecast("all-reduce", Wire::fp32, world.all_reduce);
+  for (const Candidate& row : world.rows) print_forecast(row.schedule, row.wire, row.outcome);
+  if (world.one_host) print_forecast("one host alone", Wire::fp32, *world.one_host);
+  fmt::print("\n{}\n\n", fmt::join(advice(world), "\n"));
+}
+
 int plan(const PlanOptions& options) {
   const Profile profile = whole_profile(options.profile, options.compute);
   const std::vector<int> numbers =
       options.workers.empty() ? std::vector{profile.workers()} : *numbers_of_workers(options.workers);
+  Question question = options.question;
+  question.wires.clear();
+  for (const std::string& wire : options.wires) question.wires.push_back(wire_named(wire));
+  question.run = {.iterations = options.warm_up + options.iterations, .warm_up = options.warm_up};
+  question.failures.rate = failures_a_second(options.failing);
   std::vector<PlannedWorld> worlds;
-  worlds.reserve(numbers.size());  // `best` points into a world
-  for (int n : numbers) worlds.push_back(world_of(profile, n, options));
+  for (const int n : numbers) worlds.push_back(planned_world(profile, n, question));
 
-  std::map<int, double> best_steps, reduced_steps;
-  for (const PlannedWorld& world : worlds) {
-    best_steps[world.n] = world.best->outcome.step;
-    reduced_steps[world.n] = world.all_reduce.step;
-  }
-  const int best_knee = knee(worlds, best_steps), reduced_knee = knee(worlds, reduced_steps);
+  const int best_knee = knee(worlds, [](const PlannedWorld& world) { return world.recommended().outcome; });
+  const int reduced_knee = knee(worlds, [](const PlannedWorld& world) { return world.all_reduce; });
   const std::string knees = fmt::format(
       "More workers bring at least {:.0f} % of what they could up to {} workers; with all-reduce up to {}.",
       kWorthIt * 100, best_knee, reduced_knee);
 
   if (!options.html.empty()) {
     std::vector<ReportWorld> report;
-    for (const PlannedWorld& world : worlds) report.push_back(report_of(profile, world, options));
+    for (const PlannedWorld& world : worlds) report.push_back(report_of(profile, world));
     write_text(options.html, html_report(report, options.profile, knees));
   }
   if (options.json) {
-    nlohmann::ordered_json all = nlohmann::ordered_json::array();
-    for (const PlannedWorld& world : worlds) {
-      const Network network = cluster_of(profile, world.n).network;
-      nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-      for (const Candidate& row : world.rows) {
-        nlohmann::ordered_json line = {{"schedule", row.schedule}, {"wire", name_of(row.wire)}};
-        line.update(json_of_outcome(row.outcome, world.all_reduce, network));
-        rows.push_back(std::move(line));
-      }
-      all.push_back({{"workers", world.n},
-                     {"extrapolated", !world.measured},
-                     {"all_reduce", json_of_outcome(world.all_reduce, world.all_reduce, network)},
-                     {"gossip", std::move(rows)},
-                     {"recommended",
-                      {{"schedule", world.best->schedule},
-                       {"wire", name_of(world.best->wire)},
-                       {"scheme", "cta"},
-                       {"block_bytes", world.sizes.empty() ? nlohmann::ordered_json()
-                                                           : nlohmann::ordered_json(world.block_bytes)}}},
-                     {"atc", json_of_outcome(world.atc, world.all_reduce, network)},
-                     {"lost_to_failures",
-                      {{"all_reduce", world.lost_to_restarts}, {"gossip", world.lost_to_absence}}}});
-      for (const auto& [wire, outcome] : world.asynchronous) {
-        all.back()["asynchronous"]["step"] = outcome.step.step;
-        all.back()["asynchronous"]["rate"][name_of(wire)] = outcome.rate;
-      }
-      if (world.one_host)
-        all.back()["one_host"] = {{"step", world.one_host->step},
-                                  {"speed_up", world.all_reduce.step / world.one_host->step}};
-    }
-    const nlohmann::ordered_json root = {{"measured_workers", profile.workers()},
-                                         {"worlds", std::move(all)},
-                                         {"knee", best_knee},
-                                         {"knee_of_all_reduce", reduced_knee}};
+    Json root = {{"measured_workers", profile.workers()},
+                 {"worlds", Json::array()},
+                 {"knee", best_knee},
+                 {"knee_of_all_reduce", reduced_knee}};
+    for (const PlannedWorld& world : worlds) root["worlds"].push_back(json_of(world));
     fmt::print("{}\n", root.dump(2));
     return 0;
   }
-
-  for (const PlannedWorld& world : worlds) {
-    const Network network = cluster_of(profile, world.n).network;
-    fmt::print("{} worker{} on {} host{}{}\n\n", world.n, world.n == 1 ? "" : "s", network.hosts.size(),
-               network.hosts.size() == 1 ? "" : "s",
-               world.measured ? "" : fmt::format(" (extrapolated: {} were measured)", profile.workers()));
-    fmt::print("{:<22}{:<7}{:<12}{:<20}{:<12}{:<10}{}\n", "schedule", "wire", "step", "of 10 to 90 %",
-               "efficiency", "speed-up", "bottleneck");
-    const auto line = [&](const std::string& schedule, Wire wire, const Forecast& outcome) {
-      fmt::print("{:<22}{:<7}{:<12}{:<20}{:<12}{:<10}{}\n", schedule, name_of(wire),
-                 fmt::format("{:.2f} ms", outcome.step * 1e3),
-                 fmt::format("{:.2f} to {:.2f} ms", outcome.low * 1e3, outcome.high * 1e3),
-                 fmt::format("{:.0f} %", efficiency(outcome) * 100),
-                 fmt::format("{:.2f}", world.all_reduce.step / outcome.step), bottleneck(outcome, network));
-    };
-    line("all-reduce", Wire::fp32, world.all_reduce);
-    for (const Candidate& row : world.rows) line(row.schedule, row.wire, row.outcome);
-    if (world.one_host) line("one host alone", Wire::fp32, *world.one_host);
-    fmt::print("\n{}\n\n", fmt::join(advice(world, options), "\n"));
-  }
+  for (const PlannedWorld& world : worlds) print_table(world, profile.workers());
   fmt::print(
       "Step: one iteration, in the mean; efficiency: the part of it that a worker computes; speed-up: over "
       "all-reduce.\n");
@@ -447,6 +268,14 @@ void add_plan(CLI::App& app, Command& command) {
                    : fmt::format("Value {} must be rising numbers as in 8,12,16 or 8..64, from 1 to {}", text,
                                  kMostPlanned);
       });
+  sub->add_option("--topologies", options->question.schedules,
+                  "schedules to compare: base-2,ring or FILE; without it those of docs/planner.md")
+      ->type_name("NAME")
+      ->delimiter(',');
+  sub->add_option("--wires", options->wires, "wires to compare")
+      ->type_name("NAME")
+      ->delimiter(',')
+      ->capture_default_str();
   sub->add_option("--iterations", options->iterations, "how many iterations to simulate")
       ->type_name("T")
       ->check(CLI::Range(1, 10'000))
@@ -458,11 +287,11 @@ void add_plan(CLI::App& app, Command& command) {
   const auto add_failure_option = [&](const std::string& name, double& value, const std::string& help) {
     sub->add_option(name, value, help)->type_name("X")->check(CLI::Range(0.0, 1e6))->capture_default_str();
   };
-  add_failure_option("--failures", options->failures, "failing hosts, of 1000 in a day");
-  add_failure_option("--checkpoint-seconds", options->costs.checkpoint, "to write a checkpoint");
-  add_failure_option("--restart-seconds", options->costs.restart,
+  add_failure_option("--failures", options->failing, "failing hosts, of 1000 in a day");
+  add_failure_option("--checkpoint-seconds", options->question.failures.checkpoint, "to write a checkpoint");
+  add_failure_option("--restart-seconds", options->question.failures.restart,
                      "to notice a failure and start all workers again");
-  add_failure_option("--away-seconds", options->costs.away,
+  add_failure_option("--away-seconds", options->question.failures.away,
                      "for which a failed host stays away while the others go on");
   sub->add_flag("--json", options->json, "JSON instead of a table");
   sub->add_option("--html", options->html, "the same with pictures, as one file for a browser")

@@ -55,7 +55,8 @@ std::string curve(const std::vector<ReportWorld>& worlds, const Axes& axes, cons
   for (const ReportWorld& world : worlds) {
     const double x = axes.x(world.workers), y = axes.y(worth(world));
     points += fmt::format("{:.1f},{:.1f} ", x, y);
-    dots += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="3.5" fill="{}"/>)", x, y, colour);
+    dots += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="3.5" fill="{}" stroke="{}"/>)", x, y,
+                        world.extrapolated ? "#fff" : colour, colour);
   }
   return fmt::format(
       R"(<polyline points="{}" fill="none" stroke="{}" stroke-width="2"/>{}<text x="{:.1f}" y="{:.1f}">{}</text>)"
@@ -204,7 +205,9 @@ std::string html_report(const std::vector<ReportWorld>& worlds, const std::strin
   if (worlds.size() > 1) {
     html +=
         "<h2>What more workers are worth</h2>\n<p>Upwards: how many workers' work gets done by so many "
-        "workers, which is their number times the efficiency. Both axes double from line to line.</p>\n" +
+        "workers, which is their number times the efficiency. Both axes double from line to line; hollow "
+        "points are "
+        "extrapolated.</p>\n" +
         curves(worlds) + fmt::format("<p>{}</p>\n", escaped(knee));
   }
   for (const ReportWorld& world : worlds) html += section(world);

@@ -17,7 +17,7 @@ struct ReportRow {
 struct ReportWorld {
   int workers = 0, hosts = 0;
   bool extrapolated = false;
-  std::vector<ReportRow> rows;      // all-reduce first
+  std::vector<ReportRow> rows;      // all-reduce first, one host alone last
   std::vector<std::string> advice;  // sentences
   Iteration all_reduce, recommended;
 };

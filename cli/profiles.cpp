@@ -1,5 +1,7 @@
 #include "cli/profiles.h"
 
+#include <cstdio>
+
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
@@ -23,6 +25,13 @@ Profile whole_profile(const std::string& profile_file, const std::string& comput
   }
   const Profile compute = read_profile(compute_file);
   if (!compute.has_compute()) throw UsageError(fmt::format("{}: it holds no compute (blocks)", compute_file));
+  const int recorded = compute.workers(), n = profile.workers();
+  if (recorded < n)
+    fmt::print(stderr, "{}: {} stand{} for {} workers\n", compute_file,
+               recorded == 1 ? "its one worker" : fmt::format("its {} workers", recorded),
+               recorded == 1 ? "s" : "", n);
+  if (recorded > n)
+    fmt::print(stderr, "{}: the first {} of its {} workers are taken\n", compute_file, n, recorded);
   return joined(profile, compute);
 }
 

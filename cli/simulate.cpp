@@ -44,10 +44,7 @@ VirtualCluster cluster_of(const SimulateOptions& options, const Recipe& recipe) 
             {}};
   }
   const Profile profile = whole_profile(options.profile, options.compute);
-  if (options.workers != 0 && options.workers != profile.workers())
-    throw UsageError(fmt::format("simulate: --workers {}, but {} has {} workers: leave --workers out",
-                                 options.workers, options.profile, profile.workers()));
-  return cluster_of(profile, seed);
+  return cluster_of(profile, options.workers == 0 ? profile.workers() : options.workers, seed);
 }
 
 Json to_json(const Look& look) {
@@ -118,7 +115,8 @@ void add_simulate(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("simulate", "Train on a cluster that is not there, in virtual time");
   auto options = std::make_shared<SimulateOptions>();
   add_recipe(*sub, options->recipe);
-  sub->add_option("--workers", options->workers, "workers, each on a host of its own")
+  sub->add_option("--workers", options->workers,
+                  "workers, each on a host of its own; with --profile on hosts like the measured ones")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
   const auto profile = sub->add_option("--profile", options->profile,

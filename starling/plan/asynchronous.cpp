@@ -42,8 +42,8 @@ class AsynchronousSimulation {
         recorded_(recorded(work)),
         workers_(static_cast<std::size_t>(n_)),
         links_(network),
-        events_(3 * workers_.size(), span_of(recorded_)),
-        ends_(static_cast<std::size_t>(run.iterations)) {
+        events_(3 * workers_.size(), 2 * workers_.size(), span_of(recorded_)),
+        ends_(n_, run) {
     // What may be due: a worker's clock or the end of its gradient, n + a worker what is next in its averaging, 2 n + a worker
     // what it sends.
     for (int i = 0; i < n_; ++i) links_.connect(host(i), host(i));
@@ -64,12 +64,10 @@ class AsynchronousSimulation {
         sent(i);
       }
     }
-    for (double& end : ends_) end /= n_;
-    AsynchronousForecast outcome{.step = outcome_of(ends_, run_)};
+    AsynchronousForecast outcome{.step = ends_.forecast()};
     outcome.step.own = outcome.step.step;
-    const auto [busy, busiest] = links_.busiest();
-    outcome.step.link = busy / now_ * outcome.step.step;
-    outcome.step.busiest_host = busiest;
+    outcome.step.busiest = links_.busiest();
+    outcome.step.busiest.seconds *= outcome.step.step / now_;
     const double gradients = static_cast<double>(n_) * (run_.iterations - run_.warm_up);
     outcome.rate = static_cast<double>(averaged_) / gradients;
     if (averaged_ > 0) outcome.taken = taken_ / static_cast<double>(averaged_);
@@ -140,7 +138,7 @@ class AsynchronousSimulation {
       return ask(i);
     }
     w.until_next -= 1;
-    if (w.gradient < run_.iterations) ends_[static_cast<std::size_t>(w.gradient)] += now_;
+    if (w.gradient < run_.iterations) ends_.add(i, w.gradient, now_);
     if (++w.gradient == run_.iterations) --training_;
     begin_gradient(i, now_);
   }
@@ -246,7 +244,7 @@ class AsynchronousSimulation {
   std::vector<Worker> workers_;
   Links links_;
   EventQueue events_;
-  std::vector<double> ends_;
+  Ends ends_;
   int training_ = n_;
   double now_ = 0, taken_ = 0;
   std::uint64_t averaged_ = 0;

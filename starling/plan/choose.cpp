@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "starling/core/error.h"
-#include "starling/plan/schedules.h"
 #include "starling/topology/schedules.h"
 
 namespace starling {
@@ -16,16 +14,11 @@ Work work_on(const Profile& profile, Wire wire, int one_in) {
 }
 
 std::vector<Candidate> candidates(const Network& network, int workers_per_node, const Profile& profile,
-                                  const std::vector<Wire>& wires, int one_in, Mixing mixing,
-                                  const Horizon& run) {
+                                  const std::vector<std::string>& schedules, const std::vector<Wire>& wires,
+                                  int one_in, Mixing mixing, const Horizon& run) {
   std::vector<Candidate> all;
-  for (const std::string& name : planned_schedules()) {
-    Schedule schedule;
-    try {
-      schedule = make_schedule(name, static_cast<int>(network.host_of.size()), workers_per_node);
-    } catch (const UsageError&) {  // the family does not exist for this n
-      continue;
-    }
+  for (const std::string& name : schedules) {
+    const Schedule schedule = make_schedule(name, static_cast<int>(network.host_of.size()), workers_per_node);
     for (const Wire wire : wires) {
       if (name == "complete" && is_modular(wire)) continue;
       all.push_back({name, wire, simulate(network, work_on(profile, wire, one_in), schedule, mixing, run)});

@@ -18,11 +18,11 @@ class EventQueue {
     int source;
   };
 
-  // `span`: about how far ahead events are, in the unit of their times; a good guess makes it fast.
-  EventQueue(std::size_t sources, double span)
-      : next_(sources, kNone), time_(sources), place_(sources, Place::none), taken_back_(sources) {
+  // Of sources 0 .. `sources` - 1. About how many events are pending, and about how far ahead they are, in the unit of their
+  // times: good guesses make it fast.
+  EventQueue(std::size_t sources, std::size_t pending, double span) : sources_(sources) {
     std::size_t buckets = 1024;
-    while (buckets < 2 * sources) buckets *= 2;
+    while (buckets < 2 * pending) buckets *= 2;
     first_.assign(buckets, kNone);
     per_width_ = static_cast<double>(buckets) / (span > 1e-9 ? span : 1e-9);
   }
@@ -34,25 +34,26 @@ class EventQueue {
     ++pending_;
     const std::int64_t tick = tick_of(time);
     if (tick <= now_) return is_due(time, source);
-    time_[source] = time;
-    place_[source] = Place::bucket;
     int& first = first_[bucket_of(tick)];
-    next_[source] = first;
+    sources_[source].time = time;
+    sources_[source].place = Place::bucket;
+    sources_[source].next = first;
     first = source;
   }
 
   // The source's event, if one is pending.
   void take_back(int source) {
-    if (place_[source] == Place::none) return;
+    Source& of = sources_[source];
+    if (of.place == Place::none) return;
     --pending_;
-    if (place_[source] == Place::bucket) {
-      int* link = &first_[bucket_of(tick_of(time_[source]))];
-      while (*link != source) link = &next_[*link];
-      *link = next_[source];
+    if (of.place == Place::bucket) {
+      int* link = &first_[bucket_of(tick_of(of.time))];
+      while (*link != source) link = &sources_[*link].next;
+      *link = of.next;
     } else {
-      ++taken_back_[source];  // it stays in the heap, and is not looked at
+      ++of.taken_back;  // it stays in the heap, and is not looked at
     }
-    place_[source] = Place::none;
+    of.place = Place::none;
   }
 
   Event pop() {
@@ -60,9 +61,10 @@ class EventQueue {
       while (due_.empty()) advance();
       const Due event = due_.top();
       due_.pop();
-      if (event.taken_back != taken_back_[event.source]) continue;
+      Source& of = sources_[event.source];
+      if (event.taken_back != of.taken_back) continue;
       --pending_;
-      place_[event.source] = Place::none;
+      of.place = Place::none;
       return {event.time, event.source};
     }
   }
@@ -71,18 +73,24 @@ class EventQueue {
   static constexpr int kNone = -1;
   enum class Place : std::uint8_t { none, bucket, heap };
 
+  struct Source {
+    double time = 0;               // of its event, in a bucket
+    int next = kNone;              // the source that follows in it
+    std::uint32_t taken_back = 0;  // its events that were, from the heap
+    Place place = Place::none;     // of its event
+  };
   struct Due {
     double time;
     int source;
-    std::uint32_t taken_back;                 // how often the source's events had been, when it was pushed
+    std::uint32_t taken_back;                 // of the source, when it was pushed
     bool operator<(const Due& other) const {  // the earliest on top of a heap
       return time != other.time ? time > other.time : source > other.source;
     }
   };
 
   void is_due(double time, int source) {
-    due_.push({time, source, taken_back_[source]});
-    place_[source] = Place::heap;
+    due_.push({time, source, sources_[source].taken_back});
+    sources_[source].place = Place::heap;
   }
 
   std::int64_t tick_of(double time) const {
@@ -97,28 +105,28 @@ class EventQueue {
     if (++idle_ > first_.size()) {  // a lap without an event: all are further ahead
       std::int64_t earliest = INT64_MAX;
       for (int source : first_) {
-        for (; source != kNone; source = next_[source]) earliest = std::min(earliest, tick_of(time_[source]));
+        for (; source != kNone; source = sources_[source].next)
+          earliest = std::min(earliest, tick_of(sources_[source].time));
       }
       now_ = earliest;
     }
     int* link = &first_[bucket_of(now_)];
     while (*link != kNone) {
       const int source = *link;
-      if (tick_of(time_[source]) == now_) {
-        *link = next_[source];
-        is_due(time_[source], source);
+      Source& of = sources_[source];
+      if (tick_of(of.time) == now_) {
+        *link = of.next;
+        is_due(of.time, source);
         idle_ = 0;
       } else {
-        link = &next_[source];
+        link = &of.next;
       }
     }
   }
 
   double per_width_;
-  std::vector<int> first_, next_;  // of a bucket, and of the source that follows in it
-  std::vector<double> time_;
-  std::vector<Place> place_;               // of the source's event
-  std::vector<std::uint32_t> taken_back_;  // of the source, from the heap
+  std::vector<int> first_;  // of a bucket
+  std::vector<Source> sources_;
   std::priority_queue<Due> due_;
   std::int64_t now_ = -1;
   std::size_t idle_ = 0, pending_ = 0;

@@ -7,13 +7,32 @@ namespace starling {
 Links::Links(const Network& network) : network_(network), interfaces_(network.hosts.size()) {
   for (const HostLink& link : network.links) {
     slow_[{link.from, link.to}] = static_cast<int>(slow_links_.size());
-    slow_links_.push_back({link, 0});
+    slow_links_.push_back({.link = link});
   }
 }
 
 int Links::connect(int from_host, int to_host) {
   Connection& connection = connections_.emplace_back(Connection{.from_host = from_host});
   route(connection, to_host);
+  return connections() - 1;
+}
+
+int Links::connect_group(int host, const std::vector<int>& member_hosts) {
+  Connection& connection = connections_.emplace_back(Connection{.from_host = host, .to_host = host});
+  connection.latency = network_.latency;
+  const auto outside =
+      static_cast<double>(member_hosts.size()) - static_cast<double>(std::ranges::count(member_hosts, host));
+  double slowest = 0;  // seconds of a byte to each
+  for (auto slow = slow_.lower_bound({host, 0}); slow != slow_.end() && slow->first.first == host; ++slow) {
+    const auto there = static_cast<double>(std::ranges::count(member_hosts, slow->first.second));
+    const HostLink& link = slow_links_[slow->second].link;
+    if (there == 0) continue;
+    connection.latency = std::max(connection.latency, link.latency);
+    if (there / link.rate <= slowest) continue;
+    slowest = there / link.rate;
+    connection.slow_link = slow->second;
+    connection.over_slow_link = there / outside;
+  }
   return connections() - 1;
 }
 
@@ -47,8 +66,13 @@ void Links::begin(Connection& connection, const Message& message, double now) {
   connection.left = message.bytes;
   connection.rate = 0;
   connection.since = now;
-  interfaces_[connection.from_host].busy +=
-      message.bytes / (message.share * network_.hosts[connection.from_host].send);
+  const int from = connection.from_host, to = connection.to_host;
+  interfaces_[from].sends += message.bytes / (message.share * network_.hosts[from].send);
+  interfaces_[to].receives += message.bytes / (message.share * network_.hosts[to].receive);
+  if (connection.slow_link >= 0) {
+    SlowLink& slow = slow_links_[connection.slow_link];
+    slow.busy += message.bytes * connection.over_slow_link / slow.link.rate;
+  }
 }
 
 Links::Message Links::sent(int c, double now) {
@@ -83,7 +107,7 @@ void Links::set_rate(int c, double now) {
                          network_.hosts[to].receive / static_cast<double>(interfaces_[to].receiving.size()));
   if (connection.slow_link >= 0) {
     const SlowLink& slow = slow_links_[connection.slow_link];
-    rate = std::min(rate, slow.link.rate / slow.sending);
+    rate = std::min(rate, slow.link.rate / slow.sending / connection.over_slow_link);
   }
   if (rate == connection.rate) return;
   connection.left -= connection.rate * (now - connection.since);
@@ -93,9 +117,15 @@ void Links::set_rate(int c, double now) {
   events_->push(now + std::max(connection.left, 0.0) / rate, first_ + c);
 }
 
-std::pair<double, int> Links::busiest() const {
-  const auto busiest = std::ranges::max_element(interfaces_, {}, &Interface::busy);
-  return {busiest->busy, busiest->busy > 0 ? static_cast<int>(busiest - interfaces_.begin()) : -1};
+Busiest Links::busiest() const {
+  Busiest busiest;
+  const auto consider = [&](double seconds, int host, int to) {
+    if (seconds > busiest.seconds) busiest = {seconds, host, to};
+  };
+  for (const SlowLink& slow : slow_links_) consider(slow.busy, slow.link.from, slow.link.to);
+  for (std::size_t h = 0; h < interfaces_.size(); ++h)
+    consider(std::max(interfaces_[h].sends, interfaces_[h].receives), static_cast<int>(h), -1);
+  return busiest;
 }
 
 }  // namespace starling

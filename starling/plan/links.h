@@ -24,6 +24,8 @@ class Links {
 
   // A way for messages, which go one after the other. Within a host: what it sends it receives, too.
   int connect(int from_host, int to_host);
+  // From a worker on this host to all the others of its group, as much to each, and its host receives as much meanwhile.
+  int connect_group(int host, const std::vector<int>& member_hosts);
   void redirect(int connection, int to_host);  // while nothing is on it
   int connections() const { return static_cast<int>(connections_.size()); }
   double latency(int connection) const { return connections_[connection].latency; }
@@ -33,13 +35,14 @@ class Links {
   void send(int connection, const Message& message, double now);
   Message sent(int connection, double now);  // what has left
 
-  // How long the busiest host's interface has been sending, and which host that is; -1: none.
-  std::pair<double, int> busiest() const;
+  // Which interface or slow link was in use for longest, had all it carried gone one after the other at its rate.
+  Busiest busiest() const;
 
  private:
   struct Connection {
     int from_host = 0, to_host = 0;
     int slow_link = -1;
+    double over_slow_link = 1;  // the part of its bytes that goes over it
     double latency = 0;
     bool busy = false;
     Message now{};  // is on its way, if busy
@@ -49,11 +52,12 @@ class Links {
   };
   struct Interface {
     std::vector<int> sending, receiving;  // connections with something on its way
-    double busy = 0;
+    double sends = 0, receives = 0;       // seconds
   };
   struct SlowLink {
     HostLink link;
     int sending = 0;
+    double busy = 0;  // seconds
   };
 
   void route(Connection& connection, int to_host) const;

@@ -60,16 +60,30 @@ std::size_t drawn_iteration(const Horizon& run, int worker, int t, std::size_t c
                    count;
 }
 
-Forecast outcome_of(const std::vector<double>& ends, const Horizon& run) {
+Ends::Ends(int workers, const Horizon& run)
+    : run_(run), last_(static_cast<std::size_t>(workers)), sums_(static_cast<std::size_t>(run.iterations)) {
+  steps_.reserve(last_.size() * static_cast<std::size_t>(run.iterations - run.warm_up));
+}
+
+void Ends::add(int worker, int iteration, double time) {
+  double& last = last_[static_cast<std::size_t>(worker)];
+  if (iteration >= run_.warm_up) steps_.push_back(time - last);
+  last = time;
+  sums_[static_cast<std::size_t>(iteration)] += time;
+}
+
+Forecast Ends::forecast() const {
+  const auto first = static_cast<std::size_t>(run_.warm_up);
+  const double begin = first == 0 ? 0 : sums_[first - 1];
   Forecast outcome;
-  const auto first = static_cast<std::size_t>(run.warm_up), last = ends.size() - 1;
-  const double begin = first == 0 ? 0 : ends[first - 1];
-  outcome.step = (ends[last] - begin) / static_cast<double>(last - first + 1);
-  std::vector<double> steps;
-  for (std::size_t t = first; t <= last; ++t) steps.push_back(ends[t] - (t == 0 ? 0 : ends[t - 1]));
-  std::sort(steps.begin(), steps.end());
-  outcome.low = steps[(steps.size() - 1) / 10];
-  outcome.high = steps[steps.size() - 1 - (steps.size() - 1) / 10];
+  outcome.step = (sums_.back() - begin) / static_cast<double>(steps_.size());
+  std::vector<double> steps = steps_;
+  const auto tenth = static_cast<std::ptrdiff_t>((steps.size() - 1) / 10);
+  const auto low = steps.begin() + tenth, high = steps.end() - 1 - tenth;
+  std::nth_element(steps.begin(), low, steps.end());
+  outcome.low = *low;
+  std::nth_element(steps.begin(), high, steps.end());
+  outcome.high = *high;
   return outcome;
 }
 

@@ -29,7 +29,19 @@ double span_of(const std::vector<Recorded>& workers);
 // Which of its recorded iterations a worker draws for iteration t.
 std::size_t drawn_iteration(const Horizon& run, int worker, int t, std::size_t count);
 
-// ends: of iterations, mean over workers.
-Forecast outcome_of(const std::vector<double>& ends, const Horizon& run);
+// When the workers' iterations end.
+class Ends {
+ public:
+  Ends(int workers, const Horizon& run);
+  void add(int worker, int iteration, double time);  // of each worker one after the other
+  // The mean step, and how long single ones were.
+  Forecast forecast() const;
+
+ private:
+  const Horizon run_;
+  std::vector<double> last_;   // of each worker
+  std::vector<double> sums_;   // of each iteration, over the workers
+  std::vector<double> steps_;  // that count
+};
 
 }  // namespace starling

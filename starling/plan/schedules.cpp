@@ -1,7 +1,9 @@
 #include "starling/plan/schedules.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
+#include <set>
 
 #include "starling/core/error.h"
 #include "starling/topology/schedules.h"
@@ -15,19 +17,28 @@ const std::vector<std::string>& planned_schedules() {
   return all;
 }
 
+std::vector<std::string> planned_schedules(int workers, int workers_per_node) {
+  std::vector<std::string> names;
+  std::set<std::uint64_t> known;
+  for (const std::string& name : planned_schedules()) {
+    try {
+      if (known.insert(make_schedule(name, workers, workers_per_node).fingerprint()).second)
+        names.push_back(name);
+    } catch (const UsageError&) {  // the family does not exist for so many
+    }
+  }
+  return names;
+}
+
 std::vector<Exchanges> planned_exchanges(const std::vector<int>& host_of, int workers_per_host) {
   struct Round {
     int between_hosts = 0;
     Graph graph;
   };
   std::map<int, Round> most;  // by peers
-  for (const std::string& name : planned_schedules()) {
-    Schedule schedule;
-    try {
-      schedule = make_schedule(name, static_cast<int>(host_of.size()), workers_per_host);
-    } catch (const UsageError&) {  // the family does not exist for so many
-      continue;
-    }
+  const auto n = static_cast<int>(host_of.size());
+  for (const std::string& name : planned_schedules(n, workers_per_host)) {
+    Schedule schedule = make_schedule(name, n, workers_per_host);
     for (Graph& graph : schedule.rounds) {
       int peers = 0, between_hosts = 0;
       for (int i = 0; i < graph.workers(); ++i) {

@@ -8,8 +8,12 @@
 
 namespace starling {
 
-// Where steps take as long, this order decides: one peer and exact first.
+// What is compared if nothing else is asked for. Where steps take as long, this order decides: first base-2, with one peer and
+// exact, then what sends little between hosts, last what has many peers.
 const std::vector<std::string>& planned_schedules();
+
+// Those of them that there are for so many workers; of several with the same rounds the first.
+std::vector<std::string> planned_schedules(int workers, int workers_per_node);
 
 // Exchanges with `peers` others at once, by the worker that has most.
 struct Exchanges {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -52,18 +54,20 @@ class GossipSimulation {
         workers_(static_cast<std::size_t>(n_)),
         links_(network),
         slots_(static_cast<std::size_t>(n_) * blocks_ * depth_),
-        ends_(static_cast<std::size_t>(run.iterations)) {
+        ends_(n_, run) {
     for (const Graph& graph : schedule.rounds) rounds_.push_back(traffic_of(graph));
     connect();
-    std::size_t states = 0;
+    std::size_t states = 0, flows = 0;  // flows: at most, of a round in pairs
     for (Traffic& round : rounds_) {
       round.first_state = states;
       states += round.groups.size() * static_cast<std::size_t>(blocks_);
+      flows = std::max(flows, round.targets.size());
     }
     groups_.resize(states);
     // Who is pending: a worker (it has updated a block), n + a connection (a message has left), and after these a group
     // (all have their shards).
-    events_.emplace(workers_.size() + routes_.size() + states, span_of(recorded_));
+    events_.emplace(workers_.size() + routes_.size() + states, 2 * workers_.size() + flows,
+                    span_of(recorded_));
     links_.report_to(*events_, n_);
   }
 
@@ -81,14 +85,12 @@ class GossipSimulation {
         send_means(event.source - n_ - connections);
       }
     }
-    for (double& end : ends_) end /= n_;
-    Forecast outcome = outcome_of(ends_, run_);
+    Forecast outcome = ends_.forecast();
     const double counted = static_cast<double>(n_) * (run_.iterations - run_.warm_up);
     outcome.own = own_ / counted;
     outcome.waited = waited_ / counted;
-    const auto [busy, host] = links_.busiest();
-    outcome.link = busy / run_.iterations;
-    outcome.busiest_host = host;
+    outcome.busiest = links_.busiest();
+    outcome.busiest.seconds /= run_.iterations;
     return outcome;
   }
 
@@ -154,6 +156,11 @@ class GossipSimulation {
   void connect() {
     std::map<std::pair<int, int>, int> known;
     for (Traffic& round : rounds_) {
+      std::vector<std::vector<int>> hosts_of;  // of each group's members
+      for (const auto& group : round.groups) {
+        auto& hosts = hosts_of.emplace_back();
+        for (int i : group) hosts.push_back(network_.host_of[i]);
+      }
       for (int i = 0; i < n_; ++i) {
         const int host = network_.host_of[i];
         for (int k = round.first[i]; k < round.first[i + 1]; ++k) {
@@ -163,14 +170,19 @@ class GossipSimulation {
             continue;
           }
           const auto [entry, is_new] = known.try_emplace({i, j}, links_.connections());
-          if (is_new) connect({i, j}, host, to);
+          if (is_new) {
+            routes_.push_back({i, j});
+            links_.connect(host, to);
+          }
           round.connections.push_back(entry->second);
         }
         const int group = round.group_of[i];
-        const bool outside = group >= 0 && std::any_of(round.groups[group].begin(), round.groups[group].end(),
-                                                       [&](int j) { return network_.host_of[j] != host; });
+        const bool outside =
+            group >= 0 && std::ranges::any_of(hosts_of[group], [&](int other) { return other != host; });
         round.to_group.push_back(outside ? links_.connections() : -1);
-        if (outside) connect({i, -1 - group}, host, host);
+        if (!outside) continue;
+        routes_.push_back({i, -1 - group});
+        links_.connect_group(host, hosts_of[group]);
       }
     }
     for (Traffic& round : rounds_) {
@@ -179,11 +191,6 @@ class GossipSimulation {
           round.back.push_back(round.connection(round.targets[k], i));
       }
     }
-  }
-
-  void connect(Route route, int from_host, int to_host) {
-    routes_.push_back(route);
-    links_.connect(from_host, to_host);
   }
 
   const Traffic& traffic(int round) const {
@@ -256,7 +263,7 @@ class GossipSimulation {
 
   void end_iteration(int i) {
     Worker& worker = workers_[i];
-    ends_[static_cast<std::size_t>(worker.iteration)] += worker.clock;
+    ends_.add(i, worker.iteration, worker.clock);
     if (++worker.iteration < run_.iterations) begin_iteration(i, worker.clock);
   }
 
@@ -386,7 +393,7 @@ class GossipSimulation {
       events_->push(state.time, n_ + static_cast<int>(routes_.size() + at));
       return;
     }
-    const double done = state.time + latency_in(members);
+    const double done = state.time + latency_in(of, members);
     state = {};
     const bool counted = waits(block);
     for (int i : members) workers_[i].moving[round & 1] -= counted;
@@ -394,11 +401,12 @@ class GossipSimulation {
     for (int i : members) release(i);
   }
 
-  double latency_in(const std::vector<int>& members) const {
-    const int host = network_.host_of[members[0]];
-    const bool one =
-        std::all_of(members.begin(), members.end(), [&](int i) { return network_.host_of[i] == host; });
-    return one ? network_.inside_latency : network_.latency;
+  double latency_in(const Traffic& of, const std::vector<int>& members) const {
+    double most = network_.inside_latency;
+    for (int i : members) {
+      if (of.to_group[i] >= 0) most = std::max(most, links_.latency(of.to_group[i]));
+    }
+    return most;
   }
 
   void send_means(int at) {
@@ -448,7 +456,7 @@ class GossipSimulation {
   std::vector<Slot> slots_;
   std::vector<GroupState> groups_;
   std::optional<EventQueue> events_;
-  std::vector<double> ends_;
+  Ends ends_;
   double now_ = 0, own_ = 0, waited_ = 0;
 };
 
@@ -466,22 +474,29 @@ Forecast simulate(const Network& network, const Work& work, const Schedule& sche
 
 double all_reduce_seconds(const Network& network, double bytes, const std::vector<AllReduceTime>& measured) {
   if (!measured.empty()) {
-    const auto above = std::find_if(measured.begin(), measured.end(),
-                                    [&](const AllReduceTime& time) { return time.bytes >= bytes; });
+    auto above = std::ranges::find_if(measured, [&](const AllReduceTime& t) { return t.bytes >= bytes; });
     if (above == measured.begin()) return above->seconds;  // small ones are latency
-    if (above == measured.end()) return measured.back().seconds * bytes / measured.back().bytes;
+    if (above == measured.end()) --above;
+    if (above == measured.begin()) return above->seconds * bytes / above->bytes;
     const AllReduceTime &a = *std::prev(above), &b = *above;
-    return a.seconds + (b.seconds - a.seconds) * (bytes - a.bytes) / (b.bytes - a.bytes);
+    return a.seconds + std::max(0.0, b.seconds - a.seconds) * (bytes - a.bytes) / (b.bytes - a.bytes);
   }
-  const auto n = static_cast<double>(network.host_of.size());
-  const bool one_host = std::all_of(network.host_of.begin(), network.host_of.end(),
-                                    [&](int host) { return host == network.host_of[0]; });
-  double rate = network.inside_rate;
-  for (std::size_t i = 0; !one_host && i < network.host_of.size(); ++i) {
-    const Host& host = network.hosts[network.host_of[i]];
-    rate = std::min({rate, host.send, host.receive});
+  const std::size_t n = network.host_of.size();
+  double rate = network.inside_rate, latency = network.inside_latency;
+  std::set<std::pair<int, int>> crossed;
+  for (std::size_t i = 0; i < n; ++i) {
+    const int from = network.host_of[i], to = network.host_of[(i + 1) % n];
+    if (from == to) continue;
+    crossed.emplace(from, to);
+    rate = std::min({rate, network.hosts[from].send, network.hosts[to].receive});
+    latency = std::max(latency, network.latency);
   }
-  return 2 * (n - 1) * ((one_host ? network.inside_latency : network.latency) + bytes / n / rate);
+  for (const HostLink& link : network.links) {
+    if (!crossed.contains({link.from, link.to})) continue;
+    rate = std::min(rate, link.rate);
+    latency = std::max(latency, link.latency);
+  }
+  return 2 * static_cast<double>(n - 1) * (latency + bytes / static_cast<double>(n) / rate);
 }
 
 Forecast simulate_all_reduce(const Network& network, const Work& work, const Horizon& run,
@@ -490,10 +505,9 @@ Forecast simulate_all_reduce(const Network& network, const Work& work, const Hor
   const std::vector<Recorded> all = recorded(work);
   const auto n = static_cast<int>(network.host_of.size());
   const std::size_t blocks = work.mean_bytes.size();
-  std::vector<double> c, begin(static_cast<std::size_t>(n)), ends, ready(blocks);
-  double link = 0;
+  std::vector<double> c, begin(static_cast<std::size_t>(n)), ready(blocks);
   for (double bytes : work.mean_bytes) c.push_back(n == 1 ? 0 : all_reduce_seconds(network, bytes, measured));
-  for (double seconds : c) link += seconds;
+  Ends ends(n, run);
   double own = 0, waited = 0, late = 0;
   std::vector<std::size_t> samples(static_cast<std::size_t>(n));
   for (int t = 0; t < run.iterations; ++t) {
@@ -506,7 +520,6 @@ Forecast simulate_all_reduce(const Network& network, const Work& work, const Hor
     }
     double E = 0;
     for (std::size_t b = 0; b < blocks; ++b) E = std::max(E, ready[b]) + c[b];
-    double sum = 0;
     for (int i = 0; i < n; ++i) {
       const Recorded& mine = all[static_cast<std::size_t>(i) % all.size()];
       double update = 0;
@@ -517,17 +530,15 @@ Forecast simulate_all_reduce(const Network& network, const Work& work, const Hor
         late += ready.back() - begin[i] - mine.until_step(samples[i]);
       }
       begin[i] = E + update;
-      sum += begin[i];
+      ends.add(i, t, begin[i]);
     }
-    ends.push_back(sum / n);
   }
-  Forecast outcome = outcome_of(ends, run);
+  Forecast outcome = ends.forecast();
   const double counted = static_cast<double>(n) * (run.iterations - run.warm_up);
   outcome.own = own / counted;
   outcome.waited = waited / counted;
   outcome.late = late / counted;
-  outcome.link = link;
-  outcome.busiest_host = -1;
+  outcome.busiest.seconds = std::accumulate(c.begin(), c.end(), 0.0);
   return outcome;
 }
 

@@ -52,23 +52,30 @@ struct Horizon {
   std::uint64_t seed = 0;
 };
 
+// What is in use for longest: a host's interface, or a slow link between hosts (Network::links).
+struct Busiest {
+  double seconds = 0;
+  int host = -1;  // none: nothing leaves a host, or it is not known
+  int to = -1;    // of a link from `host`
+};
+
 struct Forecast {
-  double step = 0;       // seconds of an iteration, in the mean
-  double low = 0;        // of single iterations, those at 10 % ...
-  double high = 0;       // ... and at 90 %
-  double own = 0;        // of a step: what a worker computes, in the mean
-  double waited = 0;     // of a step: what a worker waits for exchanges, in the mean
-  double late = 0;       // of that: for workers that compute longer (known of all-reduce only)
-  double link = 0;       // of a step: how long the busiest interface sends
-  int busiest_host = 0;  // whose that is; -1 where nothing leaves a host, and with all-reduce
+  double step = 0;    // seconds of an iteration, in the mean
+  double low = 0;     // of the workers' single iterations, those at 10 % ...
+  double high = 0;    // ... and at 90 %
+  double own = 0;     // of a step: what a worker computes, in the mean
+  double waited = 0;  // of a step: what a worker waits for exchanges, in the mean
+  double late = 0;    // of that: for workers that compute longer (known of all-reduce only)
+  Busiest busiest;    // of a step; with all-reduce the seconds alone
 };
 
 // Throws UsageError where the parts do not fit together.
 Forecast simulate(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,
                   const Horizon& run = {});
 
-// All-reduce in a ring through all hosts: 2 (n - 1) steps of a latency and an n-th of the bytes at the slowest rate.
-// Where `measured` is not empty it is what that says, between its sizes and in proportion beyond.
+// All-reduce in a ring of all workers, by rank: 2 (n - 1) steps of a latency and an n-th of the bytes at the slowest rate.
+// Where `measured` is not empty it is what that says: between its sizes and beyond the last two on a straight line, below the
+// first as long as that.
 double all_reduce_seconds(const Network& network, double bytes,
                           const std::vector<AllReduceTime>& measured = {});
 Forecast simulate_all_reduce(const Network& network, const Work& work, const Horizon& run = {},

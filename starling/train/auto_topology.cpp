@@ -1,6 +1,8 @@
 #include "starling/train/auto_topology.h"
 
+#include <cmath>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/models/classifier.h"
 #include "starling/optim/options.h"
 #include "starling/plan/choose.h"
 #include "starling/plan/schedules.h"
@@ -20,6 +23,7 @@ namespace starling {
 namespace {
 
 constexpr double kProbeSeconds = 5;
+constexpr double kSameModel = 0.01;  // by which its bytes may differ
 constexpr Horizon kPlanned{.iterations = 80, .warm_up = 20};
 
 // Of this worker.
@@ -57,9 +61,10 @@ ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& p
                       const std::string& source) {
   const Options options = make_options(recipe);
   const Mixing mixing = options.scheme == "atc" ? Mixing::atc : Mixing::cta;
+  const int per_node = workers_per_node(options, world.local_size);
   const std::vector<Candidate> all =
-      candidates(network_of(profile), workers_per_node(options, world.local_size), profile, {options.wire},
-                 options.one_in, mixing, kPlanned);
+      candidates(network_of(profile), per_node, profile, planned_schedules(world.size, per_node),
+                 {options.wire}, options.one_in, mixing, kPlanned);
   const Candidate& best = recommended(all);
   std::string others;
   for (const Candidate& other : all) {
@@ -69,6 +74,16 @@ ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& p
   }
   return {best.schedule, fmt::format("topology auto: {}, by {}: a step of {:.2f} ms; {} ms", best.schedule,
                                      source, best.outcome.step * 1e3, others)};
+}
+
+// Of the parameters that are trained, in fp32.
+double model_bytes(const Recipe& recipe) {
+  const auto model = make_classifier(recipe.model.name, recipe.model.width, recipe.model.dtype, 0);
+  double bytes = 0;
+  for (const at::Tensor& p : model->parameters()) {
+    if (p.requires_grad()) bytes += sizeof(float) * static_cast<double>(p.numel());
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -98,6 +113,14 @@ void check_auto_topology(const Recipe& recipe, int workers) {
     throw UsageError(fmt::format("{}: it is of {} worker{}, and there {} {}: probe these", mixing.profile,
                                  profile.workers(), profile.workers() == 1 ? "" : "s",
                                  workers == 1 ? "is" : "are", workers));
+  if (!profile.has_compute()) return;
+  const double recorded = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
+  const double mine = model_bytes(recipe);
+  if (std::abs(recorded - mine) > kSameModel * mine)
+    throw UsageError(
+        fmt::format("{}: its compute is of a model of {:.0f} bytes, and this one has {:.0f}: "
+                    "record it anew, or leave compute out",
+                    mixing.profile, recorded, mine));
 }
 
 ChosenTopology choose_topology(const Recipe& recipe, const World& world, Learner& learner) {

@@ -20,7 +20,7 @@ constexpr std::int64_t kMeasuredSteps = 30;
 inline bool chooses_topology(const Recipe& recipe) { return recipe.mixing.topology == "auto"; }
 
 // What can be said before workers are started. Throws UsageError where nothing can be chosen for this recipe, and for a profile
-// that is none, or of another number of workers; also where there is a profile and nothing to choose.
+// that is none, or of another number of workers, or of a model of another size; also where there is a profile and nothing to choose.
 void check_auto_topology(const Recipe& recipe, int workers);
 
 struct ChosenTopology {

@@ -24,6 +24,7 @@
 #include "starling/core/random.h"
 #include "starling/optim/backward_hooks.h"
 #include "starling/optim/options.h"
+#include "starling/plan/extrapolate.h"
 #include "starling/train/evaluate.h"
 #include "starling/train/learner.h"
 #include "starling/train/trainer.h"
@@ -367,9 +368,9 @@ std::function<GradientTime(int, std::int64_t)> even_compute(double mean, double 
   };
 }
 
-VirtualCluster cluster_of(const Profile& profile, std::uint64_t seed) {
+VirtualCluster cluster_of(const Profile& profile, int n, std::uint64_t seed) {
   const auto gradient = [compute = profile.compute, seed](int worker, std::int64_t k) {
-    const Compute& mine = compute[static_cast<std::size_t>(worker)];
+    const Compute& mine = compute[static_cast<std::size_t>(worker) % compute.size()];
     const std::size_t drawn =
         random_bits({seed, static_cast<std::uint64_t>(worker), static_cast<std::uint64_t>(k)}) %
         mine.forward.size();
@@ -378,7 +379,7 @@ VirtualCluster cluster_of(const Profile& profile, std::uint64_t seed) {
     for (const auto& block : mine.update) takes.update += block[drawn];
     return takes;
   };
-  return {network_of(profile), gradient, profile.all_reduce};
+  return {network_of(profile, n), gradient, all_reduces_of(profile, n)};
 }
 
 void train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,

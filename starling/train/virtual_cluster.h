@@ -1,7 +1,7 @@
 // A training run on a cluster that one does not have: `starling simulate`. The workers are threads in virtual time with real models,
 // real gradients, the real optimizer and all that is below it; only what takes time is not real: the gradient's computation and
-// the network take as long as the cluster says. So the same seed gives the same times and, with the same torch on the same kind of machine,
-// the same bits, however busy it is.
+// the network take as long as the cluster says. So the same seed gives the same times and, with the same torch on the same kind of
+// machine, the same bits, however busy it is.
 //
 // One worker runs at a time: n workers cost this machine n times the gradients of one.
 #pragma once
@@ -41,9 +41,10 @@ Network even_network(int n, double rate, double latency);
 std::function<GradientTime(int, std::int64_t)> even_compute(double mean, double cv, double straggler,
                                                             std::int64_t passes, std::uint64_t seed);
 
-// The measured network, but for its shapes: who crosses a link does not know how many others are used with it. Each worker draws
-// its own recorded iterations.
-VirtualCluster cluster_of(const Profile& profile, std::uint64_t seed);
+// n workers on the measured network (plan/extrapolate.h), but for its shapes: who crosses a link does not know how many others are
+// used with it. Each worker draws its own recorded iterations; of more workers than were measured, worker i those of
+// worker i mod their number.
+VirtualCluster cluster_of(const Profile& profile, int n, std::uint64_t seed);
 
 // All workers at one moment.
 struct Look {

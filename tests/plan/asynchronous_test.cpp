@@ -56,7 +56,7 @@ TEST(Asynchronous, WhereLinksAreFastAllThatIsAskedForIsAveraged) {
     EXPECT_NEAR(outcome.rate, rate, 0.05 * rate);
     // A question, an answer, the blocks, and word of them; and the answer to who was refused.
     EXPECT_NEAR(outcome.taken, 4 * kDelay + 1e-4, 0.5 * kDelay);
-    EXPECT_NEAR(outcome.step.link, rate * 1e-4, 0.2 * rate * 1e-4);
+    EXPECT_NEAR(outcome.step.busiest.seconds, rate * 1e-4, 0.2 * rate * 1e-4);
   }
 }
 
@@ -64,7 +64,7 @@ TEST(Asynchronous, TwoWorkersOnASlowLinkAverageOneTimeAfterTheOther) {
   const AsynchronousForecast outcome = on_ring(2, 5 * kOwn, 4);
   EXPECT_NEAR(outcome.taken, 5 * kOwn + 4 * kDelay, kDelay);
   EXPECT_NEAR(outcome.rate, kOwn / outcome.taken, 0.03 * outcome.rate);
-  EXPECT_NEAR(outcome.step.link, kOwn, 0.03 * kOwn);
+  EXPECT_NEAR(outcome.step.busiest.seconds, kOwn, 0.03 * kOwn);
 }
 
 // Worker 0 takes four times as long, and the others average among themselves as often as before.
@@ -74,6 +74,8 @@ TEST(Asynchronous, WorkersOfDifferentSpeedKeepTheirOwn) {
   const AsynchronousForecast outcome = simulate_asynchronous(
       hosts_alike(4), work, pair_rates(make_schedule("complete", 4), 1), {.iterations = 400});
   EXPECT_NEAR(outcome.step.step, kOwn * 7 / 4, 1e-9);
+  EXPECT_NEAR(outcome.step.low, kOwn, 1e-9);  // of the workers' single steps
+  EXPECT_NEAR(outcome.step.high, 4 * kOwn, 1e-9);
   EXPECT_GT(outcome.rate, 1);  // of the slow one's gradients there are more
 }
 
@@ -86,7 +88,7 @@ TEST(Asynchronous, OnOneHostBlocksCrossMemory) {
   const AsynchronousForecast outcome = simulate_asynchronous(
       network, alike_work(1e-2), pair_rates(make_schedule("ring", 4), 1), {.iterations = 500});
   EXPECT_NEAR(outcome.taken, 1e-3 + 4e-6, 2e-6);
-  EXPECT_EQ(outcome.step.busiest_host, -1);
+  EXPECT_EQ(outcome.step.busiest.host, -1);
 }
 
 TEST(Asynchronous, AGraphOfOtherWorkersIsRefused) {

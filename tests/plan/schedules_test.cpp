@@ -21,6 +21,15 @@ std::vector<int> peers_of(int n, int per_host) {
   return all;
 }
 
+// Two workers have but one graph; in alternating-exp-ring's second round they have no neighbours.
+TEST(PlannedSchedules, AreNoTwoOfTheSameRounds) {
+  EXPECT_THAT(planned_schedules(2, 1), testing::ElementsAre("base-2", "alternating-exp-ring"));
+  EXPECT_THAT(planned_schedules(4, 1),
+              testing::ElementsAre("base-2", "alternating-exp-ring", "ring", "complete"));
+  EXPECT_THAT(planned_schedules(6, 1), testing::IsSupersetOf({"base-2", "base-3", "ring", "complete"}));
+  EXPECT_THAT(planned_schedules(8, 2), testing::IsSupersetOf({"base-2", "hierarchical:base-2", "complete"}));
+}
+
 TEST(PlannedSchedules, ExchangesAreAskedForOnce) {
   EXPECT_THAT(peers_of(8, 1), testing::ElementsAre(1, 2, 7));     // pairs, the ring, all
   EXPECT_THAT(peers_of(8, 2), testing::ElementsAre(1, 2, 3, 7));  // and pairs of nodes

@@ -110,7 +110,9 @@ TEST(Simulate, MeasuredAllReducesAreInterpolated) {
   const Network network = even_network(4);
   EXPECT_DOUBLE_EQ(all_reduce_seconds(network, 150, measured), 2);
   EXPECT_DOUBLE_EQ(all_reduce_seconds(network, 50, measured), 1);
-  EXPECT_DOUBLE_EQ(all_reduce_seconds(network, 400, measured), 6);
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(network, 400, measured), 7);
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(network, 400, {{100, 1}, {200, 0.9}}), 1);  // they vary
+  EXPECT_DOUBLE_EQ(all_reduce_seconds(network, 400, {{100, 1}}), 4);
 }
 
 // A world whose link alone decides.
@@ -182,6 +184,37 @@ TEST(Simulate, ASlowLinkSlowsItsEnds) {
   EXPECT_NEAR(link_bound(network, "one-peer-ring", 1), 4 * 0.04, 0.002);
 }
 
+TEST(Simulate, ASlowLinkSlowsGroupsAndAllReduceAcrossIt) {
+  for (const int per_host : {1, 2}) {
+    // A shard of every worker of host 1 goes to every one of host 2, and then a mean: with one worker on each of four hosts half of a
+    // model in all, with two on each of three hosts 4 / 6 of one, twice.
+    const int hosts = per_host == 1 ? 4 : 3, n = hosts * per_host;
+    Network network = even_network(n, per_host);
+    const double even = all_reduce_seconds(network, 0.01 * kRate);
+    EXPECT_NEAR(even, 2 * (n - 1.0) / n * 0.01, 1e-12);
+    network.links = {{1, 2, 0, kRate / 10}};
+    const double crosses = 2.0 * per_host * per_host / n;
+    EXPECT_NEAR(link_bound(network, "complete", per_host), crosses * 10 * 0.04, 0.02 * crosses);
+    EXPECT_NEAR(all_reduce_seconds(network, 0.01 * kRate), 10 * even, 1e-12);
+
+    const Forecast outcome = simulate(network, even_work({0, 0}, {0, 0}, {0.01, 0.01}),
+                                      make_schedule("complete", n, per_host), Mixing::cta);
+    EXPECT_EQ(outcome.busiest.host, 1);
+    EXPECT_EQ(outcome.busiest.to, 2);
+    EXPECT_NEAR(outcome.busiest.seconds, crosses * 10 * 0.02, 1e-9);
+  }
+}
+
+TEST(Simulate, ASlowReceiverIsTheBusiest) {
+  Network network = even_network(4);
+  network.hosts[2].receive = kRate / 4;
+  const Forecast outcome =
+      simulate(network, even_work({0.01}, {0.001}, {0.01}), make_schedule("ring", 4), Mixing::cta);
+  EXPECT_EQ(outcome.busiest.host, 2);
+  EXPECT_EQ(outcome.busiest.to, -1);
+  EXPECT_NEAR(outcome.busiest.seconds, 2 * 4 * 0.01, 1e-9);
+}
+
 TEST(Simulate, AStragglerTakesAllWithItInTheEnd) {
   Work work = even_work({0.01, 0.01}, {0.001, 0.001}, {0.001, 0.001});
   work.compute.resize(8, work.compute[0]);
@@ -247,7 +280,7 @@ TEST(Simulate, OneWorkerHasNobodyToWaitFor) {
   const Forecast outcome =
       simulate(even_network(1), even_work({0.01}, {0.001}, {5}), make_schedule("base-2", 1), Mixing::cta);
   EXPECT_NEAR(outcome.step, kF + 0.011, 1e-12);
-  EXPECT_EQ(outcome.busiest_host, -1);
+  EXPECT_EQ(outcome.busiest.host, -1);
 }
 
 TEST(Simulate, PartsMustFit) {

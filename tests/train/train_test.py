@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import resource
 import signal
 import struct
@@ -422,6 +423,10 @@ print(len(mean))
                 "between": {"latency": 1e-4}, "blocks": [{"bytes": 1e4}] * blocks,
                 "compute": [{"worker": i, "data_wait": [0], "forward": [0.01], "backward": [[0.01]] * blocks,
                              "update": [[0.001]] * blocks} for i in range(WORKERS)]}
+        path.write_text(json.dumps(slow))
+        said = re.fullmatch(f"{path}: its compute is of a model of 20000 bytes, and this one has (\\d+): "
+                            "record it anew, or leave compute out", self.usage_error("--topology", "auto", "--profile", path))
+        slow["blocks"] = [{"bytes": int(said[1]) / blocks}] * blocks
         path.write_text(json.dumps(slow))
         few = ("--topology", "auto", "--run.steps", "8", "--run.threads", "1", "--mixing.workers_per_node", "1")
         _, stderr = self.train(*few, "--profile", path, "--checkpoint-every", "4")

@@ -1,0 +1,168 @@
+#include "cli/planned_world.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/error.h"
+#include "starling/plan/extrapolate.h"
+#include "starling/plan/schedules.h"
+#include "starling/topology/schedules.h"
+
+namespace starling::cli {
+
+namespace {
+
+constexpr double kLinkBound = 0.9;  // of a step that an interface is busy
+constexpr double kDay = 86'400;
+constexpr double kHosts = 1000;             // of which so many fail in a day
+constexpr double kLeastBlock = 256 * 1024;  // bytes, as optim/blocks.cpp
+constexpr double kMostBlocks = 2000;        // of a model that is simulated in other blocks
+const std::vector<std::int64_t> kBlockBytes = {1 << 20, 5 << 20, 25 << 20};
+
+// Each of its workers makes as many more passes, and they average in memory.
+Forecast one_host(const Profile& profile, int n, const Horizon& run) {
+  const int here = static_cast<int>(profile.hosts[0].workers.size());
+  Work work = work_of(profile);
+  work.compute.clear();
+  for (const int worker : profile.hosts[0].workers) {
+    Compute& compute = work.compute.emplace_back(profile.compute[static_cast<std::size_t>(worker)]);
+    for (std::size_t t = 0; t < compute.forward.size(); ++t) {
+      double pass = compute.data_wait[t] + compute.forward[t];
+      for (const auto& block : compute.backward) pass += block[t];
+      compute.forward[t] += pass * (static_cast<double>(n) / here - 1);
+    }
+  }
+  Network network = network_of(profile);
+  network.host_of.assign(static_cast<std::size_t>(here), 0);
+  return simulate_all_reduce(network, work, run);
+}
+
+int most_neighbours(const Schedule& schedule) {
+  std::size_t most = 0;
+  for (const Graph& graph : schedule.rounds) {
+    for (const auto& neighbours : graph.neighbours) most = std::max(most, neighbours.size());
+  }
+  return static_cast<int>(most);
+}
+
+void compare_block_sizes(PlannedWorld& world, const Profile& profile, const Schedule& schedule,
+                         const Horizon& run) {
+  const Candidate& best = world.recommended();
+  const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
+  double fastest = best.outcome.step;
+  for (const std::int64_t bytes : kBlockBytes) {
+    // What the optimizer makes of Options::block_bytes.
+    const double block = std::max(kLeastBlock, std::min(static_cast<double>(bytes), total / 8));
+    if (total / block > kMostBlocks) continue;
+    const Work work = work_on(in_blocks_of(profile, block), best.wire);
+    world.sizes[bytes] = simulate(world.network, work, schedule, Mixing::cta, run);
+    fastest = std::min(fastest, world.sizes[bytes].step);
+  }
+  for (const auto& [bytes, outcome] : world.sizes) {
+    if (outcome.step <= fastest * (1 + kAsGood)) world.block_bytes = bytes;
+  }
+}
+
+}  // namespace
+
+PlannedWorld planned_world(const Profile& profile, int n, const Question& question) {
+  const Horizon& run = question.run;
+  PlannedWorld world;
+  world.n = n;
+  world.measured = n == profile.workers();
+  world.network = network_of(profile, n);
+  world.workers_per_host = workers_per_host(profile);
+  world.all_reduces = all_reduces_of(profile, n);
+  world.all_reduce = simulate_all_reduce(world.network, work_of(profile), run, world.all_reduces);
+  const std::vector<std::string> schedules =
+      question.schedules.empty() ? planned_schedules(n, world.workers_per_host) : question.schedules;
+  world.rows = candidates(world.network, world.workers_per_host, profile, schedules, question.wires, 1,
+                          Mixing::cta, run);
+  if (world.rows.empty())
+    throw UsageError(
+        "--topologies complete: over modular wires alone it is not planned, as it sends n - 1 models a step: "
+        "add another topology or wire");
+  world.best = static_cast<std::size_t>(&starling::recommended(world.rows) - world.rows.data());
+
+  const Candidate& best = world.recommended();
+  const Schedule schedule = make_schedule(best.schedule, n, world.workers_per_host);
+  world.atc = simulate(world.network, work_on(profile, best.wire), schedule, Mixing::atc, run);
+  const bool symmetric = std::ranges::all_of(schedule.rounds, &Graph::symmetric);
+  for (const Wire wire : question.wires) {
+    if (n > 1 && symmetric)
+      world.asynchronous[wire] =
+          simulate_asynchronous(world.network, work_on(profile, wire), pair_rates(schedule, 1), run);
+  }
+  compare_block_sizes(world, profile, schedule, run);
+  if (n > static_cast<int>(profile.hosts[0].workers.size())) world.one_host = one_host(profile, n, run);
+  world.failures = question.failures;
+  world.lost_to_restarts = lost_to_restarts(world.failures, static_cast<int>(world.network.hosts.size()));
+  world.lost_to_absence = lost_to_absence(world.failures, most_neighbours(schedule));
+  return world;
+}
+
+double efficiency(const Forecast& outcome) { return outcome.own / outcome.step; }
+
+std::string bottleneck(const Forecast& outcome, const Network& network, Mixing mixing) {
+  if (outcome.waited < kAsGood * outcome.step) return "compute";
+  const Busiest& busiest = outcome.busiest;
+  if (busiest.host < 0) return outcome.late > outcome.waited / 2 ? "the slowest workers" : "the network";
+  // With ATC computing waits while the link is busy, and the link while it computes.
+  const double at_most = mixing == Mixing::atc ? outcome.waited : outcome.step;
+  if (busiest.seconds < kLinkBound * at_most) return "the slowest workers";
+  const std::string& name = network.hosts[busiest.host].name;
+  return busiest.to < 0 ? fmt::format("the interface of {}", name)
+                        : fmt::format("the link from {} to {}", name, network.hosts[busiest.to].name);
+}
+
+bool all_reduce_is_as_good(const PlannedWorld& world) {
+  return world.all_reduce.step <= (1 + kAsGood) * world.recommended().outcome.step;
+}
+
+std::vector<std::string> advice(const PlannedWorld& world) {
+  const Candidate& best = world.recommended();
+  std::vector<std::string> lines;
+  lines.push_back(fmt::format(
+      "Recommended: {} over {}: of what is within {:.0f} % of the fastest step, the widest wire, and on it "
+      "the first of this list.",
+      best.schedule, name_of(best.wire), kAsGood * 100));
+  if (all_reduce_is_as_good(world))
+    lines.push_back(fmt::format("All-reduce takes {:.2f} ms: no longer, and all have the same parameters.",
+                                world.all_reduce.step * 1e3));
+  lines.push_back(
+      fmt::format("Scheme cta: atc, whose exchange is waited for within the step, takes {:.2f} ms.",
+                  world.atc.step * 1e3));
+  std::vector<std::string> rates;
+  for (const auto& [wire, outcome] : world.asynchronous)
+    rates.push_back(fmt::format("{:.2f} over {}", outcome.rate, name_of(wire)));
+  if (!rates.empty())
+    lines.push_back(
+        fmt::format("Asynchronous gossip on its graph, as a2cid2, waits for nobody: a step takes {:.2f} ms. "
+                    "Of one averaging for each gradient the network carries {}.",
+                    world.asynchronous.begin()->second.step.step * 1e3, fmt::join(rates, ", ")));
+  std::vector<std::string> sizes;
+  for (const auto& [bytes, outcome] : world.sizes)
+    sizes.push_back(fmt::format("{} MB {:.2f} ms", bytes >> 20, outcome.step * 1e3));
+  if (!sizes.empty())
+    lines.push_back(fmt::format("Blocks of {} MB, the largest that are as good as any: {}.",
+                                world.block_bytes >> 20, fmt::join(sizes, ", ")));
+  if (world.one_host) {
+    const double times = world.one_host->step / best.outcome.step;
+    lines.push_back(fmt::format("For as many samples one host alone takes {:.2f} ms, {:.2f} times as long{}.",
+                                world.one_host->step * 1e3, times,
+                                times > 1 ? "" : ": more hosts are not worth it"));
+  }
+  lines.push_back(
+      fmt::format("Failures, {:g} of {:g} hosts in a day: {:.2g} % of the time is lost where all restart, "
+                  "{:.2g} % where the others go on.",
+                  world.failures.rate * kHosts * kDay, kHosts, world.lost_to_restarts * 100,
+                  world.lost_to_absence * 100));
+  return lines;
+}
+
+double failures_a_second(double of_1000_in_a_day) { return of_1000_in_a_day / kHosts / kDay; }
+
+}  // namespace starling::cli
