@@ -21,6 +21,7 @@ out/bench/async.json:
 """
 
 import argparse
+import bisect
 import gzip
 import json
 import os
@@ -84,12 +85,14 @@ class Workers:
         return ends
 
 
-def step_time(ends, begin=0, end=float("inf")):
-    """In the mean; of fewer than two steps as long as there was time for one."""
-    inside = [at for at in ends if begin <= at <= end]
-    if len(inside) < 2:
-        return end - begin
-    return (inside[-1] - inside[0]) / (len(inside) - 1)
+def step_time(ends):
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+def done_by(ends, at):
+    """So many steps; of the one that is under way a part."""
+    k = bisect.bisect(ends, at)
+    return k if k in (0, len(ends)) else k + (at - ends[k - 1]) / (ends[k] - ends[k - 1])
 
 
 def others(ends):
@@ -110,7 +113,11 @@ def slow_worker(options, folder):
 
 
 def lost_steps(ends, at, seconds):
-    return max(1 - step_time(one, at - seconds, at) / step_time(one, at, at + seconds) for one in others(ends))
+    def lost(one):
+        before, now, after = (done_by(one, at + k * seconds) for k in (-1, 0, 1))
+        return 1 - (after - now) / (now - before)
+
+    return max(lost(one) for one in others(ends))
 
 
 def stopped_worker(options, folder):

@@ -45,7 +45,8 @@ LAYERS, SECONDS, STEPS, TRIES, PROBE_SECONDS = 8, 4, 16, 3, 16
 WARM_UP = 9  # steps, as bench/planner.cpp has it: up to three more, for whole periods of a schedule
 IDLE_ENOUGH = 0.75
 STRAGGLER, CV, VARYING = 1.5, 0.05, 0.3
-AS_GOOD, WIRES = 0.02, ("fp32", "bf16")  # as cli/plan.cpp: what is no difference, what keeps most first
+AS_GOOD, WIRES = 0.02, ("fp32", "bf16", "int8")  # as plan/choose.h: what is no difference, what keeps most first
+RECORDED, ATC, ALL_REDUCE = "base-2 fp32", "base-2 atc", "all-reduce fp32"
 PARAMETERS = {"100mbit": 1_048_576, "250mbit": 1_048_576, "500mbit": 2_097_152, "1gbit": 4_194_304, "2gbit": 4_194_304}
 
 
@@ -100,14 +101,20 @@ TRIAL = {"name": "trial", "hosts": 1, "ranks": 2, "rate": "0", "compute": 0.01, 
 
 
 def systems(config):
-    """The first one records the compute."""
-    if config["ranks"] > 1:
-        schedules = ["base-2", "alternating-exp-ring", "hierarchical:base-2", "inner-outer:base-2", "complete"]
-    else:
-        schedules = ["base-2", "ring", "complete", "alternating-exp-ring" if config["hosts"] == 2 else "base-3"]
-    cta = [(schedule, "fp32") for schedule in schedules] + [("base-2", "bf16")]
-    return [{"name": f"{schedule} {wire}", "scheme": "cta", "topology": schedule, "wire": wire} for schedule, wire in cta] \
-        + [{"name": "all-reduce fp32", "scheme": "all-reduce", "topology": "base-2", "wire": "fp32"}]
+    """By name, as `starling plan` lists them where steps take as long. All different graphs: two workers have but one to exchange
+    on, in every round or in some, and two hosts with two workers each one more. base-2 records the compute."""
+    hosts, ranks = config["hosts"], config["ranks"]
+    schedules = ["base-2", "alternating-exp-ring"]
+    if ranks > 1:
+        schedules += (["hierarchical:base-2", "inner-outer:base-2"] if hosts > 2 else []) + ["complete"]
+    elif hosts == 6:
+        schedules = ["base-2", "base-3", "ring", "complete"]
+    elif hosts > 2:
+        schedules += ["ring", "complete"]
+    cta = [(schedule, "fp32") for schedule in schedules] + [("base-2", wire) for wire in WIRES[1:]]
+    return {f"{schedule} {wire}": {"scheme": "cta", "topology": schedule, "wire": wire} for schedule, wire in cta} | {
+        ATC: {"scheme": "atc", "topology": "base-2", "wire": "fp32"},
+        ALL_REDUCE: {"scheme": "all-reduce", "topology": "base-2", "wire": "fp32"}}
 
 
 def job_of(config):
@@ -139,10 +146,11 @@ def run(command, job, config, work):
 
 
 class MostIdle:
-    """Of up to TRIES measurements of each name the one in which the machine was idle most."""
+    """Of up to TRIES measurements of each name the one in which the machine was idle most; what is `kept` is not tried again."""
 
-    def __init__(self, config):
-        self.of, self._tries, self._enough = {}, collections.Counter(), config["idle_enough"]
+    def __init__(self, config, kept):
+        self.of, self._enough = dict(kept), config["idle_enough"]
+        self._tries = collections.Counter(dict.fromkeys(kept, TRIES))
 
     def wants(self, name):
         return self._tries[name] == 0 or (self._tries[name] < TRIES and self.of[name]["idle"] < self._enough)
@@ -155,18 +163,18 @@ class MostIdle:
         return better
 
 
-def measured(config, options, work):
-    """By system: its time, and how idle the machine was; of so many tries that in which it was most. With that of the first
-    system its compute, in compute.json."""
-    job, all, best = job_of(config), systems(config), MostIdle(config)
-    while left := [system for system in all if best.wants(system["name"])]:
+def measured(config, kept, options, work):
+    """By system: its time, and how idle the machine was; of so many tries that in which it was most. With that of RECORDED its
+    compute, in compute.json."""
+    job, best = job_of(config), MostIdle(config, kept)
+    while left := [{"name": name} | system for name, system in systems(config).items() if best.wants(name)]:
         profile = work / "tried.json"
-        wanted = job | {"systems": left, "profile": str(profile) if left[0] is all[0] else ""}
+        wanted = job | {"systems": left, "profile": str(profile) if left[0]["name"] == RECORDED else ""}
         for name, one in run([options.program, "steps", "JOB"], wanted, config, work).items():
-            if best.takes(name, one) and name == all[0]["name"]:
+            if best.takes(name, one) and name == RECORDED:
                 profile.rename(work / "compute.json")
     # DDP in the same way, for as many steps as our own all-reduce.
-    steps, warm_up = best.of["all-reduce fp32"]["steps"], 8
+    steps, warm_up = best.of[ALL_REDUCE]["steps"], 8
     compute = [[mine[k % len(mine)] for k in range(warm_up + steps)] for mine in job["compute"]]
     bucket = 4 * job["parameters"] / LAYERS / 2**20
     while best.wants("ddp"):
@@ -176,71 +184,83 @@ def measured(config, options, work):
     return best.of
 
 
-def measure(config, options, folder):
-    """Into its folder, which is there only when all is measured."""
+def measure(config, kept, options, folder):
+    """What is not kept, into its folder, which changes only when all is measured."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         work = pathlib.Path(temporary) / "work"
-        work.mkdir()
-        probes = MostIdle(config)
+        if kept:
+            shutil.copytree(folder, work)
+        else:
+            work.mkdir()
+        probes = MostIdle(config, {"probe": {"idle": kept["probe_idle"]}} if kept else {})
         while probes.wants("probe"):
             tried, processors = work / "tried.json", Processors()
             workers_say([options.starling, "probe", "--seconds", str(config["probe_seconds"]), "--out", str(tried)], config)
             if probes.takes("probe", {"idle": processors.idle()}):
                 tried.rename(work / "network.json")
-        times = measured(config, options, work)
+        times = measured(config, kept.get("systems", {}), options, work)
         said = {"configuration": config, "probe_idle": probes.of["probe"]["idle"], "systems": times}
         (work / "measured.json").write_text(json.dumps(said, indent=2))
         shutil.rmtree(folder, ignore_errors=True)
         work.rename(folder)
 
 
-def done(config, options, folder):
-    """Whether all of it was measured, while the machine was idle enough."""
+def kept_of(config, options, folder):
+    """What was measured of it, while the machine was idle enough; {} if the network or the compute was not."""
     if options.again or not folder.exists():
-        return False
+        return {}
     kept = json.loads((folder / "measured.json").read_text())
-    return kept["configuration"] == config and all(one["idle"] >= options.least_idle for one in kept["systems"].values())
+    wanted = {*systems(config), "ddp"}
+    kept["systems"] = {name: one for name, one in kept["systems"].items()
+                       if name in wanted and one["idle"] >= options.least_idle}
+    usable = kept["configuration"] == config and RECORDED in kept["systems"] and kept["probe_idle"] >= options.least_idle
+    return kept if usable else {}
 
 
-def plan(network, compute, steps, options):
-    """Milliseconds of a step by name, as systems() has it, where each makes so many of them."""
+def plan(folder, config, steps, options, network="network.json"):
+    """Milliseconds of a step by name, where each makes so many of them."""
     predicted = {}
-    for count in set(steps.values()):
-        said = subprocess.run([options.starling, "plan", "--profile", network, "--compute", compute, "--warm-up", str(WARM_UP),
-                               "--iterations", str(count), "--json"], check=True, capture_output=True, text=True).stdout
+    for name, count in steps.items():
+        system = systems(config)[name]
+        said = subprocess.run([options.starling, "plan", "--profile", folder / network, "--compute", folder / "compute.json",
+                               "--warm-up", str(WARM_UP), "--iterations", str(count), "--topologies", system["topology"],
+                               "--wires", system["wire"], "--json"], check=True, capture_output=True, text=True).stdout
         world, = json.loads(said)["worlds"]
-        rows = {f"{row['schedule']} {row['wire']}": row for row in world["gossip"]} | {"all-reduce fp32": world["all_reduce"]}
-        predicted |= {name: 1e3 * rows[name]["step"] for name, of in steps.items() if of == count}
+        of = {"cta": world["gossip"][0], "atc": world["atc"], "all-reduce": world["all_reduce"]}
+        predicted[name] = 1e3 * of[system["scheme"]]["step"]
     return predicted
 
 
 def rows_of(folder, options, work):
     """Of one configuration: what was predicted and measured, and what was rejected."""
     kept = json.loads((folder / "measured.json").read_text())
-    steps = {name: one["steps"] for name, one in kept["systems"].items() if name != "ddp"}
-    predicted = plan(folder / "network.json", folder / "compute.json", steps, options)
+    config, times = kept["configuration"], kept["systems"]
+    rejected = [name for name, one in times.items() if one["idle"] < options.least_idle]
+    if RECORDED in rejected or kept["probe_idle"] < options.least_idle:  # nothing to predict by
+        return [], list(times)
+    predicted = plan(folder, config, {name: times[name]["steps"] for name in systems(config)}, options)
     network = json.loads((folder / "network.json").read_text())
     network.pop("all_reduce", None)
     (work / "network.json").write_text(json.dumps(network))
-    steps = {"all-reduce fp32": steps["all-reduce fp32"]}
-    formula = plan(work / "network.json", folder / "compute.json", steps, options)["all-reduce fp32"]
-    rows, rejected = [], []
-    for name, one in kept["systems"].items():
-        if one["idle"] < options.least_idle:
-            rejected.append(name)
+    shutil.copy(folder / "compute.json", work)
+    by_formula = plan(work, config, {ALL_REDUCE: times[ALL_REDUCE]["steps"]}, options)[ALL_REDUCE]
+    rows = []
+    for name in [*predicted, "ddp"]:
+        if name in rejected:
             continue
-        row = {"configuration": kept["configuration"]["name"], "system": name,
-               "predicted_ms": predicted["all-reduce fp32" if name == "ddp" else name], "measured_ms": one["step_ms"]}
+        one = times[name]
+        row = {"configuration": config["name"], "system": name,
+               "predicted_ms": predicted[ALL_REDUCE if name == "ddp" else name], "measured_ms": one["step_ms"]}
         row["error"] = row["predicted_ms"] / row["measured_ms"] - 1
         if name == "ddp":
-            row["by_formula_ms"] = formula
+            row["by_formula_ms"] = by_formula
         rows.append(row | {"idle": one["idle"], "overslept": one.get("overslept")})
     return rows, rejected
 
 
 def first_choice(rows):
     """What the planner recommends of these, and whether that was a good choice."""
-    gossip = [row for row in rows if row["system"] not in ("ddp", "all-reduce fp32")]
+    gossip = [row for row in rows if row["system"] not in (ATC, ALL_REDUCE, "ddp")]
     if not gossip:
         return None
     limit = (1 + AS_GOOD) * min(row["predicted_ms"] for row in gossip)
@@ -318,8 +338,9 @@ def main():
         folder = options.out / re.sub(r"[^\w.]+", "-", config["name"])
         print(f"bench: {config['name']}", file=sys.stderr)
         try:
-            if not done(config, options, folder):
-                measure(config, options, folder)
+            kept = kept_of(config, options, folder)
+            if kept.get("systems", {}).keys() != {*systems(config), "ddp"}:
+                measure(config, kept, options, folder)
             folders.append(folder)
         except NoCluster as error:
             sys.exit(f"bench: {error}")
