@@ -217,12 +217,12 @@ def kept_of(config, options, folder):
     return kept if usable else {}
 
 
-def plan(folder, config, steps, options, network="network.json"):
+def plan(folder, config, steps, options):
     """Milliseconds of a step by name, where each makes so many of them."""
     predicted = {}
     for name, count in steps.items():
         system = systems(config)[name]
-        said = subprocess.run([options.starling, "plan", "--profile", folder / network, "--compute", folder / "compute.json",
+        said = subprocess.run([options.starling, "plan", "--profile", folder / "network.json", "--compute", folder / "compute.json",
                                "--warm-up", str(WARM_UP), "--iterations", str(count), "--topologies", system["topology"],
                                "--wires", system["wire"], "--json"], check=True, capture_output=True, text=True).stdout
         world, = json.loads(said)["worlds"]

@@ -75,7 +75,7 @@ PlannedWorld planned_world(const Profile& profile, int n, const Question& questi
   world.measured = n == profile.workers();
   world.network = network_of(profile, n);
   world.workers_per_host = workers_per_host(profile);
-  world.all_reduces = all_reduces_of(profile, n);
+  world.all_reduces = all_reduces_of(profile, world.network);
   world.all_reduce = simulate_all_reduce(world.network, work_of(profile), run, world.all_reduces);
   const std::vector<std::string> schedules =
       question.schedules.empty() ? planned_schedules(n, world.workers_per_host) : question.schedules;

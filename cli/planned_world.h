@@ -42,7 +42,7 @@ struct PlannedWorld {
 
 struct Question {
   std::vector<std::string> schedules{};  // none: planned_schedules()
-  std::vector<Wire> wires = {Wire::fp32, Wire::bf16, Wire::int8};
+  std::vector<Wire> wires{};             // one at least
   Horizon run{};
   Failures failures{};
 };

@@ -162,6 +162,25 @@ class Optimizer(torch.optim.Optimizer):
         if check is not None and check.decided():
             self._first_gradients = None
 
+    def _gradient_scale(self) -> float | None:
+        """What step() is to multiply gradients by, as a torch.amp.GradScaler says; None: it has found an overflow."""
+        if getattr(self, "found_inf", None) is None:
+            return 1.0
+        if self._shards:
+            raise _C.UsageError(
+                "a GradScaler does not take sharded parameters here, since one shard's overflow is unknown to the others: use "
+                "bfloat16, which needs no scaling"
+            )
+        if self._in_nodes:
+            raise _C.UsageError(
+                'hierarchy = "node" does not go with a GradScaler, since one worker\'s overflow is in the node\'s mean: use '
+                "bfloat16, which needs no scaling"
+            )
+        if float(self.found_inf) != 0:
+            return None
+        grad_scale = getattr(self, "grad_scale", None)  # None: unscaled already
+        return 1.0 if grad_scale is None else 1 / float(grad_scale)
+
     def close(self) -> None:
         """Ends the exchange: the neighbours do not wait for this worker any longer. Deleting the optimizer or leaving
         the interpreter does so too. Every later call raises UsageError."""
@@ -229,12 +248,6 @@ class Optimizer(torch.optim.Optimizer):
         return self._engine.statistics()
 
 
-_SHARDS_AND_SCALER = (
-    "a GradScaler does not take sharded parameters here, since one shard's overflow is unknown to the others: use bfloat16, "
-    "which needs no scaling"
-)
-
-
 class _State(defaultdict):
     """Of an optimizer whose state the C++ library keeps: there is none here, but it does exist. Where it is false,
     torch.distributed.checkpoint calls step() to make it."""
@@ -280,20 +293,7 @@ class _Ruled(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        scale = 1.0
-        if getattr(self, "found_inf", None) is not None:  # torch.amp.GradScaler
-            if self._shards:
-                raise _C.UsageError(_SHARDS_AND_SCALER)
-            if self._in_nodes:
-                raise _C.UsageError(
-                    'hierarchy = "node" does not go with a GradScaler, since one worker\'s overflow is in the node\'s mean: use '
-                    "bfloat16, which needs no scaling"
-                )
-            grad_scale = getattr(self, "grad_scale", None)
-            scale = 1 / float(grad_scale) if grad_scale is not None else 1.0
-            if float(self.found_inf) != 0:
-                scale = None
-        self._mix([self._values(group) for group in self.param_groups], scale)
+        self._mix([self._values(group) for group in self.param_groups], self._gradient_scale())
         return loss
 
     # state: what torch's optimizer of that name has, as copies, made where it is asked for; it lives in the C++ library.
@@ -538,16 +538,11 @@ class Decentralized(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._overflowed[0] = False
-        if getattr(self, "found_inf", None) is not None:  # torch.amp.GradScaler
-            if self._shards:
-                raise _C.UsageError(_SHARDS_AND_SCALER)
-            self._overflowed[0] = float(self.found_inf) != 0
-            grad_scale = getattr(self, "grad_scale", None)
-            if grad_scale is not None and not self._overflowed[0]:
-                gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-                if gradients:
-                    torch._foreach_div_(gradients, float(grad_scale))
+        scale = self._gradient_scale()
+        self._overflowed[0] = scale is None
+        if scale not in (None, 1.0):
+            gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+            torch._foreach_mul_(gradients, scale)
         if len(self.param_groups) != self._groups:
             raise _C.UsageError("parameter groups were added to the inner optimizer: use Decentralized.add_param_group")
         self._mix([], 1.0)

@@ -297,10 +297,9 @@ void Gossip::end_averaging() {
 }
 
 void Gossip::note_progress() {
-  averaging_->moved = transport_->now();
   averaging_->sent = transport_->bytes_sent();
   const std::lock_guard lock(mutex_);
-  moved_ = averaging_->moved;
+  moved_ = transport_->now();
 }
 
 void Gossip::look_at_pairing() {
@@ -530,11 +529,15 @@ void Gossip::tick() {
       transport_->reset(rank, fmt::format("silent for {:.1f} s", seconds(now - peer->heard)));
   }
   if (averaging_ && transport_->bytes_sent() > averaging_->sent + kMoves) note_progress();
-  if (averaging_ && now - averaging_->moved > options_.patience) {
+  const Duration still = [&] {
+    const std::lock_guard lock(mutex_);
+    return now - moved_;
+  }();
+  if (averaging_ && still > options_.patience) {
     Peer& late = peer(averaging_->peer);
     const std::uint64_t number = averaging_->number;
     log_(Level::info, fmt::format("averaging {} with worker {} is given up: nothing has moved for {:.1f} s",
-                                  number, late.rank, seconds(now - averaging_->moved)));
+                                  number, late.rank, seconds(still)));
     for (const SwapId id : late.edge.open()) {
       if (id.round == number) late.edge.give_up(id);
     }

@@ -56,11 +56,10 @@ struct GossipOptions {
   Wire wire = Wire::fp32;
   Exchanged exchanged = Exchanged::averages;  // pushes: no momentum, and a wire that is not modular
   std::uint64_t seed = 0;
-  std::chrono::milliseconds meet{60'000};  // for all neighbours to come at the start
-  std::chrono::milliseconds patience{
-      1'000};                               // an averaging of which nothing has moved for so long is given up
-  std::chrono::milliseconds silent{5'000};  // no byte for so long: the connection is broken
-  Interrupted interrupted = nobody;         // World::interrupted
+  std::chrono::milliseconds meet{60'000};     // for all neighbours to come at the start
+  std::chrono::milliseconds patience{1'000};  // for an averaging of which nothing moves
+  std::chrono::milliseconds silent{5'000};    // no byte for so long: the connection is broken
+  Interrupted interrupted = nobody;           // World::interrupted
 };
 
 struct GossipStatistics {
@@ -177,8 +176,7 @@ class Gossip final : private TransportHandler {
     std::size_t undecided = 0;  // blocks
     std::size_t committed = 0;
     double squared_distance = 0;  // of the committed ones
-    Time moved{};                 // when something came of it last, or went
-    std::uint64_t sent = 0;       // by this worker, up to then
+    std::uint64_t sent = 0;       // by this worker, up to moved_
   };
 
   void connected(int peer) override;
@@ -228,7 +226,7 @@ class Gossip final : private TransportHandler {
   const std::unique_ptr<Condition> changed_;
   std::set<int> connected_;
   bool idle_ = true, paused_ = false;
-  Time moved_{};  // Averaging::moved
+  Time moved_{};  // when something of the averaging came last, or went
   std::optional<Time> last_gradient_;
   GossipClock clock_;
   GossipStatistics statistics_;

@@ -42,12 +42,13 @@ Network network_of(const Profile& profile, int n) {
   return network;
 }
 
-std::vector<AllReduceTime> all_reduces_of(const Profile& profile, int n) {
-  if (n == profile.workers() || profile.workers() == 1) return profile.all_reduce;
-  const Network measured = network_of(profile), wanted = network_of(profile, n);
+std::vector<AllReduceTime> all_reduces_of(const Profile& profile, const Network& network) {
+  if (static_cast<int>(network.host_of.size()) == profile.workers() || profile.workers() == 1)
+    return profile.all_reduce;
+  const Network measured = network_of(profile);
   std::vector<AllReduceTime> times = profile.all_reduce;
   for (AllReduceTime& time : times)
-    time.seconds *= all_reduce_seconds(wanted, time.bytes) / all_reduce_seconds(measured, time.bytes);
+    time.seconds *= all_reduce_seconds(network, time.bytes) / all_reduce_seconds(measured, time.bytes);
   return times;
 }
 

@@ -16,7 +16,8 @@ int workers_per_host(const Profile& profile);
 // the measured network. Throws UsageError where only one host was measured and n workers need more.
 Network network_of(const Profile& profile, int n);
 
-// Of so many workers; what the measured ones take, times what the formula says for these over what it says for those.
-std::vector<AllReduceTime> all_reduces_of(const Profile& profile, int n);
+// On that network, which is network_of(profile, n): what the measured ones take, times what the formula says of these workers over
+// what it says of those.
+std::vector<AllReduceTime> all_reduces_of(const Profile& profile, const Network& network);
 
 }  // namespace starling

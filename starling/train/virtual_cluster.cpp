@@ -379,7 +379,9 @@ VirtualCluster cluster_of(const Profile& profile, int n, std::uint64_t seed) {
     for (const auto& block : mine.update) takes.update += block[drawn];
     return takes;
   };
-  return {network_of(profile, n), gradient, all_reduces_of(profile, n)};
+  Network network = network_of(profile, n);
+  const std::vector<AllReduceTime> all_reduces = all_reduces_of(profile, network);
+  return {std::move(network), gradient, all_reduces};
 }
 
 void train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,

@@ -45,7 +45,7 @@ TEST(Extrapolate, HostsAndTheirLinksAreRepeated) {
 TEST(Extrapolate, AsManyAsWereMeasuredAreThose) {
   const Network network = network_of(measured(), 3);
   EXPECT_THAT(network.host_of, ElementsAre(0, 0, 1));
-  EXPECT_EQ(all_reduces_of(measured(), 3)[0].seconds, 5);
+  EXPECT_EQ(all_reduces_of(measured(), network_of(measured(), 3))[0].seconds, 5);
 }
 
 TEST(Extrapolate, FewerMayNeedNoNetwork) {
@@ -57,7 +57,7 @@ TEST(Extrapolate, FewerMayNeedNoNetwork) {
 TEST(Extrapolate, AllReduceIsOffTheFormulaByAsMuch) {
   const double three = all_reduce_seconds(network_of(measured(), 3), 1e6),
                seven = all_reduce_seconds(network_of(measured(), 7), 1e6);
-  EXPECT_NEAR(all_reduces_of(measured(), 7)[0].seconds, 5 * seven / three, 1e-12);
+  EXPECT_NEAR(all_reduces_of(measured(), network_of(measured(), 7))[0].seconds, 5 * seven / three, 1e-12);
 }
 
 TEST(Extrapolate, OfOneHostNothingIsKnownOfANetwork) {
