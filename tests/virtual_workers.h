@@ -17,10 +17,10 @@ inline LocalNetwork virtual_network(std::shared_ptr<VirtualTime> time, double ra
   return {.time = std::move(time), .cross = [=](int from, int to, std::size_t bytes, Time now) {
             const auto takes = std::chrono::duration_cast<Duration>(
                 std::chrono::duration<double>(static_cast<double>(bytes) / rate));
-            const Time begin = std::max({now, (*sending)[from], (*receiving)[to] - takes - latency});
-            (*sending)[from] = begin + takes;
-            (*receiving)[to] = begin + takes + latency;
-            return Crossing{begin + takes, begin + takes + latency};
+            const Time begin = std::max(now, (*sending)[from]);
+            Time& there = (*receiving)[to];
+            there = std::max(there, begin + latency) + takes;
+            return Crossing{(*sending)[from] = begin + takes, there};
           }};
 }
 

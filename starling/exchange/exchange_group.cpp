@@ -15,6 +15,13 @@ std::pair<std::size_t, std::size_t> cut(std::size_t size, std::size_t k, std::si
   return {from, size * (k + 1) / g - from};
 }
 
+// From the next higher rank on, so that not all send to the same one first.
+std::vector<Link> in_turn(std::vector<Link> others, int rank) {
+  const auto next = std::ranges::find_if(others, [&](const Link& link) { return link.rank > rank; });
+  std::rotate(others.begin(), next, others.end());
+  return others;
+}
+
 }  // namespace
 
 const std::vector<int>& Exchange::Grouping::members(SwapId id) const {
@@ -47,7 +54,7 @@ void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bo
 
 void Exchange::Grouping::send_parts(SwapId id) {
   const Swap& swap = open.at(id);
-  for (const Link& link : exchange.meeting(id.round).links) {
+  for (const Link& link : in_turn(exchange.meeting(id.round).links, exchange.transport_->rank())) {
     const auto [from, count] = shard(id, link.rank);
     exchange.transport_->send(
         link.rank, exchange.frame_of(FrameType::part, id, exchange.wire_),
@@ -73,7 +80,7 @@ void Exchange::Grouping::send_mean(SwapId id) {
   }
   kernels::update(kernels::SgdStep{}, mixes, mean, nullptr, {}, {}, count);
 
-  for (const Link& link : others) {
+  for (const Link& link : in_turn(others, exchange.transport_->rank())) {
     exchange.transport_->send(link.rank, exchange.frame_of(FrameType::mean, id, Wire::fp32),
                               payload_of(swap.mean, sizeof(float) * from, sizeof(float) * count));
   }

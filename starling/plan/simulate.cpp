@@ -330,7 +330,7 @@ class GossipSimulation {
     Worker& worker = workers_[i];
     const int launched = worker.updating ? worker.block : blocks_;
     const int round = worker.iteration;
-    if (worker.moving[(round + 1) & 1] > 0) return;
+    if (rounds_.size() > 1 && worker.moving[(round + 1) & 1] > 0) return;
     const Traffic& of = traffic(round);
     for (; worker.released < launched; ++worker.released) {
       const int block = worker.released;
