@@ -315,13 +315,13 @@ void Exchange::hold(SwapId id) {
   release();
 }
 
-// The last round goes first: two at once would each delay the other, and the last one is waited for. Where all rounds are with
-// the same workers, their links keep that order by themselves.
+// The last round goes first: two at once would each delay the other, and the last one is waited for. Where every round is of one
+// and the same group, its links keep that order by themselves.
 void Exchange::release() {
-  const bool always_the_same = meetings_.size() == 1;
+  const bool one_group = meetings_.size() == 1 && !meetings_.front().group.empty();
   std::erase_if(held_, [&](SwapId id) {
     const auto moves = [&](const auto& peer) { return peer->edge.moves_before(id.round); };
-    if (!always_the_same && (std::ranges::any_of(peers_, moves) || grouping_.protocol.moves_before(id.round)))
+    if (!one_group && (std::ranges::any_of(peers_, moves) || grouping_.protocol.moves_before(id.round)))
       return false;
     for (const auto& peer : peers_) peer->edge.release(id);
     grouping_.protocol.release(id);

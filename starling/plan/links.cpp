@@ -4,7 +4,9 @@
 
 namespace starling {
 
-Links::Links(const Network& network) : network_(network), interfaces_(network.hosts.size()) {
+Links::Links(const Network& network) : network_(network) {
+  for (const Host& host : network.hosts)
+    interfaces_.push_back({.sending = {}, .receiving = {}, .send = host.send, .receive = host.receive});
   for (const HostLink& link : network.links) {
     slow_[{link.from, link.to}] = static_cast<int>(slow_links_.size());
     slow_links_.push_back({.link = link});
@@ -12,14 +14,16 @@ Links::Links(const Network& network) : network_(network), interfaces_(network.ho
 }
 
 int Links::connect(int from_host, int to_host) {
-  Connection& connection = connections_.emplace_back(Connection{.from_host = from_host});
-  route(connection, to_host);
+  connections_.push_back({.from_host = from_host});
+  detours_.emplace_back();
+  later_.emplace_back();
+  route(connections() - 1, to_host);
   return connections() - 1;
 }
 
 int Links::connect_group(int host, const std::vector<int>& member_hosts) {
-  Connection& connection = connections_.emplace_back(Connection{.from_host = host, .to_host = host});
-  connection.latency = network_.latency;
+  const int c = connect(host, host);
+  Detour& detour = detours_[c];
   const auto outside =
       static_cast<double>(member_hosts.size()) - static_cast<double>(std::ranges::count(member_hosts, host));
   double slowest = 0;  // seconds of a byte to each
@@ -27,22 +31,23 @@ int Links::connect_group(int host, const std::vector<int>& member_hosts) {
     const auto there = static_cast<double>(std::ranges::count(member_hosts, slow->first.second));
     const HostLink& link = slow_links_[slow->second].link;
     if (there == 0) continue;
-    connection.latency = std::max(connection.latency, link.latency);
+    detour.latency = std::max({network_.latency, detour.latency, link.latency});
     if (there / link.rate <= slowest) continue;
     slowest = there / link.rate;
-    connection.slow_link = slow->second;
-    connection.over_slow_link = there / outside;
+    connections_[c].slow_link = slow->second;
+    detour.over_slow_link = there / outside;
   }
-  return connections() - 1;
+  return c;
 }
 
-void Links::redirect(int c, int to_host) { route(connections_[c], to_host); }
+void Links::redirect(int c, int to_host) { route(c, to_host); }
 
-void Links::route(Connection& connection, int to_host) const {
+void Links::route(int c, int to_host) {
+  Connection& connection = connections_[c];
   connection.to_host = to_host;
   const auto slow = slow_.find({connection.from_host, to_host});
   connection.slow_link = slow == slow_.end() ? -1 : slow->second;
-  connection.latency = slow == slow_.end() ? network_.latency : slow_links_[slow->second].link.latency;
+  if (slow != slow_.end()) detours_[c].latency = slow_links_[slow->second].link.latency;
 }
 
 void Links::report_to(EventQueue& events, int first) {
@@ -52,35 +57,44 @@ void Links::report_to(EventQueue& events, int first) {
 
 void Links::send(int c, const Message& message, double now) {
   Connection& connection = connections_[c];
-  if (connection.busy) return connection.later.push_back(message);
-  begin(connection, message, now);
+  if (connection.busy) {
+    connection.more = true;
+    return later_[c].push_back(message);
+  }
+  begin(c, message, now);
   interfaces_[connection.from_host].sending.push_back(c);
   interfaces_[connection.to_host].receiving.push_back(c);
   if (connection.slow_link >= 0) ++slow_links_[connection.slow_link].sending;
   share_anew(connection, now);
 }
 
-void Links::begin(Connection& connection, const Message& message, double now) {
+void Links::begin(int c, const Message& message, double now) {
+  Connection& connection = connections_[c];
   connection.busy = true;
-  connection.now = message;
+  connection.block = message.block;
+  connection.round = message.round;
+  connection.both = message.both;
+  connection.share = message.share;
   connection.left = message.bytes;
   connection.rate = 0;
   connection.since = now;
-  const int from = connection.from_host, to = connection.to_host;
-  interfaces_[from].sends += message.bytes / (message.share * network_.hosts[from].send);
-  interfaces_[to].receives += message.bytes / (message.share * network_.hosts[to].receive);
+  const double whole = message.bytes / message.share;
+  interfaces_[connection.from_host].sent += whole;
+  interfaces_[connection.to_host].received += whole;
   if (connection.slow_link >= 0) {
     SlowLink& slow = slow_links_[connection.slow_link];
-    slow.busy += message.bytes * connection.over_slow_link / slow.link.rate;
+    slow.busy += message.bytes * detours_[c].over_slow_link / slow.link.rate;
   }
 }
 
 Links::Message Links::sent(int c, double now) {
   Connection& connection = connections_[c];
-  const Message message = connection.now;
-  if (!connection.later.empty()) {
-    begin(connection, connection.later.front(), now);
-    connection.later.erase(connection.later.begin());
+  const Message message{.block = connection.block, .round = connection.round, .both = connection.both};
+  if (connection.more) {
+    std::vector<Message>& later = later_[c];
+    begin(c, later.front(), now);
+    later.erase(later.begin());
+    connection.more = !later.empty();
     set_rate(c, now);
   } else {
     connection.busy = false;
@@ -101,13 +115,12 @@ void Links::share_anew(const Connection& connection, double now) {
 // An interface divides its rate equally among the connections that use it, each way, and so does a slow link.
 void Links::set_rate(int c, double now) {
   Connection& connection = connections_[c];
-  const int from = connection.from_host, to = connection.to_host;
-  double rate = connection.now.share *
-                std::min(network_.hosts[from].send / static_cast<double>(interfaces_[from].sending.size()),
-                         network_.hosts[to].receive / static_cast<double>(interfaces_[to].receiving.size()));
+  const Interface &from = interfaces_[connection.from_host], &to = interfaces_[connection.to_host];
+  double rate = connection.share * std::min(from.send / static_cast<double>(from.sending.size()),
+                                            to.receive / static_cast<double>(to.receiving.size()));
   if (connection.slow_link >= 0) {
     const SlowLink& slow = slow_links_[connection.slow_link];
-    rate = std::min(rate, slow.link.rate / slow.sending / connection.over_slow_link);
+    rate = std::min(rate, slow.link.rate / slow.sending / detours_[c].over_slow_link);
   }
   if (rate == connection.rate) return;
   connection.left -= connection.rate * (now - connection.since);
@@ -123,8 +136,10 @@ Busiest Links::busiest() const {
     if (seconds > busiest.seconds) busiest = {seconds, host, to};
   };
   for (const SlowLink& slow : slow_links_) consider(slow.busy, slow.link.from, slow.link.to);
-  for (std::size_t h = 0; h < interfaces_.size(); ++h)
-    consider(std::max(interfaces_[h].sends, interfaces_[h].receives), static_cast<int>(h), -1);
+  for (std::size_t h = 0; h < interfaces_.size(); ++h) {
+    const Interface& of = interfaces_[h];
+    consider(std::max(of.sent / of.send, of.received / of.receive), static_cast<int>(h), -1);
+  }
   return busiest;
 }
 

@@ -28,31 +28,37 @@ class Links {
   int connect_group(int host, const std::vector<int>& member_hosts);
   void redirect(int connection, int to_host);  // while nothing is on it
   int connections() const { return static_cast<int>(connections_.size()); }
-  double latency(int connection) const { return connections_[connection].latency; }
+  double latency(int connection) const {
+    return connections_[connection].slow_link < 0 ? network_.latency : detours_[connection].latency;
+  }
 
   // From here on: connection c is source `first` + c of these events, and its message leaves when that event is due.
   void report_to(EventQueue& events, int first);
   void send(int connection, const Message& message, double now);
-  Message sent(int connection, double now);  // what has left
+  Message sent(int connection, double now);  // what has left, without its bytes
 
   // Which interface or slow link was in use for longest, had all it carried gone one after the other at its rate.
   Busiest busiest() const;
 
  private:
-  struct Connection {
+  struct alignas(64) Connection {  // many are waited for: what is always looked at is a cache line
     int from_host = 0, to_host = 0;
     int slow_link = -1;
-    double over_slow_link = 1;  // the part of its bytes that goes over it
-    double latency = 0;
-    bool busy = false;
-    Message now{};  // is on its way, if busy
-    // Of that one: its bytes at time `since`, and their rate from then on.
+    // The message that is on its way, if busy: `left` of its bytes at time `since`, and their rate from then on.
+    int block = 0, round = 0;
+    bool both = false, busy = false;
+    bool more = false;  // later_ has some for it
+    double share = 1;
     double left = 0, rate = 0, since = 0;
-    std::vector<Message> later{};  // few
+  };
+  struct Detour {
+    double latency = 0;
+    double over_slow_link = 1;  // the part of a connection's bytes that goes over its slow link
   };
   struct Interface {
     std::vector<int> sending, receiving;  // connections with something on its way
-    double sends = 0, receives = 0;       // seconds
+    double send = 0, receive = 0;         // bytes a second
+    double sent = 0, received = 0;        // bytes, over the share of the interface that they reached
   };
   struct SlowLink {
     HostLink link;
@@ -60,8 +66,8 @@ class Links {
     double busy = 0;  // seconds
   };
 
-  void route(Connection& connection, int to_host) const;
-  void begin(Connection& connection, const Message& message, double now);
+  void route(int c, int to_host);
+  void begin(int c, const Message& message, double now);
   void share_anew(const Connection& connection, double now);
   void set_rate(int c, double now);
 
@@ -69,6 +75,8 @@ class Links {
   std::map<std::pair<int, int>, int> slow_;  // by hosts: of slow_links_
   std::vector<SlowLink> slow_links_;
   std::vector<Connection> connections_;
+  std::vector<Detour> detours_;              // of connections with a slow link
+  std::vector<std::vector<Message>> later_;  // by connection: few
   std::vector<Interface> interfaces_;
   EventQueue* events_ = nullptr;
   int first_ = 0;

@@ -95,7 +95,7 @@ class GossipSimulation {
   }
 
  private:
-  struct Worker {
+  struct alignas(64) Worker {
     double clock = 0;      // up to when its work is known
     int iteration = 0;     // in which it is
     int block = 0;         // that is next: to be updated, or with ATC to be waited for
@@ -155,6 +155,14 @@ class GossipSimulation {
   // One connection for each pair of workers, and for each member of each group.
   void connect() {
     std::map<std::pair<int, int>, int> known;
+    const auto connection = [&](int i, int j) {
+      const auto [entry, is_new] = known.try_emplace({i, j}, links_.connections());
+      if (is_new) {
+        routes_.push_back({i, j});
+        links_.connect(network_.host_of[i], network_.host_of[j]);
+      }
+      return entry->second;
+    };
     for (Traffic& round : rounds_) {
       std::vector<std::vector<int>> hosts_of;  // of each group's members
       for (const auto& group : round.groups) {
@@ -169,12 +177,8 @@ class GossipSimulation {
             round.connections.push_back(-1);
             continue;
           }
-          const auto [entry, is_new] = known.try_emplace({i, j}, links_.connections());
-          if (is_new) {
-            routes_.push_back({i, j});
-            links_.connect(host, to);
-          }
-          round.connections.push_back(entry->second);
+          round.connections.push_back(connection(i, j));
+          connection(j, i);  // beside it in memory: both are mostly in use at once
         }
         const int group = round.group_of[i];
         const bool outside =
@@ -194,7 +198,7 @@ class GossipSimulation {
   }
 
   const Traffic& traffic(int round) const {
-    return rounds_[static_cast<std::size_t>(round) % rounds_.size()];
+    return rounds_[static_cast<std::uint32_t>(round) % static_cast<std::uint32_t>(rounds_.size())];
   }
 
   // --- a worker ---
@@ -330,7 +334,8 @@ class GossipSimulation {
     Worker& worker = workers_[i];
     const int launched = worker.updating ? worker.block : blocks_;
     const int round = worker.iteration;
-    if (rounds_.size() > 1 && worker.moving[(round + 1) & 1] > 0) return;
+    const bool one_group = rounds_.size() == 1 && rounds_.front().group_of[i] >= 0;
+    if (worker.moving[(round + 1) & 1] > 0 && !one_group) return;
     const Traffic& of = traffic(round);
     for (; worker.released < launched; ++worker.released) {
       const int block = worker.released;

@@ -67,11 +67,11 @@ TEST(VirtualWorkers, LateWorkersAreNotHeldUpByThoseAhead) {
   for (const double end : all.seconds) EXPECT_LT(1e3 * end, 25 * (kSteps + 1) + 15 + 5);
 }
 
-// A round whose neighbours are those of the last one need not wait until that is over everywhere, which takes the latency more.
-TEST(VirtualWorkers, WhereNeighboursStayNothingIsHeldBack) {
-  const Trained all = train("ring", 8, 4 * kBlock / 0.05, [](int, int) { return 10ms; }, 2ms);
+// A round of the same group as the last one need not wait until that is over everywhere, which takes a latency more.
+TEST(VirtualWorkers, ThePresentRoundOfOneGroupWaitsForNothing) {
+  const Trained all = train("complete", 8, 4 * kBlock * 7 / 8 / 0.05, [](int, int) { return 10ms; }, 2ms);
   for (const double end : all.seconds)
-    EXPECT_LT(1e3 * end, 1270);  // 1303 where it waits, 1000 if links never idled
+    EXPECT_LT(1e3 * end, 1385);  // 1403 where it waits, 1000 if links never idled
 }
 
 TEST(VirtualWorkers, TheSameSeedGivesTheSameBitsAndTimes) {
