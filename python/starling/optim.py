@@ -51,6 +51,12 @@ class Options(TypedDict, total=False):
     rate: float
     """"a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm" and "async-push-sum" only: averagings that a worker takes part in, in
     the time of one gradient (with "swarm": of local_steps gradients); 1 (default)."""
+    clock: str
+    """The same five: when they ask for averagings, "poisson" (default), at random times, or "fixed", at even ones."""
+    eta: float | None
+    """"a2cid2" only: how fast the momentum mixes x and x~, 0 for none; None (default): the paper's, by topology and rate."""
+    alpha_tilde: float | None
+    """"a2cid2" only: how far x~ goes towards the other's x; None (default): the paper's."""
     seed: int
     """The same five: of when a worker averages, and with whom; 0 (default)."""
     local_steps: int

@@ -188,7 +188,10 @@ void Gossip::begin_gradient() {
     const std::lock_guard lock(mutex_);
     if (options_.rates.asks[static_cast<std::size_t>(transport_->rank())].empty()) return;
     double& until_next = clock_.until_next;
-    if (until_next < 0) until_next = this->until_next();
+    if (until_next < 0) {
+      until_next = this->until_next();
+      if (!options_.poisson) until_next *= dice();  // else all would ask at the same time, and none answer
+    }
     for (; until_next < 1; until_next += this->until_next()) due.push_back(until_next);
     until_next -= 1;
   }

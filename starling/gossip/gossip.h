@@ -52,7 +52,7 @@ namespace starling {
 struct GossipOptions {
   PairRates rates{};
   A2cid2 momentum{};    // eta = 0: none, and there is no x~
-  bool poisson = true;  // else a worker asks at even times
+  bool poisson = true;  // else a worker asks at even times, each from another one on
   Wire wire = Wire::fp32;
   Exchanged exchanged = Exchanged::averages;  // pushes: no momentum, and a wire that is not modular
   std::uint64_t seed = 0;

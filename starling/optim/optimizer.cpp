@@ -73,6 +73,10 @@ void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::O
 // Where there are no neighbours, the exchange's edges serve the exact averages only.
 Schedule without_neighbours(const World& world) { return {"none", {Graph(world.size)}}; }
 
+std::string given_or_not(const std::optional<double>& value) {
+  return value ? fmt::format("{}", *value) : "not given";
+}
+
 Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
                const Groups& groups) {
   Terms terms{{"scheme", options.scheme},
@@ -81,6 +85,9 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
               {"one_in", std::to_string(options.one_in)},
               {"gamma", fmt::format("{}", options.gamma)},
               {"rate", fmt::format("{}", options.rate)},
+              {"clock", options.clock},
+              {"eta", given_or_not(options.eta)},
+              {"alpha_tilde", given_or_not(options.alpha_tilde)},
               {"seed", std::to_string(options.seed)},
               {"local_steps", std::to_string(options.local_steps)},
               {"staleness", std::to_string(options.staleness)},
@@ -280,6 +287,7 @@ std::unique_ptr<Scheme> Optimizer::make_gossip(std::function<void()> adapt) {
                         .silent = e.world.timeouts.silent,
                         .interrupted = e.world.interrupted};
   options.momentum = momentum_of(e.options, options.rates);
+  options.poisson = e.options.clock == "poisson";
   auto transport = e.world.make_transport(e.world, fmt::format("{}.{}-gossip", e.channel, e.connections));
   if (e.options.scheme == "swarm")
     return std::make_unique<Swarm>(e.blocks, std::move(transport), std::move(options), e.world.log,

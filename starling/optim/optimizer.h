@@ -66,9 +66,13 @@ struct Options {
   // already (docs/wires.md). The sum of all parameters is kept whatever the format. Not used by all-reduce.
   Wire wire = Wire::fp32;
   // "a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm", "async-push-sum": averagings that a worker takes part in, in the time of one
-  // gradient (with "swarm": of local_steps gradients), at random times (Poisson). A push counts at both ends: 2 is one for each
-  // gradient.
+  // gradient (with "swarm": of local_steps gradients). A push counts at both ends: 2 is one for each gradient.
   double rate = 1;
+  // When these ask for them: "poisson", at random times, as the theory has it, or "fixed", at even ones.
+  std::string clock = "poisson";
+  // "a2cid2": in place of the paper's constants, which follow from the topology and the rate (gossip/a2cid2.h). From 0 to 1000;
+  // with eta = 0 there is no momentum.
+  std::optional<double> eta{}, alpha_tilde{};
   // Of what these draw: when, and with whom. The same seed need not give the same run: when a message comes decides, too.
   std::uint64_t seed = 0;
   // "swarm": steps of the local rule between two that others can see, from 1.

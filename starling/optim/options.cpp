@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -140,10 +141,24 @@ void check_asynchronous(const Options& options) {
                                  options.local_steps, options.scheme));
   if (!(options.rate > 0 && options.rate <= 1000))
     throw UsageError(fmt::format("rate = {} is not allowed: above 0, to 1000", options.rate));
+  if (options.clock != "poisson" && options.clock != "fixed")
+    throw UsageError(fmt::format("clock \"{}\" is unknown: poisson or fixed", options.clock));
+  for (const auto& [name, value] :
+       {std::pair("eta", options.eta), std::pair("alpha_tilde", options.alpha_tilde)}) {
+    if (!value) continue;
+    if (options.scheme != "a2cid2")
+      throw UsageError(fmt::format("{} = {} is for scheme \"a2cid2\", not \"{}\": leave it out", name, *value,
+                                   options.scheme));
+    if (!(*value >= 0 && *value <= 1000))
+      throw UsageError(fmt::format("{} = {} is not allowed: from 0 to 1000", name, *value));
+  }
   if (!is_asynchronous(options)) {
-    if (options.rate != 1)
-      throw UsageError(fmt::format("rate = {} is for schemes {}, not \"{}\": use 1", options.rate,
-                                   fmt::join(kAsynchronous, ", "), options.scheme));
+    const auto refuse = [&](const std::string& what, const std::string& in_place) {
+      throw UsageError(fmt::format("{} is for schemes {}, not \"{}\": use {}", what,
+                                   fmt::join(kAsynchronous, ", "), options.scheme, in_place));
+    };
+    if (options.rate != 1) refuse(fmt::format("rate = {}", options.rate), "1");
+    if (options.clock != "poisson") refuse(fmt::format("clock \"{}\"", options.clock), "poisson");
     return;
   }
   if (options.one_in != 1)
@@ -183,7 +198,11 @@ PairRates rates_of(const Options& options, const Schedule& schedule) {
 }
 
 A2cid2 momentum_of(const Options& options, const PairRates& rates) {
-  return options.scheme == "a2cid2" ? a2cid2_of(rates) : A2cid2{};
+  if (options.scheme != "a2cid2") return {};
+  A2cid2 constants = a2cid2_of(rates);
+  constants.eta = options.eta.value_or(constants.eta);
+  constants.alpha_tilde = options.alpha_tilde.value_or(constants.alpha_tilde);
+  return constants;
 }
 
 int workers_per_node(const Options& options, int local_workers) {

@@ -81,6 +81,13 @@ Config recipe_config(Recipe& r) {
         "a2cid2, ad-psgd, swarm and async-push-sum: averagings of a worker in the time of one gradient "
         "(swarm: of "
         "local_steps)");
+  c.key("clock", &r.mixing.clock, Choices{"poisson", "fixed"},
+        "when these ask for averagings: at random times, as the theory has it, or at even ones");
+  c.key("eta", &r.mixing.eta, between(-1, 1000),
+        "a2cid2: how fast the momentum mixes x and x~; 0: no momentum; below 0: the paper's, by topology and "
+        "rate");
+  c.key("alpha_tilde", &r.mixing.alpha_tilde, between(-1, 1000),
+        "a2cid2: how far x~ goes towards the other's x; below 0: the paper's, by topology and rate");
   c.key("local_steps", &r.mixing.local_steps, between(1, 1 << 20),
         "swarm: steps of a worker between two that others can see");
   c.key(
@@ -210,6 +217,9 @@ Options make_options(const Recipe& recipe) {
   options.one_in = recipe.mixing.one_in;
   options.gamma = recipe.mixing.gamma;
   options.rate = recipe.mixing.rate;
+  options.clock = recipe.mixing.clock;
+  if (recipe.mixing.eta >= 0) options.eta = recipe.mixing.eta;
+  if (recipe.mixing.alpha_tilde >= 0) options.alpha_tilde = recipe.mixing.alpha_tilde;
   options.seed = static_cast<std::uint64_t>(recipe.run.seed);
   options.local_steps = recipe.mixing.local_steps;
   options.staleness = recipe.mixing.staleness;

@@ -56,6 +56,9 @@ struct Recipe {
     int one_in = 1;
     double gamma = 0;
     double rate = 1;
+    std::string clock = "poisson";
+    double eta = -1;
+    double alpha_tilde = -1;
     int local_steps = 1;
     int staleness = 0;
     double max_wait = 0;

@@ -17,6 +17,7 @@
 #include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/options.h"
+#include "starling/topology/schedules.h"
 #include "tests/optim/flock.h"
 #include "tests/refusal.h"
 
@@ -185,6 +186,14 @@ TEST(Asynchronous, RefusesInOneLine) {
   EXPECT_EQ(make({.scheme = "cta", .rate = 2}),
             "rate = 2 is for schemes a2cid2, ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, not \"cta\": "
             "use 1");
+  EXPECT_EQ(make({.scheme = "ad-psgd", .clock = "even"}), "clock \"even\" is unknown: poisson or fixed");
+  EXPECT_THAT(make({.scheme = "cta", .clock = "fixed"}),
+              testing::StartsWith("clock \"fixed\" is for schemes a2cid2, "));
+  EXPECT_EQ(make({.scheme = "a2cid2", .eta = -0.5}), "eta = -0.5 is not allowed: from 0 to 1000");
+  EXPECT_EQ(make({.scheme = "a2cid2", .alpha_tilde = 1001}),
+            "alpha_tilde = 1001 is not allowed: from 0 to 1000");
+  EXPECT_EQ(make({.scheme = "ad-psgd", .eta = 0.5}),
+            "eta = 0.5 is for scheme \"a2cid2\", not \"ad-psgd\": leave it out");
   EXPECT_EQ(make({.scheme = "ad-psgd", .local_steps = 2}),
             "local_steps = 2 is for scheme \"swarm\", not \"ad-psgd\": use 1");
   EXPECT_EQ(make({.scheme = "swarm", .local_steps = 0}), "local_steps = 0 is not allowed: from 1");
@@ -192,6 +201,19 @@ TEST(Asynchronous, RefusesInOneLine) {
               testing::HasSubstr("scheme \"async-push-sum\" needs wire fp32, bf16 or fp16, not \"int8\""));
   EXPECT_EQ(make({.scheme = "a2cid2", .hierarchy = "node"}),
             "hierarchy \"node\" needs scheme \"cta\", not \"a2cid2\"");
+}
+
+TEST(Asynchronous, GivenConstantsAreInPlaceOfThePapers) {
+  const auto schedule = make_schedule("ring", 8);
+  Options options{.topology = "ring", .scheme = "a2cid2"};
+  const PairRates rates = rates_of(options, schedule);
+  const A2cid2 papers = momentum_of(options, rates);
+  EXPECT_GT(papers.eta, 0);
+  options.eta = 0.25;
+  EXPECT_EQ(momentum_of(options, rates).eta, 0.25);
+  EXPECT_EQ(momentum_of(options, rates).alpha_tilde, papers.alpha_tilde);
+  options.alpha_tilde = 0.75;
+  EXPECT_EQ(momentum_of(options, rates).alpha_tilde, 0.75);
 }
 
 TEST(Asynchronous, AGraphWithoutTwoSidesIsRefused) {

@@ -114,6 +114,13 @@ TEST_F(RecipeTest, OptionsOfTheOptimizer) {
   const Options gossip = make_options(read("[mixing]\nscheme = 'a2cid2'\nrate = 0.5\n"));
   EXPECT_EQ(gossip.scheme, "a2cid2");
   EXPECT_EQ(gossip.rate, 0.5);
+  EXPECT_EQ(gossip.clock, "poisson");
+  EXPECT_FALSE(gossip.eta || gossip.alpha_tilde);
+  const Options given =
+      make_options(read("[mixing]\nscheme = 'a2cid2'\nclock = 'fixed'\neta = 0\nalpha_tilde = 0.7\n"));
+  EXPECT_EQ(given.clock, "fixed");
+  EXPECT_EQ(given.eta, 0);
+  EXPECT_EQ(given.alpha_tilde, 0.7);
   EXPECT_EQ(make_options(read("[mixing]\nscheme = 'swarm'\nlocal_steps = 4\n")).local_steps, 4);
   EXPECT_EQ(make_options(read("[mixing]\nscheme = 'push-sum'\nstaleness = 1\n")).staleness, 1);
 }
