@@ -222,9 +222,10 @@ def plan(folder, config, steps, options):
     predicted = {}
     for name, count in steps.items():
         system = systems(config)[name]
-        said = subprocess.run([options.starling, "plan", "--profile", folder / "network.json",
-                               "--compute", folder / "compute.json", "--warm-up", str(WARM_UP), "--iterations", str(count), "--topologies", system["topology"],
-                               "--wires", system["wire"], "--json"], check=True, capture_output=True, text=True).stdout
+        command = [options.starling, "plan", "--profile", folder / "network.json", "--compute", folder / "compute.json",
+                   "--warm-up", str(WARM_UP), "--iterations", str(count), "--topologies", system["topology"],
+                   "--wires", system["wire"], "--json"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         world, = json.loads(said)["worlds"]
         of = {"cta": world["gossip"][0], "atc": world["atc"], "all-reduce": world["all_reduce"]}
         predicted[name] = 1e3 * of[system["scheme"]]["step"]
