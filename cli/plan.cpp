@@ -190,7 +190,7 @@ void print_table(const PlannedWorld& world, int measured_workers) {
   fmt::print("{} worker{} on {} host{}{}\n\n", world.n, world.n == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s",
              world.measured ? "" : fmt::format(" (extrapolated: {} were measured)", measured_workers));
   const auto print_row = [](const auto&... cells) {
-    fmt::print("{:<22}{:<7}{:<12}{:<20}{:<12}{:<10}{}\n", cells...);
+    fmt::print("{:<22}{:<7}{:<13}{:<26}{:<12}{:<10}{}\n", cells...);
   };
   print_row("schedule", "wire", "step", "of 10 to 90 %", "efficiency", "speed-up", "bottleneck");
   const auto print_forecast = [&](const std::string& schedule, Wire wire, const Forecast& outcome) {
