@@ -101,7 +101,7 @@ def main():
     parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"))
     parser.add_argument("--workers", type=lambda text: [int(n) for n in text.split(",")], default=[16, 32, 64])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=float, default=8)
+    parser.add_argument("--epochs", type=float, default=4)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time (one for each processor)")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/a2cid2")
     options = parser.parse_args()
