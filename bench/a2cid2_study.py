@@ -107,8 +107,10 @@ def main():
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     runs = options.out / "runs.jsonl"
-    done = [json.loads(line) for line in runs.read_text().splitlines()] if runs.exists() else []
-    left = [one for one in asked(options) if not any(one.items() <= old.items() for old in done)]
+    wanted = list(asked(options))
+    known = [json.loads(line) for line in runs.read_text().splitlines()] if runs.exists() else []
+    done = [old for old in known if any(one.items() <= old.items() for one in wanted)]  # others: of other options
+    left = [one for one in wanted if not any(one.items() <= old.items() for old in done)]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for over in concurrent.futures.as_completed([pool.submit(simulate, one, options) for one in left]):
             done.append(over.result())
