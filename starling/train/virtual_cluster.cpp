@@ -380,8 +380,8 @@ VirtualCluster cluster_of(const Profile& profile, int n, std::uint64_t seed) {
     return takes;
   };
   Network network = network_of(profile, n);
-  const std::vector<AllReduceTime> all_reduces = all_reduces_of(profile, network);
-  return {std::move(network), gradient, all_reduces};
+  std::vector<AllReduceTime> all_reduces = all_reduces_of(profile, network);
+  return {std::move(network), gradient, std::move(all_reduces)};
 }
 
 void train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
