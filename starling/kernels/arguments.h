@@ -46,9 +46,11 @@ struct Parameters {
 
 // In the parameters' format. Null: no gradient in this step. Then it is mixed only: no weight decay, state untouched.
 struct Gradient {
-  Gradient(const void* values = nullptr, float scale = 1) : values(values), scale(scale) {}
+  Gradient(const void* values = nullptr, float scale = 1, void* cleared = nullptr)
+      : values(values), scale(scale), cleared(cleared) {}
   const void* values;
-  float scale;  // what clipping multiplies it by
+  float scale;    // what clipping multiplies it by
+  void* cleared;  // the values again, where the pass leaves zeros; null: they stay
 };
 
 // A rule's state beside the parameter, zero before the first step. Null where the rule has none: SGD takes m

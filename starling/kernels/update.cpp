@@ -263,6 +263,9 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& 
     if (gradient.values != nullptr) {
       const float* const g = floats({gradient.values, format}, at, count, g_room);
       adapt(step, x, Wx, g, gradient.scale, state, at, count);
+      if (gradient.cleared != nullptr)
+        std::memset(static_cast<std::byte*>(gradient.cleared) + bytes_of(format, at), 0,
+                    bytes_of(format, count));
     } else if (moves) {
       std::copy_n(Wx, count, x);
     }

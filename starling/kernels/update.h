@@ -11,6 +11,8 @@
 //   x <- p      first, where p is not x rounded: somebody has changed the parameter (and a master of 0 begins so)
 //   p <- x      last, rounded
 //
+// The gradient may be cleared in the same pass (Gradient::cleared).
+//
 // With modular codes q_j - q_i is what modular.h makes of the two codes.
 //
 // The difference form adds to one worker exactly what it takes from the other, to the bit, whatever W_ij is.

@@ -30,7 +30,10 @@ namespace {
 constexpr std::int64_t kLeastBlock = 256 * 1024;  // bytes
 constexpr std::int64_t kGrain = 1 << 15;          // elements that are worth a thread
 constexpr std::size_t kStreamed = 1 << 20;        // bytes of a block's wire that is written past the caches
+constexpr std::int64_t kLine = 16;                // floats of a cache line
 constexpr std::int64_t kUnit = 64;  // threads take whole ones: none shares a byte of int4 with another
+
+std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
 struct Type {
   at::ScalarType type;
@@ -124,7 +127,7 @@ void* Segment::mutable_gradient() const {
 void Block::keep(int count) {
   states.clear();
   for (int k = 0; k < count; ++k)
-    states.push_back(at::zeros({length}, at::TensorOptions(at::kFloat).device(device)));
+    states.push_back(at::zeros({state_length}, at::TensorOptions(at::kFloat).device(device)));
 }
 
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
@@ -167,8 +170,10 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
         const at::Tensor master =
             format == Wire::fp32 ? at::Tensor()
                                  : at::zeros({length}, at::TensorOptions(at::kFloat).device(block.device));
-        block.segments.push_back({parameter, begin, length, block.length, format, master});
-        block.length += (length + step - 1) / step * step;
+        block.segments.push_back(
+            {parameter, begin, length, block.length, format, master, block.state_length});
+        block.length += rounded_up(length, step);
+        block.state_length += rounded_up(length, kLine);
         begin += length;
       }
     }
@@ -220,10 +225,13 @@ class Pass {
     for (Segment& s : block.segments) {
       check_place(s);
       at::Tensor keep;
-      const void* const g = scale ? s.gradient(keep) : nullptr;
+      const void* g = scale ? s.gradient(keep) : nullptr;
       if (g != nullptr) ++s.steps;
+      s.cleared = block.clears && g != nullptr && keep.is_same(s.parameter.grad());
+      void* const cleared = s.cleared ? s.mutable_gradient() : nullptr;
+      if (s.cleared) g = cleared;
       pieces_.push_back({s.offset, s.offset + s.length, rule_step(rule, std::max<std::int64_t>(s.steps, 1)),
-                         s.values(), g, keep});
+                         s.values(), s.state, g, cleared, keep});
       if (g != nullptr || !arrived.empty()) s.parameter.unsafeGetTensorImpl()->bump_version();
     }
     for (std::size_t k = 0; k < block.states.size(); ++k)
@@ -273,7 +281,9 @@ class Pass {
     std::int64_t begin, end;  // in the block
     kernels::Step step;
     kernels::Parameters x;
+    std::int64_t state;
     const void* g;
+    void* cleared;  // g, or null: it stays
     at::Tensor keep;
   };
   Seen nothing() const { return {.measured = std::vector<kernels::Measured>(arrived_.size())}; }
@@ -323,9 +333,13 @@ class Pass {
       const kernels::Sent mine = a.mine.bytes().data() == nullptr ? own(piece, within) : a.mine.values(from);
       mixes.push_back({a.weight, a.theirs.values(from), mine, measured + j});
     }
-    const auto* const all = static_cast<const std::byte*>(piece.g);
-    const kernels::Gradient g{all == nullptr ? nullptr : all + bytes_of(piece.x.format, within), scale_};
-    const auto state = [&](std::size_t k) { return states_[k] == nullptr ? nullptr : states_[k] + begin; };
+    const std::size_t skipped = bytes_of(piece.x.format, within);
+    kernels::Gradient g{nullptr, scale_};
+    if (piece.g != nullptr) g.values = static_cast<const std::byte*>(piece.g) + skipped;
+    if (piece.cleared != nullptr) g.cleared = static_cast<std::byte*>(piece.cleared) + skipped;
+    const auto state = [&](std::size_t k) {
+      return states_[k] == nullptr ? nullptr : states_[k] + piece.state + within;
+    };
     kernels::WireBlock sent = wire_;
     sent.stream = bytes_of(wire_.wire, sent_values_) >= kStreamed;
     sent.sum = sum;
@@ -447,6 +461,16 @@ double sum_of_squares(const std::vector<at::Tensor>& gradients) {
 }
 
 }  // namespace
+
+void clear_other_gradients(std::span<Block> blocks) {
+  for (Block& block : blocks) {
+    if (!block.clears) continue;
+    for (Segment& s : block.segments) {
+      if (!std::exchange(s.cleared, false) && s.parameter.grad().defined())
+        s.parameter.mutable_grad().zero_();
+    }
+  }
+}
 
 double sum_of_squares(std::span<const Block> blocks) {
   double sum = 0;

@@ -37,7 +37,10 @@ struct Segment {
   std::int64_t offset = 0;   // in the block; for int4 even, so that no two segments share a byte
   Wire format = Wire::fp32;  // of the parameter and its gradient: fp32, bf16 or fp16
   at::Tensor master{};       // `length` floats on the parameter's device; undefined with fp32
-  std::int64_t steps = 0;    // with a gradient so far
+  std::int64_t state =
+      0;  // offset in the block's states: each segment's begins with a cache line, as a parameter does
+  std::int64_t steps = 0;  // with a gradient so far
+  bool cleared = false;    // its gradient, by the last pass: Block::clears
 
   // Throws UsageError where the parameter has come to be of another type.
   kernels::Parameters values() const;
@@ -51,6 +54,7 @@ struct Block {
   int index = 0;  // in the exchange
   int group = 0;  // parameter group
   std::int64_t length = 0;
+  std::int64_t state_length = 0;
   std::vector<Segment> segments{};
   at::Device device{at::kCPU};            // of the parameters, and of what is kept beside them
   std::shared_ptr<OnDevice> on_device{};  // where that is a GPU
@@ -60,8 +64,9 @@ struct Block {
   at::Tensor apart{};                     // of scheme "ceca-2p", `length` floats: d in schemes/ceca_2p.h
   double weight = 1;                      // of push-sum: w in schemes/push_sum.h
   Timeline* timeline = nullptr;           // where updates are recorded
+  bool clears = false;                    // Options::clear_gradients
 
-  // So many states, of the rule that updates this block, each of `length` floats and zero.
+  // So many states, of the rule that updates this block, each of `state_length` floats and zero.
   void keep(int count);
 };
 
@@ -112,6 +117,10 @@ void settle(std::span<const Block> blocks);
 bool write_again(Block& block, Outgoing wire);
 // The same as update_and_send().
 void send_again(Exchange& exchange, Block& block);
+
+// With Block::clears update() leaves zeros where it has read a gradient; this clears the others: of a step that was skipped, in
+// another order than the parameter's, of a block that another worker updates.
+void clear_other_gradients(std::span<Block> blocks);
 
 // Of the parameters' own gradients in all blocks, in double, in one read of them; not finite where one of them is not.
 // The bits are the same for any number of threads. On a GPU each gradient's are added up in fp32, and this waits for it.

@@ -48,6 +48,8 @@ void check_scheme(const Options& options) {
 void check_gradients(const Options& options, bool around) {
   if (!std::isfinite(options.clip) || options.clip < 0)
     throw UsageError(fmt::format("clip = {} is not allowed: it must be finite and at least 0", options.clip));
+  if (around && options.clear_gradients)
+    throw UsageError("clear_gradients needs one of Starling's rules: another optimizer's have a zero_grad()");
   if (around && (options.clip > 0 || options.skip_not_finite || options.loss_scaling)) {
     throw UsageError(
         "clip, skip_not_finite and loss_scaling need one of Starling's rules: around another optimizer call "

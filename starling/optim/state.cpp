@@ -374,7 +374,7 @@ struct State {
     const auto of = [&s](std::vector<float>& all) {
       return at::from_blob(all.data() + s.offset, {s.length});
     };
-    for (const at::Tensor& state : block.states) values.push_back(state.narrow(0, s.offset, s.length));
+    for (const at::Tensor& state : block.states) values.push_back(state.narrow(0, s.state, s.length));
     values.push_back(s.master);
     for (Replicas::Edge& edge : block.replicas.edges) {
       values.push_back(of(edge.mine));

@@ -489,6 +489,23 @@ TEST_P(Update, AScaledGradientIsTheGradientTimesTheScaleToTheBit) {
   EXPECT_TRUE(same_bits(a.v, b.v));
 }
 
+TEST_P(Update, AGradientThatIsClearedIsReadBefore) {
+  for (const std::size_t n : {1u, 63u, 64u, 333u}) {
+    const AdamW o{};
+    const Values g = random_values(n + 2, 2);
+    Values cleared = g;
+    Worker a(n), b(n);
+    float* const at = cleared.data() + 1;  // what lies beside it stays
+    GetParam().update(AdamStep::at(o, true, 1), {}, a.x.data(), {at, 0.5f, at}, a.state(), {}, n);
+    GetParam().update(AdamStep::at(o, true, 1), {}, b.x.data(), {g.data() + 1, 0.5f}, b.state(), {}, n);
+    EXPECT_TRUE(same_bits(a.x, b.x));
+    EXPECT_TRUE(same_bits(a.m, b.m));
+    EXPECT_EQ(cleared.front(), g.front());
+    EXPECT_EQ(cleared.back(), g.back());
+    EXPECT_THAT(std::vector(cleared.begin() + 1, cleared.end() - 1), testing::Each(0.0f));
+  }
+}
+
 TEST_P(Update, SumsSquaresInDouble) {
   for (const std::size_t n : {0u, 1u, 15u, 16u, 17u, 1000u}) {
     const Values values = random_values(n, 3, 1e3f);

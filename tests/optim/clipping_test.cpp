@@ -1,8 +1,9 @@
-// Options::clip and skip_not_finite.
+// Options::clip, skip_not_finite and clear_gradients.
 #include <cmath>
 #include <limits>
 
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
@@ -90,6 +91,60 @@ TEST(Clipping, AStepWhoseGradientIsNotFiniteMixesOnly) {
   });
 }
 
+// Of blocks that share a parameter, of other strides than the parameter's, in bf16, of a step that is skipped, and of blocks that
+// another worker of the node updates.
+TEST(ClearGradients, LeavesZerosAndTheSameParameters) {
+  const auto run = [](World& world, Options options) {
+    const auto waves = [](std::int64_t n, double phase) { return (at::arange(n, at::kFloat) + phase).sin(); };
+    std::vector<Tensor> all;
+    for (const int n : {7, 200'000, 70'000}) all.push_back(waves(n, 0));
+    all.push_back(waves(60'000, 0).view({300, 200}));
+    if (options.hierarchy == "none") all.push_back(waves(100, 0).to(at::kBFloat16));
+    for (Tensor& p : all) p.set_requires_grad(true);
+    options.skip_not_finite = true;
+    Optimizer optimizer(all, AdamW{.lr = 0.01}, options, world);
+    EXPECT_GT(optimizer.block_sizes().size(), 3U);
+    for (int t = 1; t <= 4; ++t) {
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        Tensor g = waves(all[i].numel(), 10 * t + world.rank).to(all[i].scalar_type()).view_as(all[i]);
+        if (i == 3) g = g.t().contiguous().t();
+        if (t == 3) g.select(0, 0).fill_(std::numeric_limits<float>::quiet_NaN());
+        all[i].mutable_grad() = g;
+      }
+      if (t == 4) all[0].mutable_grad().reset();
+      const auto version = all[1].grad()._version();
+      optimizer.step();
+      for (const Tensor& p : all) {
+        if (!p.grad().defined()) continue;
+        EXPECT_EQ(p.grad().count_nonzero().item<std::int64_t>() == 0, options.clear_gradients)
+            << "step " << t;
+      }
+      EXPECT_TRUE(all[1].grad()._version() > version || !options.clear_gradients);
+    }
+    EXPECT_GT(optimizer.statistics().skipped, 0U);
+    std::vector<Tensor> parameters;
+    for (const Tensor& p : all) parameters.push_back(p.detach().clone());
+    return parameters;
+  };
+  for (const Options& options : {Options{}, Options{.scheme = "atc"}, Options{.scheme = "all-reduce"},
+                                 Options{.hierarchy = "node", .workers_per_node = 2}}) {
+    SCOPED_TRACE(options.scheme + ", hierarchy " + options.hierarchy);
+    std::vector<std::vector<Tensor>> kept(2), cleared(2);
+    const auto on_two = [&](std::vector<std::vector<Tensor>>& of, bool clear) {
+      flock(2, [&](int i, World& world) {
+        Options mine = options;
+        mine.clear_gradients = clear;
+        of[static_cast<std::size_t>(i)] = run(world, mine);
+      });
+    };
+    on_two(kept, false);
+    on_two(cleared, true);
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      for (std::size_t k = 0; k < kept[i].size(); ++k) EXPECT_TRUE(at::equal(kept[i][k], cleared[i][k]));
+    }
+  }
+}
+
 TEST(Clipping, LossScalingIsTakenBackBeforeItClipsAndForOneStep) {
   for (const std::string scheme : {"cta", "atc", "all-reduce"}) {
     const auto scaled = few_parameters(), plain = few_parameters();
@@ -133,6 +188,7 @@ TEST(Clipping, RefusesInOneLine) {
   EXPECT_THAT(refused({.clip = std::nan("")}), testing::HasSubstr("clip = nan is not allowed"));
   EXPECT_THAT(refused_around({.clip = 1}), testing::HasSubstr("clip_grad_norm_ before step()"));
   EXPECT_THAT(refused_around({.skip_not_finite = true}), testing::HasSubstr("clip_grad_norm_ before step()"));
+  EXPECT_THAT(refused_around({.clear_gradients = true}), testing::HasSubstr("zero_grad()"));
   Optimizer around(inner, {}, World::alone());
   EXPECT_EQ(refusal<UsageError>([&] { around.scale_gradients(0.5f); }),
             "scale_gradients needs one of Starling's rules: another optimizer reads .grad as it is");

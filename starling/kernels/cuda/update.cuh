@@ -171,6 +171,12 @@ struct Read {
     if constexpr (Rule::kStates > 0) write(m, s.state.m + my.at, my.count);
     if constexpr (Rule::kStates > 1) write(v, s.state.v + my.at, my.count);
     if constexpr (Rule::kStates > 2) write(b, s.state.b + my.at, my.count);
+    if (s.g.cleared == nullptr) return;
+    if (s.x.format == Wire::fp32) {
+      write(Floats{}, static_cast<float*>(s.g.cleared) + my.at, my.count);
+    } else {
+      write(Halves{}, static_cast<std::uint16_t*>(s.g.cleared) + my.at, my.count);
+    }
   }
 };
 

@@ -94,12 +94,12 @@ struct Memory {
   Bytes p, g, sent;
   std::vector<float> master, m, v, b;
   std::vector<Edge> edges;
-  bool has_gradient = true, sends = true;
+  bool has_gradient = true, sends = true, clears;
   int exponent = -6;
   std::uint32_t sum = 5;  // is added to
 
   Memory(std::size_t n, Wire format, Wire wire, std::size_t neighbours, std::uint32_t seed)
-      : n(n), shift(seed % 3), format(format), wire(wire) {
+      : n(n), shift(seed % 3), format(format), wire(wire), clears(seed % 2 == 0) {
     Random random(seed);
     p = random.in(format, n, shift), g = random.in(format, n, shift), sent = random.in(wire, n, shift);
     master.resize(n + shift);
@@ -126,7 +126,10 @@ struct Memory {
     if (format == Wire::fp32) return {reinterpret_cast<float*>(at(p, format))};
     return {at(p, format), format, master.data() + shift};
   }
-  Gradient gradient() { return {has_gradient ? at(g, format) : nullptr, 0.7f}; }
+  Gradient gradient() {
+    if (!has_gradient) return {nullptr, 0.7f};
+    return {at(g, format), 0.7f, clears ? at(g, format) : nullptr};
+  }
   template <class Rule>
   RuleState state() {
     return {Rule::kStates > 0 ? m.data() + shift : nullptr, Rule::kStates > 1 ? v.data() + shift : nullptr,
@@ -156,6 +159,7 @@ bool same(const std::vector<T>& a, const std::vector<T>& b) {
 
 void expect_same(const Memory& device, const Memory& host) {
   EXPECT_TRUE(same(device.p, host.p)) << "parameters";
+  EXPECT_TRUE(same(device.g, host.g)) << "gradient";
   EXPECT_TRUE(same(device.master, host.master)) << "masters";
   EXPECT_TRUE(same(device.m, host.m)) << "m";
   EXPECT_TRUE(same(device.v, host.v)) << "v";
