@@ -14,8 +14,9 @@ Each configuration leaves its profiles and times in out/bench/planner/; predicti
 out/bench/planner.json:
 
     median_error, worst_error  of a step's time: |predicted / measured - 1|, of all schedules and wires
-    first_choice_share         configurations in which what the planner recommends, of what was measured, is the fastest or takes
-                               at most 3 % longer
+    first_choice_share         share of configurations in which what the planner recommends, of what was measured, is the
+                               fastest or takes at most 3 % longer
+    first_choice_share_of_fp32 the same of schedules over fp32 alone, where no narrow wire hides a wrong schedule
     all_reduce_error           the same error of all-reduce against torch's DDP, the worst; by_formula: without the all-reduce
                                that the probe measured, by the formula alone
     configurations             how many
@@ -42,7 +43,7 @@ from workers import ROOT, NoCluster, Processors, RunFailed, about, emulated, loo
 
 PEERS = ROOT / "bench/step_peers.py"
 LAYERS, SECONDS, STEPS, TRIES, PROBE_SECONDS = 8, 4, 16, 3, 16
-WARM_UP = 9  # steps, as bench/planner.cpp has it: up to three more, for whole periods of a schedule
+WARM_UP = 9  # steps, as bench/planner.cpp has it: up to seven more, for whole periods of a schedule
 IDLE_ENOUGH = 0.75
 STRAGGLER, CV, VARYING = 1.5, 0.05, 0.3
 AS_GOOD, WIRES = 0.02, ("fp32", "bf16", "int8")  # as plan/choose.h: what is no difference, what keeps most first
@@ -259,15 +260,21 @@ def rows_of(folder, options, work):
     return rows, rejected
 
 
-def first_choice(rows):
-    """What the planner recommends of these, and whether that was a good choice."""
-    gossip = [row for row in rows if row["system"] not in (ATC, ALL_REDUCE, "ddp")]
+def first_choice(rows, wires):
+    """Whether what the planner recommends of these was a good choice; None where there are none."""
+    gossip = [row for row in rows if row["system"] not in (ATC, ALL_REDUCE, "ddp") and row["system"].endswith(wires)]
     if not gossip:
         return None
     limit = (1 + AS_GOOD) * min(row["predicted_ms"] for row in gossip)
-    chosen = next(row for wire in WIRES for row in gossip
+    chosen = next(row for wire in wires for row in gossip
                   if row["system"].endswith(wire) and row["predicted_ms"] <= limit)
     return chosen["measured_ms"] <= 1.03 * min(row["measured_ms"] for row in gossip)
+
+
+def good_choices(of_configurations, wires):
+    choices = [first_choice(rows, wires) for rows in of_configurations]
+    choices = [choice for choice in choices if choice is not None]
+    return statistics.mean(choices) if choices else None
 
 
 def largest(errors):
@@ -275,15 +282,14 @@ def largest(errors):
 
 
 def summary(folders, options):
-    rows, rejected, choices = [], {}, []
+    of_configurations, rejected = [], {}
     with tempfile.TemporaryDirectory() as work:
         for folder in folders:
             mine, not_idle = rows_of(folder, options, pathlib.Path(work))
-            rows += mine
+            of_configurations.append(mine)
             if not_idle:
                 rejected[mine[0]["configuration"] if mine else folder.name] = not_idle
-            choices.append(first_choice(mine))
-    choices = [choice for choice in choices if choice is not None]
+    rows = [row for mine in of_configurations for row in mine]
     errors = [abs(row["error"]) for row in rows if row["system"] != "ddp"]
     ddp = [row for row in rows if row["system"] == "ddp"]
     size = ["100", "4", "10"] if options.trial else ["10000", "10", "100"]
@@ -291,10 +297,11 @@ def summary(folders, options):
     return {
         "median_error": statistics.median(errors) if errors else None,
         "worst_error": largest(errors),
-        "first_choice_share": statistics.mean(choices) if choices else None,
+        "first_choice_share": good_choices(of_configurations, WIRES),
+        "first_choice_share_of_fp32": good_choices(of_configurations, ("fp32",)),
         "all_reduce_error": {"as_measured": largest(row["error"] for row in ddp),
                              "by_formula": largest(row["by_formula_ms"] / row["measured_ms"] - 1 for row in ddp)},
-        "configurations": len(choices),
+        "configurations": sum(map(bool, of_configurations)),
         "rejected": rejected,
         f"simulate_{size[0]}_seconds": json.loads(simulated.stdout)["seconds"],
         "overslept": max((row["overslept"] for row in rows if row["overslept"] is not None), default=None),

@@ -176,7 +176,11 @@ Json json_of(const PlannedWorld& world) {
         {"block_bytes", world.sizes.empty() ? Json() : Json(world.block_bytes)},
         {"all_reduce_is_as_good", all_reduce_is_as_good(world)}}},
       {"atc", json_of(world.atc, world, Mixing::atc)},
-      {"lost_to_failures", {{"all_reduce", world.lost_to_restarts}, {"gossip", world.lost_to_absence}}}};
+      {"lost_to_failures", {{"all_reduce", world.lost_to_restarts}, {"gossip", world.lost_to_absence}}},
+      {"block_sizes", Json::array()},
+      {"advice", advice(world)}};
+  for (const auto& [bytes, outcome] : world.sizes)
+    all["block_sizes"].push_back({{"block_bytes", bytes}, {"step", outcome.step}});
   for (const auto& [wire, outcome] : world.asynchronous) {
     all["asynchronous"]["step"] = outcome.step.step;
     all["asynchronous"]["rate"][name_of(wire)] = outcome.rate;
@@ -243,6 +247,10 @@ int plan(const PlanOptions& options) {
       "Step: one iteration, in the mean; efficiency: the part of it that a worker computes; speed-up: over "
       "all-reduce.\n");
   if (worlds.size() > 1) fmt::print("{}\n", knees);
+  fmt::print(
+      "How many steps are needed this does not know: `starling topology --compare` says how fast each "
+      "schedule "
+      "mixes.\n");
   return 0;
 }
 

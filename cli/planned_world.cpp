@@ -1,6 +1,7 @@
 #include "cli/planned_world.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -22,12 +23,12 @@ constexpr double kLeastBlock = 256 * 1024;  // bytes, as optim/blocks.cpp
 constexpr double kMostBlocks = 2000;        // of a model that is simulated in other blocks
 const std::vector<std::int64_t> kBlockBytes = {1 << 20, 5 << 20, 25 << 20};
 
-// Each of its workers makes as many more passes, and they average in memory.
-Forecast one_host(const Profile& profile, int n, const Horizon& run) {
-  const int here = static_cast<int>(profile.hosts[0].workers.size());
+// The workers of this host make as many more passes, and average in memory.
+Forecast one_host(const Profile& profile, const Host& host, int n, const Horizon& run) {
+  const int here = static_cast<int>(host.workers.size());
   Work work = work_of(profile);
   work.compute.clear();
-  for (const int worker : profile.hosts[0].workers) {
+  for (const int worker : host.workers) {
     Compute& compute = work.compute.emplace_back(profile.compute[static_cast<std::size_t>(worker)]);
     for (std::size_t t = 0; t < compute.forward.size(); ++t) {
       double pass = compute.data_wait[t] + compute.forward[t];
@@ -38,6 +39,15 @@ Forecast one_host(const Profile& profile, int n, const Horizon& run) {
   Network network = network_of(profile);
   network.host_of.assign(static_cast<std::size_t>(here), 0);
   return simulate_all_reduce(network, work, run);
+}
+
+Forecast fastest_host(const Profile& profile, int n, const Horizon& run) {
+  std::optional<Forecast> fastest;
+  for (const Host& host : profile.hosts) {
+    const Forecast outcome = one_host(profile, host, n, run);
+    if (!fastest || outcome.step < fastest->step) fastest = outcome;
+  }
+  return *fastest;
 }
 
 int most_neighbours(const Schedule& schedule) {
@@ -52,11 +62,15 @@ void compare_block_sizes(PlannedWorld& world, const Profile& profile, const Sche
                          const Horizon& run) {
   const Candidate& best = world.recommended();
   const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
-  double fastest = best.outcome.step;
-  for (const std::int64_t bytes : kBlockBytes) {
-    // What the optimizer makes of Options::block_bytes.
-    const double block = std::max(kLeastBlock, std::min(static_cast<double>(bytes), total / 8));
-    if (total / block > kMostBlocks) continue;
+  // What the optimizer makes of Options::block_bytes.
+  const auto made = [&](std::int64_t bytes) {
+    return std::max(kLeastBlock, std::min(static_cast<double>(bytes), total / 8));
+  };
+  double fastest = std::numeric_limits<double>::infinity();
+  for (auto next = kBlockBytes.begin(); next != kBlockBytes.end();) {
+    const std::int64_t bytes = *next++;
+    const double block = made(bytes);
+    if ((next != kBlockBytes.end() && made(*next) == block) || total / block > kMostBlocks) continue;
     const Work work = work_on(in_blocks_of(profile, block), best.wire);
     world.sizes[bytes] = simulate(world.network, work, schedule, Mixing::cta, run);
     fastest = std::min(fastest, world.sizes[bytes].step);
@@ -97,7 +111,7 @@ PlannedWorld planned_world(const Profile& profile, int n, const Question& questi
           simulate_asynchronous(world.network, work_on(profile, wire), pair_rates(schedule, 1), run);
   }
   compare_block_sizes(world, profile, schedule, run);
-  if (n > static_cast<int>(profile.hosts[0].workers.size())) world.one_host = one_host(profile, n, run);
+  if (n > world.workers_per_host) world.one_host = fastest_host(profile, n, run);
   world.failures = question.failures;
   world.lost_to_restarts = lost_to_restarts(world.failures, static_cast<int>(world.network.hosts.size()));
   world.lost_to_absence = lost_to_absence(world.failures, most_neighbours(schedule));
@@ -109,7 +123,10 @@ double efficiency(const Forecast& outcome) { return outcome.own / outcome.step; 
 std::string bottleneck(const Forecast& outcome, const Network& network, Mixing mixing) {
   if (outcome.waited < kAsGood * outcome.step) return "compute";
   const Busiest& busiest = outcome.busiest;
-  if (busiest.host < 0) return outcome.late > outcome.waited / 2 ? "the slowest workers" : "the network";
+  if (busiest.host < 0) {
+    if (outcome.late > outcome.waited / 2) return "the slowest workers";
+    return network.hosts.size() == 1 ? fmt::format("the memory of {}", network.hosts[0].name) : "the network";
+  }
   // With ATC computing waits while the link is busy, and the link while it computes.
   const double at_most = mixing == Mixing::atc ? outcome.waited : outcome.step;
   if (busiest.seconds < kLinkBound * at_most) return "the slowest workers";
@@ -146,9 +163,10 @@ std::vector<std::string> advice(const PlannedWorld& world) {
   std::vector<std::string> sizes;
   for (const auto& [bytes, outcome] : world.sizes)
     sizes.push_back(fmt::format("{} MB {:.2f} ms", bytes >> 20, outcome.step * 1e3));
-  if (!sizes.empty())
-    lines.push_back(fmt::format("Blocks of {} MB, the largest that are as good as any: {}.",
-                                world.block_bytes >> 20, fmt::join(sizes, ", ")));
+  if (sizes.size() > 1)
+    lines.push_back(
+        fmt::format("Blocks of {} MB, the largest that are as good as any: {}; as recorded {:.2f} ms.",
+                    world.block_bytes >> 20, fmt::join(sizes, ", "), best.outcome.step * 1e3));
   if (world.one_host) {
     const double times = world.one_host->step / best.outcome.step;
     lines.push_back(fmt::format("For as many samples one host alone takes {:.2f} ms, {:.2f} times as long{}.",
@@ -157,9 +175,9 @@ std::vector<std::string> advice(const PlannedWorld& world) {
   }
   lines.push_back(
       fmt::format("Failures, {:g} of {:g} hosts in a day: {:.2g} % of the time is lost where all restart, "
-                  "{:.2g} % where the others go on.",
+                  "{:.2g} % where the others go on and it is back after {:g} s.",
                   world.failures.rate * kHosts * kDay, kHosts, world.lost_to_restarts * 100,
-                  world.lost_to_absence * 100));
+                  world.lost_to_absence * 100, world.failures.away));
   return lines;
 }
 

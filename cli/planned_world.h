@@ -31,9 +31,9 @@ struct PlannedWorld {
   // In place of the best row:
   Forecast atc;                                       // the other scheme
   std::map<Wire, AsynchronousForecast> asynchronous;  // pairs on its graph, at rate 1
-  std::map<std::int64_t, Forecast> sizes;             // by Options::block_bytes
+  std::map<std::int64_t, Forecast> sizes;             // by Options::block_bytes; those alone that differ
   std::int64_t block_bytes = 0;                       // the largest of these that is as good as any
-  std::optional<Forecast> one_host;                   // the first host alone, for as many samples
+  std::optional<Forecast> one_host;                   // the fastest host alone, for as many samples
   Failures failures{};
   double lost_to_restarts = 0, lost_to_absence = 0;
 

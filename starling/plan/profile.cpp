@@ -214,7 +214,7 @@ class ProfileReader : TreeReader {
       section(entry, fmt::format("shape {}", profile.shapes.size()), {"peers", "share"});
       Shape shape;
       shape.peers = static_cast<int>(whole(needed(entry, "peers"), "peers", 1, kMaxListed));
-      shape.share = number(needed(entry, "share"), "share", false, kMaxShare, "interfaces");
+      shape.share = number(needed(entry, "share"), "share", false, kMaxShare, "times an interface");
       if (!profile.shapes.empty() && profile.shapes.back().peers >= shape.peers)
         refuse(entry.line, "its peers must be more than those of the entry before");
       profile.shapes.push_back(shape);

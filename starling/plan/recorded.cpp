@@ -28,7 +28,12 @@ std::vector<Recorded> recorded(const Work& work) {
                 compute.update.size() == blocks;
     for (std::size_t b = 0; fits && b < blocks; ++b)
       fits = compute.backward[b].size() == count && compute.update[b].size() == count;
-    if (!fits) throw UsageError("simulate: a worker's recorded times do not fit the blocks");
+    if (!fits)
+      throw UsageError(
+          fmt::format("simulate: worker {}'s recorded times must be as many for data, forward, and each of "
+                      "the {} blocks' "
+                      "backward and update",
+                      all.size(), blocks));
     all.emplace_back(compute);
   }
   return all;

@@ -91,6 +91,7 @@ class GossipSimulation {
     outcome.waited = waited_ / counted;
     outcome.busiest = links_.busiest();
     outcome.busiest.seconds /= run_.iterations;
+    if (outcome.busiest.host < 0) outcome.late = late_ / counted;
     return outcome;
   }
 
@@ -246,11 +247,20 @@ class GossipSimulation {
     worker.waiting = slot.missing > 0;
     if (worker.waiting) return false;
     if (slot.ready > worker.clock) {
-      if (worker.iteration >= run_.warm_up) waited_ += slot.ready - worker.clock;
+      if (worker.iteration >= run_.warm_up) {
+        const double waited = slot.ready - worker.clock;
+        waited_ += waited;
+        late_ += std::max(0.0, waited - inside_seconds(worker.block));
+      }
       worker.clock = slot.ready;
     }
     slot.round = -1;
     return true;
+  }
+
+  // An exchange within a host, of a group there and back.
+  double inside_seconds(int block) const {
+    return 2 * (network_.inside_latency + work_.block_bytes[block] / network_.inside_rate);
   }
 
   void updated(int i) {
@@ -462,7 +472,7 @@ class GossipSimulation {
   std::vector<GroupState> groups_;
   std::optional<EventQueue> events_;
   Ends ends_;
-  double now_ = 0, own_ = 0, waited_ = 0;
+  double now_ = 0, own_ = 0, waited_ = 0, late_ = 0;
 };
 
 }  // namespace

@@ -66,8 +66,9 @@ struct Forecast {
   double high = 0;    // ... and at 90 %
   double own = 0;     // of a step: what a worker computes, in the mean
   double waited = 0;  // of a step: what a worker waits for exchanges, in the mean
-  double late = 0;    // of that: for workers that compute longer (known of all-reduce only)
-  Busiest busiest;    // of a step; with all-reduce the seconds alone
+  double late =
+      0;  // of that: for workers that compute longer (known of all-reduce, and where nothing leaves a host)
+  Busiest busiest;  // of a step; with all-reduce the seconds alone
 };
 
 // Throws UsageError where the parts do not fit together.

@@ -109,6 +109,34 @@ class Plan(CommandTest):
         world, = self.plan(slow, "--workers", "8")["worlds"]
         self.assertRegex(self.row(world, "complete", "fp32")["bottleneck"], r"^the link from node1( \(2\))? to node2( \(2\))?$")
 
+    def test_on_one_host_too_who_holds_it_up_is_named(self):
+        one = profile(hosts=1, per_host=4)
+        one["compute"][2]["forward"] = [0.06]
+        world, = self.plan(one)["worlds"]
+        self.assertEqual(self.row(world, "base-2", "fp32")["bottleneck"], "the slowest workers")
+        self.assertEqual(world["all_reduce"]["bottleneck"], "the slowest workers")
+        one["compute"][2]["forward"] = [0.02]
+        one["inside"]["rate"] = 1e7  # 100 ms for a block
+        world, = self.plan(one)["worlds"]
+        self.assertEqual(self.row(world, "base-2", "fp32")["bottleneck"], "the memory of node0")
+
+    def test_block_sizes(self):
+        # Of 64 MB: 1 MB, 5 MB, and 8 MB as the largest there are.
+        world, = self.plan(profile(blocks=8, block_bytes=8 * 2**20, rate=1e9))["worlds"]
+        self.assertEqual([size["block_bytes"] for size in world["block_sizes"]], [2**20, 5 * 2**20, 25 * 2**20])
+        best = min(size["step"] for size in world["block_sizes"])
+        chosen, = [size for size in world["block_sizes"]
+                   if size["block_bytes"] == world["recommended"]["block_bytes"]]
+        self.assertLessEqual(chosen["step"], 1.02 * best)
+        self.assertTrue(any("Blocks of" in line for line in world["advice"]), world["advice"])
+
+    def test_one_host_alone_is_the_fastest(self):
+        uneven = profile()
+        for worker in (0, 1, 3):
+            uneven["compute"][worker]["forward"] = [0.04]
+        world, = self.plan(uneven)["worlds"]
+        self.assertAlmostEqual(world["one_host"]["step"], 4 * 0.04 + 0.004, delta=1e-9)
+
     def test_where_all_reduce_is_as_good(self):
         fast = profile(rate=1e10)
         self.assertTrue(self.plan(fast)["worlds"][0]["recommended"]["all_reduce_is_as_good"])
@@ -127,6 +155,7 @@ class Plan(CommandTest):
         text = self.starling("plan", "--profile", self.write(profile()), "--workers", "4,6")
         self.assertIn("4 workers on 4 hosts\n", text)
         self.assertIn("6 workers on 6 hosts (extrapolated: 4 were measured)\n", text)
+        self.assertNotIn("Blocks of", text)  # of 4 MB in all they are the same
         self.assertRegex(text, r"\nall-reduce +fp32 +89.00 ms +89.00 to 89.00 ms +49 % +1.00 +the network\n")
         self.assertRegex(text, r"\nbase-2 +fp32 +44.\d\d ms ")
         self.assertIn("\nRecommended: base-2 over fp32", text)

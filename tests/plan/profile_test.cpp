@@ -114,7 +114,7 @@ TEST(Profile, BadValuesAreNamedWithTheirPlace) {
   EXPECT_THAT(with("\"name\": \"b\"", "\"name\": \"a\""),
               testing::EndsWith("another host is called \"a\" too"));
   EXPECT_THAT(with("\"share\": 0.95", "\"share\": 0"),
-              testing::EndsWith("shape 0: share is 0 interfaces, must be above 0 and at most 1000"));
+              testing::EndsWith("shape 0: share is 0 times an interface, must be above 0 and at most 1000"));
   EXPECT_THAT(with("\"peers\": 3", "\"peers\": 1"),
               testing::EndsWith("shape 1: its peers must be more than those of the entry before"));
   EXPECT_THAT(with("\"blocks\"", "\"block\""),

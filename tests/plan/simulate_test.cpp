@@ -276,6 +276,22 @@ TEST(Simulate, WorkersMayBeFarAhead) {
   EXPECT_NEAR(outcome.step, kF + 0.011, 1e-4);
 }
 
+TEST(Simulate, OnOneHostWhoIsWaitedForIsKnown) {
+  Network network = even_network(4, 4);
+  const Schedule schedule = make_schedule("base-2", 4);
+  Work work = even_work({0.01}, {0.001}, {0.01});
+  work.compute.resize(4, work.compute[0]);
+  work.compute[1].forward = {3 * kF};
+  const Forecast slow_worker = simulate(network, work, schedule, Mixing::cta);
+  EXPECT_GT(slow_worker.waited, kF);
+  EXPECT_NEAR(slow_worker.late, slow_worker.waited, 0.01 * slow_worker.waited);
+  work.compute[1].forward = {kF};
+  network.inside_rate = kRate / 10;  // 0.1 s for a block
+  const Forecast slow_memory = simulate(network, work, schedule, Mixing::cta);
+  EXPECT_GT(slow_memory.waited, 0.05);
+  EXPECT_EQ(slow_memory.late, 0);
+}
+
 TEST(Simulate, OneWorkerHasNobodyToWaitFor) {
   const Forecast outcome =
       simulate(even_network(1), even_work({0.01}, {0.001}, {5}), make_schedule("base-2", 1), Mixing::cta);
@@ -298,7 +314,10 @@ TEST(Simulate, PartsMustFit) {
             "simulate: 10 iterations, of which 10 to warm up, leave none");
   Work less = work;
   less.compute[0].update.clear();
-  EXPECT_EQ(refused(even_network(4), less, 4), "simulate: a worker's recorded times do not fit the blocks");
+  EXPECT_EQ(
+      refused(even_network(4), less, 4),
+      "simulate: worker 0's recorded times must be as many for data, forward, and each of the 1 blocks' "
+      "backward and update");
   Network far = even_network(4);
   far.host_of[2] = 9;
   EXPECT_EQ(refused(far, work, 4), "simulate: there is no host 9");
