@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -53,6 +54,12 @@ std::string event(const Timeline::Span& s, Time start, int rank, int tid) {
                      rank, tid, microseconds(s.begin - start), microseconds(s.end - s.begin), about);
 }
 
+std::string event(const Timeline::Point& p, Time start, int rank) {
+  const std::string name = p.peer < 0 ? p.name : fmt::format("{}, worker {}", p.name, p.peer);
+  return fmt::format(R"({{"ph":"C","name":"{}","pid":{},"ts":{},"args":{{"value":{}}}}})", name, rank,
+                     microseconds(p.time - start), p.value);
+}
+
 }  // namespace
 
 Timeline::Scope::Scope(Timeline* timeline, Span span) : timeline_(timeline), span_(span) {
@@ -85,11 +92,21 @@ Timeline::Timeline(int rank, int workers, TimelineOptions options)
 void Timeline::add(const Span& span) {
   if (span.step < options_.from || span.step > options_.to) return;
   const std::lock_guard lock(mutex_);
-  if (spans_.size() < options_.most) {
-    spans_.push_back(span);
-  } else {
-    ++dropped_;
-  }
+  if (room()) spans_.push_back(span);
+}
+
+void Timeline::add(Point point) {
+  point.step = step_;
+  point.time = Clock::now();
+  if (point.step < options_.from || point.step > options_.to || !std::isfinite(point.value)) return;
+  const std::lock_guard lock(mutex_);
+  if (room()) points_.push_back(point);
+}
+
+bool Timeline::room() {
+  if (spans_.size() + points_.size() < options_.most) return true;
+  ++dropped_;
+  return false;
 }
 
 std::vector<Timeline::Span> Timeline::spans() const {
@@ -106,6 +123,7 @@ void Timeline::write(const std::string& path) const {
   std::map<int, std::vector<Span>> tracks;  // by peer
   std::unique_lock lock(mutex_);
   for (const Span& span : spans_) tracks[span.peer].push_back(span);
+  const std::deque<Point> points = points_;
   const std::size_t dropped = dropped_;
   lock.unlock();
 
@@ -131,6 +149,7 @@ void Timeline::write(const std::string& path) const {
     }
     tid = last + 1;
   }
+  for (const Point& point : points) file << ",\n" << event(point, start_, rank_);
   file << "\n]}\n";
   file.close();
   if (!file) throw Error(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));

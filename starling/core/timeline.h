@@ -14,6 +14,9 @@
 //   averaging                             of asynchronous gossip: per neighbour, `round` is its number on the edge, with its
 //                                         outcome: of all blocks together
 //
+// With asynchronous gossip also curves: `distance` to each neighbour and `staleness` of each edge whenever they have averaged, and
+// the effective `rate` with each gradient (Statistics in optim/optimizer.h).
+//
 // Files are in Chrome's trace-event format, one event per line; pid is the rank. Each counts microseconds from its own
 // start, and names that start by the system's clock (otherData.start_unix_ns), by which the files are aligned: on one
 // host to some microseconds, between hosts as well as their system clocks agree.
@@ -37,7 +40,8 @@ struct TimelineOptions {
   // end of the step that started it.
   std::int64_t from = 0;
   std::int64_t to = std::numeric_limits<std::int64_t>::max();
-  std::size_t most = std::size_t{1} << 19;  // spans kept, about 60 bytes each; later ones are only counted
+  std::size_t most =
+      std::size_t{1} << 19;  // spans and points kept, about 60 bytes each; later ones are only counted
 };
 
 class Timeline {
@@ -53,6 +57,15 @@ class Timeline {
     std::int64_t step = 0;  // set by Scope, as are the times
     Time begin{};
     Time end{};
+  };
+
+  // A point of a curve.
+  struct Point {
+    const char* name = "";  // a literal
+    int peer = -1;          // whose edge it is of, if any
+    double value = 0;
+    std::int64_t step = 0;  // set by add(), as is the time
+    Time time{};
   };
 
   // From its construction to its end. Where `timeline` is null it does nothing.
@@ -74,10 +87,11 @@ class Timeline {
   // What begins from now on belongs to this step. Before the first call it is step 0: setting up.
   void step(std::int64_t number) { step_ = number; }
   std::int64_t step() const { return step_; }
-  void add(const Span& span);  // from any thread
+  void add(const Span& span);  // from any thread, as
+  void add(Point point);       // this, which is of now. What is not finite is left out
 
   std::vector<Span> spans() const;  // that have ended so far, in that order
-  std::size_t dropped() const;      // spans that came after it was full
+  std::size_t dropped() const;      // spans and points that came after it was full
   // What has ended so far. Throws Error where the file cannot be written.
   void write(const std::string& path) const;
 
@@ -90,7 +104,9 @@ class Timeline {
   std::atomic<std::int64_t> step_ = 0;
 
   mutable std::mutex mutex_;  // guards what follows
+  bool room();
   std::deque<Span> spans_;
+  std::deque<Point> points_;
   std::size_t dropped_ = 0;
 };
 

@@ -62,8 +62,10 @@ class Source {
     }
     more_ = line.ends_with(',');
     Json event = Json::parse(line.begin(), line.end() - (more_ ? 1 : 0), nullptr, false);
-    const bool whole = event.is_object() && event.value("pid", Json()) == rank_ &&
-                       (event.value("ph", Json()) == "M" || (is_time(event, "ts") && is_time(event, "dur")));
+    const bool whole =
+        event.is_object() && event.value("pid", Json()) == rank_ &&
+        (event.value("ph", Json()) == "M" ||
+         (is_time(event, "ts") && (event.value("ph", Json()) == "C" || is_time(event, "dur"))));
     if (!whole) refuse(fmt::format("is no event of worker {}", rank_));
     return event;
   }
@@ -167,7 +169,7 @@ MergedTimeline merge_timelines(const std::string& folder, const std::string& out
       if (event->contains("ts")) {
         const std::int64_t ns = std::llround((*event)["ts"].get<double>() * 1e3) + source.start - start;
         (*event)["ts"] = static_cast<double>(ns) / 1e3;
-        ++merged.spans;
+        merged.spans += event->contains("dur") ? 1 : 0;
       }
       draft.stream() << comma << event->dump();
       comma = ",\n";

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -111,6 +112,32 @@ TEST_F(TimelineTest, OverlappingSwapsWithOnePeerHaveLanesOfTheirOwn) {
   }
   EXPECT_EQ((names[threads[{1, 2}][0]]), "exchange with worker 1");
   EXPECT_EQ((names[threads[{2, 0}][0]]), "exchange with worker 2");
+}
+
+TEST_F(TimelineTest, PointsAreCurves) {
+  Timeline timeline(1, 3, {.from = 1, .to = 1, .most = 3});
+  timeline.add({.name = "rate", .value = 9});  // of step 0
+  timeline.step(1);
+  timeline.add({.name = "rate", .value = 0.5});
+  timeline.add({.name = "distance", .peer = 2, .value = 1e-9});
+  timeline.add({.name = "rate", .value = std::numeric_limits<double>::quiet_NaN()});
+  {
+    const Timeline::Scope span(&timeline, {.name = "forward"});
+  }
+  timeline.add({.name = "rate", .value = 1});  // it is full
+  EXPECT_EQ(timeline.dropped(), 1U);
+  const json file = written(timeline);
+  std::vector<json> points;
+  for (const json& event : file["traceEvents"]) {
+    if (event["ph"] == "C") points.push_back(event);
+  }
+  ASSERT_EQ(points.size(), 2U);
+  EXPECT_EQ(points[0]["name"], "rate");
+  EXPECT_EQ(points[0]["args"]["value"], 0.5);
+  EXPECT_EQ(points[1]["name"], "distance, worker 2");
+  EXPECT_EQ(points[1]["args"]["value"], 1e-9);
+  EXPECT_EQ(points[1]["pid"], 1);
+  EXPECT_GE(points[1]["ts"], points[0]["ts"]);
 }
 
 TEST_F(TimelineTest, OnlyTheStepsAskedForAreKept) {

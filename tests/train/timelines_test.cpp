@@ -65,6 +65,17 @@ TEST_F(TimelinesTest, MergesWhatIsThere) {
   EXPECT_EQ(merged.dropped, 0);
 }
 
+TEST_F(TimelinesTest, MergesCurves) {
+  Timeline timeline(0, 1);
+  timeline.add({.name = "rate", .value = 0.25});
+  timeline.write(path(0));
+  EXPECT_EQ(merge_timelines(folder_, folder_ / "timeline.json").spans, 0);
+  std::ifstream file(folder_ / "timeline.json");
+  const std::string all{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(all, testing::HasSubstr(R"("name":"rate")"));
+  EXPECT_THAT(all, testing::HasSubstr(R"("value":0.25)"));
+}
+
 TEST_F(TimelinesTest, RefusesEveryFileThatIsCutOff) {
   record(0, 2);
   record(1, 2);
