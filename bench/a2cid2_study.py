@@ -34,6 +34,7 @@ RUNS = {  # what a row is called: scheme, topology, rate
 RECIPE = """
 [run]
 threads = 1
+ends = "together"
 [model]
 width = 8
 [optimizer]

@@ -68,7 +68,8 @@ Options options_of(const py::dict& given) {
          if (!v.is_none()) o.max_wait = milliseconds_of(v.cast<double>());
        }},
       {"clip", [](Options& o, py::handle v) { o.clip = v.cast<double>(); }},
-      {"skip_not_finite", [](Options& o, py::handle v) { o.skip_not_finite = v.cast<bool>(); }}};
+      {"skip_not_finite", [](Options& o, py::handle v) { o.skip_not_finite = v.cast<bool>(); }},
+      {"clear_gradients", [](Options& o, py::handle v) { o.clear_gradients = v.cast<bool>(); }}};
   Options options;
   for (const auto& [name, value] : given) {
     const auto key = name.cast<std::string>();
@@ -276,6 +277,13 @@ py::dict statistics_of(Engine& engine) {
     edges.append(edge);
   }
   all["edges"] = edges;
+  py::dict questions;
+  questions["asked"] = s.questions.asked;
+  questions["refused"] = s.questions.refused;
+  questions["unanswered"] = s.questions.unanswered;
+  questions["dropped"] = s.questions.dropped;
+  all["questions"] = questions;
+  all["gradients_of_all"] = s.gradients_of_all;
   all["rate"] = s.rate;
   all["distance"] = s.distance;
   return all;

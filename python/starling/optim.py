@@ -84,6 +84,8 @@ class Options(TypedDict, total=False):
     """Largest norm of this worker's whole gradient, to which a larger one is scaled down inside step(); 0 (default): any."""
     skip_not_finite: bool
     """A step whose gradient is not finite mixes only. False by default."""
+    clear_gradients: bool
+    """step() leaves zeros in every .grad, in the pass that reads it: zero_grad() is not needed. False by default."""
     check_gradients: bool
     """True (default): UsageError where this worker's first gradient is another's too, since then somebody averages them already,
     or all have the same data. Costs one read of the first step's gradients."""
@@ -250,7 +252,10 @@ class Optimizer(torch.optim.Optimizer):
         lost and so on, as starling::Statistics in starling/optim/optimizer.h. With asynchronous schemes "rate", averagings for
         each gradient; "edges", for each neighbour {"rank", "averaged", "staleness", "stalest", "distance"}: how many
         averagings, this worker's gradients between two of them in the mean and at most, and how far apart both were in the last
-        one; and "distance", RMS over the edges."""
+        one; "distance", RMS over the edges; and "questions", how this worker's asking went: "asked", of these "refused" by a
+        neighbour that was busy and "unanswered" in time, and "dropped", averagings that were due and never asked for.
+        "gradients_of_all" is how many all workers have made, as far as this one has heard of the others, who tell with each
+        question and answer: a loop that ends by it leaves nobody to wait for a slow worker."""
         return self._engine.statistics()
 
 

@@ -43,6 +43,7 @@ Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options, std:
     block->x = std::move(x);
     block->mixed = transport_->now();
   }
+  made_.resize(static_cast<std::size_t>(options_.rates.workers()));
   for (int other = 0; other < options_.rates.workers(); ++other) {
     const bool neighbour = other != rank && options_.rates.of_pair(rank, other) > 0;
     peers_.push_back(std::make_unique<Peer>(*this, other, neighbour));
@@ -106,11 +107,16 @@ void Gossip::stepped() {
   const Time now = transport_->now();
   const std::lock_guard lock(mutex_);
   ++statistics_.gradients;
+  ++made_[static_cast<std::size_t>(transport_->rank())];
   if (last_gradient_) {
     const double took = seconds(now - *last_gradient_), before = gradient_seconds_;
     gradient_seconds_ = before == 0 ? took : (before + took) / 2;
   }
   last_gradient_ = now;
+  if (timeline_)
+    timeline_->add(
+        {.name = "rate",
+         .value = static_cast<double>(statistics_.averaged) / static_cast<double>(statistics_.gradients)});
   transport_->post([this] { begin_gradient(); });
 }
 
@@ -163,6 +169,7 @@ GossipStatistics Gossip::statistics() const {
     j.staleness = static_cast<double>(before) / static_cast<double>(std::max<std::uint64_t>(j.averaged, 1));
     j.stalest = std::max(j.stalest, statistics.gradients - before);
   }
+  statistics.gradients_of_all = std::accumulate(made_.begin(), made_.end(), std::uint64_t{0});
   statistics.gradient_seconds = gradient_seconds_;
   statistics.bytes_sent = transport_->bytes_sent();
   return statistics;
@@ -215,11 +222,11 @@ void Gossip::clock_strikes() {
 // ---------------------------------------------------------------- what pairing wants done
 
 void Gossip::Actions::ask(int peer, std::uint64_t number) {
-  gossip.transport_->send(peer, {.type = FrameType::ask, .round = number});
+  gossip.transport_->send(peer, {.type = FrameType::ask, .round = number}, gossip.told());
 }
 
 void Gossip::Actions::answer(int peer, std::uint64_t number, bool yes) {
-  gossip.transport_->send(peer, {.type = FrameType::answer, .round = number, .value = yes});
+  gossip.transport_->send(peer, {.type = FrameType::answer, .round = number, .value = yes}, gossip.told());
 }
 
 Direction Gossip::direction(bool i_asked) const {
@@ -292,8 +299,13 @@ void Gossip::end_averaging() {
     ++with.averaged;
     std::uint64_t& before = peer(ended.peer).gradients;
     with.stalest = std::max(with.stalest, statistics_.gradients - before);
+    const auto staleness = static_cast<double>(statistics_.gradients - before);
     before = statistics_.gradients;
     if (ended.receives) with.distance = std::sqrt(ended.squared_distance / static_cast<double>(values_));
+    if (timeline_) {
+      timeline_->add({.name = "staleness", .peer = ended.peer, .value = staleness});
+      timeline_->add({.name = "distance", .peer = ended.peer, .value = with.distance});
+    }
   }
   pairing_.ended();
   look_at_pairing();
@@ -455,6 +467,12 @@ bool Gossip::expects(const Peer& peer, const Frame& frame) const {
 
 std::span<std::byte> Gossip::place(int from, const Frame& frame) {
   Peer& sender = peer(from);
+  if (frame.type == FrameType::ask || frame.type == FrameType::answer) {
+    sender.told.assign(made_.size(), 0);
+    const auto room = std::as_writable_bytes(std::span(sender.told));
+    return sender.neighbour && frame.offset == 0 && frame.length == room.size() ? room
+                                                                                : std::span<std::byte>();
+  }
   if (frame.epoch != 0 || frame.type != FrameType::data || !expects(sender, frame)) return {};
   Incoming& in = sender.incoming[{frame.round, frame.block}];
   if (!in.buffer) in.buffer = pool_.take(bytes(frame.block));
@@ -470,9 +488,11 @@ void Gossip::received(int from, const Frame& frame, std::span<const std::byte> p
   if (averaging_ && averaging_->peer == from && averaging_->number == frame.round) note_progress();
   switch (frame.type) {
     case FrameType::ask:
+      if (intact) hear(sender);
       pairing_.asked(from, frame.round);
       return look_at_pairing();
     case FrameType::answer:
+      if (intact) hear(sender);
       pairing_.answered(from, frame.round, frame.value != 0);
       return look_at_pairing();
     case FrameType::data:
@@ -487,6 +507,21 @@ void Gossip::received(int from, const Frame& frame, std::span<const std::byte> p
       return;
     default:
       return;  // heartbeats, and what is an exchange's
+  }
+}
+
+// What goes with each question and answer.
+Payload Gossip::told() const {
+  const std::lock_guard lock(mutex_);
+  const auto made = std::make_shared<const std::vector<std::uint64_t>>(made_);
+  return {made, std::as_bytes(std::span(*made))};
+}
+
+void Gossip::hear(const Peer& peer) {
+  if (std::ranges::any_of(peer.told, [](std::uint64_t made) { return made > kHorizon; })) return;
+  const std::lock_guard lock(mutex_);
+  for (std::size_t rank = 0; rank < peer.told.size(); ++rank) {
+    if (static_cast<int>(rank) != transport_->rank()) made_[rank] = std::max(made_[rank], peer.told[rank]);
   }
 }
 

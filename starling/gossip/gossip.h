@@ -78,6 +78,7 @@ struct GossipStatistics {
   std::vector<Neighbour> neighbours;  // by rising rank
   PairingStatistics pairing;
   std::uint64_t gradients = 0;
+  std::uint64_t gradients_of_all = 0;  // workers, as far as this one has heard: with each question and answer
   std::uint64_t averaged = 0;   // averagings with all blocks; for each gradient that is the effective rate
   double gradient_seconds = 0;  // how long a gradient takes now
   std::uint64_t bytes_sent = 0;
@@ -152,7 +153,8 @@ class Gossip final : private TransportHandler {
     Edge edge;
     Time heard{};
     bool met = false;
-    std::shared_ptr<void> placed;  // what the transport is reading into
+    std::shared_ptr<void> placed;     // what the transport is reading into
+    std::vector<std::uint64_t> told;  // made_, as it comes from there
     std::map<SwapId, Incoming> incoming;
     std::map<SwapId, Swap> open, doubts;
     std::uint64_t gradients = 0;  // made before the last averaging; with the lock
@@ -188,6 +190,8 @@ class Gossip final : private TransportHandler {
   // On the transport's thread.
   bool expects(const Peer& peer, const Frame& frame) const;
   void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
+  Payload told() const;
+  void hear(const Peer& peer);
   bool pushes() const { return options_.exchanged == Exchanged::pushes; }
   Direction direction(bool i_asked) const;
   void take(Peer& peer, std::size_t block, const Swap& swap);  // what has come
@@ -225,6 +229,7 @@ class Gossip final : private TransportHandler {
   mutable std::mutex mutex_;  // guards what follows
   const std::unique_ptr<Condition> changed_;
   std::set<int> connected_;
+  std::vector<std::uint64_t> made_;  // gradients by rank, as far as this worker knows
   bool idle_ = true, paused_ = false;
   Time moved_{};  // when something of the averaging came last, or went
   std::optional<Time> last_gradient_;

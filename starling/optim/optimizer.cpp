@@ -215,7 +215,10 @@ void Optimizer::take_new_groups() {
   for (std::size_t b = first_block; b < e.blocks.size(); ++b) {
     if (e.owns(b)) e.blocks[b].keep(e.states());
   }
-  for (Block& block : e.blocks) block.timeline = e.world.timeline.get();
+  for (Block& block : e.blocks) {
+    block.timeline = e.world.timeline.get();
+    block.clears = e.options.clear_gradients;
+  }
   e.gradient_spans.reset();
   if (e.world.timeline) e.gradient_spans = std::make_unique<GradientSpans>(e.blocks, *e.world.timeline);
   for (std::size_t g = first; g < param_groups_.size(); ++g)
@@ -352,6 +355,7 @@ at::Tensor Optimizer::step(LossClosure closure) {
   RECORD_USER_SCOPE("starling::step");
   const Timeline::Scope span(engine_->world.timeline.get(), {.name = "optimizer step"});
   engine_->scheme->step();
+  clear_other_gradients(engine_->blocks);
   return loss;
 }
 
@@ -418,6 +422,9 @@ Statistics Optimizer::statistics() const {
     all.edges.push_back({j.rank, j.averaged, j.staleness, j.stalest, j.distance});
     squares += j.distance * j.distance;
   }
+  const PairingStatistics& pairing = gossip.pairing;
+  all.questions = {pairing.asked, pairing.refused, pairing.unanswered, pairing.dropped};
+  all.gradients_of_all = gossip.gradients_of_all * static_cast<std::uint64_t>(engine_->options.local_steps);
   if (gossip.gradients > 0)
     all.rate = static_cast<double>(gossip.averaged) / static_cast<double>(gossip.gradients);
   const auto met = std::ranges::count_if(gossip.neighbours, [](const auto& j) { return j.averaged > 0; });

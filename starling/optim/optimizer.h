@@ -104,6 +104,9 @@ struct Options {
   // inside step(); .grad is left as it is. 0: not clipped. One read of the gradients, as is skip_not_finite, or both together.
   double clip = 0;
   bool skip_not_finite = false;  // a step whose gradient is not finite mixes only, and is counted as skipped
+  // step() leaves .grad full of zeros, in the pass that reads it, so that zero_grad() is not needed. Costs less than
+  // zero_grad(false); zero_grad(), which frees them, costs a new allocation in the next backward(). Needs a rule of Starling's.
+  bool clear_gradients = false;
   // For parameters in float16: the loss is multiplied by loss_scale() before backward(), and step() divides the gradient by it.
   // A step whose gradient is not finite mixes only, is counted as skipped, and halves this worker's scale; with all-reduce
   // gradients, skipped steps and scales are those of all. Needs a rule of Starling's. Not set: 1 throughout.
@@ -134,6 +137,19 @@ struct Statistics {
     double distance = 0;         // RMS of x_j - x_i in the last one
   };
   std::vector<Edge> edges{};  // by rising rank
+  // How this worker's asking for averagings went, in the same time. A neighbour that answers after all where one did not wait so
+  // long may find its asker in another averaging: then its blocks are counted as aborted.
+  struct Questions {
+    std::uint64_t asked = 0;
+    std::uint64_t refused = 0;     // of these: the neighbour was busy, and was asked again later
+    std::uint64_t unanswered = 0;  // of these: nothing was heard in time
+    std::uint64_t dropped =
+        0;  // averagings that were due while too many others were, or with one that was not there
+  };
+  Questions questions{};
+  // That all workers have made, in the same time, as far as this one has heard of the others: they tell with each question and
+  // answer. With "swarm" those in whole stretches.
+  std::uint64_t gradients_of_all = 0;
   // The effective rate: averagings for each gradient. So many others have moved x, in the mean, between the moment at which a
   // gradient's x was taken and that at which it is applied.
   double rate = 0;

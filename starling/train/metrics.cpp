@@ -73,6 +73,7 @@ std::string to_json(const Summary& s) {
                   {"waiting_share", s.waiting_share},
                   {"blocks_aborted", s.blocks_aborted},
                   {"directed_aborted", s.directed_aborted},
+                  {"questions_unanswered", s.questions_unanswered},
                   {"steps_skipped", s.steps_skipped},
                   {"seed", s.seed},
                   {"versions", {{"starling", STARLING_VERSION}, {"torch", TORCH_VERSION}}}};
@@ -131,6 +132,9 @@ void Metrics::write(const StepRecord& r) {
                                {"staleness", e.staleness},
                                {"stalest", e.stalest},
                                {"distance", e.distance}});
+    const Statistics::Questions& q = r.gossip->questions;
+    json["questions"] = {
+        {"asked", q.asked}, {"refused", q.refused}, {"unanswered", q.unanswered}, {"dropped", q.dropped}};
   }
   write_whole(file_, folder_ + "/metrics.jsonl", json.dump() + "\n");
 }

@@ -31,11 +31,12 @@ struct StepRecord {
   double waiting_share = 0;  // part of the time that went by waiting for neighbours
   std::uint64_t bytes_sent = 0;
   // Of asynchronous schemes: averagings for each gradient, how far this worker was from its neighbours when it last averaged with
-  // them, and each edge.
+  // them, each edge, and how its asking went.
   struct Gossip {
     double rate = 0;
     double distance = 0;
     std::vector<Statistics::Edge> edges;
+    Statistics::Questions questions;
   };
   std::optional<Gossip> gossip{};
 };
@@ -63,6 +64,7 @@ struct Summary {
   // directed_aborted are those on directed edges: each moved the mean of all parameters a little.
   double blocks_aborted = 0;
   double directed_aborted = 0;
+  double questions_unanswered = 0;  // in time, of asynchronous schemes: mean of the workers
   double steps_skipped =
       0;  // whose gradient overflowed (fp16 weights), so that they mixed only: mean of the workers
   std::int64_t seed = 0;

@@ -19,6 +19,10 @@ Config recipe_config(Recipe& r) {
         "of the initial weights, the order of the images and their flips, and of asynchronous averagings");
   c.key("epochs", &r.run.epochs, above(0), "passes over the training images, shared by all workers");
   c.key("steps", &r.run.steps, at_least(0), "optimizer steps in place of epochs; 0: as epochs say");
+  c.key("ends", &r.run.ends, Choices{"each", "together"},
+        "each: when every worker has made its steps; together: when all of them have made as many in all, so "
+        "that nobody waits for "
+        "a slow one (asynchronous schemes; without checkpoints and tests on the way)");
   c.key("out", &r.run.out, "folder for metrics.jsonl and summary.json");
   c.key("threads", &r.run.threads, between(0, 1024),
         "torch's threads per worker; 0: cores / workers of this machine");

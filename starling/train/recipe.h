@@ -18,6 +18,7 @@ struct Recipe {
     std::int64_t seed = 1;
     double epochs = 1;
     std::int64_t steps = 0;
+    std::string ends = "each";
     std::string out = "out/run";
     int threads = 0;
   } run;

@@ -81,23 +81,24 @@ class Logbook {
       events_.emplace(fmt::format("{}/tensorboard/worker-{}", recipe.run.out, rank_));
   }
 
-  void add(double loss, double lr, double seconds, const Statistics& now) {
+  // `done` steps of the run, this worker's own or the mean of all workers'; the last one's line is always written.
+  void add(double loss, double lr, double seconds, const Statistics& now, std::int64_t done, bool last) {
     ++step_;
     seconds_ += seconds;
     losses_ += loss;
     ++losses_counted_;
-    const auto step = static_cast<double>(step_);
     if (observer_.progress) {
-      observer_.progress({.step = step_,
+      const auto share = static_cast<double>(std::max<std::int64_t>(done, 1));
+      observer_.progress({.step = done,
                           .steps = steps_,
-                          .epoch = step / steps_per_epoch_,
+                          .epoch = static_cast<double>(done) / steps_per_epoch_,
                           .epochs = static_cast<double>(steps_) / steps_per_epoch_,
                           .loss = losses_ / losses_counted_,
                           .samples_per_second = static_cast<double>(samples() * workers_) / seconds_,
-                          .seconds_left = seconds_ / step * static_cast<double>(steps_ - step_),
+                          .seconds_left = seconds_ / share * static_cast<double>(steps_ - done),
                           .waiting_share = waiting_share(now)});
     }
-    if (step_ % every_ == 0 || step_ == steps_) write_line(lr, now);
+    if (step_ % every_ == 0 || last) write_line(lr, now);
   }
 
   void add_choice(const ChosenTopology& chosen) {
@@ -127,7 +128,8 @@ class Logbook {
     const double seconds = seconds_ - seconds_at_line_;
     const double waiting_share = (now.seconds_waiting - waited_) / seconds;
     std::optional<StepRecord::Gossip> gossip;
-    if (asynchronous_) gossip = {.rate = now.rate, .distance = now.distance, .edges = now.edges};
+    if (asynchronous_)
+      gossip = {.rate = now.rate, .distance = now.distance, .edges = now.edges, .questions = now.questions};
     metrics_.write({.rank = rank_,
                     .step = step_,
                     .epoch = static_cast<double>(step_) / steps_per_epoch_,
@@ -181,14 +183,15 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
   const AverageScore score = test_average(optimizer, model, test_set);
   const double worst = test_worst(optimizer, model, test_set);
   constexpr double kMega = 1e6;  // so that float holds them well
-  std::array<float, 8> means{static_cast<float>(log.loss()),
+  std::array<float, 9> means{static_cast<float>(log.loss()),
                              static_cast<float>(log.seconds()),
                              static_cast<float>(log.waiting_share(statistics)),
                              static_cast<float>(static_cast<double>(statistics.bytes_sent) / kMega),
                              static_cast<float>(log.samples()),
                              static_cast<float>(statistics.aborted),
                              static_cast<float>(statistics.directed_aborted),
-                             static_cast<float>(statistics.skipped)};
+                             static_cast<float>(statistics.skipped),
+                             static_cast<float>(statistics.questions.unanswered)};
   const int left = optimizer.average(means);
   const bool all_reduce = recipe.mixing.scheme == "all-reduce";
   return {.scheme = recipe.mixing.scheme,
@@ -212,6 +215,7 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
           .waiting_share = means[2],
           .blocks_aborted = means[5],
           .directed_aborted = means[6],
+          .questions_unanswered = means[8],
           .steps_skipped = means[7],
           .seed = recipe.run.seed};
 }
@@ -270,6 +274,16 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   Options options = make_options(recipe);
   if (chooses_topology(recipe)) options.topology = planned_schedules().front();
   check_options(options, workers, local_workers, false);
+  if (recipe.run.ends == "together") {
+    if (!is_asynchronous(options))
+      throw UsageError(fmt::format("run.ends = together: with scheme {} all workers make as many steps: each",
+                                   recipe.mixing.scheme));
+    if (recipe.checkpoint.every > 0 || recipe.log.eval_every > 0 || !recipe.checkpoint.resume.empty())
+      throw UsageError(
+          "run.ends = together: checkpoint.every, checkpoint.resume and log.eval_every need workers that are "
+          "at "
+          "the same step: 0, none, or run.ends = each");
+  }
   const std::string reason = needs_float32(options, false);
   if (recipe.model.dtype != "fp32" && !reason.empty())
     throw UsageError(fmt::format("model.dtype = {}: {}", recipe.model.dtype, reason));
@@ -316,16 +330,21 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   if (!topology.why.empty() && world.rank == 0) log.add_choice(topology);
   Timeline* const timeline = world.timeline.get();
 
-  for (std::int64_t step = first_step; step < steps; ++step) {
+  const bool together = recipe.run.ends == "together";
+  std::int64_t done = first_step;
+  for (std::int64_t step = first_step; done < steps; ++step) {
     if (observer.interrupted && observer.interrupted()) throw RunInterrupted();
     const Time begin = Clock::now();
-    const double lr = learning_rate(recipe, step, steps);
+    const double lr = learning_rate(recipe, done, steps);
     for (auto& group : optimizer.param_groups()) group.options().set_lr(lr);
     if (timeline != nullptr) timeline->step(step + 1);
     optimizer.zero_grad();
     const double loss = learner.gradient(step, optimizer);
     optimizer.step();
-    log.add(loss, lr, seconds(Clock::now() - begin), optimizer.statistics());
+    const Statistics now = optimizer.statistics();
+    done =
+        together ? std::min(static_cast<std::int64_t>(now.gradients_of_all) / world.size, steps) : step + 1;
+    log.add(loss, lr, seconds(Clock::now() - begin), now, done, done == steps);
     const std::int64_t every = recipe.checkpoint.every;
     if (every > 0 && ((step + 1) % every == 0 || step + 1 == steps)) {
       save_checkpoint(optimizer, checkpoints_of(recipe),

@@ -213,7 +213,7 @@ class VirtualRun {
     if (++training_ == n_) look_later();
     const std::int64_t steps = me.learner->steps();
     for (std::int64_t k = 0; !failure_; ++k) {
-      const std::int64_t done = is_asynchronous(options) ? gradients_ / n_ : k;
+      const std::int64_t done = recipe_.run.ends == "together" ? gradients_ / n_ : k;
       if (done >= steps) break;
       const double lr = learning_rate(recipe_, done, steps);
       for (auto& group : me.optimizer->param_groups()) group.options().set_lr(lr);

@@ -44,7 +44,8 @@ enum class FrameType : std::uint8_t {
   handed = 33,      // memory lies at your door
   mapped = 34,      // I have mapped it, or I cannot
   lies_at = 35,     // a whole payload, and where it lies
-  // averaging in pairs (gossip/pairing.h): `round` is the averaging's number on this edge
+  // averaging in pairs (gossip/pairing.h): `round` is the averaging's number on this edge; payload: how many gradients each worker
+  // has made, as far as I know, 8 bytes each
   ask = 48,     // will you average with me now?
   answer = 49,  // value = 1 yes, 0 I am busy
   // payloads that a process group carries (transport/c10d/group_transport.h), which no handler sees

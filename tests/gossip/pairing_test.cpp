@@ -1,4 +1,5 @@
-// How neighbours agree to average: case by case, then in random worlds with delays, refusals, stops and deaths.
+// How neighbours agree to average: case by case, then in random worlds with delays, refusals, averagings that are given up,
+// connections that break, pauses, stops and deaths.
 #include "starling/gossip/pairing.h"
 
 #include <cstdlib>
@@ -158,8 +159,9 @@ TEST_F(PairingTest, ANeighbourThatIsGoneIsNotWaitedFor) {
 
 // --- random worlds ---
 
-// Everything that can happen happens in random order, at random times: messages are slow, averagings take their time, workers
-// stop for a while and die. Messages of one sender to one receiver keep their order.
+// Everything that can happen happens in random order, at random times: messages are slow, averagings take their time or are given
+// up, connections break and come again, workers pause, stop for a while and die. Messages of one sender to one receiver keep their
+// order.
 class PairingWorld {
  public:
   PairingWorld(std::uint64_t seed, int workers) : random_(seed) {
@@ -167,7 +169,9 @@ class PairingWorld {
       workers_.push_back(std::make_unique<Worker>(*this, rank, seed));
     for (const auto& i : workers_) {
       for (const auto& j : workers_) {
-        if (i != j) i->pairing.up(j->rank);
+        if (i == j) continue;
+        i->pairing.up(j->rank);
+        i->connection[j->rank] = kFirst;
       }
     }
   }
@@ -183,6 +187,13 @@ class PairingWorld {
         one.stopped_until = now_ + 300ms;
       } else if (what < 75 && living() > 2) {
         kill(one);
+      } else if (what < 79) {
+        at(now_, one.rank, [this, &one] { give_up(one); });
+      } else if (what < 82 && one.rank != other.rank && !one.dead && !other.dead) {
+        disconnect(one, other);
+      } else if (what < 84 && !one.dead) {
+        at(now_, one.rank, [&one] { one.pairing.pause(); });
+        at(now_ + some(60ms), one.rank, [&one] { one.pairing.resume(); });
       }
       for (int e = 0; e < 5 && !events_.empty(); ++e) next();
     }
@@ -193,10 +204,10 @@ class PairingWorld {
       EXPECT_EQ(worker->pairing.due(), 0u) << worker->rank;
       EXPECT_FALSE(worker->averaging) << worker->rank;
     }
-    // What one end began the other one began or refused, unless one of them died.
+    // What one end began the other one began or refused, unless one of them died or what it said was lost.
     for (const auto& [averaging, said] : said_) {
       const auto& [i, j, number] = averaging;
-      if (workers_[i]->dead || workers_[j]->dead) continue;
+      if (workers_[i]->dead || workers_[j]->dead || broke_.contains({i, j})) continue;
       EXPECT_EQ(said.size(), 2u) << fmt::format("{} and {}, number {}", i, j, number);
     }
   }
@@ -224,6 +235,17 @@ class PairingWorld {
       world.end_where_both_have_spoken(*this);
     }
     void refuse(int peer, std::uint64_t number) override { tell(peer, number); }
+    // The averaging that is under way, if it is this one, is no more.
+    void end(int peer, std::uint64_t number) {
+      if (averaging != std::pair(peer, number)) return;
+      averaging.reset();
+      pairing.ended();
+    }
+    void lose(int peer) {
+      connection[peer] = 0;
+      pairing.down(peer);
+      if (averaging && averaging->first == peer) end(peer, averaging->second);
+    }
     void wake(std::uint64_t alarm, Duration after) override {
       world.at(world.now_ + after, rank, [=, this] { pairing.alarm(alarm); });
     }
@@ -240,6 +262,7 @@ class PairingWorld {
     Pairing pairing;
     bool dead = false;
     Time stopped_until{};
+    std::map<int, int> connection;  // to each peer, by number; 0: none. What came by another one is lost
     std::optional<std::pair<int, std::uint64_t>> averaging;
     std::set<std::pair<int, std::uint64_t>> heard;  // what its peers have begun or refused
   };
@@ -254,29 +277,50 @@ class PairingWorld {
     events_.emplace(std::pair{when, ++sequence_}, std::pair{rank, std::move(work)});
   }
   void send(int from, int to, std::function<void(Worker&)> work) {
+    const int connection = workers_[static_cast<std::size_t>(from)]->connection[to];
+    if (connection == 0) return;
     Time& last = last_[{from, to}];
     last = std::max(last, now_ + some(random_() % 10 == 0 ? Duration(20ms) : Duration(1ms)));
-    at(last, to, [this, to, work = std::move(work)] { work(*workers_[static_cast<std::size_t>(to)]); });
+    at(last, to, [=, this, work = std::move(work)] {
+      Worker& receiver = *workers_[static_cast<std::size_t>(to)];
+      if (receiver.connection[from] == connection) work(receiver);
+    });
   }
   void end_where_both_have_spoken(Worker& worker) {
     if (!worker.averaging || !worker.heard.contains(*worker.averaging)) return;
-    at(now_ + some(3ms), worker.rank, [&worker, which = *worker.averaging] {
-      if (worker.averaging != which) return;
-      worker.averaging.reset();
-      worker.pairing.ended();
-    });
+    at(now_ + some(3ms), worker.rank,
+       [&worker, which = *worker.averaging] { worker.end(which.first, which.second); });
+  }
+  // As where nothing moves for long: the other end is told.
+  void give_up(Worker& one) {
+    if (!one.averaging) return;
+    const auto [peer, number] = *one.averaging;
+    one.end(peer, number);
+    send(one.rank, peer, [rank = one.rank, number](Worker& other) { other.end(rank, number); });
+  }
+  // What is on its way is lost where the receiver has noticed. Both notice at times of their own, and both connect again.
+  void disconnect(Worker& one, Worker& other) {
+    broke_.insert({std::min(one.rank, other.rank), std::max(one.rank, other.rank)});
+    const int next = ++connections_;
+    for (const auto& [here, there] : {std::pair(&one, &other), std::pair(&other, &one)}) {
+      const Time back = now_ + 30ms + some(10ms);
+      at(now_ + some(20ms), here->rank, [here, peer = there->rank] { here->lose(peer); });
+      at(back, here->rank, [here, there, next] {
+        if (there->dead || here->connection[there->rank] > next) return;
+        if (here->connection[there->rank] != 0) here->lose(there->rank);
+        here->connection[there->rank] = next;
+        here->pairing.up(there->rank);
+      });
+      Time& first = last_[{there->rank, here->rank}];
+      first = std::max(first, back);
+    }
   }
   void kill(Worker& one) {
     one.dead = true;
     for (const auto& other : workers_) {
       if (other->dead) continue;
-      send(one.rank, other->rank, [&one](Worker& other) {  // after all that it has said
-        other.pairing.down(one.rank);
-        if (other.averaging && other.averaging->first == one.rank) {
-          other.averaging.reset();
-          other.pairing.ended();
-        }
-      });
+      const Time after = std::max(last_[{one.rank, other->rank}], now_ + some(20ms));  // all that it has said
+      at(after, other->rank, [&one, other = other.get()] { other->lose(one.rank); });
     }
   }
   void next() {
@@ -298,7 +342,10 @@ class PairingWorld {
   std::map<std::tuple<int, int, std::uint64_t>, int>
       asker_;  // of the averaging with this number on this edge
   std::map<std::pair<Time, std::uint64_t>, std::pair<int, std::function<void()>>> events_;
-  std::map<std::pair<int, int>, Time> last_;
+  std::map<std::pair<int, int>, Time> last_;  // when what one sent to the other arrives
+  static constexpr int kFirst = 1;
+  int connections_ = kFirst;
+  std::set<std::pair<int, int>> broke_;
   std::map<std::tuple<int, int, std::uint64_t>, std::set<int>> said_;
   std::vector<std::unique_ptr<Worker>> workers_;
 };

@@ -579,7 +579,9 @@ TEST(VirtualGossip, WhatGoesOnIsNotGivenUp) {
     virtual_workers(*time, 3, [&](int rank) {
       Gossip gossip(hub.endpoint(rank), options,
                     std::vector(kBlocks, std::vector<float>(kBlock, static_cast<float>(rank))),
-                    [](Level, const std::string&) {});
+                    [](Level, const std::string& said) {
+                      EXPECT_EQ(said.find("is given up"), std::string::npos) << said;
+                    });
       gossip.meet();
       for (int k = 0; k < 1000; ++k) {
         time->sleep(kGradient);
@@ -588,10 +590,9 @@ TEST(VirtualGossip, WhatGoesOnIsNotGivenUp) {
       gossip.pause();
       const GossipStatistics all = gossip.statistics();
       EXPECT_GE(all.averaged, 5U) << pushes;
-      for (const GossipStatistics::Neighbour& j : all.neighbours) {
-        EXPECT_EQ(j.aborted, 0U) << pushes;
-        EXPECT_EQ(j.begun, j.averaged) << "one is under way; pushes: " << pushes;
-      }
+      // But one that is answered too late, while the answer waits for a chunk, may be refused.
+      for (const GossipStatistics::Neighbour& j : all.neighbours)
+        EXPECT_EQ(j.aborted, kBlocks * (j.begun - j.averaged)) << "one is under way; pushes: " << pushes;
       time->sleep(20s);  // the others may not have paused yet
     });
   }

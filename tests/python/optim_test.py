@@ -8,6 +8,7 @@ import pathlib
 import signal
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -304,14 +305,19 @@ def ends_badly():
                 raise RuntimeError("a fault of the user's")
             if how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if how == "delete":
+            if how == "delete":  # and this process goes on until the others are through
                 del optimizer
-                return None
+                for _ in range(3000):
+                    if len(os.listdir(os.environ["FOLDER"])) == 2:
+                        return None
+                    time.sleep(0.02)
+                raise AssertionError("the others wait for an optimizer that is gone")
             if how == "exit":
                 sys.exit(3)  # the optimizer is still there
             if how == "at once":
                 os._exit(4)
         train(net, optimizer, 1, t, rank())
+    pathlib.Path(os.environ["FOLDER"], str(rank())).touch()
     return optimizer.statistics()["rounds"]
 
 
@@ -524,7 +530,8 @@ class Together(unittest.TestCase):
 
     def test_a_worker_that_ends_badly_costs_the_others_nothing(self):
         for how, code in (("exception", 1), ("kill", -signal.SIGKILL), ("delete", 0), ("exit", 3), ("at once", 4)):
-            ends = workers.ends(ends_badly, 3, HOW=how)
+            with tempfile.TemporaryDirectory() as folder:
+                ends = workers.ends(ends_badly, 3, HOW=how, FOLDER=folder)
             self.assertEqual([code for code, *_ in ends], [0, code, 0], (how, [said for _, said, _ in ends]))
             self.assertTrue(all(ends[other][2] >= 6 for other in (0, 2)))
 

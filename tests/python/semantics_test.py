@@ -45,6 +45,7 @@ def off_plain_loops(build, backward, clip=0.0, set_to_none=True, decays=False, *
     start = flat(mine)
     optimizer = ours(mine.parameters(), clip=clip, **options)
     scheduler = StepLR(optimizer, 2, 0.1)
+    cleared = options.get("clear_gradients", False)
     for t in range(STEPS):
         for i, (net, its) in enumerate(zip(nets, optimizers, strict=True)):
             its.zero_grad(set_to_none=set_to_none)
@@ -58,7 +59,8 @@ def off_plain_loops(build, backward, clip=0.0, set_to_none=True, decays=False, *
                     replica.copy_(mean)
         for its in optimizers:
             its.step()
-        optimizer.zero_grad(set_to_none=set_to_none)
+        if not cleared:
+            optimizer.zero_grad(set_to_none=set_to_none)
         backward(mine, rank(), t)
         optimizer.step()
         if decays:
@@ -126,6 +128,7 @@ PLAIN = {
     "accumulation": lambda: off_plain_loops(model, accumulated),
     "clipping by the global norm": lambda: off_plain_loops(model, accumulated, clip=0.05),
     "zero_grad(set_to_none=False)": lambda: off_plain_loops(Branches, one_branch, set_to_none=False),
+    "clear_gradients": lambda: off_plain_loops(Branches, one_branch, set_to_none=False, clear_gradients=True),
     "unused parameters": lambda: off_plain_loops(Branches, one_branch),
     "tied parameters": lambda: off_plain_loops(tied, plain_backward),
     "channels_last": lambda: off_plain_loops(images, of_images),
@@ -188,20 +191,37 @@ def evaluated():
 
 
 def uneven():
-    """Workers with different numbers of batches, one of which skips a step in the middle."""
+    """Workers with different numbers of batches."""
     net = model()
     optimizer = starling.AdamW(net.parameters(), lr=0.02, topology="ring")
     for t in range(5 + 4 * rank()):
         optimizer.zero_grad()
         loss_of(net, 10 * t + rank()).backward()
-        if t == 3 and rank() == 1:
-            continue
         optimizer.step()
     with optimizer.consensus() as average:
         inside = flat(net)
     statistics = optimizer.statistics()
     optimizer.close()
     return average.workers, inside.tolist(), average.distance, statistics["lost"]
+
+
+def skipped():
+    """Worker i's gradient is i + 1, and worker 1 skips a step with `continue`. By how much the average is off what that one
+    gradient less makes of it, and how many exchanges this worker has begun."""
+    net = model()
+    start = flat(net)
+    optimizer = starling.SGD(net.parameters(), lr=0.01, topology="ring")
+    for t in range(8):
+        for parameter in net.parameters():
+            parameter.grad = torch.full_like(parameter, rank() + 1.0)
+        if t == 3 and rank() == 1:
+            continue
+        optimizer.step()
+    with optimizer.consensus():
+        moved = flat(net) - start
+    rounds = optimizer.statistics()["rounds"]
+    optimizer.close()
+    return (moved + 0.01 * (8 * 1 + 7 * 2 + 8 * 3) / N).abs().max().item(), rounds
 
 
 def resumed_in_mid_epoch():
@@ -247,7 +267,7 @@ def everything():
     """One start of three processes for all: torch's import is most of it."""
     results = {name: off() for name, off in PLAIN.items()}
     results["autocast"] = off_plain_loops(model, autocast)
-    for each in (accumulated_under_all_reduce, begun_differently, evaluated, resumed_in_mid_epoch, uneven):
+    for each in (accumulated_under_all_reduce, begun_differently, evaluated, resumed_in_mid_epoch, uneven, skipped):
         results[each.__name__] = each()
     return results
 
@@ -316,6 +336,11 @@ class Semantics(unittest.TestCase):
         for result in (first, *others):
             self.assertEqual((result[0], result[3]), (N, []))
             torch.testing.assert_close(torch.tensor(result[1]), torch.tensor(first[1]), rtol=1e-5, atol=1e-6)
+
+    def test_a_step_that_is_skipped_costs_its_gradient_alone(self):
+        off, rounds = zip(*self.of("skipped"), strict=True)
+        self.assertLess(max(off), 1e-6)
+        self.assertLess(rounds[1], rounds[0])
 
 
 class Compiled(unittest.TestCase):

@@ -55,7 +55,10 @@ TEST_F(MetricsTest, LinesOfAsynchronousSchemesHaveTheirEdges) {
   metrics.write({.step = 1});
   metrics.write({.step = 2,
                  .gossip = StepRecord::Gossip{
-                     .rate = 1.5, .distance = 0.25, .edges = {{3, 10, 2.5, 7, 0.25}, {4, 0, 0, 9, 0}}}});
+                     .rate = 1.5,
+                     .distance = 0.25,
+                     .edges = {{3, 10, 2.5, 7, 0.25}, {4, 0, 0, 9, 0}},
+                     .questions = {.asked = 12, .refused = 3, .unanswered = 2, .dropped = 1}}});
   metrics.write({.step = 3, .gossip = StepRecord::Gossip{}});
   ASSERT_EQ(lines().size(), 3U);
   EXPECT_FALSE(lines()[0].contains("rate") || lines()[0].contains("edges"));
@@ -65,6 +68,8 @@ TEST_F(MetricsTest, LinesOfAsynchronousSchemesHaveTheirEdges) {
   EXPECT_EQ(line["edges"], nlohmann::json::parse(R"([
       {"rank": 3, "averaged": 10, "staleness": 2.5, "stalest": 7, "distance": 0.25},
       {"rank": 4, "averaged": 0, "staleness": 0.0, "stalest": 9, "distance": 0.0}])"));
+  EXPECT_EQ(line["questions"],
+            nlohmann::json::parse(R"({"asked": 12, "refused": 3, "unanswered": 2, "dropped": 1})"));
   EXPECT_EQ(lines()[2]["edges"], nlohmann::json::array());  // alone
 }
 

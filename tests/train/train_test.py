@@ -157,7 +157,10 @@ every = 1
         self.assertGreaterEqual(summary["accuracy"], 0.95)
         self.assertGreaterEqual(summary["worst_accuracy"], 0.9)
         self.assertGreater(summary["bytes_sent_per_worker"], 0)
-        self.assertEqual((summary["blocks_aborted"], summary["directed_aborted"]), (0, 0))
+        self.assertEqual(summary["directed_aborted"], 0)
+        # On a busy machine a worker may answer too late, and then find the asker in another averaging.
+        if summary["questions_unanswered"] == 0:
+            self.assertEqual(summary["blocks_aborted"], 0)
         return summary
 
     def test_three_workers_learn_and_agree(self):
@@ -303,6 +306,29 @@ every = 1
                 self.assertLessEqual(edge["staleness"] * edge["averaged"], gradients)
                 self.assertLessEqual(edge["staleness"], edge["stalest"])
             self.assertGreater(last["distance"], 0)
+
+    def test_a_run_that_ends_together_waits_for_nobody(self):
+        arguments = ("--mixing.scheme", "a2cid2", "--mixing.topology", "complete", "--run.ends", "together")
+        process = self.start(*arguments, "--run.epochs", "16", "--log.timeline", "true")
+        together = 16 * 960 // 16  # gradients of all
+        slow = self.until_step(process, 5)[2]
+        os.kill(slow, signal.SIGSTOP)
+        while min(self.metrics()[rank][-1]["step"] for rank in (0, 1)) < together // WORKERS + 40:
+            time.sleep(0.05)
+        os.kill(slow, signal.SIGCONT)
+        self.finish(process, 0)
+        steps = [records[-1]["step"] for _, records in sorted(self.metrics().items())]
+        self.assertGreaterEqual(sum(steps), together)
+        self.assertLess(sum(steps), 1.1 * together)  # each goes on until it hears of the end
+        self.assertLess(steps[2], together // WORKERS)
+        summary = self.summary()
+        self.assertEqual((summary["samples"], summary["workers_lost"]), (16 * sum(steps), 0))
+        self.assertGreaterEqual(summary["accuracy"], 0.95)
+        curves = {event["name"] for event in json.loads((self.out / "timeline-0.json").read_text())["traceEvents"]
+                  if event["ph"] == "C"}
+        self.assertEqual(curves, {"rate", *(f"{curve}, worker {j}" for curve in ("distance", "staleness") for j in (1, 2))})
+        self.assertIn("run.ends = together: with scheme cta", self.usage_error("--run.ends", "together"))
+        self.assertIn("run.ends = together: checkpoint.every", self.usage_error(*arguments, "--checkpoint.every", "5"))
 
     def check_refusals(self, arguments, first):
         root = first.parent
