@@ -4,6 +4,7 @@ wheel_test.py FOLDER builds in FOLDER.
 """
 
 import contextlib
+import email
 import json
 import os
 import pathlib
@@ -159,6 +160,16 @@ class Wheel(unittest.TestCase):
             for folder in (ROOT, FOLDER, TORCH, TORCH.resolve()):
                 self.assertNotIn(str(folder).encode(), text, name)
         self.assertLess(self.wheel.stat().st_size, 16e6)
+
+    def test_it_asks_for_the_torch_that_it_was_built_with(self):
+        with zipfile.ZipFile(self.wheel) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            wheels = email.message_from_bytes(archive.read(name))
+        with tarfile.open(self.sdist) as archive:
+            (member,) = (member for member in archive if member.name.endswith("/PKG-INFO"))
+            sources = email.message_from_bytes(archive.extractfile(member).read())
+        self.assertEqual(wheels.get_all("Requires-Dist"), [f"torch=={TORCH_VERSION}"])
+        self.assertEqual(sources.get_all("Requires-Dist"), ["torch>=2.11"])
 
     def test_it_needs_torch_and_the_system_alone(self):
         torchs = {file.name for file in (TORCH / "lib").iterdir()}
