@@ -37,21 +37,15 @@ demo: command  ## four workers learn Fashion-MNIST without an all-reduce, beside
 	@scripts/demo
 
 bench-accuracy: command  ## the demo's two runs, and narrow wires, with five paired seeds: out/bench/accuracy.json
-	@bench/accuracy.py
+	@bench/accuracy.py $(BENCH)
 
 bench-update: command  ## mixing and AdamW in one pass beside torch's own, on one core: out/bench/update.json
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-update
-	@mkdir -p out/bench
-	@$(BUILD)/bin/bench-update >out/bench/update.json.tmp
-	@mv out/bench/update.json.tmp out/bench/update.json
-	@cat out/bench/update.json
+	@bench/one_program.py $(BUILD)/bin/bench-update $(BENCH)
 
 bench-cuda: command  ## on a GPU: the update beside torch's, and a step alone and shared: out/bench/cuda.json
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-cuda
-	@mkdir -p out/bench
-	@$(BUILD)/bin/bench-cuda $(BENCH) >out/bench/cuda.json.tmp
-	@mv out/bench/cuda.json.tmp out/bench/cuda.json
-	@cat out/bench/cuda.json
+	@bench/one_program.py $(BUILD)/bin/bench-cuda $(BENCH)
 
 bench-exchange: BOOTSTRAP = --tests
 bench-exchange: command  ## the exchange beside Gloo's, on loopback and an emulated link (root): out/bench/exchange.json

@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 
-from workers import ROOT, save
+from workers import ROOT, about, save
 
 STARLING = "recipes/fashion-mnist.toml"
 RUNS = {
@@ -60,7 +60,7 @@ def main():
         gaps = [seed[of]["accuracy"] - seed[to]["accuracy"] for seed in seeds]
         result[gap] = statistics.mean(gaps)
         result[f"{gap}_deviation"] = statistics.stdev(gaps) if len(gaps) > 1 else None
-    save({**result, "workers": options.workers, "seeds": seeds}, ROOT / "out/bench/accuracy.json")
+    save({**result, "workers": options.workers, **about(), "seeds": seeds}, ROOT / "out/bench/accuracy.json")
 
 
 if __name__ == "__main__":
