@@ -8,8 +8,9 @@ Needs root: the hosts are those of scripts/cluster, whose cards have limited rat
 backward, which varies as compute does, so that several hosts fit on a machine with few cores; gradients, updates and the
 network are real. For each configuration `starling probe` measures the network, one run records its compute (as
 `starling train --profile-out` does), `starling plan` predicts all-reduce and every schedule from these two, and then all of them
-are measured, and torch's DDP with buckets as large as our blocks. What was done while the machine was idle for less than 75 %
-is done again, three times in all; of these that counts in which it was idle most, and a measured step below 40 % is rejected.
+are measured, three times in turn of which the median counts, and torch's DDP with buckets as large as our blocks. What was done
+while the machine was idle for less than 75 % is done again, three times in all; of these that counts in which it was idle most,
+and a measured step below 40 % is rejected.
 Each configuration leaves its profiles and times in out/bench/planner/; predictions are made anew from these. Writes
 out/bench/planner.json:
 
@@ -42,7 +43,7 @@ import tempfile
 from workers import ROOT, NoCluster, Processors, RunFailed, about, emulated, loopback, save
 
 PEERS = ROOT / "bench/step_peers.py"
-LAYERS, SECONDS, STEPS, TRIES, PROBE_SECONDS = 8, 4, 16, 3, 16
+LAYERS, SECONDS, STEPS, REPETITIONS, TRIES, PROBE_SECONDS = 8, 4, 16, 3, 3, 16
 WARM_UP = 9  # steps, as bench/planner.cpp has it: up to seven more, for whole periods of a schedule
 IDLE_ENOUGH = 0.75
 STRAGGLER, CV, VARYING = 1.5, 0.05, 0.3
@@ -165,14 +166,20 @@ class MostIdle:
 
 
 def measured(config, kept, options, work):
-    """By system: its time, and how idle the machine was; of so many tries that in which it was most. With that of RECORDED its
-    compute, in compute.json."""
+    """By system: its time, and how idle the machine was; the median of REPETITIONS runs, made in turn. With the first of RECORDED
+    its compute, in compute.json."""
     job, best = job_of(config), MostIdle(config, kept)
-    while left := [{"name": name} | system for name, system in systems(config).items() if best.wants(name)]:
+    while left := [name for name in systems(config) if best.wants(name)]:
+        names = {f"{name}, {k}": name for k in range(REPETITIONS) for name in left}
         profile = work / "tried.json"
-        wanted = job | {"systems": left, "profile": str(profile) if left[0]["name"] == RECORDED else ""}
-        for name, one in run([options.program, "steps", "JOB"], wanted, config, work).items():
-            if best.takes(name, one) and name == RECORDED:
+        wanted = job | {"systems": [{"name": each} | systems(config)[name] for each, name in names.items()],
+                        "profile": str(profile) if left[0] == RECORDED else ""}
+        said = run([options.program, "steps", "JOB"], wanted, config, work)
+        for name in left:
+            of_name = sorted((said[each] for each in names if names[each] == name), key=lambda one: one["step_ms"])
+            median = of_name[len(of_name) // 2] | {"idle": min(one["idle"] for one in of_name),
+                                                   "repetitions_ms": [one["step_ms"] for one in of_name]}
+            if best.takes(name, median) and name == RECORDED:
                 profile.rename(work / "compute.json")
     # DDP in the same way, for as many steps as our own all-reduce.
     steps, warm_up = best.of[ALL_REDUCE]["steps"], 8
