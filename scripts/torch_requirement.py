@@ -1,4 +1,4 @@
-"""Which torch the package asks for (pyproject.toml): a wheel the very version that it is built with, the sources any that they know."""
+"""Which torch the package asks for (pyproject.toml): a wheel the one that it is built with, the sources any that they know."""
 
 from importlib import metadata
 
