@@ -524,7 +524,7 @@ void Exchange::disconnected(int rank, const std::string& reason) {
   broken.incoming.clear();
   broken.parts.clear();
   broken.shares.clear();
-  grouping_.protocol.disconnected(rank);
+  grouping_.disconnected(rank);
   if (!broken.left) log_(Level::info, fmt::format("connection to worker {} broke: {}", rank, reason));
   average_.trouble(rank);
   const bool while_asleep = slept() || (woke_ && transport_->now() - *woke_ <= patience_.silent);
@@ -656,6 +656,7 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::group_query:
     case FrameType::group_outcome:
     case FrameType::group_ready:
+    case FrameType::group_got:
       return grouping_.received(sender, frame, payload, intact);
     case FrameType::ready:
       mark_present(sender);

@@ -34,6 +34,7 @@
 #include "starling/exchange/average.h"
 #include "starling/exchange/edge.h"
 #include "starling/exchange/group.h"
+#include "starling/exchange/in_turn.h"
 #include "starling/kernels/mask.h"
 #include "starling/kernels/top_k.h"
 #include "starling/kernels/update.h"
@@ -233,7 +234,10 @@ class Exchange final : private TransportHandler {
   };
   // Exchanges within groups: exchange_group.cpp. Only the transport's thread touches it.
   struct Grouping final : GroupActions {
-    explicit Grouping(Exchange& exchange) : exchange(exchange) {}
+    explicit Grouping(Exchange& exchange)
+        : exchange(exchange), turns([this](int to, const Frame& frame, const Payload& payload) {
+            this->exchange.transport_->send(to, frame, payload);
+          }) {}
     void begin(SwapId id, std::shared_ptr<const Buffer> mine, bool finite);
     std::span<std::byte> place(Peer& peer, const Frame& frame);
     bool expects_part(const Peer& peer, const Frame& frame) const;
@@ -252,6 +256,11 @@ class Exchange final : private TransportHandler {
     std::pair<std::size_t, std::size_t> shard(SwapId id, int rank) const;
     void received_part(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
     void received_mean(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
+    void disconnected(int rank);
+    // A part or a mean of so many bytes waits for its turn, and the receiver says when it has come.
+    bool in_turn(SwapId id, std::size_t bytes) const;
+    void send_payload(int to, const Frame& frame, const Payload& payload);
+    void say_got(int from, const Frame& frame);
 
     struct Swap {
       std::shared_ptr<const Buffer> mine;
@@ -262,6 +271,7 @@ class Exchange final : private TransportHandler {
     Exchange& exchange;
     std::vector<float> zeros;  // as many as my largest shard
     Group protocol{*this};
+    InTurn turns;  // of parts and means
     std::map<SwapId, Swap> open, doubts;
   };
   struct Averaging final : AverageActions {

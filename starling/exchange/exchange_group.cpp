@@ -5,6 +5,7 @@
 
 #include "starling/exchange/exchange.h"
 #include "starling/kernels/update.h"
+#include "starling/transport/outbox.h"
 
 namespace starling {
 namespace {
@@ -15,8 +16,8 @@ std::pair<std::size_t, std::size_t> cut(std::size_t size, std::size_t k, std::si
   return {from, size * (k + 1) / g - from};
 }
 
-// From the next higher rank on, so that not all send to the same one first.
-std::vector<Link> in_turn(std::vector<Link> others, int rank) {
+// From the next higher rank on, so that all send to different ones at a time.
+std::vector<Link> from_next(std::vector<Link> others, int rank) {
   const auto next = std::ranges::find_if(others, [&](const Link& link) { return link.rank > rank; });
   std::rotate(others.begin(), next, others.end());
   return others;
@@ -54,11 +55,10 @@ void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bo
 
 void Exchange::Grouping::send_parts(SwapId id) {
   const Swap& swap = open.at(id);
-  for (const Link& link : in_turn(exchange.meeting(id.round).links, exchange.transport_->rank())) {
+  for (const Link& link : from_next(exchange.meeting(id.round).links, exchange.transport_->rank())) {
     const auto [from, count] = shard(id, link.rank);
-    exchange.transport_->send(
-        link.rank, exchange.frame_of(FrameType::part, id, exchange.wire_),
-        payload_of(swap.mine, bytes_of(exchange.wire_, from), bytes_of(exchange.wire_, count)));
+    send_payload(link.rank, exchange.frame_of(FrameType::part, id, exchange.wire_),
+                 payload_of(swap.mine, bytes_of(exchange.wire_, from), bytes_of(exchange.wire_, count)));
   }
 }
 
@@ -80,13 +80,32 @@ void Exchange::Grouping::send_mean(SwapId id) {
   }
   kernels::update(kernels::SgdStep{}, mixes, mean, nullptr, {}, {}, count);
 
-  for (const Link& link : in_turn(others, exchange.transport_->rank())) {
-    exchange.transport_->send(link.rank, exchange.frame_of(FrameType::mean, id, Wire::fp32),
-                              payload_of(swap.mean, sizeof(float) * from, sizeof(float) * count));
+  for (const Link& link : from_next(others, exchange.transport_->rank())) {
+    send_payload(link.rank, exchange.frame_of(FrameType::mean, id, Wire::fp32),
+                 payload_of(swap.mean, sizeof(float) * from, sizeof(float) * count));
   }
 }
 
+// Small ones overtake the large ones by themselves.
+bool Exchange::Grouping::in_turn(SwapId id, std::size_t bytes) const {
+  return members(id).size() > InTurn::kAtOnce + 1 && bytes > Outbox::kMaxControl;
+}
+
+void Exchange::Grouping::send_payload(int to, const Frame& frame, const Payload& payload) {
+  if (in_turn({frame.round, frame.block}, payload.bytes.size())) {
+    turns.add(to, frame, payload);
+  } else {
+    exchange.transport_->send(to, frame, payload);
+  }
+}
+
+void Exchange::Grouping::disconnected(int rank) {
+  turns.disconnected(rank);
+  protocol.disconnected(rank);
+}
+
 void Exchange::Grouping::cancel(SwapId id) {
+  turns.cancel(id);
   for (const Link& link : exchange.meeting(id.round).links) {
     for (const FrameType type : {FrameType::part, FrameType::mean})
       exchange.transport_->cancel(link.rank, type, id.round, id.block);
@@ -100,6 +119,7 @@ void Exchange::Grouping::send(int to, FrameType type, SwapId id, bool yes) {
 
 void Exchange::Grouping::decided(SwapId id, Outcome outcome, bool in_pairs) {
   Swap swap = std::move(open.extract(id).mapped());
+  if (outcome == Outcome::in_doubt) turns.hurry(id);  // the others may still need it
   const std::vector<Link>& others = exchange.meeting(id.round).links;
   for (const Link& link : others) exchange.peer(link.rank).parts.erase(id);
   exchange.release();
@@ -165,6 +185,7 @@ bool Exchange::Grouping::received_in_place(Peer& sender, const Frame& frame, con
   sender.heard = exchange.transport_->now();
   exchange.mark_present(sender);
   sender.parts[id] = {nullptr, bytes, std::move(block)};
+  say_got(sender.rank, frame);
   protocol.part(sender.rank, id, true);
   return true;
 }
@@ -191,9 +212,19 @@ std::span<std::byte> Exchange::Grouping::place(Peer& sender, const Frame& frame)
   return std::span(*swap.mean).subspan(from * sizeof(float) + frame.offset, frame.length);
 }
 
+// Of a part or mean, whatever becomes of it.
+void Exchange::Grouping::say_got(int from, const Frame& frame) {
+  if (in_turn({frame.round, frame.block}, frame.total)) {
+    exchange.control(from, FrameType::group_got, frame.round, frame.block, frame.type == FrameType::mean);
+  }
+}
+
 void Exchange::Grouping::received(Peer& sender, const Frame& frame, std::span<const std::byte> payload,
                                   bool intact) {
-  if (!member(sender.rank, frame) || frame.round > exchange.horizon()) return;
+  if (!member(sender.rank, frame)) return;
+  const bool bulk = frame.type == FrameType::part || frame.type == FrameType::mean;
+  if (bulk && frame.offset + frame.length == frame.total) say_got(sender.rank, frame);
+  if (frame.round > exchange.horizon()) return;
   const SwapId id{frame.round, frame.block};
   switch (frame.type) {
     case FrameType::group_ready:
@@ -203,6 +234,8 @@ void Exchange::Grouping::received(Peer& sender, const Frame& frame, std::span<co
       return received_part(sender, frame, payload, intact);
     case FrameType::mean:
       return received_mean(sender, frame, payload, intact);
+    case FrameType::group_got:
+      return turns.arrived(sender.rank, frame.value != 0 ? FrameType::mean : FrameType::part, id);
     case FrameType::group_ack:
       sender.owes_vote.reset();
       break;

@@ -5,6 +5,7 @@
 //               large one go when all are ready, as on an edge
 //   part        of my block, a member's shard: goes to this member                        (reduce-scatter)
 //   mean        of my shard over all members: goes to all of them                         (all-gather)
+//               Both go to a few members at a time where there are many (in_turn.h)
 //   ACK         my vote: all means are here and checked, I can mix. It cannot be taken back
 //   ABORT       replaces my vote before it was given, never after; goes to all
 //   committed   all have voted: all mix.   aborted: none mixes the mean

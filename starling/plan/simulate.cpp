@@ -10,6 +10,7 @@
 
 #include "starling/core/error.h"
 #include "starling/exchange/edge.h"
+#include "starling/exchange/in_turn.h"
 #include "starling/plan/events.h"
 #include "starling/plan/links.h"
 #include "starling/plan/recorded.h"
@@ -140,8 +141,11 @@ class GossipSimulation {
     std::vector<std::vector<int>> targets(n_);
     round.sources.assign(n_, 0);
     for (int i = 0; i < n_; ++i) {
-      round.share.push_back(share_of(network_.shapes, static_cast<int>(graph.neighbours[i].size())));
-      if (round.group_of[i] >= 0) continue;
+      const auto peers = static_cast<int>(graph.neighbours[i].size());
+      const bool in_group = round.group_of[i] >= 0;
+      const bool in_turn = in_group && graph.neighbours[i].size() > InTurn::kAtOnce;  // as good as one peer
+      round.share.push_back(share_of(network_.shapes, in_turn ? 1 : peers));
+      if (in_group) continue;
       for (const Neighbour& j : graph.neighbours[i]) targets[j.rank].push_back(i);
       round.sources[i] = static_cast<int>(graph.neighbours[i].size());
     }

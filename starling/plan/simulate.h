@@ -15,8 +15,9 @@
 // blocks of the last round are on their way at either (exchange/edge.h). Between two workers of one host blocks cross memory. An
 // exchange is over when both ends have the other's block and word of it (a latency more). Who exchanges with several at once may
 // reach less of the interfaces, or more, than who does with one: Network::shapes. Groups of three and more that take their mean do
-// a reduce-scatter and an all-gather, as topology/traffic.h says; large shards go when all members have theirs, and where every
-// round is of the same group do not wait for the last one.
+// a reduce-scatter and an all-gather, as topology/traffic.h says, and in large groups reach what pairs do, since their members
+// take turns (exchange/in_turn.h); large shards go when all members have theirs, and where every round is of the same group do not
+// wait for the last one.
 #pragma once
 
 #include <cstdint>

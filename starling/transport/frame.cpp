@@ -62,6 +62,7 @@ bool known(std::uint8_t type) {
     case FrameType::group_query:
     case FrameType::group_outcome:
     case FrameType::group_ready:
+    case FrameType::group_got:
     case FrameType::invitation:
     case FrameType::handed:
     case FrameType::mapped:

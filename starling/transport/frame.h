@@ -39,6 +39,7 @@ enum class FrameType : std::uint8_t {
   group_query = 28,
   group_outcome = 29,
   group_ready = 30,
+  group_got = 31,  // your part (value = 0) or mean (1) has come, whatever became of it: send the next
   // memory that the peer reads in place (transport/mapped/mapped.h), which no handler sees
   invitation = 32,  // come through my door
   handed = 33,      // memory lies at your door

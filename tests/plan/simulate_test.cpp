@@ -335,8 +335,10 @@ TEST(Simulate, SharesAreInProportionBetweenTheMeasuredOnes) {
 // Where links decide, an exchange that reaches a part of the interfaces takes so much longer: pairs, and groups' shards.
 TEST(Simulate, ExchangesWithManyPeersReachTheirShare) {
   const Work work = even_work({0.001, 0.001}, {0, 0}, {0.05, 0.05});
-  for (const auto& [schedule, n, peers] :
-       {std::tuple{"one-peer-exponential", 4, 1}, {"ring", 5, 2}, {"complete", 4, 3}}) {
+  for (const auto& [schedule, n, peers, in_turn] : {std::tuple{"one-peer-exponential", 4, 1, false},
+                                                    {"ring", 5, 2, false},
+                                                    {"complete", 5, 4, false},
+                                                    {"complete", 6, 5, true}}) {
     Network network = even_network(n);
     const auto step = [&] { return simulate(network, work, make_schedule(schedule, n), Mixing::cta).step; };
     const double whole = step();
@@ -344,6 +346,9 @@ TEST(Simulate, ExchangesWithManyPeersReachTheirShare) {
     EXPECT_NEAR(step(), 2 * whole, 1e-6) << schedule;
     network.shapes = {{peers, 1}, {peers + 1, 0.1}};
     EXPECT_EQ(step(), whole) << schedule;
+    if (peers == 1) continue;
+    network.shapes = {{1, 1}, {peers, 0.5}};
+    EXPECT_NEAR(step(), in_turn ? whole : 2 * whole, 1e-6) << schedule << n;
   }
 }
 
