@@ -3,11 +3,12 @@
 momentum is worth as much as twice the rate of averagings. About 90 runs of some minutes, one on each processor; a run that is
 done is not done again.
 
-    bench/a2cid2_study.py [--workers N,N,..] [--seeds N] [--epochs X] [--jobs N] [--out FOLDER]
+    bench/a2cid2_study.py [--workers N,N,..] [--seeds N] [--epochs X] [--jobs N] [--out FOLDER] [--plot FILE.svg]
 
 FOLDER (out/bench/a2cid2) gets runs.jsonl, a line for each run, and table.md: accuracy of the average model at the end in percent,
 mean and standard deviation over the seeds, and the workers' distance to it. Every worker goes through the whole set in an order
-of its own, as in the paper, or has a shard of it. All runs have as many gradients in all, X passes over the set; the learning
+of its own, as in the paper, or has a shard of it. FILE.svg gets the accuracies as a picture (by matplotlib, of
+requirements-examples.txt). All runs have as many gradients in all, X passes over the set; the learning
 rate is scaled with the number of workers, as in the paper, since each makes so many times fewer steps. Compute times vary (cv
 0.2).
 """
@@ -31,6 +32,7 @@ RUNS = {  # what a row is called: scheme, topology, rate
     "exponential, rate 1": ("ad-psgd", "static-exponential", 1),
     "complete, rate 1": ("ad-psgd", "complete", 1),
 }
+SPLITS = {"whole": "the whole set", "split": "a shard of the set"}
 RECIPE = """
 [run]
 threads = 1
@@ -53,7 +55,7 @@ LR = 0.0125  # for each worker
 
 def asked(options):
     for seed in range(1, options.seeds + 1):
-        for split in ("whole", "split"):
+        for split in SPLITS:
             for workers in options.workers:
                 for name in RUNS:
                     yield {"split": split, "workers": workers, "seed": seed, "run": name, "epochs": options.epochs,
@@ -77,24 +79,55 @@ def simulate(one, options):
     return one | {key: last[key] for key in ("accuracy", "test_loss", "consensus_distance", "seconds", "gradients")}
 
 
+def found(done, split, workers, name):
+    return [one for one in done if (one["split"], one["workers"], one["run"]) == (split, workers, name)]
+
+
+def percent(runs):
+    """Mean and standard deviation of their accuracies."""
+    accuracy = [100 * one["accuracy"] for one in runs]
+    return statistics.mean(accuracy), statistics.stdev(accuracy) if len(accuracy) > 1 else 0
+
+
 def table(done, options):
     text = ""
-    for split in ("whole", "split"):
-        text += f"\nEvery worker has {'the whole set' if split == 'whole' else 'a shard of the set'}:\n\n| |"
+    for split, has in SPLITS.items():
+        text += f"\nEvery worker has {has}:\n\n| |"
         text += "|".join(f" {n} workers | distance " for n in options.workers) + "|\n|-|" + "-|-|" * len(options.workers) + "\n"
         for name in RUNS:
             text += f"| {name} |"
             for workers in options.workers:
-                found = [one for one in done if (one["split"], one["workers"], one["run"]) == (split, workers, name)]
-                if not found:
+                runs = found(done, split, workers, name)
+                if not runs:
                     text += " | |"
                     continue
-                accuracy = [100 * one["accuracy"] for one in found]
-                spread = f" ± {statistics.stdev(accuracy):.2f}" if len(accuracy) > 1 else ""
-                distance = statistics.mean(one["consensus_distance"] for one in found)
-                text += f" {statistics.mean(accuracy):.2f}{spread} | {distance:.2g} |"
+                distance = statistics.mean(one["consensus_distance"] for one in runs)
+                text += " {:.2f} ± {:.2f} |".format(*percent(runs)) + f" {distance:.2g} |"
             text += "\n"
     return text
+
+
+def plot(done, options):
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "starling"
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(SPLITS), figsize=(11, 4), sharey=True, layout="constrained")
+    for panel, (split, has) in zip(panels, SPLITS.items(), strict=True):
+        for k, name in enumerate(RUNS):
+            points = [(position + (k - 2) / 20, *percent(found(done, split, workers, name)))
+                      for position, workers in enumerate(options.workers) if found(done, split, workers, name)]
+            x, mean, spread = zip(*points, strict=True)
+            panel.errorbar(x, mean, spread, marker="o", capsize=3, label=name)
+        panel.set_title(f"every worker has {has}")
+        panel.set_xticks(range(len(options.workers)), options.workers)
+        panel.set_xlabel("workers")
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("accuracy, %")
+    panels[0].legend()
+    figure.savefig(options.plot, metadata={"Date": None})
 
 
 def main():
@@ -105,6 +138,7 @@ def main():
     parser.add_argument("--epochs", type=float, default=4)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time (one for each processor)")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/a2cid2")
+    parser.add_argument("--plot", type=pathlib.Path, help="draw the accuracies")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     runs = options.out / "runs.jsonl"
@@ -119,6 +153,8 @@ def main():
                 file.write(json.dumps(done[-1] | about()) + "\n")
             (options.out / "table.md").write_text(table(done, options))
     print(table(done, options))
+    if options.plot:
+        plot(done, options)
 
 
 if __name__ == "__main__":
