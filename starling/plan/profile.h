@@ -23,7 +23,7 @@
 // between   of any two hosts; inside: between two workers of one host, left out where no host has two
 // links     the pairs of hosts that are slower or farther than this says, one way each; may be left out
 // shapes    by rising number of peers with which a worker exchanges at once: what of `send` and `receive` such exchanges
-//           reach with all their flows at once. A group of g has g - 1 peers. May be left out: all of it
+//           reach with all their flows at once. A group of up to five has all others as peers. May be left out: all of it
 // all_reduce  the time of one all-reduce among all workers, of several that follow each other; may be left out
 // blocks    in the order in which backward() finishes them, with the bytes of their parameters in fp32
 // compute   of each worker: what it spends on its own, in seconds. Entry k of every list is of the same iteration k, so that
