@@ -4,7 +4,8 @@ namespace starling {
 namespace {
 
 // While less is under way, to a peer or in all, another one goes: small ones together, large ones one by one. At 10 Gbit/s 256 KB
-// take 0.2 ms, in which word comes back that one has arrived.
+// take 0.2 ms, in which word must come back that one has arrived. Twice as much let a slow host hold up more: complete on six hosts,
+// one with 100 and five with 250 Mbit/s, took 728 ms in place of 698.
 constexpr std::size_t kBytesToOne = 64 * 1024;
 constexpr std::size_t kBytes = InTurn::kAtOnce * kBytesToOne;
 
