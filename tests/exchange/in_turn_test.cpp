@@ -131,7 +131,7 @@ TEST(InTurn, NothingIsLostOrStuck) {
       EXPECT_TRUE(sent.insert(key).second);
       on_the_way[key] = payload.bytes.size();
     });
-    const auto arrives = [&](const Key& key) {
+    const auto arrives = [&](const Key key) {
       on_the_way.erase(key);
       messages.arrived(std::get<0>(key), std::get<1>(key), std::get<2>(key));
     };
