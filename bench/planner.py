@@ -43,13 +43,14 @@ import tempfile
 from workers import ROOT, NoCluster, Processors, RunFailed, about, emulated, loopback, save
 
 PEERS = ROOT / "bench/step_peers.py"
-LAYERS, SECONDS, STEPS, REPETITIONS, TRIES, PROBE_SECONDS = 8, 4, 16, 3, 3, 16
+LAYERS, SECONDS, STEPS, REPETITIONS, TRIES, PROBE_SECONDS = 8, 4, 12, 3, 3, 16
 WARM_UP = 9  # steps, as bench/planner.cpp has it: up to seven more, for whole periods of a schedule
 IDLE_ENOUGH = 0.75
 STRAGGLER, CV, VARYING = 1.5, 0.05, 0.3
 AS_GOOD, WIRES = 0.02, ("fp32", "bf16", "int8")  # as plan/choose.h: what is no difference, what keeps most first
 RECORDED, ATC, ALL_REDUCE = "base-2 fp32", "base-2 atc", "all-reduce fp32"
-PARAMETERS = {"100mbit": 1_048_576, "250mbit": 1_048_576, "500mbit": 2_097_152, "1gbit": 4_194_304, "2gbit": 4_194_304}
+# Of all workers of a host, so that what crosses its card takes about as long for any number of them.
+PARAMETERS = {"100mbit": 524_288, "250mbit": 1_048_576, "500mbit": 2_097_152, "1gbit": 4_194_304, "2gbit": 4_194_304}
 
 
 def rate_of(text):
@@ -62,7 +63,7 @@ def configuration(hosts, ranks, rate, compute, vary=""):
     """`compute`: over the time that all parameters of a host's workers take on the slowest card."""
     workers = f"{hosts} hosts" if ranks == 1 else f"{hosts} hosts with {ranks} workers each"
     return {"name": f"{workers}, {rate}, compute {compute} x link{vary and ', ' + vary}", "hosts": hosts, "ranks": ranks,
-            "rate": rate, "compute": compute, "vary": vary, "parameters": PARAMETERS[min(rate.split(","), key=rate_of)],
+            "rate": rate, "compute": compute, "vary": vary, "parameters": PARAMETERS[min(rate.split(","), key=rate_of)] // ranks,
             "seconds": SECONDS, "probe_seconds": PROBE_SECONDS, "idle_enough": IDLE_ENOUGH}
 
 
@@ -94,7 +95,7 @@ CONFIGURATIONS = [
     configuration(8, 1, "100mbit", 0.5),
     configuration(8, 1, "250mbit", 1.5),
     configuration(8, 1, "100mbit", 1.5, "a straggler"),
-    configuration(8, 2, "100mbit", 3),
+    configuration(8, 2, "250mbit", 3),
 ]
 
 # Tries all of it in seconds, without root: two workers on this host, in shared memory. Compute in seconds.
