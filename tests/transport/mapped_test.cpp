@@ -2,6 +2,7 @@
 #include "starling/transport/mapped/mapped.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <fstream>
 #include <limits>
 #include <set>
@@ -13,6 +14,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "fabric.h"
@@ -294,6 +296,31 @@ TEST_F(MappedEdges, WhoDoesNotKnowTheNonceIsShownOut) {
     EXPECT_EQ(::poll(&poll, 1, 60'000), 1);
     EXPECT_TRUE(std::holds_alternative<mapped::Quiet>(mapped::hear_released(stranger)));
   }
+}
+
+// Two who come at once: one has told me that it is here, the other is through the door and has not said its nonce.
+TEST(Door, WhoHasNotSpokenYetIsWaitedFor) {
+  mapped::Door door(geteuid());
+  sockaddr_un at{.sun_family = AF_UNIX, .sun_path = {}};
+  std::string name = "starling-";
+  for (const std::byte b : door.name()) name += fmt::format("{:02x}", std::to_integer<unsigned>(b));
+  std::copy(name.begin(), name.end(), at.sun_path + 1);
+  const Descriptor slow(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  ASSERT_EQ(connect(slow.get(), reinterpret_cast<const sockaddr*>(&at), length), 0);
+  std::string why;
+  mapped::Nonce nonce{std::byte{1}};
+  const auto fast = mapped::call({door.name(), nonce}, geteuid(), why);
+  ASSERT_TRUE(fast) << why;
+  const auto first = door.callers();
+  ASSERT_EQ(first.size(), 1U);
+  EXPECT_EQ(first[0].nonce, nonce);
+  nonce[0] = std::byte{2};
+  ASSERT_EQ(send(slow.get(), nonce.data(), nonce.size(), MSG_NOSIGNAL), static_cast<ssize_t>(nonce.size()));
+  const auto second = door.callers();
+  ASSERT_EQ(second.size(), 1U);
+  EXPECT_EQ(second[0].nonce, nonce);
+  EXPECT_TRUE(door.callers().empty());
 }
 
 // Worker 1 is a liar, played by the test over TCP.

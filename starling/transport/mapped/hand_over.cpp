@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sys/socket.h>
@@ -80,15 +81,20 @@ Door::Door(uid_t user) : name_(tcp::Challenge::fresh().nonce), user_(user), sock
 }
 
 std::vector<Door::Caller> Door::callers() {
-  std::vector<Caller> all;
   for (std::size_t knocks = 0; knocks < kMostCallers; ++knocks) {
     Descriptor tie(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (tie.get() < 0) break;
+    if (is_of(tie, user_)) silent_.push_back(std::move(tie));
+  }
+  std::vector<Caller> all;
+  for (Descriptor& tie : std::exchange(silent_, {})) {
     Nonce nonce;
-    // An honest caller has said it before it told me that it is here.
-    const bool said = recv(tie.get(), nonce.data(), nonce.size(), MSG_DONTWAIT | MSG_TRUNC) ==
-                      static_cast<ssize_t>(nonce.size());
-    if (said && is_of(tie, user_)) all.push_back({std::move(tie), nonce});
+    const ssize_t said = recv(tie.get(), nonce.data(), nonce.size(), MSG_DONTWAIT | MSG_TRUNC);
+    if (said == static_cast<ssize_t>(nonce.size())) {
+      all.push_back({std::move(tie), nonce});
+    } else if (said < 0 && errno == EAGAIN && silent_.size() < kMostCallers) {
+      silent_.push_back(std::move(tie));
+    }
   }
   return all;
 }

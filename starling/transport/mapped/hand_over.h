@@ -45,13 +45,15 @@ class Door {
     Descriptor tie;
     Nonce nonce{};  // what it said
   };
-  // Who has come since, of this user.
+  // Who has come since, of this user, and has said its nonce. An honest caller has before it tells me that it is here; another
+  // one may be between the two, and is waited for.
   std::vector<Caller> callers();
 
  private:
   Nonce name_;
   uid_t user_;
   Descriptor socket_;
+  std::vector<Descriptor> silent_;  // callers that have said nothing yet
 };
 
 struct Segment {
