@@ -500,6 +500,11 @@ void Exchange::control(int to, FrameType type, std::uint64_t round, std::uint32_
   transport_->send(to, frame);
 }
 
+void Exchange::say_alive(int to) {
+  const auto now = transport_->now().time_since_epoch().count();
+  control(to, FrameType::heartbeat, 0, 0, static_cast<std::uint64_t>(now));
+}
+
 void Exchange::connected(int rank) {
   Peer& back = peer(rank);
   back.heard = transport_->now();
@@ -509,6 +514,7 @@ void Exchange::connected(int rank) {
   if (back.met && !back.absent) control(rank, FrameType::resume, 0, 0, next_round());
   mark_present(back);
   back.met = true;
+  say_alive(rank);
   average_.up(rank);
   std::unique_lock lock(mutex_);
   connected_.insert(rank);
@@ -636,6 +642,12 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
       if (sender.absent) return mark_present(sender);
       return control(from, FrameType::resume, 0, 0, 0);  // I wait for it anyway: no need to jump
     case FrameType::heartbeat:
+      return control(from, FrameType::echo, 0, 0, frame.value);
+    case FrameType::echo: {
+      // Of a peer that lies it may be anything.
+      const auto now = static_cast<std::uint64_t>(transport_->now().time_since_epoch().count());
+      return grouping_.turns.round_trip(from, Duration(static_cast<std::int64_t>(now - frame.value)));
+    }
     case FrameType::invitation:
     case FrameType::handed:
     case FrameType::mapped:
@@ -732,7 +744,7 @@ void Exchange::tick() {
   for (const auto& each : peers_) {
     Peer& other = *each;
     if (!other.met) continue;
-    control(other.rank, FrameType::heartbeat, 0, 0, 0);
+    say_alive(other.rank);
     if (i_slept) other.heard = now;
     if (now - other.heard <= patience_.silent) continue;
     if (!waits_for(other) && !awaited.contains(other.rank)) continue;

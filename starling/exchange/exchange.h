@@ -235,9 +235,10 @@ class Exchange final : private TransportHandler {
   // Exchanges within groups: exchange_group.cpp. Only the transport's thread touches it.
   struct Grouping final : GroupActions {
     explicit Grouping(Exchange& exchange)
-        : exchange(exchange), turns([this](int to, const Frame& frame, const Payload& payload) {
-            this->exchange.transport_->send(to, frame, payload);
-          }) {}
+        : exchange(exchange),
+          turns([this](int to, const Frame& frame,
+                       const Payload& payload) { this->exchange.transport_->send(to, frame, payload); },
+                [this] { return this->exchange.transport_->now(); }) {}
     void begin(SwapId id, std::shared_ptr<const Buffer> mine, bool finite);
     std::span<std::byte> place(Peer& peer, const Frame& frame);
     bool expects_part(const Peer& peer, const Frame& frame) const;
@@ -346,6 +347,7 @@ class Exchange final : private TransportHandler {
   bool slept() const;
   void tick();
   void control(int peer, FrameType type, std::uint64_t round, std::uint32_t block, std::uint64_t value);
+  void say_alive(int peer);
 
   std::set<int> run_average(std::vector<std::byte> mine, Average::Combine combine,
                             std::span<std::byte> result);

@@ -143,11 +143,11 @@ class GossipSimulation {
     for (int i = 0; i < n_; ++i) {
       const auto peers = static_cast<int>(graph.neighbours[i].size());
       const bool in_group = round.group_of[i] >= 0;
-      const bool in_turn = in_group && graph.neighbours[i].size() > InTurn::kAtOnce;  // as good as one peer
+      const bool in_turn = in_group && peers > static_cast<int>(InTurn::kAtOnce);  // as good as one peer
       round.share.push_back(share_of(network_.shapes, in_turn ? 1 : peers));
       if (in_group) continue;
       for (const Neighbour& j : graph.neighbours[i]) targets[j.rank].push_back(i);
-      round.sources[i] = static_cast<int>(graph.neighbours[i].size());
+      round.sources[i] = peers;
     }
     for (const auto& list : targets) {
       round.first.push_back(static_cast<int>(round.targets.size()));

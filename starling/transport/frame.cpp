@@ -51,6 +51,7 @@ bool known(std::uint8_t type) {
     case FrameType::leave:
     case FrameType::where:
     case FrameType::ready:
+    case FrameType::echo:
     case FrameType::join:
     case FrameType::share:
     case FrameType::done:

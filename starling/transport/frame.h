@@ -21,11 +21,12 @@ enum class FrameType : std::uint8_t {
   resume = 5,     // you were absent; value = the round that the sender starts next
   query = 6,      // after a reconnect: how did this exchange end for you?
   outcome = 7,    // answer to query; value = 1 committed, 0 not
-  heartbeat = 8,  // I am alive
+  heartbeat = 8,  // I am alive; value = the time by my clock, in whatever unit
   leave = 9,      // I am done; do not wait for me
   where =
       10,  // you went on without me and I am back: wait for me again. Answered by resume, value 0: you need not jump
   ready = 11,  // my block is written: send yours
+  echo = 12,   // of a heartbeat, with its value
   // exact average (exchange/average.h)
   join = 16,   // I take part in average `round`, attempt `block`; payload: the participants as I see them
   share = 17,  // one chunk of my partial average

@@ -1,6 +1,8 @@
 // Messages that go one after the other.
 #include "starling/exchange/in_turn.h"
 
+#include <algorithm>
+#include <deque>
 #include <map>
 #include <random>
 #include <set>
@@ -20,6 +22,8 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::SizeIs;
 
+Time stopped_clock() { return {}; }
+
 struct InTurnTest : testing::Test {
   void add(int to, std::size_t bytes, SwapId id = {1, 0}, FrameType type = FrameType::part) {
     messages.add(to, {.type = type, .round = id.round, .block = id.block},
@@ -29,9 +33,10 @@ struct InTurnTest : testing::Test {
 
   std::vector<std::string> sent;
   InTurn messages{[this](int to, const Frame& frame, const Payload& payload) {
-    EXPECT_TRUE(payload.owner);
-    sent.push_back(fmt::format("{}.{} to {}", frame.round, frame.block, to));
-  }};
+                    EXPECT_TRUE(payload.owner);
+                    sent.push_back(fmt::format("{}.{} to {}", frame.round, frame.block, to));
+                  },
+                  stopped_clock};
 };
 
 constexpr std::size_t kLarge = 1 << 20;
@@ -117,6 +122,78 @@ TEST_F(InTurnTest, WhatIsInAHurryGoesAndCountsNoLonger) {
   EXPECT_THAT(take(), ElementsAre("1.0 to 5", "1.1 to 1", "1.1 to 2", "1.1 to 3", "1.1 to 4"));
 }
 
+// A card that sends one message after the other, at `rate` bytes a second; word of each comes `round_trip` after its end.
+struct Line {
+  // Seconds until word of so many has come, the most that was under way meanwhile.
+  std::pair<double, std::size_t> carry(int many, std::size_t bytes) {
+    std::size_t most = 0;
+    const double begin = now;
+    for (int k = 0; k < many; ++k) {
+      messages.add(k % 7, {.type = FrameType::part, .round = ++round, .block = 0},
+                   payload_of(std::make_shared<const Buffer>(bytes)));
+    }
+    while (!words.empty()) {
+      most = std::max(most, messages.under_way() * bytes);
+      const auto [when, to, of_round] = words.front();
+      words.pop_front();
+      now = when;
+      messages.arrived(to, FrameType::part, {of_round, 0});
+    }
+    return {now - begin, most};
+  }
+  struct Word {
+    double when;
+    int to;
+    std::uint64_t round;
+  };
+  double rate, round_trip;
+  double now = 0, free = 0;
+  std::uint64_t round = 0;
+  std::deque<Word> words{};
+  InTurn messages{[this](int to, const Frame& frame, const Payload& payload) {
+                    free = std::max(free, now) + static_cast<double>(payload.bytes.size()) / rate;
+                    words.push_back({free + round_trip, to, frame.round});
+                  },
+                  [this] { return Time(of_seconds(now)); }};
+};
+
+TEST(InTurn, TheLineIsFullHoweverLongWordTakes) {
+  constexpr std::size_t kSize = 1 << 15;
+  for (const double round_trip : {1e-4, 1e-2}) {
+    Line line{.rate = 1e9, .round_trip = round_trip};
+    line.messages.round_trip(3, of_seconds(5 * round_trip));
+    line.messages.round_trip(3, of_seconds(round_trip));
+    line.messages.round_trip(3, of_seconds(-1));
+    line.carry(5000, kSize);
+    const auto [seconds, most] = line.carry(5000, kSize);
+    EXPECT_LT(seconds, 1.02 * 5000 * kSize / line.rate + round_trip) << round_trip;
+    EXPECT_LT(most, (1 << 18) + 2.1 * line.rate * round_trip + 2 * kSize) << round_trip;
+  }
+}
+
+TEST(InTurn, NoMoreIsUnderWayThanTheLineCallsFor) {
+  Line line{.rate = 1e7, .round_trip = 1e-4};
+  line.messages.round_trip(3, of_seconds(1e-4));
+  EXPECT_LE(line.carry(1000, 1 << 15).second, std::size_t{(1 << 18) + (1 << 15)});
+  Line unknown{.rate = 1e9, .round_trip = 1e-2};  // nobody said how long word takes
+  EXPECT_LE(unknown.carry(1000, 1 << 15).second, std::size_t{1 << 18});
+}
+
+TEST(InTurn, WhatFollowsWordOfManyAtOnceIsNotMoreThanTwiceAsMuch) {
+  Time now{};
+  int sent = 0;
+  InTurn messages([&](int, const Frame&, const Payload&) { ++sent; }, [&] { return now; });
+  messages.round_trip(1, of_seconds(1));
+  for (std::uint32_t block = 0; block < 100; ++block) {
+    messages.add(static_cast<int>(block % 50), {.type = FrameType::part, .round = 1, .block = block},
+                 payload_of(std::make_shared<const Buffer>(1 << 16)));
+  }
+  EXPECT_EQ(sent, 4);
+  now += of_seconds(1e-9);
+  for (int to = 0; to < 4; ++to) messages.arrived(to, FrameType::part, {1, static_cast<std::uint32_t>(to)});
+  EXPECT_EQ(sent, 4 + 8);
+}
+
 // Whatever happens in whatever order: each message goes once at most, those that nobody takes back go, and in the end nothing is
 // under way.
 TEST(InTurn, NothingIsLostOrStuck) {
@@ -126,11 +203,13 @@ TEST(InTurn, NothingIsLostOrStuck) {
     using Key = std::tuple<int, FrameType, SwapId>;
     std::set<Key> added, sent, taken_back;
     std::map<Key, std::size_t> on_the_way;
-    InTurn messages([&](int to, const Frame& frame, const Payload& payload) {
-      const Key key{to, frame.type, {frame.round, frame.block}};
-      EXPECT_TRUE(sent.insert(key).second);
-      on_the_way[key] = payload.bytes.size();
-    });
+    InTurn messages(
+        [&](int to, const Frame& frame, const Payload& payload) {
+          const Key key{to, frame.type, {frame.round, frame.block}};
+          EXPECT_TRUE(sent.insert(key).second);
+          on_the_way[key] = payload.bytes.size();
+        },
+        stopped_clock);
     const auto arrives = [&](const Key key) {
       on_the_way.erase(key);
       messages.arrived(std::get<0>(key), std::get<1>(key), std::get<2>(key));
