@@ -222,6 +222,7 @@ void Gossip::clock_strikes() {
 // ---------------------------------------------------------------- what pairing wants done
 
 void Gossip::Actions::ask(int peer, std::uint64_t number) {
+  gossip.peer(peer).asked = gossip.transport_->now();
   gossip.transport_->send(peer, {.type = FrameType::ask, .round = number}, gossip.told());
 }
 
@@ -493,6 +494,7 @@ void Gossip::received(int from, const Frame& frame, std::span<const std::byte> p
       return look_at_pairing();
     case FrameType::answer:
       if (intact) hear(sender);
+      if (sender.asked) pairing_.answer_took(from, transport_->now() - *std::exchange(sender.asked, {}));
       pairing_.answered(from, frame.round, frame.value != 0);
       return look_at_pairing();
     case FrameType::data:

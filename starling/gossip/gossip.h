@@ -155,6 +155,7 @@ class Gossip final : private TransportHandler {
     bool met = false;
     std::shared_ptr<void> placed;     // what the transport is reading into
     std::vector<std::uint64_t> told;  // made_, as it comes from there
+    std::optional<Time> asked;        // when I did, and it has not answered
     std::map<SwapId, Incoming> incoming;
     std::map<SwapId, Swap> open, doubts;
     std::uint64_t gradients = 0;  // made before the last averaging; with the lock

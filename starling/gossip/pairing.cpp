@@ -47,7 +47,8 @@ void Pairing::proceed() {
   due_.pop_front();
   asking_ = Ask{peer, next_number(peer, peers_[peer].number, true)};
   ++statistics_.asked;
-  answer_alarm_ = wake(patience_.answer);
+  answer_alarm_ = wake(std::clamp(Patience::kAnswers * peers_[peer].answers, patience_.answer,
+                                  Patience::kMost * patience_.answer));
   actions_.ask(peer, asking_->number);
 }
 
@@ -94,6 +95,11 @@ void Pairing::answered(int peer, std::uint64_t number, bool yes) {
     const double dice = uniform_of(random_bits({seed_, static_cast<std::uint64_t>(rank_), alarms_}));
     rest_alarm_ = wake(rest(patience_, ++refusals_, dice));
   }
+}
+
+void Pairing::answer_took(int peer, Duration took) {
+  Duration& mean = peers_[peer].answers;
+  mean = mean == Duration::zero() ? took : (7 * mean + took) / 8;
 }
 
 Duration Pairing::rest(const Patience& patience, int refusals, double dice) {

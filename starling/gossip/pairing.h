@@ -9,6 +9,7 @@
 // once, and as each waits for a time of its own they find each other. Where two ask each other, the lower rank's counts.
 // An answer that does not come in time (the neighbour was stopped, or is gone) frees the asker, and nothing is asked of that
 // neighbour until it speaks; where it then says yes after all, the averaging begins, or is refused if another one is under way.
+// In time is what is not much later than that neighbour's answers are.
 //
 // A state machine without threads, I/O or clock: events in, actions out.
 #pragma once
@@ -46,7 +47,9 @@ struct PairingStatistics {
 class Pairing {
  public:
   struct Patience {
-    Duration answer = std::chrono::milliseconds(200);  // for an answer
+    // For an answer: kAnswers times as long as this neighbour takes, but at least `answer`, at most kMost times that.
+    Duration answer = std::chrono::milliseconds(200);
+    static constexpr int kAnswers = 3, kMost = 10;
     Duration again =
         std::chrono::milliseconds(1);  // on average before the first new attempt; twice that before the next
   };
@@ -69,6 +72,8 @@ class Pairing {
   // Messages.
   void asked(int peer, std::uint64_t number);
   void answered(int peer, std::uint64_t number, bool yes);
+  // Before answered(): it came so long after the question.
+  void answer_took(int peer, Duration took);
   // What begin() began has ended, however.
   void ended();
   void alarm(std::uint64_t number);
@@ -81,6 +86,7 @@ class Pairing {
   struct Peer {
     bool up = false;
     bool silent = false;       // it owes me an answer
+    Duration answers{};        // how long its answers take: as TCP smooths its round trips (RFC 6298)
     std::uint64_t number = 0;  // the last one that was used on this edge
   };
   struct Ask {

@@ -71,6 +71,27 @@ TEST_F(PairingTest, OneAtATime) {
   EXPECT_THAT(recorder.take(), ElementsAre("yes 4.8", "JOIN 4.8"));
 }
 
+TEST_F(PairingTest, AnswersAreAwaitedThreeTimesAsLongAsTheyTake) {
+  const auto awaits = [&](int peer) {
+    pairing.want(peer);
+    const Duration patience = recorder.afters.back();
+    pairing.alarm(recorder.alarms.back());
+    pairing.asked(peer, 0);  // it speaks
+    pairing.ended();
+    return patience;
+  };
+  EXPECT_EQ(awaits(3), 200ms);
+  pairing.answer_took(3, 40ms);
+  EXPECT_EQ(awaits(3), 200ms);
+  pairing.answer_took(4, 300ms);
+  EXPECT_EQ(awaits(4), 900ms);
+  EXPECT_EQ(awaits(3), 200ms);
+  pairing.answer_took(4, 380ms);
+  EXPECT_EQ(awaits(4), 930ms);
+  pairing.answer_took(4, 1h);
+  EXPECT_EQ(awaits(4), 2s);
+}
+
 TEST_F(PairingTest, WhoIsRefusedTriesAgainALittleLaterAndLater) {
   pairing.want(3);
   pairing.answered(3, 1, false);

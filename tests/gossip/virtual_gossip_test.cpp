@@ -46,8 +46,9 @@ struct Begin {
   float common = 0;  // deviation of what all workers have
   float own = 1;     // and of what each has beside it
   float moves = 0;   // by a gradient
-  // Frames take a tenth of a gradient, and now and then a connection breaks in the midst of an averaging.
+  // Now and then a connection breaks in the midst of an averaging.
   bool breaks = false;
+  Duration latency{};  // of a frame
 };
 
 struct End {
@@ -63,9 +64,7 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
   const int n = options.rates.workers();
   options.seed = 3;
   const auto time = std::make_shared<VirtualTime>(n);
-  LocalHub hub(n, {},
-               begin.breaks ? virtual_network(time, std::numeric_limits<double>::infinity(), kGradient / 10)
-                            : LocalNetwork{.time = time});
+  LocalHub hub(n, {}, virtual_network(time, std::numeric_limits<double>::infinity(), begin.latency));
   End end{.x = Values(static_cast<std::size_t>(n)),
           .statistics = std::vector<GossipStatistics>(static_cast<std::size_t>(n))};
   double sum = 0;  // of one worker at a time
@@ -357,7 +356,8 @@ TEST(VirtualGossip, EveryWireKeepsTheSum) {
 // Some averagings are in doubt then, and mixed late where the other end has committed them.
 TEST(VirtualGossip, EveryWireKeepsTheSumWhereConnectionsBreak) {
   for (const Wire wire : {Wire::fp32, Wire::int8, Wire::int4}) {
-    const End end = gossiped(options_of("ring", 6, true, wire), {.moves = 0.1F, .breaks = true}, 200);
+    const End end = gossiped(options_of("ring", 6, true, wire),
+                             {.moves = 0.1F, .breaks = true, .latency = kGradient / 10}, 200);
     EXPECT_LT(end.drift, 2e-6) << name_of(wire);
     std::uint64_t late = 0;
     for (const GossipStatistics& mine : end.statistics) {
