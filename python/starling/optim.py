@@ -63,7 +63,7 @@ class Options(TypedDict, total=False):
     """"swarm" only: steps between two that others can see; 1 (default)."""
     staleness: int
     """"push-sum" only: 0 (default), SGP, pushes and waits inside step(); 1, overlap SGP, mixes in what was pushed after the last
-    step."""
+    step; s, to 1000, pushes after every s-th step, and mixes in what was pushed s steps ago."""
     buffers: Iterable[torch.Tensor] | None
     """model.buffers(): rank 0's at the start, averaged by consensus()."""
     process_group: "Group | None"

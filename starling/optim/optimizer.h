@@ -77,8 +77,9 @@ struct Options {
   std::uint64_t seed = 0;
   // "swarm": steps of the local rule between two that others can see, from 1.
   int local_steps = 1;
-  // "push-sum": how many steps old what is mixed in may be: 0, SGP, pushes and waits inside step(), as atc; 1, overlap SGP, hides
-  // the exchange behind the next iteration, as cta.
+  // "push-sum": how many steps old what is mixed in is: 0, SGP, pushes and waits inside step(), as atc; 1, overlap SGP, hides the
+  // exchange behind the next iteration, as cta; s, from 2 to 1000, behind the next s iterations: it pushes after every s-th step only.
+  // A checkpoint is gone on from to the bit where its step is a multiple of s; elsewhere the push under way begins anew.
   int staleness = 0;
   // random-k: in a round only one value in so many is sent, in the format of `wire`, and mixed; the same ones by all workers,
   // others in the next round, and each of them once in `one_in` periods of the topology (docs/wires.md). So many times fewer

@@ -95,8 +95,8 @@ void check_choco(const Options& options, bool around) {
 }
 
 void check_push_sum(const Options& options, bool around) {
-  if (options.staleness != 0 && options.staleness != 1)
-    throw UsageError(fmt::format("staleness = {} is not allowed: 0 or 1", options.staleness));
+  if (options.staleness < 0 || options.staleness > 1000)
+    throw UsageError(fmt::format("staleness = {} is not allowed: from 0 to 1000", options.staleness));
   if (options.scheme != "push-sum") {
     if (options.staleness != 0)
       throw UsageError(fmt::format("staleness = {} is for scheme \"push-sum\", not \"{}\": use 0",

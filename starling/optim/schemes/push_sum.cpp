@@ -34,6 +34,7 @@ Rule divided(Rule rule, double w) {
 
 void PushSum::begin() {
   if (staleness_ == 0) return;
+  steps_ = 0;
   for (Block& block : blocks_) {
     const Outgoing wire = exchange_.wire(block.index);
     const bool finite = write_again(block, wire);
@@ -44,17 +45,25 @@ void PushSum::begin() {
 
 void PushSum::step() {
   const auto scale = clipping_.scale([&] { return sum_of_squares(blocks_); });
-  if (staleness_ > 0) {
-    for (Block& block : blocks_) adapt_and_push(block, absorb(block), scale);
-  } else {
+  if (staleness_ == 0) {
     for (Block& block : blocks_) adapt_and_push(block, {}, scale);
     for (Block& block : blocks_) mix(block, absorb(block), {});
+  } else if (++steps_ < staleness_) {
+    for (Block& block : blocks_) adapt(block, {}, {}, scale);
+  } else {
+    steps_ = 0;
+    for (Block& block : blocks_) adapt_and_push(block, absorb(block), scale);
   }
+}
+
+bool PushSum::adapt(Block& block, std::span<const Arrival> mixes, const Outgoing& wire,
+                    std::optional<float> scale) {
+  return update(block, divided(rule_(block.group), block.weight), mixes, wire, scale);
 }
 
 void PushSum::adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale) {
   const Outgoing wire = exchange_.wire(block.index);
-  const bool finite = update(block, divided(rule_(block.group), block.weight), mixes, wire, scale);
+  const bool finite = adapt(block, mixes, wire, scale);
   send_weight(block, wire);
   start(exchange_, block, finite);
 }

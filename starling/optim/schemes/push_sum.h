@@ -7,6 +7,8 @@
 //
 //   x_i <- Sum_j p_ij ( x_j - lr u(g_j(z_j)) )        staleness 0: SGP. Inside step(), as ATC
 //   x_i <- Sum_j p_ij x_j - lr u(g_i(z_i))            staleness 1: overlap SGP, which hides as CTA. x_j is of the last step
+//   staleness s > 1: overlap SGP over s steps. What is pushed after one is taken s steps later, by its own w as if it had been here
+//   until then (the paper takes it away at once, so that its steps meanwhile are longer); then the next one is pushed
 //
 // x is never there: written for z, to push is to mix with weights that the w choose. When the mass m = p_ij w_j arrives at z_j,
 //
@@ -53,12 +55,14 @@ class PushSum final : public Scheme {
   void step() override;
 
  private:
+  bool adapt(Block& block, std::span<const Arrival> mixes, const Outgoing& wire, std::optional<float> scale);
   void adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale);
   std::vector<Arrival> absorb(Block& block);
 
   std::vector<Block>& blocks_;
   Exchange& exchange_;
   const int staleness_;
+  int steps_ = 0;  // since the last push
   RuleOf rule_;
   Clipping& clipping_;
 };
