@@ -24,9 +24,9 @@ void print_table(const Checkpoint& checkpoint) {
   const Manifest& m = checkpoint.manifest();
   fmt::print("{}: step {}, {} worker{}, {:.1f} s of training\n\n", checkpoint.folder(), m.step, m.workers,
              m.workers == 1 ? "" : "s", m.seconds);
-  fmt::print("{:<28}{:>14}  crc32c\n", "file", "bytes");
+  fmt::print("{:<28}{:>10}{:>14}  crc32c\n", "file", "step", "bytes");
   for (const WorkerFile& file : m.files) {
-    fmt::print("{:<28}{:>14}  {:08x}\n", file.name(), file.digest.bytes, file.digest.crc32c);
+    fmt::print("{:<28}{:>10}{:>14}  {:08x}\n", file.name(), file.step, file.digest.bytes, file.digest.crc32c);
   }
   const auto gone = static_cast<std::size_t>(m.workers) - m.files.size();
   fmt::print("\nall checksums agree{}\n",
@@ -41,6 +41,7 @@ void print_json(const Checkpoint& checkpoint) {
   for (const WorkerFile& file : m.files) {
     files.push_back({{"worker", file.worker},
                      {"file", file.name()},
+                     {"step", file.step},
                      {"bytes", file.digest.bytes},
                      {"crc32c", fmt::format("{:08x}", file.digest.crc32c)}});
   }

@@ -31,6 +31,7 @@ std::string to_json(const Manifest& manifest) {
   for (const WorkerFile& file : manifest.files) {
     files.push_back({{"worker", file.worker},
                      {"file", file.name()},
+                     {"step", file.step},
                      {"bytes", file.digest.bytes},
                      {"crc32c", hex(file.digest.crc32c)}});
   }
@@ -78,7 +79,8 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
       const WorkerFile file{.worker = entry.at("worker").get<int>(),
                             .digest = {entry.at("bytes").get<std::uint64_t>(),
                                        static_cast<std::uint32_t>(
-                                           std::stoul(entry.at("crc32c").get<std::string>(), nullptr, 16))}};
+                                           std::stoul(entry.at("crc32c").get<std::string>(), nullptr, 16))},
+                            .step = entry.at("step").get<std::int64_t>()};
       const auto name = entry.at("file").get<std::string>();
       if (name != file.name()) {
         refuse(path, place(entry.at("file").dump()),
@@ -89,6 +91,10 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
         refuse(path, place(entry.at("file").dump()),
                fmt::format("worker {}: allowed are 0 to {}, each once, rising", file.worker,
                            manifest.workers - 1));
+      }
+      if (file.step < 0) {
+        refuse(path, place(entry.at("file").dump()),
+               fmt::format("step {} of worker {}: allowed is a number from 0", file.step, file.worker));
       }
       last = file.worker;
       manifest.files.push_back(file);

@@ -13,11 +13,12 @@ namespace starling {
 namespace {
 
 // What each worker tells all the others; the maximum of all is everybody's.
-enum Slot : std::size_t { kWritten, kFailed, kBytes, kChecksum, kSlots };
+enum Slot : std::size_t { kWritten, kFailed, kBytes, kChecksum, kStep, kSlots };
 
 }  // namespace
 
-bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manifest& progress, int keep) {
+bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manifest& progress, int keep,
+                     std::optional<std::int64_t> mine) {
   const World& world = optimizer.world();
   const auto rank = static_cast<std::size_t>(world.rank);
   const auto size = static_cast<std::size_t>(world.size);
@@ -31,6 +32,7 @@ bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manife
     told[rank * kSlots + kWritten] = 1;
     told[rank * kSlots + kBytes] = static_cast<std::int64_t>(digest.bytes);
     told[rank * kSlots + kChecksum] = digest.crc32c;
+    told[rank * kSlots + kStep] = mine.value_or(progress.step);
   } catch (const Error& error) {
     told[rank * kSlots + kFailed] = 1;
     reason = error.what();
@@ -47,10 +49,10 @@ bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manife
     if (theirs[kFailed] != 0) first_failed = r;
     if (theirs[kFailed] + theirs[kWritten] != 0) first = r;
     if (theirs[kWritten] == 0) continue;
-    manifest.files.insert(manifest.files.begin(),
-                          {.worker = r,
-                           .digest = {static_cast<std::uint64_t>(theirs[kBytes]),
-                                      static_cast<std::uint32_t>(theirs[kChecksum])}});
+    manifest.files.insert(manifest.files.begin(), {.worker = r,
+                                                   .digest = {static_cast<std::uint64_t>(theirs[kBytes]),
+                                                              static_cast<std::uint32_t>(theirs[kChecksum])},
+                                                   .step = theirs[kStep]});
   }
   std::int64_t committed = 0;
   if (first_failed == world.size && first == world.rank) {

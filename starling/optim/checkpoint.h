@@ -7,7 +7,9 @@
 // clocks are real). The files: checkpoint/.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +21,10 @@ namespace starling {
 
 // Collective. `progress`: what the manifest is to say besides; its workers and files are filled in, and of its seconds
 // the largest is taken. Returns whether it was written. Where it was not (a full disk) the reason goes to the World's
-// Log, as one warning by one worker, the run can go on, and the checkpoints before are untouched.
-bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manifest& progress, int keep = 2);
+// Log, as one warning by one worker, the run can go on, and the checkpoints before are untouched. `mine`: the steps of this
+// worker, where they are not progress.step.
+bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manifest& progress, int keep = 2,
+                     std::optional<std::int64_t> mine = {});
 
 // Throws UsageError where the checkpoint is of another number of workers.
 void check_workers(const Checkpoint& checkpoint, int workers);

@@ -100,13 +100,15 @@ void Metrics::clear() {
   }
 }
 
-void Metrics::clear_after(std::int64_t step) {
+void Metrics::clear_after(std::span<const std::int64_t> steps) {
   const std::string path = folder_ + "/metrics.jsonl";
   std::ifstream file(path);
   std::string kept, line;
   while (std::getline(file, line)) {
     const Json record = Json::parse(line, nullptr, false);
-    if (record.is_object() && record.value("step", step + 1) <= step) kept += line + "\n";
+    if (!record.is_object()) continue;
+    const auto rank = record.value("rank", std::size_t{0});
+    if (rank < steps.size() && record.value("step", steps[rank] + 1) <= steps[rank]) kept += line + "\n";
   }
   clear();
   if (!kept.empty()) write_whole(file_, path, kept);

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -83,8 +84,8 @@ class Metrics {
 
   // Removes what an earlier run left in the folder. By one worker, before any writes.
   void clear();
-  // The same, for a run that goes on after this step: lines up to it stay.
-  void clear_after(std::int64_t step);
+  // The same, for a run that goes on after these steps of each rank: lines up to them stay.
+  void clear_after(std::span<const std::int64_t> steps);
   void write(const StepRecord& record);
   void write_chosen(const std::string& topology, const std::string& why);
   void write(const Summary& summary);

@@ -21,8 +21,7 @@ Config recipe_config(Recipe& r) {
   c.key("steps", &r.run.steps, at_least(0), "optimizer steps in place of epochs; 0: as epochs say");
   c.key("ends", &r.run.ends, Choices{"each", "together"},
         "each: when every worker has made its steps; together: when all of them have made as many in all, so "
-        "that nobody waits for "
-        "a slow one (asynchronous schemes; without checkpoints and tests on the way)");
+        "that nobody waits for a slow one (asynchronous schemes); steps are then the mean of all workers'");
   c.key("out", &r.run.out, "folder for metrics.jsonl and summary.json");
   c.key("threads", &r.run.threads, between(0, 1024),
         "torch's threads per worker; 0: cores / workers of this machine");
@@ -94,9 +93,10 @@ Config recipe_config(Recipe& r) {
         "a2cid2: how far x~ goes towards the other's x; below 0: the paper's, by topology and rate");
   c.key("local_steps", &r.mixing.local_steps, between(1, 1 << 20),
         "swarm: steps of a worker between two that others can see");
-  c.key(
-      "staleness", &r.mixing.staleness, between(0, 1),
-      "push-sum: how many steps old what is mixed in may be; 0: SGP, waits inside the step; 1: overlap SGP");
+  c.key("staleness", &r.mixing.staleness, between(0, 1000),
+        "push-sum: how many steps old what is mixed in is; 0: SGP, waits inside the step; from 1: overlap "
+        "SGP, pushes in every so "
+        "many steps");
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");
   c.key("block_bytes", &r.mixing.block_bytes, between(1, 1 << 30), "largest block that is exchanged at once");

@@ -4,8 +4,11 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -274,15 +277,9 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   Options options = make_options(recipe);
   if (chooses_topology(recipe)) options.topology = planned_schedules().front();
   check_options(options, workers, local_workers, false);
-  if (recipe.run.ends == "together") {
-    if (!is_asynchronous(options))
-      throw UsageError(fmt::format("run.ends = together: with scheme {} all workers make as many steps: each",
-                                   recipe.mixing.scheme));
-    if (recipe.checkpoint.every > 0 || recipe.log.eval_every > 0 || !recipe.checkpoint.resume.empty())
-      throw UsageError(
-          "run.ends = together: checkpoint.every, checkpoint.resume and log.eval_every need workers that are "
-          "at "
-          "the same step: 0, none, or run.ends = each");
+  if (recipe.run.ends == "together" && !is_asynchronous(options)) {
+    throw UsageError(fmt::format("run.ends = together: with scheme {} all workers make as many steps: each",
+                                 recipe.mixing.scheme));
   }
   const std::string reason = needs_float32(options, false);
   if (recipe.model.dtype != "fp32" && !reason.empty())
@@ -305,33 +302,68 @@ ChosenTopology topology_of(const Recipe& recipe, const World& world, const Obser
   return choose_topology(recipe, interruptible, learner);
 }
 
+// The steps that each worker has made before this run goes on.
+std::vector<std::int64_t> steps_made(const std::optional<Checkpoint>& start, int workers) {
+  std::vector<std::int64_t> made(static_cast<std::size_t>(workers));
+  if (start) {
+    for (const WorkerFile& file : start->manifest().files)
+      made[static_cast<std::size_t>(file.worker)] = file.step;
+  }
+  return made;
+}
+
 Result run(Recipe recipe, const World& world, const Observer& observer) {
   Metrics metrics(recipe.run.out);
   const std::optional<Checkpoint> start = find_checkpoint(recipe, world.size);
-  const std::int64_t first_step = start ? start->manifest().step : 0;
-  if (world.local_rank == 0)
-    metrics.clear_after(first_step);  // nobody writes before all have made their Optimizer
+  const std::vector<std::int64_t> made = steps_made(start, world.size);
+  if (world.local_rank == 0) metrics.clear_after(made);  // nobody writes before all have made their Optimizer
   const FashionMnist data = load_fashion_mnist(recipe.data.dir);
   Learner learner(recipe, training_images(recipe, data.train), world.rank, world.size);
   Classifier& model = learner.model();
   const std::int64_t steps = learner.steps();
 
-  if (start && first_step >= steps) {
+  if (start && start->manifest().step >= steps) {
     throw UsageError(fmt::format("{} is of step {}: the run was done, there is nothing to resume",
-                                 start->folder(), first_step));
+                                 start->folder(), start->manifest().step));
   }
 
   const ChosenTopology topology = topology_of(recipe, world, observer, learner, start);
   recipe.mixing.topology = topology.name;
   Optimizer optimizer(model, make_rule(recipe), make_options(recipe), world);
   if (start) load_checkpoint(optimizer, *start);
+  const std::int64_t first_step = made[static_cast<std::size_t>(world.rank)];
   Logbook log(recipe, world, observer, metrics, steps, learner.steps_per_epoch(), first_step,
               start ? start->manifest().seconds : 0);
   if (!topology.why.empty() && world.rank == 0) log.add_choice(topology);
   Timeline* const timeline = world.timeline.get();
 
-  const bool together = recipe.run.ends == "together";
-  std::int64_t done = first_step;
+  // The steps of the run: this worker's own, or the mean of all workers', as far as it has heard.
+  const auto done_after = [&, before = std::accumulate(made.begin(), made.end(), std::int64_t{0})](
+                              std::int64_t own, const Statistics& now) {
+    if (recipe.run.ends == "each") return own;
+    return std::min((before + static_cast<std::int64_t>(now.gradients_of_all)) / world.size, steps);
+  };
+  // What all workers do together, each when it comes there.
+  const auto reached = [&](std::int64_t done, std::int64_t own) {
+    const std::int64_t every = recipe.checkpoint.every;
+    if (every > 0 && (done % every == 0 || done == steps)) {
+      save_checkpoint(optimizer, checkpoints_of(recipe),
+                      {.step = done, .seconds = log.seconds(), .recipe = recipe_values(recipe)},
+                      recipe.checkpoint.keep, own);
+    }
+    if (recipe.log.eval_every > 0 && done % recipe.log.eval_every == 0 && done < steps) {
+      const AverageScore score = test_average(optimizer, model, data.test);
+      if (speaks(optimizer)) {
+        log.add_test(score.accuracy, score.loss, score.consensus_distance);
+        if (observer.says) {
+          observer.says(fmt::format("step {}: average model: test accuracy {:.2f} %, loss {:.4f}", done,
+                                    100 * score.accuracy, score.loss));
+        }
+      }
+    }
+  };
+
+  std::int64_t done = done_after(first_step, optimizer.statistics());
   for (std::int64_t step = first_step; done < steps; ++step) {
     if (observer.interrupted && observer.interrupted()) throw RunInterrupted();
     const Time begin = Clock::now();
@@ -342,26 +374,9 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     const double loss = learner.gradient(step, optimizer);
     optimizer.step();
     const Statistics now = optimizer.statistics();
-    done =
-        together ? std::min(static_cast<std::int64_t>(now.gradients_of_all) / world.size, steps) : step + 1;
+    const std::int64_t before = std::exchange(done, done_after(step + 1, now));
     log.add(loss, lr, seconds(Clock::now() - begin), now, done, done == steps);
-    const std::int64_t every = recipe.checkpoint.every;
-    if (every > 0 && ((step + 1) % every == 0 || step + 1 == steps)) {
-      save_checkpoint(optimizer, checkpoints_of(recipe),
-                      {.step = step + 1, .seconds = log.seconds(), .recipe = recipe_values(recipe)},
-                      recipe.checkpoint.keep);
-    }
-
-    if (recipe.log.eval_every > 0 && (step + 1) % recipe.log.eval_every == 0 && step + 1 < steps) {
-      const AverageScore score = test_average(optimizer, model, data.test);
-      if (speaks(optimizer)) {
-        log.add_test(score.accuracy, score.loss, score.consensus_distance);
-        if (observer.says) {
-          observer.says(fmt::format("step {}: average model: test accuracy {:.2f} %, loss {:.4f}", step + 1,
-                                    100 * score.accuracy, score.loss));
-        }
-      }
-    }
+    for (std::int64_t passed = before + 1; passed <= done; ++passed) reached(passed, step + 1);
   }
 
   const Result result{.summary = summarize(recipe, world, optimizer, model, data.test, log, steps),

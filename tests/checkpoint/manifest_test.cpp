@@ -15,7 +15,7 @@ Manifest example() {
   return {.step = 15,
           .workers = 4,
           .seconds = 12.625,
-          .files = {{0, {100, 0x8a9136aa}}, {1, {100, 7}}, {3, {100, 0}}},
+          .files = {{0, {100, 0x8a9136aa}, 12}, {1, {100, 7}, 18}, {3, {100, 0}, 17}},
           .recipe = {{"optimizer.lr", "0.01"}, {"run.out", "a \"name\""}}};
 }
 
@@ -41,6 +41,7 @@ TEST(Manifest, WhatIsWrittenIsRead) {
   EXPECT_EQ(to_json(manifest), to_json(example()));
   EXPECT_EQ(manifest.files[2].name(), "worker-3.safetensors");
   EXPECT_EQ(manifest.files[0].digest, (Digest{100, 0x8a9136aa}));
+  EXPECT_EQ(manifest.files[2].step, 17);
   EXPECT_EQ(manifest.recipe, example().recipe);
   EXPECT_EQ(said(forged("15", "15")), "accepted");  // or the cases below would prove nothing
 }
@@ -69,6 +70,8 @@ TEST(Manifest, ForeignTextsAndVersionsAreRefused) {
 
 TEST(Manifest, NumbersThatCannotBeAreRefused) {
   EXPECT_THAT(said(forged("\"step\": 15", "\"step\": -1")), HasSubstr("step: allowed is a number from 0"));
+  EXPECT_THAT(said(forged("\"step\": 18", "\"step\": -18")),
+              HasSubstr("step -18 of worker 1: allowed is a number from 0"));
   EXPECT_THAT(said(forged("\"workers\": 4", "\"workers\": 0")), HasSubstr("workers: allowed are 1 to"));
   EXPECT_THAT(said(forged("\"workers\": 4", "\"workers\": 3")),
               HasSubstr("worker 3: allowed are 0 to 2, each once"));

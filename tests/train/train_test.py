@@ -328,7 +328,37 @@ every = 1
                   if event["ph"] == "C"}
         self.assertEqual(curves, {"rate", *(f"{curve}, worker {j}" for curve in ("distance", "staleness") for j in (1, 2))})
         self.assertIn("run.ends = together: with scheme cta", self.usage_error("--run.ends", "together"))
-        self.assertIn("run.ends = together: checkpoint.every", self.usage_error(*arguments, "--checkpoint.every", "5"))
+
+    def test_a_run_that_ends_together_is_tested_and_goes_on_where_the_mean_of_its_workers_was(self):
+        arguments = ("--mixing.scheme", "a2cid2", "--mixing.topology", "complete", "--run.ends", "together",
+                     "--checkpoint-every", "40", "--checkpoint.keep", "4", "--log.eval_every", "40")
+        process = self.start(*arguments)
+        slow = self.until_step(process, 3)[2]
+        os.kill(slow, signal.SIGSTOP)  # for much less than 40 steps of the mean
+        while min(self.metrics()[rank][-1]["step"] for rank in (0, 1)) < 20:
+            time.sleep(0.02)
+        os.kill(slow, signal.SIGCONT)
+        _, stderr = self.finish(process, 0)
+        self.assertEqual(re.findall(r"step (\d+): average model: test accuracy", stderr), ["40", "80", "120"])
+
+        def made(step):  # by each worker, at the checkpoint of this step
+            manifest = json.loads((self.out / "checkpoints" / f"step-{step}" / "manifest.json").read_text())
+            return [file["step"] for file in manifest["files"]]
+
+        for step in (40, 80, 120, 160):
+            self.assertGreaterEqual(sum(made(step)), WORKERS * step)
+            self.assertLess(sum(made(step)), WORKERS * step + 60)
+        self.assertLess(made(40)[2], min(made(40)[:2]))
+        before = made(80)
+        _, stderr = self.train(*arguments, "--resume", self.out / "checkpoints" / "step-80")
+        self.assertEqual(re.findall(r"step (\d+): average model: test accuracy", stderr), ["120"])
+        for rank, records in sorted(self.metrics().items()):
+            self.assertEqual([record["step"] for record in records], list(range(1, records[-1]["step"] + 1)))
+            self.assertGreater(records[-1]["step"], before[rank])
+        last = [records[-1]["step"] for _, records in sorted(self.metrics().items())]
+        self.assertGreaterEqual(sum(last), WORKERS * 160)
+        self.assertLess(sum(last), WORKERS * 160 + 60)
+        self.assertGreaterEqual(self.summary()["accuracy"], 0.95)
 
     def check_refusals(self, arguments, first):
         root = first.parent
