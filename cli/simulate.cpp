@@ -28,7 +28,7 @@ struct SimulateOptions {
   int workers = 0;
   std::string profile, compute;
   double gradient = 0.1, cv = 0, straggler = 1;
-  double gigabits = 1, latency = 1e-4;
+  double gigabits = 1, latency = 1e-4, link_cv = 0, slow_link = 1;
   double look_every = 0;
   std::optional<std::string> out;
   bool json = false;
@@ -39,9 +39,11 @@ VirtualCluster cluster_of(const SimulateOptions& options, const Recipe& recipe) 
   if (options.profile.empty()) {
     if (options.workers == 0)
       throw UsageError("simulate: --workers N, or --profile FILE with the workers that it was measured with");
-    return {even_network(options.workers, options.gigabits * 1e9 / 8, options.latency),
-            even_compute(options.gradient, options.cv, options.straggler, recipe.train.accumulate, seed),
-            {}};
+    return {.network =
+                even_network(options.workers, options.gigabits * 1e9 / 8, options.latency, options.slow_link),
+            .gradient =
+                even_compute(options.gradient, options.cv, options.straggler, recipe.train.accumulate, seed),
+            .link_cv = options.link_cv};
   }
   const Profile profile = whole_profile(options.profile, options.compute);
   return cluster_of(profile, options.workers == 0 ? profile.workers() : options.workers, seed);
@@ -138,6 +140,8 @@ void add_simulate(CLI::App& app, Command& command) {
   number("--straggler", options->straggler, "how many times as long worker 0 takes", 1e-3, 1e3);
   number("--gigabits", options->gigabits, "what a host's interface carries each way, in Gbit/s", 1e-6, 1e6);
   number("--latency", options->latency, "seconds from a host to another", 0, 1e3);
+  number("--link-cv", options->link_cv, "of both, what crosses taking more or less, lognormal", 0, 10);
+  number("--slow-link", options->slow_link, "how many times as long worker 0's interface takes", 1e-3, 1e3);
   sub->add_option("--look-every", options->look_every, "virtual seconds between tests of the average model")
       ->type_name("S")
       ->check(CLI::Range(1e-6, 1e9))

@@ -36,7 +36,7 @@ namespace {
 
 Duration duration_of(double seconds) {
   constexpr double kMost = 1e9;  // what a lognormal draws may be anything
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::min(seconds, kMost)));
+  return of_seconds(std::min(seconds, kMost));
 }
 
 // Standard normal, by Box and Muller.
@@ -48,27 +48,39 @@ double normal(std::uint64_t seed, int worker, std::int64_t k) {
   return std::sqrt(-2 * std::log(1 - dice(0))) * std::cos(2 * std::numbers::pi * dice(1));
 }
 
+// Of mean 1, with this coefficient of variation: mu = -sigma^2 / 2.
+double lognormal(double cv, std::uint64_t seed, int worker, std::int64_t k) {
+  const double sigma = std::sqrt(std::log(1 + cv * cv));
+  return std::exp(sigma * normal(seed, worker, k) - sigma * sigma / 2);
+}
+
 // The network's interfaces: each sends and receives at once, one chunk after the other, whichever of its workers' it is, and so
 // does a slow link beside them. Between two workers of one host a chunk crosses memory.
 class Interfaces {
  public:
-  explicit Interfaces(Network network)
-      : network_(std::move(network)), sends_(network_.hosts.size()), receives_(network_.hosts.size()) {
+  Interfaces(Network network, double cv, std::uint64_t seed)
+      : network_(std::move(network)),
+        cv_(cv),
+        seed_(seed),
+        sends_(network_.hosts.size()),
+        receives_(network_.hosts.size()) {
     for (const HostLink& link : network_.links) links_[{link.from, link.to}] = {link, {}};
   }
 
   Crossing cross(int from, int to, std::size_t bytes, Time now) {
-    const auto n = static_cast<double>(bytes);
+    const double slower = lognormal(cv_, seed_, from, crossings_++);
+    const double n = slower * static_cast<double>(bytes);
     const int a = network_.host_of[static_cast<std::size_t>(from)],
               b = network_.host_of[static_cast<std::size_t>(to)];
     if (a == b) {
       const Time sent = now + duration_of(n / network_.inside_rate);
-      return {sent, sent + duration_of(network_.inside_latency)};
+      return {sent, sent + duration_of(slower * network_.inside_latency)};
     }
     const Host &sender = network_.hosts[static_cast<std::size_t>(a)],
                &receiver = network_.hosts[static_cast<std::size_t>(b)];
     const auto slow = links_.find({a, b});
-    const Duration latency = duration_of(slow != links_.end() ? slow->second.link.latency : network_.latency);
+    const Duration latency =
+        duration_of(slower * (slow != links_.end() ? slow->second.link.latency : network_.latency));
     Time& sent = sends_[static_cast<std::size_t>(a)];
     Time& received = receives_[static_cast<std::size_t>(b)];
     const Time begin = std::max(now, sent);
@@ -87,6 +99,9 @@ class Interfaces {
     Time busy{};
   };
   const Network network_;
+  const double cv_;
+  const std::uint64_t seed_;
+  std::int64_t crossings_ = 0;
   std::map<std::pair<int, int>, SlowLink> links_;
   std::vector<Time> sends_, receives_;  // until when each is busy
 };
@@ -155,7 +170,7 @@ class VirtualRun {
 
  private:
   std::vector<World> virtual_worlds() {
-    const auto interfaces = std::make_shared<Interfaces>(cluster_.network);
+    const auto interfaces = std::make_shared<Interfaces>(cluster_.network, cluster_.link_cv, link_seed());
     const auto transports = local_transports(
         {.time = time_, .cross = [interfaces](int from, int to, std::size_t bytes, Time now) {
            return interfaces->cross(from, to, bytes, now);
@@ -177,12 +192,32 @@ class VirtualRun {
   }
 
   // Among all, or within a node.
-  Duration collective(int workers, double bytes) const {
-    if (workers == n_) return duration_of(all_reduce_seconds(cluster_.network, bytes, cluster_.all_reduce));
-    const double k = workers;
-    return duration_of((k - 1) *
+  Duration collective(int workers, double bytes) {
+    const double slower = of_a_ring(workers), k = workers;
+    if (workers == n_)
+      return duration_of(slower * all_reduce_seconds(cluster_.network, bytes, cluster_.all_reduce));
+    return duration_of(slower * (k - 1) *
                        (cluster_.network.inside_latency + bytes / k / cluster_.network.inside_rate));
   }
+
+  // How many times as long a ring of collectives takes where links vary: each of its steps waits for the last one, here and at the
+  // worker before.
+  double of_a_ring(int workers) {
+    if (cluster_.link_cv == 0 || workers < 2) return 1;
+    ++collectives_;
+    const int steps = 2 * (workers - 1);
+    std::vector<double> end(static_cast<std::size_t>(workers)), last = end;
+    for (int s = 0; s < steps; ++s) {
+      std::swap(end, last);
+      for (std::size_t i = 0; i < end.size(); ++i) {
+        const double before = last[i == 0 ? end.size() - 1 : i - 1];
+        end[i] = std::max(last[i], before) +
+                 lognormal(cluster_.link_cv, link_seed() ^ collectives_, static_cast<int>(i), s);
+      }
+    }
+    return *std::ranges::max_element(end) / steps;
+  }
+  std::uint64_t link_seed() const { return random_bits({static_cast<std::uint64_t>(recipe_.run.seed), 1}); }
 
   void live(const World& world) {
     Worker& me = workers_[static_cast<std::size_t>(world.rank)];
@@ -316,6 +351,7 @@ class VirtualRun {
   std::vector<Worker> workers_;
   int training_ = 0;  // workers that are
   std::int64_t gradients_ = 0;
+  std::uint64_t collectives_ = 0;
   double losses_ = 0;  // since the last look
   int losses_counted_ = 0;
   std::exception_ptr failure_;
@@ -345,7 +381,7 @@ void check(const Recipe& recipe, const VirtualCluster& cluster, double look_ever
 
 }  // namespace
 
-Network even_network(int n, double rate, double latency) {
+Network even_network(int n, double rate, double latency, double slow_link) {
   Network network;
   network.latency = network.inside_latency = latency;
   network.inside_rate = rate;
@@ -353,16 +389,14 @@ Network even_network(int n, double rate, double latency) {
   host.send = host.receive = rate;
   network.hosts.assign(static_cast<std::size_t>(n), host);
   for (int i = 0; i < n; ++i) network.host_of.push_back(i);
+  network.hosts.front().send = network.hosts.front().receive = rate / slow_link;
   return network;
 }
 
 std::function<GradientTime(int, std::int64_t)> even_compute(double mean, double cv, double straggler,
                                                             std::int64_t passes, std::uint64_t seed) {
-  // Of a lognormal with mean 1: mu = -sigma^2 / 2.
-  const double sigma = std::sqrt(std::log(1 + cv * cv));
   return [=](int worker, std::int64_t k) {
-    const double takes =
-        mean * (worker == 0 ? straggler : 1) * std::exp(sigma * normal(seed, worker, k) - sigma * sigma / 2);
+    const double takes = mean * (worker == 0 ? straggler : 1) * lognormal(cv, seed, worker, k);
     const double backward = takes * 2 / 3 / static_cast<double>(passes);
     return GradientTime{.before = takes - backward, .backward = backward};
   };

@@ -28,13 +28,16 @@ struct VirtualCluster {
   Network network;
   // Of a worker's k-th gradient.
   std::function<GradientTime(int worker, std::int64_t k)> gradient;
-  std::vector<AllReduceTime> all_reduce;  // measured; empty: by the network (plan/simulate.h)
+  std::vector<AllReduceTime> all_reduce{};  // measured; empty: by the network (plan/simulate.h)
+  // Every chunk takes so long to cross, and to arrive, as a lognormal with this coefficient of variation draws, the mean kept; and
+  // every step of an all-reduce's ring.
+  double link_cv = 0;
 
   int workers() const { return static_cast<int>(network.host_of.size()); }
 };
 
-// n workers, each on a host of its own, whose interface carries so many bytes a second each way.
-Network even_network(int n, double rate, double latency);
+// n workers, each on a host of its own, whose interface carries so many bytes a second each way; worker 0's `slow_link` times fewer.
+Network even_network(int n, double rate, double latency, double slow_link = 1);
 
 // A gradient takes `mean` seconds, of each of its passes a third before backward(); lognormal with this coefficient of variation,
 // the mean kept; `straggler` times as long on worker 0.

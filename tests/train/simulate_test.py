@@ -58,13 +58,13 @@ batch = 8
     def test_the_same_seed_gives_the_same_run_whatever_the_scheme(self):
         for scheme, more in (("cta", ()), ("atc", ("--mixing.topology", "complete")), ("all-reduce", ()),
                              ("choco", ("--mixing.topology", "ring", "--mixing.one_in", 4)),
-                             ("push-sum", ("--mixing.topology", "n-peer-exponential-2", "--mixing.staleness", 1)),
+                             ("push-sum", ("--mixing.topology", "n-peer-exponential-2", "--mixing.staleness", 2)),
                              ("a2cid2", ("--mixing.topology", "ring", "--mixing.wire", "int8")),
                              ("async-push-sum", ("--mixing.topology", "n-peer-exponential-2")),
                              ("swarm", ("--mixing.topology", "complete", "--mixing.local_steps", 2))):
             with self.subTest(scheme):
-                asked = ("--workers", 4, "--cv", 0.3, "--gigabits", 0.01, "--look-every", 1, "--mixing.scheme", scheme,
-                         *more)
+                asked = ("--workers", 4, "--cv", 0.3, "--gigabits", 0.01, "--link-cv", 0.2, "--look-every", 1,
+                         "--mixing.scheme", scheme, *more)
                 looks = self.simulate(*asked)
                 self.assertEqual(looks, self.simulate(*asked))
                 self.assertGreaterEqual(looks[-1]["gradients"], 4 * STEPS)
@@ -96,6 +96,18 @@ batch = 8
         self.assertAlmostEqual(step(*gossip), 0.4, delta=0.02)  # it makes all of its steps, too
         # Of four workers three make a gradient in 0.1 s, and one in 0.4 s.
         self.assertAlmostEqual(step(*gossip, "--run.ends", "together"), 4 / (3 / 0.1 + 1 / 0.4), delta=0.4 / STEPS)
+
+    def test_links_vary_and_one_is_slow(self):
+        for scheme in ("cta", "all-reduce"):
+            def seconds(*arguments, scheme=scheme):
+                return self.simulate("--workers", 4, "--gradient", 0.001, "--gigabits", 0.01, "--look-every", 1000,
+                                     "--mixing.scheme", scheme, "--mixing.topology", "ring", *arguments)[-1]["seconds"]
+
+            with self.subTest(scheme):
+                even = seconds()
+                varying = seconds("--link-cv", 0.5)
+                self.assertTrue(1.02 * even < varying < 3 * even, (even, varying))  # each waits for the slower of several
+                self.assertAlmostEqual(seconds("--slow-link", 4) / even, 4, delta=0.4)
 
     def test_an_all_reduce_overlaps_with_backward(self):
         compute, gigabits = 0.1, 0.1
