@@ -43,7 +43,7 @@ import tempfile
 from workers import ROOT, NoCluster, Processors, RunFailed, about, emulated, loopback, save
 
 PEERS = ROOT / "bench/step_peers.py"
-LAYERS, SECONDS, STEPS, REPETITIONS, TRIES, PROBE_SECONDS = 8, 4, 12, 3, 3, 16
+LAYERS, SECONDS, STEPS, REPETITIONS, TRIES, PROBE_SECONDS = 8, 3, 8, 3, 3, 16
 WARM_UP = 9  # steps, as bench/planner.cpp has it: up to seven more, for whole periods of a schedule
 IDLE_ENOUGH = 0.75
 STRAGGLER, CV, VARYING = 1.5, 0.05, 0.3
@@ -95,7 +95,6 @@ CONFIGURATIONS = [
     configuration(8, 1, "100mbit", 0.5),
     configuration(8, 1, "250mbit", 1.5),
     configuration(8, 1, "100mbit", 1.5, "a straggler"),
-    configuration(8, 2, "250mbit", 3),
 ]
 
 # Tries all of it in seconds, without root: two workers on this host, in shared memory. Compute in seconds.
