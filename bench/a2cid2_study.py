@@ -8,9 +8,8 @@ done is not done again.
 FOLDER (out/bench/a2cid2) gets runs.jsonl, a line for each run, and table.md: accuracy of the average model at the end in percent,
 mean and standard deviation over the seeds, and the workers' distance to it. Every worker goes through the whole set in an order
 of its own, as in the paper, or has a shard of it. FILE.svg gets the accuracies as a picture (by matplotlib, of
-requirements-examples.txt). All runs have as many gradients in all, X passes over the set; the learning
-rate is scaled with the number of workers, as in the paper, since each makes so many times fewer steps. Compute times vary (cv
-0.2).
+requirements-examples.txt). All runs have as many gradients in all, X passes over the set; the learning rate is scaled with the
+number of workers, as in the paper, since each makes so many times fewer steps. Compute times vary (cv 0.2).
 """
 
 import argparse
@@ -118,7 +117,7 @@ def plot(done, options):
     for panel, (split, has) in zip(panels, SPLITS.items(), strict=True):
         for k, name in enumerate(RUNS):
             points = [(position + (k - 2) / 20, *percent(found(done, split, workers, name)))
-                      for position, workers in enumerate(options.workers) if found(done, split, workers, name)]
+                      for position, workers in enumerate(options.workers)]
             x, mean, spread = zip(*points, strict=True)
             panel.errorbar(x, mean, spread, marker="o", capsize=3, label=name)
         panel.set_title(f"every worker has {has}")

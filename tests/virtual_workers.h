@@ -15,8 +15,7 @@ inline LocalNetwork virtual_network(std::shared_ptr<VirtualTime> time, double ra
   auto sending = std::make_shared<std::map<int, Time>>();
   auto receiving = std::make_shared<std::map<int, Time>>();
   return {.time = std::move(time), .cross = [=](int from, int to, std::size_t bytes, Time now) {
-            const auto takes = std::chrono::duration_cast<Duration>(
-                std::chrono::duration<double>(static_cast<double>(bytes) / rate));
+            const Duration takes = of_seconds(static_cast<double>(bytes) / rate);
             const Time begin = std::max(now, (*sending)[from]);
             Time& there = (*receiving)[to];
             there = std::max(there, begin + latency) + takes;

@@ -10,5 +10,8 @@ using Time = Clock::time_point;
 using Duration = Clock::duration;
 
 inline double seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+inline Duration of_seconds(double s) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(s));
+}
 
 }  // namespace starling

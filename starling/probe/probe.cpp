@@ -265,7 +265,7 @@ ProbeResult run(Flows& flows, Collectives& collectives, const World& world, cons
   for (const Measurement& one : exchanges(hosts, host_of)) plan.insert(plan.end(), kLeastTimes, one);
 
   const double each = std::min(kLongest, options.seconds / static_cast<double>(plan.size()));
-  const auto duration = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(each));
+  const auto duration = of_seconds(each);
   Measured mine;
   for (std::size_t k = 0; k < plan.size(); ++k) {
     if (options.says)

@@ -38,10 +38,8 @@ Trained train(const Options& options, const std::function<Duration()>& compute) 
   const auto time = std::make_shared<VirtualTime>(kMany);
   std::vector<World> worlds = World::threads(kMany);
   const auto transports = local_transports(virtual_network(time, kRate));
-  const auto collectives = virtual_collectives(time, [](int, std::size_t bytes) {
-    return std::chrono::duration_cast<Duration>(
-        std::chrono::duration<double>(static_cast<double>(bytes) / kRate));
-  });
+  const auto collectives = virtual_collectives(
+      time, [](int, std::size_t bytes) { return of_seconds(static_cast<double>(bytes) / kRate); });
   Trained all{std::vector<Tensor>(kMany), std::vector<double>(kMany)};
   virtual_workers(*time, kMany, [&](int rank) {
     World& world = worlds[static_cast<std::size_t>(rank)];

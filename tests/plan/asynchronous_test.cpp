@@ -101,10 +101,7 @@ TEST(Asynchronous, AGraphOfOtherWorkersIsRefused) {
 // The real one, as often as the network lets it: averagings of a worker for each of its gradients.
 double real_rate(int n, double link, double rate, int gradients) {
   const auto time = std::make_shared<VirtualTime>(n);
-  const auto duration = [](double seconds) {
-    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-  };
-  LocalHub hub(n, {}, virtual_network(time, kCard, duration(kDelay)));
+  LocalHub hub(n, {}, virtual_network(time, kCard, of_seconds(kDelay)));
   const GossipOptions options{.rates = pair_rates(make_schedule("ring", n), rate),
                               .patience = std::chrono::seconds(60)};
   double averaged = 0;  // one worker at a time adds to it
@@ -114,7 +111,7 @@ double real_rate(int n, double link, double rate, int gradients) {
                   [](Level, const std::string&) {});
     gossip.meet();
     for (int k = 0; k < gradients; ++k) {
-      time->sleep(duration(kOwn));
+      time->sleep(of_seconds(kOwn));
       gossip.stepped();
     }
     averaged += static_cast<double>(gossip.statistics().averaged);
