@@ -40,8 +40,9 @@ class Options(TypedDict, total=False):
     "a2cid2", "ad-psgd": pairs of neighbours average beside training, with and without momentum, as rate says, and step()
     waits for nobody; "ad-psgd-bipartite": on graphs of two sides, of which one asks and the other answers; "swarm":
     SwarmSGD, with local_steps; "async-push-sum": on directed topologies, each pushes half of what it has to one that takes of
-    it. "all-reduce": gradients are averaged over all workers during backward(), as
-    DistributedDataParallel does."""
+    it; "async-push-pull": the same with a tracked gradient beside the parameters, which the rule finds in .grad: workers come
+    to what is best for all with a constant learning rate, whatever their data and speeds, for twice the bytes. "all-reduce":
+    gradients are averaged over all workers during backward(), as DistributedDataParallel does."""
     wire: str
     """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"."""
     one_in: int
@@ -49,16 +50,16 @@ class Options(TypedDict, total=False):
     gamma: float
     """"choco" only: how far workers go towards each other; 0 (default): by one_in."""
     rate: float
-    """"a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm" and "async-push-sum" only: averagings that a worker takes part in, in
-    the time of one gradient (with "swarm": of local_steps gradients); 1 (default)."""
+    """"a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm", "async-push-sum" and "async-push-pull" only: averagings that a worker
+    takes part in, in the time of one gradient (with "swarm": of local_steps gradients); 1 (default)."""
     clock: str
-    """The same five: when they ask for averagings, "poisson" (default), at random times, or "fixed", at even ones."""
+    """The same six: when they ask for averagings, "poisson" (default), at random times, or "fixed", at even ones."""
     eta: float | None
     """"a2cid2" only: how fast the momentum mixes x and x~, 0 for none; None (default): the paper's, by topology and rate."""
     alpha_tilde: float | None
     """"a2cid2" only: how far x~ goes towards the other's x; None (default): the paper's."""
     seed: int
-    """The same five: of when a worker averages, and with whom; 0 (default)."""
+    """The same six: of when a worker averages, and with whom; 0 (default)."""
     local_steps: int
     """"swarm" only: steps between two that others can see; 1 (default)."""
     staleness: int
@@ -136,6 +137,7 @@ class Optimizer(torch.optim.Optimizer):
             group = group_of(group)
         self._shards = Shards(rest, group)
         self._in_nodes = rest.get("hierarchy", "none") != "none"
+        self._tracks = rest.get("scheme") == "async-push-pull"
         what, *values = rule
         groups = [self._shards.stand_ins(group["params"]) for group in self.param_groups]
         if world is None:
@@ -183,6 +185,11 @@ class Optimizer(torch.optim.Optimizer):
             raise _C.UsageError(
                 'hierarchy = "node" does not go with a GradScaler, since one worker\'s overflow is in the node\'s mean: use '
                 "bfloat16, which needs no scaling"
+            )
+        if self._tracks:
+            raise _C.UsageError(
+                'scheme = "async-push-pull" does not go with a GradScaler, since gradients of all workers are added up and each has '
+                "a scale of its own: use bfloat16, which needs no scaling"
             )
         if float(self.found_inf) != 0:
             return None

@@ -40,6 +40,7 @@ Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options, std:
     sizes_.push_back(x.size());
     auto& block = blocks_.emplace_back(std::make_unique<Block>());
     if (options_.momentum.eta != 0) block->x_tilde = x;
+    if (options_.tracks) block->y.resize(x.size());
     block->x = std::move(x);
     block->mixed = transport_->now();
   }
@@ -84,13 +85,13 @@ void Gossip::gradient(int index, const std::function<void(const Held&)>& f) {
   Block& block = *blocks_[static_cast<std::size_t>(index)];
   const std::lock_guard lock(block.mutex);
   const double eta_tau = momentum_to_now(block);
-  f({block.x, block.x_tilde, block.weight, eta_tau});
+  f({block.x, block.x_tilde, block.y, block.weight, eta_tau});
 }
 
 void Gossip::look(int index, const std::function<void(const Held&)>& f) {
   Block& block = *blocks_[static_cast<std::size_t>(index)];
   const std::lock_guard lock(block.mutex);
-  f({block.x, block.x_tilde, block.weight});
+  f({block.x, block.x_tilde, block.y, block.weight});
 }
 
 GossipClock Gossip::clock() const {
@@ -264,8 +265,12 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
         part.values = mine->data() + bytes_of(sent.wire, at);
         finite &= kernels::update(kernels::SgdStep{}, {}, x.data(), nullptr, {}, part, x.size());
       });
-      if (gossip.pushes())
-        write_weight(block.weight, sent.wire, mine->data() + bytes_of(sent.wire, block.x.size()));
+      const auto beside = std::span(*mine).subspan(bytes_of(sent.wire, block.x.size()));
+      if (gossip.weighs()) write_weight(block.weight, sent.wire, beside.data());
+      if (!block.y.empty()) {
+        kernels::encode(block.y.data(), block.y.size(), sent.wire, beside.data());
+        finite &= kernels::all_finite(beside, sent.wire);
+      }
     }
     set_trailer(std::span(*mine).first(gossip.bytes(b)), gossip.options_.wire, trailer);
     peer.open[id] = {.mine = SentBlock(payload_of(std::move(mine)), gossip.options_.wire),
@@ -383,7 +388,9 @@ void Gossip::Peer::mended(SwapId id, bool committed) {
 // ---------------------------------------------------------------- x and x~
 
 void Gossip::take(Peer& peer, std::size_t block, const Swap& swap) {
-  pushes() ? move(block, kPushed, swap.theirs) : mix(peer, block, swap);
+  if (!pushes()) return mix(peer, block, swap);
+  if (options_.tracks) pull(block, swap.theirs);
+  move(block, kPushed, swap.theirs);
 }
 
 void Gossip::give(std::size_t block, const Swap& swap, int times) {
@@ -392,6 +399,7 @@ void Gossip::give(std::size_t block, const Swap& swap, int times) {
 
 // So much of what was sent comes to this block.
 void Gossip::move(std::size_t index, double share, const SentBlock& q) {
+  if (options_.tracks) return move_tracked(index, share, q);
   Block& block = *blocks_[index];
   const double mass = share * weight_of(q, sizes_[index]);
   if (mass == 0) return;
@@ -399,6 +407,23 @@ void Gossip::move(std::size_t index, double share, const SentBlock& q) {
   block.weight += mass;
   const kernels::Mix moved{static_cast<float>(mass / block.weight), q.values(), block.x.data(), nullptr};
   kernels::update(kernels::SgdStep{}, {&moved, 1}, block.x.data(), nullptr, {}, {}, block.x.size());
+}
+
+void Gossip::move_tracked(std::size_t index, double share, const SentBlock& q) {
+  Block& block = *blocks_[index];
+  std::vector<float> sent(sizes_[index]);
+  kernels::decode(q.values(sent.size()).values, q.wire, sent.size(), sent.data());
+  const std::lock_guard lock(block.mutex);
+  std::ranges::transform(
+      block.y, sent, block.y.begin(),
+      [share = static_cast<float>(share)](float y, float sent) { return y + share * sent; });
+}
+
+void Gossip::pull(std::size_t index, const SentBlock& q) {
+  Block& block = *blocks_[index];
+  const std::lock_guard lock(block.mutex);
+  const kernels::Mix pulled{A2cid2::alpha, q.values(), block.x.data(), nullptr};
+  kernels::update(kernels::SgdStep{}, {&pulled, 1}, block.x.data(), nullptr, {}, {}, block.x.size());
 }
 
 void Gossip::mix(Peer& peer, std::size_t index, const Swap& swap) {
@@ -547,11 +572,11 @@ void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::
   found->second.bytes += frame.length;
   if (found->second.bytes < frame.total) return;
   const SentBlock sent(payload_of(found->second.buffer), options_.wire);
-  const bool readable = sent.may_be_read() && (!pushes() || weight_of(sent, sizes_[frame.block]) >= 0);
+  const bool readable = sent.may_be_read() && (!weighs() || weight_of(sent, sizes_[frame.block]) >= 0);
   if (!readable) {
     log_(Level::warning,
          fmt::format("worker {} sent block {} in averaging {} {}: not mixed", peer.rank, frame.block,
-                     frame.round, pushes() ? "with a weight below 0" : "on a grid out of range"));
+                     frame.round, weighs() ? "with a weight below 0" : "on a grid out of range"));
     peer.incoming.erase(id);
   }
   peer.edge.block(id, readable);

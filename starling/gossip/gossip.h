@@ -19,6 +19,13 @@
 //
 // So the sums of all w and of all w x are kept.
 //
+// Where it tracks besides: asynchronous push-pull (optim/schemes/push_pull.h). A push carries x and the tracked gradient y:
+//
+//   committed: x_i += 1/2 (q_x - x_i),  y_i += 1/2 q_y  at the one that was asked, which pulls x       q_x, q_y = x_j, y_j: as they
+//              y_j -= 1/2 q_y                           at the asker, as with a push-sum's mass        were sent
+//
+// So the sum of all y is kept, and there is no w.
+//
 // Time is counted in this worker's own gradients: an average of how long one takes, in which the last one has weight 1/2.
 #pragma once
 
@@ -55,6 +62,7 @@ struct GossipOptions {
   bool poisson = true;  // else a worker asks at even times, each from another one on
   Wire wire = Wire::fp32;
   Exchanged exchanged = Exchanged::averages;  // pushes: no momentum, and a wire that is not modular
+  bool tracks = false;                        // pushes are those of push-pull
   std::uint64_t seed = 0;
   std::chrono::milliseconds meet{60'000};     // for all neighbours to come at the start
   std::chrono::milliseconds patience{1'000};  // for an averaging of which nothing moves
@@ -96,6 +104,7 @@ class Gossip final : private TransportHandler {
   // What a block is now, for as long as a call lasts.
   struct Held {
     std::span<float> x, x_tilde;  // x~ is empty without momentum
+    std::span<float> y;           // empty but where it tracks; 0 at first
     double& weight;               // w of pushes, else 1
     double eta_tau = 0;           // of the momentum that is not mixed in yet (a2cid2.h)
   };
@@ -126,7 +135,7 @@ class Gossip final : private TransportHandler {
  private:
   struct Block {
     std::mutex mutex;  // guards what follows
-    Values x, x_tilde;
+    Values x, x_tilde, y;
     double weight = 1;
     Time mixed{};  // up to when the momentum is mixed in
   };
@@ -194,11 +203,14 @@ class Gossip final : private TransportHandler {
   Payload told() const;
   void hear(const Peer& peer);
   bool pushes() const { return options_.exchanged == Exchanged::pushes; }
+  bool weighs() const { return pushes() && !options_.tracks; }
   Direction direction(bool i_asked) const;
   void take(Peer& peer, std::size_t block, const Swap& swap);  // what has come
   void give(std::size_t block, const Swap& swap, int times);   // of pushes, what has gone; -1: it comes back
   void mix(Peer& peer, std::size_t block, const Swap& swap);
   void move(std::size_t block, double share, const SentBlock& q);
+  void move_tracked(std::size_t block, double share, const SentBlock& q);
+  void pull(std::size_t block, const SentBlock& q);
   double momentum_to_now(Block& block) const;
   void end_averaging();
   void note_progress();  // of the averaging
@@ -210,7 +222,8 @@ class Gossip final : private TransportHandler {
   double until_next();
   void tick();
   std::size_t bytes(std::size_t block) const {
-    return block_bytes(options_.wire, sizes_[block] + (pushes() ? kWeightValues : 0));
+    const std::size_t x = sizes_[block], beside = options_.tracks ? x : weighs() ? kWeightValues : 0;
+    return block_bytes(options_.wire, x + beside);
   }
   GossipStatistics::Neighbour& counted(int rank);
 

@@ -25,6 +25,7 @@
 #include "starling/optim/schemes/choco.h"
 #include "starling/optim/schemes/cta.h"
 #include "starling/optim/schemes/hierarchical.h"
+#include "starling/optim/schemes/push_pull.h"
 #include "starling/optim/schemes/push_sum.h"
 #include "starling/optim/schemes/swarm.h"
 
@@ -284,7 +285,8 @@ std::unique_ptr<Scheme> Optimizer::make_gossip(std::function<void()> adapt) {
   Engine& e = *engine_;
   GossipOptions options{.rates = rates_of(e.options, e.schedule()),
                         .wire = e.options.wire,
-                        .exchanged = is_push_sum(e.options) ? Exchanged::pushes : Exchanged::averages,
+                        .exchanged = is_directed(e.options) ? Exchanged::pushes : Exchanged::averages,
+                        .tracks = e.options.scheme == "async-push-pull",
                         .seed = e.options.seed,
                         .meet = e.world.timeouts.meet,
                         .silent = e.world.timeouts.silent,
@@ -295,6 +297,9 @@ std::unique_ptr<Scheme> Optimizer::make_gossip(std::function<void()> adapt) {
   if (e.options.scheme == "swarm")
     return std::make_unique<Swarm>(e.blocks, std::move(transport), std::move(options), e.world.log,
                                    e.world.timeline, std::move(adapt), e.options.local_steps);
+  if (options.tracks)
+    return std::make_unique<PushPull>(e.blocks, std::move(transport), std::move(options), e.world.log,
+                                      e.world.timeline, std::move(adapt));
   return std::make_unique<Asynchronous>(e.blocks, std::move(transport), std::move(options), e.world.log,
                                         e.world.timeline, std::move(adapt));
 }

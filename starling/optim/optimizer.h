@@ -60,13 +60,16 @@ struct Options {
   // exchange that is lost moves nothing. See staleness. Wires fp32, bf16 and fp16, and a rule of Starling's.
   // "async-push-sum": the same beside training, asynchronous gradient push (gossip/gossip.h): at random times a worker pushes half
   // of what it has to one that takes of it in any round of the topology; step() waits for nobody. Wires fp32, bf16 and fp16.
+  // "async-push-pull": with gradient tracking besides (schemes/push_pull.h): with a constant learning rate workers come to what is
+  // best for all, whatever their data and speeds. Sends twice as much, keeps 8 bytes for each value, and leaves the tracked gradient
+  // in .grad, as all-reduce its mean; clip is of that one. No loss_scaling.
   std::string scheme = "cta";
   // Number format of parameters between workers. With bf16 and fp16 half the bytes cross the link and workers agree to
   // the last bit of that format; int8 and int4 send a quarter and an eighth, and agree the better the nearer they are
   // already (docs/wires.md). The sum of all parameters is kept whatever the format. Not used by all-reduce.
   Wire wire = Wire::fp32;
-  // "a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm", "async-push-sum": averagings that a worker takes part in, in the time of one
-  // gradient (with "swarm": of local_steps gradients). A push counts at both ends: 2 is one for each gradient.
+  // "a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm", "async-push-sum", "async-push-pull": averagings that a worker takes part in, in
+  // the time of one gradient (with "swarm": of local_steps gradients). A push counts at both ends: 2 is one for each gradient.
   double rate = 1;
   // When these ask for them: "poisson", at random times, as the theory has it, or "fixed", at even ones.
   std::string clock = "poisson";

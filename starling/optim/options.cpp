@@ -16,17 +16,25 @@
 namespace starling {
 
 const std::vector<std::string>& known_schemes() {
-  static const std::vector<std::string> all = {
-      "cta",       "atc",     "ceca-2p",           "choco", "push-sum",
-      "a2cid2",    "ad-psgd", "ad-psgd-bipartite", "swarm", "async-push-sum",
-      "all-reduce"};
+  static const std::vector<std::string> all = {"cta",
+                                               "atc",
+                                               "ceca-2p",
+                                               "choco",
+                                               "push-sum",
+                                               "a2cid2",
+                                               "ad-psgd",
+                                               "ad-psgd-bipartite",
+                                               "swarm",
+                                               "async-push-sum",
+                                               "async-push-pull",
+                                               "all-reduce"};
   return all;
 }
 
 namespace {
 
-const std::vector<std::string> kAsynchronous = {"a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm",
-                                                "async-push-sum"};
+const std::vector<std::string> kAsynchronous = {"a2cid2", "ad-psgd",        "ad-psgd-bipartite",
+                                                "swarm",  "async-push-sum", "async-push-pull"};
 
 void check_scheme(const Options& options) {
   const std::string& scheme = options.scheme;
@@ -94,7 +102,7 @@ void check_choco(const Options& options, bool around) {
     refuse(fmt::format("needs wire \"fp32\", not \"{}\"", name_of(options.wire)));
 }
 
-void check_push_sum(const Options& options, bool around) {
+void check_directed(const Options& options, bool around) {
   if (options.staleness < 0 || options.staleness > 1000)
     throw UsageError(fmt::format("staleness = {} is not allowed: from 0 to 1000", options.staleness));
   if (options.scheme != "push-sum") {
@@ -102,7 +110,7 @@ void check_push_sum(const Options& options, bool around) {
       throw UsageError(fmt::format("staleness = {} is for scheme \"push-sum\", not \"{}\": use 0",
                                    options.staleness, options.scheme));
   }
-  if (!is_push_sum(options)) return;
+  if (!is_directed(options)) return;
   const auto refuse = [&](const std::string& why) {
     throw UsageError(fmt::format("scheme \"{}\" {}", options.scheme, why));
   };
@@ -115,6 +123,8 @@ void check_push_sum(const Options& options, bool around) {
         name_of(options.wire)));
   if (options.one_in != 1)
     refuse(fmt::format("needs one_in = 1, not {}: the weight is of all values of a block", options.one_in));
+  if (options.scheme == "async-push-pull" && options.loss_scaling)
+    refuse("takes no loss_scaling: gradients of all workers are added up, and each has a scale of its own");
 }
 
 // A worker must have something left: what it gives may be lost to it, and what it would receive too.
@@ -189,12 +199,16 @@ bool is_asynchronous(const Options& options) {
   return std::ranges::count(kAsynchronous, options.scheme) != 0;
 }
 
+bool is_directed(const Options& options) {
+  return is_push_sum(options) || options.scheme == "async-push-pull";
+}
+
 bool is_push_sum(const Options& options) {
   return options.scheme == "push-sum" || options.scheme == "async-push-sum";
 }
 
 PairRates rates_of(const Options& options, const Schedule& schedule) {
-  if (options.scheme == "async-push-sum") return push_rates(schedule, options.rate);
+  if (is_directed(options)) return push_rates(schedule, options.rate);
   const PairRates rates = pair_rates(schedule, options.rate);
   return options.scheme == "ad-psgd-bipartite" ? bipartite(rates) : rates;
 }
@@ -215,7 +229,7 @@ Schedule schedule_of(const Options& options, int workers, int local_workers) {
   if (options.scheme == "all-reduce") return {"none", {Graph(workers)}};
   if (options.scheme == "ceca-2p") return ceca_2p(workers);
   const int per_node = workers_per_node(options, local_workers);
-  if (is_push_sum(options)) return make_shares(options.topology, workers, per_node);
+  if (is_directed(options)) return make_shares(options.topology, workers, per_node);
   if (options.hierarchy == "none") return make_schedule(options.topology, workers, per_node);
   return make_schedule(options.topology, workers / per_node).for_each_place(per_node);
 }
@@ -225,7 +239,7 @@ void check_options(const Options& options, int workers, int local_workers, bool 
   check_gradients(options, around);
   check_ceca(options, around);
   check_choco(options, around);
-  check_push_sum(options, around);
+  check_directed(options, around);
   check_asynchronous(options);
   check_hierarchy(options, workers, local_workers, around);
   const Schedule schedule = schedule_of(options, workers, local_workers);

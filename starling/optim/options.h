@@ -17,7 +17,10 @@ const std::vector<std::string>& known_schemes();
 // Whether pairs of workers average beside training (gossip/), so that there are no rounds.
 bool is_asynchronous(const Options& options);
 
-// Whether it is a form of push-sum: each block of a worker has a weight.
+// Whether it goes along directed edges: one worker gives what another takes.
+bool is_directed(const Options& options);
+
+// Of these, whether it is a form of push-sum: each block of a worker has a weight.
 bool is_push_sum(const Options& options);
 
 // Who averages with whom and how often, and with which momentum, for asynchronous schemes. Throws UsageError where the schedule's

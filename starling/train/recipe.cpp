@@ -67,7 +67,7 @@ Config recipe_config(Recipe& r) {
       "top-k; push-sum: shares over directed edges; a2cid2: pairs average while workers train; ad-psgd: "
       "without momentum; ad-psgd-bipartite: one "
       "side asks, the other answers; swarm: with local steps; async-push-sum: pushes while workers train; "
-      "all-reduce: mean gradient");
+      "async-push-pull: with tracked gradients; all-reduce: mean gradient");
   c.key("topology", &r.mixing.topology,
         "who mixes with whom: a name of `starling topology --list` or a file; auto: the planner's choice "
         "(docs/planner.md); not used by all-reduce and ceca-2p");
@@ -81,9 +81,7 @@ Config recipe_config(Recipe& r) {
   c.key("gamma", &r.mixing.gamma, between(0, 1),
         "choco: how far workers go towards each other; 0: by one_in");
   c.key("rate", &r.mixing.rate, between(1e-3, 1000),
-        "a2cid2, ad-psgd, swarm and async-push-sum: averagings of a worker in the time of one gradient "
-        "(swarm: of "
-        "local_steps)");
+        "asynchronous schemes: averagings of a worker in the time of one gradient (swarm: of local_steps)");
   c.key("clock", &r.mixing.clock, Choices{"poisson", "fixed"},
         "when these ask for averagings: at random times, as the theory has it, or at even ones");
   c.key("eta", &r.mixing.eta, between(-1, 1000),

@@ -55,7 +55,8 @@ struct End {
   Values x;
   double drift =
       0;  // of the sum of all w x, with momentum of all (x + x~) / 2, beside what gradients have added: of a value
-  double mass = 0;  // the sum of all weights
+  double mass = 0;     // the sum of all weights
+  double tracked = 0;  // as drift, of the sum of all y beside what was added to it
   std::vector<GossipStatistics> statistics;
 };
 
@@ -67,7 +68,7 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
   LocalHub hub(n, {}, virtual_network(time, std::numeric_limits<double>::infinity(), begin.latency));
   End end{.x = Values(static_cast<std::size_t>(n)),
           .statistics = std::vector<GossipStatistics>(static_cast<std::size_t>(n))};
-  double sum = 0;  // of one worker at a time
+  double sum = 0, sum_y = 0;  // of one worker at a time
   virtual_workers(*time, n, [&](int rank) {
     std::mt19937_64 same(99), random(static_cast<std::uint64_t>(rank));
     std::normal_distribution<float> normal, common;
@@ -92,6 +93,11 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
             sum -= held.weight * (double{x[i]} - double{before});
             if (!x_tilde.empty()) x_tilde[i] += d;
           }
+          for (float& y : held.y) {
+            const float before = y;
+            y += begin.moves * normal(random);
+            sum_y -= double{y} - double{before};
+          }
         });
       }
       gossip.stepped();
@@ -108,11 +114,13 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
       for (std::size_t i = 0; i < x.size(); ++i)
         sum += held.weight * (x_tilde.empty() ? double{x[i]} : (double{x[i]} + double{x_tilde[i]}) / 2);
       end.mass += held.weight;
+      for (const float y : held.y) sum_y += y;
     });
     end.statistics[static_cast<std::size_t>(rank)] = gossip.statistics();
     time->sleep(1s);  // the others may not have paused yet
   });
   end.drift = std::abs(sum) / (n * static_cast<double>(kSize));
+  end.tracked = std::abs(sum_y) / (n * static_cast<double>(kSize));
   return end;
 }
 
@@ -375,8 +383,8 @@ GossipOptions pushing(const std::string& topology, int n, Wire wire = Wire::fp32
 TEST(VirtualGossip, PushesKeepAllMassAndWhatItWeighs) {
   for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
     for (const bool breaks : {false, true}) {
-      const End end =
-          gossiped(pushing("n-peer-exponential-1", 6, wire), {.moves = 0.1F, .breaks = breaks}, 200);
+      const End end = gossiped(pushing("n-peer-exponential-1", 6, wire),
+                               {.moves = 0.1F, .breaks = breaks, .latency = kGradient / 10}, 200);
       EXPECT_LT(end.drift, 2e-6) << name_of(wire);
       EXPECT_NEAR(end.mass, 6, 1e-9) << name_of(wire);
       std::uint64_t aborted = 0;
@@ -387,6 +395,27 @@ TEST(VirtualGossip, PushesKeepAllMassAndWhatItWeighs) {
       EXPECT_EQ(aborted > 0, breaks);
     }
   }
+}
+
+TEST(VirtualGossip, PushPullKeepsTheSumOfWhatIsTrackedAndBringsWorkersTogether) {
+  for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
+    GossipOptions options = pushing("n-peer-exponential-1", 6, wire);
+    options.tracks = true;
+    for (const bool breaks : {false, true}) {
+      const End end = gossiped(options, {.moves = 0.1F, .breaks = breaks, .latency = kGradient / 10}, 200);
+      EXPECT_LT(end.tracked, 2e-6) << name_of(wire);
+      EXPECT_EQ(end.mass, 6);
+      std::uint64_t aborted = 0, late = 0;
+      for (const GossipStatistics& mine : end.statistics) {
+        for (const auto& edge : mine.neighbours) aborted += edge.aborted, late += edge.late;
+      }
+      EXPECT_EQ(aborted > 0, breaks);
+      EXPECT_EQ(late > 0, breaks);
+    }
+  }
+  GossipOptions options = pushing("n-peer-exponential-1", 8);
+  options.tracks = true;
+  EXPECT_LT(distance(gossiped(options, {}, 200).x), 1e-6);
 }
 
 TEST(VirtualGossip, PushesBringWorkersToTheirMean) {
@@ -531,8 +560,10 @@ TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
     std::normal_distribution<float> normal;
     Gossip gossip(hub.endpoint(rank), options, {std::vector<float>(kSize)}, [](Level, const std::string&) {});
     gossip.meet();
-    const auto train_for = [&](Duration duration) {
+    const auto train_for = [&](Duration duration, Duration late) {
+      int made = 0;
       for (const Time end = time->now() + duration; time->now() < end; time->sleep(kGradient)) {
+        if (rank == 0) hub.delay(0, 1, ++made % 5 == 0 ? late : Duration(0));
         gossip.gradient(0, [&](const Gossip::Held& held) {
           mix_momentum(held.x, held.x_tilde, held.eta_tau);
           const auto x = held.x, x_tilde = held.x_tilde;
@@ -547,15 +578,13 @@ TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
         gossip.stepped();
       }
     };
-    if (rank == 0) hub.delay(0, 1, 250ms);  // longer than an answer is waited for
-    train_for(60s);
+    train_for(60s, 250ms);  // longer than an answer is waited for where they come at once as a rule
     const GossipStatistics delayed = gossip.statistics();
     if (rank == 1) {
       EXPECT_GT(delayed.pairing.unanswered, 10U);
     }
     EXPECT_GT(delayed.averaged, 100U);
-    if (rank == 0) hub.delay(0, 1, {});
-    train_for(60s);
+    train_for(60s, {});
     EXPECT_GT(gossip.statistics().averaged, delayed.averaged + 300);
     gossip.pause();
     time->sleep(1s);  // one end of an averaging that took too long may know how it ended before the other

@@ -26,7 +26,8 @@ namespace {
 
 using at::Tensor;
 
-constexpr const char* kAsynchronous[] = {"a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm", "async-push-sum"};
+constexpr const char* kAsynchronous[] = {"a2cid2", "ad-psgd",        "ad-psgd-bipartite",
+                                         "swarm",  "async-push-sum", "async-push-pull"};
 // Two groups, so two blocks.
 std::vector<torch::optim::OptimizerParamGroup> two_groups(const Tensor& a, const Tensor& b) {
   return {torch::optim::OptimizerParamGroup({a}), torch::optim::OptimizerParamGroup({b})};
@@ -85,7 +86,7 @@ TEST(Asynchronous, NarrowParametersHaveTheirMasters) {
 
 // Worker i is drawn to 10 i; the best for all is the mean. With small steps and many averagings all are near it.
 TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
-  for (const std::string scheme : {"a2cid2", "ad-psgd", "async-push-sum"}) {
+  for (const std::string scheme : {"a2cid2", "ad-psgd", "async-push-sum", "async-push-pull"}) {
     for (const bool around : {false, true}) {
       constexpr int n = 4;
       std::atomic<int> done = 0;
@@ -184,7 +185,8 @@ TEST(Asynchronous, RefusesInOneLine) {
   EXPECT_EQ(make({.scheme = "ad-psgd", .one_in = 2}), "one_in = 2 is not for scheme \"ad-psgd\": use 1");
   EXPECT_EQ(make({.scheme = "a2cid2", .rate = 0}), "rate = 0 is not allowed: above 0, to 1000");
   EXPECT_EQ(make({.scheme = "cta", .rate = 2}),
-            "rate = 2 is for schemes a2cid2, ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, not \"cta\": "
+            "rate = 2 is for schemes a2cid2, ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, "
+            "async-push-pull, not \"cta\": "
             "use 1");
   EXPECT_EQ(make({.scheme = "ad-psgd", .clock = "even"}), "clock \"even\" is unknown: poisson or fixed");
   EXPECT_THAT(make({.scheme = "cta", .clock = "fixed"}),

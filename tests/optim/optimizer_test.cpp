@@ -452,7 +452,7 @@ TEST(Optimizer, RefusesInOneLine) {
   EXPECT_THAT(make(at::zeros({0})), HasSubstr("no parameter to train"));
   EXPECT_EQ(make(at::zeros({2}), SGD{}, {.scheme = "gossip"}),
             "scheme \"gossip\" is unknown: cta, atc, ceca-2p, choco, push-sum, a2cid2, ad-psgd, "
-            "ad-psgd-bipartite, swarm, async-push-sum, all-reduce");
+            "ad-psgd-bipartite, swarm, async-push-sum, async-push-pull, all-reduce");
   EXPECT_THAT(make(at::zeros({2}), SGD{}, {.topology = "rnig"}), HasSubstr("rnig"));
   EXPECT_EQ(make(at::zeros({2}), SGD{}, {.scheme = "all-reduce", .wire = Wire::bf16}),
             "wire \"bf16\" is for parameters, but scheme \"all-reduce\" sends gradients: use fp32");

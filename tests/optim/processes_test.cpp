@@ -387,13 +387,13 @@ TEST(Processes, AKilledWorkerDoesNotStopTwoVectorsAndEveryLossIsCounted) {
 }
 
 TEST(Processes, AKilledWorkerDoesNotStopPushes) {
-  for (const std::string scheme : {"push-sum", "async-push-sum"}) {
+  for (const std::string scheme : {"push-sum", "async-push-sum", "async-push-pull"}) {
     SCOPED_TRACE(scheme);
     Flock flock(std::map<std::string, std::string>{{"STARLING_TEST_SCHEME", scheme}});
     ASSERT_NO_FATAL_FAILURE(kill_worker_2(flock));
     const double mean = flock.last(0, "end")[1];
-    EXPECT_TRUE(mean > 2 && mean < 7)
-        << mean;  // of 3, 6 and 9, to which they were drawn for ten steps from 1
+    // Of 3, 6 and 9, to which they were drawn for ten steps from 1. What is tracked still has the third one's gradient.
+    EXPECT_TRUE(mean > 2 && mean < (scheme == "async-push-pull" ? 9 : 7)) << mean;
   }
 }
 

@@ -74,6 +74,7 @@ TEST(VirtualCluster, EverySchemeGivesTheSameBitsAndTimes) {
         Options{.topology = "ring", .scheme = "ad-psgd-bipartite"},
         Options{.topology = "ring", .scheme = "swarm", .wire = Wire::int4, .local_steps = 3},
         Options{.topology = "n-peer-exponential-1", .scheme = "async-push-sum"},
+        Options{.topology = "n-peer-exponential-1", .scheme = "async-push-pull"},
         Options{.topology = "complete", .hierarchy = "node", .workers_per_node = 2}}) {
     const auto once = [&] {
       std::mt19937_64 random(9);
@@ -188,67 +189,114 @@ TEST(VirtualCluster, PairGossipIsItsEquation) {
 
 // A circle of workers of different speed, each of which pushes to the next: what they did when is written down, and done again in
 // plain loops.
-TEST(VirtualCluster, AsynchronousPushSumIsItsEquation) {
-  const std::string circle = testing::TempDir() + "circle-" + std::to_string(getpid()) + ".toml";
-  std::ofstream(circle)
-      << "workers = 3\n[[rounds]]\nweights = \"push-sum\"\nedges = [[1, 0], [2, 1], [0, 2]]\n";
-  constexpr int n = 3, kTicks = 20'000, kValues = 3;
-  constexpr double lr = 0.05;
-  constexpr int takes[] = {100, 130, 170};  // ticks
-  const auto time = std::make_shared<VirtualTime>(n);
-  std::vector<World> worlds = World::threads(n);
-  const auto transports = local_transports(virtual_network(time, std::numeric_limits<double>::infinity()));
-  const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
-  std::vector<std::vector<std::uint64_t>> pushed(n,
-                                                 std::vector<std::uint64_t>(kTicks + 1));  // by whom, so far
-  std::vector<Tensor> ends(n), weights(n);
-  virtual_workers(*time, n, [&](int rank) {
-    const auto me = static_cast<std::size_t>(rank);
-    World& world = worlds[me];
-    world.make_transport = transports;
-    world.make_collectives = collectives;
-    const Tensor x = parameter({kValues});
-    Optimizer optimizer({x}, SGD{.lr = lr}, {.topology = circle, .scheme = "async-push-sum"}, world);
-    for (int tick = 1; tick <= kTicks; ++tick) {
-      time->sleep(100us);
-      const Statistics now = optimizer.statistics();
-      const auto next = std::ranges::find(now.edges, (rank + 1) % n, &Statistics::Edge::rank);
-      pushed[me][static_cast<std::size_t>(tick)] = next->averaged;
-      if (tick % takes[rank] != 0) continue;
-      x.mutable_grad() = x.detach() - 10 * rank - 1;
-      optimizer.step();
+struct Circle {
+  static constexpr int n = 3, kTicks = 20'000, kValues = 3;
+  static constexpr double lr = 0.05;
+  static constexpr int takes[] = {100, 130, 170};  // ticks
+  static double gradient(int i, double x) { return x - 10 * i - 1; }
+
+  explicit Circle(const std::string& scheme) {
+    const std::string circle = testing::TempDir() + "circle-" + std::to_string(getpid()) + ".toml";
+    std::ofstream(circle)
+        << "workers = 3\n[[rounds]]\nweights = \"push-sum\"\nedges = [[1, 0], [2, 1], [0, 2]]\n";
+    const auto time = std::make_shared<VirtualTime>(n);
+    std::vector<World> worlds = World::threads(n);
+    const auto transports = local_transports(virtual_network(time, std::numeric_limits<double>::infinity()));
+    const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
+    virtual_workers(*time, n, [&](int rank) {
+      const auto me = static_cast<std::size_t>(rank);
+      World& world = worlds[me];
+      world.make_transport = transports;
+      world.make_collectives = collectives;
+      const Tensor x = parameter({kValues});
+      Optimizer optimizer({x}, SGD{.lr = lr}, {.topology = circle, .scheme = scheme}, world);
+      for (int tick = 1; tick <= kTicks; ++tick) {
+        time->sleep(100us);
+        const Statistics now = optimizer.statistics();
+        const auto next = std::ranges::find(now.edges, (rank + 1) % n, &Statistics::Edge::rank);
+        pushed[me][static_cast<std::size_t>(tick)] = next->averaged;
+        if (tick % takes[rank] != 0) continue;
+        x.mutable_grad() = x.detach() - 10 * rank - 1;
+        optimizer.step();
+      }
+      ends[me] = x.detach().clone();
+      weights[me] = optimizer.weights(x);
+      time->sleep(1s);
+    });
+  }
+  // Calls push(i, j) and gradient(i) as they were.
+  template <class Push, class Gradient>
+  void again(const Push& push, const Gradient& made) const {
+    std::uint64_t pushes = 0;
+    for (std::size_t t = 1; t <= kTicks; ++t) {
+      for (int i = 0; i < n; ++i) {
+        const auto& mine = pushed[static_cast<std::size_t>(i)];
+        for (std::uint64_t k = mine[t - 1]; k < mine[t]; ++k, ++pushes) push(i, (i + 1) % n);
+      }
+      for (int i = 0; i < n; ++i) {
+        if (static_cast<int>(t) % takes[i] == 0) made(i);
+      }
     }
-    ends[me] = x.detach().clone();
-    weights[me] = optimizer.weights(x);
-    time->sleep(1s);
-  });
-  double x[n] = {}, p[n] = {}, taken[n] = {}, w[n] = {1, 1, 1}, known[n] = {1, 1, 1};
-  std::uint64_t pushes = 0;
-  for (std::size_t t = 1; t <= kTicks; ++t) {
+    EXPECT_GT(pushes, 100U);
+  }
+  void expect_ended_at(const double (&p)[n]) const {
     for (int i = 0; i < n; ++i) {
-      const auto& mine = pushed[static_cast<std::size_t>(i)];
-      const int j = (i + 1) % n;
-      for (std::uint64_t k = mine[t - 1]; k < mine[t]; ++k, ++pushes) {
+      const Tensor& end = ends[static_cast<std::size_t>(i)];
+      EXPECT_TRUE(at::allclose(end, at::full({kValues}, p[i]), 1e-5, 1e-5))
+          << end[0].item<double>() << " " << p[i];
+    }
+  }
+
+  // By whom, so far at each tick.
+  std::vector<std::vector<std::uint64_t>> pushed{n, std::vector<std::uint64_t>(kTicks + 1)};
+  std::vector<Tensor> ends{n}, weights{n};
+};
+
+TEST(VirtualCluster, AsynchronousPushSumIsItsEquation) {
+  constexpr int n = Circle::n;
+  const Circle circle("async-push-sum");
+  double x[n] = {}, p[n] = {}, taken[n] = {}, w[n] = {1, 1, 1}, known[n] = {1, 1, 1};
+  circle.again(
+      [&](int i, int j) {
         const double m = w[i] < 1.0 / 8 ? 0 : w[i] / 2;
         w[i] -= m, w[j] += m;
         x[j] += m / w[j] * (x[i] - x[j]);
-      }
-    }
-    for (int i = 0; i < n; ++i) {
-      if (static_cast<int>(t) % takes[i] != 0) continue;
-      p[i] -= lr * (p[i] - 10 * i - 1);
-      x[i] += (p[i] - taken[i]) / w[i];
-      p[i] = taken[i] = x[i];
-      known[i] = w[i];
-    }
-  }
-  EXPECT_GT(pushes, 100U);
+      },
+      [&](int i) {
+        p[i] -= Circle::lr * Circle::gradient(i, p[i]);
+        x[i] += (p[i] - taken[i]) / w[i];
+        p[i] = taken[i] = x[i];
+        known[i] = w[i];
+      });
+  circle.expect_ended_at(p);
   for (int i = 0; i < n; ++i) {
-    const auto k = static_cast<std::size_t>(i);
-    EXPECT_TRUE(at::allclose(ends[k], at::full({kValues}, p[i]), 1e-5, 1e-5))
-        << ends[k][0].item<double>() << " " << p[i];
-    EXPECT_TRUE(at::allclose(weights[k], at::full({kValues}, known[i], at::kDouble), 1e-9, 0));
+    EXPECT_TRUE(at::allclose(circle.weights[static_cast<std::size_t>(i)],
+                             at::full({Circle::kValues}, known[i], at::kDouble), 1e-9, 0));
   }
+}
+
+// And it comes to what is best for all, however often each makes a gradient.
+TEST(VirtualCluster, AsynchronousPushPullIsItsEquation) {
+  constexpr int n = Circle::n;
+  const Circle circle("async-push-pull");
+  double x[n] = {}, y[n] = {}, g[n] = {}, p[n] = {}, taken[n] = {};
+  circle.again(
+      [&](int i, int j) {
+        x[j] += (x[i] - x[j]) / 2;
+        y[j] += y[i] / 2;
+        y[i] /= 2;
+      },
+      [&](int i) {
+        const double now = Circle::gradient(i, p[i]);
+        y[i] += now - g[i];
+        g[i] = now;
+        p[i] -= Circle::lr * y[i];
+        x[i] += p[i] - taken[i];
+        p[i] = taken[i] = x[i];
+      });
+  circle.expect_ended_at(p);
+  for (const double end : p)
+    EXPECT_NEAR(end, 11, 0.05);  // by push-sum the fast ones would be nearer to theirs
 }
 
 // T = max(F + B, C) with combine-then-adapt; F + B + C with adapt-then-combine, and with an all-reduce that overlaps nothing;

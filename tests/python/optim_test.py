@@ -151,7 +151,8 @@ def resume_gossip():
     """Asynchronous gossip: what is saved is what is there after loading, to the bit, and training goes on."""
     missing, kept = [], []
     for more in ({"scheme": "a2cid2", "clock": "fixed", "eta": 0.1, "alpha_tilde": 0.8},
-                 {"scheme": "swarm", "local_steps": 2, "wire": "int8"}, {"scheme": "async-push-sum"}):
+                 {"scheme": "swarm", "local_steps": 2, "wire": "int8"}, {"scheme": "async-push-sum"},
+                 {"scheme": "async-push-pull"}):
         options = {"lr": 0.01, "topology": "ring", **more}
         net = model()
         optimizer = starling.AdamW(net.parameters(), **options)

@@ -61,6 +61,7 @@ batch = 8
                              ("push-sum", ("--mixing.topology", "n-peer-exponential-2", "--mixing.staleness", 2)),
                              ("a2cid2", ("--mixing.topology", "ring", "--mixing.wire", "int8")),
                              ("async-push-sum", ("--mixing.topology", "n-peer-exponential-2")),
+                             ("async-push-pull", ("--mixing.topology", "n-peer-exponential-2")),
                              ("swarm", ("--mixing.topology", "complete", "--mixing.local_steps", 2))):
             with self.subTest(scheme):
                 asked = ("--workers", 4, "--cv", 0.3, "--gigabits", 0.01, "--link-cv", 0.2, "--look-every", 1,
@@ -69,7 +70,7 @@ batch = 8
                 self.assertEqual(looks, self.simulate(*asked))
                 self.assertGreaterEqual(looks[-1]["gradients"], 4 * STEPS)
                 self.assertLess(looks[-1]["loss"], looks[0]["loss"])
-                self.assertEqual("rate" in looks[-1], scheme in ("a2cid2", "async-push-sum", "swarm"))
+                self.assertEqual("rate" in looks[-1], scheme in ("a2cid2", "async-push-sum", "async-push-pull", "swarm"))
                 if "rate" in looks[-1]:
                     self.assertTrue(0.5 < looks[-1]["rate"] < 1.5 and looks[-1]["stalest"] > 2, looks[-1])
                 self.assertEqual([look["seconds"] for look in looks[:-1]], list(range(1, len(looks))))
@@ -101,7 +102,8 @@ batch = 8
         for scheme in ("cta", "all-reduce"):
             def seconds(*arguments, scheme=scheme):
                 return self.simulate("--workers", 4, "--gradient", 0.001, "--gigabits", 0.01, "--look-every", 1000,
-                                     "--mixing.scheme", scheme, "--mixing.topology", "ring", *arguments)[-1]["seconds"]
+                                     "--mixing.scheme", scheme, "--mixing.topology", "one-peer-ring",
+                                     *arguments)[-1]["seconds"]
 
             with self.subTest(scheme):
                 even = seconds()

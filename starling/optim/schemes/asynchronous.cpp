@@ -44,6 +44,7 @@ void Asynchronous::begin() {
     gossip_.look(static_cast<int>(b), [&](const Gossip::Held& held) {
       std::ranges::copy(taken_[b], held.x.begin());
       if (momentum_) std::ranges::copy(taken_[b], held.x_tilde.begin());
+      std::ranges::fill(held.y, 0.0F);
       held.weight = blocks_[b].weight;
     });
   }
@@ -53,6 +54,11 @@ void Asynchronous::step() {
   resume();
   adapt();
   give();
+}
+
+void Asynchronous::each_block(const std::function<void(const Block&, const Gossip::Held&)>& f) {
+  for (std::size_t b = 0; b < blocks_.size(); ++b)
+    gossip_.look(static_cast<int>(b), [&](const Gossip::Held& held) { f(blocks_[b], held); });
 }
 
 void Asynchronous::give() {

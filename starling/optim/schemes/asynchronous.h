@@ -1,6 +1,6 @@
 // Asynchronous gossip: A2CiD2 (gossip/a2cid2.h), without its momentum AD-PSGD (gossip/ad_psgd.h), and asynchronous push-sum
-// (gossip/gossip.h). Pairs of workers average on
-// the transport's thread (gossip/gossip.h), as often as the clock says, and a step waits for nobody:
+// (gossip/gossip.h). Pairs of workers average on the transport's thread (gossip/gossip.h), as often as the clock says, and a step
+// waits for nobody:
 //
 //   d   <- what the local rule makes of the parameters, less what they were when they were last renewed
 //   x, x~ <- the momentum up to now;  x + d, x~ + d
@@ -48,6 +48,7 @@ class Asynchronous : public Scheme {
 
  protected:
   void adapt() { adapt_(); }
+  void each_block(const std::function<void(const Block&, const Gossip::Held&)>& f);
   // What was done to the parameters since they were last renewed goes to x and x~, and x to the parameters: a gradient was made.
   void give();
 
