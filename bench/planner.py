@@ -8,16 +8,17 @@ Needs root: the hosts are those of scripts/cluster, whose cards have limited rat
 backward, which varies as compute does, so that several hosts fit on a machine with few cores; gradients, updates and the
 network are real. For each configuration `starling probe` measures the network, one run records its compute (as
 `starling train --profile-out` does), `starling plan` predicts all-reduce and every schedule from these two, and then all of them
-are measured, three times in turn of which the median counts, and torch's DDP with buckets as large as our blocks. What was done
-while the machine was idle for less than 75 % is done again, three times in all; of these that counts in which it was idle most,
-and a measured step below 40 % is rejected.
+are measured, three times in turn of which the median counts; so are what it recommends of all schedules and wires, where that is
+none of them, and torch's DDP with buckets as large as our blocks. What was done while the machine was idle for less than 75 % is
+done again, three times in all; of these that counts in which it was idle most, and a measured step below 40 % is rejected.
 Each configuration leaves its profiles and times in out/bench/planner/; predictions are made anew from these. Writes
 out/bench/planner.json:
 
     median_error, worst_error  of a step's time: |predicted / measured - 1|, of all schedules and wires
-    first_choice_share         share of configurations in which what the planner recommends, of what was measured, is the
-                               fastest or takes at most 3 % longer
-    first_choice_share_of_fp32 the same of schedules over fp32 alone, where no narrow wire hides a wrong schedule
+    first_choice_share         share of configurations in which what `starling plan` recommends is the fastest of what was
+                               measured, or takes at most 3 % longer
+    first_choice_share_of_fp32 the same where it is asked for the measured schedules over fp32 alone, so that no narrow wire
+                               hides a wrong schedule
     all_reduce_error           the same error of all-reduce against torch's DDP, the worst; by_formula: without the all-reduce
                                that the probe measured, by the formula alone
     configurations             how many
@@ -47,7 +48,7 @@ LAYERS, SECONDS, STEPS, REPETITIONS, TRIES, PROBE_SECONDS = 8, 3, 8, 3, 3, 16
 WARM_UP = 9  # steps, as bench/planner.cpp has it: up to seven more, for whole periods of a schedule
 IDLE_ENOUGH = 0.75
 STRAGGLER, CV, VARYING = 1.5, 0.05, 0.3
-AS_GOOD, WIRES = 0.02, ("fp32", "bf16", "int8")  # as plan/choose.h: what is no difference, what keeps most first
+WIRES = ("fp32", "bf16", "int8")  # which the planner compares
 RECORDED, ATC, ALL_REDUCE = "base-2 fp32", "base-2 atc", "all-reduce fp32"
 # Of all workers of a host, so that what crosses its card takes about as long for any number of them.
 PARAMETERS = {"100mbit": 524_288, "250mbit": 1_048_576, "500mbit": 2_097_152, "1gbit": 4_194_304, "2gbit": 4_194_304}
@@ -86,15 +87,16 @@ CONFIGURATIONS = [
     configuration(4, 2, "250mbit", 2),
     configuration(4, 1, "100mbit,250mbit", 1),
     configuration(4, 1, "250mbit", 1, "a straggler"),
-    configuration(4, 1, "500mbit", 1.5, "varying"),
     configuration(6, 1, "100mbit", 1),
     configuration(6, 1, "250mbit", 0.5),
     configuration(6, 1, "500mbit", 3),
     configuration(6, 1, "100mbit,250mbit", 2),
-    configuration(6, 2, "100mbit", 2),
     configuration(8, 1, "100mbit", 0.5),
     configuration(8, 1, "250mbit", 1.5),
     configuration(8, 1, "100mbit", 1.5, "a straggler"),
+    # These take longest.
+    configuration(4, 1, "500mbit", 1.5, "varying"),
+    configuration(6, 2, "100mbit", 2),
 ]
 
 # Tries all of it in seconds, without root: two workers on this host, in shared memory. Compute in seconds.
@@ -108,7 +110,7 @@ def systems(config):
     hosts, ranks = config["hosts"], config["ranks"]
     schedules = ["base-2", "alternating-exp-ring"]
     if ranks > 1:
-        schedules += (["hierarchical:base-2", "inner-outer:base-2"] if hosts > 2 else []) + ["complete"]
+        schedules += (["hierarchical:base-2", "inner-outer:base-2"] if hosts > 2 else ["ring"]) + ["complete"]
     elif hosts == 6:
         schedules = ["base-2", "base-3", "ring", "complete"]
     elif hosts > 2:
@@ -167,29 +169,36 @@ class MostIdle:
 
 def measured(config, kept, options, work):
     """By system: its time, and how idle the machine was; the median of REPETITIONS runs, made in turn. With the first of RECORDED
-    its compute, in compute.json."""
-    job, best = job_of(config), MostIdle(config, kept)
-    while left := [name for name in systems(config) if best.wants(name)]:
-        names = {f"{name}, {k}": name for k in range(REPETITIONS) for name in left}
-        profile = work / "tried.json"
-        wanted = job | {"systems": [{"name": each} | systems(config)[name] for each, name in names.items()],
-                        "profile": str(profile) if left[0] == RECORDED else ""}
-        said = run([options.program, "steps", "JOB"], wanted, config, work)
-        for name in left:
-            of_name = sorted((said[each] for each in names if names[each] == name), key=lambda one: one["step_ms"])
-            median = of_name[len(of_name) // 2] | {"idle": min(one["idle"] for one in of_name),
-                                                   "repetitions_ms": [one["step_ms"] for one in of_name]}
-            if best.takes(name, median) and name == RECORDED:
-                profile.rename(work / "compute.json")
+    its compute, in compute.json. And what the planner recommends then."""
+    best = MostIdle(config, kept)
+    measure_systems(config, systems(config), best, options, work)
+    first = first_choice(work, options)
+    measure_systems(config, first, best, options, work)
     # DDP in the same way, for as many steps as our own all-reduce.
-    steps, warm_up = best.of[ALL_REDUCE]["steps"], 8
+    job, steps, warm_up = job_of(config), best.of[ALL_REDUCE]["steps"], 8
     compute = [[mine[k % len(mine)] for k in range(warm_up + steps)] for mine in job["compute"]]
     bucket = 4 * job["parameters"] / LAYERS / 2**20
     while best.wants("ddp"):
         one = run([options.python, str(PEERS), "JOB", "ddp", str(bucket)],
                   job | {"compute": compute, "warm_up": warm_up}, config, work)
         best.takes("ddp", one | {"step_ms": statistics.mean(one["step_ms"])})
-    return best.of
+    return best.of, first
+
+
+def measure_systems(config, wanted, best, options, work):
+    job = job_of(config)
+    while left := [name for name in wanted if best.wants(name)]:
+        names = {f"{name}, {k}": name for k in range(REPETITIONS) for name in left}
+        profile = work / "tried.json"
+        of_job = job | {"systems": [{"name": each} | wanted[name] for each, name in names.items()],
+                        "profile": str(profile) if left[0] == RECORDED else ""}
+        said = run([options.program, "steps", "JOB"], of_job, config, work)
+        for name in left:
+            of_name = sorted((said[each] for each in names if names[each] == name), key=lambda one: one["step_ms"])
+            median = of_name[len(of_name) // 2] | {"idle": min(one["idle"] for one in of_name),
+                                                   "repetitions_ms": [one["step_ms"] for one in of_name]}
+            if best.takes(name, median) and name == RECORDED:
+                profile.rename(work / "compute.json")
 
 
 def measure(config, kept, options, folder):
@@ -206,8 +215,8 @@ def measure(config, kept, options, folder):
             workers_say([options.starling, "probe", "--seconds", str(config["probe_seconds"]), "--out", str(tried)], config)
             if probes.takes("probe", {"idle": processors.idle()}):
                 tried.rename(work / "network.json")
-        times = measured(config, kept.get("systems", {}), options, work)
-        said = {"configuration": config, "probe_idle": probes.of["probe"]["idle"], "systems": times}
+        times, first = measured(config, kept.get("systems", {}), options, work)
+        said = {"configuration": config, "probe_idle": probes.of["probe"]["idle"], "first_choice": first, "systems": times}
         (work / "measured.json").write_text(json.dumps(said, indent=2))
         shutil.rmtree(folder, ignore_errors=True)
         work.rename(folder)
@@ -218,23 +227,38 @@ def kept_of(config, options, folder):
     if options.again or not folder.exists():
         return {}
     kept = json.loads((folder / "measured.json").read_text())
-    wanted = {*systems(config), "ddp"}
-    kept["systems"] = {name: one for name, one in kept["systems"].items()
-                       if name in wanted and one["idle"] >= options.least_idle}
+    kept["systems"] = {name: one for name, one in kept["systems"].items() if one["idle"] >= options.least_idle}
     usable = kept["configuration"] == config and RECORDED in kept["systems"] and kept["probe_idle"] >= options.least_idle
     return kept if usable else {}
 
 
-def plan(folder, config, steps, options):
+def is_whole(config, kept, options, folder):
+    if "first_choice" not in kept:
+        return False
+    return {*systems(config), *first_choice(folder, options), "ddp"} <= kept["systems"].keys()
+
+
+def plan(folder, options, *arguments):
+    """What `starling plan` says of the measured number of workers."""
+    command = [options.starling, "plan", "--profile", folder / "network.json", "--compute", folder / "compute.json",
+               "--warm-up", str(WARM_UP), "--json", *arguments]
+    world, = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["worlds"]
+    return world
+
+
+def first_choice(folder, options, *arguments):
+    """What it recommends, by its name."""
+    one = plan(folder, options, *arguments)["recommended"]
+    name = f"{one['schedule']} {'atc' if one['scheme'] == 'atc' else one['wire']}"
+    return {name: {"scheme": one["scheme"], "topology": one["schedule"], "wire": one["wire"]}}
+
+
+def predictions(folder, of_systems, steps, options):
     """Milliseconds of a step by name, where each makes so many of them."""
     predicted = {}
     for name, count in steps.items():
-        system = systems(config)[name]
-        command = [options.starling, "plan", "--profile", folder / "network.json", "--compute", folder / "compute.json",
-                   "--warm-up", str(WARM_UP), "--iterations", str(count), "--topologies", system["topology"],
-                   "--wires", system["wire"], "--json"]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        world, = json.loads(said)["worlds"]
+        system = of_systems[name]
+        world = plan(folder, options, "--iterations", str(count), "--topologies", system["topology"], "--wires", system["wire"])
         of = {"cta": world["gossip"][0], "atc": world["atc"], "all-reduce": world["all_reduce"]}
         predicted[name] = 1e3 * of[system["scheme"]]["step"]
     return predicted
@@ -247,12 +271,13 @@ def rows_of(folder, options, work):
     rejected = [name for name, one in times.items() if one["idle"] < options.least_idle]
     if RECORDED in rejected or kept["probe_idle"] < options.least_idle:  # nothing to predict by
         return [], list(times)
-    predicted = plan(folder, config, {name: times[name]["steps"] for name in systems(config)}, options)
+    of_systems = systems(config) | kept["first_choice"]
+    predicted = predictions(folder, of_systems, {name: times[name]["steps"] for name in of_systems}, options)
     network = json.loads((folder / "network.json").read_text())
     network.pop("all_reduce", None)
     (work / "network.json").write_text(json.dumps(network))
     shutil.copy(folder / "compute.json", work)
-    by_formula = plan(work, config, {ALL_REDUCE: times[ALL_REDUCE]["steps"]}, options)[ALL_REDUCE]
+    by_formula = predictions(work, of_systems, {ALL_REDUCE: times[ALL_REDUCE]["steps"]}, options)[ALL_REDUCE]
     rows = []
     for name in [*predicted, "ddp"]:
         if name in rejected:
@@ -267,21 +292,26 @@ def rows_of(folder, options, work):
     return rows, rejected
 
 
-def first_choice(rows, wires):
-    """Whether what the planner recommends of these was a good choice; None where there are none."""
-    gossip = [row for row in rows if row["system"] not in (ATC, ALL_REDUCE, "ddp") and row["system"].endswith(wires)]
-    if not gossip:
-        return None
-    limit = (1 + AS_GOOD) * min(row["predicted_ms"] for row in gossip)
-    chosen = next(row for wire in wires for row in gossip
-                  if row["system"].endswith(wire) and row["predicted_ms"] <= limit)
-    return chosen["measured_ms"] <= 1.03 * min(row["measured_ms"] for row in gossip)
+def good_choice(rows, chosen, wires):
+    """Whether what was chosen is nearly the fastest of what was measured over these wires; None where it is not among it."""
+    gossip = {row["system"]: row["measured_ms"] for row in rows
+              if row["system"] not in (ATC, ALL_REDUCE, "ddp") and row["system"].endswith(wires)}
+    return gossip[chosen] <= 1.03 * min(gossip.values()) if chosen in gossip else None
 
 
-def good_choices(of_configurations, wires):
-    choices = [first_choice(rows, wires) for rows in of_configurations]
-    choices = [choice for choice in choices if choice is not None]
-    return statistics.mean(choices) if choices else None
+def choices_of(folder, rows, options):
+    """Of one configuration: whether the planner's first choice was a good one, and the same over fp32 alone."""
+    config = json.loads((folder / "measured.json").read_text())["configuration"]
+    over_fp32 = ",".join(one["topology"] for name, one in systems(config).items()
+                         if one["scheme"] == "cta" and one["wire"] == "fp32")
+    first, = first_choice(folder, options)
+    first_of_fp32, = first_choice(folder, options, "--topologies", over_fp32, "--wires", "fp32")
+    return good_choice(rows, first, WIRES), good_choice(rows, first_of_fp32, ("fp32",))
+
+
+def share_of(choices):
+    known = [choice for choice in choices if choice is not None]
+    return statistics.mean(known) if known else None
 
 
 def largest(errors):
@@ -289,11 +319,13 @@ def largest(errors):
 
 
 def summary(folders, options):
-    of_configurations, rejected = [], {}
+    of_configurations, choices, rejected = [], [], {}
     with tempfile.TemporaryDirectory() as work:
         for folder in folders:
             mine, not_idle = rows_of(folder, options, pathlib.Path(work))
             of_configurations.append(mine)
+            if mine:
+                choices.append(choices_of(folder, mine, options))
             if not_idle:
                 rejected[mine[0]["configuration"] if mine else folder.name] = not_idle
     rows = [row for mine in of_configurations for row in mine]
@@ -304,8 +336,8 @@ def summary(folders, options):
     return {
         "median_error": statistics.median(errors) if errors else None,
         "worst_error": largest(errors),
-        "first_choice_share": good_choices(of_configurations, WIRES),
-        "first_choice_share_of_fp32": good_choices(of_configurations, ("fp32",)),
+        "first_choice_share": share_of([choice for choice, _ in choices]),
+        "first_choice_share_of_fp32": share_of([choice for _, choice in choices]),
         "all_reduce_error": {"as_measured": largest(row["error"] for row in ddp),
                              "by_formula": largest(row["by_formula_ms"] / row["measured_ms"] - 1 for row in ddp)},
         "configurations": sum(map(bool, of_configurations)),
@@ -354,7 +386,7 @@ def main():
         print(f"bench: {config['name']}", file=sys.stderr)
         try:
             kept = kept_of(config, options, folder)
-            if kept.get("systems", {}).keys() != {*systems(config), "ddp"}:
+            if not is_whole(config, kept, options, folder):
                 measure(config, kept, options, folder)
             folders.append(folder)
         except NoCluster as error:

@@ -15,19 +15,15 @@ def row(system, predicted, measured):
 
 class Planner(unittest.TestCase):
     def test_first_choice(self):
-        # As good as the fastest are those within 2 %, of these the widest wire, of that the first.
-        rows = [row("base-2 fp32", 101.5, 103), row("ring fp32", 101, 100), row("base-2 bf16", 100, 99), row("base-2 atc", 1, 1),
+        rows = [row("base-2 fp32", 101.5, 103), row("ring fp32", 101, 101), row("base-2 bf16", 100, 99), row("base-2 atc", 1, 1),
                 row("all-reduce fp32", 1, 1), row("ddp", 1, 1)]
-        self.assertFalse(planner.first_choice(rows, planner.WIRES))  # 103, more than 3 % above 99
-        rows[0]["measured_ms"] = 101
-        self.assertTrue(planner.first_choice(rows, planner.WIRES))
-        rows[0]["predicted_ms"], rows[1]["predicted_ms"] = 110, 103
-        rows[1]["measured_ms"] = 50  # bf16 is chosen now
-        self.assertFalse(planner.first_choice(rows, planner.WIRES))
-        self.assertTrue(planner.first_choice(rows, ("fp32",)))  # of fp32 alone the ring is
-        self.assertIsNone(planner.first_choice(rows[3:], planner.WIRES))
-        self.assertEqual(planner.good_choices([rows, [], rows[2:]], planner.WIRES), 0.5)
-        self.assertIsNone(planner.good_choices([[]], planner.WIRES))
+        self.assertFalse(planner.good_choice(rows, "base-2 fp32", planner.WIRES))  # 103, more than 3 % above 99
+        self.assertTrue(planner.good_choice(rows, "ring fp32", planner.WIRES))
+        self.assertTrue(planner.good_choice(rows, "base-2 bf16", planner.WIRES))
+        self.assertTrue(planner.good_choice(rows, "base-2 fp32", ("fp32",)))  # beside the ring's alone
+        self.assertIsNone(planner.good_choice(rows, "complete fp32", planner.WIRES))
+        self.assertEqual(planner.share_of([True, None, False]), 0.5)
+        self.assertIsNone(planner.share_of([None]))
 
     def test_of_several_tries_the_most_idle_counts(self):
         tries = planner.MostIdle({"idle_enough": 0.75}, {"kept": {"idle": 0.5}})
