@@ -8,7 +8,7 @@ Needs root: the hosts are those of scripts/cluster, whose cards have limited rat
 backward, which varies as compute does, so that several hosts fit on a machine with few cores; gradients, updates and the
 network are real. For each configuration `starling probe` measures the network, one run records its compute (as
 `starling train --profile-out` does), `starling plan` predicts all-reduce and every schedule from these two, and then all of them
-are measured, three times in turn of which the median counts; so are what it recommends of all schedules and wires, where that is
+are measured, twice in turn, of which the mean counts; so are what it recommends of all schedules and wires, where that is
 none of them, and torch's DDP with buckets as large as our blocks. What was done while the machine was idle for less than 75 % is
 done again, three times in all; of these that counts in which it was idle most, and a measured step below 40 % is rejected.
 Each configuration leaves its profiles and times in out/bench/planner/; predictions are made anew from these. Writes
@@ -44,7 +44,7 @@ import tempfile
 from workers import ROOT, NoCluster, Processors, RunFailed, about, emulated, loopback, save
 
 PEERS = ROOT / "bench/step_peers.py"
-LAYERS, SECONDS, STEPS, REPETITIONS, TRIES, PROBE_SECONDS = 8, 3, 8, 3, 3, 16
+LAYERS, SECONDS, STEPS, REPETITIONS, TRIES, PROBE_SECONDS = 8, 3, 8, 2, 3, 16
 WARM_UP = 9  # steps, as bench/planner.cpp has it: up to seven more, for whole periods of a schedule
 IDLE_ENOUGH = 0.75
 STRAGGLER, CV, VARYING = 1.5, 0.05, 0.3
@@ -168,7 +168,7 @@ class MostIdle:
 
 
 def measured(config, kept, options, work):
-    """By system: its time, and how idle the machine was; the median of REPETITIONS runs, made in turn. With the first of RECORDED
+    """By system: its time, and how idle the machine was; the mean of REPETITIONS runs, made in turn. With the first of RECORDED
     its compute, in compute.json. And what the planner recommends then."""
     best = MostIdle(config, kept)
     measure_systems(config, systems(config), best, options, work)
@@ -194,10 +194,11 @@ def measure_systems(config, wanted, best, options, work):
                         "profile": str(profile) if left[0] == RECORDED else ""}
         said = run([options.program, "steps", "JOB"], of_job, config, work)
         for name in left:
-            of_name = sorted((said[each] for each in names if names[each] == name), key=lambda one: one["step_ms"])
-            median = of_name[len(of_name) // 2] | {"idle": min(one["idle"] for one in of_name),
-                                                   "repetitions_ms": [one["step_ms"] for one in of_name]}
-            if best.takes(name, median) and name == RECORDED:
+            of_name = [said[each] for each in names if names[each] == name]
+            times = [one["step_ms"] for one in of_name]
+            mean = of_name[0] | {"step_ms": statistics.mean(times), "idle": min(one["idle"] for one in of_name),
+                                 "repetitions_ms": times}
+            if best.takes(name, mean) and name == RECORDED:
                 profile.rename(work / "compute.json")
 
 

@@ -72,17 +72,28 @@ std::optional<std::vector<int>> numbers_of_workers(const std::string& text) {
   return all;
 }
 
-// The last number of workers up to which each increase has brought at least kWorthIt of what it could.
+// The last number of workers up to which each increase has brought at least kWorthIt of what it could; none where all have.
 template <class ForecastOf>
-int knee(const std::vector<PlannedWorld>& worlds, const ForecastOf& forecast_of) {
+std::optional<int> knee(const std::vector<PlannedWorld>& worlds, const ForecastOf& forecast_of) {
   const PlannedWorld* last = &worlds[0];
   for (const PlannedWorld& world : worlds) {
     const double more = static_cast<double>(world.n) / last->n;
     const double gained = more * forecast_of(*last).step / forecast_of(world).step;
-    if (gained - 1 < kWorthIt * (more - 1)) break;
+    if (gained - 1 < kWorthIt * (more - 1)) return last->n;
     last = &world;
   }
-  return last->n;
+  return std::nullopt;
+}
+
+// One number, or two where they are not the same when they are rounded.
+std::string band_text(const Banded& value, double times, int digits) {
+  const std::string low = fmt::format("{:.{}f}", value.low * times, digits),
+                    high = fmt::format("{:.{}f}", value.high * times, digits);
+  return low == high ? fmt::format("{:.{}f}", value.mean * times, digits) : low + " to " + high;
+}
+std::string efficiency_text(const Forecast& outcome) { return band_text(efficiency(outcome), 100, 0) + " %"; }
+std::string speed_up_text(const Forecast& outcome, const PlannedWorld& world) {
+  return band_text(speed_up(outcome, world), 1, 2);
 }
 
 // In the letters of plan/closed_forms.h.
@@ -124,8 +135,9 @@ ReportWorld report_of(const Profile& profile, const PlannedWorld& world) {
                            .step = outcome.step,
                            .low = outcome.low,
                            .high = outcome.high,
-                           .efficiency = efficiency(outcome),
-                           .speed_up = world.all_reduce.step / outcome.step});
+                           .efficiency = efficiency(outcome).mean,
+                           .efficiency_text = efficiency_text(outcome),
+                           .speed_up_text = speed_up_text(outcome, world)});
   };
   add("all-reduce", Wire::fp32, world.all_reduce);
   for (const Candidate& row : world.rows) {
@@ -148,12 +160,12 @@ ReportWorld report_of(const Profile& profile, const PlannedWorld& world) {
 }
 
 Json json_of(const Forecast& outcome, const PlannedWorld& world, Mixing mixing = Mixing::cta) {
-  return {{"step", outcome.step},
-          {"low", outcome.low},
-          {"high", outcome.high},
-          {"efficiency", efficiency(outcome)},
-          {"speed_up", world.all_reduce.step / outcome.step},
-          {"bottleneck", bottleneck(outcome, world.network, mixing)}};
+  const Banded part = efficiency(outcome), times = speed_up(outcome, world);
+  return {{"step", outcome.step},        {"low", outcome.low},
+          {"high", outcome.high},        {"efficiency", part.mean},
+          {"efficiency_low", part.low},  {"efficiency_high", part.high},
+          {"speed_up", times.mean},      {"speed_up_low", times.low},
+          {"speed_up_high", times.high}, {"bottleneck", bottleneck(outcome, world.network, mixing)}};
 }
 
 Json json_of(const PlannedWorld& world) {
@@ -172,7 +184,7 @@ Json json_of(const PlannedWorld& world) {
       {"recommended",
        {{"schedule", best.schedule},
         {"wire", name_of(best.wire)},
-        {"scheme", "cta"},
+        {"scheme", recommended_scheme(world) == Mixing::atc ? "atc" : "cta"},
         {"block_bytes", world.sizes.empty() ? Json() : Json(world.block_bytes)},
         {"all_reduce_is_as_good", all_reduce_is_as_good(world)}}},
       {"atc", json_of(world.atc, world, Mixing::atc)},
@@ -194,15 +206,13 @@ void print_table(const PlannedWorld& world, int measured_workers) {
   fmt::print("{} worker{} on {} host{}{}\n\n", world.n, world.n == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s",
              world.measured ? "" : fmt::format(" (extrapolated: {} were measured)", measured_workers));
   const auto print_row = [](const auto&... cells) {
-    fmt::print("{:<22}{:<7}{:<13}{:<26}{:<12}{:<10}{}\n", cells...);
+    fmt::print("{:<22}{:<7}{:<13}{:<26}{:<13}{:<14}{}\n", cells...);
   };
   print_row("schedule", "wire", "step", "of 10 to 90 %", "efficiency", "speed-up", "bottleneck");
   const auto print_forecast = [&](const std::string& schedule, Wire wire, const Forecast& outcome) {
     print_row(schedule, name_of(wire), fmt::format("{:.2f} ms", outcome.step * 1e3),
               fmt::format("{:.2f} to {:.2f} ms", outcome.low * 1e3, outcome.high * 1e3),
-              fmt::format("{:.0f} %", efficiency(outcome) * 100),
-              fmt::format("{:.2f}", world.all_reduce.step / outcome.step),
-              bottleneck(outcome, world.network));
+              efficiency_text(outcome), speed_up_text(outcome, world), bottleneck(outcome, world.network));
   };
   print_forecast("all-reduce", Wire::fp32, world.all_reduce);
   for (const Candidate& row : world.rows) print_forecast(row.schedule, row.wire, row.outcome);
@@ -222,11 +232,15 @@ int plan(const PlanOptions& options) {
   std::vector<PlannedWorld> worlds;
   for (const int n : numbers) worlds.push_back(planned_world(profile, n, question));
 
-  const int best_knee = knee(worlds, [](const PlannedWorld& world) { return world.recommended().outcome; });
-  const int reduced_knee = knee(worlds, [](const PlannedWorld& world) { return world.all_reduce; });
+  const auto best_knee = knee(worlds, [](const PlannedWorld& world) { return world.recommended().outcome; });
+  const auto reduced_knee = knee(worlds, [](const PlannedWorld& world) { return world.all_reduce; });
+  const auto up_to = [&](const std::optional<int>& workers) {
+    return workers ? fmt::format("{} workers", *workers)
+                   : fmt::format("{} workers, the most that were asked for", numbers.back());
+  };
   const std::string knees = fmt::format(
-      "More workers bring at least {:.0f} % of what they could up to {} workers; with all-reduce up to {}.",
-      kWorthIt * 100, best_knee, reduced_knee);
+      "More workers bring at least {:.0f} % of what they could up to {}; with all-reduce up to {}.",
+      kWorthIt * 100, up_to(best_knee), up_to(reduced_knee));
 
   if (!options.html.empty()) {
     std::vector<ReportWorld> report;
@@ -236,8 +250,8 @@ int plan(const PlanOptions& options) {
   if (options.json) {
     Json root = {{"measured_workers", profile.workers()},
                  {"worlds", Json::array()},
-                 {"knee", best_knee},
-                 {"knee_of_all_reduce", reduced_knee}};
+                 {"knee", best_knee ? Json(*best_knee) : Json()},
+                 {"knee_of_all_reduce", reduced_knee ? Json(*reduced_knee) : Json()}};
     for (const PlannedWorld& world : worlds) root["worlds"].push_back(json_of(world));
     fmt::print("{}\n", root.dump(2));
     return 0;

@@ -171,10 +171,10 @@ std::string table(const ReportWorld& world) {
       "<th>speed-up</th><th>held up by</th></tr>\n";
   for (const ReportRow& row : world.rows) {
     html += fmt::format(
-        "<tr{}><td>{}</td><td>{}</td><td>{:.2f} ms</td><td>{:.2f} to {:.2f} ms</td><td>{:.0f} %</td>"
-        "<td>{:.2f}</td><td>{}</td></tr>\n",
+        "<tr{}><td>{}</td><td>{}</td><td>{:.2f} ms</td><td>{:.2f} to {:.2f} ms</td><td>{}</td>"
+        "<td>{}</td><td>{}</td></tr>\n",
         row.recommended ? " class=\"recommended\"" : "", escaped(row.schedule), row.wire, row.step * 1e3,
-        row.low * 1e3, row.high * 1e3, row.efficiency * 100, row.speed_up, escaped(row.bottleneck));
+        row.low * 1e3, row.high * 1e3, row.efficiency_text, row.speed_up_text, escaped(row.bottleneck));
   }
   return html + "</table>\n";
 }

@@ -10,7 +10,8 @@ namespace starling::cli {
 
 struct ReportRow {
   std::string schedule, wire, bottleneck;
-  double step = 0, low = 0, high = 0, efficiency = 0, speed_up = 0;
+  double step = 0, low = 0, high = 0, efficiency = 0;
+  std::string efficiency_text, speed_up_text;  // as bands
   bool recommended = false;
 };
 

@@ -92,7 +92,17 @@ PlannedWorld planned_world(const Profile& profile, int n, const Question& questi
   world.all_reduces = all_reduces_of(profile, world.network);
   world.all_reduce = simulate_all_reduce(world.network, work_of(profile), run, world.all_reduces);
   const std::vector<std::string> schedules =
-      question.schedules.empty() ? planned_schedules(n, world.workers_per_host) : question.schedules;
+      question.schedules.empty()
+          ? planned_schedules(n, world.workers_per_host, hosts_are_alike(world.network.host_of))
+          : question.schedules;
+  if (world.network.hosts.size() > 1) {
+    if (profile.all_reduce.empty())
+      world.assumed.push_back("Assumed: all-reduce takes what its formula says, since none was measured.");
+    if (profile.shapes.empty())
+      world.assumed.push_back(
+          "Assumed: exchanges with several peers at once use the interfaces whole, since none were "
+          "measured.");
+  }
   world.rows = candidates(world.network, world.workers_per_host, profile, schedules, question.wires, 1,
                           Mixing::cta, run);
   if (world.rows.empty())
@@ -118,7 +128,14 @@ PlannedWorld planned_world(const Profile& profile, int n, const Question& questi
   return world;
 }
 
-double efficiency(const Forecast& outcome) { return outcome.own / outcome.step; }
+Banded efficiency(const Forecast& outcome) {
+  return {outcome.own / outcome.step, outcome.own / outcome.high, std::min(1.0, outcome.own / outcome.low)};
+}
+
+Banded speed_up(const Forecast& outcome, const PlannedWorld& world) {
+  const double step = world.all_reduce.step;
+  return {step / outcome.step, step / outcome.high, step / outcome.low};
+}
 
 std::string bottleneck(const Forecast& outcome, const Network& network, Mixing mixing) {
   if (outcome.waited < kAsGood * outcome.step) return "compute";
@@ -139,19 +156,30 @@ bool all_reduce_is_as_good(const PlannedWorld& world) {
   return world.all_reduce.step <= (1 + kAsGood) * world.recommended().outcome.step;
 }
 
+Mixing recommended_scheme(const PlannedWorld& world) {
+  return world.atc.step <= (1 + kAsGood) * world.recommended().outcome.step ? Mixing::atc : Mixing::cta;
+}
+
 std::vector<std::string> advice(const PlannedWorld& world) {
   const Candidate& best = world.recommended();
   std::vector<std::string> lines;
-  lines.push_back(fmt::format(
-      "Recommended: {} over {}: of what is within {:.0f} % of the fastest step, the widest wire, and on it "
-      "the first of this list.",
-      best.schedule, name_of(best.wire), kAsGood * 100));
+  lines.push_back(
+      fmt::format("Recommended: {} over {}, {:.2f} ms, held up by {}: of what is within {:.0f} % of the "
+                  "fastest step, the "
+                  "widest wire, and on it the first of this list.",
+                  best.schedule, name_of(best.wire), best.outcome.step * 1e3,
+                  bottleneck(best.outcome, world.network), kAsGood * 100));
   if (all_reduce_is_as_good(world))
     lines.push_back(fmt::format("All-reduce takes {:.2f} ms: no longer, and all have the same parameters.",
                                 world.all_reduce.step * 1e3));
   lines.push_back(
-      fmt::format("Scheme cta: atc, whose exchange is waited for within the step, takes {:.2f} ms.",
-                  world.atc.step * 1e3));
+      recommended_scheme(world) == Mixing::atc
+          ? fmt::format(
+                "Scheme atc: its exchange is waited for within the step, which takes {:.2f} ms, no longer "
+                "than with cta, and what is mixed is a step younger.",
+                world.atc.step * 1e3)
+          : fmt::format("Scheme cta: atc, whose exchange is waited for within the step, takes {:.2f} ms.",
+                        world.atc.step * 1e3));
   std::vector<std::string> rates;
   for (const auto& [wire, outcome] : world.asynchronous)
     rates.push_back(fmt::format("{:.2f} over {}", outcome.rate, name_of(wire)));
@@ -173,11 +201,13 @@ std::vector<std::string> advice(const PlannedWorld& world) {
                                 world.one_host->step * 1e3, times,
                                 times > 1 ? "" : ": more hosts are not worth it"));
   }
-  lines.push_back(
-      fmt::format("Failures, {:g} of {:g} hosts in a day: {:.2g} % of the time is lost where all restart, "
-                  "{:.2g} % where the others go on and it is back after {:g} s.",
-                  world.failures.rate * kHosts * kDay, kHosts, world.lost_to_restarts * 100,
-                  world.lost_to_absence * 100, world.failures.away));
+  lines.push_back(fmt::format(
+      "Failures, {:g} of {:g} hosts in a day: {:.2g} % of the time is lost where all restart, "
+      "{:.2g} % where the others go on and it is back after {:g} s, not counting the restart that "
+      "brings it back.",
+      world.failures.rate * kHosts * kDay, kHosts, world.lost_to_restarts * 100, world.lost_to_absence * 100,
+      world.failures.away));
+  lines.insert(lines.end(), world.assumed.begin(), world.assumed.end());
   return lines;
 }
 

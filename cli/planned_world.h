@@ -34,6 +34,7 @@ struct PlannedWorld {
   std::map<std::int64_t, Forecast> sizes;             // by Options::block_bytes; those alone that differ
   std::int64_t block_bytes = 0;                       // the largest of these that is as good as any
   std::optional<Forecast> one_host;                   // the fastest host alone, for as many samples
+  std::vector<std::string> assumed{};                 // sentences, of what the profile does not hold
   Failures failures{};
   double lost_to_restarts = 0, lost_to_absence = 0;
 
@@ -51,9 +52,15 @@ struct Question {
 // schedules does not exist for so many.
 PlannedWorld planned_world(const Profile& profile, int n, const Question& question);
 
-double efficiency(const Forecast& outcome);  // the part of a step that a worker computes
+// Of the mean step, and of those between which 80 % of single steps lie.
+struct Banded {
+  double mean, low, high;
+};
+Banded efficiency(const Forecast& outcome);  // the part of a step that a worker computes
+Banded speed_up(const Forecast& outcome, const PlannedWorld& world);  // over all-reduce's mean step
 std::string bottleneck(const Forecast& outcome, const Network& network, Mixing mixing = Mixing::cta);
 bool all_reduce_is_as_good(const PlannedWorld& world);
+Mixing recommended_scheme(const PlannedWorld& world);        // atc where it takes no longer
 std::vector<std::string> advice(const PlannedWorld& world);  // sentences
 
 // Failures::rate, from failing hosts of 1000 in a day.

@@ -29,7 +29,7 @@ struct SimulateOptions {
   std::string profile, compute;
   double gradient = 0.1, cv = 0, straggler = 1;
   double gigabits = 1, latency = 1e-4, link_cv = 0, slow_link = 1;
-  double look_every = 0;
+  std::optional<double> look_every;
   std::optional<std::string> out;
   bool json = false;
 };
@@ -56,6 +56,17 @@ Json to_json(const Look& look) {
             {"accuracy", look.accuracy}, {"consensus_distance", look.consensus_distance}};
   if (look.gossip) json["rate"] = look.gossip->rate, json["stalest"] = look.gossip->stalest;
   return json;
+}
+
+constexpr int kLookedAt = 100;  // gradients of worker 0 between two looks, if nobody says
+
+double look_every(const VirtualCluster& cluster, const Recipe& recipe) {
+  double seconds = 0;
+  for (int k = 0; k < kLookedAt; ++k) {
+    const GradientTime one = cluster.gradient(0, k);
+    seconds += one.before + static_cast<double>(recipe.train.accumulate) * one.backward + one.update;
+  }
+  return seconds;
 }
 
 void print(const Look& look) {
@@ -91,7 +102,8 @@ int simulate(const SimulateOptions& options) {
   }
   std::vector<Look> looks;
   std::string lines;
-  train(recipe, cluster, options.look_every, [&](const Look& look) {
+  const double every = options.look_every ? *options.look_every : look_every(cluster, recipe);
+  train(recipe, cluster, every, [&](const Look& look) {
     looks.push_back(look);
     const std::string line = to_json(look).dump() + "\n";
     lines += line;
@@ -142,10 +154,11 @@ void add_simulate(CLI::App& app, Command& command) {
   number("--latency", options->latency, "seconds from a host to another", 0, 1e3);
   number("--link-cv", options->link_cv, "of both, what crosses taking more or less, lognormal", 0, 10);
   number("--slow-link", options->slow_link, "how many times as long worker 0's interface takes", 1e-3, 1e3);
-  sub->add_option("--look-every", options->look_every, "virtual seconds between tests of the average model")
+  sub->add_option(
+         "--look-every", options->look_every,
+         "virtual seconds between tests of the average model; without it as long as 100 gradients take")
       ->type_name("S")
-      ->check(CLI::Range(1e-6, 1e9))
-      ->required();
+      ->check(CLI::Range(1e-6, 1e9));
   sub->add_option("--out", options->out, "folder for simulate.jsonl and simulate.svg, in place of run.out")
       ->type_name("DIR");
   sub->add_flag("--json", options->json, "a line of JSON for each look in place of a table");

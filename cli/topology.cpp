@@ -25,6 +25,7 @@
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
 #include "starling/topology/traffic.h"
+#include "starling/topology/weights.h"
 
 namespace starling::cli {
 
@@ -40,8 +41,8 @@ struct TopologyOptions {
   int workers_per_node = 1;
   std::string wire = "fp32";
   int one_in = 1;
-  size_t rounds = 0;  // to show; 0: all in JSON, the first ones in a table
-  std::string plot;   // a file
+  size_t rounds = 0;          // to show; 0: all in JSON, the first ones in a table
+  std::string plot, fastest;  // files
   bool list = false;
   bool compare = false;
   bool json = false;
@@ -257,12 +258,40 @@ void write_plot(const Schedule& schedule, const TopologyOptions& options) {
   if (!file.flush()) throw Error(fmt::format("{}: cannot be written", options.plot));
 }
 
+// A topology as custom.cpp reads it.
+void write_topology(const Schedule& schedule, const std::string& path) {
+  nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
+  for (const Graph& round : schedule.rounds) {
+    nlohmann::ordered_json edges = nlohmann::ordered_json::array();
+    for (int i = 0; i < round.workers(); ++i) {
+      for (const Neighbour& j : round.neighbours[i]) {
+        if (i < j.rank) edges.push_back({i, j.rank, j.weight});
+      }
+    }
+    rounds.push_back({{"edges", std::move(edges)}});
+  }
+  std::ofstream file(path, std::ios::binary);
+  file << nlohmann::ordered_json{{"workers", schedule.workers()}, {"symmetric", true}, {"rounds", rounds}}
+       << "\n";
+  if (!file.flush()) throw Error(fmt::format("{}: cannot be written", path));
+}
+
+Schedule schedule_of(const TopologyOptions& options, int n) {
+  Schedule schedule = make_schedule(options.name, n, options.workers_per_node);
+  if (options.fastest.empty()) return schedule;
+  check_lasting_edges(schedule, "--fastest");
+  schedule = {options.fastest, {fastest_mixing(schedule.rounds.front())}};
+  write_topology(schedule, options.fastest);
+  return schedule;
+}
+
 int one_world(const TopologyOptions& options, int n) {
+  Schedule schedule = schedule_of(options, n);
   if (!options.plot.empty()) {
-    write_plot(make_schedule(options.name, n, options.workers_per_node), options);
+    write_plot(schedule, options);
     return 0;
   }
-  const Report report = examine(make_schedule(options.name, n, options.workers_per_node), options);
+  const Report report = examine(std::move(schedule), options);
   options.json ? fmt::print("{}\n", json_of(report, options).dump(2)) : print_report(report, options);
   return 0;
 }
@@ -373,8 +402,10 @@ int topology(const TopologyOptions& options) {
   if (options.workers.empty())
     throw UsageError(fmt::format("topology {}: --workers N is needed", options.name));
   const auto [first, last] = *worlds(options.workers);
-  if (first != last && !options.plot.empty())
-    throw UsageError("topology --plot: --workers must be one number");
+  for (const auto& [option, file] : {std::pair("--plot", options.plot), {"--fastest", options.fastest}}) {
+    if (first != last && !file.empty())
+      throw UsageError(fmt::format("topology {}: --workers must be one number", option));
+  }
   return first == last ? one_world(options, first) : many_worlds(options, first, last);
 }
 
@@ -416,6 +447,15 @@ void add_topology(CLI::App& app, Command& command) {
                     "compare all schedules (and NAME) for N workers, the least traffic first");
   sub->add_option("--plot", options->plot, "write a picture of the rounds, as SVG, and print nothing")
       ->type_name("FILE")
+      ->excludes(compare);
+  sub->add_option(
+         "--fastest", options->fastest,
+         "write NAME's graph with the weights that mix fastest, as a topology in JSON, and show that")
+      ->type_name("FILE.json")
+      ->check([](const std::string& file) {
+        return file.ends_with(".json") ? ""
+                                       : fmt::format("Value {} must end in .json, as a topology does", file);
+      })
       ->excludes(compare);
   sub->add_flag("--json", options->json, "JSON instead of a table");
   sub->callback([options, &command] { command = [options] { return topology(*options); }; });

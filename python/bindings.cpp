@@ -373,12 +373,13 @@ PYBIND11_MODULE(_C, m) {
            })
       .def("statistics", &statistics_of);
 
-  py::class_<Scope>(m, "Scope")
+  py::class_<Scope>(
+      m, "Scope", "What Optimizer.consensus() yields: the average of the workers' models, while it is there.")
       .def(py::init<Engine&>())
-      .def("end", &Scope::end)
-      .def_readonly("workers", &Scope::workers)
-      .def_readonly("first", &Scope::first)
-      .def_readonly("distance", &Scope::distance);
+      .def("end", &Scope::end, "Called where consensus() ends.")
+      .def_readonly("workers", &Scope::workers, "How many took part.")
+      .def_readonly("first", &Scope::first, "The lowest of their ranks.")
+      .def_readonly("distance", &Scope::distance, "RMS distance of their parameters to the average.");
 
   m.def("average", &average_of);
   m.def(

@@ -18,7 +18,7 @@ from starling import _built_with, _torch_version
 if _complaint := _torch_version.complaint(_built_with.torch, torch.__version__):
     raise ImportError(_complaint)
 
-from starling._C import Error, UsageError  # noqa: E402
+from starling._C import Error, Scope, UsageError  # noqa: E402
 from starling.ddp import no_all_reduce  # noqa: E402
 from starling.optim import SGD, AccumAdam, AccumAdamW, Adam, AdamW, Decentralized, Optimizer, Options  # noqa: E402
 from starling.world import World, average, init  # noqa: E402
@@ -34,6 +34,7 @@ __all__ = [
     "Error",
     "Optimizer",
     "Options",
+    "Scope",
     "UsageError",
     "World",
     "average",

@@ -8,6 +8,7 @@ buffers reach every worker.
 
 import contextlib
 import functools
+import inspect
 import itertools
 import os
 import weakref
@@ -40,8 +41,9 @@ class Options(TypedDict, total=False):
     "a2cid2", "ad-psgd": pairs of neighbours average beside training, with and without momentum, as rate says, and step()
     waits for nobody; "ad-psgd-bipartite": on graphs of two sides, of which one asks and the other answers; "swarm":
     SwarmSGD, with local_steps; "async-push-sum": on directed topologies, each pushes half of what it has to one that takes of
-    it; "async-push-pull": the same with a tracked gradient beside the parameters, which the rule finds in .grad: workers come
-    to what is best for all with a constant learning rate, whatever their data and speeds, for twice the bytes. "all-reduce":
+    it; "async-push-pull": the same with a tracked gradient beside the parameters, which the rule finds in .grad: but for the
+    noise of batches workers come to what is best for all with a constant learning rate, whatever their data and speeds, for
+    twice the bytes; one that dies leaves its last gradient there. No GradScaler. "all-reduce":
     gradients are averaged over all workers during backward(), as DistributedDataParallel does."""
     wire: str
     """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"."""
@@ -188,8 +190,8 @@ class Optimizer(torch.optim.Optimizer):
             )
         if self._tracks:
             raise _C.UsageError(
-                'scheme = "async-push-pull" does not go with a GradScaler, since gradients of all workers are added up and each has '
-                "a scale of its own: use bfloat16, which needs no scaling"
+                'scheme = "async-push-pull" does not go with a GradScaler, since gradients of all workers are added up and each '
+                "has a scale of its own: use bfloat16, which needs no scaling"
             )
         if float(self.found_inf) != 0:
             return None
@@ -531,6 +533,12 @@ class Decentralized(Optimizer):
 
     def __init__(self, inner: torch.optim.Optimizer, **options: Unpack[Options]):
         self.inner = inner
+        closure = inspect.signature(inner.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise _C.UsageError(
+                f"Decentralized: {type(inner).__name__}.step() must be given a closure, which it calls several times in a "
+                "step: there is no one moment to mix at"
+            )
         super().__init__(inner.param_groups, inner.defaults)
         self._share()
         overflowed = self._overflowed = [False]  # nothing here may hold on to self, which ends the exchange when it goes
@@ -568,16 +576,26 @@ class Decentralized(Optimizer):
 
     def state_dict(self) -> dict:
         """The inner optimizer's, and the place in the schedule as the parameter groups' entry "round". x~ of "a2cid2" is not in
-        it: after load_state_dict() it begins as the parameters. Nor are the grids of the wires int8 and int4, which begin anew: a
-        run that goes on is then not equal to the bit."""
+        it: after load_state_dict() it begins as the parameters. Nor are the weights of "async-push-sum", which begin as 1, and
+        the grids of the wires int8 and int4, which begin anew: a run that goes on is then not equal to the bit."""
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
         saved = self.inner.state_dict()
         for group in saved["param_groups"]:
             group["round"] = self._engine.position()
+        for after in self._optimizer_state_dict_post_hooks.values():
+            changed = after(self, saved)
+            saved = saved if changed is None else changed
         return saved
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Collective: every worker loads its own, or all the same. What was in flight is sent again."""
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = before(self, state_dict)
+            state_dict = state_dict if changed is None else changed
         self.inner.load_state_dict(state_dict)
         self._share()
         position = [group.pop("round", 0) for group in self.param_groups][0]
         self._current().restart(position)
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)

@@ -162,6 +162,24 @@ void Gossip::resume() {
   });
 }
 
+void Gossip::forget() {
+  const auto done = std::make_shared<bool>(false);
+  transport_->post([this, done] {
+    for (const auto& peer : peers_) {
+      for (auto* const swaps : {&peer->open, &peer->doubts}) {
+        for (auto& [id, swap] : *swaps) swap.counts = false;
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    *done = true;
+    changed_->notify_all();
+  });
+  std::unique_lock lock(mutex_);
+  wait(
+      *changed_, lock, [this] { return transport_->now(); }, std::chrono::minutes(1), nobody,
+      [&] { return *done; });
+}
+
 GossipStatistics Gossip::statistics() const {
   const std::lock_guard lock(mutex_);
   GossipStatistics statistics = statistics_;
@@ -307,10 +325,11 @@ void Gossip::end_averaging() {
     with.stalest = std::max(with.stalest, statistics_.gradients - before);
     const auto staleness = static_cast<double>(statistics_.gradients - before);
     before = statistics_.gradients;
-    if (ended.receives) with.distance = std::sqrt(ended.squared_distance / static_cast<double>(values_));
-    if (timeline_) {
-      timeline_->add({.name = "staleness", .peer = ended.peer, .value = staleness});
-      timeline_->add({.name = "distance", .peer = ended.peer, .value = with.distance});
+    if (timeline_) timeline_->add({.name = "staleness", .peer = ended.peer, .value = staleness});
+    if (ended.receives) {
+      ++with.received;
+      with.distance = std::sqrt(ended.squared_distance / static_cast<double>(values_));
+      if (timeline_) timeline_->add({.name = "distance", .peer = ended.peer, .value = with.distance});
     }
   }
   pairing_.ended();
@@ -359,7 +378,7 @@ void Gossip::Peer::decided(SwapId id, Outcome outcome) {
   if (outcome != Outcome::aborted) gossip.give(id.block, swap, 1);
   if (outcome == Outcome::committed) {
     if (swap.direction.receive) {
-      gossip.take(*this, id.block, swap);
+      gossip.take(*this, id.block, swap, false);
       distance = kernels::best_kernels().squared_distance(swap.theirs.values(), swap.mine.values(),
                                                           gossip.sizes_[id.block]);
     }
@@ -380,21 +399,22 @@ void Gossip::Peer::decided(SwapId id, Outcome outcome) {
 void Gossip::Peer::mended(SwapId id, bool committed) {
   const Swap swap = std::move(doubts.extract(id).mapped());
   if (!committed) return gossip.give(id.block, swap, -1);
-  if (swap.direction.receive) gossip.take(*this, id.block, swap);
+  if (swap.direction.receive) gossip.take(*this, id.block, swap, true);
   const std::lock_guard lock(gossip.mutex_);
   ++gossip.counted(rank).late;
 }
 
 // ---------------------------------------------------------------- x and x~
 
-void Gossip::take(Peer& peer, std::size_t block, const Swap& swap) {
+void Gossip::take(Peer& peer, std::size_t block, const Swap& swap, bool late) {
+  if (!swap.counts) return;
   if (!pushes()) return mix(peer, block, swap);
-  if (options_.tracks) pull(block, swap.theirs);
+  if (options_.tracks && !late) pull(block, swap.theirs);  // there is no sum that an old x would restore
   move(block, kPushed, swap.theirs);
 }
 
 void Gossip::give(std::size_t block, const Swap& swap, int times) {
-  if (pushes() && swap.direction.send) move(block, -times * kPushed, swap.mine);
+  if (swap.counts && pushes() && swap.direction.send) move(block, -times * kPushed, swap.mine);
 }
 
 // So much of what was sent comes to this block.

@@ -75,6 +75,7 @@ struct GossipStatistics {
     int rank = 0;
     std::uint64_t begun = 0;     // averagings
     std::uint64_t averaged = 0;  // of these, with all blocks
+    std::uint64_t received = 0;  // of these, where something came from there: all, but of pushes
     std::uint64_t aborted = 0;   // blocks
     std::uint64_t late = 0;      // blocks averaged late, after a broken connection was mended
     // Staleness: gradients that this worker has made between two averagings on this edge, before the first one and since the
@@ -129,6 +130,8 @@ class Gossip final : private TransportHandler {
   // something has moved last, or when it is interrupted. x and x~ have the momentum up to then; until resume() no time passes for them.
   void pause();
   void resume();
+  // While all stand still, before x begins anew at all: what is in doubt, or was given up, no longer counts when it is decided.
+  void forget();
 
   GossipStatistics statistics() const;
 
@@ -142,6 +145,7 @@ class Gossip final : private TransportHandler {
   struct Swap {
     SentBlock mine, theirs;
     Direction direction;
+    bool counts = true;  // forget() has not been called since
   };
   struct Incoming {
     std::shared_ptr<Buffer> buffer;
@@ -205,8 +209,8 @@ class Gossip final : private TransportHandler {
   bool pushes() const { return options_.exchanged == Exchanged::pushes; }
   bool weighs() const { return pushes() && !options_.tracks; }
   Direction direction(bool i_asked) const;
-  void take(Peer& peer, std::size_t block, const Swap& swap);  // what has come
-  void give(std::size_t block, const Swap& swap, int times);   // of pushes, what has gone; -1: it comes back
+  void take(Peer& peer, std::size_t block, const Swap& swap, bool late);  // what has come
+  void give(std::size_t block, const Swap& swap, int times);  // of pushes, what has gone; -1: it comes back
   void mix(Peer& peer, std::size_t block, const Swap& swap);
   void move(std::size_t block, double share, const SentBlock& q);
   void move_tracked(std::size_t block, double share, const SentBlock& q);

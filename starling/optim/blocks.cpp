@@ -14,6 +14,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -119,7 +120,11 @@ const void* Segment::gradient(at::Tensor& keep) const {
 
 void* Segment::mutable_gradient() const {
   at::Tensor& g = parameter.mutable_grad();
-  if (!g.defined() || g.strides() != parameter.strides()) g = at::empty_like(parameter);
+  if (!g.defined()) {
+    g = at::zeros_like(parameter);  // another segment may write nothing
+  } else if (g.strides() != parameter.strides()) {
+    g = at::empty_like(parameter);
+  }
   g.unsafeGetTensorImpl()->bump_version();
   return static_cast<std::byte*>(g.mutable_data_ptr()) + bytes_of(format, static_cast<std::size_t>(begin));
 }

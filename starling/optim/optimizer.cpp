@@ -384,6 +384,11 @@ void Optimizer::scale_gradients(std::optional<float> scale) {
     throw UsageError("scale_gradients needs one of Starling's rules: another optimizer reads .grad as it is");
   if (engine_->clipping.loss_scale() != nullptr)
     throw UsageError("scale_gradients and loss_scaling are not for the same optimizer: one of them");
+  if (engine_->options.scheme == "async-push-pull" && scale != 1)
+    throw UsageError(
+        "scale_gradients is not for scheme \"async-push-pull\": gradients of all workers are added up, and "
+        "each "
+        "would have a scale of its own");
   engine_->clipping.scale_next(scale);
 }
 
@@ -432,7 +437,7 @@ Statistics Optimizer::statistics() const {
   all.gradients_of_all = gossip.gradients_of_all * static_cast<std::uint64_t>(engine_->options.local_steps);
   if (gossip.gradients > 0)
     all.rate = static_cast<double>(gossip.averaged) / static_cast<double>(gossip.gradients);
-  const auto met = std::ranges::count_if(gossip.neighbours, [](const auto& j) { return j.averaged > 0; });
+  const auto met = std::ranges::count_if(gossip.neighbours, [](const auto& j) { return j.received > 0; });
   if (met > 0) all.distance = std::sqrt(squares / static_cast<double>(met));
   return all;
 }

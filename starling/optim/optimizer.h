@@ -60,9 +60,11 @@ struct Options {
   // exchange that is lost moves nothing. See staleness. Wires fp32, bf16 and fp16, and a rule of Starling's.
   // "async-push-sum": the same beside training, asynchronous gradient push (gossip/gossip.h): at random times a worker pushes half
   // of what it has to one that takes of it in any round of the topology; step() waits for nobody. Wires fp32, bf16 and fp16.
-  // "async-push-pull": with gradient tracking besides (schemes/push_pull.h): with a constant learning rate workers come to what is
-  // best for all, whatever their data and speeds. Sends twice as much, keeps 8 bytes for each value, and leaves the tracked gradient
-  // in .grad, as all-reduce its mean; clip is of that one. No loss_scaling.
+  // "async-push-pull": with gradient tracking besides (schemes/push_pull.h): but for the noise of batches, workers come to what is
+  // best for all with a constant learning rate, whatever their data and speeds. Sends twice as much, keeps 8 bytes for each value,
+  // and leaves the tracked gradient in .grad, as all-reduce its mean; clip is of that one. A worker that dies leaves its last gradient
+  // in what the others track, until they load a checkpoint. Wires fp32 and bf16; no loss_scaling, scale_gradients() and
+  // skip_not_finite.
   std::string scheme = "cta";
   // Number format of parameters between workers. With bf16 and fp16 half the bytes cross the link and workers agree to
   // the last bit of that format; int8 and int4 send a quarter and an eighth, and agree the better the nearer they are

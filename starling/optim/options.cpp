@@ -122,9 +122,14 @@ void check_directed(const Options& options, bool around) {
         "and modular codes say only how far two values are apart",
         name_of(options.wire)));
   if (options.one_in != 1)
-    refuse(fmt::format("needs one_in = 1, not {}: the weight is of all values of a block", options.one_in));
-  if (options.scheme == "async-push-pull" && options.loss_scaling)
+    refuse(fmt::format("needs one_in = 1, not {}: a push is of all values of a block", options.one_in));
+  if (options.scheme != "async-push-pull") return;
+  if (options.wire == Wire::fp16)
+    refuse("needs wire fp32 or bf16, not \"fp16\": of tracked gradients that are small nothing would move");
+  if (options.loss_scaling)
     refuse("takes no loss_scaling: gradients of all workers are added up, and each has a scale of its own");
+  if (options.skip_not_finite)
+    refuse("takes no skip_not_finite: a gradient that is not finite is left out of what is tracked anyway");
 }
 
 // A worker must have something left: what it gives may be lost to it, and what it would receive too.

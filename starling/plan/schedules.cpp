@@ -17,17 +17,24 @@ const std::vector<std::string>& planned_schedules() {
   return all;
 }
 
-std::vector<std::string> planned_schedules(int workers, int workers_per_node) {
+std::vector<std::string> planned_schedules(int workers, int workers_per_node, bool alike) {
   std::vector<std::string> names;
   std::set<std::uint64_t> known;
   for (const std::string& name : planned_schedules()) {
     try {
-      if (known.insert(make_schedule(name, workers, workers_per_node).fingerprint()).second)
-        names.push_back(name);
+      const std::uint64_t rounds = make_schedule(name, workers, workers_per_node).fingerprint();
+      if (!alike && rounds != make_schedule(name, workers).fingerprint()) continue;
+      if (known.insert(rounds).second) names.push_back(name);
     } catch (const UsageError&) {  // the family does not exist for so many
     }
   }
   return names;
+}
+
+bool hosts_are_alike(const std::vector<int>& host_of) {
+  std::map<int, int> workers;  // by host
+  for (const int host : host_of) ++workers[host];
+  return std::ranges::all_of(workers, [&](const auto& one) { return one.second == workers.begin()->second; });
 }
 
 std::vector<Exchanges> planned_exchanges(const std::vector<int>& host_of, int workers_per_host) {

@@ -12,8 +12,12 @@ namespace starling {
 // exact, then what sends little between hosts, last what has many peers.
 const std::vector<std::string>& planned_schedules();
 
-// Those of them that there are for so many workers; of several with the same rounds the first.
-std::vector<std::string> planned_schedules(int workers, int workers_per_node);
+// Those of them that there are for so many workers; of several with the same rounds the first. Those whose rounds depend on which
+// workers share a node are for hosts that are alike.
+std::vector<std::string> planned_schedules(int workers, int workers_per_node, bool alike = true);
+
+// Whether each host has as many workers.
+bool hosts_are_alike(const std::vector<int>& host_of);
 
 // Exchanges with `peers` others at once, by the worker that has most.
 struct Exchanges {

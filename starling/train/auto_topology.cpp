@@ -62,9 +62,10 @@ ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& p
   const Options options = make_options(recipe);
   const Mixing mixing = options.scheme == "atc" ? Mixing::atc : Mixing::cta;
   const int per_node = workers_per_node(options, world.local_size);
-  const std::vector<Candidate> all =
-      candidates(network_of(profile), per_node, profile, planned_schedules(world.size, per_node),
-                 {options.wire}, options.one_in, mixing, kPlanned);
+  const Network network = network_of(profile);
+  const std::vector<Candidate> all = candidates(
+      network, per_node, profile, planned_schedules(world.size, per_node, hosts_are_alike(network.host_of)),
+      {options.wire}, options.one_in, mixing, kPlanned);
   const Candidate& best = recommended(all);
   std::string others;
   for (const Candidate& other : all) {

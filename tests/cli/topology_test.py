@@ -156,6 +156,22 @@ Sent: times the model, per worker and round, and the most that one sends in a ro
         self.assertEqual(self.usage_error("topology", "no/such.json", "--workers", "4"),
                          "no/such.json: cannot be opened: No such file or directory")
 
+    def test_the_fastest_weights_are_a_topology(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "ring-8.json")
+            shown = self.starling("topology", "ring", "--workers", "8", "--fastest", path)
+            self.assertIn("2nd singular value of a period    0.7445\n", shown)  # (1 + c) / (3 - c), c = cos(2 pi / 8)
+            self.assertEqual(self.starling("topology", path, "--workers", "8"), shown)
+            self.assertEqual(self.usage_error("topology", "base-2", "--workers", "8", "--fastest", path),
+                             "--fastest needs a topology of one round that is symmetric, such as ring, torus or complete: "
+                             '"base-2" has 3 rounds')
+            self.assertEqual(self.usage_error("topology", "ring", "--workers", "8-9", "--fastest", path),
+                             "topology --fastest: --workers must be one number")
+            self.assertEqual(self.usage_error("topology", "ring", "--workers", "8", "--fastest", "ring.toml"),
+                             "--fastest: Value ring.toml must end in .json, as a topology does")
+            self.assertIn("cannot be written", self.usage_error("topology", "ring", "--workers", "4", "--fastest",
+                                                                os.path.join(folder, "no/such.json"), code=1))
+
     def test_compare(self):
         lines = json.loads(self.starling("topology", "--compare", "--workers", "12", "--workers-per-node", "2", "--json"))
         self.assertEqual(lines, sorted(lines, key=lambda line: float("inf") if line["sent_to_consensus"] is None

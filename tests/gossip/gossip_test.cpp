@@ -48,6 +48,11 @@ struct Trainer {
           learned += double{x[i]} - double{before};
           if (!x_tilde.empty()) x_tilde[i] += d;
         }
+        for (float& y : held.y) {
+          const float before = y;
+          y += size * change(random);
+          tracked += double{y} - double{before};
+        }
       });
     }
     gossip.stepped();
@@ -73,7 +78,7 @@ struct Trainer {
   const int rank;
   std::mt19937_64 random;
   std::normal_distribution<float> change;
-  double learned = 0;
+  double learned = 0, tracked = 0;
   std::mutex mutex;
   std::vector<std::string> lines;
   Gossip gossip;
@@ -82,7 +87,9 @@ struct Trainer {
 struct Trainers {
   explicit Trainers(const std::string& topology, int n, GossipOptions options = {}, bool momentum = true)
       : hub(n) {
-    options.rates = pair_rates(make_schedule(topology, n), options.rates.rate);
+    const double rate = options.rates.rate;
+    options.rates = options.exchanged == Exchanged::pushes ? push_rates(make_shares(topology, n), rate)
+                                                           : pair_rates(make_schedule(topology, n), rate);
     if (momentum) options.momentum = a2cid2_of(options.rates);
     options.seed = 5;
     for (int rank = 0; rank < n; ++rank)
@@ -174,6 +181,32 @@ TEST(Gossip, TheSumIsKeptWhileEverybodyTrains) {
       EXPECT_GT(one->gossip.statistics().averaged, 10U);
       EXPECT_EQ(one->gossip.statistics().gradients, 200U);
     }
+  }
+}
+
+TEST(Gossip, WhatIsPushedIsKeptWhileEverybodyTrains) {
+  for (const bool tracks : {false, true}) {
+    GossipOptions options{.exchanged = Exchanged::pushes, .tracks = tracks};
+    options.rates.rate = 2;
+    Trainers workers("complete", 4, options, false);
+    workers.train(300, 0.1F);
+    workers.everyone([](Trainer& t) { t.gossip.pause(); });
+    double mass = 0, y = 0;
+    EXPECT_TRUE(eventually([&] {
+      mass = y = 0;
+      for (auto& one : workers.all) {
+        y -= one->tracked;
+        for (int b = 0; b < 2; ++b) {
+          one->gossip.look(b, [&](const Gossip::Held& held) {
+            mass += held.weight;
+            y += std::accumulate(held.y.begin(), held.y.end(), 0.0);
+          });
+        }
+      }
+      return std::abs(mass - 2 * 4) < 1e-9 && std::abs(y) < 0.01;
+    })) << mass
+        << " " << y;
+    EXPECT_GT(workers.averaged(0), 0U);
   }
 }
 

@@ -385,7 +385,7 @@ TEST(PushSumScheme, WhatCannotBeIsRefusedInOneLine) {
   };
   const Lopsided file;
   EXPECT_EQ(refused({.scheme = "push-sum", .one_in = 4}),
-            "scheme \"push-sum\" needs one_in = 1, not 4: the weight is of all values of a block");
+            "scheme \"push-sum\" needs one_in = 1, not 4: a push is of all values of a block");
   EXPECT_EQ(refused({.scheme = "push-sum", .wire = Wire::int8}),
             "scheme \"push-sum\" needs wire fp32, bf16 or fp16, not \"int8\": a push takes away what it "
             "adds, by its "

@@ -270,6 +270,11 @@ TEST(Seeing, TorchsProfilerShowsTheStep) {
                                                 finish, end, update, end, start, end, end));
   EXPECT_THAT(step("all-reduce"), testing::ElementsAre("starling::step", finish, end, finish, end, update,
                                                        end, update, end, end));
+  const std::string renew = "starling::renew";
+  EXPECT_THAT(step("a2cid2"),
+              testing::ElementsAre("starling::step", update, end, update, end, renew, end, renew, end, end));
+  EXPECT_THAT(step("async-push-pull"), testing::ElementsAre("starling::step", "starling::track", end, update,
+                                                            end, update, end, renew, end, renew, end, end));
 }
 
 }  // namespace

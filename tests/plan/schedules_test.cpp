@@ -30,6 +30,16 @@ TEST(PlannedSchedules, AreNoTwoOfTheSameRounds) {
   EXPECT_THAT(planned_schedules(8, 2), testing::IsSupersetOf({"base-2", "hierarchical:base-2", "complete"}));
 }
 
+// Which a worker builds by how many are on its own host.
+TEST(PlannedSchedules, OfUnlikeHostsNoneThatDependsOnThem) {
+  EXPECT_TRUE(hosts_are_alike({0, 0, 1, 1}));
+  EXPECT_FALSE(hosts_are_alike({0, 0, 1, 2}));
+  EXPECT_THAT(planned_schedules(4, 2, true), testing::Contains("alternating-exp-ring"));
+  const auto names = planned_schedules(4, 2, false);
+  EXPECT_THAT(names, testing::IsSupersetOf({"base-2", "ring", "complete"}));
+  EXPECT_THAT(names, testing::Not(testing::Contains("alternating-exp-ring")));
+}
+
 TEST(PlannedSchedules, ExchangesAreAskedForOnce) {
   EXPECT_THAT(peers_of(8, 1), testing::ElementsAre(1, 2, 7));     // pairs, the ring, all
   EXPECT_THAT(peers_of(8, 2), testing::ElementsAre(1, 2, 3, 7));  // and pairs of nodes
@@ -39,10 +49,13 @@ TEST(PlannedSchedules, ExchangesAreAskedForOnce) {
 
 // Of base-2's rounds for 4 workers on 2 hosts one stays inside.
 TEST(PlannedSchedules, TheRoundThatIsMostBetweenHosts) {
+  int pairs = 0;
   for (const Exchanges& exchanges : planned_exchanges(hosts(4, 2), 2)) {
     if (exchanges.peers != 1) continue;
+    ++pairs;
     for (int i = 0; i < 4; ++i) EXPECT_NE(exchanges.graph.neighbours[i].at(0).rank / 2, i / 2);
   }
+  EXPECT_EQ(pairs, 1);
 }
 
 }  // namespace

@@ -78,13 +78,16 @@ def loop():
 class Loops(unittest.TestCase):
     """Each loop with DistributedDataParallel and with Starling, until it has learnt something."""
 
-    def both(self, name, *arguments):
+    def both(self, name, *arguments, then=()):
+        """What each form says and writes. `then`: run once more where it has written, with these arguments behind the others."""
         for form in (f"{name}_ddp.py", f"{name}.py"):
             with tempfile.TemporaryDirectory() as own:
-                command = json.dumps([*map(str, (EXAMPLES / "loops" / form, *arguments))])
-                ends = workers.ends(loop, 2, FOLDER=own, COMMAND=command)
-                said = "".join(said for _, said, _ in ends)
-                self.assertEqual([code for code, *_ in ends], [0, 0], said)
+                said = ""
+                for more in ((), then)[: 2 if then else 1]:
+                    command = json.dumps([*map(str, (EXAMPLES / "loops" / form, *arguments, *more))])
+                    ends = workers.ends(loop, 2, FOLDER=own, COMMAND=command)
+                    said += "".join(said for _, said, _ in ends)
+                    self.assertEqual([code for code, *_ in ends], [0, 0], said)
                 yield said, [file.name for file in pathlib.Path(own).iterdir()]
 
     @staticmethod
@@ -114,7 +117,9 @@ class Loops(unittest.TestCase):
             for name, count in (("train.pt", 1024), ("val.pt", 256)):
                 images, labels = self.stripes(count, 20, 3)
                 torch.save({"images": images, "labels": labels}, pathlib.Path(folder, name))
-            for said, written in self.both("imagenet", folder, "--epochs", 4, "--lr", 0.05):
+            for said, written in self.both("imagenet", folder, "--epochs", 2, "--lr", 0.05,
+                                           then=("--epochs", 4, "--resume", "checkpoint.pth.tar")):
+                self.assertEqual(re.findall(r"^Epoch: \[(\d)\]\[0/", said, re.MULTILINE), [*"0123"], said)
                 self.assertGreater(float(re.findall(r"Acc@1 ([\d.]+) Acc@5", said)[-1]), 50, said)
                 self.assertEqual(written, ["checkpoint.pth.tar"])
 

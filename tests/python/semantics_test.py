@@ -16,7 +16,7 @@ import unittest
 
 import torch
 import workers
-from learning import batch, error_of, flat, loss_of, model, rank, train
+from learning import batch, error_of, flat, loss_of, model, rank, several_blocks, train
 from torch.optim.lr_scheduler import StepLR
 from torch.optim.swa_utils import update_bn
 from torch.utils.checkpoint import checkpoint
@@ -127,6 +127,7 @@ PLAIN = {
     "a learning rate that a scheduler changes": lambda: off_plain_loops(model, plain_backward, decays=True),
     "accumulation": lambda: off_plain_loops(model, accumulated),
     "clipping by the global norm": lambda: off_plain_loops(model, accumulated, clip=0.05),
+    "clipping by the norm of several blocks": lambda: off_plain_loops(several_blocks, plain_backward, clip=0.05),
     "zero_grad(set_to_none=False)": lambda: off_plain_loops(Branches, one_branch, set_to_none=False),
     "clear_gradients": lambda: off_plain_loops(Branches, one_branch, set_to_none=False, clear_gradients=True),
     "unused parameters": lambda: off_plain_loops(Branches, one_branch),
@@ -206,22 +207,23 @@ def uneven():
 
 
 def skipped():
-    """Worker i's gradient is i + 1, and worker 1 skips a step with `continue`. By how much the average is off what that one
-    gradient less makes of it, and how many exchanges this worker has begun."""
+    """Worker i's gradient is i + 1, and worker 1 skips three steps with `continue`; then all mix without gradients. By how much
+    the average is off what these gradients less make of it, how far workers are apart, and how many exchanges this one has
+    begun."""
     net = model()
     start = flat(net)
     optimizer = starling.SGD(net.parameters(), lr=0.01, topology="ring")
-    for t in range(8):
+    for t in range(18):
         for parameter in net.parameters():
-            parameter.grad = torch.full_like(parameter, rank() + 1.0)
-        if t == 3 and rank() == 1:
+            parameter.grad = torch.full_like(parameter, rank() + 1.0 if t < 8 else 0.0)
+        if t in (3, 4, 5) and rank() == 1:
             continue
         optimizer.step()
-    with optimizer.consensus():
+    with optimizer.consensus() as average:
         moved = flat(net) - start
     rounds = optimizer.statistics()["rounds"]
     optimizer.close()
-    return (moved + 0.01 * (8 * 1 + 7 * 2 + 8 * 3) / N).abs().max().item(), rounds
+    return (moved + 0.01 * (8 * 1 + 5 * 2 + 8 * 3) / N).abs().max().item(), average.distance, rounds
 
 
 def resumed_in_mid_epoch():
@@ -337,9 +339,10 @@ class Semantics(unittest.TestCase):
             self.assertEqual((result[0], result[3]), (N, []))
             torch.testing.assert_close(torch.tensor(result[1]), torch.tensor(first[1]), rtol=1e-5, atol=1e-6)
 
-    def test_a_step_that_is_skipped_costs_its_gradient_alone(self):
-        off, rounds = zip(*self.of("skipped"), strict=True)
+    def test_steps_that_are_skipped_cost_their_gradients_alone(self):
+        off, distance, rounds = zip(*self.of("skipped"), strict=True)
         self.assertLess(max(off), 1e-6)
+        self.assertLess(max(distance), 1e-6)  # who mixes no more stays where its last gradient has brought it
         self.assertLess(rounds[1], rounds[0])
 
 

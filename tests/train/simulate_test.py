@@ -98,6 +98,11 @@ batch = 8
         # Of four workers three make a gradient in 0.1 s, and one in 0.4 s.
         self.assertAlmostEqual(step(*gossip, "--run.ends", "together"), 4 / (3 / 0.1 + 1 / 0.4), delta=0.4 / STEPS)
 
+    def test_looks_every_hundred_gradients_if_nobody_says(self):
+        looks = self.simulate("--workers", 2, "--gradient", 0.5, "--run.steps", 201, "--train.batch", 2,
+                              "--mixing.scheme", "ad-psgd", "--mixing.topology", "ring")
+        self.assertEqual([round(look["seconds"], 3) for look in looks], [50, 100, 100.5])
+
     def test_links_vary_and_one_is_slow(self):
         for scheme in ("cta", "all-reduce"):
             def seconds(*arguments, scheme=scheme):

@@ -624,7 +624,8 @@ print(len(mean))
                 ("--mixing.scheme choco", 'scheme "choco" needs a topology of one round that is symmetric'),
                 ("--mixing.scheme choco --mixing.topology ring --mixing.wire int8", 'needs wire "fp32", not "int8"'),
                 ("--mixing.gamma 0.5", 'gamma = 0.5 is for scheme "choco", not "cta": use 0'),
-                ("--mixing.rate 2", "rate = 2 is for schemes a2cid2, ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, async-push-pull, not"),
+                ("--mixing.rate 2", "rate = 2 is for schemes a2cid2, ad-psgd, ad-psgd-bipartite, swarm, "
+                 "async-push-sum, async-push-pull, not"),
                 ("--mixing.scheme a2cid2 --mixing.one_in 4", "one_in = 4 is not for scheme"),
                 ("--mixing.scheme all-reduce --mixing.wire int8", 'but scheme "all-reduce" sends gradients'),
                 ("--mixing.hierarchy node --mixing.scheme atc", 'needs scheme "cta", not "atc"'),

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ATen/Parallel.h>
+#include <ATen/record_function.h>
 
 #include "starling/kernels/update.h"
 
@@ -39,8 +40,9 @@ Asynchronous::Asynchronous(std::vector<Block>& blocks, std::unique_ptr<Transport
 
 void Asynchronous::begin() {
   if (!paused_) return gossip_.meet();  // a first time: neighbours may have averaged with it already
+  gossip_.forget();
   taken_ = copies_of(blocks_);
-  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+  for (std::size_t b = 0; b < taken_.size(); ++b) {
     gossip_.look(static_cast<int>(b), [&](const Gossip::Held& held) {
       std::ranges::copy(taken_[b], held.x.begin());
       if (momentum_) std::ranges::copy(taken_[b], held.x_tilde.begin());
@@ -57,12 +59,12 @@ void Asynchronous::step() {
 }
 
 void Asynchronous::each_block(const std::function<void(const Block&, const Gossip::Held&)>& f) {
-  for (std::size_t b = 0; b < blocks_.size(); ++b)
+  for (std::size_t b = 0; b < taken_.size(); ++b)
     gossip_.look(static_cast<int>(b), [&](const Gossip::Held& held) { f(blocks_[b], held); });
 }
 
 void Asynchronous::give() {
-  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+  for (std::size_t b = 0; b < taken_.size(); ++b) {
     gossip_.gradient(static_cast<int>(b), [&](const Gossip::Held& held) { renew(b, held); });
   }
   gossip_.stepped();
@@ -70,6 +72,7 @@ void Asynchronous::give() {
 
 // What the rule has done goes to x and x~, and x to the parameters.
 void Asynchronous::renew(std::size_t block, const Gossip::Held& held) {
+  RECORD_USER_SCOPE("starling::renew");
   blocks_[block].weight = held.weight;
   for (const Segment& s : blocks_[block].segments) {
     const kernels::Parameters p = s.values();
@@ -98,7 +101,7 @@ void Asynchronous::resume() {
 }
 
 void Asynchronous::renew() {
-  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+  for (std::size_t b = 0; b < taken_.size(); ++b) {
     gossip_.look(static_cast<int>(b), [&](const Gossip::Held& held) { renew(b, held); });
   }
 }
@@ -111,7 +114,7 @@ ExchangeStatistics Asynchronous::counted() const {
   const GossipStatistics gossip = gossip_.statistics();
   ExchangeStatistics all;
   all.rounds = gossip.averaged;
-  all.committed = gossip.averaged * blocks_.size();
+  all.committed = gossip.averaged * taken_.size();
   all.bytes_sent = gossip.bytes_sent;
   for (const auto& neighbour : gossip.neighbours) {
     all.aborted += neighbour.aborted;

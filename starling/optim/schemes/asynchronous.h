@@ -58,7 +58,8 @@ class Asynchronous : public Scheme {
   std::vector<Block>& blocks_;
   const bool momentum_;
   bool paused_ = false;
-  std::vector<std::vector<float>> taken_;  // of each block: the parameters as they were last renewed
+  // Of each block: the parameters as they were last renewed. A block of a new parameter group is another scheme's.
+  std::vector<std::vector<float>> taken_;
   Gossip gossip_;
   std::function<void()> adapt_;
 };

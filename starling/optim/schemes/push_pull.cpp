@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 
 #include "starling/kernels/update.h"
@@ -13,21 +14,22 @@
 namespace starling {
 namespace {
 
-// y <- y + g(x) - g, g <- g(x), where g(x) is all finite.
-void track(const Segment& s, std::vector<float>& fresh, std::span<float> g, std::span<float> y) {
+// y <- y + g(x) - g, g <- g(x), where g(x) is all finite; else false.
+bool track(const Segment& s, std::vector<float>& fresh, std::span<float> g, std::span<float> y) {
   at::Tensor keep;
   const void* const gradient = s.gradient(keep);
   const auto n = static_cast<std::size_t>(s.length), first = static_cast<std::size_t>(s.offset);
   fresh.assign(n, 0);  // a parameter that was not used has none
   if (gradient != nullptr) {
     const std::span bytes(static_cast<const std::byte*>(gradient), bytes_of(s.format, n));
-    if (!kernels::all_finite(bytes, s.format)) return;
+    if (!kernels::all_finite(bytes, s.format)) return false;
     kernels::decode(gradient, s.format, n, fresh.data());
   }
   for (std::size_t k = 0; k < n; ++k) {
     y[first + k] += fresh[k] - g[first + k];
     g[first + k] = fresh[k];
   }
+  return true;
 }
 
 // Where nobody has a gradient there is none.
@@ -43,8 +45,9 @@ void write_gradient(const Segment& s, std::span<const float> y) {
 
 PushPull::PushPull(std::vector<Block>& blocks, std::unique_ptr<Transport> transport, GossipOptions options,
                    Log log, std::shared_ptr<Timeline> timeline, std::function<void()> adapt)
-    : Asynchronous(blocks, std::move(transport), std::move(options), std::move(log), std::move(timeline),
-                   std::move(adapt)) {
+    : Asynchronous(blocks, std::move(transport), std::move(options), log, std::move(timeline),
+                   std::move(adapt)),
+      log_(std::move(log)) {
   for (const Block& block : blocks) g_.emplace_back(static_cast<std::size_t>(block.length));
 }
 
@@ -55,18 +58,26 @@ void PushPull::begin() {
 
 void PushPull::step() {
   resume();
+  track_gradients();
+  adapt();
+  give();
+}
+
+void PushPull::track_gradients() {
+  RECORD_USER_SCOPE("starling::track");
   const c10::AutoGradMode no_gradient(false);
   std::vector<float> fresh;
+  const bool before = std::exchange(finite_, true);
   each_block([&](const Block& block, const Gossip::Held& held) {
     for (const Segment& s : block.segments)
-      track(s, fresh, g_[static_cast<std::size_t>(block.index)], held.y);
+      finite_ &= track(s, fresh, g_[static_cast<std::size_t>(block.index)], held.y);
   });
+  if (before && !finite_)
+    log_(Level::warning, "the gradient is not finite: what is tracked keeps the last one that was");
   // After all were read: one that lies in another order is made anew.
   each_block([&](const Block& block, const Gossip::Held& held) {
     for (const Segment& s : block.segments) write_gradient(s, held.y);
   });
-  adapt();
-  give();
 }
 
 }  // namespace starling

@@ -9,9 +9,13 @@
 // constant learning rate workers come to what is best for all, exactly, however different their data and their speeds are: whoever
 // makes four times as many gradients only renews its own. Without tracking (async-push-sum, ad-psgd) it counts four times.
 //
-// An exchange that is lost moves nothing. Who dies takes along what it held of y, and leaves what it pushed of its gradient: that
-// is in the others' steps for good, until begin() makes y = g = 0 at all (a checkpoint that is loaded, a parameter group that is
-// added). A gradient that is not finite would come to all, and does not: where it is in a segment, g stays as it was there.
+// (Gradients of batches are noisy: then as near as the learning rate lets them.)
+//
+// An exchange that is lost moves nothing; one that is mended late moves its y, and x not, which would be an old one. Who dies takes
+// along what it held of y, and leaves what it pushed of its gradient: that is in the others' steps for good, until begin() makes
+// y = g = 0 at all (a checkpoint that is loaded, a parameter group that is added). Who has made its last step and waits for the others
+// takes of their y, and gives nothing: let runs end together. A gradient that is not finite would come to all, and does not: where it
+// is in a segment, g stays as it was there, with a warning.
 //
 // Twice as much is sent as by others, and kept are 8 bytes for each value. The rule finds y in .grad.
 #pragma once
@@ -33,6 +37,10 @@ class PushPull final : public Asynchronous {
   void step() override;
 
  private:
+  void track_gradients();
+
+  const Log log_;
+  bool finite_ = true;                 // the last gradient was
   std::vector<std::vector<float>> g_;  // by block
 };
 
