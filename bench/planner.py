@@ -71,6 +71,7 @@ def configuration(hosts, ranks, rate, compute, vary=""):
 CONFIGURATIONS = [
     configuration(2, 1, "100mbit", 1),
     configuration(2, 1, "500mbit", 0.2),
+    configuration(2, 1, "500mbit", 1.5),
     configuration(2, 1, "1gbit", 0.5),
     configuration(2, 1, "1gbit", 1),
     configuration(2, 1, "2gbit", 2),

@@ -11,6 +11,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -108,6 +109,33 @@ TEST(PushPull, BeginsAnewWithAParameterGroupAndAtARestart) {
     train(500, 10);
     const Consensus average(optimizer);
     for (const Tensor& each : all) EXPECT_NEAR(each.mean().item<double>(), 10, 0.1);
+  });
+}
+
+// Where nobody has a gradient the mean stays, weighed as the workers were.
+TEST(AsynchronousPushSum, KeepsItsWeightsWhereAParameterGroupIsAdded) {
+  virtually(3, [](int rank, World& world, VirtualTime& time) {
+    const Tensor x = parameter({1000}), late = parameter({10});
+    Options options = kPushPull;
+    options.scheme = "async-push-sum";
+    Optimizer optimizer({x}, SGD{.lr = 0.05}, options, world);
+    const auto train = [&](int steps, double to) {
+      for (int t = 0; t < steps; ++t) {
+        time.sleep(20ms * (rank + 1));
+        x.mutable_grad() = to == 0 ? at::zeros_like(x.detach()) : x.detach() - to * rank;
+        optimizer.step();
+      }
+    };
+    const auto mean = [&] {
+      const Consensus average(optimizer);
+      return x.mean().item<double>();
+    };
+    train(30, 10);
+    const double before = mean();
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup({late}));
+    train(20, 0);
+    EXPECT_NEAR(mean(), before, 1e-4);
+    EXPECT_GT(before, 1);
   });
 }
 

@@ -36,7 +36,11 @@ Asynchronous::Asynchronous(std::vector<Block>& blocks, std::unique_ptr<Transport
       momentum_(options.momentum.eta != 0),
       taken_(copies_of(blocks)),
       gossip_(std::move(transport), std::move(options), taken_, std::move(log), std::move(timeline)),
-      adapt_(std::move(adapt)) {}
+      adapt_(std::move(adapt)) {
+  // Of push-sum, where a parameter group has been added in mid-run.
+  for (std::size_t b = 0; b < taken_.size(); ++b)
+    gossip_.look(static_cast<int>(b), [&](const Gossip::Held& held) { held.weight += blocks[b].weight - 1; });
+}
 
 void Asynchronous::begin() {
   if (!paused_) return gossip_.meet();  // a first time: neighbours may have averaged with it already
