@@ -13,11 +13,12 @@ namespace starling::cli {
 namespace {
 
 constexpr const char* kStyle = R"(
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 66em; margin: 2em auto; padding: 0 1em; color: #222; }
 h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; } h3 { font-size: 1em; margin: 1.5em 0 0.3em; }
 table { border-collapse: collapse; width: 100%; font-size: 0.9em; }
 th, td { text-align: right; padding: 0.2em 0.6em; border-bottom: 1px solid #ddd; }
 th:nth-child(-n+2), td:nth-child(-n+2), th:last-child, td:last-child { text-align: left; }
+td { white-space: nowrap; } td:last-child { white-space: normal; }
 tr.recommended { background: #e5f2e5; font-weight: 600; }
 svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: #222; }
 .key { display: inline-block; width: 0.8em; height: 0.8em; margin: 0 0.3em 0 1em; }
