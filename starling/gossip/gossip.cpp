@@ -20,7 +20,7 @@ namespace {
 constexpr std::uint64_t kHorizon = std::uint64_t{1} << 32;
 constexpr std::size_t kEarly = 2;          // averagings whose blocks are kept before I have begun them
 constexpr std::size_t kRemembered = 2;     // averagings on an edge that its grids go by
-constexpr double kPushed = 0.5;            // of a worker's mass
+constexpr float kPushed = 0.5;             // of a worker's mass
 constexpr std::uint64_t kMoves = 1 << 16;  // bytes sent between two ticks that are more than heartbeats
 
 }  // namespace
@@ -147,6 +147,20 @@ void Gossip::pause() {
   }
 }
 
+bool Gossip::stand_by() {
+  if (!pushes()) return false;
+  transport_->post([this] {
+    pairing_.decline();
+    if (!options_.tracks) return;
+    hands_over_ = true;
+    heirs_.clear();
+    for (const Neighbour& out : options_.rates.asks[static_cast<std::size_t>(transport_->rank())])
+      heirs_.push_back(out.rank);
+    hand_over();
+  });
+  return true;
+}
+
 void Gossip::resume() {
   // No time has passed.
   for (const auto& block : blocks_) {
@@ -158,8 +172,19 @@ void Gossip::resume() {
       const std::lock_guard lock(mutex_);
       paused_ = false;
     }
+    hands_over_ = false;
+    heirs_.clear();
     pairing_.resume();
   });
+}
+
+// One neighbour is asked after the other, until one has taken it.
+void Gossip::hand_over() {
+  while (!heirs_.empty() && pairing_.idle() && pairing_.due() == 0) {
+    const int heir = heirs_.back();
+    heirs_.pop_back();
+    pairing_.want(heir);
+  }
 }
 
 void Gossip::forget() {
@@ -245,8 +270,10 @@ void Gossip::Actions::ask(int peer, std::uint64_t number) {
   gossip.transport_->send(peer, {.type = FrameType::ask, .round = number}, gossip.told());
 }
 
-void Gossip::Actions::answer(int peer, std::uint64_t number, bool yes) {
-  gossip.transport_->send(peer, {.type = FrameType::answer, .round = number, .value = yes}, gossip.told());
+void Gossip::Actions::answer(int peer, std::uint64_t number, Answer answer) {
+  gossip.transport_->send(
+      peer, {.type = FrameType::answer, .round = number, .value = static_cast<std::uint8_t>(answer)},
+      gossip.told());
 }
 
 Direction Gossip::direction(bool i_asked) const {
@@ -286,7 +313,10 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
       const auto beside = std::span(*mine).subspan(bytes_of(sent.wire, block.x.size()));
       if (gossip.weighs()) write_weight(block.weight, sent.wire, beside.data());
       if (!block.y.empty()) {
-        kernels::encode(block.y.data(), block.y.size(), sent.wire, beside.data());
+        const bool all = i_asked && gossip.hands_over_;
+        Values whole = all ? block.y : Values();
+        std::ranges::for_each(whole, [](float& value) { value /= kPushed; });
+        kernels::encode((all ? whole : block.y).data(), block.y.size(), sent.wire, beside.data());
         finite &= kernels::all_finite(beside, sent.wire);
       }
     }
@@ -316,6 +346,7 @@ void Gossip::end_averaging() {
   averaging_.reset();
   span_->outcome(whole ? "committed" : ended.committed > 0 ? "committed in part" : "aborted");
   span_.reset();
+  if (whole && hands_over_ && !ended.receives) heirs_.clear();
   if (whole) {
     const std::lock_guard lock(mutex_);
     GossipStatistics::Neighbour& with = counted(ended.peer);
@@ -343,6 +374,7 @@ void Gossip::note_progress() {
 }
 
 void Gossip::look_at_pairing() {
+  hand_over();
   const std::lock_guard lock(mutex_);
   statistics_.pairing = pairing_.statistics();
   idle_ = pairing_.idle();
@@ -540,7 +572,8 @@ void Gossip::received(int from, const Frame& frame, std::span<const std::byte> p
     case FrameType::answer:
       if (intact) hear(sender);
       if (sender.asked) pairing_.answer_took(from, transport_->now() - *std::exchange(sender.asked, {}));
-      pairing_.answered(from, frame.round, frame.value != 0);
+      if (frame.value <= static_cast<std::uint8_t>(Answer::no))
+        pairing_.answered(from, frame.round, static_cast<Answer>(frame.value));
       return look_at_pairing();
     case FrameType::data:
       return received_data(sender, frame, payload, intact);

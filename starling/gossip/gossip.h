@@ -129,6 +129,9 @@ class Gossip final : private TransportHandler {
   // No averaging is under way when pause() returns, unless a neighbour stands still: then it returns twice the patience after
   // something has moved last, or when it is interrupted. x and x~ have the momentum up to then; until resume() no time passes for them.
   void pause();
+  // This worker makes no gradients until resume(). Of pushes: then nobody pushes to it, whose mass it would keep; true. What it
+  // holds of y goes to one neighbour that does not stand by.
+  bool stand_by();
   void resume();
   // While all stand still, before x begins anew at all: what is in doubt, or was given up, no longer counts when it is decided.
   void forget();
@@ -178,7 +181,7 @@ class Gossip final : private TransportHandler {
   struct Actions final : PairingActions {
     explicit Actions(Gossip& gossip) : gossip(gossip) {}
     void ask(int peer, std::uint64_t number) override;
-    void answer(int peer, std::uint64_t number, bool yes) override;
+    void answer(int peer, std::uint64_t number, Answer answer) override;
     void begin(int peer, std::uint64_t number, bool i_asked) override;
     void refuse(int peer, std::uint64_t number) override;
     void wake(std::uint64_t alarm, Duration after) override;
@@ -222,6 +225,7 @@ class Gossip final : private TransportHandler {
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
   void clock_strikes();
   void begin_gradient();
+  void hand_over();
   double dice();  // these two with the lock
   double until_next();
   void tick();
@@ -243,6 +247,8 @@ class Gossip final : private TransportHandler {
   std::optional<Averaging> averaging_;
   std::optional<Timeline::Scope> span_;  // of it
   BufferPool pool_;
+  bool hands_over_ = false;  // what is pushed of y is all of it
+  std::vector<int> heirs_;   // then: to whom it may go; none once it has gone
 
   mutable std::mutex mutex_;  // guards what follows
   const std::unique_ptr<Condition> changed_;

@@ -20,7 +20,7 @@ void Pairing::want(int peer) {
 void Pairing::pause() { paused_ = true; }
 
 void Pairing::resume() {
-  paused_ = false;
+  paused_ = declines_ = false;
   proceed();
 }
 
@@ -59,21 +59,24 @@ void Pairing::asked(int peer, std::uint64_t number) {
   if (both && rank_ < peer) return;  // it answers my ask, and forgets its own
   const bool usable = number > p.number && !i_ask(peer, number);
   const std::uint64_t agreed = usable ? number : next_number(peer, p.number, false);
-  if (averaging_ || paused_ || (asking_ && !both)) {
-    actions_.answer(peer, agreed, false);
-    return;
-  }
+  if (averaging_ || (asking_ && !both) || (paused_ && !declines_))
+    return actions_.answer(peer, agreed, Answer::busy);
   if (both) {  // still due, and nothing to wait for
     due_.push_front(peer);
     asking_.reset();
   }
-  actions_.answer(peer, agreed, true);
+  if (declines_) {
+    actions_.answer(peer, agreed, Answer::no);
+    return proceed();
+  }
+  actions_.answer(peer, agreed, Answer::yes);
   begin(peer, agreed);
 }
 
-void Pairing::answered(int peer, std::uint64_t number, bool yes) {
+void Pairing::answered(int peer, std::uint64_t number, Answer answer) {
   Peer& p = peers_[peer];
   p.silent = false;
+  const bool yes = answer == Answer::yes;
   if (!i_ask(peer, number)) return;
   if (number <= p.number) {  // a later one has begun, or was refused
     if (yes && number < p.number) actions_.refuse(peer, number);
@@ -87,6 +90,11 @@ void Pairing::answered(int peer, std::uint64_t number, bool yes) {
   } else if (yes) {
     p.number = number;
     actions_.refuse(peer, number);
+  } else if (awaited && answer == Answer::no) {
+    ++statistics_.dropped;
+    asking_.reset();
+    refusals_ = 0;
+    proceed();
   } else if (awaited) {
     ++statistics_.refused;
     due_.push_front(peer);

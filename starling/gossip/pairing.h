@@ -2,7 +2,8 @@
 //
 //   want     an averaging with this neighbour is due (the worker's clock says so)
 //   ask      "will you average with me now?"
-//   answer   yes, and both begin; or no, "I am busy", at once: the asker tries again a little later, and meanwhile may be asked
+//   answer   yes, and both begin; or "I am busy", at once: the asker tries again a little later, and meanwhile may be asked;
+//            or no, while it declines: that averaging is dropped
 //   number   of an averaging on its edge: only ever rises, at both ends. Odd where the lower rank has asked, else even
 //
 // One averaging at a time. Who has asked and waits for the answer is busy, too; so where all ask in a circle all are refused
@@ -24,11 +25,14 @@
 
 namespace starling {
 
+// As it goes over the wire.
+enum class Answer : std::uint8_t { busy = 0, yes = 1, no = 2 };
+
 class PairingActions {
  public:
   virtual ~PairingActions() = default;
   virtual void ask(int peer, std::uint64_t number) = 0;
-  virtual void answer(int peer, std::uint64_t number, bool yes) = 0;
+  virtual void answer(int peer, std::uint64_t number, Answer answer) = 0;
   // The averaging of this number, for which I asked, or the peer did: ended() must follow.
   virtual void begin(int peer, std::uint64_t number, bool i_asked) = 0;
   // The peer has begun it, since I had asked; I do not.
@@ -38,10 +42,10 @@ class PairingActions {
 };
 
 struct PairingStatistics {
-  std::uint64_t asked = 0, refused = 0, unanswered = 0;  // by me; of these
+  std::uint64_t asked = 0, refused = 0, unanswered = 0;  // by me; of these by one that was busy; not in time
   std::uint64_t begun = 0;                               // whoever asked
   std::uint64_t dropped =
-      0;  // averagings that were due when too many others were, or when the neighbour was not there
+      0;  // averagings that were due when too many others were, or when the neighbour was not there or declined
 };
 
 class Pairing {
@@ -64,6 +68,8 @@ class Pairing {
   void want(int peer);
   // Nothing new is wanted or begun until resume(); what is under way goes on.
   void pause();
+  // No averaging for which others ask is begun until resume(); my own go on.
+  void decline() { declines_ = true; }
   void resume();
 
   // The peer's connection stands; it is gone. After up() numbers go on from where they were.
@@ -71,7 +77,7 @@ class Pairing {
   void down(int peer);
   // Messages.
   void asked(int peer, std::uint64_t number);
-  void answered(int peer, std::uint64_t number, bool yes);
+  void answered(int peer, std::uint64_t number, Answer answer);
   // Before answered(): it came so long after the question.
   void answer_took(int peer, Duration took);
   // What begin() began has ended, however.
@@ -108,7 +114,7 @@ class Pairing {
   std::map<int, Peer> peers_;
   std::deque<int> due_;
   std::optional<Ask> asking_;
-  bool averaging_ = false, paused_ = false, resting_ = false;
+  bool averaging_ = false, paused_ = false, declines_ = false, resting_ = false;
   int refusals_ = 0;  // in a row
   std::uint64_t alarms_ = 0;
   std::uint64_t answer_alarm_ = 0, rest_alarm_ = 0;

@@ -376,8 +376,12 @@ int Optimizer::maximum(std::span<std::int64_t> values) {
 
 void Optimizer::wait_for_all() {
   std::int64_t nothing = 0;
-  if (is_asynchronous(engine_->options)) maximum({&nothing, 1});
+  if (!is_asynchronous(engine_->options)) return;
+  stand_by();
+  maximum({&nothing, 1});
 }
+
+void Optimizer::stand_by() { engine_->scheme->stand_by(); }
 
 void Optimizer::scale_gradients(std::optional<float> scale) {
   if (engine_->inner != nullptr)

@@ -225,6 +225,9 @@ class Optimizer : public torch::optim::Optimizer {
   // Collective, before something for which asynchronous gossip pauses: until all are here it goes on, so that nobody who is
   // slow is left alone. With other schemes nothing.
   void wait_for_all();
+  // This worker makes no gradient until its next step(). wait_for_all() says so, too: by itself it is for who waits in another way.
+  // Then nobody pushes mass or tracked gradients to it (async-push-sum, async-push-pull), which it would not pass on.
+  void stand_by();
   // RMS distance of the workers' parameters to their average: sqrt(1/n Sum_i |x_i - mean|^2 / d). Collective.
   double consensus_distance();
 

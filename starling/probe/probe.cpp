@@ -31,10 +31,11 @@ constexpr double kLongest = 0.5;                // seconds of one stream
 constexpr int kLeastTimes = 2, kMostTimes = 6;  // that all is measured between hosts, if there is time
 constexpr std::size_t kMostRounds = 64;         // of the tournament: of more hosts not every pair is measured
 // Bytes, and seconds: what is larger than one that took so long is taken to go on as from the one before to that one.
-constexpr std::array<std::int64_t, 6> kAllReduced{1 << 16, 1 << 19, 1 << 20, 4 << 20, 12 << 20, 25 << 20};
+constexpr std::array<std::int64_t, 8> kAllReduced{1 << 16, 1 << 17, 1 << 18,  1 << 19,
+                                                  1 << 20, 4 << 20, 12 << 20, 25 << 20};
 constexpr double kLargeAllReduce = 0.3;
 // Turns of so many seconds, and repetitions. The first after a pause are not as in training: TCP has to find its pace again.
-constexpr int kAllReduceTurns = 3, kLeastRepetitions = 4, kMostRepetitions = 10;
+constexpr int kAllReduceTurns = 4, kLeastRepetitions = 4, kMostRepetitions = 10;
 constexpr double kAllReduceTurn = 0.3;
 constexpr std::size_t kAtOnce = 2;  // all-reduces under way, as Gloo has threads
 

@@ -261,6 +261,7 @@ class VirtualRun {
       losses_ += loss;
       ++losses_counted_;
     }
+    me.optimizer->stand_by();
     if (--training_ == 0 && !failure_) look();
     wait_for_all();
   }

@@ -24,7 +24,9 @@ using namespace std::chrono_literals;
 
 struct PairingRecorder : PairingActions {
   void ask(int peer, std::uint64_t number) override { say("ask", peer, number); }
-  void answer(int peer, std::uint64_t number, bool yes) override { say(yes ? "yes" : "no", peer, number); }
+  void answer(int peer, std::uint64_t number, Answer answer) override {
+    say(answer == Answer::yes ? "yes" : answer == Answer::busy ? "busy" : "no", peer, number);
+  }
   void begin(int peer, std::uint64_t number, bool i_asked) override {
     say(i_asked ? "BEGIN" : "JOIN", peer, number);
   }
@@ -53,7 +55,7 @@ struct PairingTest : testing::Test {
 TEST_F(PairingTest, AsksAndBeginsWithTheAnswersNumber) {
   pairing.want(3);
   EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1"));
-  pairing.answered(3, 5, true);
+  pairing.answered(3, 5, Answer::yes);
   EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 3.5"));
   pairing.want(3);
   EXPECT_THAT(recorder.take(), IsEmpty());
@@ -65,7 +67,7 @@ TEST_F(PairingTest, OneAtATime) {
   pairing.asked(3, 2);
   EXPECT_THAT(recorder.take(), ElementsAre("yes 3.2", "JOIN 3.2"));
   pairing.asked(4, 6);
-  EXPECT_THAT(recorder.take(), ElementsAre("no 4.6"));
+  EXPECT_THAT(recorder.take(), ElementsAre("busy 4.6"));
   pairing.ended();
   pairing.asked(4, 8);
   EXPECT_THAT(recorder.take(), ElementsAre("yes 4.8", "JOIN 4.8"));
@@ -94,7 +96,7 @@ TEST_F(PairingTest, AnswersAreAwaitedThreeTimesAsLongAsTheyTake) {
 
 TEST_F(PairingTest, WhoIsRefusedTriesAgainALittleLaterAndLater) {
   pairing.want(3);
-  pairing.answered(3, 1, false);
+  pairing.answered(3, 1, Answer::busy);
   EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1"));
   pairing.asked(4, 2);  // meanwhile
   EXPECT_THAT(recorder.take(), ElementsAre("yes 4.2", "JOIN 4.2"));
@@ -104,7 +106,7 @@ TEST_F(PairingTest, WhoIsRefusedTriesAgainALittleLaterAndLater) {
   EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1"));
   const Duration first = recorder.afters[1];
   for (int k = 0; k < 10; ++k) {
-    pairing.answered(3, 1, false);
+    pairing.answered(3, 1, Answer::busy);
     pairing.alarm(recorder.alarms.back());
   }
   EXPECT_GT(recorder.afters[recorder.afters.size() - 2], 10 * first);
@@ -117,12 +119,12 @@ TEST_F(PairingTest, OfTwoWhoAskEachOtherTheLowerRanksCounts) {
   EXPECT_THAT(recorder.take(), ElementsAre("ask 1.2", "yes 1.1", "JOIN 1.1"));
   pairing.ended();
   EXPECT_THAT(recorder.take(), ElementsAre("ask 1.2"));  // mine is still due
-  pairing.answered(1, 2, true);
+  pairing.answered(1, 2, Answer::yes);
   pairing.ended();
   pairing.want(3);
   pairing.asked(3, 2);
   EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 1.2", "ask 3.1"));  // it will answer
-  pairing.answered(3, 1, true);
+  pairing.answered(3, 1, Answer::yes);
   EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 3.1"));
 }
 
@@ -133,14 +135,14 @@ TEST_F(PairingTest, WhoDoesNotAnswerIsNotAskedUntilItSpeaks) {
   EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1", "ask 4.1"));
   pairing.want(3);
   EXPECT_EQ(pairing.due(), 0u);
-  pairing.answered(3, 1, true);  // after all; but I am asking another
+  pairing.answered(3, 1, Answer::yes);  // after all; but I am asking another
   EXPECT_THAT(recorder.take(), ElementsAre("refuse 3.1"));
-  pairing.answered(4, 1, true);
+  pairing.answered(4, 1, Answer::yes);
   pairing.want(3);
   pairing.ended();
   EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 4.1", "ask 3.3"));
   pairing.alarm(recorder.alarms.back());
-  pairing.answered(3, 3, true);  // and now I am free
+  pairing.answered(3, 3, Answer::yes);  // and now I am free
   EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 3.3"));
 }
 
@@ -150,23 +152,47 @@ TEST_F(PairingTest, AnAnswerThatALaterAveragingHasOvertakenIsRefused) {
   pairing.alarm(recorder.alarms.back());
   pairing.asked(3, 2);
   EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1", "yes 3.2", "JOIN 3.2"));
-  pairing.answered(3, 1, true);
+  pairing.answered(3, 1, Answer::yes);
   EXPECT_THAT(recorder.take(), ElementsAre("refuse 3.1"));
   pairing.ended();
-  pairing.answered(3, 4, true);  // of no question of mine
+  pairing.answered(3, 4, Answer::yes);  // of no question of mine
   EXPECT_THAT(recorder.take(), IsEmpty());
 }
 
 TEST_F(PairingTest, APauseEndsWhatIsUnderWayAndBeginsNothing) {
   pairing.want(3);
   pairing.pause();
-  pairing.answered(3, 1, false);
+  pairing.answered(3, 1, Answer::busy);
   pairing.alarm(recorder.alarms.back());
   pairing.asked(4, 2);
-  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1", "no 4.2"));
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1", "busy 4.2"));
   EXPECT_TRUE(pairing.idle());
   pairing.resume();
   EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1"));
+}
+
+TEST_F(PairingTest, WhoDeclinesStillAsks) {
+  pairing.decline();
+  pairing.asked(4, 2);
+  EXPECT_THAT(recorder.take(), ElementsAre("no 4.2"));
+  pairing.want(1);
+  pairing.asked(1, 1);  // and forgets that it was asked
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 1.2", "no 1.1", "ask 1.2"));
+  pairing.answered(1, 2, Answer::yes);
+  pairing.ended();
+  EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 1.2"));
+  pairing.resume();
+  pairing.asked(4, 4);
+  EXPECT_THAT(recorder.take(), ElementsAre("yes 4.4", "JOIN 4.4"));
+}
+
+TEST_F(PairingTest, WhereANeighbourDeclinesTheNextIsAsked) {
+  pairing.want(3);
+  pairing.want(4);
+  pairing.answered(3, 1, Answer::no);
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1", "ask 4.1"));
+  EXPECT_EQ(pairing.statistics().dropped, 1u);
+  EXPECT_EQ(pairing.due(), 0u);
 }
 
 TEST_F(PairingTest, ANeighbourThatIsGoneIsNotWaitedFor) {
@@ -181,7 +207,7 @@ TEST_F(PairingTest, ANeighbourThatIsGoneIsNotWaitedFor) {
 // --- random worlds ---
 
 // Everything that can happen happens in random order, at random times: messages are slow, averagings take their time or are given
-// up, connections break and come again, workers pause, stop for a while and die. Messages of one sender to one receiver keep their
+// up, connections break and come again, workers pause, decline, stop for a while and die. Messages of one sender to one receiver keep their
 // order.
 class PairingWorld {
  public:
@@ -215,6 +241,9 @@ class PairingWorld {
       } else if (what < 84 && !one.dead) {
         at(now_, one.rank, [&one] { one.pairing.pause(); });
         at(now_ + some(60ms), one.rank, [&one] { one.pairing.resume(); });
+      } else if (what < 87 && !one.dead) {
+        at(now_, one.rank, [&one] { one.pairing.decline(); });
+        at(now_ + some(60ms), one.rank, [&one] { one.pairing.resume(); });
       }
       for (int e = 0; e < 5 && !events_.empty(); ++e) next();
     }
@@ -241,8 +270,8 @@ class PairingWorld {
     void ask(int peer, std::uint64_t number) override {
       world.send(rank, peer, [=, this](Worker& to) { to.pairing.asked(rank, number); });
     }
-    void answer(int peer, std::uint64_t number, bool yes) override {
-      world.send(rank, peer, [=, this](Worker& to) { to.pairing.answered(rank, number, yes); });
+    void answer(int peer, std::uint64_t number, Answer answer) override {
+      world.send(rank, peer, [=, this](Worker& to) { to.pairing.answered(rank, number, answer); });
     }
     void begin(int peer, std::uint64_t number, bool i_asked) override {
       EXPECT_FALSE(averaging);

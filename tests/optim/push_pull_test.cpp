@@ -88,6 +88,34 @@ TEST(PushPull, WhoHasNoGradientGoesByThatOfOthers) {
   });
 }
 
+// Who waits takes its own gradient out of what is tracked, and keeps nothing: who goes on comes to what is best for itself. And all
+// that go on after they have waited to what is best for all.
+TEST(PushPull, WhoWaitsHandsOver) {
+  virtually(3, [](int rank, World& world, VirtualTime& time) {
+    const Tensor x = parameter({kSeveralBlocks});
+    Optimizer optimizer({x}, SGD{.lr = 0.05}, kPushPull, world);
+    const auto train = [&](int steps) {
+      for (int t = 0; t < steps; ++t) {
+        time.sleep(20ms);
+        x.mutable_grad() = x.detach() - 10 * rank;
+        optimizer.step();
+      }
+    };
+    train(rank == 2 ? 400 : 20);
+    if (rank == 2) {
+      EXPECT_NEAR(x.min().item<double>(), 20, 0.01);
+      EXPECT_NEAR(x.max().item<double>(), 20, 0.01);
+    }
+    {
+      const Consensus average(optimizer);
+    }
+    train(400);
+    const Consensus average(optimizer);
+    EXPECT_NEAR(x.min().item<double>(), 10, 0.1);
+    EXPECT_NEAR(x.max().item<double>(), 10, 0.1);
+  });
+}
+
 // After which nothing is left of what was tracked before, in doubt or not: the best for all is the mean again.
 TEST(PushPull, BeginsAnewWithAParameterGroupAndAtARestart) {
   virtually(3, [](int rank, World& world, VirtualTime& time) {
@@ -95,7 +123,7 @@ TEST(PushPull, BeginsAnewWithAParameterGroupAndAtARestart) {
     std::vector<Tensor> all{x};
     Optimizer optimizer({x}, SGD{.lr = 0.05}, kPushPull, world);
     const auto train = [&](int steps, double to) {
-      for (int t = 0; t < steps; ++t) {
+      for (int t = 0; t < 3 * steps / (rank + 1); ++t) {  // all end at the same time
         time.sleep(20ms * (rank + 1));
         for (const Tensor& each : all) each.mutable_grad() = each.detach() - to * rank;
         optimizer.step();
@@ -109,6 +137,26 @@ TEST(PushPull, BeginsAnewWithAParameterGroupAndAtARestart) {
     train(500, 10);
     const Consensus average(optimizer);
     for (const Tensor& each : all) EXPECT_NEAR(each.mean().item<double>(), 10, 0.1);
+  });
+}
+
+// Else its share of the mass would halve until what it does moves it out of range.
+TEST(AsynchronousPushSum, NobodyPushesToWhoWaits) {
+  virtually(3, [](int rank, World& world, VirtualTime& time) {
+    const Tensor x = parameter({1000});
+    Options options = kPushPull;
+    options.scheme = "async-push-sum";
+    Optimizer optimizer({x}, SGD{.lr = 0.05}, options, world);
+    for (int t = 0; t < (rank == 2 ? 400 : 5); ++t) {
+      time.sleep(20ms);
+      x.mutable_grad() = x.detach() - 10;
+      optimizer.step();
+    }
+    const Tensor mine = x.detach().clone();
+    const Consensus average(optimizer);
+    if (rank == 2) {
+      EXPECT_NEAR(mine.mean().item<double>(), 10, 0.01);
+    }
   });
 }
 

@@ -96,12 +96,15 @@ void Asynchronous::renew(std::size_t block, const Gossip::Held& held) {
   }
 }
 
+void Asynchronous::stand_by() { standing_by_ |= gossip_.stand_by(); }
+
 void Asynchronous::pause() {
   if (!std::exchange(paused_, true)) gossip_.pause();
 }
 
 void Asynchronous::resume() {
-  if (std::exchange(paused_, false)) gossip_.resume();
+  const bool stood_by = std::exchange(standing_by_, false);
+  if (std::exchange(paused_, false) || stood_by) gossip_.resume();
 }
 
 void Asynchronous::renew() {

@@ -34,6 +34,7 @@ class Asynchronous : public Scheme {
   // Where gossip stands still, it goes on from the parameters: x and x~ are these.
   void begin() override;
   void step() override;
+  void stand_by() override;
   void pause() override;
   void resume() override;
   void renew() override;
@@ -57,7 +58,7 @@ class Asynchronous : public Scheme {
 
   std::vector<Block>& blocks_;
   const bool momentum_;
-  bool paused_ = false;
+  bool standing_by_ = false, paused_ = false;
   // Of each block: the parameters as they were last renewed. A block of a new parameter group is another scheme's.
   std::vector<std::vector<float>> taken_;
   Gossip gossip_;

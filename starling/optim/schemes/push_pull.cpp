@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -61,6 +62,15 @@ void PushPull::step() {
   track_gradients();
   adapt();
   give();
+}
+
+void PushPull::stand_by() {
+  each_block([&](const Block& block, const Gossip::Held& held) {
+    std::vector<float>& g = g_[static_cast<std::size_t>(block.index)];
+    std::ranges::transform(held.y, g, held.y.begin(), std::minus());
+    std::ranges::fill(g, 0.0F);
+  });
+  Asynchronous::stand_by();
 }
 
 void PushPull::track_gradients() {

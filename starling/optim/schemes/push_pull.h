@@ -13,9 +13,12 @@
 //
 // An exchange that is lost moves nothing; one that is mended late moves its y, and x not, which would be an old one. Who dies takes
 // along what it held of y, and leaves what it pushed of its gradient: that is in the others' steps for good, until begin() makes
-// y = g = 0 at all (a checkpoint that is loaded, a parameter group that is added). Who has made its last step and waits for the others
-// takes of their y, and gives nothing: let runs end together. A gradient that is not finite would come to all, and does not: where it
-// is in a segment, g stays as it was there, with a warning.
+// y = g = 0 at all (a checkpoint that is loaded, a parameter group that is added). Who makes no gradient for now, since it waits for
+// the others at an average, a checkpoint or the end, takes its own out and hands the rest over:
+//
+//   stand by   y_i <- y_i - g_i,  g_i <- 0;  then once x_i and all of y_i to one j, and nobody pushes to i
+//
+// A gradient that is not finite would come to all, and does not: where it is in a segment, g stays as it was there, with a warning.
 //
 // Twice as much is sent as by others, and kept are 8 bytes for each value. The rule finds y in .grad.
 #pragma once
@@ -35,6 +38,7 @@ class PushPull final : public Asynchronous {
 
   void begin() override;
   void step() override;
+  void stand_by() override;
 
  private:
   void track_gradients();

@@ -20,6 +20,8 @@ class Scheme {
   virtual void step() = 0;
   // Whether the backward passes from here on average gradients, in a scheme that does; see NoSync.
   virtual void set_sync(bool) {}
+  // This worker makes no gradient until resume(), or the next step(); gossip goes on.
+  virtual void stand_by() {}
   // Gossip that goes on between steps stands still from pause() to resume(), or to the next step().
   virtual void pause() {}
   virtual void resume() {}
