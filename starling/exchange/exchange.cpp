@@ -123,11 +123,11 @@ void Exchange::meet() {
   for (const int rank : neighbours) transport_->open(rank);
   std::unique_lock lock(mutex_);
   const auto all_here = [&] {
-    return std::includes(connected_.begin(), connected_.end(), neighbours.begin(), neighbours.end());
+    return std::includes(met_.begin(), met_.end(), neighbours.begin(), neighbours.end());
   };
   if (wait(lock, patience_.meet, all_here)) return;
   std::vector<int> missing;
-  std::set_difference(neighbours.begin(), neighbours.end(), connected_.begin(), connected_.end(),
+  std::set_difference(neighbours.begin(), neighbours.end(), met_.begin(), met_.end(),
                       std::back_inserter(missing));
   throw Error(fmt::format(
       "worker {}: no connection to worker{} {} after {:.1f} s: is it running, and is its port open?",
@@ -518,6 +518,7 @@ void Exchange::connected(int rank) {
   average_.up(rank);
   std::unique_lock lock(mutex_);
   connected_.insert(rank);
+  met_.insert(rank);
   const bool was_gone = gone_.erase(rank) != 0;
   changed_->notify_all();
   lock.unlock();

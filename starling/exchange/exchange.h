@@ -144,7 +144,7 @@ class Exchange final : private TransportHandler {
            Chooser chooser = Chooser::mask, Exchanged exchanged = Exchanged::averages);
   ~Exchange() override;  // tells the others not to wait; takes at most a second
 
-  // Waits until all neighbours of the schedule are connected. Throws Error, naming who is missing, also when interrupted.
+  // Waits until all neighbours of the schedule have been connected. Throws Error, naming who is missing, also when interrupted.
   void meet();
 
   // --- one step, on the training thread ---
@@ -380,7 +380,7 @@ class Exchange final : private TransportHandler {
   bool jumped_ = false;        // it is not the one after the last
   std::uint64_t jump_to_ = 0;  // others are at this round already
   std::set<int> went_on_;      // without me, or left me while I slept; I have not heard since where they are
-  std::set<int> connected_;
+  std::set<int> connected_, met_;  // now; ever
   std::set<int> absent_;
   std::set<int> gone_;
   std::optional<std::pair<Average::Bytes, std::set<int>>> averaged_;

@@ -68,13 +68,13 @@ void Gossip::meet() {
   const Time begin = transport_->now();
   for (const int rank : neighbours) transport_->open(rank);
   std::unique_lock lock(mutex_);
-  const auto all_here = [&] { return std::ranges::includes(connected_, neighbours); };
+  const auto all_here = [&] { return std::ranges::includes(met_, neighbours); };
   if (wait(
           *changed_, lock, [this] { return transport_->now(); }, options_.meet, options_.interrupted,
           all_here))
     return;
   std::vector<int> missing;
-  std::ranges::set_difference(neighbours, connected_, std::back_inserter(missing));
+  std::ranges::set_difference(neighbours, met_, std::back_inserter(missing));
   throw Error(fmt::format(
       "worker {}: no connection to worker{} {} after {:.1f} s: is it running, and is its port open?",
       transport_->rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
@@ -516,7 +516,7 @@ void Gossip::connected(int rank) {
   back.edge.connected();
   pairing_.up(rank);
   const std::lock_guard lock(mutex_);
-  connected_.insert(rank);
+  met_.insert(rank);
   changed_->notify_all();
 }
 
@@ -526,8 +526,6 @@ void Gossip::disconnected(int rank, const std::string& reason) {
   peer(rank).edge.disconnected();
   peer(rank).incoming.clear();
   look_at_pairing();
-  const std::lock_guard lock(mutex_);
-  connected_.erase(rank);
 }
 
 void Gossip::lost(int rank, const std::string& reason) {

@@ -5,6 +5,8 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <future>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -186,7 +188,7 @@ TEST(Exchange, WithMaxWaitALateNeighbourCostsOneExchangeAndIsBackWhenItWakes) {
 }
 
 TEST(Exchange, WhoSleptWaitsForTheConnectionsThatTheOthersClosedMeanwhile) {
-  Flock flock(triangle(), {.silent = milliseconds(400), .max_wait = milliseconds(2000)});
+  Flock flock(triangle(), {.silent = milliseconds(400), .max_wait = milliseconds(60'000)});
   const double before = flock.sum();
   flock.everyone([](Worker& w) { w.step(); });
   flock[2].step();  // its blocks of round 3 are on their way
@@ -462,7 +464,7 @@ TEST(Exchange, NonsenseFromAPeerIsRefusedAndTheOthersGoOn) {
   liar->open(0);
   liar->open(1);
   const Schedule schedule = make_schedule("complete", 3);
-  const Patience patience{.max_wait = milliseconds(50)};
+  const Patience patience{.max_wait = milliseconds(500)};
   Worker zero(hub, 0, schedule, patience), one(hub, 1, schedule, patience);
   std::thread other([&] { one.begin(); });
   zero.begin();
@@ -492,6 +494,20 @@ TEST(Exchange, NonsenseFromAPeerIsRefusedAndTheOthersGoOn) {
     for (const float value : block) ASSERT_LT(std::abs(value), 10);  // none of the liar's numbers
   }
   // A block that is whole, intact and in time is believed: peers that hold the token are trusted for their values.
+}
+
+TEST(Exchange, AWorkerThatHasComeAndGoneAgainIsNotWaitedFor) {
+  LocalHub hub(2);
+  const Schedule schedule = make_schedule("complete", 2);
+  auto zero = std::make_unique<Worker>(hub, 0, schedule, Patience{});
+  Worker one(hub, 1, schedule, {.meet = milliseconds(100), .max_wait = {}});
+  one.transport->open(0);
+  zero->exchange.meet();
+  zero.reset();
+  std::promise<void> heard;
+  one.transport->post([&] { heard.set_value(); });
+  heard.get_future().wait();
+  EXPECT_NO_THROW(one.exchange.meet());
 }
 
 TEST(Exchange, AWorkerThatDoesNotComeIsNamed) {

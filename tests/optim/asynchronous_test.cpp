@@ -1,6 +1,9 @@
 // Asynchronous gossip in the optimizer: alone it is the rule itself; together workers come to what is best for all of them.
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <string>
 #include <thread>
 #include <vector>
@@ -90,6 +93,7 @@ TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
     for (const bool around : {false, true}) {
       constexpr int n = 4;
       std::atomic<int> done = 0;
+      std::array<std::atomic<int>, n> made{};
       flock(n, [&](int i, World& world) {
         const Tensor a = parameter({1000}), b = parameter({7});
         torch::optim::SGD inner(two_groups(a, b), torch::optim::SGDOptions(0.01));
@@ -97,24 +101,29 @@ TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
         const auto optimizer =
             around ? std::make_unique<Optimizer>(inner, options, world)
                    : std::make_unique<Optimizer>(two_groups(a, b), SGD{.lr = 0.01}, options, world);
-        double distance = 4;
+        std::atomic<int>& mine_made = made[static_cast<std::size_t>(i)];
+        double distance = 4, off = 2;
         // Where threads wait for processors, averagings may have been few just now: then once more.
-        for (int tries = 1; distance >= 4 && tries <= 10; ++tries) {
+        for (int tries = 1; (distance >= 4 || off >= 2) && tries <= 10; ++tries) {
           // Until all have made so many gradients: who is done with its own keeps pulling.
           for (int t = 0; done < n * tries && t < 60'000; ++t) {
             if (t == 600) ++done;
             pull_towards({a, b}, 10 * i);
             optimizer->step();
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            ++mine_made;
+            do {  // nobody gets far ahead of one that waits for a processor
+              std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            } while (mine_made > *std::min_element(made.begin(), made.end()) + 20 && done < n * tries);
           }
           Consensus average(*optimizer);
           EXPECT_EQ(average.workers(), n);
-          for (const Tensor& x : {a, b}) EXPECT_NEAR(x.mean().item<double>(), 15, 2) << scheme;
+          off = std::max(std::abs(a.mean().item<double>() - 15), std::abs(b.mean().item<double>() - 15));
           const double mine = a.mean().item<double>();
           EXPECT_TRUE(is_all(a, mine));
           distance = average.distance();
         }
-        EXPECT_LT(distance, 4);  // alone: 11.2
+        EXPECT_LT(distance, 4) << scheme;  // alone: 11.2
+        EXPECT_LT(off, 2) << scheme;
         // Training goes on after it.
         const std::uint64_t averaged = optimizer->statistics().rounds;
         for (int t = 0; t < 200; ++t) {

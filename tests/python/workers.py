@@ -9,7 +9,9 @@ that has imported that and the test's module, and has done nothing else: main().
 ends as any Python does.
 """
 
+import contextlib
 import faulthandler
+import itertools
 import json
 import multiprocessing
 import os
@@ -28,9 +30,14 @@ LIMIT = 300  # seconds: a hang is a failure
 _forks = None  # of the tests' process: the way to the one that forks workers
 
 
+_ports = itertools.count(20000 + os.getpid() * 97 % 11000)
+
+
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    """Not one that the system gives to whoever asks for any, so that nobody else has it a moment later."""
+    for port in _ports:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _places(count, more):

@@ -84,7 +84,8 @@ class Launchers(unittest.TestCase):
             self.check([json.loads(file.read_text()) for file in pathlib.Path(folder).iterdir()])
 
     def test_torchrun(self):
-        self.launch(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--no-python")
+        self.launch(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3",
+                    "--no-python")
 
     @unittest.skipUnless(shutil.which("mpirun"), "there is no mpirun")
     def test_mpirun(self):

@@ -130,18 +130,23 @@ every = 1
     def summary(self):
         return json.loads((self.out / "summary.json").read_text())
 
-    def until_step(self, process, step, workers=WORKERS):
-        """Waits until all workers have logged this step; returns their process ids by rank."""
+    def until(self, process, done):
+        """Waits until done(the last step that each rank has logged)."""
         while True:
             try:
-                lines = self.metrics()
+                steps = {rank: records[-1]["step"] for rank, records in self.metrics().items()}
             except (OSError, json.JSONDecodeError):
-                lines = {}
-            if len(lines) == workers and all(records[-1]["step"] >= step for records in lines.values()):
-                return processes_of(process.pid)
+                steps = {}
+            if steps and done(steps):
+                return
             if process.poll() is not None:
-                self.fail(f"ended before step {step}: {process.communicate()[1]}")
+                self.fail(f"ended after steps {steps}: {process.communicate()[1]}")
             time.sleep(0.02)
+
+    def until_step(self, process, step, workers=WORKERS):
+        """Waits until all workers have logged this step; returns their process ids by rank."""
+        self.until(process, lambda steps: len(steps) == workers and min(steps.values()) >= step)
+        return processes_of(process.pid)
 
     def check_run(self, scheme):
         lines = self.metrics()
@@ -158,9 +163,9 @@ every = 1
         self.assertGreaterEqual(summary["worst_accuracy"], 0.9)
         self.assertGreater(summary["bytes_sent_per_worker"], 0)
         self.assertEqual(summary["directed_aborted"], 0)
-        # On a busy machine a worker may answer too late, and then find the asker in another averaging.
-        if summary["questions_unanswered"] == 0:
-            self.assertEqual(summary["blocks_aborted"], 0)
+        # Of gossip: on a busy machine a worker may answer too late, or stand still in an averaging.
+        averaged = sum(edge["averaged"] for records in lines.values() for edge in records[-1].get("edges", []))
+        self.assertLessEqual(summary["blocks_aborted"], 0.1 * averaged / WORKERS)
         return summary
 
     def test_three_workers_learn_and_agree(self):
@@ -284,7 +289,8 @@ every = 1
     def test_asynchronous_gossip_resumes(self):
         for scheme, *more in (("a2cid2",), ("swarm", "--mixing.local_steps", "2", "--mixing.wire", "int8",
                                             "--model.dtype", "bf16")):
-            arguments = ("--mixing.scheme", scheme, "--mixing.topology", "ring", "--checkpoint-every", "40", *more)
+            arguments = ("--mixing.scheme", scheme, "--mixing.topology", "ring", "--checkpoint-every", "40",
+                         "--checkpoint.keep", "4", *more)
             self.out = self.out.with_name(scheme)
             process = self.start(*arguments)
             self.until_step(process, 60)
@@ -303,7 +309,7 @@ every = 1
             self.assertAlmostEqual(last["rate"], averaged / gradients)
             self.assertGreater(averaged, 0)
             for edge in last["edges"]:
-                self.assertLessEqual(edge["staleness"] * edge["averaged"], gradients)
+                self.assertLessEqual(edge["staleness"] * edge["averaged"], gradients + 1e-6)
                 self.assertLessEqual(edge["staleness"], edge["stalest"])
             self.assertGreater(last["distance"], 0)
 
@@ -313,8 +319,7 @@ every = 1
         together = 16 * 960 // 16  # gradients of all
         slow = self.until_step(process, 5)[2]
         os.kill(slow, signal.SIGSTOP)
-        while min(self.metrics()[rank][-1]["step"] for rank in (0, 1)) < together // WORKERS + 40:
-            time.sleep(0.05)
+        self.until(process, lambda steps: steps[0] + steps[1] >= 2 * (together // WORKERS + 40))
         os.kill(slow, signal.SIGCONT)
         self.finish(process, 0)
         steps = [records[-1]["step"] for _, records in sorted(self.metrics().items())]
@@ -335,8 +340,7 @@ every = 1
         process = self.start(*arguments)
         slow = self.until_step(process, 3)[2]
         os.kill(slow, signal.SIGSTOP)  # for much less than 40 steps of the mean
-        while min(self.metrics()[rank][-1]["step"] for rank in (0, 1)) < 20:
-            time.sleep(0.02)
+        self.until(process, lambda steps: steps[0] + steps[1] >= 90)
         os.kill(slow, signal.SIGCONT)
         _, stderr = self.finish(process, 0)
         self.assertEqual(re.findall(r"step (\d+): average model: test accuracy", stderr), ["40", "80", "120"])
@@ -348,7 +352,7 @@ every = 1
         for step in (40, 80, 120, 160):
             self.assertGreaterEqual(sum(made(step)), WORKERS * step)
             self.assertLess(sum(made(step)), WORKERS * step + 60)
-        self.assertLess(made(40)[2], min(made(40)[:2]))
+        self.assertLess(made(40)[2], 40)  # of 120 there were at most 30 for it
         before = made(80)
         _, stderr = self.train(*arguments, "--resume", self.out / "checkpoints" / "step-80")
         self.assertEqual(re.findall(r"step (\d+): average model: test accuracy", stderr), ["120"])

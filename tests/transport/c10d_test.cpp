@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <map>
 #include <string>
 #include <thread>
@@ -151,22 +152,24 @@ TEST(Collectives, SayWhoHasNotCome) {
   std::vector<World> worlds = World::threads(3);
   worlds.pop_back();
   in_threads(worlds, [](World& world) {
-    world.timeouts.meet = 300ms;
+    world.timeouts.meet = 3s;
     EXPECT_THAT(failure_of([&] { make_collectives(world, "test"); }),
                 AllOf(HasSubstr("rank " + std::to_string(world.rank)), HasSubstr("worker 2 has not come")));
   });
 }
 
 TEST(Collectives, ASilentWorkerIsAnErrorAfterTheTimeout) {
-  in_threads(World::threads(2), [](World& world) {
+  std::promise<void> said;
+  in_threads(World::threads(2), [&](World& world) {
     world.timeouts.stalled = 1s;
     const auto all = make_collectives(world, "test");
     if (world.rank == 0) {
       EXPECT_THAT(failure_of([&] { all->all_reduce_sum(at::ones({10})).wait(); }),
                   AllOf(HasSubstr("all-reduce failed on rank 0: "), HasSubstr("all workers are alive"),
                         Not(HasSubstr("\n"))));
+      said.set_value();
     } else {
-      std::this_thread::sleep_for(3s);
+      said.get_future().wait_for(60s);
     }
   });
 }

@@ -456,12 +456,12 @@ TEST_P(Contract, PostedWorkRunsOnTheHandlersThreadInOrder) {
   std::vector<int> order;
   std::promise<std::thread::id> last;
   const Time start = transports[0]->now();
-  transports[0]->at(start + std::chrono::milliseconds(40), [&] {
-    EXPECT_GE(transports[0]->now(), start + std::chrono::milliseconds(40));
+  transports[0]->at(start + std::chrono::milliseconds(400), [&] {
+    EXPECT_GE(transports[0]->now(), start + std::chrono::milliseconds(400));
     order.push_back(4);
     last.set_value(std::this_thread::get_id());
   });
-  transports[0]->at(start + std::chrono::milliseconds(20), [&] { order.push_back(3); });
+  transports[0]->at(start + std::chrono::milliseconds(200), [&] { order.push_back(3); });
   transports[0]->post([&] { order.push_back(1); });
   transports[0]->post([&] { order.push_back(2); });
   EXPECT_EQ(last.get_future().get(), recorders[0]->thread());

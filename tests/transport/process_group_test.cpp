@@ -277,7 +277,7 @@ TEST(FromProcessGroup, TheGroupCarriesOnlyWhatItsBackendsCan) {
 
 TEST(FromProcessGroup, SaysWhoHasNotCome) {
   std::vector<Worker> workers(2);
-  meet(workers, c10::make_intrusive<c10d::HashStore>(), 1, 300ms);
+  meet(workers, c10::make_intrusive<c10d::HashStore>(), 1, 3s);
   for (const Worker& worker : workers) {
     EXPECT_THAT(worker.failure, AllOf(HasSubstr("worker 2 has not come"), HasSubstr("'worker-2'")));
   }

@@ -287,7 +287,7 @@ TEST_F(TcpEdges, AProofCannotBeReplayedNorReflected) {
 
 TEST_F(TcpEdges, TwoRunsWithDifferentTokensStayApart) {
   world.size = 2;
-  world.timeouts.meet = milliseconds(500);
+  world.timeouts.meet = milliseconds(3000);
   Recorder first, second;
   const auto transport = make(0);
   world.token = "another run's token";
@@ -307,7 +307,7 @@ TEST_F(TcpEdges, TwoRunsWithDifferentTokensStayApart) {
 // The dialer, too, believes nobody: an impostor took the place of worker 0 in the store.
 TEST_F(TcpEdges, AnImpostorThatIsDialledIsRefused) {
   world.size = 2;
-  world.timeouts.meet = milliseconds(300);
+  world.timeouts.meet = milliseconds(3000);
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in any{};
   any.sin_family = AF_INET;
@@ -342,7 +342,7 @@ TEST_F(TcpEdges, AnImpostorThatIsDialledIsRefused) {
 }
 
 TEST_F(TcpEdges, SilenceAtEveryStepOfTheHandshakeIsCutOff) {
-  options.handshake = milliseconds(100);
+  options.handshake = milliseconds(500);
   begin();
   const auto hello = tcp::Hello::of(rank_2(), 0).encode();
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, hello.size() / 2, hello.size()}) {
