@@ -252,7 +252,7 @@ class Gossip final : private TransportHandler {
 
   mutable std::mutex mutex_;  // guards what follows
   const std::unique_ptr<Condition> changed_;
-  std::set<int> met_;  // neighbours that have been connected
+  std::set<int> met_;                // neighbours that have been connected
   std::vector<std::uint64_t> made_;  // gradients by rank, as far as this worker knows
   bool idle_ = true, paused_ = false;
   Time moved_{};  // when something of the averaging came last, or went

@@ -341,7 +341,8 @@ TEST(Processes, WithoutFaultsEveryExchangeCommits) {
 
 // In the middle of training. The other two end it together, and their average is the same.
 void kill_worker_2(Flock& flock) {
-  ASSERT_TRUE(flock.until([&] { return std::min({flock.step_of(0), flock.step_of(1), flock.step_of(2)}) >= 25; }));
+  ASSERT_TRUE(
+      flock.until([&] { return std::min({flock.step_of(0), flock.step_of(1), flock.step_of(2)}) >= 25; }));
   flock.signal_to(2, SIGKILL);
   EXPECT_EQ(flock.wait(2), -SIGKILL);
   for (int rank : {0, 1}) {
