@@ -207,8 +207,8 @@ TEST_F(PairingTest, ANeighbourThatIsGoneIsNotWaitedFor) {
 // --- random worlds ---
 
 // Everything that can happen happens in random order, at random times: messages are slow, averagings take their time or are given
-// up, connections break and come again, workers pause, decline, stop for a while and die. Messages of one sender to one receiver keep their
-// order.
+// up, connections break and come again, workers pause, decline, stop for a while and die. Messages of one sender to one receiver
+// keep their order.
 class PairingWorld {
  public:
   PairingWorld(std::uint64_t seed, int workers) : random_(seed) {
