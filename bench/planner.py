@@ -8,9 +8,11 @@ Needs root: the hosts are those of scripts/cluster, whose cards have limited rat
 backward, which varies as compute does, so that several hosts fit on a machine with few cores; gradients, updates and the
 network are real. For each configuration `starling probe` measures the network, one run records its compute (as
 `starling train --profile-out` does), `starling plan` predicts all-reduce and every schedule from these two, and then all of them
-are measured, twice in turn, of which the mean counts; so are what it recommends of all schedules and wires, where that is
-none of them, and torch's DDP with buckets as large as our blocks. What was done while the machine was idle for less than 75 % is
-done again, three times in all; of these that counts in which it was idle most, and a measured step below 40 % is rejected.
+are measured, twice in turn, of which the mean counts (where the two are more than 5 % apart, once more: then the median); so are
+what it recommends of all schedules and wires, where that is none of them, and torch's DDP with buckets as large as our blocks.
+What was done while the machine was idle for less than 75 % is done again, three times in all; of these that counts in which it
+was idle most, and a measured step below 40 % is rejected.
+
 Each configuration leaves its profiles and times in out/bench/planner/; predictions are made anew from these. Writes
 out/bench/planner.json:
 
@@ -47,6 +49,7 @@ PEERS = ROOT / "bench/step_peers.py"
 LAYERS, SECONDS, STEPS, REPETITIONS, TRIES, PROBE_SECONDS = 8, 3, 8, 2, 3, 16
 WARM_UP = 9  # steps, as bench/planner.cpp has it: up to seven more, for whole periods of a schedule
 IDLE_ENOUGH = 0.75
+APART = 1.05
 STRAGGLER, CV, VARYING = 1.5, 0.05, 0.3
 WIRES = ("fp32", "bf16", "int8")  # which the planner compares
 RECORDED, ATC, ALL_REDUCE = "base-2 fp32", "base-2 atc", "all-reduce fp32"
@@ -186,20 +189,32 @@ def measured(config, kept, options, work):
     return best.of, first
 
 
+def are_apart(times):
+    return max(times) > APART * min(times)
+
+
 def measure_systems(config, wanted, best, options, work):
     job = job_of(config)
+
+    def runs_of(names, repetitions, profile=""):
+        """By name, as many runs of each, made in turn."""
+        each = {f"{name}, {k}": name for k in range(repetitions) for name in names}
+        said = run([options.program, "steps", "JOB"],
+                   job | {"systems": [{"name": one} | wanted[name] for one, name in each.items()], "profile": profile},
+                   config, work)  # fmt: skip
+        return {name: [said[one] for one in each if each[one] == name] for name in names}
+
     while left := [name for name in wanted if best.wants(name)]:
-        names = {f"{name}, {k}": name for k in range(REPETITIONS) for name in left}
         profile = work / "tried.json"
-        of_job = job | {"systems": [{"name": each} | wanted[name] for each, name in names.items()],
-                        "profile": str(profile) if left[0] == RECORDED else ""}
-        said = run([options.program, "steps", "JOB"], of_job, config, work)
-        for name in left:
-            of_name = [said[each] for each in names if names[each] == name]
+        runs = runs_of(left, REPETITIONS, str(profile) if left[0] == RECORDED else "")
+        if apart := [name for name in left if are_apart([one["step_ms"] for one in runs[name]])]:
+            for name, more in runs_of(apart, 1).items():
+                runs[name] += more
+        for name, of_name in runs.items():
             times = [one["step_ms"] for one in of_name]
-            mean = of_name[0] | {"step_ms": statistics.mean(times), "idle": min(one["idle"] for one in of_name),
-                                 "repetitions_ms": times}
-            if best.takes(name, mean) and name == RECORDED:
+            one = of_name[0] | {"step_ms": statistics.median(times), "idle": min(one["idle"] for one in of_name),
+                                "repetitions_ms": times}  # fmt: skip
+            if best.takes(name, one) and name == RECORDED:
                 profile.rename(work / "compute.json")
 
 
@@ -224,12 +239,19 @@ def measure(config, kept, options, folder):
         work.rename(folder)
 
 
+def is_settled(one):
+    """Whether its runs agree, or were as many as they may be."""
+    times = one.get("repetitions_ms", [])
+    return len(times) != REPETITIONS or not are_apart(times)
+
+
 def kept_of(config, options, folder):
-    """What was measured of it, while the machine was idle enough; {} if the network or the compute was not."""
+    """What was measured of it, while the machine was idle enough, and settled; {} if the network or the compute was not."""
     if options.again or not folder.exists():
         return {}
     kept = json.loads((folder / "measured.json").read_text())
-    kept["systems"] = {name: one for name, one in kept["systems"].items() if one["idle"] >= options.least_idle}
+    kept["systems"] = {name: one for name, one in kept["systems"].items()
+                       if one["idle"] >= options.least_idle and is_settled(one)}  # fmt: skip
     usable = kept["configuration"] == config and RECORDED in kept["systems"] and kept["probe_idle"] >= options.least_idle
     return kept if usable else {}
 
