@@ -139,6 +139,7 @@ Gpu::Gpu(int number, const std::string& driver) : driver_(load_driver(driver)) {
   }
   cu.must(cu.cuStreamCreate(&uploads_, kNonBlockingStream), "making a stream");
   cu.must(cu.cuStreamCreate(&downloads_, kNonBlockingStream), "making a stream");
+  cu.must(cu.cuStreamCreate(&gossip_, kNonBlockingStream), "making a stream");
 }
 
 // At the end of a process the driver may have ended before: what it says is not asked.
@@ -147,22 +148,23 @@ Gpu::~Gpu() {
   if (driver_->cuCtxPushCurrent_v2(context_) != 0) return;
   driver_->cuStreamDestroy_v2(uploads_);
   driver_->cuStreamDestroy_v2(downloads_);
+  driver_->cuStreamDestroy_v2(gossip_);
   driver_->cuModuleUnload(module_);
   driver_->cuCtxPopCurrent_v2(&popped);
   driver_->cuDevicePrimaryCtxRelease_v2(device_);
 }
 
-void Gpu::upload(void* to, const void* from, std::size_t bytes) const {
+void Gpu::upload(void* to, const void* from, std::size_t bytes, Stream stream) const {
   if (bytes == 0) return;
   const Scope scope(*this);
-  scope.driver.must(scope.driver.cuMemcpyHtoDAsync_v2(address_of(to), from, bytes, uploads_),
+  scope.driver.must(scope.driver.cuMemcpyHtoDAsync_v2(address_of(to), from, bytes, stream),
                     "a copy to the GPU");
 }
 
-void Gpu::download(void* to, const void* from, std::size_t bytes) const {
+void Gpu::download(void* to, const void* from, std::size_t bytes, Stream stream) const {
   if (bytes == 0) return;
   const Scope scope(*this);
-  scope.driver.must(scope.driver.cuMemcpyDtoHAsync_v2(to, address_of(from), bytes, downloads_),
+  scope.driver.must(scope.driver.cuMemcpyDtoHAsync_v2(to, address_of(from), bytes, stream),
                     "a copy from the GPU");
 }
 

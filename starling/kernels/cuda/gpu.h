@@ -32,14 +32,16 @@ class Gpu {
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
-  // Two streams of its own, so that copies both ways go on beside what torch computes.
+  // Streams of its own, so that copies both ways, and gossip, go on beside what torch computes.
   Stream uploads() const { return uploads_; }
   Stream downloads() const { return downloads_; }
+  Stream gossip() const { return gossip_; }
   // Memory of the host should be page-locked, else the calling thread waits for the stream.
-  void upload(void* to, const void* from, std::size_t bytes) const;    // host to device, in uploads()
-  void download(void* to, const void* from, std::size_t bytes) const;  // device to host, in downloads()
+  void upload(void* to, const void* from, std::size_t bytes, Stream stream) const;    // host to device
+  void download(void* to, const void* from, std::size_t bytes, Stream stream) const;  // device to host
 
-  // Starts a launch of a table that lies on the device. *not_finite as in update.cuh.
+  // Starts a launch of a table that lies on the device. *not_finite as in update.cuh; null for
+  // renewals alone.
   void launch(const Table::Launch& launch, const std::byte* table, std::uint32_t* not_finite,
               Stream stream) const;
 
@@ -52,7 +54,7 @@ class Gpu {
   void* context_ = nullptr;  // CUcontext
   void* module_ = nullptr;
   std::array<void*, kUpdateEntries.size()> entries_{};
-  Stream uploads_ = nullptr, downloads_ = nullptr;
+  Stream uploads_ = nullptr, downloads_ = nullptr, gossip_ = nullptr;
 };
 
 // A place in a stream, which is set anew by each record(). The Gpu must outlive it.

@@ -8,7 +8,7 @@
 namespace starling::kernels::cuda {
 
 Program update_program() {
-  constexpr std::string_view kSource = "starling/kernels/cuda/update.cuh";
+  constexpr std::string_view kSource = "starling/kernels/cuda/program.cuh";
   // By whatever name: one file stands in for all of them.
   constexpr std::string_view kStandard = "#include \"starling/kernels/cuda/standard.cuh\"\n";
   Program program{

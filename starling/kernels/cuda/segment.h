@@ -1,5 +1,5 @@
-// What one launch of the update works on: a table of segments, one below the other, each with its own coefficients of the
-// rule. All pointers are the device's.
+// What one launch works on: a table of segments, one below the other, each with its own coefficients. All pointers are the
+// device's.
 //
 // This file is compiled for GPUs too (update.cuh).
 #pragma once
@@ -34,8 +34,22 @@ struct Segment {
   std::uint32_t first_block;  // of threads: lay_out()
 };
 
+// A stretch of a block that gossip holds (gossip/held_block.h): first the momentum is mixed in, then it is renewed with the
+// arguments of Kernels::renew.
+struct Renewal {
+  Parameters p;  // without values: the momentum only
+  float* taken;
+  float* x;
+  float* x_tilde;  // null: none
+  float scale;
+  float momentum;  // the share of x~ in x: momentum_share() (gossip/a2cid2.h)
+  std::uint64_t n;
+  std::uint32_t first_block;  // of threads: lay_out()
+};
+
 // Of what tables are made of.
 inline constexpr std::size_t kTableSizes[] = {sizeof(Mix),
+                                              sizeof(Renewal),
                                               sizeof(Segment<SgdStep>),
                                               sizeof(Segment<MomentumStep>),
                                               sizeof(Segment<AdamStep>),
@@ -43,8 +57,8 @@ inline constexpr std::size_t kTableSizes[] = {sizeof(Mix),
                                               sizeof(Segment<AccumAdamStep<true>>)};
 
 // Gives each segment its blocks of threads, and returns how many there are in all. The segments' order stays.
-template <class Rule>
-std::uint32_t lay_out(Segment<Rule>* segments, std::size_t count) {
+template <class Row>
+std::uint32_t lay_out(Row* segments, std::size_t count) {
   std::uint64_t blocks = 0;
   for (std::size_t s = 0; s < count; ++s) {
     segments[s].first_block = static_cast<std::uint32_t>(blocks);

@@ -38,23 +38,29 @@ void Table::add(const Step& step, std::span<const Mix> mixes, const Parameters& 
       step);
 }
 
+void Table::add(const Renewal& renewal) { renewals_.push_back(renewal); }
+
 std::size_t Table::bytes() const {
-  return std::apply([&](const auto&... rows) { return (size_of(mixes_) + ... + size_of(rows)); }, rows_);
+  return std::apply(
+      [&](const auto&... rows) { return ((size_of(mixes_) + size_of(renewals_)) + ... + size_of(rows)); },
+      rows_);
 }
 
 std::vector<Table::Launch> Table::write(std::byte* to) {
-  static_assert(std::tuple_size_v<decltype(rows_)> == kUpdateEntries.size());
+  constexpr std::size_t kRules = std::tuple_size_v<decltype(rows_)>;
+  static_assert(kRules + 1 == kUpdateEntries.size());
   std::vector<Launch> launches;
   copy(mixes_, to);
-  std::size_t entry = 0, offset = size_of(mixes_);
-  const auto one = [&](auto& rows) {
+  std::size_t offset = size_of(mixes_);
+  const auto one = [&](std::size_t entry, auto& rows) {
     const std::uint32_t blocks = lay_out(rows.data(), rows.size());
     copy(rows, to + offset);
     if (blocks != 0) launches.push_back({entry, offset, static_cast<std::uint32_t>(rows.size()), blocks});
     offset += size_of(rows);
-    ++entry;
   };
-  std::apply([&](auto&... rows) { (one(rows), ...); }, rows_);
+  one(kRules, renewals_);
+  std::size_t rule = 0;
+  std::apply([&](auto&... rows) { (one(rule++, rows), ...); }, rows_);
   return launches;
 }
 

@@ -1,5 +1,5 @@
 // What one pass over a block launches on a GPU: tables of segments (segment.h), one for each kind of rule, since segments may be
-// at different steps. Made on the host, of pointers of the device.
+// at different steps, and one of renewals. Made on the host, of pointers of the device.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,8 @@ class Table {
   // A stretch of memory, with the arguments of Kernels::update.
   void add(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g, RuleState state,
            const WireBlock& wire, std::size_t n);
+  // One with the momentum mixed in; it is launched before all updates. Its first_block is set here.
+  void add(const Renewal& renewal);
 
   // The launch of one kind of rule. Offsets are in bytes, from where the table lies on the device.
   struct Launch {
@@ -29,7 +31,8 @@ class Table {
   };
   // All Mixes come first: they are at offset 0.
   std::size_t bytes() const;
-  // Writes bytes() bytes there, for the device to copy, and returns the launches: in any order, since no two segments overlap.
+  // Writes bytes() bytes there, for the device to copy, and returns the launches: that of renewals is the first, and the others
+  // are in any order, since no two of their segments overlap.
   std::vector<Launch> write(std::byte* to);
 
  private:
@@ -40,6 +43,7 @@ class Table {
     using Type = std::tuple<std::vector<Segment<Rules>>...>;
   };
   std::vector<Mix> mixes_;
+  std::vector<Renewal> renewals_;
   RowsOf<Step>::Type rows_;  // in the order of Step, which is that of kUpdateEntries
 };
 

@@ -8,6 +8,8 @@
 // A block of threads takes kPiece values of one segment. No thread needs another's values: of its own each reads all that it
 // needs before it writes. Where two workers' codes are measured and grid points summed up, each warp first adds up its own;
 // neither depends on the order.
+#pragma once
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -269,8 +271,8 @@ inline std::uint32_t send(const WireBlock& wire, Mine& my) {
 }
 
 // The segment that a block of threads works on: the last one that begins with it or before.
-template <class Rule>
-const Segment<Rule>& segment_of(const Segment<Rule>* segments, std::uint32_t count, std::uint32_t block) {
+template <class Row>
+const Row& segment_of(const Row* segments, std::uint32_t count, std::uint32_t block) {
   std::uint32_t first = 0, last = count - 1;
   while (first < last) {
     const std::uint32_t middle = last - (last - first) / 2;

@@ -7,7 +7,7 @@
 
 // clang-format off: the device's words come before the program that uses them.
 #include "tests/kernels/cuda/device.h"
-#include "starling/kernels/cuda/update.cuh"
+#include "starling/kernels/cuda/program.cuh"
 // clang-format on
 
 #include <array>
@@ -55,8 +55,8 @@ void run_entry(unsigned blocks, unsigned threads, const void* segments, std::uin
                const void* mixes, std::uint32_t* not_finite) {
   static device::Warp warp;
   auto body = [&] {
-    [&]<class Rule>(void (*entry)(const Segment<Rule>*, std::uint32_t, const Mix*, std::uint32_t*)) {
-      entry(static_cast<const Segment<Rule>*>(segments), count, static_cast<const Mix*>(mixes), not_finite);
+    [&]<class Row>(void (*entry)(const Row*, std::uint32_t, const Mix*, std::uint32_t*)) {
+      entry(static_cast<const Row*>(segments), count, static_cast<const Mix*>(mixes), not_finite);
     }(kEntry);
   };
   for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
@@ -65,9 +65,12 @@ void run_entry(unsigned blocks, unsigned threads, const void* segments, std::uin
   }
 }
 using Entry = void (*)(unsigned, unsigned, const void*, std::uint32_t, const void*, std::uint32_t*);
-constexpr std::array<Entry, kUpdateEntries.size()> kEntries{
-    run_entry<starling_sgd>, run_entry<starling_momentum>, run_entry<starling_adam>,
-    run_entry<starling_accum_adam>, run_entry<starling_accum_adam_window_end>};
+constexpr std::array<Entry, kUpdateEntries.size()> kEntries{run_entry<starling_sgd>,
+                                                            run_entry<starling_momentum>,
+                                                            run_entry<starling_adam>,
+                                                            run_entry<starling_accum_adam>,
+                                                            run_entry<starling_accum_adam_window_end>,
+                                                            run_entry<starling_renew>};
 
 template <class T>
 T& at(void* pointer) {

@@ -4,7 +4,7 @@
 
 // clang-format off: the device's words come before the program that uses them.
 #include "tests/kernels/cuda/device.h"
-#include "starling/kernels/cuda/update.cuh"
+#include "starling/kernels/cuda/program.cuh"
 // clang-format on
 
 #include <algorithm>
@@ -22,6 +22,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "starling/gossip/a2cid2.h"
+#include "starling/kernels/cuda/program.h"
 #include "starling/kernels/cuda/table.h"
 
 namespace starling::kernels::cuda {
@@ -29,13 +31,20 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// An entry of update.cuh.
+// An entry of update.cuh or renew.cuh, and its place in kUpdateEntries.
+template <class Row>
+using EntryOf = void(const Row*, std::uint32_t, const Mix*, std::uint32_t*);
 template <class Rule>
-using Entry = void(const Segment<Rule>*, std::uint32_t, const Mix*, std::uint32_t*);
+using Entry = EntryOf<Segment<Rule>>;
+template <class Rule>
+std::size_t place(const Segment<Rule>*) {
+  return Step(std::in_place_type<Rule>).index();
+}
+std::size_t place(const Renewal*) { return kUpdateEntries.size() - 1; }
 
-// The launch of all blocks of a table whose segments are of one kind of rule. Returns whether all is finite.
-template <class Rule>
-bool launch(Entry<Rule>* entry, Table& table) {
+// The launch of all blocks of a table whose segments are of one kind. Returns whether all is finite.
+template <class Row>
+bool launch(EntryOf<Row>* entry, Table& table) {
   static device::Warp warp;
   std::vector<std::max_align_t> memory(table.bytes() / sizeof(std::max_align_t) + 1);
   auto* const at = reinterpret_cast<std::byte*>(memory.data());
@@ -43,8 +52,8 @@ bool launch(Entry<Rule>* entry, Table& table) {
   const std::vector<Table::Launch> launches = table.write(at);
   EXPECT_LE(launches.size(), 1u);
   for (const Table::Launch& all : launches) {
-    EXPECT_EQ(all.entry, Step(std::in_place_type<Rule>).index());
-    const auto* const segments = reinterpret_cast<const Segment<Rule>*>(at + all.segments);
+    const auto* const segments = reinterpret_cast<const Row*>(at + all.segments);
+    EXPECT_EQ(all.entry, place(segments));
     auto body = [&] { entry(segments, all.count, reinterpret_cast<const Mix*>(at), &not_finite); };
     for (blockIdx.x = 0; blockIdx.x < all.blocks; ++blockIdx.x) {
       for (std::uint32_t thread = 0; thread < kThreads; thread += device::Warp::kLanes)
@@ -310,6 +319,49 @@ TEST(CudaUpdateWire, MayLieWhereMineLies) {
   EXPECT_TRUE(launch(starling_sgd, table));
   EXPECT_TRUE(kernels::update(rule, aliased(h), h.parameters(), h.gradient(), {}, h.wire_block(), h.n));
   expect_same(d, h);
+}
+
+// With momentum and without, of a parameter and (the last) of none.
+TEST(CudaRenew, IsThatOfTheProcessorToTheBit) {
+  for (const Wire format : {Wire::fp32, Wire::bf16, Wire::fp16}) {
+    std::vector<Memory> device;
+    for (const std::size_t n : {1u, 3u, 131u, 4096u, 4097u, 1000u})
+      device.emplace_back(n, format, Wire::fp32, 0, static_cast<std::uint32_t>(n));
+    std::vector<Memory> host = device;
+    const auto x = [](Memory& my) { return std::span(my.v).subspan(my.shift, my.n); };
+    const auto x_tilde = [](Memory& my) { return std::span(my.b).subspan(my.shift, my.n); };
+    Table table;
+    for (std::size_t s = 0; s < device.size(); ++s) {
+      const bool momentum = s != 3, renews = s != 5;
+      const double eta_tau = s == 1 ? 0 : 0.3;
+      const float scale = momentum ? 1 : 1.7f;
+      Memory &d = device[s], &h = host[s];
+      table.add(Renewal{renews ? d.parameters() : nullptr, d.m.data() + d.shift, x(d).data(),
+                        momentum ? x_tilde(d).data() : nullptr, scale,
+                        momentum ? momentum_share<float>(eta_tau) : 0, d.n, 0});
+      if (momentum) mix_momentum(x(h), x_tilde(h), eta_tau);
+      if (renews)
+        best_kernels().renew(h.parameters(), h.m.data() + h.shift, x(h).data(),
+                             momentum ? x_tilde(h).data() : nullptr, scale, h.n);
+    }
+    launch(starling_renew, table);
+    for (std::size_t s = 0; s < device.size(); ++s) {
+      SCOPED_TRACE(testing::Message() << name_of(format) << ", segment " << s);
+      expect_same(device[s], host[s]);
+    }
+  }
+}
+
+// In one table, of the same memory: the momentum comes first.
+TEST(CudaRenew, ComesBeforeUpdates) {
+  std::vector<float> x(100), x_tilde(100);
+  Table table;
+  table.add(SgdStep{}, {}, x.data(), nullptr, {}, {}, x.size());
+  table.add(Renewal{nullptr, nullptr, x.data(), x_tilde.data(), 0, 0.1f, x.size(), 0});
+  std::vector<std::max_align_t> memory(table.bytes() / sizeof(std::max_align_t) + 1);
+  const auto launches = table.write(reinterpret_cast<std::byte*>(memory.data()));
+  ASSERT_EQ(launches.size(), 2u);
+  EXPECT_EQ(launches[0].entry, kUpdateEntries.size() - 1);
 }
 
 }  // namespace
