@@ -1,6 +1,8 @@
 // The optimizer on the workers of a virtual cluster: every scheme, to the bit and to the nanosecond the same each time.
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <limits>
 #include <memory>
@@ -184,6 +186,71 @@ TEST(VirtualCluster, PairGossipIsItsEquation) {
     for (const int i : {0, 1})
       EXPECT_TRUE(at::allclose(ends[static_cast<std::size_t>(i)], at::full({kValues}, p[i]), 1e-5, 1e-5))
           << options.scheme << " " << ends[static_cast<std::size_t>(i)][0].item<double>() << " " << p[i];
+  }
+}
+
+// The same with momentum, which acts at every instant: ticks are so short that it hardly matters when within one an averaging was.
+TEST(VirtualCluster, A2cid2IsItsEquation) {
+  constexpr int kTicks = 50'000, kValues = 3;
+  constexpr double lr = 0.3, eta = 0.8, alpha_tilde = 0.7;
+  constexpr int takes[] = {250, 325};  // ticks
+  const Options options{.topology = "ring", .scheme = "a2cid2", .eta = eta, .alpha_tilde = alpha_tilde};
+  const auto time = std::make_shared<VirtualTime>(2);
+  std::vector<World> worlds = World::threads(2);
+  const auto transports = local_transports(virtual_network(time, std::numeric_limits<double>::infinity()));
+  const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
+  std::vector<std::uint64_t> averaged(kTicks + 1);  // so far, at the tick
+  std::vector<Tensor> ends(2);
+  virtual_workers(*time, 2, [&](int rank) {
+    World& world = worlds[static_cast<std::size_t>(rank)];
+    world.make_transport = transports;
+    world.make_collectives = collectives;
+    const Tensor x = parameter({kValues});
+    Optimizer optimizer({x}, SGD{.lr = lr}, options, world);
+    for (int tick = 1; tick <= kTicks; ++tick) {
+      time->sleep(40us);
+      if (rank == 0) averaged[static_cast<std::size_t>(tick)] = optimizer.statistics().edges.at(0).averaged;
+      if (tick % takes[rank] != 0) continue;
+      x.mutable_grad() = x.detach() - 10 * rank - 1;
+      optimizer.step();
+    }
+    ends[static_cast<std::size_t>(rank)] = x.detach().clone();
+    time->sleep(1s);
+  });
+  const auto end_with = [&](double eta) {
+    std::array<double, 2> x{}, x_tilde{}, p{}, taken{}, mixed{};
+    int made[2] = {};
+    const auto momentum_to = [&](std::size_t i, double now) {
+      const double tau =
+          made[i] < 2 ? 0 : (now - mixed[i]) / takes[i];  // how long one takes is not known before
+      const double share = (1 - std::exp(-2 * eta * tau)) / 2, towards = share * (x_tilde[i] - x[i]);
+      x[i] += towards, x_tilde[i] -= towards, mixed[i] = now;
+    };
+    for (int tick = 1; tick <= kTicks; ++tick) {
+      const auto t = static_cast<std::size_t>(tick);
+      for (std::uint64_t k = averaged[t - 1]; k < averaged[t]; ++k) {
+        for (const std::size_t i : {0, 1}) momentum_to(i, tick - 0.5);
+        const double apart = x[1] - x[0];
+        x[0] += apart / 2, x_tilde[0] += alpha_tilde * apart;
+        x[1] -= apart / 2, x_tilde[1] -= alpha_tilde * apart;
+      }
+      for (const std::size_t i : {0, 1}) {
+        if (tick % takes[i] != 0) continue;
+        p[i] -= lr * (p[i] - 10 * static_cast<double>(i) - 1);
+        momentum_to(i, tick);
+        ++made[i];
+        x[i] += p[i] - taken[i], x_tilde[i] += p[i] - taken[i];
+        p[i] = taken[i] = x[i];
+      }
+    }
+    return p;
+  };
+  EXPECT_GT(averaged.back(), 30U);
+  const auto with = end_with(eta), without = end_with(0);
+  for (const std::size_t i : {0, 1}) {
+    const double end = ends[i][0].item<double>();
+    EXPECT_NEAR(end, with[i], 5e-4);
+    EXPECT_GT(std::abs(end - without[i]), 2e-3);
   }
 }
 

@@ -439,6 +439,24 @@ class Alone(unittest.TestCase):
             self.assertLess((flat(mine) - flat(theirs)).abs().max().item(), 1e-6, name)
             self.assertIsInstance(ours, torch.optim.Optimizer)
 
+    def test_of_a_narrow_model_torchs_steps_are_those_of_its_masters(self):
+        for dtype in (torch.bfloat16, torch.float16):
+            for name, torchs in TORCHS.items():
+                net = model(dtype)
+                masters = [p.detach().float().requires_grad_() for p in net.parameters()]
+                ours, theirs = RULES[name](net.parameters()), torchs(masters)
+                for t in range(20):
+                    ours.zero_grad()
+                    loss_of(net, t).backward()
+                    for master, parameter in zip(masters, net.parameters(), strict=True):
+                        master.grad = parameter.grad.float()
+                    ours.step()
+                    theirs.step()
+                for k, (master, parameter) in enumerate(zip(masters, net.parameters(), strict=True)):
+                    mine = ours.state_dict()["state"][k]["master"]
+                    self.assertLess((mine - master).abs().max().item(), 1e-6, (name, dtype))
+                    self.assertTrue(torch.equal(mine.to(dtype), parameter), (name, dtype))
+
     def test_state_dicts_go_both_ways_with_torchs(self):
         for name, torchs in TORCHS.items():
             mine, theirs = model(), model()
