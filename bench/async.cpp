@@ -59,7 +59,7 @@ double distance_after(int n, bool momentum, int gradients) {
       std::normal_distribution<float> normal;
       std::vector<float> mine(kSize);
       for (float& value : mine) value = normal(random);
-      starling::Gossip gossip(hub.endpoint(rank), options, {mine},
+      starling::Gossip gossip(hub.endpoint(rank), options, starling::on_host({mine}, options),
                               [](starling::Level, const std::string&) {});
       gossip.meet();
       for (int k = 0; k < gradients; ++k) {
@@ -67,7 +67,7 @@ double distance_after(int n, bool momentum, int gradients) {
         gossip.stepped();
       }
       gossip.pause();
-      gossip.look(0, [&](const starling::Gossip::Held& held) {
+      gossip.look(0, [&](const starling::Held& held) {
         x[static_cast<std::size_t>(rank)].assign(held.x.begin(), held.x.end());
       });
       time->sleep(10 * kGradient);  // the others may not have paused yet

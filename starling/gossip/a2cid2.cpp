@@ -31,7 +31,7 @@ int apart(const PairRates& rates) {
 template <class T>
 void mix(std::span<T> x, std::span<T> x_tilde, double eta_tau) {
   if (eta_tau == 0 || x_tilde.empty()) return;
-  const T c = static_cast<T>(-std::expm1(-2 * eta_tau) / 2);  // (1 - q) / 2
+  const T c = momentum_share<T>(eta_tau);
   T* const a = x.data();
   T* const b = x_tilde.data();
   for (std::size_t i = 0; i < x.size(); ++i) {

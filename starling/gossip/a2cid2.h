@@ -21,6 +21,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <span>
 
@@ -38,7 +39,12 @@ struct A2cid2 {
 // The paper's constants. Throws UsageError where the graph falls apart, naming a worker that no path leads to.
 A2cid2 a2cid2_of(const PairRates& rates);
 
-// The continuous momentum over eta tau; none where x~ is empty.
+// (1-q)/2: the share of x~ in x after the continuous momentum over eta tau.
+template <class T>
+T momentum_share(double eta_tau) {
+  return static_cast<T>(-std::expm1(-2 * eta_tau) / 2);
+}
+// That momentum; none where x~ is empty.
 void mix_momentum(std::span<float> x, std::span<float> x_tilde, double eta_tau);
 void mix_momentum(std::span<double> x, std::span<double> x_tilde, double eta_tau);
 

@@ -25,23 +25,30 @@ constexpr std::uint64_t kMoves = 1 << 16;  // bytes sent between two ticks that 
 
 }  // namespace
 
-Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options, std::vector<Values> blocks,
-               Log log, std::shared_ptr<Timeline> timeline)
+std::vector<std::unique_ptr<HeldBlock>> on_host(std::vector<std::vector<float>> x,
+                                                const GossipOptions& options) {
+  std::vector<std::unique_ptr<HeldBlock>> blocks;
+  for (std::vector<float>& values : x) {
+    blocks.push_back(
+        std::make_unique<HostBlock>(std::move(values), options.momentum.eta != 0, options.tracks));
+  }
+  return blocks;
+}
+
+Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options,
+               std::vector<std::unique_ptr<HeldBlock>> blocks, Log log, std::shared_ptr<Timeline> timeline)
     : options_(std::move(options)),
-      values_(std::transform_reduce(blocks.begin(), blocks.end(), std::size_t{0}, std::plus<>(),
-                                    [](const Values& x) { return x.size(); })),
       log_(std::move(log)),
       timeline_(std::move(timeline)),
       pairing_(transport->rank(), options_.seed, {}, actions_),
       changed_(transport->condition()),
       transport_(std::move(transport)) {
   const int rank = transport_->rank();
-  for (Values& x : blocks) {
-    sizes_.push_back(x.size());
+  for (std::unique_ptr<HeldBlock>& held : blocks) {
+    sizes_.push_back(held->now().x.size());
+    values_ += sizes_.back();
     auto& block = blocks_.emplace_back(std::make_unique<Block>());
-    if (options_.momentum.eta != 0) block->x_tilde = x;
-    if (options_.tracks) block->y.resize(x.size());
-    block->x = std::move(x);
+    block->held = std::move(held);
     block->mixed = transport_->now();
   }
   made_.resize(static_cast<std::size_t>(options_.rates.workers()));
@@ -84,14 +91,15 @@ void Gossip::meet() {
 void Gossip::gradient(int index, const std::function<void(const Held&)>& f) {
   Block& block = *blocks_[static_cast<std::size_t>(index)];
   const std::lock_guard lock(block.mutex);
-  const double eta_tau = momentum_to_now(block);
-  f({block.x, block.x_tilde, block.y, block.weight, eta_tau});
+  Held held = block.held->now();
+  held.eta_tau = momentum_to_now(block);
+  f(held);
 }
 
 void Gossip::look(int index, const std::function<void(const Held&)>& f) {
   Block& block = *blocks_[static_cast<std::size_t>(index)];
   const std::lock_guard lock(block.mutex);
-  f({block.x, block.x_tilde, block.y, block.weight});
+  f(block.held->now());
 }
 
 GossipClock Gossip::clock() const {
@@ -143,7 +151,7 @@ void Gossip::pause() {
   }
   for (const auto& block : blocks_) {
     const std::lock_guard lock(block->mutex);
-    mix_momentum(block->x, block->x_tilde, momentum_to_now(*block));
+    block->held->mix_momentum(momentum_to_now(*block));
   }
 }
 
@@ -303,21 +311,11 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
     bool finite = true;
     {
       const std::lock_guard lock(block.mutex);
-      const double eta_tau = gossip.momentum_to_now(block);
-      in_parts(block.x, block.x_tilde, [&](std::size_t at, std::span<float> x, std::span<float> x_tilde) {
-        mix_momentum(x, x_tilde, eta_tau);
-        kernels::WireBlock part = sent;
-        part.values = mine->data() + bytes_of(sent.wire, at);
-        finite &= kernels::update(kernels::SgdStep{}, {}, x.data(), nullptr, {}, part, x.size());
-      });
-      const auto beside = std::span(*mine).subspan(bytes_of(sent.wire, block.x.size()));
-      if (gossip.weighs()) write_weight(block.weight, sent.wire, beside.data());
-      if (!block.y.empty()) {
-        const bool all = i_asked && gossip.hands_over_;
-        Values whole = all ? block.y : Values();
-        std::ranges::for_each(whole, [](float& value) { value /= kPushed; });
-        kernels::encode((all ? whole : block.y).data(), block.y.size(), sent.wire, beside.data());
-        finite &= kernels::all_finite(beside, sent.wire);
+      const bool all = i_asked && gossip.hands_over_;  // of y, of which one share is taken
+      finite = block.held->send(gossip.momentum_to_now(block), sent, all ? 1 / kPushed : 1);
+      if (gossip.weighs()) {
+        std::byte* const behind = mine->data() + bytes_of(sent.wire, gossip.sizes_[b]);
+        write_weight(block.held->now().weight, sent.wire, behind);
       }
     }
     set_trailer(std::span(*mine).first(gossip.bytes(b)), gossip.options_.wire, trailer);
@@ -440,8 +438,11 @@ void Gossip::Peer::mended(SwapId id, bool committed) {
 
 void Gossip::take(Peer& peer, std::size_t block, const Swap& swap, bool late) {
   if (!swap.counts) return;
-  if (!pushes()) return mix(peer, block, swap);
-  if (options_.tracks && !late) pull(block, swap.theirs);  // there is no sum that an old x would restore
+  if (!pushes()) return average(peer, block, swap);
+  if (options_.tracks && !late) {  // there is no sum that an old x would restore
+    const std::lock_guard lock(blocks_[block]->mutex);
+    blocks_[block]->held->move_towards(swap.theirs, A2cid2::alpha);
+  }
   move(block, kPushed, swap.theirs);
 }
 
@@ -451,49 +452,23 @@ void Gossip::give(std::size_t block, const Swap& swap, int times) {
 
 // So much of what was sent comes to this block.
 void Gossip::move(std::size_t index, double share, const SentBlock& q) {
-  if (options_.tracks) return move_tracked(index, share, q);
   Block& block = *blocks_[index];
-  const double mass = share * weight_of(q, sizes_[index]);
+  const double mass = options_.tracks ? 0 : share * weight_of(q, sizes_[index]);
+  const std::lock_guard lock(block.mutex);
+  if (options_.tracks) return block.held->add_tracked(q, static_cast<float>(share));
   if (mass == 0) return;
-  const std::lock_guard lock(block.mutex);
-  block.weight += mass;
-  const kernels::Mix moved{static_cast<float>(mass / block.weight), q.values(), block.x.data(), nullptr};
-  kernels::update(kernels::SgdStep{}, {&moved, 1}, block.x.data(), nullptr, {}, {}, block.x.size());
+  double& weight = block.held->now().weight;
+  weight += mass;
+  block.held->move_towards(q, static_cast<float>(mass / weight));
 }
 
-void Gossip::move_tracked(std::size_t index, double share, const SentBlock& q) {
-  Block& block = *blocks_[index];
-  std::vector<float> sent(sizes_[index]);
-  kernels::decode(q.values(sent.size()).values, q.wire, sent.size(), sent.data());
-  const std::lock_guard lock(block.mutex);
-  std::ranges::transform(
-      block.y, sent, block.y.begin(),
-      [share = static_cast<float>(share)](float y, float sent) { return y + share * sent; });
-}
-
-void Gossip::pull(std::size_t index, const SentBlock& q) {
-  Block& block = *blocks_[index];
-  const std::lock_guard lock(block.mutex);
-  const kernels::Mix pulled{A2cid2::alpha, q.values(), block.x.data(), nullptr};
-  kernels::update(kernels::SgdStep{}, {&pulled, 1}, block.x.data(), nullptr, {}, {}, block.x.size());
-}
-
-void Gossip::mix(Peer& peer, std::size_t index, const Swap& swap) {
+void Gossip::average(Peer& peer, std::size_t index, const Swap& swap) {
   Block& block = *blocks_[index];
   kernels::Measured measured;
   {
     const std::lock_guard lock(block.mutex);
-    const double eta_tau = momentum_to_now(block);
-    in_parts(block.x, block.x_tilde, [&](std::size_t at, std::span<float> x, std::span<float> x_tilde) {
-      const auto add = [&](std::span<float> values, double weight, kernels::Measured* measure) {
-        const kernels::Mix neighbour{static_cast<float>(weight), swap.theirs.values(at), swap.mine.values(at),
-                                     measure};
-        kernels::update(kernels::SgdStep{}, {&neighbour, 1}, values.data(), nullptr, {}, {}, values.size());
-      };
-      mix_momentum(x, x_tilde, eta_tau);
-      add(x, A2cid2::alpha, &measured);
-      if (!x_tilde.empty()) add(x_tilde, options_.momentum.alpha_tilde, nullptr);
-    });
+    measured = block.held->average(momentum_to_now(block), A2cid2::alpha,
+                                   static_cast<float>(options_.momentum.alpha_tilde), swap.theirs, swap.mine);
   }
   Grid::Wanted wanted;
   wanted.add(options_.wire, swap.theirs.trailer, swap.mine.trailer, measured);

@@ -6,7 +6,7 @@
 //                                            Edge: both ends commit the block's swap, or neither
 //                                            committed: x += alpha (x_j - x_i),  x~ += alpha~ (x_j - x_i)
 //
-// x and x~ are the gossip's, a lock for each block; what the training thread computes gradients with is a copy of its own, so
+// x and x~ are the gossip's (held_block.h), a lock for each block; what the training thread computes gradients with is a copy of its own, so
 // that neither ever reads what the other writes. The formulas are A2cid2's (a2cid2.h): the momentum is mixed in before a block
 // is sent, and what is added is the difference of the two blocks as they were sent, the same at both ends whatever their
 // gradients did to x meanwhile. So the sum of all x + x~ is kept (without momentum that of all x).
@@ -49,6 +49,7 @@
 #include "starling/exchange/exchange.h"
 #include "starling/exchange/weight.h"
 #include "starling/gossip/a2cid2.h"
+#include "starling/gossip/held_block.h"
 #include "starling/gossip/pairing.h"
 #include "starling/gossip/rates.h"
 #include "starling/kernels/wire.h"
@@ -99,19 +100,15 @@ struct GossipClock {
   double until_next = -1;   // gradients until an averaging is due; below 0: not drawn yet
 };
 
+// Blocks in the host's memory, as these options have them.
+std::vector<std::unique_ptr<HeldBlock>> on_host(std::vector<std::vector<float>> x,
+                                                const GossipOptions& options);
+
 class Gossip final : private TransportHandler {
  public:
-  using Values = std::vector<float>;
-  // What a block is now, for as long as a call lasts.
-  struct Held {
-    std::span<float> x, x_tilde;  // x~ is empty without momentum
-    std::span<float> y;           // empty but where it tracks; 0 at first
-    double& weight;               // w of pushes, else 1
-    double eta_tau = 0;           // of the momentum that is not mixed in yet (a2cid2.h)
-  };
-
-  // blocks: x, the same at all workers. The graph's rank r is transport rank r.
-  Gossip(std::unique_ptr<Transport> transport, GossipOptions options, std::vector<Values> blocks, Log log,
+  // blocks: as the options have them, of the same sizes at all workers. The graph's rank r is transport rank r.
+  Gossip(std::unique_ptr<Transport> transport, GossipOptions options,
+         std::vector<std::unique_ptr<HeldBlock>> blocks, Log log,
          std::shared_ptr<Timeline> timeline = nullptr);
   ~Gossip() override;
 
@@ -141,8 +138,7 @@ class Gossip final : private TransportHandler {
  private:
   struct Block {
     std::mutex mutex;  // guards what follows
-    Values x, x_tilde, y;
-    double weight = 1;
+    std::unique_ptr<HeldBlock> held;
     Time mixed{};  // up to when the momentum is mixed in
   };
   struct Swap {
@@ -214,10 +210,8 @@ class Gossip final : private TransportHandler {
   Direction direction(bool i_asked) const;
   void take(Peer& peer, std::size_t block, const Swap& swap, bool late);  // what has come
   void give(std::size_t block, const Swap& swap, int times);  // of pushes, what has gone; -1: it comes back
-  void mix(Peer& peer, std::size_t block, const Swap& swap);
+  void average(Peer& peer, std::size_t block, const Swap& swap);
   void move(std::size_t block, double share, const SentBlock& q);
-  void move_tracked(std::size_t block, double share, const SentBlock& q);
-  void pull(std::size_t block, const SentBlock& q);
   double momentum_to_now(Block& block) const;
   void end_averaging();
   void note_progress();  // of the averaging
@@ -236,10 +230,10 @@ class Gossip final : private TransportHandler {
   GossipStatistics::Neighbour& counted(int rank);
 
   const GossipOptions options_;
-  const std::size_t values_;  // of all blocks
   const Log log_;
   const std::shared_ptr<Timeline> timeline_;
   std::vector<std::size_t> sizes_;
+  std::size_t values_ = 0;  // of all blocks
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
   Actions actions_{*this};

@@ -168,7 +168,7 @@ OnDevice::There OnDevice::begin(std::span<const Arrival> arrived, const Outgoing
   if (fresh) hold_uploads(slot);
   for (const auto& [room, from] : uploads) {
     copy_by_threads(room->on_host(), from);
-    device_->gpu().upload(room->on_device(), room->on_host(), from.size());
+    device_->gpu().upload(room->on_device(), room->on_host(), from.size(), device_->gpu().uploads());
   }
   auto* const counters = reinterpret_cast<Counters*>(slot.counters.on_device());
   there.sum = &counters->sum;
@@ -183,8 +183,8 @@ void OnDevice::launch(kernels::cuda::Table& table, std::function<void(const Seen
   if (slot.table.fit(*device_, std::bit_ceil(table.bytes()))) hold_uploads(slot);
   const auto launches = table.write(slot.table.on_host());
   std::memset(slot.counters.on_host(), 0, counters);
-  gpu.upload(slot.table.on_device(), slot.table.on_host(), table.bytes());
-  gpu.upload(slot.counters.on_device(), slot.counters.on_host(), counters);
+  gpu.upload(slot.table.on_device(), slot.table.on_host(), table.bytes(), gpu.uploads());
+  gpu.upload(slot.counters.on_device(), slot.counters.on_host(), counters, gpu.uploads());
   slot.uploaded.record(gpu.uploads());
 
   const Stream stream = device_->current();
@@ -195,8 +195,8 @@ void OnDevice::launch(kernels::cuda::Table& table, std::function<void(const Seen
 
   slot.computed.hold(gpu.downloads());
   const std::byte* const sent = bytes_ > 0 ? sent_.on_host() : nullptr;
-  if (sent != nullptr) gpu.download(sent_.on_host(), sent_.on_device(), bytes_);
-  gpu.download(slot.counters.on_host(), slot.counters.on_device(), counters);
+  if (sent != nullptr) gpu.download(sent_.on_host(), sent_.on_device(), bytes_, gpu.downloads());
+  gpu.download(slot.counters.on_host(), slot.counters.on_device(), counters, gpu.downloads());
   slot.over.record(gpu.downloads());
   slot.number = device_->then(
       slot.over, [&slot, sent, to = to_, bytes = bytes_, arrivals = arrivals_, then = std::move(then)] {

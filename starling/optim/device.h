@@ -3,7 +3,8 @@
 //   arrivals  -- copied -->  page-locked  -- uploaded -->  update (kernels/cuda/)  -- downloaded -->  page-locked  -- copied -->
 //   wire block, start()
 //
-// step() puts this into streams and does not wait for the GPU, where backward may still be running: arrivals are copied by the
+// step() puts this into streams and does not wait for the GPU, where backward may still be running (but with asynchronous schemes:
+// held_on_device.h): arrivals are copied by the
 // thread that calls it, the update is in torch's current stream, behind backward, and a thread of the device does the rest when
 // the GPU has come so far. Who needs what comes of it on the host waits for that.
 #pragma once

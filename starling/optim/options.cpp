@@ -265,9 +265,12 @@ std::string needs_float32(const Options& options, bool around) {
 std::string needs_cpu(const Options& options) {
   if (options.hierarchy == "node")
     return "with hierarchy \"node\" it must be on the CPU, where a node's gradients are added up";
-  if (options.scheme == "cta" || options.scheme == "atc" || options.scheme == "all-reduce") return "";
+  if (options.scheme == "cta" || options.scheme == "atc" || options.scheme == "all-reduce" ||
+      is_asynchronous(options))
+    return "";
   return fmt::format(
-      "with scheme \"{}\" it must be on the CPU: on CUDA devices there are cta, atc and all-reduce",
+      "with scheme \"{}\" it must be on the CPU: on CUDA devices there are cta, atc, all-reduce and the "
+      "asynchronous ones",
       options.scheme);
 }
 

@@ -264,8 +264,7 @@ struct State {
 
   void apply_gossip() {
     if (gossip_ == nullptr) return;
-    each_x_tilde(
-        [](const float* here, std::span<float> values) { std::copy_n(here, values.size(), values.data()); });
+    each_x_tilde([](const at::Tensor& here, const at::Tensor& values) { values.copy_(here); });
     const auto* const values = clock.const_data_ptr<double>();
     gossip_->set_clock({static_cast<std::uint64_t>(values[0]), values[1]});
   }
@@ -294,14 +293,13 @@ struct State {
     }
   }
 
-  // f(here, values) for each segment of x~ : in this state, and in gossip's own memory.
+  // f(here, values) for each segment of x~: in this state, and in gossip's own memory.
   template <class F>
   void each_x_tilde(const F& f) {
     if (!gossip_->has_momentum()) return;
     each_segment([&](Block& block, Segment& s, Parameter& p, std::int64_t begin) {
-      gossip_->x_tilde(static_cast<std::size_t>(block.index), [&](std::span<float> all) {
-        f(p.x_tilde.mutable_data_ptr<float>() + begin,
-          all.subspan(static_cast<std::size_t>(s.offset), static_cast<std::size_t>(s.length)));
+      gossip_->x_tilde(static_cast<std::size_t>(block.index), [&](const at::Tensor& all) {
+        f(stretch(p.x_tilde, begin, s.length), all.narrow(0, s.offset, s.length));
       });
     });
   }
@@ -404,10 +402,10 @@ struct State {
   void gather_gossip() {
     for (Parameter& p : parameters_) {
       if (!gossip_->has_momentum()) continue;
-      p.x_tilde = at::empty_like(p.tensor, at::kFloat);
+      p.x_tilde = floats_like(p.tensor);
       if (values_) p.x_tilde.copy_(p.tensor);
     }
-    if (values_) each_x_tilde([](float* here, std::span<float> values) { std::ranges::copy(values, here); });
+    if (values_) each_x_tilde([](const at::Tensor& here, const at::Tensor& values) { here.copy_(values); });
     const GossipClock now = gossip_->clock();
     clock = numbers({static_cast<double>(now.drawn), now.until_next});
   }

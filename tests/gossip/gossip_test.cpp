@@ -30,7 +30,7 @@ struct Trainer {
       : rank(transport->rank()),
         random(static_cast<std::uint64_t>(rank) + 1),
         gossip(std::move(transport), options,
-               {std::vector<float>(kSizes[0], 0.5F), std::vector<float>(kSizes[1], 0.5F)},
+               on_host({std::vector<float>(kSizes[0], 0.5F), std::vector<float>(kSizes[1], 0.5F)}, options),
                [this](Level, const std::string& line) {
                  const std::lock_guard lock(mutex);
                  lines.push_back(line);
@@ -38,7 +38,7 @@ struct Trainer {
 
   void gradient(float size) {
     for (int b = 0; b < 2; ++b) {
-      gossip.gradient(b, [&](const Gossip::Held& held) {
+      gossip.gradient(b, [&](const Held& held) {
         mix_momentum(held.x, held.x_tilde, held.eta_tau);
         const auto x = held.x, x_tilde = held.x_tilde;
         for (std::size_t i = 0; i < x.size(); ++i) {
@@ -60,7 +60,7 @@ struct Trainer {
   std::vector<float> values(bool tilde = false) {
     std::vector<float> all;
     for (int b = 0; b < 2; ++b) {
-      gossip.gradient(b, [&](const Gossip::Held& held) {
+      gossip.gradient(b, [&](const Held& held) {
         mix_momentum(held.x, held.x_tilde, held.eta_tau);
         const auto x = held.x, x_tilde = held.x_tilde;
         const auto taken = tilde ? x_tilde : x;
@@ -198,7 +198,7 @@ TEST(Gossip, WhatIsPushedIsKeptWhileEverybodyTrains) {
       for (auto& one : workers.all) {
         y -= one->tracked;
         for (int b = 0; b < 2; ++b) {
-          one->gossip.look(b, [&](const Gossip::Held& held) {
+          one->gossip.look(b, [&](const Held& held) {
             mass += held.weight;
             y += std::accumulate(held.y.begin(), held.y.end(), 0.0);
           });

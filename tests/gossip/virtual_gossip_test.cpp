@@ -77,14 +77,14 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
       value = begin.common * common(same) + begin.own * normal(random);
       sum -= value;
     }
-    Gossip gossip(hub.endpoint(rank), options, {mine}, [](Level, const std::string&) {});
+    Gossip gossip(hub.endpoint(rank), options, on_host({mine}, options), [](Level, const std::string&) {});
     gossip.meet();
     for (int k = 0; k < gradients; ++k) {
       time->sleep(kGradient);
       const int other = (rank + 1) % n;
       if (begin.breaks) k % 5 == 3 ? hub.sever(rank, other) : hub.mend(rank, other);
       if (begin.moves != 0) {
-        gossip.gradient(0, [&](const Gossip::Held& held) {
+        gossip.gradient(0, [&](const Held& held) {
           mix_momentum(held.x, held.x_tilde, held.eta_tau);
           const auto x = held.x, x_tilde = held.x_tilde;
           for (std::size_t i = 0; i < x.size(); ++i) {
@@ -107,7 +107,7 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
       time->sleep(3s);  // who is in doubt asks
     }
     gossip.pause();
-    gossip.gradient(0, [&](const Gossip::Held& held) {
+    gossip.gradient(0, [&](const Held& held) {
       mix_momentum(held.x, held.x_tilde, held.eta_tau);
       const auto x = held.x, x_tilde = held.x_tilde;
       end.x[static_cast<std::size_t>(rank)].assign(x.begin(), x.end());
@@ -228,11 +228,11 @@ Gossiped with_events(const GossipOptions& options) {
   virtual_workers(*time, n, [&](int rank) {
     std::vector<float>& mine = all.begin[static_cast<std::size_t>(rank)];
     for (std::size_t i = 0; i < kSize; ++i) mine.push_back(moved_by(rank, 100, i));
-    Gossip gossip(hub.endpoint(rank), options, {mine}, [](Level, const std::string&) {});
+    Gossip gossip(hub.endpoint(rank), options, on_host({mine}, options), [](Level, const std::string&) {});
     gossip.meet();
     for (int k = 0; k < kMade; ++k) {
       time->sleep(100ms + rank * 11ms);
-      gossip.gradient(0, [&](const Gossip::Held& held) {
+      gossip.gradient(0, [&](const Held& held) {
         mix_momentum(held.x, held.x_tilde, held.eta_tau);
         for (std::size_t i = 0; i < kSize; ++i) {
           held.x[i] += moved_by(rank, k, i);
@@ -244,7 +244,7 @@ Gossiped with_events(const GossipOptions& options) {
     }
     time->sleep(all.end - time->now());
     gossip.pause();
-    gossip.look(0, [&](const Gossip::Held& held) {
+    gossip.look(0, [&](const Held& held) {
       all.x[static_cast<std::size_t>(rank)].assign(held.x.begin(), held.x.end());
       all.x_tilde[static_cast<std::size_t>(rank)].assign(held.x_tilde.begin(), held.x_tilde.end());
     });
@@ -346,11 +346,12 @@ TEST(VirtualGossip, CodesOnAGridOutOfRangeAreNotMixed) {
     }
     std::vector<std::string> lines;
     const std::vector<float> mine(kSize, 0.5F);
-    Gossip gossip(std::move(transport), options_of("ring", 2, true, Wire::int8), {mine},
+    const GossipOptions options = options_of("ring", 2, true, Wire::int8);
+    Gossip gossip(std::move(transport), options, on_host({mine}, options),
                   [&](Level, const std::string& line) { lines.push_back(line); });
     gossip.meet();
     time->sleep(1s);
-    gossip.look(0, [&](const Gossip::Held& held) { EXPECT_TRUE(std::ranges::equal(held.x, mine)); });
+    gossip.look(0, [&](const Held& held) { EXPECT_TRUE(std::ranges::equal(held.x, mine)); });
     const auto with = gossip.statistics().neighbours[0];
     EXPECT_EQ(std::tuple(with.begun, with.averaged, with.aborted), (std::tuple{1U, 0U, 1U}));
     EXPECT_EQ(lines, std::vector<std::string>{
@@ -535,7 +536,7 @@ TEST(VirtualGossip, EveryEdgeIsUsedAsOftenAsTheTheoryAssumes) {
       LocalHub hub(n, {}, virtual_network(time, 1e9, 50us));
       std::vector<GossipStatistics> statistics(static_cast<std::size_t>(n));
       virtual_workers(*time, n, [&](int rank) {
-        Gossip gossip(hub.endpoint(rank), options, {std::vector<float>(kSize)},
+        Gossip gossip(hub.endpoint(rank), options, on_host({std::vector<float>(kSize)}, options),
                       [](Level, const std::string&) {});
         gossip.meet();
         const Time end = time->now() + 40s;
@@ -580,13 +581,14 @@ TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
   virtual_workers(*time, 3, [&](int rank) {
     std::mt19937_64 random(static_cast<std::uint64_t>(rank));
     std::normal_distribution<float> normal;
-    Gossip gossip(hub.endpoint(rank), options, {std::vector<float>(kSize)}, [](Level, const std::string&) {});
+    Gossip gossip(hub.endpoint(rank), options, on_host({std::vector<float>(kSize)}, options),
+                  [](Level, const std::string&) {});
     gossip.meet();
     const auto train_for = [&](Duration duration, Duration late) {
       int made = 0;
       for (const Time end = time->now() + duration; time->now() < end; time->sleep(kGradient)) {
         if (rank == 0) hub.delay(0, 1, ++made % 5 == 0 ? late : Duration(0));
-        gossip.gradient(0, [&](const Gossip::Held& held) {
+        gossip.gradient(0, [&](const Held& held) {
           mix_momentum(held.x, held.x_tilde, held.eta_tau);
           const auto x = held.x, x_tilde = held.x_tilde;
           kept += half_sum(x, x_tilde);
@@ -610,7 +612,7 @@ TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
     EXPECT_GT(gossip.statistics().averaged, delayed.averaged + 300);
     gossip.pause();
     time->sleep(1s);  // one end of an averaging that took too long may know how it ended before the other
-    gossip.look(0, [&](const Gossip::Held& held) { kept += half_sum(held.x, held.x_tilde); });
+    gossip.look(0, [&](const Held& held) { kept += half_sum(held.x, held.x_tilde); });
     time->sleep(1s);
   });
   EXPECT_NEAR(kept, 0, 0.01);
@@ -628,11 +630,12 @@ TEST(VirtualGossip, WhatGoesOnIsNotGivenUp) {
     const auto time = std::make_shared<VirtualTime>(3);
     LocalHub hub(3, {}, virtual_network(time, kBlocks * kBlock * sizeof(float) / seconds));
     virtual_workers(*time, 3, [&](int rank) {
-      Gossip gossip(hub.endpoint(rank), options,
-                    std::vector(kBlocks, std::vector<float>(kBlock, static_cast<float>(rank))),
-                    [](Level, const std::string& said) {
-                      EXPECT_EQ(said.find("is given up"), std::string::npos) << said;
-                    });
+      Gossip gossip(
+          hub.endpoint(rank), options,
+          on_host(std::vector(kBlocks, std::vector<float>(kBlock, static_cast<float>(rank))), options),
+          [](Level, const std::string& said) {
+            EXPECT_EQ(said.find("is given up"), std::string::npos) << said;
+          });
       gossip.meet();
       for (int k = 0; k < 1000; ++k) {
         time->sleep(kGradient);
@@ -659,7 +662,8 @@ TEST(VirtualGossip, AWaitForTheLastAveragingIsInterrupted) {
   LocalHub hub(2, {}, {.time = time});
   hub.delay(0, 1, 30ms);  // so that one can be met under way
   virtual_workers(*time, 2, [&](int rank) {
-    Gossip gossip(hub.endpoint(rank), options, {std::vector<float>(kSize)}, [](Level, const std::string&) {});
+    Gossip gossip(hub.endpoint(rank), options, on_host({std::vector<float>(kSize)}, options),
+                  [](Level, const std::string&) {});
     gossip.meet();
     const auto under_way = [&] {
       const auto with = gossip.statistics().neighbours[0];

@@ -107,7 +107,8 @@ double real_rate(int n, double link, double rate, int gradients) {
   double averaged = 0;  // one worker at a time adds to it
   virtual_workers(*time, n, [&](int rank) {
     const auto values = static_cast<std::size_t>(link * kCard / 4 / sizeof(float));
-    Gossip gossip(hub.endpoint(rank), options, {std::vector<float>(values), std::vector<float>(3 * values)},
+    Gossip gossip(hub.endpoint(rank), options,
+                  on_host({std::vector<float>(values), std::vector<float>(3 * values)}, options),
                   [](Level, const std::string&) {});
     gossip.meet();
     for (int k = 0; k < gradients; ++k) {

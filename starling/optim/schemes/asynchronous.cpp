@@ -1,10 +1,15 @@
 #include "starling/optim/schemes/asynchronous.h"
 
 #include <algorithm>
+#include <map>
+#include <span>
 #include <utility>
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
 
 #include "starling/kernels/update.h"
 
@@ -13,18 +18,25 @@ namespace {
 
 constexpr std::int64_t kGrain = 1 << 15;  // elements that are worth a thread
 
-std::vector<std::vector<float>> copies_of(std::vector<Block>& blocks) {
+// Of the parameters, of narrow ones their masters, where the blocks lie.
+std::vector<at::Tensor> copies_of(std::vector<Block>& blocks) {
+  const c10::AutoGradMode no_gradient(false);
   with_masters(blocks);
-  std::vector<std::vector<float>> copies;
+  settle(blocks);
+  std::vector<at::Tensor> copies;
   for (const Block& block : blocks) {
-    auto& copy = copies.emplace_back(static_cast<std::size_t>(block.length));
+    copies.push_back(at::zeros({block.length}, at::TensorOptions(at::kFloat).device(block.device)));
     for (const Segment& s : block.segments) {
-      const kernels::Parameters p = s.values();
-      std::copy_n(p.master != nullptr ? p.master : static_cast<const float*>(p.values), s.length,
-                  copy.begin() + s.offset);
+      const at::Tensor x = s.master.defined() ? s.master : stretch(s.parameter, s.begin, s.length);
+      copies.back().narrow(0, s.offset, s.length).copy_(x);
     }
   }
   return copies;
+}
+
+// The same memory.
+at::Tensor tensor_of(std::span<float> values) {
+  return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kFloat);
 }
 
 }  // namespace
@@ -35,11 +47,33 @@ Asynchronous::Asynchronous(std::vector<Block>& blocks, std::unique_ptr<Transport
     : blocks_(blocks),
       momentum_(options.momentum.eta != 0),
       taken_(copies_of(blocks)),
-      gossip_(std::move(transport), std::move(options), taken_, std::move(log), std::move(timeline)),
+      on_device_(blocks.size()),
+      gossip_(std::move(transport), options, hold(options), std::move(log), std::move(timeline)),
       adapt_(std::move(adapt)) {
   // Of push-sum, where a parameter group has been added in mid-run.
   for (std::size_t b = 0; b < taken_.size(); ++b)
-    gossip_.look(static_cast<int>(b), [&](const Gossip::Held& held) { held.weight += blocks[b].weight - 1; });
+    gossip_.look(static_cast<int>(b), [&](const Held& held) { held.weight += blocks[b].weight - 1; });
+}
+
+// x and x~ as the parameters are.
+std::vector<std::unique_ptr<HeldBlock>> Asynchronous::hold(const GossipOptions& options) {
+  std::vector<std::unique_ptr<HeldBlock>> held;
+  std::map<const Device*, std::shared_ptr<GossipStream>> streams;
+  for (std::size_t b = 0; b < taken_.size(); ++b) {
+    if (!blocks_[b].on_device) {
+      const auto* const values = taken_[b].const_data_ptr<float>();
+      held.push_back(std::make_unique<HostBlock>(std::vector<float>(values, values + taken_[b].numel()),
+                                                 momentum_, options.tracks));
+      continue;
+    }
+    const std::shared_ptr<Device>& device = blocks_[b].on_device->device();
+    std::shared_ptr<GossipStream>& stream = streams[device.get()];
+    if (!stream) streams_.push_back(stream = std::make_shared<GossipStream>(device));
+    auto there = std::make_unique<HeldOnDevice>(stream, taken_[b].clone(), momentum_, options.tracks);
+    on_device_[b] = there.get();
+    held.push_back(std::move(there));
+  }
+  return held;
 }
 
 void Asynchronous::begin() {
@@ -47,11 +81,13 @@ void Asynchronous::begin() {
   gossip_.forget();
   taken_ = copies_of(blocks_);
   for (std::size_t b = 0; b < taken_.size(); ++b) {
-    gossip_.look(static_cast<int>(b), [&](const Gossip::Held& held) {
-      std::ranges::copy(taken_[b], held.x.begin());
-      if (momentum_) std::ranges::copy(taken_[b], held.x_tilde.begin());
-      std::ranges::fill(held.y, 0.0F);
+    gossip_.look(static_cast<int>(b), [&](const Held& held) {
       held.weight = blocks_[b].weight;
+      if (on_device_[b] != nullptr) return on_device_[b]->begin(taken_[b]);
+      const auto* const x = taken_[b].const_data_ptr<float>();
+      std::copy_n(x, held.x.size(), held.x.begin());
+      std::copy_n(x, held.x_tilde.size(), held.x_tilde.begin());
+      std::ranges::fill(held.y, 0.0F);
     });
   }
 }
@@ -62,22 +98,40 @@ void Asynchronous::step() {
   give();
 }
 
-void Asynchronous::each_block(const std::function<void(const Block&, const Gossip::Held&)>& f) {
-  for (std::size_t b = 0; b < taken_.size(); ++b)
-    gossip_.look(static_cast<int>(b), [&](const Gossip::Held& held) { f(blocks_[b], held); });
+void Asynchronous::each_y(const std::function<void(const Block&, const at::Tensor& y)>& f) {
+  catch_up();  // before any block is locked
+  for (std::size_t b = 0; b < taken_.size(); ++b) {
+    gossip_.look(static_cast<int>(b), [&](const Held& held) {
+      const auto for_block = [&](const at::Tensor& y) { f(blocks_[b], y); };
+      if (on_device_[b] != nullptr) return on_device_[b]->y(for_block);
+      for_block(tensor_of(held.y));
+    });
+  }
 }
 
 void Asynchronous::give() {
+  catch_up();
   for (std::size_t b = 0; b < taken_.size(); ++b) {
-    gossip_.gradient(static_cast<int>(b), [&](const Gossip::Held& held) { renew(b, held); });
+    gossip_.gradient(static_cast<int>(b), [&](const Held& held) { renew(b, held); });
   }
+  lead();
   gossip_.stepped();
 }
 
+// On GPUs: torch's stream before gossip's, and after.
+void Asynchronous::catch_up() {
+  for (const auto& stream : streams_) stream->catch_up();
+}
+void Asynchronous::lead() {
+  for (const auto& stream : streams_) stream->lead();
+}
+
 // What the rule has done goes to x and x~, and x to the parameters.
-void Asynchronous::renew(std::size_t block, const Gossip::Held& held) {
+void Asynchronous::renew(std::size_t block, const Held& held) {
   RECORD_USER_SCOPE("starling::renew");
   blocks_[block].weight = held.weight;
+  if (on_device_[block] != nullptr) return on_device_[block]->renew(blocks_[block], taken_[block], held);
+  auto* const taken = taken_[block].mutable_data_ptr<float>();
   for (const Segment& s : blocks_[block].segments) {
     const kernels::Parameters p = s.values();
     at::parallel_for(0, s.length, kGrain, [&](std::int64_t begin, std::int64_t end) {
@@ -87,8 +141,8 @@ void Asynchronous::renew(std::size_t block, const Gossip::Held& held) {
                momentum_ ? held.x_tilde.subspan(first_in_block, n) : held.x_tilde,
                [&](std::size_t at, std::span<float> x, std::span<float> x_tilde) {
                  mix_momentum(x, x_tilde, held.eta_tau);
-                 kernels::best_kernels().renew(p.from(first + at), &taken_[block][first_in_block + at],
-                                               x.data(), momentum_ ? x_tilde.data() : nullptr,
+                 kernels::best_kernels().renew(p.from(first + at), taken + first_in_block + at, x.data(),
+                                               momentum_ ? x_tilde.data() : nullptr,
                                                static_cast<float>(1 / held.weight), x.size());
                });
     });
@@ -108,13 +162,18 @@ void Asynchronous::resume() {
 }
 
 void Asynchronous::renew() {
+  catch_up();
   for (std::size_t b = 0; b < taken_.size(); ++b) {
-    gossip_.look(static_cast<int>(b), [&](const Gossip::Held& held) { renew(b, held); });
+    gossip_.look(static_cast<int>(b), [&](const Held& held) { renew(b, held); });
   }
+  lead();
 }
 
-void Asynchronous::x_tilde(std::size_t block, const std::function<void(std::span<float>)>& f) {
-  gossip_.look(static_cast<int>(block), [&](const Gossip::Held& held) { f(held.x_tilde); });
+void Asynchronous::x_tilde(std::size_t block, const std::function<void(const at::Tensor&)>& f) {
+  gossip_.look(static_cast<int>(block), [&](const Held& held) {
+    if (on_device_[block] != nullptr) return on_device_[block]->x_tilde(f);
+    f(tensor_of(held.x_tilde));
+  });
 }
 
 ExchangeStatistics Asynchronous::counted() const {

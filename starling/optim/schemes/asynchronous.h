@@ -12,15 +12,19 @@
 //
 // The parameters are this thread's copy of x, so the gradient is at what x was one step ago: averagings since then are in x, not
 // yet in the copy. All that was done to the parameters between two steps is in d.
+//
+// Of parameters on a GPU x and x~ are there too (held_on_device.h), and a step waits for backward.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "starling/gossip/gossip.h"
 #include "starling/optim/blocks.h"
+#include "starling/optim/held_on_device.h"
 #include "starling/optim/schemes/scheme.h"
 
 namespace starling {
@@ -43,24 +47,31 @@ class Asynchronous : public Scheme {
 
   // For saving and going on, while gossip stands still: x of a block is the parameters after renew().
   bool has_momentum() const { return momentum_; }
-  void x_tilde(std::size_t block, const std::function<void(std::span<float>)>& f);  // with momentum
+  // With momentum: calls f, which may write it, with x~ of a block, as floats in its order.
+  void x_tilde(std::size_t block, const std::function<void(const at::Tensor&)>& f);
   GossipClock clock() const { return gossip_.clock(); }
   void set_clock(GossipClock clock) { gossip_.set_clock(clock); }
 
  protected:
   void adapt() { adapt_(); }
-  void each_block(const std::function<void(const Block&, const Gossip::Held&)>& f);
+  // Calls f, which may write it, with y of each block, as floats in its order.
+  void each_y(const std::function<void(const Block&, const at::Tensor& y)>& f);
   // What was done to the parameters since they were last renewed goes to x and x~, and x to the parameters: a gradient was made.
   void give();
 
  private:
-  void renew(std::size_t block, const Gossip::Held& held);
+  std::vector<std::unique_ptr<HeldBlock>> hold(const GossipOptions& options);
+  void renew(std::size_t block, const Held& held);
+  void catch_up();
+  void lead();
 
   std::vector<Block>& blocks_;
   const bool momentum_;
   bool standing_by_ = false, paused_ = false;
   // Of each block: the parameters as they were last renewed. A block of a new parameter group is another scheme's.
-  std::vector<std::vector<float>> taken_;
+  std::vector<at::Tensor> taken_;
+  std::vector<std::shared_ptr<GossipStream>> streams_;  // of GPUs
+  std::vector<HeldOnDevice*> on_device_;                // by block, gossip's; null: on the CPU
   Gossip gossip_;
   std::function<void()> adapt_;
 };

@@ -1,45 +1,38 @@
 #include "starling/optim/schemes/push_pull.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <span>
 #include <utility>
 
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
-
-#include "starling/kernels/update.h"
-#include "starling/kernels/wire.h"
 
 namespace starling {
 namespace {
 
+at::Tensor part_of(const at::Tensor& block, const Segment& s) { return block.narrow(0, s.offset, s.length); }
+
 // y <- y + g(x) - g, g <- g(x), where g(x) is all finite; else false.
-bool track(const Segment& s, std::vector<float>& fresh, std::span<float> g, std::span<float> y) {
+bool track(const Segment& s, const at::Tensor& g, const at::Tensor& y) {
   at::Tensor keep;
-  const void* const gradient = s.gradient(keep);
-  const auto n = static_cast<std::size_t>(s.length), first = static_cast<std::size_t>(s.offset);
-  fresh.assign(n, 0);  // a parameter that was not used has none
-  if (gradient != nullptr) {
-    const std::span bytes(static_cast<const std::byte*>(gradient), bytes_of(s.format, n));
-    if (!kernels::all_finite(bytes, s.format)) return false;
-    kernels::decode(gradient, s.format, n, fresh.data());
-  }
-  for (std::size_t k = 0; k < n; ++k) {
-    y[first + k] += fresh[k] - g[first + k];
-    g[first + k] = fresh[k];
-  }
+  const bool used = s.gradient(keep) != nullptr;  // a parameter that was not has none
+  const at::Tensor fresh =
+      used ? stretch(keep, s.begin, s.length).to(at::kFloat) : at::zeros({s.length}, g.options());
+  if (!fresh.isfinite().all().item<bool>()) return false;
+  part_of(y, s).add_(fresh.sub(part_of(g, s)));
+  part_of(g, s).copy_(fresh);
   return true;
 }
 
 // Where nobody has a gradient there is none.
-void write_gradient(const Segment& s, std::span<const float> y) {
+void write_gradient(const Segment& s, const at::Tensor& y) {
   at::Tensor keep;
-  const auto mine = y.subspan(static_cast<std::size_t>(s.offset), static_cast<std::size_t>(s.length));
-  const bool there = s.gradient(keep) != nullptr || std::ranges::any_of(mine, [](float v) { return v != 0; });
-  if (there && s.parameter.requires_grad())
-    kernels::encode(mine.data(), mine.size(), s.format, s.mutable_gradient());
+  const bool there = s.gradient(keep) != nullptr || part_of(y, s).ne(0).any().item<bool>();
+  if (!there || !s.parameter.requires_grad()) return;
+  s.mutable_gradient();
+  stretch(s.parameter.grad(), s.begin, s.length).copy_(part_of(y, s));
 }
 
 }  // namespace
@@ -49,12 +42,13 @@ PushPull::PushPull(std::vector<Block>& blocks, std::unique_ptr<Transport> transp
     : Asynchronous(blocks, std::move(transport), std::move(options), log, std::move(timeline),
                    std::move(adapt)),
       log_(std::move(log)) {
-  for (const Block& block : blocks) g_.emplace_back(static_cast<std::size_t>(block.length));
+  for (const Block& block : blocks)
+    g_.push_back(at::zeros({block.length}, at::TensorOptions(at::kFloat).device(block.device)));
 }
 
 void PushPull::begin() {
   Asynchronous::begin();
-  for (std::vector<float>& g : g_) std::ranges::fill(g, 0.0F);
+  for (const at::Tensor& g : g_) g.zero_();
 }
 
 void PushPull::step() {
@@ -65,10 +59,10 @@ void PushPull::step() {
 }
 
 void PushPull::stand_by() {
-  each_block([&](const Block& block, const Gossip::Held& held) {
-    std::vector<float>& g = g_[static_cast<std::size_t>(block.index)];
-    std::ranges::transform(held.y, g, held.y.begin(), std::minus());
-    std::ranges::fill(g, 0.0F);
+  each_y([&](const Block& block, const at::Tensor& y) {
+    const at::Tensor& g = g_[static_cast<std::size_t>(block.index)];
+    y.sub_(g);
+    g.zero_();
   });
   Asynchronous::stand_by();
 }
@@ -76,17 +70,15 @@ void PushPull::stand_by() {
 void PushPull::track_gradients() {
   RECORD_USER_SCOPE("starling::track");
   const c10::AutoGradMode no_gradient(false);
-  std::vector<float> fresh;
   const bool before = std::exchange(finite_, true);
-  each_block([&](const Block& block, const Gossip::Held& held) {
-    for (const Segment& s : block.segments)
-      finite_ &= track(s, fresh, g_[static_cast<std::size_t>(block.index)], held.y);
+  each_y([&](const Block& block, const at::Tensor& y) {
+    for (const Segment& s : block.segments) finite_ &= track(s, g_[static_cast<std::size_t>(block.index)], y);
   });
   if (before && !finite_)
     log_(Level::warning, "the gradient is not finite: what is tracked keeps the last one that was");
   // After all were read: one that lies in another order is made anew.
-  each_block([&](const Block& block, const Gossip::Held& held) {
-    for (const Segment& s : block.segments) write_gradient(s, held.y);
+  each_y([&](const Block& block, const at::Tensor& y) {
+    for (const Segment& s : block.segments) write_gradient(s, y);
   });
 }
 

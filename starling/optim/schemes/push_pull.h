@@ -44,8 +44,8 @@ class PushPull final : public Asynchronous {
   void track_gradients();
 
   const Log log_;
-  bool finite_ = true;                 // the last gradient was
-  std::vector<std::vector<float>> g_;  // by block
+  bool finite_ = true;         // the last gradient was
+  std::vector<at::Tensor> g_;  // by block
 };
 
 }  // namespace starling

@@ -1,0 +1,59 @@
+// What a worker's gossip holds of one block, and what can happen to it: the formulas of a2cid2.h, and of gossip.h for pushes.
+// A block lies in the host's memory, or in that of a GPU (optim/held_on_device.h); what goes over the wire is in the host's.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "starling/exchange/exchange.h"
+#include "starling/kernels/arguments.h"
+
+namespace starling {
+
+// A block as it is now, for as long as a call lasts. The memory is where the block lies.
+struct Held {
+  std::span<float> x, x_tilde;  // x~ is empty without momentum
+  std::span<float> y;           // empty but where it tracks; 0 at first
+  double& weight;               // w of pushes, else 1
+  double eta_tau = 0;           // of the momentum that is not mixed in yet (a2cid2.h)
+};
+
+// Not for two threads at once: Gossip has a lock for each block.
+class HeldBlock {
+ public:
+  virtual ~HeldBlock() = default;
+
+  virtual Held now() = 0;
+  virtual void mix_momentum(double eta_tau) = 0;
+  // Mixes the momentum, then writes q = x to `to`, and behind it, where there is one, y times `times`. Returns whether all of it is
+  // finite.
+  virtual bool send(double eta_tau, const kernels::WireBlock& to, float times) = 0;
+  // Mixes the momentum, then x += alpha (q_j - q_i), x~ += alpha~ (q_j - q_i). Returns what was measured of modular codes.
+  virtual kernels::Measured average(double eta_tau, float alpha, float alpha_tilde, const SentBlock& q_j,
+                                    const SentBlock& q_i) = 0;
+  // x += share (q - x)
+  virtual void move_towards(const SentBlock& q, float share) = 0;
+  // y += share q_y    q_y: what was sent behind q
+  virtual void add_tracked(const SentBlock& q, float share) = 0;
+};
+
+class HostBlock final : public HeldBlock {
+ public:
+  // x~ is x, y is 0.
+  HostBlock(std::vector<float> x, bool momentum, bool tracks);
+
+  Held now() override;
+  void mix_momentum(double eta_tau) override;
+  bool send(double eta_tau, const kernels::WireBlock& to, float times) override;
+  kernels::Measured average(double eta_tau, float alpha, float alpha_tilde, const SentBlock& q_j,
+                            const SentBlock& q_i) override;
+  void move_towards(const SentBlock& q, float share) override;
+  void add_tracked(const SentBlock& q, float share) override;
+
+ private:
+  std::vector<float> x_, x_tilde_, y_;
+  double weight_ = 1;
+};
+
+}  // namespace starling

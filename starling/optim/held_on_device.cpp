@@ -1,0 +1,248 @@
+#include "starling/optim/held_on_device.h"
+
+#include <bit>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
+
+#include "starling/core/error.h"
+#include "starling/gossip/a2cid2.h"
+#include "starling/kernels/wire.h"
+
+namespace starling {
+namespace {
+
+using kernels::Mix;
+using kernels::SgdStep;
+using kernels::cuda::Renewal;
+using kernels::cuda::Table;
+
+}  // namespace
+
+// ---------------------------------------------------------------- GossipStream
+
+GossipStream::GossipStream(std::shared_ptr<Device> device)
+    : device_(std::move(device)),
+      torchs_(gpu()),
+      own_(gpu()),
+      fresh_(gpu()),
+      uploaded_(gpu()),
+      over_(gpu()) {}
+
+void GossipStream::catch_up() {
+  torchs_.record(device_->current());
+  torchs_.wait();
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) throw Error(failure_);
+}
+
+void GossipStream::follow() {
+  torchs_.record(device_->current());
+  torchs_.hold(gpu().gossip());
+}
+
+void GossipStream::lead() {
+  own_.record(gpu().gossip());
+  own_.hold(device_->current());
+}
+
+void GossipStream::launch(Table& table, Device::Room& room) {
+  if (room.fit(*device_, std::bit_ceil(table.bytes()))) follow();
+  const auto launches = table.write(room.on_host());
+  gpu().upload(room.on_device(), room.on_host(), table.bytes(), gpu().gossip());
+  for (const auto& launch : launches) gpu().launch(launch, room.on_device(), nullptr, gpu().gossip());
+}
+
+void GossipStream::wait() noexcept {
+  try {
+    for (const kernels::cuda::Stream stream : {gpu().uploads(), gpu().gossip()}) {
+      own_.record(stream);
+      own_.wait();
+    }
+  } catch (const Error&) {
+    // A GPU that has failed does no more.
+  }
+}
+
+void GossipStream::fit(Device::Room& room, std::size_t bytes) {
+  if (!room.fit(*device_, bytes)) return;
+  fresh_.record(device_->current());
+  fresh_.hold(gpu().uploads());
+  fresh_.hold(gpu().gossip());
+}
+
+GossipStream::Seen GossipStream::take_turn(const std::function<void(Turn&, Table&)>& fill) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) return {};
+  try {
+    Turn turn(*this);
+    Table table;
+    fill(turn, table);
+    return turn.run(table);
+  } catch (const c10::Error& error) {  // there may be no memory
+    failure_ = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    failure_ = error.what();
+  }
+  return {};
+}
+
+// ---------------------------------------------------------------- Turn
+
+GossipStream::Turn::Turn(GossipStream& stream) : stream_(stream) {
+  stream_.fit(stream_.counters_, sizeof(Counters));
+}
+
+kernels::Sent GossipStream::Turn::upload(const SentBlock& q) {
+  Device::Room& room = stream_.arrivals_.at(uploaded_++);
+  const auto bytes = q.bytes();
+  stream_.fit(room, bytes.size());
+  std::memcpy(room.on_host(), bytes.data(), bytes.size());
+  stream_.gpu().upload(room.on_device(), room.on_host(), bytes.size(), stream_.gpu().uploads());
+  kernels::Sent there = q.values();
+  there.values = room.on_device();
+  return there;
+}
+
+kernels::WireBlock GossipStream::Turn::download(const kernels::WireBlock& to, std::size_t bytes) {
+  stream_.fit(stream_.sent_, bytes);
+  to_ = to, bytes_ = bytes;
+  kernels::WireBlock there = to;
+  there.values = stream_.sent_.on_device();
+  there.sum = &counters()->sum;
+  return there;
+}
+
+GossipStream::Seen GossipStream::Turn::run(Table& table) {
+  GossipStream& s = stream_;
+  const kernels::cuda::Gpu& gpu = s.gpu();
+  s.fit(s.table_, std::bit_ceil(table.bytes()));
+  const auto launches = table.write(s.table_.on_host());
+  Counters counted;
+  std::memcpy(s.counters_.on_host(), &counted, sizeof counted);
+  gpu.upload(s.table_.on_device(), s.table_.on_host(), table.bytes(), gpu.uploads());
+  gpu.upload(s.counters_.on_device(), s.counters_.on_host(), sizeof counted, gpu.uploads());
+  s.uploaded_.record(gpu.uploads());
+  s.uploaded_.wait();  // so that in gossip's stream no renewal stands behind what comes
+  for (const auto& launch : launches)
+    gpu.launch(launch, s.table_.on_device(), &counters()->not_finite, gpu.gossip());
+  // Here, since in downloads() those of updates wait for backward.
+  if (bytes_ > 0) gpu.download(s.sent_.on_host(), s.sent_.on_device(), bytes_, gpu.gossip());
+  gpu.download(s.counters_.on_host(), s.counters_.on_device(), sizeof counted, gpu.gossip());
+  s.over_.record(gpu.gossip());
+  s.over_.wait();
+  if (bytes_ > 0) std::memcpy(to_.values, s.sent_.on_host(), bytes_);
+  std::memcpy(&counted, s.counters_.on_host(), sizeof counted);
+  if (to_.sum != nullptr) *to_.sum += counted.sum;
+  return {counted.not_finite == 0, counted.measured};
+}
+
+// ---------------------------------------------------------------- HeldOnDevice
+
+HeldOnDevice::HeldOnDevice(std::shared_ptr<GossipStream> stream, at::Tensor x, bool momentum, bool tracks)
+    : stream_(std::move(stream)),
+      x_(std::move(x)),
+      x_tilde_(momentum ? x_.clone() : at::Tensor()),
+      y_(tracks ? at::zeros_like(x_) : at::Tensor()),
+      zeros_(tracks ? at::zeros_like(x_) : at::Tensor()) {
+  stream_->follow();
+}
+
+HeldOnDevice::~HeldOnDevice() { stream_->wait(); }
+
+Held HeldOnDevice::now() {
+  return {
+      {x(), size()}, {x_tilde(), x_tilde_.defined() ? size() : 0}, {y(), y_.defined() ? size() : 0}, weight_};
+}
+
+void HeldOnDevice::momentum(Table& table, double eta_tau) const {
+  if (!x_tilde_.defined() || eta_tau == 0) return;
+  table.add(Renewal{nullptr, nullptr, x(), x_tilde(), 0, momentum_share<float>(eta_tau), size(), 0});
+}
+
+void HeldOnDevice::mix(Table& table, float* to, const Mix& neighbour) const {
+  table.add(SgdStep{}, {&neighbour, 1}, to, nullptr, {}, {}, size());
+}
+
+void HeldOnDevice::mix_momentum(double eta_tau) {
+  if (!x_tilde_.defined() || eta_tau == 0) return;
+  stream_->take_turn([&](GossipStream::Turn&, Table& table) { momentum(table, eta_tau); });
+}
+
+bool HeldOnDevice::send(double eta_tau, const kernels::WireBlock& to, float times) {
+  const std::size_t n = size(), bytes = bytes_of(to.wire, n);
+  const bool finite = stream_
+                          ->take_turn([&](GossipStream::Turn& turn, Table& table) {
+                            kernels::WireBlock there = turn.download(to, y_.defined() ? 2 * bytes : bytes);
+                            momentum(table, eta_tau);
+                            table.add(SgdStep{}, {}, x(), nullptr, {}, there, n);
+                            there.values = static_cast<std::byte*>(there.values) + bytes;
+                            if (y_.defined()) table.add(SgdStep{}, {}, y(), nullptr, {}, there, n);
+                          })
+                          .finite;
+  if (!finite || !y_.defined() || times == 1) return finite;
+  const std::span behind(static_cast<std::byte*>(to.values) + bytes, bytes);
+  std::vector<float> scaled(n);
+  kernels::decode(behind.data(), to.wire, n, scaled.data());
+  for (float& value : scaled) value *= times;
+  kernels::encode(scaled.data(), n, to.wire, behind.data());
+  return kernels::all_finite(behind, to.wire);
+}
+
+kernels::Measured HeldOnDevice::average(double eta_tau, float alpha, float alpha_tilde, const SentBlock& q_j,
+                                        const SentBlock& q_i) {
+  return stream_
+      ->take_turn([&](GossipStream::Turn& turn, Table& table) {
+        const kernels::Sent theirs = turn.upload(q_j), mine = turn.upload(q_i);
+        momentum(table, eta_tau);
+        mix(table, x(), {alpha, theirs, mine, turn.measured()});
+        if (x_tilde_.defined()) mix(table, x_tilde(), {alpha_tilde, theirs, mine, nullptr});
+      })
+      .measured;
+}
+
+void HeldOnDevice::move_towards(const SentBlock& q, float share) {
+  stream_->take_turn([&](GossipStream::Turn& turn, Table& table) {
+    mix(table, x(), {share, turn.upload(q), x(), nullptr});
+  });
+}
+
+void HeldOnDevice::add_tracked(const SentBlock& q, float share) {
+  stream_->take_turn([&](GossipStream::Turn& turn, Table& table) {
+    kernels::Sent q_y = turn.upload(q);
+    q_y.values = static_cast<const std::byte*>(q_y.values) + bytes_of(q.wire, size());
+    mix(table, y(), {share, q_y, zeros_.const_data_ptr<float>(), nullptr});
+  });
+}
+
+void HeldOnDevice::renew(const Block& block, const at::Tensor& taken, const Held& held) {
+  const float share = x_tilde_.defined() ? momentum_share<float>(held.eta_tau) : 0;
+  const auto scale = static_cast<float>(1 / held.weight);
+  Table table;
+  for (const Segment& s : block.segments) {
+    table.add(Renewal{s.values(), taken.mutable_data_ptr<float>() + s.offset, x() + s.offset,
+                      x_tilde_.defined() ? x_tilde() + s.offset : nullptr, scale, share,
+                      static_cast<std::uint64_t>(s.length), 0});
+    s.parameter.unsafeGetTensorImpl()->bump_version();
+  }
+  stream_->launch(table, renewals_);
+}
+
+void HeldOnDevice::begin(const at::Tensor& x) {
+  with(x_, [&](const at::Tensor& mine) { mine.copy_(x); });
+  if (x_tilde_.defined()) with(x_tilde_, [&](const at::Tensor& mine) { mine.copy_(x); });
+  if (y_.defined()) with(y_, [](const at::Tensor& mine) { mine.zero_(); });
+}
+
+void HeldOnDevice::with(const at::Tensor& values, const std::function<void(const at::Tensor&)>& f) {
+  stream_->catch_up();
+  stream_->wait();
+  f(values);
+  stream_->follow();
+}
+
+}  // namespace starling
