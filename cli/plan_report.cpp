@@ -80,7 +80,7 @@ std::string curves(const std::vector<ReportWorld>& worlds) {
   for (double worth = axes.low; worth <= axes.most; worth *= 2) {
     const double y = axes.y(worth);
     svg += fmt::format(
-        R"(<line x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}" stroke="#ddd"/><text x="{3}" y="{4:.1f}" text-anchor="end">{5:.3g}</text>)"
+        R"(<line x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}" stroke="#ddd"/><text x="{3}" y="{4:.1f}" text-anchor="end">{5:.7g}</text>)"
         "\n",
         kLeft, kWidth - kRight, y, kLeft - 8, y + 4, worth);
   }

@@ -235,6 +235,8 @@ class Plan(CommandTest):
         for table in tree.iter("table"):
             self.assertEqual(len([row for row in table.iter("tr") if row.get("class") == "recommended"]), 1)
         self.assertNotIn("http", pathlib.Path(page).read_text())  # nothing is loaded
+        self.starling("plan", "--profile", path, "--workers", "512..1024", "--html", page)
+        self.assertIn(">1024</text>", pathlib.Path(page).read_text())
         self.assertIn("cannot be", self.usage_error("plan", "--profile", path, "--html", "/no/such/folder/x.html", code=1))
 
     def test_two_halves(self):
