@@ -69,7 +69,7 @@ class Doctor(CommandTest):
             if message.startswith("absent"):
                 self.skipTest(message)
             self.assertRegex(message, r"^\d+\.\d+ compiles the update for sm_80, and has (sm_)?[ \d]+; nothing runs")
-            kept = list(pathlib.Path(cache).glob("starling/cuda/update-sm_80-*.cubin"))
+            kept = list(pathlib.Path(cache).glob("starling/cuda/program-sm_80-*.cubin"))
             self.assertEqual(len(kept), 1)
             self.assertEqual(nvrtc(0, XDG_CACHE_HOME=cache), message)
         self.assertIn("STARLING_NVRTC names: ", nvrtc(1, STARLING_NVRTC="/nowhere/libnvrtc.so"))
