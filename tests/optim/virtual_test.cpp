@@ -137,38 +137,49 @@ TEST(VirtualCluster, TheSumOfMastersIsKept) {
   }
 }
 
-// Two workers of different speed. What they did when is written down, tick by tick, and done again in plain loops.
-TEST(VirtualCluster, PairGossipIsItsEquation) {
-  constexpr int kTicks = 2000, kValues = 3;
-  constexpr double lr = 0.05;
-  constexpr int takes[] = {10, 13};  // ticks
-  for (const Options& options : {Options{.topology = "ring", .scheme = "ad-psgd"},
-                                 Options{.topology = "ring", .scheme = "ad-psgd-bipartite"},
-                                 Options{.topology = "ring", .scheme = "swarm", .local_steps = 3}}) {
+// Two workers of different speed, of which worker i is drawn to 10 i + 1. What they did when is written down, tick by tick.
+struct Pair {
+  Pair(const Options& options, double lr, const int (&takes)[2], int ticks, Duration tick)
+      : averaged(static_cast<std::size_t>(ticks) + 1) {
     const auto time = std::make_shared<VirtualTime>(2);
     std::vector<World> worlds = World::threads(2);
     const auto transports = local_transports(virtual_network(time, std::numeric_limits<double>::infinity()));
     const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
-    std::vector<std::uint64_t> averaged(kTicks + 1);  // so far, at the tick
-    std::vector<Tensor> ends(2);
     virtual_workers(*time, 2, [&](int rank) {
       World& world = worlds[static_cast<std::size_t>(rank)];
       world.make_transport = transports;
       world.make_collectives = collectives;
       const Tensor x = parameter({kValues});
       Optimizer optimizer({x}, SGD{.lr = lr}, options, world);
-      for (int tick = 1; tick <= kTicks; ++tick) {
-        time->sleep(1ms);
+      for (int t = 1; t <= ticks; ++t) {
+        time->sleep(tick);
         const Statistics now = optimizer.statistics();
         ASSERT_EQ(now.edges.size(), 1U);
-        if (rank == 0) averaged[static_cast<std::size_t>(tick)] = now.edges[0].averaged;
-        if (tick % takes[rank] != 0) continue;
+        if (rank == 0) averaged[static_cast<std::size_t>(t)] = now.edges[0].averaged;
+        if (t % takes[rank] != 0) continue;
         x.mutable_grad() = x.detach() - 10 * rank - 1;
         optimizer.step();
       }
       ends[static_cast<std::size_t>(rank)] = x.detach().clone();
       time->sleep(1s);
     });
+  }
+  static constexpr int kValues = 3;
+  std::vector<std::uint64_t> averaged;  // so far, at the tick
+  std::vector<Tensor> ends{2};
+};
+
+// Done again in plain loops.
+TEST(VirtualCluster, PairGossipIsItsEquation) {
+  constexpr int kTicks = 2000;
+  constexpr double lr = 0.05;
+  constexpr int takes[] = {10, 13};  // ticks
+  for (const Options& options : {Options{.topology = "ring", .scheme = "ad-psgd"},
+                                 Options{.topology = "ring", .scheme = "ad-psgd-bipartite"},
+                                 Options{.topology = "ring", .scheme = "swarm", .local_steps = 3}}) {
+    const Pair pair(options, lr, takes, kTicks, 1ms);
+    const auto& averaged = pair.averaged;
+    const auto& ends = pair.ends;
     double x[2] = {}, p[2] = {}, taken[2] = {};
     int made[2] = {};
     for (int tick = 1; tick <= kTicks; ++tick) {
@@ -184,39 +195,20 @@ TEST(VirtualCluster, PairGossipIsItsEquation) {
     }
     EXPECT_GT(averaged.back(), 30U) << options.scheme;
     for (const int i : {0, 1})
-      EXPECT_TRUE(at::allclose(ends[static_cast<std::size_t>(i)], at::full({kValues}, p[i]), 1e-5, 1e-5))
+      EXPECT_TRUE(at::allclose(ends[static_cast<std::size_t>(i)], at::full({Pair::kValues}, p[i]), 1e-5, 1e-5))
           << options.scheme << " " << ends[static_cast<std::size_t>(i)][0].item<double>() << " " << p[i];
   }
 }
 
 // The same with momentum, which acts at every instant: ticks are so short that it hardly matters when within one an averaging was.
 TEST(VirtualCluster, A2cid2IsItsEquation) {
-  constexpr int kTicks = 50'000, kValues = 3;
+  constexpr int kTicks = 50'000;
   constexpr double lr = 0.3, eta = 0.8, alpha_tilde = 0.7;
   constexpr int takes[] = {250, 325};  // ticks
   const Options options{.topology = "ring", .scheme = "a2cid2", .eta = eta, .alpha_tilde = alpha_tilde};
-  const auto time = std::make_shared<VirtualTime>(2);
-  std::vector<World> worlds = World::threads(2);
-  const auto transports = local_transports(virtual_network(time, std::numeric_limits<double>::infinity()));
-  const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
-  std::vector<std::uint64_t> averaged(kTicks + 1);  // so far, at the tick
-  std::vector<Tensor> ends(2);
-  virtual_workers(*time, 2, [&](int rank) {
-    World& world = worlds[static_cast<std::size_t>(rank)];
-    world.make_transport = transports;
-    world.make_collectives = collectives;
-    const Tensor x = parameter({kValues});
-    Optimizer optimizer({x}, SGD{.lr = lr}, options, world);
-    for (int tick = 1; tick <= kTicks; ++tick) {
-      time->sleep(40us);
-      if (rank == 0) averaged[static_cast<std::size_t>(tick)] = optimizer.statistics().edges.at(0).averaged;
-      if (tick % takes[rank] != 0) continue;
-      x.mutable_grad() = x.detach() - 10 * rank - 1;
-      optimizer.step();
-    }
-    ends[static_cast<std::size_t>(rank)] = x.detach().clone();
-    time->sleep(1s);
-  });
+  const Pair pair(options, lr, takes, kTicks, 40us);
+  const auto& averaged = pair.averaged;
+  const auto& ends = pair.ends;
   const auto end_with = [&](double eta) {
     std::array<double, 2> x{}, x_tilde{}, p{}, taken{}, mixed{};
     int made[2] = {};
