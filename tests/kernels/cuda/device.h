@@ -1,4 +1,5 @@
-// As much of CUDA's language as starling/kernels/cuda/update.cuh and renew.cuh use, for an ordinary compiler: so its threads run here.
+// As much of CUDA's language as update.cuh and renew.cuh (starling/kernels/cuda) use, for an ordinary compiler: so its threads run
+// here.
 //
 // The lanes of a warp run in turn, each on a stack of its own, until they come together to a reduction. So one that another
 // lane does not come to, on which a GPU would hang, is seen.
