@@ -195,7 +195,8 @@ TEST(VirtualCluster, PairGossipIsItsEquation) {
     }
     EXPECT_GT(averaged.back(), 30U) << options.scheme;
     for (const int i : {0, 1})
-      EXPECT_TRUE(at::allclose(ends[static_cast<std::size_t>(i)], at::full({Pair::kValues}, p[i]), 1e-5, 1e-5))
+      EXPECT_TRUE(
+          at::allclose(ends[static_cast<std::size_t>(i)], at::full({Pair::kValues}, p[i]), 1e-5, 1e-5))
           << options.scheme << " " << ends[static_cast<std::size_t>(i)][0].item<double>() << " " << p[i];
   }
 }
