@@ -21,8 +21,8 @@ struct Compared {
   bool symmetric = true;
 };
 
-// The least traffic through an interface until consensus first, with scheme ceca-2p among them. `extra` is compared too, unless it is empty. Throws
-// UsageError where that is no schedule for n.
+// The least traffic through an interface until consensus first, with scheme ceca-2p among them. `extra` is compared
+// too, unless it is empty. Throws UsageError where that is no schedule for n.
 std::vector<Compared> compare_schedules(int n, int workers_per_node, const Sizes& sizes,
                                         const std::string& extra);
 

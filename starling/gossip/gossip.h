@@ -6,10 +6,11 @@
 //                                            Edge: both ends commit the block's swap, or neither
 //                                            committed: x += alpha (x_j - x_i),  x~ += alpha~ (x_j - x_i)
 //
-// x and x~ are the gossip's (held_block.h), a lock for each block; what the training thread computes gradients with is a copy of its own, so
-// that neither ever reads what the other writes. The formulas are A2cid2's (a2cid2.h): the momentum is mixed in before a block
-// is sent, and what is added is the difference of the two blocks as they were sent, the same at both ends whatever their
-// gradients did to x meanwhile. So the sum of all x + x~ is kept (without momentum that of all x).
+// x and x~ are the gossip's (held_block.h), a lock for each block; what the training thread computes gradients with is
+// a copy of its own, so that neither ever reads what the other writes. The formulas are A2cid2's (a2cid2.h): the
+// momentum is mixed in before a block is sent, and what is added is the difference of the two blocks as they were sent,
+// the same at both ends whatever their gradients did to x meanwhile. So the sum of all x + x~ is kept (without momentum
+// that of all x).
 //
 // Exchanged::pushes: asynchronous gradient push (Assran & Rabbat 2021, arXiv 1803.08950), on directed graphs. Who asks pushes
 // half of its mass w, and who is asked has it; nothing goes the other way. x is then z, and mass moves as schemes/push_sum.h says:

@@ -175,13 +175,14 @@ class Optimizer : public torch::optim::Optimizer {
   // All parameters of the module that require a gradient, as one group, and the module's buffers (for Consensus). One
   // that is unfrozen later is added as a group of its own; one that is frozen later goes on being mixed.
   // Parameters must be float32, bfloat16 or float16 on the CPU or on CUDA devices, and dense in memory (contiguous or
-  // channels_last, not a slice), and stay of their type and where they are; gradients are of the same. On CUDA devices with
-  // schemes "cta", "atc", "all-reduce" (all on one) and the asynchronous ones, without a hierarchy; there the rule's state and
-  // masters are on the device too, and step() puts its work into torch's current stream and does not wait for it (device.h); with
-  // the asynchronous ones it waits for backward (held_on_device.h). A model may mix types. Of a parameter in bfloat16 or float16
-  // the optimizer keeps an fp32 master: rule, mixing, wire and averages are of the master, and the parameter is the master
-  // rounded to nearest even. (With hierarchy "node" they must be float32.) Where a parameter was changed between steps (load_state_dict, clipped weights), so that it no
-  // longer is the master rounded, the master takes its value; elsewhere it keeps all its bits.
+  // channels_last, not a slice), and stay of their type and where they are; gradients are of the same. On CUDA devices
+  // with schemes "cta", "atc", "all-reduce" (all on one) and the asynchronous ones, without a hierarchy; there the
+  // rule's state and masters are on the device too, and step() puts its work into torch's current stream and does not
+  // wait for it (device.h); with the asynchronous ones it waits for backward (held_on_device.h). A model may mix types.
+  // Of a parameter in bfloat16 or float16 the optimizer keeps an fp32 master: rule, mixing, wire and averages are of
+  // the master, and the parameter is the master rounded to nearest even. (With hierarchy "node" they must be float32.)
+  // Where a parameter was changed between steps (load_state_dict, clipped weights), so that it no longer is the master
+  // rounded, the master takes its value; elsewhere it keeps all its bits.
   // Collective: blocks until all workers have constructed theirs (at most world.timeouts.meet). Rank 0's parameters
   // and buffers reach every worker and a checksum proves it. Throws UsageError where options make no sense or differ
   // between workers (both values in the message), Error where a worker does not come.
@@ -245,14 +246,15 @@ class Optimizer : public torch::optim::Optimizer {
   //   steps          per parameter, in the groups' order: how many had a gradient
   //   options.GROUP  the group's rule options, the learning rate first
   //   rng            torch's random numbers on the CPU
-  // and, as metadata, the place in the schedule; with int8 and int4 also the grids of the blocks, which are set anew where a
-  // state of another wire or other block sizes is taken (those of asynchronous schemes, one for each edge, go on as they are). The model's tensors are the parameters and buffers themselves, all
-  // others are copies, on the CPU. With a hierarchy m., v. and b. have only the values that this worker keeps, in memory order (none: there
-  // is no such tensor), steps count only for these, and a state is taken with the same share of the same hierarchy alone.
-  // Of asynchronous schemes what is under way ends first (or is given up after a second), and gossip stands still until the next
-  // step(): so where all workers have their states before any of them steps again, these are of one moment.
-  // Without `values` nothing of the parameters' size is copied: m., v., b., master., published., replica. and x_tilde. are of the
-  // device "meta", with their names, types and shapes alone.
+  // and, as metadata, the place in the schedule; with int8 and int4 also the grids of the blocks, which are set anew
+  // where a state of another wire or other block sizes is taken (those of asynchronous schemes, one for each edge, go
+  // on as they are). The model's tensors are the parameters and buffers themselves, all others are copies, on the CPU.
+  // With a hierarchy m., v. and b. have only the values that this worker keeps, in memory order (none: there is no such
+  // tensor), steps count only for these, and a state is taken with the same share of the same hierarchy alone. Of
+  // asynchronous schemes what is under way ends first (or is given up after a second), and gossip stands still until
+  // the next step(): so where all workers have their states before any of them steps again, these are of one moment.
+  // Without `values` nothing of the parameters' size is copied: m., v., b., master., published., replica. and x_tilde.
+  // are of the device "meta", with their names, types and shapes alone.
   OptimizerState state(bool values = true) const;
   // Collective, between two steps: every worker takes a state of the same rule and parameters. What was in flight is sent
   // again. If any of them cannot take its own, all throw Error and none has changed anything.

@@ -55,10 +55,11 @@ struct World {
   // Optimizers made so far by this worker: the k-th of each worker belong together.
   std::shared_ptr<std::atomic<int>> optimizers = std::make_shared<std::atomic<int>>(0);
 
-  // From what the launcher says in the environment (world/environment.h): torchrun, `starling train --workers N`,
-  // srun, mpirun or a PMI launcher; without any a world of one. The token comes from STARLING_TOKEN_FILE or
-  // STARLING_TOKEN; STARLING_TRANSPORT=tcp keeps blocks out of shared memory within a host. Joins the launcher's store, or rank 0's; blocks at most timeouts.meet.
-  // Throws UsageError for bad or missing variables, Error when the store cannot be hosted or reached.
+  // From what the launcher says in the environment (world/environment.h): torchrun, `starling train --workers N`, srun,
+  // mpirun or a PMI launcher; without any a world of one. The token comes from STARLING_TOKEN_FILE or STARLING_TOKEN;
+  // STARLING_TRANSPORT=tcp keeps blocks out of shared memory within a host. Joins the launcher's store, or rank 0's;
+  // blocks at most timeouts.meet. Throws UsageError for bad or missing variables, Error when the store cannot be hosted
+  // or reached.
   static World from_environment(Timeouts timeouts = {}, const Interrupted& interrupted = nobody);
   // The workers of a process group of torch's, such as torch.distributed.init_process_group() makes, with its ranks and its
   // store to meet at; the edges are our own. All its workers call this, the k-th call of each belongs together; a call blocks
