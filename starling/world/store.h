@@ -14,6 +14,7 @@ namespace starling {
 class Store {
  public:
   virtual ~Store() = default;
+  // When it returns, whoever asks finds the value. Throws Error.
   virtual void set(const std::string& key, const std::string& value) = 0;
   // Waits until somebody has set the key. Throws Error, naming the key, once `deadline` has passed or it is interrupted.
   virtual std::string get(const std::string& key, std::chrono::milliseconds deadline,

@@ -209,6 +209,21 @@ TEST(C10dStore, AThreadThatWaitsHoldsUpNoOther) {
   EXPECT_LT(seconds(Clock::now() - start), 30);
 }
 
+// By two connections: a set() that does not wait for the store might come after the get() that follows it.
+TEST(C10dStore, WhatWasSetIsThere) {
+  const MeetingPoint meeting_point;
+  const auto joined = [&](int rank) {
+    const Environment environment(torchruns(rank, 2, meeting_point.port(), true));
+    return World::from_environment();
+  };
+  const World a = joined(0), b = joined(1);
+  for (int i = 0; i < 5'000; ++i) {
+    const std::string key = std::to_string(i);
+    a.store->set(key, "value");
+    ASSERT_EQ(b.store->get(key, 0ms), "value") << key;
+  }
+}
+
 TEST(MeetingPoint, ServesLoopbackOnlyAndEnds) {
   int port = 0;
   {

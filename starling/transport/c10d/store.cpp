@@ -17,6 +17,7 @@ C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(s
 void C10dStore::set(const std::string& key, const std::string& value) {
   try {
     store_->set(key, std::vector<std::uint8_t>(value.begin(), value.end()));
+    store_->check({key});  // TCPStore does not wait for an answer to set()
   } catch (const std::exception& failure) {
     throw Error(fmt::format("store: cannot set the key '{}': {}", key, one_line(failure)));
   }
