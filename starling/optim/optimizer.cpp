@@ -212,6 +212,17 @@ void Optimizer::take_new_groups() {
   if (param_groups_.size() == first) return;
   const std::size_t first_block = e.blocks.size();
   append_blocks(e.blocks, param_groups_, first, e.options.block_bytes, e.options.wire);
+  std::set<std::string> not_kept;
+  for (std::size_t b = first_block; b < e.blocks.size(); ++b) {
+    if (e.blocks[b].on_device) not_kept.insert(e.blocks[b].on_device->device()->gpu().not_kept());
+  }
+  for (const std::string& why : not_kept) {
+    if (why.empty()) continue;
+    e.world.log(Level::warning,
+                fmt::format("the update was compiled for the GPU, and each process will do so "
+                            "again, since it cannot be kept: {}",
+                            why));
+  }
   if (e.options.hierarchy == "node") e.share_among_node();
   for (std::size_t b = first_block; b < e.blocks.size(); ++b) {
     if (e.owns(b)) e.blocks[b].keep(e.states());
@@ -453,7 +464,8 @@ std::vector<std::int64_t> Optimizer::block_sizes() const {
 }
 
 at::Tensor Optimizer::weights(const at::Tensor& parameter) const {
-  at::Tensor weights = at::ones_like(parameter, at::kDouble);  // which lies as the parameter does
+  // In the parameter's memory order.
+  at::Tensor weights = at::ones_like(parameter, at::TensorOptions(at::kDouble).device(at::kCPU));
   for (const Block& block : engine_->blocks) {
     for (const Segment& s : block.segments) {
       if (s.parameter.is_same(parameter))

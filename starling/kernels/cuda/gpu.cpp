@@ -39,6 +39,7 @@ struct DriverFunctions {
   int (*cuEventDestroy_v2)(void*);
   int (*cuEventRecord)(void*, void*);
   int (*cuEventSynchronize)(void*);
+  int (*cuThreadExchangeStreamCaptureMode)(int*);
 
   void must(int result, std::string_view what) const {
     if (result == 0) return;
@@ -55,6 +56,7 @@ using Address = DriverFunctions::Address;
 // As cuda.h numbers them.
 constexpr unsigned kNonBlockingStream = 1;  // CU_STREAM_NON_BLOCKING: the default stream does not wait for it
 constexpr unsigned kAsleep = 1, kWithoutTime = 2;  // CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
+constexpr int kRelaxed = 2;                        // CU_STREAM_CAPTURE_MODE_RELAXED
 constexpr int kMajor = 75, kMinor = 76;            // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 
 constexpr int kOldest = 80;  // architecture; warps of older ones have no reductions (update.cuh)
@@ -95,6 +97,7 @@ std::unique_ptr<const DriverFunctions> load_driver(const std::string& file) {
   STARLING_FIND(cuEventDestroy_v2);
   STARLING_FIND(cuEventRecord);
   STARLING_FIND(cuEventSynchronize);
+  STARLING_FIND(cuThreadExchangeStreamCaptureMode);
 #undef STARLING_FIND
   return functions;
 }
@@ -130,6 +133,7 @@ Gpu::Gpu(int number, const std::string& driver) : driver_(load_driver(driver)) {
     throw Error(fmt::format("GPU {} is of architecture sm_{}{}: allowed are sm_{} and newer", number, major,
                             minor, kOldest));
   const Cubin cubin = cubin_of(Nvrtc(), update_program(), 10 * major + minor);
+  not_kept_ = cubin.trouble;
   cu.must(cu.cuDevicePrimaryCtxRetain(&context_, device_), "taking the primary context");
   const Scope scope(*this);
   cu.must(cu.cuModuleLoadData(&module_, cubin.bytes.data()), "loading the update");
@@ -199,7 +203,12 @@ void Event::hold(Stream stream) const {
 
 void Event::wait() const {
   const Gpu::Scope scope(gpu_);
-  scope.driver.must(scope.driver.cuEventSynchronize(event_), "the GPU's work");
+  // Where another thread records a graph (torch.cuda.graph), no thread may wait unless it says that its work is apart.
+  int mode = kRelaxed;
+  scope.driver.must(scope.driver.cuThreadExchangeStreamCaptureMode(&mode), "setting the capture mode");
+  const int result = scope.driver.cuEventSynchronize(event_);
+  scope.driver.cuThreadExchangeStreamCaptureMode(&mode);
+  scope.driver.must(result, "the GPU's work");
 }
 
 }  // namespace starling::kernels::cuda

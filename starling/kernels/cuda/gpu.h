@@ -32,6 +32,8 @@ class Gpu {
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
+  // Why the compiled update could not be kept on the disk, so that the next process compiles it again; empty where it is.
+  const std::string& not_kept() const { return not_kept_; }
   // Streams of its own, so that copies both ways, and gossip, go on beside what torch computes.
   Stream uploads() const { return uploads_; }
   Stream downloads() const { return downloads_; }
@@ -50,6 +52,7 @@ class Gpu {
   class Scope;
 
   std::unique_ptr<const DriverFunctions> driver_;
+  std::string not_kept_;
   int device_ = 0;           // CUdevice
   void* context_ = nullptr;  // CUcontext
   void* module_ = nullptr;
