@@ -68,7 +68,7 @@ at::TensorOptions on_cpu(at::ScalarType type) { return at::TensorOptions(type).d
 
 struct Consensus::State {
   // Also where an average throws.
-  State(Optimizer& optimizer, Scheme& scheme) : scheme(scheme) {
+  State(Optimizer& optimizer, Scheme& scheme) : scheme(scheme), log(optimizer.world().log) {
     optimizer.wait_for_all();
     scheme.pause();
     scheme.renew();
@@ -76,6 +76,7 @@ struct Consensus::State {
   ~State() { scheme.resume(); }
 
   Scheme& scheme;
+  const Log log;
   std::vector<std::pair<at::Tensor, at::Tensor>>
       own;  // parameter, its masters, or buffer, and this worker's values of it
   int workers = 1, first = 0;
@@ -171,7 +172,13 @@ Consensus::Consensus(Optimizer& optimizer)
 Consensus::~Consensus() {
   if (state_->keep) return;
   const c10::AutoGradMode no_gradient(false);
-  for (auto& [tensor, values] : state_->own) tensor.copy_(values);
+  try {
+    for (auto& [tensor, values] : state_->own) tensor.copy_(values);
+  } catch (const std::exception&
+               error) {  // as where the GPU has failed: what failed there is what the caller must see
+    state_->log(Level::warning,
+                fmt::format("consensus: this worker's own parameters cannot be put back: {}", error.what()));
+  }
 }
 
 int Consensus::workers() const { return state_->workers; }

@@ -96,18 +96,17 @@ void Device::run() {
     if (queue_.empty()) return;
     const Work work = std::move(queue_.front());
     queue_.pop();
-    if (failure_.empty()) {
-      lock.unlock();
-      std::string failure;
-      try {
-        work.reached->wait();
-        work.call();
-      } catch (const std::exception& error) {
-        failure = error.what();
-      }
-      lock.lock();
-      failure_ = std::move(failure);
+    const bool failed = !failure_.empty();
+    lock.unlock();
+    std::string failure;
+    try {
+      work.reached->wait();  // also after a failure: what waits for this may free the memory of a copy
+      if (!failed) work.call();
+    } catch (const std::exception& error) {
+      failure = error.what();
     }
+    lock.lock();
+    if (!failed) failure_ = std::move(failure);
     ++done_;
     changed_.notify_all();
   }
@@ -155,7 +154,7 @@ OnDevice::There OnDevice::begin(std::span<const Arrival> arrived, const Outgoing
     upload(a.theirs);
     if (sent_to_ != nullptr && a.mine.bytes().data() == sent_to_) {
       a.mine.block.bytes = {sent_.on_device(), a.mine.bytes().size()};
-    } else {
+    } else if (!a.mine.bytes().empty()) {
       upload(a.mine);
     }
   }

@@ -9,6 +9,7 @@ GradientSpans::GradientSpans(const std::vector<Block>& blocks, Timeline& timelin
       hooks_(parameters_of(blocks), [this](std::size_t parameter) { accumulated(parameter); }) {}
 
 void GradientSpans::accumulated(std::size_t parameter) {
+  const std::lock_guard lock(mutex_);
   latest_ = Clock::now();
   if (!in_pass_ || there_[parameter])
     begin_pass();  // a gradient comes a second time where the last pass failed
@@ -30,6 +31,7 @@ void GradientSpans::begin_pass() {
 }
 
 void GradientSpans::end_pass() {
+  const std::lock_guard lock(mutex_);
   for (std::size_t b = missing_.size(); b-- > 0;) {
     if (missing_[b] > 0) add(b, latest_, latest_);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <mutex>
 #include <vector>
 
 #include "starling/core/clock.h"
@@ -13,6 +14,7 @@ namespace starling {
 
 // The span of a block begins where that of the block before ended, the first one's with the first gradient of the pass. A
 // block some of whose parameters get none in a pass is recorded at its end, with no length.
+// On a GPU these are the times at which backward put its work into the GPU's streams.
 class GradientSpans {
  public:
   // Of these blocks, which stay as they are; `timeline` outlives this.
@@ -27,7 +29,7 @@ class GradientSpans {
   const std::vector<Block>& blocks_;
   Timeline& timeline_;
   std::vector<std::vector<std::size_t>> holders_;  // of each parameter: the blocks that hold it
-  // Of this pass:
+  std::mutex mutex_;  // torch has a thread for each device; guards what follows, of this pass:
   bool in_pass_ = false;
   std::vector<bool> there_;           // the parameter's gradient
   std::vector<std::size_t> missing_;  // of each block: gradients

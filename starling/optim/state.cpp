@@ -370,7 +370,7 @@ struct State {
   static std::vector<at::Tensor> values_of(Block& block, Segment& s) {
     std::vector<at::Tensor> values;
     const auto of = [&s](std::vector<float>& all) {
-      return at::from_blob(all.data() + s.offset, {s.length});
+      return at::from_blob(all.data() + s.offset, {s.length}, at::kFloat);
     };
     for (const at::Tensor& state : block.states) values.push_back(state.narrow(0, s.state, s.length));
     values.push_back(s.master);

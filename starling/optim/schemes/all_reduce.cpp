@@ -32,7 +32,7 @@ AllReduce::AllReduce(std::vector<Block>& blocks, Collectives& collectives, int w
           "scheme \"all-reduce\" needs all parameters on one device: there are some on {} and some on {}",
           blocks_.front().device.str(), block.device.str()));
     const auto segments = static_cast<std::int64_t>(block.segments.size());
-    buckets_.push_back({at::empty({block.length + segments})});
+    buckets_.push_back({at::empty({block.length + segments}, at::kFloat)});
   }
 }
 

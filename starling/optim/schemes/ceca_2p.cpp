@@ -27,7 +27,7 @@ Ceca2p::Ceca2p(std::vector<Block>& blocks, Exchange& exchange, int workers, Rule
       rule_(std::move(rule)),
       clipping_(clipping) {
   for (Block& block : blocks_) {
-    if (!block.apart.defined()) block.apart = at::zeros({block.length});
+    if (!block.apart.defined()) block.apart = at::zeros({block.length}, at::kFloat);
     zeros_.resize(std::max(zeros_.size(), static_cast<std::size_t>(block.length)));
   }
 }

@@ -18,7 +18,7 @@ Hierarchical::Hierarchical(std::vector<Block>& blocks, const Node& node, Collect
       gradients_(blocks, inside, node.size, [this] { adapt(); }, {.me = node.place, .of_block = node.owner}) {
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     if (node.owner[b] == node.place) own_.push_back(&blocks[b]);
-    gathered_.push_back(at::empty({blocks[b].length}));
+    gathered_.push_back(at::empty({blocks[b].length}, at::kFloat));
   }
 }
 
