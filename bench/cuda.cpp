@@ -5,18 +5,24 @@
 //   update   AdamW on N parameters (256 Mi, in 8 blocks) in fp32 and in bf16, in one tensor, without neighbours: bytes that the
 //            formula must move (x, g, m, v read; x, m, v written: 28 per parameter in fp32, 30 in bf16) per second, as part of
 //            what a copy of torch's moves [copy_share]; time of torch's fused AdamW, divided by ours [vs_torch_fused]
-//   step     124 Mi parameters, AdamW: a stand-in for forward and backward that keeps the GPU busy (products of matrices, about MS
-//            milliseconds, 100), then step(); ms of a whole step for one worker, and for two that share the card and mix by one
-//            wire or another (threads of one process, whose blocks do not leave its memory); `compute` is without step()
-// Medians; the GPU is waited for around each repetition of `update`, and at the end of the steps.
+//   step     124 Mi parameters, AdamW: a stand-in for forward and backward that keeps the GPU busy (products of matrices,
+//            about MS milliseconds, 100, where one worker has the GPU), then step(). Of one worker, and of two processes
+//            that share the card and mix by one wire or another:
+//              step_ms         a whole step
+//              compute_ms      the same workers at once, without step()
+//              killed          with fp32: one worker is killed, and the other goes on: its first step after that, and
+//                              the mean of the others
+// Medians of `update`, the GPU being waited for around each repetition; means of the steps, as rank 0 sees them.
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <ATen/TensorOperators.h>
@@ -29,11 +35,13 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/optim/optimizer.h>
+#include <unistd.h>
 
 #include "bench/measure.h"
 #include "starling/optim/blocks.h"
 #include "starling/optim/device.h"
 #include "starling/optim/optimizer.h"
+#include "starling/train/launch.h"
 #include "starling/world/world.h"
 
 namespace {
@@ -43,6 +51,7 @@ using bench::median;
 using bench::now;
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kWorker = "worker";  // what it starts itself with
 const at::Device kGpu(at::kCUDA, 0);
 const starling::AdamW kRule{.lr = 1e-3, .weight_decay = 0.01};
 
@@ -94,73 +103,94 @@ Json update(std::int64_t n, std::int64_t repetitions, at::ScalarType type) {
           {"torch_fused_ms", 1e3 * fused}};
 }
 
-// About so many milliseconds of work for the GPU, put into its stream.
+// So many products of matrices, put into torch's stream.
 class Compute {
  public:
-  explicit Compute(double milliseconds)
-      : a_(random({4096, 4096}, at::kBFloat16)), b_(random({4096, 4096}, at::kBFloat16)) {
-    products_ = 20;
-    const double seconds = median_seconds(3, [this] { run(); });
-    products_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(20 * milliseconds * 1e-3 / seconds));
-  }
+  explicit Compute(std::int64_t products) : products(products) {}
   void run() const {
-    for (std::int64_t i = 0; i < products_; ++i) at::matmul(a_, b_);
+    for (std::int64_t i = 0; i < products; ++i) at::matmul(a_, b_);
   }
+  std::int64_t products;
 
  private:
-  Tensor a_, b_;
-  std::int64_t products_;
+  Tensor a_ = random({4096, 4096}, at::kBFloat16), b_ = random({4096, 4096}, at::kBFloat16);
 };
 
-// Seconds of a step of each of so many workers, which share the card.
-double step_seconds(int workers, starling::Wire wire, const Compute& compute, std::int64_t steps) {
-  auto worlds = starling::World::threads(workers);
-  std::vector<double> seconds(static_cast<std::size_t>(workers));
-  std::vector<std::string> errors(static_cast<std::size_t>(workers));
-  std::vector<std::thread> threads;
-  for (int i = 0; i < workers; ++i) {
-    threads.emplace_back([&, i] {
-      const auto me = static_cast<std::size_t>(i);
-      try {
-        const c10::AutoGradMode no_gradient(false);
-        std::vector<Tensor> x;
-        for (int k = 0; k < 124; ++k) {
-          x.push_back(random({1024, 1024}, at::kFloat).set_requires_grad(true));
-          x.back().mutable_grad() = random({1024, 1024}, at::kFloat).mul_(1e-3);
-        }
-        starling::Optimizer optimizer(x, kRule, {.wire = wire}, worlds[me]);
-        double begin = 0;
-        for (std::int64_t t = 0; t < steps + 3; ++t) {
-          if (t == 3) wait_for_gpu(), begin = now();
-          compute.run();
-          optimizer.step();
-        }
-        wait_for_gpu();
-        seconds[me] = (now() - begin) / static_cast<double>(steps);
-      } catch (const std::exception& error) {
-        errors[me] = error.what();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const std::string& error : errors) {
-    if (!error.empty()) throw std::runtime_error(error);
-  }
-  return median(seconds);
+std::int64_t products_in(double milliseconds) {
+  constexpr std::int64_t kSome = 20;
+  const Compute some(kSome);
+  const double seconds = median_seconds(3, [&] { some.run(); });
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(kSome * milliseconds * 1e-3 / seconds));
 }
 
-Json step(double milliseconds, std::int64_t repetitions) {
-  const Compute compute(milliseconds);
-  Json all{{"compute_ms", 1e3 * median_seconds(repetitions, [&] { compute.run(); })},
-           {"one_worker_ms", 1e3 * step_seconds(1, starling::Wire::fp32, compute, repetitions)}};
-  for (const starling::Wire wire : {starling::Wire::fp32, starling::Wire::bf16, starling::Wire::int8}) {
-    all["two_workers_" + std::string(starling::name_of(wire)) + "_ms"] =
-        1e3 * step_seconds(2, wire, compute, repetitions);
+// What a worker is told, and what rank 0 says of it. The one with the last rank kills itself at the end where `kill` is set.
+struct StepJob {
+  std::string wire, out{};
+  std::int64_t products = 0, steps = 0;
+  bool kill = false;
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepJob, out, wire, products, steps, kill)
+
+void work(const StepJob& job) {
+  const auto world = starling::World::from_environment();
+  const Compute compute(job.products);
+  std::vector<Tensor> x;
+  for (int k = 0; k < 124; ++k) {
+    x.push_back(random({1024, 1024}, at::kFloat).set_requires_grad(true));
+    x.back().mutable_grad() = random({1024, 1024}, at::kFloat).mul_(1e-3);
+  }
+  starling::Optimizer optimizer(x, kRule, {.wire = starling::wire_named(job.wire)}, world);
+  const auto mean_ms = [&](std::int64_t steps, const auto& step) {
+    wait_for_gpu();
+    const double begin = now();
+    for (std::int64_t t = 0; t < steps; ++t) step();
+    wait_for_gpu();
+    return 1e3 * (now() - begin) / static_cast<double>(steps);
+  };
+  const auto step = [&] { compute.run(), optimizer.step(); };
+  mean_ms(3, step);  // warms up
+  optimizer.wait_for_all();
+  Json said{{"compute_ms", mean_ms(job.steps, [&] { compute.run(); })}};
+  optimizer.wait_for_all();
+  said["step_ms"] = mean_ms(job.steps, step);
+  if (job.kill) {
+    optimizer.wait_for_all();
+    if (world.rank == world.size - 1) std::raise(SIGKILL);
+    said["killed"] = {{"first_step_ms", mean_ms(1, step)}, {"step_ms", mean_ms(job.steps, step)}};
+  }
+  if (world.rank == 0) std::ofstream(job.out) << said;
+}
+
+// This program again, so many times at once.
+Json worked(int workers, StepJob job) {
+  job.out = std::filesystem::temp_directory_path() / ("bench-cuda-" + std::to_string(getpid()) + ".json");
+  const int code = starling::launch_workers(
+      workers, {kWorker, nlohmann::json(job).dump()},
+      [](const std::string& said) { std::fprintf(stderr, "bench-cuda: %s\n", said.c_str()); });
+  if (code != 0) throw std::runtime_error("the workers of a step ended with code " + std::to_string(code));
+  Json said = Json::parse(std::ifstream(job.out));
+  std::filesystem::remove(job.out);
+  return said;
+}
+
+Json step(double milliseconds, std::int64_t steps) {
+  StepJob job{.wire = "fp32", .products = products_in(milliseconds), .steps = steps};
+  Json all{{"one_worker", worked(1, job)}};
+  for (const std::string wire : {"fp32", "bf16", "int8"}) {
+    job.wire = wire, job.kill = wire == "fp32";
+    all["two_workers_" + wire] = worked(2, job);
   }
   return all;
 }
 
 int run(int argc, char** argv) {
+  const c10::AutoGradMode no_gradient(false);
+  if (argc == 3 && argv[1] == std::string(kWorker)) {
+    starling::note_interruptions();
+    if (const std::string why = starling::find_cuda(); !why.empty()) throw std::runtime_error(why);
+    work(nlohmann::json::parse(argv[2]).get<StepJob>());
+    return 0;
+  }
   std::int64_t parameters = 256 << 20, repetitions = 15, compute = 100;
   const std::map<std::string, std::int64_t*> known{
       {"--parameters", &parameters}, {"--repetitions", &repetitions}, {"--compute", &compute}};
@@ -177,7 +207,6 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "bench-cuda: %s\n", why.c_str());
     return 3;
   }
-  const c10::AutoGradMode no_gradient(false);
   Json result{{"parameters", parameters}, {"repetitions", repetitions}};
   result["update_fp32"] = update(parameters, repetitions, at::kFloat);
   result["update_bf16"] = update(parameters, repetitions, at::kBFloat16);
