@@ -149,7 +149,7 @@ def killed_worker(options, folder):
 
 # --- simulated beside real ---
 
-STEPS, GRADIENT, GIGABITS = 120, 0.3, 0.002
+STEPS, GRADIENT, GIGABITS = 120, 0.6, 0.001
 COMPUTED = 0.02  # of a gradient's time at most
 
 
