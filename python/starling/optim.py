@@ -307,8 +307,8 @@ class _Ruled(Optimizer):
     def step(self, closure: Callable[[], float] | None = None):
         """Mixes with the neighbours and applies the rule, block by block. Waits for a neighbour whose block of the last
         step has not come yet; Ctrl-C ends the waiting, and is raised once the step has ended. Scheme all-reduce waits in
-        backward(): raised there it ends the averaging for good, at all workers. Parameters without a gradient are mixed but not
-        updated."""
+        backward(): raised there it ends the averaging for good, at all workers (on a GPU nothing is raised before the wait is
+        over). Parameters without a gradient are mixed but not updated."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
