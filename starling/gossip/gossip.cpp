@@ -183,6 +183,7 @@ void Gossip::resume() {
     hands_over_ = false;
     heirs_.clear();
     pairing_.resume();
+    for (; struck_ > 0; --struck_) clock_strikes();
   });
 }
 
@@ -265,7 +266,7 @@ void Gossip::clock_strikes() {
   double drawn = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (paused_) return;  // and nothing is drawn: the clock stands still
+    if (paused_) return void(++struck_);  // and nothing is drawn: the clock stands still
     drawn = dice();
   }
   pairing_.want(options_.rates.whom(transport_->rank(), drawn));
@@ -295,8 +296,12 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
     const std::lock_guard lock(gossip.mutex_);
     ++gossip.counted(rank).begun;
   }
-  gossip.averaging_ = Averaging{
-      .peer = rank, .number = number, .receives = direction.receive, .undecided = gossip.blocks_.size()};
+  const bool gives_all = i_asked && gossip.hands_over_;  // of y, of which one share is taken
+  gossip.averaging_ = Averaging{.peer = rank,
+                                .number = number,
+                                .receives = direction.receive,
+                                .gives_all = gives_all,
+                                .undecided = gossip.blocks_.size()};
   gossip.note_progress();
   gossip.span_.emplace(gossip.timeline_.get(),
                        Timeline::Span{.name = "averaging", .peer = rank, .round = number});
@@ -311,8 +316,7 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
     bool finite = true;
     {
       const std::lock_guard lock(block.mutex);
-      const bool all = i_asked && gossip.hands_over_;  // of y, of which one share is taken
-      finite = block.held->send(gossip.momentum_to_now(block), sent, all ? 1 / kPushed : 1);
+      finite = block.held->send(gossip.momentum_to_now(block), sent, gives_all ? 1 / kPushed : 1);
       if (gossip.weighs()) {
         std::byte* const behind = mine->data() + bytes_of(sent.wire, gossip.sizes_[b]);
         write_weight(block.held->now().weight, sent.wire, behind);
@@ -344,7 +348,7 @@ void Gossip::end_averaging() {
   averaging_.reset();
   span_->outcome(whole ? "committed" : ended.committed > 0 ? "committed in part" : "aborted");
   span_.reset();
-  if (whole && hands_over_ && !ended.receives) heirs_.clear();
+  if (whole && ended.gives_all) heirs_.clear();
   if (whole) {
     const std::lock_guard lock(mutex_);
     GossipStatistics::Neighbour& with = counted(ended.peer);
@@ -405,7 +409,7 @@ void Gossip::Peer::decided(SwapId id, Outcome outcome) {
   Swap swap = std::move(node.mapped());
   double distance = 0;
   if (!in.empty()) swap.theirs = SentBlock(payload_of(std::move(in.mapped().buffer)), gossip.options_.wire);
-  if (outcome != Outcome::aborted) gossip.give(id.block, swap, 1);
+  outcome == Outcome::aborted ? gossip.take_back(id.block, swap) : gossip.give(id.block, swap);
   if (outcome == Outcome::committed) {
     if (swap.direction.receive) {
       gossip.take(*this, id.block, swap, false);
@@ -427,8 +431,8 @@ void Gossip::Peer::decided(SwapId id, Outcome outcome) {
 }
 
 void Gossip::Peer::mended(SwapId id, bool committed) {
-  const Swap swap = std::move(doubts.extract(id).mapped());
-  if (!committed) return gossip.give(id.block, swap, -1);
+  Swap swap = std::move(doubts.extract(id).mapped());
+  if (!committed) return gossip.take_back(id.block, swap);
   if (swap.direction.receive) gossip.take(*this, id.block, swap, true);
   const std::lock_guard lock(gossip.mutex_);
   ++gossip.counted(rank).late;
@@ -446,8 +450,13 @@ void Gossip::take(Peer& peer, std::size_t block, const Swap& swap, bool late) {
   move(block, kPushed, swap.theirs);
 }
 
-void Gossip::give(std::size_t block, const Swap& swap, int times) {
-  if (swap.counts && pushes() && swap.direction.send) move(block, -times * kPushed, swap.mine);
+void Gossip::give(std::size_t block, Swap& swap) {
+  if (!pushes() || !swap.direction.send || std::exchange(swap.given, true)) return;
+  if (swap.counts) move(block, -kPushed, swap.mine);
+}
+
+void Gossip::take_back(std::size_t block, Swap& swap) {
+  if (std::exchange(swap.given, false) && swap.counts) move(block, kPushed, swap.mine);
 }
 
 // So much of what was sent comes to this block.
@@ -632,7 +641,10 @@ void Gossip::tick() {
     for (const SwapId id : late.edge.open()) {
       if (id.round == number) late.edge.give_up(id);
     }
-    // What I have voted for is decided later; the next averaging does not wait for it.
+    // What I have voted for is decided later; the next averaging does not wait for it. What it pushes is no longer mine.
+    for (auto& [id, swap] : late.open) {
+      if (id.round == number) give(id.block, swap);
+    }
     if (averaging_ && averaging_->peer == late.rank && averaging_->number == number) end_averaging();
   }
   transport_->at(now + std::min(options_.silent / 10, options_.patience / 4), [this] { tick(); });

@@ -16,7 +16,7 @@
 // half of its mass w, and who is asked has it; nothing goes the other way. x is then z, and mass moves as schemes/push_sum.h says:
 //
 //   committed: w_i += m,  x_i += m / w_i (q - x_i)   at the one that was asked      m = w_j / 2, q = x_j: as they were sent
-//              w_j -= m,  x_j -= m / w_j (q - x_j)   at the asker; in doubt too, and it comes back if it was not taken
+//              w_j -= m,  x_j -= m / w_j (q - x_j)   at the asker; in doubt or given up, too: it comes back if it was not taken
 //
 // So the sums of all w and of all w x are kept.
 //
@@ -146,6 +146,8 @@ class Gossip final : private TransportHandler {
     SentBlock mine, theirs;
     Direction direction;
     bool counts = true;  // forget() has not been called since
+    bool given =
+        false;  // what has gone is taken from this worker's, and comes back where it was not taken there
   };
   struct Incoming {
     std::shared_ptr<Buffer> buffer;
@@ -189,6 +191,7 @@ class Gossip final : private TransportHandler {
     int peer = 0;
     std::uint64_t number = 0;
     bool receives = true;       // that is, knows how far apart both are
+    bool gives_all = false;     // of y
     std::size_t undecided = 0;  // blocks
     std::size_t committed = 0;
     double squared_distance = 0;  // of the committed ones
@@ -210,7 +213,8 @@ class Gossip final : private TransportHandler {
   bool weighs() const { return pushes() && !options_.tracks; }
   Direction direction(bool i_asked) const;
   void take(Peer& peer, std::size_t block, const Swap& swap, bool late);  // what has come
-  void give(std::size_t block, const Swap& swap, int times);  // of pushes, what has gone; -1: it comes back
+  void give(std::size_t block, Swap& swap);                               // of pushes, what has gone
+  void take_back(std::size_t block, Swap& swap);                          // where it was given
   void average(Peer& peer, std::size_t block, const Swap& swap);
   void move(std::size_t block, double share, const SentBlock& q);
   double momentum_to_now(Block& block) const;
@@ -242,6 +246,7 @@ class Gossip final : private TransportHandler {
   std::optional<Averaging> averaging_;
   std::optional<Timeline::Scope> span_;  // of it
   BufferPool pool_;
+  int struck_ = 0;           // so often has the clock while it was to stand still: of the gradient before
   bool hands_over_ = false;  // what is pushed of y is all of it
   std::vector<int> heirs_;   // then: to whom it may go; none once it has gone
 

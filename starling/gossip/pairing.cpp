@@ -59,12 +59,11 @@ void Pairing::asked(int peer, std::uint64_t number) {
   if (both && rank_ < peer) return;  // it answers my ask, and forgets its own
   const bool usable = number > p.number && !i_ask(peer, number);
   const std::uint64_t agreed = usable ? number : next_number(peer, p.number, false);
-  if (averaging_ || (asking_ && !both) || (paused_ && !declines_))
-    return actions_.answer(peer, agreed, Answer::busy);
   if (both) {  // still due, and nothing to wait for
     due_.push_front(peer);
     asking_.reset();
   }
+  if (!idle() || (paused_ && !declines_)) return actions_.answer(peer, agreed, Answer::busy);
   if (declines_) {
     actions_.answer(peer, agreed, Answer::no);
     return proceed();

@@ -113,6 +113,16 @@ TEST_F(PairingTest, WhoIsRefusedTriesAgainALittleLaterAndLater) {
   EXPECT_EQ(pairing.statistics().refused, 11u);
 }
 
+TEST_F(PairingTest, WhoPausesForgetsWhatTheLowerRankWillNotAnswer) {
+  pairing.want(1);
+  pairing.pause();
+  pairing.asked(1, 1);
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 1.2", "busy 1.1"));
+  EXPECT_TRUE(pairing.idle());
+  pairing.resume();
+  EXPECT_THAT(recorder.take(), ElementsAre("ask 1.2"));
+}
+
 TEST_F(PairingTest, OfTwoWhoAskEachOtherTheLowerRanksCounts) {
   pairing.want(1);
   pairing.asked(1, 1);

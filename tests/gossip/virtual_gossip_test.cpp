@@ -48,6 +48,8 @@ struct Begin {
   float moves = 0;   // by a gradient
   // Now and then a connection breaks in the midst of an averaging.
   bool breaks = false;
+  // Worker 1's transport stands still for 3 of every 10 seconds: what is pushed to it is given up, and taken by it later.
+  bool stalls = false;
   Duration latency{};  // of a frame
 };
 
@@ -56,6 +58,7 @@ struct End {
   double drift =
       0;  // of the sum of all w x, with momentum of all (x + x~) / 2, beside what gradients have added: of a value
   double mass = 0;     // the sum of all weights
+  double least = 1;    // weight at any time
   double tracked = 0;  // as drift, of the sum of all y beside what was added to it
   std::vector<GossipStatistics> statistics;
 };
@@ -83,6 +86,8 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
       time->sleep(kGradient);
       const int other = (rank + 1) % n;
       if (begin.breaks) k % 5 == 3 ? hub.sever(rank, other) : hub.mend(rank, other);
+      if (begin.stalls && rank == 0) k % 100 >= 20 && k % 100 < 50 ? hub.pause(1) : hub.resume(1);
+      gossip.look(0, [&](const Held& held) { end.least = std::min(end.least, held.weight); });
       if (begin.moves != 0) {
         gossip.gradient(0, [&](const Held& held) {
           mix_momentum(held.x, held.x_tilde, held.eta_tau);
@@ -102,8 +107,8 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
       }
       gossip.stepped();
     }
-    if (begin.breaks) {
-      hub.mend(rank, (rank + 1) % n);
+    if (begin.breaks || begin.stalls) {
+      if (begin.breaks) hub.mend(rank, (rank + 1) % n);
       time->sleep(3s);  // who is in doubt asks
     }
     gossip.pause();
@@ -407,6 +412,19 @@ TEST(VirtualGossip, PushesKeepAllMassAndWhatItWeighs) {
   }
 }
 
+// What is given up is no longer the sender's until it is known to have come to nothing, or its next pushes would be of mass that
+// is gone.
+TEST(VirtualGossip, AWeightStaysAboveZeroWherePushesAreGivenUp) {
+  const End end = gossiped(pushing("complete", 3, Wire::fp32),
+                           {.moves = 0.1F, .stalls = true, .latency = kGradient / 10}, 400);
+  EXPECT_LT(end.drift, 2e-6);
+  EXPECT_NEAR(end.mass, 3, 1e-9);
+  EXPECT_GT(end.least, 0);
+  std::uint64_t in_part = 0;
+  for (const auto& edge : end.statistics[0].neighbours) in_part += edge.begun - edge.averaged;
+  EXPECT_GT(in_part, 0U);
+}
+
 TEST(VirtualGossip, PushPullKeepsTheSumOfWhatIsTrackedAndBringsWorkersTogether) {
   for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
     GossipOptions options = pushing("n-peer-exponential-1", 6, wire);
@@ -650,6 +668,30 @@ TEST(VirtualGossip, WhatGoesOnIsNotGivenUp) {
       time->sleep(20s);  // the others may not have paused yet
     });
   }
+}
+
+// All pause after every gradient, for longer than one takes: what the clock had for them comes after.
+TEST(VirtualGossip, PausesCostNoAveragings) {
+  const GossipOptions options = options_of("complete", 4, false);
+  const auto time = std::make_shared<VirtualTime>(4);
+  LocalHub hub(4, {}, {.time = time});
+  double averaged = 0;
+  constexpr int kGradients = 200;
+  virtual_workers(*time, 4, [&](int rank) {
+    Gossip gossip(hub.endpoint(rank), options, on_host({std::vector<float>(kSize)}, options),
+                  [](Level, const std::string&) {});
+    gossip.meet();
+    for (int k = 0; k < kGradients; ++k) {
+      time->sleep(kGradient);
+      gossip.stepped();
+      gossip.pause();
+      time->sleep(3 * kGradient);
+      gossip.resume();
+    }
+    averaged += static_cast<double>(gossip.statistics().averaged);
+    time->sleep(1s);
+  });
+  EXPECT_NEAR(averaged / (4 * kGradients), 1, 0.15);
 }
 
 // A neighbour stands still in the middle of an averaging, and nobody wants to wait for it.
