@@ -219,13 +219,12 @@ void HeldOnDevice::add_tracked(const SentBlock& q, float share) {
   });
 }
 
-void HeldOnDevice::renew(const Block& block, const at::Tensor& taken, const Held& held) {
+void HeldOnDevice::renew(const Block& block, const at::Tensor& taken, const Held& held, double scale) {
   const float share = x_tilde_.defined() ? momentum_share<float>(held.eta_tau) : 0;
-  const auto scale = static_cast<float>(1 / held.weight);
   Table table;
   for (const Segment& s : block.segments) {
     table.add(Renewal{s.values(), taken.mutable_data_ptr<float>() + s.offset, x() + s.offset,
-                      x_tilde_.defined() ? x_tilde() + s.offset : nullptr, scale, share,
+                      x_tilde_.defined() ? x_tilde() + s.offset : nullptr, static_cast<float>(scale), share,
                       static_cast<std::uint64_t>(s.length), 0});
     s.parameter.unsafeGetTensorImpl()->bump_version();
   }

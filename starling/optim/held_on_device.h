@@ -106,8 +106,9 @@ class HeldOnDevice final : public HeldBlock {
   void add_tracked(const SentBlock& q, float share) override;
 
   // --- on the training thread, in a call of Gossip's for this block
-  // As Kernels::renew, after the momentum: what was done to the block's parameters goes to x and x~, and x to them and `taken`.
-  void renew(const Block& block, const at::Tensor& taken, const Held& held);
+  // As Kernels::renew, after the momentum: what was done to the block's parameters goes to x and x~, times `scale`, and x to them
+  // and `taken`.
+  void renew(const Block& block, const at::Tensor& taken, const Held& held, double scale);
   void begin(const at::Tensor& x);  // x and x~ are these, y is 0
   // Calls f, which may write it, between what torch's current stream has been given so far and what it is given then.
   void x_tilde(const std::function<void(const at::Tensor&)>& f) { with(x_tilde_, f); }

@@ -135,6 +135,12 @@ void set_rule_values(Rule& rule, const std::vector<double>& values) {
   rule = changed;
 }
 
+Rule decay_times(Rule rule, double w) {
+  if (auto* const adamw = std::get_if<AdamW>(&rule)) adamw->weight_decay *= w;
+  if (auto* const adamw = std::get_if<AccumAdamW>(&rule)) adamw->weight_decay *= w;
+  return rule;
+}
+
 kernels::Step rule_step(const Rule& rule, std::int64_t t) {
   return std::visit([t](const auto& o) { return step(o, t); }, rule);
 }

@@ -24,6 +24,10 @@ int rule_states(const Rule& rule);
 std::vector<double> rule_values(const Rule& rule);
 void set_rule_values(Rule& rule, const std::vector<double>& values);
 
+// With AdamW's and AccumAdamW's weight decay times w: of a rule for z = x / w, whose step is divided by w, what it keeps of z is
+// what it keeps of x.
+Rule decay_times(Rule rule, double w);
+
 // Step t = 1, 2, ... of one segment (parameters may be at different steps: t counts those with a gradient).
 kernels::Step rule_step(const Rule& rule, std::int64_t t);
 

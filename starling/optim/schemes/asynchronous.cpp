@@ -46,6 +46,7 @@ Asynchronous::Asynchronous(std::vector<Block>& blocks, std::unique_ptr<Transport
                            std::function<void()> adapt)
     : blocks_(blocks),
       momentum_(options.momentum.eta != 0),
+      weighs_(options.exchanged == Exchanged::pushes && !options.tracks),
       taken_(copies_of(blocks)),
       on_device_(blocks.size()),
       gossip_(std::move(transport), options, hold(options), std::move(log), std::move(timeline)),
@@ -94,6 +95,7 @@ void Asynchronous::begin() {
 
 void Asynchronous::step() {
   resume();
+  if (weighs_) renew();  // what was done to the parameters since is not divided by w
   adapt();
   give();
 }
@@ -112,7 +114,7 @@ void Asynchronous::each_y(const std::function<void(const Block&, const at::Tenso
 void Asynchronous::give() {
   catch_up();
   for (std::size_t b = 0; b < taken_.size(); ++b) {
-    gossip_.gradient(static_cast<int>(b), [&](const Held& held) { renew(b, held); });
+    gossip_.gradient(static_cast<int>(b), [&](const Held& held) { renew(b, held, 1 / held.weight); });
   }
   lead();
   gossip_.stepped();
@@ -126,11 +128,12 @@ void Asynchronous::lead() {
   for (const auto& stream : streams_) stream->lead();
 }
 
-// What the rule has done goes to x and x~, and x to the parameters.
-void Asynchronous::renew(std::size_t block, const Held& held) {
+// What was done to the parameters goes to x and x~, times `scale`, and x to the parameters.
+void Asynchronous::renew(std::size_t block, const Held& held, double scale) {
   RECORD_USER_SCOPE("starling::renew");
   blocks_[block].weight = held.weight;
-  if (on_device_[block] != nullptr) return on_device_[block]->renew(blocks_[block], taken_[block], held);
+  if (on_device_[block] != nullptr)
+    return on_device_[block]->renew(blocks_[block], taken_[block], held, scale);
   auto* const taken = taken_[block].mutable_data_ptr<float>();
   for (const Segment& s : blocks_[block].segments) {
     const kernels::Parameters p = s.values();
@@ -143,7 +146,7 @@ void Asynchronous::renew(std::size_t block, const Held& held) {
                  mix_momentum(x, x_tilde, held.eta_tau);
                  kernels::best_kernels().renew(p.from(first + at), taken + first_in_block + at, x.data(),
                                                momentum_ ? x_tilde.data() : nullptr,
-                                               static_cast<float>(1 / held.weight), x.size());
+                                               static_cast<float>(scale), x.size());
                });
     });
     s.parameter.unsafeGetTensorImpl()->bump_version();
@@ -164,7 +167,7 @@ void Asynchronous::resume() {
 void Asynchronous::renew() {
   catch_up();
   for (std::size_t b = 0; b < taken_.size(); ++b) {
-    gossip_.look(static_cast<int>(b), [&](const Held& held) { renew(b, held); });
+    gossip_.look(static_cast<int>(b), [&](const Held& held) { renew(b, held, 1); });
   }
   lead();
 }

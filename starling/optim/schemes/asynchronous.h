@@ -61,12 +61,12 @@ class Asynchronous : public Scheme {
 
  private:
   std::vector<std::unique_ptr<HeldBlock>> hold(const GossipOptions& options);
-  void renew(std::size_t block, const Held& held);
+  void renew(std::size_t block, const Held& held, double scale);
   void catch_up();
   void lead();
 
   std::vector<Block>& blocks_;
-  const bool momentum_;
+  const bool momentum_, weighs_;
   bool standing_by_ = false, paused_ = false;
   // Of each block: the parameters as they were last renewed. A block of a new parameter group is another scheme's.
   std::vector<at::Tensor> taken_;

@@ -1,10 +1,11 @@
 #include "starling/optim/schemes/push_sum.h"
 
 #include <algorithm>
-#include <type_traits>
+#include <utility>
 #include <variant>
 
 #include "starling/exchange/weight.h"
+#include "starling/optim/rule_step.h"
 
 namespace starling {
 namespace {
@@ -18,16 +19,8 @@ void send_weight(const Block& block, const Outgoing& wire) {
 
 // The rule whose step on z is this rule's step on x.
 Rule divided(Rule rule, double w) {
-  std::visit(
-      [w](auto& o) {
-        using Options = std::decay_t<decltype(o)>;
-        o.lr /= w;
-        // keep = 1 - lr weight_decay is of x and z alike.
-        if constexpr (std::is_same_v<Options, AdamW> || std::is_same_v<Options, AccumAdamW>)
-          o.weight_decay *= w;
-      },
-      rule);
-  return rule;
+  std::visit([w](auto& o) { o.lr /= w; }, rule);
+  return decay_times(std::move(rule), w);
 }
 
 }  // namespace
