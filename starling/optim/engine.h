@@ -53,7 +53,6 @@ struct Optimizer::Engine {
   std::unique_ptr<GradientSpans> gradient_spans;  // where a timeline is kept
 
   Schedule schedule() const { return schedule_of(options, world.size, world.local_size); }
-  int states() const { return inner != nullptr ? 0 : rule_states(rule); }  // of a block
   // Whether this worker updates the block, and so keeps its states.
   bool owns(std::size_t block) const { return node.owner.empty() || node.owner[block] == node.place; }
   Asynchronous* gossip() const { return dynamic_cast<Asynchronous*>(scheme.get()); }  // null: another scheme

@@ -224,9 +224,7 @@ void Optimizer::take_new_groups() {
                             why));
   }
   if (e.options.hierarchy == "node") e.share_among_node();
-  for (std::size_t b = first_block; b < e.blocks.size(); ++b) {
-    if (e.owns(b)) e.blocks[b].keep(e.states());
-  }
+  keep_states();
   for (Block& block : e.blocks) {
     block.timeline = e.world.timeline.get();
     block.clears = e.options.clear_gradients;
@@ -238,10 +236,23 @@ void Optimizer::take_new_groups() {
   if (!e.blocks.empty()) connect(first);
 }
 
+// Of new blocks; of all, where a group's SGD has been given momentum since: from zero, as torch's begins.
+void Optimizer::keep_states() {
+  Engine& e = *engine_;
+  if (e.inner != nullptr) return;
+  std::size_t wanted = 0;
+  for (auto& group : param_groups_)
+    wanted = std::max(wanted, static_cast<std::size_t>(rule_states(rule_of(group))));
+  for (std::size_t b = 0; b < e.blocks.size(); ++b) {
+    if (e.owns(b) && e.blocks[b].states.size() < wanted) e.blocks[b].keep(static_cast<int>(wanted));
+  }
+}
+
 void Optimizer::connect(std::size_t first_group) {
   Engine& e = *engine_;
   const World& world = e.world;
   if (e.scheme) {
+    wait_for_all();
     settle(e.blocks);
     // The blocks that are under way are sent again from the parameters, which are the same numbers.
     e.scheme->pause();
@@ -286,6 +297,7 @@ void Optimizer::connect(std::size_t first_group) {
       e.options.scheme == "choco" ? Chooser::sender : Chooser::mask,
       pushes ? Exchanged::pushes : Exchanged::averages);
   e.exchange->meet();
+  if (gossips) e.exchange->open();
   e.scheme = make_scheme();
   // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.
   if (e.options.scheme != "all-reduce") e.collectives.reset();
@@ -350,7 +362,8 @@ std::unique_ptr<Scheme> Optimizer::make_scheme() {
   }
   const auto adapt = [&e, rule] {
     const auto scale = e.clipping.scale([&] { return sum_of_squares(e.blocks); });
-    for (Block& block : e.blocks) update(block, rule(block.group), {}, {}, scale);
+    for (Block& block : e.blocks)  // of which only async-push-sum's have a weight
+      update(block, decay_times(rule(block.group), block.weight), {}, {}, scale);
   };
   if (is_asynchronous(e.options)) return make_gossip(adapt);
   if (all_reduce) return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, adapt);
@@ -367,6 +380,7 @@ at::Tensor Optimizer::step(LossClosure closure) {
   }
   settle(engine_->blocks);
   take_new_groups();
+  keep_states();
   const c10::AutoGradMode no_gradient(false);
   RECORD_USER_SCOPE("starling::step");
   const Timeline::Scope span(engine_->world.timeline.get(), {.name = "optimizer step"});

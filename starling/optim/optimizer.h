@@ -121,7 +121,7 @@ struct Options {
 
 // Counted since construction, by this worker.
 struct Statistics {
-  std::uint64_t rounds = 0;          // exchanges started
+  std::uint64_t rounds = 0;          // exchanges started; of asynchronous schemes, averagings of all blocks
   std::uint64_t committed = 0;       // blocks mixed, summed over edges
   std::uint64_t aborted = 0;         // blocks not mixed because a neighbour was late, gone or sent nonsense
   std::uint64_t late = 0;            // blocks mixed late, after a broken connection was mended
@@ -287,6 +287,7 @@ class Optimizer : public torch::optim::Optimizer {
   struct Engine;  // engine.h
   void begin(Options options, const World& world, std::vector<at::Tensor> buffers);
   void take_new_groups();
+  void keep_states();
   void connect(std::size_t first_group);
   std::unique_ptr<Scheme> make_scheme();
   std::unique_ptr<Scheme> make_gossip(std::function<void()> adapt);

@@ -178,6 +178,9 @@ void check_asynchronous(const Options& options) {
     if (options.clock != "poisson") refuse(fmt::format("clock \"{}\"", options.clock), "poisson");
     return;
   }
+  if (options.max_wait)
+    throw UsageError(fmt::format("max_wait is not for scheme \"{}\", which waits for nobody: leave it out",
+                                 options.scheme));
   if (options.one_in != 1)
     throw UsageError(
         fmt::format("one_in = {} is not for scheme \"{}\": use 1", options.one_in, options.scheme));

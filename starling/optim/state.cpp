@@ -516,8 +516,9 @@ OptimizerState read_state(const SafetensorsReader& file) {
 OptimizerState Optimizer::state(bool values) const {
   const c10::AutoGradMode no_gradient(false);
   // State reads the groups' options through references that could be written to.
-  auto& groups =
-      engine_->inner ? engine_->inner->param_groups() : const_cast<Optimizer*>(this)->param_groups_;
+  auto& self = const_cast<Optimizer&>(*this);
+  self.keep_states();
+  auto& groups = engine_->inner ? engine_->inner->param_groups() : self.param_groups_;
   State state(*engine_, groups, values);
   if (!values) state.drop_values();
   OptimizerState all{

@@ -164,24 +164,55 @@ TEST(Asynchronous, WhoIsSlowIsNotLeftAlone) {
   });
 }
 
-// What is done to parameters between two steps is not lost, and what the consensus puts there is where training goes on.
+// What is done to parameters between two steps is not lost, and what the consensus puts there is where training goes on; also where
+// workers have different weights.
 TEST(Asynchronous, WhatIsDoneToParametersBetweenStepsCounts) {
   for (const std::string scheme : {"ad-psgd", "async-push-sum"}) {
     flock(2, [&](int i, World& world) {
       const Tensor x = parameter({100}, 3);
       Optimizer optimizer({x}, SGD{.lr = 0}, {.topology = "ring", .scheme = scheme}, world);
       x.mutable_grad() = at::full_like(x, 0);
-      optimizer.step();
+      const auto train = [&] {
+        for (int t = 0; t < 20; ++t) {
+          optimizer.step();
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      };
+      train();
       {
         const at::NoGradGuard guard;
         x.add_(i == 0 ? 2 : 4);
       }
-      optimizer.step();
-      Consensus average(optimizer);
-      average.keep();
-      EXPECT_TRUE(at::allclose(x.detach(), at::full({100}, 6.0), 1e-6, 0)) << scheme;
+      train();
+      Tensor kept;
+      {
+        Consensus average(optimizer);
+        average.keep();
+        kept = x.detach().clone();
+      }
+      if (scheme == "ad-psgd") {
+        EXPECT_TRUE(at::allclose(kept, at::full({100}, 6.0), 1e-6, 0));
+      }
+      train();
+      EXPECT_TRUE(at::allclose(x.detach(), kept, 1e-6, 0)) << scheme;
     });
   }
+}
+
+// The fast worker comes to it long before the slow one: longer than workers that meet wait for each other.
+TEST(Asynchronous, WhoAddsAGroupWaitsForTheOthers) {
+  flock(2, [](int i, World& world) {
+    const Tensor x = parameter({100}), y = parameter({50});
+    world.timeouts.meet = std::chrono::seconds(5);
+    Optimizer optimizer({x}, SGD{.lr = 0.01}, {.topology = "ring", .scheme = "a2cid2"}, world);
+    pull_towards({x}, i);
+    optimizer.step();
+    if (i == 1) std::this_thread::sleep_for(std::chrono::seconds(7));
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup({y}));
+    pull_towards({x, y}, i);
+    optimizer.step();
+    EXPECT_EQ(Consensus(optimizer).workers(), 2);
+  });
 }
 
 TEST(Asynchronous, RefusesInOneLine) {
@@ -192,6 +223,8 @@ TEST(Asynchronous, RefusesInOneLine) {
     });
   };
   EXPECT_EQ(make({.scheme = "ad-psgd", .one_in = 2}), "one_in = 2 is not for scheme \"ad-psgd\": use 1");
+  EXPECT_EQ(make({.scheme = "a2cid2", .max_wait = std::chrono::seconds(1)}),
+            "max_wait is not for scheme \"a2cid2\", which waits for nobody: leave it out");
   EXPECT_EQ(make({.scheme = "a2cid2", .rate = 0}), "rate = 0 is not allowed: above 0, to 1000");
   EXPECT_EQ(make({.scheme = "cta", .rate = 2}),
             "rate = 2 is for schemes a2cid2, ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, "
