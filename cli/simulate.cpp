@@ -60,11 +60,11 @@ Json to_json(const Look& look) {
 
 constexpr int kLookedAt = 100;  // gradients of worker 0 between two looks, if nobody says
 
-double look_every(const VirtualCluster& cluster, const Recipe& recipe) {
+double look_every(const VirtualCluster& cluster) {
   double seconds = 0;
   for (int k = 0; k < kLookedAt; ++k) {
     const GradientTime one = cluster.gradient(0, k);
-    seconds += one.before + static_cast<double>(recipe.train.accumulate) * one.backward + one.update;
+    seconds += one.before + one.backward + one.update;
   }
   return seconds;
 }
@@ -102,7 +102,7 @@ int simulate(const SimulateOptions& options) {
   }
   std::vector<Look> looks;
   std::string lines;
-  const double every = options.look_every ? *options.look_every : look_every(cluster, recipe);
+  const double every = options.look_every ? *options.look_every : look_every(cluster);
   train(recipe, cluster, every, [&](const Look& look) {
     looks.push_back(look);
     const std::string line = to_json(look).dump() + "\n";

@@ -277,7 +277,7 @@ class VirtualRun {
 
   void look_later() {
     time_->at(time_->now() + look_every_, [this] {
-      if (training_ < n_ || failure_) return;  // the last look comes at the end
+      if (training_ == 0 || failure_) return;  // the last look comes at the end
       try {
         look();
         look_later();

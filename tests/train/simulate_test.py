@@ -99,9 +99,17 @@ batch = 8
         self.assertAlmostEqual(step(*gossip, "--run.ends", "together"), 4 / (3 / 0.1 + 1 / 0.4), delta=0.4 / STEPS)
 
     def test_looks_every_hundred_gradients_if_nobody_says(self):
-        looks = self.simulate("--workers", 2, "--gradient", 0.5, "--run.steps", 201, "--train.batch", 2,
-                              "--mixing.scheme", "ad-psgd", "--mixing.topology", "ring")
-        self.assertEqual([round(look["seconds"], 3) for look in looks], [50, 100, 100.5])
+        asked = ("--workers", 2, "--gradient", 0.5, "--run.steps", 201, "--train.batch", 2, "--mixing.scheme", "ad-psgd",
+                 "--mixing.topology", "ring")
+        for passes in (1, 2):
+            looks = self.simulate(*asked, "--train.accumulate", passes)
+            self.assertEqual([round(look["seconds"], 3) for look in looks], [50, 100, 100.5])
+
+    def test_looks_go_on_until_the_last_worker_is_through(self):
+        looks = self.simulate("--workers", 2, "--straggler", 4, "--mixing.scheme", "a2cid2", "--mixing.topology", "ring",
+                              "--look-every", 0.5)
+        self.assertEqual([round(look["seconds"], 3) for look in looks[:-1]], [k / 2 for k in range(1, len(looks))])
+        self.assertAlmostEqual(looks[-1]["seconds"], 0.4 * STEPS, delta=0.4)
 
     def test_links_vary_and_one_is_slow(self):
         for scheme in ("cta", "all-reduce"):
