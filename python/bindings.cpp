@@ -164,29 +164,31 @@ class Engine {
     const Rule first = make_rule(rule, values.at(0));
     const Options parsed = options_of(options);
     Interrupt::ends(
-        [&] { optimizer_ = std::make_unique<Optimizer>(all, first, parsed, world, std::move(buffers)); });
+        [&] { optimizer_ = std::make_shared<Optimizer>(all, first, parsed, world, std::move(buffers)); });
   }
   Engine(py::function step, const std::vector<std::vector<at::Tensor>>& groups, const py::dict& options,
          const World& world, std::vector<at::Tensor> buffers)
       : inner_(std::make_unique<PythonOptimizer>(groups, std::move(step))) {
     const Options parsed = options_of(options);
     Interrupt::ends(
-        [&] { optimizer_ = std::make_unique<Optimizer>(*inner_, parsed, world, std::move(buffers)); });
+        [&] { optimizer_ = std::make_shared<Optimizer>(*inner_, parsed, world, std::move(buffers)); });
   }
 
-  Optimizer& optimizer() {
+  // Whoever calls it holds on to it: a signal's handler may close() meanwhile, or another thread.
+  std::shared_ptr<Optimizer> optimizer() {
     if (!optimizer_) throw UsageError("the optimizer is closed");
-    return *optimizer_;
+    return optimizer_;
   }
-  // Ends what is open of it, too: a scope of Python's may live longer.
+  // Ends what is open of it, too: a scope of Python's may live longer. Where a call is under way it goes when that returns.
   void close() {
+    std::shared_ptr<Optimizer> last = std::move(optimizer_);
     const py::gil_scoped_release unlock;
     no_sync_.reset();
     for (const auto& open : averages_) {
       if (const auto average = open.lock()) average->reset();
     }
     averages_.clear();
-    optimizer_.reset();
+    last.reset();
   }
   using Average = std::unique_ptr<Consensus>;
   void opened(const std::shared_ptr<Average>& average) {
@@ -196,27 +198,30 @@ class Engine {
   // NoSync, from false to true.
   void set_sync(bool sync) {
     no_sync_.reset();
-    if (!sync) no_sync_ = std::make_unique<NoSync>(optimizer());
+    if (!sync) no_sync_ = std::make_unique<NoSync>(*optimizer());
   }
 
   void add_group(std::vector<at::Tensor> parameters, const Values& values) {
     if (inner_)
       inner_->add_param_group(torch::optim::OptimizerParamGroup(std::move(parameters)));
     else
-      optimizer().add_param_group(group_of(std::move(parameters), make_rule(rule_, values)));
+      optimizer()->add_param_group(group_of(std::move(parameters), make_rule(rule_, values)));
+  }
+  void set_values(const std::vector<Values>& values) {
+    for (std::size_t g = 0; g < values.size(); ++g)
+      set_rule_values(rule_of(optimizer()->param_groups().at(g)), values[g]);
   }
   void step(const std::vector<Values>& values, std::optional<float> scale) {
-    Optimizer& it = optimizer();
-    for (std::size_t g = 0; g < values.size(); ++g)
-      set_rule_values(rule_of(it.param_groups().at(g)), values[g]);
-    if (scale != 1) it.scale_gradients(scale);
-    Interrupt::ends([&] { it.step(); });
+    const auto it = optimizer();
+    set_values(values);
+    if (scale != 1) it->scale_gradients(scale);
+    Interrupt::ends([&] { it->step(); });
   }
 
  private:
   std::string rule_;
   std::unique_ptr<PythonOptimizer> inner_;
-  std::unique_ptr<Optimizer> optimizer_;
+  std::shared_ptr<Optimizer> optimizer_;
   std::unique_ptr<NoSync> no_sync_;
   std::vector<std::weak_ptr<Average>> averages_;
 };
@@ -225,13 +230,19 @@ class Engine {
 class Scope {
  public:
   explicit Scope(Engine& engine) {
-    Optimizer& optimizer = engine.optimizer();
+    const auto optimizer = engine.optimizer();
     Interrupt::ends([&] {
-      *average_ = std::make_unique<Consensus>(optimizer);
+      *average_ = std::make_unique<Consensus>(*optimizer);
       workers = (*average_)->workers();
       first = (*average_)->first();
       distance = (*average_)->distance();
     });
+    try {
+      engine.optimizer();
+    } catch (const UsageError&) {  // closed meanwhile
+      average_->reset();
+      throw;
+    }
     engine.opened(average_);
   }
   void end(bool keep) {
@@ -254,7 +265,7 @@ int average_of(const std::vector<at::Tensor>& tensors, const World& world) {
 }
 
 py::dict statistics_of(Engine& engine) {
-  const Statistics s = engine.optimizer().statistics();
+  const Statistics s = engine.optimizer()->statistics();
   py::dict all;
   all["rounds"] = s.rounds;
   all["committed"] = s.committed;
@@ -350,26 +361,27 @@ PYBIND11_MODULE(_C, m) {
       .def("close", &Engine::close)
       .def("set_sync", &Engine::set_sync)
       .def("add_group", &Engine::add_group)
+      .def("set_values", &Engine::set_values)
       .def("step", &Engine::step)
       .def(
           "state",
           [](Engine& engine, bool values) {
-            Optimizer& optimizer = engine.optimizer();
+            const auto optimizer = engine.optimizer();
             OptimizerState state;
-            Interrupt::ends([&] { state = optimizer.state(values); });
+            Interrupt::ends([&] { state = optimizer->state(values); });
             return std::pair(state.tensors, state.metadata);
           },
           py::arg("values") = true)
       .def("set_state",
            [](Engine& engine, std::map<std::string, at::Tensor> tensors, Metadata metadata) {
-             Optimizer& optimizer = engine.optimizer();
-             Interrupt::ends([&] { optimizer.set_state({std::move(metadata), std::move(tensors)}); });
+             const auto optimizer = engine.optimizer();
+             Interrupt::ends([&] { optimizer->set_state({std::move(metadata), std::move(tensors)}); });
            })
-      .def("position", [](Engine& engine) { return engine.optimizer().position(); })
+      .def("position", [](Engine& engine) { return engine.optimizer()->position(); })
       .def("restart",
            [](Engine& engine, std::uint64_t position) {
-             Optimizer& optimizer = engine.optimizer();
-             Interrupt::ends([&] { optimizer.restart(position); });
+             const auto optimizer = engine.optimizer();
+             Interrupt::ends([&] { optimizer->restart(position); });
            })
       .def("statistics", &statistics_of);
 

@@ -131,6 +131,9 @@ class Optimizer(torch.optim.Optimizer):
         """`rule`: what the C++ library is to do with the parameter groups, the values of its options behind them."""
         rest = dict(options)
         buffers = list(rest.pop("buffers", None) or ())
+        for buffer in buffers:
+            if not isinstance(buffer, torch.Tensor):
+                raise TypeError(f"buffers: a {type(buffer).__name__} is no tensor: give model.buffers()")
         check_gradients = rest.pop("check_gradients", True)
         world, group = rest.pop("world", None), rest.pop("process_group", None)
         if group is not None:
@@ -197,6 +200,9 @@ class Optimizer(torch.optim.Optimizer):
             return None
         grad_scale = getattr(self, "grad_scale", None)  # None: unscaled already
         return 1.0 if grad_scale is None else 1 / float(grad_scale)
+
+    def __getstate__(self):
+        raise _C.UsageError(f"starling.{type(self).__name__} cannot be copied or pickled: save its state_dict()")
 
     def close(self) -> None:
         """Ends the exchange: the neighbours do not wait for this worker any longer. Deleting the optimizer or leaving
@@ -289,6 +295,11 @@ class _Ruled(Optimizer):
     def __init__(self, params, defaults: dict, options: Options):
         super().__init__(params, defaults)
         self.state = _State()
+        for group in self.param_groups:
+            for key in defaults:
+                for value in group[key] if isinstance(group[key], (tuple, list)) else [group[key]]:
+                    if not hasattr(value, "__float__"):  # a tensor has it, a text has not
+                        raise TypeError(f"{key} = {group[key]!r} is not allowed: a number")
         self._start(options, self._rule, [self._values(group) for group in self.param_groups])
 
     @staticmethod
@@ -299,9 +310,14 @@ class _Ruled(Optimizer):
     def add_param_group(self, param_group: dict) -> None:
         """As torch's. All workers must call it before the same step, where rank 0's values reach every worker."""
         super().add_param_group(param_group)
-        if self._engine is not None:
-            group = self.param_groups[-1]
+        if self._engine is None:
+            return
+        group = self.param_groups[-1]
+        try:
             self._engine.add_group(self._shards.stand_ins(group["params"]), self._values(group))
+        except BaseException:
+            self.param_groups.pop()
+            raise
 
     @_hooked
     def step(self, closure: Callable[[], float] | None = None):
@@ -396,6 +412,7 @@ class _Ruled(Optimizer):
             for key in ("amsgrad", "maximize", "dampening"):
                 if group.get(key):
                     raise _C.UsageError(f"state_dict: it was made with {key} = {group[key]}, which Starling's rules do not have")
+        self._engine.set_values([self._values(group) for group in self.param_groups])  # SGD may have momentum now
         tensors, metadata = self._current().state(values=False)
         held = functools.cache(lambda: self._engine.state()[0])
         copies = _copies(tensors)
@@ -459,7 +476,7 @@ class SGD(_Ruled):
     ):
         if dampening != 0:
             raise _C.UsageError(f"dampening = {dampening} is not allowed: 0")
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+        defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov}
         super().__init__(params, defaults, options)
 
     @staticmethod
@@ -560,6 +577,7 @@ class Decentralized(Optimizer):
     @_hooked
     def step(self, closure: Callable[[], float] | None = None):
         """Mixes with the neighbours and calls the inner optimizer's step(), but where a GradScaler has found an overflow."""
+        self._share()  # inner.load_state_dict() makes others
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -578,6 +596,7 @@ class Decentralized(Optimizer):
         """The inner optimizer's, and the place in the schedule as the parameter groups' entry "round". x~ of "a2cid2" is not in
         it: after load_state_dict() it begins as the parameters. Nor are the weights of "async-push-sum", which begin as 1, and
         the grids of the wires int8 and int4, which begin anew: a run that goes on is then not equal to the bit."""
+        self._share()
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
         saved = self.inner.state_dict()

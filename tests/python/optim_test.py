@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import pickle
 import signal
 import sys
 import tempfile
@@ -473,6 +474,49 @@ class Alone(unittest.TestCase):
             self.assertEqual(self.copies_of_the_state(ours.load_state_dict, saved), 0)
             self.assertEqual(saved["state"][0]["step"], 5 if name == "SGD" else 10)  # torch's SGD does not count
             its.load_state_dict(saved)
+            train(theirs, its, 1)
+
+    def test_momentum_may_come_later(self):
+        """By a scheduler, with a group, or in a state: from zero, as torch's begins."""
+        ends = []
+        for sgd in (starling.SGD, torch.optim.SGD):
+            net = model()
+            optimizer = sgd([{"params": net[0].parameters()}, {"params": net[2].parameters(), "momentum": 0.5}], lr=0.1)
+            train(net, optimizer, 2)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=9)
+            for t in range(5):
+                train(net, optimizer, 1, 2 + t)
+                schedule.step()
+            ends.append(flat(net))
+        self.assertLess((ends[0] - ends[1]).abs().max().item(), 1e-6)
+        net, other = model(), model()
+        torchs = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        train(net, torchs, 3)
+        ours = starling.SGD(other.parameters())
+        other.load_state_dict(net.state_dict())
+        ours.load_state_dict(torchs.state_dict())
+        train(net, torchs, 3, 3)
+        train(other, ours, 3, 3)
+        self.assertLess((flat(net) - flat(other)).abs().max().item(), 1e-6)
+
+    def test_inner_may_load_by_itself(self):
+        net = model()
+        inner = torch.optim.AdamW(net.parameters(), lr=1.0)
+        around = starling.Decentralized(inner)
+        schedule = torch.optim.lr_scheduler.StepLR(around, 1, 0.1)
+        inner.load_state_dict(inner.state_dict())
+        train(net, around, 1)
+        schedule.step()
+        self.assertAlmostEqual(inner.param_groups[0]["lr"], 0.1)
+
+    def test_may_be_closed_in_the_midst_of_a_step(self):
+        """As by a signal's handler, which Python calls while C++ waits."""
+        net = model()
+        optimizer = starling.Decentralized(torch.optim.SGD(net.parameters()))
+        optimizer.inner.register_step_post_hook(lambda *_: optimizer.close())
+        train(net, optimizer, 1)
+        with self.assertRaisesRegex(starling.UsageError, "closed"):
+            optimizer.step()
 
     def copies_of_the_state(self, call, *arguments):
         gathered = []
@@ -528,6 +572,8 @@ class Alone(unittest.TestCase):
                 ({"topology": "rnig"}, ValueError, "rnig"),
                 ({"topologie": "ring"}, TypeError,
                  "'topologie': beside the rule's there are buffers, check_gradients, process_group, world"),
+                ({"lr": "1e-3"}, TypeError, "lr = '1e-3' is not allowed: a number"),
+                ({"buffers": net.named_parameters()}, TypeError, "buffers: a tuple is no tensor: give model.buffers()"),
                 ({"clip": "much"}, TypeError, "keyword argument 'clip': 'much' has the wrong type")):
             with self.assertRaises(kind) as caught:
                 starling.AdamW(net.parameters(), **options)
@@ -565,6 +611,13 @@ class Alone(unittest.TestCase):
         del saved["state"][1]["exp_avg_sq"]
         with self.assertRaisesRegex(starling.UsageError, 'parameter 0, number 1: there is no "exp_avg_sq"'):
             optimizer.load_state_dict(saved)
+        for call in (copy.deepcopy, pickle.dumps):
+            for one in (optimizer, around):
+                with self.assertRaisesRegex(starling.UsageError, "cannot be copied or pickled: save its state_dict"):
+                    call(one)
+        with self.assertRaisesRegex(starling.UsageError, "parameter 0 of group 1"):
+            optimizer.add_param_group({"params": [torch.zeros(3, dtype=torch.float64, requires_grad=True)]})
+        train(net, optimizer, 1)
         optimizer.close()
         with self.assertRaisesRegex(starling.UsageError, "closed"):
             optimizer.step()
