@@ -10,7 +10,7 @@ import torch
 import starling
 
 accelerator = accelerate.Accelerator(cpu=True)
-model = counting.Model()
+model = counting.Model().to(accelerator.device)  # before the optimizer: parameters stay where they are
 optimizer = starling.AdamW(model.parameters(), lr=1e-2, buffers=model.buffers())
 loader = torch.utils.data.DataLoader(counting.Sequences(), batch_size=16, shuffle=True)
 model, step, loader = accelerator.prepare(model, optimizer, loader)
