@@ -48,7 +48,7 @@ struct Begin {
   float moves = 0;   // by a gradient
   // Now and then a connection breaks in the midst of an averaging.
   bool breaks = false;
-  // Worker 1's transport stands still for 3 of every 10 seconds: what is pushed to it is given up, and taken by it later.
+  // Worker 1's transport stands still for 1.5 of every 3 seconds: what is under way to it is given up, and taken by it later.
   bool stalls = false;
   Duration latency{};  // of a frame
 };
@@ -86,7 +86,7 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
       time->sleep(kGradient);
       const int other = (rank + 1) % n;
       if (begin.breaks) k % 5 == 3 ? hub.sever(rank, other) : hub.mend(rank, other);
-      if (begin.stalls && rank == 0) k % 100 >= 20 && k % 100 < 50 ? hub.pause(1) : hub.resume(1);
+      if (begin.stalls && rank == 0) k % 30 >= 15 ? hub.pause(1) : hub.resume(1);
       gossip.look(0, [&](const Held& held) { end.least = std::min(end.least, held.weight); });
       if (begin.moves != 0) {
         gossip.gradient(0, [&](const Held& held) {
@@ -416,7 +416,7 @@ TEST(VirtualGossip, PushesKeepAllMassAndWhatItWeighs) {
 // is gone.
 TEST(VirtualGossip, AWeightStaysAboveZeroWherePushesAreGivenUp) {
   const End end = gossiped(pushing("complete", 3, Wire::fp32),
-                           {.moves = 0.1F, .stalls = true, .latency = kGradient / 10}, 400);
+                           {.moves = 0.1F, .stalls = true, .latency = kGradient / 4}, 2000);
   EXPECT_LT(end.drift, 2e-6);
   EXPECT_NEAR(end.mass, 3, 1e-9);
   EXPECT_GT(end.least, 0);
