@@ -146,8 +146,7 @@ class Gossip final : private TransportHandler {
     SentBlock mine, theirs;
     Direction direction;
     bool counts = true;  // forget() has not been called since
-    bool given =
-        false;  // what has gone is taken from this worker's, and comes back where it was not taken there
+    bool given = false;  // what it pushes is no longer mine
   };
   struct Incoming {
     std::shared_ptr<Buffer> buffer;

@@ -174,8 +174,8 @@ Consensus::~Consensus() {
   const c10::AutoGradMode no_gradient(false);
   try {
     for (auto& [tensor, values] : state_->own) tensor.copy_(values);
-  } catch (const std::exception&
-               error) {  // as where the GPU has failed: what failed there is what the caller must see
+  } catch (const std::exception& error) {
+    // As where the GPU has failed: the caller must see what failed there.
     state_->log(Level::warning,
                 fmt::format("consensus: this worker's own parameters cannot be put back: {}", error.what()));
   }

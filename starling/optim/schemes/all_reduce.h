@@ -12,8 +12,9 @@
 // Gradients of bf16 and fp16 are summed and sent as fp32, since a sum in so few bits would lose more than they have; their
 // mean is rounded once, into .grad.
 //
-// Gradients on a GPU are added up on the host too: each bucket waits for the GPU and holds up backward. It is there to compare with. Its
-// workers must be processes: within one, torch computes all backward passes of a GPU on one thread, which would wait for itself.
+// Gradients on a GPU are added up on the host too: each bucket waits for the GPU and holds up backward. It is there to
+// compare with. Its workers must be processes: within one, torch computes all backward passes of a GPU on one thread,
+// which would wait for itself.
 #pragma once
 
 #include <cstdint>
