@@ -68,9 +68,10 @@ struct Look {
   std::optional<Gossip> gossip{};
 };
 
-// Trains for as many steps as the recipe says: each worker, or with run.ends = "together" all of them, of which a slow one then
-// makes fewer. Looks every so many virtual seconds, and at the end; that takes no time. Throws UsageError where the recipe asks for what only real processes have: checkpoints, a timeline, event files; and for
-// parameters other than fp32.
+// Trains for as many steps as the recipe says: each worker, or with run.ends = "together" all of them, of which a slow
+// one then makes fewer. Looks every so many virtual seconds, and at the end; that takes no time. Throws UsageError
+// where the recipe asks for what only real processes have: checkpoints, a timeline, event files; and for parameters
+// other than fp32.
 void train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
            const std::function<void(const Look&)>& observe);
 

@@ -6,7 +6,8 @@
 //   x, x~ <- the momentum up to now;  x + d, x~ + d
 //   the parameters <- x
 //
-// Of push-sum x is z, and what the rule does is done to w z: z + d / w.
+// Of push-sum x is z, and what the rule does is done to w z: z + d / w, but AdamW's decay is of z. What else was done to the
+// parameters (clamped weights, an average that is kept) is of z as it is: it is taken over first.
 //
 // Of a parameter in bf16 or fp16 it is the master that is such a copy: x, and what goes over the wire, are fp32's numbers.
 //
