@@ -2,9 +2,10 @@
 
 #include <array>
 #include <cstring>
+#include <vector>
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
+#include <immintrin.h>
 #elif defined(__ARM_FEATURE_CRC32)
 #include <arm_acle.h>
 #endif
@@ -98,14 +99,61 @@ __attribute__((target("sse4.2"))) std::uint32_t update_by_sse42(std::uint32_t cr
   return crc;
 }
 
-std::uint32_t update(std::uint32_t crc, const std::byte* p, std::size_t n) {
-  static const bool fast = __builtin_cpu_supports("sse4.2");
-  return fast ? update_by_sse42(crc, p, n) : update_by_table(crc, p, n);
+// x^n modulo the polynomial.
+constexpr std::uint32_t power(int n) {
+  std::uint32_t value = 0x80000000;  // 1: the highest power is the lowest bit
+  for (; n > 0; --n) value = (value >> 1) ^ ((value & 1) ? kPolynomial : 0);
+  return value;
+}
+
+// Where a processor multiplies polynomials: 128 bits, each a power of x, are worth as much in other 128 bits that come
+// kLater bits after them, once their halves are multiplied by what x^kLater (and x^64 for the earlier half) leaves modulo
+// the polynomial. A product of 32 and 64 reflected bits lies 33 bits too low, so these powers are taken off (Gopal et
+// al., Fast CRC computation for generic polynomials using PCLMULQDQ, Intel 2009).
+template <int kLater>
+__attribute__((target("avx512f,avx512vl,vpclmulqdq"))) inline __m512i fold(__m512i earlier, __m512i later) {
+  constexpr auto kEarlierHalf = static_cast<int>(power(kLater + 31)),
+                 kLaterHalf = static_cast<int>(power(kLater - 33));
+  const __m512i factors = _mm512_set4_epi32(0, kLaterHalf, 0, kEarlierHalf);
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(earlier, factors, 0x00),
+                                   _mm512_clmulepi64_epi128(earlier, factors, 0x11), later,
+                                   0x96);  // the exclusive or of the three
+}
+
+constexpr std::size_t kRegister = 64, kFolded = 4 * kRegister;  // bytes
+
+__attribute__((target("sse4.2,avx512f,avx512vl,vpclmulqdq"))) std::uint32_t update_by_folding(
+    std::uint32_t crc, const std::byte* p, std::size_t n) {
+  if (n < kFolded) return update_by_sse42(crc, p, n);
+  __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + kRegister),
+          c = _mm512_loadu_si512(p + 2 * kRegister), d = _mm512_loadu_si512(p + 3 * kRegister);
+  a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
+  for (p += kFolded, n -= kFolded; n >= kFolded; p += kFolded, n -= kFolded) {
+    a = fold<8 * kFolded>(a, _mm512_loadu_si512(p));
+    b = fold<8 * kFolded>(b, _mm512_loadu_si512(p + kRegister));
+    c = fold<8 * kFolded>(c, _mm512_loadu_si512(p + 2 * kRegister));
+    d = fold<8 * kFolded>(d, _mm512_loadu_si512(p + 3 * kRegister));
+  }
+  const __m512i last = fold<8 * kRegister>(fold<8 * kRegister>(fold<8 * kRegister>(a, b), c), d);
+  // The CRC of these 64 bytes, begun with nothing, is that of all before.
+  alignas(kRegister) std::array<std::byte, kRegister> folded;
+  _mm512_store_si512(folded.data(), last);
+  return update_by_sse42(update_by_sse42(0, folded.data(), folded.size()), p, n);
+}
+
+std::vector<Crc32cWay> ways() {
+  std::vector<Crc32cWay> all{{"by table", update_by_table}};
+  if (!__builtin_cpu_supports("sse4.2")) return all;
+  all.push_back({"by SSE4.2", update_by_sse42});
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("vpclmulqdq"))
+    all.push_back({"by folding", update_by_folding});
+  return all;
 }
 
 #elif defined(__ARM_FEATURE_CRC32)
 
-std::uint32_t update(std::uint32_t crc, const std::byte* p, std::size_t n) {
+std::uint32_t update_by_instruction(std::uint32_t crc, const std::byte* p, std::size_t n) {
   for (; n >= 8; n -= 8, p += 8) {
     std::uint64_t value;
     std::memcpy(&value, p, sizeof value);
@@ -115,17 +163,25 @@ std::uint32_t update(std::uint32_t crc, const std::byte* p, std::size_t n) {
   return crc;
 }
 
+std::vector<Crc32cWay> ways() {
+  return {{"by table", update_by_table}, {"by the instruction", update_by_instruction}};
+}
+
 #else
 
-std::uint32_t update(std::uint32_t crc, const std::byte* p, std::size_t n) {
-  return update_by_table(crc, p, n);
-}
+std::vector<Crc32cWay> ways() { return {{"by table", update_by_table}}; }
 
 #endif
 
 }  // namespace
 
+std::span<const Crc32cWay> crc32c_ways() {
+  static const std::vector<Crc32cWay> all = ways();
+  return all;
+}
+
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t seed) {
+  static const auto update = crc32c_ways().back().update;
   return ~update(~seed, bytes.data(), bytes.size());
 }
 
