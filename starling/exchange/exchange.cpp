@@ -120,7 +120,9 @@ void Exchange::meet() {
   for (const Meeting& round : meetings_) {
     for (const Link& link : round.links) neighbours.insert(link.rank);
   }
-  for (const int rank : neighbours) transport_->open(rank);
+  for (const auto& peer : peers_) {
+    if (peer->rank != transport_->rank()) transport_->open(peer->rank);
+  }
   std::unique_lock lock(mutex_);
   const auto all_here = [&] {
     return std::includes(met_.begin(), met_.end(), neighbours.begin(), neighbours.end());

@@ -145,10 +145,8 @@ class Exchange final : private TransportHandler {
   ~Exchange() override;  // tells the others not to wait; takes at most a second
 
   // Waits until all neighbours of the schedule have been connected. Throws Error, naming who is missing, also when interrupted.
+  // Connections with the others come by and by: an average needs them, and who comes late to one is then known to be there.
   void meet();
-  // Wants connections with all others, neighbours or not, as an average does when it begins. Where workers may come to it at very
-  // different times they want them from the start: who is late is then known to be there.
-  void open();
 
   // --- one step, on the training thread ---
   // Waits until every swap of this block is decided, as long as Patience allows. What was committed, by rising rank,

@@ -68,16 +68,9 @@ std::set<int> Exchange::maximum(std::span<std::int64_t> values) {
       bytes);
 }
 
-void Exchange::open() {
-  for (const auto& peer : peers_) {
-    if (peer->rank != transport_->rank()) transport_->open(peer->rank);
-  }
-}
-
 std::set<int> Exchange::run_average(std::vector<std::byte> mine, Average::Combine combine,
                                     std::span<std::byte> result) {
   const Timeline::Scope span(timeline_.get(), {.name = "average"});
-  open();
   std::unique_lock lock(mutex_);
   averaged_.reset();
   auto values = std::make_shared<const std::vector<std::byte>>(std::move(mine));

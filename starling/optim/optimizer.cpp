@@ -297,7 +297,6 @@ void Optimizer::connect(std::size_t first_group) {
       e.options.scheme == "choco" ? Chooser::sender : Chooser::mask,
       pushes ? Exchanged::pushes : Exchanged::averages);
   e.exchange->meet();
-  if (gossips) e.exchange->open();
   e.scheme = make_scheme();
   // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.
   if (e.options.scheme != "all-reduce") e.collectives.reset();

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <ATen/TensorOperators.h>
@@ -417,6 +418,16 @@ TEST(Semantics, WorkersWithDifferentNumbersOfBatchesEndWithoutAHang) {
       EXPECT_TRUE(at::equal(p.detach(), before));
     });
   }
+}
+
+// Also for those who are nobody's neighbours, and longer than workers that meet wait for each other.
+TEST(Semantics, WhoComesLateToAnAverageIsWaitedFor) {
+  flock(4, [](int i, World& world) {
+    world.timeouts.meet = std::chrono::seconds(5);
+    Optimizer optimizer({parameter({100}, i)}, SGD{.lr = 0.1}, {.topology = "ring"}, world);
+    if (i == 3) std::this_thread::sleep_for(std::chrono::seconds(7));
+    EXPECT_EQ(Consensus(optimizer).workers(), 4);
+  });
 }
 
 // By hand, and by torch's schedulers.
