@@ -42,6 +42,14 @@ std::vector<Meeting> meetings_of(const Schedule& schedule, int me, bool groups) 
   return rounds;
 }
 
+std::set<int> neighbours_of(const std::vector<Meeting>& rounds) {
+  std::set<int> neighbours;
+  for (const Meeting& round : rounds) {
+    for (const Link& link : round.links) neighbours.insert(link.rank);
+  }
+  return neighbours;
+}
+
 // Of a swap only what is given in it.
 Arrival given_of(const Arrival& swap, float given) {
   return {.rank = swap.rank, .mine = swap.mine, .round = swap.round, .given = given};
@@ -76,6 +84,7 @@ Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedul
     : meetings_(
           meetings_of(schedule, transport->rank(),
                       !is_modular(wire) && chooser == Chooser::mask && exchanged == Exchanged::averages)),
+      neighbours_(neighbours_of(meetings_)),
       patience_(patience),
       log_(std::move(log)),
       timeline_(std::move(timeline)),
@@ -116,20 +125,16 @@ bool Exchange::wait(std::unique_lock<std::mutex>& lock, std::chrono::millisecond
 
 void Exchange::meet() {
   const Time begin = transport_->now();
-  std::set<int> neighbours;
-  for (const Meeting& round : meetings_) {
-    for (const Link& link : round.links) neighbours.insert(link.rank);
-  }
   for (const auto& peer : peers_) {
     if (peer->rank != transport_->rank()) transport_->open(peer->rank);
   }
   std::unique_lock lock(mutex_);
   const auto all_here = [&] {
-    return std::includes(met_.begin(), met_.end(), neighbours.begin(), neighbours.end());
+    return std::includes(met_.begin(), met_.end(), neighbours_.begin(), neighbours_.end());
   };
   if (wait(lock, patience_.meet, all_here)) return;
   std::vector<int> missing;
-  std::set_difference(neighbours.begin(), neighbours.end(), met_.begin(), met_.end(),
+  std::set_difference(neighbours_.begin(), neighbours_.end(), met_.begin(), met_.end(),
                       std::back_inserter(missing));
   throw Error(fmt::format(
       "worker {}: no connection to worker{} {} after {:.1f} s: is it running, and is its port open?",
@@ -178,17 +183,20 @@ Outgoing Exchange::wire(int index) {
   return {{block.next->data(), wire_}, mask(id)};
 }
 
-// The word that a neighbour went on is as old as my absence: what it is at now, it has to be asked.
+// The word that a neighbour went on is as old as my absence: what it is at now, it has to be asked. Such words may still come
+// meanwhile.
 void Exchange::catch_up(std::unique_lock<std::mutex>& lock) {
   if (went_on_.empty()) return;
   const Time begin = transport_->now();
   std::set<int> asked;
-  std::set_intersection(went_on_.begin(), went_on_.end(), connected_.begin(), connected_.end(),
-                        std::inserter(asked, asked.end()));
-  transport_->post([this, asked] {
-    for (const int rank : asked) control(rank, FrameType::where, 0, 0, 0);
-  });
-  wait(lock, patience_.max_wait.value_or(patience_.silent), [&] { return went_on_.empty(); });
+  const auto all_have_said = [&] {
+    for (const int rank : went_on_) {
+      if (!connected_.contains(rank) || !asked.insert(rank).second) continue;
+      transport_->post([this, rank] { control(rank, FrameType::where, 0, 0, 0); });
+    }
+    return went_on_.empty();
+  };
+  wait(lock, patience_.max_wait.value_or(patience_.silent), all_have_said);
   went_on_.clear();
   statistics_.seconds_waiting += seconds(transport_->now() - begin);
 }
@@ -475,19 +483,22 @@ void Exchange::mark_present(Peer& back) {
   absent_.erase(back.rank);
 }
 
-void Exchange::others_are_at(std::uint64_t round) {
+// Who is past a round in which we meet goes on without me. Others may be far ahead: they do not wait for me.
+void Exchange::is_at(int rank, std::uint64_t round) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t next = round_ + 1;
-  if (round > next + kSlack && round - next < kFarthestJump) jump_to_ = std::max(jump_to_, round);
+  if (round <= next + kSlack || round - next >= kFarthestJump) return;
+  const std::uint64_t end = std::min(round - kSlack, next + meetings_.size());
+  for (std::uint64_t missed = next; missed < end; ++missed) {
+    if (std::ranges::find(meeting(missed).links, rank, &Link::rank) == meeting(missed).links.end()) continue;
+    jump_to_ = std::max(jump_to_, round);
+    return;
+  }
 }
 
 void Exchange::went_on(int rank, bool without_me) {
   const std::lock_guard lock(mutex_);
-  if (without_me) {
-    went_on_.insert(rank);
-  } else if (went_on_.erase(rank) != 0) {
-    changed_->notify_all();
-  }
+  if (without_me ? went_on_.insert(rank).second : went_on_.erase(rank) != 0) changed_->notify_all();
 }
 
 // ---------------------------------------------------------------- the transport's thread: events
@@ -540,7 +551,8 @@ void Exchange::disconnected(int rank, const std::string& reason) {
   const std::lock_guard lock(mutex_);
   connected_.erase(rank);
   went_on_.erase(rank);
-  if (while_asleep && !broken.left) went_on_.insert(rank);  // it says where it is once it is connected again
+  if (while_asleep && !broken.left && neighbours_.contains(rank))
+    went_on_.insert(rank);  // it says where it is once it is connected again
   changed_->notify_all();
 }
 
@@ -639,7 +651,7 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
       sender.averaging.reset();  // its steps go on
       return average_.has_quit(from, frame.round);
     case FrameType::resume:
-      others_are_at(frame.value);
+      is_at(from, frame.value);
       return went_on(from, false);
     case FrameType::where:
       if (sender.absent) return mark_present(sender);
@@ -647,6 +659,7 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::heartbeat:
       return control(from, FrameType::echo, 0, 0, frame.value);
     case FrameType::echo: {
+      if (!neighbours_.contains(from)) return;
       // Of a peer that lies it may be anything.
       const auto now = static_cast<std::uint64_t>(transport_->now().time_since_epoch().count());
       return grouping_.turns.round_trip(from, Duration(static_cast<std::int64_t>(now - frame.value)));
@@ -685,9 +698,9 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
   }
   if (frame.block >= blocks_.size()) return;
   if (frame.type == FrameType::ack || frame.type == FrameType::abort) sender.owes_vote.reset();
-  if (frame.type == FrameType::abort) others_are_at(frame.value);
+  if (frame.type == FrameType::abort) is_at(from, frame.value);
   if (frame.type == FrameType::skip) {
-    others_are_at(frame.round);
+    is_at(from, frame.round);
     grouping_.protocol.skipped(from, frame.round);
   }
   if (frame.type != FrameType::skip && frame.round > horizon()) return;

@@ -331,7 +331,7 @@ class Exchange final : private TransportHandler {
   void say_damaged(int from, const Frame& frame) const;
   void received_share(Peer& peer, const Frame& frame, bool intact);
   void received_join(Peer& peer, const Frame& frame, bool intact);
-  void others_are_at(std::uint64_t round);  // and do not wait for me
+  void is_at(int rank, std::uint64_t round);  // its next one
   void went_on(int rank, bool without_me);
   // These on the training thread. wait(): core/wait.h.
   bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
@@ -356,6 +356,7 @@ class Exchange final : private TransportHandler {
   std::uint64_t horizon() const { return next_round() + std::max(kHorizon, 2 * cycle()); }
 
   const std::vector<Meeting> meetings_;  // per round of the period
+  const std::set<int> neighbours_;       // of all rounds
   const Patience patience_;
   const Log log_;
   const std::shared_ptr<Timeline> timeline_;

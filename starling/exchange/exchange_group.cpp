@@ -241,7 +241,7 @@ void Exchange::Grouping::received(Peer& sender, const Frame& frame, std::span<co
       break;
     case FrameType::group_abort:
       sender.owes_vote.reset();
-      exchange.others_are_at(frame.value);
+      exchange.is_at(sender.rank, frame.value);
       if (frame.value == 0 || protocol.past(id)) break;
       for (const Link& link : exchange.meeting(id.round).links)
         exchange.went_on(link.rank, true);  // whoever did not give up on me was told that the group is off
