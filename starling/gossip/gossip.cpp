@@ -512,8 +512,9 @@ void Gossip::disconnected(int rank, const std::string& reason) {
   look_at_pairing();
 }
 
+// The optimizer's exchange, which is connected with all workers, warns of it.
 void Gossip::lost(int rank, const std::string& reason) {
-  log_(Level::warning, fmt::format("worker {} is gone ({}): gossip goes on without it", rank, reason));
+  log_(Level::info, fmt::format("worker {} is gone ({}): gossip goes on without it", rank, reason));
 }
 
 bool Gossip::expects(const Peer& peer, const Frame& frame) const {
