@@ -144,12 +144,14 @@ class Optimizer(torch.optim.Optimizer):
         self._in_nodes = rest.get("hierarchy", "none") != "none"
         self._tracks = rest.get("scheme") == "async-push-pull"
         what, *values = rule
-        groups = [self._shards.stand_ins(group["params"]) for group in self.param_groups]
+        given = [self._shards.stand_ins(group["params"]) for group in self.param_groups]
         if world is None:
             world = init() if group is None else World.from_process_group(group, 60.0)
         self._world = world
-        engine = _C.Engine(what, groups, *values, rest, world, buffers)
+        engine = _C.Engine(what, given, *values, rest, world, buffers)
         self._engine = engine
+        for group, tensors in zip(self.param_groups, given, strict=True):
+            self._shards.take(group["params"], tensors)
         # With all-reduce, and within a node, equal gradients are what is wanted.
         own = options.get("scheme") != "all-reduce" and options.get("hierarchy", "none") == "none"
         if own and world.size > 1 and check_gradients:
@@ -157,6 +159,17 @@ class Optimizer(torch.optim.Optimizer):
         # Also where the interpreter ends and nobody deletes the optimizer: the neighbours are told not to wait.
         self._finalizer = weakref.finalize(self, engine.close)
         self._shards.replaced()  # by rank 0's
+
+    def _take_last_group(self, values: Callable[[dict], list[float]]) -> None:
+        """Which add_param_group() has added: it is taken away again where it is refused."""
+        group = self.param_groups[-1]
+        try:
+            given = self._shards.stand_ins(group["params"])
+            self._engine.add_group(given, values(group))
+        except BaseException:
+            self.param_groups.pop()
+            raise
+        self._shards.take(group["params"], given)
 
     def _current(self) -> _C.Engine:
         """For every call that reads or writes parameters."""
@@ -310,14 +323,8 @@ class _Ruled(Optimizer):
     def add_param_group(self, param_group: dict) -> None:
         """As torch's. All workers must call it before the same step, where rank 0's values reach every worker."""
         super().add_param_group(param_group)
-        if self._engine is None:
-            return
-        group = self.param_groups[-1]
-        try:
-            self._engine.add_group(self._shards.stand_ins(group["params"]), self._values(group))
-        except BaseException:
-            self.param_groups.pop()
-            raise
+        if self._engine is not None:
+            self._take_last_group(self._values)
 
     @_hooked
     def step(self, closure: Callable[[], float] | None = None):
@@ -571,7 +578,8 @@ class Decentralized(Optimizer):
         if self._engine is None:
             return super().add_param_group(param_group)
         self.inner.add_param_group(param_group)
-        self._engine.add_group(self._shards.stand_ins(self.inner.param_groups[-1]["params"]), [])
+        self._share()
+        self._take_last_group(lambda group: [])
         self._groups += 1
 
     @_hooked

@@ -68,18 +68,20 @@ class Shards:
         return bool(self._pairs)
 
     def stand_ins(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """What the C++ library gets for these parameters of a new group."""
+        """What the C++ library gets for these parameters of a new group; take() once it has them."""
         given = []
         for parameter in parameters:
             if is_sharded(parameter):
                 self._check(parameter)
-                stand_in = local(parameter).detach().requires_grad_()
-                self._pairs.append((parameter, stand_in))
-                given.append(stand_in)
-            else:
-                given.append(parameter)
-            self._length += given[-1].numel()
+                parameter = local(parameter).detach().requires_grad_()
+            given.append(parameter)
         return given
+
+    def take(self, parameters: Iterable[torch.Tensor], given: Iterable[torch.Tensor]) -> None:
+        for parameter, stand_in in zip(parameters, given, strict=True):
+            if parameter is not stand_in:
+                self._pairs.append((parameter, stand_in))
+            self._length += stand_in.numel()
 
     def _check(self, parameter: torch.Tensor) -> None:
         if self._options.get("scheme") == "all-reduce":

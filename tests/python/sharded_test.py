@@ -1,8 +1,10 @@
 """Four processes as two nodes or two replicas of two: the hierarchy, and fully_shard() on a mesh of two dimensions."""
 
+import gc
 import os
 import tempfile
 import unittest
+import weakref
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -266,6 +268,16 @@ def refused():
         said.append("accepted")
     except Exception as error:  # torch's own, or ours
         said.append(str(error))
+    late = torch.nn.Parameter(distribute_tensor(torch.zeros(4, dtype=torch.float64), mesh["shard"], [Shard(0)]))
+    still_there = weakref.ref(late)
+    try:
+        optimizer.add_param_group({"params": [late]})
+        said.append("accepted")
+    except starling.UsageError as error:
+        said.append(str(error))
+    del late
+    gc.collect()
+    said.append("accepted" if still_there() is not None else "gone")
     optimizer.close()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -314,7 +326,7 @@ class FullySharded(unittest.TestCase):
                     'give fully_shard() mesh["shard"] and the optimizer process_group=mesh["replicate"]',
                     "clip does not take sharded parameters", "skip_not_finite does not take sharded parameters",
                     'scheme "all-reduce" does not take sharded parameters', 'hierarchy "node" does not take sharded',
-                    ""), strict=True):
+                    "", "parameter 0 of group 1", "gone"), strict=True):
                 self.assertIn(expected, text)
                 self.assertNotEqual(text, "accepted")
                 self.assertNotIn("\n", text)
