@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kNotSentLowat = 128 * 1024;
 // Bytes that may be under way to a worker on this host. By itself the kernel makes it megabytes, of pages that have left the
-// sender's cache when they are written to again: 1.4 to 1.7 times the time (docs/performance.md). Between hosts it must
+// sender's cache when they are written to again: 1.4 times the time (docs/performance.md). Between hosts it must
 // hold what the line carries in a round trip, which is left to the kernel.
 constexpr int kSentWithinHost = 128 * 1024;
 constexpr std::size_t kMaxControlInBatch = 24;  // two buffers each: well below what one system call takes
