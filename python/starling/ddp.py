@@ -3,6 +3,8 @@
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from starling import _C
+
 
 def _send_nothing(_, bucket) -> torch.futures.Future[torch.Tensor]:
     future = torch.futures.Future()
@@ -21,11 +23,17 @@ def no_all_reduce(model: torch.nn.Module) -> torch.nn.Module:
     for module in model.modules():
         if not isinstance(module, DistributedDataParallel) or getattr(module, "_starling_no_all_reduce", False):
             continue
+        # For static graphs, and where a framework switches it on again:
+        try:
+            module.register_comm_hook(None, _send_nothing)
+        except RuntimeError as error:  # there can be one only
+            raise _C.UsageError(
+                "no_all_reduce: the DistributedDataParallel has a communication hook already: leave that out, such as a "
+                f"framework's compression ({str(error).splitlines()[0]})"
+            ) from error
         module._starling_no_all_reduce = True
         module.require_forward_param_sync = module.broadcast_buffers = False
         # As within no_sync(), and for good: gradients are not even copied, and unused parameters are no error. A static
         # graph's first backward pass cannot do without.
         module.require_backward_grad_sync = module.static_graph
-        # For static graphs, and where a framework switches it on again:
-        module.register_comm_hook(None, _send_nothing)
     return model

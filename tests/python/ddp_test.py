@@ -7,6 +7,7 @@ import unittest
 
 import torch
 import workers
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
 import starling
 
@@ -68,12 +69,21 @@ def everything():  # in one start: importing torch is what takes time
     again.require_backward_grad_sync = True
     again = refused(again, rank()) + refused(starling.no_all_reduce(ddp(linear(), static_graph=True)), rank())
 
+    compressed = ddp(linear())
+    compressed.register_comm_hook(None, fp16_compress_hook)
+    hooked = []
+    for _ in range(2):
+        try:
+            starling.no_all_reduce(compressed)
+        except starling.UsageError as error:
+            hooked.append(str(error))
+
     net = starling.no_all_reduce(ddp(Net()))
     optimizer = starling.AdamW(net.parameters(), lr=0.02, buffers=net.buffers())
     train(net, optimizer, 5, rank())
     unused = (net.module.other if rank() == 0 else net.module.head).weight.grad is None
     mean = net.module.body[1].running_mean.tolist()
-    ends = {"averaged_twice": averaged_twice, "own": own, "again": again, "unused": unused, "mean": mean,
+    ends = {"averaged_twice": averaged_twice, "own": own, "again": again, "hooked": hooked, "unused": unused, "mean": mean,
             "distance": optimizer.consensus_distance(), "same": same_data(), "steps": late()}  # fmt: skip
     torch.distributed.destroy_process_group()
     return ends
@@ -116,6 +126,9 @@ class WrappedModels(unittest.TestCase):
             self.assertIn("starling.no_all_reduce(model)", end["averaged_twice"])
             self.assertNotIn("\n", end["averaged_twice"])
             self.assertEqual((end["own"], end["again"]), ("", ""))
+            self.assertEqual(len(end["hooked"]), 2)
+            for said in end["hooked"]:
+                self.assertIn("has a communication hook already", said)
             self.assertTrue(end["unused"])
             self.assertGreater(end["distance"], 0)
             said, *others = end["same"]
