@@ -12,9 +12,9 @@ import inspect
 import itertools
 import os
 import weakref
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
@@ -25,7 +25,12 @@ from starling.sharded import Shards, is_sharded, like, local
 from starling.world import World, group_of, init
 
 if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
+
     from starling.world import Group
+
+Number = float | torch.Tensor
+Step = TypeVar("Step", bound=Callable)
 
 
 class Options(TypedDict, total=False):
@@ -68,7 +73,8 @@ class Options(TypedDict, total=False):
     """"push-sum" only: 0 (default), SGP, pushes and waits inside step(); 1, overlap SGP, mixes in what was pushed after the last
     step; s, to 1000, pushes after every s-th step, and mixes in what was pushed s steps ago."""
     buffers: Iterable[torch.Tensor] | None
-    """model.buffers(): rank 0's at the start, averaged by consensus()."""
+    """model.buffers(): rank 0's at the start, averaged by consensus(). Give them after model.to() and the like, which put others
+    in their place."""
     process_group: "Group | None"
     """Whose workers mix: a process group, or a device mesh of one dimension."""
     world: World | None
@@ -94,22 +100,26 @@ class Options(TypedDict, total=False):
     or all have the same data. Costs one read of the first step's gradients."""
 
 
-def _hooked(step: Callable) -> Callable:
+def _hooked(step: Step) -> Step:
     """What torch makes of every optimizer's step(): one that calls hooks and shows in the profiler. Where there is neither, it
-    costs nothing here."""
+    costs nothing here. Where it raises, what a GradScaler has left here for this step must not stay for the next."""
     observed = torch.optim.Optimizer.profile_hook_step(step)
 
     @functools.wraps(step)
     def quick(self, *args, **kwargs):
-        if (
+        seen = (
             self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
             or _global_optimizer_pre_hooks
             or _global_optimizer_post_hooks
             or torch.autograd._profiler_enabled()
-        ):
-            return observed(self, *args, **kwargs)
-        return step(self, *args, **kwargs)
+        )
+        try:
+            return (observed if seen else step)(self, *args, **kwargs)
+        except BaseException:
+            for left in ("grad_scale", "found_inf"):
+                vars(self).pop(left, None)
+            raise
 
     quick.hooked = True  # torch leaves it as it is
     return quick
@@ -120,12 +130,14 @@ class Optimizer(torch.optim.Optimizer):
     Decentralized.
 
     step() waits for a neighbour whose block of the last step has not come yet, mixes, applies the rule and sends, block by
-    block. state_dict() is of this worker: each saves its own, or all load the same. add_param_group(), before the same step,
-    and load_state_dict() are collective.
+    block. state_dict() is of this worker: each saves its own, or all load the same. With a rule of Starling's the state lives in
+    the C++ library: `state` is empty, and state_dict() has it. add_param_group(), before the same step, and load_state_dict()
+    are collective.
     """
 
     _engine: _C.Engine | None = None
     _first_gradients: FirstGradients | None = None  # until they are known to differ
+    _not_synced = 0  # no_sync() within no_sync()
 
     def _start(self, options: Options, *rule) -> None:
         """`rule`: what the C++ library is to do with the parameter groups, the values of its options behind them."""
@@ -269,11 +281,15 @@ class Optimizer(torch.optim.Optimizer):
         """Gradient accumulation with scheme "all-reduce" or a hierarchy: backward passes within it add to the worker's own
         gradients and send nothing; the first one after it averages the sum. The same result without it, which sends each
         time. No effect with gossip, which never sends gradients."""
-        self._engine.set_sync(False)
+        if self._not_synced == 0:
+            self._engine.set_sync(False)
+        self._not_synced += 1
         try:
             yield
         finally:
-            self._engine.set_sync(True)
+            self._not_synced -= 1
+            if self._not_synced == 0:
+                self._engine.set_sync(True)
 
     def statistics(self) -> dict:
         """Since construction, by this worker: rounds, blocks committed and aborted, bytes_sent, seconds_waiting, workers
@@ -400,17 +416,28 @@ class _Ruled(Optimizer):
 
         hook = self.register_load_state_dict_pre_hook(take)
         groups = self.param_groups
+        after, self._optimizer_load_state_dict_post_hooks = self._optimizer_load_state_dict_post_hooks, OrderedDict()
         try:
-            super().load_state_dict(state_dict)
-            self._load(given)
+            try:
+                super().load_state_dict(state_dict)
+                loaded = self._loaded(given)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    self._engine.set_state({}, {})  # refused at all workers: the others are not to wait
+                raise
+            self._engine.set_state(*loaded)
         except BaseException:
             self.param_groups = groups
             raise
         finally:
             hook.remove()
+            self._optimizer_load_state_dict_post_hooks = after
             self.state = _State()
+        for call in after.values():
+            call(self)
 
-    def _load(self, given: dict) -> None:
+    def _loaded(self, given: dict) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+        """The engine's state that torch's is."""
         extra = {}
         for group in self.param_groups:
             for key in [key for key in group if key.split(".")[0] in ("round", "share", "clock", "weights", "grids")]:
@@ -434,7 +461,7 @@ class _Ruled(Optimizer):
         alike = metadata.pop("share", None) == extra.get("share")
         metadata |= {key.removesuffix(self._shards.suffix()): value for key, value in extra.items()}
         if not alike:
-            return self._engine.set_state(tensors, metadata)  # which says what differs, to all workers
+            return tensors, metadata  # the engine says what differs, to all workers
         ids = itertools.chain.from_iterable(group["params"] for group in given["param_groups"])
         # By their numbers, or by their names in a state_dict of torch.distributed.checkpoint.
         for number, (index, (name, parameter)) in enumerate(zip(ids, self._numbered(), strict=True)):
@@ -457,7 +484,7 @@ class _Ruled(Optimizer):
                     tensors[f"{key}.{name}"] = local(saved.get(key, fresh)).float()
             for key in copies:
                 tensors[f"{key}.{name}"] = local(saved[key]) if key in saved else held()[f"{key}.{name}"]
-        self._engine.set_state(tensors, metadata)
+        return tensors, metadata
 
 
 # What torch's optimizers do not have: where a state lacks it, it begins as the parameter, "apart" as zero.
@@ -479,7 +506,14 @@ class SGD(_Ruled):
     _states = {"m": "momentum_buffer"}
 
     def __init__(
-        self, params, lr=1e-3, momentum=0, dampening=0, weight_decay=0, nesterov=False, **options: Unpack[Options]
+        self,
+        params: "ParamsT",
+        lr: Number = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float = 0,
+        nesterov: bool = False,
+        **options: Unpack[Options],
     ):
         if dampening != 0:
             raise _C.UsageError(f"dampening = {dampening} is not allowed: 0")
@@ -498,7 +532,13 @@ class Adam(_Ruled):
     _states = {"m": "exp_avg", "v": "exp_avg_sq"}
 
     def __init__(
-        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, **options: Unpack[Options]
+        self,
+        params: "ParamsT",
+        lr: Number = 1e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        **options: Unpack[Options],
     ):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults, options)
@@ -514,7 +554,13 @@ class AdamW(Adam):
     _rule = "AdamW"
 
     def __init__(
-        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **options: Unpack[Options]
+        self,
+        params: "ParamsT",
+        lr: Number = 1e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        **options: Unpack[Options],
     ):
         super().__init__(params, lr, betas, eps, weight_decay, **options)
 
@@ -527,7 +573,14 @@ class AccumAdam(_Ruled):
     _states = {"m": "exp_avg", "v": "exp_avg_sq", "b": "accumulated_grad"}
 
     def __init__(
-        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, window=8, **options: Unpack[Options]
+        self,
+        params: "ParamsT",
+        lr: Number = 1e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        window: int = 8,
+        **options: Unpack[Options],
     ):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "window": window}
         super().__init__(params, defaults, options)
@@ -543,7 +596,14 @@ class AccumAdamW(AccumAdam):
     _rule = "AccumAdamW"
 
     def __init__(
-        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, window=8, **options: Unpack[Options]
+        self,
+        params: "ParamsT",
+        lr: Number = 1e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        window: int = 8,
+        **options: Unpack[Options],
     ):
         super().__init__(params, lr, betas, eps, weight_decay, window, **options)
 
@@ -565,6 +625,8 @@ class Decentralized(Optimizer):
             )
         super().__init__(inner.param_groups, inner.defaults)
         self._share()
+        me = weakref.ref(self)
+        inner.register_load_state_dict_post_hook(lambda _: me() and me()._share())  # inner has others then
         overflowed = self._overflowed = [False]  # nothing here may hold on to self, which ends the exchange when it goes
         self._groups = len(inner.param_groups)
         self._start(options, lambda: None if overflowed[0] else inner.step())
@@ -585,7 +647,6 @@ class Decentralized(Optimizer):
     @_hooked
     def step(self, closure: Callable[[], float] | None = None):
         """Mixes with the neighbours and calls the inner optimizer's step(), but where a GradScaler has found an overflow."""
-        self._share()  # inner.load_state_dict() makes others
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -604,7 +665,6 @@ class Decentralized(Optimizer):
         """The inner optimizer's, and the place in the schedule as the parameter groups' entry "round". x~ of "a2cid2" is not in
         it: after load_state_dict() it begins as the parameters. Nor are the weights of "async-push-sum", which begin as 1, and
         the grids of the wires int8 and int4, which begin anew: a run that goes on is then not equal to the bit."""
-        self._share()
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
         saved = self.inner.state_dict()
@@ -621,7 +681,6 @@ class Decentralized(Optimizer):
             changed = before(self, state_dict)
             state_dict = state_dict if changed is None else changed
         self.inner.load_state_dict(state_dict)
-        self._share()
         position = [group.pop("round", 0) for group in self.param_groups][0]
         self._current().restart(position)
         for after in self._optimizer_load_state_dict_post_hooks.values():

@@ -287,6 +287,7 @@ def leaves_nothing():
             with optimizer.consensus():  # nobody goes before the others are through
                 pass
             del optimizer
+            time.sleep(0.3)  # Gloo closes its connections by and by
             left.setdefault(scheme, []).append([len(os.listdir(f"/proc/self/{kind}")) for kind in ("task", "fd")])
     return left
 
@@ -504,10 +505,37 @@ class Alone(unittest.TestCase):
         inner = torch.optim.AdamW(net.parameters(), lr=1.0)
         around = starling.Decentralized(inner)
         schedule = torch.optim.lr_scheduler.StepLR(around, 1, 0.1)
-        inner.load_state_dict(inner.state_dict())
         train(net, around, 1)
+        inner.load_state_dict(inner.state_dict())
         schedule.step()
         self.assertAlmostEqual(inner.param_groups[0]["lr"], 0.1)
+        train(net, around, 1)
+        schedule.step()
+        self.assertAlmostEqual(inner.param_groups[0]["lr"], 0.01)
+
+    def test_hooks_after_loading_see_what_was_loaded(self):
+        net = model()
+        around = starling.Decentralized(torch.optim.AdamW(net.parameters()))
+        for optimizer in (starling.AdamW(net.parameters()), around):
+            train(net, optimizer, 3)
+            saved = copy.deepcopy(optimizer.state_dict())
+            train(net, optimizer, 2)
+            seen = []
+            optimizer.register_load_state_dict_post_hook(
+                lambda o, seen=seen: seen.append((int(o.state_dict()["state"][0]["step"]), "round" in o.param_groups[0])))
+            optimizer.load_state_dict(saved)
+            self.assertEqual(seen, [(3, False)])
+
+    def test_a_step_that_fails_leaves_nothing_of_a_scaler(self):
+        net = model()
+        optimizer = starling.AdamW(net.parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        scaler.scale(loss_of(net, 1)).backward()
+        fails = optimizer.register_step_pre_hook(lambda *_: 1 / 0)
+        with self.assertRaises(ZeroDivisionError):
+            scaler.step(optimizer)
+        fails.remove()
+        self.assertFalse(hasattr(optimizer, "grad_scale") or hasattr(optimizer, "found_inf"))
 
     def test_may_be_closed_in_the_midst_of_a_step(self):
         """As by a signal's handler, which Python calls while C++ waits."""
