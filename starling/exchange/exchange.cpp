@@ -123,11 +123,15 @@ bool Exchange::wait(std::unique_lock<std::mutex>& lock, std::chrono::millisecond
       *changed_, lock, [this] { return transport_->now(); }, patience, patience_.interrupted, done);
 }
 
-void Exchange::meet() {
-  const Time begin = transport_->now();
+void Exchange::open() {
   for (const auto& peer : peers_) {
     if (peer->rank != transport_->rank()) transport_->open(peer->rank);
   }
+}
+
+void Exchange::meet() {
+  const Time begin = transport_->now();
+  open();
   std::unique_lock lock(mutex_);
   const auto all_here = [&] {
     return std::includes(met_.begin(), met_.end(), neighbours_.begin(), neighbours_.end());

@@ -146,6 +146,7 @@ class Exchange final : private TransportHandler {
 
   // Waits until all neighbours of the schedule have been connected. Throws Error, naming who is missing, also when interrupted.
   // Connections with the others come by and by: an average needs them, and who comes late to one is then known to be there.
+  // Where all come to averages at the same time, as with an all-reduce in each step, the first of them makes them.
   void meet();
 
   // --- one step, on the training thread ---
@@ -336,6 +337,7 @@ class Exchange final : private TransportHandler {
   // These on the training thread. wait(): core/wait.h.
   bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
             const std::function<bool()>& done);
+  void open();  // wants connections with all others
   void begin_round(std::unique_lock<std::mutex>& lock);
   void catch_up(std::unique_lock<std::mutex>& lock);
   void mark_absent(Peer& peer, const std::string& why);

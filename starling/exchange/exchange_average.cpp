@@ -71,6 +71,7 @@ std::set<int> Exchange::maximum(std::span<std::int64_t> values) {
 std::set<int> Exchange::run_average(std::vector<std::byte> mine, Average::Combine combine,
                                     std::span<std::byte> result) {
   const Timeline::Scope span(timeline_.get(), {.name = "average"});
+  open();
   std::unique_lock lock(mutex_);
   averaged_.reset();
   auto values = std::make_shared<const std::vector<std::byte>>(std::move(mine));

@@ -296,7 +296,7 @@ void Optimizer::connect(std::size_t first_group) {
       world.log, world.timeline, e.options.wire, e.options.one_in,
       e.options.scheme == "choco" ? Chooser::sender : Chooser::mask,
       pushes ? Exchanged::pushes : Exchanged::averages);
-  e.exchange->meet();
+  if (e.options.scheme != "all-reduce") e.exchange->meet();
   e.scheme = make_scheme();
   // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.
   if (e.options.scheme != "all-reduce") e.collectives.reset();
