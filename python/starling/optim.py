@@ -172,12 +172,17 @@ class Optimizer(torch.optim.Optimizer):
         self._finalizer = weakref.finalize(self, engine.close)
         self._shards.replaced()  # by rank 0's
 
-    def _take_last_group(self, values: Callable[[dict], list[float]]) -> None:
+    @staticmethod
+    def _values(group: dict) -> list[float]:
+        """Of a rule of Starling's its options, in the order of starling/optim/rules.h."""
+        return []
+
+    def _take_last_group(self) -> None:
         """Which add_param_group() has added: it is taken away again where it is refused."""
         group = self.param_groups[-1]
         try:
             given = self._shards.stand_ins(group["params"])
-            self._engine.add_group(given, values(group))
+            self._engine.add_group(given, self._values(group))
         except BaseException:
             self.param_groups.pop()
             raise
@@ -331,16 +336,11 @@ class _Ruled(Optimizer):
                         raise TypeError(f"{key} = {group[key]!r} is not allowed: a number")
         self._start(options, self._rule, [self._values(group) for group in self.param_groups])
 
-    @staticmethod
-    def _values(group: dict) -> list[float]:
-        """The rule's options, in the order of starling/optim/rules.h."""
-        raise NotImplementedError
-
     def add_param_group(self, param_group: dict) -> None:
         """As torch's. All workers must call it before the same step, where rank 0's values reach every worker."""
         super().add_param_group(param_group)
         if self._engine is not None:
-            self._take_last_group(self._values)
+            self._take_last_group()
 
     @_hooked
     def step(self, closure: Callable[[], float] | None = None):
@@ -641,7 +641,7 @@ class Decentralized(Optimizer):
             return super().add_param_group(param_group)
         self.inner.add_param_group(param_group)
         self._share()
-        self._take_last_group(lambda group: [])
+        self._take_last_group()
         self._groups += 1
 
     @_hooked
