@@ -1,5 +1,6 @@
 """scripts/cluster for real, where this machine lets us: otherwise skipped, with the reason that it gives."""
 
+import faulthandler
 import json
 import os
 import pathlib
@@ -249,4 +250,5 @@ log.every = 1
 
 
 if __name__ == "__main__":
-    unittest.main()
+    faulthandler.dump_traceback_later(590, exit=True)  # which test hangs is known before ctest ends it
+    unittest.main(verbosity=2)
