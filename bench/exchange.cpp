@@ -15,6 +15,8 @@
 //   seconds   per exchange of all blocks, the slowest worker's, by repetition
 //   cpu       seconds of all workers, user and system, per GB that they sent
 //   latency   seconds of a round trip of 64 KB: it comes to the other's training thread, which sends as much back
+//   under_load  seconds of a control frame from one thread of I/O to the other's (half of there and back), while blocks fill the
+//             link in both directions; sorted
 //   idle      CPU time of a worker per second of waiting for a neighbour that does not come
 #include <algorithm>
 #include <array>
@@ -268,56 +270,107 @@ Json throughput(Gloo& gloo, const starling::World& world, std::int64_t bytes, st
           {"cpu", cpus}};
 }
 
-// Messages to and from one peer, each handed over to the training thread.
-class Messenger final : private starling::TransportHandler {
- public:
-  Messenger(const starling::World& world, int peer)
-      : peer_(peer),
-        sent_(std::make_shared<starling::Buffer>(kMessage)),
-        received_(kMessage),
-        transport_(world.make_transport(world, "messages")) {
+// One of two workers and its transport to the other.
+class Player : protected starling::TransportHandler {
+ protected:
+  Player(const starling::World& world, const std::string& name, std::size_t bytes)
+      : peer_(1 - world.rank),
+        sent_(std::make_shared<starling::Buffer>(bytes)),
+        received_(bytes),
+        transport_(world.make_transport(world, name)) {}
+  ~Player() override = default;
+  void connect() {
     transport_->start(*this);
-    transport_->open(peer);
-    wait(connected_);
+    transport_->open(peer_);
+    wait([&] { return connected_; }, "connection");
   }
-  void send() { transport_->send(peer_, Frame{.type = FrameType::data}, payload_of(sent_)); }
-  void receive() {
-    ++awaited_;
+  template <class Condition>
+  void wait(const Condition& condition, const char* what) {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, seconds(60), [&] { return arrived_ >= awaited_; }))
-      throw std::runtime_error("no message within a minute");
+    if (!changed_.wait_for(lock, seconds(60), condition))
+      throw std::runtime_error(std::string("no ") + what + " within a minute");
   }
+  template <class Change>
+  void tell(const Change& change) {
+    const std::lock_guard lock(mutex_);
+    change();
+    changed_.notify_all();
+  }
+  const int peer_;
+  const std::shared_ptr<starling::Buffer> sent_;
+  starling::Buffer received_;
 
  private:
-  void wait(const bool& what) {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, seconds(60), [&] { return what; }))
-      throw std::runtime_error("no connection within a minute");
-  }
   void connected(int) override {
-    const std::lock_guard lock(mutex_);
-    connected_ = true;
-    changed_.notify_all();
+    tell([&] { connected_ = true; });
   }
   void disconnected(int, const std::string&) override {}
   void lost(int, const std::string&) override {}
   std::span<std::byte> place(int, const Frame& frame) override {
     return std::span(received_).subspan(frame.offset, frame.length);
   }
-  void received(int, const Frame&, std::span<const std::byte>, bool intact) override {
-    if (!intact) return;
-    const std::lock_guard lock(mutex_);
-    ++arrived_;
-    changed_.notify_all();
-  }
-  const int peer_;
-  const std::shared_ptr<starling::Buffer> sent_;
-  starling::Buffer received_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool connected_ = false;
+
+ protected:
+  std::unique_ptr<starling::Transport> transport_;  // stopped by who derives, before anything else goes
+};
+
+// Messages to and fro, each handed over to the training thread.
+class Messenger final : Player {
+ public:
+  explicit Messenger(const starling::World& world) : Player(world, "messages", kMessage) { connect(); }
+  ~Messenger() override { transport_->stop(); }
+  void send() { transport_->send(peer_, Frame{.type = FrameType::data}, payload_of(sent_)); }
+  void receive() {
+    ++awaited_;
+    wait([&] { return arrived_ >= awaited_; }, "message");
+  }
+
+ private:
+  void received(int, const Frame&, std::span<const std::byte>, bool intact) override {
+    if (intact) tell([&] { ++arrived_; });
+  }
   std::int64_t arrived_ = 0, awaited_ = 0;
-  std::unique_ptr<starling::Transport> transport_;  // last: its thread ends before anything else goes
+};
+
+// Blocks go round, so that both directions are full, and a control frame goes to and fro among them, from one thread of I/O to
+// the other's.
+class UnderLoad final : Player {
+ public:
+  explicit UnderLoad(const starling::World& world) : Player(world, "under-load", kBlock) {
+    connect();
+    for (int i = 0; i < kBlocks; ++i) bulk();
+  }
+  ~UnderLoad() override { transport_->stop(); }
+  // Rank 0 alone: seconds from its thread of I/O to the other's and back.
+  double round_trip() {
+    const std::int64_t before = answers_;
+    transport_->post([this] {
+      asked_ = now();
+      transport_->send(peer_, {.type = FrameType::query});
+    });
+    wait([&] { return answers_ > before; }, "answer");
+    return took_;
+  }
+
+ private:
+  static constexpr std::size_t kBlock = 4 << 20;
+  static constexpr int kBlocks = 4;  // of each worker at first
+  void bulk() { transport_->send(peer_, {.type = FrameType::data}, payload_of(sent_)); }
+  void received(int, const Frame& frame, std::span<const std::byte>, bool) override {
+    if (frame.type == FrameType::query) {
+      transport_->send(peer_, {.type = FrameType::outcome});
+    } else if (frame.type == FrameType::outcome) {
+      const double took = now() - asked_;
+      tell([&] { took_ = took, ++answers_; });
+    } else if (frame.offset + frame.length == frame.total) {
+      bulk();
+    }
+  }
+  double asked_ = 0, took_ = 0;
+  std::int64_t answers_ = 0;
 };
 
 // Between ranks 0 and 1, the median of each repetition.
@@ -325,7 +378,7 @@ Json latency(Gloo& gloo, const starling::World& world, std::int64_t round_trips,
   Json times;
   std::unique_ptr<Messenger> messenger;
   const bool first = world.rank == 0, plays = world.rank < 2;
-  if (plays) messenger = std::make_unique<Messenger>(world, 1 - world.rank);
+  if (plays) messenger = std::make_unique<Messenger>(world);
   const Tensor there = at::zeros({static_cast<std::int64_t>(kMessage) / 4}), back = at::zeros_like(there);
   const auto gloo_sends = [&] {
     c10::intrusive_ptr<c10d::Work> work;
@@ -359,6 +412,21 @@ Json latency(Gloo& gloo, const starling::World& world, std::int64_t round_trips,
   }
   gloo.barrier();
   return times;
+}
+
+// Of the control frames between ranks 0 and 1, half of each round trip, sorted.
+Json under_load(Gloo& gloo, const starling::World& world, std::int64_t round_trips) {
+  std::vector<double> one_way;
+  {
+    std::unique_ptr<UnderLoad> pair;
+    if (world.rank < 2) pair = std::make_unique<UnderLoad>(world);
+    if (world.rank == 0) {
+      for (std::int64_t i = 0; i < round_trips; ++i) one_way.push_back(pair->round_trip() / 2);
+    }
+    gloo.barrier();
+  }
+  std::sort(one_way.begin(), one_way.end());
+  return one_way;
 }
 
 // Rank 0 waits for a block of rank 1, which takes its time.
@@ -424,7 +492,10 @@ int run(const Asked& asked) {
   for (const std::int64_t kilobytes : asked.kilobytes)
     result["sizes"].push_back(throughput(gloo, world, kilobytes << 10, asked.volume << 20, asked.repetitions,
                                          asked.unmixed != 0, asked.only));
-  if (asked.round_trips > 0) result["latency"] = latency(gloo, world, asked.round_trips, asked.repetitions);
+  if (asked.round_trips > 0) {
+    result["latency"] = latency(gloo, world, asked.round_trips, asked.repetitions);
+    result["under_load"] = under_load(gloo, world, asked.round_trips);
+  }
   if (asked.idle > 0) result["idle"] = idle(gloo, world, asked.idle);
   if (world.rank == 0) std::puts(result.dump().c_str());
   return 0;

@@ -24,6 +24,8 @@ and
                      Gloo's, each in its best repetition; of a frame with its checksum, not of an exchange, which needs
                      votes besides: for that see the row of 64 KB
     idle_cpu_share   CPU time of a worker per second in which it waits for a neighbour
+    control_under_load_ms  how long a control frame takes from one thread of I/O to the other's while blocks fill the emulated
+                     link in both directions: half of there and back, the median (votes wait so long)
 """
 
 import argparse
@@ -70,6 +72,11 @@ def of_two(table, key, choose):
     return choose(found) if found else None
 
 
+def percentiles(seconds):
+    """In milliseconds, of sorted ones."""
+    return {f"p{p}": 1e3 * seconds[(len(seconds) - 1) * p // 100] for p in (50, 99)}
+
+
 def bytes_per_second(rate):
     return int(rate[:-4]) * {"k": 1e3, "m": 1e6, "g": 1e9}[rate[-4]] / 8
 
@@ -93,29 +100,34 @@ def main():
         return [options.program, "--kilobytes", options.kilobytes, "--volume", str(volume), "--repetitions",
                 str(repetitions), *more]
 
-    why, unlimited, mapped, limited, extra = {}, [], [], [], {}
+    why, unlimited, mapped, limited, two = {}, [], [], [], {}
     for workers in map(int, options.workers.split(",")):
         print(f"bench: {workers} workers, loopback", file=sys.stderr)
-        more = ["--idle", str(options.idle), "--round-trips", str(options.round_trips)] if workers == 2 else []
-        measured = json.loads(loopback(program(options.volume, options.repetitions, *more), workers, "tcp"))
+        trips = ["--round-trips", str(options.round_trips)] if workers == 2 else []
+        idle = ["--idle", str(options.idle)] if workers == 2 else []
+        measured = json.loads(loopback(program(options.volume, options.repetitions, *trips, *idle), workers, "tcp"))
         unlimited += rows(measured)
-        extra.update({name: measured[name] for name in ("latency", "idle") if name in measured})
+        if workers == 2:
+            two["loopback"] = measured
         print(f"bench: {workers} workers, shared memory", file=sys.stderr)
         command = program(options.volume, options.repetitions, "--unmixed", "0")
         mapped += rows(json.loads(loopback(command, workers)))
         reason = "--no-line" if options.no_line else None
         if not reason:
             print(f"bench: {workers} hosts, {options.rate}", file=sys.stderr)
-            command = program(options.volume // 2 or 1, options.repetitions, "--unmixed", "0")
+            command = program(options.volume // 2 or 1, options.repetitions, "--unmixed", "0", *trips)
             try:
                 measured = json.loads(emulated(command, workers, options.rate))
                 limited += rows(measured, bytes_per_second(options.rate))
+                if workers == 2:
+                    two["line"] = measured
             except NoCluster as error:
                 reason = str(error)
         if reason:
             why["tcp_line_share"] = reason
 
-    latency = {name: min(each) for name, each in extra.get("latency", {}).items()}
+    latency = {name: min(each) for name, each in two.get("loopback", {}).get("latency", {}).items()}
+    control = {where: percentiles(measured["under_load"]) for where, measured in two.items()}
     result = {
         "mapped_vs_gloo": of_two(mapped, "vs_gloo", min),
         "mapped_vs_own": max(mapped, key=lambda row: (row["workers"] == 2, row["bytes"]))["vs_own"],
@@ -125,11 +137,13 @@ def main():
         "cpu_vs_gloo": of_two(unlimited, "cpu_vs_gloo_unmixed", max),
         "cpu_vs_gloo_mixed": of_two(unlimited, "cpu_vs_gloo", max),
         "latency_vs_gloo": latency["starling"] / latency["gloo"] if latency else None,
-        "idle_cpu_share": extra.get("idle"),
+        "idle_cpu_share": two.get("loopback", {}).get("idle"),
+        "control_under_load_ms": control.get("line", {}).get("p50"),
         "missing": sorted(why),
         "why": why,
         "line_rate_is": f"{options.rate}, the cards' limit",
         "round_trip_us": {name: 1e6 * each for name, each in latency.items()},
+        "control_ms": control,
         **about(),
         "repetitions": options.repetitions,
         "mapped": mapped,
