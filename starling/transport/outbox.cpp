@@ -37,11 +37,11 @@ void Outbox::clear() {
   bulk_.clear();
 }
 
-Outbox::Chunk Outbox::take() {
+Outbox::Chunk Outbox::take(std::size_t most) {
   auto& queue = control_.empty() ? bulk_ : control_;
   Message& message = queue.front();
   const std::size_t left = message.payload.bytes.size() - message.taken;
-  const std::size_t length = std::min(left, Frame::kMaxPayload);
+  const std::size_t length = std::min(left, most);
 
   Chunk chunk{.frame = message.frame,
               .payload = {message.payload.owner, message.payload.bytes.subspan(message.taken, length)},

@@ -32,8 +32,8 @@ class Outbox {
 
   bool empty() const { return control_.empty() && bulk_.empty(); }
   bool has_control() const { return !control_.empty(); }
-  // The next chunk to send; only when not empty. Its checksum is computed here.
-  Chunk take();
+  // The next chunk to send, of `most` bytes or less; only when not empty. Its checksum is computed here.
+  Chunk take(std::size_t most = Frame::kMaxPayload);
 
  private:
   struct Message {

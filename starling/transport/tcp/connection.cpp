@@ -10,7 +10,10 @@
 namespace starling::tcp {
 namespace {
 
-constexpr int kNotSentLowat = 128 * 1024;
+// Between hosts control waits for what is here and not sent yet, and for the rest of a chunk that was begun. With chunks of 256 KB
+// that is a third of its way (bench/exchange.py, control_under_load_ms); smaller ones cost the processors a twentieth more.
+constexpr int kNotSentLowat = 64 * 1024;
+constexpr std::size_t kChunkBetweenHosts = 64 * 1024;
 // Bytes that may be under way to a worker on this host. By itself the kernel makes it megabytes, of pages that have left the
 // sender's cache when they are written to again: 1.4 times the time (docs/performance.md). Between hosts it must
 // hold what the line carries in a round trip, which is left to the kernel.
@@ -47,7 +50,10 @@ void Connection::set_options() {
   set_option(socket_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kNotSentLowat);
   const auto here = socket_.local_endpoint(ignored).address(),
              there = socket_.remote_endpoint(ignored).address();
-  if (here == there) set_option(socket_, SOL_SOCKET, SO_SNDBUF, kSentWithinHost);
+  if (here == there)
+    set_option(socket_, SOL_SOCKET, SO_SNDBUF, kSentWithinHost);
+  else
+    chunk_ = kChunkBetweenHosts;
 }
 
 void Connection::start() {
@@ -182,7 +188,7 @@ void Connection::write() {
 void Connection::fill_batch() {
   bool bulk = false;
   while (!bulk && !outbox_.empty() && batch_.size() < kMaxControlInBatch) {
-    auto chunk = outbox_.take();
+    auto chunk = outbox_.take(chunk_);
     bulk = !chunk.control;
     batch_.push_back({chunk.frame.encode(), std::move(chunk.payload)});
   }

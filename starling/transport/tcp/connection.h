@@ -72,6 +72,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     Payload payload;
   };
   Outbox outbox_;
+  std::size_t chunk_ = Frame::kMaxPayload;
   std::vector<Piece> batch_;                 // being written
   std::vector<asio::const_buffer> buffers_;  // what is left of it
   bool writing_ = false;                     // a write() is on its way
