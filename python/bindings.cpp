@@ -25,21 +25,50 @@ namespace py = pybind11;
 namespace starling {
 namespace {
 
-using Values = std::vector<double>;  // of a rule's options, in the order of rules.h
 using Seconds = std::chrono::duration<double>;
 
 std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Seconds(seconds));
 }
 
-Rule make_rule(const std::string& name, const Values& values) {
-  for (Rule rule : {Rule(SGD{}), Rule(Adam{}), Rule(AdamW{}), Rule(AccumAdam{}), Rule(AccumAdamW{})}) {
-    if (rule_name(rule) != name) continue;
-    set_rule_values(rule, values);
-    return rule;
+// A rule whose options stand in the parameter groups of Python's optimizer.
+class PythonRule {
+ public:
+  // The groups' keys, in the order of rules.h. What stands there is a number, a tensor of one, or several of these.
+  PythonRule(std::string name, const std::vector<std::string>& keys) : name_(std::move(name)) {
+    for (const std::string& key : keys)
+      keys_.push_back(py::reinterpret_steal<py::str>(PyUnicode_InternFromString(key.c_str())));
   }
-  throw UsageError(fmt::format("rule \"{}\" is unknown", name));
-}
+  Rule of(const py::dict& group) const {
+    for (Rule rule : {Rule(SGD{}), Rule(Adam{}), Rule(AdamW{}), Rule(AccumAdam{}), Rule(AccumAdamW{})}) {
+      if (rule_name(rule) != name_) continue;
+      set(rule, group);
+      return rule;
+    }
+    throw UsageError(fmt::format("rule \"{}\" is unknown", name_));
+  }
+  void set(Rule& rule, const py::dict& group) const {
+    std::vector<double> values;
+    for (const py::str& key : keys_) {
+      const py::object value = group[key];
+      if (py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value)) {
+        for (const py::handle each : value) values.push_back(number(each));
+      } else {
+        values.push_back(number(value));
+      }
+    }
+    set_rule_values(rule, values);
+  }
+
+ private:
+  static double number(py::handle value) {
+    const double number = PyFloat_AsDouble(value.ptr());
+    if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    return number;
+  }
+  std::string name_;
+  std::vector<py::str> keys_;
+};
 
 torch::optim::OptimizerParamGroup group_of(std::vector<at::Tensor> parameters, const Rule& rule) {
   return {std::move(parameters), rule_options(rule)};
@@ -154,14 +183,14 @@ thread_local std::optional<py::error_already_set> Interrupt::raised_;
 // starling::Optimizer, made for Python.
 class Engine {
  public:
-  Engine(const std::string& rule, const std::vector<std::vector<at::Tensor>>& groups,
-         const std::vector<Values>& values, const py::dict& options, const World& world,
+  Engine(const std::string& rule, const std::vector<std::string>& keys, const py::list& param_groups,
+         const std::vector<std::vector<at::Tensor>>& groups, const py::dict& options, const World& world,
          std::vector<at::Tensor> buffers)
-      : rule_(rule) {
+      : rule_(PythonRule(rule, keys)) {
     std::vector<torch::optim::OptimizerParamGroup> all;
     for (std::size_t g = 0; g < groups.size(); ++g)
-      all.push_back(group_of(groups[g], make_rule(rule, values.at(g))));
-    const Rule first = make_rule(rule, values.at(0));
+      all.push_back(group_of(groups[g], rule_->of(param_groups[g])));
+    const Rule first = rule_->of(param_groups[0]);
     const Options parsed = options_of(options);
     Interrupt::ends(
         [&] { optimizer_ = std::make_shared<Optimizer>(all, first, parsed, world, std::move(buffers)); });
@@ -201,26 +230,27 @@ class Engine {
     if (!sync) no_sync_ = std::make_unique<NoSync>(*optimizer());
   }
 
-  void add_group(std::vector<at::Tensor> parameters, const Values& values) {
-    if (inner_)
-      inner_->add_param_group(torch::optim::OptimizerParamGroup(std::move(parameters)));
+  void add_group(std::vector<at::Tensor> parameters, const py::dict& group) {
+    if (rule_)
+      optimizer()->add_param_group(group_of(std::move(parameters), rule_->of(group)));
     else
-      optimizer()->add_param_group(group_of(std::move(parameters), make_rule(rule_, values)));
+      inner_->add_param_group(torch::optim::OptimizerParamGroup(std::move(parameters)));
   }
-  void set_values(const std::vector<Values>& values) {
-    for (std::size_t g = 0; g < values.size(); ++g)
-      set_rule_values(rule_of(optimizer()->param_groups().at(g)), values[g]);
+  void set_rules(const py::list& param_groups) {
+    if (!rule_) return;
+    auto& groups = optimizer()->param_groups();
+    for (std::size_t g = 0; g < groups.size(); ++g) rule_->set(rule_of(groups[g]), param_groups[g]);
   }
-  void step(const std::vector<Values>& values, std::optional<float> scale) {
+  void step(const py::list& param_groups, std::optional<float> scale) {
     const auto it = optimizer();
-    set_values(values);
+    set_rules(param_groups);
     if (scale != 1) it->scale_gradients(scale);
     Interrupt::ends([&] { it->step(); });
   }
 
  private:
-  std::string rule_;
-  std::unique_ptr<PythonOptimizer> inner_;
+  std::optional<PythonRule> rule_;          // one of
+  std::unique_ptr<PythonOptimizer> inner_;  // these two
   std::shared_ptr<Optimizer> optimizer_;
   std::unique_ptr<NoSync> no_sync_;
   std::vector<std::weak_ptr<Average>> averages_;
@@ -354,14 +384,15 @@ PYBIND11_MODULE(_C, m) {
       .def("_told", &told, py::call_guard<py::gil_scoped_release>());
 
   py::class_<Engine>(m, "Engine")
-      .def(py::init<const std::string&, const std::vector<std::vector<at::Tensor>>&,
-                    const std::vector<Values>&, const py::dict&, const World&, std::vector<at::Tensor>>())
+      .def(py::init<const std::string&, const std::vector<std::string>&, const py::list&,
+                    const std::vector<std::vector<at::Tensor>>&, const py::dict&, const World&,
+                    std::vector<at::Tensor>>())
       .def(py::init<py::function, const std::vector<std::vector<at::Tensor>>&, const py::dict&, const World&,
                     std::vector<at::Tensor>>())
       .def("close", &Engine::close)
       .def("set_sync", &Engine::set_sync)
       .def("add_group", &Engine::add_group)
-      .def("set_values", &Engine::set_values)
+      .def("set_rules", &Engine::set_rules)
       .def("step", &Engine::step)
       .def(
           "state",

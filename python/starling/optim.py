@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from starling.world import Group
 
+_profiler_enabled = torch.autograd._profiler_enabled
 Number = float | torch.Tensor
 Step = TypeVar("Step", bound=Callable)
 
@@ -112,7 +113,7 @@ def _hooked(step: Step) -> Step:
             or self._optimizer_step_post_hooks
             or _global_optimizer_pre_hooks
             or _global_optimizer_post_hooks
-            or torch.autograd._profiler_enabled()
+            or _profiler_enabled()
         )
         try:
             return (observed if seen else step)(self, *args, **kwargs)
@@ -138,9 +139,11 @@ class Optimizer(torch.optim.Optimizer):
     _engine: _C.Engine | None = None
     _first_gradients: FirstGradients | None = None  # until they are known to differ
     _not_synced = 0  # no_sync() within no_sync()
+    found_inf: torch.Tensor | None = None  # both for the time of a step, by a torch.amp.GradScaler
+    grad_scale: torch.Tensor | None = None
 
     def _start(self, options: Options, *rule) -> None:
-        """`rule`: what the C++ library is to do with the parameter groups, the values of its options behind them."""
+        """`rule`: what the C++ library is to do: the first arguments of its Engine."""
         rest = dict(options)
         buffers = list(rest.pop("buffers", None) or ())
         for buffer in buffers:
@@ -155,12 +158,11 @@ class Optimizer(torch.optim.Optimizer):
         self._shards = Shards(rest, group)
         self._in_nodes = rest.get("hierarchy", "none") != "none"
         self._tracks = rest.get("scheme") == "async-push-pull"
-        what, *values = rule
         given = [self._shards.stand_ins(group["params"]) for group in self.param_groups]
         if world is None:
             world = init() if group is None else World.from_process_group(group, 60.0)
         self._world = world
-        engine = _C.Engine(what, given, *values, rest, world, buffers)
+        engine = _C.Engine(*rule, given, rest, world, buffers)
         self._engine = engine
         for group, tensors in zip(self.param_groups, given, strict=True):
             self._shards.take(group["params"], tensors)
@@ -172,17 +174,12 @@ class Optimizer(torch.optim.Optimizer):
         self._finalizer = weakref.finalize(self, engine.close)
         self._shards.replaced()  # by rank 0's
 
-    @staticmethod
-    def _values(group: dict) -> list[float]:
-        """Of a rule of Starling's its options, in the order of starling/optim/rules.h."""
-        return []
-
     def _take_last_group(self) -> None:
         """Which add_param_group() has added: it is taken away again where it is refused."""
         group = self.param_groups[-1]
         try:
             given = self._shards.stand_ins(group["params"])
-            self._engine.add_group(given, self._values(group))
+            self._engine.add_group(given, group)
         except BaseException:
             self.param_groups.pop()
             raise
@@ -193,25 +190,26 @@ class Optimizer(torch.optim.Optimizer):
         self._shards.follow()
         return self._engine
 
-    def _mix(self, values: list[list[float]], scale: float | None) -> None:
+    def _mix(self, scale: float | None) -> None:
+        """What each step runs has left the processor's cache since the last one, and costs a microsecond for a few lines."""
         check = self._first_gradients
         if check is not None:
             check.take(self.param_groups)
-        if self._shards:
+        if self._shards.pairs:
             try:
-                self._current().step(values, scale)
+                self._current().step(self.param_groups, scale)
             finally:
                 self._shards.changed()
         else:
-            self._engine.step(values, scale)
+            self._engine.step(self.param_groups, scale)
         if check is not None and check.decided():
             self._first_gradients = None
 
     def _gradient_scale(self) -> float | None:
         """What step() is to multiply gradients by, as a torch.amp.GradScaler says; None: it has found an overflow."""
-        if getattr(self, "found_inf", None) is None:
+        if self.found_inf is None:
             return 1.0
-        if self._shards:
+        if self._shards.pairs:
             raise _C.UsageError(
                 "a GradScaler does not take sharded parameters here, since one shard's overflow is unknown to the others: use "
                 "bfloat16, which needs no scaling"
@@ -228,8 +226,7 @@ class Optimizer(torch.optim.Optimizer):
             )
         if float(self.found_inf) != 0:
             return None
-        grad_scale = getattr(self, "grad_scale", None)  # None: unscaled already
-        return 1.0 if grad_scale is None else 1 / float(grad_scale)
+        return 1.0 if self.grad_scale is None else 1 / float(self.grad_scale)  # None: unscaled already
 
     def __getstate__(self):
         raise _C.UsageError(f"starling.{type(self).__name__} cannot be copied or pickled: save its state_dict()")
@@ -324,6 +321,7 @@ class _Ruled(Optimizer):
 
     _step_supports_amp_scaling = True
     _rule: str  # its name in the C++ library
+    _keys: tuple[str, ...]  # of the parameter groups: its options, in the order of starling/optim/rules.h
     _states: dict[str, str]  # which it keeps: the C++ library's m, v and b, by torch's names
 
     def __init__(self, params, defaults: dict, options: Options):
@@ -334,7 +332,7 @@ class _Ruled(Optimizer):
                 for value in group[key] if isinstance(group[key], (tuple, list)) else [group[key]]:
                     if not hasattr(value, "__float__"):  # a tensor has it, a text has not
                         raise TypeError(f"{key} = {group[key]!r} is not allowed: a number")
-        self._start(options, self._rule, [self._values(group) for group in self.param_groups])
+        self._start(options, self._rule, self._keys, self.param_groups)
 
     def add_param_group(self, param_group: dict) -> None:
         """As torch's. All workers must call it before the same step, where rank 0's values reach every worker."""
@@ -352,7 +350,7 @@ class _Ruled(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._mix([self._values(group) for group in self.param_groups], self._gradient_scale())
+        self._mix(1.0 if self.found_inf is None else self._gradient_scale())
         return loss
 
     # state: what torch's optimizer of that name has, as copies, made where it is asked for; it lives in the C++ library.
@@ -446,7 +444,7 @@ class _Ruled(Optimizer):
             for key in ("amsgrad", "maximize", "dampening"):
                 if group.get(key):
                     raise _C.UsageError(f"state_dict: it was made with {key} = {group[key]}, which Starling's rules do not have")
-        self._engine.set_values([self._values(group) for group in self.param_groups])  # SGD may have momentum now
+        self._engine.set_rules(self.param_groups)  # SGD may have momentum now
         tensors, metadata = self._current().state(values=False)
         held = functools.cache(lambda: self._engine.state()[0])
         copies = _copies(tensors)
@@ -503,6 +501,7 @@ class SGD(_Ruled):
     else m. Decentralized: D-PSGD (Lian et al. 2017)."""
 
     _rule = "SGD"
+    _keys = ("lr", "momentum", "nesterov", "weight_decay")
     _states = {"m": "momentum_buffer"}
 
     def __init__(
@@ -520,15 +519,12 @@ class SGD(_Ruled):
         defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov}
         super().__init__(params, defaults, options)
 
-    @staticmethod
-    def _values(group):
-        return [group["lr"], group["momentum"], group["nesterov"], group["weight_decay"]]
-
 
 class Adam(_Ruled):
     """torch.optim.Adam's update, mixed: decentralized Adam of "From Promise to Practice" (arXiv 2410.11998)."""
 
     _rule = "Adam"
+    _keys = ("lr", "betas", "eps", "weight_decay")
     _states = {"m": "exp_avg", "v": "exp_avg_sq"}
 
     def __init__(
@@ -542,10 +538,6 @@ class Adam(_Ruled):
     ):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults, options)
-
-    @staticmethod
-    def _values(group):
-        return [group["lr"], *group["betas"], group["eps"], group["weight_decay"]]
 
 
 class AdamW(Adam):
@@ -570,6 +562,7 @@ class AccumAdam(_Ruled):
     the window; each step uses them plus its own gradient. `window` = 1 is Adam."""
 
     _rule = "AccumAdam"
+    _keys = (*Adam._keys, "window")
     _states = {"m": "exp_avg", "v": "exp_avg_sq", "b": "accumulated_grad"}
 
     def __init__(
@@ -584,10 +577,6 @@ class AccumAdam(_Ruled):
     ):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "window": window}
         super().__init__(params, defaults, options)
-
-    @staticmethod
-    def _values(group):
-        return [*Adam._values(group), group["window"]]
 
 
 class AccumAdamW(AccumAdam):
@@ -658,7 +647,7 @@ class Decentralized(Optimizer):
             torch._foreach_mul_(gradients, scale)
         if len(self.param_groups) != self._groups:
             raise _C.UsageError("parameter groups were added to the inner optimizer: use Decentralized.add_param_group")
-        self._mix([], 1.0)
+        self._mix(1.0)
         return loss
 
     def state_dict(self) -> dict:

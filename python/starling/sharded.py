@@ -59,13 +59,10 @@ class Shards:
     """The DTensors among an optimizer's parameters, each with the plain tensor that stands for it. False: there are none."""
 
     def __init__(self, options: dict, process_group: "torch.distributed.ProcessGroup | None"):
-        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []  # of a sharded parameter and its stand-in
         self._length = 0  # of what this worker has of all parameters
         self._options = options
         self._process_group = process_group
-
-    def __bool__(self) -> bool:
-        return bool(self._pairs)
 
     def stand_ins(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """What the C++ library gets for these parameters of a new group; take() once it has them."""
@@ -80,7 +77,7 @@ class Shards:
     def take(self, parameters: Iterable[torch.Tensor], given: Iterable[torch.Tensor]) -> None:
         for parameter, stand_in in zip(parameters, given, strict=True):
             if parameter is not stand_in:
-                self._pairs.append((parameter, stand_in))
+                self.pairs.append((parameter, stand_in))
             self._length += stand_in.numel()
 
     def _check(self, parameter: torch.Tensor) -> None:
@@ -115,15 +112,15 @@ class Shards:
 
     def first(self) -> bool:
         """Whether this worker has the first shards of its replica; one worker of a replica does."""
-        return not any(any(parameter.device_mesh.get_coordinate()) for parameter, _ in self._pairs)
+        return not any(any(parameter.device_mesh.get_coordinate()) for parameter, _ in self.pairs)
 
     def of_whole_model(self, distance: float) -> float:
         """The root mean square over all workers of a replica, each with as many parameters as it has, of what is one over
         this worker's. Collective among them. A parameter that several of them hold whole counts as often."""
-        if not self._pairs:
+        if not self.pairs:
             return distance
         tensor = sys.modules["torch.distributed.tensor"]
-        mesh = max((parameter.device_mesh for parameter, _ in self._pairs), key=lambda mesh: mesh.size())
+        mesh = max((parameter.device_mesh for parameter, _ in self.pairs), key=lambda mesh: mesh.size())
         mine = torch.tensor([distance**2, 1.0], dtype=torch.float64, device=mesh.device_type) * self._length
         partial = [tensor.Partial()] * mesh.ndim
         squares, length = tensor.DTensor.from_local(mine, mesh, partial, run_check=False).full_tensor().tolist()
@@ -132,11 +129,11 @@ class Shards:
     def suffix(self) -> str:
         """For names in a state_dict of what differs between the shards of a model and is no DTensor: there
         torch.distributed.checkpoint keeps one worker's value of each name."""
-        return f".rank-{torch.distributed.get_rank()}" if self._pairs else ""
+        return f".rank-{torch.distributed.get_rank()}" if self.pairs else ""
 
     def follow(self) -> None:
         """To where the parameters and their gradients lie now."""
-        for parameter, stand_in in self._pairs:
+        for parameter, stand_in in self.pairs:
             now = local(parameter)
             if now.shape != stand_in.shape or now.stride() != stand_in.stride():
                 raise _C.UsageError(
@@ -148,15 +145,15 @@ class Shards:
 
     def changed(self) -> None:
         """What the parameters hold, by the C++ library."""
-        if not self._pairs:
+        if not self.pairs:
             return
         with torch.no_grad():
-            torch.autograd.graph.increment_version([local(parameter) for parameter, _ in self._pairs])
-        for _, stand_in in self._pairs:
+            torch.autograd.graph.increment_version([local(parameter) for parameter, _ in self.pairs])
+        for _, stand_in in self.pairs:
             stand_in.grad = None
 
     def replaced(self) -> None:
         """As changed(), between two steps: forward passes must gather them again."""
-        if self._pairs:
+        if self.pairs:
             self.changed()
             reshard_modules()

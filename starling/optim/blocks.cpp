@@ -227,6 +227,8 @@ class Pass {
        std::optional<float> scale)
       : block_(block), arrived_(arrived), wire_(wire), scale_(scale.value_or(1)) {
     pieces_.reserve(block.segments.size());
+    std::int64_t steps = 0;
+    kernels::Step step;  // which is the same for most
     for (Segment& s : block.segments) {
       check_place(s);
       at::Tensor keep;
@@ -235,8 +237,9 @@ class Pass {
       s.cleared = block.clears && g != nullptr && keep.is_same(s.parameter.grad());
       void* const cleared = s.cleared ? s.mutable_gradient() : nullptr;
       if (s.cleared) g = cleared;
-      pieces_.push_back({s.offset, s.offset + s.length, rule_step(rule, std::max<std::int64_t>(s.steps, 1)),
-                         s.values(), s.state, g, cleared, keep});
+      if (const auto t = std::max<std::int64_t>(s.steps, 1); t != steps) step = rule_step(rule, steps = t);
+      pieces_.push_back(
+          {s.offset, s.offset + s.length, step, s.values(), s.state, g, cleared, std::move(keep)});
       if (g != nullptr || !arrived.empty()) s.parameter.unsafeGetTensorImpl()->bump_version();
     }
     for (std::size_t k = 0; k < block.states.size(); ++k)

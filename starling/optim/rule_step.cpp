@@ -41,10 +41,9 @@ void check(const SGD& o) {
 template <class Options>
 void check_adam(const Options& o) {
   check_common(o);
-  for (std::size_t i = 0; i < o.betas.size(); ++i) {
-    require(o.betas[i] >= 0 && o.betas[i] < 1, name(o), fmt::format("betas[{}]", i), o.betas[i],
-            "it must lie in [0, 1)");
-  }
+  const auto is_rate = [](double beta) { return beta >= 0 && beta < 1; };
+  require(is_rate(o.betas[0]), name(o), "betas[0]", o.betas[0], "it must lie in [0, 1)");
+  require(is_rate(o.betas[1]), name(o), "betas[1]", o.betas[1], "it must lie in [0, 1)");
   require(std::isfinite(o.eps) && o.eps > 0, name(o), "eps", o.eps, "it must be finite and above 0");
 }
 
@@ -115,19 +114,20 @@ std::vector<double> rule_values(const Rule& rule) {
 }
 
 void set_rule_values(Rule& rule, const std::vector<double>& values) {
-  const std::size_t wanted = rule_values(rule).size();
-  if (values.size() != wanted) {
-    throw UsageError(fmt::format("{} has {} options, not {}", rule_name(rule), wanted, values.size()));
-  }
   Rule changed = rule;
   std::size_t k = 0;
+  std::visit([&](auto& o) { each_option(o, [&](auto&) { ++k; }); }, changed);
+  if (values.size() != k) {
+    throw UsageError(fmt::format("{} has {} options, not {}", rule_name(rule), k, values.size()));
+  }
+  k = 0;
   const auto set = [&](auto& option) {
     using Option = std::remove_reference_t<decltype(option)>;
     const double value = values[k++];
     // Of a file: a number that the type cannot hold must not reach the conversion.
     const bool fits =
         std::is_same_v<Option, double> || (value >= 0 && value <= std::numeric_limits<int>::max());
-    require(fits, rule_name(rule), fmt::format("option {}", k), value, "it must be a whole number");
+    if (!fits) require(false, rule_name(rule), fmt::format("option {}", k), value, "it must be a whole number");
     option = static_cast<Option>(value);
   };
   std::visit([&](auto& o) { each_option(o, set); }, changed);
