@@ -65,8 +65,9 @@ int average_as_worker(const AveragingCommand& command) {
   World world = World::from_environment();
   const bool terminal = isatty(STDERR_FILENO) != 0;
   world.interrupted = [] { return interruption() != 0; };
-  world.log = [rank = world.rank](Level level, const std::string& message) {
-    if (level >= Level::warning) write_stderr(fmt::format("starling[{}]: {}\n", rank, message));
+  const Level least = level_from_environment();
+  world.log = [rank = world.rank, least](Level level, const std::string& message) {
+    if (level >= least) write_stderr(fmt::format("starling[{}]: {}\n", rank, message));
   };
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   at::set_num_threads(std::max(1, cores / world.local_size));

@@ -45,8 +45,9 @@ int train_as_worker(const Recipe& recipe, bool json) {
   const bool terminal = isatty(STDERR_FILENO) != 0;
   ProgressLine line(terminal, write_stderr);
   World world = World::from_environment();
-  world.log = [rank = world.rank, terminal](Level level, const std::string& message) {
-    if (level < Level::warning) return;
+  const Level least = level_from_environment();
+  world.log = [rank = world.rank, terminal, least](Level level, const std::string& message) {
+    if (level < least) return;
     write_stderr(fmt::format("{}starling[{}]: {}\n", terminal ? "\r\x1b[K" : "", rank, message));
   };
   limit_threads(recipe, world);

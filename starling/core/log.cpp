@@ -1,8 +1,22 @@
 #include "starling/core/log.h"
 
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "starling/core/error.h"
 
 namespace starling {
+
+Level level_from_environment() {
+  const char* const value = std::getenv("STARLING_LOG");
+  const std::string_view wanted = value == nullptr ? "warning" : value;
+  if (wanted == "warning") return Level::warning;
+  if (wanted == "info") return Level::info;
+  if (wanted == "debug") return Level::debug;
+  throw UsageError("environment: STARLING_LOG='" + std::string(wanted) +
+                   "' is not allowed: debug, info or warning");
+}
 
 Log log_to_stderr(int rank, Level least) {
   return [rank, least](Level level, const std::string& message) {

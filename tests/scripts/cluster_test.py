@@ -180,10 +180,10 @@ log.every = 1
 """)
         return path
 
-    def train(self, hosts):
+    def train(self, hosts, *options):
         """Each host with a folder of its own for what it writes."""
         train = 'starling=$1 recipe=$2 out=$3; shift 3; exec "$starling" train "$recipe" --json --out "$out/$NODE_RANK" "$@"'
-        return [CLUSTER, "--name", self.name, "--hosts", str(hosts), "--grace", "600", "sh", "-c", train,
+        return [CLUSTER, "--name", self.name, "--hosts", str(hosts), *options, "--grace", "600", "sh", "-c", train,
                 "sh", os.environ["STARLING"], self.recipe(), self.folder]
 
     def test_two_hosts_train(self):
@@ -193,6 +193,21 @@ log.every = 1
         self.assertEqual((summary["workers"], summary["workers_lost"], summary["steps"]), (2, 0, STEPS))
         self.assertGreater(summary["bytes_sent_per_worker"], 0)
         self.assertLess(summary["consensus_distance"], 0.01)
+        self.nothing_is_left()
+
+    # Two workers on each host: within it memory, between hosts TCP, in one schedule.
+    def test_two_hosts_with_two_workers_each_train(self):
+        done = subprocess.run([*self.train(2, "--ranks", "2"), "--mixing.topology", "complete"], stdin=subprocess.DEVNULL,
+                              env=environment(STARLING_LOG="info"), capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        summary = json.loads(done.stdout)
+        self.assertEqual((summary["workers"], summary["workers_lost"], summary["steps"]), (4, 0, STEPS))
+        self.assertEqual(summary["blocks_aborted"], 0)
+        self.assertLess(summary["consensus_distance"], 1e-5)
+        reads = re.findall(r"starling\[(\d)\]: mapped transport: worker (\d) reads this worker's blocks", done.stderr)
+        self.assertEqual(sorted(set(reads)), [("0", "1"), ("1", "0"), ("2", "3"), ("3", "2")], done.stderr)
+        over_tcp = re.findall(r"starling\[(\d)\]: mapped transport: worker (\d) .*: its blocks go over TCP", done.stderr)
+        self.assertEqual(len(set(over_tcp)), 8, done.stderr)
         self.nothing_is_left()
 
     # Host 2's cable is pulled in mid-run: the others go on without it, and it goes on alone.
