@@ -139,8 +139,7 @@ class Optimizer(torch.optim.Optimizer):
     _engine: _C.Engine | None = None
     _first_gradients: FirstGradients | None = None  # until they are known to differ
     _not_synced = 0  # no_sync() within no_sync()
-    found_inf: torch.Tensor | None = None  # both for the time of a step, by a torch.amp.GradScaler
-    grad_scale: torch.Tensor | None = None
+    found_inf: torch.Tensor | None = None  # for the time of a step, by a torch.amp.GradScaler
 
     def _start(self, options: Options, *rule) -> None:
         """`rule`: what the C++ library is to do: the first arguments of its Engine."""
@@ -226,7 +225,8 @@ class Optimizer(torch.optim.Optimizer):
             )
         if float(self.found_inf) != 0:
             return None
-        return 1.0 if self.grad_scale is None else 1 / float(self.grad_scale)  # None: unscaled already
+        grad_scale = getattr(self, "grad_scale", None)  # None: unscaled already
+        return 1.0 if grad_scale is None else 1 / float(grad_scale)
 
     def __getstate__(self):
         raise _C.UsageError(f"starling.{type(self).__name__} cannot be copied or pickled: save its state_dict()")
