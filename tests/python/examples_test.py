@@ -54,6 +54,23 @@ class Examples(unittest.TestCase):
     def test_lightning(self):
         self.example("with_lightning.py")
 
+    def test_frameworks_resume_from_their_own_checkpoints(self):
+        for framework in ("trainer", "accelerate", "lightning"):
+            with self.subTest(framework), tempfile.TemporaryDirectory() as folder:
+                places = []
+                for part in ("begin", "resume"):
+                    said = run(folder, "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
+                               pathlib.Path(__file__).parent / "resumes.py", framework, part)  # fmt: skip
+                    for when in ("begins", "ends"):
+                        # Of both workers, the same.
+                        ranks, steps, rates = zip(*re.findall(rf"{when} rank (\d): step (\d+), lr (\S+)", said), strict=True)
+                        self.assertEqual((sorted(ranks), len(set(steps)), len(set(rates))), (["0", "1"], 1, 1), said)
+                        places.append((int(steps[0]), float(rates[0])))
+                self.assertEqual([step for step, _ in places], [0, 16, 16, 32])
+                self.assertEqual(places[2], places[1])
+                rates = [rate for _, rate in places]
+                self.assertTrue(rates[0] > rates[1] > rates[3] >= 0, rates)
+
     def test_notebook(self):
         with tempfile.TemporaryDirectory() as folder:
             command = ("--to", "notebook", "--execute", "--output-dir", folder, EXAMPLES / "topologies.ipynb")
