@@ -410,7 +410,7 @@ PYBIND11_MODULE(_C, m) {
            })
       .def("position", [](Engine& engine) { return engine.optimizer()->position(); })
       .def("restart",
-           [](Engine& engine, std::uint64_t position) {
+           [](Engine& engine, std::optional<std::uint64_t> position) {
              const auto optimizer = engine.optimizer();
              Interrupt::ends([&] { optimizer->restart(position); });
            })

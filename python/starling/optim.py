@@ -665,12 +665,18 @@ class Decentralized(Optimizer):
         return saved
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Collective: every worker loads its own, or all the same. What was in flight is sent again."""
-        for before in self._optimizer_load_state_dict_pre_hooks.values():
-            changed = before(self, state_dict)
-            state_dict = state_dict if changed is None else changed
-        self.inner.load_state_dict(state_dict)
-        position = [group.pop("round", 0) for group in self.param_groups][0]
+        """Collective: every worker loads its own, or all the same. What was in flight is sent again. Where one worker's inner
+        optimizer cannot load, all raise; the others' have loaded then."""
+        try:
+            for before in self._optimizer_load_state_dict_pre_hooks.values():
+                changed = before(self, state_dict)
+                state_dict = state_dict if changed is None else changed
+            self.inner.load_state_dict(state_dict)
+            position = [group.pop("round", 0) for group in self.param_groups][0]
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._engine.restart(None)
+            raise
         self._current().restart(position)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)

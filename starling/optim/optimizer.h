@@ -265,9 +265,10 @@ class Optimizer : public torch::optim::Optimizer {
   void load(const std::string& file);  // as set_state()
   // The place in the schedule alone, where the rest is saved elsewhere: of the first round that starts from the parameters
   // as they stand. restart() is collective; what was in flight is sent again. With a2cid2 x~ begins as the parameters, with
-  // ceca-2p the second vector, with push-sum the weights as 1.
+  // ceca-2p the second vector, with push-sum the weights as 1. Without a position this worker could not load the rest: all
+  // throw Error, and go on as they were.
   std::uint64_t position() const;
-  void restart(std::uint64_t position);
+  void restart(std::optional<std::uint64_t> position);
   // Torch's archives are refused: UsageError.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;

@@ -597,12 +597,15 @@ std::uint64_t Optimizer::position() const {
   return engine_->exchange->position(engine_->scheme->sends_ahead());
 }
 
-void Optimizer::restart(std::uint64_t position) {
+void Optimizer::restart(std::optional<std::uint64_t> position) {
+  together(*this, "load its state", [&] {
+    if (!position) throw Error("this worker could not load its state");
+  });
   for (Block& block : engine_->blocks) {
     if (block.apart.defined()) block.apart.zero_();
     block.weight = 1;
   }
-  go_on(position);
+  go_on(*position);
 }
 
 void Optimizer::go_on(std::uint64_t position) {
