@@ -13,16 +13,23 @@ from safetensors.torch import load_file
 
 import starling
 
-RUNS = [("cta", "fp32"), ("cta", "int8"), ("atc", "bf16"), ("all-reduce", "fp32")]
-FIELDS = {"m": "exp_avg", "v": "exp_avg_sq", "b": "accumulated_grad"}
+RULES = {
+    "SGD": lambda parameters, **options: starling.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, **options),
+    "Adam": lambda parameters, **options: starling.Adam(parameters, lr=0.01, weight_decay=0.1, **options),
+    "AdamW": lambda parameters, **options: starling.AdamW(parameters, lr=0.01, weight_decay=0.1, **options),
+    "AccumAdamW": lambda parameters, **options: starling.AccumAdamW(parameters, lr=0.01, window=4, **options),
+}
+RUNS = [("SGD", "cta", "fp32"), ("Adam", "cta", "fp32"), ("AdamW", "cta", "fp32"), ("AccumAdamW", "cta", "fp32"),
+        ("AccumAdamW", "cta", "int8"), ("AccumAdamW", "atc", "bf16"), ("AccumAdamW", "all-reduce", "fp32")]  # fmt: skip
+FIELDS = {"m": ("exp_avg", "momentum_buffer"), "v": ("exp_avg_sq",), "b": ("accumulated_grad",)}
 
 
 def fifty_steps():
-    for scheme, wire in RUNS:
+    for rule, scheme, wire in RUNS:
         torch.manual_seed(7)
         sizes = [(32, 256), (256, 512), (512, 8)]
         parameters = [(torch.randn(rows, columns) / math.sqrt(rows)).requires_grad_() for rows, columns in sizes]
-        optimizer = starling.AccumAdamW(parameters, lr=0.01, window=4, scheme=scheme, wire=wire)
+        optimizer = RULES[rule](parameters, scheme=scheme, wire=wire)
         torch.manual_seed(100 + rank())
         for _ in range(50):
             hidden = inputs = torch.randn(16, 32)
@@ -33,8 +40,8 @@ def fifty_steps():
             optimizer.step()
         state = {f"model.0.{p}": parameter.detach() for p, parameter in enumerate(parameters)}
         for p, saved in optimizer.state_dict()["state"].items():
-            state |= {f"{field}.0.{p}": saved[name] for field, name in FIELDS.items()}
-        torch.save(state, pathlib.Path(os.environ["FOLDER"], f"{scheme}-{wire}-{rank()}.pt"))
+            state |= {f"{field}.0.{p}": saved[name] for field, names in FIELDS.items() for name in names if name in saved}
+        torch.save(state, pathlib.Path(os.environ["FOLDER"], f"{rule}-{scheme}-{wire}-{rank()}.pt"))
         optimizer.close()
 
 
@@ -43,15 +50,15 @@ class Equal(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             workers.run(fifty_steps, 3, FOLDER=folder)
             workers.run_program([os.environ["PROGRAM"], folder], 3)
-            for scheme, wire in RUNS:
+            for rule, scheme, wire in RUNS:
                 inner = []
                 for number in range(3):
-                    file = pathlib.Path(folder, f"{scheme}-{wire}-{number}")
+                    file = pathlib.Path(folder, f"{rule}-{scheme}-{wire}-{number}")
                     ours, theirs = torch.load(f"{file}.pt"), load_file(f"{file}.safetensors")
                     inner.append(ours["model.0.1"])
                     self.assertEqual(ours.keys(), theirs.keys() - {"options.0", "steps", "rng"})
                     for name, tensor in ours.items():
-                        self.assertTrue(torch.equal(tensor, theirs[name]), (scheme, wire, number, name))
+                        self.assertTrue(torch.equal(tensor, theirs[name]), (rule, scheme, wire, number, name))
                 same = torch.equal(inner[0], inner[1])
                 self.assertEqual(same, scheme == "all-reduce")  # each worker had its own data
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "starling/optim/optimizer.h"
+#include "starling/optim/rule_step.h"
 
 using at::Tensor;
 
@@ -26,14 +28,23 @@ int main(int argc, char** argv) {
     return 2;
   }
   const starling::World world = starling::World::from_environment();
-  for (const auto& [scheme, wire] :
-       {std::pair("cta", "fp32"), {"cta", "int8"}, {"atc", "bf16"}, {"all-reduce", "fp32"}}) {
+  const starling::Rule sgd = starling::SGD{.lr = 0.1, .momentum = 0.9, .nesterov = true},
+                       adam = starling::Adam{.lr = 0.01, .weight_decay = 0.1},
+                       adamw = starling::AdamW{.lr = 0.01, .weight_decay = 0.1},
+                       accum_adamw = starling::AccumAdamW{.lr = 0.01, .window = 4};
+  for (const auto& [rule, scheme, wire] : {std::tuple(sgd, "cta", "fp32"),
+                                           {adam, "cta", "fp32"},
+                                           {adamw, "cta", "fp32"},
+                                           {accum_adamw, "cta", "fp32"},
+                                           {accum_adamw, "cta", "int8"},
+                                           {accum_adamw, "atc", "bf16"},
+                                           {accum_adamw, "all-reduce", "fp32"}}) {
     at::manual_seed(7);
     std::vector<Tensor> parameters;
     for (const auto& [rows, columns] : {std::pair(32, 256), {256, 512}, {512, 8}})
       parameters.push_back((at::randn({rows, columns}) / std::sqrt(rows)).set_requires_grad(true));
-    starling::Optimizer optimizer(parameters, starling::AccumAdamW{.lr = 0.01, .window = 4},
-                                  {.scheme = scheme, .wire = starling::wire_named(wire)}, world);
+    starling::Optimizer optimizer(parameters, rule, {.scheme = scheme, .wire = starling::wire_named(wire)},
+                                  world);
     at::manual_seed(100 + static_cast<std::uint64_t>(world.rank));
     for (int t = 0; t < 50; ++t) {
       const Tensor inputs = at::randn({16, 32});
@@ -43,6 +54,7 @@ int main(int argc, char** argv) {
       at::mse_loss(at::mm(hidden, parameters[2]), inputs.narrow(1, 0, 8).sin()).backward();
       optimizer.step();
     }
-    optimizer.save(fmt::format("{}/{}-{}-{}.safetensors", argv[1], scheme, wire, world.rank));
+    optimizer.save(fmt::format("{}/{}-{}-{}-{}.safetensors", argv[1], starling::rule_name(rule), scheme, wire,
+                               world.rank));
   }
 }

@@ -526,6 +526,28 @@ class Alone(unittest.TestCase):
             optimizer.load_state_dict(saved)
             self.assertEqual(seen, [(3, False)])
 
+    def test_around_another_a_closure_and_hooks_are_as_torchs(self):
+        ends = []
+        for wrap in (lambda inner: inner, starling.Decentralized):
+            net = model()
+            optimizer = wrap(torch.optim.AdamW(net.parameters(), lr=0.02))
+            calls, losses = [], []
+            optimizer.register_step_pre_hook(lambda *_, calls=calls: calls.append("before"))
+            optimizer.register_step_post_hook(lambda *_, calls=calls: calls.append("after"))
+
+            def closure(net=net, optimizer=optimizer, calls=calls):
+                calls.append("loss")
+                optimizer.zero_grad()
+                loss = loss_of(net, 1)
+                loss.backward()
+                return loss
+
+            for _ in range(3):
+                losses.append(optimizer.step(closure).item())
+            ends.append((calls, losses, flat(net).tolist()))
+        self.assertEqual(ends[0][0], ["before", "loss", "after"] * 3)
+        self.assertEqual(*ends)
+
     def test_a_step_that_fails_leaves_nothing_of_a_scaler(self):
         net = model()
         optimizer = starling.AdamW(net.parameters())

@@ -79,6 +79,11 @@ def accumulated(net, i, t):
         (loss_of(net, 100 * t + 10 * part + i) / 4).backward()
 
 
+def clipped(net, i, t):
+    plain_backward(net, i, t)
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+
+
 def autocast(net, i, t):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = loss_of(net, 10 * t + i)
@@ -127,6 +132,7 @@ PLAIN = {
     "a learning rate that a scheduler changes": lambda: off_plain_loops(model, plain_backward, decays=True),
     "accumulation": lambda: off_plain_loops(model, accumulated),
     "clipping by the global norm": lambda: off_plain_loops(model, accumulated, clip=0.05),
+    "clipping by clip_grad_norm_": lambda: off_plain_loops(model, clipped),
     "clipping by the norm of several blocks": lambda: off_plain_loops(several_blocks, plain_backward, clip=0.05),
     "zero_grad(set_to_none=False)": lambda: off_plain_loops(Branches, one_branch, set_to_none=False),
     "clear_gradients": lambda: off_plain_loops(Branches, one_branch, set_to_none=False, clear_gradients=True),
