@@ -61,6 +61,19 @@ def averages_over_groups():
     return count, tensor.item(), whole.item()
 
 
+def init_comes_first():
+    """init_process_group() at the same address, whose store is there already."""
+    starling.init()
+    torch.distributed.init_process_group("gloo")
+    total = torch.tensor([1.0 + rank()])
+    torch.distributed.all_reduce(total)
+    mean = torch.tensor([1.0 + rank()])
+    starling.average([mean])
+    torch.distributed.destroy_process_group()
+    starling.average([mean])  # the store has not gone with it
+    return total.item(), mean.item()
+
+
 def what_differs():
     refused = []
     for tensors in ([torch.zeros(3 + rank())], [torch.zeros(2)] * (1 + rank() // 2),
@@ -114,6 +127,9 @@ class Averages(unittest.TestCase):
 
     def test_over_a_process_group_and_a_mesh(self):
         self.assertEqual(workers.run(averages_over_groups, 3), [[2, 2.0, 2.0], [0, 2.0, 2.0], [2, 2.0, 2.0]])
+
+    def test_a_process_group_may_come_later(self):
+        self.assertEqual(workers.run(init_comes_first, 3), [[6.0, 2.0]] * 3)
 
     def test_what_differs_is_refused_everywhere(self):
         for refused in workers.run(what_differs, 3):
