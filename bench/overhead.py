@@ -21,7 +21,7 @@ import subprocess
 from workers import ROOT, about, loopback, save
 
 RULES = ("sgd", "sgd-momentum", "adamw", "accum-adamw")
-WIRES = ("fp32", "bf16", "int8")
+WIRES = ("fp32", "bf16", "fp16", "int8", "int4")
 
 
 def main():

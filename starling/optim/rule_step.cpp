@@ -127,7 +127,8 @@ void set_rule_values(Rule& rule, const std::vector<double>& values) {
     // Of a file: a number that the type cannot hold must not reach the conversion.
     const bool fits =
         std::is_same_v<Option, double> || (value >= 0 && value <= std::numeric_limits<int>::max());
-    if (!fits) require(false, rule_name(rule), fmt::format("option {}", k), value, "it must be a whole number");
+    if (!fits)
+      require(false, rule_name(rule), fmt::format("option {}", k), value, "it must be a whole number");
     option = static_cast<Option>(value);
   };
   std::visit([&](auto& o) { each_option(o, set); }, changed);

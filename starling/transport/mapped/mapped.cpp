@@ -270,7 +270,12 @@ class MappedTransport final : public Transport, private TransportHandler {
     if (!lending) return;
     for (; lending->handed < arena_.segments(); ++lending->handed) {
       const auto number = static_cast<std::uint32_t>(lending->handed);
-      if (!give_segment(lending->tie, number, arena_.descriptor(number))) return;
+      if (!give_segment(lending->tie, number, arena_.descriptor(number))) {
+        return say(rank,
+                   fmt::format("worker {} does not come for this worker's memory: blocks that lie there "
+                               "go over TCP",
+                               rank));
+      }
       tcp_->send(rank, {.type = FrameType::handed, .block = number, .value = lending->invitation});
     }
   }
