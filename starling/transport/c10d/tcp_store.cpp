@@ -50,8 +50,8 @@ HostedStore host_store(const std::string& host, int port, std::chrono::milliseco
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
   options.isServer = true;
-  options.multiTenant =
-      true;  // torch.distributed.init_process_group() in this process may want the same port
+  // torch.distributed.init_process_group() in this process may want the same port.
+  options.multiTenant = true;
   options.waitWorkers = false;
   options.timeout = deadline;
   const SocketAddress address = resolve(host, port);
