@@ -8,8 +8,8 @@
 // Each repetition runs all of them in turn; times are medians. All begin from the same numbers and must end at the same
 // ones, else this fails.
 //
-//   triad_share      bytes that the formula must move (x, g, m, v and the neighbour's and the own wire block are read; x, m,
-//                    v and the next wire block written: 40 per parameter) per second, as part of what a triad with
+//   triad_share      bytes that the formula must move (x, g, m, v and the neighbour's wire block are read; x, m, v and the next
+//                    wire block written: 36 per parameter; the own one is x) per second, as part of what a triad with
 //                    non-temporal stores moves (12 per parameter)
 //   vs_torch_fused   time of lerp_ and _fused_adamw_, divided by ours; torch writes no wire block
 //   vs_foreach       time of all that ours does in operations on lists of tensors, divided by ours: mixing in difference
@@ -136,24 +136,24 @@ class Ours final : public Competitor {
     std::size_t begin = 0;
     for (const Block& block : blocks_) {
       const auto length = static_cast<std::size_t>(block.length);
-      const auto mine = copy(at::cat(x).to(at::kFloat), begin, length),
-                 theirs = copy(neighbour(size), begin, length);
       auto& arrived = arrived_.emplace_back();
       for (int j = 0; j < neighbours; ++j) {
-        const auto apart = j == 0 ? theirs : copy(neighbour(size), begin, length);
-        arrived.push_back({j,
-                           kWeight / static_cast<float>(neighbours),
-                           {starling::payload_of(apart), starling::Wire::fp32},
-                           {starling::payload_of(mine), starling::Wire::fp32}});
+        arrived.push_back({.rank = j,
+                           .weight = kWeight / static_cast<float>(neighbours),
+                           .theirs = sent(copy(neighbour(size), begin, length)),
+                           .mine = sent(copy(at::cat(x).to(at::kFloat), begin, length))});
       }
-      wires_.emplace_back(length * sizeof(float));
+      for (auto* const buffers : {&free_, &sent_})
+        buffers->push_back(std::make_shared<Buffer>(length * sizeof(float)));
       begin += length;
     }
   }
   void step() override {
     for (std::size_t b = 0; b < blocks_.size(); ++b) {
-      if (!starling::update(blocks_[b], rule_, arrived_[b], starling::floats_of(wires_[b]).data()))
+      if (!starling::update(blocks_[b], rule_, arrived_[b], starling::floats_of(*free_[b]).data()))
         throw std::runtime_error("not finite");
+      std::swap(free_[b], sent_[b]);
+      for (Arrival& a : arrived_[b]) a.mine = sent(sent_[b]);
     }
   }
   std::vector<Tensor> exact() override {
@@ -173,10 +173,14 @@ class Ours final : public Competitor {
     std::copy(from, from + length, starling::floats_of(*buffer).data());
     return buffer;
   }
+  static starling::SentBlock sent(const std::shared_ptr<Buffer>& buffer) {
+    return {starling::payload_of(buffer), starling::Wire::fp32};
+  }
   starling::Rule rule_;
   std::vector<Block> blocks_;
   std::vector<std::vector<Arrival>> arrived_;
-  std::vector<Buffer> wires_;
+  std::vector<std::shared_ptr<Buffer>> free_,
+      sent_;  // each block's: what the next step writes, what the last one wrote
 };
 
 class Fused final : public Competitor {
@@ -251,9 +255,10 @@ double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor
   return largest;
 }
 
-// The bytes per parameter that a step must move. A master is read and written beside a parameter and a gradient of 2 bytes.
+// The bytes per parameter that a step must move. A master is read and written beside a parameter and a gradient of 2 bytes, and
+// what was sent is read then, which x is otherwise.
 int bytes(const starling::Rule& rule, int neighbours, bool master = false) {
-  const int reads = 2 + starling::rule_states(rule) + (neighbours > 0 ? 1 + neighbours : 0);
+  const int reads = 2 + starling::rule_states(rule) + neighbours + (master && neighbours > 0 ? 1 : 0);
   const int writes = 2 + starling::rule_states(rule);
   return 4 * (reads + writes) + (master ? 2 : 0);
 }

@@ -104,6 +104,17 @@ kernels::Parameters Segment::values() const {
           master.defined() ? master.mutable_data_ptr<float>() : nullptr};
 }
 
+void Segment::bump_version() {
+  parameter.unsafeGetTensorImpl()->bump_version();
+  ++*passes;
+}
+
+std::uint32_t Segment::version() const {
+  const auto& counter = parameter.unsafeGetTensorImpl()->version_counter();
+  return counter.enabled() ? counter.current_version() - *passes
+                           : ++*passes;  // of an inference tensor: new each time
+}
+
 const void* Segment::gradient(at::Tensor& keep) const {
   const at::Tensor& g = parameter.grad();
   if (!g.defined()) return nullptr;
@@ -160,6 +171,7 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
   for (std::size_t g = first_group; g < groups.size(); ++g) {
     bool fresh = true;  // a block holds segments of one group
     for (const at::Tensor& parameter : groups[g].params()) {
+      const auto passes = std::make_shared<std::uint32_t>(0);
       for (std::int64_t begin = 0; begin < parameter.numel();) {
         if (fresh || blocks.back().length == limit || blocks.back().device != parameter.device()) {
           Block next{.index = static_cast<int>(blocks.size()), .group = static_cast<int>(g)};
@@ -177,6 +189,7 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
                                  : at::zeros({length}, at::TensorOptions(at::kFloat).device(block.device));
         block.segments.push_back(
             {parameter, begin, length, block.length, format, master, block.state_length});
+        block.segments.back().passes = passes;
         block.length += rounded_up(length, step);
         block.state_length += rounded_up(length, kLine);
         begin += length;
@@ -238,9 +251,16 @@ class Pass {
       void* const cleared = s.cleared ? s.mutable_gradient() : nullptr;
       if (s.cleared) g = cleared;
       if (const auto t = std::max<std::int64_t>(s.steps, 1); t != steps) step = rule_step(rule, steps = t);
-      pieces_.push_back(
-          {s.offset, s.offset + s.length, step, s.values(), s.state, g, cleared, std::move(keep)});
-      if (g != nullptr || !arrived.empty()) s.parameter.unsafeGetTensorImpl()->bump_version();
+      const kernels::Parameters x = s.values();
+      const bool stands = s.as_sent == AsSent{s.as_sent.wire, x.values, s.version()};
+      pieces_.push_back({s.offset, s.offset + s.length, step, x, stands ? s.as_sent.wire : nullptr, s.state,
+                         g, cleared, std::move(keep)});
+      if (g != nullptr || !arrived.empty()) {
+        s.bump_version();
+        s.as_sent = {};
+      }
+      if (wire.values != nullptr && wire.wire == Wire::fp32 && x.format == Wire::fp32)
+        s.as_sent = {wire.values, x.values, s.version()};
     }
     for (std::size_t k = 0; k < block.states.size(); ++k)
       states_[k] = block.states[k].mutable_data_ptr<float>();
@@ -289,6 +309,7 @@ class Pass {
     std::int64_t begin, end;  // in the block
     kernels::Step step;
     kernels::Parameters x;
+    const void* as_sent;  // a block that x is in as it is, or null
     std::int64_t state;
     const void* g;
     void* cleared;  // g, or null: it stays
@@ -338,8 +359,10 @@ class Pass {
     for (std::size_t j = 0; j < arrived_.size(); ++j) {
       const Arrival& a = arrived_[j];
       if (!a.mine.mask.chooses(from)) continue;
-      const kernels::Sent mine = a.mine.bytes().data() == nullptr ? own(piece, within) : a.mine.values(from);
-      mixes.push_back({a.weight, a.theirs.values(from), mine, measured + j});
+      const void* const sent = a.mine.bytes().data();
+      const bool is_x = sent == nullptr || sent == piece.as_sent;
+      mixes.push_back(
+          {a.weight, a.theirs.values(from), is_x ? own(piece, within) : a.mine.values(from), measured + j});
     }
     const std::size_t skipped = bytes_of(piece.x.format, within);
     kernels::Gradient g{nullptr, scale_};

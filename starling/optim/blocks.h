@@ -30,6 +30,15 @@ namespace starling {
 
 class Timeline;
 
+// What is so of a segment's x since a pass has written it to `wire` as it is: while nobody changes it, it can be read in that one's
+// place. Changes are seen by the parameter's version, of which this library's own passes over the other segments are not counted.
+struct AsSent {
+  const void* wire = nullptr;  // the block's
+  const void* x = nullptr;
+  std::uint32_t version = 0;
+  bool operator==(const AsSent&) const = default;
+};
+
 struct Segment {
   at::Tensor parameter;
   std::int64_t begin = 0;    // of the parameter's elements in memory order, where this segment starts
@@ -41,9 +50,16 @@ struct Segment {
       0;  // offset in the block's states: each segment's begins with a cache line, as a parameter does
   std::int64_t steps = 0;  // with a gradient so far
   bool cleared = false;    // its gradient, by the last pass: Block::clears
+  AsSent as_sent{};        // by the last pass
+  std::shared_ptr<std::uint32_t> passes =
+      std::make_shared<std::uint32_t>(0);  // that have changed the parameter, of all its segments
 
   // Throws UsageError where the parameter has come to be of another type.
   kernels::Parameters values() const;
+  // Tells autograd, and the other segments, that a pass changes the parameter.
+  void bump_version();
+  // Of the parameter, less its `passes`.
+  std::uint32_t version() const;
   // This step's gradient in the parameter's memory order, or null. `keep` holds what had to be copied.
   const void* gradient(at::Tensor& keep) const;
   // The same to be written, in .grad itself: made where there is none, and where it lies in another order.

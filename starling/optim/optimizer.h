@@ -211,6 +211,8 @@ class Optimizer : public torch::optim::Optimizer {
   // After add_param_group(), which all workers must call before the same step, the step is collective: as at construction
   // rank 0's values of the new parameters reach every worker of the world. Parameters added to a group that was there
   // before are refused.
+  // Parameters may be changed between two steps, with gradients disabled. Not past autograd, as through .data in Python or raw
+  // pointers: where torch's version does not count it, neighbours keep their part of what was before.
   at::Tensor step(LossClosure closure = nullptr) override;
   // For losses that somebody else scales, as torch.amp.GradScaler does: the next step() takes gradients times `scale`, before it
   // clips them. None: it mixes only, and is counted as skipped. Needs a rule of Starling's, and no Options::loss_scaling, else

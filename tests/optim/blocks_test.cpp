@@ -2,6 +2,7 @@
 #include "starling/optim/blocks.h"
 
 #include <cmath>
+#include <functional>
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -9,6 +10,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <torch/optim/optimizer.h>
 
@@ -100,6 +102,46 @@ std::vector<std::vector<std::byte>> two_steps(Wire wire, int threads, Mask mask 
     wires.emplace_back(bytes, bytes + p.nbytes());
   }
   return wires;
+}
+
+// A parameter in several blocks is sent, `change`d, and mixed with a neighbour's, with what was sent as it is in `sent` by then.
+Tensor mixed(const std::function<void(Tensor&)>& change, bool damaged) {
+  Tensor p = at::full({200'000}, 1.0).set_requires_grad(true);
+  std::vector<Block> blocks;
+  append_blocks(blocks, {torch::optim::OptimizerParamGroup(std::vector<Tensor>{p})}, 0, 256 << 10);
+  EXPECT_GT(blocks.size(), 2U);
+  const c10::AutoGradMode no_gradient(false);
+  p.mutable_grad() = at::full({200'000}, 1.0);
+  std::vector<std::shared_ptr<Buffer>> sent;
+  for (const Block& block : blocks) sent.push_back(filled(static_cast<std::size_t>(block.length), 0));
+  for (int step = 0; step < 2; ++step) {  // the passes over other blocks come between one's
+    for (Block& block : blocks)
+      EXPECT_TRUE(
+          update(block, SGD{.lr = 1}, {}, floats_of(*sent[static_cast<std::size_t>(block.index)]).data()));
+  }
+  change(p);
+  for (Block& block : blocks) {
+    const auto length = static_cast<std::size_t>(block.length);
+    auto& mine = sent[static_cast<std::size_t>(block.index)];
+    EXPECT_EQ(floats_of(*mine).front(), -1);
+    if (damaged) std::ranges::fill(floats_of(*mine), 7.0F);
+    const Arrival arrival{
+        1, 0.5F, {payload_of(filled(length, 3)), Wire::fp32}, {payload_of(mine), Wire::fp32}};
+    EXPECT_TRUE(mix(block, {&arrival, 1}, {}));
+  }
+  return p.detach();
+}
+
+TEST(Blocks, WhatWasSentIsReadOnlyWhereTheParametersAreNotThatStill) {
+  const auto all = [](const Tensor& p, double value) { return at::equal(p, at::full({200'000}, value)); };
+  const auto nothing = [](Tensor&) {};
+  EXPECT_TRUE(all(mixed(nothing, false), 1));
+  EXPECT_TRUE(all(mixed(nothing, true), 1)) << "what was sent has been read";
+  // A change stays whole, however near to the neighbour it brings the parameters.
+  EXPECT_TRUE(all(mixed([](Tensor& p) { p.add_(4); }, false), 5));
+  EXPECT_TRUE(all(mixed([](Tensor& p) { p.set_data(p.detach() + 4); }, false), 5));
+  EXPECT_TRUE(all(
+      mixed([](Tensor& p) { p.narrow(0, 0, 199'999).add_(4), p.narrow(0, 199'999, 1).add_(4); }, false), 5));
 }
 
 TEST(Blocks, ModularCodesAreTheSameForAnyNumberOfThreads) {
