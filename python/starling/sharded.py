@@ -56,7 +56,7 @@ def reshard_modules() -> None:
 
 
 class Shards:
-    """The DTensors among an optimizer's parameters, each with the plain tensor that stands for it; `pairs` is empty where there are none."""
+    """The DTensors among an optimizer's parameters: `pairs`, each with the plain tensor that stands for it."""
 
     def __init__(self, options: dict, process_group: "torch.distributed.ProcessGroup | None"):
         self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []  # of a sharded parameter and its stand-in
