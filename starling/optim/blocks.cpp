@@ -104,15 +104,23 @@ kernels::Parameters Segment::values() const {
           master.defined() ? master.mutable_data_ptr<float>() : nullptr};
 }
 
-void Segment::bump_version() {
+void Segment::mark_changed() {
   parameter.unsafeGetTensorImpl()->bump_version();
   ++*passes;
+  as_sent = {};
+}
+
+void Segment::mark_sent(const void* x, const void* wire) {
+  if (!parameter.is_inference()) as_sent = {wire, x, version()};  // such a tensor has no version
+}
+
+const void* Segment::still_in(const void* x) const {
+  const bool same = as_sent.wire != nullptr && as_sent.x == x && as_sent.version == version();
+  return same ? as_sent.wire : nullptr;
 }
 
 std::uint32_t Segment::version() const {
-  const auto& counter = parameter.unsafeGetTensorImpl()->version_counter();
-  return counter.enabled() ? counter.current_version() - *passes
-                           : ++*passes;  // of an inference tensor: new each time
+  return parameter.unsafeGetTensorImpl()->version_counter().current_version() - *passes;
 }
 
 const void* Segment::gradient(at::Tensor& keep) const {
@@ -252,15 +260,11 @@ class Pass {
       if (s.cleared) g = cleared;
       if (const auto t = std::max<std::int64_t>(s.steps, 1); t != steps) step = rule_step(rule, steps = t);
       const kernels::Parameters x = s.values();
-      const bool stands = s.as_sent == AsSent{s.as_sent.wire, x.values, s.version()};
-      pieces_.push_back({s.offset, s.offset + s.length, step, x, stands ? s.as_sent.wire : nullptr, s.state,
-                         g, cleared, std::move(keep)});
-      if (g != nullptr || !arrived.empty()) {
-        s.bump_version();
-        s.as_sent = {};
-      }
+      pieces_.push_back({s.offset, s.offset + s.length, step, x, s.still_in(x.values), s.state, g, cleared,
+                         std::move(keep)});
+      if (g != nullptr || !arrived.empty()) s.mark_changed();
       if (wire.values != nullptr && wire.wire == Wire::fp32 && x.format == Wire::fp32)
-        s.as_sent = {wire.values, x.values, s.version()};
+        s.mark_sent(x.values, wire.values);
     }
     for (std::size_t k = 0; k < block.states.size(); ++k)
       states_[k] = block.states[k].mutable_data_ptr<float>();

@@ -30,13 +30,12 @@ namespace starling {
 
 class Timeline;
 
-// What is so of a segment's x since a pass has written it to `wire` as it is: while nobody changes it, it can be read in that one's
-// place. Changes are seen by the parameter's version, of which this library's own passes over the other segments are not counted.
+// A pass has written a segment's x as it is to a block that is sent: while nobody changes x, it can be read in place of what was
+// sent. Changes are seen by the parameter's version, of which this library's own passes over other segments are not counted.
 struct AsSent {
-  const void* wire = nullptr;  // the block's
-  const void* x = nullptr;
-  std::uint32_t version = 0;
-  bool operator==(const AsSent&) const = default;
+  const void* wire = nullptr;  // the block; null: there is none
+  const void* x = nullptr;     // where x lay
+  std::uint32_t version = 0;   // Segment::version() then
 };
 
 struct Segment {
@@ -56,8 +55,12 @@ struct Segment {
 
   // Throws UsageError where the parameter has come to be of another type.
   kernels::Parameters values() const;
-  // Tells autograd, and the other segments, that a pass changes the parameter.
-  void bump_version();
+  // A pass changes x: autograd and the other segments are told.
+  void mark_changed();
+  // A pass writes x, which lies there, to this block as it is.
+  void mark_sent(const void* x, const void* wire);
+  // The block that x, which lies there, is in as it is, or null.
+  const void* still_in(const void* x) const;
   // Of the parameter, less its `passes`.
   std::uint32_t version() const;
   // This step's gradient in the parameter's memory order, or null. `keep` holds what had to be copied.
@@ -108,7 +111,7 @@ std::span<const Arrival> finish(Exchange& exchange, const Block& block);
 void start(Exchange& exchange, const Block& block, bool finite);
 
 // One step of one block in one pass over its memory, by torch's intra-op threads: mix with what arrived (where an arrival has no
-// `mine`, with its difference to the parameters themselves), apply the rule,
+// `mine`, or the parameters are that still, with its difference to the parameters themselves), apply the rule,
 // write the new parameters to `wire` ({}: nothing is sent). What a mask does not choose is neither mixed nor sent. Returns
 // whether they are finite, and what is sent. The bits are the same for any number of threads. `scale` is what the gradients
 // are multiplied by; none: the step is skipped, so that the block is mixed only.
