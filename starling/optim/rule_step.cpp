@@ -18,9 +18,13 @@ std::string_view name(const AdamW&) { return "AdamW"; }
 std::string_view name(const AccumAdam&) { return "AccumAdam"; }
 std::string_view name(const AccumAdamW&) { return "AccumAdamW"; }
 
+[[noreturn]] void refuse(std::string_view rule, std::string_view key, double value, std::string_view range) {
+  throw UsageError(fmt::format("{}: {} = {} is not allowed: {}", rule, key, value, range));
+}
+
 void require(bool allowed, std::string_view rule, std::string_view key, double value,
              std::string_view range) {
-  if (!allowed) throw UsageError(fmt::format("{}: {} = {} is not allowed: {}", rule, key, value, range));
+  if (!allowed) refuse(rule, key, value, range);
 }
 
 template <class Options>
@@ -115,20 +119,18 @@ std::vector<double> rule_values(const Rule& rule) {
 
 void set_rule_values(Rule& rule, const std::vector<double>& values) {
   Rule changed = rule;
-  std::size_t k = 0;
-  std::visit([&](auto& o) { each_option(o, [&](auto&) { ++k; }); }, changed);
-  if (values.size() != k) {
-    throw UsageError(fmt::format("{} has {} options, not {}", rule_name(rule), k, values.size()));
+  std::size_t wanted = 0, k = 0;
+  std::visit([&](auto& o) { each_option(o, [&](auto&) { ++wanted; }); }, changed);
+  if (values.size() != wanted) {
+    throw UsageError(fmt::format("{} has {} options, not {}", rule_name(rule), wanted, values.size()));
   }
-  k = 0;
   const auto set = [&](auto& option) {
     using Option = std::remove_reference_t<decltype(option)>;
     const double value = values[k++];
     // Of a file: a number that the type cannot hold must not reach the conversion.
     const bool fits =
         std::is_same_v<Option, double> || (value >= 0 && value <= std::numeric_limits<int>::max());
-    if (!fits)
-      require(false, rule_name(rule), fmt::format("option {}", k), value, "it must be a whole number");
+    if (!fits) refuse(rule_name(rule), fmt::format("option {}", k), value, "it must be a whole number");
     option = static_cast<Option>(value);
   };
   std::visit([&](auto& o) { each_option(o, set); }, changed);
