@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/workers.h"
 #include "starling/core/error.h"
+#include "starling/core/log.h"
 #include "starling/probe/averaging.h"
 #include "starling/train/launch.h"
 
@@ -65,10 +66,7 @@ int average_as_worker(const AveragingCommand& command) {
   World world = World::from_environment();
   const bool terminal = isatty(STDERR_FILENO) != 0;
   world.interrupted = [] { return interruption() != 0; };
-  const Level least = level_from_environment();
-  world.log = [rank = world.rank, least](Level level, const std::string& message) {
-    if (level >= least) write_stderr(fmt::format("starling[{}]: {}\n", rank, message));
-  };
+  world.log = log_to_stderr(world.rank);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   at::set_num_threads(std::max(1, cores / world.local_size));
   AveragingOptions options{.rounds = command.rounds,
