@@ -139,7 +139,6 @@ class Optimizer(torch.optim.Optimizer):
     _engine: _C.Engine | None = None
     _first_gradients: FirstGradients | None = None  # until they are known to differ
     _not_synced = 0  # no_sync() within no_sync()
-    found_inf: torch.Tensor | None = None  # for the time of a step, by a torch.amp.GradScaler
 
     def _start(self, options: Options, *rule) -> None:
         """`rule`: what the C++ library is to do: the first arguments of its Engine."""
@@ -190,7 +189,7 @@ class Optimizer(torch.optim.Optimizer):
         return self._engine
 
     def _mix(self, scale: float | None) -> None:
-        """What each step runs has left the processor's cache since the last one, and costs a microsecond for a few lines."""
+        """A step of the C++ library. Each line here is paid for in each step: the cache has lost it since the last one."""
         check = self._first_gradients
         if check is not None:
             check.take(self.param_groups)
@@ -206,7 +205,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _gradient_scale(self) -> float | None:
         """What step() is to multiply gradients by, as a torch.amp.GradScaler says; None: it has found an overflow."""
-        if self.found_inf is None:
+        if getattr(self, "found_inf", None) is None:
             return 1.0
         if self._shards.pairs:
             raise _C.UsageError(
@@ -350,7 +349,7 @@ class _Ruled(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._mix(1.0 if self.found_inf is None else self._gradient_scale())
+        self._mix(self._gradient_scale())
         return loss
 
     # state: what torch's optimizer of that name has, as copies, made where it is asked for; it lives in the C++ library.

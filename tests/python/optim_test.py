@@ -557,7 +557,7 @@ class Alone(unittest.TestCase):
         with self.assertRaises(ZeroDivisionError):
             scaler.step(optimizer)
         fails.remove()
-        self.assertFalse({"grad_scale", "found_inf"} & vars(optimizer).keys())
+        self.assertFalse(hasattr(optimizer, "grad_scale") or hasattr(optimizer, "found_inf"))
 
     def test_may_be_closed_in_the_midst_of_a_step(self):
         """As by a signal's handler, which Python calls while C++ waits."""
