@@ -124,7 +124,7 @@ def main():
             except NoCluster as error:
                 reason = str(error)
         if reason:
-            why["tcp_line_share"] = reason
+            why["tcp_line_share"] = why["control_under_load_ms"] = reason
 
     latency = {name: min(each) for name, each in two.get("loopback", {}).get("latency", {}).items()}
     control = {where: percentiles(measured["under_load"]) for where, measured in two.items()}
