@@ -35,10 +35,14 @@ def run(folder, *command, **more):
     return said
 
 
+def torchrun(folder, *command):
+    return run(folder, "torch.distributed.run", "--standalone", "--nproc-per-node", 2, *command)
+
+
 class Examples(unittest.TestCase):
     def example(self, name):
         with tempfile.TemporaryDirectory() as folder:
-            said = run(folder, "torch.distributed.run", "--standalone", "--nproc-per-node", 2, EXAMPLES / name)
+            said = torchrun(folder, EXAMPLES / name)
             written = [file.name for file in pathlib.Path(folder).rglob("*.safetensors")]
         loss, distance = re.search(r"^average of 2: loss (\S+), distance (\S+)$", said, re.MULTILINE).groups()
         self.assertLess(float(loss), 1.5)  # log 24 = 3.2 knows nothing
@@ -59,8 +63,7 @@ class Examples(unittest.TestCase):
             with self.subTest(framework), tempfile.TemporaryDirectory() as folder:
                 places = []
                 for part in ("begin", "resume"):
-                    said = run(folder, "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
-                               pathlib.Path(__file__).parent / "resumes.py", framework, part)  # fmt: skip
+                    said = torchrun(folder, pathlib.Path(__file__).parent / "resumes.py", framework, part)
                     for when in ("begins", "ends"):
                         # Of both workers, the same.
                         ranks, steps, rates = zip(*re.findall(rf"{when} rank (\d): step (\d+), lr (\S+)", said), strict=True)
