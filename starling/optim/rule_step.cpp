@@ -18,13 +18,14 @@ std::string_view name(const AdamW&) { return "AdamW"; }
 std::string_view name(const AccumAdam&) { return "AccumAdam"; }
 std::string_view name(const AccumAdamW&) { return "AccumAdamW"; }
 
-[[noreturn]] void refuse(std::string_view rule, std::string_view key, double value, std::string_view range) {
+[[noreturn]] void refuse_option(std::string_view rule, std::string_view key, double value,
+                                std::string_view range) {
   throw UsageError(fmt::format("{}: {} = {} is not allowed: {}", rule, key, value, range));
 }
 
 void require(bool allowed, std::string_view rule, std::string_view key, double value,
              std::string_view range) {
-  if (!allowed) refuse(rule, key, value, range);
+  if (!allowed) refuse_option(rule, key, value, range);
 }
 
 template <class Options>
@@ -130,7 +131,8 @@ void set_rule_values(Rule& rule, const std::vector<double>& values) {
     // Of a file: a number that the type cannot hold must not reach the conversion.
     const bool fits =
         std::is_same_v<Option, double> || (value >= 0 && value <= std::numeric_limits<int>::max());
-    if (!fits) refuse(rule_name(rule), fmt::format("option {}", k), value, "it must be a whole number");
+    if (!fits)
+      refuse_option(rule_name(rule), fmt::format("option {}", k), value, "it must be a whole number");
     option = static_cast<Option>(value);
   };
   std::visit([&](auto& o) { each_option(o, set); }, changed);
