@@ -5,13 +5,9 @@
 #include <cstring>
 #include <utility>
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <dlfcn.h>
-#include <fmt/format.h>
 
 #include "starling/core/error.h"
 
@@ -33,16 +29,6 @@ void copy_by_threads(std::byte* to, std::span<const std::byte> from) {
 }
 
 }  // namespace
-
-std::string find_cuda() {
-  // Asked before they are loaded, torch would say no from then on.
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    const char* const trouble = dlerror();
-    return fmt::format("torch's libraries for CUDA cannot be loaded: {}",
-                       trouble == nullptr ? "unknown" : trouble);
-  }
-  return at::detail::getCUDAHooks().hasCUDA() ? "" : "torch finds no CUDA device";
-}
 
 // ---------------------------------------------------------------- Device
 

@@ -30,11 +30,6 @@
 
 namespace starling {
 
-// In a program that links torch's libraries for the CPU alone: loads those for CUDA that lie beside them. Call it before the
-// first backward() of the process: after it torch takes no device that comes later. Returns why there is no CUDA here, in one
-// line; empty where there is. (Where Python has imported torch it is there already.)
-std::string find_cuda();
-
 // A GPU and the thread that waits for it.
 class Device {
  public:
