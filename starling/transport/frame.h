@@ -50,9 +50,10 @@ enum class FrameType : std::uint8_t {
   // has made, as far as I know, 8 bytes each
   ask = 48,     // will you average with me now?
   answer = 49,  // value = 1 yes, 0 I am busy
-  // payloads that a process group carries (transport/c10d/group_transport.h), which no handler sees
-  piece = 40,  // a part of a payload comes by the group
-  taken = 41,  // I have asked the group for your pieces up to `value`, I who am `round`
+  // payloads that a process group or NCCL carries (transport/c10d/pieces.h), which no handler sees
+  piece = 40,  // a part of a payload comes by the carrier
+  taken =
+      41,  // I have asked the carrier for your pieces up to `value`, I who am `round`; payload: its invitation
 };
 
 struct Frame {

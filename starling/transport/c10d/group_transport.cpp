@@ -1,417 +1,69 @@
 #include "starling/transport/c10d/group_transport.h"
 
-#include <algorithm>
-#include <array>
-#include <atomic>
 #include <chrono>
-#include <cstring>
-#include <deque>
 #include <mutex>
-#include <optional>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
-#include "starling/core/crc32c.h"
 #include "starling/transport/c10d/hand_to_gloo.h"
-#include "starling/transport/c10d/one_line.h"
-#include "starling/transport/outbox.h"
-#include "starling/transport/tcp/tcp.h"
+#include "starling/transport/c10d/pieces.h"
 
 namespace starling {
-namespace group {
 namespace {
 
-constexpr std::size_t kPiece = 4 << 20;
-constexpr std::size_t kMostAsked = 4;  // pieces of one peer: its sender may be ahead of our threads that wait
 // Longer than anybody waits: a wait that ran out would close all connections of a Gloo group. What ends a wait before the
 // operation has ended is call_back(), and the end of the peer's process.
 constexpr auto kForever = std::chrono::hours(24 * 365);
 
-// Tags of pieces, above those that people choose.
-class Tags {
+class GroupPassage final : public Carrier::Passage {
  public:
-  explicit Tags(std::int64_t call) : base_(kFirst + static_cast<int>(call % kWorlds) * kEach) {}
-  int next() { return base_ + static_cast<int>(used_++ % kEach); }
-  bool has(std::uint64_t tag) const {
-    return tag >= static_cast<std::uint64_t>(base_) && tag < static_cast<std::uint64_t>(base_) + kEach;
+  explicit GroupPassage(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+  void wait() override { work_->wait(kForever); }
+  void call_back() override { work_->abort(); }
+
+ private:
+  const c10::intrusive_ptr<c10d::Work> work_;
+};
+
+class Group final : public Carrier {
+ public:
+  explicit Group(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
+  std::string name() const override {
+    return fmt::format("the process group ({})", backend_->getBackendName());
+  }
+  std::shared_ptr<Passage> send(int peer, int tag, std::span<const std::byte> from) override {
+    return hand_over({const_cast<std::byte*>(from.data()), from.size()},
+                     [&](std::vector<at::Tensor>& piece) { return backend_->send(piece, peer, tag); });
+  }
+  std::shared_ptr<Passage> receive(int peer, int tag, std::span<std::byte> to) override {
+    return hand_over(to, [&](std::vector<at::Tensor>& piece) { return backend_->recv(piece, peer, tag); });
   }
 
  private:
-  static constexpr int kFirst = 1 << 30, kWorlds = 64, kEach = 1 << 24;
-  const int base_;
-  std::atomic<std::uint32_t> used_ = 0;
-};
-
-// What is said of a piece. It goes as the payload of a control frame.
-struct Piece {
-  static constexpr std::size_t kBytes = Frame::kBytes + 4 * sizeof(std::uint64_t);
-
-  Frame frame;  // of the whole payload, but for the offset, which is the piece's
-  std::uint64_t sequence = 0, tag = 0, length = 0, crc = 0;
-
-  std::vector<std::byte> encode() const {
-    std::vector<std::byte> bytes(kBytes);
-    const auto head = frame.encode();
-    const std::array numbers{sequence, tag, length, crc};
-    std::memcpy(bytes.data(), head.data(), head.size());
-    std::memcpy(bytes.data() + head.size(), numbers.data(), sizeof numbers);
-    return bytes;
-  }
-  static std::optional<Piece> decode(std::span<const std::byte> bytes) {
-    const auto frame = Frame::decode(bytes.first<Frame::kBytes>());
-    if (!frame) return std::nullopt;
-    std::array<std::uint64_t, 4> numbers{};
-    std::memcpy(numbers.data(), bytes.data() + Frame::kBytes, sizeof numbers);
-    return Piece{*frame, numbers[0], numbers[1], numbers[2], numbers[3]};
-  }
-  bool lies_within() const {
-    return length > 0 && length <= kPiece && frame.offset <= frame.total &&
-           length <= frame.total - frame.offset;
-  }
-};
-
-using Work = c10::intrusive_ptr<c10d::Work>;
-
-// The way from the threads that wait back to the transport, while there is one.
-class WayBack {
- public:
-  explicit WayBack(Transport& transport) : transport_(&transport) {}
-  void post(std::function<void()> work) {
-    const std::lock_guard lock(mutex_);
-    if (transport_) transport_->post(std::move(work));
-  }
-  void close() {
-    const std::lock_guard lock(mutex_);
-    transport_ = nullptr;
-  }
-
- private:
-  std::mutex mutex_;
-  Transport* transport_;
-};
-
-// A thread of its own waits for the end of this operation and keeps alive what it works on. ended(failure) runs on the
-// transport's thread; an empty failure: it went well, or was called back. The thread may outlive the transport.
-void when_ended(const std::shared_ptr<WayBack>& way_back, Work work, std::shared_ptr<const void> owner,
-                std::function<void(const std::string& failure)> ended) {
-  std::thread([way_back, work = std::move(work), owner = std::move(owner),
-               ended = std::move(ended)]() mutable {
-    std::string failure;
-    try {
-      work->wait(kForever);
-    } catch (const std::exception& thrown) {
-      failure = one_line(thrown);
-    }
-    work.reset();
-    owner.reset();
-    way_back->post([ended = std::move(ended), failure = std::move(failure)] { ended(failure); });
-  }).detach();
-}
-
-class GroupTransport final : public Transport, private TransportHandler {
- public:
-  GroupTransport(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Tags> tags, const World& world,
-                 const std::string& channel)
-      : backend_(std::move(backend)),
-        tags_(std::move(tags)),
-        life_(static_cast<std::uint64_t>(tags_->next())),
-        log_(world.log),
-        peers_(static_cast<std::size_t>(world.size)),
-        tcp_(make_tcp_transport(world, channel)),
-        way_back_(std::make_shared<WayBack>(*tcp_)) {}
-  ~GroupTransport() override { stop(); }
-
-  int rank() const override { return tcp_->rank(); }
-  int size() const override { return tcp_->size(); }
-  void start(TransportHandler& handler) override {
-    handler_ = &handler;
-    tcp_->start(*this);
-  }
-  void stop() override {
-    tcp_->stop();
-    way_back_->close();
-    for (Peer& other : peers_) let_go(other);
-  }
-  void open(int peer) override { tcp_->open(peer); }
-  void reset(int peer, const std::string& reason) override { tcp_->reset(peer, reason); }
-  void post(std::function<void()> work) override { tcp_->post(std::move(work)); }
-  void at(Time when, std::function<void()> work) override { tcp_->at(when, std::move(work)); }
-  Time now() const override { return tcp_->now(); }
-  std::uint64_t bytes_sent() const override { return tcp_->bytes_sent() + bytes_by_group_; }
-
-  void send(int rank, Frame frame, Payload payload) override {
-    const bool bulk =
-        payload.bytes.size() > Outbox::kMaxControl && rank >= 0 && rank < size() && rank != this->rank();
-    if (!bulk) return tcp_->send(rank, frame, std::move(payload));
-    Outbox::check(frame, payload);
-    {
-      const std::lock_guard lock(mutex_);
-      Peer& other = peer(rank);
-      if (!other.up) return;
-      if (!other.failed) {
-        other.waiting.push_back({frame, std::move(payload), 0});
-        tcp_->post([this, rank] { begin_piece(rank); });
-        return;
-      }
-    }
-    tcp_->send(rank, frame, std::move(payload));
-  }
-
-  void cancel(int rank, FrameType type, std::uint64_t round, std::uint32_t block) override {
-    tcp_->cancel(rank, type, round, block);
-    std::vector<Message> dropped;  // let go outside the lock
-    const std::lock_guard lock(mutex_);
-    std::erase_if(peer(rank).waiting, [&](Message& message) {
-      const bool matches =
-          message.frame.type == type && message.frame.round == round && message.frame.block == block;
-      if (matches) dropped.push_back(std::move(message));
-      return matches;
-    });
-  }
-
- private:
-  struct Message {
-    Frame frame;
-    Payload payload;
-    std::size_t taken = 0;  // bytes of it that have gone
-  };
-  struct Coming {
-    Piece piece;
-    at::Tensor memory = {};  // once the group was asked
-    bool ended = false;
-  };
-  struct Peer {
-    // The mutex guards these.
-    bool up = false;
-    bool failed = false;  // the group, between us: for good
-    std::deque<Message> waiting;
-    // Only the transport's thread touches the rest.
-    std::uint64_t connection = 0;                // by number
-    bool ready = false;                          // and has said what it has taken
-    std::uint64_t life = 0;                      // which transport of the peer's this is
-    std::uint64_t begun = 0;                     // pieces, to any life
-    Work under_way;                              // the last of them, if it has not ended
-    std::uint64_t taken = 0;                     // of the pieces of the peer's life
-    std::deque<std::shared_ptr<Coming>> coming;  // over this connection
-    std::vector<std::byte> control;  // the payload of a frame that no handler sees, being received
-  };
-  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
-  // What waits for it is dropped, and nothing more is taken.
-  void let_go(Peer& other) {
-    std::deque<Message> dropped;  // outside the lock
-    const std::lock_guard lock(mutex_);
-    other.up = false;
-    dropped.swap(other.waiting);
-  }
-
-  // ---------------------------------------------------------------- the sender
-
-  void begin_piece(int rank) {
-    Peer& other = peer(rank);
-    if (!other.ready || other.under_way) return;
-    Piece piece;
-    Payload payload;
-    {
-      const std::lock_guard lock(mutex_);
-      if (other.failed || other.waiting.empty()) return;
-      Message& message = other.waiting.front();
-      const std::size_t length = std::min(kPiece, message.payload.bytes.size() - message.taken);
-      payload = {message.payload.owner, message.payload.bytes.subspan(message.taken, length)};
-      piece = {message.frame, ++other.begun, static_cast<std::uint64_t>(tags_->next()), length, 0};
-      piece.frame.offset += message.taken;
-      piece.frame.length = 0;
-      message.taken += length;
-      if (message.taken == message.payload.bytes.size()) other.waiting.pop_front();
-    }
-    piece.crc = crc32c(payload.bytes);
-    try {
-      std::vector<at::Tensor> tensors{at::from_blob(const_cast<std::byte*>(payload.bytes.data()),
-                                                    {static_cast<std::int64_t>(piece.length)}, at::kByte)};
-      const WithoutSigpipe errors_only;
-      const std::lock_guard lock(flight_recorder());
-      other.under_way = backend_->send(tensors, rank, static_cast<int>(piece.tag));
-    } catch (const std::exception& thrown) {
-      return failed(rank, one_line(thrown));
-    }
-    const auto bytes = std::make_shared<const std::vector<std::byte>>(piece.encode());
-    tcp_->send(rank, {.type = FrameType::piece}, {bytes, *bytes});
-    bytes_by_group_ += piece.length;
-    when_ended(way_back_, other.under_way, payload.owner,
-               [this, rank, sequence = piece.sequence](const std::string& failure) {
-                 Peer& other = peer(rank);
-                 if (sequence == other.begun) other.under_way.reset();
-                 if (!failure.empty()) return failed(rank, failure);
-                 begin_piece(rank);
-               });
-  }
-
-  // The peer has asked the group for our pieces up to this one.
-  void peer_has_taken(int rank, std::uint64_t life, std::uint64_t sequence) {
-    Peer& other = peer(rank);
-    if (other.under_way && life != other.life) {
-      other.under_way.reset();  // whether the earlier life has taken it is not known: its thread waits on
-    } else if (other.under_way && other.begun > sequence) {
-      call_back(other);  // the peer never heard of it
-    }
-    if (life != other.life) other.taken = 0;
-    if (other.life == 0) {
-      log_(Level::info, fmt::format("c10d transport: payloads for worker {} go by the process group ({})",
-                                    rank, backend_->getBackendName()));
-    }
-    other.life = life;
-    other.ready = true;
-    begin_piece(rank);
-  }
-
-  static void call_back(Peer& other) {
-    try {
-      other.under_way->abort();  // its thread sees the end
-    } catch (const std::exception&) {
-      other.under_way.reset();  // a backend that cannot: its thread waits on
-    }
-  }
-
-  void failed(int rank, const std::string& reason) {
-    Peer& other = peer(rank);
-    {
-      const std::lock_guard lock(mutex_);
-      if (std::exchange(other.failed, true)) return;
-    }
-    log_(Level::warning, fmt::format("c10d transport: the process group fails with worker {} ({}): from now "
-                                     "on its payloads go over TCP",
-                                     rank, reason));
-    tcp_->reset(rank, fmt::format("worker {}: a payload was lost with the process group's connection", rank));
-  }
-
-  // ---------------------------------------------------------------- the receiver
-
-  // False: it says nothing that could be.
-  bool piece_comes(int rank, std::span<const std::byte> bytes) {
-    const auto piece = Piece::decode(bytes);
-    auto& coming = peer(rank).coming;
-    // Whoever announces one after the other is never ahead by more than what was asked for.
-    if (!piece || !piece->lies_within() || !tags_->has(piece->tag) || coming.size() > kMostAsked)
-      return false;
-    coming.push_back(std::make_shared<Coming>(Coming{*piece}));
-    ask(rank);
-    return true;
-  }
-
-  void ask(int rank) {
-    Peer& other = peer(rank);
-    const std::size_t most = std::min(kMostAsked, other.coming.size());
-    for (std::size_t i = 0; i < most; ++i) {
-      const std::shared_ptr<Coming> coming = other.coming[i];
-      if (coming->memory.defined()) continue;
-      other.taken = coming->piece.sequence;
-      coming->memory = at::empty({static_cast<std::int64_t>(coming->piece.length)}, at::kByte);
-      Work work;
-      try {
-        std::vector<at::Tensor> tensors{coming->memory};
-        const WithoutSigpipe errors_only;
-        const std::lock_guard lock(flight_recorder());
-        work = backend_->recv(tensors, rank, static_cast<int>(coming->piece.tag));
-      } catch (const std::exception& thrown) {
-        return failed(rank, one_line(thrown));
-      }
-      when_ended(way_back_, std::move(work), coming,
-                 [this, rank, coming, connection = other.connection](const std::string& failure) {
-                   coming->ended = true;
-                   if (!failure.empty()) return failed(rank, failure);
-                   if (peer(rank).connection == connection) deliver(rank);
-                 });
-    }
-  }
-
-  // In the order in which they were sent, whatever thread was the first to see its end.
-  void deliver(int rank) {
-    auto& coming = peer(rank).coming;
-    while (!coming.empty() && coming.front()->ended) {
-      const std::shared_ptr<Coming> first = std::move(coming.front());
-      coming.pop_front();
-      deliver(rank, first->piece, first->memory);
-    }
-    ask(rank);
-  }
-
-  void deliver(int rank, const Piece& piece, const at::Tensor& memory) {
-    const std::span whole(reinterpret_cast<const std::byte*>(memory.const_data_ptr<std::uint8_t>()),
-                          piece.length);
-    const bool intact = crc32c(whole) == piece.crc;
-    for (std::size_t at = 0; at < whole.size(); at += Frame::kMaxPayload) {
-      const auto chunk = whole.subspan(at, std::min(Frame::kMaxPayload, whole.size() - at));
-      Frame frame = piece.frame;
-      frame.offset += at;
-      frame.length = static_cast<std::uint32_t>(chunk.size());
-      const auto place = handler_->place(rank, frame);
-      const bool wanted = place.size() == chunk.size();
-      if (wanted) std::memcpy(place.data(), chunk.data(), chunk.size());
-      handler_->received(rank, frame, wanted ? place : std::span<std::byte>{}, wanted && intact);
-    }
-  }
-
-  // ---------------------------------------------------------------- tcp's handler
-
-  void connected(int rank) override {
-    Peer& other = peer(rank);
-    ++other.connection;
-    {
-      const std::lock_guard lock(mutex_);
-      other.up = true;
-    }
-    tcp_->send(rank, {.type = FrameType::taken, .round = life_, .value = other.taken}, {});
-    handler_->connected(rank);
-  }
-  void disconnected(int rank, const std::string& reason) override {
-    Peer& other = peer(rank);
-    ++other.connection;
-    other.ready = false;
-    other.coming.clear();
-    let_go(other);
-    handler_->disconnected(rank, reason);
-  }
-  void lost(int rank, const std::string& reason) override { handler_->lost(rank, reason); }
-
-  std::span<std::byte> place(int rank, const Frame& frame) override {
-    if (frame.type != FrameType::piece) return handler_->place(rank, frame);
-    if (frame.length != Piece::kBytes || frame.offset != 0) return {};
-    peer(rank).control.resize(Piece::kBytes);
-    return peer(rank).control;
-  }
-  void received(int rank, const Frame& frame, std::span<const std::byte> payload, bool intact) override {
-    if (frame.type == FrameType::taken) return peer_has_taken(rank, frame.round, frame.value);
-    if (frame.type != FrameType::piece) return handler_->received(rank, frame, payload, intact);
-    if (intact && !payload.empty() && piece_comes(rank, payload)) return;
-    tcp_->reset(rank, "what it said of a piece is damaged");
+  template <class Begin>
+  static std::shared_ptr<Passage> hand_over(std::span<std::byte> bytes, const Begin& begin) {
+    std::vector<at::Tensor> piece{
+        at::from_blob(bytes.data(), {static_cast<std::int64_t>(bytes.size())}, at::kByte)};
+    const WithoutSigpipe errors_only;
+    const std::lock_guard lock(flight_recorder());
+    return std::make_shared<GroupPassage>(begin(piece));
   }
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
-  const std::shared_ptr<Tags> tags_;
-  const std::uint64_t life_;
-  const Log log_;
-  TransportHandler* handler_ = nullptr;
-  std::atomic<std::uint64_t> bytes_by_group_ = 0;
-
-  std::mutex mutex_;
-  std::vector<Peer> peers_;
-  std::unique_ptr<Transport> tcp_;
-  const std::shared_ptr<WayBack> way_back_;
 };
 
 }  // namespace
-}  // namespace group
 
 std::function<std::unique_ptr<Transport>(const World&, const std::string& channel)> group_transports(
     c10d::Backend& backend, std::int64_t call) {
-  return [backend = c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(&backend),
-          tags = std::make_shared<group::Tags>(call)](const World& world, const std::string& channel) {
-    return std::make_unique<group::GroupTransport>(backend, tags, world, channel);
+  return [group = std::make_shared<Group>(
+              c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(&backend)),
+          tags = std::make_shared<Tags>(call)](const World& world, const std::string& channel) {
+    return make_piece_transport(group, tags, world, channel);
   };
 }
 

@@ -150,6 +150,7 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
   world.store = {kept, &kept->own};
   world.make_transport =
       transport == "c10d" ? group_transports(*backend, kept->call) : own_transport(transport);
+  world.carrier = carrier_of(transport);
   const Card own{host, !world.token.empty(), transport, address ? address->host() : ""};
   world.store->set(fmt::format("worker-{}", rank), own.to_line());
   if (rank == 0 && !own.has_token) world.store->set("token", random_token());
@@ -180,10 +181,10 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
   }
   for (int of = 0; of < size; ++of) {
     const std::string& other = cards[static_cast<std::size_t>(of)].transport;
-    if (other != cards[0].transport && (other == "c10d" || cards[0].transport == "c10d")) {
+    if (carrier_of(other) != carrier_of(cards[0].transport)) {
       throw UsageError(
-          fmt::format("environment: STARLING_TRANSPORT is {} on worker 0 and {} on worker {}: c10d must be "
-                      "set on all workers or on none",
+          fmt::format("environment: STARLING_TRANSPORT is {} on worker 0 and {} on worker {}: c10d and nccl "
+                      "must be set on all workers or on none",
                       cards[0].transport, other, of));
     }
   }
@@ -224,7 +225,7 @@ World World::from_process_group(c10d::ProcessGroup& group, Timeouts timeouts,
       throw UsageError(
           "environment: STARLING_TRANSPORT='c10d' needs a process group with a backend for tensors on the "
           "CPU, as "
-          "init_process_group(\"cpu:gloo,cuda:nccl\") makes it");
+          "init_process_group(\"cpu:gloo,cuda:nccl\") makes it; STARLING_TRANSPORT='nccl' needs none");
     }
   }
   return meet_at(store, group.getRank(), group.getSize(), timeouts, variable, host_identity(), backend.get(),
