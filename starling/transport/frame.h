@@ -53,7 +53,7 @@ enum class FrameType : std::uint8_t {
   // payloads that a process group or NCCL carries (transport/c10d/pieces.h), which no handler sees
   piece = 40,  // a part of a payload comes by the carrier
   taken =
-      41,  // I have asked the carrier for your pieces up to `value`, I who am `round`; payload: its invitation
+      41,  // I, who am `round`, have asked the carrier for your pieces up to `value`; step = 1: I take no more
 };
 
 struct Frame {

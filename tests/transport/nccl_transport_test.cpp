@@ -59,7 +59,7 @@ class Switchboard {
 class FakeCommunicator final : public Communicator {
  public:
   explicit FakeCommunicator(std::shared_ptr<Switchboard::Line> line) : line_(std::move(line)) {}
-  ~FakeCommunicator() override { abort(); }
+  ~FakeCommunicator() override { end(); }
   void send(std::span<const std::byte> from) override {
     std::unique_lock lock(line_->mutex);
     line_->from = from.data();
@@ -75,7 +75,7 @@ class FakeCommunicator final : public Communicator {
     line_->from = nullptr;
     line_->changed.notify_all();
   }
-  void abort() override {
+  void end() override {
     const std::lock_guard lock(line_->mutex);
     line_->broken = true;
     line_->changed.notify_all();

@@ -35,11 +35,12 @@ class Group final : public Carrier {
   std::string name() const override {
     return fmt::format("the process group ({})", backend_->getBackendName());
   }
-  std::shared_ptr<Passage> send(int peer, int tag, std::span<const std::byte> from) override {
-    return hand_over({const_cast<std::byte*>(from.data()), from.size()},
-                     [&](std::vector<at::Tensor>& piece) { return backend_->send(piece, peer, tag); });
+  Sent send(int peer, int tag, std::span<const std::byte> from) override {
+    return {hand_over({const_cast<std::byte*>(from.data()), from.size()},
+                      [&](std::vector<at::Tensor>& piece) { return backend_->send(piece, peer, tag); })};
   }
-  std::shared_ptr<Passage> receive(int peer, int tag, std::span<std::byte> to) override {
+  std::shared_ptr<Passage> receive(int peer, int tag, std::span<std::byte> to,
+                                   std::span<const std::byte>) override {
     return hand_over(to, [&](std::vector<at::Tensor>& piece) { return backend_->recv(piece, peer, tag); });
   }
 

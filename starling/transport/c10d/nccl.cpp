@@ -93,7 +93,7 @@ class NcclCommunicator final : public Communicator {
     Nccl::Config config;
     nccl_.must(nccl_.ncclCommInitRankConfig(&communicator_, 2, name, end, &config), "joining a worker");
   }
-  ~NcclCommunicator() override { abort(); }
+  ~NcclCommunicator() override { end(); }
 
   void send(std::span<const std::byte> from) override {
     const c10::StreamGuard ours(stream_);
@@ -113,7 +113,7 @@ class NcclCommunicator final : public Communicator {
     });
     on_the_host(to).copy_(piece);
   }
-  void abort() override {
+  void end() override {
     const std::lock_guard lock(mutex_);
     if (communicator_ != nullptr) nccl_.ncclCommAbort(communicator_);
     communicator_ = nullptr;
@@ -139,7 +139,7 @@ class NcclCommunicator final : public Communicator {
     try {
       while (in_progress() || !stream_.query()) doze();
     } catch (...) {
-      abort();  // its memory goes next
+      end();  // its memory goes next
       throw;
     }
   }
@@ -159,7 +159,7 @@ class NcclCommunicator final : public Communicator {
   const Nccl& nccl_;
   const c10::Stream stream_;
   const int peer_;
-  std::mutex mutex_;  // guards communicator_ against abort() by another thread
+  std::mutex mutex_;  // guards communicator_ against end() by another thread
   void* communicator_ = nullptr;
 };
 

@@ -23,6 +23,7 @@ class Lane {
   Lane(std::shared_ptr<Communicators> communicators, const Id& id, int end)
       : communicators_(std::move(communicators)), id_(id), end_(end) {}
 
+  const Id& id() const { return id_; }
   std::uint64_t next_place() { return ++places_; }
   // When it is this place's turn: what is to be done, and its failure, which closes the lane. Once it is closed, nothing.
   void carry(std::uint64_t place, const std::function<void(Communicator&)>& piece) {
@@ -42,7 +43,7 @@ class Lane {
   bool close() {
     const std::lock_guard lock(mutex_);
     if (std::exchange(closed_, true)) return false;
-    if (communicator_) communicator_->abort();
+    if (communicator_) communicator_->end();
     turn_.notify_all();
     return true;
   }
@@ -87,48 +88,41 @@ class Lanes final : public Carrier {
 
   std::string name() const override { return communicators_->name(); }
   bool renews() const override { return true; }
-  std::vector<std::byte> invitation(int peer) override {
-    const Id id = communicators_->new_id();
-    renew(this->peer(peer).from, id, 0);
-    return {id.begin(), id.end()};
-  }
-  void invited(int peer, std::span<const std::byte> invitation) override {
-    Id id;
-    if (invitation.size() != id.size()) throw Error("it has named no lane");
-    std::ranges::copy(invitation, id.begin());
-    renew(this->peer(peer).to, id, 1);
-  }
-  void lost(int peer) override {
+  void disconnected(int peer) override {
     const std::lock_guard lock(mutex_);
-    for (const auto& lane : {this->peer(peer).from, this->peer(peer).to}) {
-      if (lane) lane->close();
+    for (Lane* const lane : {this->peer(peer).from.get(), this->peer(peer).to.get()}) {
+      if (lane != nullptr) lane->close();
     }
+    this->peer(peer) = {};
   }
-  std::shared_ptr<Passage> send(int peer, int, std::span<const std::byte> from) override {
-    return passage(this->peer(peer).to, [from](Communicator& lane) { lane.send(from); });
+  Sent send(int peer, int, std::span<const std::byte> from) override {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Lane>& lane = this->peer(peer).to;
+    if (!lane) lane = std::make_shared<Lane>(communicators_, communicators_->new_id(), 0);
+    const Id& id = lane->id();
+    return {std::make_shared<LanePassage>(lane, [from](Communicator& c) { c.send(from); }),
+            {id.begin(), id.end()}};
   }
-  std::shared_ptr<Passage> receive(int peer, int, std::span<std::byte> to) override {
-    return passage(this->peer(peer).from, [to](Communicator& lane) { lane.receive(to); });
+  std::shared_ptr<Passage> receive(int peer, int, std::span<std::byte> to,
+                                   std::span<const std::byte> note) override {
+    Id id;
+    if (note.size() != id.size()) throw Error("it names no lane");
+    std::ranges::copy(note, id.begin());
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Lane>& lane = this->peer(peer).from;
+    if (!lane) lane = std::make_shared<Lane>(communicators_, id, 1);
+    if (lane->id() != id) throw Error("it names another lane than before");
+    return std::make_shared<LanePassage>(lane, [to](Communicator& c) { c.receive(to); });
   }
 
  private:
   struct Peer {
-    std::shared_ptr<Lane> from, to;
+    std::shared_ptr<Lane> from, to;  // since the first piece of this connection
   };
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
-  static std::shared_ptr<Passage> passage(const std::shared_ptr<Lane>& lane,
-                                          std::function<void(Communicator&)> piece) {
-    if (!lane) throw Error("there is no lane");
-    return std::make_shared<LanePassage>(lane, std::move(piece));
-  }
-  void renew(std::shared_ptr<Lane>& lane, const Id& id, int end) {
-    const std::lock_guard lock(mutex_);
-    if (lane) lane->close();
-    lane = std::make_shared<Lane>(communicators_, id, end);
-  }
 
   const std::shared_ptr<Communicators> communicators_;
-  std::mutex mutex_;  // guards which lanes there are, for lost() on another thread
+  std::mutex mutex_;  // guards which lanes there are
   std::vector<Peer> peers_;
 };
 

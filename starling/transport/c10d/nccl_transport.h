@@ -2,8 +2,8 @@
 // asks for it; the GPU is torch's current device, the library the one that came with torch.
 //
 // Each direction between two workers is a lane: a communicator of the two of its own, so that nobody waits for a third, an edge can
-// be aborted, and no order of operations is shared. Who receives names the lane (NCCL's unique id) in its invitation; both join it
-// with the first piece. A lane lasts as long as the connection over which it was named: the next one names another.
+// be aborted, and no order of operations is shared. Who sends names the lane (NCCL's unique id) with each piece; both join it with the
+// first one. A lane lasts as long as the connection over which it was named.
 //
 // Blocks are in the host's memory (optim/device.h), so a piece goes from there to the GPU, by NCCL, and back to the host.
 //
@@ -32,7 +32,7 @@ class Communicator {
   virtual void send(std::span<const std::byte> from) = 0;
   virtual void receive(std::span<std::byte> to) = 0;
   // Ends what is under way, and fails what comes. Any thread.
-  virtual void abort() = 0;
+  virtual void end() = 0;
 };
 
 class Communicators {

@@ -30,6 +30,7 @@ struct Piece {
 
   Frame frame;  // of the whole payload, but for the offset, which is the piece's
   std::uint64_t sequence = 0, tag = 0, length = 0, crc = 0;
+  std::vector<std::byte> note{};  // the carrier's
 
   std::vector<std::byte> encode() const {
     std::vector<std::byte> bytes(kBytes);
@@ -37,15 +38,17 @@ struct Piece {
     const std::array numbers{sequence, tag, length, crc};
     std::memcpy(bytes.data(), head.data(), head.size());
     std::memcpy(bytes.data() + head.size(), numbers.data(), sizeof numbers);
+    bytes.insert(bytes.end(), note.begin(), note.end());
     return bytes;
   }
   static std::optional<Piece> decode(std::span<const std::byte> bytes) {
-    if (bytes.size() != kBytes) return std::nullopt;
+    if (bytes.size() < kBytes) return std::nullopt;
     const auto frame = Frame::decode(bytes.first<Frame::kBytes>());
     if (!frame) return std::nullopt;
     std::array<std::uint64_t, 4> numbers{};
     std::memcpy(numbers.data(), bytes.data() + Frame::kBytes, sizeof numbers);
-    return Piece{*frame, numbers[0], numbers[1], numbers[2], numbers[3]};
+    const auto note = bytes.subspan(kBytes);
+    return Piece{*frame, numbers[0], numbers[1], numbers[2], numbers[3], {note.begin(), note.end()}};
   }
   bool lies_within() const {
     return length > 0 && length <= Carrier::kPiece && frame.offset <= frame.total &&
@@ -115,7 +118,7 @@ class PieceTransport final : public Transport, private TransportHandler {
     way_back_->close();
     for (int peer = 0; peer < size(); ++peer) {
       let_go(this->peer(peer));
-      carrier_->lost(peer);
+      carrier_->disconnected(peer);
     }
   }
   void open(int peer) override { tcp_->open(peer); }
@@ -173,7 +176,8 @@ class PieceTransport final : public Transport, private TransportHandler {
     std::deque<Message> waiting;
     // Only the transport's thread touches the rest.
     std::uint64_t connection = 0;                // by number
-    int failures = 0;                            // since a piece has gone or come
+    std::uint64_t failed_on = 0;                 // which connection
+    int failures = 0;                            // of connections, since a piece has gone or come
     bool ready = false;                          // and has said what it has taken
     std::uint64_t life = 0;                      // which transport of the peer's this is
     std::uint64_t begun = 0;                     // pieces, to any life
@@ -212,7 +216,9 @@ class PieceTransport final : public Transport, private TransportHandler {
     }
     piece.crc = crc32c(payload.bytes);
     try {
-      other.under_way = carrier_->send(rank, static_cast<int>(piece.tag), payload.bytes);
+      Carrier::Sent sent = carrier_->send(rank, static_cast<int>(piece.tag), payload.bytes);
+      other.under_way = std::move(sent.passage);
+      piece.note = std::move(sent.note);
     } catch (const std::exception& thrown) {
       return failed(rank, other.connection, one_line(thrown));
     }
@@ -231,14 +237,8 @@ class PieceTransport final : public Transport, private TransportHandler {
   }
 
   // The peer has asked the carrier for our pieces up to this one.
-  void peer_has_taken(int rank, std::uint64_t life, std::uint64_t sequence,
-                      std::span<const std::byte> invitation) {
+  void peer_has_taken(int rank, std::uint64_t life, std::uint64_t sequence) {
     Peer& other = peer(rank);
-    try {
-      carrier_->invited(rank, invitation);
-    } catch (const std::exception& thrown) {
-      return none_can_come(rank, one_line(thrown));
-    }
     if (other.under_way && life != other.life) {
       other.under_way.reset();  // whether the earlier life has taken it is not known: its thread waits on
     } else if (other.under_way && other.begun > sequence) {
@@ -261,32 +261,28 @@ class PieceTransport final : public Transport, private TransportHandler {
     }
   }
 
-  void say_failed(int rank, const std::string& reason) {
-    log_(Level::warning,
-         fmt::format("transport: {} fails with worker {} ({}): from now on its payloads go over TCP",
-                     carrier_->name(), rank, reason));
-    carrier_->lost(rank);
-  }
-  // Before anything was under way on this connection.
-  void none_can_come(int rank, const std::string& reason) {
+  // Nothing is under way on this connection yet.
+  void peer_takes_no_more(int rank) {
     Peer& other = peer(rank);
-    {
-      const std::lock_guard lock(mutex_);
-      for (Message& message : other.waiting) tcp_->send(rank, message.frame, std::move(message.payload));
-      other.waiting.clear();
-      if (std::exchange(other.failed, true)) return;
-    }
-    say_failed(rank, reason);
+    const std::lock_guard lock(mutex_);
+    other.failed = true;
+    for (Message& message : other.waiting) tcp_->send(rank, message.frame, std::move(message.payload));
+    other.waiting.clear();
   }
   void failed(int rank, std::uint64_t connection, const std::string& reason) {
     Peer& other = peer(rank);
-    if (carrier_->renews() && connection != other.connection) return begin_piece(rank);  // it is whole again
+    if (carrier_->renews()) {
+      if (connection != other.connection) return begin_piece(rank);  // it is whole again
+      if (std::exchange(other.failed_on, connection) == connection) return;
+    }
     if (!carrier_->renews() || ++other.failures == kMostFailures) {
       {
         const std::lock_guard lock(mutex_);
         if (std::exchange(other.failed, true)) return;
       }
-      say_failed(rank, reason);
+      log_(Level::warning,
+           fmt::format("transport: {} fails with worker {} ({}): from now on its payloads go over TCP",
+                       carrier_->name(), rank, reason));
     }
     tcp_->reset(rank,
                 fmt::format("worker {}: a payload was lost with {} ({})", rank, carrier_->name(), reason));
@@ -316,7 +312,8 @@ class PieceTransport final : public Transport, private TransportHandler {
       coming->memory.emplace(coming->piece.length);
       Passage passage;
       try {
-        passage = carrier_->receive(rank, static_cast<int>(coming->piece.tag), *coming->memory);
+        passage =
+            carrier_->receive(rank, static_cast<int>(coming->piece.tag), *coming->memory, coming->piece.note);
       } catch (const std::exception& thrown) {
         return failed(rank, other.connection, one_line(thrown));
       }
@@ -365,14 +362,9 @@ class PieceTransport final : public Transport, private TransportHandler {
       const std::lock_guard lock(mutex_);
       other.up = true;
     }
-    std::vector<std::byte> invitation;
-    try {
-      if (!other.failed) invitation = carrier_->invitation(rank);
-    } catch (const std::exception& thrown) {
-      none_can_come(rank, one_line(thrown));
-    }
-    const auto bytes = std::make_shared<const std::vector<std::byte>>(std::move(invitation));
-    tcp_->send(rank, {.type = FrameType::taken, .round = life_, .value = other.taken}, {bytes, *bytes});
+    tcp_->send(
+        rank,
+        {.type = FrameType::taken, .round = life_, .step = other.failed ? 1U : 0U, .value = other.taken});
     handler_->connected(rank);
   }
   void disconnected(int rank, const std::string& reason) override {
@@ -381,29 +373,23 @@ class PieceTransport final : public Transport, private TransportHandler {
     other.ready = false;
     other.coming.clear();
     let_go(other);
+    carrier_->disconnected(rank);
     handler_->disconnected(rank, reason);
   }
-  void lost(int rank, const std::string& reason) override {
-    carrier_->lost(rank);
-    handler_->lost(rank, reason);
-  }
+  void lost(int rank, const std::string& reason) override { handler_->lost(rank, reason); }
 
-  static bool is_own(const Frame& frame) {
-    return frame.type == FrameType::piece || frame.type == FrameType::taken;
-  }
   std::span<std::byte> place(int rank, const Frame& frame) override {
-    if (!is_own(frame)) return handler_->place(rank, frame);
+    if (frame.type != FrameType::piece) return handler_->place(rank, frame);
     if (frame.length > Outbox::kMaxControl || frame.offset != 0) return {};
     peer(rank).control.resize(frame.length);
     return peer(rank).control;
   }
   void received(int rank, const Frame& frame, std::span<const std::byte> payload, bool intact) override {
-    if (!is_own(frame)) return handler_->received(rank, frame, payload, intact);
-    if (intact && frame.type == FrameType::taken) {
-      peer_has_taken(rank, frame.round, frame.value, payload);
-    } else if (!intact || !piece_comes(rank, payload)) {
-      tcp_->reset(rank, "what it said of a piece is damaged");
+    if (frame.type == FrameType::taken) {
+      return frame.step == 0 ? peer_has_taken(rank, frame.round, frame.value) : peer_takes_no_more(rank);
     }
+    if (frame.type != FrameType::piece) return handler_->received(rank, frame, payload, intact);
+    if (!intact || !piece_comes(rank, payload)) tcp_->reset(rank, "what it said of a piece is damaged");
   }
 
   const std::shared_ptr<Carrier> carrier_;

@@ -5,9 +5,10 @@
 // as any other. What a carrier cannot do is confined to the payloads: what it has begun cannot be taken back without harm, and
 // does not say when it ends, but for a thread that waits. So a payload goes in pieces, one at a time for each edge and direction:
 //
-//   sender -> receiver   piece   over TCP: a piece comes by the carrier, under this tag, so long, with this checksum
+//   sender -> receiver   piece   over TCP: a piece comes by the carrier, under this tag, so long, with this checksum; and what
+//                                else the receiver's carrier must know
 //                        ...     by the carrier, straight from the block; a thread waits for the end at each side
-//   both, when connected taken   over TCP: up to which piece I have asked the carrier for yours; and the carrier's invitation
+//   both, when connected taken   over TCP: up to which piece I have asked the carrier for yours, or that I take no more
 //
 // The receiver asks the carrier for what was announced, for nothing else, and so needs no patience; what has begun is never given
 // up, only not delivered, since Gloo would lose its place in the stream of bytes. A piece whose announcement was lost with a
@@ -49,19 +50,21 @@ class Carrier {
   virtual ~Carrier() = default;
   virtual std::string name() const = 0;  // for people
 
-  // What a peer must know before it sends to this worker, anew for each connection; up to 4 KB.
-  virtual std::vector<std::byte> invitation(int) { return {}; }
-  // That of a peer.
-  virtual void invited(int, std::span<const std::byte>) {}
-  // Nobody is there: what is under way with it is called back. Any thread.
-  virtual void lost(int) {}
-  // Whether invitations make it whole again where it has failed.
+  // The connection with this peer is no more, and so is what a carrier that renews itself has had with it: what is under way is
+  // called back. Any thread.
+  virtual void disconnected(int) {}
+  // Whether it is whole again, after a failure, with the next connection.
   virtual bool renews() const { return false; }
 
-  // A peer's send() meets the receive() with the same tag and length; they are called in the same order, pieces of one peer and
-  // direction. The memory outlives the passage.
-  virtual std::shared_ptr<Passage> send(int peer, int tag, std::span<const std::byte> from) = 0;
-  virtual std::shared_ptr<Passage> receive(int peer, int tag, std::span<std::byte> to) = 0;
+  // A peer's send() meets the receive() with the same tag and length, and its note, up to 1 KB; they are called in the same order,
+  // pieces of one peer and direction. The memory outlives the passage.
+  struct Sent {
+    std::shared_ptr<Passage> passage;
+    std::vector<std::byte> note{};
+  };
+  virtual Sent send(int peer, int tag, std::span<const std::byte> from) = 0;
+  virtual std::shared_ptr<Passage> receive(int peer, int tag, std::span<std::byte> to,
+                                           std::span<const std::byte> note) = 0;
 };
 
 // Tags of pieces, above those that people choose in a process group. `call` tells the worlds of one group apart.
