@@ -42,7 +42,7 @@
 #include "starling/optim/schemes/cta.h"
 #include "starling/optim/schemes/push_pull.h"
 #include "starling/topology/schedules.h"
-#include "starling/transport/c10d/cuda.h"
+#include "starling/transport/c10d/find_cuda.h"
 #include "starling/transport/transport.h"
 #include "tests/checkpoint/folder.h"
 #include "tests/kernels/cuda/other_nvrtc.h"

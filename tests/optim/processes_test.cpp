@@ -28,7 +28,7 @@
 
 #include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
-#include "starling/transport/c10d/cuda.h"
+#include "starling/transport/c10d/find_cuda.h"
 #include "starling/transport/c10d/launcher.h"
 #include "starling/transport/tcp/tcp.h"
 

@@ -16,9 +16,9 @@
 
 #include "fabric.h"
 #include "processes.h"
-#include "recorder.h"
 #include "starling/core/error.h"
-#include "starling/transport/c10d/cuda.h"
+#include "starling/transport/c10d/find_cuda.h"
+#include "two_ends.h"
 
 namespace starling {
 namespace {
@@ -107,13 +107,12 @@ class FakeCommunicators final : public Communicators {
   const bool refuses_;
 };
 
-class LaneFabric final : public Fabric {
+class LaneFabric final : public Loopback {
  public:
-  explicit LaneFabric(int size, int refuses = -1) {
-    world_.size = size;
-    world_.token = "a secret of these tests";
-    world_.address = "127.0.0.1";
-    world_.store = std::make_shared<MemoryStore>();
+  explicit LaneFabric(int size, int refuses = -1)
+      : Loopback(size, [this](const World& world, const std::string& channel) {
+          return make_[static_cast<std::size_t>(world.rank)](world, channel);
+        }) {
     world_.log = [this](Level level, const std::string& line) {
       const std::lock_guard lock(mutex_);
       if (level == Level::warning) said_ += line + "\n";
@@ -123,17 +122,12 @@ class LaneFabric final : public Fabric {
         return std::make_unique<FakeCommunicators>(board_, rank == refuses);
       }));
   }
-  std::unique_ptr<Transport> make(int rank, const std::string& channel) override {
-    world_.rank = rank;
-    return make_[static_cast<std::size_t>(rank)](world_, channel);
-  }
   std::string said() {
     const std::lock_guard lock(mutex_);
     return said_;
   }
 
  private:
-  World world_;
   const std::shared_ptr<Switchboard> board_ = std::make_shared<Switchboard>();
   std::mutex mutex_;
   std::string said_;
@@ -142,28 +136,7 @@ class LaneFabric final : public Fabric {
 
 using Kind = Recorder::Kind;
 
-struct Pair {
-  explicit Pair(int refuses = -1) : fabric(2, refuses) {
-    for (int rank = 0; rank < 2; ++rank) {
-      transports.push_back(fabric.make(rank, "test"));
-      transports.back()->start(recorders[rank]);
-    }
-    for (int rank = 0; rank < 2; ++rank) transports[rank]->open(1 - rank);
-    for (int rank = 0; rank < 2; ++rank) EXPECT_TRUE(recorders[rank].wait_for(Kind::connected, 1 - rank));
-  }
-  ::testing::AssertionResult a_block_arrives(int from, std::uint64_t round) {
-    const auto block = random_block(9'000'001, static_cast<unsigned>(round));
-    transports[from]->send(1 - from, {.type = FrameType::data, .round = round}, payload_of(block));
-    if (!recorders[1 - from].wait_for_frame(from, FrameType::data, round))
-      return ::testing::AssertionFailure() << "it does not come";
-    if (recorders[1 - from].block(from, FrameType::data, round) != *block)
-      return ::testing::AssertionFailure() << "another one comes";
-    return ::testing::AssertionSuccess();
-  }
-  LaneFabric fabric;
-  Recorder recorders[2];
-  std::vector<std::unique_ptr<Transport>> transports;  // last: they end before their handlers go
-};
+using Pair = TwoEnds<LaneFabric>;
 
 TEST(Lanes, HaveNewCommunicatorsOnANewConnection) {
   Pair pair;

@@ -1,12 +1,12 @@
 #include "starling/kernels/cuda/gpu.h"
 
 #include <string_view>
-#include <type_traits>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/library.h"
 #include "starling/kernels/cuda/cubin.h"
 #include "starling/kernels/cuda/nvrtc.h"
 
@@ -64,18 +64,10 @@ constexpr int kOldest = 80;  // architecture; warps of older ones have no reduct
 // All functions of the driver, which is never unloaded.
 std::unique_ptr<const DriverFunctions> load_driver(const std::string& file) {
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* const trouble = dlerror();
-    throw Error(fmt::format("CUDA's driver cannot be loaded: {}", trouble == nullptr ? file : trouble));
-  }
+  if (library == nullptr) throw Error(fmt::format("CUDA's driver cannot be loaded: {}", loader_trouble()));
   auto functions = std::make_unique<DriverFunctions>();
-  const auto find = [&](auto& function, const char* name) {
-    void* const address = dlsym(library, name);
-    if (address == nullptr)
-      throw Error(fmt::format("{} is not a driver of CUDA 12 or 13: it has no {}", file, name));
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
-  };
-#define STARLING_FIND(name) find(functions->name, #name)
+  const std::string whose = fmt::format("{} is not a driver of CUDA 12 or 13", file);
+#define STARLING_FIND(name) find_function(library, #name, functions->name, whose)
   STARLING_FIND(cuInit);
   STARLING_FIND(cuGetErrorString);
   STARLING_FIND(cuDeviceGet);

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include <dlfcn.h>
@@ -14,6 +13,7 @@
 #include <link.h>
 
 #include "starling/core/error.h"
+#include "starling/core/library.h"
 
 namespace starling::kernels::cuda {
 
@@ -44,21 +44,11 @@ namespace fs = std::filesystem;
 
 constexpr const char* kVariable = "STARLING_NVRTC";
 
-std::string loader_trouble() {
-  const char* const trouble = dlerror();
-  return trouble == nullptr ? "unknown" : trouble;
-}
-
-// All functions of a loaded library, which is never unloaded: it may have started threads.
+// All functions of a loaded library.
 std::unique_ptr<NvrtcFunctions> functions_of(void* library, const std::string& file) {
   auto functions = std::make_unique<NvrtcFunctions>();
-  const auto find = [&](auto& function, const char* name) {
-    void* const address = dlsym(library, name);
-    if (address == nullptr)
-      throw Error(fmt::format("{} is not an NVRTC of CUDA 12 or 13: it has no {}", file, name));
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
-  };
-#define STARLING_FIND(name) find(functions->name, #name)
+  const std::string whose = fmt::format("{} is not an NVRTC of CUDA 12 or 13", file);
+#define STARLING_FIND(name) find_function(library, #name, functions->name, whose)
   STARLING_FIND(nvrtcGetErrorString);
   STARLING_FIND(nvrtcVersion);
   STARLING_FIND(nvrtcGetNumSupportedArchs);

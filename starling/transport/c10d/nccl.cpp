@@ -5,7 +5,6 @@
 #include <optional>
 #include <string_view>
 #include <thread>
-#include <type_traits>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -16,7 +15,8 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
-#include "starling/transport/c10d/cuda.h"
+#include "starling/core/library.h"
+#include "starling/transport/c10d/find_cuda.h"
 #include "starling/transport/c10d/nccl_transport.h"
 
 namespace starling {
@@ -56,18 +56,10 @@ struct Nccl {
 Nccl load() {
   // With torch's libraries for CUDA it is there already.
   void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* const trouble = dlerror();
-    throw Error(fmt::format("NCCL cannot be loaded: {}", trouble == nullptr ? "unknown" : trouble));
-  }
+  if (library == nullptr) throw Error(fmt::format("NCCL cannot be loaded: {}", loader_trouble()));
   Nccl nccl{};
-  const auto find = [&](auto& function, const char* name) {
-    void* const address = dlsym(library, name);
-    if (address == nullptr)
-      throw Error(fmt::format("libnccl.so.2 is older than NCCL 2.14: it has no {}", name));
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
-  };
-#define STARLING_FIND(name) find(nccl.name, #name)
+  const std::string whose = "libnccl.so.2 is older than NCCL 2.14";
+#define STARLING_FIND(name) find_function(library, #name, nccl.name, whose)
   STARLING_FIND(ncclGetVersion);
   STARLING_FIND(ncclGetUniqueId);
   STARLING_FIND(ncclCommInitRankConfig);
