@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
 
 #include "starling/core/error.h"
 #include "starling/kernels/wire.h"
@@ -30,6 +31,23 @@ using Seconds = std::chrono::duration<double>;
 std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Seconds(seconds));
 }
+
+// What has threads and connections is the process's that made it. A process that was forked from that one has neither the threads,
+// to wait for, nor the right to say anything over the connections: there it is left as it is, never destroyed.
+class Maker {
+ public:
+  bool is_this_process() const { return process_ == getpid(); }
+  template <class T>
+  static std::shared_ptr<T> keeps(std::shared_ptr<T> it) {
+    T* const there = it.get();
+    return {there, [maker = Maker(), it = std::move(it)](T*) mutable {
+              if (!maker.is_this_process()) new std::shared_ptr<T>(std::move(it));
+            }};
+  }
+
+ private:
+  pid_t process_ = getpid();
+};
 
 // A rule whose options stand in the parameter groups of Python's optimizer.
 class PythonRule {
@@ -192,24 +210,29 @@ class Engine {
       all.push_back(group_of(groups[g], rule_->of(param_groups[g])));
     const Rule first = rule_->of(param_groups[0]);
     const Options parsed = options_of(options);
-    Interrupt::ends(
-        [&] { optimizer_ = std::make_shared<Optimizer>(all, first, parsed, world, std::move(buffers)); });
+    Interrupt::ends([&] {
+      optimizer_ = Maker::keeps(std::make_shared<Optimizer>(all, first, parsed, world, std::move(buffers)));
+    });
   }
   Engine(py::function step, const std::vector<std::vector<at::Tensor>>& groups, const py::dict& options,
          const World& world, std::vector<at::Tensor> buffers)
       : inner_(std::make_unique<PythonOptimizer>(groups, std::move(step))) {
     const Options parsed = options_of(options);
-    Interrupt::ends(
-        [&] { optimizer_ = std::make_shared<Optimizer>(*inner_, parsed, world, std::move(buffers)); });
+    Interrupt::ends([&] {
+      optimizer_ = Maker::keeps(std::make_shared<Optimizer>(*inner_, parsed, world, std::move(buffers)));
+    });
   }
 
   // Whoever calls it holds on to it: a signal's handler may close() meanwhile, or another thread.
   std::shared_ptr<Optimizer> optimizer() {
     if (!optimizer_) throw UsageError("the optimizer is closed");
+    if (!maker_.is_this_process())
+      throw UsageError("the optimizer is of the process that this one was forked from");
     return optimizer_;
   }
   // Ends what is open of it, too: a scope of Python's may live longer. Where a call is under way it goes when that returns.
   void close() {
+    if (!maker_.is_this_process()) return;
     std::shared_ptr<Optimizer> last = std::move(optimizer_);
     const py::gil_scoped_release unlock;
     no_sync_.reset();
@@ -254,6 +277,7 @@ class Engine {
   std::shared_ptr<Optimizer> optimizer_;
   std::unique_ptr<NoSync> no_sync_;
   std::vector<std::weak_ptr<Average>> averages_;
+  const Maker maker_;
 };
 
 // Consensus, ended when Python says so.
@@ -276,6 +300,7 @@ class Scope {
     engine.opened(average_);
   }
   void end(bool keep) {
+    if (!maker_.is_this_process()) return;
     const py::gil_scoped_release unlock;
     if (*average_ && keep) (*average_)->keep();
     average_->reset();
@@ -285,7 +310,8 @@ class Scope {
 
  private:
   std::shared_ptr<Engine::Average> average_ =
-      std::make_shared<Engine::Average>();  // nothing once it has ended
+      Maker::keeps(std::make_shared<Engine::Average>());  // nothing once it has ended
+  const Maker maker_;
 };
 
 int average_of(const std::vector<at::Tensor>& tensors, const World& world) {
@@ -338,6 +364,7 @@ World make_world(double meet, const Make& make) {
     Timeouts timeouts;
     timeouts.meet = milliseconds_of(meet);
     world = make(timeouts, &Interrupt::came);
+    world.store = Maker::keeps(std::move(world.store));
     world.log = log_to_stderr(world.rank);
   });
   return world;

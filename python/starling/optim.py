@@ -133,7 +133,7 @@ class Optimizer(torch.optim.Optimizer):
     step() waits for a neighbour whose block of the last step has not come yet, mixes, applies the rule and sends, block by
     block. state_dict() is of this worker: each saves its own, or all load the same. With a rule of Starling's the state lives in
     the C++ library: `state` is empty, and state_dict() has it. add_param_group(), before the same step, and load_state_dict()
-    are collective.
+    are collective. In a process that was forked from this one every call raises UsageError.
     """
 
     _engine: _C.Engine | None = None
@@ -665,17 +665,22 @@ class Decentralized(Optimizer):
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Collective: every worker loads its own, or all the same. What was in flight is sent again. Where one worker's inner
-        optimizer cannot load, all raise; the others' have loaded then."""
+        optimizer cannot load, all raise, and each has what it had."""
+        had = self.inner.state_dict()
         try:
-            for before in self._optimizer_load_state_dict_pre_hooks.values():
-                changed = before(self, state_dict)
-                state_dict = state_dict if changed is None else changed
-            self.inner.load_state_dict(state_dict)
-            position = [group.pop("round", 0) for group in self.param_groups][0]
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self._engine.restart(None)
+            try:
+                for before in self._optimizer_load_state_dict_pre_hooks.values():
+                    changed = before(self, state_dict)
+                    state_dict = state_dict if changed is None else changed
+                self.inner.load_state_dict(state_dict)
+                position = [group.pop("round", 0) for group in self.param_groups][0]
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    self._engine.restart(None)  # refused at all workers: the others are not to wait
+                raise
+            self._current().restart(position)
+        except Exception:
+            self.inner.load_state_dict(had)
             raise
-        self._current().restart(position)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)

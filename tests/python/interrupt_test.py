@@ -15,7 +15,8 @@ from learning import flat, loss_of, model, rank, train
 import starling
 
 AN_HOUR = 3600.0  # seconds: much more than a test may take
-CASES = [("step", "cta"), ("consensus", "cta"), ("consensus", "a2cid2"), ("consensus", "ad-psgd")]
+CASES = [("step", "cta"), ("consensus", "cta"), ("load", "cta"), ("consensus", "a2cid2"), ("load", "a2cid2"),
+         ("consensus", "ad-psgd")]
 
 
 def press_ctrl_c():
@@ -37,6 +38,7 @@ def interrupted(call, scheme):
     net = model()
     optimizer = starling.AdamW(net.parameters(), lr=0.02, topology="ring", scheme=scheme)
     train(net, optimizer, 3, 0, rank())
+    state = optimizer.state_dict() if call == "load" else None
     count, kept = 0, True
     if rank() == 0:
         before = flat(net)
@@ -44,8 +46,11 @@ def interrupted(call, scheme):
         try:
             while call == "step":
                 train(net, optimizer, 1)
-            with optimizer.consensus():
-                raise AssertionError("it went on without being interrupted")
+            if call == "load":
+                optimizer.load_state_dict(state)
+            else:
+                optimizer.consensus_distance()
+            raise AssertionError("it went on without being interrupted")
         except KeyboardInterrupt:
             kept = call == "step" or torch.equal(flat(net), before)
             heard(f"{call} {scheme}").touch()
@@ -54,6 +59,8 @@ def interrupted(call, scheme):
         if call == "consensus":
             with optimizer.consensus() as average:
                 count = average.workers
+        elif call == "load":
+            optimizer.load_state_dict(state)
     train(net, optimizer, 20, 10, rank())
     distance, lost = optimizer.consensus_distance(), optimizer.statistics()["lost"]
     optimizer.close()
@@ -100,9 +107,10 @@ def not_come(where, meet):
 
 
 def meeting():
-    """Where there is no store yet; no optimizer of the other's; no world of a group."""
+    """Where there is no store yet; no tensors of the other's; no optimizer; no world of a group."""
     not_come("store", lambda: starling.init(timeout=AN_HOUR))
     starling.init(timeout=AN_HOUR)
+    not_come("average", lambda: starling.average([torch.zeros(3)]))
     not_come("optimizer", lambda: starling.AdamW(model().parameters(), lr=0.02))
     os.environ["MASTER_PORT"] = os.environ["SECOND_PORT"]
     torch.distributed.init_process_group("gloo")

@@ -1,6 +1,8 @@
 """The optimizers as torch's users know them: alone against torch's own, and three processes together."""
 
+import contextlib
 import copy
+import faulthandler
 import io
 import json
 import os
@@ -428,6 +430,35 @@ def ends_badly():
     return optimizer.statistics()["rounds"]
 
 
+def forked():
+    """How each process ends that is forked from this one in the midst of training, as Python does; and that this goes on."""
+    net = model()
+    optimizer = starling.AdamW(net.parameters(), lr=0.02)
+    train(net, optimizer, 3, 0, rank())
+    codes = []
+    faulthandler.cancel_dump_traceback_later()  # of workers.py: a child would wait for its thread
+    for how in ("exit", "delete", "step", "within an average"):
+        with optimizer.consensus() if how == "within an average" else contextlib.nullcontext():
+            child = os.fork()
+            if child == 0:
+                if how == "delete":
+                    del optimizer
+                if how == "step":
+                    optimizer.step()  # refused
+                sys.exit(7)
+        for _ in range(3000):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                break
+            time.sleep(0.02)
+        else:
+            os.kill(child, signal.SIGKILL)
+            raise AssertionError(f"{how}: the child hangs")
+        codes.append(os.waitstatus_to_exitcode(status))
+        train(net, optimizer, 3, 3 * len(codes), rank())
+    return codes, optimizer.consensus_distance(), optimizer.statistics()
+
+
 # ---------------------------------------------------------------- tests
 
 
@@ -763,6 +794,12 @@ class Together(unittest.TestCase):
                 # The first may have begun what torch keeps, and a connection of the store may come or go just now.
                 for begun, end in zip(counts[1], counts[-1], strict=True):
                     self.assertLessEqual(end, begun + 1, (scheme, counts))
+
+    def test_a_forked_process_ends_and_takes_nothing_with_it(self):
+        for codes, distance, statistics in workers.run(forked, 2):
+            self.assertEqual(codes, [7, 7, 1, 7])
+            self.assertLess(distance, 0.1)
+            self.assertEqual((statistics["lost"], statistics["aborted"]), ([], 0))
 
     def test_consensus(self):
         results = workers.run(consensus, 3)

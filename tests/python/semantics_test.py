@@ -274,11 +274,14 @@ def resumed_in_mid_epoch():
 
 
 def refused_by_one(make=ours, damage=lambda saved: saved["state"][0].pop("exp_avg_sq")):
-    """Worker 1's state lacks something: what each says, and how many take part in the average after it."""
+    """Worker 1's state lacks something: what each says, whether it keeps what it had, and how many then average."""
     net = model()
     optimizer = make(net.parameters())
     train(net, optimizer, 1, seed=rank())
-    saved = optimizer.state_dict()
+    had = repr(optimizer.state_dict())
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["param_groups"][0]["lr"] = 0.5
+    saved["state"][1]["exp_avg"] += 1
     if rank() == 1:
         damage(saved)
     try:
@@ -286,9 +289,10 @@ def refused_by_one(make=ours, damage=lambda saved: saved["state"][0].pop("exp_av
         said = "accepted"
     except (starling.Error, ValueError) as error:
         said = str(error)
+    kept = repr(optimizer.state_dict()) == had
     train(net, optimizer, 1, seed=rank())
     with optimizer.consensus() as scope:
-        return said, scope.workers
+        return said, kept, scope.workers
 
 
 def refused_by_one_around():
@@ -368,10 +372,11 @@ class Semantics(unittest.TestCase):
 
     def test_a_state_that_one_worker_cannot_load_is_refused_by_all(self):
         for by, why in (("refused_by_one", 'there is no "exp_avg_sq"'), ("refused_by_one_around", "doesn't match the size")):
-            said, took_part = zip(*self.of(by), strict=True)
+            said, kept, took_part = zip(*self.of(by), strict=True)
             self.assertIn(why, said[1])
             for others in (said[0], said[2]):
                 self.assertIn("worker 1", others)
+            self.assertEqual(kept, (True,) * N)
             self.assertEqual(took_part, (N,) * N)
 
     def test_uneven_inputs_end(self):
