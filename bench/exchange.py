@@ -127,7 +127,7 @@ def main():
             why["tcp_line_share"] = why["control_under_load_ms"] = reason
 
     latency = {name: min(each) for name, each in two.get("loopback", {}).get("latency", {}).items()}
-    control = {where: percentiles(measured["under_load"]) for where, measured in two.items()}
+    control = {where: percentiles(measured["under_load"]) for where, measured in two.items() if "under_load" in measured}
     result = {
         "mapped_vs_gloo": of_two(mapped, "vs_gloo", min),
         "mapped_vs_own": max(mapped, key=lambda row: (row["workers"] == 2, row["bytes"]))["vs_own"],

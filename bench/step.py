@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long does a training step take where the link matters? Starling beside torch's DDP and Decent-DP; prints JSON.
 
-    bench/step.py [--only REGEX] [--repetitions N] [--rate RATE]
+    bench/step.py [--only REGEX] [--repetitions N] [--minutes N] [--rate RATE]
 
 Workers run on the hosts of scripts/cluster (root is needed), one on each. Their compute is a sleep inside forward and
 backward, so that several hosts fit on a machine with few cores; gradients, updates and the link are real. Every cell is
@@ -35,6 +35,7 @@ import re
 import statistics
 import sys
 import tempfile
+import time
 
 from workers import ROOT, NoCluster, about, emulated, save
 
@@ -58,6 +59,11 @@ CELLS = [
     cell("17 MB, link = 1 x compute, 2 hosts with 2 workers each", SMALL, 1, ranks=2),
     *(cell(f"17 MB, link = 0.3 x compute, jitter, {n} hosts", SMALL, 0.3, n, jitter=True) for n in (2, 4)),
 ]
+
+
+def often(cell):
+    """Where a bar is near what times of steps differ by."""
+    return cell["parameters"] == SMALL and cell["hosts"] == 2 and not cell["jitter"]
 
 
 def systems(cell):
@@ -107,22 +113,43 @@ def run(command, job, hosts, options, ranks=1):
     return json.loads(emulated(command, hosts, options.rate, ranks))
 
 
-def measure(cell, repetitions, options, folder):
-    job = folder / "job.json"
-    job.write_text("{}")
-    times, bytes_per_step, lines = {}, {}, []
-    for repetition in range(repetitions):
-        lines.append(run(["PEER", "JOB", "line"], job, 2, options)["bytes_per_second"])
-        compute = write_job(job, cell, statistics.median(lines))
+class Measured:
+    """A cell's runs so far."""
+
+    def __init__(self, cell, repetitions):
+        self.cell, self.repetitions = cell, repetitions
+        self.times, self.bytes_per_step, self.lines, self.compute = {}, {}, [], None
+
+    def repeat(self, options, folder):
+        """All its systems once more, in turn."""
+        cell, job = self.cell, folder / "job.json"
+        job.write_text("{}")
+        self.lines.append(run(["PEER", "JOB", "line"], job, 2, options)["bytes_per_second"])
+        self.compute = write_job(job, cell, statistics.median(self.lines))
         for name, command in systems(cell).items():
-            print(f"bench: {cell['name']}: {name}, {repetition + 1} of {repetitions}", file=sys.stderr)
+            print(f"bench: {cell['name']}: {name}, {len(self.lines)} of {self.repetitions}", file=sys.stderr)
             result = run(command, job, cell["hosts"], options, cell["ranks"])
             average = statistics.mean if cell["jitter"] else statistics.median
-            times.setdefault(name, []).append(average(result["step_ms"]))
-            bytes_per_step[name] = result.get("bytes_per_step")
-    ms = {name: statistics.median(all) for name, all in times.items()}
-    return cell | {"compute_ms": compute, "line_bytes_per_second": statistics.median(lines), "ms": ms,
-                   "repetitions_ms": times, "bytes_per_step": {k: v for k, v in bytes_per_step.items() if v}}
+            self.times.setdefault(name, []).append(average(result["step_ms"]))
+            if "bytes_per_step" in result:
+                self.bytes_per_step[name] = result["bytes_per_step"]
+
+    def medians(self):
+        return self.cell | {"compute_ms": self.compute, "line_bytes_per_second": statistics.median(self.lines),
+                            "ms": {name: statistics.median(all) for name, all in self.times.items()},
+                            "repetitions_ms": self.times, "bytes_per_step": self.bytes_per_step}
+
+
+def measure(chosen, options):
+    """Everything once, then what is measured repeatedly, while there is time."""
+    end = time.monotonic() + 60 * options.minutes
+    cells = [Measured(cell, options.repetitions if often(cell) else 1) for cell in chosen]
+    with tempfile.TemporaryDirectory() as folder:
+        for repetition in range(options.repetitions):
+            for cell in cells:
+                if repetition < cell.repetitions and (repetition == 0 or time.monotonic() < end):
+                    cell.repeat(options, pathlib.Path(folder))
+    return [cell.medians() for cell in cells]
 
 
 def limit(cell, schedule):
@@ -158,7 +185,8 @@ def summary(cells):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cells whose name this regular expression finds; else all")
-    parser.add_argument("--repetitions", type=int, default=3, help="of 17 MB (3); of 100 MB and of jitter there is one")
+    parser.add_argument("--repetitions", type=int, default=3, help="of 17 MB on 2 hosts (3); of the others one")
+    parser.add_argument("--minutes", type=float, default=40, help="after which no second or third repetition begins (40)")
     parser.add_argument("--program", default=str(ROOT / "build/bin/bench-step"))
     parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="one that has torch and Decent-DP")
     parser.add_argument("--rate", default="1gbit", help="of every host's card, as tc writes it (1gbit)")
@@ -166,14 +194,10 @@ def main():
     chosen = [cell for cell in CELLS if re.search(options.only, cell["name"])]
     if not chosen:
         parser.error(f"--only: no cell has '{options.only}' in its name: {'; '.join(c['name'] for c in CELLS)}")
-    cells = []
-    with tempfile.TemporaryDirectory() as folder:
-        for cell in chosen:
-            repetitions = 1 if cell["parameters"] == LARGE or cell["jitter"] else options.repetitions
-            try:
-                cells.append(measure(cell, repetitions, options, pathlib.Path(folder)))
-            except NoCluster as error:
-                sys.exit(f"bench: {error}")
+    try:
+        cells = measure(chosen, options)
+    except NoCluster as error:
+        sys.exit(f"bench: {error}")
     result = summary(cells) | {
         "compute": "emulated: sleeps inside forward and backward",
         "rate": options.rate, **about(), "cells": cells}
