@@ -1,15 +1,38 @@
-"""_C.pyi beside the extension: the same names, and as many parameters, of the same names where both name them."""
+"""_C.pyi beside the extension: the same names, and as many parameters, of the same names where both name them. And what a type
+checker says of a script."""
 
 import ast
 import inspect
+import os
 import pathlib
 import re
+import subprocess
+import sys
+import tempfile
 import unittest
 
 import starling
 from starling import _C
 
 STUBS = ast.parse(pathlib.Path(starling.__file__).with_name("_C.pyi").read_text())
+SCRIPT = """
+import starling
+import torch
+
+net = torch.nn.Linear(2, 2)
+optimizer = starling.AdamW(net.parameters(), lr=1e-3, topology="ring", wire="bf16", buffers=net.buffers(), max_wait=None)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+optimizer.step(lambda: 1.0)
+with optimizer.consensus() as average:
+    workers: int = average.workers
+distance: float = optimizer.consensus_distance()
+around: torch.optim.Optimizer = starling.Decentralized(torch.optim.SGD(net.parameters()), scheme="atc")
+count: int = starling.average(net)
+starling.AccumAdamW(net.parameters(), window=8, topolgy="ring")  # refused: call-arg
+starling.SGD(net.parameters(), wire=8)  # refused: arg-type
+host: str = starling.init(timeout=9.5).rank  # refused: assignment
+optimizer.consensus(True, 1)  # refused: call-arg
+"""
 
 
 def stubbed(body):
@@ -71,6 +94,18 @@ class Stubs(unittest.TestCase):
                     self.check_function(f"{name}.{member}", stubs, getattr(getattr(_C, name), member))
                     functions += 1
         self.assertGreater(functions, 15)
+
+    def test_a_type_checker_takes_a_script_and_refuses_its_errors(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = pathlib.Path(folder, "script.py")
+            script.write_text(SCRIPT)
+            paths = {"MYPYPATH": str(pathlib.Path(starling.__file__).parent.parent), "MYPY_CACHE_DIR": folder}
+            done = subprocess.run([sys.executable, "-m", "mypy", "--follow-imports=silent", "--no-error-summary", script],
+                                  env=os.environ | paths, capture_output=True, text=True)
+        said = dict(re.findall(r"script\.py:(\d+): error: .*\[([\w-]+)\]", done.stdout))
+        wanted = {str(number): line.split("# refused: ")[1]
+                  for number, line in enumerate(SCRIPT.splitlines(), 1) if "# refused: " in line}
+        self.assertEqual(said, wanted, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":
