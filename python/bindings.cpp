@@ -232,7 +232,6 @@ class Engine {
   }
   // Ends what is open of it, too: a scope of Python's may live longer. Where a call is under way it goes when that returns.
   void close() {
-    if (!maker_.is_this_process()) return;
     std::shared_ptr<Optimizer> last = std::move(optimizer_);
     const py::gil_scoped_release unlock;
     no_sync_.reset();
@@ -242,7 +241,7 @@ class Engine {
     averages_.clear();
     last.reset();
   }
-  using Average = std::unique_ptr<Consensus>;
+  using Average = std::shared_ptr<Consensus>;
   void opened(const std::shared_ptr<Average>& average) {
     std::erase_if(averages_, [](const auto& open) { return open.expired(); });
     averages_.push_back(average);
@@ -286,7 +285,7 @@ class Scope {
   explicit Scope(Engine& engine) {
     const auto optimizer = engine.optimizer();
     Interrupt::ends([&] {
-      *average_ = std::make_unique<Consensus>(*optimizer);
+      *average_ = Maker::keeps(std::make_shared<Consensus>(*optimizer));
       workers = (*average_)->workers();
       first = (*average_)->first();
       distance = (*average_)->distance();
@@ -300,7 +299,6 @@ class Scope {
     engine.opened(average_);
   }
   void end(bool keep) {
-    if (!maker_.is_this_process()) return;
     const py::gil_scoped_release unlock;
     if (*average_ && keep) (*average_)->keep();
     average_->reset();
@@ -310,8 +308,7 @@ class Scope {
 
  private:
   std::shared_ptr<Engine::Average> average_ =
-      Maker::keeps(std::make_shared<Engine::Average>());  // nothing once it has ended
-  const Maker maker_;
+      std::make_shared<Engine::Average>();  // nothing once it has ended
 };
 
 int average_of(const std::vector<at::Tensor>& tensors, const World& world) {

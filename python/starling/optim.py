@@ -126,6 +126,17 @@ def _hooked(step: Step) -> Step:
     return quick
 
 
+@contextlib.contextmanager
+def _or_else(refuse: Callable[[], None]) -> Iterator[None]:
+    """What only this worker does of a collective call: where it fails, `refuse` makes the others fail, who would wait."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            refuse()
+        raise
+
+
 class Optimizer(torch.optim.Optimizer):
     """What all of Starling's optimizers can do beside what torch's do; made by SGD, Adam, AdamW, AccumAdam, AccumAdamW and
     Decentralized.
@@ -415,13 +426,9 @@ class _Ruled(Optimizer):
         groups = self.param_groups
         after, self._optimizer_load_state_dict_post_hooks = self._optimizer_load_state_dict_post_hooks, OrderedDict()
         try:
-            try:
+            with _or_else(lambda: self._engine.set_state({}, {})):
                 super().load_state_dict(state_dict)
                 loaded = self._loaded(given)
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    self._engine.set_state({}, {})  # refused at all workers: the others are not to wait
-                raise
             self._engine.set_state(*loaded)
         except BaseException:
             self.param_groups = groups
@@ -668,18 +675,14 @@ class Decentralized(Optimizer):
         optimizer cannot load, all raise, and each has what it had."""
         had = self.inner.state_dict()
         try:
-            try:
+            with _or_else(lambda: self._engine.restart(None)):
                 for before in self._optimizer_load_state_dict_pre_hooks.values():
                     changed = before(self, state_dict)
                     state_dict = state_dict if changed is None else changed
                 self.inner.load_state_dict(state_dict)
                 position = [group.pop("round", 0) for group in self.param_groups][0]
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    self._engine.restart(None)  # refused at all workers: the others are not to wait
-                raise
             self._current().restart(position)
-        except Exception:
+        except BaseException:
             self.inner.load_state_dict(had)
             raise
         for after in self._optimizer_load_state_dict_post_hooks.values():
