@@ -6,8 +6,11 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#elif defined(__ARM_FEATURE_CRC32)
+#define STARLING_CRC32_TARGET __attribute__((target("sse4.2")))
+#elif defined(__aarch64__)
 #include <arm_acle.h>
+#include <sys/auxv.h>
+#define STARLING_CRC32_TARGET __attribute__((target("+crc")))
 #endif
 
 namespace starling {
@@ -43,13 +46,31 @@ constexpr std::uint32_t update_by_table(std::uint32_t crc, const std::byte* p, s
 constexpr std::array<std::byte, 32> kZeros{};
 static_assert(~update_by_table(~0u, kZeros.data(), kZeros.size()) == 0x8a9136aa);
 
+#if defined(STARLING_CRC32_TARGET)
+
 #if defined(__x86_64__)
+bool has_instruction() { return __builtin_cpu_supports("sse4.2"); }
+STARLING_CRC32_TARGET inline std::uint32_t of_8_bytes(std::uint32_t crc, std::uint64_t word) {
+  return static_cast<std::uint32_t>(_mm_crc32_u64(crc, word));
+}
+STARLING_CRC32_TARGET inline std::uint32_t of_byte(std::uint32_t crc, std::uint8_t byte) {
+  return _mm_crc32_u8(crc, byte);
+}
+#else
+bool has_instruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+STARLING_CRC32_TARGET inline std::uint32_t of_8_bytes(std::uint32_t crc, std::uint64_t word) {
+  return __crc32cd(crc, word);
+}
+STARLING_CRC32_TARGET inline std::uint32_t of_byte(std::uint32_t crc, std::uint8_t byte) {
+  return __crc32cb(crc, byte);
+}
+#endif
 
 // The instruction takes three cycles but one can start in each, so long inputs are cut into three lanes which
 // run side by side. Joining lanes means moving a CRC past kLane zero bytes, which is linear: one table per
 // byte of the CRC.
-constexpr std::size_t kLane = 2048;
-constexpr std::size_t kLine = 64;  // of the cache
+constexpr std::size_t kLane = 2176;  // ten times three, or six times five, are 256 bytes less than 64 KB
+constexpr std::size_t kLine = 64;    // of the cache
 
 std::array<Table, 4> make_lane_shift() {
   std::array<Table, 4> shift{};
@@ -75,35 +96,48 @@ std::uint64_t word(const std::byte* p) {
   return value;
 }
 
-__attribute__((target("sse4.2"))) std::uint32_t update_by_sse42(std::uint32_t crc, const std::byte* p,
-                                                                std::size_t n) {
-  for (; n >= 3 * kLane; n -= 3 * kLane, p += 3 * kLane) {
-    std::uint64_t a = crc, b = 0, c = 0;
-    for (std::size_t line = 0; line < kLane; line += kLine) {
-      // The same place in the next three lanes: the processor by itself does not see so far ahead. Past the end nothing
-      // happens.
-      for (std::size_t lane = 3; lane < 6; ++lane) _mm_prefetch(p + lane * kLane + line, _MM_HINT_T0);
-      for (std::size_t i = line; i < line + kLine; i += 8) {
-        a = _mm_crc32_u64(a, word(p + i));
-        b = _mm_crc32_u64(b, word(p + kLane + i));
-        c = _mm_crc32_u64(c, word(p + 2 * kLane + i));
-      }
+struct ThreeLanes {
+  std::uint32_t a, b = 0, c = 0;
+
+  // A line of each: from p, and a lane and two lanes behind it.
+  STARLING_CRC32_TARGET inline void take_line(const std::byte* p) {
+    for (std::size_t i = 0; i < kLine; i += 8) {
+      a = of_8_bytes(a, word(p + i));
+      b = of_8_bytes(b, word(p + kLane + i));
+      c = of_8_bytes(c, word(p + 2 * kLane + i));
     }
-    crc = past_lane(past_lane(static_cast<std::uint32_t>(a)) ^ static_cast<std::uint32_t>(b)) ^
-          static_cast<std::uint32_t>(c);
   }
-  std::uint64_t wide = crc;
-  for (; n >= 8; n -= 8, p += 8) wide = _mm_crc32_u64(wide, word(p));
-  crc = static_cast<std::uint32_t>(wide);
-  for (; n > 0; --n, ++p) crc = _mm_crc32_u8(crc, static_cast<std::uint8_t>(*p));
+  std::uint32_t joined() const { return past_lane(past_lane(a) ^ b) ^ c; }
+};
+
+// The processor by itself does not look so far ahead. Past the end nothing happens.
+void fetch(const std::byte* p) { __builtin_prefetch(p); }
+
+STARLING_CRC32_TARGET std::uint32_t update_by_instruction(std::uint32_t crc, const std::byte* p,
+                                                          std::size_t n) {
+  constexpr std::size_t kAtOnce = 3 * kLane;
+  for (; n >= kAtOnce; n -= kAtOnce, p += kAtOnce) {
+    ThreeLanes lanes{crc};
+    for (std::size_t line = 0; line < kLane; line += kLine) {
+      for (std::size_t lane = 0; lane < kAtOnce; lane += kLane) fetch(p + kAtOnce + lane + line);
+      lanes.take_line(p + line);
+    }
+    crc = lanes.joined();
+  }
+  for (; n >= 8; n -= 8, p += 8) crc = of_8_bytes(crc, word(p));
+  for (; n > 0; --n, ++p) crc = of_byte(crc, static_cast<std::uint8_t>(*p));
   return crc;
 }
 
+#endif
+
+#if defined(__x86_64__)
+
 // x^n modulo the polynomial.
-constexpr std::uint32_t power(int n) {
+constexpr int power(int n) {
   std::uint32_t value = 0x80000000;  // 1: the highest power is the lowest bit
   for (; n > 0; --n) value = (value >> 1) ^ ((value & 1) ? kPolynomial : 0);
-  return value;
+  return static_cast<int>(value);
 }
 
 // Where a processor multiplies polynomials: 128 bits, each a power of x, are worth as much in other 128 bits that come
@@ -111,20 +145,60 @@ constexpr std::uint32_t power(int n) {
 // the polynomial. A product of 32 and 64 reflected bits lies 33 bits too low, so these powers are taken off (Gopal et
 // al., Fast CRC computation for generic polynomials using PCLMULQDQ, Intel 2009).
 template <int kLater>
+constexpr int kEarlierHalf = power(kLater + 31);
+template <int kLater>
+constexpr int kLaterHalf = power(kLater - 33);
+
+template <int kLater>
+__attribute__((target("avx2,vpclmulqdq"))) inline __m256i fold(__m256i earlier, __m256i later) {
+  const __m256i factors =
+      _mm256_broadcastsi128_si256(_mm_set_epi32(0, kLaterHalf<kLater>, 0, kEarlierHalf<kLater>));
+  return _mm256_xor_si256(_mm256_xor_si256(_mm256_clmulepi64_epi128(earlier, factors, 0x00),
+                                           _mm256_clmulepi64_epi128(earlier, factors, 0x11)),
+                          later);
+}
+
+template <int kLater>
 __attribute__((target("avx512f,avx512vl,vpclmulqdq"))) inline __m512i fold(__m512i earlier, __m512i later) {
-  constexpr auto kEarlierHalf = static_cast<int>(power(kLater + 31)),
-                 kLaterHalf = static_cast<int>(power(kLater - 33));
-  const __m512i factors = _mm512_set4_epi32(0, kLaterHalf, 0, kEarlierHalf);
+  const __m512i factors = _mm512_set4_epi32(0, kLaterHalf<kLater>, 0, kEarlierHalf<kLater>);
   return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(earlier, factors, 0x00),
                                    _mm512_clmulepi64_epi128(earlier, factors, 0x11), later,
                                    0x96);  // the exclusive or of the three
 }
 
-constexpr std::size_t kRegister = 64, kFolded = 4 * kRegister;  // bytes
+// The instruction and multiplications of 256 bits occupy different parts of a processor, so five lanes run side by
+// side: three by the one, and two, taken as one of double length, by the other.
+__attribute__((target("sse4.2,avx2,vpclmulqdq"))) std::uint32_t update_by_both(std::uint32_t crc,
+                                                                               const std::byte* p,
+                                                                               std::size_t n) {
+  constexpr std::size_t kAtOnce = 5 * kLane, kRegister = 32, kFolded = 2 * kLine,
+                        kFolds = kFolded / kRegister;
+  for (; n >= kAtOnce; n -= kAtOnce, p += kAtOnce) {
+    ThreeLanes lanes{crc};
+    __m256i folds[kFolds] = {};
+    for (std::size_t line = 0; line < kLane; line += kLine) {
+      for (std::size_t lane = 0; lane < 3 * kLane; lane += kLane) fetch(p + kAtOnce + lane + line);
+      const std::byte* const folded = p + 3 * kLane + 2 * line;
+      fetch(folded + kAtOnce);
+      fetch(folded + kAtOnce + kLine);
+      for (std::size_t i = 0; i < kFolds; ++i) {
+        folds[i] = fold<8 * kFolded>(
+            folds[i], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(folded + kRegister * i)));
+      }
+      lanes.take_line(p + line);
+    }
+    for (std::size_t i = 1; i < kFolds; ++i) folds[i] = fold<8 * kRegister>(folds[i - 1], folds[i]);
+    alignas(kRegister) std::array<std::byte, kRegister> last;
+    _mm256_store_si256(reinterpret_cast<__m256i*>(last.data()), folds[kFolds - 1]);
+    crc = past_lane(past_lane(lanes.joined())) ^ update_by_instruction(0, last.data(), last.size());
+  }
+  return update_by_instruction(crc, p, n);
+}
 
 __attribute__((target("sse4.2,avx512f,avx512vl,vpclmulqdq"))) std::uint32_t update_by_folding(
     std::uint32_t crc, const std::byte* p, std::size_t n) {
-  if (n < kFolded) return update_by_sse42(crc, p, n);
+  constexpr std::size_t kRegister = 64, kFolded = 4 * kRegister;
+  if (n < kFolded) return update_by_instruction(crc, p, n);
   __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + kRegister),
           c = _mm512_loadu_si512(p + 2 * kRegister), d = _mm512_loadu_si512(p + 3 * kRegister);
   a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
@@ -138,40 +212,25 @@ __attribute__((target("sse4.2,avx512f,avx512vl,vpclmulqdq"))) std::uint32_t upda
   // The CRC of these 64 bytes, begun with nothing, is that of all before.
   alignas(kRegister) std::array<std::byte, kRegister> folded;
   _mm512_store_si512(folded.data(), last);
-  return update_by_sse42(update_by_sse42(0, folded.data(), folded.size()), p, n);
+  return update_by_instruction(update_by_instruction(0, folded.data(), folded.size()), p, n);
 }
+
+#endif
 
 std::vector<Crc32cWay> ways() {
   std::vector<Crc32cWay> all{{"by table", update_by_table}};
-  if (!__builtin_cpu_supports("sse4.2")) return all;
-  all.push_back({"by SSE4.2", update_by_sse42});
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("vpclmulqdq"))
+#if defined(STARLING_CRC32_TARGET)
+  if (!has_instruction()) return all;
+  all.push_back({"by the instruction", update_by_instruction});
+#endif
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("vpclmulqdq")) return all;
+  if (__builtin_cpu_supports("avx2")) all.push_back({"by both", update_by_both});
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl"))
     all.push_back({"by folding", update_by_folding});
+#endif
   return all;
 }
-
-#elif defined(__ARM_FEATURE_CRC32)
-
-std::uint32_t update_by_instruction(std::uint32_t crc, const std::byte* p, std::size_t n) {
-  for (; n >= 8; n -= 8, p += 8) {
-    std::uint64_t value;
-    std::memcpy(&value, p, sizeof value);
-    crc = __crc32cd(crc, value);
-  }
-  for (; n > 0; --n, ++p) crc = __crc32cb(crc, static_cast<std::uint8_t>(*p));
-  return crc;
-}
-
-std::vector<Crc32cWay> ways() {
-  return {{"by table", update_by_table}, {"by the instruction", update_by_instruction}};
-}
-
-#else
-
-std::vector<Crc32cWay> ways() { return {{"by table", update_by_table}}; }
-
-#endif
 
 }  // namespace
 

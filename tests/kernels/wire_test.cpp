@@ -90,7 +90,7 @@ TEST(Wire, Names) {
 TEST(Wire, FindsWhatIsNotFiniteOnEveryInstructionSet) {
   for (const Kernels& kernels : supported_kernels()) {
     for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
-      std::vector<float> x(103, 3.0F);
+      std::vector<float> x(311, 3.0F);
       std::vector<std::byte> sent(bytes_of(wire, x.size()));
       const auto send = [&] {
         return kernels.update(SgdStep{}, {}, x.data(), nullptr, {}, {sent.data(), wire}, x.size());
