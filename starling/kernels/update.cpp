@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <type_traits>
 
 #include <fmt/format.h>
 #include <hwy/foreach_target.h>
@@ -231,9 +232,13 @@ std::size_t before_line(const WireBlock& wire) {
   return (kLine - reinterpret_cast<std::uintptr_t>(wire.values) % kLine) % kLine * 2 / bytes_of(wire.wire, 2);
 }
 
+// Where there is no gradient.
+struct NoRule {};
+
 template <class Rule>
 bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& p, Gradient gradient,
                 const RuleState& state, WireBlock wire, std::size_t n) {
+  constexpr bool kAdapts = !std::is_same_v<Rule, NoRule>;
   const Rule step = rule;  // a copy on the stack, which no store to memory can change
   const Wire format = p.format;
   const bool narrow = format != Wire::fp32;
@@ -251,26 +256,28 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& 
     const float* Wx = x;
     fetch(x);
     std::uint32_t bad_parameters = narrow ? take_changes(p, x, at, count) : 0;
+    bool moves = kAdapts;
     for (const Mix& edge : mixes) {
+      float* const to = !kAdapts && &edge == &mixes.back() ? x : mixed;
       if (is_modular(edge.theirs.wire)) {
-        if (mix_codes(edge, Wx, mixed, at, count)) Wx = mixed;
-        continue;
+        if (!mix_codes(edge, Wx, to, at, count)) continue;
+      } else {
+        const float w = edge.weight;
+        const float* const theirs = floats(edge.theirs, at, count, their_room);
+        const float* const mine = floats(edge.mine, at, count, my_room);
+        STARLING_EACH_ELEMENT_ALONE
+        for (std::size_t i = 0; i < count; ++i) to[i] = kernels::mixed(Wx[i], w, theirs[i], mine[i]);
       }
-      const float w = edge.weight;
-      const float* const theirs = floats(edge.theirs, at, count, their_room);
-      const float* const mine = floats(edge.mine, at, count, my_room);
-      STARLING_EACH_ELEMENT_ALONE
-      for (std::size_t i = 0; i < count; ++i) mixed[i] = kernels::mixed(Wx[i], w, theirs[i], mine[i]);
-      Wx = mixed;
+      Wx = to;
+      moves = true;
     }
-    const bool moves = gradient.values != nullptr || Wx != x;
-    if (gradient.values != nullptr) {
+    if constexpr (kAdapts) {
       const float* const g = floats({gradient.values, format}, at, count, g_room);
       adapt(step, x, Wx, g, gradient.scale, state, at, count);
       if (gradient.cleared != nullptr)
         std::memset(static_cast<std::byte*>(gradient.cleared) + bytes_of(format, at), 0,
                     bytes_of(format, count));
-    } else if (moves) {
+    } else if (Wx != x) {  // what came last was not mixed
       std::copy_n(Wx, count, x);
     }
     if (narrow && moves)
@@ -286,6 +293,7 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& 
 
 bool update(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g, RuleState state,
             WireBlock wire, std::size_t n) {
+  if (g.values == nullptr) return update_all(NoRule{}, mixes, x, g, state, wire, n);
   if (const auto* rule = std::get_if<SgdStep>(&step)) return update_all(*rule, mixes, x, g, state, wire, n);
   if (const auto* rule = std::get_if<MomentumStep>(&step))
     return update_all(*rule, mixes, x, g, state, wire, n);
