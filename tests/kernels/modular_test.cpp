@@ -138,6 +138,30 @@ TEST(Modular, DifferencesAreThoseOfPlainIntegersAndWhatOneGetsTheOtherLoses) {
   }
 }
 
+TEST(Modular, ANeighbourWhoseGridIsTooFarApartIsLeftOutWhereverItStands) {
+  const std::size_t n = 150;
+  std::vector<std::uint8_t> mine(n), theirs(n);
+  for (std::size_t i = 0; i < n; ++i)
+    mine[i] = static_cast<std::uint8_t>(7 * i), theirs[i] = static_cast<std::uint8_t>(11 * i + 3);
+  const Mix near{0.25F, {theirs.data(), Wire::int8, -9}, {mine.data(), Wire::int8, -9}};
+  const Mix far{0.25F, {theirs.data(), Wire::int8, 9}, {mine.data(), Wire::int8, -9}};
+  const std::vector<float> before = values(n, -9), g(n, 0.5F);
+  for (const Kernels& kernels : supported_kernels()) {
+    const auto after = [&](std::vector<Mix> mixes, const float* gradient) {
+      std::vector<float> x = before;
+      kernels.update(SgdStep{}, mixes, x.data(), gradient, {}, {}, n);
+      return x;
+    };
+    for (const float* gradient : {static_cast<const float*>(nullptr), g.data()}) {
+      const std::vector<float> want = after({near}, gradient);
+      EXPECT_NE(want, before);
+      EXPECT_EQ(after({near, far}, gradient), want) << kernels.isa;
+      EXPECT_EQ(after({far, near}, gradient), want) << kernels.isa;
+    }
+    EXPECT_EQ(after({far}, nullptr), before) << kernels.isa;
+  }
+}
+
 // What the grid makes of two blocks of one value.
 int after(Wire wire, float theirs, int their_exponent, float mine, int my_exponent) {
   std::uint8_t codes[2]{};
