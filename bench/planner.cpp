@@ -94,7 +94,7 @@ Json measured(const Json& job, const Json& system, starling::World world, const 
   options.wire = starling::wire_named(system.at("wire").get<std::string>());
   const auto rounds =
       static_cast<int>(starling::make_schedule(options.topology, world.size, world.local_size).rounds.size());
-  const int period = options.scheme == "cta" ? rounds : 1;
+  const int period = options.scheme.name == "cta" ? rounds : 1;
   const auto whole = [&](double steps) { return static_cast<int>(std::ceil(steps / period)) * period; };
   world.timeline =
       std::make_shared<starling::Timeline>(world.rank, world.size, starling::TimelineOptions{.from = 1});

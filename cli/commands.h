@@ -18,6 +18,7 @@ using Command = std::function<int()>;
 // Each adds its subcommand to `app`. When the command line names it, `command` becomes what is to be done.
 void add_train(CLI::App& app, Command& command);
 void add_simulate(CLI::App& app, Command& command);
+void add_schemes(CLI::App& app, Command& command);
 void add_topology(CLI::App& app, Command& command);
 void add_probe(CLI::App& app, Command& command);
 void add_plan(CLI::App& app, Command& command);

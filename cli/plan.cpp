@@ -19,6 +19,7 @@
 #include "starling/checkpoint/file.h"
 #include "starling/kernels/wire.h"
 #include "starling/plan/iteration.h"
+#include "starling/train/auto_topology.h"
 
 namespace starling::cli {
 
@@ -184,10 +185,10 @@ Json json_of(const PlannedWorld& world) {
       {"recommended",
        {{"schedule", best.schedule},
         {"wire", name_of(best.wire)},
-        {"scheme", recommended_scheme(world) == Mixing::atc ? "atc" : "cta"},
+        {"scheme", scheme_planned_as(recommended_scheme(world))},
         {"block_bytes", world.sizes.empty() ? Json() : Json(world.block_bytes)},
         {"all_reduce_is_as_good", all_reduce_is_as_good(world)}}},
-      {"atc", json_of(world.atc, world, Mixing::atc)},
+      {scheme_planned_as(Mixing::atc), json_of(world.atc, world, Mixing::atc)},
       {"lost_to_failures", {{"all_reduce", world.lost_to_restarts}, {"gossip", world.lost_to_absence}}},
       {"block_sizes", Json::array()},
       {"advice", advice(world)}};

@@ -15,6 +15,7 @@
 #include "cli/recipe_keys.h"
 #include "starling/checkpoint/file.h"
 #include "starling/core/error.h"
+#include "starling/optim/schemes/table.h"
 #include "starling/train/virtual_cluster.h"
 
 namespace starling::cli {
@@ -117,7 +118,7 @@ int simulate(const SimulateOptions& options) {
   const auto& m = recipe.mixing;
   write_text(recipe.run.out + "/simulate.svg",
              plot(fmt::format("{} workers, {}{}, {}", cluster.workers(), m.scheme,
-                              m.scheme == "all-reduce" ? "" : ", " + m.topology, m.wire),
+                              scheme_info(m.scheme).uses_topology() ? ", " + m.topology : "", m.wire),
                   looks));
   if (!options.json) fmt::print("written to {}/simulate.jsonl, simulate.svg\n", recipe.run.out);
   return 0;

@@ -18,5 +18,6 @@ endforeach()
 
 install(TARGETS starling_python LIBRARY DESTINATION starling)
 install(TARGETS starling-cli RUNTIME DESTINATION starling/bin)
-install(FILES "${PROJECT_BINARY_DIR}/python/starling/_built_with.py" DESTINATION starling)
+install(FILES "${PROJECT_BINARY_DIR}/python/starling/_built_with.py"
+              "${PROJECT_BINARY_DIR}/python/starling/_scheme_options.py" DESTINATION starling)
 install(PROGRAMS "${PROJECT_SOURCE_DIR}/python/command.py" DESTINATION "${SKBUILD_SCRIPTS_DIR}" RENAME starling)

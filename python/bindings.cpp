@@ -1,5 +1,6 @@
 // The extension starling._C: registers the C++ interface for python/starling/, which makes Python's idioms of it, and does
 // nothing else. Every call that may wait runs without the interpreter's lock.
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <map>
@@ -7,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "starling/optim/checkpoint.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/rule_step.h"
+#include "starling/optim/schemes/table.h"
 
 namespace py = pybind11;
 
@@ -92,21 +95,22 @@ torch::optim::OptimizerParamGroup group_of(std::vector<at::Tensor> parameters, c
   return {std::move(parameters), rule_options(rule)};
 }
 
+// In the option's type.
+SchemeValue scheme_value(const SchemeOption& option, py::handle value) {
+  const std::optional<SchemeValue> standard = default_of(option);
+  if (!standard || std::holds_alternative<double>(*standard)) return value.cast<double>();
+  if (std::holds_alternative<std::int64_t>(*standard)) return value.cast<std::int64_t>();
+  return value.cast<std::string>();
+}
+
 Options options_of(const py::dict& given) {
   using Set = void (*)(Options&, py::handle);
   static const std::map<std::string, Set> setters{
       {"topology", [](Options& o, py::handle v) { o.topology = v.cast<std::string>(); }},
-      {"scheme", [](Options& o, py::handle v) { o.scheme = v.cast<std::string>(); }},
+      {"scheme", [](Options& o, py::handle v) { o.scheme.name = v.cast<std::string>(); }},
       {"wire", [](Options& o, py::handle v) { o.wire = wire_named(v.cast<std::string>()); }},
       {"one_in", [](Options& o, py::handle v) { o.one_in = v.cast<int>(); }},
-      {"gamma", [](Options& o, py::handle v) { o.gamma = v.cast<double>(); }},
-      {"rate", [](Options& o, py::handle v) { o.rate = v.cast<double>(); }},
-      {"clock", [](Options& o, py::handle v) { o.clock = v.cast<std::string>(); }},
-      {"eta", [](Options& o, py::handle v) { o.eta = v.cast<std::optional<double>>(); }},
-      {"alpha_tilde", [](Options& o, py::handle v) { o.alpha_tilde = v.cast<std::optional<double>>(); }},
       {"seed", [](Options& o, py::handle v) { o.seed = v.cast<std::uint64_t>(); }},
-      {"local_steps", [](Options& o, py::handle v) { o.local_steps = v.cast<int>(); }},
-      {"staleness", [](Options& o, py::handle v) { o.staleness = v.cast<int>(); }},
       {"hierarchy", [](Options& o, py::handle v) { o.hierarchy = v.cast<std::string>(); }},
       {"workers_per_node", [](Options& o, py::handle v) { o.workers_per_node = v.cast<int>(); }},
       {"block_bytes", [](Options& o, py::handle v) { o.block_bytes = v.cast<std::int64_t>(); }},
@@ -117,18 +121,28 @@ Options options_of(const py::dict& given) {
       {"clip", [](Options& o, py::handle v) { o.clip = v.cast<double>(); }},
       {"skip_not_finite", [](Options& o, py::handle v) { o.skip_not_finite = v.cast<bool>(); }},
       {"clear_gradients", [](Options& o, py::handle v) { o.clear_gradients = v.cast<bool>(); }}};
+  const std::vector<SharedOption> of_schemes = scheme_options();
   Options options;
   for (const auto& [name, value] : given) {
     const auto key = name.cast<std::string>();
     const auto setter = setters.find(key);
-    if (setter == setters.end()) {
+    const auto of_scheme = std::ranges::find(of_schemes, key, [](const auto& o) { return o.option->name; });
+    if (setter == setters.end() && of_scheme == of_schemes.end()) {
       std::vector<std::string> known{"buffers", "check_gradients", "process_group", "world"};
       for (const auto& [other, set] : setters) known.push_back(other);
-      throw py::type_error(fmt::format("unexpected keyword argument '{}': beside the rule's there are {}",
-                                       key, fmt::join(known, ", ")));
+      for (const SharedOption& other : of_schemes) known.emplace_back(other.option->name);
+      std::ranges::sort(known);
+      const std::string nearest = nearest_name(key, known);
+      throw py::type_error(fmt::format(
+          "unexpected keyword argument '{}'{}: beside the rule's there are {}", key,
+          nearest.empty() ? "" : fmt::format(", did you mean '{}'?", nearest), fmt::join(known, ", ")));
     }
     try {
-      setter->second(options, value);
+      if (of_scheme == of_schemes.end()) {
+        setter->second(options, value);
+      } else if (!(value.is_none() && of_scheme->option->is_automatic())) {
+        options.scheme.options.emplace_back(key, scheme_value(*of_scheme->option, value));
+      }
     } catch (const py::cast_error&) {
       throw py::type_error(fmt::format("keyword argument '{}': {} has the wrong type", key,
                                        py::repr(value).cast<std::string>()));
@@ -311,6 +325,31 @@ class Scope {
       std::make_shared<Engine::Average>();  // nothing once it has ended
 };
 
+// By name "zero", "parameter" or "kept", or of numbers those that are fresh.
+py::dict scheme_state(const OptimizerState& state) {
+  py::dict all;
+  for (const SchemeState& field : state.of_scheme) {
+    const py::str name(field.name);
+    if (field.numbers) {
+      all[name] = *field.numbers;
+    } else {
+      all[name] = field.fresh == Fresh::zero        ? "zero"
+                  : field.fresh == Fresh::parameter ? "parameter"
+                                                    : "kept";
+    }
+  }
+  return all;
+}
+
+// What Python must know of a scheme before there is an optimizer.
+py::dict scheme_traits(const std::string& name) {
+  const SchemeTraits& traits = scheme_info(name).traits;
+  py::dict all;
+  all["averages_gradients"] = traits.path == Path::gradients;
+  all["sums_gradients"] = traits.sums_gradients;
+  return all;
+}
+
 int average_of(const std::vector<at::Tensor>& tensors, const World& world) {
   int workers = 0;
   Interrupt::ends([&] { workers = average(tensors, world); });
@@ -424,7 +463,7 @@ PYBIND11_MODULE(_C, m) {
             const auto optimizer = engine.optimizer();
             OptimizerState state;
             Interrupt::ends([&] { state = optimizer->state(values); });
-            return std::pair(state.tensors, state.metadata);
+            return std::tuple(state.tensors, state.metadata, scheme_state(state));
           },
           py::arg("values") = true)
       .def("set_state",
@@ -449,6 +488,8 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("distance", &Scope::distance, "RMS distance of their parameters to the average.");
 
   m.def("average", &average_of);
+  m.def("scheme_traits", &scheme_traits);
+  m.attr("default_scheme") = SchemeChoice().name;
   m.def(
       "save_tensors",
       [](const std::string& file, const std::map<std::string, at::Tensor>& tensors,

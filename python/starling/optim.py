@@ -14,13 +14,14 @@ import os
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from starling import _C
 from starling._gradients import FirstGradients
+from starling._scheme_options import SchemeOptions
 from starling.sharded import Shards, is_sharded, like, local
 from starling.world import World, group_of, init
 
@@ -34,45 +35,17 @@ Number = float | torch.Tensor
 Step = TypeVar("Step", bound=Callable)
 
 
-class Options(TypedDict, total=False):
+class Options(SchemeOptions, total=False):
     """Keyword arguments of all optimizers."""
 
     topology: str
     """"base-2" (default), "ring", "complete" and so on (`starling topology --list`), or a .toml or .json file."""
-    scheme: str
-    """"cta" (default): the exchange has a whole iteration to complete. "atc": it is inside step(). "ceca-2p": cta with a
-    second vector and a topology of its own, one send and one receive in a round, exact after ceil(log2 n) rounds for every
-    n; an exchange that is lost moves the mean a little. "choco": CHOCO-SGD, top-k with a memory, as one_in and gamma say.
-    "push-sum": SGP, for directed topologies, as staleness says; an exchange that is lost moves nothing.
-    "a2cid2", "ad-psgd": pairs of neighbours average beside training, with and without momentum, as rate says, and step()
-    waits for nobody; "ad-psgd-bipartite": on graphs of two sides, of which one asks and the other answers; "swarm":
-    SwarmSGD, with local_steps; "async-push-sum": on directed topologies, each pushes half of what it has to one that takes of
-    it; "async-push-pull": the same with a tracked gradient beside the parameters, which the rule finds in .grad: but for the
-    noise of batches workers come to what is best for all with a constant learning rate, whatever their data and speeds, for
-    twice the bytes; one that dies leaves its last gradient there. No GradScaler. "all-reduce":
-    gradients are averaged over all workers during backward(), as DistributedDataParallel does."""
     wire: str
     """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"."""
     one_in: int
-    """random-k: one value in so many is sent and mixed in a round, with "choco" top-k; 1 (default): all."""
-    gamma: float
-    """"choco" only: how far workers go towards each other; 0 (default): by one_in."""
-    rate: float
-    """"a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm", "async-push-sum" and "async-push-pull" only: averagings that a worker
-    takes part in, in the time of one gradient (with "swarm": of local_steps gradients); 1 (default)."""
-    clock: str
-    """The same six: when they ask for averagings, "poisson" (default), at random times, or "fixed", at even ones."""
-    eta: float | None
-    """"a2cid2" only: how fast the momentum mixes x and x~, 0 for none; None (default): the paper's, by topology and rate."""
-    alpha_tilde: float | None
-    """"a2cid2" only: how far x~ goes towards the other's x; None (default): the paper's."""
+    """random-k: a round sends and mixes one value in so many, with a scheme that chooses its values top-k; 1 (default): all."""
     seed: int
-    """The same six: of when a worker averages, and with whom; 0 (default)."""
-    local_steps: int
-    """"swarm" only: steps between two that others can see; 1 (default)."""
-    staleness: int
-    """"push-sum" only: 0 (default), SGP, pushes and waits inside step(); 1, overlap SGP, mixes in what was pushed after the last
-    step; s, to 1000, pushes after every s-th step, and mixes in what was pushed s steps ago."""
+    """Of the random times and pairs of schemes that average beside training; 0 (default)."""
     buffers: Iterable[torch.Tensor] | None
     """model.buffers(): rank 0's at the start, averaged by consensus(). Give them after model.to() and the like, which put others
     in their place."""
@@ -164,9 +137,10 @@ class Optimizer(torch.optim.Optimizer):
             if world is not None:
                 raise _C.UsageError("give process_group or world, not both")
             group = group_of(group)
-        self._shards = Shards(rest, group)
+        self._scheme = rest.get("scheme", _C.default_scheme)
+        self._traits = _C.scheme_traits(self._scheme)
+        self._shards = Shards(rest, group, averages_gradients=self._traits["averages_gradients"])
         self._in_nodes = rest.get("hierarchy", "none") != "none"
-        self._tracks = rest.get("scheme") == "async-push-pull"
         given = [self._shards.stand_ins(group["params"]) for group in self.param_groups]
         if world is None:
             world = init() if group is None else World.from_process_group(group, 60.0)
@@ -175,8 +149,8 @@ class Optimizer(torch.optim.Optimizer):
         self._engine = engine
         for group, tensors in zip(self.param_groups, given, strict=True):
             self._shards.take(group["params"], tensors)
-        # With all-reduce, and within a node, equal gradients are what is wanted.
-        own = options.get("scheme") != "all-reduce" and options.get("hierarchy", "none") == "none"
+        # A scheme that averages gradients, and a node, want equal ones.
+        own = not self._traits["averages_gradients"] and not self._in_nodes
         if own and world.size > 1 and check_gradients:
             self._first_gradients = FirstGradients(world)
         # Also where the interpreter ends and nobody deletes the optimizer: the neighbours are told not to wait.
@@ -228,9 +202,9 @@ class Optimizer(torch.optim.Optimizer):
                 'hierarchy = "node" does not go with a GradScaler, since one worker\'s overflow is in the node\'s mean: use '
                 "bfloat16, which needs no scaling"
             )
-        if self._tracks:
+        if self._traits["sums_gradients"]:
             raise _C.UsageError(
-                'scheme = "async-push-pull" does not go with a GradScaler, since gradients of all workers are added up and each '
+                f'scheme = "{self._scheme}" does not go with a GradScaler, since gradients of all workers are added up and each '
                 "has a scale of its own: use bfloat16, which needs no scaling"
             )
         if float(self.found_inf) != 0:
@@ -290,7 +264,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradient accumulation with scheme "all-reduce" or a hierarchy: backward passes within it add to the worker's own
+        """Gradient accumulation with a scheme that averages gradients, or a hierarchy: backward passes within it add to the worker's own
         gradients and send nothing; the first one after it averages the sum. The same result without it, which sends each
         time. No effect with gossip, which never sends gradients."""
         if self._not_synced == 0:
@@ -374,7 +348,7 @@ class _Ruled(Optimizer):
         """As torch's, of this worker: every worker saves its own, and loads it again. The place in the schedule is the
         parameter groups' entry "round". Of a sharded model its tensors are DTensors, sharded as the parameters are. With a
         hierarchy a parameter's tensors have the values that this worker keeps, and the entry "share" says which these are.
-        With "a2cid2" and "ad-psgd" gossip then stands still until the next step(): where no worker steps before all have saved,
+        With a scheme that averages in pairs gossip then stands still until the next step(): where no worker steps before all have saved,
         as behind torch.distributed.barrier(), their states are of one moment.
 
         Workers differ, so that each needs a name of its own where all save into one place, as with
@@ -384,23 +358,21 @@ class _Ruled(Optimizer):
             dcp.save({f"worker-{rank}": state}, checkpoint_id=folder)
 
         with the rank among the replicas where the model is sharded."""
-        tensors, metadata = self._current().state()
+        tensors, metadata, of_scheme = self._current().state()
         state = _State()
-        copies = _copies(tensors)
+        numbers = [key for key, fresh in of_scheme.items() if isinstance(fresh, list)]
         for index, (name, parameter) in enumerate(self._numbered()):
             state[parameter] = {"step": tensors["steps"][index].float()}
-            for key, torchs in (self._states | _OWN).items():
+            kept = self._states | {"master": "master"} | {key: key for key in of_scheme}
+            for key, torchs in kept.items():
                 tensor = tensors.get(f"{key}.{name}")
                 if tensor is not None:
                     state[parameter][torchs] = like(parameter, tensor)
-            state[parameter] |= {key: like(parameter, tensors[f"{key}.{name}"]) for key in copies}
         extra = {"round": int(metadata["position"])}
         extra |= {key + self._shards.suffix(): value for key, value in metadata.items() if key.startswith("grids.")}
         if "share" in metadata:
             extra["share"] = metadata["share"]
-        for key in ("clock", "weights"):
-            if key in tensors:
-                extra[key + self._shards.suffix()] = tensors[key].tolist()
+        extra |= {key + self._shards.suffix(): tensors[key].tolist() for key in numbers}
         for group in self.param_groups:
             group.update(extra)
         self.state = state
@@ -444,24 +416,24 @@ class _Ruled(Optimizer):
         """The engine's state that torch's is."""
         extra = {}
         for group in self.param_groups:
-            for key in [key for key in group if key.split(".")[0] in ("round", "share", "clock", "weights", "grids")]:
-                extra[key] = group.pop(key)
+            for key, value in list(group.items()):
+                # A list that the rule does not know is numbers of the scheme that saved it.
+                numbers = isinstance(value, (list, tuple)) and key not in self.defaults and key != "params"
+                if numbers or key.split(".")[0] in ("round", "share", "grids"):
+                    extra[key] = group.pop(key)
         for group in self.param_groups:
             for key in ("amsgrad", "maximize", "dampening"):
                 if group.get(key):
                     raise _C.UsageError(f"state_dict: it was made with {key} = {group[key]}, which Starling's rules do not have")
         self._engine.set_rules(self.param_groups)  # SGD may have momentum now
-        tensors, metadata = self._current().state(values=False)
+        tensors, metadata, of_scheme = self._current().state(values=False)
         held = functools.cache(lambda: self._engine.state()[0])
-        copies = _copies(tensors)
         metadata["position"] = str(extra.pop("round", 0))
-        clock = extra.pop("clock" + self._shards.suffix(), _NEW_CLOCK)  # also in what another scheme has saved
-        weights = extra.pop("weights" + self._shards.suffix(), None)
-        if "clock" in tensors:
-            tensors["clock"] = torch.tensor(clock, dtype=torch.float64)
-        if "weights" in tensors:
-            fresh = [1.0] * len(tensors["weights"])
-            tensors["weights"] = torch.tensor(fresh if weights is None else weights, dtype=torch.float64)
+        # A state of another scheme has other numbers, or lacks them.
+        saved_numbers = {key: extra.pop(key) for key in list(extra) if isinstance(extra[key], (list, tuple))}
+        for key, fresh in of_scheme.items():
+            if isinstance(fresh, list):
+                tensors[key] = torch.tensor(saved_numbers.get(key + self._shards.suffix(), fresh), dtype=torch.float64)
         alike = metadata.pop("share", None) == extra.get("share")
         metadata |= {key.removesuffix(self._shards.suffix()): value for key, value in extra.items()}
         if not alike:
@@ -481,25 +453,18 @@ class _Ruled(Optimizer):
                 if value is None:
                     value = torch.zeros_like(tensors[f"{key}.{name}"], device="cpu")
                 tensors[f"{key}.{name}"] = local(value).float()
-            for key in _OWN:
-                if f"{key}.{name}" in tensors:
-                    fresh = parameter.detach()
-                    fresh = torch.zeros_like(fresh) if key == "apart" else fresh
-                    tensors[f"{key}.{name}"] = local(saved.get(key, fresh)).float()
-            for key in copies:
-                tensors[f"{key}.{name}"] = local(saved[key]) if key in saved else held()[f"{key}.{name}"]
+            for key, fresh in ({"master": "parameter"} | of_scheme).items():
+                full = f"{key}.{name}"
+                if isinstance(fresh, list) or full not in tensors:
+                    continue
+                if key in saved:
+                    tensors[full] = local(saved[key]).float()
+                elif fresh == "kept":
+                    tensors[full] = held()[full]
+                else:
+                    begins = parameter.detach() if fresh == "parameter" else torch.zeros_like(parameter)
+                    tensors[full] = local(begins).float()
         return tensors, metadata
-
-
-# What torch's optimizers do not have: where a state lacks it, it begins as the parameter, "apart" as zero.
-_OWN = {"master": "master", "x_tilde": "x_tilde", "apart": "apart"}
-_NEW_CLOCK = [0, -1]
-
-
-def _copies(tensors) -> list[str]:
-    """What scheme "choco" keeps for each neighbour: "published.RANK" and "replica.RANK"."""
-    kinds = ("published.", "replica.")
-    return sorted({".".join(key.split(".", 2)[:2]) for key in tensors if key.startswith(kinds)})
 
 
 class SGD(_Ruled):
@@ -657,9 +622,9 @@ class Decentralized(Optimizer):
         return loss
 
     def state_dict(self) -> dict:
-        """The inner optimizer's, and the place in the schedule as the parameter groups' entry "round". x~ of "a2cid2" is not in
-        it: after load_state_dict() it begins as the parameters. Nor are the weights of "async-push-sum", which begin as 1, and
-        the grids of the wires int8 and int4, which begin anew: a run that goes on is then not equal to the bit."""
+        """The inner optimizer's, and the place in the schedule as the parameter groups' entry "round". What the scheme
+        keeps beside the parameters is not in it, and begins fresh after load_state_dict(); nor are the grids of the wires int8
+        and int4. A run that goes on is then not equal to the bit."""
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
         saved = self.inner.state_dict()

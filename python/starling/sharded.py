@@ -58,10 +58,11 @@ def reshard_modules() -> None:
 class Shards:
     """The DTensors among an optimizer's parameters: `pairs`, each with the plain tensor that stands for it."""
 
-    def __init__(self, options: dict, process_group: "torch.distributed.ProcessGroup | None"):
+    def __init__(self, options: dict, process_group: "torch.distributed.ProcessGroup | None", averages_gradients: bool):
         self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []  # of a sharded parameter and its stand-in
         self._length = 0  # of what this worker has of all parameters
         self._options = options
+        self._averages_gradients = averages_gradients  # the scheme
         self._process_group = process_group
 
     def stand_ins(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -81,9 +82,9 @@ class Shards:
             self._length += stand_in.numel()
 
     def _check(self, parameter: torch.Tensor) -> None:
-        if self._options.get("scheme") == "all-reduce":
+        if self._averages_gradients:
             raise _C.UsageError(
-                'scheme "all-reduce" does not take sharded parameters: fully_shard() with a mesh of two dimensions averages '
+                f'scheme "{self._options["scheme"]}" does not take sharded parameters: fully_shard() with a mesh of two dimensions averages '
                 "gradients itself"
             )
         if self._options.get("hierarchy", "none") != "none":

@@ -36,10 +36,10 @@ struct Range {
   bool holds(double value) const;  // false for NaN and infinities
   std::string text() const;        // "at least 0 and below 1", empty when everything is allowed
 };
-inline Range at_least(double least) { return {.least = least}; }
-inline Range above(double least) { return {.least = least, .least_open = true}; }
-inline Range between(double least, double most) { return {.least = least, .most = most}; }
-inline Range from_below(double least, double most) {
+constexpr Range at_least(double least) { return {.least = least}; }
+constexpr Range above(double least) { return {.least = least, .least_open = true}; }
+constexpr Range between(double least, double most) { return {.least = least, .most = most}; }
+constexpr Range from_below(double least, double most) {
   return {.least = least, .most = most, .most_open = true};
 }
 

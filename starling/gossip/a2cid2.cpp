@@ -41,9 +41,8 @@ void mix(std::span<T> x, std::span<T> x_tilde, double eta_tau) {
   }
 }
 
-}  // namespace
-
-A2cid2 a2cid2_of(const PairRates& rates) {
+// The paper's constants.
+A2cid2 papers_constants(const PairRates& rates) {
   const int n = rates.workers();
   if (n == 1) return {};
   if (const int alone = apart(rates); alone >= 0)
@@ -66,6 +65,15 @@ A2cid2 a2cid2_of(const PairRates& rates) {
   }
   constants.eta = 1 / (2 * std::sqrt(constants.chi1 * constants.chi2));
   constants.alpha_tilde = std::sqrt(constants.chi1 / constants.chi2) / 2;
+  return constants;
+}
+
+}  // namespace
+
+A2cid2 a2cid2_of(const PairRates& rates, std::optional<double> eta, std::optional<double> alpha_tilde) {
+  A2cid2 constants = papers_constants(rates);
+  constants.eta = eta.value_or(constants.eta);
+  constants.alpha_tilde = alpha_tilde.value_or(constants.alpha_tilde);
   return constants;
 }
 

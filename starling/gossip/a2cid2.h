@@ -23,6 +23,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "starling/gossip/rates.h"
@@ -36,8 +37,10 @@ struct A2cid2 {
   double alpha_tilde = 0.5;
 };
 
-// The paper's constants. Throws UsageError where the graph falls apart, naming a worker that no path leads to.
-A2cid2 a2cid2_of(const PairRates& rates);
+// The paper's constants, but for those that are given. Throws UsageError if the graph falls apart, naming a
+// worker that no path leads to.
+A2cid2 a2cid2_of(const PairRates& rates, std::optional<double> eta = {},
+                 std::optional<double> alpha_tilde = {});
 
 // (1-q)/2: the share of x~ in x after the continuous momentum over eta tau.
 template <class T>

@@ -22,8 +22,8 @@ nn::Conv2d convolution(int in, int out, int size, int stride, at::ScalarType typ
   return conv;
 }
 
-struct Block : nn::Module {
-  Block(int in, int out, int stride, at::ScalarType type)
+struct ResidualBlock : nn::Module {
+  ResidualBlock(int in, int out, int stride, at::ScalarType type)
       : conv1(register_module("conv1", convolution(in, out, 3, stride, type))),
         norm1(register_module("norm1", nn::BatchNorm2d(out))),
         conv2(register_module("conv2", convolution(out, out, 3, 1, type))),
@@ -51,9 +51,9 @@ class ResNet8 final : public Classifier {
   explicit ResNet8(const ResNetOptions& o)
       : stem_(register_module("stem", convolution(o.channels, o.width, 3, 1, o.type))),
         stem_norm_(register_module("stem_norm", nn::BatchNorm2d(o.width))),
-        stage1_(register_module("stage1", std::make_shared<Block>(o.width, o.width, 1, o.type))),
-        stage2_(register_module("stage2", std::make_shared<Block>(o.width, 2 * o.width, 2, o.type))),
-        stage3_(register_module("stage3", std::make_shared<Block>(2 * o.width, 4 * o.width, 2, o.type))),
+        stage1_(register_module("stage1", std::make_shared<ResidualBlock>(o.width, o.width, 1, o.type))),
+        stage2_(register_module("stage2", std::make_shared<ResidualBlock>(o.width, 2 * o.width, 2, o.type))),
+        stage3_(register_module("stage3", std::make_shared<ResidualBlock>(2 * o.width, 4 * o.width, 2, o.type))),
         head_(register_module("head", nn::Linear(4 * o.width, o.classes))) {
     head_->to(o.type);
   }
@@ -68,9 +68,9 @@ class ResNet8 final : public Classifier {
  private:
   nn::Conv2d stem_;
   nn::BatchNorm2d stem_norm_;
-  std::shared_ptr<Block> stage1_;
-  std::shared_ptr<Block> stage2_;
-  std::shared_ptr<Block> stage3_;
+  std::shared_ptr<ResidualBlock> stage1_;
+  std::shared_ptr<ResidualBlock> stage2_;
+  std::shared_ptr<ResidualBlock> stage3_;
   nn::Linear head_;
 };
 

@@ -18,7 +18,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "starling/exchange/exchange.h"
-#include "starling/exchange/replicas.h"
 #include "starling/optim/device.h"
 #include "starling/optim/rules.h"
 
@@ -79,9 +78,6 @@ struct Block {
   std::shared_ptr<OnDevice> on_device{};  // where that is a GPU
   std::vector<at::Tensor> states{};       // what keep() has made
   Grid grid{Wire::int8};                  // of what is sent as modular codes
-  Replicas replicas{};                    // of scheme "choco"
-  at::Tensor apart{};                     // of scheme "ceca-2p", `length` floats: d in schemes/ceca_2p.h
-  double weight = 1;                      // of push-sum: w in schemes/push_sum.h
   Timeline* timeline = nullptr;           // where updates are recorded
   bool clears = false;                    // Options::clear_gradients
 

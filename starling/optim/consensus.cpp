@@ -3,8 +3,9 @@
 //   mean      1/n Sum_i x_i, exact, over the edges (exchange/average.h)
 //   distance  sqrt(1/n Sum_i |x_i - mean|^2 / d), d the number of parameters
 //
-// x of a parameter in bf16 or fp16 is its master; the parameter is the mean rounded. With push-sum it is x that is averaged, which is
-// w z of what the parameters are, and divided by the average of w (schemes/push_sum.h); the distance is that of z.
+// x of a parameter in bf16 or fp16 is its master; the parameter is the mean rounded. If the scheme has weights
+// (Scheme::weights()), the parameters are z, and x = w z: the mean is that of x divided by that of w, the
+// distance that of z.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -25,18 +26,17 @@
 namespace starling {
 namespace {
 
-// Of push-sum, over all parameters one after the other as floats: what is averaged is z times its block's w, and w.
+// Over all parameters one after the other as floats: averaged are z times its block's w, and w.
 class Weighing {
  public:
   // `begins`: where each parameter (its TensorImpl) begins.
-  Weighing(const std::vector<Block>& blocks, const std::unordered_map<const void*, std::size_t>& begins)
-      : blocks_(blocks), begins_(begins) {}
+  Weighing(const std::vector<Block>& blocks, const std::vector<double>& weights,
+           const std::unordered_map<const void*, std::size_t>& begins)
+      : blocks_(blocks), weights_(weights.begin(), weights.end()), begins_(begins) {}
 
   void before(std::vector<float>& flat) const {
-    std::vector<float> weights;
-    for (const Block& block : blocks_) weights.push_back(static_cast<float>(block.weight));
-    each(flat, [&](float& z, std::size_t b) { z *= weights[b]; });
-    flat.insert(flat.end(), weights.begin(), weights.end());
+    each(flat, [&](float& z, std::size_t b) { z *= weights_[b]; });
+    flat.insert(flat.end(), weights_.begin(), weights_.end());
   }
   void after(std::vector<float>& flat) const {
     const std::vector<float> means(flat.end() - static_cast<std::ptrdiff_t>(blocks_.size()), flat.end());
@@ -55,6 +55,7 @@ class Weighing {
     }
   }
   const std::vector<Block>& blocks_;
+  const std::vector<float> weights_;
   const std::unordered_map<const void*, std::size_t>& begins_;
 };
 
@@ -122,8 +123,9 @@ Consensus::Consensus(Optimizer& optimizer)
     if (i < parameters) d = flat.size();
   }
   const std::vector<float> mine(flat.begin(), flat.begin() + static_cast<std::ptrdiff_t>(d));
-  const bool weighted = is_push_sum(engine.options);
-  const Weighing weighing(engine.blocks, begins);
+  const std::vector<double> weights = engine.scheme->weights();
+  const bool weighted = !weights.empty();
+  const Weighing weighing(engine.blocks, weights, begins);
   if (weighted) weighing.before(flat);
   const std::set<int> who = engine.exchange->average(flat);
   state_->workers = static_cast<int>(who.size());

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,11 +14,10 @@
 #include "starling/optim/blocks.h"
 #include "starling/optim/clipping.h"
 #include "starling/optim/gradient_spans.h"
+#include "starling/optim/local_step.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/options.h"
 #include "starling/optim/rule_step.h"
-#include "starling/optim/schemes/asynchronous.h"
-#include "starling/optim/schemes/hierarchical.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/transport/c10d/collectives.h"
 
@@ -45,6 +45,7 @@ struct Optimizer::Engine {
   int connections = 0;                       // exchanges so far: each group added later makes a new one
   ExchangeStatistics before;                 // of the exchanges before this one
   Clipping clipping;
+  std::optional<LocalStep> local;
   std::unique_ptr<Collectives> collectives;
   Node node;  // with a hierarchy
   std::unique_ptr<Collectives> inside_node;
@@ -55,7 +56,7 @@ struct Optimizer::Engine {
   Schedule schedule() const { return schedule_of(options, world.size, world.local_size); }
   // Whether this worker updates the block, and so keeps its states.
   bool owns(std::size_t block) const { return node.owner.empty() || node.owner[block] == node.place; }
-  Asynchronous* gossip() const { return dynamic_cast<Asynchronous*>(scheme.get()); }  // null: another scheme
+  bool in_pairs() const { return averages_in_pairs(options); }
   std::vector<Block*> own_blocks() {
     std::vector<Block*> own;
     for (std::size_t b = 0; b < blocks.size(); ++b) {

@@ -17,17 +17,7 @@
 #include "starling/optim/engine.h"
 #include "starling/optim/options.h"
 #include "starling/optim/rule_step.h"
-#include "starling/optim/schemes/all_reduce.h"
-#include "starling/optim/schemes/around.h"
-#include "starling/optim/schemes/asynchronous.h"
-#include "starling/optim/schemes/atc.h"
-#include "starling/optim/schemes/ceca_2p.h"
-#include "starling/optim/schemes/choco.h"
-#include "starling/optim/schemes/cta.h"
-#include "starling/optim/schemes/hierarchical.h"
-#include "starling/optim/schemes/push_pull.h"
-#include "starling/optim/schemes/push_sum.h"
-#include "starling/optim/schemes/swarm.h"
+#include "starling/optim/schemes/table.h"
 
 namespace starling {
 namespace {
@@ -74,38 +64,31 @@ void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::O
 // Where there are no neighbours, the exchange's edges serve the exact averages only.
 Schedule without_neighbours(const World& world) { return {"none", {Graph(world.size)}}; }
 
-std::string given_or_not(const std::optional<double>& value) {
-  return value ? fmt::format("{}", *value) : "not given";
-}
-
 Terms terms_of(const World& world, const Options& options, const Schedule& schedule, const std::string& rule,
                std::size_t blocks, const Groups& groups) {
   Terms terms{{"STARLING_TRANSPORT", world.carrier.empty() ? "mapped or tcp" : world.carrier},
-              {"scheme", options.scheme},
+              {"scheme", options.scheme.name},
               {"topology", options.topology},
               {"wire", std::string(name_of(options.wire))},
               {"one_in", std::to_string(options.one_in)},
-              {"gamma", fmt::format("{}", options.gamma)},
-              {"rate", fmt::format("{}", options.rate)},
-              {"clock", options.clock},
-              {"eta", given_or_not(options.eta)},
-              {"alpha_tilde", given_or_not(options.alpha_tilde)},
-              {"seed", std::to_string(options.seed)},
-              {"local_steps", std::to_string(options.local_steps)},
-              {"staleness", std::to_string(options.staleness)},
-              {"rule", rule},
-              {"block_bytes", std::to_string(options.block_bytes)},
-              {"hierarchy", options.hierarchy},
-              {"workers_per_node", std::to_string(options.workers_per_node)},
-              {"clip", fmt::format("{}", options.clip)},
-              {"skip_not_finite", fmt::format("{}", options.skip_not_finite)},
-              {"loss_scaling", options.loss_scaling ? fmt::format("from {}, grows every {} steps",
-                                                                  options.loss_scaling->initial,
-                                                                  options.loss_scaling->grow_every)
-                                                    : "none"},
-              {"rounds of the topology",
-               fmt::format("{} with checksum {:016x}", schedule.rounds.size(), schedule.fingerprint())},
-              {"number of blocks", std::to_string(blocks)}};
+              {"seed", std::to_string(options.seed)}};
+  const SchemeSettings settings(options.scheme);
+  for (const auto& [option, value] : settings.all())
+    terms.emplace_back(std::string(option->name), value_text(value));
+  const Terms rest{{"rule", rule},
+                   {"block_bytes", std::to_string(options.block_bytes)},
+                   {"hierarchy", options.hierarchy},
+                   {"workers_per_node", std::to_string(options.workers_per_node)},
+                   {"clip", fmt::format("{}", options.clip)},
+                   {"skip_not_finite", fmt::format("{}", options.skip_not_finite)},
+                   {"loss_scaling", options.loss_scaling ? fmt::format("from {}, grows every {} steps",
+                                                                       options.loss_scaling->initial,
+                                                                       options.loss_scaling->grow_every)
+                                                         : "none"},
+                   {"rounds of the topology",
+                    fmt::format("{} with checksum {:016x}", schedule.rounds.size(), schedule.fingerprint())},
+                   {"number of blocks", std::to_string(blocks)}};
+  terms.insert(terms.end(), rest.begin(), rest.end());
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
       const at::Tensor& tensor = groups[g].params()[p];
@@ -252,6 +235,7 @@ void Optimizer::keep_states() {
 void Optimizer::connect(std::size_t first_group) {
   Engine& e = *engine_;
   const World& world = e.world;
+  const SchemeTraits& traits = scheme_of(e.options).traits;
   if (e.scheme) {
     wait_for_all();
     settle(e.blocks);
@@ -259,7 +243,7 @@ void Optimizer::connect(std::size_t first_group) {
     e.scheme->pause();
     e.scheme->renew();  // what gossip has averaged is in the parameters
     e.before = counted();
-    e.scheme.reset();
+    e.scheme->detach();
     e.exchange.reset();
     e.collectives.reset();
     e.inside_node.reset();
@@ -281,93 +265,52 @@ void Optimizer::connect(std::size_t first_group) {
     make_equal(*e.collectives, world, fresh);
   }
 
-  const bool pushes = e.options.scheme == "push-sum";
-  std::vector<std::size_t> sizes;
+  const bool in_pairs = traits.path == Path::pairs;
+  std::vector<std::size_t> sizes;  // of rounds
   for (std::size_t b = 0; b < e.blocks.size(); ++b) {
     e.blocks[b].grid.remember(schedule.rounds.size() * static_cast<std::size_t>(e.options.one_in));
-    if (e.owns(b))
-      sizes.push_back(static_cast<std::size_t>(e.blocks[b].length) + (pushes ? kWeightValues : 0));
+    if (!in_pairs && e.owns(b))
+      sizes.push_back(static_cast<std::size_t>(e.blocks[b].length) + traits.contents.tail);
   }
-  const bool gossips = is_asynchronous(e.options);
-  if (gossips) sizes.clear();
   e.exchange = std::make_unique<Exchange>(
-      world.make_transport(world, channel), gossips ? without_neighbours(world) : schedule, sizes,
+      world.make_transport(world, channel), in_pairs ? without_neighbours(world) : schedule, sizes,
       Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, e.options.max_wait,
                world.interrupted},
-      world.log, world.timeline, e.options.wire, e.options.one_in,
-      e.options.scheme == "choco" ? Chooser::sender : Chooser::mask,
-      pushes ? Exchanged::pushes : Exchanged::averages);
-  if (e.options.scheme != "all-reduce") e.exchange->meet();
-  e.scheme = make_scheme();
+      world.log, world.timeline, e.options.wire, e.options.one_in, traits.contents.chooser,
+      in_pairs ? Exchanged::averages : traits.contents.exchanged);
+  const bool sends_parameters = traits.path != Path::gradients;
+  if (sends_parameters) e.exchange->meet();
+  if (e.options.hierarchy == "node") {
+    World inside = world;
+    inside.rank = e.node.place;
+    inside.size = e.node.size;
+    e.inside_node = make_collectives(inside, fmt::format("{}-node-{}", channel, world.rank / e.node.size),
+                                     world.rank - e.node.place);
+  }
+  if (!e.scheme) make_scheme();
+  e.scheme->attach({.schedule = schedule,
+                    .exchange = e.exchange.get(),
+                    .collectives = e.collectives.get(),
+                    .inside_node = e.inside_node.get(),
+                    .make_transport = [&] { return world.make_transport(world, channel + "-gossip"); }});
   // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.
-  if (e.options.scheme != "all-reduce") e.collectives.reset();
+  if (sends_parameters) e.collectives.reset();
   e.scheme->begin();
 }
 
-std::unique_ptr<Scheme> Optimizer::make_gossip(std::function<void()> adapt) {
+void Optimizer::make_scheme() {
   Engine& e = *engine_;
-  GossipOptions options{.rates = rates_of(e.options, e.schedule()),
-                        .wire = e.options.wire,
-                        .exchanged = is_directed(e.options) ? Exchanged::pushes : Exchanged::averages,
-                        .tracks = e.options.scheme == "async-push-pull",
-                        .seed = e.options.seed,
-                        .meet = e.world.timeouts.meet,
-                        .silent = e.world.timeouts.silent,
-                        .interrupted = e.world.interrupted};
-  options.momentum = momentum_of(e.options, options.rates);
-  options.poisson = e.options.clock == "poisson";
-  auto transport = e.world.make_transport(e.world, fmt::format("{}.{}-gossip", e.channel, e.connections));
-  if (e.options.scheme == "swarm")
-    return std::make_unique<Swarm>(e.blocks, std::move(transport), std::move(options), e.world.log,
-                                   e.world.timeline, std::move(adapt), e.options.local_steps);
-  if (options.tracks)
-    return std::make_unique<PushPull>(e.blocks, std::move(transport), std::move(options), e.world.log,
-                                      e.world.timeline, std::move(adapt));
-  return std::make_unique<Asynchronous>(e.blocks, std::move(transport), std::move(options), e.world.log,
-                                        e.world.timeline, std::move(adapt));
-}
-
-std::unique_ptr<Scheme> Optimizer::make_scheme() {
-  Engine& e = *engine_;
-  const bool atc = e.options.scheme == "atc", all_reduce = e.options.scheme == "all-reduce";
+  const SchemeInfo& info = scheme_of(e.options);
   if (e.inner != nullptr) {
-    const auto adapt = [&e] { e.inner->step(); };
-    if (is_asynchronous(e.options)) return make_gossip(adapt);
-    if (all_reduce) return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, adapt);
-    const auto order = atc ? Around::Order::adapt_then_combine : Around::Order::combine_then_adapt;
-    return std::make_unique<Around>(order, e.blocks, *e.exchange, adapt);
+    e.local.emplace(e.blocks, [&e] { e.inner->step(); });
+  } else {
+    const auto rule = [this](int group) -> const Rule& {
+      return rule_of(param_groups_[static_cast<std::size_t>(group)]);
+    };
+    e.local.emplace(e.blocks, rule, e.clipping);
   }
-  const auto rule = [this](int group) -> const Rule& {
-    return rule_of(param_groups_[static_cast<std::size_t>(group)]);
-  };
-  if (atc) return std::make_unique<Atc>(e.blocks, *e.exchange, rule, e.clipping);
-  if (e.options.scheme == "ceca-2p")
-    return std::make_unique<Ceca2p>(e.blocks, *e.exchange, e.world.size, rule, e.clipping);
-  if (e.options.scheme == "push-sum")
-    return std::make_unique<PushSum>(e.blocks, *e.exchange, e.options.staleness, rule, e.clipping);
-  if (e.options.scheme == "choco") {
-    const double gamma = e.options.gamma == 0 ? default_gamma(e.options.one_in) : e.options.gamma;
-    return std::make_unique<Choco>(e.blocks, *e.exchange, e.schedule().rounds.front(), e.world.rank,
-                                   TopK{static_cast<std::uint32_t>(e.options.one_in)}, gamma, rule,
-                                   e.clipping);
-  }
-  if (e.options.hierarchy == "node") {
-    World inside = e.world;
-    inside.rank = e.node.place;
-    inside.size = e.node.size;
-    e.inside_node = make_collectives(
-        inside, fmt::format("{}.{}-node-{}", e.channel, e.connections, e.world.rank / e.node.size),
-        e.world.rank - e.node.place);
-    return std::make_unique<Hierarchical>(e.blocks, e.node, *e.inside_node, *e.exchange, rule, e.clipping);
-  }
-  const auto adapt = [&e, rule] {
-    const auto scale = e.clipping.scale([&] { return sum_of_squares(e.blocks); });
-    for (Block& block : e.blocks)  // of which only async-push-sum's have a weight
-      update(block, decay_times(rule(block.group), block.weight), {}, {}, scale);
-  };
-  if (is_asynchronous(e.options)) return make_gossip(adapt);
-  if (all_reduce) return std::make_unique<AllReduce>(e.blocks, *e.collectives, e.world.size, adapt);
-  return std::make_unique<Cta>(e.blocks, *e.exchange, rule, e.clipping);
+  const SchemeParts parts{e.blocks, *e.local, e.world, e.options, &e.node};
+  e.scheme = e.options.hierarchy == "node" ? info.make_in_nodes(parts) : info.make(parts);
 }
 
 Optimizer::~Optimizer() = default;
@@ -401,7 +344,7 @@ int Optimizer::maximum(std::span<std::int64_t> values) {
 
 void Optimizer::wait_for_all() {
   std::int64_t nothing = 0;
-  if (!is_asynchronous(engine_->options)) return;
+  if (!engine_->in_pairs()) return;
   stand_by();
   maximum({&nothing, 1});
 }
@@ -413,11 +356,11 @@ void Optimizer::scale_gradients(std::optional<float> scale) {
     throw UsageError("scale_gradients needs one of Starling's rules: another optimizer reads .grad as it is");
   if (engine_->clipping.loss_scale() != nullptr)
     throw UsageError("scale_gradients and loss_scaling are not for the same optimizer: one of them");
-  if (engine_->options.scheme == "async-push-pull" && scale != 1)
+  if (scheme_of(engine_->options).traits.sums_gradients && scale != 1)
     throw UsageError(
-        "scale_gradients is not for scheme \"async-push-pull\": gradients of all workers are added up, and "
-        "each "
-        "would have a scale of its own");
+        fmt::format("scale_gradients is not for scheme \"{}\": gradients of all workers are added up, and "
+                    "each would have a scale of its own",
+                    engine_->options.scheme.name));
   engine_->clipping.scale_next(scale);
 }
 
@@ -453,9 +396,9 @@ Statistics Optimizer::statistics() const {
                  .seconds_waiting = edges.seconds_waiting,
                  .skipped = engine_->clipping.skipped(),
                  .lost = {edges.lost.begin(), edges.lost.end()}};
-  const Asynchronous* const asynchronous = engine_->gossip();
-  if (asynchronous == nullptr) return all;
-  const GossipStatistics gossip = asynchronous->gossip();
+  const std::optional<GossipStatistics> of_pairs = engine_->scheme->gossip();
+  if (!of_pairs) return all;
+  const GossipStatistics& gossip = *of_pairs;
   double squares = 0;
   for (const auto& j : gossip.neighbours) {
     all.edges.push_back({j.rank, j.averaged, j.staleness, j.stalest, j.distance});
@@ -463,7 +406,7 @@ Statistics Optimizer::statistics() const {
   }
   const PairingStatistics& pairing = gossip.pairing;
   all.questions = {pairing.asked, pairing.refused, pairing.unanswered, pairing.dropped};
-  all.gradients_of_all = gossip.gradients_of_all * static_cast<std::uint64_t>(engine_->options.local_steps);
+  all.gradients_of_all = gossip.gradients_of_all;
   if (gossip.gradients > 0)
     all.rate = static_cast<double>(gossip.averaged) / static_cast<double>(gossip.gradients);
   const auto met = std::ranges::count_if(gossip.neighbours, [](const auto& j) { return j.received > 0; });
@@ -480,10 +423,11 @@ std::vector<std::int64_t> Optimizer::block_sizes() const {
 at::Tensor Optimizer::weights(const at::Tensor& parameter) const {
   // In the parameter's memory order.
   at::Tensor weights = at::ones_like(parameter, at::TensorOptions(at::kDouble).device(at::kCPU));
-  for (const Block& block : engine_->blocks) {
-    for (const Segment& s : block.segments) {
+  const std::vector<double> of_blocks = engine_->scheme->weights();
+  for (std::size_t b = 0; b < of_blocks.size(); ++b) {
+    for (const Segment& s : engine_->blocks[b].segments) {
       if (s.parameter.is_same(parameter))
-        std::fill_n(weights.mutable_data_ptr<double>() + s.begin, s.length, block.weight);
+        std::fill_n(weights.mutable_data_ptr<double>() + s.begin, s.length, of_blocks[b]);
     }
   }
   return weights;

@@ -27,6 +27,7 @@
 #include "starling/kernels/wire.h"
 #include "starling/optim/loss_scale.h"
 #include "starling/optim/rules.h"
+#include "starling/optim/scheme_choice.h"
 #include "starling/world/world.h"
 
 namespace torch::nn {
@@ -40,64 +41,27 @@ struct ExchangeStatistics;
 struct GivenState;
 
 struct Options {
-  // A name that make_schedule() knows, or a file that ends in .toml or .json; not used by all-reduce and ceca-2p.
+  // A name that make_schedule() knows, or a file that ends in .toml or .json. Not used by schemes with rounds of
+  // their own or without neighbours.
   std::string topology = "base-2";
-  // "cta": combine-then-adapt, the neighbours' last parameters are mixed in.
-  // "all-reduce": gradients are averaged over all workers during backward(), which leaves the mean in .grad; see NoSync.
-  // Those in bfloat16 and float16 are summed and sent as fp32, and their mean is rounded once.
-  // "a2cid2": pairs of workers that are neighbours in any round of the topology average on a thread of their own whenever
-  // both are free, with continuous momentum; step() waits for nobody (gossip/a2cid2.h). "ad-psgd": without the momentum.
-  // "ad-psgd-bipartite": where the topology has two sides, workers of the one ask and those of the other answer only
-  // (gossip/ad_psgd.h). "swarm": SwarmSGD, without momentum and with local_steps (schemes/swarm.h). All with any wire.
-  // "atc": adapt-then-combine, this step's parameters are exchanged and mixed inside step(), block after block.
-  // "ceca-2p": combine-then-adapt with a second vector beside the parameters (4 bytes per value), over rounds of its own:
-  // one send and one receive a round, and the exact mean after ceil(log2 n) rounds for every n. The edges are directed: an exchange
-  // that is lost moves the mean a little, and is counted in Statistics::directed_aborted. All wires, a rule of Starling's.
-  // "choco": CHOCO-SGD, top-k with a memory of what was not sent: see one_in and gamma. Inside step(), as atc. With a symmetric
-  // topology of one round (ring, torus, complete), wire fp32 and a rule of Starling's. Keeps 2 floats per value and neighbour.
-  // "push-sum": SGP, stochastic gradient push, for directed topologies, also those that are no average for other schemes: shares of
-  // the parameters and of a weight are pushed, and the parameters are the one divided by the other (schemes/push_sum.h). An
-  // exchange that is lost moves nothing. See staleness. Wires fp32, bf16 and fp16, and a rule of Starling's.
-  // "async-push-sum": the same beside training, asynchronous gradient push (gossip/gossip.h): at random times a worker pushes half
-  // of what it has to one that takes of it in any round of the topology; step() waits for nobody. Wires fp32, bf16 and fp16.
-  // "async-push-pull": with gradient tracking besides (schemes/push_pull.h): but for the noise of batches, workers come to what is
-  // best for all with a constant learning rate, whatever their data and speeds. Sends twice as much, keeps 8 bytes for each value,
-  // and leaves the tracked gradient in .grad, as all-reduce its mean; clip is of that one. A worker that dies leaves its last gradient
-  // in what the others track, until they load a checkpoint. Wires fp32 and bf16; no loss_scaling, scale_gradients() and
-  // skip_not_finite.
-  std::string scheme = "cta";
+  // How workers mix: a name and the scheme's own options (scheme_choice.h). `starling schemes` and docs/schemes.md
+  // list them all.
+  SchemeChoice scheme{};
   // Number format of parameters between workers. With bf16 and fp16 half the bytes cross the link and workers agree to
   // the last bit of that format; int8 and int4 send a quarter and an eighth, and agree the better the nearer they are
   // already (docs/wires.md). The sum of all parameters is kept whatever the format. Not used by all-reduce.
   Wire wire = Wire::fp32;
-  // "a2cid2", "ad-psgd", "ad-psgd-bipartite", "swarm", "async-push-sum", "async-push-pull": averagings that a worker takes part in, in
-  // the time of one gradient (with "swarm": of local_steps gradients). A push counts at both ends: 2 is one for each gradient.
-  double rate = 1;
-  // When these ask for them: "poisson", at random times, as the theory has it, or "fixed", at even ones.
-  std::string clock = "poisson";
-  // "a2cid2": in place of the paper's constants, which follow from the topology and the rate (gossip/a2cid2.h). From 0 to 1000;
-  // with eta = 0 there is no momentum.
-  std::optional<double> eta{}, alpha_tilde{};
-  // Of what these draw: when, and with whom. The same seed need not give the same run: when a message comes decides, too.
+  // Of the random times and pairs of schemes that average beside training. The same seed need not give the same
+  // run: the arrival times of messages decide, too.
   std::uint64_t seed = 0;
-  // "swarm": steps of the local rule between two that others can see, from 1.
-  int local_steps = 1;
-  // "push-sum": how many steps old what is mixed in is: 0, SGP, pushes and waits inside step(), as atc; 1, overlap SGP, hides the
-  // exchange behind the next iteration, as cta; s, from 2 to 1000, behind the next s iterations: it pushes after every s-th step only.
-  // A checkpoint is gone on from to the bit where its step is a multiple of s; elsewhere the push under way begins anew.
-  int staleness = 0;
   // random-k: in a round only one value in so many is sent, in the format of `wire`, and mixed; the same ones by all workers,
   // others in the next round, and each of them once in `one_in` periods of the topology (docs/wires.md). So many times fewer
-  // bytes, and so many times less mixing. From 1, all values, to 1024. With cta, atc, choco and a hierarchy alone.
-  // With choco it is top-k: of each block one value in so many is sent, with its index (8 bytes), those that have changed most
-  // since they were sent.
+  // bytes, and so many times less mixing. From 1, all values, to 1024. With a scheme that chooses its values by
+  // itself (top-k) the values that changed most since they were sent go, with their indices (8 bytes each).
   int one_in = 1;
-  // choco: how far the workers go towards each other in a step, x += gamma Sum_j W_ij (x^_j - x^_i), from above 0 to 1. Too
-  // much, and they go apart. 0 stands for 1 where one_in is 1, else 0.8 / sqrt(one_in).
-  double gamma = 0;
   // "node": one gossips for a node of workers_per_node consecutive ranks, block by block: they average their gradients, each
   // keeps the state of its share of the blocks and exchanges these with the same place on the nodes that `topology` names.
-  // With scheme "cta" and a rule of Starling's only; clip is of the node's mean gradient; NoSync as with all-reduce.
+  // With a scheme that takes one and a rule of Starling's only; clip is of the node's mean gradient; NoSync as with all-reduce.
   // Statistics::bytes_sent has what leaves for other nodes. "none": every worker for itself.
   std::string hierarchy = "none";
   int workers_per_node =
@@ -133,8 +97,8 @@ struct Statistics {
   std::uint64_t skipped = 0;   // steps whose gradient was not finite, under Options::skip_not_finite
   std::vector<int> lost;       // workers that are gone
 
-  // With asynchronous schemes, since the last parameter group was added: this worker's averagings on each edge. They count in
-  // gradients of this worker, with "swarm" in stretches of local_steps.
+  // With schemes that average in pairs, since the last parameter group was added: this worker's averagings on each
+  // edge. They count in gradients of this worker, or in its stretches of local steps.
   struct Edge {
     int rank = 0;                // the neighbour
     std::uint64_t averaged = 0;  // averagings of all blocks
@@ -154,7 +118,7 @@ struct Statistics {
   };
   Questions questions{};
   // That all workers have made, in the same time, as far as this one has heard of the others: they tell with each question and
-  // answer. With "swarm" those in whole stretches.
+  // answer. With local steps those in whole stretches.
   std::uint64_t gradients_of_all = 0;
   // The effective rate: averagings for each gradient. So many others have moved x, in the mean, between the moment at which a
   // gradient's x was taken and that at which it is applied.
@@ -164,10 +128,22 @@ struct Statistics {
   double distance = 0;
 };
 
+// How a piece of a scheme's state begins if a saved state lacks it: as zeros, as the parameter, as it is now.
+enum class Fresh { zero, parameter, kept };
+
+// A piece of the state that is the scheme's: one tensor for each parameter, named NAME.PARAMETER, or a few
+// numbers in one tensor NAME, which then begin as these.
+struct SchemeState {
+  std::string name;
+  Fresh fresh = Fresh::zero;
+  std::optional<std::vector<double>> numbers{};
+};
+
 // See Optimizer::state().
 struct OptimizerState {
   Metadata metadata;
   std::map<std::string, at::Tensor> tensors;
+  std::vector<SchemeState> of_scheme{};  // what of the tensors is the scheme's; not saved
 };
 
 class Optimizer : public torch::optim::Optimizer {
@@ -175,10 +151,11 @@ class Optimizer : public torch::optim::Optimizer {
   // All parameters of the module that require a gradient, as one group, and the module's buffers (for Consensus). One
   // that is unfrozen later is added as a group of its own; one that is frozen later goes on being mixed.
   // Parameters must be float32, bfloat16 or float16 on the CPU or on CUDA devices, and dense in memory (contiguous or
-  // channels_last, not a slice), and stay of their type and where they are; gradients are of the same. On CUDA devices
-  // with schemes "cta", "atc", "all-reduce" (all on one) and the asynchronous ones, without a hierarchy; there the
-  // rule's state and masters are on the device too, and step() puts its work into torch's current stream and does not
-  // wait for it (device.h); with the asynchronous ones it waits for backward (held_on_device.h). A model may mix types.
+  // channels_last, not a slice), and stay of their type and where they are; gradients are of the same. CUDA devices
+  // need a scheme that takes them (`starling schemes NAME`; with Path::gradients all parameters on one), and no
+  // hierarchy. There the rule's state and masters are on the device too, and step() puts its work into torch's
+  // current stream and does not wait for it (device.h); a scheme in pairs waits for backward (held_on_device.h). A
+  // model may mix types.
   // Of a parameter in bfloat16 or float16 the optimizer keeps an fp32 master: rule, mixing, wire and averages are of
   // the master, and the parameter is the master rounded to nearest even. (With hierarchy "node" they must be float32.)
   // Where a parameter was changed between steps (load_state_dict, clipped weights), so that it no longer is the master
@@ -239,11 +216,7 @@ class Optimizer : public torch::optim::Optimizer {
   //   model.NAME     the module's parameters and buffers, without a module those of the groups as model.GROUP.INDEX
   //   master.NAME    the fp32 master of a parameter in bfloat16 or float16
   //   m. v. b.NAME   the rule's state, as kernels/update.h names it; around torch's optimizer exp_avg.NAME and so on
-  //   published.RANK.NAME, replica.RANK.NAME   choco: this worker's copy at that neighbour, and the neighbour's here
-  //   apart.NAME     of ceca-2p: by how much the second vector is apart from the parameters
-  //   weights        of push-sum and async-push-sum: the weight of each block
-  //   x_tilde.NAME   of a2cid2
-  //   clock          of asynchronous schemes: random numbers drawn so far, and gradients until this worker asks for an averaging
+  //   the scheme's   as OptimizerState::of_scheme names them, and the scheme's file describes them
   //   loss_scale     where losses are scaled: the scale, and the finite steps since it last changed
   //   steps          per parameter, in the groups' order: how many had a gradient
   //   options.GROUP  the group's rule options, the learning rate first
@@ -255,8 +228,8 @@ class Optimizer : public torch::optim::Optimizer {
   // tensor), steps count only for these, and a state is taken with the same share of the same hierarchy alone. Of
   // asynchronous schemes what is under way ends first (or is given up after a second), and gossip stands still until
   // the next step(): so where all workers have their states before any of them steps again, these are of one moment.
-  // Without `values` nothing of the parameters' size is copied: m., v., b., master., published., replica. and x_tilde.
-  // are of the device "meta", with their names, types and shapes alone.
+  // Without `values` nothing of the parameters' size is copied: m., v., b., master. and what the scheme keeps for
+  // each parameter are of the device "meta", with their names, types and shapes alone.
   OptimizerState state(bool values = true) const;
   // Collective, between two steps: every worker takes a state of the same rule and parameters. What was in flight is sent
   // again. If any of them cannot take its own, all throw Error and none has changed anything.
@@ -266,9 +239,8 @@ class Optimizer : public torch::optim::Optimizer {
   Digest save(const std::string& file) const;
   void load(const std::string& file);  // as set_state()
   // The place in the schedule alone, where the rest is saved elsewhere: of the first round that starts from the parameters
-  // as they stand. restart() is collective; what was in flight is sent again. With a2cid2 x~ begins as the parameters, with
-  // ceca-2p the second vector, with push-sum the weights as 1. Without a position this worker could not load the rest: all
-  // throw Error, and go on as they were.
+  // as they stand. restart() is collective; what was in flight is sent again, and the scheme's state begins fresh.
+  // Without a position this worker could not load the rest: all throw Error, and go on as they were.
   std::uint64_t position() const;
   void restart(std::optional<std::uint64_t> position);
   // Torch's archives are refused: UsageError.
@@ -278,8 +250,8 @@ class Optimizer : public torch::optim::Optimizer {
   const World& world() const;
   Statistics statistics() const;
   std::int64_t parameter_count() const;
-  // How much each value of a parameter counts in Consensus beside the other workers': a double for each, with push-sum its weight w,
-  // else 1.
+  // How much each value of a parameter counts in Consensus beside the other workers': a double for each, 1 unless
+  // the scheme has weights.
   at::Tensor weights(const at::Tensor& parameter) const;
   // Parameters in each block, in the order in which blocks are updated and exchanged.
   std::vector<std::int64_t> block_sizes() const;
@@ -292,9 +264,8 @@ class Optimizer : public torch::optim::Optimizer {
   void take_new_groups();
   void keep_states();
   void connect(std::size_t first_group);
-  std::unique_ptr<Scheme> make_scheme();
-  std::unique_ptr<Scheme> make_gossip(std::function<void()> adapt);
-  void go_on(std::uint64_t position);
+  void make_scheme();
+  void go_on(std::uint64_t position, const std::function<void()>& set_scheme_state);
   void take_state(const std::string& what, const std::function<GivenState()>& give);
   ExchangeStatistics counted() const;  // since construction
   std::unique_ptr<Engine> engine_;

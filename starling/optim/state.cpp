@@ -13,7 +13,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -94,25 +93,21 @@ struct State {
   Named model;
   std::vector<at::Tensor> options;  // per group
   at::Tensor steps, rng;
-  at::Tensor clock, loss_scale;  // of gossip; of LossScale
-  at::Tensor weights;            // of push-sum, by block
+  at::Tensor loss_scale;
 
-  // `engine`: an Optimizer's. Its gossip stands still from here to the next step. Without `values` what is copied of its blocks
-  // and of x~ is left to be filled.
+  // `engine`: an Optimizer's. Its gossip stands still from here to the next step. Without `values` the copies of
+  // what its blocks and its scheme keep are left to be filled.
   State(auto& engine, Groups& groups, bool values)
       : values_(values),
         blocks_(engine.blocks),
         own_(engine.own_blocks()),
         node_(engine.node),
         groups_(groups),
-        gossip_(engine.gossip()),
-        scale_(engine.clipping.loss_scale()),
-        pushes_(is_push_sum(engine.options)) {
+        scheme_(*engine.scheme),
+        scale_(engine.clipping.loss_scale()) {
     settle(blocks_);
-    if (gossip_ != nullptr) {
-      gossip_->pause();
-      gossip_->renew();
-    }
+    scheme_.pause();
+    scheme_.renew();
     if (engine.inner != nullptr) inner_ = TorchState::of(*engine.inner);  // before anything is gathered
     rule = inner_ ? inner_->name() : rule_name(rule_of(groups.front()));
     const auto names = name_model(engine.model);
@@ -127,14 +122,10 @@ struct State {
     steps = vector_of(static_cast<std::int64_t>(parameters_.size()), at::kLong).zero_();
     each_segment([&](Block&, Segment& s, Parameter& p, std::int64_t) { p.kept += s.length; });
     inner_ ? gather_inner() : gather_blocks();
-    if (gossip_ != nullptr) gather_gossip();
+    Gather gather(*this);
+    scheme_.state(gather);
     if (scale_ != nullptr)
       loss_scale = numbers({scale_->value(), static_cast<double>(scale_->finite_steps())});
-    if (pushes_) {
-      std::vector<double> of_blocks;
-      for (const Block& block : blocks_) of_blocks.push_back(block.weight);
-      weights = numbers(of_blocks);
-    }
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     const std::lock_guard lock(generator.mutex());
     rng = generator.get_state();
@@ -152,6 +143,14 @@ struct State {
     }
   }
 
+  std::vector<SchemeState> of_scheme() const {
+    std::vector<SchemeState> all;
+    for (const SchemeValues& field : scheme_values_) all.push_back({field.name, field.fresh});
+    for (const SchemeNumbers& field : scheme_numbers_)
+      all.push_back({field.name, Fresh::kept, field.of.fresh});
+    return all;
+  }
+
   // Names, types and shapes remain.
   void drop_values() {
     const auto drop = [](at::Tensor& tensor) {
@@ -159,7 +158,7 @@ struct State {
     };
     for (Parameter& p : parameters_) {
       std::ranges::for_each(p.state, drop);
-      drop(p.x_tilde);
+      std::ranges::for_each(p.of_scheme, drop);
     }
   }
 
@@ -183,12 +182,12 @@ struct State {
         if (p.state[k].defined()) all.emplace_back(fields_[k] + p.name, p.state[k]);
       }
     }
-    for (const Parameter& p : parameters_) {
-      if (p.x_tilde.defined()) all.emplace_back("x_tilde." + p.name, p.x_tilde);
+    for (std::size_t k = 0; k < scheme_values_.size(); ++k) {
+      for (const Parameter& p : parameters_)
+        all.emplace_back(fmt::format("{}.{}", scheme_values_[k].name, p.name), p.of_scheme[k]);
     }
-    if (clock.defined()) all.emplace_back("clock", clock);
+    for (const SchemeNumbers& field : scheme_numbers_) all.emplace_back(field.name, field.tensor);
     if (loss_scale.defined()) all.emplace_back("loss_scale", loss_scale);
-    if (weights.defined()) all.emplace_back("weights", weights);
     for (std::size_t g = 0; g < options.size(); ++g)
       all.emplace_back(fmt::format("options.{}", g), options[g]);
     all.emplace_back("steps", steps);
@@ -223,20 +222,14 @@ struct State {
     const auto whole = [](double number) {
       return number >= 0 && number < 0x1p53 && number == std::floor(number);
     };
-    if (clock.defined()) {
-      const auto* const values = clock.const_data_ptr<double>();
-      if (!whole(values[0]) || !std::isfinite(values[1]))
-        given.refuse("clock", "tensor \"clock\": wants a whole number from 0 and a finite one");
+    for (const SchemeNumbers& field : scheme_numbers_) {
+      const std::string why = field.of.refusal(values_in(field.tensor));
+      if (!why.empty()) given.refuse(field.name, fmt::format("tensor \"{}\": {}", field.name, why));
     }
     if (loss_scale.defined()) {
       const auto* const values = loss_scale.const_data_ptr<double>();
       if (!LossScale::allows(values[0]) || !whole(values[1]))
         given.refuse("loss_scale", "tensor \"loss_scale\": wants a float above 0 and a whole number from 0");
-    }
-    for (std::size_t b = 0; pushes_ && b < blocks_.size(); ++b) {
-      const double weight = weights.const_data_ptr<double>()[b];
-      if (!(weight > 0) || !std::isfinite(weight))
-        given.refuse("weights", fmt::format("tensor \"weights\": {} is not above 0 and finite", weight));
     }
     try {
       at::make_generator<at::CPUGeneratorImpl>().set_state(rng);
@@ -245,7 +238,7 @@ struct State {
     }
   }
 
-  // All but what gossip has, which apply_gossip() sets when it has begun again.
+  // All but the scheme's state.
   void apply() {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       inner_ ? inner_->set_values(g, values(g)) : set_rule_values(rule_of(groups_[g]), values(g));
@@ -255,18 +248,15 @@ struct State {
       const auto* const values = loss_scale.const_data_ptr<double>();
       scale_->set(values[0], static_cast<std::int64_t>(values[1]));
     }
-    for (std::size_t b = 0; pushes_ && b < blocks_.size(); ++b)
-      blocks_[b].weight = weights.const_data_ptr<double>()[b];
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     const std::lock_guard lock(generator.mutex());
     generator.set_state(rng);
   }
 
-  void apply_gossip() {
-    if (gossip_ == nullptr) return;
-    each_x_tilde([](const at::Tensor& here, const at::Tensor& values) { values.copy_(here); });
-    const auto* const values = clock.const_data_ptr<double>();
-    gossip_->set_clock({static_cast<std::uint64_t>(values[0]), values[1]});
+  // Between the scheme's restart() and begin().
+  void apply_to_scheme() {
+    Spread spread(*this);
+    scheme_.state(spread);
   }
 
  private:
@@ -275,10 +265,64 @@ struct State {
     std::string name;
     int group;
     std::int64_t kept = 0;  // values whose state is kept here: all, but in a divided state
-    at::Tensor x_tilde{};   // where gossip has one
-    std::vector<at::Tensor>
-        state{};  // by field: with the parameter's strides, or divided those that are kept, in memory order
+    // By field: with the parameter's strides, or divided those that are kept, in memory order.
+    std::vector<at::Tensor> state{};
+    std::vector<at::Tensor> of_scheme{};  // by field of the scheme, with the parameter's strides
   };
+  struct SchemeValues {
+    std::string name;
+    Fresh fresh;
+  };
+  struct SchemeNumbers {
+    std::string name;
+    StateVisitor::Numbers of;
+    at::Tensor tensor;
+  };
+
+  // Copies what the scheme keeps.
+  class Gather final : public StateVisitor {
+   public:
+    explicit Gather(State& state) : state_(state) {}
+    void values(const std::string& name, Fresh fresh, const Access& access) override {
+      state_.scheme_values_.push_back({name, fresh});
+      for (Parameter& p : state_.parameters_) {
+        at::Tensor& here = p.of_scheme.emplace_back(floats_like(p.tensor));
+        if (!state_.values_) continue;
+        // A parameter without segments is of a group just added: it will begin so.
+        fresh == Fresh::zero ? here.zero_() : here.copy_(p.tensor);
+      }
+      if (!state_.values_) return;
+      state_.each_of_scheme(state_.scheme_values_.size() - 1, access,
+                            [](const at::Tensor& here, const at::Tensor& there) { here.copy_(there); });
+    }
+    void numbers(const std::string& name, const Numbers& of) override {
+      state_.scheme_numbers_.push_back({name, of, starling::numbers(of.now)});
+    }
+
+   private:
+    State& state_;
+  };
+
+  // And back, in the same order.
+  class Spread final : public StateVisitor {
+   public:
+    explicit Spread(State& state) : state_(state) {}
+    void values(const std::string&, Fresh, const Access& access) override {
+      state_.each_of_scheme(field_++, access,
+                            [](const at::Tensor& here, const at::Tensor& there) { there.copy_(here); });
+    }
+    void numbers(const std::string&, const Numbers& of) override {
+      of.set(values_in(state_.scheme_numbers_[number_++].tensor));
+    }
+
+   private:
+    State& state_;
+    std::size_t field_ = 0, number_ = 0;
+  };
+
+  static std::span<const double> values_in(const at::Tensor& numbers) {
+    return {numbers.const_data_ptr<double>(), static_cast<std::size_t>(numbers.numel())};
+  }
 
   // f(block, segment, parameter, begin) for all segments of own blocks; `begin`: where the segment is in what is kept.
   template <class F>
@@ -293,15 +337,17 @@ struct State {
     }
   }
 
-  // f(here, values) for each segment of x~: in this state, and in gossip's own memory.
+  // f(here, there) for each segment of a field of the scheme: in this state, and in the scheme's memory.
   template <class F>
-  void each_x_tilde(const F& f) {
-    if (!gossip_->has_momentum()) return;
-    each_segment([&](Block& block, Segment& s, Parameter& p, std::int64_t begin) {
-      gossip_->x_tilde(static_cast<std::size_t>(block.index), [&](const at::Tensor& all) {
-        f(stretch(p.x_tilde, begin, s.length), all.narrow(0, s.offset, s.length));
+  void each_of_scheme(std::size_t field, const StateVisitor::Access& access, const F& f) {
+    for (Block& block : blocks_) {
+      access(block, [&](const at::Tensor& all) {
+        for (const Segment& s : block.segments) {
+          const at::Tensor& here = parameters_[index(s)].of_scheme[field];
+          f(stretch(here, s.begin, s.length), all.narrow(0, s.offset, s.length));
+        }
       });
-    });
+    }
   }
 
   // The module's tensors, and as GROUP.INDEX the groups' parameters that it lacks (all, without a module).
@@ -324,12 +370,6 @@ struct State {
     const std::size_t states = own_.empty() ? 0 : own_.front()->states.size();
     fields_.assign(kStates.begin(), kStates.begin() + states);
     fields_.push_back("master.");
-    for (const Replicas::Edge& edge : blocks_.front().replicas.edges) {
-      fields_.push_back(fmt::format("published.{}.", edge.rank));
-      fields_.push_back(fmt::format("replica.{}.", edge.rank));
-    }
-    const std::size_t apart = fields_.size();
-    if (blocks_.front().apart.defined()) fields_.push_back("apart.");
     for (Parameter& p : parameters_) {
       p.state.resize(fields_.size());
       for (std::size_t k = 0; k < states; ++k) {
@@ -337,7 +377,6 @@ struct State {
         if (divided() && p.kept > 0) p.state[k] = vector_of(p.kept, at::kFloat);
       }
       if (p.tensor.scalar_type() != at::kFloat) p.state[states] = floats_like(p.tensor);
-      for (std::size_t k = states + 1; k < fields_.size(); ++k) p.state[k] = floats_like(p.tensor);
     }
     each_segment([&](Block&, Segment& s, Parameter&, std::int64_t) { step_count(s) = s.steps; });
     if (!values_) return;
@@ -346,7 +385,7 @@ struct State {
     for (Parameter& p : parameters_) {
       for (std::size_t k = 0; k < fields_.size(); ++k) {
         if (!p.state[k].defined()) continue;
-        k < states || k == apart ? p.state[k].zero_() : p.state[k].copy_(p.tensor);
+        k < states ? p.state[k].zero_() : p.state[k].copy_(p.tensor);
       }
     }
     each_segment([&](Block& block, Segment& s, Parameter& p, std::int64_t begin) {
@@ -369,16 +408,8 @@ struct State {
   // Of each field, the segment's values in the block; undefined: it has none.
   static std::vector<at::Tensor> values_of(Block& block, Segment& s) {
     std::vector<at::Tensor> values;
-    const auto of = [&s](std::vector<float>& all) {
-      return at::from_blob(all.data() + s.offset, {s.length}, at::kFloat);
-    };
     for (const at::Tensor& state : block.states) values.push_back(state.narrow(0, s.state, s.length));
     values.push_back(s.master);
-    for (Replicas::Edge& edge : block.replicas.edges) {
-      values.push_back(of(edge.mine));
-      values.push_back(of(edge.theirs));
-    }
-    if (block.apart.defined()) values.push_back(block.apart.narrow(0, s.offset, s.length));
     return values;
   }
 
@@ -398,18 +429,6 @@ struct State {
   }
 
   bool divided() const { return !node_.owner.empty(); }
-  // x~ of one without segments, of a group just added, will begin as the parameter.
-  void gather_gossip() {
-    for (Parameter& p : parameters_) {
-      if (!gossip_->has_momentum()) continue;
-      p.x_tilde = floats_like(p.tensor);
-      if (values_) p.x_tilde.copy_(p.tensor);
-    }
-    if (values_) each_x_tilde([](const at::Tensor& here, const at::Tensor& values) { here.copy_(values); });
-    const GossipClock now = gossip_->clock();
-    clock = numbers({static_cast<double>(now.drawn), now.until_next});
-  }
-
   std::int64_t& step_count(const Segment& s) { return steps.mutable_data_ptr<std::int64_t>()[index(s)]; }
   std::size_t index(const Segment& s) const { return index_.at(s.parameter.unsafeGetTensorImpl()); }
   std::vector<double> values(std::size_t group) const {
@@ -422,13 +441,14 @@ struct State {
   const std::vector<Block*> own_;
   const Node& node_;
   Groups& groups_;
-  Asynchronous* const gossip_;  // null: another scheme
-  LossScale* const scale_;      // null: losses are not scaled
-  const bool pushes_;
+  Scheme& scheme_;
+  LossScale* const scale_;  // null: losses are not scaled
   std::unique_ptr<TorchState> inner_;
   std::vector<Parameter> parameters_;                   // in the groups' order
   std::unordered_map<const void*, std::size_t> index_;  // of a parameter in it
   std::vector<std::string> fields_;                     // of a parameter's state, each with a point: "m."
+  std::vector<SchemeValues> scheme_values_;
+  std::vector<SchemeNumbers> scheme_numbers_;
 };
 
 // The blocks' grids as text: Grid::state() of each.
@@ -525,10 +545,10 @@ OptimizerState Optimizer::state(bool values) const {
       .metadata = {{"format", kFormat}, {"rule", state.rule}, {"position", std::to_string(position())}},
       .tensors = {}};
   const Wire wire = engine_->options.wire;
-  if (is_modular(wire) && engine_->gossip() == nullptr)
-    all.metadata[grids_key(wire)] = grids_text(engine_->blocks);
+  if (is_modular(wire) && !engine_->in_pairs()) all.metadata[grids_key(wire)] = grids_text(engine_->blocks);
   if (const std::string share = state.share(); share != kAll) all.metadata["share"] = share;
   for (auto& [name, tensor] : state.all()) all.tensors.emplace(name, tensor);
+  all.of_scheme = state.of_scheme();
   return all;
 }
 
@@ -589,8 +609,7 @@ void Optimizer::take_state(const std::string& what, const std::function<GivenSta
   for (const auto& [name, tensor] : mine.model) tensor.copy_(given.state.tensors.at("model." + name));
   mine.apply();
   engine_->set_grids(grids);
-  go_on(static_cast<std::uint64_t>(position));
-  mine.apply_gossip();
+  go_on(static_cast<std::uint64_t>(position), [&] { mine.apply_to_scheme(); });
 }
 
 std::uint64_t Optimizer::position() const {
@@ -601,17 +620,15 @@ void Optimizer::restart(std::optional<std::uint64_t> position) {
   together(*this, "load its state", [&] {
     if (!position) throw Error("this worker could not load its state");
   });
-  for (Block& block : engine_->blocks) {
-    if (block.apart.defined()) block.apart.zero_();
-    block.weight = 1;
-  }
-  go_on(*position);
+  go_on(*position, [] {});
 }
 
-void Optimizer::go_on(std::uint64_t position) {
+void Optimizer::go_on(std::uint64_t position, const std::function<void()>& set_scheme_state) {
   settle(engine_->blocks);
   engine_->scheme->pause();  // on all workers, before the exchange lets any of them go on
   engine_->exchange->restart(position);
+  engine_->scheme->restart();
+  set_scheme_state();
   engine_->scheme->begin();
 }
 

@@ -1,5 +1,6 @@
 #include "starling/train/auto_topology.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -8,10 +9,12 @@
 
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "starling/core/error.h"
 #include "starling/models/classifier.h"
 #include "starling/optim/options.h"
+#include "starling/optim/schemes/table.h"
 #include "starling/plan/choose.h"
 #include "starling/plan/schedules.h"
 #include "starling/probe/probe.h"
@@ -60,7 +63,7 @@ Profile gathered_compute(Collectives& collectives, const RecordedCompute& mine) 
 ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& profile,
                       const std::string& source) {
   const Options options = make_options(recipe);
-  const Mixing mixing = options.scheme == "atc" ? Mixing::atc : Mixing::cta;
+  const Mixing mixing = *planned_as(scheme_of(options));
   const int per_node = workers_per_node(options, world.local_size);
   const Network network = network_of(profile);
   const std::vector<Candidate> all = candidates(
@@ -89,6 +92,20 @@ double model_bytes(const Recipe& recipe) {
 
 }  // namespace
 
+std::optional<Mixing> planned_as(const SchemeInfo& scheme) {
+  const SchemeTraits& traits = scheme.traits;
+  if (traits.edges != EdgeKind::symmetric) return std::nullopt;
+  if (traits.path == Path::ahead) return Mixing::cta;
+  if (traits.path == Path::inside) return Mixing::atc;
+  return std::nullopt;
+}
+
+std::string scheme_planned_as(Mixing mixing) {
+  const auto found = std::ranges::find(schemes(), std::optional(mixing),
+                                       [](const SchemeInfo* info) { return planned_as(*info); });
+  return std::string((*found)->name);
+}
+
 void check_auto_topology(const Recipe& recipe, int workers) {
   const auto& mixing = recipe.mixing;
   if (!chooses_topology(recipe)) {
@@ -97,10 +114,15 @@ void check_auto_topology(const Recipe& recipe, int workers) {
                                    mixing.profile, mixing.topology));
     return;
   }
-  if (mixing.scheme != "cta" && mixing.scheme != "atc")
-    throw UsageError(fmt::format(
-        "mixing.topology = auto: the planner knows mixing.scheme cta and atc, not {}: name a topology",
-        mixing.scheme));
+  if (!planned_as(scheme_info(mixing.scheme))) {
+    std::vector<std::string_view> known;
+    for (const SchemeInfo* const info : schemes()) {
+      if (planned_as(*info)) known.push_back(info->name);
+    }
+    throw UsageError(
+        fmt::format("mixing.topology = auto: the planner knows mixing.scheme {}, not {}: name a topology",
+                    fmt::join(known, " and "), mixing.scheme));
+  }
   if (mixing.hierarchy != "none")
     throw UsageError(fmt::format(
         "mixing.topology = auto: the planner does not know mixing.hierarchy = {}: name a topology",

@@ -7,8 +7,11 @@
 // Rank 0 chooses, and tells the others.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "starling/optim/schemes/scheme.h"
+#include "starling/plan/simulate.h"
 #include "starling/train/learner.h"
 #include "starling/train/recipe.h"
 #include "starling/world/world.h"
@@ -16,6 +19,11 @@
 namespace starling {
 
 constexpr std::int64_t kMeasuredSteps = 30;
+
+// As what the planner simulates a scheme; none: it does not know it.
+std::optional<Mixing> planned_as(const SchemeInfo& scheme);
+// The first scheme that it simulates as this.
+std::string scheme_planned_as(Mixing mixing);
 
 inline bool chooses_topology(const Recipe& recipe) { return recipe.mixing.topology == "auto"; }
 

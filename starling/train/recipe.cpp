@@ -5,12 +5,58 @@
 #include <numbers>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "starling/core/error.h"
 #include "starling/kernels/mask.h"
-#include "starling/optim/options.h"
+#include "starling/optim/schemes/table.h"
 
 namespace starling {
+
+namespace {
+
+// Declares the option that several schemes may share.
+void scheme_key(Config& c, const std::string& name, SchemeValue& value) {
+  const auto all = scheme_options();
+  const SharedOption& shared =
+      *std::ranges::find(all, name, [](const SharedOption& o) { return o.option->name; });
+  const SchemeOption& option = *shared.option;
+  Range range = option.range;
+  std::string help = fmt::format("{}: {}", fmt::join(shared.schemes, ", "), option.meaning);
+  if (option.is_automatic()) {
+    range.least = -1;
+    help += "; below 0: automatic";
+  }
+  if (auto* const whole = std::get_if<std::int64_t>(&value)) {
+    c.key(name, whole, range, help);
+  } else if (auto* const number = std::get_if<double>(&value)) {
+    c.key(name, number, range, help);
+  } else {
+    c.key(name, &std::get<std::string>(value), Choices(option.choices.begin(), option.choices.end()), help);
+  }
+}
+
+// Those that the recipe's scheme has, and those of others that say something, which are then refused.
+SchemeChoice scheme_choice(const Recipe& recipe) {
+  SchemeChoice choice(recipe.mixing.scheme);
+  for (const SharedOption& shared : scheme_options()) {
+    const std::string name(shared.option->name);
+    const SchemeValue& value =
+        std::ranges::find(recipe.mixing.of_scheme, name, [](const auto& one) { return one.first; })->second;
+    if (shared.option->is_automatic() && std::get<double>(value) < 0) continue;
+    choice.options.emplace_back(name, value);
+  }
+  return choice;
+}
+
+}  // namespace
+
+SchemeValues scheme_values() {
+  SchemeValues all;
+  for (const SharedOption& shared : scheme_options())
+    all.emplace_back(shared.option->name, default_of(*shared.option).value_or(-1.0));
+  return all;
+}
 
 Config recipe_config(Recipe& r) {
   Config c;
@@ -61,40 +107,18 @@ Config recipe_config(Recipe& r) {
   c.key("final", &r.schedule.final, between(0, 1), "cosine: the last rate as part of the highest");
 
   c.section("mixing", "how workers learn from each other");
-  c.key(
-      "scheme", &r.mixing.scheme, Choices(known_schemes()),
-      "cta: combine, then adapt; atc: adapt, then combine; ceca-2p: cta with a second vector; choco: atc by "
-      "top-k; push-sum: shares over directed edges; a2cid2: pairs average while workers train; ad-psgd: "
-      "without momentum; ad-psgd-bipartite: one "
-      "side asks, the other answers; swarm: with local steps; async-push-sum: pushes while workers train; "
-      "async-push-pull: with tracked gradients; all-reduce: mean gradient");
+  c.key("scheme", &r.mixing.scheme, scheme_names(), "how workers mix; `starling schemes` describes them");
   c.key("topology", &r.mixing.topology,
         "who mixes with whom: a name of `starling topology --list` or a file; auto: the planner's choice "
-        "(docs/planner.md); not used by all-reduce and ceca-2p");
+        "(docs/planner.md); not used by schemes with rounds of their own or without neighbours");
   c.key("profile", &r.mixing.profile,
         "topology auto: file of `starling probe`, also with the compute of log.profile in it; what is not in "
         "it is measured before the first step; empty: all");
   c.key("wire", &r.mixing.wire, Choices{"fp32", "bf16", "fp16", "int8", "int4"},
         "number format between workers");
   c.key("one_in", &r.mixing.one_in, between(1, Mask::kMost),
-        "random-k, with choco top-k: one value in so many is sent in a round; 1: all");
-  c.key("gamma", &r.mixing.gamma, between(0, 1),
-        "choco: how far workers go towards each other; 0: by one_in");
-  c.key("rate", &r.mixing.rate, between(1e-3, 1000),
-        "asynchronous schemes: averagings of a worker in the time of one gradient (swarm: of local_steps)");
-  c.key("clock", &r.mixing.clock, Choices{"poisson", "fixed"},
-        "when these ask for averagings: at random times, as the theory has it, or at even ones");
-  c.key("eta", &r.mixing.eta, between(-1, 1000),
-        "a2cid2: how fast the momentum mixes x and x~; 0: no momentum; below 0: the paper's, by topology and "
-        "rate");
-  c.key("alpha_tilde", &r.mixing.alpha_tilde, between(-1, 1000),
-        "a2cid2: how far x~ goes towards the other's x; below 0: the paper's, by topology and rate");
-  c.key("local_steps", &r.mixing.local_steps, between(1, 1 << 20),
-        "swarm: steps of a worker between two that others can see");
-  c.key("staleness", &r.mixing.staleness, between(0, 1000),
-        "push-sum: how many steps old what is mixed in is; 0: SGP, waits inside the step; from 1: overlap "
-        "SGP, pushes in every so "
-        "many steps");
+        "random-k, with a scheme that chooses top-k: one value in so many is sent in a round; 1: all");
+  for (auto& [name, value] : r.mixing.of_scheme) scheme_key(c, name, value);
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");
   c.key("block_bytes", &r.mixing.block_bytes, between(1, 1 << 30), "largest block that is exchanged at once");
@@ -214,17 +238,10 @@ Rule make_rule(const Recipe& recipe) {
 Options make_options(const Recipe& recipe) {
   Options options;
   options.topology = recipe.mixing.topology;
-  options.scheme = recipe.mixing.scheme;
+  options.scheme = scheme_choice(recipe);
   options.wire = wire_named(recipe.mixing.wire);
   options.one_in = recipe.mixing.one_in;
-  options.gamma = recipe.mixing.gamma;
-  options.rate = recipe.mixing.rate;
-  options.clock = recipe.mixing.clock;
-  if (recipe.mixing.eta >= 0) options.eta = recipe.mixing.eta;
-  if (recipe.mixing.alpha_tilde >= 0) options.alpha_tilde = recipe.mixing.alpha_tilde;
   options.seed = static_cast<std::uint64_t>(recipe.run.seed);
-  options.local_steps = recipe.mixing.local_steps;
-  options.staleness = recipe.mixing.staleness;
   options.hierarchy = recipe.mixing.hierarchy;
   options.workers_per_node = recipe.mixing.workers_per_node;
   options.block_bytes = recipe.mixing.block_bytes;

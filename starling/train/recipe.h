@@ -13,6 +13,9 @@
 
 namespace starling {
 
+// The options of all schemes with their defaults.
+SchemeValues scheme_values();
+
 struct Recipe {
   struct {
     std::int64_t seed = 1;
@@ -50,18 +53,12 @@ struct Recipe {
     double final = 0;
   } schedule;
   struct {
-    std::string scheme = "cta";
+    std::string scheme = SchemeChoice().name;
     std::string topology = "base-2";
     std::string profile;
     std::string wire = "fp32";
     int one_in = 1;
-    double gamma = 0;
-    double rate = 1;
-    std::string clock = "poisson";
-    double eta = -1;
-    double alpha_tilde = -1;
-    int local_steps = 1;
-    int staleness = 0;
+    SchemeValues of_scheme = scheme_values();  // each option of any scheme; below 0: automatic, if it can be
     double max_wait = 0;
     std::int64_t block_bytes = 25 << 20;
     std::string hierarchy = "none";

@@ -21,6 +21,7 @@
 #include "starling/models/classifier.h"
 #include "starling/optim/checkpoint.h"
 #include "starling/optim/options.h"
+#include "starling/optim/schemes/table.h"
 #include "starling/plan/schedules.h"
 #include "starling/train/auto_topology.h"
 #include "starling/train/compute.h"
@@ -69,7 +70,7 @@ class Logbook {
           std::int64_t steps, double steps_per_epoch, std::int64_t first_step, double first_seconds)
       : observer_(observer),
         metrics_(metrics),
-        asynchronous_(is_asynchronous(make_options(recipe))),
+        asynchronous_(averages_in_pairs(make_options(recipe))),
         every_(recipe.log.every),
         batch_(recipe.train.batch * recipe.train.accumulate),
         rank_(world.rank),
@@ -196,10 +197,9 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
                              static_cast<float>(statistics.skipped),
                              static_cast<float>(statistics.questions.unanswered)};
   const int left = optimizer.average(means);
-  const bool all_reduce = recipe.mixing.scheme == "all-reduce";
+  const SchemeInfo& scheme = scheme_info(recipe.mixing.scheme);
   return {.scheme = recipe.mixing.scheme,
-          .schedule =
-              all_reduce || recipe.mixing.scheme == "ceca-2p" ? recipe.mixing.scheme : recipe.mixing.topology,
+          .schedule = scheme.uses_topology() ? recipe.mixing.topology : recipe.mixing.scheme,
           .rule = recipe.optimizer.rule,
           .wire = recipe.mixing.wire,
           .one_in = recipe.mixing.one_in,
@@ -214,7 +214,7 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
           .worst_accuracy = worst,
           .consensus_distance = score.consensus_distance,
           .bytes_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[3]} * kMega)),
-          .bytes_computed = all_reduce,
+          .bytes_computed = scheme.traits.path == Path::gradients,
           .waiting_share = means[2],
           .blocks_aborted = means[5],
           .directed_aborted = means[6],
@@ -277,7 +277,7 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   Options options = make_options(recipe);
   if (chooses_topology(recipe)) options.topology = planned_schedules().front();
   check_options(options, workers, local_workers, false);
-  if (recipe.run.ends == "together" && !is_asynchronous(options)) {
+  if (recipe.run.ends == "together" && !averages_in_pairs(options)) {
     throw UsageError(fmt::format("run.ends = together: with scheme {} all workers make as many steps: each",
                                  recipe.mixing.scheme));
   }

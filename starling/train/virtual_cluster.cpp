@@ -326,7 +326,7 @@ class VirtualRun {
     seen.consensus_distance = std::sqrt(squares / static_cast<double>(values * n_));
     seen.test_loss = score.loss / static_cast<double>(score.images);
     seen.accuracy = static_cast<double>(score.correct) / static_cast<double>(score.images);
-    if (is_asynchronous(make_options(recipe_))) seen.gossip.emplace();
+    if (averages_in_pairs(make_options(recipe_))) seen.gossip.emplace();
     for (const Worker& worker : workers_) {
       const Statistics counted = worker.optimizer->statistics();
       seen.bytes_sent += counted.bytes_sent;

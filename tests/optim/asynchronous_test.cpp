@@ -97,7 +97,7 @@ TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
       flock(n, [&](int i, World& world) {
         const Tensor a = parameter({1000}), b = parameter({7});
         torch::optim::SGD inner(two_groups(a, b), torch::optim::SGDOptions(0.01));
-        const Options options{.topology = "ring", .scheme = scheme, .rate = 2};
+        const Options options{.topology = "ring", .scheme = {scheme, {{"rate", 2}}}};
         const auto optimizer =
             around ? std::make_unique<Optimizer>(inner, options, world)
                    : std::make_unique<Optimizer>(two_groups(a, b), SGD{.lr = 0.01}, options, world);
@@ -144,7 +144,7 @@ TEST(Asynchronous, WorkersComeToTheMeanOfWhatTheyAreDrawnTo) {
 TEST(Asynchronous, WhoIsSlowIsNotLeftAlone) {
   flock(3, [](int i, World& world) {
     const Tensor x = parameter({1000});
-    Optimizer optimizer({x}, SGD{.lr = 0.01}, {.topology = "complete", .scheme = "ad-psgd", .rate = 2},
+    Optimizer optimizer({x}, SGD{.lr = 0.01}, {.topology = "complete", .scheme = {"ad-psgd", {{"rate", 2}}}},
                         world);
     constexpr int kSteps = 60;
     std::uint64_t halfway = 0;
@@ -222,42 +222,44 @@ TEST(Asynchronous, RefusesInOneLine) {
       Optimizer optimizer({at::zeros({2}, type).set_requires_grad(true)}, SGD{}, options, alone);
     });
   };
-  EXPECT_EQ(make({.scheme = "ad-psgd", .one_in = 2}), "one_in = 2 is not for scheme \"ad-psgd\": use 1");
+  EXPECT_EQ(make({.scheme = "ad-psgd", .one_in = 2}),
+            "scheme \"ad-psgd\" needs one_in = 1, not 2: an averaging is of all values");
   EXPECT_EQ(make({.scheme = "a2cid2", .max_wait = std::chrono::seconds(1)}),
             "max_wait is not for scheme \"a2cid2\", which waits for nobody: leave it out");
-  EXPECT_EQ(make({.scheme = "a2cid2", .rate = 0}), "rate = 0 is not allowed: above 0, to 1000");
-  EXPECT_EQ(make({.scheme = "cta", .rate = 2}),
+  EXPECT_EQ(make({.scheme = {"a2cid2", {{"rate", 0}}}}),
+            "rate = 0 is not allowed: at least 0.001 and at most 1000");
+  EXPECT_EQ(make({.scheme = {"cta", {{"rate", 2}}}}),
             "rate = 2 is for schemes a2cid2, ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, "
             "async-push-pull, not \"cta\": "
             "use 1");
-  EXPECT_EQ(make({.scheme = "ad-psgd", .clock = "even"}), "clock \"even\" is unknown: poisson or fixed");
-  EXPECT_THAT(make({.scheme = "cta", .clock = "fixed"}),
+  EXPECT_EQ(make({.scheme = {"ad-psgd", {{"clock", "even"}}}}),
+            "clock \"even\" is not allowed: poisson or fixed");
+  EXPECT_THAT(make({.scheme = {"cta", {{"clock", "fixed"}}}}),
               testing::StartsWith("clock \"fixed\" is for schemes a2cid2, "));
-  EXPECT_EQ(make({.scheme = "a2cid2", .eta = -0.5}), "eta = -0.5 is not allowed: from 0 to 1000");
-  EXPECT_EQ(make({.scheme = "a2cid2", .alpha_tilde = 1001}),
-            "alpha_tilde = 1001 is not allowed: from 0 to 1000");
-  EXPECT_EQ(make({.scheme = "ad-psgd", .eta = 0.5}),
+  EXPECT_EQ(make({.scheme = {"a2cid2", {{"eta", -0.5}}}}),
+            "eta = -0.5 is not allowed: at least 0 and at most 1000");
+  EXPECT_EQ(make({.scheme = {"a2cid2", {{"alpha_tilde", 1001}}}}),
+            "alpha_tilde = 1001 is not allowed: at least 0 and at most 1000");
+  EXPECT_EQ(make({.scheme = {"ad-psgd", {{"eta", 0.5}}}}),
             "eta = 0.5 is for scheme \"a2cid2\", not \"ad-psgd\": leave it out");
-  EXPECT_EQ(make({.scheme = "ad-psgd", .local_steps = 2}),
+  EXPECT_EQ(make({.scheme = {"ad-psgd", {{"local_steps", 2}}}}),
             "local_steps = 2 is for scheme \"swarm\", not \"ad-psgd\": use 1");
-  EXPECT_EQ(make({.scheme = "swarm", .local_steps = 0}), "local_steps = 0 is not allowed: from 1");
+  EXPECT_EQ(make({.scheme = {"swarm", {{"local_steps", 0}}}}),
+            "local_steps = 0 is not allowed: at least 1 and at most 1048576");
   EXPECT_THAT(make({.topology = "n-peer-exponential-1", .scheme = "async-push-sum", .wire = Wire::int8}),
-              testing::HasSubstr("scheme \"async-push-sum\" needs wire fp32, bf16 or fp16, not \"int8\""));
+              testing::HasSubstr("scheme \"async-push-sum\" needs wire fp32, bf16, fp16, not \"int8\""));
   EXPECT_EQ(make({.scheme = "a2cid2", .hierarchy = "node"}),
             "hierarchy \"node\" needs scheme \"cta\", not \"a2cid2\"");
 }
 
 TEST(Asynchronous, GivenConstantsAreInPlaceOfThePapers) {
-  const auto schedule = make_schedule("ring", 8);
-  Options options{.topology = "ring", .scheme = "a2cid2"};
-  const PairRates rates = rates_of(options, schedule);
-  const A2cid2 papers = momentum_of(options, rates);
+  const PairRates rates = pair_rates(make_schedule("ring", 8), 1);
+  const A2cid2 papers = a2cid2_of(rates);
   EXPECT_GT(papers.eta, 0);
-  options.eta = 0.25;
-  EXPECT_EQ(momentum_of(options, rates).eta, 0.25);
-  EXPECT_EQ(momentum_of(options, rates).alpha_tilde, papers.alpha_tilde);
-  options.alpha_tilde = 0.75;
-  EXPECT_EQ(momentum_of(options, rates).alpha_tilde, 0.75);
+  EXPECT_EQ(a2cid2_of(rates, 0.25).eta, 0.25);
+  EXPECT_EQ(a2cid2_of(rates, 0.25).alpha_tilde, papers.alpha_tilde);
+  EXPECT_EQ(a2cid2_of(rates, 0.25, 0.75).alpha_tilde, 0.75);
+  EXPECT_EQ(a2cid2_of(rates, {}, 0.75).eta, papers.eta);
 }
 
 TEST(Asynchronous, AGraphWithoutTwoSidesIsRefused) {

@@ -293,7 +293,7 @@ TEST(Checkpoint, ChocoGoesOn) {
       {SGD{.lr = 0.01, .momentum = 0.9}, {.topology = "complete", .scheme = "choco", .block_bytes = 1}, 4});
   check_resume(
       {.rule = AccumAdam{.lr = 0.01, .window = 4},
-       .options = {.topology = "ring", .scheme = "choco", .one_in = 30, .gamma = 0.1, .block_bytes = 1},
+       .options = {.topology = "ring", .scheme = {"choco", {{"gamma", 0.1}}}, .one_in = 30, .block_bytes = 1},
        .workers = 3,
        .narrow = true});
 }
@@ -414,7 +414,7 @@ void check_gossip_resume(const Setting& s) {
     expect_equal(run.optimizer->state(), mine);
     wait_for_all(*run.optimizer);
   });
-  EXPECT_EQ(saved[0].tensors.contains("x_tilde.large"), s.options.scheme == "a2cid2");
+  EXPECT_EQ(saved[0].tensors.contains("x_tilde.large"), s.options.scheme.name == "a2cid2");
   EXPECT_EQ(saved[0].tensors.contains("b.large"), !s.inner);
   EXPECT_GT(saved[0].tensors.at("clock").const_data_ptr<double>()[0], 100);
   flock(s.workers, [&](int i, World& world) {
@@ -432,7 +432,7 @@ void check_gossip_resume(const Setting& s) {
 
 TEST(Checkpoint, GossipGoesOnWithWhatWasSaved) {
   for (const std::string scheme : {"a2cid2", "ad-psgd"}) {
-    const Options options{.topology = "ring", .scheme = scheme, .rate = 2};
+    const Options options{.topology = "ring", .scheme = {scheme, {{"rate", 2}}}};
     check_gossip_resume({AccumAdamW{.lr = 0.01, .window = 4}, options, 3});
     check_gossip_resume({{}, options, 3, made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))});
   }
@@ -442,7 +442,7 @@ TEST(Checkpoint, GossipGoesOnWithWhatWasSaved) {
 TEST(Checkpoint, GossipsStatesKeepTheSum) {
   constexpr int n = 4;
   for (const std::string scheme : {"a2cid2", "ad-psgd"}) {
-    const Options options{.topology = "ring", .scheme = scheme, .rate = 4};
+    const Options options{.topology = "ring", .scheme = {scheme, {{"rate", 4}}}};
     const Folder folder;
     // Of all x; with x~ the mean of both.
     const auto sum_of = [&](int step) {

@@ -109,9 +109,8 @@ TEST(ChocoScheme, IsItsEquationWithEveryRule) {
       const Tensor q = at::full({kChocoSecond}, 0.5, type).set_requires_grad(true);
       Optimizer optimizer(std::vector<Tensor>{p, q}, the.adam ? Rule(rule) : Rule(SGD{.lr = kChocoLr}),
                           {.topology = the.topology,
-                           .scheme = "choco",
+                           .scheme = {"choco", {{"gamma", the.gamma}}},
                            .one_in = the.one_in,
-                           .gamma = the.gamma,
                            .clip = the.clip},
                           world);
       for (int t = 1; t <= kChocoSteps; ++t) {
@@ -205,21 +204,25 @@ TEST(ChocoScheme, WhatCannotBeIsRefusedInOneLine) {
       refused({.topology = "static-exponential", .scheme = "choco"}, 5),
       "scheme \"choco\" needs a topology of one round that is symmetric, such as ring, torus or complete: "
       "\"static-exponential\" is not symmetric");
-  EXPECT_EQ(refused({.topology = "ring", .scheme = "choco", .wire = Wire::int8}),
-            "scheme \"choco\" needs wire \"fp32\", not \"int8\"");
-  EXPECT_EQ(refused({.topology = "ring", .scheme = "choco", .gamma = 1.5}),
-            "gamma = 1.5 is not allowed: from 0, which stands for the default, to 1");
-  EXPECT_EQ(refused({.topology = "ring", .scheme = "choco", .gamma = NAN}),
-            "gamma = nan is not allowed: from 0, which stands for the default, to 1");
-  EXPECT_EQ(refused({.gamma = 0.5}), "gamma = 0.5 is for scheme \"choco\", not \"cta\": use 0");
+  EXPECT_EQ(
+      refused({.topology = "ring", .scheme = "choco", .wire = Wire::int8}),
+      "scheme \"choco\" needs wire fp32, not \"int8\": its values travel as they are, with their indices");
+  EXPECT_EQ(refused({.topology = "ring", .scheme = {"choco", {{"gamma", 1.5}}}}),
+            "gamma = 1.5 is not allowed: at least 0 and at most 1");
+  EXPECT_EQ(refused({.topology = "ring", .scheme = {"choco", {{"gamma", NAN}}}}),
+            "gamma = nan is not allowed: at least 0 and at most 1");
+  EXPECT_EQ(refused({.scheme = {"cta", {{"gamma", 0.5}}}}),
+            "gamma = 0.5 is for scheme \"choco\", not \"cta\": use 0");
   EXPECT_THAT(refused({.topology = "ring", .scheme = "choco", .hierarchy = "node", .workers_per_node = 2}),
               HasSubstr("\"node\" needs scheme \"cta\", not \"choco\""));
-  EXPECT_EQ(refusal<UsageError>([] {
-              const Tensor p = parameter({4});
-              torch::optim::SGD inner({p}, torch::optim::SGDOptions(0.1));
-              Optimizer optimizer(inner, {.topology = "ring", .scheme = "choco"}, World::alone());
-            }),
-            "scheme \"choco\" needs one of Starling's rules, not another optimizer");
+  EXPECT_EQ(
+      refusal<UsageError>([] {
+        const Tensor p = parameter({4});
+        torch::optim::SGD inner({p}, torch::optim::SGDOptions(0.1));
+        Optimizer optimizer(inner, {.topology = "ring", .scheme = "choco"}, World::alone());
+      }),
+      "scheme \"choco\" needs one of Starling's rules, not another optimizer: it sends what changed in a "
+      "rule's pass");
 }
 
 }  // namespace

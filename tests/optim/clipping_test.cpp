@@ -128,7 +128,7 @@ TEST(ClearGradients, LeavesZerosAndTheSameParameters) {
   };
   for (const Options& options : {Options{}, Options{.scheme = "atc"}, Options{.scheme = "all-reduce"},
                                  Options{.hierarchy = "node", .workers_per_node = 2}}) {
-    SCOPED_TRACE(options.scheme + ", hierarchy " + options.hierarchy);
+    SCOPED_TRACE(options.scheme.name + ", hierarchy " + options.hierarchy);
     std::vector<std::vector<Tensor>> kept(2), cleared(2);
     const auto on_two = [&](std::vector<std::vector<Tensor>>& of, bool clear) {
       flock(2, [&](int i, World& world) {

@@ -36,11 +36,7 @@
 #include "starling/optim/optimizer.h"
 #include "starling/optim/options.h"
 #include "starling/optim/rule_step.h"
-#include "starling/optim/schemes/around.h"
-#include "starling/optim/schemes/asynchronous.h"
-#include "starling/optim/schemes/atc.h"
-#include "starling/optim/schemes/cta.h"
-#include "starling/optim/schemes/push_pull.h"
+#include "starling/optim/schemes/table.h"
 #include "starling/topology/schedules.h"
 #include "starling/transport/c10d/find_cuda.h"
 #include "starling/transport/transport.h"
@@ -164,6 +160,21 @@ After bytes_after(const std::vector<Tensor>& all, const std::vector<Block>& bloc
   return after;
 }
 
+// Adds what a scheme keeps for each value.
+class BytesOfState final : public StateVisitor {
+ public:
+  BytesOfState(std::vector<Block>& blocks, After& after) : blocks_(blocks), after_(after) {}
+  void values(const std::string&, Fresh, const Access& access) override {
+    for (Block& block : blocks_)
+      access(block, [&](const Tensor& values) { after_.push_back(bytes_in(values)); });
+  }
+  void numbers(const std::string&, const Numbers&) override {}
+
+ private:
+  std::vector<Block>& blocks_;
+  After& after_;
+};
+
 After OnAnotherDevice::train(const Case& the, int me, World& world, Where where) {
   const bool on_device = where == Where::other;
   const at::Device place(where == Where::cuda ? at::kCUDA : at::kCPU, where == Where::cuda ? 0 : -1);
@@ -179,18 +190,18 @@ After OnAnotherDevice::train(const Case& the, int me, World& world, Where where)
                     the.wire, the.one_in);
   exchange.meet();
   Clipping clipping(the.clip, /*skip=*/false, std::nullopt);
-  const auto rule = [&](int) -> const Rule& { return the.rule; };
-  std::unique_ptr<Scheme> scheme;
-  if (the.scheme == "cta") scheme = std::make_unique<Cta>(blocks, exchange, rule, clipping);
-  if (the.scheme == "atc") scheme = std::make_unique<Atc>(blocks, exchange, rule, clipping);
-  if (the.scheme == "around") {
-    scheme = std::make_unique<Around>(Around::Order::combine_then_adapt, blocks, exchange, [&] {
-      drain();
-      for (Tensor& p : all) {
-        if (p.grad().defined()) p.sub_(p.grad(), 0.1);
-      }
-    });
-  }
+  const bool around = the.scheme == "around";
+  LocalStep local = around ? LocalStep(blocks,
+                                       [&] {
+                                         drain();
+                                         for (Tensor& p : all) {
+                                           if (p.grad().defined()) p.sub_(p.grad(), 0.1);
+                                         }
+                                       })
+                           : LocalStep(blocks, [&](int) -> const Rule& { return the.rule; }, clipping);
+  const Options options{.topology = the.topology, .scheme = around ? "cta" : the.scheme};
+  const std::unique_ptr<Scheme> scheme = scheme_of(options).make({blocks, local, world, options});
+  scheme->attach({.schedule = schedule, .exchange = &exchange});
   const c10::AutoGradMode no_gradient(false);
   scheme->begin();
   for (int t = 0; t < kSteps; ++t) {
@@ -368,22 +379,14 @@ After OnAnotherDevice::gossip(const Case& the, int me, World& world, VirtualTime
   const at::Device place(where == Where::cuda ? at::kCUDA : at::kCPU, where == Where::cuda ? 0 : -1);
   std::vector<Tensor> all;
   std::vector<Block> blocks = some_blocks(the, me, place, all, on_device ? device() : nullptr);
-  const Options names{.topology = the.topology, .scheme = the.scheme, .rate = 2};
-  GossipOptions options{.rates = rates_of(names, make_schedule(the.topology, kWorkers)), .wire = the.wire};
-  options.momentum = momentum_of(names, options.rates);
-  if (is_directed(names)) options.exchanged = Exchanged::pushes;
-  options.tracks = the.scheme == "async-push-pull";
-  const auto adapt = [&] {
-    for (Block& block : blocks) update(block, the.rule, {}, {}, 1);
-  };
-  std::unique_ptr<Asynchronous> made;
-  auto transport = world.make_transport(world, "device");
-  if (options.tracks) {
-    made = std::make_unique<PushPull>(blocks, std::move(transport), options, world.log, nullptr, adapt);
-  } else {
-    made = std::make_unique<Asynchronous>(blocks, std::move(transport), options, world.log, nullptr, adapt);
-  }
-  Asynchronous& scheme = *made;
+  const Options options{.topology = the.topology, .scheme = {the.scheme, {{"rate", 2}}}, .wire = the.wire};
+  Clipping clipping;
+  LocalStep local(blocks, [&](int) -> const Rule& { return the.rule; }, clipping);
+  const std::unique_ptr<Scheme> made = scheme_of(options).make({blocks, local, world, options});
+  Scheme& scheme = *made;
+  const Schedule schedule = schedule_of(options, kWorkers, 1);
+  scheme.attach(
+      {.schedule = schedule, .make_transport = [&] { return world.make_transport(world, "device"); }});
   const c10::AutoGradMode no_gradient(false);
   scheme.begin();
   for (int t = 0; t < 4 * kSteps; ++t) {
@@ -397,6 +400,7 @@ After OnAnotherDevice::gossip(const Case& the, int me, World& world, VirtualTime
     scheme.renew();
     drain();
     for (Tensor& p : all) p.mul_(0.5);
+    scheme.restart();
     scheme.begin();
   }
   scheme.stand_by();
@@ -404,12 +408,12 @@ After OnAnotherDevice::gossip(const Case& the, int me, World& world, VirtualTime
   scheme.pause();
   time.sleep(std::chrono::seconds(10));  // others still average
   scheme.renew();
-  EXPECT_GT(scheme.gossip().averaged, 5U);
+  EXPECT_GT(scheme.gossip()->averaged, 5U);
   drain();
   settle(blocks);
   After after = bytes_after(all, blocks);
-  for (std::size_t b = 0; scheme.has_momentum() && b < blocks.size(); ++b)
-    scheme.x_tilde(b, [&](const Tensor& x_tilde) { after.push_back(bytes_in(x_tilde)); });
+  BytesOfState bytes(blocks, after);
+  scheme.state(bytes);
   return after;
 }
 
@@ -523,7 +527,7 @@ std::vector<Tensor> fifty_steps(int me, World& world, at::Device place, const st
     optimizer = std::make_unique<Optimizer>(*model, *inner, Options{.wire = Wire::bf16}, world);
   } else {
     Options options{.scheme = scheme, .clip = 1, .skip_not_finite = true};
-    if (scheme == "a2cid2") options.eta = 0.5;  // alone it would have none
+    if (scheme == "a2cid2") options.scheme = {scheme, {{"eta", 0.5}}};  // alone it would have none
     optimizer = std::make_unique<Optimizer>(*model, AdamW{.lr = 0.01}, options, world);
   }
   std::vector<Tensor> after;
@@ -557,7 +561,7 @@ std::vector<Tensor> fifty_steps(int me, World& world, at::Device place, const st
 // Of asynchronous workers, which average when they come to it, there is only one.
 std::vector<std::vector<Tensor>> fifty_steps_of_all(at::Device place, const std::string& scheme,
                                                     int workers = 2) {
-  std::vector<std::vector<Tensor>> ends(is_asynchronous({.scheme = scheme}) ? 1 : workers);
+  std::vector<std::vector<Tensor>> ends(averages_in_pairs({.scheme = scheme}) ? 1 : workers);
   flock(static_cast<int>(ends.size()), [&](int i, World& world) {
     ends[static_cast<std::size_t>(i)] = fifty_steps(i, world, place, scheme);
   });
@@ -568,7 +572,7 @@ TEST(OnAGpu, FiftyStepsAreThoseOfTheProcessor) {
   if (const std::string why = find_cuda(); !why.empty()) GTEST_SKIP() << why;
   for (const std::string scheme : {"cta", "atc", "all-reduce", "around", "a2cid2"}) {
     SCOPED_TRACE(scheme);
-    const int workers = scheme == "all-reduce" ? 1 : 2;  // schemes/all_reduce.h: no threads that share a GPU
+    const int workers = scheme == "all-reduce" ? 1 : 2;  // gradient_average.h: no threads that share a GPU
     const auto there = fifty_steps_of_all(at::Device(at::kCUDA, 0), scheme, workers);
     const auto here = fifty_steps_of_all(at::kCPU, scheme, workers);
     for (std::size_t i = 0; i < here.size(); ++i) {
@@ -594,8 +598,8 @@ TEST(OnNoDevice, SomeSchemesMustStay) {
   EXPECT_EQ(needs_cpu({.scheme = "atc"}), "");
   EXPECT_EQ(
       needs_cpu({.scheme = "choco"}),
-      "with scheme \"choco\" it must be on the CPU: on CUDA devices there are cta, atc, all-reduce and the "
-      "asynchronous ones");
+      "with scheme \"choco\" it must be on the CPU: on CUDA devices there are cta, atc, a2cid2, ad-psgd, "
+      "ad-psgd-bipartite, swarm, async-push-sum, async-push-pull, all-reduce");
   EXPECT_EQ(needs_cpu({.scheme = "a2cid2"}), "");
   EXPECT_EQ(needs_cpu({.hierarchy = "node"}),
             "with hierarchy \"node\" it must be on the CPU, where a node's gradients are added up");

@@ -198,7 +198,7 @@ TEST(PushPull, WhatCannotBeIsRefusedInOneLine) {
   };
   EXPECT_EQ(
       refused([](Options& o) { o.wire = Wire::fp16; }),
-      "scheme \"async-push-pull\" needs wire fp32 or bf16, not \"fp16\": of tracked gradients that are small "
+      "scheme \"async-push-pull\" needs wire fp32, bf16, not \"fp16\": of tracked gradients that are small "
       "nothing would move");
   EXPECT_EQ(refused([](Options& o) { o.loss_scaling = LossScaling{}; }),
             "scheme \"async-push-pull\" takes no loss_scaling: gradients of all workers are added up, and "

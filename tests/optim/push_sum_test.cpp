@@ -120,7 +120,8 @@ TEST(PushSumScheme, IsThePapersXAndWOnAGraphThatIsNotDoublyStochastic) {
       flock(Lopsided::n, [&](int i, World& world) {
         const Tensor p = parameter({kSizes[0]}, 0.5), q = parameter({kSizes[1]}, 0.5);
         Optimizer optimizer(std::vector<Tensor>{p, q}, adam ? Rule(rule) : Rule(SGD{.lr = 0.1}),
-                            {.topology = file.path(), .scheme = "push-sum", .staleness = staleness}, world);
+                            {.topology = file.path(), .scheme = {"push-sum", {{"staleness", staleness}}}},
+                            world);
         for (int t = 0; t < kSteps; ++t) {
           p.mutable_grad() = p.detach() - centre(i, t);
           q.mutable_grad() = q.detach() - centre(i, t);
@@ -154,7 +155,8 @@ TEST(PushSumScheme, ComesToTheExactMeanWithEveryWire) {
         const Tensor p = parameter({999});
         Optimizer optimizer(
             std::vector<Tensor>{p}, SGD{.lr = 1},
-            {.topology = file.path(), .scheme = "push-sum", .wire = the.wire, .staleness = staleness}, world);
+            {.topology = file.path(), .scheme = {"push-sum", {{"staleness", staleness}}}, .wire = the.wire},
+            world);
         const auto line = [](double k) { return at::linspace(-1, 1, 999) * k; };
         {
           const c10::AutoGradMode no_gradient(false);
@@ -196,7 +198,7 @@ TEST(PushSumScheme, OnASymmetricGraphItIsAtcAndCta) {
         nobody_leaves_yet(optimizer);
         return p.detach().clone();
       };
-      const Tensor pushed = train({.scheme = "push-sum", .staleness = staleness});
+      const Tensor pushed = train({.scheme = {"push-sum", {{"staleness", staleness}}}});
       EXPECT_TRUE(pushed.equal(train({.scheme = staleness == 0 ? "atc" : "cta"})));
     });
   }
@@ -251,7 +253,8 @@ TEST(PushSumScheme, AbortedPushesStayWithTheirSenders) {
       const Tensor x = parameter({10});
       Optimizer optimizer(
           {x}, SGD{.lr = 1},
-          {.topology = file.path(), .scheme = "push-sum", .staleness = staleness, .max_wait = 20ms}, world);
+          {.topology = file.path(), .scheme = {"push-sum", {{"staleness", staleness}}}, .max_wait = 20ms},
+          world);
       const auto go = [&](int steps, double gradient) {
         for (int t = 0; t < steps; ++t) {
           time->sleep(10ms);
@@ -306,7 +309,8 @@ TEST(PushSumScheme, BrokenConnectionsLoseNothing) {
       world.make_transport = [&](const World& the, const std::string&) { return hub.endpoint(the.rank); };
       const Tensor x = parameter({20'000});
       Optimizer optimizer({x}, SGD{.lr = 1},
-                          {.topology = file.path(), .scheme = "push-sum", .staleness = staleness}, world);
+                          {.topology = file.path(), .scheme = {"push-sum", {{"staleness", staleness}}}},
+                          world);
       x.mutable_grad() = at::full({20'000}, static_cast<double>(rank * rank));
       optimizer.step();
       x.mutable_grad() = Tensor();
@@ -354,7 +358,8 @@ TEST(PushSumScheme, GoesOnToTheBit) {
       flock(Lopsided::n, [&](int i, World& world) {
         const Tensor p = at::full({500}, 0.5, type).set_requires_grad(true);
         Optimizer optimizer(std::vector<Tensor>{p}, AdamW{.lr = 0.01},
-                            {.topology = file.path(), .scheme = "push-sum", .staleness = staleness}, world);
+                            {.topology = file.path(), .scheme = {"push-sum", {{"staleness", staleness}}}},
+                            world);
         const auto go = [&](int from, int to) {
           for (int t = from; t < to; ++t) {
             p.mutable_grad() = (at::linspace(-1, 1, 500) * centre(i, t)).to(type);
@@ -387,14 +392,15 @@ TEST(PushSumScheme, WhatCannotBeIsRefusedInOneLine) {
   EXPECT_EQ(refused({.scheme = "push-sum", .one_in = 4}),
             "scheme \"push-sum\" needs one_in = 1, not 4: a push is of all values of a block");
   EXPECT_EQ(refused({.scheme = "push-sum", .wire = Wire::int8}),
-            "scheme \"push-sum\" needs wire fp32, bf16 or fp16, not \"int8\": a push takes away what it "
+            "scheme \"push-sum\" needs wire fp32, bf16, fp16, not \"int8\": a push takes away what it "
             "adds, by its "
             "value, and modular codes say only how far two values are apart");
   EXPECT_EQ(refused({.scheme = "push-sum", .hierarchy = "node", .workers_per_node = 1}),
             "hierarchy \"node\" needs scheme \"cta\", not \"push-sum\"");
-  EXPECT_EQ(refused({.scheme = "push-sum", .staleness = -1}),
-            "staleness = -1 is not allowed: from 0 to 1000");
-  EXPECT_EQ(refused({.staleness = 1}), "staleness = 1 is for scheme \"push-sum\", not \"cta\": use 0");
+  EXPECT_EQ(refused({.scheme = {"push-sum", {{"staleness", -1}}}}),
+            "staleness = -1 is not allowed: at least 0 and at most 1000");
+  EXPECT_EQ(refused({.scheme = {"cta", {{"staleness", 1}}}}),
+            "staleness = 1 is for scheme \"push-sum\", not \"cta\": use 0");
   EXPECT_THAT(refused({.topology = file.path()}, Lopsided::n),
               testing::HasSubstr("is for push-sum alone: in round 0 some workers give more than they take"));
   EXPECT_EQ(

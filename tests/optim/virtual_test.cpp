@@ -58,7 +58,8 @@ Trained train(const Options& options, const std::function<Duration()>& compute) 
     const Consensus average(optimizer);
     EXPECT_EQ(average.workers(), kMany);
     // Whose weight is small has gone far: by pushes they are longer on their way.
-    EXPECT_NEAR(x.mean().item<double>(), 15, options.scheme == "async-push-sum" ? 3 : 2) << options.scheme;
+    EXPECT_NEAR(x.mean().item<double>(), 15, options.scheme.name == "async-push-sum" ? 3 : 2)
+        << options.scheme.name;
     all.x[static_cast<std::size_t>(rank)] = x.detach().clone();
   });
   return all;
@@ -70,11 +71,11 @@ TEST(VirtualCluster, EverySchemeGivesTheSameBitsAndTimes) {
         Options{.topology = "complete", .scheme = "atc"},
         Options{.topology = "ring", .scheme = "choco", .one_in = 4}, Options{.scheme = "ceca-2p"},
         Options{.topology = "n-peer-exponential-2", .scheme = "push-sum"},
-        Options{.topology = "n-peer-exponential-2", .scheme = "push-sum", .staleness = 1},
+        Options{.topology = "n-peer-exponential-2", .scheme = {"push-sum", {{"staleness", 1}}}},
         Options{.scheme = "all-reduce"}, Options{.topology = "ring", .scheme = "a2cid2"},
         Options{.topology = "ring", .scheme = "a2cid2", .wire = Wire::int8},
         Options{.topology = "ring", .scheme = "ad-psgd-bipartite"},
-        Options{.topology = "ring", .scheme = "swarm", .wire = Wire::int4, .local_steps = 3},
+        Options{.topology = "ring", .scheme = {"swarm", {{"local_steps", 3}}}, .wire = Wire::int4},
         Options{.topology = "n-peer-exponential-1", .scheme = "async-push-sum"},
         Options{.topology = "n-peer-exponential-1", .scheme = "async-push-pull"},
         Options{.topology = "complete", .hierarchy = "node", .workers_per_node = 2}}) {
@@ -85,8 +86,8 @@ TEST(VirtualCluster, EverySchemeGivesTheSameBitsAndTimes) {
       });
     };
     const Trained first = once(), second = once();
-    EXPECT_EQ(first.seconds, second.seconds) << options.scheme;
-    for (std::size_t i = 0; i < kMany; ++i) EXPECT_TRUE(first.x[i].equal(second.x[i])) << options.scheme;
+    EXPECT_EQ(first.seconds, second.seconds) << options.scheme.name;
+    for (std::size_t i = 0; i < kMany; ++i) EXPECT_TRUE(first.x[i].equal(second.x[i])) << options.scheme.name;
   }
 }
 
@@ -103,7 +104,7 @@ TEST(VirtualCluster, TheSumOfMastersIsKept) {
   constexpr double lr = 0.01;
   for (const Options& options :
        {Options{.topology = "ring", .scheme = "a2cid2", .wire = Wire::int8},
-        Options{.topology = "ring", .scheme = "swarm", .wire = Wire::int4, .local_steps = 3},
+        Options{.topology = "ring", .scheme = {"swarm", {{"local_steps", 3}}}, .wire = Wire::int4},
         Options{.topology = "n-peer-exponential-1", .scheme = "async-push-sum"}}) {
     const auto time = std::make_shared<VirtualTime>(kMany);
     std::vector<World> worlds = World::threads(kMany);
@@ -125,7 +126,7 @@ TEST(VirtualCluster, TheSumOfMastersIsKept) {
       Tensor kept = state.tensors.at("master.0.0");
       EXPECT_TRUE(kept.to(at::kBFloat16).equal(x.detach()));
       const auto tilde = state.tensors.find("x_tilde.0.0");
-      EXPECT_EQ(tilde != state.tensors.end(), options.scheme == "a2cid2");
+      EXPECT_EQ(tilde != state.tensors.end(), options.scheme.name == "a2cid2");
       if (tilde != state.tensors.end()) kept = (kept + tilde->second) / 2;
       kept = kept * optimizer.weights(x);
       sum += kept.to(at::kDouble).mean().item<double>();
@@ -133,7 +134,7 @@ TEST(VirtualCluster, TheSumOfMastersIsKept) {
       EXPECT_GT(optimizer.statistics().rounds, 5U);
       time->sleep(10s);  // others still average
     });
-    EXPECT_NEAR(sum, expected, 1e-5) << options.scheme;
+    EXPECT_NEAR(sum, expected, 1e-5) << options.scheme.name;
   }
 }
 
@@ -176,7 +177,8 @@ TEST(VirtualCluster, PairGossipIsItsEquation) {
   constexpr int takes[] = {10, 13};  // ticks
   for (const Options& options : {Options{.topology = "ring", .scheme = "ad-psgd"},
                                  Options{.topology = "ring", .scheme = "ad-psgd-bipartite"},
-                                 Options{.topology = "ring", .scheme = "swarm", .local_steps = 3}}) {
+                                 Options{.topology = "ring", .scheme = {"swarm", {{"local_steps", 3}}}}}) {
+    const int local_steps = options.scheme.name == "swarm" ? 3 : 1;
     const Pair pair(options, lr, takes, kTicks, 1ms);
     const auto& averaged = pair.averaged;
     const auto& ends = pair.ends;
@@ -188,16 +190,16 @@ TEST(VirtualCluster, PairGossipIsItsEquation) {
       for (const int i : {0, 1}) {
         if (tick % takes[i] != 0) continue;
         p[i] -= lr * (p[i] - 10 * i - 1);
-        if (++made[i] % options.local_steps != 0) continue;
+        if (++made[i] % local_steps != 0) continue;
         x[i] += p[i] - taken[i];
         p[i] = taken[i] = x[i];
       }
     }
-    EXPECT_GT(averaged.back(), 30U) << options.scheme;
+    EXPECT_GT(averaged.back(), 30U) << options.scheme.name;
     for (const int i : {0, 1})
       EXPECT_TRUE(
           at::allclose(ends[static_cast<std::size_t>(i)], at::full({Pair::kValues}, p[i]), 1e-5, 1e-5))
-          << options.scheme << " " << ends[static_cast<std::size_t>(i)][0].item<double>() << " " << p[i];
+          << options.scheme.name << " " << ends[static_cast<std::size_t>(i)][0].item<double>() << " " << p[i];
   }
 }
 
@@ -206,7 +208,8 @@ TEST(VirtualCluster, A2cid2IsItsEquation) {
   constexpr int kTicks = 50'000;
   constexpr double lr = 0.3, eta = 0.8, alpha_tilde = 0.7;
   constexpr int takes[] = {250, 325};  // ticks
-  const Options options{.topology = "ring", .scheme = "a2cid2", .eta = eta, .alpha_tilde = alpha_tilde};
+  const Options options{.topology = "ring",
+                        .scheme = {"a2cid2", {{"eta", eta}, {"alpha_tilde", alpha_tilde}}}};
   const Pair pair(options, lr, takes, kTicks, 40us);
   const auto& averaged = pair.averaged;
   const auto& ends = pair.ends;

@@ -94,7 +94,7 @@ TEST_F(RecipeTest, OptionsOfTheOptimizer) {
   const Options options =
       make_options(read("[mixing]\nscheme = 'all-reduce'\ntopology = 'ring'\nmax_wait = 0.0015\n"
                         "block_bytes = 1000\nworkers_per_node = 2\n"));
-  EXPECT_EQ(options.scheme, "all-reduce");
+  EXPECT_EQ(options.scheme.name, "all-reduce");
   EXPECT_EQ(options.topology, "ring");
   EXPECT_EQ(options.max_wait, std::chrono::milliseconds(2));  // never rounded down to no wait at all
   EXPECT_EQ(options.block_bytes, 1000);

@@ -1,166 +1,65 @@
-#include "starling/optim/schemes/all_reduce.h"
+// The baseline: gradients averaged over all workers, then the same local step everywhere
+// (optim/gradient_average.h).
+//
+//   g <- 1/n Sum_j g_j,  then  x <- x - lr u(g)
+#include <optional>
 
-#include <algorithm>
-#include <array>
-#include <map>
-#include <utility>
-
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/empty.h>
-#include <ATen/record_function.h>
-#include <c10/core/GradMode.h>
-#include <fmt/format.h>
-
-#include "starling/core/clock.h"
-#include "starling/core/error.h"
-#include "starling/core/timeline.h"
+#include "starling/optim/gradient_average.h"
+#include "starling/optim/schemes/scheme.h"
 
 namespace starling {
+namespace {
 
-AllReduce::AllReduce(std::vector<Block>& blocks, Collectives& collectives, int workers,
-                     std::function<void()> adapt, Owners owners)
-    : blocks_(blocks),
-      collectives_(collectives),
-      workers_(workers),
-      adapt_(std::move(adapt)),
-      owners_(std::move(owners)),
-      holders_(holders_of(blocks)),
-      hooks_(parameters_of(blocks), [this](std::size_t parameter) { accumulated(parameter); }) {
-  for (const Block& block : blocks_) {
-    if (block.device != blocks_.front().device)
-      throw UsageError(fmt::format(
-          "scheme \"all-reduce\" needs all parameters on one device: there are some on {} and some on {}",
-          blocks_.front().device.str(), block.device.str()));
-    const auto segments = static_cast<std::int64_t>(block.segments.size());
-    buckets_.push_back({at::empty({block.length + segments}, at::kFloat)});
-  }
-}
+class AllReduce final : public Scheme {
+ public:
+  explicit AllReduce(const SchemeParts& parts) : Scheme(parts) {}
 
-void AllReduce::step() {
-  if (!averaged_) {
-    begin_pass();
-    finish_pass();
+  void attach(const Connection& connection) override {
+    Scheme::attach(connection);
+    average_.emplace(options_.scheme.name, blocks_, *connection.collectives, world_.size);
   }
-  averaged_ = false;
-  for (std::size_t b = 0; b < owners_.of_block.size(); ++b) {
-    if (gradients(blocks_[b]) != buckets_[b].sent)
-      throw UsageError(
-          "hierarchy = \"node\": .grad was changed between backward() and step(), and what is averaged "
-          "within "
-          "the node is what backward() left there: use the option clip for its norm, and no GradScaler");
+  void detach() override {
+    average_.reset();
+    Scheme::detach();
   }
-  for (std::size_t b = 0; b < owners_.of_block.size(); ++b) {
-    if (owners_.of_block[b] == owners_.me) write_mean(b);
-  }
-  adapt_();
-  hooks_.watch();
-}
 
-void AllReduce::accumulated(std::size_t parameter) {
-  if (!sync_) {
-    averaged_ = false;
-    return;
+  void step() override {
+    average_->step([this] { local_.all(); });
   }
-  if (!in_pass_) {
-    begin_pass();
-    BackwardHooks::at_end_of_pass([this] { finish_pass(); });
-  }
-  if (there_[parameter]) {
-    throw Error(
-        fmt::format("scheme \"all-reduce\": parameter {} has its gradient a second time in one backward "
-                    "pass, or the last pass failed",
-                    parameter));
-  }
-  there_[parameter] = true;
-  for (const std::size_t b : holders_[parameter]) --buckets_[b].missing;
-  while (left_ > 0 && buckets_[left_ - 1].missing == 0) start(--left_);
-}
 
-void AllReduce::begin_pass() {
-  in_pass_ = true;
-  left_ = buckets_.size();
-  there_.assign(holders_.size(), false);
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    const auto& segments = blocks_[b].segments;
-    buckets_[b].missing = static_cast<std::size_t>(std::count_if(
-        segments.begin(), segments.end(), [](const Segment& s) { return s.parameter.requires_grad(); }));
+  void set_sync(bool sync) override { average_->set_sync(sync); }
+  ExchangeStatistics counted() const override {
+    ExchangeStatistics all;
+    if (!average_) return all;
+    all.bytes_sent = average_->bytes_sent();
+    all.seconds_waiting = average_->seconds_waiting();
+    return all;
   }
-}
 
-void AllReduce::start(std::size_t b) {
-  const c10::AutoGradMode no_gradient(false);
-  Bucket& bucket = buckets_[b];
-  const Block& block = blocks_[b];
-  float* const flat = bucket.flat.mutable_data_ptr<float>();
-  float* has = flat + block.length;
-  for (const Segment& s : block.segments) {
-    at::Tensor keep;
-    const void* const g = s.gradient(keep);
-    if (g != nullptr && !block.device.is_cpu()) {
-      bucket.flat.narrow(0, s.offset, s.length).copy_(stretch(keep, s.begin, s.length));  // waits for the GPU
-    } else if (g != nullptr) {
-      kernels::decode(g, s.format, static_cast<std::size_t>(s.length), flat + s.offset);
-    } else {
-      std::fill_n(flat + s.offset, s.length, 0.0f);
-    }
-    *has++ = g != nullptr ? 1 : 0;
-  }
-  bytes_ += sizeof(float) * static_cast<std::uint64_t>(bucket.flat.numel()) * 2 *
-            static_cast<std::uint64_t>(workers_ - 1) / static_cast<std::uint64_t>(workers_);
-  const auto& owners = owners_.of_block;
-  if (!owners.empty()) bucket.sent = gradients(block);
-  bucket.sum = owners.empty() ? collectives_.all_reduce_sum(bucket.flat)
-                              : collectives_.reduce_sum(bucket.flat, owners[b]);
-}
+ private:
+  std::optional<GradientAverage> average_;
+};
 
-void AllReduce::finish_pass() {
-  const c10::AutoGradMode no_gradient(false);
-  while (left_ > 0) start(--left_);
-  for (std::size_t b = buckets_.size(); b-- > 0;) {
-    Bucket& bucket = buckets_[b];
-    {
-      RECORD_USER_SCOPE("starling::finish");
-      const Timeline::Scope span(blocks_[b].timeline, {.name = "wait", .block = static_cast<int>(b)});
-      const Time begin = collectives_.now();
-      bucket.sum->wait();
-      waiting_ += seconds(collectives_.now() - begin);
-    }
-    bucket.sum.reset();
-    if (owners_.of_block.empty()) write_mean(b);
-  }
-  in_pass_ = false;
-  averaged_ = true;
-}
+Schedule nobody(int workers) { return {"none", {Graph(workers)}}; }
 
-std::vector<AllReduce::Gradient> AllReduce::gradients(const Block& block) {
-  std::vector<Gradient> all;
-  for (const Segment& s : block.segments) {
-    const at::Tensor& g = s.parameter.grad();
-    all.push_back(g.defined() ? Gradient{g.unsafeGetTensorImpl(), static_cast<std::uint32_t>(g._version())}
-                              : Gradient{});
-  }
-  return all;
-}
+constexpr RefusedWire kRefused[] = {{Wire::bf16, "it sends gradients, not parameters"},
+                                    {Wire::fp16, "it sends gradients, not parameters"},
+                                    {Wire::int8, "it sends gradients, not parameters"},
+                                    {Wire::int4, "it sends gradients, not parameters"}};
 
-void AllReduce::write_mean(std::size_t b) {
-  const float* const flat = buckets_[b].flat.const_data_ptr<float>();
-  const float* has = flat + blocks_[b].length;
-  for (const Segment& s : blocks_[b].segments) {
-    if (*has++ == 0) continue;
-    auto* const g = static_cast<std::byte*>(s.mutable_gradient());
-    if (!blocks_[b].device.is_cpu()) {
-      stretch(s.parameter.grad(), s.begin, s.length)
-          .copy_(buckets_[b].flat.narrow(0, s.offset, s.length) / workers_);
-      continue;
-    }
-    std::array<float, 1024> mean{};
-    for (std::int64_t at = 0; at < s.length; at += mean.size()) {
-      const auto n = static_cast<std::size_t>(std::min<std::int64_t>(mean.size(), s.length - at));
-      const float* const sum = flat + s.offset + at;
-      for (std::size_t i = 0; i < n; ++i) mean[i] = sum[i] / static_cast<float>(workers_);
-      kernels::encode(mean.data(), n, s.format, g + bytes_of(s.format, static_cast<std::size_t>(at)));
-    }
-  }
-}
+}  // namespace
+
+extern constinit const SchemeInfo scheme_all_reduce{
+    .name = "all-reduce",
+    .summary = "the baseline: gradients are averaged over all workers during backward()",
+    .paper = "arXiv 2006.15704",
+    .traits = {.path = Path::gradients,
+               .edges = EdgeKind::none,
+               .rounds = nobody,
+               .refused_wires = kRefused,
+               .all_values = "it sends gradients, not parameters",
+               .on_gpu = true},
+    .make = make<AllReduce>,
+};
 
 }  // namespace starling

@@ -1,11 +1,46 @@
-#include "starling/optim/schemes/atc.h"
+// Adapt-then-combine: Lopes & Sayed 2008; for deep learning Ying et al. 2021, BlueFog (arXiv 2111.04287).
+//
+//   x_i(t+1) = Sum_j W_ij ( keep x_j(t) - lr u(g_j(x_j(t))) )      keep: AdamW's weight decay, else 1
+//
+// The mixed parameters depend on this step's gradients, so an exchange cannot hide behind the next
+// iteration as with CTA. Block after block is updated and sent, then block after block is waited for and
+// mixed: the link works while later blocks are updated. A step takes F + B + max(U, C).
+//
+// Around another optimizer, whose step takes all blocks at once: x <- step(x, g), then x <- Wx.
+#include "starling/optim/schemes/scheme.h"
 
 namespace starling {
+namespace {
 
-void Atc::step() {
-  const auto scale = clipping_.scale([&] { return sum_of_squares(blocks_); });
-  for (Block& block : blocks_) update_and_send(exchange_, block, rule_(block.group), {}, scale);
-  for (Block& block : blocks_) mix(block, finish(exchange_, block), {});
-}
+class Atc final : public Scheme {
+ public:
+  explicit Atc(const SchemeParts& parts) : Scheme(parts) {}
+
+  void step() override {
+    adapt_and_send();
+    for (Block& block : blocks_) mix(block, finish(exchange(), block), {});
+  }
+
+ private:
+  void adapt_and_send() {
+    if (!local_.is_fused()) {
+      local_.all();
+      for (Block& block : blocks_) mix_and_send(exchange(), block, {});
+      return;
+    }
+    const auto scale = local_.scale();
+    for (Block& block : blocks_) update_and_send(exchange(), block, local_.rule(block), {}, scale);
+  }
+};
+
+}  // namespace
+
+extern constinit const SchemeInfo scheme_atc{
+    .name = "atc",
+    .summary = "adapt, then combine: the exchange is inside the step",
+    .paper = "arXiv 2111.04287",
+    .traits = {.path = Path::inside, .on_gpu = true},
+    .make = make<Atc>,
+};
 
 }  // namespace starling

@@ -1,16 +1,40 @@
-#include "starling/optim/schemes/ceca_2p.h"
-
+// CECA-2P with combine-then-adapt: Ding et al. 2023, DSGD-CECA (arXiv 2306.00256). topology/ceca.h has the
+// rounds.
+//
+//   s   of the two vectors x and h the one that the round sends: the parameters, at which the gradient is taken
+//   d   the other one less s
+//   y   the s of the worker that this one receives from;  w: what the other vector takes of it
+//
+//   d <- (1 - w) d + (w - 1/2) (y - s)
+//   s <- s + 1/2 (y - s) - lr u(g(s))
+//   s <- s + d, d <- -d      if the next round sends the other vector
+//
+// Both vectors take the same step (with AdamW's decay, which is of the s that is sent next), so d knows
+// nothing of it. The paper adapts first, then combines. Without gradients all s are the exact mean after
+// ceil(log2 n) rounds, whatever d was, since the first round forgets it. y - s is the difference of what
+// went over the wire, so every wire keeps the sum of all s, and that of all d, which is 0 (modular codes
+// while nothing wraps: kernels/modular.h).
+//
+// Lost exchanges: in place of a y that does not come a worker takes its own s. Then the sum of all s and
+// that of the other vectors miss 1/2 and w times y - s: the mean moves by |y - s| / 2n, and that is counted
+// (ExchangeStatistics::directed_aborted), as on all directed edges. If the swap was in doubt and is mended,
+// both vectors take what y - s would have become by then, which restores both sums exactly. If the edge is
+// one of a pair (n = 2, and the last round of even n) an abort costs nothing. If a worker is gone, every
+// round loses an exchange: the others still come together, but neither exactly nor at their mean.
 #include <algorithm>
 
 #include <ATen/ops/zeros.h>
 
+#include "starling/optim/schemes/scheme.h"
+#include "starling/topology/ceca.h"
+
 namespace starling {
 namespace {
 
-// d as a block that is mixed.
-Block block_of(const Block& block) {
+// A vector of a block's length as a block that is mixed.
+Block block_of(const Block& block, const at::Tensor& vector) {
   Block d{.length = block.length};
-  d.segments.push_back({.parameter = block.apart, .length = block.length});
+  d.segments.push_back({.parameter = vector, .length = block.length});
   return d;
 }
 
@@ -18,33 +42,51 @@ SentBlock as_sent(const float* values, std::int64_t n) {
   return {{nullptr, std::as_bytes(std::span(values, static_cast<std::size_t>(n)))}, Wire::fp32};
 }
 
-}  // namespace
+class Ceca2p final : public Scheme {
+ public:
+  explicit Ceca2p(const SchemeParts& parts) : Scheme(parts), rounds_(ceca_2p_rounds(world_.size)) {}
 
-Ceca2p::Ceca2p(std::vector<Block>& blocks, Exchange& exchange, int workers, RuleOf rule, Clipping& clipping)
-    : blocks_(blocks),
-      exchange_(exchange),
-      rounds_(ceca_2p_rounds(workers)),
-      rule_(std::move(rule)),
-      clipping_(clipping) {
-  for (Block& block : blocks_) {
-    if (!block.apart.defined()) block.apart = at::zeros({block.length}, at::kFloat);
-    zeros_.resize(std::max(zeros_.size(), static_cast<std::size_t>(block.length)));
+  bool sends_ahead() const override { return true; }
+
+  void attach(const Connection& connection) override {
+    Scheme::attach(connection);
+    for (std::size_t b = d_.size(); b < blocks_.size(); ++b) {
+      d_.push_back(at::zeros({blocks_[b].length}, at::kFloat));
+      zeros_.resize(std::max(zeros_.size(), static_cast<std::size_t>(blocks_[b].length)));
+    }
   }
-}
 
-void Ceca2p::begin() {
-  for (Block& block : blocks_) send_again(exchange_, block);
-}
+  void begin() override {
+    for (Block& block : blocks_) send_again(exchange(), block);
+  }
 
-void Ceca2p::step() {
-  const auto scale = clipping_.scale([&] { return sum_of_squares(blocks_); });
-  const std::uint64_t now = exchange_.round();
-  for (Block& block : blocks_) combine_then_adapt(block, now, scale);
-}
+  void step() override {
+    const auto scale = local_.scale();
+    const std::uint64_t now = exchange().round();
+    for (Block& block : blocks_) combine_then_adapt(block, d(block), now, scale);
+  }
 
-void Ceca2p::combine_then_adapt(Block& block, std::uint64_t now, std::optional<float> scale) {
-  const auto finished = finish(exchange_, block);
-  const Outgoing wire = exchange_.wire(block.index);
+  void restart() override {
+    for (const at::Tensor& d : d_) d.zero_();
+  }
+
+  void state(StateVisitor& visitor) override {
+    visitor.values("apart", Fresh::zero, [this](Block& block, const auto& f) { f(d(block)); });
+  }
+
+ private:
+  const at::Tensor& d(const Block& block) const { return d_[static_cast<std::size_t>(block.index)]; }
+  void combine_then_adapt(Block& block, const at::Tensor& d, std::uint64_t now, std::optional<float> scale);
+
+  const std::vector<CecaRound> rounds_;
+  std::vector<at::Tensor> d_;  // by block, as many floats as it has values
+  std::vector<float> zeros_;   // as many as the largest block has
+};
+
+void Ceca2p::combine_then_adapt(Block& block, const at::Tensor& d, std::uint64_t now,
+                                std::optional<float> scale) {
+  const auto finished = finish(exchange(), block);
+  const Outgoing wire = exchange().wire(block.index);
 
   std::vector<Arrival> of_s(finished.begin(), finished.end()), of_d = of_s;
   for (std::size_t k = 0; k < of_s.size(); ++k) {
@@ -52,19 +94,35 @@ void Ceca2p::combine_then_adapt(Block& block, std::uint64_t now, std::optional<f
     of_s[k].weight = static_cast<float>(shares.s);
     of_d[k].weight = static_cast<float>(shares.d);
   }
-  block.apart.mul_(1 - rounds_[(now - 1) % rounds_.size()].w());
-  Block d = block_of(block);
-  mix(d, of_d, {});
+  d.mul_(1 - rounds_[(now - 1) % rounds_.size()].w());
+  Block mixed = block_of(block, d);
+  mix(mixed, of_d, {});
 
-  const CecaShares turned = shares_of_d(rounds_, now, exchange_.round());
+  const CecaShares turned = shares_of_d(rounds_, now, exchange().round());
   if (turned.s != 0) {
     of_s.push_back({.weight = static_cast<float>(turned.s),
-                    .theirs = as_sent(block.apart.const_data_ptr<float>(), block.length),
+                    .theirs = as_sent(d.const_data_ptr<float>(), block.length),
                     .mine = as_sent(zeros_.data(), block.length)});
   }
-  const bool finite = update(block, rule_(block.group), of_s, wire, scale);
-  if (turned.d != 1) block.apart.mul_(turned.d);
-  start(exchange_, block, finite);
+  const bool finite = update(block, local_.rule(block), of_s, wire, scale);
+  if (turned.d != 1) d.mul_(turned.d);
+  start(exchange(), block, finite);
 }
+
+}  // namespace
+
+extern constinit const SchemeInfo scheme_ceca_2p{
+    .name = "ceca-2p",
+    .summary =
+        "cta with a second vector: one send and one receive a round, and the exact mean after "
+        "ceil(log2 n) rounds for every n",
+    .paper = "arXiv 2306.00256",
+    .traits = {.path = Path::ahead,
+               .edges = EdgeKind::own,
+               .rounds = ceca_2p,
+               .all_values = "a value that misses rounds is never averaged exactly",
+               .own_rule = "its two vectors take the rule's step together"},
+    .make = make<Ceca2p>,
+};
 
 }  // namespace starling

@@ -1,11 +1,33 @@
-#include "starling/optim/schemes/choco.h"
-
+// CHOCO-SGD: Koloskova, Stich & Jaggi 2019 (arXiv 1902.00340); for deep learning Koloskova et al. 2020
+// (arXiv 1907.09356).
+//
+//   h_i = keep x_i - lr u(g_i)                     the local step of any rule; keep: AdamW's weight decay, else 1
+//   x^_i <- x^_i + C(h_i - x^_i)                   C: the ceil(n / one_in) largest by magnitude of n values
+//   x_i <- h_i + gamma Sum_j W_ij (x^_j - x^_i)    which is h_i + gamma (s_i - x^_i), s_i = Sum_j W_ij x^_j
+//
+// What C leaves out stays in h - x^ until it is sent: top-k needs that memory, random-k (kernels/mask.h)
+// does without. x^ begins as x, which is the same on all workers then.
+//
+// A worker publishes its x^ to each neighbour by an exchange of its own, which commits or aborts at both
+// ends alike. So each edge has its own pair of copies, x^_ij and x^_ji, which both of its ends keep
+// (exchange/replicas.h): 2 floats per value and neighbour, where CHOCO without faults needs 2 per value.
+// If a swap commits, both ends take it and both mix that edge, with the same two copies and so in opposite
+// directions to the bit. If it aborts, neither does either. If it was in doubt, the end that learns of it
+// later takes and mixes it then, before any newer one. So the sum of all x is kept whatever aborts, and
+// without faults all x^_ij of a worker are its x^_i.
+//
+// An edge must know its copies from one round to the next: the schedule has one round, whose graph is
+// symmetric. As with ATC an exchange cannot hide behind the next iteration.
 #include <algorithm>
 #include <bit>
 #include <span>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "starling/core/crc32c.h"
+#include "starling/exchange/replicas.h"
+#include "starling/optim/schemes/scheme.h"
 
 namespace starling {
 namespace {
@@ -20,57 +42,88 @@ std::vector<std::span<const float>> pieces_of(const Block& block) {
   return pieces;
 }
 
-}  // namespace
-
-Choco::Choco(std::vector<Block>& blocks, Exchange& exchange, const Graph& graph, int rank, TopK top,
-             double gamma, RuleOf rule, Clipping& clipping)
-    : blocks_(blocks),
-      exchange_(exchange),
-      graph_(graph),
-      rank_(rank),
-      top_(top),
-      gamma_(gamma),
-      rule_(std::move(rule)),
-      clipping_(clipping) {
-  with_masters(blocks);
-  std::vector<int> neighbours;
-  for (const Neighbour& j : graph_.neighbours[static_cast<std::size_t>(rank_)]) neighbours.push_back(j.rank);
-  for (Block& block : blocks_) {
-    if (block.replicas.begun) {
-      fresh_ = false;
-    } else {
-      block.replicas.begin(neighbours, pieces_of(block));
-    }
-  }
+double gamma_of(const Options& options) {
+  const double given = SchemeSettings(options.scheme).number("gamma");
+  return given == 0 ? default_gamma(options.one_in) : given;
 }
 
-void Choco::begin() {
-  if (!std::exchange(fresh_, false)) {
+class Choco final : public Scheme {
+ public:
+  explicit Choco(const SchemeParts& parts)
+      : Scheme(parts), top_{static_cast<std::uint32_t>(options_.one_in)}, gamma_(gamma_of(options_)) {}
+
+  void attach(const Connection& connection) override;
+  // Collective, but for the first one of new blocks: if the two ends of an edge have different copies (a
+  // swap was in doubt when the state was saved, or when an exchange ended), they begin again from one
+  // worker's parameters.
+  void begin() override {
+    if (std::exchange(fresh_, false)) return;
     for (auto edges = differing(); !edges.empty(); edges = differing()) begin_again(edges);
   }
-}
+  void step() override;
+  void state(StateVisitor& visitor) override;
+
+ private:
+  Replicas& replicas(const Block& block) { return replicas_[static_cast<std::size_t>(block.index)]; }
+  void combine(Block& block);
+  std::vector<std::pair<int, int>> differing();
+  void begin_again(const std::vector<std::pair<int, int>>& edges);
+
+  const TopK top_;
+  const double gamma_;
+  Graph graph_{1};
+  std::vector<Replicas> replicas_;  // by block
+  bool fresh_ = true;               // all copies are new
+  std::vector<std::uint32_t> room_;
+};
 
 void Choco::step() {
-  const auto scale = clipping_.scale([&] { return sum_of_squares(blocks_); });
+  const auto scale = local_.scale();
   for (Block& block : blocks_) {
-    const bool finite = update(block, rule_(block.group), {}, {}, scale);
-    const Outgoing wire = exchange_.wire(block.index);
-    if (finite && wire.values != nullptr) block.replicas.write(pieces_of(block), top_, wire.values, room_);
-    start(exchange_, block, finite);
+    const bool finite = update(block, local_.rule(block), {}, {}, scale);
+    const Outgoing wire = exchange().wire(block.index);
+    if (finite && wire.values != nullptr) replicas(block).write(pieces_of(block), top_, wire.values, room_);
+    start(exchange(), block, finite);
   }
   for (Block& block : blocks_) combine(block);
 }
 
 void Choco::combine(Block& block) {
-  const auto finished = finish(exchange_, block);
+  const auto finished = finish(exchange(), block);
   std::vector<Arrival> swaps(finished.begin(), finished.end());
   std::ranges::stable_sort(swaps, {}, &Arrival::round);  // what was mended is older than what came
   for (auto first = swaps.begin(); first != swaps.end();) {
     const std::uint64_t round = first->round;
     std::vector<Arrival> mixes;
     for (; first != swaps.end() && first->round == round; ++first)
-      mixes.push_back(block.replicas.take(*first, top_, gamma_));
+      mixes.push_back(replicas(block).take(*first, top_, gamma_));
     mix(block, mixes, {});
+  }
+}
+
+void Choco::attach(const Connection& connection) {
+  Scheme::attach(connection);
+  graph_ = connection.schedule.rounds.front();
+  with_masters(blocks_);
+  std::vector<int> neighbours;
+  for (const Neighbour& j : graph_.neighbours[static_cast<std::size_t>(world_.rank)])
+    neighbours.push_back(j.rank);
+  fresh_ = replicas_.empty();
+  for (std::size_t b = replicas_.size(); b < blocks_.size(); ++b)
+    replicas_.emplace_back().begin(neighbours, pieces_of(blocks_[b]));
+}
+
+void Choco::state(StateVisitor& visitor) {
+  for (std::size_t e = 0; e < replicas_.front().edges.size(); ++e) {
+    const auto copies = [&](std::vector<float> Replicas::Edge::* which) {
+      return [this, e, which](Block& block, const std::function<void(const at::Tensor&)>& f) {
+        std::vector<float>& all = replicas(block).edges[e].*which;
+        f(at::from_blob(all.data(), {block.length}, at::kFloat));
+      };
+    };
+    const int rank = replicas_.front().edges[e].rank;
+    visitor.values(fmt::format("published.{}", rank), Fresh::kept, copies(&Replicas::Edge::mine));
+    visitor.values(fmt::format("replica.{}", rank), Fresh::kept, copies(&Replicas::Edge::theirs));
   }
 }
 
@@ -81,8 +134,8 @@ std::vector<std::pair<int, int>> Choco::differing() {
   const auto checksum = [&](int other) {
     std::uint32_t sum = 0;
     for (const Block& block : blocks_) {
-      const auto& edge = *std::ranges::find(block.replicas.edges, other, &Replicas::Edge::rank);
-      const bool lower = rank_ < other;
+      const auto& edge = *std::ranges::find(replicas(block).edges, other, &Replicas::Edge::rank);
+      const bool lower = world_.rank < other;
       sum = crc32c(std::as_bytes(std::span(lower ? edge.mine : edge.theirs)), sum);
       sum = crc32c(std::as_bytes(std::span(lower ? edge.theirs : edge.mine)), sum);
     }
@@ -92,11 +145,11 @@ std::vector<std::pair<int, int>> Choco::differing() {
     for (const Neighbour& j : graph_.neighbours[static_cast<std::size_t>(i)]) {
       if (j.rank < i) continue;
       edges.emplace_back(i, j.rank);
-      checksums.push_back(i == rank_ ? checksum(j.rank) : 0);
-      checksums.push_back(j.rank == rank_ ? checksum(i) : 0);
+      checksums.push_back(i == world_.rank ? checksum(j.rank) : 0);
+      checksums.push_back(j.rank == world_.rank ? checksum(i) : 0);
     }
   }
-  exchange_.maximum(checksums);
+  exchange().maximum(checksums);
   std::vector<std::pair<int, int>> differ;
   for (std::size_t e = 0; e < edges.size(); ++e) {
     // Of an end that is gone nothing is known, nor does it matter.
@@ -112,22 +165,49 @@ void Choco::begin_again(const std::vector<std::pair<int, int>>& edges) {
   const int from = edges.front().first;
   for (Block& block : blocks_) {
     std::vector<std::int64_t> values(static_cast<std::size_t>(block.length));
-    if (rank_ == from) {
+    if (world_.rank == from) {
       std::size_t at = 0;
       for (const auto piece : pieces_of(block)) {
         for (const float value : piece) values[at++] = std::int64_t{std::bit_cast<std::uint32_t>(value)} + 1;
       }
     }
-    exchange_.maximum(values);
+    exchange().maximum(values);
     if (std::ranges::find(values, 0) != values.end()) return;
     for (const auto& [i, j] : edges) {
-      if (i != rank_ && j != rank_) continue;
-      auto& edge = *std::ranges::find(block.replicas.edges, i == rank_ ? j : i, &Replicas::Edge::rank);
+      if (i != world_.rank && j != world_.rank) continue;
+      auto& edge = *std::ranges::find(replicas(block).edges, i == world_.rank ? j : i, &Replicas::Edge::rank);
       for (std::size_t c = 0; c < values.size(); ++c)
         edge.mine[c] = std::bit_cast<float>(static_cast<std::uint32_t>(values[c] - 1));
       edge.theirs = edge.mine;
     }
   }
 }
+
+constexpr SchemeOption kOptions[] = {{
+    .name = "gamma",
+    .standard = 0.0,
+    .range = between(0, 1),
+    .meaning = "step of the workers towards each other, gamma in x += gamma Sum_j W_ij (x^_j - x^_i); too "
+               "large a step drives them apart; 0: 1 if one_in is 1, else 0.8 / sqrt(one_in)",
+}};
+constexpr RefusedWire kRefused[] = {{Wire::bf16, "its values travel as they are, with their indices"},
+                                    {Wire::fp16, "its values travel as they are, with their indices"},
+                                    {Wire::int8, "its values travel as they are, with their indices"},
+                                    {Wire::int4, "its values travel as they are, with their indices"}};
+
+}  // namespace
+
+extern constinit const SchemeInfo scheme_choco{
+    .name = "choco",
+    .summary = "CHOCO-SGD: atc by top-k, with a memory of what was not sent",
+    .paper = "arXiv 1902.00340",
+    .traits = {.path = Path::inside,
+               .edges = EdgeKind::lasting,
+               .contents = {.chooser = Chooser::sender},
+               .refused_wires = kRefused,
+               .own_rule = "it sends what changed in a rule's pass"},
+    .options = kOptions,
+    .make = make<Choco>,
+};
 
 }  // namespace starling

@@ -1,19 +1,58 @@
-#include "starling/optim/schemes/cta.h"
+// Combine-then-adapt (decentralized SGD and Adam): "From Promise to Practice", arXiv 2410.11998; for SGD
+// also Lian et al. 2017, D-PSGD.
+//
+//   x_i(t+1) = Sum_j W_ij x_j(t) - lr u(g_i(x_i(t)))
+//
+// x_j(t) are the neighbours' parameters of the LAST step, which they sent at its end: a block has one whole
+// iteration to cross the link. W of round t is the schedule's. u is the rule's direction, from the worker's
+// own gradient and state.
+//
+// Around another optimizer mixing and step are two passes, and a third one writes the wire:
+//
+//   x <- Wx,  then  x <- step(x, g)      g is the gradient at the worker's own old x
+//
+// A step that looks at x itself (weight decay inside the gradient) then sees the mixed x. Starling's own
+// rules see the old one.
+#include "starling/optim/hierarchical.h"
+#include "starling/optim/schemes/scheme.h"
 
 namespace starling {
+namespace {
 
-void combine_then_adapt(Block& block, Exchange& exchange, const RuleOf& rule, std::optional<float> scale) {
-  const auto arrived = finish(exchange, block);
-  update_and_send(exchange, block, rule(block.group), arrived, scale);
-}
+class Cta final : public Scheme {
+ public:
+  explicit Cta(const SchemeParts& parts) : Scheme(parts) {}
 
-void Cta::begin() {
-  for (Block& block : blocks_) send_again(exchange_, block);
-}
+  bool sends_ahead() const override { return true; }
 
-void Cta::step() {
-  const auto scale = clipping_.scale([&] { return sum_of_squares(blocks_); });
-  for (Block& block : blocks_) combine_then_adapt(block, exchange_, rule_, scale);
-}
+  void begin() override {
+    for (Block& block : blocks_) send_again(exchange(), block);
+  }
+
+  void step() override {
+    if (!local_.is_fused()) return step_around();
+    const auto scale = local_.scale();
+    for (Block& block : blocks_)
+      update_and_send(exchange(), block, local_.rule(block), finish(exchange(), block), scale);
+  }
+
+ private:
+  void step_around() {
+    for (Block& block : blocks_) mix(block, finish(exchange(), block), {});
+    local_.all();
+    for (Block& block : blocks_) mix_and_send(exchange(), block, {});
+  }
+};
+
+}  // namespace
+
+extern constinit const SchemeInfo scheme_cta{
+    .name = "cta",
+    .summary = "combine, then adapt: the exchange has a whole iteration to complete",
+    .paper = "arXiv 2410.11998",
+    .traits = {.path = Path::ahead, .on_gpu = true},
+    .make = make<Cta>,
+    .make_in_nodes = make<Hierarchical>,
+};
 
 }  // namespace starling

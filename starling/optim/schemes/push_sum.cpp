@@ -1,21 +1,49 @@
-#include "starling/optim/schemes/push_sum.h"
-
+// Stochastic gradient push: Assran et al. 2019, SGP and overlap SGP (arXiv 1811.10792); push-sum: Kempe,
+// Dobra & Gehrke 2003. Graphs may be directed, and give each worker another say:
+//
+//   p_ij    the share of itself that worker j pushes to i; columns sum to 1, with what it keeps
+//   x, w    are pushed: x_i <- Sum_j p_ij x_j,  w_i <- Sum_j p_ij w_j;  w = 1 at first
+//   z       x / w: the parameters, at which the gradient is taken; that gradient's step is x's
+//
+//   x_i <- Sum_j p_ij ( x_j - lr u(g_j(z_j)) )        staleness 0: SGP. Inside step(), as ATC
+//   x_i <- Sum_j p_ij x_j - lr u(g_i(z_i))            staleness 1: overlap SGP, which hides as CTA; x_j is of the last step
+//   staleness s > 1: overlap SGP over s steps. A push is taken s steps later, by its own w as if it had been
+//   here until then (the paper takes it away at once, so that its steps meanwhile are longer); then the next
+//   one is pushed
+//
+// x is never there: written for z, to push is to mix with weights that the w choose. When the mass
+// m = p_ij w_j arrives at z_j,
+//
+//   w_i <- w_i + m        z_i <- z_i + m / w_i (z_j - z_i)
+//   w_j <- w_j - m        z_j stays: what it keeps is where it was
+//   z <- z - lr / w u     the rule's step
+//
+// So the kernel of all schemes does it in the same pass. What went over the wire is q_j, z_j rounded, and
+// either end counts with that: the sender's mass leaves at q_j, z_j <- z_j - m / w_j (q_j - z_j). So the sum
+// of all w, and of all w z, is kept whatever the wire, and whatever is done to the parameters while a push is
+// under way. If all w stay 1 (balanced graphs without losses) this is ATC and CTA.
+//
+// Lost pushes: an aborted push stays with its sender, which alone is another p whose columns sum to 1. In
+// doubt it counts as given, and comes back if it was not taken (exchange.h); so mass is at one place or, for
+// that while, at none. A worker that dies takes its mass along. A worker to which nobody pushes any more
+// would give away what it has: below kLeastWeight it keeps it.
+//
+// Each block has its own w, since its pushes commit alone. It travels behind the block's values
+// (exchange/weight.h).
 #include <algorithm>
 #include <utility>
 #include <variant>
 
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
 #include "starling/exchange/weight.h"
 #include "starling/optim/rule_step.h"
+#include "starling/optim/schemes/scheme.h"
+#include "starling/optim/schemes/weights.h"
 
 namespace starling {
 namespace {
-
-void send_weight(const Block& block, const Outgoing& wire) {
-  if (wire.values == nullptr) return;
-  write_weight(
-      block.weight, wire.wire,
-      static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, static_cast<std::size_t>(block.length)));
-}
 
 // The rule whose step on z is this rule's step on x.
 Rule divided(Rule rule, double w) {
@@ -23,21 +51,39 @@ Rule divided(Rule rule, double w) {
   return decay_times(std::move(rule), w);
 }
 
-}  // namespace
+class PushSum final : public Scheme {
+ public:
+  explicit PushSum(const SchemeParts& parts)
+      : Scheme(parts), staleness_(SchemeSettings(options_.scheme).integer("staleness")) {}
 
-void PushSum::begin() {
-  if (staleness_ == 0) return;
-  steps_ = 0;
-  for (Block& block : blocks_) {
-    const Outgoing wire = exchange_.wire(block.index);
-    const bool finite = write_again(block, wire);
-    send_weight(block, wire);
-    start(exchange_, block, finite);
+  void attach(const Connection& connection) override {
+    Scheme::attach(connection);
+    w_.resize(blocks_.size(), 1);
   }
-}
+  void begin() override;
+  bool sends_ahead() const override { return staleness_ > 0; }
+  void step() override;
+  void restart() override { std::ranges::fill(w_, 1.0); }
+  void state(StateVisitor& visitor) override {
+    visit_weights(visitor, w_,
+                  [this](std::span<const double> given) { std::ranges::copy(given, w_.begin()); });
+  }
+  std::vector<double> weights() const override { return w_; }
+
+ private:
+  double& w(const Block& block) { return w_[static_cast<std::size_t>(block.index)]; }
+  void send_weight(const Block& block, const Outgoing& wire);
+  bool adapt(Block& block, std::span<const Arrival> mixes, const Outgoing& wire, std::optional<float> scale);
+  void adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale);
+  std::vector<Arrival> absorb(Block& block);
+
+  const std::int64_t staleness_;
+  std::int64_t steps_ = 0;  // since the last push
+  std::vector<double> w_;   // by block
+};
 
 void PushSum::step() {
-  const auto scale = clipping_.scale([&] { return sum_of_squares(blocks_); });
+  const auto scale = local_.scale();
   if (staleness_ == 0) {
     for (Block& block : blocks_) adapt_and_push(block, {}, scale);
     for (Block& block : blocks_) mix(block, absorb(block), {});
@@ -51,14 +97,14 @@ void PushSum::step() {
 
 bool PushSum::adapt(Block& block, std::span<const Arrival> mixes, const Outgoing& wire,
                     std::optional<float> scale) {
-  return update(block, divided(rule_(block.group), block.weight), mixes, wire, scale);
+  return update(block, divided(local_.rule(block), w(block)), mixes, wire, scale);
 }
 
 void PushSum::adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale) {
-  const Outgoing wire = exchange_.wire(block.index);
+  const Outgoing wire = exchange().wire(block.index);
   const bool finite = adapt(block, mixes, wire, scale);
   send_weight(block, wire);
-  start(exchange_, block, finite);
+  start(exchange(), block, finite);
 }
 
 // Brings w up to date, and says how z is to be mixed.
@@ -67,21 +113,80 @@ std::vector<Arrival> PushSum::absorb(Block& block) {
   const auto move = [&](double share, const SentBlock& q) {
     if (share == 0) return;
     const double mass = share * weight_of(q, static_cast<std::size_t>(block.length));
-    block.weight += mass;
+    w(block) += mass;
     const auto same =
         std::ranges::find(moved, q.bytes().data(), [](const auto& m) { return m.second.bytes().data(); });
     same == moved.end() ? void(moved.emplace_back(mass, q)) : void(same->first += mass);
   };
-  for (const Arrival& swap : finish(exchange_, block)) {
+  for (const Arrival& swap : finish(exchange(), block)) {
     move(swap.weight, swap.theirs);
     move(-swap.given, swap.mine);
   }
   std::vector<Arrival> mixes;
   for (auto& [mass, q] : moved) {
-    if (mass != 0)
-      mixes.push_back({.weight = static_cast<float>(mass / block.weight), .theirs = std::move(q)});
+    if (mass != 0) mixes.push_back({.weight = static_cast<float>(mass / w(block)), .theirs = std::move(q)});
   }
   return mixes;
 }
+
+void PushSum::begin() {
+  if (staleness_ == 0) return;
+  steps_ = 0;
+  for (Block& block : blocks_) {
+    const Outgoing wire = exchange().wire(block.index);
+    const bool finite = write_again(block, wire);
+    send_weight(block, wire);
+    start(exchange(), block, finite);
+  }
+}
+
+void PushSum::send_weight(const Block& block, const Outgoing& wire) {
+  if (wire.values == nullptr) return;
+  const std::size_t values = bytes_of(wire.wire, static_cast<std::size_t>(block.length));
+  write_weight(w(block), wire.wire, static_cast<std::byte*>(wire.values) + values);
+}
+
+// A worker must have something left: its push may be lost to it, and what it would receive too.
+void check_shares(const SchemeInfo& info, const SchemeSettings&, const Schedule& schedule) {
+  for (std::size_t r = 0; r < schedule.rounds.size(); ++r) {
+    const Graph& graph = schedule.rounds[r];
+    std::vector<double> given(static_cast<std::size_t>(graph.workers()));
+    for (const auto& row : graph.neighbours) {
+      for (const Neighbour& j : row) given[static_cast<std::size_t>(j.rank)] += j.weight;
+    }
+    const auto most = std::ranges::max_element(given);
+    if (*most > 1 - 1e-4) {
+      throw UsageError(fmt::format(
+          "scheme \"{}\" needs a topology in which every worker keeps a share of itself: in round {} of "
+          "\"{}\" worker {} gives all away",
+          info.name, r, schedule.name, most - given.begin()));
+    }
+  }
+}
+
+constexpr SchemeOption kOptions[] = {{
+    .name = "staleness",
+    .standard = std::int64_t{0},
+    .range = between(0, 1000),
+    .meaning = "age, in steps, of the parameters that are mixed in; 0: SGP, which pushes and waits inside "
+               "the step; s: overlap SGP, which pushes after every s-th step",
+}};
+
+}  // namespace
+
+extern constinit const SchemeInfo scheme_push_sum{
+    .name = "push-sum",
+    .summary = "SGP: shares of the parameters and of a weight are pushed along directed edges",
+    .paper = "arXiv 1811.10792",
+    .traits = {.path = Path::ahead,
+               .edges = EdgeKind::directed,
+               .contents = {.exchanged = Exchanged::pushes, .tail = kWeightValues},
+               .refused_wires = kNoModularPushes,
+               .all_values = "a push is of all values of a block",
+               .own_rule = "its step is divided by a worker's weight"},
+    .options = kOptions,
+    .make = make<PushSum>,
+    .check = check_shares,
+};
 
 }  // namespace starling

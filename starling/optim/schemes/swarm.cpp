@@ -1,21 +1,66 @@
-#include "starling/optim/schemes/swarm.h"
-
-#include <utility>
+// SwarmSGD: Nadiradze, Sabour, Davies, Li & Alistarh 2021 (arXiv 1910.12308), in its form without waiting.
+//
+//   H local steps         p_i <- p_i - lr g(p_i), beginning at p_i = x_i
+//   after the last one    x_i <- x_i + (p_i - what x_i was before the first),  p_i <- x_i
+//   averaging of i,j      x_i, x_j <- (x_i + x_j) / 2
+//
+// Others average with x: a worker that meets i while i makes its local steps takes x_i without them, and they
+// are added to whatever x_i is by then. Time counts such stretches of H steps: with rate 1 a worker averages
+// once for each in the mean, after a random number of them, as in the paper. Its quantised averaging, a code
+// of x modulo the range decoded next to the receiver's own x, is what the wires int8 and int4 do
+// (kernels/modular.h). With H = 1 this is AD-PSGD.
+#include "starling/optim/schemes/pairs.h"
 
 namespace starling {
+namespace {
 
-Swarm::Swarm(std::vector<Block>& blocks, std::unique_ptr<Transport> transport, GossipOptions options, Log log,
-             std::shared_ptr<Timeline> timeline, std::function<void()> adapt, int local_steps)
-    : Asynchronous(blocks, std::move(transport), std::move(options), std::move(log), std::move(timeline),
-                   std::move(adapt)),
-      local_steps_(local_steps) {}
+class Swarm final : public PairScheme {
+ public:
+  explicit Swarm(const SchemeParts& parts)
+      : PairScheme(parts), local_steps_(settings_.integer("local_steps")) {}
 
-void Swarm::step() {
-  resume();
-  adapt();
-  if (++made_ < local_steps_) return;
-  made_ = 0;
-  give();
-}
+  void attach(const Connection& connection) override {
+    PairScheme::attach(connection);
+    made_ = 0;
+  }
+
+  void step() override {
+    resume();
+    adapt();
+    if (++made_ < local_steps_) return;
+    made_ = 0;
+    give();
+  }
+
+  // Gossip counts stretches.
+  std::optional<GossipStatistics> gossip() const override {
+    auto all = PairScheme::gossip();
+    if (all) all->gradients_of_all *= static_cast<std::uint64_t>(local_steps_);
+    return all;
+  }
+
+ private:
+  const std::int64_t local_steps_;  // H
+  std::int64_t made_ = 0;           // of them, in this stretch
+};
+
+constexpr SchemeOption kOptions[] = {kRate,
+                                     kClock,
+                                     {.name = "local_steps",
+                                      .standard = std::int64_t{1},
+                                      .range = between(1, 1 << 20),
+                                      .meaning = "H, steps of a worker between two that others can see"}};
+
+}  // namespace
+
+extern constinit const SchemeInfo scheme_swarm{
+    .name = "swarm",
+    .summary = "SwarmSGD: ad-psgd after some local steps",
+    .paper = "arXiv 1910.12308",
+    .traits = pair_traits(),
+    .options = kOptions,
+    .make = make<Swarm>,
+    .check = check_pairs,
+};
 
 }  // namespace starling

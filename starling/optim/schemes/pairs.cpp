@@ -1,6 +1,7 @@
-#include "starling/optim/schemes/asynchronous.h"
+#include "starling/optim/schemes/pairs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <span>
 #include <utility>
@@ -12,6 +13,7 @@
 #include <c10/core/GradMode.h>
 
 #include "starling/kernels/update.h"
+#include "starling/optim/schemes/weights.h"
 
 namespace starling {
 namespace {
@@ -41,23 +43,40 @@ at::Tensor tensor_of(std::span<float> values) {
 
 }  // namespace
 
-Asynchronous::Asynchronous(std::vector<Block>& blocks, std::unique_ptr<Transport> transport,
-                           GossipOptions options, Log log, std::shared_ptr<Timeline> timeline,
-                           std::function<void()> adapt)
-    : blocks_(blocks),
-      momentum_(options.momentum.eta != 0),
-      weighs_(options.exchanged == Exchanged::pushes && !options.tracks),
-      taken_(copies_of(blocks)),
-      on_device_(blocks.size()),
-      gossip_(std::move(transport), options, hold(options), std::move(log), std::move(timeline)),
-      adapt_(std::move(adapt)) {
-  // Of push-sum, where a parameter group has been added in mid-run.
-  for (std::size_t b = 0; b < taken_.size(); ++b)
-    gossip_.look(static_cast<int>(b), [&](const Held& held) { held.weight += blocks[b].weight - 1; });
+void PairScheme::choose(GossipOptions& options, const Schedule& schedule) const {
+  options.rates = pair_rates(schedule, settings_.number("rate"));
+}
+
+void PairScheme::attach(const Connection& connection) {
+  Scheme::attach(connection);
+  GossipOptions options{.poisson = settings_.text("clock") == "poisson",
+                        .wire = options_.wire,
+                        .seed = options_.seed,
+                        .meet = world_.timeouts.meet,
+                        .silent = world_.timeouts.silent,
+                        .interrupted = world_.interrupted};
+  choose(options, connection.schedule);
+  momentum_ = options.momentum.eta != 0;
+  weighs_ = options.exchanged == Exchanged::pushes && !options.tracks;
+  fresh_ = true;
+  standing_by_ = paused_ = false;
+  taken_ = copies_of(blocks_);
+  w_.resize(blocks_.size(), 1);
+  on_device_.assign(blocks_.size(), nullptr);
+  auto held = hold(options);
+  gossip_ = std::make_unique<Gossip>(connection.make_transport(), std::move(options), std::move(held),
+                                     world_.log, world_.timeline);
+  set_weights(std::vector<double>(w_));
+}
+
+void PairScheme::detach() {
+  gossip_.reset();
+  streams_.clear();
+  Scheme::detach();
 }
 
 // x and x~ as the parameters are.
-std::vector<std::unique_ptr<HeldBlock>> Asynchronous::hold(const GossipOptions& options) {
+std::vector<std::unique_ptr<HeldBlock>> PairScheme::hold(const GossipOptions& options) {
   std::vector<std::unique_ptr<HeldBlock>> held;
   std::map<const Device*, std::shared_ptr<GossipStream>> streams;
   for (std::size_t b = 0; b < taken_.size(); ++b) {
@@ -77,13 +96,15 @@ std::vector<std::unique_ptr<HeldBlock>> Asynchronous::hold(const GossipOptions& 
   return held;
 }
 
-void Asynchronous::begin() {
-  if (!paused_) return gossip_.meet();  // a first time: neighbours may have averaged with it already
-  gossip_.forget();
+void PairScheme::begin() {
+  if (std::exchange(fresh_, false)) gossip_->meet();
+}
+
+void PairScheme::restart() {
+  gossip_->forget();
   taken_ = copies_of(blocks_);
   for (std::size_t b = 0; b < taken_.size(); ++b) {
-    gossip_.look(static_cast<int>(b), [&](const Held& held) {
-      held.weight = blocks_[b].weight;
+    gossip_->look(static_cast<int>(b), [&](const Held& held) {
       if (on_device_[b] != nullptr) return on_device_[b]->begin(taken_[b]);
       const auto* const x = taken_[b].const_data_ptr<float>();
       std::copy_n(x, held.x.size(), held.x.begin());
@@ -91,19 +112,51 @@ void Asynchronous::begin() {
       std::ranges::fill(held.y, 0.0F);
     });
   }
+  set_weights(std::vector<double>(w_.size(), 1));
 }
 
-void Asynchronous::step() {
+void PairScheme::set_weights(std::span<const double> weights) {
+  std::ranges::copy(weights, w_.begin());
+  for (std::size_t b = 0; b < w_.size(); ++b)
+    gossip_->look(static_cast<int>(b), [&](const Held& held) { held.weight = w_[b]; });
+}
+
+void PairScheme::state(StateVisitor& visitor) {
+  if (momentum_) {
+    visitor.values("x_tilde", Fresh::parameter, [this](Block& block, const auto& f) {
+      const auto b = static_cast<std::size_t>(block.index);
+      gossip_->look(block.index, [&](const Held& held) {
+        if (on_device_[b] != nullptr) return on_device_[b]->x_tilde(f);
+        f(tensor_of(held.x_tilde));
+      });
+    });
+  }
+  const GossipClock clock = gossip_->clock();
+  visitor.numbers(
+      "clock", {.fresh = {0, -1},
+                .now = {static_cast<double>(clock.drawn), clock.until_next},
+                .set =
+                    [this](std::span<const double> given) {
+                      gossip_->set_clock({static_cast<std::uint64_t>(given[0]), given[1]});
+                    },
+                .refusal = [](std::span<const double> given) -> std::string {
+                  const bool whole = given[0] >= 0 && given[0] < 0x1p53 && given[0] == std::floor(given[0]);
+                  return whole && std::isfinite(given[1]) ? ""
+                                                          : "wants a whole number from 0 and a finite one";
+                }});
+  if (weighs_) visit_weights(visitor, w_, [this](std::span<const double> given) { set_weights(given); });
+}
+
+void PairScheme::step() {
   resume();
-  if (weighs_) renew();  // what was done to the parameters since is not divided by w
   adapt();
   give();
 }
 
-void Asynchronous::each_y(const std::function<void(const Block&, const at::Tensor& y)>& f) {
+void PairScheme::each_y(const std::function<void(const Block&, const at::Tensor& y)>& f) {
   catch_up();  // before any block is locked
   for (std::size_t b = 0; b < taken_.size(); ++b) {
-    gossip_.look(static_cast<int>(b), [&](const Held& held) {
+    gossip_->look(static_cast<int>(b), [&](const Held& held) {
       const auto for_block = [&](const at::Tensor& y) { f(blocks_[b], y); };
       if (on_device_[b] != nullptr) return on_device_[b]->y(for_block);
       for_block(tensor_of(held.y));
@@ -111,27 +164,27 @@ void Asynchronous::each_y(const std::function<void(const Block&, const at::Tenso
   }
 }
 
-void Asynchronous::give() {
+void PairScheme::give() {
   catch_up();
   for (std::size_t b = 0; b < taken_.size(); ++b) {
-    gossip_.gradient(static_cast<int>(b), [&](const Held& held) { renew(b, held, 1 / held.weight); });
+    gossip_->gradient(static_cast<int>(b), [&](const Held& held) { renew(b, held, 1 / held.weight); });
   }
   lead();
-  gossip_.stepped();
+  gossip_->stepped();
 }
 
 // On GPUs: torch's stream before gossip's, and after.
-void Asynchronous::catch_up() {
+void PairScheme::catch_up() {
   for (const auto& stream : streams_) stream->catch_up();
 }
-void Asynchronous::lead() {
+void PairScheme::lead() {
   for (const auto& stream : streams_) stream->lead();
 }
 
 // What was done to the parameters goes to x and x~, times `scale`, and x to the parameters.
-void Asynchronous::renew(std::size_t block, const Held& held, double scale) {
+void PairScheme::renew(std::size_t block, const Held& held, double scale) {
   RECORD_USER_SCOPE("starling::renew");
-  blocks_[block].weight = held.weight;
+  w_[block] = held.weight;
   if (on_device_[block] != nullptr)
     return on_device_[block]->renew(blocks_[block], taken_[block], held, scale);
   auto* const taken = taken_[block].mutable_data_ptr<float>();
@@ -153,35 +206,29 @@ void Asynchronous::renew(std::size_t block, const Held& held, double scale) {
   }
 }
 
-void Asynchronous::stand_by() { standing_by_ |= gossip_.stand_by(); }
+void PairScheme::stand_by() { standing_by_ |= gossip_->stand_by(); }
 
-void Asynchronous::pause() {
-  if (!std::exchange(paused_, true)) gossip_.pause();
+void PairScheme::pause() {
+  if (!std::exchange(paused_, true)) gossip_->pause();
 }
 
-void Asynchronous::resume() {
+void PairScheme::resume() {
   const bool stood_by = std::exchange(standing_by_, false);
-  if (std::exchange(paused_, false) || stood_by) gossip_.resume();
+  if (std::exchange(paused_, false) || stood_by) gossip_->resume();
 }
 
-void Asynchronous::renew() {
+void PairScheme::renew() {
   catch_up();
   for (std::size_t b = 0; b < taken_.size(); ++b) {
-    gossip_.look(static_cast<int>(b), [&](const Held& held) { renew(b, held, 1); });
+    gossip_->look(static_cast<int>(b), [&](const Held& held) { renew(b, held, 1); });
   }
   lead();
 }
 
-void Asynchronous::x_tilde(std::size_t block, const std::function<void(const at::Tensor&)>& f) {
-  gossip_.look(static_cast<int>(block), [&](const Held& held) {
-    if (on_device_[block] != nullptr) return on_device_[block]->x_tilde(f);
-    f(tensor_of(held.x_tilde));
-  });
-}
-
-ExchangeStatistics Asynchronous::counted() const {
-  const GossipStatistics gossip = gossip_.statistics();
+ExchangeStatistics PairScheme::counted() const {
   ExchangeStatistics all;
+  if (!gossip_) return all;
+  const GossipStatistics gossip = gossip_->statistics();
   all.rounds = gossip.averaged;
   all.committed = gossip.averaged * taken_.size();
   all.bytes_sent = gossip.bytes_sent;
@@ -190,6 +237,14 @@ ExchangeStatistics Asynchronous::counted() const {
     all.late += neighbour.late;
   }
   return all;
+}
+
+void check_pairs(const SchemeInfo&, const SchemeSettings& settings, const Schedule& schedule) {
+  pair_rates(schedule, settings.number("rate"));
+}
+
+void check_pushes(const SchemeInfo&, const SchemeSettings& settings, const Schedule& schedule) {
+  push_rates(schedule, settings.number("rate"));
 }
 
 }  // namespace starling

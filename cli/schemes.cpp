@@ -1,0 +1,156 @@
+// starling schemes: which schemes there are, and the options of each. The documents, and the types of Python's
+// keyword arguments, are made from its output.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/commands.h"
+#include "starling/kernels/wire.h"
+#include "starling/optim/schemes/table.h"
+
+namespace starling::cli {
+
+namespace {
+
+struct SchemesOptions {
+  std::string name;
+  bool markdown = false, python = false;
+};
+
+std::string path_text(Path path) {
+  switch (path) {
+    case Path::ahead:
+      return "sent ahead: hidden behind the next iteration";
+    case Path::inside:
+      return "inside the step";
+    case Path::pairs:
+      return "in pairs, beside training";
+    case Path::gradients:
+      return "gradients, inside backward()";
+  }
+  return "";
+}
+
+std::string edges_text(EdgeKind edges) {
+  switch (edges) {
+    case EdgeKind::symmetric:
+      return "topologies that average";
+    case EdgeKind::lasting:
+      return "topologies of one round, each edge in both directions";
+    case EdgeKind::directed:
+      return "directed topologies too";
+    case EdgeKind::own:
+      return "rounds of its own";
+    case EdgeKind::none:
+      return "no neighbours";
+  }
+  return "";
+}
+
+std::vector<std::string> wires_of(const SchemeInfo& info) {
+  std::vector<std::string> all;
+  for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16, Wire::int8, Wire::int4}) {
+    if (std::ranges::count(info.traits.refused_wires, wire, &RefusedWire::wire) == 0)
+      all.emplace_back(name_of(wire));
+  }
+  return all;
+}
+
+std::string type_of(const SchemeOption& option) {
+  const auto standard = default_of(option);
+  if (!standard || std::holds_alternative<double>(*standard)) return "number";
+  return std::holds_alternative<std::int64_t>(*standard) ? "whole number" : "text";
+}
+
+void print_one(const SchemeInfo& info) {
+  const SchemeTraits& traits = info.traits;
+  fmt::print("{}\n  {}\n  {}\n\n", info.name, info.summary, info.paper);
+  const auto row = [](std::string_view name, const std::string& text) {
+    fmt::print("  {:<12}{}\n", name, text);
+  };
+  row("exchange", path_text(traits.path));
+  row("edges", edges_text(traits.edges));
+  row("wires", fmt::format("{}", fmt::join(wires_of(info), ", ")));
+  row("one_in", traits.all_values.empty() ? "any" : fmt::format("1: {}", traits.all_values));
+  row("optimizer", traits.own_rule.empty() ? "any" : fmt::format("Starling's rules: {}", traits.own_rule));
+  row("GPU", traits.on_gpu ? "yes" : "no");
+  row("hierarchy", info.make_in_nodes != nullptr ? "yes" : "no");
+  for (const SchemeOption& option : info.options) {
+    fmt::print("\n  {}: {}, default {}", option.name, type_of(option), default_text(option));
+    if (const std::string allowed = allowed_text(option); !allowed.empty()) fmt::print(", {}", allowed);
+    fmt::print("\n    {}\n", option.meaning);
+  }
+}
+
+void print_markdown() {
+  fmt::print("| scheme | what it does | exchange | edges | wires | paper |\n|-|-|-|-|-|-|\n");
+  for (const SchemeInfo* const info : schemes()) {
+    const auto wires = wires_of(*info);
+    fmt::print("| `{}` | {} | {} | {} | {} | {} |\n", info->name, info->summary, path_text(info->traits.path),
+               edges_text(info->traits.edges),
+               wires.size() == 5 ? "all" : fmt::format("{}", fmt::join(wires, ", ")), info->paper);
+  }
+  fmt::print("\n| option | of | default | allowed | meaning |\n|-|-|-|-|-|\n");
+  for (const SharedOption& shared : scheme_options())
+    fmt::print("| `{}` | {} | {} | {} | {} |\n", shared.option->name, fmt::join(shared.schemes, ", "),
+               default_text(*shared.option), allowed_text(*shared.option), shared.option->meaning);
+}
+
+// The types of the keyword arguments of Python's optimizers, as a module.
+void print_python() {
+  fmt::print(
+      "\"\"\"Made from `starling schemes --python`.\"\"\"\n\nfrom typing import TypedDict\n\n\n"
+      "class SchemeOptions(TypedDict, total=False):\n"
+      "    \"\"\"How workers mix: the scheme, and the options that some schemes have.\"\"\"\n\n"
+      "    scheme: str\n    \"\"\"\n");
+  for (const SchemeInfo* const info : schemes())
+    fmt::print("    - \"{}\"{}: {}\n", info->name, info == schemes().front() ? " (default)" : "",
+               info->summary);
+  fmt::print("    \"\"\"\n");
+  for (const SharedOption& shared : scheme_options()) {
+    const SchemeOption& option = *shared.option;
+    const std::string type = type_of(option);
+    fmt::print("    {}: {}{}\n", option.name,
+               type == "number"         ? "float"
+               : type == "whole number" ? "int"
+                                        : "str",
+               option.is_automatic() ? " | None" : "");
+    fmt::print("    \"\"\"Of {}: {}. {} (default){}.\"\"\"\n", fmt::join(shared.schemes, ", "),
+               option.meaning, option.is_automatic() ? "None: automatic" : default_text(option),
+               allowed_text(option).empty() ? "" : "; " + allowed_text(option));
+  }
+}
+
+int run(const SchemesOptions& options) {
+  if (options.python) {
+    print_python();
+  } else if (options.markdown) {
+    print_markdown();
+  } else if (!options.name.empty()) {
+    print_one(scheme_info(options.name));
+  } else {
+    for (const SchemeInfo* const info : schemes()) fmt::print("{:<18} {}\n", info->name, info->summary);
+    fmt::print("\n`starling schemes NAME` lists the options of one.\n");
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_schemes(CLI::App& app, Command& command) {
+  CLI::App* sub = app.add_subcommand("schemes", "List the schemes, or one with its options");
+  auto options = std::make_shared<SchemesOptions>();
+  sub->add_option("name", options->name, "Scheme to describe; default: all of them, a line each");
+  auto* const markdown =
+      sub->add_flag("--markdown", options->markdown, "Print the tables of docs/schemes.md");
+  sub->add_flag("--python", options->python, "Print the types of Python's keyword arguments")
+      ->excludes(markdown);
+  sub->callback([options, &command] { command = [options] { return run(*options); }; });
+}
+
+}  // namespace starling::cli

@@ -1,0 +1,75 @@
+#include "starling/optim/hierarchical.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+namespace starling {
+
+void Hierarchical::attach(const Connection& connection) {
+  Scheme::attach(connection);
+  inside_ = connection.inside_node;
+  own_.clear();
+  gathered_.clear();
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    if (node_.owner[b] == node_.place) own_.push_back(&blocks_[b]);
+    gathered_.push_back(at::empty({blocks_[b].length}, at::kFloat));
+  }
+  gradients_.emplace(options_.scheme.name, blocks_, *inside_, node_.size,
+                     Owners{.me = node_.place, .of_block = node_.owner});
+}
+
+void Hierarchical::detach() {
+  gradients_.reset();
+  Scheme::detach();
+}
+
+void Hierarchical::begin() {
+  for (Block* block : own_) send_again(exchange(), *block);
+}
+
+void Hierarchical::step() {
+  gradients_->step([this] { adapt(); });
+}
+
+ExchangeStatistics Hierarchical::counted() const {
+  ExchangeStatistics all;
+  if (gradients_) all.seconds_waiting = gradients_->seconds_waiting();
+  return all;
+}
+
+void Hierarchical::adapt() {
+  const auto scale = local_.scale([&] { return sum_of_squares_of_node(); });
+  for (Block* block : own_)
+    update_and_send(exchange(), *block, local_.rule(*block), finish(exchange(), *block), scale);
+  gather();
+}
+
+double Hierarchical::sum_of_squares_of_node() {
+  double mine = 0;
+  for (const Block* block : own_) mine += sum_of_squares({block, 1});
+  const at::Tensor sum = at::full({1}, mine, at::kDouble);
+  inside_->all_reduce_sum(sum).wait();
+  return sum.item<double>();
+}
+
+void Hierarchical::gather() {
+  // A segment's values in the parameter's memory order.
+  const auto values = [](const Segment& s) {
+    return s.parameter.detach().as_strided({s.parameter.numel()}, {1}).narrow(0, s.begin, s.length);
+  };
+  std::vector<Collectives::Pending> pending;
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    if (node_.owner[b] == node_.place) {
+      for (const Segment& s : blocks_[b].segments)
+        gathered_[b].narrow(0, s.offset, s.length).copy_(values(s));
+    }
+    pending.push_back(inside_->start_broadcast(gathered_[b], node_.owner[b]));
+  }
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    pending[b].wait();
+    if (node_.owner[b] == node_.place) continue;
+    for (const Segment& s : blocks_[b].segments) values(s).copy_(gathered_[b].narrow(0, s.offset, s.length));
+  }
+}
+
+}  // namespace starling

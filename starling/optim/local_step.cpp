@@ -1,0 +1,24 @@
+#include "starling/optim/local_step.h"
+
+#include "starling/optim/rule_step.h"
+
+namespace starling {
+
+std::optional<float> LocalStep::scale(const std::function<double()>& sum) {
+  return clipping_->scale([&] { return sum ? sum() : sum_of_squares(blocks_); });
+}
+
+void LocalStep::all(std::span<const double> weights) {
+  if (!is_fused()) return other_();
+  const auto factor = scale();
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    Block& block = blocks_[b];
+    if (weights.empty()) {
+      update(block, rule(block), {}, {}, factor);
+    } else {
+      update(block, decay_times(rule(block), weights[b]), {}, {}, factor);
+    }
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,32 @@
+// A scheme by its name, with options of its own:
+//
+//   {.scheme = "choco"}                            its options have their defaults
+//   {.scheme = {"choco", {{"gamma", 0.5}}}}
+//
+// `starling schemes` lists the schemes, `starling schemes choco` one with its options.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace starling {
+
+// A number of an integer option may be given to an option of real numbers.
+using SchemeValue = std::variant<std::int64_t, double, std::string>;
+using SchemeValues = std::vector<std::pair<std::string, SchemeValue>>;
+
+struct SchemeChoice {
+  SchemeChoice();  // the first scheme of the table
+  // Not explicit: a name is a choice.
+  SchemeChoice(const char* name) : name(name) {}
+  SchemeChoice(std::string name, SchemeValues options = {})
+      : name(std::move(name)), options(std::move(options)) {}
+
+  std::string name;
+  SchemeValues options;  // those that were given; a name that stands twice: the last one counts
+};
+
+}  // namespace starling

@@ -1,0 +1,147 @@
+// Asynchronous push-pull: Pu, Shi, Xu & Nedic 2021 (arXiv 1810.06653), in its form G-Push-Pull, where one pair
+// at a time meets.
+//
+//   x_i, y_i, g_i         the parameters, the tracked gradient, and the gradient that is in it; y = g = 0 at first
+//   gradient of i         y_i <- y_i + g(x_i) - g_i,  g_i <- g(x_i);  x_i <- x_i + d      d: what the local rule makes of y_i
+//   push from i to j      x_j <- (x_i + x_j) / 2                                          j pulls x_i
+//                         y_j <- y_j + y_i / 2,  y_i <- y_i / 2                           i pushes y_i
+//
+// The sum of all y is that of all last gradients: where all x agree and no y moves them, the sum of all
+// gradients is zero. So with a constant learning rate workers come to what is best for all, exactly, however
+// different their data and their speeds are: a worker that makes four times as many gradients only renews its
+// own. Without tracking (async-push-sum, ad-psgd) it counts four times. (Gradients of batches are noisy: then
+// workers come as near as the learning rate lets them.)
+//
+// An exchange that is lost moves nothing; one that is mended late moves its y, and x not, which would be an
+// old one. A worker that dies takes along what it held of y, and leaves what it pushed of its gradient: that
+// is in the others' steps for good, until restart() makes y = g = 0 at all (a checkpoint that is loaded), or
+// attach() (a parameter group that is added). A worker that makes no gradient for now, since it waits for the
+// others at an average, a checkpoint or the end, takes its own out and hands the rest over:
+//
+//   stand by   y_i <- y_i - g_i,  g_i <- 0;  then once x_i and all of y_i to one j, and nobody pushes to i
+//
+// A gradient that is not finite would come to all, and does not: if it is in a segment, g stays as it was
+// there, with a warning.
+//
+// This sends twice as much as others, and keeps 8 bytes for each value (on a GPU 12). The rule finds y in .grad.
+#include <cstddef>
+#include <functional>
+#include <utility>
+
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+
+#include "starling/optim/schemes/pairs.h"
+#include "starling/optim/schemes/weights.h"
+
+namespace starling {
+namespace {
+
+at::Tensor part_of(const at::Tensor& block, const Segment& s) { return block.narrow(0, s.offset, s.length); }
+
+// y <- y + g(x) - g, g <- g(x), where g(x) is all finite; else false.
+bool track(const Segment& s, const at::Tensor& g, const at::Tensor& y) {
+  at::Tensor keep;
+  const bool used = s.gradient(keep) != nullptr;  // a parameter that was not has none
+  const at::Tensor fresh =
+      used ? stretch(keep, s.begin, s.length).to(at::kFloat) : at::zeros({s.length}, g.options());
+  if (!fresh.isfinite().all().item<bool>()) return false;
+  part_of(y, s).add_(fresh.sub(part_of(g, s)));
+  part_of(g, s).copy_(fresh);
+  return true;
+}
+
+// Where nobody has a gradient there is none.
+void write_gradient(const Segment& s, const at::Tensor& y) {
+  at::Tensor keep;
+  const bool there = s.gradient(keep) != nullptr || part_of(y, s).ne(0).any().item<bool>();
+  if (!there || !s.parameter.requires_grad()) return;
+  s.mutable_gradient();
+  stretch(s.parameter.grad(), s.begin, s.length).copy_(part_of(y, s));
+}
+
+class PushPull final : public PairScheme {
+ public:
+  explicit PushPull(const SchemeParts& parts) : PairScheme(parts) {}
+
+  void attach(const Connection& connection) override {
+    PairScheme::attach(connection);
+    g_.clear();
+    for (const Block& block : blocks_)
+      g_.push_back(at::zeros({block.length}, at::TensorOptions(at::kFloat).device(block.device)));
+  }
+  void restart() override {
+    PairScheme::restart();
+    for (const at::Tensor& g : g_) g.zero_();
+  }
+  void step() override {
+    resume();
+    track_gradients();
+    adapt();
+    give();
+  }
+  void stand_by() override;
+
+ private:
+  void choose(GossipOptions& options, const Schedule& schedule) const override {
+    options.rates = push_rates(schedule, settings_.number("rate"));
+    options.exchanged = Exchanged::pushes;
+    options.tracks = true;
+  }
+  void track_gradients();
+
+  bool finite_ = true;         // the last gradient was
+  std::vector<at::Tensor> g_;  // by block
+};
+
+void PushPull::stand_by() {
+  each_y([&](const Block& block, const at::Tensor& y) {
+    const at::Tensor& g = g_[static_cast<std::size_t>(block.index)];
+    y.sub_(g);
+    g.zero_();
+  });
+  PairScheme::stand_by();
+}
+
+void PushPull::track_gradients() {
+  RECORD_USER_SCOPE("starling::track");
+  const c10::AutoGradMode no_gradient(false);
+  const bool before = std::exchange(finite_, true);
+  each_y([&](const Block& block, const at::Tensor& y) {
+    for (const Segment& s : block.segments) finite_ &= track(s, g_[static_cast<std::size_t>(block.index)], y);
+  });
+  if (before && !finite_)
+    world_.log(Level::warning, "the gradient is not finite: what is tracked keeps the last one that was");
+  // After all were read: one that lies in another order is made anew.
+  each_y([&](const Block& block, const at::Tensor& y) {
+    for (const Segment& s : block.segments) write_gradient(s, y);
+  });
+}
+
+constexpr RefusedWire kRefused[] = {{Wire::int8, kNoModularPush},
+                                    {Wire::int4, kNoModularPush},
+                                    {Wire::fp16, "of tracked gradients that are small nothing would move"}};
+constexpr SchemeTraits traits() {
+  SchemeTraits all = pair_traits(EdgeKind::directed);
+  all.refused_wires = kRefused;
+  all.sums_gradients = true;
+  return all;
+}
+
+}  // namespace
+
+extern constinit const SchemeInfo scheme_async_push_pull{
+    .name = "async-push-pull",
+    .summary =
+        "async-push-sum with a tracked gradient: a constant learning rate reaches what is best for "
+        "all, whatever the workers' data and speeds",
+    .paper = "arXiv 1810.06653",
+    .traits = traits(),
+    .options = kPairOptions,
+    .make = make<PushPull>,
+    .check = check_pushes,
+};
+
+}  // namespace starling

@@ -1,0 +1,46 @@
+// Asynchronous gradient push: Assran & Rabbat 2021 (arXiv 1803.08950). Push-sum (push_sum.cpp) in pairs, on
+// directed graphs: at random times a worker pushes half of what it has, of x and of w, to one worker that
+// takes of it. gossip/gossip.h has the equations.
+#include "starling/optim/schemes/pairs.h"
+#include "starling/optim/schemes/weights.h"
+
+namespace starling {
+namespace {
+
+class AsyncPushSum final : public PairScheme {
+ public:
+  explicit AsyncPushSum(const SchemeParts& parts) : PairScheme(parts) {}
+
+  void step() override {
+    resume();
+    renew();  // what was done to the parameters since is not divided by w
+    adapt();
+    give();
+  }
+
+ private:
+  void choose(GossipOptions& options, const Schedule& schedule) const override {
+    options.rates = push_rates(schedule, settings_.number("rate"));
+    options.exchanged = Exchanged::pushes;
+  }
+};
+
+constexpr SchemeTraits traits() {
+  SchemeTraits all = pair_traits(EdgeKind::directed);
+  all.refused_wires = kNoModularPushes;
+  return all;
+}
+
+}  // namespace
+
+extern constinit const SchemeInfo scheme_async_push_sum{
+    .name = "async-push-sum",
+    .summary = "push-sum beside training: a worker pushes half of what it has, and waits for nobody",
+    .paper = "arXiv 1803.08950",
+    .traits = traits(),
+    .options = kPairOptions,
+    .make = make<AsyncPushSum>,
+    .check = check_pushes,
+};
+
+}  // namespace starling

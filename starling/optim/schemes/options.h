@@ -1,0 +1,60 @@
+// The options of schemes: declared once, in the scheme's file. Ranges, defaults and meanings stand there.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "starling/core/config.h"
+#include "starling/optim/scheme_choice.h"
+
+namespace starling {
+
+struct SchemeInfo;
+
+// A default that the scheme finds by itself. The option is a real number.
+struct Automatic {};
+
+struct SchemeOption {
+  std::string_view name;
+  // Its type is the option's.
+  std::variant<Automatic, std::int64_t, double, std::string_view> standard;
+  Range range{};                                // of numbers
+  std::span<const std::string_view> choices{};  // of a text
+  std::string_view meaning;
+
+  bool is_automatic() const { return std::holds_alternative<Automatic>(standard); }
+};
+
+// A scheme's options with their values: those that were given, and the defaults of the others.
+class SchemeSettings {
+ public:
+  // Throws UsageError where the scheme has no such option, or a value is not allowed. An option of other
+  // schemes may be given if it has its default there.
+  explicit SchemeSettings(const SchemeChoice& choice);
+
+  std::int64_t integer(std::string_view name) const;
+  double number(std::string_view name) const;
+  std::optional<double> automatic(std::string_view name) const;  // none: it was not given
+  const std::string& text(std::string_view name) const;
+  // In the order of the declaration.
+  const std::vector<std::pair<const SchemeOption*, std::optional<SchemeValue>>>& all() const { return all_; }
+
+ private:
+  const std::optional<SchemeValue>& at(std::string_view name) const;
+  std::vector<std::pair<const SchemeOption*, std::optional<SchemeValue>>> all_;
+};
+
+// "0.5", "poisson", "automatic".
+std::string value_text(const std::optional<SchemeValue>& value);
+std::string default_text(const SchemeOption& option);
+// "at least 0 and at most 1", "poisson or fixed"; empty: everything is allowed.
+std::string allowed_text(const SchemeOption& option);
+// The default as a value; none: automatic.
+std::optional<SchemeValue> default_of(const SchemeOption& option);
+
+}  // namespace starling

@@ -1,0 +1,42 @@
+#include "starling/optim/schemes/table.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+
+std::vector<std::string> scheme_names() {
+  std::vector<std::string> names;
+  for (const SchemeInfo* const info : schemes()) names.emplace_back(info->name);
+  return names;
+}
+
+const SchemeInfo& scheme_info(const std::string& name) {
+  const auto found = std::ranges::find(schemes(), name, &SchemeInfo::name);
+  if (found != schemes().end()) return **found;
+  const std::vector<std::string> names = scheme_names();
+  const std::string nearest = nearest_name(name, names);
+  throw UsageError(fmt::format("scheme \"{}\" is unknown{}: {}", name,
+                               nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
+                               fmt::join(names, ", ")));
+}
+
+SchemeChoice::SchemeChoice() : name(schemes().front()->name) {}
+
+std::vector<SharedOption> scheme_options() {
+  std::vector<SharedOption> all;
+  for (const SchemeInfo* const info : schemes()) {
+    for (const SchemeOption& option : info->options) {
+      auto known = std::ranges::find(all, option.name, [](const SharedOption& o) { return o.option->name; });
+      if (known == all.end()) known = all.insert(all.end(), {&option, {}});
+      known->schemes.emplace_back(info->name);
+    }
+  }
+  return all;
+}
+
+}  // namespace starling
