@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
+#include "starling/kernels/update.h"
 #include "starling/topology/traffic.h"
 
 namespace starling {
@@ -78,28 +79,20 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
 // ---------------------------------------------------------------- the training thread
 
 Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
-                   std::vector<std::size_t> block_sizes, Patience patience, Log log,
-                   std::shared_ptr<Timeline> timeline, Wire wire, int one_in, Chooser chooser,
-                   Exchanged exchanged)
-    : meetings_(
-          meetings_of(schedule, transport->rank(),
-                      !is_modular(wire) && chooser == Chooser::mask && exchanged == Exchanged::averages)),
+                   std::vector<std::size_t> block_sizes, ExchangeOptions options)
+    : meetings_(meetings_of(schedule, transport->rank(), options.contents.has_mean())),
       neighbours_(neighbours_of(meetings_)),
-      patience_(patience),
-      log_(std::move(log)),
-      timeline_(std::move(timeline)),
-      wire_(wire),
-      one_in_(chooser == Chooser::mask ? static_cast<std::uint32_t>(one_in) : 1),
-      top_k_(chooser == Chooser::mask ? std::nullopt
-                                      : std::optional(TopK{static_cast<std::uint32_t>(one_in)})),
-      pushes_(exchanged == Exchanged::pushes),
+      patience_(std::move(options.patience)),
+      log_(std::move(options.log)),
+      timeline_(std::move(options.timeline)),
+      pushes_(options.contents.exchanged == Exchanged::pushes),
+      layout_(options.contents, std::move(block_sizes), meetings_.size()),
       grouping_(*this),
       averaging_(*this),
       average_(transport->rank(), averaging_),
       changed_(transport->condition()),
-      blocks_(block_sizes.size()),
+      blocks_(layout_.blocks()),
       transport_(std::move(transport)) {
-  for (std::size_t b = 0; b < blocks_.size(); ++b) blocks_[b].size = block_sizes[b];
   for (int rank = 0; rank < transport_->size(); ++rank) peers_.push_back(std::make_unique<Peer>(*this, rank));
   transport_->start(*this);
   transport_->post([this] {
@@ -178,13 +171,13 @@ Outgoing Exchange::wire(int index) {
   if (started_ == blocks_.size() || round_ == 0) begin_round(lock);
   const SwapId id{round_, static_cast<std::uint32_t>(index)};
   const Meeting& now = meeting(round_);
-  if (now.links.empty() && now.group.empty()) return {{nullptr, wire_}, mask(id)};
+  if (now.links.empty() && now.group.empty()) return {{nullptr, layout_.wire()}, layout_.mask(id)};
   lock.unlock();
-  auto buffer = transport_->buffer(bytes(id));
+  auto buffer = transport_->buffer(layout_.bytes(id));
   lock.lock();
   Block& block = blocks_[id.block];
   block.next = std::move(buffer);
-  return {{block.next->data(), wire_}, mask(id)};
+  return {{block.next->data(), layout_.wire()}, layout_.mask(id)};
 }
 
 // The word that a neighbour went on is as old as my absence: what it is at now, it has to be asked. Such words may still come
@@ -234,7 +227,7 @@ void Exchange::start(int index, bool finite) {
 
 std::uint64_t Exchange::position(bool in_flight) const {
   const std::lock_guard lock(mutex_);
-  return (in_flight ? round_ - 1 : round_) % cycle();
+  return (in_flight ? round_ - 1 : round_) % layout_.cycle();
 }
 
 std::uint64_t Exchange::round() const {
@@ -260,7 +253,7 @@ void Exchange::restart(std::uint64_t position) {
     block.mended.clear();
   }
   round_ = static_cast<std::uint64_t>(farthest);
-  while (round_ % cycle() != position % cycle()) ++round_;
+  while (round_ % layout_.cycle() != position % layout_.cycle()) ++round_;
   started_ = blocks_.size();
   jump_to_ = 0;  // where the others were before is of no use any more
   went_on_.clear();
@@ -310,12 +303,12 @@ void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine,
   for (const Link& link : meeting(id.round).links) {
     Peer& neighbour = peer(link.rank);
     neighbour.open[id] = {link.rank, link.direction.receive ? link.weight : 0,
-                          {},        {payload_of(mine), wire_, mask(id)},
+                          {},        {payload_of(mine), layout_.wire(), layout_.mask(id)},
                           id.round,  pushes_ ? link.given : 0};
     const bool left_out =
         neighbour.absent && !meeting(id.round).group.empty();  // the group did not wait for it
     if (neighbour.present(id.round) && !left_out) {
-      neighbour.edge.start(id, link.direction, finite, sending(id));
+      neighbour.edge.start(id, link.direction, finite, layout_.sending(id));
     } else {
       neighbour.edge.pass(id, link.direction);
     }
@@ -325,7 +318,7 @@ void Exchange::begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine,
 
 // Where all are waited for it goes as soon as it may.
 void Exchange::hold(SwapId id) {
-  if (sending(id) == Sending::when_all_are_ready) held_.insert(id);
+  if (layout_.sending(id) == Sending::when_all_are_ready) held_.insert(id);
   release();
 }
 
@@ -352,16 +345,8 @@ void Exchange::skip_to(std::uint64_t round) {
   grouping_.protocol.skip(round);
 }
 
-Frame Exchange::frame_of(FrameType type, SwapId id, Wire wire) const {
-  return {.type = type,
-          .dtype = static_cast<std::uint8_t>(wire),
-          .round = id.round,
-          .block = id.block,
-          .value = word(id)};
-}
-
 void Exchange::Peer::send_block(SwapId id) {
-  exchange.transport_->send(rank, exchange.frame_of(FrameType::data, id, exchange.wire_),
+  exchange.transport_->send(rank, exchange.layout_.frame(FrameType::data, id, exchange.layout_.wire()),
                             open.at(id).mine.block);
 }
 
@@ -580,7 +565,7 @@ std::span<std::byte> Exchange::place(int from, const Frame& frame) {
   if (frame.type == FrameType::data) {
     if (!expects(sender, frame)) return {};
     Incoming& in = sender.incoming[id];
-    if (!in.buffer) in.buffer = pool_.take(bytes(id));
+    if (!in.buffer) in.buffer = pool_.take(layout_.bytes(id));
     if (frame.offset != in.bytes) return {};
     sender.placed = in.buffer;
     return std::span(*in.buffer).subspan(frame.offset, frame.length);
@@ -604,20 +589,11 @@ std::span<std::byte> Exchange::place(int from, const Frame& frame) {
   return {};
 }
 
-bool Exchange::fits(const Frame& frame, std::size_t bytes, Wire wire) const {
-  return frame.total == bytes && frame.dtype == static_cast<std::uint8_t>(wire) &&
-         frame.value == word({frame.round, frame.block});
-}
-
-bool Exchange::may_be_read(SwapId id, const SentBlock& block) const {
-  return block.may_be_read() && (!top_k_ || is_sound(*top_k_, block.bytes(), blocks_[id.block].size));
-}
-
 // A chunk of a block that may still be mixed, of the right size, and not too early.
 bool Exchange::expects(const Peer& sender, const Frame& frame) const {
   if (frame.block >= blocks_.size()) return false;
   const SwapId id{frame.round, frame.block};
-  if (!fits(frame, bytes(id), wire_) || !sender.edge.wants(id)) return false;
+  if (!layout_.fits(frame, layout_.bytes(id), layout_.wire()) || !sender.edge.wants(id)) return false;
   return sender.incoming.contains(id) || sender.incoming.size() < kEarly * blocks_.size();
 }
 
@@ -629,8 +605,8 @@ bool Exchange::received_in_place(int from, const Frame& frame, const Payload& pa
   if (frame.type == FrameType::part) return grouping_.received_in_place(sender, frame, payload);
   const SwapId id{frame.round, frame.block};
   if (frame.type != FrameType::data || !expects(sender, frame) || sender.incoming.contains(id)) return false;
-  SentBlock block(payload, wire_, mask(id));
-  if (!may_be_read(id, block)) return false;
+  SentBlock block(payload, layout_.wire(), layout_.mask(id));
+  if (!layout_.may_be_read(id, block)) return false;
   sender.heard = transport_->now();
   mark_present(sender);
   sender.incoming[id] = {nullptr, payload.bytes.size(), std::move(block)};
@@ -724,7 +700,7 @@ void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const s
     if (frame.offset + frame.length == frame.total) sender.edge.block(id, false);
     return;
   }
-  if (!intact || !expects(sender, frame) || !kernels::all_finite(payload, wire_)) {
+  if (!intact || !expects(sender, frame) || !kernels::all_finite(payload, layout_.wire())) {
     say_damaged(sender.rank, frame);
     sender.incoming.erase(id);
     return sender.edge.block(id, false);
@@ -735,8 +711,8 @@ void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const s
   Incoming& in = found->second;
   in.bytes += frame.length;
   if (in.bytes != frame.total) return;
-  in.block = {payload_of(in.buffer), wire_, mask(id)};
-  if (!may_be_read(id, in.block)) {
+  in.block = {payload_of(in.buffer), layout_.wire(), layout_.mask(id)};
+  if (!layout_.may_be_read(id, in.block)) {
     say_damaged(sender.rank, frame);
     sender.incoming.erase(found);
     return sender.edge.block(id, false);

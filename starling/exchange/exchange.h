@@ -32,12 +32,11 @@
 #include "starling/core/timeline.h"
 #include "starling/core/wait.h"
 #include "starling/exchange/average.h"
+#include "starling/exchange/contents.h"
 #include "starling/exchange/edge.h"
 #include "starling/exchange/group.h"
 #include "starling/exchange/in_turn.h"
-#include "starling/kernels/mask.h"
-#include "starling/kernels/top_k.h"
-#include "starling/kernels/update.h"
+#include "starling/exchange/sent_block.h"
 #include "starling/topology/graph.h"
 #include "starling/transport/transport.h"
 
@@ -49,57 +48,6 @@ struct Patience {
   std::chrono::milliseconds stalled{600'000};           // alive, but its block does not come
   std::optional<std::chrono::milliseconds> max_wait{};  // instead of `stalled`, by choice
   Interrupted interrupted = nobody;                     // World::interrupted
-};
-
-// A block as it went over the wire. What follows modular codes is read once, here: the block may lie in another worker's
-// memory.
-struct SentBlock {
-  SentBlock() = default;
-  SentBlock(Payload block, Wire wire, Mask mask = {})
-      : wire(wire), mask(mask), trailer(trailer_of(block.bytes, wire)), block(std::move(block)) {}
-  std::span<const std::byte> bytes() const { return block.bytes; }
-  // From the n-th value on, which the mask chooses; of int4 an even n.
-  kernels::Sent values(std::size_t n = 0) const {
-    return {block.bytes.data() + bytes_of(wire, mask.chosen_of(n)), wire, trailer.exponent};
-  }
-  // Whether the kernel may have it, for all that is known without reading its values: a grid that there is, and no float
-  // across the bounds of floats.
-  bool may_be_read() const {
-    const auto at = reinterpret_cast<std::uintptr_t>(block.bytes.data());
-    return is_modular(wire) ? Grid::allows(trailer.exponent) : at % bytes_of(wire, 1) == 0;
-  }
-  Wire wire = Wire::fp32;
-  Mask mask;  // which values of the block these are
-  Trailer trailer;
-  Payload block;
-};
-
-// A neighbour's block to mix: x += weight * (theirs - mine), where its mask chooses. Both have the same mask. Of a group: the
-// mean of its blocks, with weight 1.
-struct Arrival {
-  int rank = 0;      // of a group its first member
-  float weight = 0;  // 0: nothing was received
-  SentBlock theirs{};
-  SentBlock mine{};
-  std::uint64_t round = 0;
-  float given = 0;  // with Exchanged::pushes: what of mine the neighbour has taken; below 0: it comes back
-};
-
-// Who chooses the values that are sent, one in `one_in`: the round's mask, which is the same for all workers, or each sender
-// (kernels/top_k.h). Then what arrives has no mask, nor has finish() seen more of its indices than that they rise and are
-// within the block; groups go in pairs.
-enum class Chooser { mask, sender };
-
-// What a swap that commits does. averages: either end takes of the other's block, and gives nothing away. pushes: what the one
-// takes the other has given. While it is in doubt the sender's share counts as given, and where it turns out that the neighbour
-// has not taken it, it comes back; so a share is never at both ends.
-enum class Exchanged { averages, pushes };
-
-// Where to write what is sent, and which values that are.
-struct Outgoing : kernels::WireBlock {
-  using WireBlock::WireBlock;
-  Outgoing(kernels::WireBlock block, Mask mask = {}) : WireBlock(block), mask(mask) {}
-  Mask mask;
 };
 
 // Whom I send to or receive from in a round.
@@ -132,16 +80,19 @@ struct ExchangeStatistics {
   ExchangeStatistics& operator+=(const ExchangeStatistics& more);
 };
 
+struct ExchangeOptions {
+  Patience patience{};
+  Log log = [](Level, const std::string&) {};
+  std::shared_ptr<Timeline> timeline{};
+  Contents contents{};
+};
+
 class Exchange final : private TransportHandler {
  public:
-  // block_sizes: values per block. The schedule's rank r is transport rank r. Every worker has the same wire, and sends the
-  // same ones of a block's values in a round: one in `one_in`, from 1 to Mask::kMost; or, with wire fp32, as many as the
-  // others, which it chooses itself. Modular codes have no mean to send: with them groups go in pairs, each edge for itself, and
-  // so they do where shares are pushed.
+  // block_sizes: values of each vector of a block (contents.h). The schedule's rank r is transport rank r. Every worker has the
+  // same sizes and contents.
   Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
-           std::vector<std::size_t> block_sizes, Patience patience, Log log,
-           std::shared_ptr<Timeline> timeline = nullptr, Wire wire = Wire::fp32, int one_in = 1,
-           Chooser chooser = Chooser::mask, Exchanged exchanged = Exchanged::averages);
+           std::vector<std::size_t> block_sizes, ExchangeOptions options);
   ~Exchange() override;  // tells the others not to wait; takes at most a second
 
   // Waits until all neighbours of the schedule have been connected. Throws Error, naming who is missing, also when interrupted.
@@ -187,7 +138,6 @@ class Exchange final : private TransportHandler {
   static constexpr std::size_t kEarly = 8;         // rounds, for blocks
 
   struct Block {
-    std::size_t size = 0;           // values; never changes
     std::shared_ptr<Buffer> next;   // what wire() gave out, to be written for the round that has begun
     int open = 0;                   // swaps not yet decided, a group's counts as one
     std::vector<Arrival> arrived;   // committed
@@ -300,30 +250,8 @@ class Exchange final : private TransportHandler {
   // On the transport's thread.
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
   const Meeting& meeting(std::uint64_t round) const { return meetings_[(round - 1) % meetings_.size()]; }
-  std::uint64_t cycle() const { return meetings_.size() * one_in_; }  // rounds until everything is as it was
-  Mask mask(SwapId id) const {
-    return Mask::of_round(one_in_, id.block, (id.round - 1) % meetings_.size(),
-                          (id.round - 1) / meetings_.size());
-  }
-  // What a wire block of this swap has.
-  std::size_t values(SwapId id) const {
-    const std::size_t size = blocks_[id.block].size;
-    return top_k_ ? top_k_->words(size) : mask(id).chosen_of(size);
-  }
-  // Says which values those are.
-  std::uint64_t word(SwapId id) const { return top_k_ ? top_k_->word() : mask(id).word(); }
-  std::size_t bytes(SwapId id) const { return block_bytes(wire_, values(id)); }
-  // With which a block, a part or a mean of this swap goes.
-  Frame frame_of(FrameType type, SwapId id, Wire wire) const;
-  // A frame of a block of this swap is of so many bytes in all, of this wire, and of the values that the mask chooses.
-  bool fits(const Frame& frame, std::size_t bytes, Wire wire) const;
-  // A whole block of this swap may be handed out.
-  bool may_be_read(SwapId id, const SentBlock& block) const;
   void begin_swaps(int block, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite);
   void begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite);
-  Sending sending(SwapId id) const {
-    return bytes(id) > kSentAtOnce ? Sending::when_all_are_ready : Sending::at_once;
-  }
   void hold(SwapId id);
   void release();
   void skip_to(std::uint64_t round);
@@ -355,17 +283,15 @@ class Exchange final : private TransportHandler {
   std::set<int> run_average(std::vector<std::byte> mine, Average::Combine combine,
                             std::span<std::byte> result);
   std::uint64_t next_round() const;  // takes the mutex
-  std::uint64_t horizon() const { return next_round() + std::max(kHorizon, 2 * cycle()); }
+  std::uint64_t horizon() const { return next_round() + std::max(kHorizon, 2 * layout_.cycle()); }
 
   const std::vector<Meeting> meetings_;  // per round of the period
   const std::set<int> neighbours_;       // of all rounds
   const Patience patience_;
   const Log log_;
   const std::shared_ptr<Timeline> timeline_;
-  const Wire wire_;
-  const std::uint32_t one_in_;  // of masks
-  const std::optional<TopK> top_k_;
   const bool pushes_;
+  const Layout layout_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
   std::set<SwapId> held_;                     // with large blocks, until those of earlier rounds have come

@@ -38,7 +38,7 @@ bool Exchange::Grouping::member(int rank, const Frame& frame) const {
 std::pair<std::size_t, std::size_t> Exchange::Grouping::shard(SwapId id, int rank) const {
   const std::vector<int>& group = members(id);
   const auto k = std::lower_bound(group.begin(), group.end(), rank) - group.begin();
-  return cut(exchange.values(id), static_cast<std::size_t>(k), group.size());
+  return cut(exchange.layout_.values(id), static_cast<std::size_t>(k), group.size());
 }
 
 void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bool finite) {
@@ -48,8 +48,9 @@ void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bo
     const Peer& other = exchange.peer(rank);
     return other.present(id.round) && !other.absent;
   });
-  open[id] = {std::move(mine), exchange.transport_->buffer(exchange.values(id) * sizeof(float)), {}, finite};
-  protocol.start(id, std::move(others), all_here && finite, exchange.sending(id));
+  open[id] = {
+      std::move(mine), exchange.transport_->buffer(exchange.layout_.values(id) * sizeof(float)), {}, finite};
+  protocol.start(id, std::move(others), all_here && finite, exchange.layout_.sending(id));
   exchange.hold(id);
 }
 
@@ -57,8 +58,9 @@ void Exchange::Grouping::send_parts(SwapId id) {
   const Swap& swap = open.at(id);
   for (const Link& link : from_next(exchange.meeting(id.round).links, exchange.transport_->rank())) {
     const auto [from, count] = shard(id, link.rank);
-    send_payload(link.rank, exchange.frame_of(FrameType::part, id, exchange.wire_),
-                 payload_of(swap.mine, bytes_of(exchange.wire_, from), bytes_of(exchange.wire_, count)));
+    send_payload(link.rank, exchange.layout_.frame(FrameType::part, id, exchange.layout_.wire()),
+                 payload_of(swap.mine, bytes_of(exchange.layout_.wire(), from),
+                            bytes_of(exchange.layout_.wire(), count)));
   }
 }
 
@@ -68,7 +70,8 @@ void Exchange::Grouping::send_mean(SwapId id) {
   const Swap& swap = open.at(id);
   const std::vector<Link>& others = exchange.meeting(id.round).links;
   const auto [from, count] = shard(id, exchange.transport_->rank());
-  const kernels::Sent mine(swap.mine->data() + bytes_of(exchange.wire_, from), exchange.wire_);
+  const kernels::Sent mine(swap.mine->data() + bytes_of(exchange.layout_.wire(), from),
+                           exchange.layout_.wire());
   float* const mean = floats_of(*swap.mean).data() + from;
   std::fill(mean, mean + count, 0.0F);
   zeros.resize(std::max(zeros.size(), count));
@@ -81,7 +84,7 @@ void Exchange::Grouping::send_mean(SwapId id) {
   kernels::update(kernels::SgdStep{}, mixes, mean, nullptr, {}, {}, count);
 
   for (const Link& link : from_next(others, exchange.transport_->rank())) {
-    send_payload(link.rank, exchange.frame_of(FrameType::mean, id, Wire::fp32),
+    send_payload(link.rank, exchange.layout_.frame(FrameType::mean, id, Wire::fp32),
                  payload_of(swap.mean, sizeof(float) * from, sizeof(float) * count));
   }
 }
@@ -144,8 +147,8 @@ void Exchange::Grouping::decided(SwapId id, Outcome outcome, bool in_pairs) {
     exchange.statistics_.committed += others.size();
     block.arrived.push_back({members(id).front(),
                              1,
-                             {payload_of(swap.mean), Wire::fp32, exchange.mask(id)},
-                             {payload_of(swap.mine), exchange.wire_, exchange.mask(id)},
+                             {payload_of(swap.mean), Wire::fp32, exchange.layout_.mask(id)},
+                             {payload_of(swap.mine), exchange.layout_.wire(), exchange.layout_.mask(id)},
                              id.round});
   } else if (!in_pairs) {
     exchange.statistics_.aborted += others.size();
@@ -159,11 +162,12 @@ void Exchange::Grouping::mended(SwapId id, bool committed) {
   if (!committed || !swap.mean) return;
   const std::lock_guard lock(exchange.mutex_);
   exchange.statistics_.late += members(id).size() - 1;
-  exchange.blocks_[id.block].mended.push_back({members(id).front(),
-                                               1,
-                                               {payload_of(swap.mean), Wire::fp32, exchange.mask(id)},
-                                               {payload_of(swap.mine), exchange.wire_, exchange.mask(id)},
-                                               id.round});
+  exchange.blocks_[id.block].mended.push_back(
+      {members(id).front(),
+       1,
+       {payload_of(swap.mean), Wire::fp32, exchange.layout_.mask(id)},
+       {payload_of(swap.mine), exchange.layout_.wire(), exchange.layout_.mask(id)},
+       id.round});
 }
 
 // Of a frame whose sender is a member, and which has the right size.
@@ -177,10 +181,10 @@ bool Exchange::Grouping::expects_part(const Peer& sender, const Frame& frame) co
 bool Exchange::Grouping::received_in_place(Peer& sender, const Frame& frame, const Payload& payload) {
   if (!member(sender.rank, frame)) return false;
   const SwapId id{frame.round, frame.block};
-  const std::size_t bytes = bytes_of(exchange.wire_, shard(id, exchange.transport_->rank()).second);
-  if (!exchange.fits(frame, bytes, exchange.wire_)) return false;
+  const std::size_t bytes = bytes_of(exchange.layout_.wire(), shard(id, exchange.transport_->rank()).second);
+  if (!exchange.layout_.fits(frame, bytes, exchange.layout_.wire())) return false;
   if (!expects_part(sender, frame) || sender.parts.contains(id)) return false;
-  SentBlock block(payload, exchange.wire_);
+  SentBlock block(payload, exchange.layout_.wire());
   if (!block.may_be_read()) return false;
   sender.heard = exchange.transport_->now();
   exchange.mark_present(sender);
@@ -195,8 +199,8 @@ std::span<std::byte> Exchange::Grouping::place(Peer& sender, const Frame& frame)
   const SwapId id{frame.round, frame.block};
   const bool part = frame.type == FrameType::part;
   const auto [from, count] = shard(id, part ? exchange.transport_->rank() : sender.rank);
-  const Wire wire = part ? exchange.wire_ : Wire::fp32;
-  if (!exchange.fits(frame, bytes_of(wire, count), wire)) return {};
+  const Wire wire = part ? exchange.layout_.wire() : Wire::fp32;
+  if (!exchange.layout_.fits(frame, bytes_of(wire, count), wire)) return {};
   if (part) {
     if (!expects_part(sender, frame)) return {};
     Incoming& in = sender.parts[id];
@@ -261,9 +265,9 @@ void Exchange::Grouping::received_part(Peer& sender, const Frame& frame, std::sp
       protocol.part(sender.rank, id, false);  // tells it that I went on
     return;
   }
-  const std::size_t bytes = bytes_of(exchange.wire_, shard(id, exchange.transport_->rank()).second);
-  if (!intact || !exchange.fits(frame, bytes, exchange.wire_) ||
-      !kernels::all_finite(payload, exchange.wire_)) {
+  const std::size_t bytes = bytes_of(exchange.layout_.wire(), shard(id, exchange.transport_->rank()).second);
+  if (!intact || !exchange.layout_.fits(frame, bytes, exchange.layout_.wire()) ||
+      !kernels::all_finite(payload, exchange.layout_.wire())) {
     exchange.say_damaged(sender.rank, frame);
     sender.parts.erase(id);
     return protocol.part(sender.rank, id, false);
@@ -272,7 +276,7 @@ void Exchange::Grouping::received_part(Peer& sender, const Frame& frame, std::sp
   if (!in.buffer) in.buffer = exchange.pool_.take(0);  // of a block with fewer values than members
   in.bytes += frame.length;
   if (in.bytes != bytes) return;
-  in.block = {payload_of(in.buffer), exchange.wire_};
+  in.block = {payload_of(in.buffer), exchange.layout_.wire()};
   protocol.part(sender.rank, id, true);
 }
 
@@ -281,7 +285,8 @@ void Exchange::Grouping::received_mean(Peer& sender, const Frame& frame, std::sp
   const SwapId id{frame.round, frame.block};
   if (!protocol.wants_mean(sender.rank, id)) return;
   const std::size_t bytes = shard(id, sender.rank).second * sizeof(float);
-  if (!intact || !exchange.fits(frame, bytes, Wire::fp32) || !kernels::all_finite(payload, Wire::fp32)) {
+  if (!intact || !exchange.layout_.fits(frame, bytes, Wire::fp32) ||
+      !kernels::all_finite(payload, Wire::fp32)) {
     exchange.say_damaged(sender.rank, frame);
     return protocol.mean(sender.rank, id, false);
   }

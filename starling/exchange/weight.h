@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "starling/exchange/exchange.h"
+#include "starling/exchange/sent_block.h"
 
 namespace starling {
 

@@ -285,18 +285,21 @@ void Optimizer::connect(std::size_t first_group) {
   std::vector<std::size_t> sizes;
   for (std::size_t b = 0; b < e.blocks.size(); ++b) {
     e.blocks[b].grid.remember(schedule.rounds.size() * static_cast<std::size_t>(e.options.one_in));
-    if (e.owns(b))
-      sizes.push_back(static_cast<std::size_t>(e.blocks[b].length) + (pushes ? kWeightValues : 0));
+    if (e.owns(b)) sizes.push_back(static_cast<std::size_t>(e.blocks[b].length));
   }
   const bool gossips = is_asynchronous(e.options);
   if (gossips) sizes.clear();
   e.exchange = std::make_unique<Exchange>(
       world.make_transport(world, channel), gossips ? without_neighbours(world) : schedule, sizes,
-      Patience{world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled, e.options.max_wait,
-               world.interrupted},
-      world.log, world.timeline, e.options.wire, e.options.one_in,
-      e.options.scheme == "choco" ? Chooser::sender : Chooser::mask,
-      pushes ? Exchanged::pushes : Exchanged::averages);
+      ExchangeOptions{.patience = {world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled,
+                                   e.options.max_wait, world.interrupted},
+                      .log = world.log,
+                      .timeline = world.timeline,
+                      .contents = {.wire = e.options.wire,
+                                   .one_in = e.options.one_in,
+                                   .chooser = e.options.scheme == "choco" ? Chooser::sender : Chooser::mask,
+                                   .exchanged = pushes ? Exchanged::pushes : Exchanged::averages,
+                                   .tail = pushes ? kWeightValues : 0}});
   if (e.options.scheme != "all-reduce") e.exchange->meet();
   e.scheme = make_scheme();
   // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.

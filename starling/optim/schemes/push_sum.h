@@ -42,7 +42,7 @@ namespace starling {
 
 class PushSum final : public Scheme {
  public:
-  // The exchange has Exchanged::pushes, and blocks that are kWeightValues longer than these.
+  // The exchange has Exchanged::pushes, and a tail of kWeightValues.
   PushSum(std::vector<Block>& blocks, Exchange& exchange, int staleness, RuleOf rule, Clipping& clipping)
       : blocks_(blocks),
         exchange_(exchange),
