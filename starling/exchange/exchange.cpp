@@ -339,8 +339,8 @@ void Exchange::release() {
 void Exchange::skip_to(std::uint64_t round) {
   for (const auto& peer : peers_) {
     peer->edge.skip(round);
-    std::erase_if(peer->incoming, [&](const auto& entry) { return entry.first.round < round; });
-    std::erase_if(peer->parts, [&](const auto& entry) { return entry.first.round < round; });
+    peer->blocks.drop_before(round);
+    peer->parts.drop_before(round);
   }
   grouping_.protocol.skip(round);
 }
@@ -364,7 +364,7 @@ void Exchange::Peer::decided(SwapId id, Outcome outcome) {
   if (auto span = spans.extract(id)) span.mapped().outcome(name_of(outcome));
   auto node = open.extract(id);
   Arrival arrival = std::move(node.mapped());
-  if (auto in = incoming.extract(id); !in.empty()) arrival.theirs = std::move(in.mapped().block);
+  arrival.theirs = blocks.take(id).block;
   const bool sends_only = arrival.weight == 0, gives = arrival.given != 0;
   exchange.release();
   const std::lock_guard lock(exchange.mutex_);
@@ -530,8 +530,9 @@ void Exchange::connected(int rank) {
 void Exchange::disconnected(int rank, const std::string& reason) {
   Peer& broken = peer(rank);
   broken.edge.disconnected();
-  broken.incoming.clear();
+  broken.blocks.clear();
   broken.parts.clear();
+  broken.means.clear();
   broken.shares.clear();
   grouping_.disconnected(rank);
   if (!broken.left) log_(Level::info, fmt::format("connection to worker {} broke: {}", rank, reason));
@@ -564,22 +565,11 @@ std::span<std::byte> Exchange::place(int from, const Frame& frame) {
   if (frame.epoch != 0) return {};
   if (frame.type == FrameType::data) {
     if (!expects(sender, frame)) return {};
-    Incoming& in = sender.incoming[id];
-    if (!in.buffer) in.buffer = pool_.take(layout_.bytes(id));
-    if (frame.offset != in.bytes) return {};
-    sender.placed = in.buffer;
-    return std::span(*in.buffer).subspan(frame.offset, frame.length);
+    return sender.blocks.place(id, frame, [&] { return room(frame.total); });
   }
   if (frame.type == FrameType::part || frame.type == FrameType::mean) return grouping_.place(sender, frame);
   if (frame.type == FrameType::share) {
-    if (!average_.running() || frame.round != average_.id() || frame.total != average_bytes_) return {};
-    const auto key = std::pair{frame.block, frame.step};
-    if (!sender.shares.contains(key) && sender.shares.size() >= kEarly) return {};
-    IncomingShare& in = sender.shares[key];
-    if (!in.share) in.share = std::make_shared<std::vector<std::byte>>(frame.total);
-    if (frame.offset != in.bytes) return {};
-    sender.placed = in.share;
-    return std::span(*in.share).subspan(frame.offset, frame.length);
+    return place_share(sender, frame);
   }
   if (frame.type == FrameType::join) {
     if (frame.length != (peers_.size() + 7) / 8) return {};
@@ -594,7 +584,7 @@ bool Exchange::expects(const Peer& sender, const Frame& frame) const {
   if (frame.block >= blocks_.size()) return false;
   const SwapId id{frame.round, frame.block};
   if (!layout_.fits(frame, layout_.bytes(id), layout_.wire()) || !sender.edge.wants(id)) return false;
-  return sender.incoming.contains(id) || sender.incoming.size() < kEarly * blocks_.size();
+  return sender.blocks.may_take(id);
 }
 
 // What is not as it should be comes again, in chunks, and is dealt with there. That the values are finite is the sender's
@@ -604,12 +594,12 @@ bool Exchange::received_in_place(int from, const Frame& frame, const Payload& pa
   if (frame.epoch != 0 || frame.round > horizon()) return false;
   if (frame.type == FrameType::part) return grouping_.received_in_place(sender, frame, payload);
   const SwapId id{frame.round, frame.block};
-  if (frame.type != FrameType::data || !expects(sender, frame) || sender.incoming.contains(id)) return false;
+  if (frame.type != FrameType::data || !expects(sender, frame) || sender.blocks.contains(id)) return false;
   SentBlock block(payload, layout_.wire(), layout_.mask(id));
   if (!layout_.may_be_read(id, block)) return false;
   sender.heard = transport_->now();
   mark_present(sender);
-  sender.incoming[id] = {nullptr, payload.bytes.size(), std::move(block)};
+  sender.blocks.put(id, std::move(block));
   sender.edge.block(id, true);
   return true;
 }
@@ -622,7 +612,7 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::data:
       return received_data(sender, frame, payload, intact);
     case FrameType::share:
-      return received_share(sender, frame, intact);
+      return received_share(sender, frame, payload, intact);
     case FrameType::join:
       return received_join(sender, frame, intact);
     case FrameType::done:
@@ -687,7 +677,7 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
   const SwapId id{frame.round, frame.block};
   if (frame.type == FrameType::abort && frame.value != 0 && !sender.edge.past(id)) went_on(from, true);
   sender.edge.frame(frame.type, id, frame.value != 0);
-  if (!sender.edge.wants(id) && frame.type == FrameType::abort) sender.incoming.erase(id);
+  if (!sender.edge.wants(id) && frame.type == FrameType::abort) sender.blocks.drop(id);
 }
 
 void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const std::byte> payload,
@@ -696,34 +686,29 @@ void Exchange::received_data(Peer& sender, const Frame& frame, std::span<const s
   const SwapId id{frame.round, frame.block};
   mark_present(sender);
   if (!sender.edge.wants(id)) {
-    sender.incoming.erase(id);
+    sender.blocks.drop(id);
     if (frame.offset + frame.length == frame.total) sender.edge.block(id, false);
     return;
   }
-  if (!intact || !expects(sender, frame) || !kernels::all_finite(payload, layout_.wire())) {
+  const Inbox::Chunk chunk = sender.blocks.received(id, frame, payload, intact && expects(sender, frame));
+  if (chunk == Inbox::Chunk::partial) return;
+  const bool good = chunk == Inbox::Chunk::last &&
+                    layout_.may_be_read(id, sender.blocks.read(id, layout_.wire(), layout_.mask(id)));
+  if (!good) {
     say_damaged(sender.rank, frame);
-    sender.incoming.erase(id);
-    return sender.edge.block(id, false);
+    sender.blocks.drop(id);
   }
-  if (frame.total == 0) sender.incoming[id].buffer = pool_.take(0);  // nothing of a small block was chosen
-  const auto found = sender.incoming.find(id);
-  if (found == sender.incoming.end()) return;  // decided while this chunk was being read
-  Incoming& in = found->second;
-  in.bytes += frame.length;
-  if (in.bytes != frame.total) return;
-  in.block = {payload_of(in.buffer), layout_.wire(), layout_.mask(id)};
-  if (!layout_.may_be_read(id, in.block)) {
-    say_damaged(sender.rank, frame);
-    sender.incoming.erase(found);
-    return sender.edge.block(id, false);
-  }
-  sender.edge.block(id, true);
+  sender.edge.block(id, good);
+}
+
+Inbox::Room Exchange::room(std::size_t bytes) {
+  auto buffer = pool_.take(bytes);
+  const std::span<std::byte> all(*buffer);
+  return {std::move(buffer), all};
 }
 
 void Exchange::say_damaged(int from, const Frame& frame) const {
-  log_(Level::warning,
-       fmt::format("worker {} sent a damaged block {} in round {} (bytes {} to {}): not mixed", from,
-                   frame.block, frame.round, frame.offset, frame.offset + frame.length));
+  log_(Level::warning, damage(from, frame, "round"));
 }
 
 // A tick is long overdue.

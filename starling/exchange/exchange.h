@@ -36,6 +36,7 @@
 #include "starling/exchange/edge.h"
 #include "starling/exchange/group.h"
 #include "starling/exchange/in_turn.h"
+#include "starling/exchange/inbox.h"
 #include "starling/exchange/sent_block.h"
 #include "starling/topology/graph.h"
 #include "starling/transport/transport.h"
@@ -144,19 +145,14 @@ class Exchange final : private TransportHandler {
     std::vector<Arrival> mended;    // committed late
     std::vector<Arrival> finished;  // what finish() returned
   };
-  // A block on its way in.
-  struct Incoming {
-    std::shared_ptr<Buffer> buffer;
-    std::size_t bytes = 0;  // received so far, in order
-    SentBlock block{};      // once it is whole
-  };
-  struct IncomingShare {
-    std::shared_ptr<std::vector<std::byte>> share;
-    std::size_t bytes = 0;
-  };
   // One neighbour. Only the transport's thread touches it.
   struct Peer final : EdgeActions {
-    Peer(Exchange& exchange, int rank) : exchange(exchange), rank(rank), edge(*this) {}
+    Peer(Exchange& exchange, int rank)
+        : exchange(exchange),
+          rank(rank),
+          edge(*this),
+          blocks(kEarly * exchange.layout_.blocks(), exchange.layout_.wire()),
+          parts(kEarly * exchange.layout_.blocks(), exchange.layout_.wire()) {}
     void send_block(SwapId id) override;
     void cancel_block(SwapId id) override;
     void send(FrameType type, SwapId id, bool yes) override;
@@ -176,13 +172,13 @@ class Exchange final : private TransportHandler {
     Time heard{};
     std::optional<Time> owes_vote;  // I gave up on it, but had voted already
     std::vector<std::byte> join;    // the payload of a join, being received
-    std::shared_ptr<void> placed;   // what the transport is reading into
-    std::map<SwapId, Incoming> incoming;
-    std::map<SwapId, Incoming> parts;  // of my shard of a group's block
-    std::map<SwapId, Arrival> open;    // what will be mixed if the swap commits
+    Inbox blocks;
+    Inbox parts;                                 // of my shard of a group's block
+    Inbox means{Inbox::kUnbounded, Wire::fp32};  // of its shard
+    Inbox shares{kEarly};                        // by attempt and step in place of round and block
+    std::map<SwapId, Arrival> open;              // what will be mixed if the swap commits
     std::map<SwapId, Arrival> doubts;
     std::map<SwapId, Timeline::Scope> spans;  // of open swaps, where a timeline is kept
-    std::map<std::pair<std::uint32_t, std::uint32_t>, IncomingShare> shares;  // by attempt and step
   };
   // Exchanges within groups: exchange_group.cpp. Only the transport's thread touches it.
   struct Grouping final : GroupActions {
@@ -217,8 +213,7 @@ class Exchange final : private TransportHandler {
 
     struct Swap {
       std::shared_ptr<const Buffer> mine;
-      std::shared_ptr<Buffer> mean;      // floats, whatever the wire: rounded, it would move the sum
-      std::map<int, std::size_t> bytes;  // of the mean, by the shards' owners, received so far, in order
+      std::shared_ptr<Buffer> mean;  // floats, whatever the wire: rounded, it would move the sum
       bool finite = true;
     };
     Exchange& exchange;
@@ -258,7 +253,9 @@ class Exchange final : private TransportHandler {
   void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
   bool expects(const Peer& peer, const Frame& frame) const;
   void say_damaged(int from, const Frame& frame) const;
-  void received_share(Peer& peer, const Frame& frame, bool intact);
+  Inbox::Room room(std::size_t bytes);
+  std::span<std::byte> place_share(Peer& peer, const Frame& frame);
+  void received_share(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
   void received_join(Peer& peer, const Frame& frame, bool intact);
   void is_at(int rank, std::uint64_t round);  // its next one
   void went_on(int rank, bool without_me);

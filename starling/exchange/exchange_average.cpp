@@ -18,6 +18,9 @@ std::vector<std::byte> to_bits(const std::set<int>& ranks, int size) {
   return bits;
 }
 
+// A share's attempt and step name it as a round and a block name a swap.
+SwapId share_id(const Frame& frame) { return {frame.block, frame.step}; }
+
 std::set<int> from_bits(std::span<const std::byte> bits, int size) {
   std::set<int> ranks;
   for (int rank = 0; rank < size; ++rank) {
@@ -108,7 +111,17 @@ std::set<int> Exchange::run_average(std::vector<std::byte> mine, Average::Combin
 
 // ---------------------------------------------------------------- the transport's thread
 
-void Exchange::received_share(Peer& sender, const Frame& frame, bool intact) {
+std::span<std::byte> Exchange::place_share(Peer& sender, const Frame& frame) {
+  if (!average_.running() || frame.round != average_.id() || frame.total != average_bytes_) return {};
+  if (!sender.shares.may_take(share_id(frame))) return {};
+  return sender.shares.place(share_id(frame), frame, [&]() -> Inbox::Room {
+    auto share = std::make_shared<std::vector<std::byte>>(frame.total);
+    return {share, *share};
+  });
+}
+
+void Exchange::received_share(Peer& sender, const Frame& frame, std::span<const std::byte> payload,
+                              bool intact) {
   if (!average_.running() || frame.round != average_.id()) return;
   if (frame.total != average_bytes_) {
     {
@@ -119,16 +132,17 @@ void Exchange::received_share(Peer& sender, const Frame& frame, bool intact) {
     }
     return average_.quit();
   }
-  if (!intact && frame.length != 0) {
-    sender.shares.erase({frame.block, frame.step});
-    return average_.trouble(sender.rank);
+  switch (sender.shares.received(share_id(frame), frame, payload, intact || frame.length == 0)) {
+    case Inbox::Chunk::partial:
+      return;
+    case Inbox::Chunk::damaged:
+      return average_.trouble(sender.rank);
+    case Inbox::Chunk::last:
+      break;
   }
-  IncomingShare& in = sender.shares[{frame.block, frame.step}];
-  in.bytes += frame.length;
-  if (in.bytes != average_bytes_) return;
   auto share =
-      in.share ? std::move(in.share) : std::make_shared<std::vector<std::byte>>();  // of no values at all
-  sender.shares.erase({frame.block, frame.step});
+      std::static_pointer_cast<std::vector<std::byte>>(sender.shares.take(share_id(frame)).room.owner);
+  if (!share) share = std::make_shared<std::vector<std::byte>>();  // no values at all
   average_.share(sender.rank, frame.round, frame.block, frame.step, std::move(share));
 }
 

@@ -48,8 +48,8 @@ void Exchange::Grouping::begin(SwapId id, std::shared_ptr<const Buffer> mine, bo
     const Peer& other = exchange.peer(rank);
     return other.present(id.round) && !other.absent;
   });
-  open[id] = {
-      std::move(mine), exchange.transport_->buffer(exchange.layout_.values(id) * sizeof(float)), {}, finite};
+  open[id] = {std::move(mine), exchange.transport_->buffer(exchange.layout_.values(id) * sizeof(float)),
+              finite};
   protocol.start(id, std::move(others), all_here && finite, exchange.layout_.sending(id));
   exchange.hold(id);
 }
@@ -76,10 +76,10 @@ void Exchange::Grouping::send_mean(SwapId id) {
   std::fill(mean, mean + count, 0.0F);
   zeros.resize(std::max(zeros.size(), count));
   std::vector<kernels::Mix> mixes{{1, mine, zeros.data()}};
-  std::vector<Incoming> parts;  // keeps them until the mean is taken
+  std::vector<SentBlock> parts;  // keeps them until the mean is taken
   for (const Link& link : others) {
-    parts.push_back(std::move(exchange.peer(link.rank).parts.extract(id).mapped()));
-    mixes.push_back({1.0F / static_cast<float>(others.size() + 1), parts.back().block.values(), mine});
+    parts.push_back(exchange.peer(link.rank).parts.take(id).block);
+    mixes.push_back({1.0F / static_cast<float>(others.size() + 1), parts.back().values(), mine});
   }
   kernels::update(kernels::SgdStep{}, mixes, mean, nullptr, {}, {}, count);
 
@@ -124,7 +124,10 @@ void Exchange::Grouping::decided(SwapId id, Outcome outcome, bool in_pairs) {
   Swap swap = std::move(open.extract(id).mapped());
   if (outcome == Outcome::in_doubt) turns.hurry(id);  // the others may still need it
   const std::vector<Link>& others = exchange.meeting(id.round).links;
-  for (const Link& link : others) exchange.peer(link.rank).parts.erase(id);
+  for (const Link& link : others) {
+    exchange.peer(link.rank).parts.drop(id);
+    exchange.peer(link.rank).means.drop(id);
+  }
   exchange.release();
   if (in_pairs) {
     {
@@ -136,7 +139,7 @@ void Exchange::Grouping::decided(SwapId id, Outcome outcome, bool in_pairs) {
     for (const Link& link : others) {
       Peer& other = exchange.peer(link.rank);
       other.edge.settle(id);
-      other.incoming.erase(id);
+      other.blocks.drop(id);
       if (auto span = other.spans.extract(id)) span.mapped().outcome(name_of(outcome));
     }
   }
@@ -174,7 +177,7 @@ void Exchange::Grouping::mended(SwapId id, bool committed) {
 bool Exchange::Grouping::expects_part(const Peer& sender, const Frame& frame) const {
   const SwapId id{frame.round, frame.block};
   if (!protocol.wants_part(sender.rank, id)) return false;
-  return sender.parts.contains(id) || sender.parts.size() < kEarly * exchange.blocks_.size();
+  return sender.parts.may_take(id);
 }
 
 // As Exchange's.
@@ -188,7 +191,7 @@ bool Exchange::Grouping::received_in_place(Peer& sender, const Frame& frame, con
   if (!block.may_be_read()) return false;
   sender.heard = exchange.transport_->now();
   exchange.mark_present(sender);
-  sender.parts[id] = {nullptr, bytes, std::move(block)};
+  sender.parts.put(id, std::move(block));
   say_got(sender.rank, frame);
   protocol.part(sender.rank, id, true);
   return true;
@@ -203,17 +206,13 @@ std::span<std::byte> Exchange::Grouping::place(Peer& sender, const Frame& frame)
   if (!exchange.layout_.fits(frame, bytes_of(wire, count), wire)) return {};
   if (part) {
     if (!expects_part(sender, frame)) return {};
-    Incoming& in = sender.parts[id];
-    if (!in.buffer) in.buffer = exchange.pool_.take(frame.total);
-    if (frame.offset != in.bytes) return {};
-    sender.placed = in.buffer;
-    return std::span(*in.buffer).subspan(frame.offset, frame.length);
+    return sender.parts.place(id, frame, [&] { return exchange.room(frame.total); });
   }
   if (!protocol.wants_mean(sender.rank, id)) return {};
-  Swap& swap = open.at(id);
-  if (frame.offset != swap.bytes[sender.rank]) return {};
-  sender.placed = swap.mean;
-  return std::span(*swap.mean).subspan(from * sizeof(float) + frame.offset, frame.length);
+  return sender.means.place(id, frame, [&, from = from]() -> Inbox::Room {
+    const std::shared_ptr<Buffer>& mean = open.at(id).mean;
+    return {mean, std::span(*mean).subspan(from * sizeof(float), frame.total)};
+  });
 }
 
 // Of a part or mean, whatever becomes of it.
@@ -266,17 +265,14 @@ void Exchange::Grouping::received_part(Peer& sender, const Frame& frame, std::sp
     return;
   }
   const std::size_t bytes = bytes_of(exchange.layout_.wire(), shard(id, exchange.transport_->rank()).second);
-  if (!intact || !exchange.layout_.fits(frame, bytes, exchange.layout_.wire()) ||
-      !kernels::all_finite(payload, exchange.layout_.wire())) {
+  const bool sound = intact && exchange.layout_.fits(frame, bytes, exchange.layout_.wire());
+  const Inbox::Chunk chunk = sender.parts.received(id, frame, payload, sound);
+  if (chunk == Inbox::Chunk::partial) return;
+  if (chunk == Inbox::Chunk::damaged) {
     exchange.say_damaged(sender.rank, frame);
-    sender.parts.erase(id);
     return protocol.part(sender.rank, id, false);
   }
-  Incoming& in = sender.parts[id];
-  if (!in.buffer) in.buffer = exchange.pool_.take(0);  // of a block with fewer values than members
-  in.bytes += frame.length;
-  if (in.bytes != bytes) return;
-  in.block = {payload_of(in.buffer), exchange.layout_.wire()};
+  sender.parts.read(id, exchange.layout_.wire());
   protocol.part(sender.rank, id, true);
 }
 
@@ -285,14 +281,10 @@ void Exchange::Grouping::received_mean(Peer& sender, const Frame& frame, std::sp
   const SwapId id{frame.round, frame.block};
   if (!protocol.wants_mean(sender.rank, id)) return;
   const std::size_t bytes = shard(id, sender.rank).second * sizeof(float);
-  if (!intact || !exchange.layout_.fits(frame, bytes, Wire::fp32) ||
-      !kernels::all_finite(payload, Wire::fp32)) {
-    exchange.say_damaged(sender.rank, frame);
-    return protocol.mean(sender.rank, id, false);
-  }
-  std::size_t& here = open.at(id).bytes[sender.rank];
-  here += frame.length;
-  if (here == bytes) protocol.mean(sender.rank, id, true);
+  const bool sound = intact && exchange.layout_.fits(frame, bytes, Wire::fp32);
+  const Inbox::Chunk chunk = sender.means.received(id, frame, payload, sound);
+  if (chunk == Inbox::Chunk::damaged) exchange.say_damaged(sender.rank, frame);
+  if (chunk != Inbox::Chunk::partial) protocol.mean(sender.rank, id, chunk == Inbox::Chunk::last);
 }
 
 }  // namespace starling

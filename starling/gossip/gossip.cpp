@@ -385,6 +385,13 @@ void Gossip::look_at_pairing() {
 
 // ---------------------------------------------------------------- what an edge wants done
 
+Gossip::Peer::Peer(Gossip& gossip, int rank, bool neighbour)
+    : gossip(gossip),
+      rank(rank),
+      neighbour(neighbour),
+      edge(*this),
+      inbox(kEarly * gossip.blocks_.size(), gossip.options_.wire) {}
+
 void Gossip::Peer::send_block(SwapId id) {
   gossip.transport_->send(rank,
                           {.type = FrameType::data,
@@ -404,11 +411,11 @@ void Gossip::Peer::send(FrameType type, SwapId id, bool yes) {
 
 void Gossip::Peer::decided(SwapId id, Outcome outcome) {
   auto node = open.extract(id);
-  auto in = incoming.extract(id);
+  SentBlock theirs = inbox.take(id).block;
   if (node.empty()) return;  // of an averaging that I have refused
   Swap swap = std::move(node.mapped());
   double distance = 0;
-  if (!in.empty()) swap.theirs = SentBlock(payload_of(std::move(in.mapped().buffer)), gossip.options_.wire);
+  swap.theirs = std::move(theirs);
   outcome == Outcome::aborted ? gossip.take_back(id.block, swap) : gossip.give(id.block, swap);
   if (outcome == Outcome::committed) {
     if (swap.direction.receive) {
@@ -508,7 +515,7 @@ void Gossip::disconnected(int rank, const std::string& reason) {
   log_(Level::info, fmt::format("connection to worker {} broke: {}", rank, reason));
   pairing_.down(rank);  // first: what the edge decides now ends the averaging, and nothing new begins with it
   peer(rank).edge.disconnected();
-  peer(rank).incoming.clear();
+  peer(rank).inbox.clear();
   look_at_pairing();
 }
 
@@ -522,8 +529,7 @@ bool Gossip::expects(const Peer& peer, const Frame& frame) const {
       frame.dtype != static_cast<std::uint8_t>(options_.wire))
     return false;
   const SwapId id{frame.round, frame.block};
-  return peer.edge.wants(id) &&
-         (peer.incoming.contains(id) || peer.incoming.size() < kEarly * blocks_.size());
+  return peer.edge.wants(id) && peer.inbox.may_take(id);
 }
 
 std::span<std::byte> Gossip::place(int from, const Frame& frame) {
@@ -535,11 +541,10 @@ std::span<std::byte> Gossip::place(int from, const Frame& frame) {
                                                                                 : std::span<std::byte>();
   }
   if (frame.epoch != 0 || frame.type != FrameType::data || !expects(sender, frame)) return {};
-  Incoming& in = sender.incoming[{frame.round, frame.block}];
-  if (!in.buffer) in.buffer = pool_.take(bytes(frame.block));
-  if (frame.offset != in.bytes) return {};
-  sender.placed = in.buffer;
-  return std::span(*in.buffer).subspan(frame.offset, frame.length);
+  return sender.inbox.place({frame.round, frame.block}, frame, [&]() -> Inbox::Room {
+    auto buffer = pool_.take(frame.total);
+    return {buffer, *buffer};
+  });
 }
 
 void Gossip::received(int from, const Frame& frame, std::span<const std::byte> payload, bool intact) {
@@ -592,28 +597,23 @@ void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::
   if (frame.block >= blocks_.size()) return;
   const SwapId id{frame.round, frame.block};
   if (!peer.edge.wants(id)) {
-    peer.incoming.erase(id);
+    peer.inbox.drop(id);
     if (frame.offset + frame.length == frame.total) peer.edge.block(id, false);
     return;
   }
-  if (!intact || !expects(peer, frame) || !kernels::all_finite(payload, options_.wire)) {
-    log_(Level::warning,
-         fmt::format("worker {} sent a damaged block {} in averaging {} (bytes {} to {}): not mixed",
-                     peer.rank, frame.block, frame.round, frame.offset, frame.offset + frame.length));
-    peer.incoming.erase(id);
+  const Inbox::Chunk chunk = peer.inbox.received(id, frame, payload, intact && expects(peer, frame));
+  if (chunk == Inbox::Chunk::partial) return;
+  if (chunk == Inbox::Chunk::damaged) {
+    log_(Level::warning, damage(peer.rank, frame, "averaging"));
     return peer.edge.block(id, false);
   }
-  const auto found = peer.incoming.find(id);
-  if (found == peer.incoming.end()) return;  // decided while this chunk was being read
-  found->second.bytes += frame.length;
-  if (found->second.bytes < frame.total) return;
-  const SentBlock sent(payload_of(found->second.buffer), options_.wire);
+  const SentBlock& sent = peer.inbox.read(id, options_.wire);
   const bool readable = sent.may_be_read() && (!weighs() || weight_of(sent, sizes_[frame.block]) >= 0);
   if (!readable) {
     log_(Level::warning,
          fmt::format("worker {} sent block {} in averaging {} {}: not mixed", peer.rank, frame.block,
                      frame.round, weighs() ? "with a weight below 0" : "on a grid out of range"));
-    peer.incoming.erase(id);
+    peer.inbox.drop(id);
   }
   peer.edge.block(id, readable);
 }

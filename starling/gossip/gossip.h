@@ -46,8 +46,9 @@
 #include "starling/core/log.h"
 #include "starling/core/timeline.h"
 #include "starling/core/wait.h"
+#include "starling/exchange/contents.h"
 #include "starling/exchange/edge.h"
-#include "starling/exchange/exchange.h"
+#include "starling/exchange/inbox.h"
 #include "starling/exchange/weight.h"
 #include "starling/gossip/a2cid2.h"
 #include "starling/gossip/held_block.h"
@@ -148,14 +149,9 @@ class Gossip final : private TransportHandler {
     bool counts = true;  // forget() has not been called since
     bool given = false;  // what it pushes is no longer mine
   };
-  struct Incoming {
-    std::shared_ptr<Buffer> buffer;
-    std::size_t bytes = 0;  // received so far, in order
-  };
   // Only the transport's thread touches it.
   struct Peer final : EdgeActions {
-    Peer(Gossip& gossip, int rank, bool neighbour)
-        : gossip(gossip), rank(rank), neighbour(neighbour), edge(*this) {}
+    Peer(Gossip& gossip, int rank, bool neighbour);
     void send_block(SwapId id) override;
     void cancel_block(SwapId id) override;
     void send(FrameType type, SwapId id, bool yes) override;
@@ -167,10 +163,9 @@ class Gossip final : private TransportHandler {
     Edge edge;
     Time heard{};
     bool met = false;
-    std::shared_ptr<void> placed;     // what the transport is reading into
     std::vector<std::uint64_t> told;  // made_, as it comes from there
     std::optional<Time> asked;        // when I did, and it has not answered
-    std::map<SwapId, Incoming> incoming;
+    Inbox inbox;
     std::map<SwapId, Swap> open, doubts;
     std::uint64_t gradients = 0;  // made before the last averaging; with the lock
     // By block: what is measured at one end is measured at the other, so both ends of the edge go by the same grid.
