@@ -103,8 +103,8 @@ class Ours final : public Competitor {
   Ours(const starling::World& world, std::int64_t bytes)
       : Competitor(bytes, world.rank),
         exchange(world.make_transport(world, "bench-" + std::to_string(bytes)),
-                 starling::make_schedule("one-peer-ring", world.size), sizes(parameters.blocks), {},
-                 world.log) {
+                 starling::make_schedule("one-peer-ring", world.size), sizes(parameters.blocks),
+                 {.log = world.log}) {
     exchange.meet();
   }
   void run(std::int64_t exchanges) override {

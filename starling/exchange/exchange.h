@@ -5,39 +5,40 @@
 //   wire(b)     where to write x
 //   start(b)    my block is ready      -->  Edge: send, check, vote
 //
-// The protocol of one edge is Edge's, that of a group Group's, that of an exact average Average's; here are the
-// buffers, the rounds, the patience with late neighbours, and the two threads' meeting.
-//
-//   round      rises by one with each step: its blocks are started once each, in order. A worker whose neighbours went
-//              on without it asks them where they are and jumps to their round; the rounds between count as aborted at
-//              both ends
-//   absent     a neighbour that was late or silent: not waited for again until a block of it comes, or word that it is ready
+//   round      rises by one with each step: its blocks are started once each, in order
+//   absent     a neighbour that was late or silent: it is not waited for until a block of it comes,
+//              or word that it is ready
 //   lost       its process is gone
+//
+// The protocols are Edge's, Group's and Average's. Their buffers and frames are in edge_swaps.h,
+// group_swaps.h and averages.h, the connections in links.h, the count of rounds in rounds.h. Here
+// these meet: the events go to them, and late neighbours are given up.
 #pragma once
 
-#include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "starling/core/clock.h"
 #include "starling/core/log.h"
 #include "starling/core/timeline.h"
 #include "starling/core/wait.h"
-#include "starling/exchange/average.h"
-#include "starling/exchange/edge.h"
-#include "starling/exchange/group.h"
-#include "starling/exchange/in_turn.h"
-#include "starling/kernels/mask.h"
-#include "starling/kernels/top_k.h"
-#include "starling/kernels/update.h"
+#include "starling/exchange/averages.h"
+#include "starling/exchange/contents.h"
+#include "starling/exchange/edge_swaps.h"
+#include "starling/exchange/group_swaps.h"
+#include "starling/exchange/ledger.h"
+#include "starling/exchange/links.h"
+#include "starling/exchange/meetings.h"
+#include "starling/exchange/monitor.h"
+#include "starling/exchange/rounds.h"
+#include "starling/exchange/sent_block.h"
 #include "starling/topology/graph.h"
 #include "starling/transport/transport.h"
 
@@ -45,250 +46,68 @@ namespace starling {
 
 struct Patience {
   std::chrono::milliseconds meet{60'000};               // for all neighbours to come at the start
-  std::chrono::milliseconds silent{5'000};              // no byte from a peer for so long: do not wait for it
+  std::chrono::milliseconds silent{5'000};              // without a byte: the peer is absent
   std::chrono::milliseconds stalled{600'000};           // alive, but its block does not come
   std::optional<std::chrono::milliseconds> max_wait{};  // instead of `stalled`, by choice
   Interrupted interrupted = nobody;                     // World::interrupted
 };
 
-// A block as it went over the wire. What follows modular codes is read once, here: the block may lie in another worker's
-// memory.
-struct SentBlock {
-  SentBlock() = default;
-  SentBlock(Payload block, Wire wire, Mask mask = {})
-      : wire(wire), mask(mask), trailer(trailer_of(block.bytes, wire)), block(std::move(block)) {}
-  std::span<const std::byte> bytes() const { return block.bytes; }
-  // From the n-th value on, which the mask chooses; of int4 an even n.
-  kernels::Sent values(std::size_t n = 0) const {
-    return {block.bytes.data() + bytes_of(wire, mask.chosen_of(n)), wire, trailer.exponent};
-  }
-  // Whether the kernel may have it, for all that is known without reading its values: a grid that there is, and no float
-  // across the bounds of floats.
-  bool may_be_read() const {
-    const auto at = reinterpret_cast<std::uintptr_t>(block.bytes.data());
-    return is_modular(wire) ? Grid::allows(trailer.exponent) : at % bytes_of(wire, 1) == 0;
-  }
-  Wire wire = Wire::fp32;
-  Mask mask;  // which values of the block these are
-  Trailer trailer;
-  Payload block;
-};
-
-// A neighbour's block to mix: x += weight * (theirs - mine), where its mask chooses. Both have the same mask. Of a group: the
-// mean of its blocks, with weight 1.
-struct Arrival {
-  int rank = 0;      // of a group its first member
-  float weight = 0;  // 0: nothing was received
-  SentBlock theirs{};
-  SentBlock mine{};
-  std::uint64_t round = 0;
-  float given = 0;  // with Exchanged::pushes: what of mine the neighbour has taken; below 0: it comes back
-};
-
-// Who chooses the values that are sent, one in `one_in`: the round's mask, which is the same for all workers, or each sender
-// (kernels/top_k.h). Then what arrives has no mask, nor has finish() seen more of its indices than that they rise and are
-// within the block; groups go in pairs.
-enum class Chooser { mask, sender };
-
-// What a swap that commits does. averages: either end takes of the other's block, and gives nothing away. pushes: what the one
-// takes the other has given. While it is in doubt the sender's share counts as given, and where it turns out that the neighbour
-// has not taken it, it comes back; so a share is never at both ends.
-enum class Exchanged { averages, pushes };
-
-// Where to write what is sent, and which values that are.
-struct Outgoing : kernels::WireBlock {
-  using WireBlock::WireBlock;
-  Outgoing(kernels::WireBlock block, Mask mask = {}) : WireBlock(block), mask(mask) {}
-  Mask mask;
-};
-
-// Whom I send to or receive from in a round.
-struct Link {
-  int rank = 0;
-  float weight = 0;  // of what I receive
-  float given = 0;   // of what I send: the receiver's weight
-  Direction direction;
-};
-
-// A round of the schedule as one worker sees it.
-struct Meeting {
-  std::vector<Link> links;
-  std::vector<int> group;  // by rank, with me, where we are three or more who take our mean; else empty
-};
-
-struct ExchangeStatistics {
-  std::uint64_t rounds = 0;
-  std::uint64_t skipped_rounds = 0;  // by jumping
-  std::uint64_t committed = 0;       // blocks, summed over neighbours
-  std::uint64_t aborted = 0;
-  std::uint64_t late = 0;  // mixed late, after a broken connection was mended
-  // Of the aborted ones those on directed edges where shares are not pushed: each moves the mean a little.
-  std::uint64_t directed_aborted = 0;
-  std::uint64_t bytes_sent = 0;      // over links, and what neighbours on this host read where it lies
-  std::uint64_t bytes_in_place = 0;  // of these, the latter
-  double seconds_waiting = 0;        // inside finish()
-  std::set<int> lost;
-
-  ExchangeStatistics& operator+=(const ExchangeStatistics& more);
+struct ExchangeOptions {
+  Patience patience{};
+  Log log = [](Level, const std::string&) {};
+  std::shared_ptr<Timeline> timeline{};
+  Contents contents{};
 };
 
 class Exchange final : private TransportHandler {
  public:
-  // block_sizes: values per block. The schedule's rank r is transport rank r. Every worker has the same wire, and sends the
-  // same ones of a block's values in a round: one in `one_in`, from 1 to Mask::kMost; or, with wire fp32, as many as the
-  // others, which it chooses itself. Modular codes have no mean to send: with them groups go in pairs, each edge for itself, and
-  // so they do where shares are pushed.
+  // block_sizes: values of each vector of a block (contents.h). The schedule's rank r is transport
+  // rank r. Every worker has the same sizes and contents.
   Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
-           std::vector<std::size_t> block_sizes, Patience patience, Log log,
-           std::shared_ptr<Timeline> timeline = nullptr, Wire wire = Wire::fp32, int one_in = 1,
-           Chooser chooser = Chooser::mask, Exchanged exchanged = Exchanged::averages);
+           std::vector<std::size_t> block_sizes, ExchangeOptions options);
   ~Exchange() override;  // tells the others not to wait; takes at most a second
 
-  // Waits until all neighbours of the schedule have been connected. Throws Error, naming who is missing, also when interrupted.
-  // Connections with the others come by and by: an average needs them, and who comes late to one is then known to be there.
-  // Where all come to averages at the same time, as with an all-reduce in each step, the first of them makes them.
+  // Waits until all neighbours of the schedule have been connected. Throws Error, naming the
+  // missing, also when interrupted. Connections with the others come by and by: an average needs
+  // them, and a worker that comes late to one is then known to be there. If all come to averages at
+  // the same time, as with an all-reduce in each step, the first average makes them.
   void meet();
 
   // --- one step, on the training thread ---
-  // Waits until every swap of this block is decided, as long as Patience allows. What was committed, by rising rank,
-  // then what was mended late; of pushes also what was given away. Valid until the block's next start().
+  // Waits until every swap of this block is decided, as long as Patience allows. Returns what was
+  // committed, by rising rank, then what was mended late; with pushes also what was given away.
+  // Valid until the block's next start().
   std::span<const Arrival> finish(int block);
-  // Where to write what the neighbours will read: nowhere, values = null, in a round in which I meet nobody. Not the buffer that
-  // arrivals hold as `mine`. Of modular codes the grid is the caller's to choose, and the Trailer behind them to write:
-  // kernels/modular.h. The first block of a step begins the next round, so that it is known whose mask the block is written
-  // with; where neighbours went on without me this first asks them which one, and waits for the answers as long as Patience
-  // allows.
+  // Returns where to write what the neighbours will read: nowhere, values = null, in a round in
+  // which I meet nobody. Not the buffer that arrivals hold as `mine`. With modular codes the caller
+  // chooses the grid, and writes the Trailer behind them (kernels/modular.h). The first block of a
+  // step begins the next round, which decides the block's mask. If neighbours went on without me,
+  // it first asks them which round that is, and waits for the answers as long as Patience allows.
   Outgoing wire(int block);
-  // The wire block is written. finite = false: the block is not sent, all neighbours go on without it.
+  // The wire block is written. finite = false: the block is not sent, all neighbours go on without
+  // it.
   void start(int block, bool finite);
 
   // --- save and resume, on the training thread, between two steps ---
-  // Where the schedule stands, counted from 0 within the cycle, one_in periods of it: the next round, or the one that is in
-  // flight.
+  // The schedule's place, counted from 0 within the cycle, one_in periods of it: the next
+  // round, or the one that is in flight.
   std::uint64_t position(bool in_flight) const;
   // The one that has begun last, from 1; 0 before the first.
   std::uint64_t round() const;
-  // Every worker calls it, with the same position. What is in flight is finished and dropped; the next wire() begins a
-  // round of this position. Rounds themselves only ever rise.
+  // Every worker calls it, with the same position. Finishes and drops what is in flight; the next
+  // wire() begins a round of this position. Rounds themselves only ever rise.
   void restart(std::uint64_t position);
 
   // --- exact averages, on the training thread; every worker calls them in the same order ---
-  // Returns the ranks that took part. Waits as long as the others live. Throws Error where another averages something else.
-  std::set<int> average(std::span<float> values);
-  std::set<int> maximum(std::span<std::int64_t> values);
+  // Returns the ranks that took part. Waits as long as the others live. Throws Error if another
+  // averages something else.
+  std::set<int> average(std::span<float> values) { return averages_.average(values); }
+  std::set<int> maximum(std::span<std::int64_t> values) { return averages_.maximum(values); }
 
   std::set<int> lost() const;
   ExchangeStatistics statistics() const;
 
  private:
-  // A peer is never further ahead than a period or two, or after restart() a cycle; what claims to be is not kept, so that
-  // nobody fills my memory.
-  static constexpr std::uint64_t kHorizon = 1000;  // rounds, for control frames
-  static constexpr std::size_t kEarly = 8;         // rounds, for blocks
-
-  struct Block {
-    std::size_t size = 0;           // values; never changes
-    std::shared_ptr<Buffer> next;   // what wire() gave out, to be written for the round that has begun
-    int open = 0;                   // swaps not yet decided, a group's counts as one
-    std::vector<Arrival> arrived;   // committed
-    std::vector<Arrival> mended;    // committed late
-    std::vector<Arrival> finished;  // what finish() returned
-  };
-  // A block on its way in.
-  struct Incoming {
-    std::shared_ptr<Buffer> buffer;
-    std::size_t bytes = 0;  // received so far, in order
-    SentBlock block{};      // once it is whole
-  };
-  struct IncomingShare {
-    std::shared_ptr<std::vector<std::byte>> share;
-    std::size_t bytes = 0;
-  };
-  // One neighbour. Only the transport's thread touches it.
-  struct Peer final : EdgeActions {
-    Peer(Exchange& exchange, int rank) : exchange(exchange), rank(rank), edge(*this) {}
-    void send_block(SwapId id) override;
-    void cancel_block(SwapId id) override;
-    void send(FrameType type, SwapId id, bool yes) override;
-    void decided(SwapId id, Outcome outcome) override;
-    void mended(SwapId id, bool committed) override;
-    // Can it take part in a swap of this round?
-    bool present(std::uint64_t round) const;
-
-    Exchange& exchange;
-    const int rank;
-    Edge edge;
-    bool met = false;  // connected at least once
-    bool absent = false;
-    bool left = false;  // said goodbye
-    // It waits in an average that I have not begun; it has started the rounds up to this one and no more.
-    std::optional<std::pair<std::uint64_t, std::uint64_t>> averaging;  // id, round
-    Time heard{};
-    std::optional<Time> owes_vote;  // I gave up on it, but had voted already
-    std::vector<std::byte> join;    // the payload of a join, being received
-    std::shared_ptr<void> placed;   // what the transport is reading into
-    std::map<SwapId, Incoming> incoming;
-    std::map<SwapId, Incoming> parts;  // of my shard of a group's block
-    std::map<SwapId, Arrival> open;    // what will be mixed if the swap commits
-    std::map<SwapId, Arrival> doubts;
-    std::map<SwapId, Timeline::Scope> spans;  // of open swaps, where a timeline is kept
-    std::map<std::pair<std::uint32_t, std::uint32_t>, IncomingShare> shares;  // by attempt and step
-  };
-  // Exchanges within groups: exchange_group.cpp. Only the transport's thread touches it.
-  struct Grouping final : GroupActions {
-    explicit Grouping(Exchange& exchange)
-        : exchange(exchange),
-          turns([this](int to, const Frame& frame,
-                       const Payload& payload) { this->exchange.transport_->send(to, frame, payload); },
-                [this] { return this->exchange.transport_->now(); }) {}
-    void begin(SwapId id, std::shared_ptr<const Buffer> mine, bool finite);
-    std::span<std::byte> place(Peer& peer, const Frame& frame);
-    bool expects_part(const Peer& peer, const Frame& frame) const;
-    bool received_in_place(Peer& peer, const Frame& frame, const Payload& payload);
-    void received(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
-    void send_parts(SwapId id) override;
-    void send_mean(SwapId id) override;
-    void cancel(SwapId id) override;
-    void send(int peer, FrameType type, SwapId id, bool yes) override;
-    void decided(SwapId id, Outcome outcome, bool in_pairs) override;
-    void mended(SwapId id, bool committed) override;
-
-    const std::vector<int>& members(SwapId id) const;
-    bool member(int rank, const Frame& frame) const;  // of the group that this frame speaks of
-    // The values of a wire block that a member owns: from, count.
-    std::pair<std::size_t, std::size_t> shard(SwapId id, int rank) const;
-    void received_part(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
-    void received_mean(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
-    void disconnected(int rank);
-    // A part or a mean of so many bytes waits for its turn, and the receiver says when it has come.
-    bool in_turn(SwapId id, std::size_t bytes) const;
-    void send_payload(int to, const Frame& frame, const Payload& payload);
-    void say_got(int from, const Frame& frame);
-
-    struct Swap {
-      std::shared_ptr<const Buffer> mine;
-      std::shared_ptr<Buffer> mean;      // floats, whatever the wire: rounded, it would move the sum
-      std::map<int, std::size_t> bytes;  // of the mean, by the shards' owners, received so far, in order
-      bool finite = true;
-    };
-    Exchange& exchange;
-    std::vector<float> zeros;  // as many as my largest shard
-    Group protocol{*this};
-    InTurn turns;  // of parts and means
-    std::map<SwapId, Swap> open, doubts;
-  };
-  struct Averaging final : AverageActions {
-    explicit Averaging(Exchange& exchange) : exchange(exchange) {}
-    void send_join(int peer, std::uint64_t id, std::uint32_t attempt,
-                   const std::set<int>& participants) override;
-    void send_share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step,
-                    Bytes share) override;
-    void send_done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended) override;
-    void send_quit(int peer, std::uint64_t id) override;
-    void averaged(Bytes values, const std::set<int>& participants) override;
-    Exchange& exchange;
-  };
-
   // TransportHandler, on the transport's thread.
   void connected(int peer) override;
   void disconnected(int peer, const std::string& reason) override;
@@ -297,101 +116,40 @@ class Exchange final : private TransportHandler {
   void received(int peer, const Frame& frame, std::span<const std::byte> payload, bool intact) override;
   bool received_in_place(int peer, const Frame& frame, const Payload& payload) override;
 
-  // On the transport's thread.
-  Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
-  const Meeting& meeting(std::uint64_t round) const { return meetings_[(round - 1) % meetings_.size()]; }
-  std::uint64_t cycle() const { return meetings_.size() * one_in_; }  // rounds until everything is as it was
-  Mask mask(SwapId id) const {
-    return Mask::of_round(one_in_, id.block, (id.round - 1) % meetings_.size(),
-                          (id.round - 1) / meetings_.size());
-  }
-  // What a wire block of this swap has.
-  std::size_t values(SwapId id) const {
-    const std::size_t size = blocks_[id.block].size;
-    return top_k_ ? top_k_->words(size) : mask(id).chosen_of(size);
-  }
-  // Says which values those are.
-  std::uint64_t word(SwapId id) const { return top_k_ ? top_k_->word() : mask(id).word(); }
-  std::size_t bytes(SwapId id) const { return block_bytes(wire_, values(id)); }
-  // With which a block, a part or a mean of this swap goes.
-  Frame frame_of(FrameType type, SwapId id, Wire wire) const;
-  // A frame of a block of this swap is of so many bytes in all, of this wire, and of the values that the mask chooses.
-  bool fits(const Frame& frame, std::size_t bytes, Wire wire) const;
-  // A whole block of this swap may be handed out.
-  bool may_be_read(SwapId id, const SentBlock& block) const;
-  void begin_swaps(int block, std::uint64_t round, std::shared_ptr<const Buffer> mine, bool finite);
-  void begin_pairs(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite);
-  Sending sending(SwapId id) const {
-    return bytes(id) > kSentAtOnce ? Sending::when_all_are_ready : Sending::at_once;
-  }
-  void hold(SwapId id);
-  void release();
-  void skip_to(std::uint64_t round);
-  void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
-  bool expects(const Peer& peer, const Frame& frame) const;
-  void say_damaged(int from, const Frame& frame) const;
-  void received_share(Peer& peer, const Frame& frame, bool intact);
-  void received_join(Peer& peer, const Frame& frame, bool intact);
-  void is_at(int rank, std::uint64_t round);  // its next one
-  void went_on(int rank, bool without_me);
-  // These on the training thread. wait(): core/wait.h.
-  bool wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
-            const std::function<bool()>& done);
-  void open();  // wants connections with all others
+  // On the training thread.
   void begin_round(std::unique_lock<std::mutex>& lock);
-  void catch_up(std::unique_lock<std::mutex>& lock);
-  void mark_absent(Peer& peer, const std::string& why);
-  void mark_present(Peer& peer);
+
+  // On the transport's thread.
+  void begin_swaps(SwapId id, std::shared_ptr<const Buffer> mine, bool finite);
+  void skip_to(std::uint64_t round);
   void give_up(std::uint32_t block, const std::string& why);
   void give_up_groups(std::uint32_t block, const std::string& why);
-  void give_up_on(Peer& peer, std::uint64_t from_round);
-  bool waits_for(const Peer& peer) const;
-  void wait_for_vote(Peer& peer);
-  bool slept() const;
+  void give_up_on(int rank, std::uint64_t from_round);
+  bool waits_for(int rank) const;
+  void is_silent(int rank, const std::string& why);
+  void received_echo(int from, const Frame& frame);
+  void received_word(int from, const Frame& frame);
   void tick();
-  void control(int peer, FrameType type, std::uint64_t round, std::uint32_t block, std::uint64_t value);
-  void say_alive(int peer);
 
-  std::set<int> run_average(std::vector<std::byte> mine, Average::Combine combine,
-                            std::span<std::byte> result);
-  std::uint64_t next_round() const;  // takes the mutex
-  std::uint64_t horizon() const { return next_round() + std::max(kHorizon, 2 * cycle()); }
-
-  const std::vector<Meeting> meetings_;  // per round of the period
-  const std::set<int> neighbours_;       // of all rounds
   const Patience patience_;
-  const Log log_;
   const std::shared_ptr<Timeline> timeline_;
-  const Wire wire_;
-  const std::uint32_t one_in_;  // of masks
-  const std::optional<TopK> top_k_;
-  const bool pushes_;
-  BufferPool pool_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
-  std::set<SwapId> held_;                     // with large blocks, until those of earlier rounds have come
-  Time ticked_{};  // the last tick: whoever was not heard of long before it is silent, even if I slept since
-  std::optional<Time> woke_;  // from the last long sleep: others may have lost patience with me in it
-  Grouping grouping_;
-  Averaging averaging_;
-  Average average_;
-  std::size_t average_bytes_ = 0;  // of the running average
+  const Meetings meetings_;
+  const Layout layout_;
+  mutable Monitor monitor_;  // its lock guards next_, and of the others what they say
+  WorkerLinks links_;
+  Rounds rounds_;
+  Ledger ledger_;
+  // On the transport's thread, but for averages_, which says which thread calls what.
+  Holdback holdback_;
+  const SwapTools tools_;
+  EdgeSwaps edges_;
+  GroupSwaps groups_;
+  Averages averages_;
 
-  mutable std::mutex mutex_;  // guards what follows
-  const std::unique_ptr<Condition> changed_;
-  std::vector<Block> blocks_;
-  std::uint64_t round_ = 0;    // of the blocks that are started now; the first is 1
-  std::size_t started_ = 0;    // blocks of this round
-  bool jumped_ = false;        // it is not the one after the last
-  std::uint64_t jump_to_ = 0;  // others are at this round already
-  std::set<int> went_on_;      // without me, or left me while I slept; I have not heard since where they are
-  std::set<int> connected_, met_;  // now; ever
-  std::set<int> absent_;
-  std::set<int> gone_;
-  std::optional<std::pair<Average::Bytes, std::set<int>>> averaged_;
-  std::string average_failed_;  // why, where it is no average
-  ExchangeStatistics statistics_;
+  std::vector<std::shared_ptr<Buffer>>
+      next_;  // by block: what wire() gave out, to be written for the round that has begun
 
-  std::unique_ptr<Transport> transport_;  // last: its thread ends before anything else goes
+  const std::unique_ptr<Transport> transport_;  // last: its thread ends before anything else goes
 };
 
 }  // namespace starling

@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "starling/exchange/exchange.h"
+#include "starling/exchange/sent_block.h"
 #include "starling/kernels/top_k.h"
 
 namespace starling {

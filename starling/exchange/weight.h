@@ -1,10 +1,10 @@
-// The weight w of push-sum (optim/schemes/push_sum.h) travels behind the values of its block, as two more of them: the second is
-// what the first loses to rounding.
+// The weight w of push-sum (optim/schemes/push_sum.h) travels behind the values of its block, as
+// two more of them: the second is what the first loses to rounding.
 #pragma once
 
 #include <cstddef>
 
-#include "starling/exchange/exchange.h"
+#include "starling/exchange/sent_block.h"
 
 namespace starling {
 

@@ -46,8 +46,11 @@
 #include "starling/core/log.h"
 #include "starling/core/timeline.h"
 #include "starling/core/wait.h"
+#include "starling/exchange/contents.h"
 #include "starling/exchange/edge.h"
-#include "starling/exchange/exchange.h"
+#include "starling/exchange/inbox.h"
+#include "starling/exchange/links.h"
+#include "starling/exchange/monitor.h"
 #include "starling/exchange/weight.h"
 #include "starling/gossip/a2cid2.h"
 #include "starling/gossip/held_block.h"
@@ -148,14 +151,9 @@ class Gossip final : private TransportHandler {
     bool counts = true;  // forget() has not been called since
     bool given = false;  // what it pushes is no longer mine
   };
-  struct Incoming {
-    std::shared_ptr<Buffer> buffer;
-    std::size_t bytes = 0;  // received so far, in order
-  };
   // Only the transport's thread touches it.
   struct Peer final : EdgeActions {
-    Peer(Gossip& gossip, int rank, bool neighbour)
-        : gossip(gossip), rank(rank), neighbour(neighbour), edge(*this) {}
+    Peer(Gossip& gossip, int rank, bool neighbour);
     void send_block(SwapId id) override;
     void cancel_block(SwapId id) override;
     void send(FrameType type, SwapId id, bool yes) override;
@@ -165,12 +163,9 @@ class Gossip final : private TransportHandler {
     const int rank;
     const bool neighbour;
     Edge edge;
-    Time heard{};
-    bool met = false;
-    std::shared_ptr<void> placed;     // what the transport is reading into
     std::vector<std::uint64_t> told;  // made_, as it comes from there
     std::optional<Time> asked;        // when I did, and it has not answered
-    std::map<SwapId, Incoming> incoming;
+    Inbox inbox;
     std::map<SwapId, Swap> open, doubts;
     std::uint64_t gradients = 0;  // made before the last averaging; with the lock
     // By block: what is measured at one end is measured at the other, so both ends of the edge go by the same grid.
@@ -240,6 +235,8 @@ class Gossip final : private TransportHandler {
   std::size_t values_ = 0;  // of all blocks
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
+  mutable Monitor monitor_;
+  WorkerLinks links_;
   Actions actions_{*this};
   Pairing pairing_;
   std::optional<Averaging> averaging_;
@@ -249,9 +246,7 @@ class Gossip final : private TransportHandler {
   bool hands_over_ = false;  // what is pushed of y is all of it
   std::vector<int> heirs_;   // then: to whom it may go; none once it has gone
 
-  mutable std::mutex mutex_;  // guards what follows
-  const std::unique_ptr<Condition> changed_;
-  std::set<int> met_;                // neighbours that have been connected
+  // With the monitor's lock.
   std::vector<std::uint64_t> made_;  // gradients by rank, as far as this worker knows
   bool idle_ = true, paused_ = false;
   Time moved_{};  // when something of the averaging came last, or went

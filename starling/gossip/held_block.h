@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "starling/exchange/exchange.h"
+#include "starling/exchange/sent_block.h"
 #include "starling/kernels/arguments.h"
 
 namespace starling {

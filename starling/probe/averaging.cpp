@@ -63,11 +63,11 @@ Sums by_schedule(const World& world, Collectives& collectives, const Schedule& s
     sizes.push_back(static_cast<std::size_t>(tensor.numel()));
   }
   Exchange exchange(world.make_transport(world, "averaging-" + schedule.name), schedule, sizes,
-                    Patience{.meet = world.timeouts.meet,
-                             .silent = world.timeouts.silent,
-                             .stalled = world.timeouts.stalled,
-                             .interrupted = world.interrupted},
-                    world.log);
+                    {.patience = {.meet = world.timeouts.meet,
+                                  .silent = world.timeouts.silent,
+                                  .stalled = world.timeouts.stalled,
+                                  .interrupted = world.interrupted},
+                     .log = world.log});
   exchange.meet();
   collectives.all_gather("");
   for (Block& block : blocks) send_again(exchange, block);

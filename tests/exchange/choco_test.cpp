@@ -28,13 +28,14 @@ struct Sparse {
         gamma(gamma),
         x(size, 0.5F),
         random(static_cast<std::uint64_t>(rank) + 1),
-        exchange(
-            std::move(over), schedule, {size}, patience,
-            [this](Level, const std::string& line) {
-              const std::lock_guard lock(mutex);
-              lines.push_back(line);
-            },
-            nullptr, Wire::fp32, one_in, Chooser::sender) {
+        exchange(std::move(over), schedule, {size},
+                 {.patience = patience,
+                  .log =
+                      [this](Level, const std::string& line) {
+                        const std::lock_guard lock(mutex);
+                        lines.push_back(line);
+                      },
+                  .contents = {.one_in = one_in, .chooser = Chooser::sender}}) {
     std::vector<int> neighbours;
     for (const Neighbour& j : schedule.rounds.front().neighbours[static_cast<std::size_t>(rank)])
       neighbours.push_back(j.rank);

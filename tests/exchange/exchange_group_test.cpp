@@ -58,8 +58,7 @@ TEST(GroupExchange, BlocksWithFewerFloatsThanMembers) {
   std::vector<std::thread> workers;
   for (int rank = 0; rank < 5; ++rank) {
     workers.emplace_back([&, rank] {
-      Exchange exchange(hub.endpoint(rank), make_schedule("complete", 5), sizes, {},
-                        [](Level, const std::string&) {});
+      Exchange exchange(hub.endpoint(rank), make_schedule("complete", 5), sizes, {});
       exchange.meet();
       std::vector<float> x(7, static_cast<float>(rank));
       for (int b = 0; b < 3; ++b) {

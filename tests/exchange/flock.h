@@ -34,15 +34,16 @@ struct Worker {
   Worker(std::unique_ptr<Transport> over, const Schedule& schedule, Patience patience, Wire wire,
          int one_in = 1)
       : transport(over.get()),
-        exchange(
-            std::move(over), schedule, {size, size}, patience,
-            [this](Level level, const std::string& line) {
-              if (level == Level::warning) {
-                const std::lock_guard lock(mutex);
-                warnings.push_back(line);
-              }
-            },
-            nullptr, wire, one_in),
+        exchange(std::move(over), schedule, {size, size},
+                 {.patience = patience,
+                  .log =
+                      [this](Level level, const std::string& line) {
+                        if (level == Level::warning) {
+                          const std::lock_guard lock(mutex);
+                          warnings.push_back(line);
+                        }
+                      },
+                  .contents = {.wire = wire, .one_in = one_in}}),
         grids{Grid(wire, schedule.rounds.size() * static_cast<std::size_t>(one_in)),
               Grid(wire, schedule.rounds.size() * static_cast<std::size_t>(one_in))} {
     std::mt19937_64 random(static_cast<std::uint64_t>(transport->rank()) + 1);

@@ -108,7 +108,7 @@ TEST(RandomK, ABrokenConnectionIsMendedAndTheSumIsRestored) {
 // Workers that do not agree on the period, so that they differ in most masks; the blocks are of equal sizes. (Options must agree
 // for an Optimizer to be made. This is what would be left if they did not.)
 TEST(RandomK, BlocksOfAnotherMaskAreRefusedByBothEnds) {
-  constexpr std::uint32_t kOneIn = 4;
+  constexpr int kOneIn = 4;
   constexpr std::size_t kSize = 4 * kOneIn * Mask::kRun;  // of every mask the same number
   for (const int n : {2, 3}) {                            // an edge, and a group
     const Graph graph = make_schedule("complete", n).rounds[0];
@@ -119,13 +119,14 @@ TEST(RandomK, BlocksOfAnotherMaskAreRefusedByBothEnds) {
     std::vector<std::unique_ptr<Exchange>> exchanges;
     std::vector<std::vector<float>> x;
     for (int i = 0; i < n; ++i) {
-      exchanges.push_back(std::make_unique<Exchange>(
-          hub.endpoint(i), i == 0 ? once : twice, std::vector<std::size_t>{kSize}, Patience{},
-          [&](Level, const std::string& line) {
-            const std::lock_guard lock(mutex);
-            said.push_back(line);
-          },
-          nullptr, Wire::fp32, kOneIn));
+      exchanges.push_back(std::make_unique<Exchange>(hub.endpoint(i), i == 0 ? once : twice,
+                                                     std::vector<std::size_t>{kSize},
+                                                     ExchangeOptions{.log =
+                                                                         [&](Level, const std::string& line) {
+                                                                           const std::lock_guard lock(mutex);
+                                                                           said.push_back(line);
+                                                                         },
+                                                                     .contents = {.one_in = kOneIn}}));
       x.emplace_back(kSize, static_cast<float>(i));
     }
     const auto everyone = [&](auto&& f) {
@@ -176,9 +177,9 @@ TEST(RandomK, SmallBlocksCommitAndComeTogether) {
       world.store = std::make_shared<MemoryStore>();
       std::vector<std::unique_ptr<Exchange>> exchanges;
       for (world.rank = 0; world.rank < n; ++world.rank) {
-        exchanges.push_back(std::make_unique<Exchange>(
-            tcp ? make_tcp_transport(world, "test") : hub.endpoint(world.rank), schedule, sizes, Patience{},
-            [](Level, const std::string&) {}, nullptr, Wire::fp32, 3));
+        exchanges.push_back(
+            std::make_unique<Exchange>(tcp ? make_tcp_transport(world, "test") : hub.endpoint(world.rank),
+                                       schedule, sizes, ExchangeOptions{.contents = {.one_in = 3}}));
       }
       std::vector<std::thread> workers;
       for (int rank = 0; rank < n; ++rank) {

@@ -186,8 +186,8 @@ After OnAnotherDevice::train(const Case& the, int me, World& world, Where where)
     block.grid.remember(schedule.rounds.size() * static_cast<std::size_t>(the.one_in));
     sizes.push_back(static_cast<std::size_t>(block.length));
   }
-  Exchange exchange(world.make_transport(world, "device"), schedule, sizes, Patience{}, world.log, nullptr,
-                    the.wire, the.one_in);
+  Exchange exchange(world.make_transport(world, "device"), schedule, sizes,
+                    {.log = world.log, .contents = {.wire = the.wire, .one_in = the.one_in}});
   exchange.meet();
   Clipping clipping(the.clip, /*skip=*/false, std::nullopt);
   const bool around = the.scheme == "around";

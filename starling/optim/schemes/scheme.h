@@ -18,6 +18,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "starling/core/config.h"
+#include "starling/exchange/contents.h"
 #include "starling/exchange/exchange.h"
 #include "starling/gossip/gossip.h"
 #include "starling/optim/blocks.h"
@@ -137,13 +138,6 @@ enum class EdgeKind {
   none,       // no neighbours
 };
 
-// What a round's block holds on the wire, and what a swap of it does.
-struct Contents {
-  Chooser chooser = Chooser::mask;
-  Exchanged exchanged = Exchanged::averages;
-  std::size_t tail = 0;  // values behind those of the block
-};
-
 struct RefusedWire {
   Wire wire;
   std::string_view reason;
@@ -153,7 +147,7 @@ struct SchemeTraits {
   Path path = Path::ahead;
   EdgeKind edges = EdgeKind::symmetric;
   Schedule (*rounds)(int workers) = nullptr;  // with EdgeKind::own and EdgeKind::none
-  Contents contents{};
+  Contents contents{};  // of a round; wire and one_in are the options'
   std::span<const RefusedWire> refused_wires{};
   std::string_view all_values{};  // why one_in must be 1; empty: it may be more
   std::string_view own_rule{};    // why only Starling's rules will do; empty: any optimizer

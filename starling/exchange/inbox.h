@@ -1,0 +1,93 @@
+// The one receiver of payloads that come in chunks: blocks, parts, means, shares of an average.
+//
+//   chunk   a frame with its offset and length in the payload. The chunks of a payload come in
+//           order, whole and checked, or the payload is damaged and none of it is kept
+//   early   a payload for a swap that this worker has not begun. An inbox begins a bounded number
+//           of payloads
+//
+// An inbox belongs to one sender and one kind of payload. Not for two threads at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "starling/exchange/edge.h"
+#include "starling/exchange/sent_block.h"
+#include "starling/kernels/format.h"
+#include "starling/transport/buffer.h"
+#include "starling/transport/frame.h"
+
+namespace starling {
+
+class Inbox {
+ public:
+  static constexpr std::size_t kUnbounded = std::numeric_limits<std::size_t>::max();
+
+  // Memory for a payload, and its owner.
+  struct Room {
+    std::shared_ptr<void> owner;
+    std::span<std::byte> bytes;
+  };
+  struct Incoming {
+    Room room;                 // empty if the payload lies in the sender's memory, or has no bytes
+    std::size_t received = 0;  // bytes
+    SentBlock block{};         // set by read() and put()
+  };
+  enum class Chunk { partial, last, damaged };
+
+  // most: payloads at a time. values: their format, in which all of them must be finite; without it
+  // any bytes will do.
+  explicit Inbox(std::size_t most = kUnbounded, std::optional<Wire> values = {})
+      : most_(most), values_(values) {}
+
+  bool contains(SwapId id) const { return payloads_.contains(id); }
+  // True if the payload has begun, or may still begin.
+  bool may_take(SwapId id) const { return contains(id) || payloads_.size() < most_; }
+
+  // Returns where the transport writes this chunk: nowhere unless it is the next one. The payload's
+  // first chunk calls make_room(). The memory stays valid until received() has been called for this
+  // chunk.
+  template <class MakeRoom>
+  std::span<std::byte> place(SwapId id, const Frame& frame, const MakeRoom& make_room) {
+    Incoming& payload = payloads_[id];
+    if (payload.received == 0 && !payload.room.owner) payload.room = make_room();
+    if (frame.offset != payload.received || frame.offset + frame.length > payload.room.bytes.size())
+      return {};
+    reading_ = payload.room.owner;
+    return payload.room.bytes.subspan(frame.offset, frame.length);
+  }
+  // A whole payload that lies in the sender's memory.
+  void put(SwapId id, SentBlock block);
+  // A chunk has come to where place() said. sound: the checksum agrees, and the frame is as it
+  // should be. A damaged payload is dropped. A chunk of a payload that was dropped meanwhile is
+  // partial.
+  Chunk received(SwapId id, const Frame& frame, std::span<const std::byte> chunk, bool sound);
+
+  // The whole payload as a block, which take() then hands out.
+  const SentBlock& read(SwapId id, Wire wire, Mask mask = {});
+  // Nothing if nothing has come.
+  Incoming take(SwapId id);
+  void drop(SwapId id) { payloads_.erase(id); }
+  void drop_before(std::uint64_t round);
+  void clear() { payloads_.clear(); }
+
+ private:
+  const std::size_t most_;
+  const std::optional<Wire> values_;
+  std::map<SwapId, Incoming> payloads_;
+  std::shared_ptr<void> reading_;  // what the transport writes to
+};
+
+// A buffer of the pool.
+Inbox::Room room_of(BufferPool& pool, std::size_t bytes);
+
+// The warning about a damaged chunk. counted: what the frame's round counts.
+std::string damage(int from, const Frame& frame, const char* counted);
+
+}  // namespace starling
