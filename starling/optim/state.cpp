@@ -1,6 +1,5 @@
 // An optimizer's state as a file, and back (the names in it: optimizer.h).
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <functional>
@@ -46,7 +45,6 @@ using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
 constexpr const char* kFormat = "starling optimizer 1";
-constexpr std::array<const char*, 3> kStates{"m.", "v.", "b."};  // kernels::RuleState
 constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
     {at::kFloat, "F32"}, {at::kDouble, "F64"}, {at::kHalf, "F16"},  {at::kBFloat16, "BF16"},
     {at::kLong, "I64"},  {at::kInt, "I32"},    {at::kShort, "I16"}, {at::kChar, "I8"},
@@ -107,7 +105,8 @@ struct State {
         groups_(groups),
         gossip_(engine.gossip()),
         scale_(engine.clipping.loss_scale()),
-        pushes_(is_push_sum(engine.options)) {
+        pushes_(is_push_sum(engine.options)),
+        state_names_(rule_state_names(engine.rule)) {
     settle(blocks_);
     if (gossip_ != nullptr) {
       gossip_->pause();
@@ -322,7 +321,8 @@ struct State {
 
   void gather_blocks() {
     const std::size_t states = own_.empty() ? 0 : own_.front()->states.size();
-    fields_.assign(kStates.begin(), kStates.begin() + states);
+    for (const RuleStateName& state : state_names_.first(states))
+      fields_.push_back(fmt::format("{}.", state.name));
     fields_.push_back("master.");
     for (const Replicas::Edge& edge : blocks_.front().replicas.edges) {
       fields_.push_back(fmt::format("published.{}.", edge.rank));
@@ -425,6 +425,7 @@ struct State {
   Asynchronous* const gossip_;  // null: another scheme
   LossScale* const scale_;      // null: losses are not scaled
   const bool pushes_;
+  const std::span<const RuleStateName> state_names_;
   std::unique_ptr<TorchState> inner_;
   std::vector<Parameter> parameters_;                   // in the groups' order
   std::unordered_map<const void*, std::size_t> index_;  // of a parameter in it
