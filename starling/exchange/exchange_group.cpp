@@ -78,7 +78,7 @@ void Exchange::Grouping::send_mean(SwapId id) {
     parts.push_back(std::move(exchange.peer(link.rank).parts.extract(id).mapped()));
     mixes.push_back({1.0F / static_cast<float>(others.size() + 1), parts.back().block.values(), mine});
   }
-  kernels::update(kernels::SgdStep{}, mixes, mean, nullptr, {}, {}, count);
+  kernels::update(kernels::Step{}, mixes, mean, nullptr, {}, {}, count);
 
   for (const Link& link : from_next(others, exchange.transport_->rank())) {
     send_payload(link.rank, exchange.frame_of(FrameType::mean, id, Wire::fp32),
