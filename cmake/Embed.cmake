@@ -1,10 +1,13 @@
-# cmake -D OUT=FILE -D ROOT=FOLDER -D "FILES=PATH,..." -P Embed.cmake: writes the C++ source that holds the texts of those
-# files of the folder, for starling/kernels/cuda/program.h.
+# cmake -D OUT=FILE -D "ROOTS=FOLDER,..." -D "FILES=PATH,..." -P Embed.cmake: writes the C++ source that holds the texts
+# of those files for starling/kernels/cuda/program.h. Each lies in the first folder that has it.
+string(REPLACE "," ";" ROOTS "${ROOTS}")
 string(REPLACE "," ";" FILES "${FILES}")
 set(text "#include \"starling/kernels/cuda/program.h\"\n\nnamespace starling::kernels::cuda {\n\n")
 string(APPEND text "std::span<const Text> embedded_texts() {\n  static constexpr Text kTexts[] = {\n")
 foreach(file IN LISTS FILES)
-  file(READ "${ROOT}/${file}" content)
+  find_file(found "${file}" PATHS ${ROOTS} NO_CACHE NO_DEFAULT_PATH REQUIRED)
+  file(READ "${found}" content)
+  unset(found)
   string(APPEND text "{\"${file}\", R\"starling(${content})starling\"},\n")
 endforeach()
 string(APPEND text "  };\n  return kTexts;\n}\n\n}  // namespace starling::kernels::cuda\n")

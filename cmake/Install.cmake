@@ -3,7 +3,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package "${CMAKE_INSTALL_LIBDIR}/cmake/Starling")
-install(TARGETS starling starling_core starling_fmt EXPORT StarlingTargets FILE_SET HEADERS)
+install(TARGETS starling starling_core starling_fmt EXPORT StarlingTargets FILE_SET HEADERS FILE_SET generated)
 install(TARGETS starling-cli)
 install(EXPORT StarlingTargets NAMESPACE Starling:: DESTINATION "${package}")
 

@@ -17,6 +17,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/kernels/wire.h"
 #include "starling/optim/checkpoint.h"
@@ -55,19 +56,18 @@ class Maker {
 // A rule whose options stand in the parameter groups of Python's optimizer.
 class PythonRule {
  public:
-  // The groups' keys, in the order of rules.h. What stands there is a number, a tensor of one, or several of these.
-  PythonRule(std::string name, const std::vector<std::string>& keys) : name_(std::move(name)) {
-    for (const std::string& key : keys)
+  explicit PythonRule(const std::string& name) : defaults_(rule_named(name)) {
+    each_option(defaults_, [&](const RuleOption& option, const auto&) {
+      const std::string key(option.name);
       keys_.push_back(py::reinterpret_steal<py::str>(PyUnicode_InternFromString(key.c_str())));
+    });
   }
   Rule of(const py::dict& group) const {
-    for (Rule rule : {Rule(SGD{}), Rule(Adam{}), Rule(AdamW{}), Rule(AccumAdam{}), Rule(AccumAdamW{})}) {
-      if (rule_name(rule) != name_) continue;
-      set(rule, group);
-      return rule;
-    }
-    throw UsageError(fmt::format("rule \"{}\" is unknown", name_));
+    Rule rule = defaults_;
+    set(rule, group);
+    return rule;
   }
+  // An option in a group is a number, a tensor of one number, or several of these.
   void set(Rule& rule, const py::dict& group) const {
     std::vector<double> values;
     for (const py::str& key : keys_) {
@@ -87,9 +87,33 @@ class PythonRule {
     if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
     return number;
   }
-  std::string name_;
-  std::vector<py::str> keys_;
+  static Rule rule_named(const std::string& name) {
+    for (const Rule& rule : known_rules()) {
+      if (rule_name(rule) == name) return rule;
+    }
+    throw UsageError(fmt::format("rule \"{}\" is unknown", name));
+  }
+  Rule defaults_;
+  std::vector<py::str> keys_;  // of the groups, in the order of rule_values()
 };
+
+// By the rules' names: {"options": {name: default}, "states": {name in files: torch's name}}.
+py::dict rules() {
+  py::dict all;
+  for (const Rule& rule : known_rules()) {
+    py::dict options, states;
+    each_option(rule, [&](const RuleOption& option, const auto& value) {
+      options[py::str(std::string(option.name))] = py::cast(value);
+    });
+    for (const RuleStateName& state : rule_state_names(rule))
+      states[py::str(std::string(state.name))] = std::string(state.torch);
+    py::dict one;
+    one["options"] = options;
+    one["states"] = states;
+    all[py::str(rule_name(rule))] = one;
+  }
+  return all;
+}
 
 torch::optim::OptimizerParamGroup group_of(std::vector<at::Tensor> parameters, const Rule& rule) {
   return {std::move(parameters), rule_options(rule)};
@@ -215,10 +239,10 @@ thread_local std::optional<py::error_already_set> Interrupt::raised_;
 // starling::Optimizer, made for Python.
 class Engine {
  public:
-  Engine(const std::string& rule, const std::vector<std::string>& keys, const py::list& param_groups,
+  Engine(const std::string& rule, const py::list& param_groups,
          const std::vector<std::vector<at::Tensor>>& groups, const py::dict& options, const World& world,
          std::vector<at::Tensor> buffers)
-      : rule_(PythonRule(rule, keys)) {
+      : rule_(PythonRule(rule)) {
     std::vector<torch::optim::OptimizerParamGroup> all;
     for (std::size_t g = 0; g < groups.size(); ++g)
       all.push_back(group_of(groups[g], rule_->of(param_groups[g])));
@@ -447,9 +471,8 @@ PYBIND11_MODULE(_C, m) {
       .def("_told", &told, py::call_guard<py::gil_scoped_release>());
 
   py::class_<Engine>(m, "Engine")
-      .def(py::init<const std::string&, const std::vector<std::string>&, const py::list&,
-                    const std::vector<std::vector<at::Tensor>>&, const py::dict&, const World&,
-                    std::vector<at::Tensor>>())
+      .def(py::init<const std::string&, const py::list&, const std::vector<std::vector<at::Tensor>>&,
+                    const py::dict&, const World&, std::vector<at::Tensor>>())
       .def(py::init<py::function, const std::vector<std::vector<at::Tensor>>&, const py::dict&, const World&,
                     std::vector<at::Tensor>>())
       .def("close", &Engine::close)
@@ -490,6 +513,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("average", &average_of);
   m.def("scheme_traits", &scheme_traits);
   m.attr("default_scheme") = SchemeChoice().name;
+  m.def("rules", &rules);
   m.def(
       "save_tensors",
       [](const std::string& file, const std::map<std::string, at::Tensor>& tensors,

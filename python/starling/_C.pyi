@@ -30,7 +30,6 @@ class Engine:
     def __init__(
         self,
         rule: str,
-        keys: tuple[str, ...],
         param_groups: list[dict],
         groups: list[list[torch.Tensor]],
         options: dict,
@@ -73,5 +72,7 @@ class Scope:
 default_scheme: str
 
 def scheme_traits(name: str) -> dict[str, bool]: ...
+# By their names: {"options": {name: default}, "states": {name in Starling's files: torch's name}}.
+def rules() -> dict[str, dict[str, dict]]: ...
 def average(tensors: list[torch.Tensor], world: World) -> int: ...
 def save_tensors(file: str, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None: ...

@@ -305,8 +305,11 @@ class _Ruled(Optimizer):
 
     _step_supports_amp_scaling = True
     _rule: str  # its name in the C++ library
-    _keys: tuple[str, ...]  # of the parameter groups: its options, in the order of starling/optim/rules.h
-    _states: dict[str, str]  # which it keeps: the C++ library's m, v and b, by torch's names
+    _states: dict[str, str]  # which it may keep: torch's names by the C++ library's
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        cls._states = _C.rules()[cls._rule]["states"]
 
     def __init__(self, params, defaults: dict, options: Options):
         super().__init__(params, defaults)
@@ -316,7 +319,7 @@ class _Ruled(Optimizer):
                 for value in group[key] if isinstance(group[key], (tuple, list)) else [group[key]]:
                     if not hasattr(value, "__float__"):  # a tensor has it, a text has not
                         raise TypeError(f"{key} = {group[key]!r} is not allowed: a number")
-        self._start(options, self._rule, self._keys, self.param_groups)
+        self._start(options, self._rule, self.param_groups)
 
     def add_param_group(self, param_group: dict) -> None:
         """As torch's. All workers must call it before the same step, where rank 0's values reach every worker."""
@@ -472,8 +475,6 @@ class SGD(_Ruled):
     else m. Decentralized: D-PSGD (Lian et al. 2017)."""
 
     _rule = "SGD"
-    _keys = ("lr", "momentum", "nesterov", "weight_decay")
-    _states = {"m": "momentum_buffer"}
 
     def __init__(
         self,
@@ -495,8 +496,6 @@ class Adam(_Ruled):
     """torch.optim.Adam's update, mixed: decentralized Adam of "From Promise to Practice" (arXiv 2410.11998)."""
 
     _rule = "Adam"
-    _keys = ("lr", "betas", "eps", "weight_decay")
-    _states = {"m": "exp_avg", "v": "exp_avg_sq"}
 
     def __init__(
         self,
@@ -533,8 +532,6 @@ class AccumAdam(_Ruled):
     the window; each step uses them plus its own gradient. `window` = 1 is Adam."""
 
     _rule = "AccumAdam"
-    _keys = (*Adam._keys, "window")
-    _states = {"m": "exp_avg", "v": "exp_avg_sq", "b": "accumulated_grad"}
 
     def __init__(
         self,

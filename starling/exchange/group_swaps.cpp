@@ -97,7 +97,7 @@ void GroupSwaps::send_mean(SwapId id) {
     parts.push_back(sender(other.rank).parts.take(id).block);
     mixes.push_back({1.0F / static_cast<float>(others(id).size() + 1), parts.back().values(), mine});
   }
-  kernels::update(kernels::SgdStep{}, mixes, mean, nullptr, {}, {}, count);
+  kernels::update(kernels::Step{}, mixes, mean, nullptr, {}, {}, count);
 
   for (const Partner& to : from_next(others(id), me_)) {
     send_payload(to.rank, tools_.layout.frame(FrameType::mean, id, Wire::fp32),

@@ -12,7 +12,7 @@ namespace starling {
 namespace {
 
 void mix(std::span<float> x, const kernels::Mix& neighbour) {
-  kernels::update(kernels::SgdStep{}, {&neighbour, 1}, x.data(), nullptr, {}, {}, x.size());
+  kernels::update(kernels::Step{}, {&neighbour, 1}, x.data(), nullptr, {}, {}, x.size());
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ bool HostBlock::send(double eta_tau, const kernels::WireBlock& to, float times) 
     starling::mix_momentum(x, x_tilde, eta_tau);
     kernels::WireBlock part = to;
     part.values = static_cast<std::byte*>(to.values) + bytes_of(to.wire, at);
-    finite &= kernels::update(kernels::SgdStep{}, {}, x.data(), nullptr, {}, part, x.size());
+    finite &= kernels::update(kernels::Step{}, {}, x.data(), nullptr, {}, part, x.size());
   });
   if (y_.empty()) return finite;
   std::vector<float> scaled;

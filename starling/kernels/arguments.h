@@ -1,6 +1,4 @@
-// What a step works on, and the mixing of one element. update.h says what it does with them.
-//
-// This file is compiled for GPUs too, as format.h.
+// The arguments of a step (update.h), and the mixing of one element. GPUs compile this file too, as format.h.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +16,15 @@ struct Sent {
       : values(values), wire(wire), exponent(exponent) {}
   const void* values;
   starling::Wire wire = starling::Wire::fp32;
-  int exponent = 0;  // of modular codes
+  int exponent = 0;  // for modular codes
 };
 
-// One neighbour j of worker i. Either both blocks are modular codes of the same wire or none is.
+// One neighbour j of worker i. Both blocks are modular codes of the same wire, or neither is.
 struct Mix {
   float weight = 0;              // W_ij
   Sent theirs;                   // q_j
-  Sent mine;                     // q_i; or x itself (of bf16 and fp16 parameters the master)
-  Measured* measured = nullptr;  // of modular codes: what is measured is added to it
+  Sent mine;                     // q_i; or x itself (for bf16 and fp16 parameters the master)
+  Measured* measured = nullptr;  // for modular codes: the measurements are added to it
 };
 
 // Parameters as they lie in memory.
@@ -34,7 +32,7 @@ struct Parameters {
   Parameters(float* values) : values(values) {}
   Parameters(void* values, starling::Wire format, float* master)
       : values(values), format(format), master(master) {}
-  // Those from the n-th on.
+  // The parameters from the n-th on.
   Parameters from(std::size_t n) const {
     return {static_cast<std::byte*>(values) + bytes_of(format, n), format,
             master == nullptr ? nullptr : master + n};
@@ -44,39 +42,40 @@ struct Parameters {
   float* master = nullptr;                       // not with fp32
 };
 
-// In the parameters' format. Null: no gradient in this step. Then it is mixed only: no weight decay, state untouched.
+// In the parameters' format. Null: there is no gradient in this step. Then the parameters are mixed only,
+// without weight decay, and the rule's state stays as it is.
 struct Gradient {
   Gradient(const void* values = nullptr, float scale = 1, void* cleared = nullptr)
       : values(values), scale(scale), cleared(cleared) {}
   const void* values;
-  float scale;    // what clipping multiplies it by
-  void* cleared;  // the values again, where the pass leaves zeros; null: they stay
+  float scale;    // clipping multiplies the gradient by it
+  void* cleared;  // the values again: the pass leaves zeros there; null: they stay
 };
 
-// A rule's state beside the parameter, zero before the first step. Null where the rule has none: SGD takes m
-// with momentum and nothing without, Adam m and v, Accumulated Adam all three (M, V, b).
+// A rule's state beside the parameter, zero before the first step. A step with kStates = 0, 1, 2 or 3 takes
+// that many of them, in this order, and ignores the rest.
 struct RuleState {
   float* m = nullptr;
   float* v = nullptr;
   float* b = nullptr;
 };
 
-// Where to write what is sent. Null: nothing is.
+// Where the values to send are written. Null: none are.
 struct WireBlock {
   WireBlock(float* values = nullptr, bool stream = false) : values(values), stream(stream) {}
   WireBlock(void* values, starling::Wire wire, bool stream = false)
       : values(values), wire(wire), stream(stream) {}
   void* values;
   starling::Wire wire = starling::Wire::fp32;
-  bool stream;  // written past the caches: faster for a block that is larger than they are
-  // Of modular codes: the grid, and where the sum of the grid points is added to (null: nowhere).
+  bool stream;  // write past the caches: faster for a block that is larger than they are
+  // For modular codes: the grid, and the sum that the grid points are added to (null: none).
   int exponent = 0;
   std::uint32_t* sum = nullptr;
 };
 
-// Wx and what comes from one more neighbour.
+// Adds one more neighbour's part to Wx.
 inline float mixed(float Wx, float w, float theirs, float mine) { return Wx + w * (theirs - mine); }
-// Of modular codes; w is W_ij delta.
+// The same for modular codes; w is W_ij delta.
 inline float mixed(float Wx, float w, std::int32_t D) { return Wx + w * static_cast<float>(D); }
 
 }  // namespace starling::kernels

@@ -1,5 +1,5 @@
-// This file is compiled once per instruction set: foreach_target.h includes it again for each. The loops are plain ones
-// that the compiler vectorizes, so that a rule's formula is an ordinary function of one element.
+// This file is compiled once per instruction set: foreach_target.h includes it again for each. The compiler
+// vectorizes plain loops, so that a rule's formula is an ordinary function of one element.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "starling/kernels/update.cpp"
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
@@ -22,8 +22,8 @@
 
 #include "starling/core/error.h"
 
-#undef STARLING_EACH_ELEMENT_ALONE  // what tells the compiler that no element depends on another
-#undef STARLING_UNROLL  // has it do eight steps of a loop at once, by vectors; clang does so unasked
+#undef STARLING_EACH_ELEMENT_ALONE  // tells the compiler that no element depends on another
+#undef STARLING_UNROLL              // eight steps of a loop at once, by vectors; clang does so by itself
 #if defined(__clang__)
 #define STARLING_EACH_ELEMENT_ALONE _Pragma("clang loop vectorize(assume_safety)")
 #define STARLING_UNROLL
@@ -38,10 +38,12 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// So many floats are mixed, adapted, checked and sent before the next: what they touch stays in the first-level cache.
+// A chunk of so many floats is mixed, adapted, checked and sent before the next one. So its memory stays in
+// the first-level cache.
 constexpr std::size_t kChunk = 64;
-// Fetched so many floats ahead, since the hardware does not look across pages. Measured: on an Intel Xeon 256 to 512 are equally
-// good; on an AMD EPYC 64 and 128 are, and 256 takes up to 15 % longer where other machines share the memory.
+// The distance in floats at which memory is fetched ahead, since the hardware does not look across pages.
+// On an Intel Xeon 256 to 512 are equally good. On an AMD EPYC 64 and 128 are, and 256 takes up to 15 %
+// longer where other machines share the memory.
 constexpr std::size_t kAhead = 128;
 constexpr std::size_t kLine = 64;  // bytes
 
@@ -50,7 +52,7 @@ HWY_INLINE void fetch(const T* values) {
   for (std::size_t i = 0; i < kChunk; i += kLine / sizeof(T)) hwy::Prefetch(values + kAhead + i);
 }
 
-// x[i] <- rule(x[i], Wx[i], scale g[i]),  where Wx may be x
+// x[i] <- rule(x[i], Wx[i], scale g[i]). Wx may be x.
 template <class Rule>
 HWY_INLINE void adapt(const Rule& rule, float* x, const float* Wx, const float* g, float scale,
                       const RuleState& state, std::size_t at, std::size_t n) {
@@ -85,7 +87,7 @@ HWY_INLINE std::uint32_t not_finite(const float* values, std::size_t n) {
   return carry >> 31;
 }
 
-// The values from `at` on, as floats: where they lie, or decoded into `room`.
+// The values from `at` on, as floats: in place, or decoded into `room`.
 HWY_INLINE const float* floats(const Sent& sent, std::size_t at, std::size_t n, float* room) {
   if (sent.wire == Wire::fp32) {
     const float* const values = static_cast<const float*>(sent.values) + at;
@@ -104,7 +106,7 @@ HWY_INLINE const float* floats(const Sent& sent, std::size_t at, std::size_t n, 
   return room;
 }
 
-// The codes from `at` on, a byte each: where they lie, or spread out in `room`.
+// The codes from `at` on, a byte each: in place, or spread out in `room`.
 HWY_INLINE const std::uint8_t* codes(const Sent& sent, std::size_t at, std::size_t n, std::uint8_t* room) {
   const std::uint8_t* const bytes = static_cast<const std::uint8_t*>(sent.values) + bytes_of(sent.wire, at);
   fetch(bytes);
@@ -117,7 +119,7 @@ HWY_INLINE const std::uint8_t* codes(const Sent& sent, std::size_t at, std::size
   return room;
 }
 
-// mixed = Wx + W delta D. False: the grids are too far apart, nothing is mixed.
+// mixed = Wx + W delta D. Returns false, and mixes nothing, where the grids are too far apart.
 HWY_INLINE bool mix_codes(const Mix& edge, const float* Wx, float* mixed, std::size_t at, std::size_t n) {
   const Pair pair(edge.theirs.wire, edge.theirs.exponent, edge.mine.exponent);
   if (!pair.mixes) return false;
@@ -139,7 +141,7 @@ HWY_INLINE bool mix_codes(const Mix& edge, const float* Wx, float* mixed, std::s
   return true;
 }
 
-// Writes past the caches where `to` lies at the beginning of a cache line.
+// Copies the values. Past the caches, `to` must be the beginning of a cache line.
 template <class T>
 HWY_INLINE void send(const T* values, std::size_t n, T* to, bool past_caches) {
   if (!past_caches) {
@@ -174,7 +176,7 @@ HWY_INLINE std::uint32_t send_codes(const float* x, std::size_t at, std::size_t 
   return sum;
 }
 
-// x in bf16 or fp16. Returns 0 where all that is written is finite.
+// Writes x in bf16 or fp16. Returns 0 where all written values are finite.
 HWY_INLINE std::uint32_t encode(const float* x, std::size_t n, Wire format, std::uint16_t* to) {
   std::uint32_t bad = 0;
   if (format == Wire::bf16) {
@@ -193,7 +195,7 @@ HWY_INLINE std::uint32_t encode(const float* x, std::size_t n, Wire format, std:
   return bad;
 }
 
-// x[i] <- p[i], where p[i] is not x[i] rounded. Returns 0 where all p are finite.
+// x[i] <- p[i] for each p[i] that is not x[i] rounded. Returns 0 where all p are finite.
 HWY_INLINE std::uint32_t take_changes(const Parameters& parameters, float* x, std::size_t at, std::size_t n) {
   alignas(64) std::uint16_t rounded[kChunk];
   alignas(64) float room[kChunk];
@@ -209,12 +211,12 @@ HWY_INLINE std::uint32_t take_changes(const Parameters& parameters, float* x, st
   return not_finite(values, n);
 }
 
-// Encodes and sends x. Returns 0 where all that is sent is finite.
+// Encodes and sends x. Returns 0 where all values sent are finite.
 HWY_INLINE std::uint32_t send_encoded(const float* x, std::size_t at, std::size_t n, const WireBlock& wire,
                                       bool past_caches) {
   if (wire.wire == Wire::fp32) {
     send(x, n, static_cast<float*>(wire.values) + at, past_caches);
-    return 0;  // x was looked at
+    return 0;  // the caller checks x
   }
   if (is_modular(wire.wire)) {
     const std::uint32_t sum = send_codes(x, at, n, wire, past_caches);
@@ -227,26 +229,26 @@ HWY_INLINE std::uint32_t send_encoded(const float* x, std::size_t at, std::size_
   return bad;
 }
 
-// How many values lie before the next cache line.
+// The number of values before the next cache line.
 std::size_t before_line(const WireBlock& wire) {
   return (kLine - reinterpret_cast<std::uintptr_t>(wire.values) % kLine) % kLine * 2 / bytes_of(wire.wire, 2);
 }
 
-// Where there is no gradient.
+// The rule of a step without a gradient.
 struct NoRule {};
 
 template <class Rule>
 bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& p, Gradient gradient,
                 const RuleState& state, WireBlock wire, std::size_t n) {
   constexpr bool kAdapts = !std::is_same_v<Rule, NoRule>;
-  const Rule step = rule;  // a copy on the stack, which no store to memory can change
+  const Rule step = rule;  // a copy on the stack: no store to memory can change it
   const Wire format = p.format;
   const bool narrow = format != Wire::fp32;
   float* const x_all = narrow ? p.master : static_cast<float*>(p.values);
   alignas(64) float mixed[kChunk], their_room[kChunk], my_room[kChunk], g_room[kChunk];
   std::uint32_t bad = 0;
-  // Chunks begin where the wire's cache lines do: a line that is written in part past the caches is slow.
-  // (A line of int4 holds more values than a chunk; they are few enough bytes for the caches.)
+  // Chunks begin at the wire's cache lines: writing a part of a line past the caches is slow. A line of int4
+  // holds more values than a chunk; they are few enough bytes for the caches.
   const bool stream = wire.values != nullptr && wire.stream && wire.wire != Wire::int4;
   std::size_t count = stream ? std::min(n, before_line(wire)) : 0;
   bool whole_lines = count == 0;
@@ -285,7 +287,7 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& 
     bad |= not_finite(x, count) | bad_parameters;
     if (wire.values != nullptr) bad |= send_encoded(x, at, count, wire, stream && whole_lines);
   }
-  if (stream) hwy::FlushStream();  // before anything tells another thread that the block is there
+  if (stream) hwy::FlushStream();  // before another thread learns that the block is there
   return bad == 0;
 }
 
@@ -294,16 +296,10 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& 
 bool update(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g, RuleState state,
             WireBlock wire, std::size_t n) {
   if (g.values == nullptr) return update_all(NoRule{}, mixes, x, g, state, wire, n);
-  if (const auto* rule = std::get_if<SgdStep>(&step)) return update_all(*rule, mixes, x, g, state, wire, n);
-  if (const auto* rule = std::get_if<MomentumStep>(&step))
-    return update_all(*rule, mixes, x, g, state, wire, n);
-  if (const auto* rule = std::get_if<AdamStep>(&step)) return update_all(*rule, mixes, x, g, state, wire, n);
-  if (const auto* rule = std::get_if<AccumAdamStep<false>>(&step))
-    return update_all(*rule, mixes, x, g, state, wire, n);
-  return update_all(std::get<AccumAdamStep<true>>(step), mixes, x, g, state, wire, n);
+  return std::visit([&](const auto& rule) { return update_all(rule, mixes, x, g, state, wire, n); }, step);
 }
 
-// at(i) is value i. Sixteen sums side by side, however many of them a register holds: the same bits everywhere.
+// at(i) is value i. There are sixteen sums side by side for every width of registers: the same bits everywhere.
 template <class At>
 HWY_INLINE double squares_of(const At& at, std::size_t n) {
   constexpr std::size_t kSums = 16;
@@ -429,7 +425,8 @@ constexpr std::string_view kOwnTarget = "neon";
 constexpr std::string_view kOwnTarget = "baseline";
 #endif
 
-// What each target of Highway's asks of the processor (hwy/ops/set_macros-inl.h), and of the system: GCC asks both.
+// The features that each of Highway's targets needs (hwy/ops/set_macros-inl.h). GCC asks the processor and
+// the system for them.
 #if HWY_ARCH_X86
 bool has_sse4() {
   return __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.1") &&

@@ -456,7 +456,7 @@ bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Ou
 
 bool write_again(Block& block, Outgoing wire) {
   if (is_modular(wire.wire)) wire.exponent = block.grid.again();
-  return pass(block, SGD{}, {}, wire, std::nullopt);
+  return pass(block, Rule{}, {}, wire, std::nullopt);
 }
 
 void update_and_send(Exchange& exchange, Block& block, const Rule& rule, std::span<const Arrival> arrived,
@@ -468,7 +468,7 @@ void update_and_send(Exchange& exchange, Block& block, const Rule& rule, std::sp
 }
 
 void mix_and_send(Exchange& exchange, Block& block, std::span<const Arrival> arrived) {
-  update_and_send(exchange, block, SGD{}, arrived, std::nullopt);
+  update_and_send(exchange, block, Rule{}, arrived, std::nullopt);
 }
 
 void send_again(Exchange& exchange, Block& block) {
@@ -477,7 +477,7 @@ void send_again(Exchange& exchange, Block& block) {
 }
 
 bool mix(Block& block, std::span<const Arrival> arrived, const Outgoing& wire) {
-  return update(block, SGD{}, arrived, wire, std::nullopt);
+  return update(block, Rule{}, arrived, wire, std::nullopt);
 }
 
 void settle(std::span<const Block> blocks) {

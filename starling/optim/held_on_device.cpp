@@ -17,7 +17,6 @@ namespace starling {
 namespace {
 
 using kernels::Mix;
-using kernels::SgdStep;
 using kernels::cuda::Renewal;
 using kernels::cuda::Table;
 
@@ -165,7 +164,7 @@ void HeldOnDevice::momentum(Table& table, double eta_tau) const {
 }
 
 void HeldOnDevice::mix(Table& table, float* to, const Mix& neighbour) const {
-  table.add(SgdStep{}, {&neighbour, 1}, to, nullptr, {}, {}, size());
+  table.add(kernels::Step{}, {&neighbour, 1}, to, nullptr, {}, {}, size());
 }
 
 void HeldOnDevice::mix_momentum(double eta_tau) {
@@ -179,9 +178,9 @@ bool HeldOnDevice::send(double eta_tau, const kernels::WireBlock& to, float time
                           ->take_turn([&](GossipStream::Turn& turn, Table& table) {
                             kernels::WireBlock there = turn.download(to, y_.defined() ? 2 * bytes : bytes);
                             momentum(table, eta_tau);
-                            table.add(SgdStep{}, {}, x(), nullptr, {}, there, n);
+                            table.add(kernels::Step{}, {}, x(), nullptr, {}, there, n);
                             there.values = static_cast<std::byte*>(there.values) + bytes;
-                            if (y_.defined()) table.add(SgdStep{}, {}, y(), nullptr, {}, there, n);
+                            if (y_.defined()) table.add(kernels::Step{}, {}, y(), nullptr, {}, there, n);
                           })
                           .finite;
   if (!finite || !y_.defined() || times == 1) return finite;

@@ -1,6 +1,5 @@
 // An optimizer's state as a file, and back (the names in it: optimizer.h).
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <functional>
@@ -45,7 +44,6 @@ using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
 constexpr const char* kFormat = "starling optimizer 1";
-constexpr std::array<const char*, 3> kStates{"m.", "v.", "b."};  // kernels::RuleState
 constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
     {at::kFloat, "F32"}, {at::kDouble, "F64"}, {at::kHalf, "F16"},  {at::kBFloat16, "BF16"},
     {at::kLong, "I64"},  {at::kInt, "I32"},    {at::kShort, "I16"}, {at::kChar, "I8"},
@@ -104,7 +102,8 @@ struct State {
         node_(engine.node),
         groups_(groups),
         scheme_(*engine.scheme),
-        scale_(engine.clipping.loss_scale()) {
+        scale_(engine.clipping.loss_scale()),
+        state_names_(rule_state_names(engine.rule)) {
     settle(blocks_);
     scheme_.pause();
     scheme_.renew();
@@ -368,7 +367,8 @@ struct State {
 
   void gather_blocks() {
     const std::size_t states = own_.empty() ? 0 : own_.front()->states.size();
-    fields_.assign(kStates.begin(), kStates.begin() + states);
+    for (const RuleStateName& state : state_names_.first(states))
+      fields_.push_back(fmt::format("{}.", state.name));
     fields_.push_back("master.");
     for (Parameter& p : parameters_) {
       p.state.resize(fields_.size());
@@ -443,6 +443,7 @@ struct State {
   Groups& groups_;
   Scheme& scheme_;
   LossScale* const scale_;  // null: losses are not scaled
+  const std::span<const RuleStateName> state_names_;
   std::unique_ptr<TorchState> inner_;
   std::vector<Parameter> parameters_;                   // in the groups' order
   std::unordered_map<const void*, std::size_t> index_;  // of a parameter in it

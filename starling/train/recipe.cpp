@@ -88,18 +88,7 @@ Config recipe_config(Recipe& r) {
   c.key("dtype", &r.model.dtype, Choices{"fp32", "bf16", "fp16"},
         "of the weights; bf16 and fp16: normalisation stays fp32, and the optimizer keeps fp32 masters");
 
-  c.section("optimizer", "the local update");
-  c.key("rule", &r.optimizer.rule, Choices{"sgd", "adam", "adamw", "accum-adam", "accum-adamw"},
-        "update rule");
-  c.key("lr", &r.optimizer.lr, above(0), "learning rate at its highest");
-  c.key("betas", &r.optimizer.betas, from_below(0, 1),
-        "decay of the first and second moment; not used by sgd");
-  c.key("eps", &r.optimizer.eps, above(0), "added to the root of the second moment; not used by sgd");
-  c.key("weight_decay", &r.optimizer.weight_decay, at_least(0), "decoupled in adamw and accum-adamw");
-  c.key("momentum", &r.optimizer.momentum, from_below(0, 1), "sgd only");
-  c.key("nesterov", &r.optimizer.nesterov, "sgd only, wants momentum");
-  c.key("window", &r.optimizer.window, between(1, 1 << 20),
-        "accum rules only: steps per move of the moments");
+  declare(c, r.optimizer);
 
   c.section("schedule", "the learning rate over the run");
   c.key("name", &r.schedule.name, Choices{"constant", "cosine"}, "shape after the warm-up");
@@ -170,10 +159,7 @@ Recipe read_recipe(const std::string& file, const Overrides& overrides) {
     throw UsageError(fmt::format("{}: model.width = {}: wants a multiple of 8", config.origin("model.width"),
                                  recipe.model.width));
   }
-  if (recipe.optimizer.nesterov && recipe.optimizer.momentum == 0) {
-    throw UsageError(fmt::format("{}: optimizer.nesterov = true: wants optimizer.momentum above 0",
-                                 config.origin("optimizer.nesterov")));
-  }
+  check(config, recipe.optimizer);
   if (recipe.log.timeline_to > 0 && recipe.log.timeline_to < recipe.log.timeline_from) {
     throw UsageError(
         fmt::format("{}: log.timeline_to = {}: wants to be at least log.timeline_from = {}, or 0",
@@ -218,22 +204,7 @@ std::string topology_in(const RecipeValues& saved, const std::string& where) {
   return before.mixing.topology;
 }
 
-Rule make_rule(const Recipe& recipe) {
-  const auto& o = recipe.optimizer;
-  if (o.rule == "sgd") {
-    return SGD{.lr = o.lr, .momentum = o.momentum, .nesterov = o.nesterov, .weight_decay = o.weight_decay};
-  }
-  if (o.rule == "adam")
-    return Adam{.lr = o.lr, .betas = o.betas, .eps = o.eps, .weight_decay = o.weight_decay};
-  if (o.rule == "adamw")
-    return AdamW{.lr = o.lr, .betas = o.betas, .eps = o.eps, .weight_decay = o.weight_decay};
-  if (o.rule == "accum-adam") {
-    return AccumAdam{
-        .lr = o.lr, .betas = o.betas, .eps = o.eps, .weight_decay = o.weight_decay, .window = o.window};
-  }
-  return AccumAdamW{
-      .lr = o.lr, .betas = o.betas, .eps = o.eps, .weight_decay = o.weight_decay, .window = o.window};
-}
+Rule make_rule(const Recipe& recipe) { return make_rule(recipe.optimizer); }
 
 Options make_options(const Recipe& recipe) {
   Options options;

@@ -2,7 +2,6 @@
 // here.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -10,6 +9,7 @@
 
 #include "starling/core/config.h"
 #include "starling/optim/optimizer.h"
+#include "starling/train/optimizer_keys.h"
 
 namespace starling {
 
@@ -37,16 +37,7 @@ struct Recipe {
     int width = 16;
     std::string dtype = "fp32";
   } model;
-  struct {
-    std::string rule = "accum-adamw";
-    double lr = 1e-3;
-    std::array<double, 2> betas{0.9, 0.999};
-    double eps = 1e-8;
-    double weight_decay = 0;
-    double momentum = 0;
-    bool nesterov = false;
-    int window = 8;
-  } optimizer;
+  OptimizerKeys optimizer;
   struct {
     std::string name = "cosine";
     double warmup = 0;

@@ -2,7 +2,10 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -70,7 +73,8 @@ TEST(CheckRule, NamesRuleKeyValueAndRange) {
   EXPECT_THAT(said_of(Adam{.lr = nan}), HasSubstr("Adam: lr = nan"));
   EXPECT_THAT(said_of(AdamW{.lr = infinity}), HasSubstr("AdamW: lr = inf"));
   EXPECT_THAT(said_of(AdamW{.weight_decay = -1}), HasSubstr("AdamW: weight_decay = -1"));
-  EXPECT_THAT(said_of(SGD{.momentum = 1}), AllOf(HasSubstr("SGD: momentum = 1"), HasSubstr("[0, 1)")));
+  EXPECT_THAT(said_of(SGD{.momentum = 1}),
+              AllOf(HasSubstr("SGD: momentum = 1"), HasSubstr("at least 0 and below 1")));
   EXPECT_THAT(said_of(SGD{.nesterov = true}), AllOf(HasSubstr("nesterov"), HasSubstr("momentum")));
   EXPECT_THAT(said_of(Adam{.betas = {1, 0.9}}), HasSubstr("Adam: betas[0] = 1"));
   EXPECT_THAT(said_of(AccumAdam{.betas = {0, nan}}), HasSubstr("AccumAdam: betas[1] = nan"));
@@ -98,6 +102,45 @@ TEST(RuleStep, KeepsAsManyStatesAsTheKernelTakes) {
   }
   EXPECT_EQ(rule_states(SGD{}), 0);
   EXPECT_EQ(rule_states(AccumAdam{}), 3);
+}
+
+TEST(KnownRules, AreAllDifferent) {
+  std::set<std::string_view> names, keys;
+  for (const Rule& rule : known_rules()) {
+    EXPECT_EQ(said_of(rule), "accepted") << rule_name(rule);
+    EXPECT_TRUE(names.insert(rule_name(rule)).second) << rule_name(rule);
+    EXPECT_TRUE(keys.insert(rule_key(rule)).second) << rule_key(rule);
+  }
+  EXPECT_EQ(names.size(), std::variant_size_v<Rule>);
+}
+
+TEST(KnownRules, SayWhatTheirOptionsAndStatesAre) {
+  for (const Rule& rule : known_rules()) {
+    SCOPED_TRACE(rule_name(rule));
+    std::vector<std::string_view> options;
+    each_option(rule, [&](const RuleOption& option, const auto&) {
+      options.push_back(option.name);
+      EXPECT_FALSE(option.help.empty()) << option.name;
+    });
+    EXPECT_EQ(options.front(), "lr");
+    EXPECT_EQ(std::set(options.begin(), options.end()).size(), options.size());
+    for (const RuleStateName& state : rule_state_names(rule)) EXPECT_FALSE(state.torch.empty());
+    EXPECT_LE(static_cast<std::size_t>(rule_states(rule)), rule_state_names(rule).size());
+    Rule same = rule;
+    set_rule_values(same, rule_values(rule));
+    EXPECT_EQ(same, rule);
+  }
+  EXPECT_THAT(rule_values(SGD{.lr = 1, .momentum = 0.5, .nesterov = true, .weight_decay = 2}),
+              testing::ElementsAre(1, 0.5, 1, 2));
+  EXPECT_THAT(rule_values(AccumAdam{.lr = 1, .betas = {0.5, 0.25}, .eps = 2, .weight_decay = 3, .window = 4}),
+              testing::ElementsAre(1, 0.5, 0.25, 2, 3, 4));
+}
+
+TEST(DecayTimes, IsOfTheRulesThatShrinkParameters) {
+  EXPECT_EQ(decay_times(SGD{.weight_decay = 2}, 3), Rule(SGD{.weight_decay = 2}));
+  EXPECT_EQ(decay_times(AccumAdam{.weight_decay = 2}, 3), Rule(AccumAdam{.weight_decay = 2}));
+  EXPECT_EQ(decay_times(AdamW{.weight_decay = 2}, 3), Rule(AdamW{.weight_decay = 6}));
+  EXPECT_EQ(decay_times(AccumAdamW{.weight_decay = 2}, 3), Rule(AccumAdamW{.weight_decay = 6}));
 }
 
 // 30 steps of a rule alone and of torch's optimizer, from the same parameters and gradients.

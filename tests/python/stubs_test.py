@@ -95,6 +95,16 @@ class Stubs(unittest.TestCase):
                     functions += 1
         self.assertGreater(functions, 15)
 
+    def test_each_rule_has_a_class_with_its_options_and_defaults(self):
+        for name, rule in _C.rules().items():
+            self.assertIn(name, starling.__all__)
+            given = inspect.signature(getattr(starling, name).__init__).parameters
+            defaults = {key: each.default for key, each in given.items() if key in rule["options"]}
+            wanted = {key: tuple(each) if isinstance(each, list) else each for key, each in rule["options"].items()}
+            if name == "SGD":
+                wanted["lr"] = 1e-3  # as torch's
+            self.assertEqual(defaults, wanted, name)
+
     def test_a_type_checker_takes_a_script_and_refuses_its_errors(self):
         with tempfile.TemporaryDirectory() as folder:
             script = pathlib.Path(folder, "script.py")

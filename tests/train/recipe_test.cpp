@@ -38,7 +38,7 @@ TEST_F(RecipeTest, FileThenOverrides) {
   const Recipe recipe =
       read("[optimizer]\nlr = 0.5\nwindow = 3\n", {{"optimizer.lr", "0.25"}, {"run.seed", "9"}});
   EXPECT_EQ(recipe.optimizer.lr, 0.25);
-  EXPECT_EQ(recipe.optimizer.window, 3);
+  EXPECT_EQ(std::get<AccumAdamW>(make_rule(recipe)).window, 3);
   EXPECT_EQ(recipe.run.seed, 9);
   EXPECT_EQ(recipe.mixing.topology, Recipe{}.mixing.topology);
 }
@@ -88,6 +88,18 @@ TEST_F(RecipeTest, RulesTakeWhatIsTheirs) {
             Rule(AccumAdam{.lr = 0.3, .betas = {0.8, 0.9}, .eps = 1e-6, .weight_decay = 0.1, .window = 5}));
   EXPECT_EQ(rule("accum-adamw"),
             Rule(AccumAdamW{.lr = 0.3, .betas = {0.8, 0.9}, .eps = 1e-6, .weight_decay = 0.1, .window = 5}));
+}
+
+TEST_F(RecipeTest, AnOptionOfARuleSaysWhoseItIs) {
+  const std::string printed = print_recipe(Recipe{});
+  EXPECT_THAT(printed, testing::HasSubstr("\nwindow = 8  # "));
+  EXPECT_THAT(printed, testing::HasSubstr(
+                           " (accum-adam, accum-adamw); a whole number at least 1 and at most 1048576\n"));
+  EXPECT_THAT(printed, testing::HasSubstr(" (sgd, adam, accum-adam); "));  // weight_decay
+  EXPECT_EQ(make_rule(Recipe{}), Rule(AccumAdamW{.weight_decay = 0}));
+  EXPECT_THAT(error_of("[optimizer]\nmomentum = 1"),
+              testing::HasSubstr(":2: optimizer.momentum = 1: out of range"));
+  EXPECT_THAT(error_of("[optimizer]\nlr = 0"), testing::HasSubstr(":2: optimizer.lr = 0: out of range"));
 }
 
 TEST_F(RecipeTest, OptionsOfTheOptimizer) {

@@ -1,4 +1,4 @@
-// Programs for the GPU as NVRTC takes them: the text of everything that they include, and the options.
+// Programs for the GPU in NVRTC's form: the texts of everything that they include, and the options.
 #pragma once
 
 #include <array>
@@ -7,32 +7,32 @@
 #include <string_view>
 #include <vector>
 
+#include "starling/kernels/rules/all.h"
+
 namespace starling::kernels::cuda {
 
-// Texts that were part of the build.
+// A text that is part of the build.
 struct Text {
-  std::string_view name;  // as in an #include
+  std::string_view name;  // as in #include
   std::string_view text;
 };
 
 struct Program {
   Text source;
   std::vector<Text> headers;
-  std::vector<std::string> options;  // NVRTC's, besides the architecture
+  std::vector<std::string> options;  // for NVRTC, besides the architecture
 };
 
-// The update (update.cuh), what gossip does on a GPU (renew.cuh), and what they include.
+// The update (update.cuh), gossip's part on a GPU (renew.cuh), and everything that they include.
 Program update_program();
 
-// Its entries, of the rules in the order of Step (kernels/update.h), and of renewals.
-inline constexpr std::array<std::string_view, 6> kUpdateEntries{"starling_sgd",
-                                                                "starling_momentum",
-                                                                "starling_adam",
-                                                                "starling_accum_adam",
-                                                                "starling_accum_adam_window_end",
-                                                                "starling_renew"};
+// Its entries: for each step, in the order of Step (kernels/update.h), then for renewals.
+#define STARLING_STEP(entry, type) std::string_view(#entry),
+inline constexpr std::array kUpdateEntries{STARLING_EACH_STEP(STARLING_STEP)
+                                               std::string_view("starling_renew")};
+#undef STARLING_STEP
 
-// Written by cmake/Embed.cmake: the files that starling/kernels/CMakeLists.txt names, by their paths in the project.
+// cmake/Embed.cmake writes it: the files that starling/kernels/CMakeLists.txt lists, by their paths.
 std::span<const Text> embedded_texts();
 
 }  // namespace starling::kernels::cuda

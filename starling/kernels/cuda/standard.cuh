@@ -1,5 +1,5 @@
-// What the files that GPUs share with the processor use of the standard library. NVRTC has none of its headers, so this
-// one stands in for <algorithm>, <bit>, <cmath>, <cstddef>, <cstdint> and <cstdlib> there.
+// The part of the standard library that files for both GPU and processor use. NVRTC has none of its headers:
+// this file replaces <algorithm>, <bit>, <cmath>, <cstddef>, <cstdint> and <cstdlib> there.
 #pragma once
 
 namespace std {
@@ -28,7 +28,7 @@ constexpr const T& max(const T& a, const T& b) {
   return a < b ? b : a;
 }
 
-// Those of the device.
+// The device's functions.
 using ::abs;
 using ::pow;
 using ::sqrt;

@@ -1,5 +1,5 @@
-// What one pass over a block launches on a GPU: tables of segments (segment.h), one for each kind of rule, since segments may be
-// at different steps, and one of renewals. Made on the host, of pointers of the device.
+// The launches of one pass over a block on a GPU: a table of segments (segment.h) for each kind of step, since
+// segments may be at different steps, and a table of renewals. The host makes them of the device's pointers.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@ namespace starling::kernels::cuda {
 
 class Table {
  public:
-  // A stretch of memory, with the arguments of Kernels::update.
+  // Adds a stretch of memory, with the arguments of Kernels::update.
   void add(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g, RuleState state,
            const WireBlock& wire, std::size_t n);
-  // One with the momentum mixed in; it is launched before all updates. Its first_block is set here.
+  // Adds a renewal. Renewals are launched before all updates. Sets its first_block.
   void add(const Renewal& renewal);
 
-  // The launch of one kind of rule. Offsets are in bytes, from where the table lies on the device.
+  // The launch of one kind of step. Offsets are in bytes, from the table's begin on the device.
   struct Launch {
     std::size_t entry = 0;     // in kUpdateEntries
     std::size_t segments = 0;  // offset
@@ -31,8 +31,8 @@ class Table {
   };
   // All Mixes come first: they are at offset 0.
   std::size_t bytes() const;
-  // Writes bytes() bytes there, for the device to copy, and returns the launches: that of renewals is the first, and the others
-  // are in any order, since no two of their segments overlap.
+  // Writes bytes() bytes to `to`, for the device to copy, and returns the launches. Renewals come first. The
+  // others may run in any order, since no two of their segments overlap.
   std::vector<Launch> write(std::byte* to);
 
  private:

@@ -1,13 +1,13 @@
-// The step of combine-then-adapt (kernels/update.h) on a GPU: the same formulas of one element, from the same files, over
-// many segments in one launch.
+// The step of combine-then-adapt (kernels/update.h) on a GPU: the same formulas of one element, from the same
+// files, over many segments in one launch.
 //
-// NVRTC compiles it at run time with the options of update_program() (program.h): nothing contracts to fused multiply-adds,
-// division and square root are rounded as IEEE 754 says, and denormal numbers stay what they are. So the bits are those of
-// the processor. (But for the bits of a NaN, which processors choose as they like.)
+// NVRTC compiles it at run time with the options of update_program() (program.h): nothing contracts to fused
+// multiply-adds, division and square root round as IEEE 754 says, and denormal numbers stay as they are. So
+// the bits are those of the processor. (The bits of a NaN may differ: each processor chooses its own.)
 //
-// A block of threads takes kPiece values of one segment. No thread needs another's values: of its own each reads all that it
-// needs before it writes. Where two workers' codes are measured and grid points summed up, each warp first adds up its own;
-// neither depends on the order.
+// A block of threads takes kPiece values of one segment. No thread needs another's values, and each reads
+// everything it needs before it writes. Measurements of codes and sums of grid points are added up within
+// each warp first; neither depends on the order.
 #pragma once
 
 #include <algorithm>
@@ -20,13 +20,11 @@
 #include "starling/kernels/codes.h"
 #include "starling/kernels/cuda/segment.h"
 #include "starling/kernels/format.h"
-#include "starling/kernels/rules/accum_adam.h"
-#include "starling/kernels/rules/adam.h"
-#include "starling/kernels/rules/sgd.h"
+#include "starling/kernels/rules/all.h"
 
 namespace starling::kernels::cuda {
 
-// N values side by side, read or written at once where they lie so.
+// N adjacent values, read or written at once where they are aligned.
 template <class T, std::uint32_t N>
 struct alignas(N * sizeof(T)) Side {
   T at[N];
@@ -99,7 +97,7 @@ inline bool finite(const Floats& values, std::uint32_t count) {
   return carry >> 31 == 0;
 }
 
-// The codes from the n-th on, a byte each. Of int4 two lie in a byte, the first one in its lower half.
+// The codes from the n-th on, a byte each. A byte holds two codes of int4, the first in its lower half.
 inline Codes codes(const Sent& sent, std::uint64_t n, std::uint32_t count) {
   const auto* const bytes = static_cast<const std::uint8_t*>(sent.values) + bytes_of(sent.wire, n);
   if (sent.wire == Wire::int8) return read(bytes, count);
@@ -112,15 +110,15 @@ inline Codes codes(const Sent& sent, std::uint64_t n, std::uint32_t count) {
   return spread;
 }
 
-// What a thread works on at once.
+// The values that a thread works on at once.
 struct Mine {
   std::uint64_t at;     // in the segment
-  std::uint32_t count;  // 0 to kSide: the segment may end before
+  std::uint32_t count;  // 0 to kSide: the segment may end earlier
   Floats x, Wx;
-  bool finite;  // the parameter and what is sent; of x itself nothing is said
+  bool finite;  // the parameter and the values sent; not x itself
 };
 
-// Reads x; of a narrow parameter that is not its master rounded, x is the parameter.
+// Reads x. Where a narrow parameter is not its master rounded, x is the parameter.
 inline void load(const Parameters& p, Mine& my) {
   my.finite = true;
   if (p.format == Wire::fp32) {
@@ -188,8 +186,8 @@ inline void tell(const Mix& edge, const Measured& measured) {
   if (measured.sum != 0) atomicAdd(&edge.measured->sum, measured.sum);
 }
 
-// Of the codes of a segment's first neighbours: of neighbour j by lane j of each warp, so that there is one atomic
-// addition for each neighbour and warp. All lanes come together to what uses it.
+// Measures the codes of a segment's first neighbours. Lane j of each warp keeps neighbour j's, so that there
+// is one atomic addition per neighbour and warp. All lanes must call add() and finish() together.
 class Lanes {
  public:
   void add(std::uint32_t j, const Mix& edge, Measured measured) {
@@ -212,7 +210,7 @@ class Lanes {
   Measured measured_;
 };
 
-// Adds what comes from neighbour j. False: the grids are too far apart, nothing is mixed.
+// Mixes with neighbour j. Returns false, and mixes nothing, where the grids are too far apart.
 inline bool mix(std::uint32_t j, const Mix& edge, Mine& my, Lanes& lanes) {
   if (!is_modular(edge.theirs.wire)) {
     const Floats theirs = floats(edge.theirs.values, edge.theirs.wire, my.at, my.count);
@@ -237,7 +235,7 @@ inline bool mix(std::uint32_t j, const Mix& edge, Mine& my, Lanes& lanes) {
   return true;
 }
 
-// Writes the wire block, and returns the sum of the grid points. What is sent of a float may not be finite though x is.
+// Writes the wire block and returns the sum of the grid points. A value sent may be infinite though x is finite.
 inline std::uint32_t send(const WireBlock& wire, Mine& my) {
   if (wire.wire == Wire::fp32) {
     write(my.x, static_cast<float*>(wire.values) + my.at, my.count);
@@ -270,7 +268,7 @@ inline std::uint32_t send(const WireBlock& wire, Mine& my) {
   return sum;
 }
 
-// The segment that a block of threads works on: the last one that begins with it or before.
+// The segment of a block of threads: the last one that begins at this block or before it.
 template <class Row>
 const Row& segment_of(const Row* segments, std::uint32_t count, std::uint32_t block) {
   std::uint32_t first = 0, last = count - 1;
@@ -285,7 +283,7 @@ const Row& segment_of(const Row* segments, std::uint32_t count, std::uint32_t bl
   return segments[first];
 }
 
-// Sets *not_finite where a parameter, a master or a value sent is not finite, and else leaves it.
+// Sets *not_finite where a parameter, a master or a value sent is not finite; otherwise leaves it unchanged.
 template <class Rule>
 void update(const Segment<Rule>* segments, std::uint32_t count, const Mix* all_mixes,
             std::uint32_t* not_finite) {
@@ -321,7 +319,7 @@ void update(const Segment<Rule>* segments, std::uint32_t count, const Mix* all_m
 
 }  // namespace starling::kernels::cuda
 
-// The host makes the tables (table.h): its compiler must see them as this one does.
+// The host makes the tables (table.h): its compiler must lay them out as this one does.
 #ifdef STARLING_TABLE_SIZES
 namespace starling::kernels::cuda {
 constexpr bool same_sizes() {
@@ -336,16 +334,12 @@ static_assert(same_sizes(), "the host lays out its tables in another way");
 }  // namespace starling::kernels::cuda
 #endif
 
-// The entries: one for each kind of rule.
+// The entries: one for each kind of step.
 #define STARLING_ENTRY(name, rule)                                                                         \
   extern "C" __global__ void __launch_bounds__(starling::kernels::cuda::kThreads)                          \
       name(const starling::kernels::cuda::Segment<starling::kernels::rule>* segments, std::uint32_t count, \
            const starling::kernels::Mix* mixes, std::uint32_t* not_finite) {                               \
     starling::kernels::cuda::update(segments, count, mixes, not_finite);                                   \
   }
-STARLING_ENTRY(starling_sgd, SgdStep)
-STARLING_ENTRY(starling_momentum, MomentumStep)
-STARLING_ENTRY(starling_adam, AdamStep)
-STARLING_ENTRY(starling_accum_adam, AccumAdamStep<false>)
-STARLING_ENTRY(starling_accum_adam_window_end, AccumAdamStep<true>)
+STARLING_EACH_STEP(STARLING_ENTRY)
 #undef STARLING_ENTRY

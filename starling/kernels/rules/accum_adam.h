@@ -1,4 +1,5 @@
-// Accumulated Adam ("From Promise to Practice", arXiv 2410.11998), with Adam's or AdamW's weight decay:
+// Accumulated Adam ("From Promise to Practice", arXiv 2410.11998), and the step that it shares with
+// AccumAdamW (accum_adamw.h):
 //
 //   d = g + l2 x                                        (AccumAdam: l2 = weight decay; AccumAdamW: l2 = 0)
 //   m = beta1 M + (1 - beta1) d                         (m and v are of this step only)
@@ -15,7 +16,8 @@
 // M, V moments, b accumulator (state)  s steps in a window       lr learning rate
 // t steps of this parameter, this one included                   k = ceil(t / s)
 //
-// With s = 1 this is Adam, bit for bit. Weight decay: see adam.h.
+// The kept moments move once per window, by the mean gradient of the window; each step uses them and its
+// own gradient. With s = 1 this is Adam, bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +26,8 @@
 
 namespace starling::kernels {
 
-// `kWindowEnd` is t mod s = 0, the step that ends a window: a template parameter, since a branch in the loop
-// would keep it from being vectorized, and the other s - 1 steps need not write M and V.
+// kWindowEnd: t mod s = 0, the step ends a window. It is a template parameter, since a branch in the loop
+// would prevent vectorization. The other s - 1 steps need not write M and V.
 template <bool kWindowEnd>
 struct AccumAdamStep {
   static constexpr int kStates = 3;
@@ -47,8 +49,7 @@ struct AccumAdamStep {
   }
 };
 
-// Returns the variant `Step` that holds the step of the kind that t asks for. `decoupled`: AdamW's weight
-// decay.
+// Returns step t as the variant Step. `decoupled`: with AdamW's weight decay.
 template <class Step, class Options>
 Step accum_adam_step(const Options& o, bool decoupled, std::int64_t t) {
   const std::int64_t s = o.window;
@@ -60,3 +61,46 @@ Step accum_adam_step(const Options& o, bool decoupled, std::int64_t t) {
 }
 
 }  // namespace starling::kernels
+
+#define STARLING_STEPS_accum_adam(f) \
+  f(starling_accum_adam, AccumAdamStep<false>) f(starling_accum_adam_window_end, AccumAdamStep<true>)
+
+#ifndef __CUDACC_RTC__
+#define STARLING_RULE_accum_adam AccumAdam
+
+namespace starling {
+
+struct AccumAdamInfo {
+  static constexpr std::array kStates{AdamInfo::kStates[0], AdamInfo::kStates[1],
+                                      RuleStateName{"b", "accumulated_grad"}};
+  static constexpr bool kDecoupled = false;
+
+  template <class O, class F>
+  static void each_option(O& o, const F& f, bool decoupled = false) {
+    AdamInfo::each_option(o, f, decoupled);
+    f(RuleOption{"window", between(1, 1 << 20), "steps from one update of the kept moments to the next"},
+      o.window);
+  }
+};
+
+struct AccumAdam {
+  double lr = 1e-3;
+  std::array<double, 2> betas{0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0;
+  int window = 8;
+  bool operator==(const AccumAdam&) const = default;
+};
+
+template <>
+struct RuleInfo<AccumAdam> : AccumAdamInfo {
+  static constexpr std::string_view kName = "AccumAdam", kKey = "accum-adam";
+
+  template <class Step>
+  static Step step(const AccumAdam& o, std::int64_t t) {
+    return kernels::accum_adam_step<Step>(o, false, t);
+  }
+};
+
+}  // namespace starling
+#endif

@@ -1,4 +1,4 @@
-// Adam (Kingma & Ba 2015, arXiv 1412.6980) and AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101):
+// Adam (Kingma & Ba 2015, arXiv 1412.6980), and the step that it shares with AdamW (adamw.h):
 //
 //   d = g + l2 x                                        (Adam: l2 = weight decay; AdamW: l2 = 0)
 //   m <- beta1 m + (1 - beta1) d
@@ -9,16 +9,17 @@
 // x own parameter before mixing   Wx the mixed parameter   g gradient at x   m, v moments (state)
 // t steps of this parameter, this one included             lr learning rate
 //
-// Adam's weight decay is a part of the gradient, so it is taken where g was: at x. AdamW's shrinks what the
-// step starts from: the mixed parameter.
+// Adam's weight decay is a part of the gradient. So it is taken at x, as g is.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
+#include "starling/kernels/rules/option.h"
+
 namespace starling::kernels {
 
-// What Adam and Accumulated Adam share: a step along the moments, with the bias of both taken out.
+// A step along the moments, without the bias of both. Adam and Accumulated Adam share it.
 struct AdamDirection {
   float lr_hat;  // lr / (1 - beta1^t)
   float root;    // 1 / sqrt(1 - beta2^t)
@@ -42,7 +43,7 @@ struct AdamStep {
   float l2, keep;
   AdamDirection lr_u;
 
-  // `decoupled`: AdamW's weight decay.
+  // `decoupled`: with AdamW's weight decay.
   template <class Options>
   static AdamStep at(const Options& o, bool decoupled, std::int64_t t) {
     return {.beta1 = static_cast<float>(o.betas[0]),
@@ -63,3 +64,47 @@ struct AdamStep {
 };
 
 }  // namespace starling::kernels
+
+#define STARLING_STEPS_adam(f) f(starling_adam, AdamStep)
+
+#ifndef __CUDACC_RTC__
+#define STARLING_RULE_adam Adam
+
+namespace starling {
+
+// What all rules with Adam's moments have in common.
+struct AdamInfo {
+  static constexpr std::array kStates{RuleStateName{"m", "exp_avg"}, RuleStateName{"v", "exp_avg_sq"}};
+  static constexpr bool kDecoupled = false;
+
+  template <class O, class F>
+  static void each_option(O& o, const F& f, bool decoupled = false) {
+    f(RuleOption{"betas", from_below(0, 1), "decay rates of the first and second moment"}, o.betas);
+    f(RuleOption{"eps", above(0), "added to the root of the second moment"}, o.eps);
+    f(RuleOption{"weight_decay", at_least(0),
+                 decoupled ? "decoupled: subtracts lr * weight_decay * x from x"
+                           : "adds weight_decay * x to the gradient"},
+      o.weight_decay);
+  }
+};
+
+struct Adam {
+  double lr = 1e-3;
+  std::array<double, 2> betas{0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool operator==(const Adam&) const = default;
+};
+
+template <>
+struct RuleInfo<Adam> : AdamInfo {
+  static constexpr std::string_view kName = "Adam", kKey = "adam";
+
+  template <class Step>
+  static Step step(const Adam& o, std::int64_t t) {
+    return kernels::AdamStep::at(o, false, t);
+  }
+};
+
+}  // namespace starling
+#endif

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/optim/schemes/table.h"
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <variant>
 
-#include "starling/core/config.h"
+#include "starling/core/range.h"
 #include "starling/optim/scheme_choice.h"
 
 namespace starling {

@@ -17,7 +17,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "starling/core/config.h"
 #include "starling/exchange/contents.h"
 #include "starling/exchange/exchange.h"
 #include "starling/gossip/gossip.h"

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 
 namespace starling {

@@ -67,12 +67,10 @@ void run_entry(unsigned blocks, unsigned threads, const void* segments, std::uin
   }
 }
 using Entry = void (*)(unsigned, unsigned, const void*, std::uint32_t, const void*, std::uint32_t*);
-constexpr std::array<Entry, kUpdateEntries.size()> kEntries{run_entry<starling_sgd>,
-                                                            run_entry<starling_momentum>,
-                                                            run_entry<starling_adam>,
-                                                            run_entry<starling_accum_adam>,
-                                                            run_entry<starling_accum_adam_window_end>,
-                                                            run_entry<starling_renew>};
+#define STARLING_STEP(entry, type) run_entry<entry>,
+constexpr std::array<Entry, kUpdateEntries.size()> kEntries{STARLING_EACH_STEP(STARLING_STEP)
+                                                                run_entry<starling_renew>};
+#undef STARLING_STEP
 
 template <class T>
 T& at(void* pointer) {

@@ -1,0 +1,104 @@
+#include "starling/train/optimizer_keys.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/error.h"
+#include "starling/optim/rule_step.h"
+
+namespace starling {
+namespace {
+
+// The key of the option, or null.
+auto* key_of(auto& keys, std::string_view name) {
+  const auto has_name = [&](const OptimizerKeys::Key& key) { return key.option.name == name; };
+  const auto found = std::find_if(keys.begin(), keys.end(), has_name);
+  return found == keys.end() ? nullptr : &*found;
+}
+
+// "decay rates of the moments (adam, adamw)": what the option means, and with which rules.
+std::string help_of(std::string_view name) {
+  std::vector<std::pair<std::string_view, std::vector<std::string_view>>> meanings;
+  for (const Rule& rule : known_rules()) {
+    each_option(rule, [&](const RuleOption& option, const auto&) {
+      if (option.name != name) return;
+      const auto same = [&](const auto& meaning) { return meaning.first == option.help; };
+      auto meaning = std::find_if(meanings.begin(), meanings.end(), same);
+      if (meaning == meanings.end()) meaning = meanings.insert(meaning, {option.help, {}});
+      meaning->second.push_back(rule_key(rule));
+    });
+  }
+  std::vector<std::string> texts;
+  for (const auto& [help, rules] : meanings)
+    texts.push_back(fmt::format("{} ({})", help, fmt::join(rules, ", ")));
+  return fmt::format("{}", fmt::join(texts, "; "));
+}
+
+bool is_zero(const OptimizerKeys::Key& key) {
+  return std::visit([]<class Value>(const Value& value) { return value == Value{}; }, key.value);
+}
+
+}  // namespace
+
+std::vector<OptimizerKeys::Key> OptimizerKeys::of_all_rules() {
+  std::vector<Key> keys;
+  for (const Rule& rule : known_rules()) {
+    each_option(rule, [&](const RuleOption& option, const auto& value) {
+      if (option.name == kLearningRate.name || key_of(keys, option.name) != nullptr) return;
+      keys.push_back({option, help_of(option.name), value});
+    });
+  }
+  return keys;
+}
+
+void declare(Config& config, OptimizerKeys& keys) {
+  Choices rules;
+  for (const Rule& rule : known_rules()) rules.emplace_back(rule_key(rule));
+  config.section("optimizer", "the local update");
+  config.key("rule", &keys.rule, std::move(rules), "update rule");
+  // A rule takes 0 too, which a schedule may reach. Here it is the highest rate.
+  config.key(std::string(kLearningRate.name), &keys.lr, above(0), "learning rate at its highest");
+  for (OptimizerKeys::Key& key : keys.options) {
+    std::visit(
+        [&]<class Value>(Value& value) {
+          std::string name(key.option.name);
+          if constexpr (std::is_same_v<Value, bool>) {
+            config.key(std::move(name), &value, key.help);
+          } else {
+            config.key(std::move(name), &value, key.option.range, key.help);
+          }
+        },
+        key.value);
+  }
+}
+
+void check(const Config& config, const OptimizerKeys& keys) {
+  for (const OptimizerKeys::Key& key : keys.options) {
+    const OptimizerKeys::Key* const needed = key_of(keys.options, key.option.needs);
+    if (needed == nullptr || is_zero(key) || !is_zero(*needed)) continue;
+    const std::string path = fmt::format("optimizer.{}", key.option.name);
+    throw UsageError(fmt::format("{}: {} = true: wants optimizer.{} above 0", config.origin(path), path,
+                                 needed->option.name));
+  }
+}
+
+Rule make_rule(const OptimizerKeys& keys) {
+  const auto known = known_rules();
+  const auto found =
+      std::find_if(known.begin(), known.end(), [&](const Rule& rule) { return rule_key(rule) == keys.rule; });
+  if (found == known.end()) throw UsageError(fmt::format("optimizer.rule \"{}\" is unknown", keys.rule));
+  Rule rule = *found;
+  each_option(rule, [&]<class Value>(const RuleOption& option, Value& value) {
+    if constexpr (std::is_same_v<Value, double>) {
+      if (option.name == kLearningRate.name) return void(value = keys.lr);
+    }
+    value = std::get<Value>(key_of(keys.options, option.name)->value);
+  });
+  return rule;
+}
+
+}  // namespace starling
