@@ -78,10 +78,9 @@ std::string given_or_not(const std::optional<double>& value) {
   return value ? fmt::format("{}", *value) : "not given";
 }
 
-Terms terms_of(const World& world, const Options& options, const Schedule& schedule, const std::string& rule,
-               std::size_t blocks, const Groups& groups) {
-  Terms terms{{"STARLING_TRANSPORT", world.carrier.empty() ? "mapped or tcp" : world.carrier},
-              {"scheme", options.scheme},
+Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
+               const Groups& groups) {
+  Terms terms{{"scheme", options.scheme},
               {"topology", options.topology},
               {"wire", std::string(name_of(options.wire))},
               {"one_in", std::to_string(options.one_in)},
@@ -269,7 +268,7 @@ void Optimizer::connect(std::size_t first_group) {
   const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
 
   e.collectives = make_collectives(world, channel);
-  agree(*e.collectives, world, terms_of(world, e.options, schedule, rule, e.blocks.size(), param_groups_));
+  agree(*e.collectives, world, terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_));
   std::vector<at::Tensor> fresh;
   if (first_group == 0) fresh = e.buffers;
   for (std::size_t g = first_group; g < param_groups_.size(); ++g) {
