@@ -19,7 +19,7 @@
 
 #include "starling/exchange/exchange.h"
 #include "starling/exchange/replicas.h"
-#include "starling/optim/device.h"
+#include "starling/optim/cuda/cuda.h"
 #include "starling/optim/rules.h"
 
 namespace torch::optim {

@@ -214,7 +214,7 @@ void Optimizer::take_new_groups() {
   append_blocks(e.blocks, param_groups_, first, e.options.block_bytes, e.options.wire);
   std::set<std::string> not_kept;
   for (std::size_t b = first_block; b < e.blocks.size(); ++b) {
-    if (e.blocks[b].on_device) not_kept.insert(e.blocks[b].on_device->device()->gpu().not_kept());
+    if (e.blocks[b].on_device) not_kept.insert(e.blocks[b].on_device->device()->not_kept());
   }
   for (const std::string& why : not_kept) {
     if (why.empty()) continue;

@@ -178,7 +178,7 @@ class Optimizer : public torch::optim::Optimizer {
   // channels_last, not a slice), and stay of their type and where they are; gradients are of the same. On CUDA devices
   // with schemes "cta", "atc", "all-reduce" (all on one) and the asynchronous ones, without a hierarchy; there the
   // rule's state and masters are on the device too, and step() puts its work into torch's current stream and does not
-  // wait for it (device.h); with the asynchronous ones it waits for backward (held_on_device.h). A model may mix types.
+  // wait for it (cuda/cuda.h); with the asynchronous ones it waits for backward (GossipStream). A model may mix types.
   // Of a parameter in bfloat16 or float16 the optimizer keeps an fp32 master: rule, mixing, wire and averages are of
   // the master, and the parameter is the master rounded to nearest even. (With hierarchy "node" they must be float32.)
   // Where a parameter was changed between steps (load_state_dict, clipped weights), so that it no longer is the master

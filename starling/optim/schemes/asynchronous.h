@@ -14,7 +14,7 @@
 // The parameters are this thread's copy of x, so the gradient is at what x was one step ago: averagings since then are in x, not
 // yet in the copy. All that was done to the parameters between two steps is in d.
 //
-// Of parameters on a GPU x and x~ are there too (held_on_device.h), and a step waits for backward.
+// Of parameters on a GPU x and x~ are there too (optim/cuda/cuda.h), and a step waits for backward.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@
 
 #include "starling/gossip/gossip.h"
 #include "starling/optim/blocks.h"
-#include "starling/optim/held_on_device.h"
+#include "starling/optim/cuda/cuda.h"
 #include "starling/optim/schemes/scheme.h"
 
 namespace starling {
