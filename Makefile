@@ -10,7 +10,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test demo bench-accuracy bench-update bench-cuda bench-exchange bench-overhead bench-python_step bench-step bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize clean
+.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-exchange bench-overhead bench-python_step bench-step bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "make %-19s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,11 +27,19 @@ build: command  ## build everything, the tests too
 	@cmake --build $(BUILD) -j $(JOBS)
 
 test: BOOTSTRAP = --tests
-test: build  ## run all tests
+test: build  ## run the tests, without the long ones
+	@scripts/dev-tools requirements-test.txt $(VENV)
+	@scripts/dev-tools requirements-bench.txt $(VENV)
+	@ctest --test-dir $(BUILD) --output-on-failure -j 2 -LE '^long$$'
+
+test-long: BOOTSTRAP = --tests
+test-long: build  ## run the long tests: many seeds, wheel, frameworks, notebook, launchers, programs on the package
 	@scripts/dev-tools requirements-test.txt $(VENV)
 	@scripts/dev-tools requirements-examples.txt $(VENV)
-	@scripts/dev-tools requirements-bench.txt $(VENV)
-	@ctest --test-dir $(BUILD) --output-on-failure -j 2
+	@ctest --test-dir $(BUILD) --output-on-failure -j 2 -L '^long$$'
+
+test-all: test  ## run all tests
+	@$(MAKE) --no-print-directory test-long
 
 demo: command  ## four workers learn Fashion-MNIST without an all-reduce, beside the same run with one
 	@scripts/demo

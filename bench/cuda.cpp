@@ -13,6 +13,8 @@
 //              killed          with fp32: one worker is killed, and the other goes on: its first step after that, and
 //                              the mean of the others
 // Medians of `update`, the GPU being waited for around each repetition; means of the steps, as rank 0 sees them.
+#include "starling/optim/cuda/cuda.h"
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -41,7 +43,6 @@
 #include "starling/optim/blocks.h"
 #include "starling/optim/optimizer.h"
 #include "starling/train/launch.h"
-#include "starling/transport/c10d/find_cuda.h"
 #include "starling/world/world.h"
 
 namespace {

@@ -17,8 +17,7 @@
 #include "cli/doctor_machine.h"
 #include "cli/doctor_torch.h"
 #include "starling/core/error.h"
-#include "starling/kernels/cuda/cubin.h"
-#include "starling/kernels/cuda/nvrtc.h"
+#include "starling/kernels/cuda/compiler.h"
 #include "starling/kernels/update.h"
 #include "starling/transport/mapped/arena.h"
 #include "starling/world/environment.h"
@@ -120,16 +119,15 @@ Check check_cuda(const TorchFacts& torch, const MachineFacts& machine) {
                       torch.cuda, machine.cuda_driver)};
 }
 
-// Whether the update compiles for GPUs. What it compiles is kept, so that this takes seconds only once.
+// Whether the update compiles for GPUs. The result is cached, so this takes seconds only once.
 Check check_nvrtc(const MachineFacts& machine) {
   constexpr int kTried = 80;
   try {
-    const std::optional<kernels::cuda::Nvrtc> nvrtc = kernels::cuda::Nvrtc::find();
+    const auto nvrtc = kernels::cuda::try_compiler(kTried);
     if (!nvrtc) return {"NVRTC", machine.cuda_driver.empty(), "absent: nothing compiles the update for GPUs"};
-    kernels::cuda::cubin_of(*nvrtc, kernels::cuda::update_program(), kTried);
     return {"NVRTC", true,
             fmt::format("{} compiles the update for sm_{}, and has sm_{}; nothing runs on a GPU yet",
-                        nvrtc->version(), kTried, fmt::join(nvrtc->architectures(), " "))};
+                        nvrtc->version, kTried, fmt::join(nvrtc->architectures, " "))};
   } catch (const Error& wrong) {
     return {"NVRTC", false, wrong.what()};
   }

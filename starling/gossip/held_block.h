@@ -1,5 +1,5 @@
 // What a worker's gossip holds of one block, and what can happen to it: the formulas of a2cid2.h, and of gossip.h for pushes.
-// A block lies in the host's memory, or in that of a GPU (optim/held_on_device.h); what goes over the wire is in the host's.
+// A block lies in the host's memory, or in that of a GPU (optim/cuda/); what goes over the wire is in the host's.
 #pragma once
 
 #include <memory>

@@ -72,7 +72,7 @@ std::shared_ptr<Device> device_of(const std::vector<Block>& blocks, at::Device d
   for (const Block& block : blocks) {
     if (block.device == device) return block.on_device->device();
   }
-  return std::make_shared<Device>(device);
+  return cuda_device(device);
 }
 
 }  // namespace
@@ -184,8 +184,7 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
         if (fresh || blocks.back().length == limit || blocks.back().device != parameter.device()) {
           Block next{.index = static_cast<int>(blocks.size()), .group = static_cast<int>(g)};
           next.device = parameter.device();
-          if (!next.device.is_cpu())
-            next.on_device = std::make_shared<OnDevice>(device_of(blocks, next.device));
+          if (!next.device.is_cpu()) next.on_device = device_of(blocks, next.device)->passes();
           blocks.push_back(std::move(next));
           fresh = false;
         }
@@ -297,14 +296,12 @@ class Pass {
     const OnDevice::There there =
         device.begin(arrived, wire, bytes_of(wire.wire, wire.mask.chosen_of(length)));
     const Pass pass(block, rule, there.arrived, there.wire, scale);
-    kernels::cuda::Table table;
     pass.each_stretch(0, block.length, there.sum, there.measured,
-                      [&](const auto&... arguments) { table.add(arguments...); });
-    device.launch(table,
-                  [block = &block, arrived = there.arrived, wire, then = std::move(then)](const Seen& seen) {
-                    over(*block, arrived, wire, seen);
-                    then(seen.finite);
-                  });
+                      [&](const auto&... arguments) { device.add(arguments...); });
+    device.launch([block = &block, arrived = there.arrived, wire, then = std::move(then)](const Seen& seen) {
+      over(*block, arrived, wire, seen);
+      then(seen.finite);
+    });
   }
 
  private:

@@ -18,7 +18,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "starling/exchange/exchange.h"
-#include "starling/optim/device.h"
+#include "starling/optim/cuda/cuda.h"
 #include "starling/optim/rules.h"
 
 namespace torch::optim {

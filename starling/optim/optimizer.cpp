@@ -64,10 +64,9 @@ void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::O
 // Where there are no neighbours, the exchange's edges serve the exact averages only.
 Schedule without_neighbours(const World& world) { return {"none", {Graph(world.size)}}; }
 
-Terms terms_of(const World& world, const Options& options, const Schedule& schedule, const std::string& rule,
-               std::size_t blocks, const Groups& groups) {
-  Terms terms{{"STARLING_TRANSPORT", world.carrier.empty() ? "mapped or tcp" : world.carrier},
-              {"scheme", options.scheme.name},
+Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
+               const Groups& groups) {
+  Terms terms{{"scheme", options.scheme.name},
               {"topology", options.topology},
               {"wire", std::string(name_of(options.wire))},
               {"one_in", std::to_string(options.one_in)},
@@ -198,7 +197,7 @@ void Optimizer::take_new_groups() {
   append_blocks(e.blocks, param_groups_, first, e.options.block_bytes, e.options.wire);
   std::set<std::string> not_kept;
   for (std::size_t b = first_block; b < e.blocks.size(); ++b) {
-    if (e.blocks[b].on_device) not_kept.insert(e.blocks[b].on_device->device()->gpu().not_kept());
+    if (e.blocks[b].on_device) not_kept.insert(e.blocks[b].on_device->device()->not_kept());
   }
   for (const std::string& why : not_kept) {
     if (why.empty()) continue;
@@ -253,7 +252,7 @@ void Optimizer::connect(std::size_t first_group) {
   const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
 
   e.collectives = make_collectives(world, channel);
-  agree(*e.collectives, world, terms_of(world, e.options, schedule, rule, e.blocks.size(), param_groups_));
+  agree(*e.collectives, world, terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_));
   std::vector<at::Tensor> fresh;
   if (first_group == 0) fresh = e.buffers;
   for (std::size_t g = first_group; g < param_groups_.size(); ++g) {

@@ -154,7 +154,7 @@ class Optimizer : public torch::optim::Optimizer {
   // channels_last, not a slice), and stay of their type and where they are; gradients are of the same. CUDA devices
   // need a scheme that takes them (`starling schemes NAME`; with Path::gradients all parameters on one), and no
   // hierarchy. There the rule's state and masters are on the device too, and step() puts its work into torch's
-  // current stream and does not wait for it (device.h); a scheme in pairs waits for backward (held_on_device.h). A
+  // current stream and does not wait for it (cuda/cuda.h); a scheme in pairs waits for backward (GossipStream). A
   // model may mix types.
   // Of a parameter in bfloat16 or float16 the optimizer keeps an fp32 master: rule, mixing, wire and averages are of
   // the master, and the parameter is the master rounded to nearest even. (With hierarchy "node" they must be float32.)

@@ -41,9 +41,6 @@ struct World {
   // Makes one end of the edges to all peers. `channel` tells several optimizers of one worker apart; it must be equal
   // on all workers.
   std::function<std::unique_ptr<Transport>(const World&, const std::string& channel)> make_transport;
-  // What carries the blocks in place of connections of our own, "c10d" or "nccl": an Optimizer sees to it that all workers have
-  // the same.
-  std::string carrier;
   // Makes transport/c10d/collectives.h; empty: c10d's Gloo.
   std::function<std::unique_ptr<Collectives>(const World&, const std::string& channel, int first)>
       make_collectives;
@@ -60,8 +57,7 @@ struct World {
 
   // From what the launcher says in the environment (world/environment.h): torchrun, `starling train --workers N`, srun,
   // mpirun or a PMI launcher; without any a world of one. The token comes from STARLING_TOKEN_FILE or STARLING_TOKEN;
-  // STARLING_TRANSPORT=tcp keeps blocks out of shared memory within a host, and nccl has NCCL carry them
-  // (transport/c10d/nccl_transport.h). Joins the launcher's store, or rank 0's;
+  // STARLING_TRANSPORT=tcp keeps blocks out of shared memory within a host. Joins the launcher's store, or rank 0's;
   // blocks at most timeouts.meet. Throws UsageError for bad or missing variables, Error when the store cannot be hosted
   // or reached.
   static World from_environment(Timeouts timeouts = {}, const Interrupted& interrupted = nobody);

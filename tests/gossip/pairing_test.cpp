@@ -412,7 +412,7 @@ class PairingWorld {
 
 TEST(PairingFuzz, NobodyWaitsForeverAndBothEndsAgree) {
   const char* const runs = std::getenv("STARLING_FUZZ_RUNS");
-  const std::uint64_t worlds = runs == nullptr ? 10'000 : std::strtoull(runs, nullptr, 10);
+  const std::uint64_t worlds = runs == nullptr ? 2'000 : std::strtoull(runs, nullptr, 10);
   std::uint64_t begun = 0;
   for (std::uint64_t seed = 1; seed <= worlds && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);

@@ -1,6 +1,6 @@
 // Blocks on a GPU: to the bit what the processor makes of them, through streams, copies and the device's thread. The GPU is the one
 // of tests/kernels/cuda/other_driver.cpp, whose memory is the host's and which is as lazy as it may be. Workers are threads.
-#include "starling/optim/device.h"
+#include "starling/optim/cuda/device.h"
 
 #include <algorithm>
 #include <chrono>
@@ -32,13 +32,12 @@
 
 #include "starling/optim/blocks.h"
 #include "starling/optim/clipping.h"
-#include "starling/optim/held_on_device.h"
+#include "starling/optim/cuda/held_on_device.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/options.h"
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/topology/schedules.h"
-#include "starling/transport/c10d/find_cuda.h"
 #include "starling/transport/transport.h"
 #include "tests/checkpoint/folder.h"
 #include "tests/kernels/cuda/other_nvrtc.h"
@@ -92,10 +91,10 @@ class OnAnotherDevice : public testing::TestWithParam<Case> {
     unsetenv("XDG_CACHE_HOME");
     unsetenv("STARLING_NVRTC");
   }
-  std::shared_ptr<Device> device() {
-    return std::make_shared<Device>(std::make_unique<kernels::cuda::Gpu>(0, kernels::cuda::other_driver()),
-                                    at::TensorOptions(at::kByte), at::TensorOptions(at::kByte),
-                                    [] { return nullptr; });
+  std::shared_ptr<CudaDevice> device() {
+    return std::make_shared<CudaDevice>(
+        std::make_unique<kernels::cuda::Gpu>(0, kernels::cuda::other_driver()), at::TensorOptions(at::kByte),
+        at::TensorOptions(at::kByte), [] { return nullptr; });
   }
   // The default stream is as empty as whatever torch puts into it next would find it.
   void drain() { reinterpret_cast<void (*)()>(dlsym(library_, "other_driver_drain"))(); }
@@ -115,7 +114,7 @@ class OnAnotherDevice : public testing::TestWithParam<Case> {
 
 // More than one block; sizes of no alignment. `all`: the parameters. gpu: null, or this test's.
 std::vector<Block> some_blocks(const Case& the, int me, at::Device place, std::vector<Tensor>& all,
-                               const std::shared_ptr<Device>& gpu) {
+                               const std::shared_ptr<CudaDevice>& gpu) {
   {
     const c10::AutoGradMode no_gradient(false);
     for (const int n : {3, 5000, 17, 66'000, 4097})
@@ -127,7 +126,7 @@ std::vector<Block> some_blocks(const Case& the, int me, at::Device place, std::v
   EXPECT_GE(blocks.size(), 2u);
   for (Block& block : blocks) {
     block.keep(rule_states(the.rule));
-    if (gpu) block.on_device = std::make_shared<OnDevice>(gpu);
+    if (gpu) block.on_device = gpu->passes();
   }
   return blocks;
 }
@@ -287,9 +286,9 @@ TEST_F(GossipOnAnotherDevice, BlocksAreHeldAsOnTheProcessorToTheBit) {
     };
     for (const bool momentum : {false, true}) {
       SCOPED_TRACE(testing::Message() << name_of(wire) << (momentum ? ", momentum" : ""));
-      const auto stream = std::make_shared<GossipStream>(device());
+      const auto stream = std::make_shared<CudaGossip>(device());
       HostBlock here(values(0), momentum, false), other(values(0.1), false, false);
-      HeldOnDevice there(stream, x.clone(), momentum, false);
+      CudaHeld there(stream, x.clone(), momentum, false);
       const auto same = [&] {
         stream->wait();
         const Held a = here.now(), b = there.now();
@@ -323,9 +322,9 @@ TEST_F(GossipOnAnotherDevice, WhatIsTrackedIsSentAndAddedToTheBit) {
   const Tensor x = at::randn({n});
   for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
     SCOPED_TRACE(name_of(wire));
-    const auto stream = std::make_shared<GossipStream>(device());
+    const auto stream = std::make_shared<CudaGossip>(device());
     HostBlock here({x.const_data_ptr<float>(), x.const_data_ptr<float>() + n}, false, true);
-    HeldOnDevice there(stream, x.clone(), false, true);
+    CudaHeld there(stream, x.clone(), false, true);
     for (std::size_t i = 0; i < n; ++i) here.now().y[i] = there.now().y[i] = std::sin(static_cast<float>(i));
     for (const float times : {1.F, 2.F}) {
       std::vector<SentBlock> q;
@@ -343,8 +342,8 @@ TEST_F(GossipOnAnotherDevice, WhatIsTrackedIsSentAndAddedToTheBit) {
 }
 
 TEST_F(GossipOnAnotherDevice, CatchesUpWithTorchsStream) {
-  const std::shared_ptr<Device> gpu = device();
-  GossipStream stream(gpu);
+  const std::shared_ptr<CudaDevice> gpu = device();
+  CudaGossip stream(gpu);
   int from = 7, to = 0;
   gpu->gpu().upload(&to, &from, sizeof to, gpu->current());
   EXPECT_EQ(to, 0);
@@ -353,17 +352,17 @@ TEST_F(GossipOnAnotherDevice, CatchesUpWithTorchsStream) {
 }
 
 TEST_F(GossipOnAnotherDevice, WhatIsNotFiniteIsNotSent) {
-  const auto stream = std::make_shared<GossipStream>(device());
+  const auto stream = std::make_shared<CudaGossip>(device());
   Tensor x = at::randn({5000});
   x[4999] = INFINITY;
-  HeldOnDevice block(stream, x, false, false);
+  CudaHeld block(stream, x, false, false);
   std::vector<float> wire(5000);
   EXPECT_FALSE(block.send(0, wire.data(), 1));
 }
 
 TEST_F(GossipOnAnotherDevice, TheTrainingThreadIsToldOfAGpuThatFails) {
-  const auto stream = std::make_shared<GossipStream>(device());
-  HeldOnDevice block(stream, at::randn({100}), true, false);
+  const auto stream = std::make_shared<CudaGossip>(device());
+  CudaHeld block(stream, at::randn({100}), true, false);
   std::vector<float> wire(100);
   fail(true);
   EXPECT_FALSE(block.send(0.1, wire.data(), 1));
@@ -475,7 +474,7 @@ TEST_F(ADeviceThatFails, SaysSoToWhoWaits) {
   p.mutable_grad() = at::randn({100});
   std::vector<Block> blocks;
   append_blocks(blocks, {torch::optim::OptimizerParamGroup({p})}, 0, 1);
-  blocks[0].on_device = std::make_shared<OnDevice>(device());
+  blocks[0].on_device = device()->passes();
   std::vector<float> wire(100);
   fail(true);
   const std::string failure = "CUDA: the GPU's work: error 719, unspecified launch failure";
@@ -494,7 +493,7 @@ TEST_F(ADeviceThatFails, OrANumberThatIsNotFiniteIsSeen) {
     if (bad) p.mutable_grad()[4999] = INFINITY;
     std::vector<Block> blocks;
     append_blocks(blocks, {torch::optim::OptimizerParamGroup({p})}, 0, 1);
-    blocks[0].on_device = std::make_shared<OnDevice>(device());
+    blocks[0].on_device = device()->passes();
     std::vector<float> wire(5000);
     EXPECT_EQ(update(blocks[0], SGD{}, {}, wire.data()), !bad);
   }

@@ -424,15 +424,6 @@ TEST(Optimizer, WhatWorkersMustAgreeOnIsNamedWithBothValues) {
               });
             }),
             "the workers differ in wire: fp32 at worker 0, fp16 at worker 1; it must be the same on all");
-  EXPECT_EQ(
-      refusal<UsageError>([] {
-        flock(2, [](int i, World& world) {
-          if (i == 1) world.carrier = "nccl";
-          Optimizer optimizer(std::vector<Tensor>{parameter({10})}, SGD{}, {}, world);
-        });
-      }),
-      "the workers differ in STARLING_TRANSPORT: mapped or tcp at worker 0, nccl at worker 1; it must be "
-      "the same on all");
   // The same words, but other rounds: so it is too where files of one name differ.
   EXPECT_THAT(
       refusal<UsageError>([] {

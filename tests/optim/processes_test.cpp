@@ -27,8 +27,8 @@
 #include <unistd.h>
 
 #include "starling/core/error.h"
+#include "starling/optim/cuda/cuda.h"
 #include "starling/optim/optimizer.h"
-#include "starling/transport/c10d/find_cuda.h"
 #include "starling/transport/c10d/launcher.h"
 #include "starling/transport/tcp/tcp.h"
 

@@ -52,6 +52,5 @@ std::vector<Kit> kits();
 std::unique_ptr<Fabric> make_local_fabric(int size);
 std::unique_ptr<Fabric> make_tcp_fabric(int size);
 std::unique_ptr<Fabric> make_mapped_fabric(int size);
-std::unique_ptr<Fabric> make_lane_fabric(int size);
 
 }  // namespace starling

@@ -88,8 +88,7 @@ std::vector<Kit> kits() {
   const MakeFabric make = [](int size) -> std::unique_ptr<Fabric> {
     return std::make_unique<GroupFabric>(size);
   };
-  return {{.name = "c10d", .make = make, .own_frames = 4000, .in_frames = false},
-          {.name = "lanes", .make = make_lane_fabric, .own_frames = 4000, .in_frames = false}};
+  return {{.name = "c10d", .make = make, .own_frames = 4000, .in_frames = false}};
 }
 
 }  // namespace starling

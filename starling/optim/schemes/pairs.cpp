@@ -88,8 +88,8 @@ std::vector<std::unique_ptr<HeldBlock>> PairScheme::hold(const GossipOptions& op
     }
     const std::shared_ptr<Device>& device = blocks_[b].on_device->device();
     std::shared_ptr<GossipStream>& stream = streams[device.get()];
-    if (!stream) streams_.push_back(stream = std::make_shared<GossipStream>(device));
-    auto there = std::make_unique<HeldOnDevice>(stream, taken_[b].clone(), momentum_, options.tracks);
+    if (!stream) streams_.push_back(stream = device->gossip());
+    auto there = stream->hold(taken_[b].clone(), momentum_, options.tracks);
     on_device_[b] = there.get();
     held.push_back(std::move(there));
   }

@@ -13,7 +13,7 @@
 // over first.
 //
 // Of a parameter in bf16 or fp16 the copy is its master: x, and what goes over the wire, are fp32's numbers.
-// Of parameters on a GPU x and x~ are there too (held_on_device.h), and a step waits for backward.
+// Of parameters on a GPU x and x~ are there too (optim/cuda/cuda.h), and a step waits for backward.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "starling/gossip/gossip.h"
-#include "starling/optim/held_on_device.h"
+#include "starling/optim/cuda/cuda.h"
 #include "starling/optim/schemes/scheme.h"
 
 namespace starling {

@@ -1,8 +1,7 @@
-// World::from_process_group(). Every worker writes one card to the store and reads all of them:
-//
-//   the host's identity, whether it has a token of the user's, its transport, and the address by which others may reach the host
-//
-// from which all know the same and each draws its own conclusions.
+// World::from_process_group(). Every worker writes one card to the store and reads all of them. A
+// card holds the host's identity, whether the user gave a token, the transport, and an address by
+// which others may reach the host. So all workers know the same facts, and each draws its own
+// conclusions.
 #include "starling/transport/c10d/process_group.h"
 
 #include <algorithm>
@@ -31,7 +30,7 @@ namespace {
 
 struct Card {
   std::string host;
-  bool has_token = false;  // of the user's
+  bool has_token = false;  // given by the user
   std::string transport;
   std::string address;  // not a loopback one; empty: unknown
 
@@ -49,11 +48,11 @@ struct Card {
   }
 };
 
-// The group's store, kept alive, as rank 0's may serve it to all; and our own connection to it, behind a prefix: what waits
-// in the group's holds up nobody here.
+// The group's store, kept alive because rank 0's may serve all workers, and our own connection to
+// it, behind a prefix. A wait in the group's connection does not block ours.
 struct GroupStore {
   c10::intrusive_ptr<c10d::Store> groups;
-  std::int64_t call;  // the number of this one, which keeps the keys of several worlds of one group apart
+  std::int64_t call;  // number of this call: keys of several worlds of one group differ by it
   C10dStore own;
 };
 
@@ -74,7 +73,8 @@ std::optional<SocketAddress> usable(const std::optional<SocketAddress>& address)
   return address && !address->is_loopback() ? address : std::nullopt;
 }
 
-// The address from which this host reaches the store's, where the store says where it is.
+// The address from which this host reaches the store's host; nothing if the store does not tell its
+// host.
 std::optional<SocketAddress> address_towards_store(c10::intrusive_ptr<c10d::Store> store) {
   if (const auto prefixed = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store))
     store = prefixed->getUnderlyingNonPrefixStore();
@@ -83,11 +83,11 @@ std::optional<SocketAddress> address_towards_store(c10::intrusive_ptr<c10d::Stor
   try {
     return usable(local_address_towards(resolve(tcp->getHost(), tcp->getPort())));
   } catch (const Error&) {
-    return std::nullopt;  // a name that only the store's own resolver knows
+    return std::nullopt;  // only the store's own resolver knows the name
   }
 }
 
-// What this host's own name stands for, as Gloo takes it.
+// The address of this host's own name, as Gloo selects it.
 std::optional<SocketAddress> address_of_own_name() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return std::nullopt;
@@ -105,7 +105,8 @@ std::optional<SocketAddress> address_of_own_name() {
   return std::nullopt;
 }
 
-// Where the store is on this host, its name may be a loopback one here; then the way to another host says it.
+// The name of a store on this host may resolve to loopback here. Then the route to another host
+// gives the address.
 std::optional<SocketAddress> address_towards_others(const std::vector<Card>& cards, const std::string& host) {
   for (const Card& card : cards) {
     if (card.host == host || card.address.empty()) continue;
@@ -150,7 +151,6 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
   world.store = {kept, &kept->own};
   world.make_transport =
       transport == "c10d" ? group_transports(*backend, kept->call) : own_transport(transport);
-  world.carrier = carrier_of(transport);
   const Card own{host, !world.token.empty(), transport, address ? address->host() : ""};
   world.store->set(fmt::format("worker-{}", rank), own.to_line());
   if (rank == 0 && !own.has_token) world.store->set("token", random_token());
@@ -181,10 +181,10 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
   }
   for (int of = 0; of < size; ++of) {
     const std::string& other = cards[static_cast<std::size_t>(of)].transport;
-    if (carrier_of(other) != carrier_of(cards[0].transport)) {
+    if (other != cards[0].transport && (other == "c10d" || cards[0].transport == "c10d")) {
       throw UsageError(
-          fmt::format("environment: STARLING_TRANSPORT is {} on worker 0 and {} on worker {}: c10d and nccl "
-                      "must be set on all workers or on none",
+          fmt::format("environment: STARLING_TRANSPORT is {} on worker 0 and {} on worker {}: c10d must be "
+                      "set on all workers or on none",
                       cards[0].transport, other, of));
     }
   }
@@ -220,12 +220,11 @@ World World::from_process_group(c10d::ProcessGroup& group, Timeouts timeouts,
   try {
     backend = group.getBackend(c10::DeviceType::CPU);
   } catch (const std::exception&) {
-    // A group for tensors on GPUs alone, as NCCL's: without c10d edges that does not matter.
+    // The group serves tensors on GPUs only, like NCCL's. Only edges by the group need more.
     if (variable("STARLING_TRANSPORT") == "c10d") {
       throw UsageError(
           "environment: STARLING_TRANSPORT='c10d' needs a process group with a backend for tensors on the "
-          "CPU, as "
-          "init_process_group(\"cpu:gloo,cuda:nccl\") makes it; STARLING_TRANSPORT='nccl' needs none");
+          "CPU, as init_process_group(\"cpu:gloo,cuda:nccl\") makes it");
     }
   }
   return meet_at(store, group.getRank(), group.getSize(), timeouts, variable, host_identity(), backend.get(),

@@ -1,4 +1,5 @@
-// A World from a store, a rank and a size alone, as a process group has them: World::from_process_group() and its tests.
+// A World from the store, rank and size of a process group, for World::from_process_group() and its
+// tests.
 #pragma once
 
 #include <string>
@@ -10,11 +11,12 @@
 
 namespace starling {
 
-// Equal for workers that reach each other by loopback, different for others: kernel and network namespace.
+// Kernel and network namespace: equal for workers that reach each other by loopback, different for
+// others.
 std::string host_identity();
 
-// What World::from_process_group() does, for a worker on the host of this identity. Without a backend payloads cannot go by
-// the group.
+// Does what World::from_process_group() does, for a worker on the host of this identity. Without a
+// backend, payloads cannot go by the group.
 World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const Timeouts& timeouts,
               const Variables& variable, const std::string& host, c10d::Backend* backend = nullptr,
               const Interrupted& interrupted = nobody);

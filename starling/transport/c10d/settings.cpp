@@ -12,14 +12,13 @@
 #include <unistd.h>
 
 #include "starling/core/error.h"
-#include "starling/transport/c10d/nccl_transport.h"
 #include "starling/transport/mapped/mapped.h"
 #include "starling/transport/tcp/tcp.h"
 
 namespace starling {
 namespace {
 
-// The token is a secret: its file must be the owner's alone.
+// The token is a secret: no other user may have access to its file.
 std::string token_from_file(const std::string& path) {
   const auto refuse = [&](std::string_view why) {
     throw UsageError(fmt::format("environment: STARLING_TOKEN_FILE='{}' {}", path, why));
@@ -60,23 +59,17 @@ std::string token_from_environment(const Variables& variable) {
 
 std::string transport_from_environment(const Variables& variable, bool has_group) {
   std::string name = variable("STARLING_TRANSPORT").value_or("mapped");
-  if (name == "mapped" || name == "tcp" || name == "nccl" || (name == "c10d" && has_group)) return name;
+  if (name == "mapped" || name == "tcp" || (name == "c10d" && has_group)) return name;
   throw UsageError(
       fmt::format("environment: STARLING_TRANSPORT='{}' is not allowed: mapped (blocks lie in shared memory "
-                  "within a host and "
-                  "go over TCP between hosts; the default), tcp (everywhere), nccl (blocks go by NCCL){}",
+                  "within a host and go over TCP between hosts; the default), tcp (everywhere){}",
                   name,
                   has_group ? " or c10d (blocks go by the process group)"
                             : "; c10d is for a world of a process group (World::from_process_group)"));
 }
 
-std::string carrier_of(const std::string& transport) {
-  return transport == "c10d" || transport == "nccl" ? transport : "";
-}
-
 decltype(World::make_transport) own_transport(const std::string& name) {
   if (name == "tcp") return make_tcp_transport;
-  if (name == "nccl") return nccl_transports();
   return make_mapped_transport;
 }
 

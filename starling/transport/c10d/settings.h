@@ -1,4 +1,4 @@
-// What the user's variables say of this worker's edges, whoever started it.
+// The user's settings of a worker's edges, from the environment, with any launcher.
 #pragma once
 
 #include <optional>
@@ -10,22 +10,19 @@
 
 namespace starling {
 
-// Of STARLING_TOKEN_FILE or STARLING_TOKEN; empty where neither is set. Throws UsageError where the file is not its owner's
-// alone, or empty.
+// From STARLING_TOKEN_FILE, else from STARLING_TOKEN; empty if neither is set. Throws UsageError if
+// the file is empty or if other users have access to it.
 std::string token_from_environment(const Variables& variable);
 
-// STARLING_TRANSPORT: "mapped", which is also what holds where it is not set, "tcp", "nccl" or, if there is a process group, "c10d".
-// Throws UsageError where it is something else.
+// STARLING_TRANSPORT: "mapped" (the default), "tcp" or, with a process group, "c10d". Throws
+// UsageError for other values.
 std::string transport_from_environment(const Variables& variable, bool has_group);
 
-// World::carrier: the name, if it is none of a transport whose connections are our own.
-std::string carrier_of(const std::string& transport);
-
-// What "mapped", "tcp" and "nccl" stand for.
+// The transport that "mapped" or "tcp" names.
 decltype(World::make_transport) own_transport(const std::string& name);
 
-// The address of the interface that STARLING_SOCKET_IFNAME names, or else GLOO_SOCKET_IFNAME; nothing where neither is set.
-// Throws UsageError where there is no such interface.
+// The address of the interface that STARLING_SOCKET_IFNAME names, else GLOO_SOCKET_IFNAME; nothing
+// if neither is set. Throws UsageError if there is no such interface.
 std::optional<SocketAddress> address_from_environment(const Variables& variable);
 
 }  // namespace starling

@@ -60,9 +60,7 @@ World World::from_environment(Timeouts timeouts, const Interrupted& interrupted)
   World world;
   world.timeouts = timeouts;
   world.interrupted = interrupted;
-  const std::string transport = transport_from_environment(variable, false);
-  world.make_transport = own_transport(transport);
-  world.carrier = carrier_of(transport);
+  world.make_transport = own_transport(transport_from_environment(variable, false));
   world.rank = launch->rank;
   world.size = launch->size;
   world.local_rank = launch->local_rank;

@@ -1,4 +1,4 @@
-#include "starling/optim/device.h"
+#include "starling/optim/cuda/device.h"
 
 #include <algorithm>
 #include <bit>
@@ -10,6 +10,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "starling/core/error.h"
+#include "starling/optim/cuda/held_on_device.h"
 
 namespace starling {
 namespace {
@@ -18,7 +19,7 @@ using kernels::Measured;
 using kernels::cuda::Gpu;
 using kernels::cuda::Stream;
 
-// By all of torch's threads: one alone is slower than the link to the GPU.
+// Copies by all of torch's threads: one alone is slower than the link to the GPU.
 void copy_by_threads(std::byte* to, std::span<const std::byte> from) {
   constexpr std::int64_t kPiece = 1 << 20;
   const auto size = static_cast<std::int64_t>(from.size());
@@ -30,22 +31,22 @@ void copy_by_threads(std::byte* to, std::span<const std::byte> from) {
 
 }  // namespace
 
-// ---------------------------------------------------------------- Device
+// ---------------------------------------------------------------- CudaDevice
 
-Device::Device(at::Device device)
-    : Device(std::make_unique<Gpu>(device.index()), at::TensorOptions(at::kByte).device(device),
-             at::TensorOptions(at::kByte).pinned_memory(true),
-             [torch = c10::impl::VirtualGuardImpl(device.type()), device] {
-               return torch.getStreamNativeHandle(torch.getStream(device));
-             }) {}
+CudaDevice::CudaDevice(at::Device device)
+    : CudaDevice(std::make_unique<Gpu>(device.index()), at::TensorOptions(at::kByte).device(device),
+                 at::TensorOptions(at::kByte).pinned_memory(true),
+                 [torch = c10::impl::VirtualGuardImpl(device.type()), device] {
+                   return torch.getStreamNativeHandle(torch.getStream(device));
+                 }) {}
 
-Device::Device(std::unique_ptr<Gpu> gpu, at::TensorOptions memory, at::TensorOptions host,
-               std::function<Stream()> current)
+CudaDevice::CudaDevice(std::unique_ptr<Gpu> gpu, at::TensorOptions memory, at::TensorOptions host,
+                       std::function<Stream()> current)
     : gpu_(std::move(gpu)), memory_(memory), host_(host), current_(std::move(current)), thread_([this] {
         run();
       }) {}
 
-Device::~Device() {
+CudaDevice::~CudaDevice() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
@@ -54,7 +55,12 @@ Device::~Device() {
   thread_.join();
 }
 
-bool Device::Room::fit(const Device& of, std::size_t bytes) {
+std::shared_ptr<OnDevice> CudaDevice::passes() { return std::make_shared<CudaPasses>(shared_from_this()); }
+std::shared_ptr<GossipStream> CudaDevice::gossip() {
+  return std::make_shared<CudaGossip>(shared_from_this());
+}
+
+bool CudaDevice::Room::fit(const CudaDevice& of, std::size_t bytes) {
   const auto wanted = static_cast<std::int64_t>(bytes);
   if (host.defined() && host.numel() >= wanted) return false;
   host = at::empty({wanted}, of.host_);
@@ -62,20 +68,20 @@ bool Device::Room::fit(const Device& of, std::size_t bytes) {
   return true;
 }
 
-std::uint64_t Device::then(const kernels::cuda::Event& reached, std::function<void()> work) {
+std::uint64_t CudaDevice::then(const kernels::cuda::Event& reached, std::function<void()> work) {
   const std::lock_guard lock(mutex_);
   queue_.push({&reached, std::move(work)});
   changed_.notify_all();
   return ++given_;
 }
 
-void Device::wait(std::uint64_t number) {
+void CudaDevice::wait(std::uint64_t number) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return done_ >= number; });
   if (!failure_.empty()) throw Error(failure_);
 }
 
-void Device::run() {
+void CudaDevice::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return ends_ || !queue_.empty(); });
@@ -86,7 +92,7 @@ void Device::run() {
     lock.unlock();
     std::string failure;
     try {
-      work.reached->wait();  // also after a failure: what waits for this may free the memory of a copy
+      work.reached->wait();  // after a failure too: a waiter may free the memory of a copy next
       if (!failed) work.call();
     } catch (const std::exception& error) {
       failure = error.what();
@@ -98,40 +104,41 @@ void Device::run() {
   }
 }
 
-// ---------------------------------------------------------------- OnDevice
+// ---------------------------------------------------------------- CudaPasses
 
-OnDevice::OnDevice(std::shared_ptr<Device> device)
+CudaPasses::CudaPasses(std::shared_ptr<CudaDevice> device)
     : device_(std::move(device)), sends_(device_->gpu()), keeps_(device_->gpu()) {}
 
-OnDevice::~OnDevice() { end(); }
+CudaPasses::~CudaPasses() { end(); }
 
-void OnDevice::end() noexcept {
+void CudaPasses::end() noexcept {
   try {
     wait();
   } catch (const Error&) {
-    // Whoever needed what the GPU was doing has been told.
+    // Every caller that needed the GPU's work has got this error.
   }
 }
 
-void OnDevice::wait() { device_->wait(std::max(sends_.number, keeps_.number)); }
+void CudaPasses::wait() { device_->wait(std::max(sends_.number, keeps_.number)); }
 
-void OnDevice::hold_uploads(Slot& slot) {
+void CudaPasses::hold_uploads(Slot& slot) {
   slot.computed.record(device_->current());
   slot.computed.hold(device_->gpu().uploads());
 }
 
-OnDevice::There OnDevice::begin(std::span<const Arrival> arrived, const Outgoing& wire, std::size_t bytes) {
+OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoing& wire, std::size_t bytes) {
   const bool sends = wire.values != nullptr;
   Slot& slot = sends ? sends_ : keeps_;
   device_->wait(slot.number);
   slot_ = &slot, arrivals_ = arrived.size(), bytes_ = sends ? bytes : 0, to_ = wire.values;
+  table_ = {};
 
   There there{{arrived.begin(), arrived.end()}, wire, nullptr, nullptr};
   bool fresh = slot.counters.fit(*device_, sizeof(Counters) + arrivals_ * sizeof(Measured));
-  std::vector<std::pair<Device::Room*, std::span<const std::byte>>> uploads;
+  std::vector<std::pair<CudaDevice::Room*, std::span<const std::byte>>> uploads;
   const auto upload = [&](SentBlock& block) {
     if (uploads.size() == slot.arrivals.size()) slot.arrivals.emplace_back();
-    Device::Room& room = slot.arrivals[uploads.size()];
+    CudaDevice::Room& room = slot.arrivals[uploads.size()];
     fresh = room.fit(*device_, block.bytes().size()) || fresh;
     uploads.emplace_back(&room, block.bytes());
     block.block.bytes = {room.on_device(), block.bytes().size()};
@@ -161,14 +168,14 @@ OnDevice::There OnDevice::begin(std::span<const Arrival> arrived, const Outgoing
   return there;
 }
 
-void OnDevice::launch(kernels::cuda::Table& table, std::function<void(const Seen&)> then) {
+void CudaPasses::launch(std::function<void(const Seen&)> then) {
   Slot& slot = *slot_;
   const Gpu& gpu = device_->gpu();
   const std::size_t counters = sizeof(Counters) + arrivals_ * sizeof(Measured);
-  if (slot.table.fit(*device_, std::bit_ceil(table.bytes()))) hold_uploads(slot);
-  const auto launches = table.write(slot.table.on_host());
+  if (slot.table.fit(*device_, std::bit_ceil(table_.bytes()))) hold_uploads(slot);
+  const auto launches = table_.write(slot.table.on_host());
   std::memset(slot.counters.on_host(), 0, counters);
-  gpu.upload(slot.table.on_device(), slot.table.on_host(), table.bytes(), gpu.uploads());
+  gpu.upload(slot.table.on_device(), slot.table.on_host(), table_.bytes(), gpu.uploads());
   gpu.upload(slot.counters.on_device(), slot.counters.on_host(), counters, gpu.uploads());
   slot.uploaded.record(gpu.uploads());
 
@@ -195,5 +202,7 @@ void OnDevice::launch(kernels::cuda::Table& table, std::function<void(const Seen
         then(seen);
       });
 }
+
+std::shared_ptr<Device> cuda_device(at::Device device) { return std::make_shared<CudaDevice>(device); }
 
 }  // namespace starling

@@ -1,4 +1,4 @@
-#include "starling/optim/held_on_device.h"
+#include "starling/optim/cuda/held_on_device.h"
 
 #include <bit>
 #include <cstring>
@@ -12,6 +12,7 @@
 #include "starling/core/error.h"
 #include "starling/gossip/a2cid2.h"
 #include "starling/kernels/wire.h"
+#include "starling/optim/blocks.h"
 
 namespace starling {
 namespace {
@@ -22,9 +23,9 @@ using kernels::cuda::Table;
 
 }  // namespace
 
-// ---------------------------------------------------------------- GossipStream
+// ---------------------------------------------------------------- CudaGossip
 
-GossipStream::GossipStream(std::shared_ptr<Device> device)
+CudaGossip::CudaGossip(std::shared_ptr<CudaDevice> device)
     : device_(std::move(device)),
       torchs_(gpu()),
       own_(gpu()),
@@ -32,31 +33,35 @@ GossipStream::GossipStream(std::shared_ptr<Device> device)
       uploaded_(gpu()),
       over_(gpu()) {}
 
-void GossipStream::catch_up() {
+void CudaGossip::catch_up() {
   torchs_.record(device_->current());
   torchs_.wait();
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) throw Error(failure_);
 }
 
-void GossipStream::follow() {
+std::unique_ptr<HeldOnDevice> CudaGossip::hold(at::Tensor x, bool momentum, bool tracks) {
+  return std::make_unique<CudaHeld>(shared_from_this(), std::move(x), momentum, tracks);
+}
+
+void CudaGossip::follow() {
   torchs_.record(device_->current());
   torchs_.hold(gpu().gossip());
 }
 
-void GossipStream::lead() {
+void CudaGossip::lead() {
   own_.record(gpu().gossip());
   own_.hold(device_->current());
 }
 
-void GossipStream::launch(Table& table, Device::Room& room) {
+void CudaGossip::launch(Table& table, CudaDevice::Room& room) {
   if (room.fit(*device_, std::bit_ceil(table.bytes()))) follow();
   const auto launches = table.write(room.on_host());
   gpu().upload(room.on_device(), room.on_host(), table.bytes(), gpu().gossip());
   for (const auto& launch : launches) gpu().launch(launch, room.on_device(), nullptr, gpu().gossip());
 }
 
-void GossipStream::wait() noexcept {
+void CudaGossip::wait() noexcept {
   try {
     for (const kernels::cuda::Stream stream : {gpu().uploads(), gpu().gossip()}) {
       own_.record(stream);
@@ -67,14 +72,14 @@ void GossipStream::wait() noexcept {
   }
 }
 
-void GossipStream::fit(Device::Room& room, std::size_t bytes) {
+void CudaGossip::fit(CudaDevice::Room& room, std::size_t bytes) {
   if (!room.fit(*device_, bytes)) return;
   fresh_.record(device_->current());
   fresh_.hold(gpu().uploads());
   fresh_.hold(gpu().gossip());
 }
 
-GossipStream::Seen GossipStream::take_turn(const std::function<void(Turn&, Table&)>& fill) noexcept {
+CudaGossip::Seen CudaGossip::take_turn(const std::function<void(Turn&, Table&)>& fill) noexcept {
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) return {};
   try {
@@ -92,12 +97,12 @@ GossipStream::Seen GossipStream::take_turn(const std::function<void(Turn&, Table
 
 // ---------------------------------------------------------------- Turn
 
-GossipStream::Turn::Turn(GossipStream& stream) : stream_(stream) {
+CudaGossip::Turn::Turn(CudaGossip& stream) : stream_(stream) {
   stream_.fit(stream_.counters_, sizeof(Counters));
 }
 
-kernels::Sent GossipStream::Turn::upload(const SentBlock& q) {
-  Device::Room& room = stream_.arrivals_.at(uploaded_++);
+kernels::Sent CudaGossip::Turn::upload(const SentBlock& q) {
+  CudaDevice::Room& room = stream_.arrivals_.at(uploaded_++);
   const auto bytes = q.bytes();
   stream_.fit(room, bytes.size());
   std::memcpy(room.on_host(), bytes.data(), bytes.size());
@@ -107,7 +112,7 @@ kernels::Sent GossipStream::Turn::upload(const SentBlock& q) {
   return there;
 }
 
-kernels::WireBlock GossipStream::Turn::download(const kernels::WireBlock& to, std::size_t bytes) {
+kernels::WireBlock CudaGossip::Turn::download(const kernels::WireBlock& to, std::size_t bytes) {
   stream_.fit(stream_.sent_, bytes);
   to_ = to, bytes_ = bytes;
   kernels::WireBlock there = to;
@@ -116,8 +121,8 @@ kernels::WireBlock GossipStream::Turn::download(const kernels::WireBlock& to, st
   return there;
 }
 
-GossipStream::Seen GossipStream::Turn::run(Table& table) {
-  GossipStream& s = stream_;
+CudaGossip::Seen CudaGossip::Turn::run(Table& table) {
+  CudaGossip& s = stream_;
   const kernels::cuda::Gpu& gpu = s.gpu();
   s.fit(s.table_, std::bit_ceil(table.bytes()));
   const auto launches = table.write(s.table_.on_host());
@@ -126,10 +131,10 @@ GossipStream::Seen GossipStream::Turn::run(Table& table) {
   gpu.upload(s.table_.on_device(), s.table_.on_host(), table.bytes(), gpu.uploads());
   gpu.upload(s.counters_.on_device(), s.counters_.on_host(), sizeof counted, gpu.uploads());
   s.uploaded_.record(gpu.uploads());
-  s.uploaded_.wait();  // so that in gossip's stream no renewal stands behind what comes
+  s.uploaded_.wait();  // so that no renewal in gossip's stream waits for the upload
   for (const auto& launch : launches)
     gpu.launch(launch, s.table_.on_device(), &counters()->not_finite, gpu.gossip());
-  // Here, since in downloads() those of updates wait for backward.
+  // Not in downloads(), where the downloads of updates wait for backward.
   if (bytes_ > 0) gpu.download(s.sent_.on_host(), s.sent_.on_device(), bytes_, gpu.gossip());
   gpu.download(s.counters_.on_host(), s.counters_.on_device(), sizeof counted, gpu.gossip());
   s.over_.record(gpu.gossip());
@@ -140,9 +145,9 @@ GossipStream::Seen GossipStream::Turn::run(Table& table) {
   return {counted.not_finite == 0, counted.measured};
 }
 
-// ---------------------------------------------------------------- HeldOnDevice
+// ---------------------------------------------------------------- CudaHeld
 
-HeldOnDevice::HeldOnDevice(std::shared_ptr<GossipStream> stream, at::Tensor x, bool momentum, bool tracks)
+CudaHeld::CudaHeld(std::shared_ptr<CudaGossip> stream, at::Tensor x, bool momentum, bool tracks)
     : stream_(std::move(stream)),
       x_(std::move(x)),
       x_tilde_(momentum ? x_.clone() : at::Tensor()),
@@ -151,31 +156,31 @@ HeldOnDevice::HeldOnDevice(std::shared_ptr<GossipStream> stream, at::Tensor x, b
   stream_->follow();
 }
 
-HeldOnDevice::~HeldOnDevice() { stream_->wait(); }
+CudaHeld::~CudaHeld() { stream_->wait(); }
 
-Held HeldOnDevice::now() {
+Held CudaHeld::now() {
   return {
       {x(), size()}, {x_tilde(), x_tilde_.defined() ? size() : 0}, {y(), y_.defined() ? size() : 0}, weight_};
 }
 
-void HeldOnDevice::momentum(Table& table, double eta_tau) const {
+void CudaHeld::momentum(Table& table, double eta_tau) const {
   if (!x_tilde_.defined() || eta_tau == 0) return;
   table.add(Renewal{nullptr, nullptr, x(), x_tilde(), 0, momentum_share<float>(eta_tau), size(), 0});
 }
 
-void HeldOnDevice::mix(Table& table, float* to, const Mix& neighbour) const {
+void CudaHeld::mix(Table& table, float* to, const Mix& neighbour) const {
   table.add(kernels::Step{}, {&neighbour, 1}, to, nullptr, {}, {}, size());
 }
 
-void HeldOnDevice::mix_momentum(double eta_tau) {
+void CudaHeld::mix_momentum(double eta_tau) {
   if (!x_tilde_.defined() || eta_tau == 0) return;
-  stream_->take_turn([&](GossipStream::Turn&, Table& table) { momentum(table, eta_tau); });
+  stream_->take_turn([&](CudaGossip::Turn&, Table& table) { momentum(table, eta_tau); });
 }
 
-bool HeldOnDevice::send(double eta_tau, const kernels::WireBlock& to, float times) {
+bool CudaHeld::send(double eta_tau, const kernels::WireBlock& to, float times) {
   const std::size_t n = size(), bytes = bytes_of(to.wire, n);
   const bool finite = stream_
-                          ->take_turn([&](GossipStream::Turn& turn, Table& table) {
+                          ->take_turn([&](CudaGossip::Turn& turn, Table& table) {
                             kernels::WireBlock there = turn.download(to, y_.defined() ? 2 * bytes : bytes);
                             momentum(table, eta_tau);
                             table.add(kernels::Step{}, {}, x(), nullptr, {}, there, n);
@@ -192,10 +197,10 @@ bool HeldOnDevice::send(double eta_tau, const kernels::WireBlock& to, float time
   return kernels::all_finite(behind, to.wire);
 }
 
-kernels::Measured HeldOnDevice::average(double eta_tau, float alpha, float alpha_tilde, const SentBlock& q_j,
-                                        const SentBlock& q_i) {
+kernels::Measured CudaHeld::average(double eta_tau, float alpha, float alpha_tilde, const SentBlock& q_j,
+                                    const SentBlock& q_i) {
   return stream_
-      ->take_turn([&](GossipStream::Turn& turn, Table& table) {
+      ->take_turn([&](CudaGossip::Turn& turn, Table& table) {
         const kernels::Sent theirs = turn.upload(q_j), mine = turn.upload(q_i);
         momentum(table, eta_tau);
         mix(table, x(), {alpha, theirs, mine, turn.measured()});
@@ -204,21 +209,20 @@ kernels::Measured HeldOnDevice::average(double eta_tau, float alpha, float alpha
       .measured;
 }
 
-void HeldOnDevice::move_towards(const SentBlock& q, float share) {
-  stream_->take_turn([&](GossipStream::Turn& turn, Table& table) {
-    mix(table, x(), {share, turn.upload(q), x(), nullptr});
-  });
+void CudaHeld::move_towards(const SentBlock& q, float share) {
+  stream_->take_turn(
+      [&](CudaGossip::Turn& turn, Table& table) { mix(table, x(), {share, turn.upload(q), x(), nullptr}); });
 }
 
-void HeldOnDevice::add_tracked(const SentBlock& q, float share) {
-  stream_->take_turn([&](GossipStream::Turn& turn, Table& table) {
+void CudaHeld::add_tracked(const SentBlock& q, float share) {
+  stream_->take_turn([&](CudaGossip::Turn& turn, Table& table) {
     kernels::Sent q_y = turn.upload(q);
     q_y.values = static_cast<const std::byte*>(q_y.values) + bytes_of(q.wire, size());
     mix(table, y(), {share, q_y, zeros_.const_data_ptr<float>(), nullptr});
   });
 }
 
-void HeldOnDevice::renew(const Block& block, const at::Tensor& taken, const Held& held, double scale) {
+void CudaHeld::renew(const Block& block, const at::Tensor& taken, const Held& held, double scale) {
   const float share = x_tilde_.defined() ? momentum_share<float>(held.eta_tau) : 0;
   Table table;
   for (const Segment& s : block.segments) {
@@ -230,13 +234,13 @@ void HeldOnDevice::renew(const Block& block, const at::Tensor& taken, const Held
   stream_->launch(table, renewals_);
 }
 
-void HeldOnDevice::begin(const at::Tensor& x) {
+void CudaHeld::begin(const at::Tensor& x) {
   with(x_, [&](const at::Tensor& mine) { mine.copy_(x); });
   if (x_tilde_.defined()) with(x_tilde_, [&](const at::Tensor& mine) { mine.copy_(x); });
   if (y_.defined()) with(y_, [](const at::Tensor& mine) { mine.zero_(); });
 }
 
-void HeldOnDevice::with(const at::Tensor& values, const std::function<void(const at::Tensor&)>& f) {
+void CudaHeld::with(const at::Tensor& values, const std::function<void(const at::Tensor&)>& f) {
   stream_->catch_up();
   stream_->wait();
   f(values);

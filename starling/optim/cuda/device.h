@@ -1,0 +1,126 @@
+// One GPU through kernels/cuda/, and the passes of blocks over it: cuda.h.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <queue>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
+
+#include "starling/kernels/cuda/gpu.h"
+#include "starling/kernels/cuda/table.h"
+#include "starling/optim/cuda/cuda.h"
+
+namespace starling {
+
+class CudaDevice final : public Device, public std::enable_shared_from_this<CudaDevice> {
+ public:
+  explicit CudaDevice(at::Device device);
+  // `memory`: options of tensors that the GPU works on. `host`: options of tensors that it copies
+  // from and to. current(): torch's current stream.
+  CudaDevice(std::unique_ptr<kernels::cuda::Gpu> gpu, at::TensorOptions memory, at::TensorOptions host,
+             std::function<kernels::cuda::Stream()> current);
+  ~CudaDevice() override;
+  CudaDevice(const CudaDevice&) = delete;
+
+  std::shared_ptr<OnDevice> passes() override;
+  std::shared_ptr<GossipStream> gossip() override;
+  const std::string& not_kept() const override { return gpu_->not_kept(); }
+
+  const kernels::cuda::Gpu& gpu() const { return *gpu_; }
+  kernels::cuda::Stream current() const { return current_(); }
+
+  // Memory that the host writes or reads, and as much on the device.
+  struct Room {
+    at::Tensor host, device;
+    // Makes room for so many bytes at least. True: the memory is new, so that work in streams other
+    // than current() must wait before it uses it.
+    bool fit(const CudaDevice& of, std::size_t bytes);
+    std::byte* on_host() const { return static_cast<std::byte*>(host.mutable_data_ptr()); }
+    std::byte* on_device() const { return static_cast<std::byte*>(device.mutable_data_ptr()); }
+  };
+
+  // Calls `work` on the device's thread when the GPU has come to the event, in the order of these
+  // calls. After a failure of the GPU, calls no more. Returns the work's number, from 1.
+  std::uint64_t then(const kernels::cuda::Event& reached, std::function<void()> work);
+  // Waits until the work of this number is done. Throws Error if the GPU has failed.
+  void wait(std::uint64_t number);
+
+ private:
+  struct Work {
+    const kernels::cuda::Event* reached;
+    std::function<void()> call;
+  };
+  void run();
+
+  const std::unique_ptr<kernels::cuda::Gpu> gpu_;
+  const at::TensorOptions memory_, host_;
+  const std::function<kernels::cuda::Stream()> current_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::queue<Work> queue_;
+  std::uint64_t given_ = 0, done_ = 0;
+  std::string failure_;
+  bool ends_ = false;
+  std::thread thread_;  // last: uses the rest
+};
+
+// Keeps room for copies from pass to pass, on the device and page-locked on the host: a wire block
+// for each neighbour, and what was sent last (with random-k the last two).
+class CudaPasses final : public OnDevice {
+ public:
+  explicit CudaPasses(std::shared_ptr<CudaDevice> device);
+  ~CudaPasses() override;
+  CudaPasses(const CudaPasses&) = delete;
+
+  const std::shared_ptr<Device>& device() const override { return as_device_; }
+  void wait() override;
+  void wait_sent() override { device_->wait(sends_.number); }
+  void end() noexcept override;
+  There begin(std::span<const Arrival> arrived, const Outgoing& wire, std::size_t bytes) override;
+  void add(const kernels::Step& step, std::span<const kernels::Mix> mixes, const kernels::Parameters& x,
+           kernels::Gradient g, kernels::RuleState state, const kernels::WireBlock& wire,
+           std::size_t n) override {
+    table_.add(step, mixes, x, g, state, wire, n);
+  }
+  void launch(std::function<void(const Seen&)> then) override;
+
+ private:
+  struct Counters {
+    std::uint32_t not_finite = 0, sum = 0;
+  };
+  struct Slot {
+    explicit Slot(const kernels::cuda::Gpu& gpu) : uploaded(gpu), computed(gpu), over(gpu) {}
+    std::deque<CudaDevice::Room> arrivals;
+    CudaDevice::Room table, counters;  // Counters, then what was measured
+    kernels::cuda::Event uploaded, computed, over;
+    std::uint64_t number = 0;  // of the last pass
+  };
+  // Makes uploads wait for what torch has done so far: new memory may have been another tensor's.
+  void hold_uploads(Slot& slot);
+
+  const std::shared_ptr<CudaDevice> device_;
+  const std::shared_ptr<Device> as_device_ = device_;
+  Slot sends_, keeps_;
+  // The block that was sent last is still on the device, so it need not be uploaded again as `mine`
+  // of its arrivals. With a mask the next block has another layout and needs another room.
+  CudaDevice::Room sent_, spare_;
+  const void* sent_to_ = nullptr;  // in the host's memory: arrivals have it as `mine`
+  // From begin() to launch().
+  Slot* slot_ = nullptr;
+  kernels::cuda::Table table_;
+  std::size_t arrivals_ = 0, bytes_ = 0;
+  void* to_ = nullptr;
+};
+
+}  // namespace starling
