@@ -31,6 +31,7 @@ test: build  ## run all tests
 	@scripts/dev-tools requirements-test.txt $(VENV)
 	@scripts/dev-tools requirements-examples.txt $(VENV)
 	@scripts/dev-tools requirements-bench.txt $(VENV)
+	@scripts/dev-tools requirements-docs.txt $(VENV)
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2
 
 demo: command  ## four workers learn Fashion-MNIST without an all-reduce, beside the same run with one
@@ -88,10 +89,11 @@ study-a2cid2: command  ## what A2CiD2's paper claims, on virtual workers; hours,
 bundle: build  ## the programs for a machine that has torch but no compiler: out/starling-*.tar.xz
 	@scripts/bundle --build $(BUILD)
 
-docs: command  ## the API page of the Python package, from its docstrings: out/docs/starling.html
+docs: BOOTSTRAP = --tests
+docs: command  ## the documentation site, offline: out/docs/index.html
 	@cmake --build $(BUILD) -j $(JOBS) --target starling_python
-	@scripts/dev-tools
-	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python -m pdoc --no-show-source -o out/docs starling
+	@scripts/dev-tools requirements-docs.txt $(VENV)
+	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python scripts/docs --starling $(BUILD)/bin/starling
 
 format:  ## format the C++ sources
 	@scripts/format
