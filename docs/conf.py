@@ -1,7 +1,7 @@
 # The site's settings for Sphinx. scripts/docs copies the documents and runs it: see there.
 #
-# Sphinx with MyST, not MkDocs: both are released often, and autodoc and Breathe read the Python and the
-# C++ interface. MkDocs itself had its last release in August 2024.
+# Sphinx with MyST, not MkDocs: both are released often, and autodoc and Breathe read the Python and
+# the C++ interface. MkDocs itself had its last release in August 2024.
 import os
 
 project = "Starling"

@@ -1,4 +1,4 @@
-"""The documentation site builds offline, opens in a browser, and does not build with a broken link."""
+"""The site builds offline, opens in a browser, and does not build with a broken link."""
 
 import importlib.util
 import os
