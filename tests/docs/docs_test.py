@@ -41,7 +41,7 @@ class Site(unittest.TestCase):
         opened = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
                                  "--virtual-time-budget=5000", "--host-resolver-rules=MAP * ~NOTFOUND",
                                  f"--user-data-dir={self.folder / 'profile'}", "--dump-dom", start],
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
+                                capture_output=True, text=True, timeout=300)
         self.assertIn("<h1>Starling", opened.stdout, opened.stderr)
         self.assertIn("without a global all-reduce", opened.stdout)
         for page in ("start.html", "from-ddp.html", "choosing.html", "reference/cli.html"):
