@@ -36,6 +36,7 @@ test-long: BOOTSTRAP = --tests
 test-long: build  ## run the long tests: many seeds, wheel, frameworks, notebook, launchers, programs on the package
 	@scripts/dev-tools requirements-test.txt $(VENV)
 	@scripts/dev-tools requirements-examples.txt $(VENV)
+	@scripts/dev-tools requirements-docs.txt $(VENV)
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2 -L '^long$$'
 
 test-all: test  ## run all tests
@@ -96,10 +97,11 @@ study-a2cid2: command  ## what A2CiD2's paper claims, on virtual workers; hours,
 bundle: build  ## the programs for a machine that has torch but no compiler: out/starling-*.tar.xz
 	@scripts/bundle --build $(BUILD)
 
-docs: command  ## the API page of the Python package, from its docstrings: out/docs/starling.html
+docs: BOOTSTRAP = --tests
+docs: command  ## the documentation site, offline: out/docs/index.html
 	@cmake --build $(BUILD) -j $(JOBS) --target starling_python
-	@scripts/dev-tools
-	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python -m pdoc --no-show-source -o out/docs starling
+	@scripts/dev-tools requirements-docs.txt $(VENV)
+	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python scripts/docs --starling $(BUILD)/bin/starling
 
 format:  ## format the C++ sources
 	@scripts/format

@@ -1,5 +1,5 @@
 // Which of the step times that "From Promise to Practice" (Wang et al., ICLR 2025) publishes for its Transformer does the
-// runtime model explain? Prints a table (docs/planner.md); needs nothing that is not in this file.
+// runtime model explain? Prints a table (docs/results/planner.md); needs nothing that is not in this file.
 //
 //   bench-paper_steps
 //

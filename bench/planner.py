@@ -2,7 +2,7 @@
 """Does the planner say how long a step takes? `starling plan` beside measured runs on emulated hosts; prints JSON.
 
     bench/planner.py [--only REGEX] [--again] [--least-idle SHARE]    measures what was not yet, or not idle enough
-    bench/planner.py --table                                          the table of docs/planner.md, from the last run
+    bench/planner.py --table                                          the table of docs/results/planner.md, from the last run
 
 Needs root: the hosts are those of scripts/cluster, whose cards have limited rates. The compute is a sleep inside forward and
 backward, which varies as compute does, so that several hosts fit on a machine with few cores; gradients, updates and the
@@ -389,7 +389,7 @@ def main():
     parser.add_argument("--only", default="", help="configurations whose name this regular expression finds; else all")
     parser.add_argument("--again", action="store_true", help="measure also what was measured before")
     parser.add_argument("--least-idle", type=float, default=0.4, help="of the machine's processors in a run that counts (0.4)")
-    parser.add_argument("--table", action="store_true", help="print the table of docs/planner.md from the last run")
+    parser.add_argument("--table", action="store_true", help="print the table of docs/results/planner.md from the last run")
     parser.add_argument("--trial", action="store_true", help="without root or limits: one small configuration, in seconds")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/planner",
                         help="folder of what was measured; the result lies beside it (out/bench/planner)")

@@ -1,5 +1,6 @@
-"""The scripts in docs/from-*.md run, before the change and after it, and its diffs are those of examples/python/loops; the
-profiler shows what README.md says; every public name has its line on the API page."""
+"""The scripts in docs/from-*.md run, before and after the change, and the diffs there are those of
+examples/python/loops. The profiler shows the ranges of docs/running.md. Every public name has a
+docstring."""
 
 import difflib
 import inspect

@@ -1,0 +1,42 @@
+"""The messages that docs/troubleshooting.md and docs/launch.md explain are the program's."""
+
+import pathlib
+import re
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+OTHERS = {"Address already in use"}  # the system's own
+
+
+def source():
+    """All of the product, with the pieces of each text joined."""
+    files = [path for folder in ("starling", "cli", "python") for path in sorted((ROOT / folder).rglob("*"))
+             if path.suffix in (".h", ".cpp", ".py")]
+    return re.sub(r'"\s*\n\s*f?"', "", "\n".join(path.read_text() for path in files))
+
+
+def messages(page):
+    """The quoted messages in the first column of a page's tables of messages."""
+    inside = False
+    for line in (ROOT / "docs" / page).read_text().splitlines():
+        inside = line.startswith("| message") or (inside and line.startswith("|"))
+        if inside and not line.startswith(("| message", "|-", "| mpirun")):
+            yield from re.findall(r"`([^`]+)`", line.split("|")[1])
+
+
+class Messages(unittest.TestCase):
+    def test_the_program_says_what_the_pages_explain(self):
+        text = source()
+        for page in ("troubleshooting.md", "launch.md"):
+            found = list(messages(page))
+            self.assertGreater(len(found), 8, page)
+            for message in found:
+                if message in OTHERS:
+                    continue
+                for piece in message.split("..."):
+                    piece = re.sub(r"^[A-Z_]+ ", "", piece.strip(" :"))  # a variable's name is put in
+                    self.assertTrue(piece in text, f"{page}: {message}")
+
+
+if __name__ == "__main__":
+    unittest.main()
