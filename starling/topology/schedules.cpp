@@ -15,18 +15,18 @@ namespace starling {
 
 namespace {
 
-// What a name asks for.
+// The parsed name of a schedule.
 struct Asked {
   int n = 0;
   int workers_per_node = 1;
-  int number = 0;        // that stands for K, P, M or SEED
-  std::string schedule;  // that stands for SCHEDULE
+  int number = 0;        // the value of K, P, M or SEED
+  std::string schedule;  // the value of SCHEDULE
 };
 
 struct Family {
   ScheduleInfo info;
   Rounds (*make)(const Asked&);
-  int least = 0;  // of the number
+  int least = 0;  // least allowed `number`
 };
 
 const std::vector<Family>& families() {
@@ -117,7 +117,8 @@ const std::vector<Family>& families() {
 
 constexpr std::string_view kOfSchedules = ":SCHEDULE";
 
-// Whether `name` is one of a family of schedules over schedules; `schedule` is then what stands behind the colon.
+// Whether `name` is one of a family of schedules over schedules. `schedule` is then the part after
+// the colon.
 bool over_schedule(std::string_view name, const Family& family, std::string& schedule) {
   const std::string_view pattern = family.info.name;
   const std::string_view stem =
@@ -131,7 +132,8 @@ bool over_schedule(std::string_view name, const Family& family, std::string& sch
   return true;
 }
 
-// The number in `name` where it is one of `family`, 0 for a family without one; nothing when it is not.
+// The number in `name` if it is one of `family`, and 0 for a family without a number. Nothing if it
+// is none.
 std::optional<int> number_in(std::string_view name, const Family& family) {
   const std::string_view pattern = family.info.name;
   const std::size_t stem = pattern.find_last_of('-') + 1;
@@ -176,7 +178,7 @@ Schedule make_shares(const std::string& name, int n, int workers_per_node) {
     Asked asked{n, workers_per_node, 0, ""};
     if (!over_schedule(name, family, asked.schedule)) continue;
     if (n > 1) return {name, family.make(asked)};
-    return {name, make_schedule(asked.schedule, 1).rounds};  // it may be unknown
+    return {name, make_schedule(asked.schedule, 1).rounds};  // the inner schedule may be unknown
   }
   if (name.ends_with(".toml") || name.ends_with(".json")) return {name, custom(name, n)};
   std::vector<std::string> names;
@@ -185,7 +187,8 @@ Schedule make_shares(const std::string& name, int n, int workers_per_node) {
     const auto number = number_in(name, family);
     if (!number) continue;
     Schedule schedule{name, n == 1 ? Rounds{} : family.make({n, workers_per_node, *number, ""})};
-    if (schedule.rounds.empty()) schedule.rounds.emplace_back(n);  // one worker: a round without neighbours
+    // One worker: a round without neighbours.
+    if (schedule.rounds.empty()) schedule.rounds.emplace_back(n);
     return schedule;
   }
   throw UsageError(fmt::format("unknown schedule '{}': known are {}, and files that end in .toml or .json",
