@@ -23,14 +23,14 @@ using Bytes = std::vector<std::byte>;
 constexpr std::string_view kPrefix = "model.";
 constexpr std::string_view kMaster = "master.";
 
-// Of two bytes; none: another dtype.
+// For dtypes of two bytes; nothing for any other dtype.
 std::optional<Wire> narrow_format(const TensorInfo& tensor) {
   if (tensor.dtype == "BF16") return Wire::bf16;
   if (tensor.dtype == "F16") return Wire::fp16;
   return std::nullopt;
 }
 
-// F16 and BF16 as F32.
+// Reads F16 and BF16 as F32.
 Bytes read(const SafetensorsReader& file, const TensorInfo& tensor) {
   Bytes bytes(tensor.bytes());
   file.read(tensor, bytes);
@@ -86,7 +86,8 @@ Bytes consensus_of(const TensorInfo& tensor, const std::vector<Bytes>& workers, 
       path, tensor.name, type));
 }
 
-// The average of push-sum is by weight, and of which values each is only the optimizer knows.
+// The average of push-sum is weighted, and only the optimizer knows which values each weight
+// belongs to.
 void check_weights(const SafetensorsReader& worker) {
   const TensorInfo* const weights = worker.find("weights");
   if (weights == nullptr || weights->dtype != "F64") return;
@@ -109,7 +110,7 @@ void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
     workers.emplace_back(checkpoint.verified(file.worker));
   for (const SafetensorsReader& worker : workers) check_weights(worker);
   std::vector<TensorInfo> model;
-  std::map<std::string, std::string> sources;  // name in the workers' files by that in the model
+  std::map<std::string, std::string> sources;  // name in the model -> name in the workers' files
   for (const TensorInfo& own : workers.front().tensors()) {
     if (!own.name.starts_with(kPrefix)) continue;
     const std::string name = own.name.substr(kPrefix.size());

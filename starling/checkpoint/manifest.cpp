@@ -46,7 +46,7 @@ std::string to_json(const Manifest& manifest) {
 }
 
 Manifest parse_manifest(const std::string& text, const std::string& path) {
-  // Where the first `piece` stands.
+  // The place of the first `piece`.
   const auto place = [&](const std::string& piece) {
     const std::size_t at = text.find(piece);
     return at == std::string::npos ? std::uint64_t{0} : at;
@@ -107,7 +107,7 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
     refuse(path, error.byte, "not JSON from here on");
   } catch (const Json::exception& error) {
     refuse(path, 0, fmt::format("this is not the manifest of a checkpoint: {}", error.what()));
-  } catch (const std::logic_error&) {  // of stoul
+  } catch (const std::logic_error&) {  // from stoul
     refuse(path, place("\"crc32c\""), "a checksum is not a hexadecimal number of 32 bits");
   }
   const std::string canonical = to_json(manifest);

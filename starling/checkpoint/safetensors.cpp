@@ -29,7 +29,7 @@ constexpr std::pair<std::string_view, std::uint64_t> kDtypes[] = {
     {"F64", 8}, {"I64", 8}, {"U64", 8}, {"F32", 4},     {"I32", 4},     {"U32", 4}, {"F16", 2}, {"BF16", 2},
     {"I16", 2}, {"U16", 2}, {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U8", 1},  {"BOOL", 1}};
 
-// Bytes per element; 0: there is no such dtype.
+// Bytes per element; 0 for an unknown dtype.
 std::uint64_t element_bytes(std::string_view dtype) {
   for (const auto& [name, bytes] : kDtypes) {
     if (name == dtype) return bytes;
@@ -37,7 +37,7 @@ std::uint64_t element_bytes(std::string_view dtype) {
   return 0;
 }
 
-// False where the product does not fit.
+// False if the product overflows.
 bool tensor_bytes(const TensorInfo& tensor, std::uint64_t& bytes) {
   bytes = element_bytes(tensor.dtype);
   for (const std::int64_t extent : tensor.shape) {
@@ -46,7 +46,7 @@ bool tensor_bytes(const TensorInfo& tensor, std::uint64_t& bytes) {
   return true;
 }
 
-// The header's text, counting how far it has been read.
+// The header's text. Counts how far it has been read.
 struct Cursor {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -70,7 +70,8 @@ struct Cursor {
   const char** reached = nullptr;
 };
 
-// Takes the header's JSON piece by piece, so that it sees twofold keys and never builds what it will refuse.
+// Takes the header's JSON piece by piece, so that it sees duplicate keys and builds nothing that it
+// will refuse.
 class HeaderParser final : public nlohmann::json::json_sax_t {
  public:
   HeaderParser(std::vector<TensorInfo>& tensors, Metadata& metadata)
@@ -247,7 +248,7 @@ Digest SafetensorsReader::digest() const {
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorInfo> tensors,
                                      const Metadata& metadata)
     : file_(File::to_write(path)), tensors_(std::move(tensors)) {
-  // Wide elements first: every tensor is then aligned to its elements.
+  // Wide elements come first, so every tensor is aligned to its elements.
   std::stable_sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return element_bytes(a.dtype) > element_bytes(b.dtype);
   });
