@@ -12,7 +12,7 @@ std::string to_string(const Tcp::endpoint& endpoint) {
                                     : fmt::format("{}:{}", host, endpoint.port());
 }
 
-// --- Dial -----------------------------------------------------------------------------------------------------------
+// --- Dial ---
 
 Dial::Dial(LocalEnd& local, int peer, Purpose purpose, Done done)
     : local_(local),
@@ -93,7 +93,7 @@ void Dial::end(Outcome outcome, const std::string& reason) {
   done(outcome, std::move(socket), reason);
 }
 
-// --- Acceptance -----------------------------------------------------------------------------------------------------
+// --- Acceptance ---
 
 Acceptance::Acceptance(LocalEnd& local, Tcp::socket socket, Examined examined)
     : local_(local), examined_(std::move(examined)), socket_(std::move(socket)), deadline_(local.io) {
@@ -113,7 +113,8 @@ void Acceptance::start() {
 void Acceptance::read_hello() {
   asio::async_read(socket_, asio::buffer(hello_),
                    [self = shared_from_this()](const asio::error_code& error, std::size_t bytes) {
-                     // Who says nothing at all looked whether this worker still listens.
+                     // A caller that sends nothing at all only probed whether this worker still
+                     // listens.
                      if (error)
                        return self->end(-1, bytes == 0 ? "" : "it went away while it introduced itself");
                      const Caller caller = examine(self->hello_, self->local_.identity);

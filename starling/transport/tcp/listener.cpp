@@ -10,7 +10,8 @@ namespace starling::tcp {
 namespace {
 
 constexpr auto kBetweenWarnings = std::chrono::seconds(1);
-constexpr auto kPauseAfterError = std::chrono::milliseconds(100);  // out of descriptors, for one
+// For example, out of descriptors.
+constexpr auto kPauseAfterError = std::chrono::milliseconds(100);
 
 Tcp::endpoint resolve(LocalEnd& local, const std::string& address) {
   asio::error_code error;
@@ -68,8 +69,8 @@ void Listener::accept() {
   });
 }
 
-// When there are too many strangers, the oldest goes: a peer needs a moment only, so it is never a peer's turn while
-// somebody holds connections open to keep others out.
+// If there are too many strangers, the oldest is closed. A peer needs only a moment, so this never
+// hits a peer, even if an attacker holds connections open.
 void Listener::examine(Tcp::socket socket) {
   const std::size_t bound = 2 * static_cast<std::size_t>(local_.identity.size) + 16;
   if (strangers_.size() >= bound) {

@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::string_view kMagic = "STARLING";
 
-// Hello: magic 8, version 4, size 4, from 4, to 4, channel 32, nonce 32. Challenge: magic 8, nonce 32.
+// Hello: magic 8, version 4, size 4, from 4, to 4, channel 32, nonce 32. Challenge: magic 8, nonce
+// 32.
 constexpr std::size_t kVersionAt = 8, kSizeAt = 12, kFromAt = 16, kToAt = 20, kChannelAt = 24, kNonceAt = 56;
 constexpr std::size_t kChallengeNonceAt = 8;
 
