@@ -18,9 +18,9 @@ namespace {
 constexpr std::size_t kMaxProfile = std::size_t{64} << 20;
 constexpr int kProfileVersion = 2;
 constexpr const char* kProfileFormat = "starling-profile";
-constexpr std::size_t kMaxListed = 1'000'000;  // of workers, hosts, blocks, iterations
+constexpr std::size_t kMaxListed = 1'000'000;  // most workers, hosts, blocks or iterations
 constexpr double kMaxSeconds = 1e6;
-constexpr double kMaxBytes = 1e15;  // and per second
+constexpr double kMaxBytes = 1e15;  // also per second
 constexpr double kMaxShare = 1000;
 
 class ProfileReader : TreeReader {
@@ -47,7 +47,7 @@ class ProfileReader : TreeReader {
   }
 
  private:
-  // Says where we are from here on.
+  // Sets the current place for messages.
   const Node& section(const Node& node, const std::string& what, const std::vector<std::string>& keys) {
     where_ = "";
     if (!node.as<Node::Table>())
@@ -118,7 +118,7 @@ class ProfileReader : TreeReader {
     where_ = "";
   }
 
-  // The key that begins a half of the profile; without it the others of that half may not be there.
+  // The key that begins a half of the profile. Without it the other keys of that half are refused.
   const Node* half(const Node& root, std::string_view first, const std::vector<std::string>& others) const {
     const Node* const begin = find(root, first);
     for (const std::string& other : others) {
@@ -152,7 +152,7 @@ class ProfileReader : TreeReader {
   }
 
   void read_hosts(const Node& node, Profile& profile) {
-    std::vector<int> places;  // worker -> how many hosts it is on
+    std::vector<int> places;  // worker -> the number of hosts that list it
     const Node::Array& hosts = array_of(node, "hosts");
     for (const Node& entry : hosts) {
       section(entry, fmt::format("host {}", profile.hosts.size()), {"name", "workers", "send", "receive"});
@@ -230,7 +230,7 @@ class ProfileReader : TreeReader {
     where_ = "";
   }
 
-  // As many entries as the lists before it, the first of which decides.
+  // A list as long as the lists before it; the first list decides.
   std::vector<double> samples(const Node& node, const std::string& what, std::size_t& count) const {
     const Node::Array& list = array_of(node, what);
     if (count == 0) count = list.size();
@@ -334,7 +334,7 @@ Profile in_blocks_of(const Profile& profile, double bytes) {
     Compute& compute = cut.compute[i];
     compute.backward.assign(count, std::vector<double>(old.forward.size()));
     compute.update = compute.backward;
-    double begin = 0;  // of the old block, in the model
+    double begin = 0;  // begin of the old block in the model
     for (std::size_t b = 0; b < profile.blocks.size(); ++b) {
       const double end = begin + profile.blocks[b];
       for (std::size_t k = 0; k < count; ++k) {
