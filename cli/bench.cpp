@@ -1,4 +1,4 @@
-// starling bench averaging: how long workers take to average, by each topology and by all-reduce.
+// starling bench averaging: the time to average, with each topology and with all-reduce.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>

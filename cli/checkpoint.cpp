@@ -1,5 +1,5 @@
-// starling checkpoint show DIR: what a checkpoint is of, after all its files have been verified.
-// starling checkpoint consensus DIR OUT.safetensors: the average model of all its workers.
+// starling checkpoint show DIR: verifies all files of a checkpoint, then describes it. starling
+// checkpoint consensus DIR OUT.safetensors: the average model of all its workers.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -50,7 +50,7 @@ void print_json(const Checkpoint& checkpoint) {
                                       {"step", m.step},
                                       {"workers", m.workers},
                                       {"seconds", m.seconds},
-                                      {"verified", true},  // or it would not have come so far
+                                      {"verified", true},  // an unverified one ends earlier
                                       {"files", std::move(files)},
                                       {"recipe", std::move(recipe)}};
   fmt::print("{}\n", all.dump(2));

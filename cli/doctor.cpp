@@ -1,4 +1,5 @@
-// starling doctor: which versions run here, what the machine has, and whether these fit each other.
+// starling doctor: the versions that run here, the machine's equipment, and whether they fit each
+// other.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
@@ -64,7 +65,7 @@ Check check_gloo(const TorchFacts& torch) {
 }
 
 Check check_openssl(const Versions& v) {
-  // 0xMNN00PP0: same major version, and minor version not older.
+  // 0xMNN00PP0: the major version must be the same, and the minor version not older.
   constexpr unsigned long compiled = OPENSSL_VERSION_NUMBER;
   const unsigned long loaded = OpenSSL_version_num();
   if (loaded >> 28 == compiled >> 28 && loaded >> 20 >= compiled >> 20) {
@@ -76,7 +77,8 @@ Check check_openssl(const Versions& v) {
                       v.openssl_compiled, v.openssl_loaded)};
 }
 
-// torch picks the best instruction set that it was built for; what the processor offers is known here too.
+// torch picks the best instruction set of its build. The processor's instruction sets are known
+// here too.
 Check check_instructions(const TorchFacts& torch, const MachineFacts& machine) {
   const auto has = [&](std::initializer_list<const char*> names) {
     return std::all_of(names.begin(), names.end(), [&](const char* name) {
@@ -84,7 +86,7 @@ Check check_instructions(const TorchFacts& torch, const MachineFacts& machine) {
              machine.instructions.end();
     });
   };
-  std::string best = torch.capability;  // not x86: nothing to compare with
+  std::string best = torch.capability;  // not x86: no comparison
   if (has({"avx2", "fma"})) best = "AVX2";
   if (has({"avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl"})) best = "AVX512";
   if (torch.capability == best) return {"instructions", true, "torch uses " + best};
@@ -175,7 +177,7 @@ Check check_network(const MachineFacts& machine) {
   return {"network", true, fmt::format("loopback, and {} for other machines", fmt::join(outside, ", "))};
 }
 
-// Who would be in the world of a worker that is started as this command was.
+// The world that a worker would join if it were started like this command.
 Check check_launcher() {
   try {
     const std::optional<Launch> launch = read_launch(process_variables());

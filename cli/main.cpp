@@ -22,7 +22,7 @@ int fail(int code, std::string message) {
   return code;
 }
 
-// CLI11 says only that something was missing or not expected where no command was found.
+// If no command was found, CLI11 says only that something was missing or unexpected.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   if (!app.get_subcommands().empty()) return error.what();
   std::string known;

@@ -1,4 +1,5 @@
-// starling plan --profile profile.json: how long a step will take, with every schedule and wire and so many workers.
+// starling plan --profile profile.json: the predicted time of a step, with every schedule, wire and
+// number of workers.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -28,17 +29,18 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMostPlanned = 1024;
-constexpr double kWorthIt = 0.5;  // of the throughput that more workers bring where nothing is lost
+// Least part of the ideal gain for which more workers are worth it.
+constexpr double kWorthIt = 0.5;
 
 struct PlanOptions {
   std::string profile;
-  std::string compute;  // the other half, where the profile is a network alone
+  std::string compute;  // the other half, if the profile is a network alone
   std::string workers;  // "8..1024" or "8,12,16"; empty: as measured
   std::vector<std::string> wires = {"fp32", "bf16", "int8"};
   int iterations = 60;
   int warm_up = 20;
-  double failing = 6.5;  // of 1000 hosts in a day
-  Question question;     // but what stands above
+  double failing = 6.5;  // of 1000 hosts per day
+  Question question;     // the rest of the question
   bool json = false;
   std::string html;
 };
@@ -73,7 +75,8 @@ std::optional<std::vector<int>> numbers_of_workers(const std::string& text) {
   return all;
 }
 
-// The last number of workers up to which each increase has brought at least kWorthIt of what it could; none where all have.
+// The last number of workers up to which each increase has brought at least kWorthIt of the ideal
+// gain. Nothing if all increases have.
 template <class ForecastOf>
 std::optional<int> knee(const std::vector<PlannedWorld>& worlds, const ForecastOf& forecast_of) {
   const PlannedWorld* last = &worlds[0];
@@ -86,7 +89,7 @@ std::optional<int> knee(const std::vector<PlannedWorld>& worlds, const ForecastO
   return std::nullopt;
 }
 
-// One number, or two where they are not the same when they are rounded.
+// One number, or two if they differ after rounding.
 std::string band_text(const Banded& value, double times, int digits) {
   const std::string low = fmt::format("{:.{}f}", value.low * times, digits),
                     high = fmt::format("{:.{}f}", value.high * times, digits);

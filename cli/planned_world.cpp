@@ -16,14 +16,14 @@ namespace starling::cli {
 
 namespace {
 
-constexpr double kLinkBound = 0.9;  // of a step that an interface is busy
+constexpr double kLinkBound = 0.9;  // share of a step for which an interface is busy
 constexpr double kDay = 86'400;
-constexpr double kHosts = 1000;             // of which so many fail in a day
-constexpr double kLeastBlock = 256 * 1024;  // bytes, as optim/blocks.cpp
-constexpr double kMostBlocks = 2000;        // of a model that is simulated in other blocks
+constexpr double kHosts = 1000;             // base of the number of failing hosts per day
+constexpr double kLeastBlock = 256 * 1024;  // bytes, as in optim/blocks.cpp
+constexpr double kMostBlocks = 2000;        // largest model to be simulated in other blocks
 const std::vector<std::int64_t> kBlockBytes = {1 << 20, 5 << 20, 25 << 20};
 
-// The workers of this host make as many more passes, and average in memory.
+// This host's workers alone, which make more passes in proportion, and average in memory.
 Forecast one_host(const Profile& profile, const Host& host, int n, const Horizon& run) {
   const int here = static_cast<int>(host.workers.size());
   Work work = work_of(profile);
@@ -62,7 +62,7 @@ void compare_block_sizes(PlannedWorld& world, const Profile& profile, const Sche
                          const Horizon& run) {
   const Candidate& best = world.recommended();
   const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
-  // What the optimizer makes of Options::block_bytes.
+  // The blocks that the optimizer makes for Options::block_bytes.
   const auto made = [&](std::int64_t bytes) {
     return std::max(kLeastBlock, std::min(static_cast<double>(bytes), total / 8));
   };
@@ -144,7 +144,8 @@ std::string bottleneck(const Forecast& outcome, const Network& network, Mixing m
     if (outcome.late > outcome.waited / 2) return "the slowest workers";
     return network.hosts.size() == 1 ? fmt::format("the memory of {}", network.hosts[0].name) : "the network";
   }
-  // With ATC computing waits while the link is busy, and the link while it computes.
+  // With ATC the computation waits while the link is busy, and the link waits during the
+  // computation.
   const double at_most = mixing == Mixing::atc ? outcome.waited : outcome.step;
   if (busiest.seconds < kLinkBound * at_most) return "the slowest workers";
   const std::string& name = network.hosts[busiest.host].name;

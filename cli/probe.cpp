@@ -25,7 +25,7 @@ namespace starling::cli {
 
 namespace {
 
-// A worker that says nothing for so long ends the probe.
+// A worker that is silent for this long ends the probe.
 constexpr std::chrono::milliseconds kSilent{15'000};
 
 struct ProbeCommand {
@@ -107,7 +107,7 @@ int probe_with_workers(const ProbeCommand& command) {
   std::vector<std::string> arguments = {"probe", "--out", command.out, "--seconds",
                                         fmt::format("{}", command.seconds)};
   if (!command.bandwidths.empty()) arguments.insert(arguments.end(), {"--bandwidths", command.bandwidths});
-  // The workers themselves say what ends the probe.
+  // The workers themselves report why the probe ended.
   return launch_workers(command.workers, arguments, [](const std::string&) {});
 }
 

@@ -1,4 +1,4 @@
-// starling simulate RECIPE.toml --workers N: the run on a cluster that one does not have, in virtual time.
+// starling simulate RECIPE.toml --workers N: the run on a simulated cluster, in virtual time.
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
@@ -59,7 +59,7 @@ Json to_json(const Look& look) {
   return json;
 }
 
-constexpr int kLookedAt = 100;  // gradients of worker 0 between two looks, if nobody says
+constexpr int kLookedAt = 100;  // gradients of worker 0 between two evaluations, by default
 
 double look_every(const VirtualCluster& cluster) {
   double seconds = 0;

@@ -1,4 +1,5 @@
-// starling timeline DIR: the timelines of a run's workers in one file, for Perfetto or chrome://tracing.
+// starling timeline DIR: the timelines of a run's workers in one file, for Perfetto or
+// chrome://tracing.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>

@@ -1,4 +1,4 @@
-// starling topology NAME --workers N: who mixes with whom in every round of a schedule, and how well that
+// starling topology NAME --workers N: the neighbours in every round of a schedule, and how well it
 // averages. --compare: all schedules beside each other.
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -32,7 +32,7 @@ namespace starling::cli {
 namespace {
 
 constexpr int most_workers = 512;    // the matrices are dense: this many take seconds
-constexpr size_t table_rounds = 12;  // shown unless --rounds says more
+constexpr size_t table_rounds = 12;  // shown by default
 constexpr const char* kTopK = "top-k";
 
 struct TopologyOptions {
@@ -63,8 +63,8 @@ std::optional<std::pair<int, int>> worlds(const std::string& text) {
 
 struct Report {
   Schedule schedule;
-  std::vector<int> peers;      // of each round: the most that one worker has
-  std::vector<double> second;  // second singular value of each round
+  std::vector<int> peers;      // by round: the largest number of one worker
+  std::vector<double> second;  // by round: second singular value
   double period_second = 0;
   std::optional<int> rounds_to_average;
   double sent = 0;       // per worker and round, in units of the model
@@ -72,7 +72,7 @@ struct Report {
   bool symmetric = true;
 };
 
-// Of a model in fp32; a group's mean stays that.
+// For a model in fp32; a group's mean stays fp32.
 Sizes sizes_of(const TopologyOptions& options) {
   if (options.wire == kTopK) {
     const auto n = static_cast<std::size_t>(options.one_in);
@@ -107,7 +107,7 @@ Report examine(Schedule schedule, const TopologyOptions& options) {
   return report;
 }
 
-// One row of W in short: neighbours of equal weight together, "0-3 7 (1/8)".
+// One row of W in short form: neighbours of equal weight together, "0-3 7 (1/8)".
 std::string row_text(const std::vector<Neighbour>& row) {
   std::vector<double> weights;
   for (const Neighbour& j : row) {
@@ -163,7 +163,7 @@ void print_table(const Report& report, size_t shown) {
   }
 }
 
-// What "times the model" leaves unsaid.
+// Completes the unit "times the model".
 std::string unit(const TopologyOptions& options) {
   const std::string share =
       options.one_in == 1
@@ -258,7 +258,7 @@ void write_plot(const Schedule& schedule, const TopologyOptions& options) {
   if (!file.flush()) throw Error(fmt::format("{}: cannot be written", options.plot));
 }
 
-// A topology as custom.cpp reads it.
+// Writes a topology in the format of custom.cpp.
 void write_topology(const Schedule& schedule, const std::string& path) {
   nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
   for (const Graph& round : schedule.rounds) {

@@ -1,4 +1,5 @@
-// starling train RECIPE.toml: trains, as one worker or, with --workers N, by starting N of them on this machine.
+// starling train RECIPE.toml: trains, as one worker or, with --workers N, by starting N of them on
+// this machine.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
@@ -70,7 +71,8 @@ int train_as_worker(const Recipe& recipe, bool json) {
     return 128 + interruption();
   } catch (const Error&) {
     line.end();
-    // A neighbour that was told to end makes an all-reduce fail before the signal is looked at.
+    // A neighbour that was told to end makes an all-reduce fail before this worker checks for the
+    // signal.
     if (interruption() != 0) return 128 + interruption();
     throw;
   }
