@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
-"""What does a step from Python cost beside one from C++, and beside torch's fused AdamW? One worker, no neighbours; prints JSON.
+"""The cost of a step from Python beside one from C++, and beside torch's fused AdamW. One worker,
+no neighbours; prints JSON.
 
-    PYTHONPATH=build/python .venv/bin/python bench/python_step.py [--program PATH] [--turns N] [--steps N]
-        [--widths N..] [--out PATH]
+    PYTHONPATH=build/python .venv/bin/python bench/python_step.py [--program PATH] [--turns N]
+        [--steps N] [--widths N..] [--out PATH]
 
-The time is that of optimizer.step() alone, in a training loop on 60 tensors (bench/overhead.cpp's), with one thread. C++ and
-Python run by turns, each turn a process of its own, in which Starling's step and torch's take turns too; medians over the steps
-of a process, then over the turns. Memory is placed anew in each process, and with it a step's time changes by 10 % and more: so
-Python is compared with C++ turn by turn, and the median ratio counts. Writes out/bench/python_step.json:
+The time is that of optimizer.step() alone, in a training loop on 60 tensors (bench/overhead.cpp's),
+with one thread. C++ and Python run by turns. Each turn is a process of its own, in which Starling's
+step and torch's take turns too. Times are medians over the steps of a process, then over the turns.
+Each process places its memory differently, which changes a step's time by 10 % and more. Therefore
+Python is compared with C++ turn by turn, and the median ratio counts. Writes
+out/bench/python_step.json:
 
-    python_over_cpp   Starling's AdamW from Python over the same from C++, the largest ratio from 1 million parameters on
-    vs_torch_fused    time of torch.optim.AdamW(fused=True) over that of starling.AdamW, both from Python, the smallest ratio
+    python_over_cpp   Starling's AdamW from Python over the same from C++, the largest ratio from 1
+                      million parameters on
+    vs_torch_fused    time of torch.optim.AdamW(fused=True) over that of starling.AdamW, both from
+                      Python, the smallest ratio
     sizes             milliseconds, by the number of parameters
 """
 
