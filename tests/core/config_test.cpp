@@ -66,7 +66,7 @@ TEST(Config, ReadsEveryTypeAndLeavesTheRest) {
               "a.toml");
   EXPECT_TRUE(v.flag);
   EXPECT_EQ(v.count, 7);
-  EXPECT_EQ(v.rate, 2.0);  // a whole number will do for a number
+  EXPECT_EQ(v.rate, 2.0);  // an integer is valid for a number
   EXPECT_EQ(v.pair, (std::array{0.0, 0.5}));
   EXPECT_EQ(v.choice, "two");
   EXPECT_EQ(v.big, 1);
@@ -218,7 +218,7 @@ TEST(Config, HostileTextIsRefusedWithoutACrash) {
   one_line(error_of(std::string("[alpha]\ncount = 1\0", 18)));
   one_line(error_of("\xFF\xFE[alpha]"));
 
-  // A valid file with bytes changed at random: accepted or refused, in one line.
+  // A valid file with random byte changes is accepted, or refused in one line.
   Values v;
   const std::string valid = declare(v).print();
   std::mt19937 random(7);
