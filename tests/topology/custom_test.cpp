@@ -19,7 +19,7 @@ namespace {
 using testing::StartsWith;
 using Row = std::vector<Neighbour>;
 
-// A file of this test's own, which goes with it.
+// A temporary file of this test.
 class Custom : public testing::Test {
  protected:
   Custom() { std::filesystem::create_directory(folder_); }
@@ -33,7 +33,7 @@ class Custom : public testing::Test {
   Schedule read(const std::string& text, int n, const std::string& name = "a.toml") const {
     return make_schedule(write(name, text), n);
   }
-  // Without the folder.
+  // The message without the folder.
   std::string error_of(const std::string& text, int n = 4, const std::string& name = "a.toml") const {
     try {
       read(text, n, name);
