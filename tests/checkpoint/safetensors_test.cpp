@@ -69,7 +69,7 @@ struct Case {
   std::string header, data, message;
 };
 
-// Each as file, byte and reason. The header begins at byte 8.
+// Each case has file, byte and reason. The header begins at byte 8.
 TEST(Safetensors, WhatTheFormatDoesNotAllowIsRefused) {
   const Folder folder;
   const std::string path = folder / "a";
@@ -140,13 +140,13 @@ TEST(Safetensors, DeepNestingAndLongHeadersCostNothing) {
   EXPECT_THAT(refusal([&] { SafetensorsReader file(folder / "deep"); }), HasSubstr("not JSON"));
   spill(folder / "deep", raw("{\"x\":" + std::string(1'000'000, '['), ""));
   EXPECT_THAT(refusal([&] { SafetensorsReader file(folder / "deep"); }), HasSubstr("a list is not expected"));
-  // 2^60 bytes of header are said to come in a file of 20.
+  // A file of 20 bytes claims 2^60 bytes of header.
   std::string lie = raw("{}", "0123456789");
   lie[7] = 0x10;
   spill(folder / "lie", lie);
   EXPECT_THAT(refusal([&] { SafetensorsReader file(folder / "lie"); }),
               HasSubstr("offset 0: the header's length is 1152921504606846978; allowed are 12 at most"));
-  // 16 MB and one byte, all there.
+  // 16 MB and one byte, all present.
   spill(folder / "long", raw("{" + std::string(16 << 20, ' '), ""));
   EXPECT_THAT(refusal([&] { SafetensorsReader file(folder / "long"); }),
               HasSubstr("allowed are 16777216 at most"));
