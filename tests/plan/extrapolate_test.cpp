@@ -15,7 +15,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Two workers on host a, one on b; from a to b it is slow.
+// Two workers on host a, one on b; the link from a to b is slow.
 Profile measured() {
   Profile profile;
   profile.hosts = {{.name = "a", .workers = {0, 1}, .send = 1e9, .receive = 1e9},

@@ -13,7 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Two hosts, of two workers and of one; two blocks; two iterations.
+// Two hosts, with two workers and with one; two blocks; two iterations.
 Profile small() {
   Profile profile;
   profile.hosts = {{"a", {0, 2}, 1.25e9, 1e9}, {"b", {1}, 1.1e9, 1.2e9}};
@@ -189,7 +189,7 @@ TEST(Profile, AModelIsCutIntoOtherBlocks) {
   EXPECT_NEAR(one.compute[2].update[0][0], 3e-3, 1e-12);
 }
 
-// A network of its own is needed only between hosts, and memory only where two workers share one.
+// The network is required only between hosts, and memory only if two workers share one.
 TEST(Profile, WhatOneHostNeedNotSay) {
   Profile profile = small();
   profile.hosts = {{"a", {0, 1, 2}}};
