@@ -69,11 +69,11 @@ std::string resolve(const std::string& path) {
   const std::string latest = fs::path(path) / kLatest;
   if (!fs::exists(latest)) {
     throw Error(
-        fmt::format("{}: there is no checkpoint: neither {} nor {} is there", path, kManifest, kLatest));
+        fmt::format("{}: there is no checkpoint: neither {} nor {} exists", path, kManifest, kLatest));
   }
   std::string name = read_text(latest, 64);
   if (!name.ends_with('\n') || !step_of(name.substr(0, name.size() - 1))) {
-    refuse(latest, 0, "this is not the name of a checkpoint, such as step-15, and a line's end");
+    refuse(latest, 0, "this is not the name of a checkpoint, such as step-15, with a newline");
   }
   name.pop_back();
   return fs::path(path) / name;
@@ -90,7 +90,7 @@ std::string Checkpoint::verified(int worker) const {
   const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(),
                                  [&](const WorkerFile& each) { return each.worker == worker; });
   if (file == manifest_.files.end()) {
-    throw Error(fmt::format("{}: has no file of worker {}: it was gone when the checkpoint was written",
+    throw Error(fmt::format("{}: has no file of worker {}, which was lost when the checkpoint was written",
                             folder_, worker));
   }
   const std::string path = fs::path(folder_) / file->name();

@@ -81,9 +81,10 @@ Bytes consensus_of(const TensorInfo& tensor, const std::vector<Bytes>& workers, 
   if (type == "I16") return largest<std::int16_t>(workers);
   if (type == "I8") return largest<std::int8_t>(workers);
   if (type == "U8" || type == "BOOL") return largest<std::uint8_t>(workers);
-  throw Error(fmt::format(
-      "{}: tensor \"{}\" is {}; averaged are F64, F32, F16 and BF16, of whole numbers the largest is taken",
-      path, tensor.name, type));
+  throw Error(
+      fmt::format("{}: tensor \"{}\" is {}; allowed are F64, F32, F16 and BF16, which are averaged, and "
+                  "integers, of which the maximum is taken",
+                  path, tensor.name, type));
 }
 
 // The average of push-sum is weighted, and only the optimizer knows which values each weight
@@ -95,10 +96,10 @@ void check_weights(const SafetensorsReader& worker) {
   worker.read(*weights, std::as_writable_bytes(std::span(values)));
   for (const double weight : values) {
     if (std::abs(weight - 1) > 1e-6)
-      throw Error(fmt::format(
-          "{}: with push-sum a part of it has weight {:g}: the average model is known to a run alone, "
-          "which goes on from this checkpoint",
-          worker.path(), weight));
+      throw Error(
+          fmt::format("{}: with push-sum a part of it has weight {:g}: only a run that resumes from this "
+                      "checkpoint can compute the average model",
+                      worker.path(), weight));
   }
 }
 
@@ -121,7 +122,7 @@ void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
     for (const SafetensorsReader& worker : workers) {
       const TensorInfo* const theirs = worker.find(tensor.name);
       if (theirs == nullptr || theirs->dtype != tensor.dtype || theirs->shape != tensor.shape) {
-        throw Error(fmt::format("{}: tensor \"{}\" is not there with the dtype and shape that it has in {}",
+        throw Error(fmt::format("{}: there is no tensor \"{}\" with the dtype and shape that it has in {}",
                                 worker.path(), tensor.name, workers.front().path()));
       }
     }

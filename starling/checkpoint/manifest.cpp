@@ -104,7 +104,7 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
       manifest.recipe.emplace_back(key, value.get<std::string>());
     }
   } catch (const Json::parse_error& error) {
-    refuse(path, error.byte, "not JSON from here on");
+    refuse(path, error.byte, "invalid JSON from here on");
   } catch (const Json::exception& error) {
     refuse(path, 0, fmt::format("this is not the manifest of a checkpoint: {}", error.what()));
   } catch (const std::logic_error&) {  // from stoul
@@ -114,7 +114,7 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
   const auto [mine, theirs] = std::mismatch(canonical.begin(), canonical.end(), text.begin(), text.end());
   if (mine != canonical.end() || theirs != text.end()) {
     refuse(path, static_cast<std::uint64_t>(theirs - text.begin()),
-           "damaged or edited: it does not agree with its checksum from here on");
+           "damaged or edited: it differs from its checksum from here on");
   }
   return manifest;
 }

@@ -151,11 +151,11 @@ class HeaderParser final : public nlohmann::json::json_sax_t {
   bool number_float(double, const std::string& text) override {
     return fail(fmt::format("{} is not a whole number that fits 64 bits", text));
   }
-  bool boolean(bool) override { return wrong("a truth value"); }
+  bool boolean(bool) override { return wrong("a boolean"); }
   bool null() override { return wrong("null"); }
   bool binary(nlohmann::json::binary_t&) override { return wrong("binary"); }
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
-    return fail("not JSON from here on");
+    return fail("invalid JSON from here on");
   }
 
  private:
@@ -206,7 +206,7 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : file_(File::to_r
       refuse(path, data_ + reached, fmt::format("tensor \"{}\": {}", t.name, reason));
     };
     if (t.begin != reached || t.end < t.begin) {
-      complain(fmt::format("its bytes are said to be {} to {}, but those before it end at {}", t.begin, t.end,
+      complain(fmt::format("its offsets are {} to {}, but the bytes before it end at {}", t.begin, t.end,
                            reached));
     }
     std::uint64_t bytes = 0;
@@ -218,9 +218,9 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : file_(File::to_r
     by_name_[t.name] = i;
   }
   if (reached != file_.size() - data_) {
-    refuse(path, std::min(data_ + reached, file_.size()),
-           fmt::format("the header tells of {} bytes of tensors, the file has {}", reached,
-                       file_.size() - data_));
+    refuse(
+        path, std::min(data_ + reached, file_.size()),
+        fmt::format("the header lists {} bytes of tensors, the file has {}", reached, file_.size() - data_));
   }
 }
 

@@ -284,7 +284,7 @@ void Config::read_text(std::string_view text, const std::string& name) {
     const Section& section = find_section(part.name, where);
     const auto* table = part.node.as<Node::Table>();
     if (!table) {
-      throw UsageError(fmt::format("{}: {} is {}, wanted is a section: [{}]", where, section.name,
+      throw UsageError(fmt::format("{}: {} is {}, but must be a section: [{}]", where, section.name,
                                    part.node.kind(), section.name));
     }
     for (const auto& [key_name, node, line] : *table) {
@@ -322,7 +322,7 @@ void Config::set(const std::string& path, const std::string& text) {
   const std::string where = "command line";
   const std::size_t dot = path.find('.');
   if (dot == std::string::npos) {
-    throw UsageError(fmt::format("{}: {}: an override is written section.key", where, short_of(path)));
+    throw UsageError(fmt::format("{}: {}: an override has the form section.key", where, short_of(path)));
   }
   const Section& section = find_section(path.substr(0, dot), where);
   const Key& key = find_key(section, path.substr(dot + 1), where);

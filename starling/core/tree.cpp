@@ -64,8 +64,8 @@ std::ptrdiff_t structural_dots(std::string_view text) {
 void check_toml_text(std::string_view text, const std::string& name) {
   // The parser recurses one level for every dot of a.b.c.
   if (structural_dots(text) > kMaxDots) {
-    throw UsageError(
-        fmt::format("{}: more than {} dots outside of numbers: its keys nest too deep", name, kMaxDots));
+    throw UsageError(fmt::format("{}: more than {} dots outside of numbers: its keys are nested too deep",
+                                 name, kMaxDots));
   }
   // The parser's tables of other alphabets are incomplete. Strings and comments may hold anything.
   int line = 1;
@@ -245,7 +245,7 @@ Node parse_json(std::string_view text, const std::string& name) {
   nlohmann::json::sax_parse(Reader{text.data(), &reading}, Reader{text.data() + text.size(), &reading},
                             &tree);
   if (!tree.root.as<Node::Table>()) {
-    throw UsageError(fmt::format("{}: it must hold one object, not {}", name, tree.root.kind()));
+    throw UsageError(fmt::format("{}: it must contain one object, not {}", name, tree.root.kind()));
   }
   return std::move(tree.root);
 }

@@ -98,7 +98,7 @@ class ProfileReader : TreeReader {
     const Node* format = find(root, "format");
     if (!format || !format->as<std::string>() || *format->as<std::string>() != kProfileFormat)
       refuse(format ? format->line : root.line,
-             fmt::format("it is no profile: format must be \"{}\"", kProfileFormat));
+             fmt::format("it is not a profile: format must be \"{}\"", kProfileFormat));
     const Node& version = needed(root, "version");
     const auto* number = version.as<std::int64_t>();
     if (!number || *number != kProfileVersion) {
@@ -178,7 +178,7 @@ class ProfileReader : TreeReader {
     where_ = "";
     const auto lost = std::find(places.begin(), places.end(), 0);
     if (lost != places.end()) {
-      refuse(node.line, fmt::format("worker {} is on no host, and there are workers up to {}",
+      refuse(node.line, fmt::format("worker {} is on no host, but there are workers up to {}",
                                     lost - places.begin(), places.size() - 1));
     }
     workers_ = static_cast<int>(places.size());
@@ -200,7 +200,7 @@ class ProfileReader : TreeReader {
       link.to = host_called(needed(entry, "to"), profile, "to");
       if (link.from == link.to) refuse(entry.line, "its ends must be two hosts");
       for (const HostLink& other : profile.links) {
-        if (other.from == link.from && other.to == link.to) refuse(entry.line, "this link stands twice");
+        if (other.from == link.from && other.to == link.to) refuse(entry.line, "this link is listed twice");
       }
       link.latency = seconds(needed(entry, "latency"), "latency");
       link.rate = rate(needed(entry, "rate"), "rate");
@@ -216,7 +216,7 @@ class ProfileReader : TreeReader {
       shape.peers = static_cast<int>(whole(needed(entry, "peers"), "peers", 1, kMaxListed));
       shape.share = number(needed(entry, "share"), "share", false, kMaxShare, "times an interface");
       if (!profile.shapes.empty() && profile.shapes.back().peers >= shape.peers)
-        refuse(entry.line, "its peers must be more than those of the entry before");
+        refuse(entry.line, "its peers must be more than those of the previous entry");
       profile.shapes.push_back(shape);
     }
     where_ = "";
@@ -266,7 +266,7 @@ class ProfileReader : TreeReader {
       section(entry, "compute", {"worker", "data_wait", "forward", "backward", "update"});
       const auto worker = static_cast<std::size_t>(whole(needed(entry, "worker"), "worker", 0, workers_ - 1));
       where_ = fmt::format("compute of worker {}: ", worker);
-      if (seen[worker]) refuse(entry.line, "it stands twice");
+      if (seen[worker]) refuse(entry.line, "it is listed twice");
       seen[worker] = true;
       std::size_t count = 0;
       Compute& compute = profile.compute[worker];
@@ -288,7 +288,7 @@ class ProfileReader : TreeReader {
       time.bytes = number(needed(entry, "bytes"), "bytes", false, kMaxBytes, "bytes");
       time.seconds = seconds(needed(entry, "seconds"), "seconds");
       if (!profile.all_reduce.empty() && profile.all_reduce.back().bytes >= time.bytes)
-        refuse(entry.line, "its bytes must be more than those of the entry before");
+        refuse(entry.line, "its bytes must be more than those of the previous entry");
       profile.all_reduce.push_back(time);
     }
     where_ = "";

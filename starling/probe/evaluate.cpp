@@ -184,10 +184,10 @@ std::vector<std::string> remarks(const Measurements& measured, const Profile& pr
   for (const HostLink& link : profile.links) {
     const double possible = std::min(hosts[link.from].send, hosts[link.to].receive);
     if (link.rate < kSlow * possible)
-      lines.push_back(fmt::format("slow link: {} -> {} carries {}, its ends can {}", name(link.from),
+      lines.push_back(fmt::format("slow link: {} -> {} reaches {}, its ends reach {}", name(link.from),
                                   name(link.to), rate_text(link.rate), rate_text(possible)));
     if (link.latency > kFar * profile.latency)
-      lines.push_back(fmt::format("far link: {} -> {} takes {:.3g} ms, most {:.3g} ms", name(link.from),
+      lines.push_back(fmt::format("far link: {} -> {} takes {:.3g} ms, most links {:.3g} ms", name(link.from),
                                   name(link.to), link.latency * 1e3, profile.latency * 1e3));
   }
   for (const auto& [link, there] : measured.one_flow) {

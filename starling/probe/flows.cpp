@@ -179,7 +179,7 @@ void Flows::lost(int peer, const std::string& reason) { gone(peer, reason); }
 
 void Flows::gone(int peer, const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (!gone_) gone_ = {peer, fmt::format("probe: worker {} is gone in the middle of it: {}", peer, reason)};
+  if (!gone_) gone_ = {peer, fmt::format("probe: worker {} was lost during it: {}", peer, reason)};
   changed_->notify_all();
 }
 

@@ -295,7 +295,7 @@ ProbeResult run(Flows& flows, Collectives& collectives, const World& world, cons
 ProbeResult probe(const World& world, const ProbeOptions& options) {
   if (world.size == 1)
     throw UsageError(
-        "probe: one worker alone has no network: start several with --workers N, or by a launcher");
+        "probe: one worker alone has no network: start several with --workers N, or with a launcher");
   Flows flows(world);
   try {
     const std::unique_ptr<Collectives> collectives = make_collectives(world, "probe");

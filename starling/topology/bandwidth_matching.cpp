@@ -46,10 +46,10 @@ void check_reachable(const std::vector<std::vector<double>>& b) {
   }
   const auto lost = std::find(reached.begin(), reached.end(), false) - reached.begin();
   if (found.size() < n) {
-    throw UsageError(fmt::format(
-        "worker {} cannot be reached from worker 0: between them must be links with a bandwidth above 0 both "
-        "ways",
-        lost));
+    throw UsageError(
+        fmt::format("worker {} cannot be reached from worker 0: links with a bandwidth above 0 in both "
+                    "directions must connect them",
+                    lost));
   }
 }
 

@@ -143,7 +143,7 @@ class GraphReader : TreeReader {
     const Node* rows = find(round, "rows");
     if (!edges == !rows) refuse(round.line, "it needs either edges or rows");
     if (rows && find(round, "directed"))
-      refuse(round.line, "directed goes with edges: rows say it themselves");
+      refuse(round.line, "directed is allowed with edges only: rows define the direction themselves");
     const Node* weights = find(round, "weights");
     if (weights) {
       const std::string name = name_of_weights(*weights, round, rows);
@@ -163,9 +163,9 @@ class GraphReader : TreeReader {
       refuse(weights.line, fmt::format("weights must be \"{}\" or \"{}\", not {}", kMetropolis, kPushSum,
                                        name ? short_of(*name) : weights.kind()));
     }
-    if (rows) refuse(weights.line, "weights goes with edges: rows hold theirs");
+    if (rows) refuse(weights.line, "weights is allowed with edges only: rows contain their weights");
     if (*name == kMetropolis && flag(round, "directed"))
-      refuse(weights.line, "metropolis-hastings weights are of undirected edges");
+      refuse(weights.line, "metropolis-hastings weights need undirected edges");
     return *name;
   }
 
@@ -189,7 +189,7 @@ class GraphReader : TreeReader {
   Rounds from_bandwidth(const Node& bandwidth) const {
     if (n_ > kMaxMatched) {
       refuse(bandwidth.line,
-             fmt::format("bandwidth is for at most {} workers, and there are {}", kMaxMatched, n_));
+             fmt::format("bandwidth is allowed for at most {} workers, but there are {}", kMaxMatched, n_));
     }
     std::vector<std::vector<double>> rates;
     const Node::Array& rows = array_of(bandwidth, "bandwidth", "rows");

@@ -133,7 +133,7 @@ Graph fastest_mixing(const Graph& graph) {
     for (const Neighbour& j : graph.neighbours[i]) edges.emplace(std::min(i, j.rank), std::max(i, j.rank));
   }
   if (n > kMostWorkers || edges.size() > kMostEdges) {
-    throw UsageError(fmt::format("the fastest weights are for at most {} workers and {} edges, not {} and {}",
+    throw UsageError(fmt::format("the fastest weights are limited to {} workers and {} edges, got {} and {}",
                                  kMostWorkers, kMostEdges, n, edges.size()));
   }
   if (n == 1) return graph;

@@ -38,9 +38,9 @@ Rounds inner_outer(int n, int L, const std::string& name) {
   const Rounds U = make_schedule(name, L - 1).rounds;
   const std::size_t steps = std::lcm(V.size(), U.size());
   if (steps * static_cast<std::size_t>(L) > kMostRounds) {
-    throw UsageError(
-        fmt::format("schedule inner-outer:{} would have a period of {} rounds for {} workers, allowed are {}",
-                    name, steps * static_cast<std::size_t>(L), n, kMostRounds));
+    throw UsageError(fmt::format(
+        "schedule inner-outer:{} would have a period of {} rounds for {} workers, at most {} are allowed",
+        name, steps * static_cast<std::size_t>(L), n, kMostRounds));
   }
   Rounds rounds;
   for (std::size_t s = 0; s < steps; ++s) {

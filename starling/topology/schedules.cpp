@@ -126,8 +126,9 @@ bool over_schedule(std::string_view name, const Family& family, std::string& sch
   if (!pattern.ends_with(kOfSchedules) || !name.starts_with(stem)) return false;
   schedule = name.substr(stem.size());
   if (schedule.empty() || schedule.find(':') != std::string::npos) {
-    throw UsageError(fmt::format("schedule '{}': behind {} stands one schedule without a colon, as in {}",
-                                 name, stem, family.info.example));
+    throw UsageError(
+        fmt::format("schedule '{}': {} must be followed by one schedule without a colon, as in {}", name,
+                    stem, family.info.example));
   }
   return true;
 }

@@ -41,7 +41,7 @@ class VariableReader {
                       name));
     }
     throw UsageError(
-        fmt::format("environment: {} is not set, though others of {}'s variables are", name, launcher_));
+        fmt::format("environment: {} is not set, but other variables of {} are", name, launcher_));
   }
 
   int integer(const std::string& name, int least, int most) const {
@@ -266,7 +266,7 @@ int tasks_on_node(const std::string& list, int node, const std::string& from) {
     if (node < nodes) return *tasks;
   }
   throw UsageError(
-      fmt::format("environment: {}='{}' does not say how many tasks node {} has", from, list, node));
+      fmt::format("environment: {}='{}' does not have the number of tasks on node {}", from, list, node));
 }
 
 }  // namespace starling

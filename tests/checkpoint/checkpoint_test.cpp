@@ -89,7 +89,7 @@ TEST(Checkpoint, FoldersThatHoldNoneAreRefused) {
     spill(folder / "latest", text);
     EXPECT_EQ(refusal([&] { Checkpoint checkpoint(folder.path); }),
               (folder / "latest") +
-                  ": offset 0: this is not the name of a checkpoint, such as step-15, and a line's end");
+                  ": offset 0: this is not the name of a checkpoint, such as step-15, with a newline");
   }
   spill(folder / "latest", "step-5\n");
   EXPECT_THAT(refusal([&] { Checkpoint checkpoint(folder.path); }),
@@ -176,10 +176,10 @@ TEST(Consensus, RefusesDamagedFilesAndWorkersThatDoNotFit) {
   };
   EXPECT_EQ(put("I16", 2, "model.x"), "accepted");
   EXPECT_THAT(put("I16", 3, "model.x"),
-              HasSubstr("worker-1.safetensors: tensor \"model.x\" is not there with"));
+              HasSubstr("worker-1.safetensors: there is no tensor \"model.x\" with"));
   EXPECT_EQ(put("F16", 2, "model.x"), "accepted");
   EXPECT_THAT(put("U16", 2, "model.x"),
-              HasSubstr("tensor \"x\" is U16; averaged are F64, F32, F16 and BF16"));
+              HasSubstr("tensor \"x\" is U16; allowed are F64, F32, F16 and BF16, which are averaged"));
   EXPECT_THAT(put("I16", 2, "m.x"), HasSubstr("holds no model"));
   write_checkpoint(folder.path, 10);
   std::string text = slurp(folder / "step-10/worker-1.safetensors");

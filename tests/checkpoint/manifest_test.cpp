@@ -56,8 +56,8 @@ TEST(Manifest, FileNamesThatLeadElsewhereAreRefused) {
 }
 
 TEST(Manifest, ForeignTextsAndVersionsAreRefused) {
-  EXPECT_EQ(said(""), "m: offset 1: not JSON from here on");
-  EXPECT_THAT(said("{"), HasSubstr("offset 2: not JSON from here on"));
+  EXPECT_EQ(said(""), "m: offset 1: invalid JSON from here on");
+  EXPECT_THAT(said("{"), HasSubstr("offset 2: invalid JSON from here on"));
   EXPECT_EQ(said("[]"),
             "m: offset 0: this is not the manifest of a checkpoint: no \"format\": \"starling checkpoint\"");
   EXPECT_THAT(said("{\"format\": 1}"), HasSubstr("no \"format\""));
@@ -92,7 +92,7 @@ TEST(Manifest, TwofoldKeysAndDamageAreRefused) {
   std::string text = to_json(example());
   const std::size_t at = text.find("15");
   text[at] = '2';
-  EXPECT_THAT(said(text), HasSubstr("damaged or edited: it does not agree with its checksum from here on"));
+  EXPECT_THAT(said(text), HasSubstr("damaged or edited: it differs from its checksum from here on"));
   EXPECT_THAT(said(to_json(example()) + " "), HasSubstr("damaged or edited"));
 }
 

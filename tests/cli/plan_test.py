@@ -272,7 +272,7 @@ class Plan(CommandTest):
         for content, message in [
                 (good[:len(good) // 2], "not JSON"),
                 (good.replace('"version": 2', '"version": 7'), "version must be 2, not 7"),
-                (good.replace('"worker": 3', '"worker": 2'), "compute of worker 2: it stands twice"),
+                (good.replace('"worker": 3', '"worker": 2'), "compute of worker 2: it is listed twice"),
                 (good.replace("0.02", "-0.02", 1), "forward is -0.02 seconds, must be above 0 and at most 1e+06"),
                 (good.replace('"B/s"', '"Gbit/s"'), 'rate must be "B/s"')]:
             path = self.write(content)

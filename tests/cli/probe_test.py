@@ -70,12 +70,12 @@ class Probe(CommandTest):
             os.close(terminal)
             self.assertEqual((probe.returncode, stdout), (1, b""), said)
             last = said.decode().split("\r\x1b[K")[-1]
-            self.assertRegex(last, f"^starling: probe: worker {victim} is gone in the middle of it: [^\n]+\r\n$")
+            self.assertRegex(last, f"^starling: probe: worker {victim} was lost during it: [^\n]+\r\n$")
             self.assertFalse(self.out.exists())
 
     def test_wrong_arguments(self):
         self.assertEqual(self.usage_error("probe"),
-                         "probe: one worker alone has no network: start several with --workers N, or by a launcher")
+                         "probe: one worker alone has no network: start several with --workers N, or with a launcher")
         self.assertIn("--workers: Value 1 not in range", self.usage_error("probe", "--workers", "1"))
         self.assertEqual(self.usage_error("probe", "--workers", "2", "--bandwidths", "x.txt"),
                          "--bandwidths: Value x.txt must end in .json, as a topology does")

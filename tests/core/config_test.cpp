@@ -84,7 +84,7 @@ TEST(Config, SaysWhereWhatAndWhatIsAllowed) {
       "a.toml:2: unknown key \"something_else_entirely\" in section alpha; there are: flag, count, big");
   EXPECT_EQ(error_of("\n[alhpa]\n"),
             "a.toml:2: unknown section \"alhpa\", did you mean alpha?; there are: alpha, beta");
-  EXPECT_EQ(error_of("alpha = 1"), "a.toml:1: alpha is a whole number, wanted is a section: [alpha]");
+  EXPECT_EQ(error_of("alpha = 1"), "a.toml:1: alpha is a whole number, but must be a section: [alpha]");
   EXPECT_EQ(error_of("[alpha]\ncount = 11"),
             "a.toml:2: alpha.count = 11: out of range, allowed is a whole number at least 1 and at most 10");
   EXPECT_EQ(error_of("[alpha]\ncount = 2.0"),
@@ -134,7 +134,7 @@ TEST(Config, OverridesSayCommandLine) {
   EXPECT_EQ(v.pair, (std::array{0.3, 0.4}));
   EXPECT_EQ(c.origin("beta.pair"), "command line");
 
-  EXPECT_EQ(override_error("alpha", "1"), "command line: \"alpha\": an override is written section.key");
+  EXPECT_EQ(override_error("alpha", "1"), "command line: \"alpha\": an override has the form section.key");
   EXPECT_EQ(override_error("alpha.cuont", "1"),
             "command line: unknown key \"cuont\" in section alpha, did you mean count?; there are: flag, "
             "count, big");

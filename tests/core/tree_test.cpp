@@ -55,7 +55,7 @@ TEST(Tree, BothLanguagesSayTheSame) {
 }
 
 TEST(Tree, JsonMistakes) {
-  EXPECT_EQ(error_of(parse_json, "[1]"), "a: it must hold one object, not an array");
+  EXPECT_EQ(error_of(parse_json, "[1]"), "a: it must contain one object, not an array");
   EXPECT_EQ(error_of(parse_json, "{\"a\": 1,\n\"b\": 1,\n\"a\": 2}"), "a:3: \"a\" stands twice in one table");
   EXPECT_THAT(error_of(parse_json, "{\"a\":\n1,}"), testing::StartsWith("a:2: not JSON: "));
   EXPECT_THAT(error_of(parse_json, "{} x"), testing::StartsWith("a:1: not JSON: "));
@@ -95,7 +95,7 @@ TEST(Tree, DeepTextsAreRefusedWithoutACrash) {
     one_line(error_of(parse_toml, repeated(link, 999) + "a = 1"));
   }
   EXPECT_EQ(error_of(parse_toml, repeated("a.", kSize) + "a = 1"),
-            "a: more than 1000 dots outside of numbers: its keys nest too deep");
+            "a: more than 1000 dots outside of numbers: its keys are nested too deep");
   // The deepest text that reaches the parser: numbers for every other key, in nested tables.
   std::string nested = "a = ";
   for (int level = 0; level < 200; ++level) nested += "{" + repeated("1.1 . ", 5) + "1.1 = ";

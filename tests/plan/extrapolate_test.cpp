@@ -66,9 +66,8 @@ TEST(Extrapolate, OfOneHostNothingIsKnownOfANetwork) {
   one.links.clear();
   EXPECT_EQ(network_of(one, 1).host_of.size(), 1U);
   EXPECT_EQ(refusal<UsageError>([&] { network_of(one, 3); }),
-            "3 workers: 2 were measured on one host, and nothing is known of a network between hosts: "
-            "measure on two "
-            "or more");
+            "3 workers: 2 were measured on one host, so the network between hosts is unknown: measure "
+            "on two or more hosts");
 }
 
 }  // namespace

@@ -315,13 +315,13 @@ TEST(Simulate, PartsMustFit) {
   const Work work = even_work({1}, {1}, {1});
   EXPECT_EQ(refused(even_network(4), work, 5), "simulate: the schedule is for 5 workers, and there are 4");
   EXPECT_EQ(refused(even_network(4), work, 4, {.iterations = 10, .warm_up = 10}),
-            "simulate: 10 iterations, of which 10 to warm up, leave none");
+            "simulate: 10 iterations, 10 of them warm-up, leave none");
   Work less = work;
   less.compute[0].update.clear();
   EXPECT_EQ(
       refused(even_network(4), less, 4),
-      "simulate: worker 0's recorded times must be as many for data, forward, and each of the 1 blocks' "
-      "backward and update");
+      "simulate: worker 0 must have the same number of recorded times for data, forward, and each of the 1 "
+      "blocks' backward and update");
   Network far = even_network(4);
   far.host_of[2] = 9;
   EXPECT_EQ(refused(far, work, 4), "simulate: there is no host 9");

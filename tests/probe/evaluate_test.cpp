@@ -59,7 +59,7 @@ TEST(Evaluate, ASlowLinkIsAnExceptionAndAsymmetric) {
                           ElementsAre(1e8, 1e8, 0, 1e8), ElementsAre(1e8, 1e8, 1e8, 0)));
   all.all_flows.erase({0, 3});  // not measured: the rate that both ends reach
   EXPECT_EQ(bandwidths(all, profile)[0][3], 1e8);
-  EXPECT_THAT(remarks(all, profile), ElementsAre("slow link: b -> c carries 30 MB/s, its ends can 100 MB/s",
+  EXPECT_THAT(remarks(all, profile), ElementsAre("slow link: b -> c reaches 30 MB/s, its ends reach 100 MB/s",
                                                  "asymmetric link: b -> c carries 30 MB/s, c -> b 100 MB/s"));
 }
 
@@ -89,8 +89,8 @@ TEST(Evaluate, AFarLinkIsAnException) {
   ASSERT_EQ(profile.links.size(), 2u);
   EXPECT_EQ(profile.links[0].latency, 2e-3);
   EXPECT_EQ(profile.links[0].rate, 1e8);
-  EXPECT_THAT(remarks(all, profile), ElementsAre("far link: a -> d takes 2 ms, most 0.05 ms",
-                                                 "far link: d -> a takes 2 ms, most 0.05 ms"));
+  EXPECT_THAT(remarks(all, profile), ElementsAre("far link: a -> d takes 2 ms, most links 0.05 ms",
+                                                 "far link: d -> a takes 2 ms, most links 0.05 ms"));
 }
 
 TEST(Evaluate, ExchangesReachAShareOfWhatTheirHostsCan) {

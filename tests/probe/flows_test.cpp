@@ -68,7 +68,7 @@ TEST(Flows, WhoGoesIsNamed) {
       FAIL() << "no error";
     } catch (const WorkerGone& gone) {
       EXPECT_EQ(gone.rank, 2);
-      EXPECT_THAT(gone.what(), testing::StartsWith("probe: worker 2 is gone in the middle of it: "));
+      EXPECT_THAT(gone.what(), testing::StartsWith("probe: worker 2 was lost during it: "));
     }
     EXPECT_THROW(flows->check(), WorkerGone);
     world.store->set("done" + std::to_string(i), "");

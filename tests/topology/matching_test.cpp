@@ -147,8 +147,8 @@ TEST(BandwidthMatching, NeedsLinksBothWays) {
   } catch (const UsageError& error) {
     EXPECT_STREQ(
         error.what(),
-        "worker 2 cannot be reached from worker 0: between them must be links with a bandwidth above 0 "
-        "both ways");
+        "worker 2 cannot be reached from worker 0: links with a bandwidth above 0 in both directions "
+        "must connect them");
   }
   EXPECT_EQ(bandwidth_matching({{0}}).size(), 1u);
 }

@@ -353,9 +353,10 @@ TEST(Schedules, SchedulesOfNodesNeedWholeNodes) {
 TEST(Schedules, SchedulesOverSchedulesNeedOne) {
   for (const std::string name :
        {"hierarchical:", "hierarchical:hierarchical:ring", "hierarchical:inner-outer:ring"}) {
-    EXPECT_EQ(error_of(name, 4), "schedule '" + name +
-                                     "': behind hierarchical: stands one schedule without a colon, as in "
-                                     "hierarchical:base-2");
+    EXPECT_EQ(error_of(name, 4),
+              "schedule '" + name +
+                  "': hierarchical: must be followed by one schedule without a colon, as in "
+                  "hierarchical:base-2");
   }
   for (int n : {1, 4}) {
     EXPECT_THAT(error_of("hierarchical:hexagon", n), testing::StartsWith("unknown schedule 'hexagon'"));
@@ -367,8 +368,8 @@ TEST(Schedules, SchedulesOverSchedulesNeedOne) {
               testing::HasSubstr("an even number of workers, got 3"));
   EXPECT_EQ(
       error_of("inner-outer:random-matching", 48, 12),
-      "schedule inner-outer:random-matching would have a period of 12000 rounds for 48 workers, allowed are "
-      "10000");
+      "schedule inner-outer:random-matching would have a period of 12000 rounds for 48 workers, at most "
+      "10000 are allowed");
   EXPECT_THAT(error_of("hierarchical", 4), testing::StartsWith("unknown schedule 'hierarchical'"));
 }
 

@@ -106,9 +106,9 @@ TEST(FastestMixing, RefusesWhatFallsApartOrIsTooLarge) {
   EXPECT_EQ(refusal<UsageError>([&] { fastest_mixing(two_pairs); }),
             "no weights bring all workers together: the graph falls apart");
   EXPECT_EQ(refusal<UsageError>([&] { fastest_mixing(graph_of("ring", 129)); }),
-            "the fastest weights are for at most 128 workers and 1000 edges, not 129 and 129");
+            "the fastest weights are limited to 128 workers and 1000 edges, got 129 and 129");
   EXPECT_EQ(refusal<UsageError>([&] { fastest_mixing(graph_of("complete", 64)); }),
-            "the fastest weights are for at most 128 workers and 1000 edges, not 64 and 2016");
+            "the fastest weights are limited to 128 workers and 1000 edges, got 64 and 2016");
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ TEST_F(MappedEdges, APayloadIsReadWhereItLies) {
     EXPECT_EQ(transports[from]->bytes_in_place() - in_place, kBlock);
     EXPECT_GE(transports[from]->bytes_sent() - sent, kBlock);
     EXPECT_THAT(logged(),
-                HasSubstr(fmt::format("worker {} reads this worker's blocks where they lie", 1 - from)));
+                HasSubstr(fmt::format("worker {} reads this worker's blocks in shared memory", 1 - from)));
   }
 }
 
@@ -402,7 +402,7 @@ TEST_F(Liar, PlacesOutsideOfTheMemoryAreNotRead) {
   }
   EXPECT_EQ(told, 11);  // a message of another connection is not even logged
   EXPECT_EQ(kept[0].size(), 1U);
-  EXPECT_THAT(logged(), HasSubstr("which do not lie in it"));
+  EXPECT_THAT(logged(), HasSubstr("which are outside of it"));
   EXPECT_EQ(recorders[0].times(Kind::disconnected, 1), 0);
 }
 

@@ -358,7 +358,7 @@ TEST_F(TcpEdges, SilenceAtEveryStepOfTheHandshakeIsCutOff) {
   const auto proof = tcp::prove(world.token, tcp::Role::dialer, hello, challenge);
   stranger.say(std::span(proof).first(31));
   EXPECT_TRUE(stranger.is_closed_without_a_word());
-  EXPECT_THAT(logged(), HasSubstr("did not prove itself in time"));
+  EXPECT_THAT(logged(), HasSubstr("did not authenticate in time"));
   expect_untouched();
 }
 
@@ -406,7 +406,7 @@ TEST_F(TcpEdges, AFlippedBitInAHeaderBreaksTheConnectionAndNoOther) {
   EXPECT_EQ(recorders[0]->times(Kind::received, 2), 0);
   for (const auto& e : recorders[0]->events()) {
     if (e.kind == Kind::disconnected) {
-      EXPECT_THAT(e.reason, HasSubstr("header is damaged"));
+      EXPECT_THAT(e.reason, HasSubstr("with a damaged header"));
     }
   }
   expect_untouched();

@@ -23,7 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // While waiting: the interval of checks for another worker's failure.
-constexpr milliseconds kLook{500};
+constexpr milliseconds kPollInterval{500};
 constexpr milliseconds kPatience{1'000};       // for a host that does not answer
 constexpr std::int64_t kPackBytes = 25 << 20;  // small tensors are broadcast together
 constexpr std::int64_t kAlignment = 16;        // of each tensor in a pack
@@ -188,7 +188,7 @@ c10::intrusive_ptr<c10d::Work> State::begin(const char* operation, Start start) 
 void State::finish(const char* operation, c10d::Work& work) {
   for (;;) {
     try {
-      work.wait(kLook);
+      work.wait(kPollInterval);
       return;
     } catch (const std::exception& thrown) {
       if (work.isCompleted()) {

@@ -119,7 +119,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     try {
       door_.emplace(options.user);
     } catch (const Error& none) {
-      log_(Level::info, fmt::format("mapped transport: {}: what peers send comes over TCP", none.what()));
+      log_(Level::info, fmt::format("mapped transport: {}: data from peers comes over TCP", none.what()));
     }
     arena_.add();  // peers have it before the first block is written
   }
@@ -181,7 +181,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     if (!buffer) {
       if (!without_memory_.exchange(true))
         log_(Level::warning,
-             fmt::format("mapped transport: no memory to share ({}): blocks go over TCP", arena_.trouble()));
+             fmt::format("mapped transport: no shared memory ({}): blocks go over TCP", arena_.trouble()));
       return std::make_unique<Buffer>(size);
     }
     if (arena_.segments() != before) {
@@ -272,10 +272,9 @@ class MappedTransport final : public Transport, private TransportHandler {
     for (; lending->handed < arena_.segments(); ++lending->handed) {
       const auto number = static_cast<std::uint32_t>(lending->handed);
       if (!give_segment(lending->tie, number, arena_.descriptor(number))) {
-        return say(rank,
-                   fmt::format("worker {} does not come for this worker's memory: blocks that lie there "
-                               "go over TCP",
-                               rank));
+        return say(
+            rank,
+            fmt::format("worker {} does not fetch this worker's memory: blocks in it go over TCP", rank));
       }
       tcp_->send(rank, {.type = FrameType::handed, .block = number, .value = lending->invitation});
     }
@@ -289,7 +288,7 @@ class MappedTransport final : public Transport, private TransportHandler {
       if (frame.step != 0) lending->mapped.insert(frame.block);
     }
     say(rank, frame.step != 0
-                  ? fmt::format("worker {} reads this worker's blocks where they lie", rank)
+                  ? fmt::format("worker {} reads this worker's blocks in shared memory", rank)
                   : fmt::format("worker {} cannot map this worker's memory: its blocks go over TCP", rank));
   }
 
@@ -335,7 +334,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     if (!other.borrowing) return;
     auto& segments = other.borrowing->segments;
     while (auto segment = take_segment(other.borrowing->tie())) {
-      std::string why = "there is too much of it";
+      std::string why = "it has too many segments";
       if (segments.size() < kMostSegments && !segments.contains(segment->number)) {
         if (auto mapping = Mapping::of(std::move(segment->memory), why))
           segments.emplace(segment->number, std::move(mapping));
@@ -368,7 +367,7 @@ class MappedTransport final : public Transport, private TransportHandler {
         said->offset > memory.size() - frame.total) {
       log_(Level::warning,
            fmt::format(
-               "mapped transport: worker {} names {} bytes at {} of its segment {}, which do not lie in it",
+               "mapped transport: worker {} names {} bytes at {} of its segment {}, which are outside of it",
                rank, frame.total, said->offset, said->segment));
       frame.length = 0;
       handler_->received(rank, frame, {}, false);
@@ -424,7 +423,7 @@ class MappedTransport final : public Transport, private TransportHandler {
       case FrameType::lies_at:
         if (intact && !payload.empty() && payload_lies(rank, payload)) return;
         // Nobody knows which payload is missing, as with a damaged header.
-        return tcp_->reset(rank, "what it said of where a payload lies is damaged");
+        return tcp_->reset(rank, "its message about the place of a payload is damaged");
       case FrameType::handed:
         return was_handed(rank, frame);
       case FrameType::mapped:

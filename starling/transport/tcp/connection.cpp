@@ -112,7 +112,7 @@ void Connection::payload_complete() {
 void Connection::header_complete() {
   header_read_ = 0;
   const auto frame = Frame::decode(header_);
-  if (!frame) return fail("it sent a frame whose header is damaged");
+  if (!frame) return fail("it sent a frame with a damaged header");
   frame_ = *frame;
   if (frame_.length == 0) {
     local_.handler->received(peer_, frame_, {}, frame_.payload_crc == crc32c({}));

@@ -145,7 +145,7 @@ void Link::up(Tcp::socket socket) {
     connection_->close();
     connection_ = nullptr;
     number_ = 0;
-    local_.handler->disconnected(peer_, "it connected anew");
+    local_.handler->disconnected(peer_, "it connected again");
   }
   retry_.cancel();
   deadline_.cancel();

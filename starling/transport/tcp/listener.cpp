@@ -35,11 +35,10 @@ Listener::Listener(LocalEnd& local, const std::string& address, Proven proven)
                     local.identity.rank, address));
   }
   if (local.identity.token.empty() && !wanted.address().is_loopback()) {
-    throw UsageError(
-        fmt::format("tcp transport: worker {} at {} would accept anybody: without a token only loopback "
-                    "addresses are allowed; set STARLING_TOKEN_FILE (or STARLING_TOKEN) to the same "
-                    "secret on all workers",
-                    local.identity.rank, wanted.address().to_string()));
+    throw UsageError(fmt::format(
+        "tcp transport: worker {} at {} would accept anybody: without a token only loopback addresses are "
+        "allowed; set STARLING_TOKEN_FILE (or STARLING_TOKEN) to the same secret on all workers",
+        local.identity.rank, wanted.address().to_string()));
   }
   asio::error_code error;
   acceptor_.open(wanted.protocol(), error);
@@ -76,8 +75,8 @@ void Listener::examine(Tcp::socket socket) {
   if (strangers_.size() >= bound) {
     const auto oldest = strangers_.front();
     strangers_.pop_front();
-    warn(fmt::format("refused {}: there are more than {} connections that have not proven themselves",
-                     oldest->name(), bound));
+    warn(
+        fmt::format("refused {}: there are more than {} unauthenticated connections", oldest->name(), bound));
     oldest->close();
   }
   const auto place = strangers_.emplace(strangers_.end());

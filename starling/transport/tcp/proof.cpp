@@ -43,7 +43,7 @@ unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(b
 Nonce fresh_nonce() {
   Nonce nonce;
   if (RAND_bytes(raw(nonce.data()), static_cast<int>(nonce.size())) != 1) {
-    throw Error("tcp transport: OpenSSL has no random numbers to give");
+    throw Error("tcp transport: OpenSSL has no random numbers");
   }
   return nonce;
 }

@@ -192,8 +192,7 @@ std::unique_ptr<Transport> make_tcp_transport(const World& world, const std::str
 
 std::unique_ptr<Transport> make_tcp_transport_with(const TcpOptions& options, const World& world,
                                                    const std::string& channel) {
-  if (!world.store)
-    throw UsageError(fmt::format("tcp transport: worker {} has no store to meet at", world.rank));
+  if (!world.store) throw UsageError(fmt::format("tcp transport: worker {} has no store", world.rank));
   return std::make_unique<tcp::TcpTransport>(options, world, channel);
 }
 
