@@ -70,11 +70,12 @@ Check check_openssl(const Versions& v) {
   const unsigned long loaded = OpenSSL_version_num();
   if (loaded >> 28 == compiled >> 28 && loaded >> 20 >= compiled >> 20) {
     return {"OpenSSL", true,
-            fmt::format("{} serves what was compiled for {}", v.openssl_loaded, v.openssl_compiled)};
+            fmt::format("{} is compatible with {}, for which this was compiled", v.openssl_loaded,
+                        v.openssl_compiled)};
   }
   return {"OpenSSL", false,
-          fmt::format("compiled for {}, but {} is loaded: that one lacks what was compiled in, or changed it",
-                      v.openssl_compiled, v.openssl_loaded)};
+          fmt::format("compiled for {}, but {} is loaded, which is not compatible", v.openssl_compiled,
+                      v.openssl_loaded)};
 }
 
 // torch picks the best instruction set of its build. The processor's instruction sets are known
@@ -155,9 +156,8 @@ Check check_shared_memory() {
   mapped::Arena arena(kBytes);
   if (arena.make(kBytes))
     return {"sharing", true, "workers on this machine read each other's blocks in shared memory"};
-  return {
-      "sharing", true,
-      fmt::format("no memory to share ({}): blocks go over TCP within this machine too", arena.trouble())};
+  return {"sharing", true,
+          fmt::format("no shared memory ({}): blocks go over TCP within this machine too", arena.trouble())};
 }
 
 Check check_network(const MachineFacts& machine) {
@@ -281,10 +281,10 @@ int doctor(bool json) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Command& command) {
-  CLI::App* sub =
-      app.add_subcommand("doctor", "Versions and what this machine has, and whether they fit each other");
+  CLI::App* sub = app.add_subcommand(
+      "doctor", "Show the versions and the machine's equipment, and check that they fit each other");
   auto json = std::make_shared<bool>(false);
-  sub->add_flag("--json", *json, "JSON instead of text");
+  sub->add_flag("--json", *json, "print JSON instead of text");
   sub->callback([json, &command] { command = [json] { return doctor(*json); }; });
 }
 

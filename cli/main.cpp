@@ -29,7 +29,7 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
   for (const CLI::App* command : app.get_subcommands(nullptr)) {
     known += (known.empty() ? "" : ", ") + command->get_name();
   }
-  if (argc < 2) return fmt::format("a command is needed: {} (starling --help tells more)", known);
+  if (argc < 2) return fmt::format("a command is needed: {} (starling --help describes them)", known);
   if (argv[1][0] == '-') return fmt::format("unknown option '{}' (starling --help lists them)", argv[1]);
   return fmt::format("unknown command '{}': known are {}", argv[1], known);
 }

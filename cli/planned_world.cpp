@@ -97,18 +97,19 @@ PlannedWorld planned_world(const Profile& profile, int n, const Question& questi
           : question.schedules;
   if (world.network.hosts.size() > 1) {
     if (profile.all_reduce.empty())
-      world.assumed.push_back("Assumed: all-reduce takes what its formula says, since none was measured.");
+      world.assumed.push_back(
+          "Assumed: all-reduce takes the time of its formula, because none was measured.");
     if (profile.shapes.empty())
       world.assumed.push_back(
-          "Assumed: exchanges with several peers at once use the interfaces whole, since none were "
-          "measured.");
+          "Assumed: exchanges with several peers at once reach the full rate of the interfaces, because none "
+          "were measured.");
   }
   world.rows = candidates(world.network, world.workers_per_host, profile, schedules, question.wires, 1,
                           Mixing::cta, run);
   if (world.rows.empty())
     throw UsageError(
-        "--topologies complete: over modular wires alone it is not planned, as it sends n - 1 models a step: "
-        "add another topology or wire");
+        "--topologies complete: it is not planned over modular wires alone, because it sends n - 1 models a "
+        "step: add another topology or wire");
   world.best = static_cast<std::size_t>(&starling::recommended(world.rows) - world.rows.data());
 
   const Candidate& best = world.recommended();
@@ -165,47 +166,45 @@ std::vector<std::string> advice(const PlannedWorld& world) {
   const Candidate& best = world.recommended();
   std::vector<std::string> lines;
   lines.push_back(
-      fmt::format("Recommended: {} over {}, {:.2f} ms, held up by {}: of what is within {:.0f} % of the "
-                  "fastest step, the "
-                  "widest wire, and on it the first of this list.",
+      fmt::format("Recommended: {} over {}, {:.2f} ms, limited by {}. Among the steps within {:.0f} % of the "
+                  "fastest it has the widest wire, and is the first in this list.",
                   best.schedule, name_of(best.wire), best.outcome.step * 1e3,
                   bottleneck(best.outcome, world.network), kAsGood * 100));
   if (all_reduce_is_as_good(world))
-    lines.push_back(fmt::format("All-reduce takes {:.2f} ms: no longer, and all have the same parameters.",
-                                world.all_reduce.step * 1e3));
+    lines.push_back(
+        fmt::format("All-reduce takes {:.2f} ms, no longer than that, and keeps all parameters equal.",
+                    world.all_reduce.step * 1e3));
   lines.push_back(
       recommended_scheme(world) == Mixing::atc
-          ? fmt::format(
-                "Scheme atc: its exchange is waited for within the step, which takes {:.2f} ms, no longer "
-                "than with cta, and what is mixed is a step younger.",
-                world.atc.step * 1e3)
-          : fmt::format("Scheme cta: atc, whose exchange is waited for within the step, takes {:.2f} ms.",
+          ? fmt::format("Scheme atc: it waits for its exchange within the step, which takes {:.2f} ms, no "
+                        "longer than with cta. It mixes parameters that are one step younger.",
+                        world.atc.step * 1e3)
+          : fmt::format("Scheme cta: atc, which waits for its exchange within the step, takes {:.2f} ms.",
                         world.atc.step * 1e3));
   std::vector<std::string> rates;
   for (const auto& [wire, outcome] : world.asynchronous)
     rates.push_back(fmt::format("{:.2f} over {}", outcome.rate, name_of(wire)));
   if (!rates.empty())
     lines.push_back(
-        fmt::format("Asynchronous gossip on its graph, as a2cid2, waits for nobody: a step takes {:.2f} ms. "
-                    "Of one averaging for each gradient the network carries {}.",
+        fmt::format("Asynchronous gossip on its graph, such as a2cid2, does not wait for other workers: a "
+                    "step takes {:.2f} ms. Of one requested averaging per gradient the network carries {}.",
                     world.asynchronous.begin()->second.step.step * 1e3, fmt::join(rates, ", ")));
   std::vector<std::string> sizes;
   for (const auto& [bytes, outcome] : world.sizes)
     sizes.push_back(fmt::format("{} MB {:.2f} ms", bytes >> 20, outcome.step * 1e3));
   if (sizes.size() > 1)
-    lines.push_back(
-        fmt::format("Blocks of {} MB, the largest that are as good as any: {}; as recorded {:.2f} ms.",
-                    world.block_bytes >> 20, fmt::join(sizes, ", "), best.outcome.step * 1e3));
+    lines.push_back(fmt::format(
+        "Blocks of {} MB are the largest ones that are as fast as any: {}; the recorded blocks {:.2f} ms.",
+        world.block_bytes >> 20, fmt::join(sizes, ", "), best.outcome.step * 1e3));
   if (world.one_host) {
     const double times = world.one_host->step / best.outcome.step;
-    lines.push_back(fmt::format("For as many samples one host alone takes {:.2f} ms, {:.2f} times as long{}.",
-                                world.one_host->step * 1e3, times,
-                                times > 1 ? "" : ": more hosts are not worth it"));
+    lines.push_back(
+        fmt::format("One host alone takes {:.2f} ms for the same number of samples, {:.2f} times as long{}.",
+                    world.one_host->step * 1e3, times, times > 1 ? "" : ": more hosts are not worth it"));
   }
   lines.push_back(fmt::format(
-      "Failures, {:g} of {:g} hosts in a day: {:.2g} % of the time is lost where all restart, "
-      "{:.2g} % where the others go on and it is back after {:g} s, not counting the restart that "
-      "brings it back.",
+      "Failures, {:g} of {:g} hosts per day: {:.2g} % of the time is lost if all restart, {:.2g} % if the "
+      "others go on and the host is back after {:g} s (without the restart that brings it back).",
       world.failures.rate * kHosts * kDay, kHosts, world.lost_to_restarts * 100, world.lost_to_absence * 100,
       world.failures.away));
   lines.insert(lines.end(), world.assumed.begin(), world.assumed.end());

@@ -86,7 +86,7 @@ class Plan(CommandTest):
         plan = self.plan(far, "--workers", "4..32")
         self.assertEqual((plan["knee"], plan["knee_of_all_reduce"]), (None, 4))
         text = self.starling("plan", "--profile", self.write(far), "--workers", "4..32")
-        self.assertIn("of what they could up to 32 workers, the most that were asked for; with all-reduce up to 4 workers.", text)
+        self.assertIn("of the ideal gain up to 32 workers, the largest requested number; with all-reduce up to 4 workers.", text)
         steps = [self.row(world, "base-2", "fp32")["step"] for world in plan["worlds"]]
         self.assertTrue(all(abs(step - 0.044) < 0.002 for step in steps), steps)
 
@@ -97,7 +97,7 @@ class Plan(CommandTest):
         path = self.write(profile())
         self.assertIn("hypercube", self.usage_error("plan", "--profile", path, "--workers", "6", "--topologies", "hypercube"))
         self.assertIn('there is no wire "fp8"', self.usage_error("plan", "--profile", path, "--wires", "fp8"))
-        self.assertIn("--topologies complete: over modular wires alone",
+        self.assertIn("--topologies complete: it is not planned over modular wires alone",
                       self.usage_error("plan", "--profile", path, "--topologies", "complete", "--wires", "int8"))
 
     def test_a_slow_link_is_named(self):
@@ -143,7 +143,7 @@ class Plan(CommandTest):
         recommended = self.plan(fast)["worlds"][0]["recommended"]
         self.assertTrue(recommended["all_reduce_is_as_good"])
         self.assertEqual(recommended["scheme"], "atc")  # no step waits
-        self.assertIn("\nScheme atc: its exchange", self.starling("plan", "--profile", self.write(fast)))
+        self.assertIn("\nScheme atc: it waits for its exchange", self.starling("plan", "--profile", self.write(fast)))
         self.assertIn("\nAll-reduce takes 44.", self.starling("plan", "--profile", self.write(fast)))
         self.assertNotIn("All-reduce takes", self.starling("plan", "--profile", self.write(profile())))
 
@@ -180,8 +180,9 @@ class Plan(CommandTest):
     def test_what_was_not_measured_is_said(self):
         world, = self.plan(profile())["worlds"]
         self.assertEqual([line for line in world["advice"] if line.startswith("Assumed: ")],
-                         ["Assumed: all-reduce takes what its formula says, since none was measured.",
-                          "Assumed: exchanges with several peers at once use the interfaces whole, since none were measured."])
+                         ["Assumed: all-reduce takes the time of its formula, because none was measured.",
+                          "Assumed: exchanges with several peers at once reach the full rate of the interfaces, "
+                          "because none were measured."])
         measured = profile() | {"all_reduce": [{"bytes": 1e6, "seconds": 0.1}], "shapes": [{"peers": 1, "share": 1}]}
         world, = self.plan(measured)["worlds"]
         self.assertFalse([line for line in world["advice"] if line.startswith("Assumed: ")])
@@ -218,7 +219,7 @@ class Plan(CommandTest):
         self.assertAlmostEqual(lost[1]["gossip"], rate * (3600 + 5), delta=1e-12)
         self.assertAlmostEqual(lost[1]["all_reduce"], (2 * 30 * 4 * rate) ** 0.5 + 300 * 4 * rate, delta=1e-12)
         self.assertGreater(lost[2]["all_reduce"], lost[1]["all_reduce"])
-        self.assertIn("Failures, 6.5 of 1000 hosts in a day: ", self.starling("plan", "--profile", path))
+        self.assertIn("Failures, 6.5 of 1000 hosts per day: ", self.starling("plan", "--profile", path))
 
     def test_html(self):
         path = self.write(profile(hosts=2, per_host=2))
@@ -230,7 +231,7 @@ class Plan(CommandTest):
                           "16 workers on 8 hosts (extrapolated)"])
         self.assertEqual(len(list(tree.iter("svg"))), 4)
         text = "".join(tree.itertext())
-        self.assertRegex(text, r"More workers bring at least 50 % of what they could up to \d+ workers")
+        self.assertRegex(text, r"More workers bring at least 50 % of the ideal gain up to \d+ workers")
         for drawn in ("nothing lost", "One iteration of all-reduce, and one of what is recommended"):
             self.assertIn(drawn, text)
         for table in tree.iter("table"):
@@ -252,7 +253,7 @@ class Plan(CommandTest):
         one_file = self.write(compute)
         one = self.run_command("plan", "--profile", network_file, "--compute", one_file, "--json")
         self.assertEqual((one.stdout, one.stderr), (plan, f"{one_file}: its one worker stands for 4 workers\n"))
-        self.assertIn("it holds no compute: `starling train --profile-out FILE`",
+        self.assertIn("it holds no compute: record it by `starling train --profile-out FILE`",
                       self.usage_error("plan", "--profile", network_file))
         self.assertIn("it holds no network (hosts)", self.usage_error("plan", "--profile", compute_file))
         self.assertIn("it holds no compute (blocks)",

@@ -16,7 +16,7 @@ class Topology(CommandTest):
     def test_table(self):
         self.assertEqual(self.starling("topology", "base-2", "--workers", "5"), """\
 base-2, 5 workers, a period of 5 rounds
-Whose values each worker mixes in, and with which weight each; the rest stays on its own.
+Neighbours of each worker, with the weights of their values; the rest is the weight of its own.
 
 worker           round 0  round 1  round 2  round 3  round 4
 0                1 (1/2)  2 (1/2)  4 (4/5)  1 (1/2)  2 (1/2)
@@ -101,7 +101,7 @@ workers  period  rounds to exact   most peers  sent (most)       2nd sing. value
 5        does not exist
 6        2       never             1           1 (1)             0.5000
 
-Sent: times the model, per worker and round, and the most that one sends in a round. 2nd singular value of a period.
+Sent: times the model, per worker and round, and the maximum of one worker in a round. 2nd singular value of a period.
 """)
         some = json.loads(self.starling("topology", "one-peer-ring", "--workers", "4-6", "--json", "--rounds", "1"))
         self.assertEqual(some[0], json.loads(self.starling("topology", "one-peer-ring", "--workers", "4", "--json",
@@ -139,7 +139,7 @@ Sent: times the model, per worker and round, and the most that one sends in a ro
         self.assertEqual(self.usage_error("topology", "base-2", "--workers", "8", *top_k),
                          "--wire top-k needs a topology of one round that is symmetric, such as ring, torus or complete: "
                          '"base-2" has 3 rounds')
-        self.assertIn("not with --wire top-k", self.usage_error("topology", "--compare", "--workers", "8", *top_k))
+        self.assertIn("--wire top-k is not allowed", self.usage_error("topology", "--compare", "--workers", "8", *top_k))
         self.assertIn("--one-in", self.usage_error("topology", "ring", "--workers", "4", "--one-in", "0"))
         self.assertEqual(self.usage_error("topology", "ring", "--workers", "4", "--wire", "int2"),
                          "--wire: int2 not in {fp32,bf16,fp16,int8,int4,top-k}")
