@@ -94,10 +94,10 @@ def main():
     parser.add_argument("--kilobytes", default="64,256,1024,4096,16384,65536")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--volume", type=int, default=128,
-                        help="MB that a worker sends in a repetition, at least eight times the size; on the link half of it")
+                        help="MB that a worker sends per repetition, at least eight times the size; half of it on the link")
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--no-line", action="store_true", help="leave the emulated link out")
-    parser.add_argument("--idle", type=int, default=5, help="seconds")
+    parser.add_argument("--idle", type=int, default=5, help="seconds of waiting for an absent block")
     parser.add_argument("--round-trips", type=int, default=300)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/exchange.json")
     options = parser.parse_args()

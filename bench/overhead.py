@@ -32,8 +32,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(ROOT / "build/bin/bench-overhead"))
     parser.add_argument("--workers", default="2,4,8,16")
-    parser.add_argument("--repetitions", type=int, default=9, help="of 50 steps each; 30 times as many of a step alone")
-    parser.add_argument("--mega", type=int, default=16, help="million parameters, where memory is measured")
+    parser.add_argument("--repetitions", type=int, default=9, help="repetitions of 50 steps; 30 times as many for a step alone")
+    parser.add_argument("--mega", type=int, default=16, help="million parameters for the measurement of memory")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/overhead.json")
     options = parser.parse_args()
 

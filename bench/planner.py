@@ -414,10 +414,10 @@ def main():
     parser.add_argument("--table", action="store_true", help="print the table of docs/planner.md from the last run")
     parser.add_argument("--trial", action="store_true", help="without root or limits: one small configuration, in seconds")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/planner",
-                        help="folder of what was measured; the result lies beside it (out/bench/planner)")
+                        help="folder of the measurements; the result is beside it (default out/bench/planner)")
     parser.add_argument("--program", default=str(ROOT / "build/bin/bench-planner"))
     parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"))
-    parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="one that has torch")
+    parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="a python that has torch")
     options = parser.parse_args()
     if options.table:
         return table(json.loads(options.out.with_suffix(".json").read_text()))

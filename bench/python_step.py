@@ -80,10 +80,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(ROOT / "build/bin/bench-overhead"))
     parser.add_argument("--turns", type=int, default=11)
-    parser.add_argument("--steps", type=int, default=200, help="of each turn; of 10 million parameters a quarter")
-    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS, help="of the layers; one of 183 at least")
+    parser.add_argument("--steps", type=int, default=200, help="steps per turn; a quarter of it with 10 million parameters")
+    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS, help="widths of the layers; at least one is 183 or more")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/python_step.json")
-    parser.add_argument("--worker", nargs=2, type=int, metavar=("WIDTH", "STEPS"), help="one turn of Python's")
+    parser.add_argument("--worker", nargs=2, type=int, metavar=("WIDTH", "STEPS"), help="run one turn from Python")
     options = parser.parse_args()
     if options.worker:
         print(json.dumps(measure(*options.worker)))

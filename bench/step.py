@@ -189,12 +189,13 @@ def summary(cells):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="cells whose name this regular expression finds; else all")
-    parser.add_argument("--repetitions", type=int, default=3, help="of 17 MB on 2 hosts (3); of the others one")
-    parser.add_argument("--minutes", type=float, default=40, help="after which no second or third repetition begins (40)")
+    parser.add_argument("--only", default="", help="regular expression for the names of cells (default: all)")
+    parser.add_argument("--repetitions", type=int, default=3,
+                        help="repetitions of the cells with 17 MB on 2 hosts (default 3); others run once")
+    parser.add_argument("--minutes", type=float, default=40, help="minutes after which no further repetition begins (default 40)")
     parser.add_argument("--program", default=str(ROOT / "build/bin/bench-step"))
-    parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="one that has torch and Decent-DP")
-    parser.add_argument("--rate", default="1gbit", help="of every host's card, as tc writes it (1gbit)")
+    parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="a python that has torch and Decent-DP")
+    parser.add_argument("--rate", default="1gbit", help="rate of every host's card, in the format of tc (default 1gbit)")
     options = parser.parse_args()
     chosen = [cell for cell in CELLS if re.search(options.only, cell["name"])]
     if not chosen:
