@@ -58,7 +58,7 @@ class Deps(unittest.TestCase):
     def test_one_line_says_what_is_wrong(self):
         for arguments, environment, code, reason in (
                 ((), {}, 2, "--prefix FOLDER"), (("--prefix",), {}, 2, "--prefix FOLDER"),
-                (("--prefix", self.folder / "a b"), {}, 2, "must hold no space"),
+                (("--prefix", self.folder / "a b"), {}, 2, "must not contain a space"),
                 (("--prefix", self.folder / "c"), {"UPDATE_FAILS": "100"}, 1, "check the network")):
             done = self.run_deps(*arguments, **environment)
             self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
