@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""The claim of A2CiD2's paper (arXiv 2306.08289, tables 3 to 5) on Fashion-MNIST, by `starling simulate`: on a ring continuous
-momentum is worth as much as twice the rate of averagings. About 90 runs of some minutes, one on each processor; a run that is
-done is not done again.
+"""The claim of A2CiD2's paper (arXiv 2306.08289, tables 3 to 5) on Fashion-MNIST, by `starling
+simulate`: on a ring, continuous momentum is worth as much as twice the rate of averagings. There
+are about 90 runs of some minutes, one on each processor. Finished runs are not repeated.
 
-    bench/a2cid2_study.py [--workers N,N,..] [--seeds N] [--epochs X] [--jobs N] [--out FOLDER] [--plot FILE.svg]
+    bench/a2cid2_study.py [--workers N,N,..] [--seeds N] [--epochs X] [--jobs N] [--out FOLDER]
+                          [--plot FILE.svg]
 
-FOLDER (out/bench/a2cid2) gets runs.jsonl, a line for each run, and table.md: accuracy of the average model at the end in percent,
-mean and standard deviation over the seeds, and the workers' distance to it. Every worker goes through the whole set in an order
-of its own, as in the paper, or has a shard of it. FILE.svg gets the accuracies as a picture (by matplotlib, of
-requirements-examples.txt). All runs have as many gradients in all, X passes over the set; the learning rate is scaled with the
-number of workers, as in the paper, since each makes so many times fewer steps. Compute times vary (cv 0.2).
+FOLDER (out/bench/a2cid2) gets two files. runs.jsonl has a line for each run. table.md has the final
+accuracy of the average model in percent, mean and standard deviation over the seeds, and the
+workers' distance to it. Every worker goes through the whole set in an order of its own, as in the
+paper, or has a shard of it. FILE.svg gets the accuracies as a picture (by matplotlib, of
+requirements-examples.txt). All runs have the same total number of gradients, X passes over the set.
+The learning rate is scaled with the number of workers, as in the paper, because each worker makes
+fewer steps in proportion. Compute times vary (cv 0.2).
 """
 
 import argparse
@@ -24,7 +27,7 @@ import tempfile
 
 from workers import ROOT, about
 
-RUNS = {  # what a row is called: scheme, topology, rate
+RUNS = {  # name of a row: scheme, topology, rate
     "ring, momentum, rate 1": ("a2cid2", "ring", 1),
     "ring, rate 1": ("ad-psgd", "ring", 1),
     "ring, rate 2": ("ad-psgd", "ring", 2),
@@ -49,7 +52,7 @@ batch = 32
 """
 
 
-LR = 0.0125  # for each worker
+LR = 0.0125  # per worker
 
 
 def asked(options):
@@ -83,7 +86,7 @@ def found(done, split, workers, name):
 
 
 def percent(runs):
-    """Mean and standard deviation of their accuracies."""
+    """Mean and standard deviation of the runs' accuracies."""
     accuracy = [100 * one["accuracy"] for one in runs]
     return statistics.mean(accuracy), statistics.stdev(accuracy) if len(accuracy) > 1 else 0
 
@@ -143,7 +146,8 @@ def main():
     runs = options.out / "runs.jsonl"
     wanted = list(asked(options))
     known = [json.loads(line) for line in runs.read_text().splitlines()] if runs.exists() else []
-    done = [old for old in known if any(one.items() <= old.items() for one in wanted)]  # others: of other options
+    # Without runs of other options.
+    done = [old for old in known if any(one.items() <= old.items() for one in wanted)]
     left = [one for one in wanted if not any(one.items() <= old.items() for old in done)]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for over in concurrent.futures.as_completed([pool.submit(simulate, one, options) for one in left]):

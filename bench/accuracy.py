@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Does training without an all-reduce, or with narrow wires, cost accuracy? Runs with paired seeds; prints JSON.
+"""Does training without an all-reduce, or with narrow wires, cost accuracy? Runs with paired seeds;
+prints JSON.
 
     bench/accuracy.py [--seeds N] [--workers N] [--starling PATH] [--section.key value ...]
 
-Each seed trains the demo's two recipes, then the first of them for one epoch with each wire: all from the same initial
-weights, on the same samples. Writes out/bench/accuracy.json:
+Each seed trains the demo's two recipes, then the first of them for one epoch with each wire. All
+runs of a seed start from the same initial weights, and use the same samples. Writes
+out/bench/accuracy.json:
 
     starling, all_reduce   test accuracy of the average model, mean over the seeds, in percent
-    gap                    all_reduce - starling in points, mean over the pairs; gap_deviation its standard deviation
+    gap                    all_reduce - starling in points, mean over the pairs; gap_deviation its
+                           standard deviation
     bf16_gap, int8_gap     fp32 - that wire in the same way, and their deviations
-    seeds                  per seed and run: accuracy, that of the worst single worker, seconds, samples
+    seeds                  per seed and run: accuracy, that of the worst single worker, seconds,
+                           samples
 """
 
 import argparse

@@ -1,15 +1,17 @@
-// What bench/async.py starts.
+// The program behind bench/async.py.
 //
 //   bench-async decay
-//       Virtual workers on a ring of 64 that only gossip, at rate 1: how much faster they come together with continuous
-//       momentum than without.
+//       Virtual workers on a ring of 64 that only gossip, at rate 1: how much faster they converge
+//       with continuous momentum than without.
 //   bench-async pace JOB SCHEME TOPOLOGY
-//       One worker whose gradient is a sleep. JOB is a JSON file: parameters, and per worker compute (seconds of a gradient) and
-//       steps. SCHEME may be "alone": no other worker. Prints when each step ended, by the system's monotonic clock.
+//       One worker whose gradient is a sleep. JOB is a JSON file: parameters, and per worker
+//       compute (seconds of a gradient) and steps. SCHEME may be "alone": no other worker. Prints
+//       the end of each step by the system's monotonic clock.
 //   bench-async learn RECIPE SECONDS [--section.key VALUE]..
-//       One worker of a recipe that sleeps so long in each gradient. Prints for each step when it ended and its loss, the means of
-//       all workers; and the share of the time in which this one really computed. Rank 0 prints it.
-// Who takes part in `pace` and `learn` stands in the environment.
+//       One worker of a recipe that sleeps SECONDS in each gradient. Prints for each step its end
+//       and its loss, the means of all workers; and the share of the time in which this worker
+//       really computed. Rank 0 prints it.
+// The environment names the workers of `pace` and `learn`.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -41,7 +43,7 @@ using at::Tensor;
 using bench::now, bench::sleep_for;
 using Json = nlohmann::ordered_json;
 
-// The workers' distance to their mean after so many gradients that change nothing.
+// The workers' distance to their mean after `gradients` gradients that change nothing.
 double distance_after(int n, bool momentum, int gradients) {
   constexpr std::size_t kSize = 256;
   constexpr auto kGradient = std::chrono::milliseconds(100);
@@ -83,7 +85,7 @@ double distance_after(int n, bool momentum, int gradients) {
   return std::sqrt(squares / static_cast<double>(kSize) / n);
 }
 
-// exp(-decay) for every gradient between these two.
+// exp(-decay) per gradient between these two.
 double decay(int n, bool momentum, int from, int to) {
   return std::log(distance_after(n, momentum, from) / distance_after(n, momentum, to)) / (to - from);
 }

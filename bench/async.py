@@ -1,24 +1,28 @@
 #!/usr/bin/env python3
-"""Asynchronous gossip (A2CiD2 on a ring, rate 1): what a slow, a stopped and a dead worker cost the others; how fast the
-momentum brings workers together; whether `starling simulate` says how long a real run takes. Prints JSON.
+"""Asynchronous gossip (A2CiD2 on a ring, rate 1): the cost of a slow, a stopped and a dead worker
+for the others; how fast the momentum brings workers together; whether `starling simulate` predicts
+the time of a real run. Prints JSON.
 
     bench/async.py [--program PATH] [--starling PATH] [--repetitions N] [--seconds S] [--stopped S]
                    [--no-line]
 
-Four workers on this machine, whose gradient is a sleep of 50 ms; gossip and updates of a million parameters are real. Writes
-out/bench/async.json:
+Four workers on this machine, whose gradient is a sleep of 50 ms; gossip and updates of a million
+parameters are real. Writes out/bench/async.json:
 
-    ring64_decay_gain          64 virtual workers that only gossip on a ring: how many times faster they come together
-                               with continuous momentum than without (wanted: at least 10)
-    slow_worker_others_speed   one of four takes four times as long: steps a second of the others, over those of the same
-                               processes where nobody gossips; the slowest (wanted: at least 0.97). `slow_worker` has the
-                               same for CTA and all-reduce, measured by turns with it
-    stopped_worker_others_loss one is stopped for 5 s: the part of their steps that the others lose in that time; the
-                               worst (wanted: below 0.03)
+    ring64_decay_gain          64 virtual workers that only gossip on a ring: how many times faster
+                               they converge with continuous momentum than without (wanted: at least
+                               10)
+    slow_worker_others_speed   one of four takes four times as long: steps a second of the others,
+                               over those of the same processes without gossip; the slowest (wanted:
+                               at least 0.97). `slow_worker` has the same for CTA and all-reduce, by
+                               turns with it
+    stopped_worker_others_loss one is stopped for 5 s: the part of their steps that the others lose
+                               in that time; the worst (wanted: below 0.03)
     killed_worker_others_loss  the same after a kill (wanted: at most 0.03)
-    simulate_vs_real_error     time to the same training loss, simulated against real, on 4 hosts of scripts/cluster (root);
-                               of CTA and A2CiD2 the worse (wanted: at most 0.1). `missing` says so where a gradient's real
-                               computation takes 2 % of its time or more, as then the simulation has not all of it
+    simulate_vs_real_error     time to the same training loss, simulated against real, on 4 hosts of
+                               scripts/cluster (root); the worse of CTA and A2CiD2 (wanted: at most
+                               0.1). `missing` says so if a gradient's real computation takes 2 % of
+                               its time or more, because the simulation then leaves a part of it out
 """
 
 import argparse
@@ -48,7 +52,7 @@ class Workers:
 
     def __init__(self, program, folder, scheme, topology, seconds, slower=1):
         compute = [COMPUTE] * (WORKERS - 1) + [COMPUTE * slower]
-        waits = scheme in ("cta", "all-reduce")  # then all make as many steps
+        waits = scheme in ("cta", "all-reduce")  # then all make the same number of steps
         steps = [round(seconds / (max(compute) if waits else each)) for each in compute]
         job = folder / "job.json"
         job.write_text(json.dumps({"parameters": PARAMETERS, "compute": compute, "steps": steps}))
@@ -73,10 +77,10 @@ class Workers:
         return time.monotonic()
 
     def ends(self, dead=()):
-        """By rank: when each of its steps ended."""
+        """The end times of each worker's steps, by rank."""
         ends = {}
         for rank, process in enumerate(self.processes):
-            code = process.wait(timeout=300)  # a pipe holds all that it says
+            code = process.wait(timeout=300)  # a pipe holds all of its output
             said = process.stdout.read().decode().splitlines()
             if rank in dead:
                 continue
@@ -91,7 +95,7 @@ def step_time(ends):
 
 
 def done_by(ends, at):
-    """So many steps; of the one that is under way a part."""
+    """The number of steps in this time; of an unfinished step its part."""
     k = bisect.bisect(ends, at)
     return k if k in (0, len(ends)) else k + (at - ends[k - 1]) / (ends[k] - ends[k - 1])
 
@@ -147,14 +151,14 @@ def killed_worker(options, folder):
     return statistics.median(losses)
 
 
-# --- simulated beside real ---
+# --- simulated against real ---
 
 STEPS, GRADIENT, GIGABITS = 120, 0.6, 0.001
-COMPUTED = 0.02  # of a gradient's time at most
+COMPUTED = 0.02  # most of a gradient's time
 
 
 def write_data(folder):
-    """Ten kinds of bright squares in noise, as Fashion-MNIST's files."""
+    """Ten kinds of bright squares in noise, in the format of Fashion-MNIST's files."""
     folder.mkdir()
     for name, count, seed in (("train", 3840, 1), ("t10k", 100, 2)):
         dice, images, labels = random.Random(seed), bytearray(), bytearray()
@@ -183,7 +187,7 @@ def time_to(target, times, losses):
 
 
 def binned(times, losses, width):
-    """The mean loss of each stretch of time, at its end."""
+    """The mean loss of each interval, at its end."""
     bins = {}
     for at, loss in zip(times, losses, strict=True):
         bins.setdefault(int(at / width), []).append(loss)
@@ -233,9 +237,9 @@ def main():
     parser.add_argument("--program", default=str(ROOT / "build/bin/bench-async"))
     parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"))
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10, help="of a run with a slow worker")
-    parser.add_argument("--stopped", type=float, default=5, help="seconds that one is stopped; before and after a kill")
-    parser.add_argument("--no-line", action="store_true", help="leave the emulated hosts out")
+    parser.add_argument("--seconds", type=float, default=10, help="seconds of a run with a slow worker")
+    parser.add_argument("--stopped", type=float, default=5, help="seconds of the stop, and of the runs around a kill")
+    parser.add_argument("--no-line", action="store_true", help="leave out the emulated hosts")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/async.json")
     options = parser.parse_args()
     decay = json.loads(subprocess.run([options.program, "decay"], stdout=subprocess.PIPE, text=True, check=True).stdout)

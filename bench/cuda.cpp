@@ -1,14 +1,16 @@
-// How fast are the update and a step on a GPU? Prints JSON; without a GPU says so, and ends with code 3.
+// The speed of the update and of a step on a GPU. Prints JSON. Without a GPU it says so, and ends
+// with code 3.
 //
 //   bench-cuda [--parameters N] [--repetitions N] [--compute MS]
 //
-//   update   AdamW on N parameters (256 Mi, in 8 blocks) in fp32 and in bf16, in one tensor, without neighbours: bytes that the
-//            formula must move (x, g, m, v read; x, m, v written: 28 per parameter in fp32, 30 in bf16) per second, as part of
-//            what a copy of torch's moves [copy_share]; time of torch's fused AdamW, divided by ours [vs_torch_fused]
-//   step     124 Mi parameters, AdamW: a stand-in for forward and backward that keeps the GPU busy (products of matrices,
-//            about MS milliseconds, 100, where one worker has the GPU), then step(). Of one worker, and of two processes
-//            that share the card and mix by one wire or another:
-//              step_ms         a whole step
+//   update   AdamW on N parameters (256 Mi, in 8 blocks) in fp32 and in bf16, in one tensor,
+//            without neighbours. copy_share: the bytes per second that the formula must move (x, g,
+//            m, v read; x, m, v written: 28 per parameter in fp32, 30 in bf16), as part of those of
+//            torch's copy. vs_torch_fused: time of torch's fused AdamW, divided by ours
+//   step     124 Mi parameters, AdamW: a substitute for forward and backward that keeps the GPU
+//            busy (matrix products, about MS milliseconds, 100, for one worker alone on the GPU),
+//            then step(). For one worker, and for two processes that share the card and mix, by
+//              wire: step_ms         a whole step
 //              compute_ms      the same workers at once, without step()
 //              killed          with fp32: one worker is killed, and the other goes on: its first step after that, and
 //                              the mean of the others
@@ -52,7 +54,7 @@ using bench::median;
 using bench::now;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kWorker = "worker";  // what it starts itself with
+constexpr const char* kWorker = "worker";  // the program's first argument in its own children
 const at::Device kGpu(at::kCUDA, 0);
 const starling::AdamW kRule{.lr = 1e-3, .weight_decay = 0.01};
 
@@ -80,7 +82,7 @@ Json update(std::int64_t n, std::int64_t repetitions, at::ScalarType type) {
   x.mutable_grad() = random({n}, type);
   std::vector<starling::Block> blocks;
   starling::append_blocks(blocks, {torch::optim::OptimizerParamGroup(std::vector<Tensor>{x})}, 0,
-                          std::int64_t{1} << 30);  // the GPU, not the host that feeds it
+                          std::int64_t{1} << 30);  // limited by the GPU, not by the host
   for (starling::Block& block : blocks) block.keep(2);
   const double ours = median_seconds(repetitions, [&] {
     for (starling::Block& block : blocks) starling::update(block, kRule, {}, {});
@@ -104,7 +106,7 @@ Json update(std::int64_t n, std::int64_t repetitions, at::ScalarType type) {
           {"torch_fused_ms", 1e3 * fused}};
 }
 
-// So many products of matrices, put into torch's stream.
+// A number of matrix products, put into torch's stream.
 class Compute {
  public:
   explicit Compute(std::int64_t products) : products(products) {}
@@ -124,7 +126,8 @@ std::int64_t products_in(double milliseconds) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(kSome * milliseconds * 1e-3 / seconds));
 }
 
-// What a worker is told, and what rank 0 says of it. The one with the last rank kills itself at the end where `kill` is set.
+// The job of a worker, and rank 0's report. With `kill`, the worker with the last rank kills itself
+// at the end.
 struct StepJob {
   std::string wire, out{};
   std::int64_t products = 0, steps = 0;
@@ -162,7 +165,7 @@ void work(const StepJob& job) {
   if (world.rank == 0) std::ofstream(job.out) << said;
 }
 
-// This program again, so many times at once.
+// Runs `workers` copies of this program at once.
 Json worked(int workers, StepJob job) {
   job.out = std::filesystem::temp_directory_path() / ("bench-cuda-" + std::to_string(getpid()) + ".json");
   const int code = starling::launch_workers(

@@ -1,22 +1,24 @@
-// One worker of the exchange benchmark: Starling's exchange with mixing beside Gloo's send and receive with lerp_, in the
-// same processes, by turns. bench/exchange.py starts the workers (as torchrun does, by environment variables) and puts
-// the figures together; rank 0 prints JSON.
+// One worker of the exchange benchmark: Starling's exchange with mixing beside Gloo's send and
+// receive with lerp_, in the same processes, by turns. bench/exchange.py starts the workers (as
+// torchrun does, by environment variables) and combines the figures. Rank 0 prints JSON.
 //
-//   bench-exchange [--kilobytes N,N,..] [--repetitions N] [--volume MEGABYTES] [--idle SECONDS] [--round-trips N]
-//                [--unmixed 0|1] [--only NAME]
+//   bench-exchange [--kilobytes N,N,..] [--repetitions N] [--volume MEGABYTES] [--idle SECONDS]
+//                [--round-trips N] [--unmixed 0|1] [--only NAME]
 //
-// Each worker swaps N kilobytes of fp32 parameters with the one neighbour that the schedule one-peer-ring names, in the
-// blocks into which an Optimizer would cut them, and mixes: block by block, finish the last exchange, mix, start the
-// next one. Gloo does the same in the same loop: wait for the block's send and receive, lerp_, send and receive anew;
-// once in the same blocks and once in a single tensor. And, as what no exchange can beat, the same mixing of blocks of this
-// worker's own, without any exchange ("own"). Then all but that without mixing (--unmixed 0 leaves that out). One
-// I/O thread each, one thread of torch. --only names one of them, for a profiler.
+// Each worker swaps N kilobytes of fp32 parameters with its one neighbour in the schedule
+// one-peer-ring, in the blocks that an Optimizer would cut. Block by block it finishes the last
+// exchange, mixes, and starts the next one. Gloo does the same in the same loop: wait for the
+// block's send and receive, lerp_, send and receive again; once in the same blocks and once in a
+// single tensor. The lower bound of any exchange is the same mixing of blocks of this worker's own,
+// without an exchange ("own"). Then all but that run without mixing (--unmixed 0 leaves that out).
+// Each has one I/O thread and one thread of torch. --only names one of them, for a profiler.
 //
 //   seconds   per exchange of all blocks, the slowest worker's, by repetition
 //   cpu       seconds of all workers, user and system, per GB that they sent
-//   latency   seconds of a round trip of 64 KB: it comes to the other's training thread, which sends as much back
-//   under_load  seconds of a control frame from one thread of I/O to the other's (half of there and back), while blocks fill the
-//             link in both directions; sorted
+//   latency   seconds of a round trip of 64 KB: it reaches the other's training thread, which sends
+//             as much back
+//   under_load  seconds of a control frame from one I/O thread to the other's (half of a round
+//             trip), while blocks fill the link in both directions; sorted
 //   idle      CPU time of a worker per second of waiting for a neighbour that does not come
 #include <algorithm>
 #include <array>
@@ -65,10 +67,11 @@ using std::chrono::seconds;
 
 constexpr std::int64_t kBlockBytes = 25 << 20;  // Options::block_bytes
 constexpr std::size_t kMessage = 64 << 10;      // of a round trip
-// Exchanges in a row: training does not have their beginning and end, where nothing overlaps.
+// Number of exchanges in a row: training has few of their begins and ends, at which nothing
+// overlaps.
 constexpr std::int64_t kFewest = 8;
 
-// Of this process, user and system.
+// CPU time of this process, user and system.
 double cpu_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -97,7 +100,7 @@ class Competitor {
   bool mixes = true;
 };
 
-// As in Optimizer::step() under cta, without the rule.
+// The loop of Optimizer::step() under cta, without the rule.
 class Ours final : public Competitor {
  public:
   Ours(const starling::World& world, std::int64_t bytes)
@@ -182,7 +185,8 @@ class Theirs final : public Competitor {
   std::vector<c10::intrusive_ptr<c10d::Work>> sent_, received_;
 };
 
-// What starling::mix costs where nothing is exchanged: the neighbour's blocks are this worker's own, and lie still.
+// The cost of starling::mix without an exchange: the neighbour's blocks are this worker's own, and
+// do not move.
 class Alone final : public Competitor {
  public:
   Alone(const starling::World& world, std::int64_t bytes) : Competitor(bytes, world.rank) {
@@ -254,7 +258,7 @@ Json throughput(Gloo& gloo, const starling::World& world, std::int64_t bytes, st
                              std::to_string(statistics.aborted) + " exchanges were aborted");
   for (const auto& [name, competitor, mixes] : all) {
     if (!mixes || competitor == &own) continue;
-    // Everybody began with its rank: two come to their mean, rings of more nearer to it.
+    // Each worker began with its rank: two reach their mean, larger rings come nearer to it.
     const double mean = (world.size - 1) / 2.0;
     const double apart = (competitor->parameters.x - mean).abs().max().item<double>();
     if (!(apart < (world.size == 2 ? 1e-6 : mean - 0.25)))
@@ -314,10 +318,11 @@ class Player : protected starling::TransportHandler {
   bool connected_ = false;
 
  protected:
-  std::unique_ptr<starling::Transport> transport_;  // stopped by who derives, before anything else goes
+  // The derived class stops it before anything else goes.
+  std::unique_ptr<starling::Transport> transport_;
 };
 
-// Messages to and fro, each handed over to the training thread.
+// Messages back and forth, each handed to the training thread.
 class Messenger final : Player {
  public:
   explicit Messenger(const starling::World& world) : Player(world, "messages", kMessage) { connect(); }
@@ -335,8 +340,8 @@ class Messenger final : Player {
   std::int64_t arrived_ = 0, awaited_ = 0;
 };
 
-// Blocks go round, so that both directions are full, and a control frame goes to and fro among them, from one thread of I/O to
-// the other's.
+// Blocks circulate, so that both directions are full. A control frame goes back and forth among
+// them, from one I/O thread to the other's.
 class UnderLoad final : Player {
  public:
   explicit UnderLoad(const starling::World& world) : Player(world, "under-load", kBlock) {
@@ -344,7 +349,7 @@ class UnderLoad final : Player {
     for (int i = 0; i < kBlocks; ++i) bulk();
   }
   ~UnderLoad() override { transport_->stop(); }
-  // Rank 0 alone: seconds from its thread of I/O to the other's and back.
+  // For rank 0 only: seconds from its I/O thread to the other's and back.
   double round_trip() {
     const std::int64_t before = answers_;
     transport_->post([this] {
@@ -373,7 +378,7 @@ class UnderLoad final : Player {
   std::int64_t answers_ = 0;
 };
 
-// Between ranks 0 and 1, the median of each repetition.
+// The latency between ranks 0 and 1, the median of each repetition.
 Json latency(Gloo& gloo, const starling::World& world, std::int64_t round_trips, std::int64_t repetitions) {
   Json times;
   std::unique_ptr<Messenger> messenger;
@@ -414,7 +419,7 @@ Json latency(Gloo& gloo, const starling::World& world, std::int64_t round_trips,
   return times;
 }
 
-// Of the control frames between ranks 0 and 1, half of each round trip, sorted.
+// The control frames' latency between ranks 0 and 1, half of each round trip, sorted.
 Json under_load(Gloo& gloo, const starling::World& world, std::int64_t round_trips) {
   std::vector<double> one_way;
   {
@@ -429,7 +434,7 @@ Json under_load(Gloo& gloo, const starling::World& world, std::int64_t round_tri
   return one_way;
 }
 
-// Rank 0 waits for a block of rank 1, which takes its time.
+// Rank 0 waits for a block of rank 1, which comes late.
 Json idle(Gloo& gloo, const starling::World& world, std::int64_t duration) {
   Ours ours(world, 1 << 20);
   gloo.barrier();

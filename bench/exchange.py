@@ -1,31 +1,37 @@
 #!/usr/bin/env python3
-"""Starling's exchange with mixing beside Gloo's send and receive with lerp_, by turns in the same processes; prints JSON.
+"""Starling's exchange with mixing beside Gloo's send and receive with lerp_, by turns in the same
+processes; prints JSON.
 
-    bench/exchange.py [--program PATH] [--workers N,N,..] [--kilobytes N,N,..] [--repetitions N] [--volume MEGABYTES]
-                      [--rate RATE | --no-line] [--out PATH]
+    bench/exchange.py [--program PATH] [--workers N,N,..] [--kilobytes N,N,..] [--repetitions N]
+                      [--volume MEGABYTES] [--rate RATE | --no-line] [--out PATH]
 
-On this machine, where no link limits, once in shared memory (as workers of one host do by themselves) and once over
-loopback TCP (STARLING_TRANSPORT=tcp); and once on hosts emulated by scripts/cluster, each with a card
-of 1 Gbit/s (root only; without it those figures are missing, and `missing` says so). bench/exchange.cpp says what a
-worker does. Figures are medians over the repetitions. Gloo is the faster (for CPU time: the cheaper) of its two forms, in
-the same blocks as Starling or in a single tensor. Of two workers, over the sizes from 4 MB on, the worst:
+It runs on this machine, where no link limits, once in shared memory (the default of workers on one
+host) and once over loopback TCP (STARLING_TRANSPORT=tcp). It also runs on hosts emulated by
+scripts/cluster, each with a card of 1 Gbit/s (root only; without root those figures are missing,
+and `missing` says so). bench/exchange.cpp says what a worker does. Figures are medians over the
+repetitions. Gloo is the faster (for CPU time: the cheaper) of its two forms, in the same blocks as
+Starling or in a single tensor. For two workers, the worst over the sizes from 4 MB on:
 
     mapped_vs_gloo   time of Gloo's exchange with mixing, divided by that in shared memory
-    mapped_vs_own    at 64 MB (else the largest size): time of the exchange with mixing in shared memory, divided by that of
-                     the same mixing with a block of the worker's own instead, and no exchange
-    tcp_line_share   bytes of parameters that cross the emulated link per second and direction, both at once, with mixing,
-                     as part of the line rate (of which headers of Ethernet, IP and TCP take 4 to 5 %)
-    tcp_vs_gloo      throughput of the exchange alone on loopback, divided by Gloo's; tcp_vs_gloo_mixed: with mixing
-    cpu_vs_gloo      CPU time of all workers per GB that they send on loopback, divided by Gloo's, for the exchange alone;
-                     cpu_vs_gloo_mixed: with mixing, where Starling also writes the next wire block and looks whether it
-                     is finite
+    mapped_vs_own    at 64 MB (else the largest size): time of the exchange with mixing in shared
+                     memory, divided by that of the same mixing with a block of the worker's own
+                     instead, and no exchange
+    tcp_line_share   bytes of parameters that cross the emulated link per second and direction, both
+                     at once, with mixing, as part of the line rate (of which headers of Ethernet,
+                     IP and TCP take 4 to 5 %)
+    tcp_vs_gloo      throughput of the exchange alone on loopback, divided by Gloo's;
+                     tcp_vs_gloo_mixed: with mixing
+    cpu_vs_gloo      CPU time of all workers per GB that they send on loopback, divided by Gloo's,
+                     for the exchange alone; cpu_vs_gloo_mixed: with mixing, where Starling also
+                     writes the next wire block and checks that it is finite
 and
-    latency_vs_gloo  a round trip of 64 KB on loopback, from one training thread to the other's and back, divided by
-                     Gloo's, each in its best repetition; of a frame with its checksum, not of an exchange, which needs
-                     votes besides: for that see the row of 64 KB
+    latency_vs_gloo  a round trip of 64 KB on loopback, from one training thread to the other's and
+                     back, divided by Gloo's, each in its best repetition; of a frame with its
+                     checksum, not of an exchange, which also needs votes (see the row of 64 KB)
     idle_cpu_share   CPU time of a worker per second in which it waits for a neighbour
-    control_under_load_ms  how long a control frame takes from one thread of I/O to the other's while blocks fill the emulated
-                     link in both directions: half of there and back, the median (votes wait so long)
+    control_under_load_ms  time of a control frame from one I/O thread to the other's while blocks
+                     fill the emulated link in both directions: half of a round trip, the median
+                     (votes wait this long)
 """
 
 import argparse
@@ -73,7 +79,7 @@ def of_two(table, key, choose):
 
 
 def percentiles(seconds):
-    """In milliseconds, of sorted ones."""
+    """The value at this part of sorted values, in milliseconds."""
     return {f"p{p}": 1e3 * seconds[(len(seconds) - 1) * p // 100] for p in (50, 99)}
 
 
@@ -88,10 +94,10 @@ def main():
     parser.add_argument("--kilobytes", default="64,256,1024,4096,16384,65536")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--volume", type=int, default=128,
-                        help="MB that a worker sends in a repetition, at least eight times the size; on the link half of it")
+                        help="MB that a worker sends per repetition, at least eight times the size; half of it on the link")
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--no-line", action="store_true", help="leave the emulated link out")
-    parser.add_argument("--idle", type=int, default=5, help="seconds")
+    parser.add_argument("--idle", type=int, default=5, help="seconds of waiting for an absent block")
     parser.add_argument("--round-trips", type=int, default=300)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/exchange.json")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-// The peer of exchanges: torch's process group of Gloo, over the workers of a world.
+// The competitor of exchanges: torch's process group of Gloo, over the workers of a world.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace bench {
 
 using at::Tensor;
 
-// Of one worker, or of all.
+// The time of one worker, or of all.
 struct Lap {
   double seconds, cpu;
 };
@@ -43,7 +43,7 @@ class Gloo {
     group_->allreduce(tensors)->wait();
   }
   void barrier() { group_->barrier()->wait(); }
-  // Of all workers: the largest time, the sum of CPU times.
+  // Over all workers: the largest time, the sum of CPU times.
   Lap of_all(Lap mine) {
     std::vector<Tensor> time{at::full({1}, mine.seconds, at::kDouble)},
         cpu{at::full({1}, mine.cpu, at::kDouble)};

@@ -1,4 +1,4 @@
-// What every benchmark needs.
+// The common parts of all benchmarks.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace bench {
 
-// Seconds.
+// The time in seconds.
 inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -20,7 +20,7 @@ inline double median(std::vector<double> values) {
   return values.at(values.size() / 2);
 }
 
-// run(), or 2 and one line where it was called wrongly, 1 and one line where it failed.
+// Returns run(), or 2 and one line after a usage error, 1 and one line after a failure.
 template <class Run>
 int reported(const char* program, Run&& run) {
   try {

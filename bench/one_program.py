@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs a bench that is one program, and writes what it says, with the machine and the date, to out/bench/NAME.json.
+"""Runs a bench that is one program, and writes its output, with the machine and the date, to
+out/bench/NAME.json.
 
     bench/one_program.py BUILD/bin/bench-NAME [its options]
 """
@@ -17,7 +18,7 @@ def main():
         sys.exit(__doc__)
     program, *options = sys.argv[1:]
     done = subprocess.run([program, *options], stdout=subprocess.PIPE, text=True)
-    if done.returncode != 0:  # it has said why
+    if done.returncode != 0:  # it has reported the reason
         sys.exit(done.returncode)
     name = pathlib.Path(program).name.removeprefix("bench-")
     save(json.loads(done.stdout) | {"machine": about()}, ROOT / f"out/bench/{name}.json")

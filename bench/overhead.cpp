@@ -1,11 +1,15 @@
-// What Starling costs where there is nothing to gain. One process or one worker of bench/overhead.py; prints JSON.
+// The cost of Starling in cases without a benefit. One process or one worker of bench/overhead.py;
+// prints JSON.
 //
-//   bench-overhead step [REPETITIONS [WIDTH]] a training step with nobody to mix with, and optimizer.step() alone in it, beside
-//                                             the same with torch's fused AdamW; 30 layers of WIDTH^2 (256) parameters
-//   bench-overhead memory RULE WIRE [MEGA]    two workers that are threads, with so many million parameters each: bytes per
-//                                             parameter and worker besides the parameters and their gradients
-//   bench-overhead local [REPETITIONS]        a worker of several: a step of a tiny model, beside Gloo's all-reduce of its
-//                                             gradients and torch's fused AdamW, by turns; rank 0 prints
+//   bench-overhead step [REPETITIONS [WIDTH]]
+//       a training step without neighbours, and optimizer.step() alone in it, beside the same with
+//       torch's fused AdamW; 30 layers of WIDTH^2 (256) parameters
+//   bench-overhead memory RULE WIRE [MEGA]
+//       two workers that are threads, with MEGA million parameters each: bytes per parameter and
+//       worker besides the parameters and their gradients
+//   bench-overhead local [REPETITIONS]
+//       a worker of several: a step of a tiny model, beside Gloo's all-reduce of its gradients and
+//       torch's fused AdamW, by turns; rank 0 prints
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -87,7 +91,7 @@ class TorchAdamW {
   std::vector<Tensor> x_, m_, v_, t_;
 };
 
-// 60 tensors, with the width of 256 2 million parameters.
+// 60 tensors; with the width of 256, 2 million parameters.
 Json step(std::int64_t repetitions, std::int64_t width) {
   const Tensor batch = at::randn({32, width});
   const std::vector<Tensor> ours = layers(30, width), theirs = layers(30, width);
@@ -215,7 +219,7 @@ Json local(std::int64_t repetitions) {
           {"vs_gloo", other / mine}};
 }
 
-// The number that may stand there, at least 1.
+// The optional number at this place, at least 1.
 std::int64_t number(const std::vector<std::string>& words, std::size_t at, std::int64_t otherwise) {
   if (at >= words.size()) return otherwise;
   const std::int64_t value = std::atoll(words[at].c_str());

@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""What Starling costs where there is nothing to gain: time of a step alone, memory, many workers on one host; prints JSON.
+"""The cost of Starling in cases without a benefit: time of a step alone, memory, many workers on
+one host; prints JSON.
 
     bench/overhead.py [--program PATH] [--workers N,N,..] [--repetitions N] [--mega N] [--out PATH]
 
 bench/overhead.cpp says what is measured. Writes out/bench/overhead.json:
 
-    vs_torch_fused_step   time of a training step of one worker with torch's fused AdamW (60 tensors, 2 million parameters),
-                          divided by the same with Starling's AdamW and nobody to mix with; medians, by turns in one process.
-                          "alone" is optimizer.step() in it
-    memory                bytes per parameter besides the parameter and its gradient, by rule and wire, with one neighbour
-    local                 ms of a step of a tiny model (60 tensors, 12,000 parameters) on so many workers of this host, with
-                          one-peer-exponential, beside Gloo's all-reduce and fused AdamW
+    vs_torch_fused_step   time of a training step of one worker with torch's fused AdamW (60
+                          tensors, 2 million parameters), divided by the same with Starling's AdamW
+                          without neighbours; medians, by turns in one process. "alone" is
+                          optimizer.step()
+    memory                bytes per parameter besides the parameter and its gradient, by rule and
+                          wire, with one neighbour
+    local                 ms of a step of a tiny model (60 tensors, 12,000 parameters) with this
+                          many workers on this host, with one-peer-exponential, beside Gloo's
+                          all-reduce and fused AdamW
 """
 
 import argparse
@@ -28,8 +32,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(ROOT / "build/bin/bench-overhead"))
     parser.add_argument("--workers", default="2,4,8,16")
-    parser.add_argument("--repetitions", type=int, default=9, help="of 50 steps each; 30 times as many of a step alone")
-    parser.add_argument("--mega", type=int, default=16, help="million parameters, where memory is measured")
+    parser.add_argument("--repetitions", type=int, default=9, help="repetitions of 50 steps; 30 times as many for a step alone")
+    parser.add_argument("--mega", type=int, default=16, help="million parameters for the measurement of memory")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/overhead.json")
     options = parser.parse_args()
 

@@ -3,21 +3,27 @@
 //
 //   bench-paper_steps
 //
-// Published are, for three clusters and three numbers of workers, the milliseconds of a step with all-reduce, with SGP
-// (push-sum on the directed one-peer exponential graph), with one-peer-exponential and with the alternating-exp-ring
-// (AER). What the model needs besides, and where it is from:
+// The paper has, for three clusters and three numbers of workers, the milliseconds of a step with
+// all-reduce, with SGP (push-sum on the directed one-peer exponential graph), with
+// one-peer-exponential and with the alternating-exp-ring (AER). The model needs more data, from
+// these sources:
 //
-//   M         260 MB: 65 million parameters in fp32, the Transformer "base"; in blocks of 25 MB. Assumed
-//   cards     nominal: 100 Gb/s and 25 Gb/s each way, one for each node; latency 5 us. The latency is assumed
-//   inside    between two GPUs of a node: 12 GB/s over PCIe (T4, A40), 200 GB/s over NVLink (A100). Assumed
-//   compute   a + b / n, as the global batch is the same for every n; from the published AER of the two smaller worlds, in
-//             which AER is taken to wait for nothing. A third of it forward, the rest backward; no variation
+//   M         260 MB: 65 million parameters in fp32, the Transformer "base"; in blocks of 25 MB.
+//             Assumed
+//   cards     nominal: 100 Gb/s and 25 Gb/s each way, one for each node; latency 5 us. The latency
+//             is assumed
+//   inside    between two GPUs of a node: 12 GB/s over PCIe (T4, A40), 200 GB/s over NVLink (A100).
+//             Assumed
+//   compute   a + b / n, as the global batch is the same for every n; from the published AER of the
+//             two smaller worlds, with the assumption that AER never waits. A third of it is
+//             forward, the rest backward; no variation
 //
-// So the AER of the two smaller worlds is given, and all else is predicted. SGP, one-peer-exponential and all-reduce are
-// simulated; SGP overlaps with all of the next iteration, as ours does: how its program did is not published. The rounds
-// of AER between nodes are all-reduces in a ring among the workers of two nodes, which cross each card once, every
-// second round: C = M (g - 1) / g over the card's rate, with g the workers of two nodes; our own exchange sends a
-// group's shards directly, which is L / 2 times as much with L workers to a node.
+// The AER of the two smaller worlds is therefore given, and all else is predicted. SGP,
+// one-peer-exponential and all-reduce are simulated. SGP overlaps with all of the next iteration,
+// as ours does; the overlap of its own program is not published. The rounds of AER between nodes
+// are all-reduces in a ring among the workers of two nodes, which cross each card once, every
+// second round: C = M (g - 1) / g over the card's rate, with g the workers of two nodes. Our own
+// exchange sends a group's shards directly, which is L / 2 times as much with L workers per node.
 #include <array>
 #include <cmath>
 #include <cstdio>

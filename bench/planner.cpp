@@ -1,18 +1,21 @@
-// What bench/planner.py starts.
+// The program behind bench/planner.py.
 //
 //   bench-planner steps JOB
-//       One worker that trains a model whose compute is a sleep, by one system after the other. JOB is a JSON file:
-//         parameters   all together, in so many `layers`
-//         compute      per worker: seconds of forward and backward of every step, over and over
-//         seconds      for which a system is measured, and at least so many `steps`, after some steps to warm up
+//       One worker that trains a model whose compute is a sleep, with one system after the other.
+//       JOB is a JSON file:
+//         parameters   in total, in `layers` layers
+//         compute      per worker: seconds of forward and backward of every step, repeated
+//         seconds      duration of the measurement of a system, with at least `steps` steps, after
+//                      some steps of warm-up
 //         systems      each has a name, a scheme, a topology and a wire
-//         profile      where the compute of all workers goes, as recorded while the first system ran
-//       Who takes part stands in the environment. Rank 0 prints for each system:
+//         profile      file for the compute of all workers, as recorded while the first system ran
+//       The environment names the workers. Rank 0 prints for each system:
 //         step_ms      mean over all its steps and workers
 //         idle         the part of this machine's processors that was idle meanwhile
-//         overslept    by how much the sleeps of all workers took longer than they were asked to, over what they were
+//         overslept    the excess of all workers' sleeps over their requested time, as a ratio
 //   bench-planner simulate WORKERS BLOCKS ITERATIONS
-//       Seconds of one processor that the runtime model takes for so many, with base-2 and compute that varies.
+//       Seconds of one processor that the runtime model takes for these numbers, with base-2 and
+//       compute that varies.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -40,8 +43,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kWarmUp =
-    6;  // steps before it is known how many count, and half as many after; whole periods of the schedule
+// Steps before the number of counted steps is known, and half as many after; whole periods of the
+// schedule.
+constexpr int kWarmUp = 6;
 
 // Jiffies of all processors since the machine started.
 struct Processors {
@@ -65,7 +69,7 @@ struct Processors {
   double idle_since(const Processors& before) const { return (idle - before.idle) / (all - before.all); }
 };
 
-// What all say, to all: nobody is through before all have come.
+// Everyone's text, for everyone. No worker returns before all have come.
 std::vector<std::string> gathered(const starling::World& world, const std::string& key,
                                   const std::string& mine) {
   world.store->set(fmt::format("{}/{}", key, world.rank), mine);
@@ -75,7 +79,7 @@ std::vector<std::string> gathered(const starling::World& world, const std::strin
   return all;
 }
 
-// The compute of all, in the order in which the backward pass of this worker ends.
+// The compute of all workers, in the order in which the backward pass of this worker ends.
 starling::Profile compute_of_all(const starling::World& world, const starling::Optimizer& optimizer) {
   const auto mine = starling::recorded_compute(world.timeline->spans(), optimizer.block_sizes());
   starling::Profile all = mine.profile;
@@ -156,7 +160,7 @@ int steps(const std::string& path) {
     result[system.at("name").get<std::string>()] = measured(job, system, world, profile);
     profile.clear();
   }
-  // The store is rank 0's, who leaves last.
+  // Rank 0 hosts the store, and leaves last.
   world.store->set(fmt::format("done/{}", world.rank), "");
   for (int rank = 0; world.rank == 0 && rank < world.size; ++rank)
     world.store->get(fmt::format("done/{}", rank), world.timeouts.meet);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Does the planner say how long a step takes? `starling plan` beside measured runs on emulated hosts; prints JSON.
+"""Does the planner predict the time of a step? `starling plan` beside measured runs on emulated
+hosts; prints JSON.
 
     bench/planner.py [--only REGEX] [--again] [--least-idle SHARE]    measures what was not yet, or not idle enough
     bench/planner.py --table                                          the table of docs/results/planner.md, from the last run
@@ -13,20 +14,33 @@ what it recommends of all schedules and wires, where that is none of them, and t
 What was done while the machine was idle for less than 75 % is done again, three times in all; of these that counts in which it
 was idle most, and a measured step below 40 % is rejected.
 
-Each configuration leaves its profiles and times in out/bench/planner/; predictions are made anew from these. Writes
-out/bench/planner.json:
+For each configuration `starling probe` measures the network, one run records its compute (as
+`starling train --profile-out` does), and `starling plan` predicts all-reduce and every schedule
+from these two. Then all of them are measured, twice in turn, and the mean counts. If the two are
+more than 5 % apart, they are measured once more, and the median counts. The measurements include
+the planner's recommendation among all schedules and wires, if it is another one, and torch's DDP
+with buckets as large as our blocks. Measurements during which the machine was idle for less than 75
+% are repeated, three times in all. The one with the most idle time counts, and a measured step
+below 40 % is rejected.
 
-    median_error, worst_error  of a step's time: |predicted / measured - 1|, of all schedules and wires
-    first_choice_share         share of configurations in which what `starling plan` recommends is the fastest of what was
-                               measured, or takes at most 3 % longer
-    first_choice_share_of_fp32 the same where it is asked for the measured schedules over fp32 alone, so that no narrow wire
-                               hides a wrong schedule
-    all_reduce_error           the same error of all-reduce against torch's DDP, the worst; by_formula: without the all-reduce
-                               that the probe measured, by the formula alone
-    configurations             how many
-    rejected                   what was not idle enough, by configuration
+Each configuration leaves its profiles and times in out/bench/planner/; predictions are made again
+from these. Writes out/bench/planner.json:
+
+    median_error, worst_error  of a step's time: |predicted / measured - 1|, of all schedules and
+                               wires
+    first_choice_share         share of configurations in which the recommendation of `starling
+                               plan` is the fastest of the measured ones, or takes at most 3 %
+                               longer
+    first_choice_share_of_fp32 the same when it is asked for the measured schedules over fp32 alone,
+                               so that no narrow wire hides a wrong schedule
+    all_reduce_error           the same error of all-reduce against torch's DDP, the worst;
+                               by_formula: without the all-reduce that the probe measured, by the
+                               formula alone
+    configurations             their number
+    rejected                   measurements that were not idle enough, by configuration
     simulate_10000_seconds     of the model: 10,000 workers, 10 blocks, 100 iterations, on one core
-    overslept                  by how much the sleeps took longer than they were asked to: the worst run's mean
+    overslept                  the excess of the sleeps over their requested time: the worst run's
+                               mean
     rows                       all times in ms
 """
 
@@ -47,13 +61,14 @@ from workers import ROOT, NoCluster, Processors, RunFailed, about, emulated, loo
 
 PEERS = ROOT / "bench/step_peers.py"
 LAYERS, SECONDS, STEPS, REPETITIONS, TRIES, PROBE_SECONDS = 8, 3, 8, 2, 3, 16
-WARM_UP = 9  # steps, as bench/planner.cpp has it: up to seven more, for whole periods of a schedule
+WARM_UP = 9  # steps, as in bench/planner.cpp: up to seven more, for whole periods of a schedule
 IDLE_ENOUGH = 0.75
 APART = 1.05
 STRAGGLER, CV, VARYING = 1.5, 0.05, 0.3
-WIRES = ("fp32", "bf16", "int8")  # which the planner compares
+WIRES = ("fp32", "bf16", "int8")  # the wires that the planner compares
 RECORDED, ATC, ALL_REDUCE = "base-2 fp32", "base-2 atc", "all-reduce fp32"
-# Of all workers of a host, so that what crosses its card takes about as long for any number of them.
+# Parameters of all workers of a host, so that they cross its card in about the same time for any
+# number of workers.
 PARAMETERS = {"100mbit": 524_288, "250mbit": 1_048_576, "500mbit": 2_097_152, "1gbit": 4_194_304, "2gbit": 4_194_304}
 
 
@@ -64,7 +79,7 @@ def rate_of(text):
 
 
 def configuration(hosts, ranks, rate, compute, vary=""):
-    """`compute`: over the time that all parameters of a host's workers take on the slowest card."""
+    """`compute`: relative to the time of all parameters of a host's workers on the slowest card."""
     workers = f"{hosts} hosts" if ranks == 1 else f"{hosts} hosts with {ranks} workers each"
     return {"name": f"{workers}, {rate}, compute {compute} x link{vary and ', ' + vary}", "hosts": hosts, "ranks": ranks,
             "rate": rate, "compute": compute, "vary": vary, "parameters": PARAMETERS[min(rate.split(","), key=rate_of)] // ranks,
@@ -103,14 +118,16 @@ CONFIGURATIONS = [
     configuration(6, 2, "100mbit", 2),
 ]
 
-# Tries all of it in seconds, without root: two workers on this host, in shared memory. Compute in seconds.
+# Tries all of it in seconds, without root: two workers on this host, in shared memory. Compute in
+# seconds.
 TRIAL = {"name": "trial", "hosts": 1, "ranks": 2, "rate": "0", "compute": 0.01, "vary": "", "parameters": 524_288,
          "seconds": 0.1, "probe_seconds": 0.1, "idle_enough": 0}
 
 
 def systems(config):
-    """By name, as `starling plan` lists them where steps take as long. All different graphs: two workers have but one to exchange
-    on, in every round or in some, and two hosts with two workers each one more. base-2 records the compute."""
+    """The schedules by name, in the order of `starling plan` for equal step times, all with
+    different graphs. Two workers have only one to exchange with, in every round or in some; two
+    hosts with two workers each have one more. base-2 records the compute."""
     hosts, ranks = config["hosts"], config["ranks"]
     schedules = ["base-2", "alternating-exp-ring"]
     if ranks > 1:
@@ -154,7 +171,8 @@ def run(command, job, config, work):
 
 
 class MostIdle:
-    """Of up to TRIES measurements of each name the one in which the machine was idle most; what is `kept` is not tried again."""
+    """The measurement of each name with the most idle time, of up to TRIES; `kept` ones are not
+    repeated."""
 
     def __init__(self, config, kept):
         self.of, self._enough = dict(kept), config["idle_enough"]
@@ -172,13 +190,14 @@ class MostIdle:
 
 
 def measured(config, kept, options, work):
-    """By system: its time, and how idle the machine was; the mean of REPETITIONS runs, made in turn. With the first of RECORDED
-    its compute, in compute.json. And what the planner recommends then."""
+    """By system: its time, and how idle the machine was; the mean of REPETITIONS runs, made in
+    turn. The first of RECORDED also gives the compute, in compute.json. The planner's
+    recommendation follows."""
     best = MostIdle(config, kept)
     measure_systems(config, systems(config), best, options, work)
     first = first_choice(work, options)
     measure_systems(config, first, best, options, work)
-    # DDP in the same way, for as many steps as our own all-reduce.
+    # DDP in the same way, with as many steps as our own all-reduce.
     job, steps, warm_up = job_of(config), best.of[ALL_REDUCE]["steps"], 8
     compute = [[mine[k % len(mine)] for k in range(warm_up + steps)] for mine in job["compute"]]
     bucket = 4 * job["parameters"] / LAYERS / 2**20
@@ -197,7 +216,7 @@ def measure_systems(config, wanted, best, options, work):
     job = job_of(config)
 
     def runs_of(names, repetitions, profile=""):
-        """By name, as many runs of each, made in turn."""
+        """By name, REPETITIONS runs of each, made in turn."""
         each = {f"{name}, {k}": name for k in range(repetitions) for name in names}
         said = run([options.program, "steps", "JOB"],
                    job | {"systems": [{"name": one} | wanted[name] for one, name in each.items()], "profile": profile},
@@ -219,7 +238,7 @@ def measure_systems(config, wanted, best, options, work):
 
 
 def measure(config, kept, options, folder):
-    """What is not kept, into its folder, which changes only when all is measured."""
+    """Measures what is not kept, into its folder, which changes only when all is measured."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         work = pathlib.Path(temporary) / "work"
         if kept:
@@ -240,13 +259,14 @@ def measure(config, kept, options, folder):
 
 
 def is_settled(one):
-    """Whether its runs agree, or were as many as they may be."""
+    """Whether its runs agree, or their number is at its limit."""
     times = one.get("repetitions_ms", [])
     return len(times) != REPETITIONS or not are_apart(times)
 
 
 def kept_of(config, options, folder):
-    """What was measured of it, while the machine was idle enough, and settled; {} if the network or the compute was not."""
+    """The measurements with enough idle time that have settled; {} if the network or the compute
+    was not idle enough."""
     if options.again or not folder.exists():
         return {}
     kept = json.loads((folder / "measured.json").read_text())
@@ -263,7 +283,7 @@ def is_whole(config, kept, options, folder):
 
 
 def plan(folder, options, *arguments):
-    """What `starling plan` says of the measured number of workers."""
+    """The output of `starling plan` for the measured number of workers."""
     command = [options.starling, "plan", "--profile", folder / "network.json", "--compute", folder / "compute.json",
                "--warm-up", str(WARM_UP), "--json", *arguments]
     world, = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["worlds"]
@@ -271,14 +291,14 @@ def plan(folder, options, *arguments):
 
 
 def first_choice(folder, options, *arguments):
-    """What it recommends, by its name."""
+    """The name of its recommendation."""
     one = plan(folder, options, *arguments)["recommended"]
     name = f"{one['schedule']} {'atc' if one['scheme'] == 'atc' else one['wire']}"
     return {name: {"scheme": one["scheme"], "topology": one["schedule"], "wire": one["wire"]}}
 
 
 def predictions(folder, of_systems, steps, options):
-    """Milliseconds of a step by name, where each makes so many of them."""
+    """Milliseconds of a step by name, each over its own number of steps."""
     predicted = {}
     for name, count in steps.items():
         system = of_systems[name]
@@ -289,11 +309,11 @@ def predictions(folder, of_systems, steps, options):
 
 
 def rows_of(folder, options, work):
-    """Of one configuration: what was predicted and measured, and what was rejected."""
+    """One configuration: its predictions, its measurements, and the rejected ones."""
     kept = json.loads((folder / "measured.json").read_text())
     config, times = kept["configuration"], kept["systems"]
     rejected = [name for name, one in times.items() if one["idle"] < options.least_idle]
-    if RECORDED in rejected or kept["probe_idle"] < options.least_idle:  # nothing to predict by
+    if RECORDED in rejected or kept["probe_idle"] < options.least_idle:  # no base for a prediction
         return [], list(times)
     of_systems = systems(config) | kept["first_choice"]
     predicted = predictions(folder, of_systems, {name: times[name]["steps"] for name in of_systems}, options)
@@ -317,14 +337,16 @@ def rows_of(folder, options, work):
 
 
 def good_choice(rows, chosen, wires):
-    """Whether what was chosen is nearly the fastest of what was measured over these wires; None where it is not among it."""
+    """Whether the choice is nearly the fastest of the measured ones over these wires; None if it
+    was not measured."""
     gossip = {row["system"]: row["measured_ms"] for row in rows
               if row["system"] not in (ATC, ALL_REDUCE, "ddp") and row["system"].endswith(wires)}
     return gossip[chosen] <= 1.03 * min(gossip.values()) if chosen in gossip else None
 
 
 def choices_of(folder, rows, options):
-    """Of one configuration: whether the planner's first choice was a good one, and the same over fp32 alone."""
+    """One configuration: whether the planner's first choice was a good one, and the same over fp32
+    alone."""
     config = json.loads((folder / "measured.json").read_text())["configuration"]
     over_fp32 = ",".join(one["topology"] for name, one in systems(config).items()
                          if one["scheme"] == "cta" and one["wire"] == "fp32")
@@ -392,10 +414,10 @@ def main():
     parser.add_argument("--table", action="store_true", help="print the table of docs/results/planner.md from the last run")
     parser.add_argument("--trial", action="store_true", help="without root or limits: one small configuration, in seconds")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/planner",
-                        help="folder of what was measured; the result lies beside it (out/bench/planner)")
+                        help="folder of the measurements; the result is beside it (default out/bench/planner)")
     parser.add_argument("--program", default=str(ROOT / "build/bin/bench-planner"))
     parser.add_argument("--starling", default=str(ROOT / "build/bin/starling"))
-    parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="one that has torch")
+    parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="a python that has torch")
     options = parser.parse_args()
     if options.table:
         return table(json.loads(options.out.with_suffix(".json").read_text()))

@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
-"""What does a step from Python cost beside one from C++, and beside torch's fused AdamW? One worker, no neighbours; prints JSON.
+"""The cost of a step from Python beside one from C++, and beside torch's fused AdamW. One worker,
+no neighbours; prints JSON.
 
-    PYTHONPATH=build/python .venv/bin/python bench/python_step.py [--program PATH] [--turns N] [--steps N]
-        [--widths N..] [--out PATH]
+    PYTHONPATH=build/python .venv/bin/python bench/python_step.py [--program PATH] [--turns N]
+        [--steps N] [--widths N..] [--out PATH]
 
-The time is that of optimizer.step() alone, in a training loop on 60 tensors (bench/overhead.cpp's), with one thread. C++ and
-Python run by turns, each turn a process of its own, in which Starling's step and torch's take turns too; medians over the steps
-of a process, then over the turns. Memory is placed anew in each process, and with it a step's time changes by 10 % and more: so
-Python is compared with C++ turn by turn, and the median ratio counts. Writes out/bench/python_step.json:
+The time is that of optimizer.step() alone, in a training loop on 60 tensors (bench/overhead.cpp's),
+with one thread. C++ and Python run by turns. Each turn is a process of its own, in which Starling's
+step and torch's take turns too. Times are medians over the steps of a process, then over the turns.
+Each process places its memory differently, which changes a step's time by 10 % and more. Therefore
+Python is compared with C++ turn by turn, and the median ratio counts. Writes
+out/bench/python_step.json:
 
-    python_over_cpp   Starling's AdamW from Python over the same from C++, the largest ratio from 1 million parameters on
-    vs_torch_fused    time of torch.optim.AdamW(fused=True) over that of starling.AdamW, both from Python, the smallest ratio
+    python_over_cpp   Starling's AdamW from Python over the same from C++, the largest ratio from 1
+                      million parameters on
+    vs_torch_fused    time of torch.optim.AdamW(fused=True) over that of starling.AdamW, both from
+                      Python, the smallest ratio
     sizes             milliseconds, by the number of parameters
 """
 
@@ -75,10 +80,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(ROOT / "build/bin/bench-overhead"))
     parser.add_argument("--turns", type=int, default=11)
-    parser.add_argument("--steps", type=int, default=200, help="of each turn; of 10 million parameters a quarter")
-    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS, help="of the layers; one of 183 at least")
+    parser.add_argument("--steps", type=int, default=200, help="steps per turn; a quarter of it with 10 million parameters")
+    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS, help="widths of the layers; at least one is 183 or more")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/python_step.json")
-    parser.add_argument("--worker", nargs=2, type=int, metavar=("WIDTH", "STEPS"), help="one turn of Python's")
+    parser.add_argument("--worker", nargs=2, type=int, metavar=("WIDTH", "STEPS"), help="run one turn from Python")
     options = parser.parse_args()
     if options.worker:
         print(json.dumps(measure(*options.worker)))

@@ -1,5 +1,5 @@
-// A model whose compute is a sleep, so that several hosts fit on a machine with few cores: gradients, updates and the link
-// stay real.
+// A model whose compute is a sleep, so that several hosts fit on a machine with few cores.
+// Gradients, updates and the link stay real.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,14 @@
 
 namespace bench {
 
-// What all sleeps of this process were asked for, and how long they took: more where a thread that was due found no core.
+// The requested and the actual time of all sleeps of this process. The actual time is longer if a
+// ready thread found no core.
 struct Slept {
   double asked = 0, took = 0;
 };
 inline Slept slept;
 
-// What one sleep took too long is taken off the next.
+// Takes the excess of one sleep off the next.
 inline void sleep_for(double seconds) {
   static starling::Duration late{};
   const auto begin = starling::Clock::now();
@@ -59,7 +60,7 @@ inline std::vector<at::Tensor> sleeping_weights(std::int64_t parameters, std::in
   return weights;
 }
 
-// Forward and backward of so many seconds.
+// Forward and backward of this duration.
 inline void sleeping_gradient(const std::vector<at::Tensor>& weights, double seconds,
                               starling::Timeline* timeline = nullptr) {
   at::Tensor x = at::zeros({1}).set_requires_grad(true);

@@ -1,4 +1,5 @@
-# cmake -DPROGRAM=.. -DPAGE=.. -P stands_in.cmake: fails unless what the program prints stands in the page.
+# cmake -DPROGRAM=.. -DPAGE=.. -P stands_in.cmake: fails unless the page contains the program's
+# output.
 execute_process(COMMAND "${PROGRAM}" OUTPUT_VARIABLE printed COMMAND_ERROR_IS_FATAL ANY)
 file(READ "${PAGE}" page)
 string(FIND "${page}" "${printed}" place)

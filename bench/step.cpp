@@ -1,10 +1,13 @@
-// One worker of bench/step.py: trains a model whose compute is a sleep, and says how long each step took.
+// One worker of bench/step.py: trains a model whose compute is a sleep, and prints the time of each
+// step.
 //
-//   bench-step JOB SYSTEM [TOPOLOGY WIRE [HIERARCHY]]   SYSTEM: cta, all-reduce, or alone (no other worker, nothing is sent)
+//   bench-step JOB SYSTEM [TOPOLOGY WIRE [HIERARCHY]]
+//       SYSTEM: cta, all-reduce, or alone (no other worker, nothing is sent)
 //
-// JOB is a JSON file: parameters (all together), layers, warm_up (steps), and compute (seconds of forward and backward
-// of every step, per worker). Who takes part stands in the environment. Rank 0 prints the milliseconds of each step after
-// the warm-up, the bytes that it sent per step, and the share of the time that it waited.
+// JOB is a JSON file: parameters (in total), layers, warm_up (steps), and compute (seconds of
+// forward and backward of every step, per worker). The environment names the workers. Rank 0 prints
+// the milliseconds of each step after the warm-up, the bytes that it sent per step, and the share
+// of the time that it waited.
 #include <cstdint>
 #include <cstdio>
 #include <fstream>

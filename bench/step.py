@@ -1,28 +1,33 @@
 #!/usr/bin/env python3
-"""How long does a training step take where the link matters? Starling beside torch's DDP and Decent-DP; prints JSON.
+"""The time of a training step when the link matters: Starling beside torch's DDP and Decent-DP;
+prints JSON.
 
     bench/step.py [--only REGEX] [--repetitions N] [--minutes N] [--rate RATE]
 
-Workers run on the hosts of scripts/cluster (root is needed), one on each. Their compute is a sleep inside forward and
-backward, so that several hosts fit on a machine with few cores; gradients, updates and the link are real. Every cell is
-a size of model, a number of hosts, and how long its parameters are on the link compared with the compute. Each
-repetition runs all systems of a cell in turn; times are medians over the steps of a run, then over the repetitions
-(with jitter: means over the steps). Writes out/bench/step.json:
+Workers run on the hosts of scripts/cluster (root is needed), one on each. Their compute is a sleep
+inside forward and backward, so that several hosts fit on a machine with few cores; gradients,
+updates and the link are real. A cell is a size of model, a number of hosts, and the ratio of the
+parameters' time on the link to the compute. Each repetition runs all systems of a cell in turn.
+Times are medians over the steps of a run, then over the repetitions (with jitter: means over the
+steps). Writes out/bench/step.json:
 
-    worst_over_limit    CTA with fp32 on 2 hosts: time over max(compute + update, link), the worst cell and schedule.
-                        compute + update: the same processes at once, sending nothing; link: the fewest bytes for that
-                        graph at the line's goodput, measured in the same run
+    worst_over_limit    CTA with fp32 on 2 hosts: time over max(compute + update, link), the worst
+                        cell and schedule. compute + update: the same processes at once, sending
+                        nothing; link: the fewest bytes for that graph at the line's goodput,
+                        measured in the same run
     vs_decent_dp        Decent-DP's time over ours on the same graph, the smallest ratio; fp32
-    vs_ddp_at_equal     DDP's over ours where link = compute, the smallest of our schedules; fp32, DDP as it comes: with
-                        buckets of 25 MB a small model has nothing to overlap
-    vs_tuned_ddp_at_equal   the same with buckets as large as our blocks (1/8 of the model) where DDP is faster with
-                        these; so too in the two below
+    vs_ddp_at_equal     DDP's over ours with link = compute, the smallest of our schedules; fp32,
+                        DDP with its defaults: with buckets of 25 MB a small model has no overlap
+    vs_tuned_ddp_at_equal   the same with buckets as large as our blocks (1/8 of the model) if DDP
+                        is faster with these; so too in the two below
     all_reduce_vs_ddp   DDP's time over that of our own all-reduce, the smallest ratio
-    vs_ddp_jitter       DDP's over ours (one-peer-exponential, fp32) where compute times vary: lognormal, cv 0.3,
-                        link = 0.3 x compute, 2 hosts; with 4 hosts in cells
-    hierarchy_vs_ring   time of alternating-exp-ring over that of the hierarchy "node" between nodes with base-2: 2 hosts with
-                        two workers on each, link = 1 x compute for one of them; fp32
-    bf16_vs_decent_dp, int8_vs_decent_dp   Decent-DP's (ring) over ours with these on the wire, where link = 6 x compute
+    vs_ddp_jitter       DDP's over ours (one-peer-exponential, fp32) with compute times that vary:
+                        lognormal, cv 0.3, link = 0.3 x compute, 2 hosts; with 4 hosts in cells
+    hierarchy_vs_ring   time of alternating-exp-ring over that of the hierarchy "node" between nodes
+                        with base-2: 2 hosts with two workers on each, link = 1 x compute for one of
+                        them; fp32
+    bf16_vs_decent_dp, int8_vs_decent_dp   Decent-DP's (ring) over ours with these on the wire, with
+                        link = 6 x compute
     cells               all times in ms
 """
 
@@ -62,7 +67,7 @@ CELLS = [
 
 
 def often(cell):
-    """Where a bar is near what times of steps differ by."""
+    """Whether a limit is within the variation of step times."""
     return cell["parameters"] == SMALL and cell["hosts"] == 2 and not cell["jitter"]
 
 
@@ -85,7 +90,7 @@ def systems(cell):
 
 
 def fewest_bytes(schedule, workers, parameters):
-    """That a worker must send in a step with fp32."""
+    """The bytes that a worker must send in a step with fp32."""
     if schedule == "complete":
         return 4 * parameters * 2 * (workers - 1) / workers
     return 4 * parameters
@@ -107,7 +112,7 @@ def write_job(path, cell, line):
 
 
 def run(command, job, hosts, options, ranks=1):
-    """What rank 0 prints."""
+    """The output of rank 0."""
     meaning = {"OURS": [options.program], "PEER": [options.python, str(PEERS)], "JOB": [str(job)]}
     command = [word for part in command for word in meaning.get(part, [part])]
     return json.loads(emulated(command, hosts, options.rate, ranks))
@@ -141,7 +146,7 @@ class Measured:
 
 
 def measure(chosen, options):
-    """Everything once, then what is measured repeatedly, while there is time."""
+    """Everything once, then the repeated cells, while there is time."""
     end = time.monotonic() + 60 * options.minutes
     cells = [Measured(cell, options.repetitions if often(cell) else 1) for cell in chosen]
     with tempfile.TemporaryDirectory() as folder:
@@ -162,7 +167,7 @@ def tuned_ddp(cell):
 
 
 def summary(cells):
-    """Only of what was measured."""
+    """Only from the measured cells."""
     steady = [c for c in cells if c["hosts"] == 2 and not c["jitter"] and c["ranks"] == 1]
     shared = [c["ms"] for c in cells if c["ranks"] > 1]
     at = lambda ratio: [c for c in steady if c["link_over_compute"] == ratio and c["parameters"] == SMALL]
@@ -184,12 +189,13 @@ def summary(cells):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="cells whose name this regular expression finds; else all")
-    parser.add_argument("--repetitions", type=int, default=3, help="of 17 MB on 2 hosts (3); of the others one")
-    parser.add_argument("--minutes", type=float, default=40, help="after which no second or third repetition begins (40)")
+    parser.add_argument("--only", default="", help="regular expression for the names of cells (default: all)")
+    parser.add_argument("--repetitions", type=int, default=3,
+                        help="repetitions of the cells with 17 MB on 2 hosts (default 3); others run once")
+    parser.add_argument("--minutes", type=float, default=40, help="minutes after which no further repetition begins (default 40)")
     parser.add_argument("--program", default=str(ROOT / "build/bin/bench-step"))
-    parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="one that has torch and Decent-DP")
-    parser.add_argument("--rate", default="1gbit", help="of every host's card, as tc writes it (1gbit)")
+    parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="a python that has torch and Decent-DP")
+    parser.add_argument("--rate", default="1gbit", help="rate of every host's card, in the format of tc (default 1gbit)")
     options = parser.parse_args()
     chosen = [cell for cell in CELLS if re.search(options.only, cell["name"])]
     if not chosen:

@@ -3,10 +3,11 @@
 
     bench/step_peers.py JOB ddp BUCKET_MB
     bench/step_peers.py JOB decent-dp TOPOLOGY
-    bench/step_peers.py JOB line            bytes per second that every host sends while it receives as much
+    bench/step_peers.py JOB line            bytes per second that every host sends while it receives
+                                            as much
 
-JOB is that of bench/step.cpp, and so is the model. Rank 0 prints the milliseconds of each step after the warm-up, and which
-part of this machine's processors was idle meanwhile.
+JOB and the model are those of bench/step.cpp. Rank 0 prints the milliseconds of each step after the
+warm-up, and the idle part of this machine's processors in that time.
 """
 
 import json
@@ -48,7 +49,7 @@ def line(rank, size, address):
 
     sender = threading.Thread(target=send)
     sender.start()
-    # From the first second on: until then buffers are filled.
+    # From the first second on; until then buffers fill.
     count, begin, buffer = 0, None, bytearray(1 << 20)
     start = time.monotonic()
     while n := received.recv_into(buffer):
@@ -72,7 +73,7 @@ def steps(job, system, detail, rank):
     late = 0.0
 
     def sleep(seconds):
-        """As bench/sleeping.h has it: what one sleep took too long is taken off the next."""
+        """Like bench/sleeping.h: takes the excess of one sleep off the next."""
         nonlocal late
         due = time.perf_counter() + seconds - late
         time.sleep(max(0.0, due - time.perf_counter()))
@@ -109,7 +110,7 @@ def steps(job, system, detail, rank):
         trained = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=float(detail))
         optimizer = torch.optim.Adam(trained.parameters(), lr=1e-4, fused=True)
     else:
-        # Decent-DP 0.2.3 has no answer to a check that torch has added since.
+        # Decent-DP 0.2.3 does not support a check that torch has added since.
         torch.optim.Optimizer._cuda_graph_capture_health_check = lambda self: None
         from decent_dp.ddp import DecentralizedDataParallel
         from loguru import logger

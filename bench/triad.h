@@ -1,5 +1,5 @@
-// c[i] = a[i] + s b[i] with stores that go past the caches, by the widest instructions that this machine has: how fast one
-// core can move memory.
+// c[i] = a[i] + s b[i] with stores that go past the caches, by the widest instructions of this
+// machine: the rate at which one core can move memory.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ inline void triad_sse2(const float* a, const float* b, float s, float* c, std::s
 }
 #endif
 
-// c lies at a cache line's beginning; n is a multiple of 16.
+// c is aligned to a cache line; n is a multiple of 16.
 inline void triad(const float* a, const float* b, float s, float* c, std::size_t n) {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f")) {

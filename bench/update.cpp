@@ -1,24 +1,28 @@
-// How fast is the update on one core? One AdamW step with one neighbour to mix with, beside torch's own in the same
-// process: fused, and in the form of single operations on lists of tensors ("foreach"). Prints JSON.
+// The speed of the update on one core. One AdamW step with one neighbour to mix with, beside
+// torch's own in the same process: fused, and as single operations on lists of tensors ("foreach").
+// Prints JSON.
 //
 //   bench-update [--parameters N] [--tensors N] [--repetitions N]
 //
-// 32 Mi parameters in one tensor unless said otherwise. torch's times depend on the size of a tensor: what is freed and
-// allocated anew in every step (gradients; foreach's roots) costs page faults where it is large.
-// Each repetition runs all of them in turn; times are medians. All begin from the same numbers and must end at the same
-// ones, else this fails.
+// The default is 32 Mi parameters in one tensor. torch's times depend on the size of a tensor:
+// memory that each step frees and allocates (gradients; foreach's roots) costs page faults if it is
+// large. Each repetition runs all of them in turn; times are medians. All start from the same
+// numbers and must end at the same ones, else this fails.
 //
-//   triad_share      bytes that the formula must move (x, g, m, v and the neighbour's wire block are read; x, m, v and the next
-//                    wire block written: 36 per parameter; the own one is x) per second, as part of what a triad with
-//                    non-temporal stores moves (12 per parameter)
+//   triad_share      bytes per second that the formula must move (x, g, m, v and the neighbour's
+//                    wire block are read; x, m, v and the next wire block written: 36 per
+//                    parameter; the own wire block is x), as part of those of a triad with
+//                    non-temporal stores (12 per parameter)
 //   vs_torch_fused   time of lerp_ and _fused_adamw_, divided by ours; torch writes no wire block
-//   vs_foreach       time of all that ours does in operations on lists of tensors, divided by ours: mixing in difference
-//                    form, torch.optim.AdamW(foreach=True), the wire block, and its norm to see whether it is finite
+//   vs_foreach       time of our whole step in operations on lists of tensors, divided by ours:
+//                    mixing in difference form, torch.optim.AdamW(foreach=True), the wire block,
+//                    and its norm to check that it is finite
 //   vs_foreach_lerp  the same with lerp_ to mix and without a wire block, as in vs_torch_fused
 //   rules            triad_share for each rule and number of neighbours
-//   bf16             of parameters in bf16 with fp32 masters, which ours writes in the same pass (42 bytes per parameter);
-//                    beside it torch on the masters: copy_ of the gradient to fp32, lerp_, _fused_adamw_, copy_ to bf16
-// All but triad_share and rules count the time of set_to_none, in ours too.
+//   bf16             for parameters in bf16 with fp32 masters, which ours writes in the same pass
+//                    (42 bytes per parameter); beside it torch on the masters: copy_ of the
+//                    gradient to fp32, lerp_, _fused_adamw_, copy_ to bf16
+// All but triad_share and rules include the time of set_to_none, in ours too.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -83,7 +87,7 @@ std::vector<Tensor> random_tensors(const Size& size, std::uint64_t seed, double 
   return all;
 }
 
-// The neighbour's parameters, all in one.
+// The neighbour's parameters in one tensor.
 Tensor neighbour(const Size& size) {
   at::manual_seed(2);
   return at::randn({size.all()});
@@ -95,7 +99,7 @@ std::vector<Tensor> zeros(const std::vector<Tensor>& like) {
   return all;
 }
 
-// What a training loop would have after backward(): gradients in fresh memory.
+// The state of a training loop after backward(): gradients in fresh memory.
 void set_gradients(const std::vector<Tensor>& x, const std::vector<Tensor>& g) {
   for (std::size_t i = 0; i < x.size(); ++i) x[i].mutable_grad() = g[i].clone();
 }
@@ -121,7 +125,7 @@ class Competitor {
   }
   virtual ~Competitor() = default;
   virtual void step() = 0;
-  virtual std::vector<Tensor> exact() { return x; }  // the masters, where there are any
+  virtual std::vector<Tensor> exact() { return x; }  // the masters, if there are any
   std::vector<Tensor> x;
 };
 
@@ -180,7 +184,7 @@ class Ours final : public Competitor {
   std::vector<Block> blocks_;
   std::vector<std::vector<Arrival>> arrived_;
   std::vector<std::shared_ptr<Buffer>> free_,
-      sent_;  // each block's: what the next step writes, what the last one wrote
+      sent_;  // each block's: the one that the next step writes, and the one of the last step
 };
 
 class Fused final : public Competitor {
@@ -207,11 +211,11 @@ class Fused final : public Competitor {
 
  private:
   const bool narrow_;
-  std::vector<Tensor> master_;  // x itself where that is fp32
+  std::vector<Tensor> master_;  // x itself if that is fp32
   std::vector<Tensor> theirs_, m_, v_, t_, g_;
 };
 
-// _multi_tensor_adamw of torch/optim/adam.py. `whole`: with all that ours does around it.
+// _multi_tensor_adamw of torch/optim/adam.py. `whole`: with all the rest of our step around it.
 class Foreach final : public Competitor {
  public:
   Foreach(const Size& size, bool whole)
@@ -255,8 +259,8 @@ double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor
   return largest;
 }
 
-// The bytes per parameter that a step must move. A master is read and written beside a parameter and a gradient of 2 bytes, and
-// what was sent is read then, which x is otherwise.
+// The bytes per parameter that a step must move. With a master, the master is read and written
+// beside a parameter and a gradient of 2 bytes. The sent block is then read too; otherwise it is x.
 int bytes(const starling::Rule& rule, int neighbours, bool master = false) {
   const int reads = 2 + starling::rule_states(rule) + neighbours + (master && neighbours > 0 ? 1 : 0);
   const int writes = 2 + starling::rule_states(rule);
@@ -282,7 +286,7 @@ struct Times {
   std::vector<double> bandwidth;  // of the triad
 };
 
-// All in turn, after a warm-up that proves that all do the same as "starling".
+// Measures all in turn, after a warm-up that proves that all do the same as "starling".
 Times measure(Competitors& all, const std::vector<Tensor>& g, const Size& size, std::int64_t repetitions) {
   Triad triad(size.all());
   Times times;

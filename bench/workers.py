@@ -1,4 +1,4 @@
-"""Starts a benchmark's workers, and says on what machine that was."""
+"""Starts a benchmark's workers, and describes the machine."""
 
 import concurrent.futures
 import datetime
@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NO_CLUSTER = 125  # scripts/cluster's status where none can be made
+NO_CLUSTER = 125  # exit status of scripts/cluster if it cannot make a cluster
 LIMIT = 1200  # seconds for one run of the workers
 
 
@@ -21,11 +21,11 @@ class NoCluster(Exception):
 
 
 class RunFailed(SystemExit):
-    """Ends the bench with its message, where nobody catches it."""
+    """Ends the bench with its message, unless it is caught."""
 
 
 def loopback(command, workers, transport="mapped"):
-    """stdout of rank 0 of so many workers on this host, in shared memory or (tcp) over loopback."""
+    """stdout of rank 0 of these workers on this host, in shared memory or (tcp) over loopback."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     processes = []
@@ -48,8 +48,8 @@ def loopback(command, workers, transport="mapped"):
 
 
 def emulated(command, hosts, rate, ranks=1):
-    """stdout of rank 0, with `ranks` workers on each of so many emulated hosts. Raises NoCluster where there can be none,
-    RunFailed where a worker fails."""
+    """stdout of rank 0, with `ranks` workers on each of the emulated hosts. Raises NoCluster if
+    there can be none, RunFailed if a worker fails."""
     cluster = [ROOT / "scripts/cluster", "--hosts", str(hosts), "--ranks", str(ranks), "--rate", rate, "--", *command]
     with subprocess.Popen(cluster, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         try:
@@ -66,7 +66,7 @@ def emulated(command, hosts, rate, ranks=1):
 
 
 class Processors:
-    """Of all of this machine's: the part that is idle from now on."""
+    """The idle part of all processors of this machine, from now on."""
 
     def __init__(self):
         self.begin = self.jiffies()
@@ -74,7 +74,8 @@ class Processors:
     @staticmethod
     def jiffies():
         with open("/proc/stat") as file:
-            each = [int(word) for word in file.readline().split()[1:9]]  # user nice system idle iowait irq softirq steal
+            # User nice system idle iowait irq softirq steal.
+            each = [int(word) for word in file.readline().split()[1:9]]
         return each[3] + each[4], sum(each)
 
     def idle(self):

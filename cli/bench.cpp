@@ -1,4 +1,4 @@
-// starling bench averaging: how long workers take to average, by each topology and by all-reduce.
+// starling bench averaging: the time to average, with each topology and with all-reduce.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
@@ -100,24 +100,24 @@ int average_with_workers(const AveragingCommand& command) {
 }  // namespace
 
 void add_bench(CLI::App& app, Command& command) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure Starling on your own machines");
+  CLI::App* bench = app.add_subcommand("bench", "Measure Starling on your machines");
   bench->require_subcommand(1);
   CLI::App* sub = bench->add_subcommand(
-      "averaging", "How long workers take to average three tensors, by topologies and by all-reduce");
+      "averaging", "Measure the time to average three tensors, with several topologies and with all-reduce");
   auto options = std::make_shared<AveragingCommand>();
   sub->add_option("--workers", options->workers,
-                  "start so many workers on this machine; without it the world is the launcher's")
+                  "number of workers to start on this machine (default: the launcher's world)")
       ->type_name("N")
       ->check(CLI::Range(1, kMostLocalWorkers));
-  sub->add_option("--rounds", options->rounds, "of each topology; the paper's number is the default")
+  sub->add_option("--rounds", options->rounds, "rounds of each topology; the default is that of the paper")
       ->type_name("T")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  sub->add_option("--megabytes", options->megabytes, "of each tensor")
+  sub->add_option("--megabytes", options->megabytes, "size of each tensor, in MB")
       ->type_name("MB")
       ->check(CLI::Range(0.01, 1024.0))
       ->capture_default_str();
-  sub->add_flag("--json", options->json, "JSON instead of a table");
+  sub->add_flag("--json", options->json, "print JSON instead of a table");
   sub->callback([options, &command] {
     command = [options] {
       return options->workers > 0 ? average_with_workers(*options) : average_as_worker(*options);

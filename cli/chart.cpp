@@ -12,7 +12,7 @@ namespace {
 constexpr double kWidth = 400, kHeight = 260, kLeft = 60, kRight = 15, kTop = 40, kBottom = 45;
 constexpr int kTicks = 4;
 
-// From 0, or from below where there is less; where all is one value, around that.
+// From 0, or from the least value if that is lower. If all values are equal, a range around them.
 std::pair<double, double> range_of(const std::vector<double>& values) {
   if (values.empty()) return {0, 1};
   const auto [least, most] = std::ranges::minmax(values);

@@ -8,14 +8,14 @@
 namespace starling::cli {
 
 struct Chart {
-  std::string x, y;  // what the axes are
+  std::string x, y;  // the names of the axes
   std::vector<std::pair<double, double>> points;
 };
 
-// As text of SVG and HTML.
+// Escapes text for SVG and HTML.
 std::string escaped(const std::string& text);
 
-// Side by side. Points that are not finite are left out.
+// Charts side by side. Points that are not finite are left out.
 std::string charts_svg(const std::string& title, const std::vector<Chart>& charts);
 
 }  // namespace starling::cli

@@ -1,5 +1,5 @@
-// starling checkpoint show DIR: what a checkpoint is of, after all its files have been verified.
-// starling checkpoint consensus DIR OUT.safetensors: the average model of all its workers.
+// starling checkpoint show DIR: verifies all files of a checkpoint, then describes it. starling
+// checkpoint consensus DIR OUT.safetensors: the average model of all its workers.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -50,7 +50,7 @@ void print_json(const Checkpoint& checkpoint) {
                                       {"step", m.step},
                                       {"workers", m.workers},
                                       {"seconds", m.seconds},
-                                      {"verified", true},  // or it would not have come so far
+                                      {"verified", true},  // an unverified one ends earlier
                                       {"files", std::move(files)},
                                       {"recipe", std::move(recipe)}};
   fmt::print("{}\n", all.dump(2));
@@ -74,23 +74,22 @@ int consensus(const CheckpointOptions& options) {
 }  // namespace
 
 void add_checkpoint(CLI::App& app, Command& command) {
-  CLI::App* sub =
-      app.add_subcommand("checkpoint", "Look into a checkpoint, or take the average model out of it");
+  CLI::App* sub = app.add_subcommand("checkpoint", "Describe a checkpoint, or extract its average model");
   sub->require_subcommand(1);
   auto options = std::make_shared<CheckpointOptions>();
   const auto add = [&](const char* name, const char* help, int (*run)(const CheckpointOptions&)) {
     CLI::App* each = sub->add_subcommand(name, help);
     each->add_option("folder", options->folder,
-                     "the checkpoint, or the folder that holds several: then the latest")
+                     "the checkpoint, or a folder of several, which means the latest")
         ->type_name("DIR")
         ->required();
     each->callback([options, run, &command] { command = [options, run] { return run(*options); }; });
     return each;
   };
-  add("show", "Verify all files and tell what they are of", show)
-      ->add_flag("--json", options->json, "JSON instead of a table");
+  add("show", "Verify all files and describe the checkpoint", show)
+      ->add_flag("--json", options->json, "print JSON instead of a table");
   add("consensus", "Write the average model of all workers as a safetensors file", consensus)
-      ->add_option("out", options->out, "the file to write")
+      ->add_option("out", options->out, "output file")
       ->type_name("OUT.safetensors")
       ->required();
 }

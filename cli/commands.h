@@ -1,7 +1,7 @@
-// The subcommands of `starling`: one file each, which adds its options to the command line.
+// The subcommands of `starling`. Each file has one, and adds its options to the command line.
 //
-// Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted,
-// 143 terminated. An error is an exception; main writes it as one line.
+// Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 usage, 130
+// interrupted, 143 terminated. Errors are exceptions, which main writes as one line.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@ class App;
 
 namespace starling::cli {
 
-// What the command line asks for; returns the exit code.
+// The action that the command line requests. Returns the exit code.
 using Command = std::function<int()>;
 
-// Each adds its subcommand to `app`. When the command line names it, `command` becomes what is to be done.
+// Each adds its subcommand to `app`. If the command line names it, `command` becomes its action.
 void add_train(CLI::App& app, Command& command);
 void add_simulate(CLI::App& app, Command& command);
 void add_schemes(CLI::App& app, Command& command);

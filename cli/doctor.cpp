@@ -1,4 +1,5 @@
-// starling doctor: which versions run here, what the machine has, and whether these fit each other.
+// starling doctor: the versions that run here, the machine's equipment, and whether they fit each
+// other.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
@@ -64,19 +65,21 @@ Check check_gloo(const TorchFacts& torch) {
 }
 
 Check check_openssl(const Versions& v) {
-  // 0xMNN00PP0: same major version, and minor version not older.
+  // 0xMNN00PP0: the major version must be the same, and the minor version not older.
   constexpr unsigned long compiled = OPENSSL_VERSION_NUMBER;
   const unsigned long loaded = OpenSSL_version_num();
   if (loaded >> 28 == compiled >> 28 && loaded >> 20 >= compiled >> 20) {
     return {"OpenSSL", true,
-            fmt::format("{} serves what was compiled for {}", v.openssl_loaded, v.openssl_compiled)};
+            fmt::format("{} is compatible with {}, for which this was compiled", v.openssl_loaded,
+                        v.openssl_compiled)};
   }
   return {"OpenSSL", false,
-          fmt::format("compiled for {}, but {} is loaded: that one lacks what was compiled in, or changed it",
-                      v.openssl_compiled, v.openssl_loaded)};
+          fmt::format("compiled for {}, but {} is loaded, which is not compatible", v.openssl_compiled,
+                      v.openssl_loaded)};
 }
 
-// torch picks the best instruction set that it was built for; what the processor offers is known here too.
+// torch picks the best instruction set of its build. The processor's instruction sets are known
+// here too.
 Check check_instructions(const TorchFacts& torch, const MachineFacts& machine) {
   const auto has = [&](std::initializer_list<const char*> names) {
     return std::all_of(names.begin(), names.end(), [&](const char* name) {
@@ -84,7 +87,7 @@ Check check_instructions(const TorchFacts& torch, const MachineFacts& machine) {
              machine.instructions.end();
     });
   };
-  std::string best = torch.capability;  // not x86: nothing to compare with
+  std::string best = torch.capability;  // not x86: no comparison
   if (has({"avx2", "fma"})) best = "AVX2";
   if (has({"avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl"})) best = "AVX512";
   if (torch.capability == best) return {"instructions", true, "torch uses " + best};
@@ -153,9 +156,8 @@ Check check_shared_memory() {
   mapped::Arena arena(kBytes);
   if (arena.make(kBytes))
     return {"sharing", true, "workers on this machine read each other's blocks in shared memory"};
-  return {
-      "sharing", true,
-      fmt::format("no memory to share ({}): blocks go over TCP within this machine too", arena.trouble())};
+  return {"sharing", true,
+          fmt::format("no shared memory ({}): blocks go over TCP within this machine too", arena.trouble())};
 }
 
 Check check_network(const MachineFacts& machine) {
@@ -175,7 +177,7 @@ Check check_network(const MachineFacts& machine) {
   return {"network", true, fmt::format("loopback, and {} for other machines", fmt::join(outside, ", "))};
 }
 
-// Who would be in the world of a worker that is started as this command was.
+// The world that a worker would join if it were started like this command.
 Check check_launcher() {
   try {
     const std::optional<Launch> launch = read_launch(process_variables());
@@ -279,10 +281,10 @@ int doctor(bool json) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Command& command) {
-  CLI::App* sub =
-      app.add_subcommand("doctor", "Versions and what this machine has, and whether they fit each other");
+  CLI::App* sub = app.add_subcommand(
+      "doctor", "Show the versions and the machine's equipment, and check that they fit each other");
   auto json = std::make_shared<bool>(false);
-  sub->add_flag("--json", *json, "JSON instead of text");
+  sub->add_flag("--json", *json, "print JSON instead of text");
   sub->callback([json, &command] { command = [json] { return doctor(*json); }; });
 }
 

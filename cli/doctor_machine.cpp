@@ -18,7 +18,7 @@ namespace starling::cli {
 
 namespace {
 
-// The value after "KEY :" of the first line of a /proc file that starts with the key.
+// The value after "KEY :" in the first line of a /proc file that starts with the key.
 std::string proc_value(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -47,7 +47,8 @@ std::vector<std::string> instructions() {
 
 double gib(double bytes) { return bytes / (1024.0 * 1024.0 * 1024.0); }
 
-// A number of bytes in a file of its own; `otherwise` when there is none ("max" means no limit).
+// The number of bytes in a file with one number; `otherwise` if there is none ("max" means no
+// limit).
 double bytes_in(const char* path, double otherwise) {
   double bytes = 0;
   return std::ifstream(path) >> bytes ? bytes : otherwise;
@@ -89,7 +90,8 @@ std::vector<Interface> interfaces() {
   return all;
 }
 
-// What `int symbol(int* version)` of a shared library answers; 0 when the library or the symbol is absent.
+// The result of `int symbol(int* version)` in a shared library; 0 if the library or the symbol is
+// absent.
 int library_version(const std::string& library, const char* symbol) {
   void* handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) return 0;
@@ -99,7 +101,7 @@ int library_version(const std::string& library, const char* symbol) {
   return version;
 }
 
-// Where libtorch was loaded from: the nvidia packages of pip lie two folders above.
+// The folder that libtorch was loaded from. pip's nvidia packages are two folders above.
 std::string torch_folder() {
   void* handle = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr) return "";

@@ -1,4 +1,4 @@
-// What this machine has: processor, memory, network, and the libraries that come with it or with torch's
+// This machine's processor, memory and network, and the libraries that come with it or with torch's
 // wheel.
 #pragma once
 
@@ -16,13 +16,14 @@ struct Interface {
 
 struct MachineFacts {
   std::string processor;
-  unsigned cores = 0;                     // that this process may use
-  std::vector<std::string> instructions;  // those that matter for training, as /proc/cpuinfo spells them
-  double memory_gib = 0;                  // the cgroup's limit where there is one
+  unsigned cores = 0;  // available to this process
+  // The ones that matter for training, in the spelling of /proc/cpuinfo.
+  std::vector<std::string> instructions;
+  double memory_gib = 0;  // the cgroup's limit, if there is one
   double available_gib = 0;
   std::vector<Interface> interfaces;
   std::string nccl;         // versions; empty: absent
-  std::string cuda_driver;  // the newest CUDA that the driver runs
+  std::string cuda_driver;  // the newest CUDA that the driver supports
 };
 MachineFacts machine_facts();
 

@@ -7,7 +7,7 @@ namespace starling::cli {
 
 namespace {
 
-// The value of "NAME=value," in the build settings that torch reports; empty when it is not there.
+// The value of "NAME=value," in the build settings that torch reports; empty if absent.
 std::string build_setting(const std::string& config, const std::string& name) {
   const std::string key = " " + name + "=";
   const size_t at = config.find(key);

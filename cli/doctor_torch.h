@@ -1,4 +1,4 @@
-// What the loaded libtorch says of itself.
+// The properties of the loaded libtorch.
 #pragma once
 
 #include <string>

@@ -22,14 +22,14 @@ int fail(int code, std::string message) {
   return code;
 }
 
-// CLI11 says only that something was missing or not expected where no command was found.
+// If no command was found, CLI11 says only that something was missing or unexpected.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   if (!app.get_subcommands().empty()) return error.what();
   std::string known;
   for (const CLI::App* command : app.get_subcommands(nullptr)) {
     known += (known.empty() ? "" : ", ") + command->get_name();
   }
-  if (argc < 2) return fmt::format("a command is needed: {} (starling --help tells more)", known);
+  if (argc < 2) return fmt::format("a command is needed: {} (starling --help describes them)", known);
   if (argv[1][0] == '-') return fmt::format("unknown option '{}' (starling --help lists them)", argv[1]);
   return fmt::format("unknown command '{}': known are {}", argv[1], known);
 }

@@ -1,4 +1,5 @@
-// starling plan --profile profile.json: how long a step will take, with every schedule and wire and so many workers.
+// starling plan --profile profile.json: the predicted time of a step, with every schedule, wire and
+// number of workers.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -28,17 +29,18 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMostPlanned = 1024;
-constexpr double kWorthIt = 0.5;  // of the throughput that more workers bring where nothing is lost
+// Least part of the ideal gain for which more workers are worth it.
+constexpr double kWorthIt = 0.5;
 
 struct PlanOptions {
   std::string profile;
-  std::string compute;  // the other half, where the profile is a network alone
+  std::string compute;  // the other half, if the profile is a network alone
   std::string workers;  // "8..1024" or "8,12,16"; empty: as measured
   std::vector<std::string> wires = {"fp32", "bf16", "int8"};
   int iterations = 60;
   int warm_up = 20;
-  double failing = 6.5;  // of 1000 hosts in a day
-  Question question;     // but what stands above
+  double failing = 6.5;  // of 1000 hosts per day
+  Question question;     // the rest of the question
   bool json = false;
   std::string html;
 };
@@ -73,7 +75,8 @@ std::optional<std::vector<int>> numbers_of_workers(const std::string& text) {
   return all;
 }
 
-// The last number of workers up to which each increase has brought at least kWorthIt of what it could; none where all have.
+// The last number of workers up to which each increase has brought at least kWorthIt of the ideal
+// gain. Nothing if all increases have.
 template <class ForecastOf>
 std::optional<int> knee(const std::vector<PlannedWorld>& worlds, const ForecastOf& forecast_of) {
   const PlannedWorld* last = &worlds[0];
@@ -86,7 +89,7 @@ std::optional<int> knee(const std::vector<PlannedWorld>& worlds, const ForecastO
   return std::nullopt;
 }
 
-// One number, or two where they are not the same when they are rounded.
+// One number, or two if they differ after rounding.
 std::string band_text(const Banded& value, double times, int digits) {
   const std::string low = fmt::format("{:.{}f}", value.low * times, digits),
                     high = fmt::format("{:.{}f}", value.high * times, digits);
@@ -237,10 +240,10 @@ int plan(const PlanOptions& options) {
   const auto reduced_knee = knee(worlds, [](const PlannedWorld& world) { return world.all_reduce; });
   const auto up_to = [&](const std::optional<int>& workers) {
     return workers ? fmt::format("{} workers", *workers)
-                   : fmt::format("{} workers, the most that were asked for", numbers.back());
+                   : fmt::format("{} workers, the largest requested number", numbers.back());
   };
   const std::string knees = fmt::format(
-      "More workers bring at least {:.0f} % of what they could up to {}; with all-reduce up to {}.",
+      "More workers bring at least {:.0f} % of the ideal gain up to {}; with all-reduce up to {}.",
       kWorthIt * 100, up_to(best_knee), up_to(reduced_knee));
 
   if (!options.html.empty()) {
@@ -259,31 +262,31 @@ int plan(const PlanOptions& options) {
   }
   for (const PlannedWorld& world : worlds) print_table(world, profile.workers());
   fmt::print(
-      "Step: one iteration, in the mean; efficiency: the part of it that a worker computes; speed-up: over "
+      "Step: mean time of one iteration; efficiency: the part of it that a worker computes; speed-up: over "
       "all-reduce.\n");
   if (worlds.size() > 1) fmt::print("{}\n", knees);
   fmt::print(
-      "How many steps are needed this does not know: `starling topology --compare` says how fast each "
-      "schedule "
-      "mixes.\n");
+      "The plan does not predict the number of steps: `starling topology --compare` shows how fast each "
+      "schedule mixes.\n");
   return 0;
 }
 
 }  // namespace
 
 void add_plan(CLI::App& app, Command& command) {
-  CLI::App* sub =
-      app.add_subcommand("plan", "How long a step will take, before the run, from what was measured");
+  CLI::App* sub = app.add_subcommand("plan", "Predict the time of a step from measurements, before the run");
   auto options = std::make_shared<PlanOptions>();
   sub->add_option("--profile", options->profile,
-                  "what was measured: of `starling probe`, or with compute in it (docs/planner.md)")
+                  "profile of the network from `starling probe`, with or without compute (docs/planner.md)")
       ->type_name("FILE")
       ->required();
-  sub->add_option("--compute", options->compute,
-                  "of `starling train --profile-out`, in place of the profile's")
+  sub->add_option(
+         "--compute", options->compute,
+         "profile of the compute from `starling train --profile-out`, in place of the compute in --profile")
       ->type_name("FILE");
-  sub->add_option("--workers", options->workers,
-                  "for so many workers: 8,12,16, or 8..1024, doubling; without it as many as were measured")
+  sub->add_option(
+         "--workers", options->workers,
+         "numbers of workers to plan for: 8,12,16, or 8..1024 by doubling (default: the measured number)")
       ->type_name("N")
       ->check([](const std::string& text) {
         return numbers_of_workers(text)
@@ -292,32 +295,34 @@ void add_plan(CLI::App& app, Command& command) {
                                  kMostPlanned);
       });
   sub->add_option("--topologies", options->question.schedules,
-                  "schedules to compare: base-2,ring or FILE; without it those of docs/planner.md")
+                  "schedules to compare: base-2,ring or FILE (default: those of docs/planner.md)")
       ->type_name("NAME")
       ->delimiter(',');
   sub->add_option("--wires", options->wires, "wires to compare")
       ->type_name("NAME")
       ->delimiter(',')
       ->capture_default_str();
-  sub->add_option("--iterations", options->iterations, "how many iterations to simulate")
+  sub->add_option("--iterations", options->iterations, "number of simulated iterations")
       ->type_name("T")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();
-  sub->add_option("--warm-up", options->warm_up, "iterations before these, in which all begin together")
+  sub->add_option("--warm-up", options->warm_up,
+                  "number of warm-up iterations before these, which are not counted")
       ->type_name("T")
       ->check(CLI::Range(0, 10'000))
       ->capture_default_str();
   const auto add_failure_option = [&](const std::string& name, double& value, const std::string& help) {
     sub->add_option(name, value, help)->type_name("X")->check(CLI::Range(0.0, 1e6))->capture_default_str();
   };
-  add_failure_option("--failures", options->failing, "failing hosts, of 1000 in a day");
-  add_failure_option("--checkpoint-seconds", options->question.failures.checkpoint, "to write a checkpoint");
+  add_failure_option("--failures", options->failing, "failing hosts of 1000 per day");
+  add_failure_option("--checkpoint-seconds", options->question.failures.checkpoint,
+                     "seconds to write a checkpoint");
   add_failure_option("--restart-seconds", options->question.failures.restart,
-                     "to notice a failure and start all workers again");
+                     "seconds to notice a failure and restart all workers");
   add_failure_option("--away-seconds", options->question.failures.away,
-                     "for which a failed host stays away while the others go on");
-  sub->add_flag("--json", options->json, "JSON instead of a table");
-  sub->add_option("--html", options->html, "the same with pictures, as one file for a browser")
+                     "seconds for which a failed host is absent while the others go on");
+  sub->add_flag("--json", options->json, "print JSON instead of a table");
+  sub->add_option("--html", options->html, "write the plan with pictures to this HTML file")
       ->type_name("FILE");
   sub->callback([options, &command] { command = [options] { return plan(*options); }; });
 }

@@ -37,10 +37,10 @@ const ReportRow& recommended(const ReportWorld& world) {
 
 constexpr double kWidth = 900, kHeight = 320, kLeft = 60, kRight = 170, kTop = 30, kBottom = 40;
 
-// Logarithmic, so that equal gains look equal, and where nothing is lost the curve is straight.
+// Logarithmic, so that equal gains look equal. Without losses the curve is a straight line.
 struct Axes {
   double least, most;  // workers
-  double low;          // of what they are worth
+  double low;          // lowest effective number of workers
   double x(double workers) const {
     return kLeft + std::log(workers / least) / std::log(most / least) * (kWidth - kLeft - kRight);
   }
@@ -90,7 +90,7 @@ std::string curves(const std::vector<ReportWorld>& worlds) {
   svg += fmt::format(R"(<text x="{:.1f}" y="{}" text-anchor="middle">workers</text>)"
                      "\n",
                      (kLeft + kWidth - kRight) / 2, kHeight - 4);
-  // Names that would lie on each other are moved apart.
+  // Moves names apart that would overlap.
   const double best_y = axes.y(worlds.back().workers * recommended(worlds.back()).efficiency) + 4;
   const double reduced_y =
       std::max(axes.y(worlds.back().workers * worlds.back().rows[0].efficiency) + 4, best_y + 16);
@@ -119,7 +119,7 @@ const char* colour_of(Piece::What what) {
   return "";
 }
 
-// Two lanes below each other, from `top` on: the worker and its link.
+// Two lanes, one below the other, from `top` on: the worker and its link.
 std::string lanes(const Iteration& one, const std::string& name, double top, double seconds) {
   const double scale = (kWidth - 140 - 10) / seconds;
   std::string svg =

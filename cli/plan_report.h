@@ -1,4 +1,4 @@
-// A plan as one HTML file that needs nothing else: `starling plan --html FILE`.
+// A plan as one self-contained HTML file: `starling plan --html FILE`.
 #pragma once
 
 #include <string>
@@ -23,7 +23,8 @@ struct ReportWorld {
   Iteration all_reduce, recommended;
 };
 
-// A page that loads nothing. `knee`: a sentence on up to where more workers are worth it.
+// A page that loads nothing. `knee`: a sentence on the number of workers up to which more are worth
+// it.
 std::string html_report(const std::vector<ReportWorld>& worlds, const std::string& profile,
                         const std::string& knee);
 

@@ -16,14 +16,14 @@ namespace starling::cli {
 
 namespace {
 
-constexpr double kLinkBound = 0.9;  // of a step that an interface is busy
+constexpr double kLinkBound = 0.9;  // share of a step for which an interface is busy
 constexpr double kDay = 86'400;
-constexpr double kHosts = 1000;             // of which so many fail in a day
-constexpr double kLeastBlock = 256 * 1024;  // bytes, as optim/blocks.cpp
-constexpr double kMostBlocks = 2000;        // of a model that is simulated in other blocks
+constexpr double kHosts = 1000;             // base of the number of failing hosts per day
+constexpr double kLeastBlock = 256 * 1024;  // bytes, as in optim/blocks.cpp
+constexpr double kMostBlocks = 2000;        // largest model to be simulated in other blocks
 const std::vector<std::int64_t> kBlockBytes = {1 << 20, 5 << 20, 25 << 20};
 
-// The workers of this host make as many more passes, and average in memory.
+// This host's workers alone, which make more passes in proportion, and average in memory.
 Forecast one_host(const Profile& profile, const Host& host, int n, const Horizon& run) {
   const int here = static_cast<int>(host.workers.size());
   Work work = work_of(profile);
@@ -62,7 +62,7 @@ void compare_block_sizes(PlannedWorld& world, const Profile& profile, const Sche
                          const Horizon& run) {
   const Candidate& best = world.recommended();
   const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
-  // What the optimizer makes of Options::block_bytes.
+  // The blocks that the optimizer makes for Options::block_bytes.
   const auto made = [&](std::int64_t bytes) {
     return std::max(kLeastBlock, std::min(static_cast<double>(bytes), total / 8));
   };
@@ -97,18 +97,19 @@ PlannedWorld planned_world(const Profile& profile, int n, const Question& questi
           : question.schedules;
   if (world.network.hosts.size() > 1) {
     if (profile.all_reduce.empty())
-      world.assumed.push_back("Assumed: all-reduce takes what its formula says, since none was measured.");
+      world.assumed.push_back(
+          "Assumed: all-reduce takes the time of its formula, because none was measured.");
     if (profile.shapes.empty())
       world.assumed.push_back(
-          "Assumed: exchanges with several peers at once use the interfaces whole, since none were "
-          "measured.");
+          "Assumed: exchanges with several peers at once reach the full rate of the interfaces, because none "
+          "were measured.");
   }
   world.rows = candidates(world.network, world.workers_per_host, profile, schedules, question.wires, 1,
                           Mixing::cta, run);
   if (world.rows.empty())
     throw UsageError(
-        "--topologies complete: over modular wires alone it is not planned, as it sends n - 1 models a step: "
-        "add another topology or wire");
+        "--topologies complete: it is not planned over modular wires alone, because it sends n - 1 models a "
+        "step: add another topology or wire");
   world.best = static_cast<std::size_t>(&starling::recommended(world.rows) - world.rows.data());
 
   const Candidate& best = world.recommended();
@@ -144,7 +145,8 @@ std::string bottleneck(const Forecast& outcome, const Network& network, Mixing m
     if (outcome.late > outcome.waited / 2) return "the slowest workers";
     return network.hosts.size() == 1 ? fmt::format("the memory of {}", network.hosts[0].name) : "the network";
   }
-  // With ATC computing waits while the link is busy, and the link while it computes.
+  // With ATC the computation waits while the link is busy, and the link waits during the
+  // computation.
   const double at_most = mixing == Mixing::atc ? outcome.waited : outcome.step;
   if (busiest.seconds < kLinkBound * at_most) return "the slowest workers";
   const std::string& name = network.hosts[busiest.host].name;
@@ -164,47 +166,45 @@ std::vector<std::string> advice(const PlannedWorld& world) {
   const Candidate& best = world.recommended();
   std::vector<std::string> lines;
   lines.push_back(
-      fmt::format("Recommended: {} over {}, {:.2f} ms, held up by {}: of what is within {:.0f} % of the "
-                  "fastest step, the "
-                  "widest wire, and on it the first of this list.",
+      fmt::format("Recommended: {} over {}, {:.2f} ms, limited by {}. Among the steps within {:.0f} % of the "
+                  "fastest it has the widest wire, and is the first in this list.",
                   best.schedule, name_of(best.wire), best.outcome.step * 1e3,
                   bottleneck(best.outcome, world.network), kAsGood * 100));
   if (all_reduce_is_as_good(world))
-    lines.push_back(fmt::format("All-reduce takes {:.2f} ms: no longer, and all have the same parameters.",
-                                world.all_reduce.step * 1e3));
+    lines.push_back(
+        fmt::format("All-reduce takes {:.2f} ms, no longer than that, and keeps all parameters equal.",
+                    world.all_reduce.step * 1e3));
   lines.push_back(
       recommended_scheme(world) == Mixing::atc
-          ? fmt::format(
-                "Scheme atc: its exchange is waited for within the step, which takes {:.2f} ms, no longer "
-                "than with cta, and what is mixed is a step younger.",
-                world.atc.step * 1e3)
-          : fmt::format("Scheme cta: atc, whose exchange is waited for within the step, takes {:.2f} ms.",
+          ? fmt::format("Scheme atc: it waits for its exchange within the step, which takes {:.2f} ms, no "
+                        "longer than with cta. It mixes parameters that are one step younger.",
+                        world.atc.step * 1e3)
+          : fmt::format("Scheme cta: atc, which waits for its exchange within the step, takes {:.2f} ms.",
                         world.atc.step * 1e3));
   std::vector<std::string> rates;
   for (const auto& [wire, outcome] : world.asynchronous)
     rates.push_back(fmt::format("{:.2f} over {}", outcome.rate, name_of(wire)));
   if (!rates.empty())
     lines.push_back(
-        fmt::format("Asynchronous gossip on its graph, as a2cid2, waits for nobody: a step takes {:.2f} ms. "
-                    "Of one averaging for each gradient the network carries {}.",
+        fmt::format("Asynchronous gossip on its graph, such as a2cid2, does not wait for other workers: a "
+                    "step takes {:.2f} ms. Of one requested averaging per gradient the network carries {}.",
                     world.asynchronous.begin()->second.step.step * 1e3, fmt::join(rates, ", ")));
   std::vector<std::string> sizes;
   for (const auto& [bytes, outcome] : world.sizes)
     sizes.push_back(fmt::format("{} MB {:.2f} ms", bytes >> 20, outcome.step * 1e3));
   if (sizes.size() > 1)
-    lines.push_back(
-        fmt::format("Blocks of {} MB, the largest that are as good as any: {}; as recorded {:.2f} ms.",
-                    world.block_bytes >> 20, fmt::join(sizes, ", "), best.outcome.step * 1e3));
+    lines.push_back(fmt::format(
+        "Blocks of {} MB are the largest ones that are as fast as any: {}; the recorded blocks {:.2f} ms.",
+        world.block_bytes >> 20, fmt::join(sizes, ", "), best.outcome.step * 1e3));
   if (world.one_host) {
     const double times = world.one_host->step / best.outcome.step;
-    lines.push_back(fmt::format("For as many samples one host alone takes {:.2f} ms, {:.2f} times as long{}.",
-                                world.one_host->step * 1e3, times,
-                                times > 1 ? "" : ": more hosts are not worth it"));
+    lines.push_back(
+        fmt::format("One host alone takes {:.2f} ms for the same number of samples, {:.2f} times as long{}.",
+                    world.one_host->step * 1e3, times, times > 1 ? "" : ": more hosts are not worth it"));
   }
   lines.push_back(fmt::format(
-      "Failures, {:g} of {:g} hosts in a day: {:.2g} % of the time is lost where all restart, "
-      "{:.2g} % where the others go on and it is back after {:g} s, not counting the restart that "
-      "brings it back.",
+      "Failures, {:g} of {:g} hosts per day: {:.2g} % of the time is lost if all restart, {:.2g} % if the "
+      "others go on and the host is back after {:g} s (without the restart that brings it back).",
       world.failures.rate * kHosts * kDay, kHosts, world.lost_to_restarts * 100, world.lost_to_absence * 100,
       world.failures.away));
   lines.insert(lines.end(), world.assumed.begin(), world.assumed.end());

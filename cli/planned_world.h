@@ -1,5 +1,5 @@
-// What `starling plan` says of one number of workers: the steps of all schedules and wires, the best of them, and what else could
-// be done.
+// The results of `starling plan` for one number of workers: the steps of all schedules and wires,
+// the best of them, and alternatives.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +21,21 @@ struct PlannedWorld {
   int n = 0;  // workers
   Network network;
   int workers_per_host = 1;
-  bool measured = false;                   // else extrapolated
+  bool measured = false;                   // otherwise extrapolated
   std::vector<AllReduceTime> all_reduces;  // as measured, or extrapolated
 
   Forecast all_reduce;
   std::vector<Candidate> rows;
   std::size_t best = 0;  // the recommended one of `rows`
 
-  // In place of the best row:
+  // Changes to the best row:
   Forecast atc;                                       // the other scheme
   std::map<Wire, AsynchronousForecast> asynchronous;  // pairs on its graph, at rate 1
-  std::map<std::int64_t, Forecast> sizes;             // by Options::block_bytes; those alone that differ
-  std::int64_t block_bytes = 0;                       // the largest of these that is as good as any
-  std::optional<Forecast> one_host;                   // the fastest host alone, for as many samples
-  std::vector<std::string> assumed{};                 // sentences, of what the profile does not hold
+  // By Options::block_bytes; only sizes that give different blocks.
+  std::map<std::int64_t, Forecast> sizes;
+  std::int64_t block_bytes = 0;        // the largest of these sizes that is as good as any
+  std::optional<Forecast> one_host;    // the fastest host alone, for as many samples
+  std::vector<std::string> assumed{};  // sentences about data that the profile lacks
   Failures failures{};
   double lost_to_restarts = 0, lost_to_absence = 0;
 
@@ -42,28 +43,28 @@ struct PlannedWorld {
 };
 
 struct Question {
-  std::vector<std::string> schedules{};  // none: planned_schedules()
-  std::vector<Wire> wires{};             // one at least
+  std::vector<std::string> schedules{};  // empty: planned_schedules()
+  std::vector<Wire> wires{};             // at least one
   Horizon run{};
   Failures failures{};
 };
 
-// Of the measured cluster, or of n workers on its hosts (plan/extrapolate.h), and throws UsageError as that; also where one of the
-// schedules does not exist for so many.
+// The results for the measured cluster, or for n workers on its hosts (plan/extrapolate.h, which
+// also defines the UsageErrors). Throws UsageError if one of the schedules does not exist for n.
 PlannedWorld planned_world(const Profile& profile, int n, const Question& question);
 
-// Of the mean step, and of those between which 80 % of single steps lie.
+// A value for the mean step, and the two between which 80 % of single steps lie.
 struct Banded {
   double mean, low, high;
 };
-Banded efficiency(const Forecast& outcome);  // the part of a step that a worker computes
+Banded efficiency(const Forecast& outcome);  // a worker's own computation as a part of its step
 Banded speed_up(const Forecast& outcome, const PlannedWorld& world);  // over all-reduce's mean step
 std::string bottleneck(const Forecast& outcome, const Network& network, Mixing mixing = Mixing::cta);
 bool all_reduce_is_as_good(const PlannedWorld& world);
-Mixing recommended_scheme(const PlannedWorld& world);        // atc where it takes no longer
+Mixing recommended_scheme(const PlannedWorld& world);        // atc if it takes no longer
 std::vector<std::string> advice(const PlannedWorld& world);  // sentences
 
-// Failures::rate, from failing hosts of 1000 in a day.
+// Failures::rate, from the number of failing hosts of 1000 per day.
 double failures_a_second(double of_1000_in_a_day);
 
 }  // namespace starling::cli

@@ -25,7 +25,7 @@ namespace starling::cli {
 
 namespace {
 
-// A worker that says nothing for so long ends the probe.
+// A worker that is silent for this long ends the probe.
 constexpr std::chrono::milliseconds kSilent{15'000};
 
 struct ProbeCommand {
@@ -107,31 +107,31 @@ int probe_with_workers(const ProbeCommand& command) {
   std::vector<std::string> arguments = {"probe", "--out", command.out, "--seconds",
                                         fmt::format("{}", command.seconds)};
   if (!command.bandwidths.empty()) arguments.insert(arguments.end(), {"--bandwidths", command.bandwidths});
-  // The workers themselves say what ends the probe.
+  // The workers themselves report why the probe ended.
   return launch_workers(command.workers, arguments, [](const std::string&) {});
 }
 
 }  // namespace
 
 void add_probe(CLI::App& app, Command& command) {
-  CLI::App* sub = app.add_subcommand("probe", "Measure the network between workers, for `starling plan`");
+  CLI::App* sub = app.add_subcommand("probe", "Measure the network between workers for `starling plan`");
   auto options = std::make_shared<ProbeCommand>();
   sub->add_option("--workers", options->workers,
-                  "start so many workers on this machine; without it the world is the launcher's")
+                  "number of workers to start on this machine (default: the launcher's world)")
       ->type_name("N")
       ->check(CLI::Range(2, kMostLocalWorkers));
-  sub->add_option("--out", options->out, "the profile, written by rank 0")
+  sub->add_option("--out", options->out, "output file of the profile, written by rank 0")
       ->type_name("FILE")
       ->capture_default_str();
   sub->add_option("--bandwidths", options->bandwidths,
-                  "also this file, written by rank 0: a topology that prefers fast links, for --topology")
+                  "also write a topology that prefers fast links, for --topology, to this file (rank 0)")
       ->type_name("FILE.json")
       ->check([](const std::string& file) {
         return file.ends_with(".json") ? ""
                                        : fmt::format("Value {} must end in .json, as a topology does", file);
       });
   sub->add_option("--seconds", options->seconds,
-                  "budget of all streams together; each takes 0.5 at most, exchanges 1")
+                  "budget of all streams together, in seconds; each takes 0.5 at most, exchanges 1")
       ->type_name("S")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();

@@ -1,4 +1,4 @@
-// What was measured of a cluster and of a run, from one file or from two.
+// The measurements of a cluster and of a run, from one file or from two.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 namespace starling::cli {
 
-// The profile of --profile, with the compute of --compute where that is not empty. Throws UsageError where a half is missing.
-// Says on stderr where the compute is of fewer workers, which then stand for all, or of more.
+// The profile of --profile, with the compute of --compute if that is not empty. Throws UsageError
+// if a half is missing. Prints a note on stderr if the compute has fewer workers, which then stand
+// for all, or more.
 Profile whole_profile(const std::string& profile, const std::string& compute);
 
 }  // namespace starling::cli

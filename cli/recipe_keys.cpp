@@ -16,7 +16,7 @@ void add_recipe(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options) {
            [options, path](const std::string& value) { options->overrides.emplace_back(path, value); },
            fmt::format("{}; {} (else {})", key.help, key.allowed, key.value))
         ->type_name("")
-        ->group("Keys of the recipe, over what the file says")
+        ->group("Keys of the recipe, which override the file")
         ->take_last();
   }
   sub.allow_extras();

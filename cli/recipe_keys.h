@@ -11,12 +11,13 @@ namespace starling::cli {
 
 struct RecipeOptions {
   std::string file;
-  Overrides overrides;  // in the order in which they were given
+  Overrides overrides;  // in the order of the command line
 };
 
 // `options` lives as long as `sub`.
 void add_recipe(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options);
-// To be called when the command line has been read: an unknown key is answered as one in a file.
+// Call it after the command line has been parsed. It refuses an unknown key with the same message
+// as in a file.
 void take_unknown_keys(const CLI::App& sub, RecipeOptions& options);
 
 }  // namespace starling::cli

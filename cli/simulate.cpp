@@ -1,4 +1,4 @@
-// starling simulate RECIPE.toml --workers N: the run on a cluster that one does not have, in virtual time.
+// starling simulate RECIPE.toml --workers N: the run on a simulated cluster, in virtual time.
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
@@ -39,7 +39,7 @@ VirtualCluster cluster_of(const SimulateOptions& options, const Recipe& recipe) 
   const auto seed = static_cast<std::uint64_t>(recipe.run.seed);
   if (options.profile.empty()) {
     if (options.workers == 0)
-      throw UsageError("simulate: --workers N, or --profile FILE with the workers that it was measured with");
+      throw UsageError("simulate: --workers N, or --profile FILE with its measured workers, is needed");
     return {.network =
                 even_network(options.workers, options.gigabits * 1e9 / 8, options.latency, options.slow_link),
             .gradient =
@@ -59,7 +59,7 @@ Json to_json(const Look& look) {
   return json;
 }
 
-constexpr int kLookedAt = 100;  // gradients of worker 0 between two looks, if nobody says
+constexpr int kLookedAt = 100;  // gradients of worker 0 between two evaluations, by default
 
 double look_every(const VirtualCluster& cluster) {
   double seconds = 0;
@@ -127,18 +127,19 @@ int simulate(const SimulateOptions& options) {
 }  // namespace
 
 void add_simulate(CLI::App& app, Command& command) {
-  CLI::App* sub = app.add_subcommand("simulate", "Train on a cluster that is not there, in virtual time");
+  CLI::App* sub = app.add_subcommand("simulate", "Train on a simulated cluster, in virtual time");
   auto options = std::make_shared<SimulateOptions>();
   add_recipe(*sub, options->recipe);
   sub->add_option("--workers", options->workers,
-                  "workers, each on a host of its own; with --profile on hosts like the measured ones")
+                  "number of workers, each on its own host; with --profile, on hosts like the measured ones")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
   const auto profile = sub->add_option("--profile", options->profile,
-                                       "the cluster and the compute times as measured (docs/planner.md)")
+                                       "profile of the measured cluster and compute times (docs/planner.md)")
                            ->type_name("FILE");
-  sub->add_option("--compute", options->compute,
-                  "of `starling train --profile-out`, in place of the profile's")
+  sub->add_option(
+         "--compute", options->compute,
+         "profile of the compute from `starling train --profile-out`, in place of the compute in --profile")
       ->type_name("FILE")
       ->needs(profile);
   const auto number = [&](const char* name, double& value, const char* help, double least, double most) {
@@ -148,21 +149,24 @@ void add_simulate(CLI::App& app, Command& command) {
         ->capture_default_str()
         ->excludes(profile);
   };
-  number("--gradient", options->gradient, "seconds that a gradient takes in the mean", 1e-6, 1e4);
-  number("--cv", options->cv, "their coefficient of variation, lognormal", 0, 10);
-  number("--straggler", options->straggler, "how many times as long worker 0 takes", 1e-3, 1e3);
-  number("--gigabits", options->gigabits, "what a host's interface carries each way, in Gbit/s", 1e-6, 1e6);
-  number("--latency", options->latency, "seconds from a host to another", 0, 1e3);
-  number("--link-cv", options->link_cv, "of both, what crosses taking more or less, lognormal", 0, 10);
-  number("--slow-link", options->slow_link, "how many times as long worker 0's interface takes", 1e-3, 1e3);
+  number("--gradient", options->gradient, "mean seconds of a gradient", 1e-6, 1e4);
+  number("--cv", options->cv, "coefficient of variation of these seconds, lognormal", 0, 10);
+  number("--straggler", options->straggler, "factor of worker 0's compute time", 1e-3, 1e3);
+  number("--gigabits", options->gigabits, "rate of a host's interface in each direction, in Gbit/s", 1e-6,
+         1e6);
+  number("--latency", options->latency, "latency between hosts, in seconds", 0, 1e3);
+  number("--link-cv", options->link_cv, "coefficient of variation of both rate and latency, lognormal", 0,
+         10);
+  number("--slow-link", options->slow_link, "factor of worker 0's time on its interface", 1e-3, 1e3);
   sub->add_option(
          "--look-every", options->look_every,
-         "virtual seconds between tests of the average model; without it as long as 100 gradients take")
+         "virtual seconds between evaluations of the average model (default: the time of 100 gradients)")
       ->type_name("S")
       ->check(CLI::Range(1e-6, 1e9));
-  sub->add_option("--out", options->out, "folder for simulate.jsonl and simulate.svg, in place of run.out")
+  sub->add_option("--out", options->out,
+                  "output folder for simulate.jsonl and simulate.svg, in place of run.out")
       ->type_name("DIR");
-  sub->add_flag("--json", options->json, "a line of JSON for each look in place of a table");
+  sub->add_flag("--json", options->json, "print a line of JSON for each evaluation instead of a table");
   sub->callback([sub, options, &command] {
     take_unknown_keys(*sub, *options->recipe);
     if (options->out) options->recipe->overrides.emplace_back("run.out", *options->out);

@@ -1,4 +1,5 @@
-// starling timeline DIR: the timelines of a run's workers in one file, for Perfetto or chrome://tracing.
+// starling timeline DIR: the timelines of a run's workers in one file, for Perfetto or
+// chrome://tracing.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
@@ -44,7 +45,7 @@ void add_timeline(CLI::App& app, Command& command) {
   sub->add_option("folder", options->folder, "output folder of a run with log.timeline = true")
       ->type_name("DIR")
       ->required();
-  sub->add_option("--out", options->out, "the merged file; else DIR/timeline.json")->type_name("FILE");
+  sub->add_option("--out", options->out, "output file (default: DIR/timeline.json)")->type_name("FILE");
   sub->callback([options, &command] { command = [options] { return timeline(*options); }; });
 }
 

@@ -1,4 +1,4 @@
-// starling topology NAME --workers N: who mixes with whom in every round of a schedule, and how well that
+// starling topology NAME --workers N: the neighbours in every round of a schedule, and how well it
 // averages. --compare: all schedules beside each other.
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -32,7 +32,7 @@ namespace starling::cli {
 namespace {
 
 constexpr int most_workers = 512;    // the matrices are dense: this many take seconds
-constexpr size_t table_rounds = 12;  // shown unless --rounds says more
+constexpr size_t table_rounds = 12;  // shown by default
 constexpr const char* kTopK = "top-k";
 
 struct TopologyOptions {
@@ -63,8 +63,8 @@ std::optional<std::pair<int, int>> worlds(const std::string& text) {
 
 struct Report {
   Schedule schedule;
-  std::vector<int> peers;      // of each round: the most that one worker has
-  std::vector<double> second;  // second singular value of each round
+  std::vector<int> peers;      // by round: the largest number of one worker
+  std::vector<double> second;  // by round: second singular value
   double period_second = 0;
   std::optional<int> rounds_to_average;
   double sent = 0;       // per worker and round, in units of the model
@@ -72,7 +72,7 @@ struct Report {
   bool symmetric = true;
 };
 
-// Of a model in fp32; a group's mean stays that.
+// For a model in fp32; a group's mean stays fp32.
 Sizes sizes_of(const TopologyOptions& options) {
   if (options.wire == kTopK) {
     const auto n = static_cast<std::size_t>(options.one_in);
@@ -107,7 +107,7 @@ Report examine(Schedule schedule, const TopologyOptions& options) {
   return report;
 }
 
-// One row of W in short: neighbours of equal weight together, "0-3 7 (1/8)".
+// One row of W in short form: neighbours of equal weight together, "0-3 7 (1/8)".
 std::string row_text(const std::vector<Neighbour>& row) {
   std::vector<double> weights;
   for (const Neighbour& j : row) {
@@ -163,7 +163,7 @@ void print_table(const Report& report, size_t shown) {
   }
 }
 
-// What "times the model" leaves unsaid.
+// Completes the unit "times the model".
 std::string unit(const TopologyOptions& options) {
   const std::string share =
       options.one_in == 1
@@ -178,7 +178,8 @@ void print_report(const Report& report, const TopologyOptions& options) {
   const size_t period = report.schedule.rounds.size();
   fmt::print("{}, {} worker{}, a period of {} round{}\n", report.schedule.name, n, n == 1 ? "" : "s", period,
              period == 1 ? "" : "s");
-  fmt::print("Whose values each worker mixes in, and with which weight each; the rest stays on its own.\n\n");
+  fmt::print(
+      "Neighbours of each worker, with the weights of their values; the rest is the weight of its own.\n\n");
   const size_t shown = std::min(options.rounds > 0 ? options.rounds : table_rounds, period);
   print_table(report, shown);
   if (shown < period) fmt::print("... and {} more rounds (--rounds R shows the first R)\n", period - shown);
@@ -208,8 +209,8 @@ void print_overview(const TopologyOptions& options, const std::map<int, std::opt
                fmt::format("{:.4g} ({:.4g})", report->sent, report->most_sent), report->period_second);
   }
   fmt::print(
-      "\nSent: times the model{}, per worker and round, and the most that one sends in a round. 2nd singular "
-      "value of a period.\n",
+      "\nSent: times the model{}, per worker and round, and the maximum of one worker in a round. 2nd "
+      "singular value of a period.\n",
       unit(options));
 }
 
@@ -258,7 +259,7 @@ void write_plot(const Schedule& schedule, const TopologyOptions& options) {
   if (!file.flush()) throw Error(fmt::format("{}: cannot be written", options.plot));
 }
 
-// A topology as custom.cpp reads it.
+// Writes a topology in the format of custom.cpp.
 void write_topology(const Schedule& schedule, const std::string& path) {
   nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
   for (const Graph& round : schedule.rounds) {
@@ -347,7 +348,7 @@ int compare(const TopologyOptions& options, int n) {
     fmt::print("{}\n", all.dump(2));
     return 0;
   }
-  fmt::print("{} worker{}, {} on a node: the least traffic until consensus first\n\n", n, n == 1 ? "" : "s",
+  fmt::print("{} worker{}, {} on a node, sorted by traffic until consensus\n\n", n, n == 1 ? "" : "s",
              options.workers_per_node);
   fmt::print("{:<32}{:<9}{:<12}{:<11}{:<7}{}\n", "schedule", "rounds", "sent/round", "sent/all", "peers",
              "weights");
@@ -357,15 +358,13 @@ int compare(const TopologyOptions& options, int n) {
                line.symmetric ? "symmetric" : "directed");
   }
   fmt::print(
-      "\nRounds: until the workers are within 1e-6 of what they were apart at first (~: estimated). Sent: "
-      "times the "
+      "\nRounds: until the workers' distance is 1e-6 of its first value (~: estimated). Sent: times the "
       "model{}, through the network\ninterface of the node that sends most, in a round and in all these "
-      "rounds. Peers: the "
-      "most that a worker has in a round.\n",
+      "rounds. Peers: the most of one worker in a round.\n",
       unit(options));
   if (n > 1)
     fmt::print(
-        "ceca-2p is a scheme with rounds and a second vector of its own (mixing.scheme), no topology.\n");
+        "ceca-2p is not a topology but a scheme with its own rounds and a second vector (mixing.scheme).\n");
   for (const Compared& line : lines) {
     if (!line.same.empty()) fmt::print("The same as {}: {}.\n", line.name, fmt::join(line.same, ", "));
   }
@@ -391,7 +390,7 @@ int topology(const TopologyOptions& options) {
   }
   if (options.compare) {
     if (options.wire == kTopK)
-      throw UsageError("topology --compare: not with --wire top-k, which few schedules can have");
+      throw UsageError("topology --compare: --wire top-k is not allowed, because few schedules support it");
     if (options.workers.empty()) throw UsageError("topology --compare: --workers N is needed");
     const auto [first, last] = *worlds(options.workers);
     if (first != last) throw UsageError("topology --compare: --workers must be one number");
@@ -412,13 +411,14 @@ int topology(const TopologyOptions& options) {
 }  // namespace
 
 void add_topology(CLI::App& app, Command& command) {
-  CLI::App* sub = app.add_subcommand("topology", "Who mixes with whom, in every round of a schedule");
+  CLI::App* sub =
+      app.add_subcommand("topology", "Show the neighbours and weights in every round of a schedule");
   auto options = std::make_shared<TopologyOptions>();
-  sub->add_option(
-         "name", options->name,
-         "the schedule, such as base-2, or a file that ends in .toml or .json; without it: the list of all")
+  sub->add_option("name", options->name,
+                  "the schedule, such as base-2, or a file that ends in .toml or .json (default: list all)")
       ->type_name("NAME");
-  sub->add_option("--workers", options->workers, "how many workers; 2-16 compares these numbers in one table")
+  sub->add_option("--workers", options->workers,
+                  "number of workers; 2-16 compares these numbers in one table")
       ->type_name("N")
       ->check([](const std::string& text) {
         return worlds(text) ? "" : fmt::format("Value {} not in range 1 to {}", text, most_workers);
@@ -428,36 +428,34 @@ void add_topology(CLI::App& app, Command& command) {
       ->check(CLI::Range(1, most_workers))
       ->capture_default_str();
   sub->add_option("--rounds", options->rounds,
-                  "show the first R rounds only (tables and plots: 12 of them, JSON: all)")
+                  "show only the first R rounds (default: 12 in tables and plots, all in JSON)")
       ->type_name("R")
       ->check(CLI::Range(1, 1'000'000));
-  sub->add_option(
-         "--wire", options->wire,
-         "number format between workers, for what they send; top-k: fp32 with indices, as scheme choco")
+  sub->add_option("--wire", options->wire,
+                  "number format between workers; top-k: fp32 with indices, as in scheme choco")
       ->type_name("WIRE")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16", "int8", "int4", kTopK}))
       ->capture_default_str();
-  sub->add_option("--one-in", options->one_in, "random-k and top-k: one value in so many is sent in a round")
+  sub->add_option("--one-in", options->one_in, "random-k and top-k: send one value in K per round")
       ->type_name("K")
       ->check(CLI::Range(1, Mask::kMost))
       ->capture_default_str();
   sub->add_flag("--list", options->list, "list the schedules");
-  CLI::Option* compare =
-      sub->add_flag("--compare", options->compare,
-                    "compare all schedules (and NAME) for N workers, the least traffic first");
-  sub->add_option("--plot", options->plot, "write a picture of the rounds, as SVG, and print nothing")
+  CLI::Option* compare = sub->add_flag("--compare", options->compare,
+                                       "compare all schedules (and NAME) for N workers, sorted by traffic");
+  sub->add_option("--plot", options->plot,
+                  "write a picture of the rounds to this SVG file, and print nothing")
       ->type_name("FILE")
       ->excludes(compare);
-  sub->add_option(
-         "--fastest", options->fastest,
-         "write NAME's graph with the weights that mix fastest, as a topology in JSON, and show that")
+  sub->add_option("--fastest", options->fastest,
+                  "write NAME's graph with the fastest-mixing weights to this JSON topology, and show it")
       ->type_name("FILE.json")
       ->check([](const std::string& file) {
         return file.ends_with(".json") ? ""
                                        : fmt::format("Value {} must end in .json, as a topology does", file);
       })
       ->excludes(compare);
-  sub->add_flag("--json", options->json, "JSON instead of a table");
+  sub->add_flag("--json", options->json, "print JSON instead of a table");
   sub->callback([options, &command] { command = [options] { return topology(*options); }; });
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kConsensus = 1e-6;
 
-// One name of each family, more of those by a number of peers; one seed tells of all.
+// One name of each family, several of the families by number of peers. One seed represents all.
 std::vector<std::string> names_to_compare() {
   std::vector<std::string> names;
   for (const ScheduleInfo& info : known_schedules()) {

@@ -25,7 +25,7 @@ struct Point {
 
 double distance(Point a, Point b) { return std::hypot(a.x - b.x, a.y - b.y); }
 
-// Where the workers stand, and how large the picture of a round is.
+// The places of the workers, and the size of a round's picture.
 struct Places {
   double radius;  // of the circle
   std::vector<Point> at;
@@ -52,7 +52,7 @@ Places places_of(const Schedule& schedule) {
   return places;
 }
 
-// From a to b: straight, but around those who stand between in a row or column.
+// A line from a to b: straight, but around workers between them in a row or column.
 std::string line(const Places& places, Point a, Point b) {
   const bool between = places.in_rows && std::any_of(places.at.begin(), places.at.end(), [&](Point p) {
                          return p != a && p != b && distance(a, p) + distance(p, b) < distance(a, b) + 1e-6;
@@ -67,7 +67,7 @@ std::string round_picture(const Places& places, const Graph& graph, std::size_t 
   for (const auto& row : graph.neighbours) {
     for (const Neighbour& j : row) texts.emplace(j.weight, weight_text(j.weight));
   }
-  std::vector<std::string> legend;  // equal but for rounding: once
+  std::vector<std::string> legend;  // weights that are equal but for rounding: once
   for (const auto& [weight, text] : texts) {
     if (legend.empty() || legend.back() != text) legend.push_back(text);
   }
@@ -82,7 +82,8 @@ std::string round_picture(const Places& places, const Graph& graph, std::size_t 
           kColours.size();
       svg += fmt::format("<path d=\"{}\" stroke=\"{}\"{}/>\n", line(places, places.at[j], places.at[i]),
                          kColours[k],
-                         both ? "" : fmt::format(" marker-end=\"url(#a{})\"", k));  // from the one who sends
+                         // From the sender.
+                         both ? "" : fmt::format(" marker-end=\"url(#a{})\"", k));
     }
   }
   for (std::size_t i = 0; i < places.at.size(); ++i) {

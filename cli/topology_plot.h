@@ -8,11 +8,12 @@
 
 namespace starling::cli {
 
-// "4/5" rather than 0.8, where the weight is a ratio of small whole numbers.
+// "4/5" instead of 0.8, if the weight is a ratio of small whole numbers.
 std::string weight_text(double weight);
 
-// The first `shown` rounds side by side, as SVG: the workers on a circle (of grid and torus in their rows and columns), a
-// line for every two that mix, an arrow to the one who receives where only one does, a colour for each weight.
+// The first `shown` rounds side by side, as SVG. Workers stand on a circle; those of grid and torus
+// stand in rows and columns. A line joins every two workers that mix. If only one of them receives,
+// an arrow points to it. Each weight has a colour.
 std::string picture(const Schedule& schedule, std::size_t shown);
 
 }  // namespace starling::cli

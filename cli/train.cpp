@@ -1,4 +1,5 @@
-// starling train RECIPE.toml: trains, as one worker or, with --workers N, by starting N of them on this machine.
+// starling train RECIPE.toml: trains, as one worker or, with --workers N, by starting N of them on
+// this machine.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
@@ -70,7 +71,8 @@ int train_as_worker(const Recipe& recipe, bool json) {
     return 128 + interruption();
   } catch (const Error&) {
     line.end();
-    // A neighbour that was told to end makes an all-reduce fail before the signal is looked at.
+    // A neighbour that was told to end makes an all-reduce fail before this worker checks for the
+    // signal.
     if (interruption() != 0) return 128 + interruption();
     throw;
   }
@@ -100,37 +102,35 @@ int train(const TrainOptions& options) {
 }  // namespace
 
 void add_train(CLI::App& app, Command& command) {
-  CLI::App* sub = app.add_subcommand("train", "Train as a recipe says");
+  CLI::App* sub = app.add_subcommand("train", "Train by a recipe");
   auto options = std::make_shared<TrainOptions>();
   add_recipe(*sub, options->recipe);
-  sub->add_option(
-         "--workers", options->workers,
-         "start so many workers on this machine; without it the world is the launcher's, or one worker")
+  sub->add_option("--workers", options->workers,
+                  "number of workers to start on this machine (default: the launcher's world, or one worker)")
       ->type_name("N")
       ->check(CLI::Range(1, kMostLocalWorkers));
-  sub->add_option(
-         "--topology", options->topology,
-         "who mixes with whom, in place of mixing.topology; auto: what the planner takes for the fastest")
+  sub->add_option("--topology", options->topology,
+                  "topology, in place of mixing.topology; auto: the planner's fastest one")
       ->type_name("NAME");
-  sub->add_option(
-         "--profile", options->profile,
-         "with --topology auto: what it goes by, of `starling probe` and with or without the compute of "
-         "--profile-out; what is missing, or all without it, is measured first. In place of mixing.profile")
+  sub->add_option("--profile", options->profile,
+                  "profile for --topology auto, from `starling probe`, with or without the compute of "
+                  "--profile-out; missing parts are measured first. In place of mixing.profile")
       ->type_name("FILE");
-  sub->add_option("--out", options->out, "folder for metrics.jsonl and summary.json, in place of run.out")
+  sub->add_option("--out", options->out,
+                  "output folder for metrics.jsonl and summary.json, in place of run.out")
       ->type_name("DIR");
   sub->add_option("--checkpoint-every", options->checkpoint_every,
                   "save all workers every N steps in DIR/checkpoints, in place of checkpoint.every")
       ->type_name("N");
   sub->add_option(
          "--resume", options->resume,
-         "go on from this checkpoint, or from the latest in this folder, in place of checkpoint.resume")
+         "resume from this checkpoint, or from the latest one in this folder, in place of checkpoint.resume")
       ->type_name("DIR");
   sub->add_option("--profile-out", options->profile_out,
-                  "record the time of every worker's forward, backward and updates for `starling plan`, in "
+                  "record the times of every worker's forward, backward and updates for `starling plan`, in "
                   "place of log.profile")
       ->type_name("FILE");
-  sub->add_flag("--json", options->json, "summary.json on stdout in place of a table");
+  sub->add_flag("--json", options->json, "print summary.json instead of a table");
   sub->add_flag("--print-config", options->print_config,
                 "print the whole recipe, overrides included, and stop");
   sub->callback([sub, options, &command] {

@@ -14,8 +14,8 @@ void refuse_two_launchers(const std::string& command) {
   const std::string launcher = launcher_name(variable);
   if (launcher == "torchrun") {
     throw UsageError(
-        fmt::format("{}: --workers and the environment variable RANK or WORLD_SIZE are both there: either "
-                    "this command starts the workers or torchrun does",
+        fmt::format("{}: --workers and the environment variable RANK or WORLD_SIZE are both set: either this "
+                    "command starts the workers or torchrun does",
                     command));
   }
   const int tasks = launcher.empty() ? 1 : read_launch(variable)->size;

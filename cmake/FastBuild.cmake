@@ -1,8 +1,9 @@
-# Compile through ccache and link with mold where they are installed.
+# Compile through ccache and link with mold if they are installed.
 find_program(STARLING_CCACHE ccache)
 if(STARLING_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Sloppiness: ccache asks for it where headers are precompiled. Depend: what is new to it need not be preprocessed. Basedir:
-  # what it has compiled in one copy of the sources it knows in another, as in that of an sdist.
+  # Sloppiness: ccache requires it for precompiled headers. Depend: new files need not be
+  # preprocessed. Basedir: results from one copy of the sources are valid for another, such as that
+  # of an sdist.
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1
                                   "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" "${STARLING_CCACHE}")
 endif()
@@ -11,12 +12,14 @@ if(STARLING_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
-# A few sources are compiled as one: each would pay seconds for torch's headers. So names in unnamed namespaces must differ
-# from those of the sources beside; -DCMAKE_UNITY_BUILD=OFF compiles each alone.
+# A few sources are compiled as one, because each would pay seconds for torch's headers. Names in
+# unnamed namespaces must therefore differ from those of neighbouring sources;
+# -DCMAKE_UNITY_BUILD=OFF compiles each alone.
 set(CMAKE_UNITY_BUILD ON CACHE BOOL "compile a few sources as one")
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
-# The same for a target that the wheel needs too: CMake names the sources by their full paths, so that ccache knows nothing of it
-# in another copy. Sources with options of their own, and generated ones, stay alone.
+# The same for a target that the wheel needs too. CMake names the sources by their full paths, so
+# ccache would miss them in another copy. Sources with options of their own, and generated ones,
+# stay alone.
 function(starling_compile_together target)
   if(NOT CMAKE_UNITY_BUILD)
     return()
@@ -46,5 +49,6 @@ function(starling_compile_together target)
   endforeach()
 endfunction()
 
-# One precompiled header serves the library `starling` and the programs on it: all as code for libraries.
+# One precompiled header serves the library `starling` and its programs, so all are compiled as code
+# for libraries.
 set(CMAKE_CXX_COMPILE_OPTIONS_PIE "${CMAKE_CXX_COMPILE_OPTIONS_PIC}")

@@ -1,5 +1,5 @@
-# starling_fmt: fmt, from the headers that torch ships. fmt alone, not the whole include folder of torch: the torch-free
-# layers must not reach a torch header.
+# starling_fmt: fmt, from the headers that torch ships. It exposes fmt alone, not the whole include
+# folder of torch, because the torch-free layers must not reach a torch header.
 set(STARLING_FMT_INCLUDE "${PROJECT_BINARY_DIR}/fmt-include")
 file(MAKE_DIRECTORY "${STARLING_FMT_INCLUDE}")
 file(CREATE_LINK "${STARLING_TORCH_DIR}/include/fmt" "${STARLING_FMT_INCLUDE}/fmt" SYMBOLIC)

@@ -1,4 +1,5 @@
-# `cmake --install`: the libraries, the headers that a user includes, the command, and what find_package(Starling) reads.
+# `cmake --install`: the libraries, the public headers, the command, and the files for
+# find_package(Starling).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 

@@ -1,14 +1,16 @@
-# Finds libtorch, in torch's wheel or in an unpacked libtorch archive, and makes a target of our own for it, since
-# find_package(Torch) demands nvcc where torch was built with CUDA. Starling's own build uses this file, and so does
-# find_package(Starling) in the projects of others.
+# Finds libtorch, in torch's wheel or in an unpacked libtorch archive, and makes a target of our own
+# for it. (find_package(Torch) requires nvcc if torch was built with CUDA.) Starling's own build
+# uses this file, and so does find_package(Starling) in other projects.
 #
 #   Starling::torch           libtorch for the CPU: headers, torch_cpu, c10
 #   STARLING_TORCH_DIR        the folder that holds torch's lib/, include/ and share/
 #   STARLING_TORCH_VERSION    such as 2.11.0
-#   STARLING_TORCH_NOT_FOUND  in one line why there is no Starling::torch; not set where there is
+#   STARLING_TORCH_NOT_FOUND  the reason why there is no Starling::torch, in one line; otherwise
+#                             unset
 #
-# Where STARLING_TORCH_DIR is not set, torch is looked for in CMAKE_PREFIX_PATH, then in the Python that STARLING_PYTHON
-# names; where that is not set either, in the project's .venv, then in python3 on the PATH.
+# If STARLING_TORCH_DIR is not set, torch is searched in CMAKE_PREFIX_PATH, then in the Python that
+# STARLING_PYTHON names. If that is not set either, it is searched in the project's .venv, then in
+# python3 on the PATH.
 
 unset(STARLING_TORCH_NOT_FOUND)
 set(STARLING_TORCH_DIR "" CACHE PATH "the folder that holds torch's lib/, include/ and share/")
@@ -56,11 +58,14 @@ if(NOT STARLING_TORCH_NOT_FOUND AND NOT TARGET Starling::torch)
   add_library(Starling::torch INTERFACE IMPORTED)
   target_include_directories(Starling::torch SYSTEM INTERFACE
     "${STARLING_TORCH_DIR}/include" "${STARLING_TORCH_DIR}/include/torch/csrc/api/include")
-  target_compile_definitions(Starling::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)  # as torch itself was compiled
+  # As torch itself was compiled.
+  target_compile_definitions(Starling::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
   target_compile_features(Starling::torch INTERFACE cxx_std_20)
-  # By their paths: targets named c10 and torch_cpu are those of find_package(Torch), for whoever can use it as well.
+  # By their paths: find_package(Torch) has targets named c10 and torch_cpu, and some projects use
+  # it too.
   target_link_libraries(Starling::torch INTERFACE
     "${STARLING_TORCH_DIR}/lib/libtorch_cpu.so" "${STARLING_TORCH_DIR}/lib/libc10.so")
-  # torch_cpu itself needs libraries that lie beside it and in the nvidia wheels; it finds them by its own path.
+  # torch_cpu itself needs libraries beside it and in the nvidia wheels. It finds them by its own
+  # path.
   target_link_options(Starling::torch INTERFACE -Wl,--allow-shlib-undefined)
 endif()

@@ -1,17 +1,18 @@
-# What `pip install` puts into Starling's wheel, by scikit-build-core (pyproject.toml): the extension, and the command with
-# what starts it. The modules in python/starling/ it takes itself.
+# The content of Starling's wheel, which scikit-build-core builds for `pip install`
+# (pyproject.toml): the extension, the command and its starter. scikit-build-core adds the modules
+# in python/starling/ itself.
 #
-# The wheel runs where there are Python, torch and the system's C and C++ libraries. torch is not in it, and lies wherever
-# the user's Python finds it: the extension is loaded after torch and needs no path; the program has that of a torch beside
-# it, and python/command.py knows better.
+# The wheel runs with Python, torch and the system's C and C++ libraries. It does not contain torch,
+# whose place depends on the user's Python. The extension is loaded after torch and needs no path.
+# The program has the path of a torch beside it, and python/command.py finds others.
 if(NOT TARGET starling_python)
   message(FATAL_ERROR "The wheel needs Python's headers (Debian: python3-dev) and a torch with lib/libtorch_python.so")
 endif()
 set_target_properties(starling_python PROPERTIES INSTALL_RPATH "")
 set_target_properties(starling-cli PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib")
 
-# What is linked statically stays our own: Python loads an OpenSSL too, and it may be another one. (mold 1.10 never ends on
-# a list of both.)
+# Statically linked libraries stay private: Python loads an OpenSSL too, possibly another one. (mold
+# 1.10 never ends on a list of both.)
 foreach(target IN ITEMS starling_python starling-cli)
   target_link_options(${target} PRIVATE -Wl,--exclude-libs,libcrypto.a,--exclude-libs,libz.a)
 endforeach()

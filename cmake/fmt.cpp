@@ -1,5 +1,6 @@
-// fmt's functions, compiled once. torch's wheel holds fmt's headers but not its source file; as a header-only library
-// fmt would be compiled again, for 4 seconds, in every file that formats a message.
+// fmt's functions, compiled once. torch's wheel has fmt's headers but not its source file. As a
+// header-only library, fmt would be compiled again, for 4 seconds, in every file that formats a
+// message.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

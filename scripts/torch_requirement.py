@@ -1,4 +1,5 @@
-"""Which torch the package asks for (pyproject.toml): a wheel the one that it is built with, the sources any that they know."""
+"""The version of torch that the package requires (pyproject.toml). A wheel requires the one that it
+is built with; the sources require any that they support."""
 
 from importlib import metadata
 

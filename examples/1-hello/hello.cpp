@@ -1,4 +1,5 @@
-// Three workers learn a curve of which each sees one third. Against plain libtorch two lines change: (1) and (2).
+// Three workers learn a curve. Each worker sees one third of it. Two lines differ from plain
+// libtorch: (1) and (2).
 //
 //   torchrun --no-python --nproc-per-node 3 out/examples/1-hello
 #include <cstdio>
@@ -8,7 +9,7 @@
 #include "starling/optim/optimizer.h"
 
 int main() {
-  auto world = starling::World::from_environment();  // (1) new: which worker am I, and where are the others
+  auto world = starling::World::from_environment();  // (1) new: joins the other workers
   torch::manual_seed(world.rank);
   torch::nn::Sequential model(torch::nn::Linear(1, 32), torch::nn::Tanh(), torch::nn::Linear(32, 1));
   starling::Optimizer optimizer(*model, starling::AdamW{.lr = 0.01}, {},
@@ -23,7 +24,7 @@ int main() {
   }
 
   starling::Consensus average(
-      optimizer);  // until the end of the scope the model is the average of all workers'
+      optimizer);  // until the end of the scope the model is the average of all workers' models
   torch::NoGradGuard no_grad;
   const auto x = torch::linspace(-3, 3, 300).unsqueeze(1);
   const auto loss = torch::mse_loss(model->forward(x), torch::sin(x)).item<double>();

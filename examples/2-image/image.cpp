@@ -1,9 +1,11 @@
 // A small convolutional network learns Fashion-MNIST; each worker has a share of the images.
 //
 //   scripts/fetch-fashion-mnist
-//   torchrun --no-python --nproc-per-node 3 out/examples/2-image ~/.cache/starling/fashion-mnist [IMAGES]
+//   torchrun --no-python --nproc-per-node 3 out/examples/2-image ~/.cache/starling/fashion-mnist
+//   [IMAGES]
 //
-// The first IMAGES (6,000 by default, 60,000 are there) are learned, a sixth as many of the test images are for the test.
+// It learns the first IMAGES images (6,000 by default, 60,000 exist), and tests on a sixth as many
+// of the test images.
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
@@ -23,7 +25,7 @@ struct Images {
   torch::Tensor pixels, labels;
 };
 
-// The bytes of a gzipped idx file that fill `shape`, behind its header.
+// The bytes of a gzipped IDX file that fill `shape`, behind its header.
 torch::Tensor read_idx(const std::string& path, int header, const std::vector<std::int64_t>& shape) {
   const torch::Tensor bytes = torch::empty(shape, torch::kUInt8);
   const auto size = static_cast<unsigned>(bytes.numel());
@@ -66,7 +68,8 @@ void train(const std::string& folder, std::int64_t count) {
       optimizer.step();
       sum += loss.item<double>();
     }
-    const starling::Consensus average(optimizer);  // of all workers, until the end of this turn of the loop
+    // The average model of all workers, until the end of this turn of the loop.
+    const starling::Consensus average(optimizer);
     const torch::NoGradGuard no_grad;
     const auto right = model->forward(test.pixels).argmax(1).eq(test.labels).to(torch::kFloat).mean();
     std::printf("worker %d of %d, epoch %d: loss %.4f, test accuracy of the average model %.4f\n", world.rank,

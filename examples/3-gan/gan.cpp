@@ -1,4 +1,5 @@
-// A GAN learns to draw points on a circle: two models that play against each other, and an optimizer for each.
+// A GAN learns to draw points on a circle. Two models play against each other, and each has an
+// optimizer.
 //
 //   torchrun --no-python --nproc-per-node 3 out/examples/3-gan
 #include <cstdio>
@@ -23,7 +24,7 @@ torch::Tensor real_points() {
   return torch::cat({angle.cos(), angle.sin()}, 1);
 }
 
-// Of the critic's answers, where the truth is "all are real" (1) or "all are drawn" (0).
+// The loss of the critic's answers, for the truth "all are real" (1) or "all are drawn" (0).
 torch::Tensor loss(const torch::Tensor& answers, double truth) {
   return torch::binary_cross_entropy_with_logits(answers, torch::full_like(answers, truth));
 }
@@ -51,7 +52,7 @@ int main() {
 
   const starling::Consensus average(generator_optimizer);
   const torch::NoGradGuard no_grad;
-  torch::manual_seed(0);  // the same noise on all workers, so that they draw the same
+  torch::manual_seed(0);  // the same noise on all workers, so that they draw the same points
   const auto points = generator->forward(torch::randn({3000, kNoise}));
   const auto off = (points.norm(2, 1) - 1).abs().mean().item<double>();
   const auto center = points.mean(0).norm().item<double>();

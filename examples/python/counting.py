@@ -1,4 +1,5 @@
-"""What the examples beside this file learn: to go on with sequences that count in steps of 1, 2 or 3. Nothing is downloaded."""
+"""The task of the examples beside this file: continue sequences that count in steps of 1, 2 or 3.
+Nothing is downloaded."""
 
 import types
 

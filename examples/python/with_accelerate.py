@@ -10,7 +10,8 @@ import torch
 import starling
 
 accelerator = accelerate.Accelerator(cpu=True)
-model = counting.Model().to(accelerator.device)  # before the optimizer: parameters stay where they are
+# Before the optimizer: parameters stay where they are.
+model = counting.Model().to(accelerator.device)
 optimizer = starling.AdamW(model.parameters(), lr=1e-2, buffers=model.buffers())
 loader = torch.utils.data.DataLoader(counting.Sequences(), batch_size=16, shuffle=True)
 model, step, loader = accelerator.prepare(model, optimizer, loader)
@@ -24,9 +25,10 @@ for _ in range(3):
         step.step()
         step.zero_grad()
 
-with optimizer.consensus() as average, torch.no_grad():  # collective: the average model, in this block
+# Collective: the average model, in this block.
+with optimizer.consensus() as average, torch.no_grad():
     model.eval()
     losses = accelerator.gather(torch.stack([model(**batch).loss for batch in loader]))
-    accelerator.save_model(model, "out/accelerate")  # by rank 0
+    accelerator.save_model(model, "out/accelerate")  # rank 0 saves
 accelerator.print(f"average of {average.workers}: loss {losses.mean():.4f}, distance {average.distance:.2g}")
 accelerator.end_training()

@@ -19,7 +19,8 @@ class Counter(lightning.LightningModule):
         return starling.AdamW(self.parameters(), lr=1e-2, buffers=self.buffers())
 
     def on_train_start(self):
-        starling.no_all_reduce(self.trainer.strategy.model)  # it is in DistributedDataParallel by now
+        # It is in DistributedDataParallel by now.
+        starling.no_all_reduce(self.trainer.strategy.model)
 
     def training_step(self, batch, _):
         return self.model(**batch).loss
@@ -27,7 +28,7 @@ class Counter(lightning.LightningModule):
     def validation_step(self, batch, _):
         self.log("loss", self.model(**batch).loss, sync_dist=True)
 
-    # The average model is validated.
+    # The validation uses the average model.
     def on_validation_start(self):
         self.consensus = self.trainer.optimizers[0].consensus()
         self.average = self.consensus.__enter__()

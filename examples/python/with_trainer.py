@@ -26,7 +26,8 @@ args = transformers.TrainingArguments(
     max_steps=40,
     per_device_train_batch_size=16,
     lr_scheduler_type="cosine",
-    average_tokens_across_devices=False,  # else all workers wait for each other in every step, to count tokens
+    # Otherwise all workers wait for each other in every step, to count tokens.
+    average_tokens_across_devices=False,
     use_cpu=True,
     save_strategy="no",
     report_to="none",
@@ -53,7 +54,8 @@ trainer = transformers.Trainer(
 )
 trainer.add_callback(OwnGradients(trainer))
 trainer.train()
-with optimizer.consensus() as average:  # collective: all workers evaluate the average model, and rank 0 saves it
+# Collective: all workers evaluate the average model, and rank 0 saves it.
+with optimizer.consensus() as average:
     loss = trainer.evaluate()["eval_loss"]
     trainer.save_model()
 if trainer.is_world_process_zero():

@@ -69,11 +69,11 @@ std::string resolve(const std::string& path) {
   const std::string latest = fs::path(path) / kLatest;
   if (!fs::exists(latest)) {
     throw Error(
-        fmt::format("{}: there is no checkpoint: neither {} nor {} is there", path, kManifest, kLatest));
+        fmt::format("{}: there is no checkpoint: neither {} nor {} exists", path, kManifest, kLatest));
   }
   std::string name = read_text(latest, 64);
   if (!name.ends_with('\n') || !step_of(name.substr(0, name.size() - 1))) {
-    refuse(latest, 0, "this is not the name of a checkpoint, such as step-15, and a line's end");
+    refuse(latest, 0, "this is not the name of a checkpoint, such as step-15, with a newline");
   }
   name.pop_back();
   return fs::path(path) / name;
@@ -90,7 +90,7 @@ std::string Checkpoint::verified(int worker) const {
   const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(),
                                  [&](const WorkerFile& each) { return each.worker == worker; });
   if (file == manifest_.files.end()) {
-    throw Error(fmt::format("{}: has no file of worker {}: it was gone when the checkpoint was written",
+    throw Error(fmt::format("{}: has no file of worker {}, which was lost when the checkpoint was written",
                             folder_, worker));
   }
   const std::string path = fs::path(folder_) / file->name();
@@ -138,7 +138,7 @@ void commit_checkpoint(const std::string& root, const Manifest& manifest, int ke
   const std::string place = fs::path(root) / step_name(manifest.step);
   std::set<std::string> wanted;
   for (const WorkerFile& file : manifest.files) wanted.insert(file.name());
-  for (const std::string& name : list(draft)) {  // of an attempt before that was killed
+  for (const std::string& name : list(draft)) {  // of an earlier attempt that was killed
     if (!wanted.contains(name)) remove_all(fs::path(draft) / name);
   }
   write_text(fs::path(draft) / kManifest, to_json(manifest));
@@ -154,14 +154,14 @@ void commit_checkpoint(const std::string& root, const Manifest& manifest, int ke
   for (const std::string& name : list(root)) {
     const auto step = step_of(name);
     if (step && *step <= manifest.step) steps[*step] = name;
-    // What has been replaced, or was left by an attempt that was killed.
+    // Removes replaced checkpoints and the remains of attempts that were killed.
     const std::string_view stem =
         std::string_view(name).substr(0, name.size() - std::min(name.size(), kDraft.size()));
     if (name.ends_with(kDraft) && step_of(stem)) remove_all(fs::path(root) / name);
   }
   for (; steps.size() > static_cast<std::size_t>(keep); steps.erase(steps.begin())) {
     const std::string old = fs::path(root) / steps.begin()->second;
-    rename(old, old + std::string(kDraft));  // a checkpoint is there whole, or not at all
+    rename(old, old + std::string(kDraft));  // a checkpoint is complete or absent
     remove_all(old + std::string(kDraft));
   }
 }

@@ -1,12 +1,12 @@
-// A checkpoint is a folder `step-15` with one file per worker and a manifest; a run's checkpoints lie side by side in
-// one folder (root), and the text file `latest` there names the newest.
+// A checkpoint is a folder `step-15` with one file per worker and a manifest. A run's checkpoints
+// lie side by side in one folder (root). The text file `latest` there names the newest.
 //
 //   each worker     step-15.tmp/worker-R.safetensors, synced
-//   one of them     manifest.json; synced; step-15.tmp -> step-15; root synced; read again and verified; only then
-//                   `latest` is moved, and only then older ones are removed
+//   one of them     manifest.json; synced; step-15.tmp -> step-15; root synced; read again and
+//                   verified; only then `latest` is moved, and only then older ones are removed
 //
-// So at every moment `latest` names a whole checkpoint, whatever is killed, and a disk that is full costs the new one
-// only. All workers must see the same folder.
+// At every moment `latest` names a whole checkpoint, whichever process is killed. A full disk costs
+// the new checkpoint only. All workers must see the same folder.
 #pragma once
 
 #include <string>
@@ -15,15 +15,16 @@
 
 namespace starling {
 
-// A checkpoint to read. Nothing of it is believed before it has been verified.
+// A checkpoint to read. Its content is not trusted before it has been verified.
 class Checkpoint {
  public:
-  // path: a checkpoint, or a root: then the latest. Reads the manifest. Throws Error.
+  // `path`: a checkpoint, or a root, which means its latest one. Reads the manifest. Throws Error.
   explicit Checkpoint(const std::string& path);
 
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  // The worker's file, after its size and checksum have been compared. Throws Error: not there, damaged, foreign.
+  // The worker's file, after a check of its size and checksum. Throws Error if it is missing,
+  // damaged or foreign.
   std::string verified(int worker) const;
   void verify_all() const;
 
@@ -32,15 +33,17 @@ class Checkpoint {
   Manifest manifest_;
 };
 
-// Whether there is one in this root.
+// Whether this root has a checkpoint.
 bool has_checkpoints(const std::string& root);
 
-// Makes root/step-N.tmp, where workers put their files before commit(). May be called by all of them.
+// Makes root/step-N.tmp, the folder for the workers' files before commit(). All workers may call
+// it.
 std::string draft_checkpoint(const std::string& root, std::int64_t step);
-// By one worker, when all files are written: as above. A checkpoint of the same step is replaced. Of those up to this
-// step the newest `keep` stay; later ones (of a run that was resumed from before them) are not touched.
+// Called by one worker when all files are written; does the steps above. Replaces a checkpoint of
+// the same step. The newest `keep` checkpoints up to this step stay. Later ones (of a run that was
+// resumed from before them) are not touched.
 void commit_checkpoint(const std::string& root, const Manifest& manifest, int keep);
-// By one worker, when one of them failed: removes the draft.
+// Called by one worker when a worker failed: removes the draft.
 void drop_checkpoint(const std::string& root, std::int64_t step) noexcept;
 
 }  // namespace starling

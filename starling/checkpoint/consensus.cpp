@@ -23,14 +23,14 @@ using Bytes = std::vector<std::byte>;
 constexpr std::string_view kPrefix = "model.";
 constexpr std::string_view kMaster = "master.";
 
-// Of two bytes; none: another dtype.
+// For dtypes of two bytes; nothing for any other dtype.
 std::optional<Wire> narrow_format(const TensorInfo& tensor) {
   if (tensor.dtype == "BF16") return Wire::bf16;
   if (tensor.dtype == "F16") return Wire::fp16;
   return std::nullopt;
 }
 
-// F16 and BF16 as F32.
+// Reads F16 and BF16 as F32.
 Bytes read(const SafetensorsReader& file, const TensorInfo& tensor) {
   Bytes bytes(tensor.bytes());
   file.read(tensor, bytes);
@@ -81,12 +81,14 @@ Bytes consensus_of(const TensorInfo& tensor, const std::vector<Bytes>& workers, 
   if (type == "I16") return largest<std::int16_t>(workers);
   if (type == "I8") return largest<std::int8_t>(workers);
   if (type == "U8" || type == "BOOL") return largest<std::uint8_t>(workers);
-  throw Error(fmt::format(
-      "{}: tensor \"{}\" is {}; averaged are F64, F32, F16 and BF16, of whole numbers the largest is taken",
-      path, tensor.name, type));
+  throw Error(
+      fmt::format("{}: tensor \"{}\" is {}; allowed are F64, F32, F16 and BF16, which are averaged, and "
+                  "integers, of which the maximum is taken",
+                  path, tensor.name, type));
 }
 
-// The average of push-sum is by weight, and of which values each is only the optimizer knows.
+// The average of push-sum is weighted, and only the optimizer knows which values each weight
+// belongs to.
 void check_weights(const SafetensorsReader& worker) {
   const TensorInfo* const weights = worker.find("weights");
   if (weights == nullptr || weights->dtype != "F64") return;
@@ -94,10 +96,10 @@ void check_weights(const SafetensorsReader& worker) {
   worker.read(*weights, std::as_writable_bytes(std::span(values)));
   for (const double weight : values) {
     if (std::abs(weight - 1) > 1e-6)
-      throw Error(fmt::format(
-          "{}: with push-sum a part of it has weight {:g}: the average model is known to a run alone, "
-          "which goes on from this checkpoint",
-          worker.path(), weight));
+      throw Error(
+          fmt::format("{}: with push-sum a part of it has weight {:g}: only a run that resumes from this "
+                      "checkpoint can compute the average model",
+                      worker.path(), weight));
   }
 }
 
@@ -109,7 +111,7 @@ void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
     workers.emplace_back(checkpoint.verified(file.worker));
   for (const SafetensorsReader& worker : workers) check_weights(worker);
   std::vector<TensorInfo> model;
-  std::map<std::string, std::string> sources;  // name in the workers' files by that in the model
+  std::map<std::string, std::string> sources;  // name in the model -> name in the workers' files
   for (const TensorInfo& own : workers.front().tensors()) {
     if (!own.name.starts_with(kPrefix)) continue;
     const std::string name = own.name.substr(kPrefix.size());
@@ -120,7 +122,7 @@ void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
     for (const SafetensorsReader& worker : workers) {
       const TensorInfo* const theirs = worker.find(tensor.name);
       if (theirs == nullptr || theirs->dtype != tensor.dtype || theirs->shape != tensor.shape) {
-        throw Error(fmt::format("{}: tensor \"{}\" is not there with the dtype and shape that it has in {}",
+        throw Error(fmt::format("{}: there is no tensor \"{}\" with the dtype and shape that it has in {}",
                                 worker.path(), tensor.name, workers.front().path()));
       }
     }

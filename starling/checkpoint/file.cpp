@@ -16,7 +16,7 @@
 namespace starling {
 namespace {
 
-constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // the kernel takes no more than 2 GB in one call
+constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // the kernel takes at most 2 GB per call
 
 [[noreturn]] void fail(const std::string& path, const char* what) {
   throw Error(fmt::format("{}: cannot be {}: {}", path, what, std::strerror(errno)));
@@ -29,7 +29,7 @@ void refuse(const std::string& path, std::uint64_t offset, const std::string& re
 }
 
 File::File(std::string path, int flags) : path_(std::move(path)) {
-  // O_NONBLOCK: a pipe of that name must not keep us waiting.
+  // O_NONBLOCK: a pipe with this name must not block us.
   file_ = open(path_.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
   if (file_ < 0 && errno == ELOOP) throw Error(path_ + ": is a symbolic link, not a file");
   if (file_ < 0) fail(path_, "opened");

@@ -1,4 +1,5 @@
-// One open file of a checkpoint. Every failure is an Error that names the file; where a place in it matters, the byte.
+// One open file of a checkpoint. Every failure is an Error that names the file and, if a place in
+// it matters, the byte.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,9 @@ namespace starling {
 
 class File {
  public:
-  // Only a regular file, and not through a symbolic link.
+  // Opens regular files only, and follows no symbolic link.
   static File to_read(const std::string& path);
-  // Made, or emptied where it is there.
+  // Creates the file, or empties an existing one.
   static File to_write(const std::string& path);
   ~File();
   File(File&& other) noexcept;
@@ -20,10 +21,10 @@ class File {
   File& operator=(const File&) = delete;
 
   const std::string& path() const { return path_; }
-  std::uint64_t size() const { return size_; }                     // when it was opened, or written so far
-  void read(std::uint64_t offset, std::span<std::byte> to) const;  // all of it
+  std::uint64_t size() const { return size_; }                     // when opened, or so far written
+  void read(std::uint64_t offset, std::span<std::byte> to) const;  // reads all of `to`
   void write(std::span<const std::byte> bytes);
-  void sync();  // on the disk, not only with the operating system
+  void sync();  // brings the data to the disk, not only to the operating system
 
  private:
   File(std::string path, int flags);
@@ -35,11 +36,12 @@ class File {
 // Throws Error "path: offset N: reason".
 [[noreturn]] void refuse(const std::string& path, std::uint64_t offset, const std::string& reason);
 
-// A whole small file. Throws Error where it is larger than `most`.
+// Reads a whole small file. Throws Error if it is larger than `most`.
 std::string read_text(const std::string& path, std::uint64_t most);
-// Written and synced under another name, then moved to `path`: there is the old text or the new, never half of it.
+// Writes and syncs under another name, then renames to `path`, which therefore holds the old text
+// or the new, never half of it.
 void write_text(const std::string& path, const std::string& text);
 
-void sync_folder(const std::string& path);  // the names in it
+void sync_folder(const std::string& path);  // syncs the names in it
 
 }  // namespace starling

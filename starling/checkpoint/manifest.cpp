@@ -46,7 +46,7 @@ std::string to_json(const Manifest& manifest) {
 }
 
 Manifest parse_manifest(const std::string& text, const std::string& path) {
-  // Where the first `piece` stands.
+  // The place of the first `piece`.
   const auto place = [&](const std::string& piece) {
     const std::size_t at = text.find(piece);
     return at == std::string::npos ? std::uint64_t{0} : at;
@@ -104,17 +104,17 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
       manifest.recipe.emplace_back(key, value.get<std::string>());
     }
   } catch (const Json::parse_error& error) {
-    refuse(path, error.byte, "not JSON from here on");
+    refuse(path, error.byte, "invalid JSON from here on");
   } catch (const Json::exception& error) {
     refuse(path, 0, fmt::format("this is not the manifest of a checkpoint: {}", error.what()));
-  } catch (const std::logic_error&) {  // of stoul
+  } catch (const std::logic_error&) {  // from stoul
     refuse(path, place("\"crc32c\""), "a checksum is not a hexadecimal number of 32 bits");
   }
   const std::string canonical = to_json(manifest);
   const auto [mine, theirs] = std::mismatch(canonical.begin(), canonical.end(), text.begin(), text.end());
   if (mine != canonical.end() || theirs != text.end()) {
     refuse(path, static_cast<std::uint64_t>(theirs - text.begin()),
-           "damaged or edited: it does not agree with its checksum from here on");
+           "damaged or edited: it differs from its checksum from here on");
   }
   return manifest;
 }

@@ -29,7 +29,7 @@ constexpr std::pair<std::string_view, std::uint64_t> kDtypes[] = {
     {"F64", 8}, {"I64", 8}, {"U64", 8}, {"F32", 4},     {"I32", 4},     {"U32", 4}, {"F16", 2}, {"BF16", 2},
     {"I16", 2}, {"U16", 2}, {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U8", 1},  {"BOOL", 1}};
 
-// Bytes per element; 0: there is no such dtype.
+// Bytes per element; 0 for an unknown dtype.
 std::uint64_t element_bytes(std::string_view dtype) {
   for (const auto& [name, bytes] : kDtypes) {
     if (name == dtype) return bytes;
@@ -37,7 +37,7 @@ std::uint64_t element_bytes(std::string_view dtype) {
   return 0;
 }
 
-// False where the product does not fit.
+// False if the product overflows.
 bool tensor_bytes(const TensorInfo& tensor, std::uint64_t& bytes) {
   bytes = element_bytes(tensor.dtype);
   for (const std::int64_t extent : tensor.shape) {
@@ -46,7 +46,7 @@ bool tensor_bytes(const TensorInfo& tensor, std::uint64_t& bytes) {
   return true;
 }
 
-// The header's text, counting how far it has been read.
+// The header's text. Counts how far it has been read.
 struct Cursor {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -70,7 +70,8 @@ struct Cursor {
   const char** reached = nullptr;
 };
 
-// Takes the header's JSON piece by piece, so that it sees twofold keys and never builds what it will refuse.
+// Takes the header's JSON piece by piece, so that it sees duplicate keys and builds nothing that it
+// will refuse.
 class HeaderParser final : public nlohmann::json::json_sax_t {
  public:
   HeaderParser(std::vector<TensorInfo>& tensors, Metadata& metadata)
@@ -150,11 +151,11 @@ class HeaderParser final : public nlohmann::json::json_sax_t {
   bool number_float(double, const std::string& text) override {
     return fail(fmt::format("{} is not a whole number that fits 64 bits", text));
   }
-  bool boolean(bool) override { return wrong("a truth value"); }
+  bool boolean(bool) override { return wrong("a boolean"); }
   bool null() override { return wrong("null"); }
   bool binary(nlohmann::json::binary_t&) override { return wrong("binary"); }
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
-    return fail("not JSON from here on");
+    return fail("invalid JSON from here on");
   }
 
  private:
@@ -205,7 +206,7 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : file_(File::to_r
       refuse(path, data_ + reached, fmt::format("tensor \"{}\": {}", t.name, reason));
     };
     if (t.begin != reached || t.end < t.begin) {
-      complain(fmt::format("its bytes are said to be {} to {}, but those before it end at {}", t.begin, t.end,
+      complain(fmt::format("its offsets are {} to {}, but the bytes before it end at {}", t.begin, t.end,
                            reached));
     }
     std::uint64_t bytes = 0;
@@ -217,9 +218,9 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : file_(File::to_r
     by_name_[t.name] = i;
   }
   if (reached != file_.size() - data_) {
-    refuse(path, std::min(data_ + reached, file_.size()),
-           fmt::format("the header tells of {} bytes of tensors, the file has {}", reached,
-                       file_.size() - data_));
+    refuse(
+        path, std::min(data_ + reached, file_.size()),
+        fmt::format("the header lists {} bytes of tensors, the file has {}", reached, file_.size() - data_));
   }
 }
 
@@ -247,7 +248,7 @@ Digest SafetensorsReader::digest() const {
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorInfo> tensors,
                                      const Metadata& metadata)
     : file_(File::to_write(path)), tensors_(std::move(tensors)) {
-  // Wide elements first: every tensor is then aligned to its elements.
+  // Wide elements come first, so every tensor is aligned to its elements.
   std::stable_sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return element_bytes(a.dtype) > element_bytes(b.dtype);
   });

@@ -1,13 +1,18 @@
-// Files of named tensors, in the safetensors format (https://github.com/huggingface/safetensors), without torch:
+// Files of named tensors, in the safetensors format (https://github.com/huggingface/safetensors),
+// without torch:
 //
 //   8 bytes      N, the length of the header, little-endian
 //   N bytes      JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..,
 //                       "__metadata__": {"key": "text", ..}}
 //   the rest     the tensors' bytes, without gaps
 //
-// A file is read as if an enemy had written it. Refused, with an Error "file: offset N: reason", is everything that
-// the format does not allow: a header above 16 MB or beyond the file's end, twofold keys, unknown dtypes, sizes that
-// are negative, fractional or overflow, gaps, overlaps, and a file that is longer or shorter than its header says.
+// The reader trusts nothing in a file. It refuses whatever the format does not allow, with an Error
+// "file: offset N: reason". This includes:
+//
+// - a header above 16 MB or beyond the file's end, and a file whose length differs from its header
+// - duplicate keys and unknown dtypes
+// - sizes that are negative or fractional, or that overflow
+// - gaps and overlaps
 #pragma once
 
 #include <cstddef>
@@ -33,25 +38,27 @@ struct TensorInfo {
 
 using Metadata = std::map<std::string, std::string>;
 
-// What tells a file from any other.
+// The identity of a file's content.
 struct Digest {
   std::uint64_t bytes = 0;
   std::uint32_t crc32c = 0;
   bool operator==(const Digest&) const = default;
 };
 
-// Reads the header; tensors only when asked for.
+// Reads the header, and tensors only on request.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in the order of their bytes
-  const TensorInfo* find(const std::string& name) const;               // null: there is none
+  // In the order of their bytes.
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  const TensorInfo* find(const std::string& name) const;  // null: no such tensor
   const Metadata& metadata() const { return metadata_; }
   // to.size() must be the tensor's bytes().
   void read(const TensorInfo& tensor, std::span<std::byte> to) const;
-  std::uint64_t offset(const TensorInfo& tensor) const { return data_ + tensor.begin; }  // in the file
+  // In the file.
+  std::uint64_t offset(const TensorInfo& tensor) const { return data_ + tensor.begin; }
   Digest digest() const;  // reads the whole file
 
  private:
@@ -62,15 +69,16 @@ class SafetensorsReader {
   Metadata metadata_;
 };
 
-// Writes the header at once, then the tensors' bytes as they are given.
+// Writes the header first, then the tensors' bytes as they are given.
 class SafetensorsWriter {
  public:
-  // Of the tensors name, dtype and shape are taken. tensors() are the same in the order in which they must be written.
+  // Takes name, dtype and shape from `tensors`. tensors() are the same, in the order in which they
+  // must be written.
   SafetensorsWriter(const std::string& path, std::vector<TensorInfo> tensors, const Metadata& metadata);
 
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   void write(std::span<const std::byte> bytes);
-  // All is written: brings it to the disk.
+  // Everything is written: brings it to the disk.
   Digest finish();
 
  private:

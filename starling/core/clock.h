@@ -1,4 +1,4 @@
-// Time as the state machines see it: passed in, so that a test or a simulation can turn the hands.
+// The time of the state machines. It is passed in, so that a test or a simulation can control it.
 #pragma once
 
 #include <chrono>

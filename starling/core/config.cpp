@@ -85,7 +85,7 @@ std::optional<std::vector<double>> parse_numbers(std::string_view text) {
   }
 }
 
-// Empty where one of them is no number.
+// Empty if one of them is not a number.
 std::vector<double> numbers_of(const Node::Array& array) {
   std::vector<double> values;
   for (const Node& node : array) {
@@ -119,8 +119,8 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
   std::size_t least = std::max<std::size_t>(2, name.size() / 3) + 1;
   if (name.size() > 64) return nearest;
   for (const std::string& other : names) {
-    // Levenshtein: row[j] = edits between the part of `name` read so far and the first j characters of
-    // `other`.
+    // Levenshtein distance. row[j]: edits between the part of `name` read so far and the first j
+    // characters of `other`.
     std::vector<std::size_t> row(other.size() + 1);
     for (std::size_t j = 0; j <= other.size(); ++j) row[j] = j;
     for (std::size_t i = 1; i <= name.size(); ++i) {
@@ -284,7 +284,7 @@ void Config::read_text(std::string_view text, const std::string& name) {
     const Section& section = find_section(part.name, where);
     const auto* table = part.node.as<Node::Table>();
     if (!table) {
-      throw UsageError(fmt::format("{}: {} is {}, wanted is a section: [{}]", where, section.name,
+      throw UsageError(fmt::format("{}: {} is {}, but must be a section: [{}]", where, section.name,
                                    part.node.kind(), section.name));
     }
     for (const auto& [key_name, node, line] : *table) {
@@ -322,11 +322,11 @@ void Config::set(const std::string& path, const std::string& text) {
   const std::string where = "command line";
   const std::size_t dot = path.find('.');
   if (dot == std::string::npos) {
-    throw UsageError(fmt::format("{}: {}: an override is written section.key", where, short_of(path)));
+    throw UsageError(fmt::format("{}: {}: an override has the form section.key", where, short_of(path)));
   }
   const Section& section = find_section(path.substr(0, dot), where);
   const Key& key = find_key(section, path.substr(dot + 1), where);
-  // The text is read as the key's type wants it; what cannot be read so is left a text, which assign()
+  // Reads the text as the key's type asks. Text that cannot be read so stays a text, which assign()
   // refuses.
   Value value = text;
   std::visit(Overloaded{

@@ -1,5 +1,5 @@
-// Typed configuration: TOML files and `--section.key value` overrides, read into the fields of a plain
-// struct.
+// Typed configuration: TOML files and `--section.key value` overrides, read into the fields of a
+// plain struct.
 //
 //   Recipe recipe;
 //   Config config;
@@ -8,11 +8,13 @@
 //   config.read_file("recipes/fashion-mnist.toml");
 //   config.set("optimizer.lr", "0.002");
 //
-// Every key is declared once; parsing, messages, --print-config and the overrides come from that declaration.
-// What a field holds when it is declared is the default. The fields must outlive the Config.
+// Every key is declared once; parsing, messages, --print-config and the overrides come from that
+// declaration. The value of a field at its declaration is the default. The fields must outlive the
+// Config.
 //
-// All errors are UsageErrors of one line: where (file:line or "command line"), which key, what is wrong, what
-// is allowed. Hostile input (huge, deeply nested, not UTF-8, a device) is refused like any other.
+// Every error is a UsageError of one line. It names the place (file:line or "command line"), the
+// key, the mistake, and the allowed values. Hostile input (huge, deeply nested, not UTF-8, a
+// device) is refused in the same way.
 #pragma once
 
 #include <array>
@@ -38,25 +40,27 @@ class Config {
   void key(std::string name, std::int64_t* field, Range range, std::string help);
   void key(std::string name, double* field, Range range, std::string help);
   void key(std::string name, std::array<double, 2>* field, Range range, std::string help);
-  void key(std::string name, std::string* field, std::string help);                   // any text
-  void key(std::string name, std::string* field, Choices choices, std::string help);  // one of these
+  void key(std::string name, std::string* field, std::string help);  // any text
+  // One of these.
+  void key(std::string name, std::string* field, Choices choices, std::string help);
 
-  // Sets what the file says and leaves the rest. At most 32 KB. On error some fields may have been set
-  // already.
+  // Sets the values of the file and leaves the others. The file has at most 32 KB. After an error
+  // some fields may be set already.
   void read_file(const std::string& path);
-  void read_text(std::string_view text, const std::string& name);  // `name` stands for the file in messages
-  // One override of the command line: path is "section.key".
+  // `name` is the file name in messages.
+  void read_text(std::string_view text, const std::string& name);
+  // One override from the command line. `path` is "section.key".
   void set(const std::string& path, const std::string& value);
 
-  // All keys, in the order of declaration, with their present values.
+  // All keys, in the order of declaration, with their current values.
   struct Entry {
     std::string section, name, value, help, allowed;
   };
   std::vector<Entry> entries() const;
-  // A TOML file of all keys with their present values; each carries its help and what is allowed as a
-  // comment.
+  // A TOML file of all keys with their current values. A comment gives each key's help and allowed
+  // values.
   std::string print() const;
-  // Where a key's value comes from: "file:line", "command line" or "default".
+  // The source of a key's value: "file:line", "command line" or "default".
   std::string origin(const std::string& path) const;
 
  private:
@@ -83,10 +87,10 @@ class Config {
                      const std::string& as_written, const std::string& where);
 
   std::vector<Section> sections_;
-  std::map<std::string, std::string> origins_;  // "section.key" -> where it was set
+  std::map<std::string, std::string> origins_;  // "section.key" -> the place that set it
 };
 
-// The name nearest to `name` by edits, or empty when none is near.
+// The name nearest to `name` by edit distance, or empty if none is near.
 std::string nearest_name(const std::string& name, const std::vector<std::string>& names);
 
 }  // namespace starling

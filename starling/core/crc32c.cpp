@@ -15,8 +15,8 @@
 
 namespace starling {
 
-// The functions below work on the register (the CRC before its final complement), least significant bit
-// first.
+// The functions below work on the register: the CRC before its final complement, least significant
+// bit first.
 
 namespace {
 
@@ -41,8 +41,7 @@ constexpr std::uint32_t update_by_table(std::uint32_t crc, const std::byte* p, s
   return crc;
 }
 
-// The fallback runs on few machines, so it proves itself wherever this is compiled: 32 zero bytes, RFC 3720
-// B.4.
+// The fallback runs on few machines, so every compilation checks it: 32 zero bytes, RFC 3720 B.4.
 constexpr std::array<std::byte, 32> kZeros{};
 static_assert(~update_by_table(~0u, kZeros.data(), kZeros.size()) == 0x8a9136aa);
 
@@ -66,11 +65,12 @@ STARLING_CRC32_TARGET inline std::uint32_t of_byte(std::uint32_t crc, std::uint8
 }
 #endif
 
-// The instruction takes three cycles but one can start in each, so long inputs are cut into three lanes which
-// run side by side. Joining lanes means moving a CRC past kLane zero bytes, which is linear: one table per
-// byte of the CRC.
-constexpr std::size_t kLane = 2176;  // ten times three, or six times five, are 256 bytes less than 64 KB
-constexpr std::size_t kLine = 64;    // of the cache
+// The instruction takes three cycles, but one can start in each cycle. Long inputs are therefore
+// cut into three lanes that run side by side. To join lanes, a CRC is moved past kLane zero bytes.
+// The move is linear, so one table per byte of the CRC is enough.
+// Ten times three, or six times five, are 256 bytes less than 64 KB.
+constexpr std::size_t kLane = 2176;
+constexpr std::size_t kLine = 64;  // of the cache
 
 std::array<Table, 4> make_lane_shift() {
   std::array<Table, 4> shift{};
@@ -99,7 +99,7 @@ std::uint64_t word(const std::byte* p) {
 struct ThreeLanes {
   std::uint32_t a, b = 0, c = 0;
 
-  // A line of each: from p, and a lane and two lanes behind it.
+  // Takes one line of each lane: from p, from one lane behind it and from two lanes behind it.
   STARLING_CRC32_TARGET inline void take_line(const std::byte* p) {
     for (std::size_t i = 0; i < kLine; i += 8) {
       a = of_8_bytes(a, word(p + i));
@@ -110,7 +110,7 @@ struct ThreeLanes {
   std::uint32_t joined() const { return past_lane(past_lane(a) ^ b) ^ c; }
 };
 
-// The processor by itself does not look so far ahead. Past the end nothing happens.
+// The hardware prefetcher does not look this far ahead. A prefetch past the end does nothing.
 void fetch(const std::byte* p) { __builtin_prefetch(p); }
 
 STARLING_CRC32_TARGET std::uint32_t update_by_instruction(std::uint32_t crc, const std::byte* p,
@@ -140,10 +140,11 @@ constexpr int power(int n) {
   return static_cast<int>(value);
 }
 
-// Where a processor multiplies polynomials: 128 bits, each a power of x, are worth as much in other 128 bits that come
-// kLater bits after them, once their halves are multiplied by what x^kLater (and x^64 for the earlier half) leaves modulo
-// the polynomial. A product of 32 and 64 reflected bits lies 33 bits too low, so these powers are taken off (Gopal et
-// al., Fast CRC computation for generic polynomials using PCLMULQDQ, Intel 2009).
+// For processors that multiply polynomials. Take 128 bits as coefficients of powers of x. They can
+// be added to other 128 bits that come kLater bits later, if their halves are first multiplied by
+// the remainder of x^kLater (and x^64 for the earlier half) modulo the polynomial. A product of 32
+// and 64 reflected bits lies 33 bits too low, so 33 is taken off these powers. See Gopal et al.,
+// Fast CRC computation for generic polynomials using PCLMULQDQ, Intel 2009.
 template <int kLater>
 constexpr int kEarlierHalf = power(kLater + 31);
 template <int kLater>
@@ -166,8 +167,9 @@ __attribute__((target("avx512f,avx512vl,vpclmulqdq"))) inline __m512i fold(__m51
                                    0x96);  // the exclusive or of the three
 }
 
-// The instruction and multiplications of 256 bits occupy different parts of a processor, so five lanes run side by
-// side: three by the one, and two, taken as one of double length, by the other.
+// The CRC instruction and 256-bit multiplications use different units of a processor, so five lanes
+// run side by side. The instruction takes three of them. The multiplications take two, as one lane
+// of double length.
 __attribute__((target("sse4.2,avx2,vpclmulqdq"))) std::uint32_t update_by_both(std::uint32_t crc,
                                                                                const std::byte* p,
                                                                                std::size_t n) {
@@ -209,7 +211,7 @@ __attribute__((target("sse4.2,avx512f,avx512vl,vpclmulqdq"))) std::uint32_t upda
     d = fold<8 * kFolded>(d, _mm512_loadu_si512(p + 3 * kRegister));
   }
   const __m512i last = fold<8 * kRegister>(fold<8 * kRegister>(fold<8 * kRegister>(a, b), c), d);
-  // The CRC of these 64 bytes, begun with nothing, is that of all before.
+  // The CRC of these 64 bytes, started from nothing, equals the CRC of all bytes before.
   alignas(kRegister) std::array<std::byte, kRegister> folded;
   _mm512_store_si512(folded.data(), last);
   return update_by_instruction(update_by_instruction(0, folded.data(), folded.size()), p, n);

@@ -8,11 +8,12 @@
 
 namespace starling {
 
-// CRC32C (Castagnoli), with the processor's instructions where it has them. `seed` is the CRC of what came before.
+// CRC32C (Castagnoli), with the processor's instructions if it has them. `seed` is the CRC of the
+// bytes before.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t seed = 0);
 
-// What it may be computed with on this processor, the fastest last: crc32c() takes that. Of the register, which is the CRC
-// before its final complement.
+// The implementations that this processor can run. The fastest is last, and crc32c() uses it. They
+// take and return the register, which is the CRC before its final complement.
 struct Crc32cWay {
   std::string_view name;
   std::uint32_t (*update)(std::uint32_t before, const std::byte* bytes, std::size_t n);

@@ -1,4 +1,5 @@
-// Errors. Every message is one line: what was wrong, where (file, line, key, rank, peer), what is allowed.
+// Errors. Every message is one line: what is wrong, where (file, line, key, rank, peer), what is
+// allowed.
 #pragma once
 
 #include <stdexcept>
@@ -12,7 +13,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The caller asked for something that cannot be (exit code 2 of the command): a bad option, recipe, name or size.
+// The caller asked for something impossible (exit code 2 of the command): a bad option, recipe,
+// name or size.
 class UsageError : public Error {
  public:
   using Error::Error;

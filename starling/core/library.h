@@ -1,5 +1,5 @@
-// Libraries that are loaded when they are first needed, so that nothing of them is needed to build Starling, or to run without
-// them. They are never unloaded: they may have started threads.
+// Libraries that are loaded when they are first needed. Starling builds and runs without them. They
+// are never unloaded, because they may have started threads.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace starling {
 
-// Why the last dlopen() of this thread failed.
+// The reason why this thread's last dlopen() failed.
 inline std::string loader_trouble() {
   const char* const trouble = dlerror();
   return trouble == nullptr ? "unknown" : trouble;
 }
 
-// Sets a pointer to the function of this name. Throws Error, "{whose}: it has no {name}".
+// Sets a pointer to the function with this name. Throws Error, "{whose}: it has no {name}".
 template <class Function>
 void find_function(void* library, const char* name, Function*& function, const std::string& whose) {
   void* const address = dlsym(library, name);

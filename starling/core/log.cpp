@@ -21,7 +21,7 @@ Level level_from_environment() {
 Log log_to_stderr(int rank, Level least) {
   return [rank, least](Level level, const std::string& message) {
     if (level >= least) {
-      // One write per line, so that lines of several workers do not mix.
+      // One write per line, so that lines of several workers stay whole.
       const std::string line = "starling[" + std::to_string(rank) + "]: " + message + "\n";
       std::fwrite(line.data(), 1, line.size(), stderr);
     }

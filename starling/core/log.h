@@ -1,4 +1,5 @@
-// Where the library's messages go. The library itself never prints: whoever makes a World hands it a Log.
+// The destination of the library's messages. The library itself never prints; the creator of a
+// World passes a Log to it.
 #pragma once
 
 #include <functional>
@@ -8,11 +9,12 @@ namespace starling {
 
 enum class Level { debug, info, warning };
 
-// Called from any thread, one message (one line, no newline) at a time.
+// May be called from any thread. One call is one message: one line, without a newline.
 using Log = std::function<void(Level, const std::string&)>;
 
-// The least level that the environment variable STARLING_LOG wants to see: "warning" (where it is not set), "info", which also says
-// what each edge goes through and whose connection broke or came back, or "debug". Throws UsageError where it says anything else.
+// The lowest level to show, from the environment variable STARLING_LOG: "warning" (the default),
+// "info" (adds what each edge uses, and which connections broke or came back) or "debug". Throws
+// UsageError for any other value.
 Level level_from_environment();
 
 // Writes messages of `least` and above to stderr, each as one line "starling[rank]: message".

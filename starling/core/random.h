@@ -1,5 +1,5 @@
-// Small counter-based random numbers: a value depends on its keys alone, not on what was drawn before, on the
-// number of workers or on torch's version.
+// Small counter-based random numbers. A value depends on its keys alone. It does not depend on
+// earlier draws, on the number of workers or on torch's version.
 #pragma once
 
 #include <cstdint>

@@ -18,14 +18,15 @@ constexpr int kTrainingThread = 1;  // its tid; exchanges follow
 
 std::int64_t nanoseconds(Duration d) { return std::chrono::nanoseconds(d).count(); }
 
-// Trace events count in microseconds.
+// Trace events use microseconds.
 std::string microseconds(Duration d) {
   const std::int64_t ns = nanoseconds(d);
   return fmt::format("{}.{:03}", ns / 1000, ns % 1000);
 }
 
-// Swaps with one neighbour overlap, which the spans of one thread must not: each gets the lowest lane that is free.
-// On the training thread spans nest: one lane holds all. The spans are sorted by their begin.
+// Swaps with one neighbour overlap, but spans of one thread must not. Each span gets the lowest
+// free lane. Spans of the training thread nest, so one lane holds them all. The spans are sorted by
+// their begin.
 std::vector<int> lanes_of(const std::vector<Timeline::Span>& spans, bool nested) {
   std::vector<int> lanes;
   std::vector<Time> busy_until(1);
@@ -76,7 +77,8 @@ Timeline::Scope::~Scope() {
 
 Timeline::Timeline(int rank, int workers, TimelineOptions options)
     : rank_(rank), workers_(workers), options_(options) {
-  // Both clocks at the same moment: the tries in which this thread was interrupted between the two are left out.
+  // Reads both clocks at the same moment. A try in which this thread was interrupted between the
+  // two reads is dropped.
   auto shortest = Duration::max();
   for (int i = 0; i < 10; ++i) {
     const Time before = Clock::now();
@@ -135,7 +137,7 @@ void Timeline::write(const std::string& path) const {
   file << '\n' << label("process_name", rank_, kTrainingThread, fmt::format("worker {}", rank_));
   int tid = kTrainingThread;
   for (auto& [peer, spans] : tracks) {
-    // Of spans that begin together the longer one holds the other.
+    // If two spans begin together, the longer one contains the other.
     std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
       return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
     });

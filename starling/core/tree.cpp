@@ -13,7 +13,8 @@
 
 #include <fmt/format.h>
 
-// toml++ 3.3 asserts on some malformed keys, and goes astray where assertions are off. Here it refuses them.
+// toml++ 3.3 asserts on some malformed keys, and misbehaves if assertions are off. Here it refuses
+// them.
 #define TOML_ASSERT(condition) ((condition) ? static_cast<void>(0) : throw std::invalid_argument("malformed"))
 #include <toml++/toml.h>
 
@@ -38,8 +39,8 @@ std::string one_line(std::string_view text) {
 
 // --- TOML ---
 
-// The dots that are no decimal point of a number. A number stands between spaces or brackets, so in a dotted key at most
-// every other dot can look like one.
+// Counts the dots that are no decimal point. A number stands between spaces or brackets, so in a
+// dotted key at most every other dot can look like one.
 std::ptrdiff_t structural_dots(std::string_view text) {
   const auto among = [&](std::size_t i, std::string_view characters) {
     return i >= text.size() || characters.find(text[i]) != std::string_view::npos;
@@ -59,14 +60,14 @@ std::ptrdiff_t structural_dots(std::string_view text) {
   return dots;
 }
 
-// toml++ must not see what it cannot bear.
+// Refuses text that toml++ cannot handle.
 void check_toml_text(std::string_view text, const std::string& name) {
-  // The parser goes one level down its stack for every dot of a.b.c.
+  // The parser recurses one level for every dot of a.b.c.
   if (structural_dots(text) > kMaxDots) {
-    throw UsageError(
-        fmt::format("{}: more than {} dots outside of numbers: its keys nest too deep", name, kMaxDots));
+    throw UsageError(fmt::format("{}: more than {} dots outside of numbers: its keys are nested too deep",
+                                 name, kMaxDots));
   }
-  // The parser's tables of other alphabets have holes. Strings and comments may hold anything.
+  // The parser's tables of other alphabets are incomplete. Strings and comments may hold anything.
   int line = 1;
   for (std::string_view rest = text; !rest.empty(); ++line) {
     const std::string_view plain = rest.substr(0, rest.find_first_of("#\"'\n"));
@@ -106,7 +107,7 @@ Node from_toml(const toml::node& from, const std::string& name, int depth) {
 
 // --- JSON ---
 
-// The text, for the parser; counts the lines that it has read.
+// The text for the parser. Counts the lines read so far.
 struct Reading {
   int line = 1;
   char last = 0;  // character
@@ -131,7 +132,7 @@ struct Reader {
   bool operator!=(const Reader& other) const { return at != other.at; }
 };
 
-// The parser tells of one token after the other, without recursion.
+// The parser reports one token after the other, without recursion.
 class JsonTree final : public nlohmann::json_sax<nlohmann::json> {
  public:
   JsonTree(const std::string& name, const Reading& reading) : name_(name), reading_(reading) {}
@@ -147,7 +148,7 @@ class JsonTree final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool number_float(double value, const std::string&) override { return add(value); }
   bool string(std::string& value) override { return add(std::move(value)); }
-  bool binary(nlohmann::json::binary_t&) override { return false; }  // not in text
+  bool binary(nlohmann::json::binary_t&) override { return false; }  // does not occur in text
   bool start_object(std::size_t) override { return open(Node::Table{}); }
   bool start_array(std::size_t) override { return open(Node::Array{}); }
   bool key(std::string& key) override {
@@ -179,7 +180,7 @@ class JsonTree final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  // Numbers end where the next character is read.
+  // The end of a number is found only when the next character is read.
   int line() const { return reading_.line - (reading_.last == '\n' ? 1 : 0); }
   Node* put(Node node) {
     if (open_.empty()) return &(root = std::move(node));
@@ -201,7 +202,7 @@ class JsonTree final : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& name_;
   const Reading& reading_;
-  std::vector<Node*> open_;  // from the root to the latest: nothing is added to one that is not last
+  std::vector<Node*> open_;  // from the root to the latest; only the last one grows
 };
 
 }  // namespace
@@ -244,7 +245,7 @@ Node parse_json(std::string_view text, const std::string& name) {
   nlohmann::json::sax_parse(Reader{text.data(), &reading}, Reader{text.data() + text.size(), &reading},
                             &tree);
   if (!tree.root.as<Node::Table>()) {
-    throw UsageError(fmt::format("{}: it must hold one object, not {}", name, tree.root.kind()));
+    throw UsageError(fmt::format("{}: it must contain one object, not {}", name, tree.root.kind()));
   }
   return std::move(tree.root);
 }

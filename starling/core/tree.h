@@ -1,7 +1,8 @@
-// What a TOML or JSON text says, as one small tree: the readers of recipes and of topology files see neither parser.
+// A TOML or JSON text as one small tree. The readers of recipes and of topology files see neither
+// parser.
 //
-// The text may be hostile (huge, deeply nested, not UTF-8, a device): it is refused like any other mistake, by a
-// UsageError of one line with the file and, where it is known, the line.
+// The text may be hostile (huge, deeply nested, not UTF-8, a device). It is refused like any other
+// mistake: by a UsageError of one line that names the file and, if known, the line.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ namespace starling {
 
 struct Member;
 
-// One value. TOML's dates and JSON's null are kept as what they are called in messages.
+// One value. TOML's dates and JSON's null are kept by their names in messages.
 struct Node {
   struct Other {
     std::string kind;
@@ -38,17 +39,19 @@ struct Member {
   int line = 0;  // of the name
 };
 
-// The whole file, at most `most` bytes; `kind` says in messages what it should be: "recipe".
+// Reads a whole file of at most `most` bytes. `kind` is the expected kind in messages: "recipe".
 std::string read_at_most(const std::string& path, std::size_t most, std::string_view kind);
 
-// The root is a Table. `name` stands for the file in messages. Recursion is bounded; memory is by the text's length.
+// The root is a Table. `name` is the file name in messages. Recursion is bounded, and memory is
+// limited by the text's length.
 Node parse_toml(std::string_view text, const std::string& name);
 Node parse_json(std::string_view text, const std::string& name);
 
-// "file:7", and "file" where the line is not known.
+// "file:7", or "file" if the line is not known.
 std::string place(const std::string& file, int line);
 
-// As a TOML basic string; for messages too, as it keeps them on one line. short_of() cuts long ones.
+// Quotes text as a TOML basic string. Messages use it too, because it keeps them on one line.
+// short_of() cuts long texts.
 std::string in_quotes(std::string_view text);
 std::string short_of(std::string_view text);
 

@@ -1,4 +1,4 @@
-// What the readers of files in fixed forms (topologies, profiles) ask of a tree, and how they refuse it.
+// Queries and refusals for the readers of fixed file formats (topologies, profiles).
 #pragma once
 
 #include <optional>
@@ -17,16 +17,17 @@ class TreeReader {
 
   // Throws UsageError: "file:7: round 2: what".
   [[noreturn]] void refuse(int line, const std::string& what) const;
-  // Of a Table: what is behind the name; null where it is not there, or refused.
+  // The value behind the name in a Table. If the name is absent, find() returns null and needed()
+  // refuses the table.
   static const Node* find(const Node& table, std::string_view name);
   const Node& needed(const Node& table, std::string_view name) const;
-  // Refuses a Table with any other name, naming these.
+  // Refuses a Table with any other name, and lists these.
   void know_keys(const Node& table, const std::vector<std::string>& known) const;
-  // Of a whole number or a real one.
+  // The value of a whole or real number.
   static std::optional<double> number_in(const Node& node);
 
   const std::string file_;
-  std::string where_;  // in the file, for messages: "round 2: "
+  std::string where_;  // the place in the file, for messages: "round 2: "
 };
 
 }  // namespace starling

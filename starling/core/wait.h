@@ -1,4 +1,4 @@
-// Waiting for another thread, which the user can end.
+// Waits for another thread. The user can interrupt the wait.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,12 @@
 
 namespace starling {
 
-// Asked some times a second by whoever waits; yes ends the wait. World::interrupted says more.
+// A waiting thread calls this several times a second; true ends the wait. World::interrupted says
+// more.
 using Interrupted = std::function<bool()>;
 inline bool nobody() { return false; }
 
-// The answer, asked without the lock: whoever answers may take locks of its own.
+// Calls it without the lock, because the callee may take locks of its own.
 inline bool ask(const Interrupted& interrupted, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const bool answer = interrupted();
@@ -22,8 +23,9 @@ inline bool ask(const Interrupted& interrupted, std::unique_lock<std::mutex>& lo
   return answer;
 }
 
-// Waits for done(), which is asked with the lock, for `patience` at most by the clock of now(), and until it is interrupted.
-// Returns done(). `changed` is a std::condition_variable, or the like.
+// Waits until done() is true, for at most `patience` by the clock of now(), or until interrupted.
+// Calls done() with the lock held, and returns its result. `changed` is a std::condition_variable
+// or similar.
 template <class Condition, class Now, class Done>
 bool wait(Condition& changed, std::unique_lock<std::mutex>& lock, const Now& now,
           std::chrono::milliseconds patience, const Interrupted& interrupted, const Done& done) {

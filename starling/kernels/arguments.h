@@ -9,7 +9,7 @@
 
 namespace starling::kernels {
 
-// Values as they went over the wire.
+// Values as they crossed the link.
 struct Sent {
   Sent(const float* values = nullptr) : values(values) {}
   Sent(const void* values, starling::Wire wire, int exponent = 0)
@@ -27,7 +27,7 @@ struct Mix {
   Measured* measured = nullptr;  // for modular codes: the measurements are added to it
 };
 
-// Parameters as they lie in memory.
+// Parameters in memory.
 struct Parameters {
   Parameters(float* values) : values(values) {}
   Parameters(void* values, starling::Wire format, float* master)

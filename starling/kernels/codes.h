@@ -1,7 +1,7 @@
-// One modular code, and what two of them say of each other: the arithmetic of the wires int8 and int4. modular.h says what
-// it is about, in what words, and has the rest.
+// One modular code, and the difference of two of them: the arithmetic of the wires int8 and int4.
+// modular.h explains the method, defines the terms, and has the rest.
 //
-// This file is compiled for GPUs too, as format.h.
+// Like format.h, this file is compiled for GPUs too.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@ namespace starling::kernels {
 
 constexpr int code_bits(Wire wire) { return wire == Wire::int8 ? 8 : 4; }
 
-// What the kernel finds out about two workers' codes on the way.
+// The kernel's measurement of the difference of two workers' codes.
 struct Measured {
   std::int32_t largest = 0;  // |D|
-  std::uint32_t sum = 0;     // of D, modulo 2^32
+  std::uint32_t sum = 0;     // sum of D, modulo 2^32
   void add(const Measured& more) {
     largest = std::max(largest, more.largest);
     sum += more.sum;
@@ -30,11 +30,12 @@ inline float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
-// k modulo 2^24, and in the upper bits whatever comes. `scaled` is x / delta.
+// k modulo 2^24; the upper bits are undefined. `scaled` is x / delta.
 inline std::uint32_t grid_point(float scaled) {
   const auto bits = std::bit_cast<std::uint32_t>(scaled);
   std::uint32_t magnitude = bits & 0x7fffffffu;
-  magnitude &= where_less(magnitude, 0x57000000u);  // from 2^47 on every float is a multiple of 2^24
+  // From 2^47 on every float is a multiple of 2^24.
+  magnitude &= where_less(magnitude, 0x57000000u);
   const float rounded = (std::bit_cast<float>(magnitude) + 0x1p23f) - 0x1p23f;
   const std::uint32_t fraction = where_less(magnitude, 0x4b000000u);  // below 2^23
   const auto whole =
@@ -45,7 +46,7 @@ inline std::uint32_t grid_point(float scaled) {
   return (low ^ sign) - sign;
 }
 
-// How two grids lie to each other.
+// The relation of two grids.
 struct Pair {
   Pair(Wire wire, int their_exponent, int my_exponent)
       : exponent(std::min(their_exponent, my_exponent)),
@@ -58,8 +59,8 @@ struct Pair {
     const std::int32_t D = static_cast<std::int32_t>((theirs << their_shift) - (mine << my_shift)) >> unused;
     return D & -static_cast<std::int32_t>(D != ambiguous);
   }
-  int exponent;  // of the finer one
-  bool mixes;    // else the coarser one's codes say nothing on the finer one
+  int exponent;  // exponent of the finer one
+  bool mixes;    // false: the coarser one's codes have no information on the finer one
   int unused, their_shift, my_shift;
   std::int32_t ambiguous;
 };

@@ -1,15 +1,18 @@
-// The number formats in which parameters cross a link, and what one value becomes in them. The first three are also those
-// in which parameters may lie in memory.
+// The number formats in which parameters cross a link, and the conversion of one value. Parameters
+// in memory may have the first three formats.
 //
 //   fp32   4 bytes, nothing is lost
 //   bf16   2 bytes, 8 bits of precision, the range of fp32
 //   fp16   2 bytes, 11 bits of precision, up to 65504
-//   int8   1 byte, and int4   half a byte: modular codes (modular.h), which say nothing but how far two workers are apart
+//   int8   1 byte, and int4   half a byte: modular codes (modular.h), which hold only the
+//          difference of two workers
 //
-// Conversions round to nearest, ties to even, to the bits of torch's, and keep NaN. They are plain functions of one element
-// without branches, so that the compiler vectorizes the loops over them.
+// Conversions round to nearest, ties to even, with the same bits as torch, and keep NaN. They are
+// plain functions of one element without branches, so that the compiler vectorizes the loops over
+// them.
 //
-// This file is compiled for GPUs too (cuda/update.cuh): of the standard library it may use what cuda/standard.cuh has.
+// This file is compiled for GPUs too (cuda/update.cuh). It may use only those parts of the standard
+// library that cuda/standard.cuh has.
 #pragma once
 
 #include <bit>
@@ -21,7 +24,7 @@ namespace starling {
 enum class Wire : std::uint8_t { fp32, bf16, fp16, int8, int4 };
 
 constexpr bool is_modular(Wire wire) { return wire == Wire::int8 || wire == Wire::int4; }
-// Of n values; of int4's the last byte may be half empty.
+// The size of n values. The last byte of int4 may be half empty.
 constexpr std::size_t bytes_of(Wire wire, std::size_t n) {
   switch (wire) {
     case Wire::fp32:
@@ -39,8 +42,8 @@ constexpr std::size_t bytes_of(Wire wire, std::size_t n) {
 
 namespace kernels {
 
-// All bits where a < b, else none; both from 0 to 2^31 - 1. (A plain choice becomes a branch, and then the compiler does not
-// vectorize the loop.)
+// All bits if a < b, else none; both from 0 to 2^31 - 1. (A plain choice becomes a branch, and then
+// the compiler does not vectorize the loop.)
 inline std::uint32_t where_less(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>(static_cast<std::int32_t>(a - b) >> 31);
 }
@@ -59,9 +62,10 @@ inline float from_bf16(std::uint16_t value) {
 inline std::uint16_t to_fp16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-  // From 2^-14 on: another bias of the exponent, 13 bits fewer; a carry out of the mantissa raises the exponent.
+  // From 2^-14 on: another bias of the exponent, 13 bits fewer. A carry out of the mantissa raises
+  // the exponent.
   const std::uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
-  // Below: the sum with 0.5 is rounded where fp16's last bit is.
+  // Below: the sum with 0.5 is rounded at fp16's last bit.
   const std::uint32_t tiny = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) -
                              std::bit_cast<std::uint32_t>(0.5f);
   const std::uint32_t below = where_less(magnitude, 0x38800000u);
@@ -82,8 +86,9 @@ inline float from_fp16(std::uint16_t value) {
   return std::bit_cast<float>(sign | bits);
 }
 
-// Infinities and NaNs have all exponent bits set: adding one to the exponent then carries into the sign bit. So the
-// highest bit of this says that a value is not finite, and the other bits nothing.
+// Infinities and NaNs have all exponent bits set, so adding one to the exponent carries into the
+// sign bit. The highest bit of the result says that a value is not finite. The other bits have no
+// meaning.
 inline std::uint32_t full_exponent(float value) {
   return (std::bit_cast<std::uint32_t>(value) & 0x7f800000u) + 0x00800000u;
 }

@@ -1,19 +1,22 @@
-// random-k: which values of a block cross the link in a round, the same at both ends of every edge. (With a shared seed as
-// in SAPS-PSGD, Tang et al. 2020, and GossipFL, 2023; chosen without replacement.)
+// random-k: the values of a block that cross the link in a round. Both ends of every edge choose
+// the same ones. (With a shared seed as in SAPS-PSGD, Tang et al. 2020, and GossipFL, 2023; chosen
+// without replacement.)
 //
-//   run      256 values that lie side by side, counted from the block's beginning; the last may be shorter
+//   run      256 adjacent values, counted from the block's beginning; the last may be shorter
 //   turn     of every `one_in` runs one is chosen, the turn-th: one value in `one_in` is sent
-//   place    of the round in the period of the schedule; the pass is how many periods were before it
+//   place    of the round in the period of the schedule; pass: the number of periods before it
 //
-//   turn = (first + stride * pass) mod one_in       first and stride at random for each block and place
+//   turn = (first + stride * pass) mod one_in       first and stride: random by block and place
 //
-// The stride has no divisor in common with one_in: whatever the schedule's period, each place, and so each edge, sees every
-// value exactly once in one_in periods. Different places and blocks walk apart: that a value is sent in one round says nothing
-// about the next. A worker needs the round's number for it and nothing else.
+// The stride has no divisor in common with one_in. Whatever the schedule's period, each place, and
+// so each edge, sees every value exactly once in one_in periods. Different places and blocks are
+// independent: a value's turn in one round says nothing about the next. A worker needs only the
+// round's number.
 //
-// Runs and not single values, so that the update stays what it is: each stretch of memory is either mixed and sent, or
-// neither, and the kernel sees ordinary arrays. How near two workers come in the mean is a matter of how often each value is
-// sent, not of which are sent together.
+// The mask chooses runs and not single values, so that the update stays simple. Each stretch of
+// memory is either mixed and sent, or neither, and the kernel sees ordinary arrays. The mean
+// agreement of two workers depends on how often each value is sent, not on which values are sent
+// together.
 #pragma once
 
 #include <algorithm>
@@ -26,9 +29,9 @@
 namespace starling {
 
 struct Mask {
-  // Values: whole cache lines in every wire, and worth a call of the kernel.
+  // Values: whole cache lines in every wire, and enough for a call of the kernel.
   static constexpr std::size_t kRun = 256;
-  static constexpr int kMost = 1024;  // of one_in
+  static constexpr int kMost = 1024;  // largest one_in
 
   std::uint32_t one_in = 1;  // 1: all values are sent
   std::uint32_t turn = 0;    // below one_in
@@ -42,16 +45,16 @@ struct Mask {
   }
 
   bool operator==(const Mask&) const = default;
-  // Of two masks that differ, different.
+  // Different masks have different words.
   std::uint64_t word() const { return std::uint64_t{one_in - 1} << 32 | turn; }
 
   bool chooses(std::size_t value) const { return value / kRun % one_in == turn; }
-  // How many of a block's first n values are chosen. Those lie in front of value n in the wire block.
+  // How many of a block's first n values are chosen. They precede value n in the wire block.
   std::size_t chosen_of(std::size_t n) const {
     const std::size_t all = n / (kRun * one_in) * kRun, rest = n % (kRun * one_in);
     return all + std::min(rest - std::min(rest, turn * kRun), kRun);
   }
-  // The end of the stretch around a value that is chosen as a whole, or not at all.
+  // The end of the stretch around a value that is chosen as a whole or not at all.
   std::size_t stretch_end(std::size_t value) const {
     if (one_in == 1) return static_cast<std::size_t>(-1);
     const std::size_t run = value / kRun, now = run % one_in;

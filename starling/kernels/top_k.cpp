@@ -7,7 +7,8 @@
 namespace starling {
 namespace {
 
-// The largest bin such that it and those above hold at least `wanted`; these above hold `above`.
+// The largest bin such that it and the bins above hold at least `wanted`. The bins above hold
+// `above`.
 struct Bin {
   std::uint32_t number = 0;
   std::size_t above = 0;
@@ -22,7 +23,8 @@ Bin bin_of(const std::vector<std::size_t>& counts, std::size_t wanted) {
 
 }  // namespace
 
-// The k-th largest by its upper 16 bits, then by its lower ones: three reads, whatever the values are.
+// Finds the k-th largest by its upper 16 bits, then by its lower ones: three reads, whatever the
+// values are.
 void choose_largest(std::span<const std::uint32_t> sizes, std::span<std::uint32_t> indices) {
   if (indices.empty()) return;
   std::vector<std::size_t> counts(std::size_t{1} << 16);
@@ -46,7 +48,7 @@ void choose_largest(std::span<const std::uint32_t> sizes, std::span<std::uint32_
 bool is_sound(TopK top, std::span<const std::byte> block, std::size_t n) {
   if (block.size() != top.words(n) * sizeof(std::uint32_t)) return false;
   if (top.one_in == 1) return true;
-  std::uint64_t least = 0;  // of the next index
+  std::uint64_t least = 0;  // least allowed next index
   for (std::size_t i = 0; i < top.chosen_of(n); ++i) {
     std::uint32_t index = 0;
     std::memcpy(&index, block.data() + i * sizeof index, sizeof index);

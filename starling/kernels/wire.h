@@ -1,4 +1,5 @@
-// What crosses a link beside the number formats themselves (format.h): their names, and whole arrays in them.
+// The other parts of crossing a link beside the number formats (format.h): their names, and
+// conversions of whole arrays.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +10,13 @@
 namespace starling {
 
 std::string_view name_of(Wire wire);
-// Throws UsageError, naming those that there are.
+// Throws UsageError, and lists the known names.
 Wire wire_named(std::string_view name);
 
 namespace kernels {
 
-// n values of fp32, bf16 or fp16 as floats, and back. (What the update does on the way, where nothing else is done.)
+// Converts n values of fp32, bf16 or fp16 to floats, and back. (For code that does nothing else
+// with them; the update converts on the fly.)
 void decode(const void* values, Wire format, std::size_t n, float* to);
 void encode(const float* values, std::size_t n, Wire format, void* to);
 

@@ -19,7 +19,7 @@ namespace starling {
 
 namespace {
 
-// What is left of the chunk that is on its way, in the mean over the time that all blocks take.
+// The rest of the chunk that is on the link, in the mean over the time of all blocks.
 double in_front(const std::vector<double>& blocks) {
   double squares = 0, all = 0;
   for (const double bytes : blocks) {
@@ -44,8 +44,8 @@ class AsynchronousSimulation {
         links_(network),
         events_(3 * workers_.size(), 2 * workers_.size(), span_of(recorded_)),
         ends_(n_, run) {
-    // What may be due: a worker's clock or the end of its gradient, n + a worker what is next in its averaging, 2 n + a worker
-    // what it sends.
+    // Event sources: below n a worker's clock or the end of its gradient, n + worker the next step
+    // of its averaging, 2 n + worker its data on the link.
     for (int i = 0; i < n_; ++i) links_.connect(host(i), host(i));
     links_.report_to(events_, 2 * n_);
   }
@@ -79,22 +79,22 @@ class AsynchronousSimulation {
     free,
     resting,  // it was refused: it does not ask, but may be asked
     asking,
-    answered,  // yes; the answer is on its way back
+    answered,  // it said yes; the answer is on its way back
     averaging,
-    ending  // word of the last block is on its way
+    ending  // the acknowledgement of the last block is on its way
   };
   struct Worker {
     int gradient = 0;
-    double begun = 0, takes = 0;  // of this gradient
+    double begun = 0, takes = 0;  // this gradient
     double until_next = -1;       // gradients from `begun` until an averaging is due
     std::deque<int> due;
     State state = State::free;
-    int with = 0;          // whom it asks, or averages with
-    double asked = 0;      // when this averaging was asked for
-    bool sent = false;     // all that it sends in this averaging
+    int with = 0;          // the peer that it asks, or averages with
+    double asked = 0;      // the time of the request for this averaging
+    bool sent = false;     // all data of this averaging has left
     int refusals = 0;      // in a row
-    double answered = -1;  // when the answer comes that its question was refused; below 0: not known
-    double rests = 0;      // it does not ask until then
+    double answered = -1;  // arrival time of the refusal; below 0: not known
+    double rests = 0;      // it sends no request before this time
     std::uint64_t drawn = 0;
   };
 
@@ -104,7 +104,7 @@ class AsynchronousSimulation {
   double latency(int i) { return near(i) ? network_.inside_latency : links_.latency(i); }
   bool counts(const Worker& w) const { return w.gradient >= run_.warm_up && w.gradient < run_.iterations; }
 
-  double dice(int i) {  // in (0, 1]
+  double dice(int i) {  // uniform in (0, 1]
     return uniform_of(random_bits({run_.seed, static_cast<std::uint64_t>(i), ++worker(i).drawn, 1})) +
            0x1p-53;
   }
@@ -157,7 +157,7 @@ class AsynchronousSimulation {
     events_.push(now_ + latency(i), n_ + i);
   }
 
-  // What a worker's next event is, its state says.
+  // Continues a worker; its state determines its next event.
   void go_on(int i) {
     switch (worker(i).state) {
       case State::asking:
@@ -178,11 +178,11 @@ class AsynchronousSimulation {
     events_.push(worker(i).rests, n_ + i);
   }
 
-  // The question of i has come to j.
+  // The request of i has reached j.
   void asked(int i, int j) {
     Worker &w = worker(i), &other = worker(j);
     const bool both = other.state == State::asking && other.with == i && other.answered < 0;
-    if (both && j < i) return;  // the lower rank's counts, and is on its way
+    if (both && j < i) return;  // the lower rank's request counts, and is on its way
     const bool is_free = other.state == State::free || other.state == State::resting || both;
     if (!is_free) {
       const double rest = seconds(Pairing::rest({}, ++w.refusals, dice(i)));
@@ -220,7 +220,8 @@ class AsynchronousSimulation {
     arrives(i, now_);
   }
 
-  // All that i sends has left by then. When both have sent, each has the other's a latency later, and word of it after another.
+  // The data of i has left by then. When both have sent, each has the other's a latency later, and
+  // the acknowledgement after another latency.
   void arrives(int i, double time) {
     Worker &w = worker(i), &other = worker(w.with);
     w.sent = true;

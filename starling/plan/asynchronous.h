@@ -1,11 +1,15 @@
-// The runtime model of asynchronous gossip (gossip/gossip.h). A step takes what its worker computes: it waits for nobody. What the
-// network decides is how many averagings there are for each gradient, and with them how fast workers agree.
+// The runtime model of asynchronous gossip (gossip/gossip.h). The time of a step is the worker's
+// own computation, because the worker waits for no other. The network determines the number of
+// averagings per gradient, and with it how fast workers agree.
 //
-//   clock      a worker asks for averagings as a Poisson process says, whose time is counted in its own gradients
-//   pairing    one averaging of a worker at a time; who is asked meanwhile says no, and the asker tries again (gossip/pairing.h)
-//   averaging  a question, an answer, all blocks each way, and word of them: over the same interfaces and links as in simulate.h
+//   clock      a worker requests averagings as a Poisson process, whose time is counted in its own
+//              gradients
+//   pairing    a worker takes part in one averaging at a time. A busy worker refuses requests, and
+//              the asker tries again (gossip/pairing.h)
+//   averaging  a request, an answer, all blocks in both directions, and their acknowledgement, over
+//              the interfaces and links of simulate.h
 //
-// Not in it: what gossip's own thread takes of the processors.
+// The model leaves out the processor time of gossip's own thread.
 #pragma once
 
 #include "starling/gossip/rates.h"
@@ -14,12 +18,12 @@
 namespace starling {
 
 struct AsynchronousForecast {
-  Forecast step;     // which is all the worker's own; link as there
-  double rate = 0;   // averagings that a worker takes part in, for each of its gradients, in the mean
-  double taken = 0;  // seconds that an averaging takes, from the question on, in the mean
+  Forecast step;     // all of it the worker's own computation; `link` as in simulate.h
+  double rate = 0;   // averagings of a worker per gradient of its own, in the mean
+  double taken = 0;  // seconds of an averaging from its request on, in the mean
 };
 
-// Throws UsageError where the parts do not fit together.
+// Throws UsageError if the parts do not fit together.
 AsynchronousForecast simulate_asynchronous(const Network& network, const Work& work, const PairRates& rates,
                                            const Horizon& run = {});
 

@@ -1,4 +1,5 @@
-// The runtime model where nothing varies and no interface is shared: the steady time of a step in closed form.
+// The runtime model if nothing varies and no interface is shared: the steady time of a step in
+// closed form.
 //
 //   F      data wait and forward
 //   b_i    backward of block i, in the order in which backward finishes them; B their sum
@@ -10,16 +11,19 @@
 
 namespace starling {
 
-// Combine-then-adapt: a block has the whole iteration to cross the link, but is not on it while it is updated, which only
-// one block alone feels:
+// Combine-then-adapt. A block has the whole iteration to cross the link, but is not on the link
+// during its update. This matters only for a single block:
 //   T = max(F + B + U, C, max over i of (u_i + c_i))
 double cta_step(double F, double B, const std::vector<double>& u, const std::vector<double>& c);
 
-// Adapt-then-combine: what is sent is waited for in the same step, and only blocks overlap with each other's updates.
-//   T = F + B + max over i of (u_1 + .. + u_i + c_i + .. + c_last), which lies between max(U, C) and a block more
+// Adapt-then-combine. A step waits for the blocks that it sends, so a block overlaps only with the
+// updates of other blocks.
+//   T = F + B + max over i of (u_1 + .. + u_i + c_i + .. + c_last)
+// The last term lies between max(U, C) and max(U, C) plus one block.
 double atc_step(double F, double B, const std::vector<double>& u, const std::vector<double>& c);
 
-// All-reduce of gradients in buckets during backward, as torch's DDP does. E_0 = F, S_i = F + b_1 + .. + b_i:
+// All-reduce of gradients in buckets during backward, as torch's DDP does. E_0 = F, S_i = F + b_1 +
+// .. + b_i:
 //   E_i = max(E_(i-1), S_i) + c_i,   T = E_last + U
 double all_reduce_step(double F, const std::vector<double>& b, const std::vector<double>& c, double U);
 

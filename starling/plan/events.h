@@ -1,4 +1,5 @@
-// The pending events of a simulation, at most one of each source, by time. An event may be taken back.
+// The pending events of a simulation, by time, at most one of each source. An event may be
+// withdrawn.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +10,9 @@
 
 namespace starling {
 
-// A calendar queue (Brown, "Calendar queues", CACM 31(10), 1988): a ring of buckets, each for a short stretch of time.
-// What is due in the present stretch stands in a heap, which is small where times differ. Equal times come by number.
+// A calendar queue (Brown, "Calendar queues", CACM 31(10), 1988): a ring of buckets, each for a
+// short interval. Events of the current interval are in a heap, which is small if times differ.
+// Events at equal times come in the order of their sources.
 class EventQueue {
  public:
   struct Event {
@@ -18,8 +20,8 @@ class EventQueue {
     int source;
   };
 
-  // Of sources 0 .. `sources` - 1. About how many events are pending, and about how far ahead they are, in the unit of their
-  // times: good guesses make it fast.
+  // For sources 0 .. `sources` - 1. `pending`: estimated number of pending events. `span`: how far
+  // ahead they are, in the unit of their times. Good estimates make it fast.
   EventQueue(std::size_t sources, std::size_t pending, double span) : sources_(sources) {
     std::size_t buckets = 1024;
     while (buckets < 2 * pending) buckets *= 2;
@@ -29,7 +31,7 @@ class EventQueue {
 
   bool empty() const { return pending_ == 0; }
 
-  // Not before the latest event that was taken; no other event of this source may be pending.
+  // Not before the latest event that was taken. No other event of this source may be pending.
   void push(double time, int source) {
     ++pending_;
     const std::int64_t tick = tick_of(time);
@@ -41,7 +43,7 @@ class EventQueue {
     first = source;
   }
 
-  // The source's event, if one is pending.
+  // Withdraws the source's event, if one is pending.
   void take_back(int source) {
     Source& of = sources_[source];
     if (of.place == Place::none) return;
@@ -51,7 +53,7 @@ class EventQueue {
       while (*link != source) link = &sources_[*link].next;
       *link = of.next;
     } else {
-      ++of.taken_back;  // it stays in the heap, and is not looked at
+      ++of.taken_back;  // it stays in the heap, and is ignored
     }
     of.place = Place::none;
   }
@@ -75,14 +77,14 @@ class EventQueue {
 
   struct Source {
     double time = 0;               // of its event, in a bucket
-    int next = kNone;              // the source that follows in it
-    std::uint32_t taken_back = 0;  // its events that were, from the heap
+    int next = kNone;              // the next source in the bucket
+    std::uint32_t taken_back = 0;  // number of its events withdrawn from the heap
     Place place = Place::none;     // of its event
   };
   struct Due {
     double time;
     int source;
-    std::uint32_t taken_back;                 // of the source, when it was pushed
+    std::uint32_t taken_back;                 // the source's `taken_back` at the push
     bool operator<(const Due& other) const {  // the earliest on top of a heap
       return time != other.time ? time > other.time : source > other.source;
     }

@@ -21,8 +21,8 @@ Network network_of(const Profile& profile, int n) {
   const int kinds = static_cast<int>(profile.hosts.size()), each = workers_per_host(profile);
   if (kinds == 1 && n > profile.workers())
     throw UsageError(
-        fmt::format("{} workers: {} were measured on one host, and nothing is known of a network between "
-                    "hosts: measure on two or more",
+        fmt::format("{} workers: {} were measured on one host, so the network between hosts is unknown: "
+                    "measure on two or more hosts",
                     n, profile.workers()));
   const int hosts = (n + each - 1) / each;
   network.host_of.clear();

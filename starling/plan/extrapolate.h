@@ -1,4 +1,4 @@
-// Another number of workers than was measured, on hosts like those that were.
+// Extrapolation to another number of workers than measured, on similar hosts.
 #pragma once
 
 #include <vector>
@@ -8,16 +8,17 @@
 
 namespace starling {
 
-// Of the host that has most.
+// The number of workers on the largest host.
 int workers_per_host(const Profile& profile);
 
-// n workers on the measured hosts over and over, each with as many workers as the largest of them, and with the slow links between
-// them. From a host to a copy of it nothing was measured: there a link is as most are. Of as many as were measured it is
-// the measured network. Throws UsageError where only one host was measured and n workers need more.
+// n workers on repeated copies of the measured hosts, each with as many workers as the largest of
+// them, and with the slow links between them. A link from a host to its own copy was not measured,
+// and counts as a typical one. For the measured number of workers it is the measured network.
+// Throws UsageError if only one host was measured and n workers need more.
 Network network_of(const Profile& profile, int n);
 
-// On that network, which is network_of(profile, n): what the measured ones take, times what the formula says of these workers over
-// what it says of those.
+// All-reduce times on that network, which is network_of(profile, n): the measured times, multiplied
+// by the formula's time for these workers over its time for the measured ones.
 std::vector<AllReduceTime> all_reduces_of(const Profile& profile, const Network& network);
 
 }  // namespace starling

@@ -8,7 +8,7 @@ namespace {
 
 using What = Piece::What;
 
-// Puts one piece after the other.
+// Appends one piece after the other.
 class Lane {
  public:
   Lane(std::vector<Piece>& pieces, double at) : pieces_(pieces), at_(at) {}

@@ -1,4 +1,5 @@
-// One iteration of one worker whose times do not vary, as a picture: what it computes and what is on its link when.
+// A picture of one iteration of one worker with constant times: its computation and its link over
+// time.
 #pragma once
 
 #include <vector>
@@ -7,16 +8,17 @@ namespace starling {
 
 struct Piece {
   enum class What { forward, backward, update, link } what;
-  int block = -1;  // of a forward none
+  int block = -1;  // a forward has none
   double begin = 0, end = 0;
 };
 
 struct Iteration {
   double seconds = 0;
-  std::vector<Piece> pieces{};  // from 0 to `seconds`; what is on the link may begin before and end after
+  // From 0 to `seconds`; pieces on the link may begin before and end after.
+  std::vector<Piece> pieces{};
 };
 
-// In the letters of plan/closed_forms.h, of which these are the steps.
+// The steps of plan/closed_forms.h, in its letters.
 Iteration all_reduce_iteration(double F, const std::vector<double>& b, const std::vector<double>& u,
                                const std::vector<double>& c);
 Iteration cta_iteration(double F, const std::vector<double>& b, const std::vector<double>& u,

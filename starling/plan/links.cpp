@@ -26,7 +26,7 @@ int Links::connect_group(int host, const std::vector<int>& member_hosts) {
   Detour& detour = detours_[c];
   const auto outside =
       static_cast<double>(member_hosts.size()) - static_cast<double>(std::ranges::count(member_hosts, host));
-  double slowest = 0;  // seconds of a byte to each
+  double slowest = 0;  // the largest seconds per byte to a member
   for (auto slow = slow_.lower_bound({host, 0}); slow != slow_.end() && slow->first.first == host; ++slow) {
     const auto there = static_cast<double>(std::ranges::count(member_hosts, slow->first.second));
     const HostLink& link = slow_links_[slow->second].link;
@@ -106,13 +106,14 @@ Links::Message Links::sent(int c, double now) {
   return message;
 }
 
-// Of those whose interfaces this connection has begun or ceased to use.
+// Updates the rates on all interfaces that this connection has just begun or ceased to use.
 void Links::share_anew(const Connection& connection, double now) {
   for (int other : interfaces_[connection.from_host].sending) set_rate(other, now);
   for (int other : interfaces_[connection.to_host].receiving) set_rate(other, now);
 }
 
-// An interface divides its rate equally among the connections that use it, each way, and so does a slow link.
+// An interface divides its rate equally among its connections, in each direction. A slow link does
+// so too.
 void Links::set_rate(int c, double now) {
   Connection& connection = connections_[c];
   const Interface &from = interfaces_[connection.from_host], &to = interfaces_[connection.to_host];

@@ -18,9 +18,9 @@ namespace {
 constexpr std::size_t kMaxProfile = std::size_t{64} << 20;
 constexpr int kProfileVersion = 2;
 constexpr const char* kProfileFormat = "starling-profile";
-constexpr std::size_t kMaxListed = 1'000'000;  // of workers, hosts, blocks, iterations
+constexpr std::size_t kMaxListed = 1'000'000;  // most workers, hosts, blocks or iterations
 constexpr double kMaxSeconds = 1e6;
-constexpr double kMaxBytes = 1e15;  // and per second
+constexpr double kMaxBytes = 1e15;  // also per second
 constexpr double kMaxShare = 1000;
 
 class ProfileReader : TreeReader {
@@ -47,7 +47,7 @@ class ProfileReader : TreeReader {
   }
 
  private:
-  // Says where we are from here on.
+  // Sets the current place for messages.
   const Node& section(const Node& node, const std::string& what, const std::vector<std::string>& keys) {
     where_ = "";
     if (!node.as<Node::Table>())
@@ -98,7 +98,7 @@ class ProfileReader : TreeReader {
     const Node* format = find(root, "format");
     if (!format || !format->as<std::string>() || *format->as<std::string>() != kProfileFormat)
       refuse(format ? format->line : root.line,
-             fmt::format("it is no profile: format must be \"{}\"", kProfileFormat));
+             fmt::format("it is not a profile: format must be \"{}\"", kProfileFormat));
     const Node& version = needed(root, "version");
     const auto* number = version.as<std::int64_t>();
     if (!number || *number != kProfileVersion) {
@@ -118,7 +118,7 @@ class ProfileReader : TreeReader {
     where_ = "";
   }
 
-  // The key that begins a half of the profile; without it the others of that half may not be there.
+  // The key that begins a half of the profile. Without it the other keys of that half are refused.
   const Node* half(const Node& root, std::string_view first, const std::vector<std::string>& others) const {
     const Node* const begin = find(root, first);
     for (const std::string& other : others) {
@@ -152,7 +152,7 @@ class ProfileReader : TreeReader {
   }
 
   void read_hosts(const Node& node, Profile& profile) {
-    std::vector<int> places;  // worker -> how many hosts it is on
+    std::vector<int> places;  // worker -> the number of hosts that list it
     const Node::Array& hosts = array_of(node, "hosts");
     for (const Node& entry : hosts) {
       section(entry, fmt::format("host {}", profile.hosts.size()), {"name", "workers", "send", "receive"});
@@ -178,7 +178,7 @@ class ProfileReader : TreeReader {
     where_ = "";
     const auto lost = std::find(places.begin(), places.end(), 0);
     if (lost != places.end()) {
-      refuse(node.line, fmt::format("worker {} is on no host, and there are workers up to {}",
+      refuse(node.line, fmt::format("worker {} is on no host, but there are workers up to {}",
                                     lost - places.begin(), places.size() - 1));
     }
     workers_ = static_cast<int>(places.size());
@@ -200,7 +200,7 @@ class ProfileReader : TreeReader {
       link.to = host_called(needed(entry, "to"), profile, "to");
       if (link.from == link.to) refuse(entry.line, "its ends must be two hosts");
       for (const HostLink& other : profile.links) {
-        if (other.from == link.from && other.to == link.to) refuse(entry.line, "this link stands twice");
+        if (other.from == link.from && other.to == link.to) refuse(entry.line, "this link is listed twice");
       }
       link.latency = seconds(needed(entry, "latency"), "latency");
       link.rate = rate(needed(entry, "rate"), "rate");
@@ -216,7 +216,7 @@ class ProfileReader : TreeReader {
       shape.peers = static_cast<int>(whole(needed(entry, "peers"), "peers", 1, kMaxListed));
       shape.share = number(needed(entry, "share"), "share", false, kMaxShare, "times an interface");
       if (!profile.shapes.empty() && profile.shapes.back().peers >= shape.peers)
-        refuse(entry.line, "its peers must be more than those of the entry before");
+        refuse(entry.line, "its peers must be more than those of the previous entry");
       profile.shapes.push_back(shape);
     }
     where_ = "";
@@ -230,7 +230,7 @@ class ProfileReader : TreeReader {
     where_ = "";
   }
 
-  // As many entries as the lists before it, the first of which decides.
+  // A list as long as the lists before it; the first list decides.
   std::vector<double> samples(const Node& node, const std::string& what, std::size_t& count) const {
     const Node::Array& list = array_of(node, what);
     if (count == 0) count = list.size();
@@ -266,7 +266,7 @@ class ProfileReader : TreeReader {
       section(entry, "compute", {"worker", "data_wait", "forward", "backward", "update"});
       const auto worker = static_cast<std::size_t>(whole(needed(entry, "worker"), "worker", 0, workers_ - 1));
       where_ = fmt::format("compute of worker {}: ", worker);
-      if (seen[worker]) refuse(entry.line, "it stands twice");
+      if (seen[worker]) refuse(entry.line, "it is listed twice");
       seen[worker] = true;
       std::size_t count = 0;
       Compute& compute = profile.compute[worker];
@@ -288,7 +288,7 @@ class ProfileReader : TreeReader {
       time.bytes = number(needed(entry, "bytes"), "bytes", false, kMaxBytes, "bytes");
       time.seconds = seconds(needed(entry, "seconds"), "seconds");
       if (!profile.all_reduce.empty() && profile.all_reduce.back().bytes >= time.bytes)
-        refuse(entry.line, "its bytes must be more than those of the entry before");
+        refuse(entry.line, "its bytes must be more than those of the previous entry");
       profile.all_reduce.push_back(time);
     }
     where_ = "";
@@ -334,7 +334,7 @@ Profile in_blocks_of(const Profile& profile, double bytes) {
     Compute& compute = cut.compute[i];
     compute.backward.assign(count, std::vector<double>(old.forward.size()));
     compute.update = compute.backward;
-    double begin = 0;  // of the old block, in the model
+    double begin = 0;  // begin of the old block in the model
     for (std::size_t b = 0; b < profile.blocks.size(); ++b) {
       const double end = begin + profile.blocks[b];
       for (std::size_t k = 0; k < count; ++k) {

@@ -1,4 +1,4 @@
-// What was measured of a run and of its network: `profile.json`, which a plan is made from.
+// The measurements of a run and of its network: `profile.json`, the input of a plan.
 //
 //   {
 //     "format": "starling-profile", "version": 2,
@@ -12,22 +12,30 @@
 //     "all_reduce": [{"bytes": 26214400, "seconds": 0.04}, ...],
 //
 //     "blocks": [{"bytes": 26214400}, ...],
-//     "compute": [{"worker": 0, "data_wait": [..], "forward": [..], "backward": [[..], ..], "update": [[..], ..]}, ...]
+//     "compute": [{"worker": 0, "data_wait": [..], "forward": [..], "backward": [[..], ..],
+//                  "update": [[..], ..]}, ...]
 //   }
 //
-// A profile has two halves: the network, from `hosts` to `all_reduce` (`starling probe` writes it), and the compute, `blocks`
-// and `compute` (`starling train --profile-out`). A file holds one of them or both.
+// A profile has two halves: the network, from `hosts` to `all_reduce` (`starling probe` writes it),
+// and the compute, `blocks` and `compute` (`starling train --profile-out`). A file holds one of
+// them or both.
 //
-// hosts     `send` and `receive`: what the host's network interface carries each way, with all its workers at it. Every
-//           worker 0 .. n-1 is on exactly one host. These and `between` may be left out where there is one host only.
-// between   of any two hosts; inside: between two workers of one host, left out where no host has two
-// links     the pairs of hosts that are slower or farther than this says, one way each; may be left out
-// shapes    by rising number of peers with which a worker exchanges at once: what of `send` and `receive` such exchanges
-//           reach with all their flows at once. A group of up to five has all others as peers. May be left out: all of it
-// all_reduce  the time of one all-reduce among all workers, of several that follow each other; may be left out
-// blocks    in the order in which backward() finishes them, with the bytes of their parameters in fp32
-// compute   of each worker: what it spends on its own, in seconds. Entry k of every list is of the same iteration k, so that
-//           what is slow together stays together; `backward` and `update` hold a list for each block
+//   hosts       `send` and `receive`: the rate of the host's network interface in each direction,
+//               with all its workers active. Every worker 0 .. n-1 is on exactly one host. These
+//               and `between` are optional for a single host.
+//   between     any two hosts
+//   inside      two workers of one host; absent if no host has two
+//   links       the pairs of hosts that are slower or farther than that, one direction each;
+//               optional
+//   shapes      by rising number of peers with which a worker exchanges at once: the part of `send`
+//               and `receive` that such exchanges reach with all their flows at once. A group of up
+//               to five has all others as peers. Optional; the default is all of it
+//   all_reduce  the time of one all-reduce among all workers, in a sequence of several; optional
+//   blocks      in the order in which backward() finishes them, with the bytes of their parameters
+//               in fp32
+//   compute     each worker's own time, in seconds. Entry k of every list belongs to the same
+//               iteration k, so correlated times stay together; `backward` and `update` hold a list
+//               for each block
 #pragma once
 
 #include <limits>
@@ -44,7 +52,7 @@ struct Host {
   double receive = std::numeric_limits<double>::infinity();
 };
 
-// One way, between hosts given by their places in the list.
+// One direction between two hosts, by their places in the list.
 struct HostLink {
   int from = 0;
   int to = 0;
@@ -85,19 +93,20 @@ struct Profile {
   int workers() const;
 };
 
-// The network of the one and the compute of the other. Where that is of fewer workers, they stand for all: worker i computes
-// as worker i mod their number.
+// The network of one profile and the compute of the other. If the compute has fewer workers, they
+// stand for all: worker i computes like worker i mod their number.
 Profile joined(const Profile& network, const Profile& compute);
 
-// The same model in equal blocks of at most so many bytes; a piece of a block takes its part of that block's times.
+// The same model in equal blocks of at most `bytes` bytes. A piece of a block takes its part of
+// that block's times.
 Profile in_blocks_of(const Profile& profile, double bytes);
 
-// Throws UsageError on anything that is not a profile of this version, or half of one, in one line: file, line, what, and what is
-// allowed. At most 64 MB.
+// Throws UsageError if the file is not a profile of this version, or half of one. The one-line
+// message has file, line, mistake, and the allowed values. At most 64 MB.
 Profile read_profile(const std::string& path);
 Profile parse_profile(std::string_view text,
-                      const std::string& name);  // `name` stands for the file in messages
-// The file's text. parse_profile() gives back the same to the bit.
+                      const std::string& name);  // `name` is the file name in messages
+// The file's text. parse_profile() returns the same values to the bit.
 std::string print_profile(const Profile& profile);
 
 }  // namespace starling

@@ -30,9 +30,8 @@ std::vector<Recorded> recorded(const Work& work) {
       fits = compute.backward[b].size() == count && compute.update[b].size() == count;
     if (!fits)
       throw UsageError(
-          fmt::format("simulate: worker {}'s recorded times must be as many for data, forward, and each of "
-                      "the {} blocks' "
-                      "backward and update",
+          fmt::format("simulate: worker {} must have the same number of recorded times for data, forward, "
+                      "and each of the {} blocks' backward and update",
                       all.size(), blocks));
     all.emplace_back(compute);
   }
@@ -44,8 +43,8 @@ void check_fits(const Network& network, const Work& work, const Horizon& run) {
   if (work.compute.empty() || work.block_bytes.empty() || work.mean_bytes.size() != work.block_bytes.size())
     throw UsageError("simulate: no recorded work, or no blocks");
   if (run.warm_up < 0 || run.iterations <= run.warm_up)
-    throw UsageError(fmt::format("simulate: {} iterations, of which {} to warm up, leave none",
-                                 run.iterations, run.warm_up));
+    throw UsageError(
+        fmt::format("simulate: {} iterations, {} of them warm-up, leave none", run.iterations, run.warm_up));
   for (int host : network.host_of) {
     if (host < 0 || static_cast<std::size_t>(host) >= network.hosts.size())
       throw UsageError(fmt::format("simulate: there is no host {}", host));

@@ -25,7 +25,7 @@ std::vector<std::string> planned_schedules(int workers, int workers_per_node, bo
       const std::uint64_t rounds = make_schedule(name, workers, workers_per_node).fingerprint();
       if (!alike && rounds != make_schedule(name, workers).fingerprint()) continue;
       if (known.insert(rounds).second) names.push_back(name);
-    } catch (const UsageError&) {  // the family does not exist for so many
+    } catch (const UsageError&) {  // the family does not exist for this number of workers
     }
   }
   return names;

@@ -1,4 +1,4 @@
-// The schedules that the planner compares, and what the network must be asked about them.
+// The schedules that the planner compares, and the network measurements that they need.
 #pragma once
 
 #include <string>
@@ -8,24 +8,25 @@
 
 namespace starling {
 
-// What is compared if nothing else is asked for. Where steps take as long, this order decides: first base-2, with one peer and
-// exact, then what sends little between hosts, last what has many peers.
+// The default schedules to compare. This order decides between equal step times. First comes
+// base-2, with one peer and exact, then schedules that send little between hosts, last those with
+// many peers.
 const std::vector<std::string>& planned_schedules();
 
-// Those of them that there are for so many workers; of several with the same rounds the first. Those whose rounds depend on which
-// workers share a node are for hosts that are alike.
+// Those of them that exist for `workers` workers; of several with the same rounds, the first.
+// Schedules whose rounds depend on which workers share a node require hosts that are alike.
 std::vector<std::string> planned_schedules(int workers, int workers_per_node, bool alike = true);
 
-// Whether each host has as many workers.
+// Whether all hosts have the same number of workers.
 bool hosts_are_alike(const std::vector<int>& host_of);
 
-// Exchanges with `peers` others at once, by the worker that has most.
+// Exchanges with `peers` others at once, for the worker with most peers.
 struct Exchanges {
   int peers = 0;
   Graph graph;
 };
-// Of all rounds of those schedules for these hosts' workers, by rising peers and each number once: the round in which most
-// flows go between hosts. Rounds that stay inside hosts are left out.
+// For all rounds of those schedules on these hosts' workers, by rising peers and each number once:
+// the round with most flows between hosts. Rounds inside hosts are left out.
 std::vector<Exchanges> planned_exchanges(const std::vector<int>& host_of, int workers_per_host);
 
 }  // namespace starling

@@ -20,19 +20,20 @@ namespace starling {
 
 namespace {
 
-// Who sends to whom in one round.
+// The senders and receivers of one round.
 struct Traffic {
-  std::vector<int> first;        // of worker i: targets[first[i]] .. targets[first[i + 1]]
-  std::vector<int> targets;      // of blocks in pairs
+  std::vector<int> first;        // worker i has targets[first[i]] .. targets[first[i + 1]]
+  std::vector<int> targets;      // targets of blocks in pairs
   std::vector<int> connections;  // to these targets; -1: on the same host
-  std::vector<int> back;         // the connections from them; -1: they do not send to it, or on the same host
-  std::vector<int> sources;      // how many send to worker i in pairs
-  std::vector<int> group_of;     // of worker i; -1: none
-  // Of worker i: the connection for what it sends to its group; -1: all are on one host.
+  // The connections from them; -1: they do not send to it, or are on the same host.
+  std::vector<int> back;
+  std::vector<int> sources;   // by worker i: number of senders in pairs
+  std::vector<int> group_of;  // by worker i; -1: none
+  // By worker i: the connection to its group; -1: all are on one host.
   std::vector<int> to_group;
-  std::vector<double> share;  // of worker i: what its exchange reaches of the interfaces
+  std::vector<double> share;  // by worker i: the share of the interfaces that its exchange reaches
   std::vector<std::vector<int>> groups;
-  std::size_t first_state = 0;  // of its groups
+  std::size_t first_state = 0;  // first state of its groups
 
   int connection(int from, int to) const {
     const auto begin = targets.begin() + first[from], end = targets.begin() + first[from + 1];
@@ -58,15 +59,15 @@ class GossipSimulation {
         ends_(n_, run) {
     for (const Graph& graph : schedule.rounds) rounds_.push_back(traffic_of(graph));
     connect();
-    std::size_t states = 0, flows = 0;  // flows: at most, of a round in pairs
+    std::size_t states = 0, flows = 0;  // flows: maximum in a round in pairs
     for (Traffic& round : rounds_) {
       round.first_state = states;
       states += round.groups.size() * static_cast<std::size_t>(blocks_);
       flows = std::max(flows, round.targets.size());
     }
     groups_.resize(states);
-    // Who is pending: a worker (it has updated a block), n + a connection (a message has left), and after these a group
-    // (all have their shards).
+    // Event sources: a worker (it has updated a block), n + a connection (a message has left), and
+    // after these a group (all have their shards).
     events_.emplace(workers_.size() + routes_.size() + states, 2 * workers_.size() + flows,
                     span_of(recorded_));
     links_.report_to(*events_, n_);
@@ -98,35 +99,37 @@ class GossipSimulation {
 
  private:
   struct alignas(64) Worker {
-    double clock = 0;      // up to when its work is known
-    int iteration = 0;     // in which it is
-    int block = 0;         // that is next: to be updated, or with ATC to be waited for
-    bool updating = true;  // with ATC: false when all blocks are on their way
+    double clock = 0;      // the time up to which its work is known
+    int iteration = 0;     // the current one
+    int block = 0;         // the next one to update, or with ATC to wait for
+    bool updating = true;  // with ATC: false when all blocks are sent
     bool waiting = false;  // for the exchange of `block`
     std::size_t sample = 0;
-    // Up to which block those of this iteration may go that wait for both ends: none while those of the last one are on their way.
+    // The blocks of this iteration below this one may be sent, if they wait for both ends. 0 while
+    // blocks of the last iteration are in flight.
     int released = 0;
-    // Of even and odd rounds: how many of these, its own and its neighbours' and its groups', are on their way.
+    // For even and odd rounds: the number of these blocks in flight, of the worker itself, its
+    // neighbours and its groups.
     int moving[2] = {0, 0};
   };
 
   // The exchange of one block of one worker in one round.
   struct Slot {
     int round = -1;    // counted from 0; -1: free
-    int missing = 0;   // transfers to and from neighbours that are not over
-    double ready = 0;  // when the last one was
+    int missing = 0;   // unfinished transfers to and from neighbours
+    double ready = 0;  // end of the last one
   };
 
-  // A connection goes from a worker to another one, or (-1 - group) to all the others of its group, of whom its host receives as
-  // much meanwhile.
+  // A connection goes from a worker to another one, or (-1 - group) to all others of its group. In
+  // a group its host receives as much at the same time.
   struct Route {
     int from = 0, to = 0;
   };
 
   enum class Phase { ready, parts, means };
   struct GroupState {  // of a group and block: one exchange at a time
-    int count = 0;     // members through with this phase
-    double time = 0;   // when the last was
+    int count = 0;     // members that have finished this phase
+    double time = 0;   // end of the last one
     Phase phase = Phase::ready;
     int round = 0;
   };
@@ -143,7 +146,8 @@ class GossipSimulation {
     for (int i = 0; i < n_; ++i) {
       const auto peers = static_cast<int>(graph.neighbours[i].size());
       const bool in_group = round.group_of[i] >= 0;
-      const bool in_turn = in_group && peers > static_cast<int>(InTurn::kAtOnce);  // as good as one peer
+      // As good as one peer.
+      const bool in_turn = in_group && peers > static_cast<int>(InTurn::kAtOnce);
       round.share.push_back(share_of(network_.shapes, in_turn ? 1 : peers));
       if (in_group) continue;
       for (const Neighbour& j : graph.neighbours[i]) targets[j.rank].push_back(i);
@@ -157,7 +161,7 @@ class GossipSimulation {
     return round;
   }
 
-  // One connection for each pair of workers, and for each member of each group.
+  // One connection for each pair of workers, and one for each member of each group.
   void connect() {
     std::map<std::pair<int, int>, int> known;
     const auto connection = [&](int i, int j) {
@@ -169,7 +173,7 @@ class GossipSimulation {
       return entry->second;
     };
     for (Traffic& round : rounds_) {
-      std::vector<std::vector<int>> hosts_of;  // of each group's members
+      std::vector<std::vector<int>> hosts_of;  // by group: its members' hosts
       for (const auto& group : round.groups) {
         auto& hosts = hosts_of.emplace_back();
         for (int i : group) hosts.push_back(network_.host_of[i]);
@@ -230,7 +234,7 @@ class GossipSimulation {
     events_->push(worker.clock, i);
   }
 
-  // Up to its next update, or to an exchange that is not over.
+  // Runs up to its next update, or to an unfinished exchange.
   void go_on(int i) {
     Worker& worker = workers_[i];
     if (mixing_ == Mixing::cta) {
@@ -244,7 +248,8 @@ class GossipSimulation {
     end_iteration(i);
   }
 
-  // Whether the exchange of the worker's block in that round is over; if so, the clock is past it.
+  // Whether the exchange of the worker's block in that round is over. If so, the clock moves past
+  // it.
   bool finished(int i, int round) {
     Worker& worker = workers_[i];
     Slot& slot = slot_of(i, worker.block, round);
@@ -262,7 +267,7 @@ class GossipSimulation {
     return true;
   }
 
-  // An exchange within a host, of a group there and back.
+  // The time of an exchange within a host; for a group there and back.
   double inside_seconds(int block) const {
     return 2 * (network_.inside_latency + work_.block_bytes[block] / network_.inside_rate);
   }
@@ -340,10 +345,10 @@ class GossipSimulation {
     }
   }
 
-  // Whether it goes when both ends, or all of a group, have theirs.
+  // Whether the block leaves only when both ends, or all of a group, have theirs.
   bool waits(int block) const { return work_.block_bytes[block] > static_cast<double>(kSentAtOnce); }
 
-  // What has been held back of the blocks that this worker has launched in this iteration.
+  // Sends the held-back blocks that this worker has launched in this iteration.
   void release(int i) {
     Worker& worker = workers_[i];
     const int launched = worker.updating ? worker.block : blocks_;
@@ -388,7 +393,8 @@ class GossipSimulation {
     }
   }
 
-  // A member's shards for all the others, or the mean of its own shard: to other hosts and inside at once.
+  // A member's shards for all the others, or the mean of its own shard, to other hosts and inside
+  // at once.
   void give_to_group(int i, int group, int block, int round, double bytes) {
     const std::vector<int>& members = traffic(round).groups[group];
     int inside = 0;
@@ -445,7 +451,7 @@ class GossipSimulation {
     links_.send(c, message, now_);
   }
 
-  // The message that was on its way has left.
+  // The message on this connection has left.
   void sent(int c) {
     const Links::Message message = links_.sent(c, now_);
     const auto [from, to] = routes_[c];
@@ -494,7 +500,7 @@ Forecast simulate(const Network& network, const Work& work, const Schedule& sche
 double all_reduce_seconds(const Network& network, double bytes, const std::vector<AllReduceTime>& measured) {
   if (!measured.empty()) {
     auto above = std::ranges::find_if(measured, [&](const AllReduceTime& t) { return t.bytes >= bytes; });
-    if (above == measured.begin()) return above->seconds;  // small ones are latency
+    if (above == measured.begin()) return above->seconds;  // small ones are pure latency
     if (above == measured.end()) --above;
     if (above == measured.begin()) return above->seconds * bytes / above->bytes;
     const AllReduceTime &a = *std::prev(above), &b = *above;

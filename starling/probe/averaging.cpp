@@ -21,7 +21,8 @@ namespace {
 
 constexpr int kMostWarmUp = 10;
 
-// Sums over rounds: how many, of their seconds, and of the squares. And what this worker's tensors are in the end.
+// Sums over rounds: their number, their seconds, and the squares of these; and the final value of
+// this worker's tensors.
 struct Sums {
   double rounds = 0, seconds = 0, squares = 0;
   double value = 0;
@@ -32,7 +33,7 @@ struct Sums {
   }
 };
 
-// round(t), so often; the first ones are not counted.
+// Calls round(t) `rounds` times. The first ones are not counted.
 template <class Round>
 Sums timed(int rounds, Round&& round) {
   const int warm_up = std::min(kMostWarmUp, rounds / 10);

@@ -1,8 +1,10 @@
-// The averaging of the paper's Table 1 (Wang et al., From Promise to Practice, ICLR 2025): how long workers take to average
-// tensors with their neighbours, round after round, and with all by an all-reduce. Nothing else is computed.
+// The averaging of the paper's Table 1 (Wang et al., From Promise to Practice, ICLR 2025): the time
+// to average tensors with the neighbours, round after round, and with all workers by an all-reduce.
+// Nothing else is computed.
 //
-// A round of a schedule is a step of CTA without a rule (optim/schemes/cta.cpp): for each tensor finish the exchange that
-// the last round started, mix, start the next. A round of all-reduce reduces all tensors at once, and divides.
+// A round of a schedule is a step of CTA without a rule (optim/schemes/cta.cpp): for each tensor
+// finish the exchange that the last round started, mix, start the next. A round of all-reduce
+// reduces all tensors at once, and divides.
 #pragma once
 
 #include <cstddef>
@@ -20,21 +22,23 @@ struct AveragingOptions {
   int rounds = 8196;
   int tensors = 3;
   std::size_t bytes = 25 << 20;                    // of each, in fp32
-  std::function<void(const std::string&)> says{};  // what is being measured now
+  std::function<void(const std::string&)> says{};  // called with the name of each measurement
 };
 
 struct AveragingTime {
   std::string way;
   double mean = 0;       // seconds of a round, over all rounds and workers
-  double deviation = 0;  // of single rounds, on all workers
-  double apart =
-      0;  // the largest of the workers' averages less the smallest, after all rounds; n - 1 at first
+  double deviation = 0;  // over single rounds on all workers
+  // The largest of the workers' averages minus the smallest, after all rounds; n - 1 at first.
+  double apart = 0;
   std::string
-      refused{};  // not empty: nothing was measured, since the schedule does not exist for so many workers
+      // Not empty: not measured, because the schedule does not exist for this number of workers.
+      refused{};
 };
 
-// Collective, and the result is the same on all workers. A tenth as many rounds, at most ten, come before those that count. Throws
-// Error where an exchange was aborted: what was measured is then something else.
+// Collective; the result is the same on all workers. A tenth as many warm-up rounds, at most ten,
+// precede the counted ones. Throws Error if an exchange was aborted, because the measurement would
+// be invalid.
 std::vector<AveragingTime> measure_averaging(const World& world, const AveragingOptions& options = {});
 
 }  // namespace starling

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kSlow = 0.7;
 constexpr double kAsymmetric = 1.5;
-constexpr double kFar = 3;  // times the latency of most, and at least kNoticed more
+constexpr double kFar = 3;  // times the typical latency, and at least kNoticed more
 constexpr double kNoticed = 1e-4;
 
 double median(std::vector<double> values) {
@@ -22,14 +22,14 @@ double median(std::vector<double> values) {
 
 double larger_over_smaller(double a, double b) { return std::max(a, b) / std::min(a, b); }
 
-// What the link carried, alone or with all its flows. With all of them and both ways at once it may be less: what arrives waits
-// for its acknowledgement behind what is sent.
+// The rate of the link, alone or with all its flows. With all flows in both directions it may be
+// lower, because acknowledgements wait behind data.
 double carried(const Measurements& measured, const std::pair<int, int>& link) {
   return std::max(measured.one_flow.at(link), measured.all_flows.at(link));
 }
 
-// What flows from host to host can carry at once, each as much as the others where they meet (max-min fairness): time and
-// again the interface or link that has least for each of its flows decides about these.
+// The rates that flows between hosts can have at once, with equal shares (max-min fairness):
+// repeatedly, the interface or link with the lowest rate per flow fixes the rates of its flows.
 double possible_at_once(const Profile& profile, std::vector<std::pair<int, int>> flows) {
   struct Shared {
     double rate = 0;
@@ -160,7 +160,7 @@ std::vector<std::string> remarks(const Measurements& measured, const Profile& pr
   std::vector<std::string> lines;
   const auto& hosts = profile.hosts;
   const auto name = [&](int host) -> const std::string& { return hosts[host].name; };
-  // Of two hosts it is not known which one is slow.
+  // With two hosts, the slow one cannot be identified.
   const bool hosts_are_known = hosts.size() > 2;
   if (hosts_are_known) {
     std::vector<double> send, receive;
@@ -184,10 +184,10 @@ std::vector<std::string> remarks(const Measurements& measured, const Profile& pr
   for (const HostLink& link : profile.links) {
     const double possible = std::min(hosts[link.from].send, hosts[link.to].receive);
     if (link.rate < kSlow * possible)
-      lines.push_back(fmt::format("slow link: {} -> {} carries {}, its ends can {}", name(link.from),
+      lines.push_back(fmt::format("slow link: {} -> {} reaches {}, its ends reach {}", name(link.from),
                                   name(link.to), rate_text(link.rate), rate_text(possible)));
     if (link.latency > kFar * profile.latency)
-      lines.push_back(fmt::format("far link: {} -> {} takes {:.3g} ms, most {:.3g} ms", name(link.from),
+      lines.push_back(fmt::format("far link: {} -> {} takes {:.3g} ms, most links {:.3g} ms", name(link.from),
                                   name(link.to), link.latency * 1e3, profile.latency * 1e3));
   }
   for (const auto& [link, there] : measured.one_flow) {

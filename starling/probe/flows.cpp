@@ -141,7 +141,7 @@ void Flows::check(std::chrono::milliseconds patience) {
   if (gone_) throw WorkerGone(gone_->first, gone_->second);
 }
 
-// At least one message.
+// Sends at least one message.
 void Flows::send_more(int peer) {
   Sending& flow = sending_[peer];
   const bool in_time = transport_->now() < end_;
@@ -179,7 +179,7 @@ void Flows::lost(int peer, const std::string& reason) { gone(peer, reason); }
 
 void Flows::gone(int peer, const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (!gone_) gone_ = {peer, fmt::format("probe: worker {} is gone in the middle of it: {}", peer, reason)};
+  if (!gone_) gone_ = {peer, fmt::format("probe: worker {} was lost during it: {}", peer, reason)};
   changed_->notify_all();
 }
 
@@ -199,7 +199,8 @@ bool Flows::received_in_place(int peer, const Frame& frame, const Payload& paylo
     return false;
   auto& inbox = inbox_[peer];
   inbox.resize(kMostMessage);
-  std::memcpy(inbox.data(), payload.bytes.data(), payload.bytes.size());  // this is what it takes
+  // This copy is the cost of a receiver.
+  std::memcpy(inbox.data(), payload.bytes.data(), payload.bytes.size());
   Frame whole = frame;
   whole.offset = 0;
   whole.total = payload.bytes.size();

@@ -27,24 +27,28 @@ namespace starling {
 namespace {
 
 constexpr int kRoundTrips = 41;
-constexpr double kLongest = 0.5;                // seconds of one stream
-constexpr int kLeastTimes = 2, kMostTimes = 6;  // that all is measured between hosts, if there is time
-constexpr std::size_t kMostRounds = 64;         // of the tournament: of more hosts not every pair is measured
-// Bytes, and seconds: what is larger than one that took so long is taken to go on as from the one before to that one.
+constexpr double kLongest = 0.5;  // seconds of one stream
+// Times that everything is measured between hosts, if time allows.
+constexpr int kLeastTimes = 2, kMostTimes = 6;
+// Rounds of the tournament: with more hosts not every pair is measured.
+constexpr std::size_t kMostRounds = 64;
+// Sizes in bytes, and seconds. After an all-reduce of this duration, larger sizes are extrapolated
+// from the last two.
 constexpr std::array<std::int64_t, 8> kAllReduced{1 << 16, 1 << 17, 1 << 18,  1 << 19,
                                                   1 << 20, 4 << 20, 12 << 20, 25 << 20};
 constexpr double kLargeAllReduce = 0.3;
-// Turns of so many seconds, and repetitions. The first after a pause are not as in training: TCP has to find its pace again.
+// Turns of so many seconds, and repetitions. The first ones after a pause differ from training,
+// because TCP must find its pace again.
 constexpr int kAllReduceTurns = 4, kLeastRepetitions = 4, kMostRepetitions = 10;
 constexpr double kAllReduceTurn = 0.3;
-constexpr std::size_t kAtOnce = 2;  // all-reduces under way, as Gloo has threads
+constexpr std::size_t kAtOnce = 2;  // all-reduces in flight, one for each of Gloo's threads
 
-// What all workers measure at once.
+// One measurement, of all workers at once.
 struct Measurement {
   enum class Kind { latency, inside, one_flow, all_flows, exchanges };
   Kind kind;
-  std::set<std::pair<int, int>> flows{};  // from, to; of a latency who asks whom
-  int peers = 0;                          // of exchanges
+  std::set<std::pair<int, int>> flows{};  // (from, to); for latency: (asker, asked)
+  int peers = 0;                          // for exchanges
 };
 
 const char* text_of(Measurement::Kind kind) {
@@ -63,11 +67,12 @@ const char* text_of(Measurement::Kind kind) {
   return "";
 }
 
-// By their lowest ranks. Those of one name get their address too.
+// The hosts, by their lowest ranks. Hosts with the same name get their address appended.
 std::vector<Host> find_hosts(Collectives& collectives, const World& world) {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
-  std::vector<std::tuple<std::string, std::string, std::string>> cards;  // by host: identity, name, address
+  // By host: identity, name, address.
+  std::vector<std::tuple<std::string, std::string, std::string>> cards;
   std::vector<Host> hosts;
   int rank = 0;
   for (const std::string& line :
@@ -144,7 +149,7 @@ std::vector<Measurement> exchanges(const std::vector<Host>& hosts, const std::ve
   return all;
 }
 
-// This worker's part of it: what it has measured, by flow.
+// This worker's part: its measurements, by flow.
 std::map<std::pair<int, int>, double> measure(Flows& flows, const World& world,
                                               const Measurement& measurement, Duration duration) {
   std::map<std::pair<int, int>, double> mine;
@@ -165,7 +170,7 @@ std::map<std::pair<int, int>, double> measure(Flows& flows, const World& world,
 
 void barrier(Collectives& collectives) { collectives.all_gather(""); }
 
-// What all have measured: [measurement] by flow.
+// The measurements of all workers: [measurement] by flow.
 using Measured = std::vector<std::map<std::pair<int, int>, double>>;
 
 Measured gathered(Collectives& collectives, const Measured& mine) {
@@ -185,7 +190,7 @@ Measured gathered(Collectives& collectives, const Measured& mine) {
   return all;
 }
 
-// The slowest worker's.
+// The slowest worker's time.
 double slowest(Collectives& collectives, double seconds) {
   double most = 0;
   for (const std::string& said : collectives.all_gather(fmt::format("{:.17g}", seconds)))
@@ -227,7 +232,7 @@ Measurements measurements(const std::vector<Host>& hosts, const std::vector<int>
   Measurements all;
   all.hosts = hosts;
   for (std::size_t k = 0; k < plan.size(); ++k) {
-    BetweenHosts links;  // with what all its flows carry together
+    BetweenHosts links;  // with the total rate of all flows
     std::vector<MeasuredFlow> flows;
     for (const auto& [flow, value] : values[k]) {
       const std::pair link{host_of[flow.first], host_of[flow.second]};
@@ -272,7 +277,7 @@ ProbeResult run(Flows& flows, Collectives& collectives, const World& world, cons
     if (options.says)
       options.says(fmt::format("{} of {}: {}", k + 1, plan.size() + (options.all_reduce ? 1 : 0),
                                text_of(plan[k].kind)));
-    // Of many flows at once each has little to show for.
+    // With many flows at once, each has few samples.
     mine.push_back(measure(flows, world, plan[k], plan[k].kind == Kind::exchanges ? 2 * duration : duration));
   }
   if (options.says && options.all_reduce)
@@ -290,7 +295,7 @@ ProbeResult run(Flows& flows, Collectives& collectives, const World& world, cons
 ProbeResult probe(const World& world, const ProbeOptions& options) {
   if (world.size == 1)
     throw UsageError(
-        "probe: one worker alone has no network: start several with --workers N, or by a launcher");
+        "probe: one worker alone has no network: start several with --workers N, or with a launcher");
   Flows flows(world);
   try {
     const std::unique_ptr<Collectives> collectives = make_collectives(world, "probe");
@@ -298,7 +303,8 @@ ProbeResult probe(const World& world, const ProbeOptions& options) {
   } catch (const WorkerGone&) {
     throw;
   } catch (const Error&) {
-    // Who is gone says more than what failed for it, which may be seen a little earlier.
+    // A lost worker explains more than the failure that it caused, which may be seen a little
+    // earlier.
     flows.check(std::chrono::seconds(1));
     throw;
   }

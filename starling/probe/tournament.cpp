@@ -4,7 +4,7 @@ namespace starling {
 
 std::vector<std::vector<std::pair<int, int>>> tournament(int n) {
   if (n < 2) return {};
-  const int seats = n + n % 2;  // who meets the empty seat n has nobody
+  const int seats = n + n % 2;  // the worker that meets the empty seat n has no partner
   std::vector<std::vector<std::pair<int, int>>> rounds;
   for (int r = 0; r + 1 < seats; ++r) {
     const auto at = [&](int seat) { return seat == 0 ? 0 : 1 + (seat - 1 + r) % (seats - 1); };

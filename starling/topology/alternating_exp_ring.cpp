@@ -1,18 +1,19 @@
-// alternating-exp-ring (AER): one-peer exponential between nodes, averaging inside nodes, in turn, so that in
-// every round only half of the nodes load the network. Wang et al., "From Promise to Practice", ICLR 2025
-// (arXiv 2410.11998), there for m = 2^r nodes; here for every m.
+// alternating-exp-ring (AER): one-peer exponential between nodes and averaging inside nodes, in
+// turn, so that in every round only half of the nodes load the network. Wang et al., "From Promise
+// to Practice", ICLR 2025 (arXiv 2410.11998). The paper has m = 2^r nodes; this file takes every m.
 //
-//   m nodes of L workers each. The nodes pair up as base-2 of m says (base.cpp): where m = 2^r, as (a, a XOR 2^i) for
-//   i = 0 .. r-1. A counter runs over all pairs of all rounds of base-2. Each of these takes two rounds here, in which
-//   a pair does
+//   m nodes of L workers each. The nodes pair up as in base-2 of m (base.cpp): for m = 2^r, as
+//   (a, a XOR 2^i) for i = 0 .. r-1. A counter runs over all pairs of all rounds of base-2. Each of
+//   these rounds takes two rounds here, in which a pair does
 //     counter even:  the mean inside each of the two nodes, then both nodes together;
 //     counter odd:   the same two in the other order.
-//   Together, where their weight is 1/2, is the mean over all 2 L workers. Other weights (base-2's 4/5 of five nodes)
-//   are no mean, and those of equal place in the two nodes mix with that weight: L exchanges in place of L^2.
-//   A node without a partner takes its mean inside.
+//   With weight 1/2, "together" is the mean over all 2 L workers. Other weights (base-2's 4/5 of
+//   five nodes) are no mean; then workers of equal place in the two nodes mix with that weight,
+//   which takes L exchanges in place of L^2. A node without a partner takes its mean inside.
 //
-// After the two rounds a node's workers all hold what base-2 gives to the node, so it is exact after twice base-2's
-// rounds: 2 log2 m where m = 2^r. One node alone (m = 1) averages inside.
+// After the two rounds, all workers of a node hold the value that base-2 gives to the node. The
+// schedule is therefore exact after twice base-2's rounds: 2 log2 m for m = 2^r. One node alone (m
+// = 1) averages inside.
 #include "starling/topology/families.h"
 #include "starling/topology/sizes.h"
 #include "starling/topology/weights.h"

@@ -1,18 +1,19 @@
-// bandwidth-aware matching: one peer a round, over fast links where they do, over slow ones when they must. After
-// GossipFL / SAPS-PSGD (Tang et al., "GossipFL: A Decentralized Federated Learning Framework with Sparsified and Adaptive
-// Communication", IEEE TPDS 34(3), 2023), which matches over links above a threshold and forces the others at intervals.
-// Here both come from one quantity:
+// bandwidth-aware matching: one peer a round, over fast links if they suffice, over slow ones if
+// they must. After GossipFL / SAPS-PSGD (Tang et al., "GossipFL: A Decentralized Federated Learning
+// Framework with Sparsified and Adaptive Communication", IEEE TPDS 34(3), 2023), which matches over
+// links above a threshold and forces the others at intervals. Here one quantity gives both:
 //
 //   b_ij     measured bandwidth of an exchange of i and j: the slower of its two directions
 //   P        the product of the rounds so far, P = I at first
-//   d_ij^2 = |row i of P - row j of P|^2: how far i and j are apart in expectation, for independent values
+//   d_ij^2   |row i of P - row j of P|^2, the expected distance of i and j for independent values
 //   round    the matching with the largest Sum b_ij d_ij^2; W_ij = 1/2 for its pairs
 //
-// A pair takes d_ij^2 / 2 off the squared distance to the mean, so each round takes the most off, weighted by what its
-// links carry. Whoever has just met gains nothing by meeting again; groups that agree within weigh what separates them
-// alone, however slow the link. A period ends when the squared distance is below kSmall of what it was at first.
+// A pair takes d_ij^2 / 2 off the squared distance to the mean. Each round therefore takes the most
+// off, weighted by the bandwidth of its links. Two workers that have just met gain nothing by
+// another meeting. Groups that agree internally weigh only their mutual distance, even over a slow
+// link. A period ends when the squared distance is below kSmall of its first value.
 //
-// Any n whose links hang together; 1 peer. Not exact in general.
+// Any n whose links form a connected graph; 1 peer. Not exact in general.
 #include <algorithm>
 #include <cmath>
 
@@ -29,7 +30,7 @@ namespace {
 
 constexpr double kSmall = 1e-4;
 constexpr std::size_t kMostMatchings = 1000;
-constexpr double kHeaviest = 1 << 30;  // of a pair, as a whole number
+constexpr double kHeaviest = 1 << 30;  // weight of a pair, as a whole number
 
 void check_reachable(const std::vector<std::vector<double>>& b) {
   const std::size_t n = b.size();
@@ -45,10 +46,10 @@ void check_reachable(const std::vector<std::vector<double>>& b) {
   }
   const auto lost = std::find(reached.begin(), reached.end(), false) - reached.begin();
   if (found.size() < n) {
-    throw UsageError(fmt::format(
-        "worker {} cannot be reached from worker 0: between them must be links with a bandwidth above 0 both "
-        "ways",
-        lost));
+    throw UsageError(
+        fmt::format("worker {} cannot be reached from worker 0: links with a bandwidth above 0 in both "
+                    "directions must connect them",
+                    lost));
   }
 }
 
@@ -76,7 +77,8 @@ Rounds bandwidth_matching(const std::vector<std::vector<double>>& bandwidth) {
         most = std::max(most, gain[i][j]);
       }
     }
-    if (apart <= kSmall * static_cast<double>(n * (n - 1))) break;  // at first each of the pairs is 2 apart
+    // At first each of the pairs is 2 apart.
+    if (apart <= kSmall * static_cast<double>(n * (n - 1))) break;
     EdgeWeights weights(static_cast<int>(n));
     for (std::size_t i = 0; i < n; ++i) {
       for (std::size_t j = i + 1; j < n; ++j) {

@@ -1,10 +1,11 @@
-// base-(k+1): exact averaging for every n in few rounds, at most k peers a round. Takezawa et al., "Beyond
-// Exponential Graph", NeurIPS 2023 (arXiv 2305.11420), algorithm 3. With k = 1 and n = 2^r, the hypercube.
+// base-(k+1): exact averaging for every n in few rounds, at most k peers a round. Takezawa et al.,
+// "Beyond Exponential Graph", NeurIPS 2023 (arXiv 2305.11420), algorithm 3. With k = 1 and n = 2^r,
+// the hypercube.
 //
 //   n = p q, p the part of n whose prime factors are all <= k + 1.
-//   p groups of q consecutive workers run Simple Base-(k+1) of q side by side; then each set of p workers with
-//   equal positions in their groups runs the hyper-hypercube HHC(p, k).
-//   Simple Base-(k+1) of n is taken instead where it is the shorter.
+//   p groups of q consecutive workers run Simple Base-(k+1) of q side by side. Then each set of p
+//   workers with equal positions in their groups runs the hyper-hypercube HHC(p, k).
+//   Simple Base-(k+1) of n replaces both if it is shorter.
 #include "starling/topology/families.h"
 #include "starling/topology/weights.h"
 

@@ -12,7 +12,7 @@ const CecaRound& at(const std::vector<CecaRound>& rounds, std::uint64_t round) {
   return rounds[(round - 1) % rounds.size()];
 }
 
-// From the end of the round before.
+// Advances the shares from the end of the round before.
 void turn(CecaShares& shares, const std::vector<CecaRound>& rounds, std::uint64_t round) {
   if (at(rounds, round - 1).sends_x == at(rounds, round).sends_x) return;
   shares.s += shares.d;

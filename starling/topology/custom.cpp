@@ -1,25 +1,30 @@
-// A schedule of your own, from a TOML file, or from a JSON file with the same keys:
+// A user's schedule, from a TOML file or from a JSON file with the same keys:
 //
-//   workers = 3          # how many it is for
-//   symmetric = true     # a promise that is checked: W_ij = W_ji in every round. Without it any round may be directed
+//   workers = 3          # number of workers
+//   symmetric = true     # a promise that is checked: W_ij = W_ji in every round. Without it any
+//                        # round may be directed
 //
-//   [[rounds]]           # round 0, by edges [i, j, weight]. What a worker gives to no neighbour stays on its own value
+//   [[rounds]]           # round 0, by edges [i, j, weight]. A worker's own value keeps the rest
 //   edges = [[0, 1, 0.5]]
 //
-//   [[rounds]]           # round 1, by the rows of W with its diagonal. A weight may be a text: a fraction
+//   [[rounds]]           # round 1, by the rows of W with its diagonal. A weight may be a text such
+//                        # as "1/3"
 //   rows = [
 //     [0.5, 0.25, 0.25],
 //     [0.25, 0.75, 0],
 //     [0.25, 0, 0.75],
 //   ]
 //
-// With `directed = true` in a round, an edge [i, j, weight] says only what i takes of j's value. With
-// `weights = "metropolis-hastings"` edges are [i, j], and their weights come from the numbers of neighbours. So they are with
-// `weights = "push-sum"`, for push-sum alone: i takes of j, and j divides itself evenly among all that take of it and itself.
-// Other rows and columns must sum to 1 (to 1e-9): otherwise the mean of all workers would move.
+// With `directed = true` in a round, an edge [i, j, weight] is the weight that i gives to j's
+// value, and says nothing about j. With `weights = "metropolis-hastings"` edges are [i, j], and
+// their weights come from the numbers of neighbours. With `weights = "push-sum"`, for push-sum
+// only, edges are [i, j] too: i takes from j, and j divides itself evenly among all that take from
+// it and itself. All other rows and columns must sum to 1 (to 1e-9), because otherwise the mean of
+// all workers would move.
 //
-// In place of the rounds, `bandwidth = [[0, 10], [9, 0]]` holds what was measured from each worker to each other one, in any
-// unit; the rounds are then bandwidth-aware matchings (bandwidth_matching.cpp).
+// In place of the rounds, `bandwidth = [[0, 10], [9, 0]]` holds the measured bandwidth from each
+// worker to each other worker, in any unit. The rounds are then bandwidth-aware matchings
+// (bandwidth_matching.cpp).
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -43,7 +48,8 @@ constexpr std::size_t kMaxRounds = 1024;
 constexpr double kTolerance = 1e-9;
 constexpr int kMaxMatched = 256;  // workers: the matchings take O(n^3)
 constexpr double kMaxRate = 1e15;
-constexpr std::string_view kMetropolis = "metropolis-hastings", kPushSum = "push-sum";  // weights
+// Values of `weights`.
+constexpr std::string_view kMetropolis = "metropolis-hastings", kPushSum = "push-sum";
 
 bool is_one(double sum) { return std::abs(sum - 1) <= kTolerance; }
 
@@ -58,7 +64,7 @@ std::optional<double> fraction(std::string_view text) {
   return static_cast<double>(above) / below;
 }
 
-// Reads one file; `where_` is the round and row that it stands at.
+// Reads one file. `where_` is its current round and row.
 class GraphReader : TreeReader {
  public:
   GraphReader(const std::string& file, int n) : TreeReader(file), n_(n) {}
@@ -92,7 +98,7 @@ class GraphReader : TreeReader {
   }
 
  private:
-  // --- what a key holds ---
+  // --- values of keys ---
 
   bool flag(const Node& table, std::string_view name) const {
     const Node* node = find(table, name);
@@ -137,7 +143,7 @@ class GraphReader : TreeReader {
     const Node* rows = find(round, "rows");
     if (!edges == !rows) refuse(round.line, "it needs either edges or rows");
     if (rows && find(round, "directed"))
-      refuse(round.line, "directed goes with edges: rows say it themselves");
+      refuse(round.line, "directed is allowed with edges only: rows define the direction themselves");
     const Node* weights = find(round, "weights");
     if (weights) {
       const std::string name = name_of_weights(*weights, round, rows);
@@ -157,9 +163,9 @@ class GraphReader : TreeReader {
       refuse(weights.line, fmt::format("weights must be \"{}\" or \"{}\", not {}", kMetropolis, kPushSum,
                                        name ? short_of(*name) : weights.kind()));
     }
-    if (rows) refuse(weights.line, "weights goes with edges: rows hold theirs");
+    if (rows) refuse(weights.line, "weights is allowed with edges only: rows contain their weights");
     if (*name == kMetropolis && flag(round, "directed"))
-      refuse(weights.line, "metropolis-hastings weights are of undirected edges");
+      refuse(weights.line, "metropolis-hastings weights need undirected edges");
     return *name;
   }
 
@@ -183,7 +189,7 @@ class GraphReader : TreeReader {
   Rounds from_bandwidth(const Node& bandwidth) const {
     if (n_ > kMaxMatched) {
       refuse(bandwidth.line,
-             fmt::format("bandwidth is for at most {} workers, and there are {}", kMaxMatched, n_));
+             fmt::format("bandwidth is allowed for at most {} workers, but there are {}", kMaxMatched, n_));
     }
     std::vector<std::vector<double>> rates;
     const Node::Array& rows = array_of(bandwidth, "bandwidth", "rows");

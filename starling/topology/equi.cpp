@@ -1,23 +1,26 @@
-// EquiStatic and EquiDyn: mixing whose speed does not depend on n. Song et al., "Communication-Efficient Topologies for
-// Decentralized Learning with O(1) Consensus Rate", NeurIPS 2022 (arXiv 2210.07881).
+// EquiStatic and EquiDyn: the speed of their mixing does not depend on n. Song et al.,
+// "Communication-Efficient Topologies for Decentralized Learning with O(1) Consensus Rate", NeurIPS
+// 2022 (arXiv 2210.07881).
 //
-// All are made of the basis graphs A(u), u = 1 .. n-1, in which everybody receives from the one u places further on:
+// All consist of the basis graphs A(u), u = 1 .. n-1. In A(u) each worker receives from the worker
+// u places further on:
 //
-//   A(u)_i,(i+u mod n) = (n-1)/n,   A(u)_ii = 1/n.         The mean of all A(u) is the averaging matrix.
+//   A(u)_i,(i+u mod n) = (n-1)/n,   A(u)_ii = 1/n.   The mean of all A(u) is the averaging matrix.
 //
-//   d-equistatic-M  W = mean of A(u) over M shifts u, drawn once, each at most once. Directed, M peers. With all n - 1
-//                   shifts it is the complete graph.
+//   d-equistatic-M  W = mean of A(u) over M shifts u, drawn once, each at most once. Directed, M
+//                   peers. With all n - 1 shifts it is the complete graph.
 //   u-equistatic-M  (W + W^T) / 2 of that: symmetric, at most 2 M peers.
 //   od-equidyn      every round draws u:  W = (1 - eta) I + eta A(u). Directed, one peer.
-//   ou-equidyn      every round draws u and s; from i = s on, s + 1, .., each i not yet paired is paired with i + u where
-//                   that one is free. W = (1 - eta) I + eta A, with A as A(u) but of the pairs only. Symmetric, one peer.
+//   ou-equidyn      every round draws u and s. From i = s on, s + 1, .., each free i is paired with
+//                   i + u if that worker is free. W = (1 - eta) I + eta A, with A as A(u) but of
+//                   the pairs only. Symmetric, one peer.
 //
-// The mean squared distance to the mean shrinks with od-equidyn by (1 - eta)^2 + eta^2 (1 - 2/n) a round, and least of all
-// for eta = n / (2 (n - 1)), which is taken here: then the peer's weight is 1/2, and the factor (n - 2) / (2 (n - 1)),
-// below 1/2 for every n.
+// With od-equidyn each round multiplies the mean squared distance to the mean by (1 - eta)^2 +
+// eta^2 (1 - 2/n). The factor is smallest for eta = n / (2 (n - 1)), the value used here. The
+// peer's weight is then 1/2, and the factor (n - 2) / (2 (n - 1)), below 1/2 for every n.
 //
-// Any n; never exact but by chance. No coordinator: every worker draws the same from the same seed. A schedule is
-// periodic: after kEquiPeriod rounds the same shifts come again.
+// Any n; exact only by chance. There is no coordinator: every worker draws the same shifts from the
+// same seed. A schedule is periodic: after kEquiPeriod rounds the same shifts come again.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -40,7 +43,7 @@ int drawn(Draw what, int seed, int t, int below) {
       static_cast<std::uint64_t>(below));
 }
 
-// M of 1 .. n-1, each at most once.
+// M of the shifts 1 .. n-1, each at most once.
 std::vector<int> shifts(int n, int M) {
   std::vector<int> all(n - 1);
   std::iota(all.begin(), all.end(), 1);

@@ -1,9 +1,10 @@
-// erdos-renyi: a random graph, the same in every round: every two workers are neighbours with probability p.
+// erdos-renyi: one random graph for all rounds. Any two workers are neighbours with probability p.
 // Erdos & Renyi, "On random graphs I", 1959. Metropolis-Hastings weights (weights.h).
 //
-//   p = 2 ln n / n, twice what a large graph needs to hang together; it is drawn again until it does
+//   p = 2 ln n / n, twice what a large graph needs to be connected; it is drawn again until it is
 //
-// Any n, about 2 ln n peers. No coordinator: every worker draws the same graph from the same seed.
+// Any n, about 2 ln n peers. There is no coordinator: every worker draws the same graph from the
+// same seed.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

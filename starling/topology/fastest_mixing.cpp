@@ -1,22 +1,26 @@
-// The weights with which a graph mixes fastest: Boyd, Diaconis & Xiao, "Fastest mixing Markov chain on a graph" (SIAM Review 46,
-// 2004), solved by an interior-point method.
+// The weights with which a graph mixes fastest, by an interior-point method. Boyd, Diaconis & Xiao,
+// "Fastest mixing Markov chain on a graph" (SIAM Review 46, 2004).
 //
 //   l        an edge {i, j};  a_l = e_i - e_j;  p_l its weight
 //   W        I - Sum_l p_l a_l a_l^T
 //   A        W - 11^T / n, whose largest |eigenvalue| is the second singular value of W
-//   r_i      1 - Sum_{l at i} p_l, what i keeps
+//   r_i      1 - Sum_{l at i} p_l, the weight that i keeps
 //
 //   minimise s  so that  -s I <= A <= s I,  p >= 0,  r >= 0
 //
-// For t = 1, 20, 400, .. Newton's method minimises
+// Newton's method minimises, for t = 1, 20, 400, ..,
 //
 //   t s - log det(s I - A) - log det(s I + A) - Sum_l log p_l - Sum_i log r_i
 //
-// whose least s is above the best one by at most (3 n + m) / t, m the number of edges. With X = (s I - A)^-1, Y = (s I + A)^-1:
+// Its minimum has an s that is above the best one by at most (3 n + m) / t, with m the number of
+// edges. With X = (s I - A)^-1, Y = (s I + A)^-1:
 //
-//   gradient   p_l: -a_l^T X a_l + a_l^T Y a_l - 1 / p_l + Sum_{i in l} 1 / r_i          s: t - tr X - tr Y
-//   Hessian    p_l p_k: (a_l^T X a_k)^2 + (a_l^T Y a_k)^2 + [l = k] / p_l^2 + Sum_{i in l and k} 1 / r_i^2
-//              p_l s: |X a_l|^2 - |Y a_l|^2          s s: |X|_F^2 + |Y|_F^2
+//   gradient   p_l:     -a_l^T X a_l + a_l^T Y a_l - 1 / p_l + Sum_{i in l} 1 / r_i
+//              s:       t - tr X - tr Y
+//   Hessian    p_l p_k: (a_l^T X a_k)^2 + (a_l^T Y a_k)^2 + [l = k] / p_l^2
+//                       + Sum_{i in l and k} 1 / r_i^2
+//              p_l s:   |X a_l|^2 - |Y a_l|^2
+//              s s:     |X|_F^2 + |Y|_F^2
 #include <Eigen/Cholesky>
 #include <Eigen/Core>
 #include <algorithm>
@@ -40,7 +44,7 @@ using Eigen::VectorXd;
 constexpr int kMostWorkers = 128;
 constexpr std::size_t kMostEdges = 1000;
 constexpr double kPrecision = 1e-9;  // of s
-constexpr double kUnused = 1e-6;     // an edge of less weight is left out
+constexpr double kUnused = 1e-6;     // edges of less weight are left out
 
 class Barrier {
  public:
@@ -54,7 +58,7 @@ class Barrier {
   }
   double constraints() const { return static_cast<double>(3 * a_.rows() + a_.cols()); }
 
-  // Infinite outside of what is allowed. `at`: p, then s.
+  // Infinite outside of the allowed region. `at`: p, then s.
   double value(const VectorXd& at, double t) const {
     const Point here(*this, at);
     if (!here.inside) return std::numeric_limits<double>::infinity();
@@ -64,7 +68,7 @@ class Barrier {
     return t * here.s - log_det(here.above) - log_det(here.below) - here.p.array().log().sum() -
            here.r.array().log().sum();
   }
-  // Newton's direction, and by how much value() falls along it at first.
+  // Newton's direction, and the initial decrease of value() along it.
   std::pair<VectorXd, double> direction(const VectorXd& at, double t) const {
     const Point here(*this, at);
     const Eigen::Index n = a_.rows(), m = a_.cols();
@@ -129,7 +133,7 @@ Graph fastest_mixing(const Graph& graph) {
     for (const Neighbour& j : graph.neighbours[i]) edges.emplace(std::min(i, j.rank), std::max(i, j.rank));
   }
   if (n > kMostWorkers || edges.size() > kMostEdges) {
-    throw UsageError(fmt::format("the fastest weights are for at most {} workers and {} edges, not {} and {}",
+    throw UsageError(fmt::format("the fastest weights are limited to {} workers and {} edges, got {} and {}",
                                  kMostWorkers, kMostEdges, n, edges.size()));
   }
   if (n == 1) return graph;

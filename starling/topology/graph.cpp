@@ -31,7 +31,7 @@ bool Graph::symmetric() const {
 }
 
 bool Graph::balanced() const {
-  std::vector<double> excess(neighbours.size());  // taken less given
+  std::vector<double> excess(neighbours.size());  // taken minus given
   for (int i = 0; i < workers(); ++i) {
     for (const Neighbour& j : neighbours[i]) {
       excess[i] += j.weight;

@@ -1,9 +1,9 @@
-// grid: workers in rows and columns, each mixes with those left, right, above and below. Metropolis-Hastings weights
-// (weights.h), as the edges have fewer neighbours than the middle.
+// grid: workers in rows and columns. Each mixes with the workers left, right, above and below.
+// Metropolis-Hastings weights (weights.h), because the border has fewer neighbours than the middle.
 //
 //   n = r c, r <= c, as square as possible; worker i stands in row i / c, column i % c
 //
-// Any n, but for a prime n the grid is a line. At most 4 peers, never exact for n > 2.
+// Any n; for a prime n the grid is a line. At most 4 peers, never exact for n > 2.
 #include "starling/topology/families.h"
 #include "starling/topology/sizes.h"
 #include "starling/topology/weights.h"

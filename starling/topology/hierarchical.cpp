@@ -1,12 +1,14 @@
-// hierarchical:SCHEDULE: the exact mean inside every node, and any schedule between the nodes, in turn.
+// hierarchical:SCHEDULE: the exact mean inside every node, and any schedule between the nodes, in
+// turn.
 //
 //   m nodes of L workers each, W_r round r of SCHEDULE over m nodes (r = 0 .. R-1); 2 R rounds:
 //     round 2r      every node takes the mean of its L workers
-//     round 2r + 1  those of equal place in their nodes mix among themselves as W_r says of the nodes
+//     round 2r + 1  the workers of equal place in their nodes mix as W_r says of the nodes
 //
-// After two rounds all workers of a node hold the same: W_r of the nodes' means. So where SCHEDULE is exact after R
-// rounds, this is after 2 R. The network carries one exchange of every worker in each second round.
-// One node (m = 1) takes its mean; nodes of one worker (L = 1) are SCHEDULE itself.
+// After two rounds all workers of a node hold the same value: W_r of the nodes' means. If SCHEDULE
+// is exact after R rounds, this schedule is exact after 2 R. The network carries one exchange per
+// worker in every second round. One node (m = 1) takes its mean; nodes of one worker (L = 1) are
+// SCHEDULE itself.
 #include "starling/topology/families.h"
 #include "starling/topology/schedules.h"
 #include "starling/topology/sizes.h"

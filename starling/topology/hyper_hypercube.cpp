@@ -1,14 +1,15 @@
-// Hyper-hypercube HHC(V, k): the k-peer form of the hypercube, a building block of base-(k+1). Takezawa et
-// al., "Beyond Exponential Graph: Communication-Efficient Topologies for Decentralized Learning via
-// Finite-time Convergence", NeurIPS 2023 (arXiv 2305.11420), algorithm 1.
+// Hyper-hypercube HHC(V, k): the k-peer form of the hypercube, a building block of base-(k+1).
+// Takezawa et al., "Beyond Exponential Graph: Communication-Efficient Topologies for Decentralized
+// Learning via Finite-time Convergence", NeurIPS 2023 (arXiv 2305.11420), algorithm 1.
 //
 //   n = n_1 n_2 ... n_l, every n_i <= k + 1, l as small as possible.
-//   Write positions in mixed radix (n_1, .., n_l). Round i: those that differ in digit i only take their mean.
+//   Write positions in mixed radix (n_1, .., n_l). Round i: positions that differ in digit i only
+//   take their mean.
 //
-// Exact after l rounds: after round i everybody holds the mean over digits 1..i.
+// Exact after l rounds: after round i each worker holds the mean over digits 1..i.
 //
-// hyper-hypercube-K is the schedule with K = k + 1. It exists where n has no prime factor above K; base-K is the same
-// for these n, and goes on for the others.
+// hyper-hypercube-K is the schedule with K = k + 1. It exists if n has no prime factor above K.
+// base-K is the same for these n, and exists for the others too.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -21,7 +22,8 @@ namespace starling {
 
 namespace {
 
-// The fewest factors of n that are at most `largest`, rising; nothing when a prime factor of n is larger.
+// The fewest factors of n that are at most `largest`, rising. Nothing if a prime factor of n is
+// larger.
 std::optional<std::vector<int>> fewest_factors(int n, int largest) {
   if (n == 1) return std::vector<int>{};
   std::optional<std::vector<int>> best;
@@ -42,7 +44,7 @@ std::optional<std::vector<Groups>> hyper_hypercube(int n, int k) {
   const auto factors = fewest_factors(n, k + 1);
   if (!factors) return std::nullopt;
   std::vector<Groups> rounds;
-  int stride = 1;  // what one step of this round's digit is worth
+  int stride = 1;  // the value of one step of this round's digit
   for (int factor : *factors) {
     Groups& groups = rounds.emplace_back();
     for (int first = 0; first < n; ++first) {

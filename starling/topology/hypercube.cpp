@@ -1,5 +1,5 @@
-// hypercube: the static hypercube, symmetric like few other sparse graphs that contract fast. one-peer-exponential
-// is the same graph with one dimension a round.
+// hypercube: the static hypercube. Few other sparse graphs are symmetric and contract fast.
+// one-peer-exponential is the same graph with one dimension a round.
 //
 //   W_ij = 1 / (r + 1)  for j = i and j = i XOR 2^l, l = 0 .. r-1,   n = 2^r
 //

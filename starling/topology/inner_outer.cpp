@@ -1,16 +1,17 @@
-// inner-outer:SCHEDULE: one peer a round, and of each node one worker at a time uses the network. Machine-aware one-peer
-// graphs, as in BlueFog (Ying et al., 2021, arXiv 2111.04287: "inner-outer ring" and "inner-outer expo2"), for any
-// schedule of one peer.
+// inner-outer:SCHEDULE: one peer a round, and one worker per node at a time uses the network.
+// Machine-aware one-peer graphs, as in BlueFog (Ying et al., 2021, arXiv 2111.04287: "inner-outer
+// ring" and "inner-outer expo2"), for any schedule of one peer.
 //
-//   m nodes of L workers each, V_s round s of SCHEDULE over m nodes, U_s of SCHEDULE over L - 1 workers.
+//   m nodes of L workers each; V_s: round s of SCHEDULE over m nodes, U_s: over L - 1 workers.
 //   Round t, with the place p = t mod L and s = floor(t / L):
-//     those of place p in their nodes mix among themselves as V_s says;
-//     the other L - 1 of each node, in order, mix as U_s says.
+//     the workers of place p in their nodes mix with each other as V_s says;
+//     the other L - 1 workers of each node, in order, mix as U_s says.
 //
-// The counter s goes on only when each place has been outside once, so that each place meets what each V_s pairs. (BlueFog
-// takes both from t, and pairs stay unmet where L and the number of rounds have a common factor.)
-// Where L = 2 the one who stays inside would be alone, and its node in two halves for ever: then it is
-// hierarchical:SCHEDULE, which has one peer too. Any SCHEDULE of one peer will do; not exact in general.
+// The counter s advances only when each place has been outside once, so that each place meets all
+// pairs of each V_s. (BlueFog takes both from t. Some pairs then never meet if L and the number of
+// rounds have a common factor.) With L = 2 the worker inside would be alone, and its node would
+// stay in two halves for ever. For L = 2 the schedule is therefore hierarchical:SCHEDULE, which has
+// one peer too. Any SCHEDULE of one peer works; not exact in general.
 #include <numeric>
 
 #include <fmt/format.h>
@@ -37,9 +38,9 @@ Rounds inner_outer(int n, int L, const std::string& name) {
   const Rounds U = make_schedule(name, L - 1).rounds;
   const std::size_t steps = std::lcm(V.size(), U.size());
   if (steps * static_cast<std::size_t>(L) > kMostRounds) {
-    throw UsageError(
-        fmt::format("schedule inner-outer:{} would have a period of {} rounds for {} workers, allowed are {}",
-                    name, steps * static_cast<std::size_t>(L), n, kMostRounds));
+    throw UsageError(fmt::format(
+        "schedule inner-outer:{} would have a period of {} rounds for {} workers, at most {} are allowed",
+        name, steps * static_cast<std::size_t>(L), n, kMostRounds));
   }
   Rounds rounds;
   for (std::size_t s = 0; s < steps; ++s) {
@@ -47,7 +48,7 @@ Rounds inner_outer(int n, int L, const std::string& name) {
     const Graph& inner = U[s % U.size()];
     for (int p = 0; p < L; ++p) {
       Graph& graph = rounds.emplace_back(n);
-      const auto place = [p](int k) { return k < p ? k : k + 1; };  // of the k-th of those who stay inside
+      const auto place = [p](int k) { return k < p ? k : k + 1; };  // of the k-th worker inside
       for (int a = 0; a < m; ++a) {
         for (const auto& [b, weight] : outer.neighbours[a]) add_arc(graph, a * L + p, b * L + p, weight);
         for (int k = 0; k < L - 1; ++k) {

@@ -1,17 +1,21 @@
-// The matching of largest weight, by Edmonds' blossom algorithm in primal-dual form: Edmonds, "Maximum matching and a
-// polyhedron with 0,1-vertices", 1965; Galil, "Efficient algorithms for finding maximum matching in graphs", 1986.
+// The matching of largest weight, by Edmonds' blossom algorithm in primal-dual form: Edmonds,
+// "Maximum matching and a polyhedron with 0,1-vertices", 1965; Galil, "Efficient algorithms for
+// finding maximum matching in graphs", 1986.
 //
-//   y_v          dual variable (label) of a vertex or blossom;  y_u + y_v >= w_uv for every edge, blossoms counted in
-//   tight        an edge with equality: what may be matched
-//   blossom      an odd cycle of tight edges, shrunk to one vertex; vertices and blossoms together are nodes
-//   outer, inner nodes at an even and at an odd distance from an unmatched root, in trees of tight edges
+//   y_v          dual variable (label) of a vertex or blossom;  y_u + y_v >= w_uv for every edge,
+//                blossoms included
+//   tight        an edge with equality; only these may be matched
+//   blossom      an odd cycle of tight edges, shrunk to one vertex; nodes are vertices and blossoms
+//   outer, inner nodes at an even and at an odd distance from an unmatched root, in trees of tight
+//                edges
 //
-// Each phase grows trees from all unmatched vertices. A tight edge between two trees augments the matching; between
-// outer nodes of one tree it makes a blossom; to a node in no tree it makes the tree larger. Where no edge is tight the
-// duals are moved until one is, or until the label of an unmatched vertex is 0: then the matching is the heaviest.
+// Each phase grows trees from all unmatched vertices. A tight edge between two trees augments the
+// matching; between outer nodes of one tree it makes a blossom; to a node in no tree it enlarges
+// the tree. If no edge is tight, the duals move until one is, or until the label of an unmatched
+// vertex is 0: the matching is then the heaviest.
 //
-// Written out since Boost 1.74's maximum_weighted_matching, which Debian 12 has, does not end on some graphs and errs on
-// others (boostorg/graph issues 199, 223 and 399).
+// Written here because maximum_weighted_matching of Boost 1.74 (Debian 12) does not end on some
+// graphs and is wrong on others (boostorg/graph issues 199, 223 and 399).
 #include "starling/topology/matching.h"
 
 #include <algorithm>
@@ -49,7 +53,8 @@ class Blossoms {
       vertex_in(u, u) = u;
       top_[u] = u;
     }
-    for (int u = 1; u <= n_; ++u) y_[u] = most;  // in units of half a weight, so that all stays whole
+    // In units of half a weight, so that all values are whole.
+    for (int u = 1; u <= n_; ++u) y_[u] = most;
   }
 
   std::vector<int> run() {
@@ -62,13 +67,13 @@ class Blossoms {
 
  private:
   enum Side : signed char { kFree = -1, kOuter, kInner };
-  struct Edge {  // between two vertices, also where it stands for one between blossoms
+  struct Edge {  // between two vertices, even if it stands for one between blossoms
     int u = 0, v = 0;
     std::int64_t w = 0;
   };
 
   Edge& edge(int x, int y) { return edge_[static_cast<std::size_t>(x) * size_ + y]; }
-  // The node directly below blossom b that holds vertex v; 0 where b does not hold it.
+  // The node directly below blossom b that contains vertex v; 0 if b does not contain it.
   int& vertex_in(int b, int v) { return vertex_in_[static_cast<std::size_t>(b) * size_ + v]; }
   std::int64_t slack(const Edge& e) { return y_[e.u] + y_[e.v] - 2 * edge(e.u, e.v).w; }
 
@@ -83,7 +88,7 @@ class Blossoms {
     }
   }
 
-  void make_outer(int x) {  // its vertices are to be looked at
+  void make_outer(int x) {  // and queues its vertices for inspection
     if (x <= n_) return queue_.push_back(x);
     for (int part : cycle_[x]) make_outer(part);
   }
@@ -93,7 +98,7 @@ class Blossoms {
     for (int part : cycle_[x]) put_into(part, top);
   }
 
-  // The place of `part` in the cycle of b, which is turned round so that the place is even.
+  // The place of `part` in the cycle of b. Reverses the cycle if needed, so that the place is even.
   int even_place(int b, int part) {
     std::vector<int>& cycle = cycle_[b];
     const auto place = static_cast<int>(std::find(cycle.begin(), cycle.end(), part) - cycle.begin());
@@ -102,7 +107,7 @@ class Blossoms {
     return static_cast<int>(cycle.size()) - place;
   }
 
-  // Matches node x to node y over the edge between them; inside a blossom the pairs move on.
+  // Matches node x to node y over the edge between them; inside a blossom the pairs move along.
   void match(int x, int y) {
     const Edge e = edge(x, y);
     mate_[x] = e.v;
@@ -124,7 +129,7 @@ class Blossoms {
     }
   }
 
-  int common_outer(int x, int y) {  // 0 where they are in two trees
+  int common_outer(int x, int y) {  // 0 if they are in two trees
     ++stamp_;
     for (; x != 0 || y != 0; std::swap(x, y)) {
       if (x == 0) continue;
@@ -197,7 +202,7 @@ class Blossoms {
     top_[b] = 0;
   }
 
-  bool use(const Edge e) {  // that is tight, from an outer node; true: the matching has grown
+  bool use(const Edge e) {  // `e`: tight, from an outer node; true: the matching has grown
     const int x = top_[e.u], y = top_[e.v];
     if (side_[y] == kFree) {
       parent_[y] = e.u;
@@ -237,7 +242,7 @@ class Blossoms {
     return false;
   }
 
-  // As far as the duals can be moved.
+  // The largest possible move of the duals.
   std::int64_t step() {
     std::int64_t d = std::numeric_limits<std::int64_t>::max();  // there is an outer vertex
     for (int u = 1; u <= n_; ++u) {

@@ -6,7 +6,8 @@
 
 namespace starling {
 
-// A symmetric n x n matrix of weights, row by row; an edge where the weight is above 0. Weights up to 2^40.
+// A symmetric n x n matrix of weights, row by row. A weight above 0 is an edge. Weights are at most
+// 2^40.
 struct EdgeWeights {
   int n = 0;
   std::vector<std::int64_t> values;
@@ -18,8 +19,8 @@ struct EdgeWeights {
   }
 };
 
-// For each vertex the one that it is paired with, or -1: pairs whose weights have the largest sum. O(n^3), and the same
-// on every machine.
+// The partner of each vertex, or -1. The pairs have the largest sum of weights. O(n^3), and the
+// same on every machine.
 std::vector<int> heaviest_matching(const EdgeWeights& weights);
 
 }  // namespace starling

@@ -1,11 +1,12 @@
-// n-peer-exponential-P: the directed graphs of Stochastic Gradient Push. Assran et al., "Stochastic Gradient Push for
-// Distributed Deep Learning", ICML 2019 (arXiv 1811.10792).
+// n-peer-exponential-P: the directed graphs of Stochastic Gradient Push. Assran et al., "Stochastic
+// Gradient Push for Distributed Deep Learning", ICML 2019 (arXiv 1811.10792).
 //
-//   round k: i takes 1 / (P + 1) from each (i + j (P + 1)^k) mod n, j = 1..P        while j (P + 1)^k <= n - 1
+//   round k: i takes 1 / (P + 1) from each (i + j (P + 1)^k) mod n, j = 1..P,
+//            while j (P + 1)^k <= n - 1
 //
-// Any n; where the last round has fewer peers, their weights are larger. Exact after r rounds for n = (P + 1)^r. P = 1 is
-// one-peer-exponential-directed. W is doubly stochastic but not symmetric: an exchange that fails at one end moves the mean,
-// except with scheme push-sum.
+// Any n. If the last round has fewer peers, their weights are larger. Exact after r rounds for n =
+// (P + 1)^r. P = 1 is one-peer-exponential-directed. W is doubly stochastic but not symmetric: an
+// exchange that fails at one end moves the mean, except with scheme push-sum.
 #include "starling/topology/families.h"
 #include "starling/topology/weights.h"
 

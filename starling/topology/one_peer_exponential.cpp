@@ -1,11 +1,15 @@
-// one-peer-exponential and its directed form. Ying et al., "Exponential Graph is Provably Efficient for
-// Decentralized Deep Training", NeurIPS 2021 (arXiv 2110.13363). One peer a round, at distances 1, 2, 4, ...
+// one-peer-exponential and its directed form. Ying et al., "Exponential Graph is Provably Efficient
+// for Decentralized Deep Training", NeurIPS 2021 (arXiv 2110.13363). One peer a round, at distances
+// 1, 2, 4, ...
 //
-//   symmetric   round j: i mixes with i XOR 2^j, half and half           n = 2^r: exact after r rounds
-//   directed    round j: i takes half of (i + 2^j) mod n, 2^j <= n - 1   any n; exact after r rounds for n = 2^r
+//   symmetric   round j: i mixes with i XOR 2^j, half and half
+//               n = 2^r: exact after r rounds
+//   directed    round j: i takes half of (i + 2^j) mod n, 2^j <= n - 1
+//               any n; exact after r rounds for n = 2^r
 //
-// The symmetric form visits a hypercube dimension by dimension. The directed W is doubly stochastic but not
-// symmetric: an exchange that fails at one end moves the mean. That is why it has to be asked for by name.
+// The symmetric form visits a hypercube dimension by dimension. The directed W is doubly stochastic
+// but not symmetric: an exchange that fails at one end moves the mean. Therefore it must be
+// requested by name.
 #include <fmt/format.h>
 
 #include "starling/core/error.h"

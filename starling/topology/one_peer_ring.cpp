@@ -1,9 +1,9 @@
-// one-peer-ring: around the ring, with the right and the left neighbour in turn. The "ring" of the package
-// behind "From Promise to Practice" (Wang et al., ICLR 2025, arXiv 2410.11998).
+// one-peer-ring: around the ring, with the right and the left neighbour in turn. This is the "ring"
+// of the package for "From Promise to Practice" (Wang et al., ICLR 2025, arXiv 2410.11998).
 //
 //   round 0: (0,1) (2,3) ... (n-2,n-1)      round 1: (1,2) (3,4) ... (n-1,0)      W_ij = W_ii = 1/2
 //
-// One peer a round; n must be even, so that nobody is left over.
+// One peer a round; n must be even, so that no worker is left over.
 #include <fmt/format.h>
 
 #include "starling/core/error.h"

@@ -1,12 +1,13 @@
-// random-matching: in every round random pairs, half and half. Boyd et al., "Randomized gossip algorithms", IEEE
-// Transactions on Information Theory 52(6), 2006, with a whole matching at once. No coordinator: every worker draws
-// the same pairs from the same seed.
+// random-matching: random pairs in every round, half and half. Boyd et al., "Randomized gossip
+// algorithms", IEEE Transactions on Information Theory 52(6), 2006, with a whole matching at once.
+// There is no coordinator: every worker draws the same pairs from the same seed.
 //
-//   round t: shuffle 0 .. n-1 with keys (seed, t); the workers at places 0 and 1, 2 and 3, ... are pairs. W_ij = 1/2
+//   round t: shuffle 0 .. n-1 with keys (seed, t); the workers at places 0 and 1, 2 and 3, ... are
+//            pairs. W_ij = 1/2
 //
-// Any n; where n is odd one idles. In expectation each round about halves the squared distance to the mean, whatever n.
-// A schedule is periodic: after kPeriod rounds the same pairs come again. In that time everybody meets everybody, so
-// each worker holds a connection to each other one.
+// Any n; if n is odd, one worker idles. In expectation each round about halves the squared distance
+// to the mean, whatever n. A schedule is periodic: after kPeriod rounds the same pairs come again.
+// In that time each worker meets every other worker, and holds a connection to it.
 #include <numeric>
 #include <utility>
 

@@ -1,10 +1,11 @@
-// ring: the static ring. Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?",
-// NeurIPS 2017 (arXiv 1705.09056).
+// ring: the static ring. Lian et al., "Can Decentralized Algorithms Outperform Centralized
+// Algorithms?", NeurIPS 2017 (arXiv 1705.09056).
 //
 //   W_ij = 1/3  for j = i - 1, i, i + 1 (mod n)
 //
-// With two workers left and right are the same one: both take 1/2. Never exact for n > 3; the second singular
-// value is (1 + 2 cos(2 pi / n)) / 3, so information needs of the order of n^2 rounds to get around.
+// With two workers, left and right are the same worker: both take 1/2. Never exact for n > 3. The
+// second singular value is (1 + 2 cos(2 pi / n)) / 3, so information needs about n^2 rounds to get
+// around.
 #include "starling/topology/families.h"
 #include "starling/topology/weights.h"
 

@@ -15,23 +15,24 @@ namespace starling {
 
 namespace {
 
-// What a name asks for.
+// The parsed name of a schedule.
 struct Asked {
   int n = 0;
   int workers_per_node = 1;
-  int number = 0;        // that stands for K, P, M or SEED
-  std::string schedule;  // that stands for SCHEDULE
+  int number = 0;        // the value of K, P, M or SEED
+  std::string schedule;  // the value of SCHEDULE
 };
 
 struct Family {
   ScheduleInfo info;
   Rounds (*make)(const Asked&);
-  int least = 0;  // of the number
+  int least = 0;  // least allowed `number`
 };
 
 const std::vector<Family>& families() {
   static const std::vector<Family> all = {
-      {{"complete", "complete", "everyone with everyone, 1/n each: exact every round, n - 1 peers"},
+      {{"complete", "complete",
+        "each worker mixes with all others, 1/n each: exact in every round, n - 1 peers"},
        [](const Asked& a) { return complete(a.n); }},
       {{"ring", "ring", "static ring, left and right neighbour, 1/3 each: 2 peers, never exact for n > 3"},
        [](const Asked& a) { return ring(a.n); }},
@@ -42,16 +43,18 @@ const std::vector<Family>& families() {
         "pairs i, i XOR 2^j, 1/2 each: 1 peer, exact after log2 n rounds; n = 2^r"},
        [](const Asked& a) { return one_peer_exponential(a.n); }},
       {{"one-peer-exponential-directed", "one-peer-exponential-directed",
-        "half from i + 2^j: 1 peer, any n; not symmetric, so that a failed exchange moves the mean"},
+        "worker i takes half from i + 2^j: 1 peer, any n; not symmetric, so a failed exchange moves the "
+        "mean"},
        [](const Asked& a) { return one_peer_exponential_directed(a.n); }},
       {{"n-peer-exponential-P", "n-peer-exponential-2",
-        "from i + j (P + 1)^k, j = 1..P: P peers, any n; not symmetric"},
+        "worker i receives from i + j (P + 1)^k, j = 1..P: P peers, any n; not symmetric"},
        [](const Asked& a) { return n_peer_exponential(a.n, a.number); },
        1},
       {{"static-exponential", "static-exponential",
-        "from all i + 2^j in every round: about log2 n peers, any n; not symmetric"},
+        "in each round, worker i receives from all i + 2^j: about log2 n peers, any n; not symmetric"},
        [](const Asked& a) { return static_exponential(a.n); }},
-      {{"hypercube", "hypercube", "all i XOR 2^j in every round: log2 n peers, symmetric; n = 2^r"},
+      {{"hypercube", "hypercube",
+        "in each round, worker i mixes with all i XOR 2^j: log2 n peers, symmetric; n = 2^r"},
        [](const Asked& a) { return hypercube(a.n); }},
       {{"hyper-hypercube-K", "hyper-hypercube-2",
         "hyper-hypercube-2, ...-3, ...: groups of at most K, exact after about log_K n rounds; "
@@ -63,7 +66,7 @@ const std::vector<Family>& families() {
        [](const Asked& a) { return base(a.n, a.number - 1); },
        2},
       {{"simple-base-K", "simple-base-2",
-        "the plainer form of base-K: the same promises, for some n more rounds"},
+        "the simpler form of base-K: the same guarantees, more rounds for some n"},
        [](const Asked& a) { return simple_base(a.n, a.number - 1); },
        2},
       {{"alternating-exp-ring", "alternating-exp-ring",
@@ -77,7 +80,8 @@ const std::vector<Family>& families() {
       {{"inner-outer:SCHEDULE", "inner-outer:base-2",
         "one worker of each node at a time between the nodes, the others inside, by SCHEDULE; whole nodes"},
        [](const Asked& a) { return inner_outer(a.n, a.workers_per_node, a.schedule); }},
-      {{"star", "star", "everyone with worker 0, 1/n each: n - 1 peers for worker 0, 1 for the others"},
+      {{"star", "star",
+        "all workers mix with worker 0, 1/n each: n - 1 peers for worker 0, 1 for the others"},
        [](const Asked& a) { return star(a.n); }},
       {{"grid", "grid", "rows and columns, as square as possible: at most 4 peers, any n"},
        [](const Asked& a) { return grid(a.n); }},
@@ -89,15 +93,16 @@ const std::vector<Family>& families() {
       {{"erdos-renyi-SEED", "erdos-renyi-7", "another such graph"},
        [](const Asked& a) { return erdos_renyi(a.n, a.number); }},
       {{"d-equistatic-M", "d-equistatic-3",
-        "from those at M random distances: M peers, any n; not symmetric"},
+        "each worker receives from the workers at M random distances: M peers, any n; not symmetric"},
        [](const Asked& a) { return d_equistatic(a.n, a.number); },
        1},
       {{"u-equistatic-M", "u-equistatic-2",
-        "with those at M random distances on either side: at most 2 M peers, any n"},
+        "each worker mixes with the workers at M random distances on both sides: at most 2 M peers, any n"},
        [](const Asked& a) { return u_equistatic(a.n, a.number); },
        1},
       {{"od-equidyn", "od-equidyn",
-        "half from the one at a random distance, the same on all workers: 1 peer, any n; not symmetric"},
+        "each worker takes half from the worker at a random distance, the same for all: 1 peer, any n; not "
+        "symmetric"},
        [](const Asked& a) { return od_equidyn(a.n, 0); }},
       {{"od-equidyn-SEED", "od-equidyn-7", "the same with other distances"},
        [](const Asked& a) { return od_equidyn(a.n, a.number); }},
@@ -107,7 +112,7 @@ const std::vector<Family>& families() {
       {{"ou-equidyn-SEED", "ou-equidyn-7", "the same with other distances"},
        [](const Asked& a) { return ou_equidyn(a.n, a.number); }},
       {{"random-matching", "random-matching",
-        "random pairs, the same on all workers, 1/2 each: 1 peer, any n (one idles where n is odd)"},
+        "random pairs, the same on all workers, 1/2 each: 1 peer, any n (one idles if n is odd)"},
        [](const Asked& a) { return random_matching(a.n, 0); }},
       {{"random-matching-SEED", "random-matching-7", "the same with other pairs"},
        [](const Asked& a) { return random_matching(a.n, a.number); }},
@@ -117,7 +122,8 @@ const std::vector<Family>& families() {
 
 constexpr std::string_view kOfSchedules = ":SCHEDULE";
 
-// Whether `name` is one of a family of schedules over schedules; `schedule` is then what stands behind the colon.
+// Whether `name` is one of a family of schedules over schedules. `schedule` is then the part after
+// the colon.
 bool over_schedule(std::string_view name, const Family& family, std::string& schedule) {
   const std::string_view pattern = family.info.name;
   const std::string_view stem =
@@ -125,13 +131,15 @@ bool over_schedule(std::string_view name, const Family& family, std::string& sch
   if (!pattern.ends_with(kOfSchedules) || !name.starts_with(stem)) return false;
   schedule = name.substr(stem.size());
   if (schedule.empty() || schedule.find(':') != std::string::npos) {
-    throw UsageError(fmt::format("schedule '{}': behind {} stands one schedule without a colon, as in {}",
-                                 name, stem, family.info.example));
+    throw UsageError(
+        fmt::format("schedule '{}': {} must be followed by one schedule without a colon, as in {}", name,
+                    stem, family.info.example));
   }
   return true;
 }
 
-// The number in `name` where it is one of `family`, 0 for a family without one; nothing when it is not.
+// The number in `name` if it is one of `family`, and 0 for a family without a number. Nothing if it
+// is none.
 std::optional<int> number_in(std::string_view name, const Family& family) {
   const std::string_view pattern = family.info.name;
   const std::size_t stem = pattern.find_last_of('-') + 1;
@@ -176,7 +184,7 @@ Schedule make_shares(const std::string& name, int n, int workers_per_node) {
     Asked asked{n, workers_per_node, 0, ""};
     if (!over_schedule(name, family, asked.schedule)) continue;
     if (n > 1) return {name, family.make(asked)};
-    return {name, make_schedule(asked.schedule, 1).rounds};  // it may be unknown
+    return {name, make_schedule(asked.schedule, 1).rounds};  // the inner schedule may be unknown
   }
   if (name.ends_with(".toml") || name.ends_with(".json")) return {name, custom(name, n)};
   std::vector<std::string> names;
@@ -185,7 +193,8 @@ Schedule make_shares(const std::string& name, int n, int workers_per_node) {
     const auto number = number_in(name, family);
     if (!number) continue;
     Schedule schedule{name, n == 1 ? Rounds{} : family.make({n, workers_per_node, *number, ""})};
-    if (schedule.rounds.empty()) schedule.rounds.emplace_back(n);  // one worker: a round without neighbours
+    // One worker: a round without neighbours.
+    if (schedule.rounds.empty()) schedule.rounds.emplace_back(n);
     return schedule;
   }
   throw UsageError(fmt::format("unknown schedule '{}': known are {}, and files that end in .toml or .json",

@@ -1,20 +1,23 @@
-// Simple Base-(k+1): exact averaging in finitely many rounds for every n, at most k peers a round. Takezawa
-// et al., NeurIPS 2023 (arXiv 2305.11420), algorithm 2.
+// Simple Base-(k+1): exact averaging in finitely many rounds for every n, at most k peers a round.
+// Takezawa et al., NeurIPS 2023 (arXiv 2305.11420), algorithm 2.
 //
-//   If n has only prime factors <= k + 1: the hyper-hypercube HHC(n, k). Otherwise, with n in base k + 1,
+//   If n has only prime factors <= k + 1: the hyper-hypercube HHC(n, k). Otherwise, with n in base
+//   k + 1,
 //
 //     n = Sum_l a_l (k+1)^(p_l),   p_1 > p_2 > ..,   1 <= a_l <= k,
 //
 //   the workers in order form V_1 .. V_q, and V_l consists of a_l blocks of (k+1)^(p_l) workers.
 //
-//   Phase 1, |HHC(V_1)| rounds. Every V_l runs HHC(V_l), over and over if it is the shorter. Then everybody in V_l
-//     holds the mean of V_l.
-//   Phase 2, one round for each s = 1 .. q-1. R = |V_s| + .. + |V_q|. Every worker i of V_(s+1) .. V_q takes one
-//     worker j from each block of V_s, each j once:  W_ij = W_ji = |V_s| / (R a_s).  Then each block of V_s has the
-//     global mean as its mean, and so have V_(s+1) .. V_q together.
-//   Phase 3, for V_l from the round after s = l on (V_q: after s = q-1). Each block runs HHC(block), over and over, or
-//     V_l as a whole where it is smaller than k + 1. It ends when the blocks of V_1 are through, after p_1 rounds: V_l
-//     starts l - 1 rounds later, but needs as many rounds less, since p_l <= p_1 - (l - 1).
+//   Phase 1, |HHC(V_1)| rounds. Every V_l runs HHC(V_l), repeatedly if it is shorter. Then each
+//     worker of V_l holds the mean of V_l.
+//   Phase 2, one round for each s = 1 .. q-1. R = |V_s| + .. + |V_q|. Every worker i of
+//     V_(s+1) .. V_q takes one worker j from each block of V_s, each j once:
+//     W_ij = W_ji = |V_s| / (R a_s).  Then each block of V_s has the global mean as its mean, and
+//     so have V_(s+1) .. V_q together.
+//   Phase 3, for V_l from the round after s = l on (V_q: after s = q-1). Each block runs HHC(block)
+//     repeatedly, or V_l as a whole if it is smaller than k + 1. It ends when the blocks of V_1 are
+//     done, after p_1 rounds: V_l starts l - 1 rounds later, but needs as many rounds less, since
+//     p_l <= p_1 - (l - 1).
 //
 // Length <= 2 log_(k+1) n + 2.
 #include <algorithm>
@@ -26,7 +29,7 @@ namespace starling {
 
 namespace {
 
-// Round `step` of HHC over `size` workers from `first` on, over and over.
+// Round `step` of HHC over `size` workers from `first` on. The rounds repeat.
 void add_hypercube_round(Graph& graph, int first, int size, int k, int step) {
   if (size == 1) return;
   const std::vector<Groups> rounds = *hyper_hypercube(size, k);
@@ -56,7 +59,7 @@ std::vector<Part> parts_of(int n, int k) {
   return parts;
 }
 
-// Phase 2: everybody behind `part` takes one worker from each of its blocks.
+// Phase 2: each worker behind `part` takes one worker from each of its blocks.
 void add_meetings(Graph& graph, const Part& part) {
   const int n = graph.workers();
   const int behind = part.first + part.size();
@@ -95,7 +98,7 @@ Rounds simple_base(int n, int k) {
     Graph& graph = rounds.emplace_back(n);
     if (s < q) add_meetings(graph, parts[s - 1]);
     for (int l = 1; l <= q; ++l) {
-      const int met = std::min(l, q - 1);  // the last meeting that V_l takes part in
+      const int met = std::min(l, q - 1);  // the last meeting of V_l
       if (s > met) add_block_rounds(graph, parts[l - 1], k, s - met - 1);
     }
   }

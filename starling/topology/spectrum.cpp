@@ -42,11 +42,12 @@ double square_distance_to_average(const Matrix& W) {
   return squares;
 }
 
-// Rows and columns in two parts, each with zeros only where it meets the other part's: then the singular value 1, that
-// of the mean, comes more than once. So it is with all matchings of more than two.
+// Whether the rows and columns form two parts, with zeros wherever one part meets the other. The
+// singular value 1, that of the mean, then occurs more than once. All matchings of more than two
+// workers are such.
 bool falls_apart(const Matrix& W) {
   std::vector<bool> rows(W.n), columns(W.n);
-  std::vector<int> found{0};  // rows, then columns from n on, that hang together with row 0
+  std::vector<int> found{0};  // rows, then columns from n on, that are connected to row 0
   rows[0] = true;
   for (std::size_t next = 0; next < found.size(); ++next) {
     const bool row = found[next] < W.n;
@@ -126,7 +127,7 @@ double second_singular_value(const Matrix& W) {
   if (falls_apart(W)) return 1;
   using Dense = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const Eigen::MatrixXd A = Eigen::Map<const Dense>(W.values.data(), W.n, W.n).array() - 1.0 / W.n;
-  // The largest eigenvalue of A^T A: squaring costs digits of small singular values only.
+  // The largest eigenvalue of A^T A. Squaring costs digits of small singular values only.
   const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> squares(A.transpose() * A, Eigen::EigenvaluesOnly);
   return std::sqrt(std::max(0.0, squares.eigenvalues()(W.n - 1)));
 }

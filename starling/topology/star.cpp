@@ -1,9 +1,10 @@
-// star: everybody talks to worker 0 only, which takes the mean of all. The gossip counterpart of a parameter server.
+// star: all workers talk to worker 0 only, which takes the mean of all. The gossip counterpart of a
+// parameter server.
 //
 //   W_0j = W_j0 = 1/n,   W_00 = 1/n,   W_jj = 1 - 1/n  for j > 0
 //
-// The second singular value is 1 - 1/n: the centre knows everything after one round, the others learn it slowly. Worker 0
-// sends and receives n - 1 times the model in every round.
+// The second singular value is 1 - 1/n: the centre has the mean after one round, and the others
+// approach it slowly. Worker 0 sends and receives n - 1 times the model in every round.
 #include "starling/topology/families.h"
 #include "starling/topology/weights.h"
 

@@ -1,10 +1,11 @@
-// static-exponential: everybody listens at all distances 1, 2, 4, ... in every round. Ying et al., "Exponential
-// Graph is Provably Efficient for Decentralized Deep Training", NeurIPS 2021 (arXiv 2110.13363).
+// static-exponential: in each round, worker i receives from every worker (i + 2^l) mod n. Ying et
+// al., "Exponential Graph is Provably Efficient for Decentralized Deep Training", NeurIPS 2021
+// (arXiv 2110.13363).
 //
 //   W_ij = 1 / (ceil(log2 n) + 1)  for j = i and j = (i + 2^l) mod n, 2^l <= n - 1
 //
-// Any n. The second singular value is 1 - 2 / (log2 n + 1) for n = 2^r. W is doubly stochastic but, for n > 3, not
-// symmetric: an exchange that fails at one end moves the mean.
+// Any n. The second singular value is 1 - 2 / (log2 n + 1) for n = 2^r. W is doubly stochastic but,
+// for n > 3, not symmetric: an exchange that fails at one end moves the mean.
 #include "starling/topology/families.h"
 #include "starling/topology/weights.h"
 

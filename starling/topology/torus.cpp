@@ -1,10 +1,10 @@
-// torus: a grid whose rows and columns are closed to rings. Metropolis-Hastings weights (weights.h): 1/5 each where
-// there are three rows or more.
+// torus: a grid whose rows and columns are closed to rings. Metropolis-Hastings weights
+// (weights.h): 1/5 each with three rows or more.
 //
 //   n = r c, r <= c, as square as possible; worker i stands in row i / c, column i % c
 //
-// Where a ring has two workers, left and right (above and below) are the same neighbour, counted once. Any n, but for
-// a prime n the torus is a ring.
+// In a ring of two workers, left and right (above and below) are the same neighbour, counted once.
+// Any n; for a prime n the torus is a ring.
 #include <algorithm>
 
 #include "starling/topology/families.h"

@@ -1,4 +1,4 @@
-// Memory that blocks are written to and sent from, and what keeps it alive.
+// Memory that blocks are written to and sent from, with its owner.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 
 namespace starling {
 
-// Bytes to send or to read, and what keeps them alive until they are sent, dropped or read.
+// Bytes to send or to read. The owner keeps them alive until they are sent, dropped or read.
 struct Payload {
   std::shared_ptr<const void> owner;
   std::span<const std::byte> bytes;
 };
 
-// A stretch of memory: on the heap, or of whoever else owns it.
+// A stretch of memory, on the heap or of another owner.
 class Buffer {
  public:
   explicit Buffer(std::size_t size) : Buffer(std::shared_ptr<std::byte[]>(new std::byte[size]), size) {}
@@ -40,18 +40,18 @@ class Buffer {
   std::span<std::byte> bytes_;
 };
 
-// Of a buffer of floats.
+// The floats of a buffer.
 inline std::span<float> floats_of(Buffer& buffer) {
   return {reinterpret_cast<float*>(buffer.data()), buffer.size() / sizeof(float)};
 }
 
-// All of a buffer, or a part of it.
+// A whole buffer, or a part of it.
 inline Payload payload_of(const std::shared_ptr<const Buffer>& buffer) { return {buffer, *buffer}; }
 inline Payload payload_of(const std::shared_ptr<const Buffer>& buffer, std::size_t from, std::size_t size) {
   return {buffer, std::span<const std::byte>(*buffer).subspan(from, size)};
 }
 
-// Buffers that go back to their pool when the last holder lets go, on whichever thread that happens.
+// Buffers that return to their pool when the last holder releases them, on any thread.
 class BufferPool {
  public:
   using Make = std::function<std::unique_ptr<Buffer>(std::size_t size)>;
@@ -59,7 +59,7 @@ class BufferPool {
   BufferPool() : BufferPool([](std::size_t size) { return std::make_unique<Buffer>(size); }) {}
   explicit BufferPool(Make make) : make_(std::move(make)) {}
 
-  // A buffer of `size` bytes; what is in it is whatever was in it.
+  // A buffer of `size` bytes. Its content is undefined.
   std::shared_ptr<Buffer> take(std::size_t size) {
     std::unique_ptr<Buffer> buffer;
     {
@@ -83,7 +83,8 @@ class BufferPool {
     std::map<std::size_t, std::vector<std::unique_ptr<Buffer>>> shelves;
   };
   Make make_;
-  std::shared_ptr<Free> free_ = std::make_shared<Free>();  // outlives the pool while buffers are out
+  // Outlives the pool while buffers are out.
+  std::shared_ptr<Free> free_ = std::make_shared<Free>();
 };
 
 }  // namespace starling

@@ -1,5 +1,5 @@
-// What a training thread waits on for what the transport's thread does. A transport makes it, since it is the transport's clock
-// that says when a deadline has passed.
+// The condition on which a training thread waits for the transport's thread. A transport makes it,
+// because the transport's clock decides when a deadline has passed.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,14 @@ namespace starling {
 class Condition {
  public:
   virtual ~Condition() = default;
-  // Whoever waits looks again.
+  // Every waiting thread checks again.
   virtual void notify_all() = 0;
-  // Waits until done(), which it asks under the lock. False: it is not done at the deadline.
+  // Waits until done(), which it calls under the lock. False: not done at the deadline.
   virtual bool wait_until(std::unique_lock<std::mutex>& lock, Time deadline,
                           const std::function<bool()>& done) = 0;
 };
 
-// By Clock.
+// A Condition by Clock.
 std::unique_ptr<Condition> clock_condition();
 
 }  // namespace starling

@@ -7,7 +7,7 @@
 namespace starling {
 namespace {
 
-// Where the fields lie in the 64 bytes.
+// The places of the fields in the 64 bytes.
 enum At : std::size_t {
   kMagicAt = 0,
   kTypeAt = 4,

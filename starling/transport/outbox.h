@@ -1,5 +1,6 @@
-// What waits to be sent on one connection, in the order in which it must go: control frames before bulk, each kind in
-// its own order, bulk cut into chunks. Every transport keeps one per connection; only its own thread touches it.
+// The send queue of one connection, in sending order: control frames before bulk, each kind in its
+// own order, bulk cut into chunks. Every transport keeps one per connection, and only its own
+// thread touches it.
 #pragma once
 
 #include <cstddef>
@@ -22,17 +23,18 @@ class Outbox {
     bool control = false;
   };
 
-  // Throws UsageError where the payload does not lie within frame.total. A total of zero becomes the payload's end.
+  // Throws UsageError if the payload does not lie within frame.total. A total of zero becomes the
+  // payload's end.
   static void check(Frame& frame, const Payload& payload);
 
   void push(const Frame& frame, Payload payload);
-  // Drops what has not been taken of this type, round and block.
+  // Drops all chunks of this type, round and block that have not been taken.
   void cancel(FrameType type, std::uint64_t round, std::uint32_t block);
   void clear();
 
   bool empty() const { return control_.empty() && bulk_.empty(); }
   bool has_control() const { return !control_.empty(); }
-  // The next chunk to send, of `most` bytes or less; only when not empty. Its checksum is computed here.
+  // The next chunk to send, of at most `most` bytes. Only if not empty. Computes its checksum.
   Chunk take(std::size_t most = Frame::kMaxPayload);
 
  private:

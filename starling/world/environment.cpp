@@ -41,7 +41,7 @@ class VariableReader {
                       name));
     }
     throw UsageError(
-        fmt::format("environment: {} is not set, though others of {}'s variables are", name, launcher_));
+        fmt::format("environment: {} is not set, but other variables of {} are", name, launcher_));
   }
 
   int integer(const std::string& name, int least, int most) const {
@@ -69,7 +69,7 @@ class VariableReader {
     return launch;
   }
 
-  // MASTER_ADDR, or loopback where that reaches everybody; false where neither is to be had.
+  // MASTER_ADDR, or loopback if that reaches all workers; false if neither is available.
   bool know_host(Launch& launch) const {
     if (const auto host = optional("MASTER_ADDR")) {
       launch.host = *host;
@@ -81,7 +81,7 @@ class VariableReader {
     return !launch.host.empty();
   }
 
-  // MASTER_PORT, or one that is the job's own.
+  // MASTER_PORT, or a port of the job's own.
   int port(std::uint64_t job) const {
     if (optional("MASTER_PORT")) return integer("MASTER_PORT", 1, 65535);
     return static_cast<int>(16384 + job % 16384);
@@ -103,7 +103,7 @@ std::uint64_t hash_of(std::string_view text) {
   return hash;
 }
 
-// The port of a job that has a name, in the variable `name`.
+// The port of a job with a name in the variable `name`.
 void know_job(const VariableReader& read, Launch& launch, const char* name, const std::string& how) {
   launch.run = read.optional(name).value_or("");
   if (launch.run.empty() && !read.optional("MASTER_PORT")) {
@@ -118,14 +118,15 @@ Launch of_torchrun(const VariableReader& read) {
   launch.host = read.text("MASTER_ADDR");
   launch.host_from = "MASTER_ADDR";
   launch.port = read.integer("MASTER_PORT", 1, 65535);
-  // As torch's own rendezvous: torchrun hosts the store unless it says otherwise, and a restart must not find what the
-  // last attempt left in it.
+  // As torch's own rendezvous does: torchrun hosts the store unless told otherwise, and a restart
+  // must not find the keys of the last attempt.
   launch.launcher_hosts = read.optional("TORCHELASTIC_USE_AGENT_STORE") == "True";
   launch.run = read.optional("TORCHELASTIC_RESTART_COUNT").value_or("0");
   return launch;
 }
 
-// The host of "1058537472.0;tcp://192.0.2.2:33597;tcp6://[fd00::2]:40293", where it is one IPv4 address.
+// The host of "1058537472.0;tcp://192.0.2.2:33597;tcp6://[fd00::2]:40293", if it is one IPv4
+// address.
 std::optional<std::string> only_address(const std::string& uri) {
   constexpr std::string_view kScheme = ";tcp://";
   const std::size_t start = uri.find(kScheme);
@@ -140,7 +141,8 @@ Launch of_mpirun(const VariableReader& read) {
   Launch launch = read.in_world("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                                 "OMPI_COMM_WORLD_LOCAL_SIZE");
   if (!read.know_host(launch)) {
-    const std::string uri = read.optional("OMPI_MCA_orte_hnp_uri").value_or("");  // of mpirun itself
+    // The URI of mpirun itself.
+    const std::string uri = read.optional("OMPI_MCA_orte_hnp_uri").value_or("");
     const auto host = only_address(uri);
     const bool elsewhere = launch.rank == 0 && read.optional("OMPI_MCA_orte_local_daemon_uri") != uri;
     if (!host || elsewhere) {
@@ -264,7 +266,7 @@ int tasks_on_node(const std::string& list, int node, const std::string& from) {
     if (node < nodes) return *tasks;
   }
   throw UsageError(
-      fmt::format("environment: {}='{}' does not say how many tasks node {} has", from, list, node));
+      fmt::format("environment: {}='{}' does not have the number of tasks on node {}", from, list, node));
 }
 
 }  // namespace starling

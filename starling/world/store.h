@@ -1,4 +1,5 @@
-// The key-value store at which workers meet: the launcher's, used at start-up and to join, never per step.
+// The key-value store at which workers meet. The launcher hosts it. It serves start-up and joining,
+// never a step.
 #pragma once
 
 #include <chrono>
@@ -14,9 +15,10 @@ namespace starling {
 class Store {
  public:
   virtual ~Store() = default;
-  // When it returns, whoever asks finds the value. Throws Error.
+  // After it returns, every get() finds the value. Throws Error.
   virtual void set(const std::string& key, const std::string& value) = 0;
-  // Waits until somebody has set the key. Throws Error, naming the key, once `deadline` has passed or it is interrupted.
+  // Waits until a worker has set the key. Throws Error, naming the key, after `deadline` or when
+  // interrupted.
   virtual std::string get(const std::string& key, std::chrono::milliseconds deadline,
                           const Interrupted& interrupted = nobody) = 0;
 };

@@ -1,11 +1,11 @@
-// The secret that the workers of a run prove to each other.
+// The secret by which the workers of a run authenticate to each other.
 #pragma once
 
 #include <string>
 
 namespace starling {
 
-// 32 random bytes of the operating system's, in hexadecimal. Throws Error.
+// 32 random bytes from the operating system, in hexadecimal. Throws Error.
 std::string random_token();
 
 }  // namespace starling

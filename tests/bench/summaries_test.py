@@ -1,4 +1,4 @@
-"""What the benches make of the times they measured, from times made up here."""
+"""The benches' summaries of synthetic times."""
 import pathlib
 import sys
 import unittest
@@ -17,10 +17,12 @@ class Planner(unittest.TestCase):
     def test_first_choice(self):
         rows = [row("base-2 fp32", 101.5, 103), row("ring fp32", 101, 101), row("base-2 bf16", 100, 99), row("base-2 atc", 1, 1),
                 row("all-reduce fp32", 1, 1), row("ddp", 1, 1)]
-        self.assertFalse(planner.good_choice(rows, "base-2 fp32", planner.WIRES))  # 103, more than 3 % above 99
+        # 103, more than 3 % above 99.
+        self.assertFalse(planner.good_choice(rows, "base-2 fp32", planner.WIRES))
         self.assertTrue(planner.good_choice(rows, "ring fp32", planner.WIRES))
         self.assertTrue(planner.good_choice(rows, "base-2 bf16", planner.WIRES))
-        self.assertTrue(planner.good_choice(rows, "base-2 fp32", ("fp32",)))  # beside the ring's alone
+        # Compared with the ring only.
+        self.assertTrue(planner.good_choice(rows, "base-2 fp32", ("fp32",)))
         self.assertIsNone(planner.good_choice(rows, "complete fp32", planner.WIRES))
         self.assertEqual(planner.share_of([True, None, False]), 0.5)
         self.assertIsNone(planner.share_of([None]))
@@ -61,7 +63,8 @@ class Step(unittest.TestCase):
     def cell(self, ratio, hosts=2, jitter=False, ranks=1, **changed):
         cell = step.cell("a cell", step.SMALL, ratio, hosts, jitter, ranks)
         ms = dict.fromkeys(step.systems(cell), 100.0)
-        return cell | {"line_bytes_per_second": 4 * step.SMALL / 0.05, "ms": ms | changed}  # 50 ms for a model
+        # 50 ms for a model.
+        return cell | {"line_bytes_per_second": 4 * step.SMALL / 0.05, "ms": ms | changed}
 
     def test_of_nothing_there_is_nothing(self):
         self.assertEqual(set(step.summary([]).values()), {None})
@@ -74,12 +77,14 @@ class Step(unittest.TestCase):
         of_four = self.cell(0.3, hosts=4, jitter=True, **{"cta one-peer-exponential fp32": 1.0})
         shared = self.cell(1, ranks=2, **{"cta alternating-exp-ring fp32": 150.0})
         said = step.summary([steady, slow_link, jitter, of_four, shared])
-        self.assertAlmostEqual(said["worst_over_limit"], 100 / 50)  # the link, where compute takes less
+        # The link, if compute takes less.
+        self.assertAlmostEqual(said["worst_over_limit"], 100 / 50)
         self.assertAlmostEqual(said["vs_decent_dp"], 1)
         self.assertAlmostEqual(said["vs_ddp_at_equal"], 130 / 100)
         self.assertAlmostEqual(said["vs_tuned_ddp_at_equal"], 110 / 100)
         self.assertAlmostEqual(said["all_reduce_vs_ddp"], 1)
-        self.assertAlmostEqual(said["vs_ddp_jitter"], 100 / 80)  # the faster DDP, and not of four hosts
+        # The faster DDP, and not that of four hosts.
+        self.assertAlmostEqual(said["vs_ddp_jitter"], 100 / 80)
         self.assertAlmostEqual(said["hierarchy_vs_ring"], 1.5)
         self.assertAlmostEqual(said["bf16_vs_decent_dp"], 2)
         self.assertAlmostEqual(said["int8_vs_decent_dp"], 4)
@@ -87,7 +92,8 @@ class Step(unittest.TestCase):
     def test_limit(self):
         cell = self.cell(1, alone=30.0)
         self.assertAlmostEqual(step.limit(cell, "base-2"), 50)
-        self.assertAlmostEqual(step.limit(cell | {"hosts": 4}, "complete"), 75)  # 2 (n - 1) / n models
+        # 2 (n - 1) / n models.
+        self.assertAlmostEqual(step.limit(cell | {"hosts": 4}, "complete"), 75)
         self.assertAlmostEqual(step.limit(self.cell(1, alone=60.0), "base-2"), 60)
 
 

@@ -38,7 +38,7 @@ TEST(Checkpoint, TheNewestStayAndLaterOnesAreNotTouched) {
   const Folder folder;
   for (const int step : {5, 10, 15, 20}) write_checkpoint(folder.path, step, 3);
   EXPECT_EQ(names_in(folder.path), (std::vector<std::string>{"latest", "step-10", "step-15", "step-20"}));
-  write_checkpoint(folder.path, 12, 2);  // a run that went back to 10
+  write_checkpoint(folder.path, 12, 2);  // a run that was resumed from 10
   EXPECT_EQ(names_in(folder.path),
             (std::vector<std::string>{"latest", "step-10", "step-12", "step-15", "step-20"}));
   EXPECT_EQ(Checkpoint(folder.path).manifest().step, 12);
@@ -60,7 +60,7 @@ TEST(Checkpoint, WhatAKilledAttemptLeftIsNoCheckpointAndGoesWithTheNext) {
   write_checkpoint(folder.path, 5);
   write_small(draft_checkpoint(folder.path, 7) + "/worker-0.safetensors", 1);
   write_small(draft_checkpoint(folder.path, 10) + "/worker-3.safetensors",
-              1);  // of a worker that is not there now
+              1);  // from a worker that is absent now
   EXPECT_EQ(Checkpoint(folder.path).manifest().step, 5);
   write_checkpoint(folder.path, 10);
   EXPECT_EQ(names_in(folder.path), (std::vector<std::string>{"latest", "step-10", "step-5"}));
@@ -89,7 +89,7 @@ TEST(Checkpoint, FoldersThatHoldNoneAreRefused) {
     spill(folder / "latest", text);
     EXPECT_EQ(refusal([&] { Checkpoint checkpoint(folder.path); }),
               (folder / "latest") +
-                  ": offset 0: this is not the name of a checkpoint, such as step-15, and a line's end");
+                  ": offset 0: this is not the name of a checkpoint, such as step-15, with a newline");
   }
   spill(folder / "latest", "step-5\n");
   EXPECT_THAT(refusal([&] { Checkpoint checkpoint(folder.path); }),
@@ -151,7 +151,7 @@ TEST(Consensus, AveragesRealNumbersAndTakesTheLargestOfWholeOnes) {
   ASSERT_EQ(file.tensors().size(), 3U);  // the model alone, under the module's names
   float weight[4];
   file.read(*file.find("weight"), std::as_writable_bytes(std::span(weight)));
-  EXPECT_EQ(weight[0], 1.5F + 6);  // of 5, 6 and 7
+  EXPECT_EQ(weight[0], 1.5F + 6);  // the mean of 5, 6 and 7
   EXPECT_EQ(weight[3], 1e-30F);
   std::uint8_t count[3];
   file.read(*file.find("count"), std::as_writable_bytes(std::span(count)));
@@ -176,10 +176,10 @@ TEST(Consensus, RefusesDamagedFilesAndWorkersThatDoNotFit) {
   };
   EXPECT_EQ(put("I16", 2, "model.x"), "accepted");
   EXPECT_THAT(put("I16", 3, "model.x"),
-              HasSubstr("worker-1.safetensors: tensor \"model.x\" is not there with"));
+              HasSubstr("worker-1.safetensors: there is no tensor \"model.x\" with"));
   EXPECT_EQ(put("F16", 2, "model.x"), "accepted");
   EXPECT_THAT(put("U16", 2, "model.x"),
-              HasSubstr("tensor \"x\" is U16; averaged are F64, F32, F16 and BF16"));
+              HasSubstr("tensor \"x\" is U16; allowed are F64, F32, F16 and BF16, which are averaged"));
   EXPECT_THAT(put("I16", 2, "m.x"), HasSubstr("holds no model"));
   write_checkpoint(folder.path, 10);
   std::string text = slurp(folder / "step-10/worker-1.safetensors");

@@ -1,5 +1,5 @@
-// Random damage to small valid files: each is refused with an Error, or is what it was; nothing crashes (ASan and UBSan
-// look on). Seeds are fixed.
+// Random damage to small valid files. Each is refused with an Error, or has its old content, and
+// nothing crashes (ASan and UBSan check). Seeds are fixed.
 #include <random>
 
 #include <gmock/gmock.h>
@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kRuns = 4000;
 
-// One to four changes: bytes flipped, replaced by what JSON gives a meaning, cut out, doubled, inserted, the end cut off.
+// One to four changes: bytes flipped, replaced by characters with a meaning in JSON, cut out,
+// doubled, inserted, or the end cut off.
 std::string damaged(std::string text, std::mt19937_64& random) {
   constexpr std::string_view kTelling = "{}[]\",:0123456789-.eE\\ \n\xff";
   const auto below = [&](std::size_t n) { return n == 0 ? 0 : random() % n; };
@@ -65,10 +66,10 @@ TEST(Damage, ReadersRefuseItOrReadWhatTheHeaderSays) {
     EXPECT_THAT(said, testing::StartsWith((folder / "b") + ": offset ")) << run;
   }
   EXPECT_GT(refused, kRuns / 2);
-  EXPECT_LT(refused, kRuns);  // tensors' bytes and names may be anything: that is what checksums are for
+  EXPECT_LT(refused, kRuns);  // tensors' bytes and names may be anything; checksums protect them
 }
 
-// With a manifest nothing gets through but the file itself.
+// With a manifest, only the original file is accepted.
 TEST(Damage, CheckpointsRefuseAllOfIt) {
   const Folder folder;
   write_checkpoint(folder.path, 5);

@@ -1,4 +1,4 @@
-// A folder that is gone after the test, and small files and checkpoints in it.
+// A temporary folder, and small files and checkpoints in it.
 #pragma once
 
 #include <cstdlib>
@@ -34,12 +34,12 @@ inline std::string slurp(const std::string& path) {
 }
 
 inline void spill(const std::string& path, const std::string& text) {
-  std::filesystem::remove(
-      path);  // some file systems bring a file that is emptied and filled to the disk at once
+  // Some file systems sync a file at once that is emptied and filled.
+  std::filesystem::remove(path);
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// A file as its bytes, from a header and what follows.
+// A file as its bytes, from a header and the data behind it.
 inline std::string raw(const std::string& header, const std::string& data) {
   std::string text(8, '\0');
   for (std::size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);

@@ -19,7 +19,7 @@ Manifest example() {
           .recipe = {{"optimizer.lr", "0.01"}, {"run.out", "a \"name\""}}};
 }
 
-// The example with one piece of text replaced, and a checksum that agrees again.
+// The example with one piece of text replaced, and a valid checksum again.
 std::string forged(const std::string& from, const std::string& to) {
   std::string text = to_json(example());
   const std::size_t at = text.find(from);
@@ -43,7 +43,7 @@ TEST(Manifest, WhatIsWrittenIsRead) {
   EXPECT_EQ(manifest.files[0].digest, (Digest{100, 0x8a9136aa}));
   EXPECT_EQ(manifest.files[2].step, 17);
   EXPECT_EQ(manifest.recipe, example().recipe);
-  EXPECT_EQ(said(forged("15", "15")), "accepted");  // or the cases below would prove nothing
+  EXPECT_EQ(said(forged("15", "15")), "accepted");  // otherwise the cases below would prove nothing
 }
 
 TEST(Manifest, FileNamesThatLeadElsewhereAreRefused) {
@@ -56,8 +56,8 @@ TEST(Manifest, FileNamesThatLeadElsewhereAreRefused) {
 }
 
 TEST(Manifest, ForeignTextsAndVersionsAreRefused) {
-  EXPECT_EQ(said(""), "m: offset 1: not JSON from here on");
-  EXPECT_THAT(said("{"), HasSubstr("offset 2: not JSON from here on"));
+  EXPECT_EQ(said(""), "m: offset 1: invalid JSON from here on");
+  EXPECT_THAT(said("{"), HasSubstr("offset 2: invalid JSON from here on"));
   EXPECT_EQ(said("[]"),
             "m: offset 0: this is not the manifest of a checkpoint: no \"format\": \"starling checkpoint\"");
   EXPECT_THAT(said("{\"format\": 1}"), HasSubstr("no \"format\""));
@@ -78,7 +78,7 @@ TEST(Manifest, NumbersThatCannotBeAreRefused) {
   EXPECT_THAT(said(forged("\"crc32c\": \"8a9136aa\"", "\"crc32c\": \"words\"")),
               HasSubstr("not a hexadecimal number"));
   EXPECT_THAT(said(to_json({.step = 15, .workers = 4})), HasSubstr("there is no worker's file"));
-  // What JSON's library would turn into another number is not what would be written for it.
+  // A number that JSON's library would convert to another one differs from the written form.
   for (const std::string number : {"15.5", "15.0", "1e1", "18446744073709551616", "015"}) {
     EXPECT_NE(said(forged("\"step\": 15", "\"step\": " + number)), "accepted") << number;
   }
@@ -92,7 +92,7 @@ TEST(Manifest, TwofoldKeysAndDamageAreRefused) {
   std::string text = to_json(example());
   const std::size_t at = text.find("15");
   text[at] = '2';
-  EXPECT_THAT(said(text), HasSubstr("damaged or edited: it does not agree with its checksum from here on"));
+  EXPECT_THAT(said(text), HasSubstr("damaged or edited: it differs from its checksum from here on"));
   EXPECT_THAT(said(to_json(example()) + " "), HasSubstr("damaged or edited"));
 }
 

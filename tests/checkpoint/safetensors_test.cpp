@@ -69,7 +69,7 @@ struct Case {
   std::string header, data, message;
 };
 
-// Each as file, byte and reason. The header begins at byte 8.
+// Each case has file, byte and reason. The header begins at byte 8.
 TEST(Safetensors, WhatTheFormatDoesNotAllowIsRefused) {
   const Folder folder;
   const std::string path = folder / "a";
@@ -83,12 +83,12 @@ TEST(Safetensors, WhatTheFormatDoesNotAllowIsRefused) {
       {"", "", "offset 8: the header does not begin with {"},
       {" {}", "", "offset 8: the header does not begin with {"},
       {"[]", "", "offset 8: the header does not begin with {"},
-      {"{\"x\":", "", "offset 13: not JSON from here on"},
-      {"{} {}", "", "not JSON from here on"},
-      {"{\"\xff\":{}}", "", "not JSON from here on"},
+      {"{\"x\":", "", "offset 13: invalid JSON from here on"},
+      {"{} {}", "", "invalid JSON from here on"},
+      {"{\"\xff\":{}}", "", "invalid JSON from here on"},
       {"{\"x\":1}", "", "a number is not expected here"},
       {"{\"x\":null}", "", "null is not expected here"},
-      {"{\"x\":true}", "", "a truth value is not expected here"},
+      {"{\"x\":true}", "", "a boolean is not expected here"},
       {"{\"x\":\"y\"}", "", "a text is not expected here"},
       {"{\"x\":[]}", "", "a list is not expected here"},
       {"{\"x\":{}}", "", "tensor \"x\" lacks one of dtype, shape and data_offsets"},
@@ -118,13 +118,13 @@ TEST(Safetensors, WhatTheFormatDoesNotAllowIsRefused) {
       {f32("[4294967296,4294967296]", "[0,0]"), "", "its size does not fit 64 bits"},
       {tensor("\"F64\"", "[2305843009213693953]", "[0,8]"), "12345678", "its size does not fit 64 bits"},
       {f32("[2]", "[0,4]"), "1234", "its shape needs 8 bytes, its offsets say 4"},
-      {f32("[1]", "[4,8]"), "12345678", "its bytes are said to be 4 to 8, but those before it end at 0"},
+      {f32("[1]", "[4,8]"), "12345678", "its offsets are 4 to 8, but the bytes before it end at 0"},
       {f32("[1]", "[4,0]"), "1234", "its bytes are said to be 4 to 0"},
-      {f32("[1]", "[0,4]"), "12345", "the header tells of 4 bytes of tensors, the file has 5"},
-      {f32("[1]", "[0,4]"), "123", "the header tells of 4 bytes of tensors, the file has 3"},
-      {"{}", "1", "offset 10: the header tells of 0 bytes of tensors, the file has 1"},
+      {f32("[1]", "[0,4]"), "12345", "the header lists 4 bytes of tensors, the file has 5"},
+      {f32("[1]", "[0,4]"), "123", "the header lists 4 bytes of tensors, the file has 3"},
+      {"{}", "1", "offset 10: the header lists 0 bytes of tensors, the file has 1"},
       {R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"y":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
-       "123", "tensor \"y\": its bytes are said to be 1 to 3, but those before it end at 2"},
+       "123", "tensor \"y\": its offsets are 1 to 3, but the bytes before it end at 2"},
   };
   for (const Case& c : cases) {
     spill(path, raw(c.header, c.data));
@@ -140,13 +140,13 @@ TEST(Safetensors, DeepNestingAndLongHeadersCostNothing) {
   EXPECT_THAT(refusal([&] { SafetensorsReader file(folder / "deep"); }), HasSubstr("not JSON"));
   spill(folder / "deep", raw("{\"x\":" + std::string(1'000'000, '['), ""));
   EXPECT_THAT(refusal([&] { SafetensorsReader file(folder / "deep"); }), HasSubstr("a list is not expected"));
-  // 2^60 bytes of header are said to come in a file of 20.
+  // A file of 20 bytes claims 2^60 bytes of header.
   std::string lie = raw("{}", "0123456789");
   lie[7] = 0x10;
   spill(folder / "lie", lie);
   EXPECT_THAT(refusal([&] { SafetensorsReader file(folder / "lie"); }),
               HasSubstr("offset 0: the header's length is 1152921504606846978; allowed are 12 at most"));
-  // 16 MB and one byte, all there.
+  // 16 MB and one byte, all present.
   spill(folder / "long", raw("{" + std::string(16 << 20, ' '), ""));
   EXPECT_THAT(refusal([&] { SafetensorsReader file(folder / "long"); }),
               HasSubstr("allowed are 16777216 at most"));

@@ -1,4 +1,5 @@
-"""starling checkpoint: what a user sees where there is nothing to show. What it shows: tests/train/train_test.py."""
+"""starling checkpoint: the messages if there is nothing to show. tests/train/train_test.py has its
+output."""
 
 import pathlib
 import tempfile

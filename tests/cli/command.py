@@ -1,4 +1,5 @@
-"""Runs the built command (its path is in the environment variable STARLING) and looks at what a user sees."""
+"""Runs the built command (its path is in the environment variable STARLING) and checks its
+output."""
 
 import os
 import subprocess
@@ -13,7 +14,7 @@ class CommandTest(unittest.TestCase):
                               text=True, timeout=120)
 
     def starling(self, *arguments, code=0, **environment):
-        """stdout of the command, which must end with `code`; where that is 0, stderr must be empty."""
+        """stdout of the command, which must end with `code`; if that is 0, stderr must be empty."""
         done = subprocess.run([os.environ["STARLING"], *arguments], env={**os.environ, **environment},
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, code, done.stderr)

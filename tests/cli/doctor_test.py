@@ -12,7 +12,7 @@ CHECKS = ["torch", "Gloo", "OpenSSL", "instructions", "kernels", "CUDA", "NVRTC"
 
 
 def setUpModule():
-    """What the doctor compiles for GPUs is kept for this module, and not in the user's cache."""
+    """The doctor's compiled GPU program is cached for this module, and not in the user's cache."""
     folder = tempfile.TemporaryDirectory()
     unittest.addModuleCleanup(folder.cleanup)
     unittest.enterModuleContext(unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder.name))

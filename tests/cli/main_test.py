@@ -18,7 +18,7 @@ class Main(CommandTest):
             self.assertIn(f"Usage: starling {command}", self.starling(command, "--help"))
 
     def test_a_command_is_needed(self):
-        self.assertEqual(self.usage_error(), f"a command is needed: {COMMANDS} (starling --help tells more)")
+        self.assertEqual(self.usage_error(), f"a command is needed: {COMMANDS} (starling --help describes them)")
 
     def test_unknown_command(self):
         self.assertEqual(self.usage_error("topologie"), f"unknown command 'topologie': known are {COMMANDS}")

@@ -70,7 +70,7 @@ class Plan(CommandTest):
         for warm_up in (0, 5):
             world, = self.plan(profile(rate=2e7), "--warm-up", str(warm_up), "--iterations", "1")["worlds"]
             steps.append(self.row(world, "base-2", "fp32")["step"])
-        self.assertAlmostEqual(steps[0], 0.044, delta=1e-6)  # the first step waits for nothing
+        self.assertAlmostEqual(steps[0], 0.044, delta=1e-6)  # the first step never waits
         self.assertAlmostEqual(steps[1], 0.2, delta=0.002)
 
     def test_more_workers_than_were_measured(self):
@@ -78,7 +78,7 @@ class Plan(CommandTest):
         self.assertEqual([world["workers"] for world in plan["worlds"]], [4, 8, 16, 20])
         self.assertEqual([world["extrapolated"] for world in plan["worlds"]], [False, True, True, True])
         reduced = [world["all_reduce"]["step"] for world in plan["worlds"]]
-        self.assertEqual(reduced, sorted(reduced))  # more to send, and the slowest of more
+        self.assertEqual(reduced, sorted(reduced))  # more data, and the slowest of more workers
 
     def test_knee(self):
         # All-reduce waits for 2 (n - 1) latencies of 5 ms for each of 4 blocks, base-2 for none.
@@ -86,7 +86,7 @@ class Plan(CommandTest):
         plan = self.plan(far, "--workers", "4..32")
         self.assertEqual((plan["knee"], plan["knee_of_all_reduce"]), (None, 4))
         text = self.starling("plan", "--profile", self.write(far), "--workers", "4..32")
-        self.assertIn("of what they could up to 32 workers, the most that were asked for; with all-reduce up to 4 workers.", text)
+        self.assertIn("of the ideal gain up to 32 workers, the largest requested number; with all-reduce up to 4 workers.", text)
         steps = [self.row(world, "base-2", "fp32")["step"] for world in plan["worlds"]]
         self.assertTrue(all(abs(step - 0.044) < 0.002 for step in steps), steps)
 
@@ -97,17 +97,17 @@ class Plan(CommandTest):
         path = self.write(profile())
         self.assertIn("hypercube", self.usage_error("plan", "--profile", path, "--workers", "6", "--topologies", "hypercube"))
         self.assertIn('there is no wire "fp8"', self.usage_error("plan", "--profile", path, "--wires", "fp8"))
-        self.assertIn("--topologies complete: over modular wires alone",
+        self.assertIn("--topologies complete: it is not planned over modular wires alone",
                       self.usage_error("plan", "--profile", path, "--topologies", "complete", "--wires", "int8"))
 
     def test_a_slow_link_is_named(self):
         slow = profile() | {"links": [{"from": "node1", "to": "node2", "latency": 0, "rate": 1e7}]}
         world, = self.plan(slow)["worlds"]
         self.assertEqual(self.row(world, "complete", "fp32")["bottleneck"], "the link from node1 to node2")
-        # A quarter of the model there as a shard, and a quarter as a mean.
+        # A quarter of the model goes there as a shard, and a quarter as a mean.
         self.assertAlmostEqual(self.row(world, "complete", "fp32")["step"], 0.2, delta=0.002)
-        self.assertGreater(world["all_reduce"]["step"], 0.6)  # 1.5 models, as all wait for it
-        # Of twice as many hosts the copies have such a link too.
+        self.assertGreater(world["all_reduce"]["step"], 0.6)  # 1.5 models, and all wait for it
+        # With twice as many hosts, the copies have such a link too.
         world, = self.plan(slow, "--workers", "8")["worlds"]
         self.assertRegex(self.row(world, "complete", "fp32")["bottleneck"], r"^the link from node1( \(2\))? to node2( \(2\))?$")
 
@@ -123,7 +123,7 @@ class Plan(CommandTest):
         self.assertEqual(self.row(world, "base-2", "fp32")["bottleneck"], "the memory of node0")
 
     def test_block_sizes(self):
-        # Of 64 MB: 1 MB, 5 MB, and 8 MB as the largest there are.
+        # For 64 MB: 1 MB, 5 MB, and 8 MB as the largest blocks that exist.
         world, = self.plan(profile(blocks=8, block_bytes=8 * 2**20, rate=1e9))["worlds"]
         self.assertEqual([size["block_bytes"] for size in world["block_sizes"]], [2**20, 5 * 2**20, 25 * 2**20])
         best = min(size["step"] for size in world["block_sizes"])
@@ -142,16 +142,16 @@ class Plan(CommandTest):
         fast = profile(rate=1e10)
         recommended = self.plan(fast)["worlds"][0]["recommended"]
         self.assertTrue(recommended["all_reduce_is_as_good"])
-        self.assertEqual(recommended["scheme"], "atc")  # nothing is waited for
-        self.assertIn("\nScheme atc: its exchange", self.starling("plan", "--profile", self.write(fast)))
+        self.assertEqual(recommended["scheme"], "atc")  # no step waits
+        self.assertIn("\nScheme atc: it waits for its exchange", self.starling("plan", "--profile", self.write(fast)))
         self.assertIn("\nAll-reduce takes 44.", self.starling("plan", "--profile", self.write(fast)))
         self.assertNotIn("All-reduce takes", self.starling("plan", "--profile", self.write(profile())))
 
     def test_measured_all_reduces_tell_of_other_numbers_of_workers(self):
-        # Twice as long as the formula says.
+        # Twice the formula's time.
         measured = profile() | {"all_reduce": [{"bytes": size, "seconds": 2 * 1.5 * size / 1e8} for size in (1e5, 1e6, 1e7)]}
         steps = [self.plan(one, "--workers", "8")["worlds"][0]["all_reduce"]["step"] for one in (profile(), measured)]
-        c = 2 * 7 / 8 * 0.01  # of a block
+        c = 2 * 7 / 8 * 0.01  # by block
         self.assertAlmostEqual(steps[0], 0.025 + 4 * c + 0.004, delta=1e-6)
         self.assertAlmostEqual(steps[1], 0.025 + 8 * c + 0.004, delta=1e-6)
 
@@ -159,7 +159,7 @@ class Plan(CommandTest):
         text = self.starling("plan", "--profile", self.write(profile()), "--workers", "4,6")
         self.assertIn("4 workers on 4 hosts\n", text)
         self.assertIn("6 workers on 6 hosts (extrapolated: 4 were measured)\n", text)
-        self.assertNotIn("Blocks of", text)  # of 4 MB in all they are the same
+        self.assertNotIn("Blocks of", text)  # with 4 MB in all they are the same
         self.assertRegex(text, r"\nall-reduce +fp32 +89.00 ms +89.00 to 89.00 ms +49 % +1.00 +the network\n")
         self.assertRegex(text, r"\nbase-2 +fp32 +44.\d\d ms ")
         self.assertIn("\nRecommended: base-2 over fp32", text)
@@ -180,8 +180,9 @@ class Plan(CommandTest):
     def test_what_was_not_measured_is_said(self):
         world, = self.plan(profile())["worlds"]
         self.assertEqual([line for line in world["advice"] if line.startswith("Assumed: ")],
-                         ["Assumed: all-reduce takes what its formula says, since none was measured.",
-                          "Assumed: exchanges with several peers at once use the interfaces whole, since none were measured."])
+                         ["Assumed: all-reduce takes the time of its formula, because none was measured.",
+                          "Assumed: exchanges with several peers at once reach the full rate of the interfaces, "
+                          "because none were measured."])
         measured = profile() | {"all_reduce": [{"bytes": 1e6, "seconds": 0.1}], "shapes": [{"peers": 1, "share": 1}]}
         world, = self.plan(measured)["worlds"]
         self.assertFalse([line for line in world["advice"] if line.startswith("Assumed: ")])
@@ -200,10 +201,11 @@ class Plan(CommandTest):
         # One host makes four passes in place of one.
         self.assertAlmostEqual(world["one_host"]["step"], 4 * 0.04 + 0.004, delta=1e-9)
         self.assertAlmostEqual(world["one_host"]["speed_up"], 0.089 / 0.164, delta=1e-6)
-        # Of atc only the updates are hidden.
+        # With atc only the updates are hidden.
         self.assertAlmostEqual(world["atc"]["step"], 0.04 + 0.04 + 0.001, delta=0.001)
         self.assertNotIn("one_host", self.plan(profile(hosts=1))["worlds"][0])
-        # Gossip beside training: a step is the worker's own, and smaller wires carry more averagings.
+        # Gossip beside training: a step is the worker's own, and smaller wires carry more
+        # averagings.
         self.assertAlmostEqual(world["asynchronous"]["step"], 0.044, delta=1e-6)
         rates = [world["asynchronous"]["rate"][wire] for wire in ("fp32", "bf16", "int8")]
         self.assertTrue(0 < rates[0] < rates[1] < rates[2] < 1.2, rates)
@@ -217,7 +219,7 @@ class Plan(CommandTest):
         self.assertAlmostEqual(lost[1]["gossip"], rate * (3600 + 5), delta=1e-12)
         self.assertAlmostEqual(lost[1]["all_reduce"], (2 * 30 * 4 * rate) ** 0.5 + 300 * 4 * rate, delta=1e-12)
         self.assertGreater(lost[2]["all_reduce"], lost[1]["all_reduce"])
-        self.assertIn("Failures, 6.5 of 1000 hosts in a day: ", self.starling("plan", "--profile", path))
+        self.assertIn("Failures, 6.5 of 1000 hosts per day: ", self.starling("plan", "--profile", path))
 
     def test_html(self):
         path = self.write(profile(hosts=2, per_host=2))
@@ -229,12 +231,12 @@ class Plan(CommandTest):
                           "16 workers on 8 hosts (extrapolated)"])
         self.assertEqual(len(list(tree.iter("svg"))), 4)
         text = "".join(tree.itertext())
-        self.assertRegex(text, r"More workers bring at least 50 % of what they could up to \d+ workers")
+        self.assertRegex(text, r"More workers bring at least 50 % of the ideal gain up to \d+ workers")
         for drawn in ("nothing lost", "One iteration of all-reduce, and one of what is recommended"):
             self.assertIn(drawn, text)
         for table in tree.iter("table"):
             self.assertEqual(len([row for row in table.iter("tr") if row.get("class") == "recommended"]), 1)
-        self.assertNotIn("http", pathlib.Path(page).read_text())  # nothing is loaded
+        self.assertNotIn("http", pathlib.Path(page).read_text())  # the page loads nothing
         self.starling("plan", "--profile", path, "--workers", "512..1024", "--html", page)
         self.assertIn(">1024</text>", pathlib.Path(page).read_text())
         self.assertIn("cannot be", self.usage_error("plan", "--profile", path, "--html", "/no/such/folder/x.html", code=1))
@@ -251,7 +253,7 @@ class Plan(CommandTest):
         one_file = self.write(compute)
         one = self.run_command("plan", "--profile", network_file, "--compute", one_file, "--json")
         self.assertEqual((one.stdout, one.stderr), (plan, f"{one_file}: its one worker stands for 4 workers\n"))
-        self.assertIn("it holds no compute: `starling train --profile-out FILE`",
+        self.assertIn("it holds no compute: record it by `starling train --profile-out FILE`",
                       self.usage_error("plan", "--profile", network_file))
         self.assertIn("it holds no network (hosts)", self.usage_error("plan", "--profile", compute_file))
         self.assertIn("it holds no compute (blocks)",
@@ -271,7 +273,7 @@ class Plan(CommandTest):
         for content, message in [
                 (good[:len(good) // 2], "not JSON"),
                 (good.replace('"version": 2', '"version": 7'), "version must be 2, not 7"),
-                (good.replace('"worker": 3', '"worker": 2'), "compute of worker 2: it stands twice"),
+                (good.replace('"worker": 3', '"worker": 2'), "compute of worker 2: it is listed twice"),
                 (good.replace("0.02", "-0.02", 1), "forward is -0.02 seconds, must be above 0 and at most 1e+06"),
                 (good.replace('"B/s"', '"Gbit/s"'), 'rate must be "B/s"')]:
             path = self.write(content)

@@ -44,7 +44,7 @@ class Probe(CommandTest):
         self.assertEqual([[rate > 0 for rate in row] for row in bandwidth], [[i != j for j in range(4)] for i in range(4)])
         shown = json.loads(self.starling("topology", topology, "--workers", "4", "--json"))
         self.assertEqual(shown["peers"], 1)
-        # What it writes is what plan reads.
+        # plan reads what probe writes.
         compute = self.folder / "compute.json"
         whole = profile(hosts=4)
         compute.write_text(json.dumps({key: whole[key] for key in ("format", "version", "units", "blocks", "compute")}))
@@ -53,7 +53,7 @@ class Probe(CommandTest):
 
     def test_a_worker_that_dies_ends_it_and_is_named(self):
         for victim in (0, 2):
-            terminal, end = pty.openpty()  # on which the probe says how far it is
+            terminal, end = pty.openpty()  # the probe's progress goes to this terminal
             with subprocess.Popen([os.environ["STARLING"], "probe", "--workers", "3", "--out", self.out],
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=end) as probe:
                 os.close(end)
@@ -65,17 +65,17 @@ class Probe(CommandTest):
             try:
                 while more := os.read(terminal, 1000):
                     said += more
-            except OSError:  # nobody writes there any more
+            except OSError:  # the writer has closed it
                 pass
             os.close(terminal)
             self.assertEqual((probe.returncode, stdout), (1, b""), said)
             last = said.decode().split("\r\x1b[K")[-1]
-            self.assertRegex(last, f"^starling: probe: worker {victim} is gone in the middle of it: [^\n]+\r\n$")
+            self.assertRegex(last, f"^starling: probe: worker {victim} was lost during it: [^\n]+\r\n$")
             self.assertFalse(self.out.exists())
 
     def test_wrong_arguments(self):
         self.assertEqual(self.usage_error("probe"),
-                         "probe: one worker alone has no network: start several with --workers N, or by a launcher")
+                         "probe: one worker alone has no network: start several with --workers N, or with a launcher")
         self.assertIn("--workers: Value 1 not in range", self.usage_error("probe", "--workers", "1"))
         self.assertEqual(self.usage_error("probe", "--workers", "2", "--bandwidths", "x.txt"),
                          "--bandwidths: Value x.txt must end in .json, as a topology does")

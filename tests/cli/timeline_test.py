@@ -9,7 +9,8 @@ SECOND = 10**9
 
 
 def text(rank, start=0, spans=((0, 1),), workers=2, dropped=0):
-    """A worker's file, as core/timeline.cpp writes it. spans: begin and length in microseconds."""
+    """A worker's file in the format of core/timeline.cpp. spans: begin and length in
+    microseconds."""
     about = {"format": "starling-timeline-1", "rank": rank, "workers": workers, "start_unix_ns": start, "dropped": dropped}
     head = json.dumps({"displayTimeUnit": "ms", "otherData": about})[:-1] + ',"traceEvents":[\n'
     events = [{"ph": "M", "name": "process_name", "pid": rank, "tid": 1, "args": {"name": f"worker {rank}"}}]
@@ -31,7 +32,7 @@ class Timeline(CommandTest):
         return json.loads((self.folder / name).read_text())["traceEvents"]
 
     def error(self, *arguments):
-        """The one line of a merge that fails; nothing is left behind."""
+        """The one line of a failed merge, which leaves nothing behind."""
         before = sorted(self.folder.iterdir())
         done = self.run_command("timeline", *(arguments or [self.folder]))
         self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
@@ -54,7 +55,8 @@ class Timeline(CommandTest):
         for rank in range(2):
             self.write(rank, text(rank))
         self.starling("timeline", self.folder)
-        self.starling("timeline", self.folder, "--out", self.folder / "all.json")  # the merged one is no input
+        # The merged one is no input.
+        self.starling("timeline", self.folder, "--out", self.folder / "all.json")
         self.assertEqual(self.merged("all.json"), self.merged())
 
     def test_says_what_is_missing(self):
@@ -72,7 +74,7 @@ class Timeline(CommandTest):
         self.assertEqual(self.error(), f"{self.folder}: there is no timeline-R.json: a run with log.timeline = true "
                                        "leaves one per worker")
 
-    def test_a_file_that_is_cut_off(self):  # tests/train/timelines_test.cpp has all that can be wrong
+    def test_a_file_that_is_cut_off(self):  # tests/train/timelines_test.cpp has all other mistakes
         self.write(0, text(0)[:-3])
         self.write(1, text(1))
         self.assertEqual(self.error(), "timeline-0.json:4: is cut off: the file has no end")

@@ -16,7 +16,7 @@ class Topology(CommandTest):
     def test_table(self):
         self.assertEqual(self.starling("topology", "base-2", "--workers", "5"), """\
 base-2, 5 workers, a period of 5 rounds
-Whose values each worker mixes in, and with which weight each; the rest stays on its own.
+Neighbours of each worker, with the weights of their values; the rest is the weight of its own.
 
 worker           round 0  round 1  round 2  round 3  round 4
 0                1 (1/2)  2 (1/2)  4 (4/5)  1 (1/2)  2 (1/2)
@@ -101,7 +101,7 @@ workers  period  rounds to exact   most peers  sent (most)       2nd sing. value
 5        does not exist
 6        2       never             1           1 (1)             0.5000
 
-Sent: times the model, per worker and round, and the most that one sends in a round. 2nd singular value of a period.
+Sent: times the model, per worker and round, and the maximum of one worker in a round. 2nd singular value of a period.
 """)
         some = json.loads(self.starling("topology", "one-peer-ring", "--workers", "4-6", "--json", "--rounds", "1"))
         self.assertEqual(some[0], json.loads(self.starling("topology", "one-peer-ring", "--workers", "4", "--json",
@@ -122,7 +122,8 @@ Sent: times the model, per worker and round, and the most that one sends in a ro
             return json.loads(self.starling("topology", name, "--workers", "8", "--wire", wire, "--json"))["sent"]
 
         self.assertAlmostEqual(sent("int8", "ring"), 2 / 4)
-        self.assertAlmostEqual(sent("bf16", "complete"), 7 / 8 * (1 / 2 + 1))  # a group's mean stays fp32
+        # A group's mean stays fp32.
+        self.assertAlmostEqual(sent("bf16", "complete"), 7 / 8 * (1 / 2 + 1))
         self.assertAlmostEqual(sent("int4", "complete"), 7 / 8)  # in pairs
         self.assertIn("sent per worker and round         0.25 times the model in fp32, as int8, at most 0.25\n",
                       self.starling("topology", "base-2", "--workers", "8", "--wire", "int8"))
@@ -133,11 +134,12 @@ Sent: times the model, per worker and round, and the most that one sends in a ro
         top_k = ("--wire", "top-k", "--one-in", "16")  # each value with its index
         self.assertIn("sent per worker and round         0.25 times the model in fp32, as top-k, one value in 16, at most 0.25\n",
                       self.starling("topology", "ring", "--workers", "8", *top_k))
-        self.assertAlmostEqual(sent("top-k", "complete"), 7)  # in pairs; all values go without indices
+        # In pairs; all values go without indices.
+        self.assertAlmostEqual(sent("top-k", "complete"), 7)
         self.assertEqual(self.usage_error("topology", "base-2", "--workers", "8", *top_k),
                          "--wire top-k needs a topology of one round that is symmetric, such as ring, torus or complete: "
                          '"base-2" has 3 rounds')
-        self.assertIn("not with --wire top-k", self.usage_error("topology", "--compare", "--workers", "8", *top_k))
+        self.assertIn("--wire top-k is not allowed", self.usage_error("topology", "--compare", "--workers", "8", *top_k))
         self.assertIn("--one-in", self.usage_error("topology", "ring", "--workers", "4", "--one-in", "0"))
         self.assertEqual(self.usage_error("topology", "ring", "--workers", "4", "--wire", "int2"),
                          "--wire: int2 not in {fp32,bf16,fp16,int8,int4,top-k}")
@@ -160,7 +162,8 @@ Sent: times the model, per worker and round, and the most that one sends in a ro
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "ring-8.json")
             shown = self.starling("topology", "ring", "--workers", "8", "--fastest", path)
-            self.assertIn("2nd singular value of a period    0.7445\n", shown)  # (1 + c) / (3 - c), c = cos(2 pi / 8)
+            # (1 + c) / (3 - c), c = cos(2 pi / 8).
+            self.assertIn("2nd singular value of a period    0.7445\n", shown)
             self.assertEqual(self.starling("topology", path, "--workers", "8"), shown)
             self.assertEqual(self.usage_error("topology", "base-2", "--workers", "8", "--fastest", path),
                              "--fastest needs a topology of one round that is symmetric, such as ring, torus or complete: "
@@ -177,16 +180,19 @@ Sent: times the model, per worker and round, and the most that one sends in a ro
         self.assertEqual(lines, sorted(lines, key=lambda line: float("inf") if line["sent_to_consensus"] is None
                                        else line["sent_to_consensus"]))
         by_name = {name: line for line in lines for name in [line["schedule"], *line["same"]]}
-        self.assertNotIn("one-peer-exponential", by_name)  # there is none of 12
-        # Two models leave a node in a round between nodes, of which base-2 over six nodes has four.
+        self.assertNotIn("one-peer-exponential", by_name)  # it does not exist for 12
+        # Two models leave a node in a round between nodes; base-2 over six nodes has four such
+        # rounds.
         hierarchical = by_name["hierarchical:base-2"]
         self.assertEqual((hierarchical["rounds_to_consensus"], hierarchical["peers"]), (8, 1))
         self.assertLessEqual(hierarchical["sent_to_consensus"], 4 * 2)
         self.assertEqual(by_name["complete"]["rounds_to_consensus"], 1)
-        self.assertAlmostEqual(by_name["complete"]["sent_to_consensus"], 2 * 10 * 2 / 12)  # two send ten others two shards
+        # Two send ten others two shards.
+        self.assertAlmostEqual(by_name["complete"]["sent_to_consensus"], 2 * 10 * 2 / 12)
         self.assertEqual(by_name["ring"]["sent_per_interface"], 2)
         self.assertFalse(by_name["od-equidyn"]["symmetric"])
-        # A scheme of two vectors: exact after ceil(log2 12) rounds. In the first two one model leaves a node.
+        # A scheme with two vectors: exact after ceil(log2 12) rounds. In the first two, one model
+        # leaves a node.
         ceca = by_name["ceca-2p"]
         self.assertEqual((ceca["rounds_to_consensus"], ceca["peers"], ceca["symmetric"]), (4, 1, False))
         self.assertEqual(ceca["sent_to_consensus"], 1 + 1 + 2 + 2)

@@ -66,7 +66,7 @@ TEST(Config, ReadsEveryTypeAndLeavesTheRest) {
               "a.toml");
   EXPECT_TRUE(v.flag);
   EXPECT_EQ(v.count, 7);
-  EXPECT_EQ(v.rate, 2.0);  // a whole number will do for a number
+  EXPECT_EQ(v.rate, 2.0);  // an integer is valid for a number
   EXPECT_EQ(v.pair, (std::array{0.0, 0.5}));
   EXPECT_EQ(v.choice, "two");
   EXPECT_EQ(v.big, 1);
@@ -84,7 +84,7 @@ TEST(Config, SaysWhereWhatAndWhatIsAllowed) {
       "a.toml:2: unknown key \"something_else_entirely\" in section alpha; there are: flag, count, big");
   EXPECT_EQ(error_of("\n[alhpa]\n"),
             "a.toml:2: unknown section \"alhpa\", did you mean alpha?; there are: alpha, beta");
-  EXPECT_EQ(error_of("alpha = 1"), "a.toml:1: alpha is a whole number, wanted is a section: [alpha]");
+  EXPECT_EQ(error_of("alpha = 1"), "a.toml:1: alpha is a whole number, but must be a section: [alpha]");
   EXPECT_EQ(error_of("[alpha]\ncount = 11"),
             "a.toml:2: alpha.count = 11: out of range, allowed is a whole number at least 1 and at most 10");
   EXPECT_EQ(error_of("[alpha]\ncount = 2.0"),
@@ -134,7 +134,7 @@ TEST(Config, OverridesSayCommandLine) {
   EXPECT_EQ(v.pair, (std::array{0.3, 0.4}));
   EXPECT_EQ(c.origin("beta.pair"), "command line");
 
-  EXPECT_EQ(override_error("alpha", "1"), "command line: \"alpha\": an override is written section.key");
+  EXPECT_EQ(override_error("alpha", "1"), "command line: \"alpha\": an override has the form section.key");
   EXPECT_EQ(override_error("alpha.cuont", "1"),
             "command line: unknown key \"cuont\" in section alpha, did you mean count?; there are: flag, "
             "count, big");
@@ -218,7 +218,7 @@ TEST(Config, HostileTextIsRefusedWithoutACrash) {
   one_line(error_of(std::string("[alpha]\ncount = 1\0", 18)));
   one_line(error_of("\xFF\xFE[alpha]"));
 
-  // A valid file with bytes changed at random: accepted or refused, in one line.
+  // A valid file with random byte changes is accepted, or refused in one line.
   Values v;
   const std::string valid = declare(v).print();
   std::mt19937 random(7);

@@ -11,7 +11,7 @@ namespace {
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-// CRC32C as its definition says, one bit at a time.
+// CRC32C by its definition, one bit at a time.
 std::uint32_t plain_crc32c(std::span<const std::byte> bytes) {
   std::uint32_t crc = 0xffffffff;
   for (const std::byte b : bytes) {

@@ -48,7 +48,7 @@ TEST_F(TimelineTest, AScopeIsASpanOfItsStep) {
   timeline.step(7);
   {
     const Timeline::Scope outer(&timeline, {.name = "outer"});
-    timeline.step(8);  // a span belongs to the step in which it began
+    timeline.step(8);  // a span belongs to the step of its begin
     Timeline::Scope inner(&timeline, {.name = "inner", .block = 4, .peer = 1, .round = 9});
     inner.outcome("committed");
   }
@@ -116,7 +116,7 @@ TEST_F(TimelineTest, OverlappingSwapsWithOnePeerHaveLanesOfTheirOwn) {
 
 TEST_F(TimelineTest, PointsAreCurves) {
   Timeline timeline(1, 3, {.from = 1, .to = 1, .most = 3});
-  timeline.add({.name = "rate", .value = 9});  // of step 0
+  timeline.add({.name = "rate", .value = 9});  // in step 0
   timeline.step(1);
   timeline.add({.name = "rate", .value = 0.5});
   timeline.add({.name = "distance", .peer = 2, .value = 1e-9});

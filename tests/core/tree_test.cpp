@@ -1,4 +1,4 @@
-// Hostile TOML by way of recipes is in config_test.cpp; here is what the tree adds, and JSON.
+// config_test.cpp has hostile TOML in recipes. This file tests the rest of the tree, and JSON.
 #include "starling/core/tree.h"
 
 #include <limits>
@@ -55,14 +55,14 @@ TEST(Tree, BothLanguagesSayTheSame) {
 }
 
 TEST(Tree, JsonMistakes) {
-  EXPECT_EQ(error_of(parse_json, "[1]"), "a: it must hold one object, not an array");
+  EXPECT_EQ(error_of(parse_json, "[1]"), "a: it must contain one object, not an array");
   EXPECT_EQ(error_of(parse_json, "{\"a\": 1,\n\"b\": 1,\n\"a\": 2}"), "a:3: \"a\" stands twice in one table");
   EXPECT_THAT(error_of(parse_json, "{\"a\":\n1,}"), testing::StartsWith("a:2: not JSON: "));
   EXPECT_THAT(error_of(parse_json, "{} x"), testing::StartsWith("a:1: not JSON: "));
   EXPECT_THAT(error_of(parse_json, "{\"a\": 1e999}"), testing::StartsWith("a:1: not JSON: "));
   EXPECT_THAT(error_of(parse_json, "{\"a\": nan}"), testing::StartsWith("a:1: not JSON: "));
   EXPECT_THAT(error_of(parse_json, "{\"a\": \"\xFF\"}"), testing::StartsWith("a:1: not JSON: "));
-  // Too large for a whole number: a number.
+  // Too large for an integer: a real number.
   EXPECT_EQ(parse_json("{\"a\": 18446744073709551615}", "a").as<Node::Table>()->front().node.kind(),
             "a number");
 }
@@ -91,12 +91,12 @@ TEST(Tree, DeepTextsAreRefusedWithoutACrash) {
     one_line(error_of(parse_toml, keys + "a = 1"));
     one_line(error_of(parse_toml, "[" + keys + "a]"));
     one_line(error_of(parse_toml, "a = {" + keys + "a = 1}"));
-    // As many as may be.
+    // The largest allowed number.
     one_line(error_of(parse_toml, repeated(link, 999) + "a = 1"));
   }
   EXPECT_EQ(error_of(parse_toml, repeated("a.", kSize) + "a = 1"),
-            "a: more than 1000 dots outside of numbers: its keys nest too deep");
-  // The deepest that gets through to the parser: numbers for every other key, in nested tables.
+            "a: more than 1000 dots outside of numbers: its keys are nested too deep");
+  // The deepest text that reaches the parser: numbers for every other key, in nested tables.
   std::string nested = "a = ";
   for (int level = 0; level < 200; ++level) nested += "{" + repeated("1.1 . ", 5) + "1.1 = ";
   one_line(error_of(parse_toml, nested));

@@ -97,8 +97,8 @@ TEST_F(IdxTest, RefusesEveryTruncation) {
   EXPECT_EQ(error_of(path_, 3), path_ + ": offset 40 (unpacked): the file breaks off");
 }
 
-// gzip keeps nothing of weight in its header's time stamp and in the bits (at most 7) between the data and its
-// checksum. Everywhere else a flipped bit must be seen, and never may it change what is read.
+// gzip ignores its header's time stamp and the bits (at most 7) between the data and its checksum.
+// A flipped bit anywhere else must be detected, and none may change the data.
 TEST_F(IdxTest, RefusesEveryFlippedBitOfTheData) {
   write_gzip(path_, idx_bytes({2, 3, 4}, data_));
   const std::string whole = read_file(path_);

@@ -1,4 +1,4 @@
-// The masks of random-k: what they choose, how often, and that no edge is left without some of the values.
+// The masks of random-k: their choice, its frequency, and that no edge misses any value.
 #include "starling/kernels/mask.h"
 
 #include <set>
@@ -30,7 +30,7 @@ TEST(Mask, StretchesAndCountsAreThoseOfEachValue) {
   }
 }
 
-// Whatever the period has in common with one_in.
+// For any common divisor of the period and one_in.
 TEST(Mask, EveryPlaceOfAScheduleSeesEachTurnOnceInOneInPeriods) {
   for (const std::uint32_t one_in : {1U, 2U, 6U, 7U, 16U, 1024U}) {
     for (const std::uint64_t place : {0U, 1U, 2U, 5U}) {
@@ -45,7 +45,8 @@ TEST(Mask, EveryPlaceOfAScheduleSeesEachTurnOnceInOneInPeriods) {
   }
 }
 
-// Two places of a schedule, or two blocks, choose the same turn in as many periods as chance would have it: one in one_in.
+// Two places of a schedule, or two blocks, choose the same turn in as many periods as by chance:
+// one in one_in.
 TEST(Mask, PlacesAndBlocksAreNotAlike) {
   constexpr std::uint32_t kOneIn = 16;
   int places = 0, blocks = 0, all = 0;
@@ -69,7 +70,7 @@ TEST(Mask, ItsWordTellsMasksApart) {
     for (std::uint32_t turn = 0; turn < one_in; ++turn, ++masks) words.insert(Mask{one_in, turn}.word());
   }
   EXPECT_EQ(words.size(), masks);
-  EXPECT_EQ(Mask{}.word(), 0U);  // as all frames without one have it
+  EXPECT_EQ(Mask{}.word(), 0U);  // the word of all frames without a mask
 }
 
 }  // namespace

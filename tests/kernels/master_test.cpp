@@ -1,5 +1,6 @@
-// Parameters in bf16 and fp16 with an fp32 master, by the kernels of every instruction set that runs here: the rules on a
-// master in plain loops, to the bit. (That the rules are their formulas: update_test.cpp.)
+// Parameters in bf16 and fp16 with an fp32 master, by the kernels of every instruction set that
+// runs here: the rules on a master in plain loops, to the bit. (update_test.cpp checks the rules'
+// formulas.)
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -57,11 +58,11 @@ struct Worker {
   RuleState state() { return {m.data(), v.data(), b.data()}; }
   Wire format;
   Halves p;
-  Values x;  // the master: 0, of which the kernel makes the parameter
+  Values x;  // the master: 0; the kernel makes it from the parameter
   Values m, v, b, wire;
 };
 
-// One element in float, with one neighbour: what the kernel does, in as many words.
+// One element in float, with one neighbour: the kernel's computation in plain code.
 template <class Rule>
 void plain(const Rule& rule, Worker& w, std::size_t i, const Mix& mix, const std::uint16_t* g, float scale) {
   float& x = w.x[i];
@@ -100,7 +101,8 @@ std::string isa_of(const testing::TestParamInfo<Kernels>& info) { return std::st
 INSTANTIATE_TEST_SUITE_P(Isa, Master,
                          testing::ValuesIn(supported_kernels().begin(), supported_kernels().end()), isa_of);
 
-// Split in pieces that begin anywhere, streamed or not; in step 9 somebody changes parameters.
+// Split into pieces that begin anywhere, streamed or not. In step 9 another party changes
+// parameters.
 TEST_P(Master, FiftyStepsOfEveryRuleAreThoseOfAMasterInPlainLoops) {
   for (const auto& [name, step_at] : kRules) {
     for (const Wire format : kFormats) {
@@ -189,7 +191,7 @@ TEST_P(Master, KeepsWhatTheParameterCannotHold) {
   }
 }
 
-// A parameter that somebody has changed is taken, all of it; of the others the master keeps what it has.
+// A changed parameter is taken as a whole. The master of any other parameter keeps its value.
 TEST_P(Master, TakesChangedParametersOnly) {
   for (const Wire format : kFormats) {
     for (const std::size_t n : {1U, 5U, 64U, 200U}) {
@@ -229,7 +231,8 @@ TEST_P(Master, SaysWhetherAllIsFinite) {
           g[at] = rounded(bad, format);
           EXPECT_FALSE(GetParam().update(step, {}, of_gradient.parameters(), {g.data()}, {}, {}, n));
         }
-        // The master is finite, the parameter beyond its format's end; also where nothing moves it any further.
+        // The master is finite, the parameter beyond its format's range; also if nothing moves it
+        // further.
         Worker w(n, format);
         w.p[at] = rounded(0, format);
         Values theirs(n, 0.0F);

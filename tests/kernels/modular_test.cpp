@@ -1,4 +1,5 @@
-// Modular codes against plain integers on every instruction set, and the rule that chooses the grid.
+// Modular codes against plain integers on every instruction set, and the rule that chooses the
+// grid.
 #include "starling/kernels/modular.h"
 
 #include <cmath>
@@ -33,7 +34,7 @@ std::vector<std::uint8_t> packed(const std::vector<std::uint8_t>& codes, Wire wi
   return all;
 }
 
-// Of every size, ties among them, beyond 2^24 and 2^47 steps, and those that vanish.
+// Values of every size, ties among them, beyond 2^24 and 2^47 steps, and values that vanish.
 std::vector<float> values(std::size_t n, int exponent) {
   std::mt19937 random(static_cast<unsigned>(n));
   std::vector<float> x;
@@ -96,7 +97,7 @@ TEST(Modular, WhatIsNotFiniteIsFound) {
   }
 }
 
-// All pairs of codes, on grids that lie apart by more than a code has bits.
+// All pairs of codes, on grids that differ by more than a code has bits.
 TEST(Modular, DifferencesAreThoseOfPlainIntegersAndWhatOneGetsTheOtherLoses) {
   for (const Wire wire : kWires) {
     const int b = code_bits(wire), codes = 1 << b;
@@ -162,7 +163,7 @@ TEST(Modular, ANeighbourWhoseGridIsTooFarApartIsLeftOutWhereverItStands) {
   }
 }
 
-// What the grid makes of two blocks of one value.
+// The grid's choice for two blocks of one value.
 int after(Wire wire, float theirs, int their_exponent, float mine, int my_exponent) {
   std::uint8_t codes[2]{};
   Trailer trailers[2]{{their_exponent, 0}, {my_exponent, 0}};
@@ -197,9 +198,9 @@ TEST(Modular, TheGridFollowsTheLargestDisagreement) {
   EXPECT_EQ(after(w, 3e5F, 0, 100, 0), Grid::kAfterWrap);
   // Grids apart by 4: the finer one counts.
   EXPECT_EQ(after(w, 132, 0, 100, -4),
-            -4 + Grid::kAfterWrap);  // 512 of its steps: it has wrapped, for that is 0
+            -4 + Grid::kAfterWrap);  // 512 of its steps: it has wrapped, because that is 0
   EXPECT_EQ(after(w, 132, 0, 130, -4), -4);
-  // By 8 and more: the coarser one is taken.
+  // Apart by 8 and more: the coarser one is taken.
   EXPECT_EQ(after(w, 132, 3, 130, -6), 3);
   EXPECT_EQ(after(w, 132, -6, 130, 3), 3);
   // Never out of its bounds.
@@ -212,7 +213,7 @@ TEST(Modular, TheGridFollowsTheLargestDisagreement) {
 }
 
 TEST(Modular, TheGridHoldsWhatTheLastPeriodNeeded) {
-  const auto saw = [](int exponent) {  // 32 steps of it: to be kept
+  const auto saw = [](int exponent) {  // 32 of its steps: to be kept
     Grid::Wanted wanted;
     wanted.add(Wire::int8, {exponent, 32}, {exponent, 0}, {32, 32});
     return wanted;

@@ -1,4 +1,5 @@
-// What gossip asks of the kernels beside mixing, with every instruction set that runs here: plain loops, to the bit.
+// The kernels that gossip needs besides mixing, with every instruction set that runs here: plain
+// loops, to the bit.
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -49,7 +50,7 @@ TEST_P(Renew, GivesWhatWasDoneAndTakesX) {
   }
 }
 
-// The master is what is given and renewed; a parameter that somebody has changed is the master.
+// The master is given and renewed. A parameter that another party has changed becomes the master.
 TEST_P(Renew, OfANarrowParameterItIsTheMaster) {
   constexpr std::size_t n = 100;
   for (const Wire format : {Wire::bf16, Wire::fp16}) {

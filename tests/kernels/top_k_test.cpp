@@ -24,7 +24,7 @@ std::vector<std::uint32_t> sorted_choice(const std::vector<std::uint32_t>& sizes
 TEST(TopK, ChoosesWhatSortingDoes) {
   std::mt19937 random(7);
   for (const std::uint32_t values :
-       {1U, 2U, 50U, 70'000U, 0x20000U, 0xffffffffU}) {  // so many different ones
+       {1U, 2U, 50U, 70'000U, 0x20000U, 0xffffffffU}) {  // number of different values
     for (const std::size_t n : {1U, 2U, 7U, 1000U, 5000U}) {
       std::vector<std::uint32_t> sizes(n);
       for (auto& size : sizes) size = values == 0xffffffffU ? random() : random() % values;
@@ -55,7 +55,7 @@ TEST(TopK, IndicesThatDoNotRiseWithinTheBlockAreRefused) {
   EXPECT_TRUE(sound({2, 7, 8, 0, 0, 0}));
   EXPECT_FALSE(sound({2, 7, 9, 0, 0, 0}));           // behind the block
   EXPECT_FALSE(sound({2, 7, 0xffffffff, 0, 0, 0}));  // far behind
-  EXPECT_FALSE(sound({0xffffffff, 0, 1, 0, 0, 0}));  // the next would begin anew
+  EXPECT_FALSE(sound({0xffffffff, 0, 1, 0, 0, 0}));  // the next would begin again at 0
   EXPECT_FALSE(sound({2, 2, 8, 0, 0, 0}));           // twice
   EXPECT_FALSE(sound({7, 2, 8, 0, 0, 0}));
   EXPECT_FALSE(sound({2, 7, 0, 0}));  // too few

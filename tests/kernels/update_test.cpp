@@ -1,5 +1,5 @@
-// The kernels of every instruction set that runs here against the same formulas as plain loops in double, and against each
-// other to the bit.
+// The kernels of every instruction set that runs here, against the same formulas as plain loops in
+// double, and against each other to the bit.
 #include "starling/kernels/update.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ bool same_bits(const Values& a, const Values& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// What a worker keeps.
+// The data of a worker.
 struct Worker {
   explicit Worker(std::size_t n, std::uint32_t seed = 1)
       : x(random_values(n, seed)), wire(x), m(n, 0), v(n, 0), b(n, 0) {}
@@ -135,8 +135,8 @@ class Update : public testing::TestWithParam<Kernels> {
     return GetParam().update(step, mixes, x, {g}, state, {wire}, n);
   }
 
-  // Runs 20 steps of a rule, with and without gradients, and of its reference, on sizes around the chunk's
-  // and the vectors' borders, with 0 to 5 neighbours.
+  // Runs 20 steps of a rule, with and without gradients, and of its reference. Sizes are around the
+  // chunk's and the vectors' borders, with 0 to 5 neighbours.
   template <class StepAt, class ReferenceStep>
   void compare(StepAt step_at, ReferenceStep reference_step) {
     for (const std::size_t n : {1u, 3u, 17u, 511u, 512u, 513u, 1543u}) {
@@ -220,7 +220,7 @@ TEST_P(Update, AccumAdamWIsTheFormula) {
           [&](Reference& r, double mixed, double g, int t) { r.accum_adam(o, true, mixed, g, t); });
 }
 
-// A large eps tells eps outside the root (as here) from eps inside it.
+// A large eps shows whether eps is outside the root (as here) or inside it.
 TEST_P(Update, EpsStandsOutsideTheRoot) {
   const Adam o{.lr = 1, .betas = {0.9, 0.999}, .eps = 0.5};
   Values x{0}, m{0}, v{0};
@@ -295,7 +295,8 @@ TEST_P(Update, TheWireMayLieWhereMineLies) {
   const Values g = random_values(n, 4);
   const Neighbours near(4, n, 5);
   Worker apart(n), aliased(n);
-  const Values mine = random_values(n, 6);  // not equal to x: the parameters were touched between steps
+  // Not equal to x: the parameters were changed between steps.
+  const Values mine = random_values(n, 6);
   aliased.wire = mine;
   update(AdamStep::at(o, false, 1), near.mixes(mine), apart.x.data(), g.data(), apart.state(),
          apart.wire.data(), n);
@@ -328,8 +329,8 @@ TEST_P(Update, SaysWhetherAllIsFinite) {
   }
 }
 
-// What mixing adds to one worker, it takes from the other: to the bit, for any weight. At x = 0 the step
-// shows what it adds unrounded.
+// Mixing takes from one worker what it adds to the other: to the bit, for any weight. At x = 0 the
+// step shows the addition unrounded.
 TEST_P(Update, DeltasOfAnEdgeSumToZero) {
   const std::size_t n = 2000;
   std::mt19937 generator(8);
@@ -348,7 +349,7 @@ TEST_P(Update, DeltasOfAnEdgeSumToZero) {
   }
 }
 
-// One step of every rule, split and sent in some way.
+// One step of every rule, with one way of splitting and sending.
 struct Way {
   const Kernels* kernels;
   bool stream;
@@ -368,7 +369,7 @@ Result run(const Way& way, const Step& step, int neighbours, std::size_t n) {
   constexpr float kUntouched = 12345;
   constexpr std::size_t kMargin = 32;
   const auto array =
-      [&](const Values& values) {  // where values[0] lies at way.offset, with room at both ends
+      [&](const Values& values) {  // values[0] has the alignment way.offset, with room at both ends
         Values all(values.size() + 2 * kMargin, kUntouched);
         const std::size_t line = reinterpret_cast<std::uintptr_t>(all.data()) / sizeof(float) % 16;
         const std::size_t begin = (16 - line) % 16 + way.offset;
@@ -415,7 +416,7 @@ TEST_P(Update, TheSameBitsWithEveryInstructionSetHoweverItIsSplitAndSent) {
                         AdamStep::at(o, true, 4),
                         accum_adam_step<Step>(o, true, 2),
                         accum_adam_step<Step>(o, false, 3)};
-  const Kernels& reference = supported_kernels().back();  // what the compiler takes by itself
+  const Kernels& reference = supported_kernels().back();  // the compiler's own code
   for (const Step& step : steps) {
     for (const std::size_t n : {1u, 15u, 64u, 67u, 200u, 1031u}) {
       for (const int neighbours : {0, 1, 4, 6}) {
@@ -446,7 +447,8 @@ TEST_P(Update, TheSameBitsOnEveryMachine) {
     }
     return all;
   };
-  // Coefficients that are exact in binary: what pow() and division give before the kernels is not in question here.
+  // Coefficients that are exact in binary, because pow() and division before the kernels are not
+  // tested here.
   const AdamStep adam{.beta1 = 0.875f,
                       .gain1 = 0.125f,
                       .beta2 = 0.96875f,
@@ -495,7 +497,7 @@ TEST_P(Update, AGradientThatIsClearedIsReadBefore) {
     const Values g = random_values(n + 2, 2);
     Values cleared = g;
     Worker a(n), b(n);
-    float* const at = cleared.data() + 1;  // what lies beside it stays
+    float* const at = cleared.data() + 1;  // its surroundings stay
     GetParam().update(AdamStep::at(o, true, 1), {}, a.x.data(), {at, 0.5f, at}, a.state(), {}, n);
     GetParam().update(AdamStep::at(o, true, 1), {}, b.x.data(), {g.data() + 1, 0.5f}, b.state(), {}, n);
     EXPECT_TRUE(same_bits(a.x, b.x));
@@ -527,7 +529,7 @@ TEST_P(Update, SumsSquaresInDouble) {
   }
 }
 
-// In a process of its own each, since the environment is read once.
+// Each in a process of its own, because the environment is read once.
 TEST(BestKernels, AreThoseThatTheEnvironmentNames) {
   const auto best = [](const char* isa) {
     setenv("STARLING_ISA", isa, 1);

@@ -1,4 +1,5 @@
-// Every value of the 16-bit formats, the rounding between them, and the kernels' wires on every instruction set.
+// Every value of the 16-bit formats, the rounding between them, and the kernels' wires on every
+// instruction set.
 #include "starling/kernels/wire.h"
 
 #include <bit>
@@ -25,7 +26,7 @@ struct Format {
 };
 const Format kFormats[] = {{Wire::bf16, to_bf16, from_bf16, 8, 7}, {Wire::fp16, to_fp16, from_fp16, 5, 10}};
 
-// What the bits mean, by IEEE 754.
+// The meaning of the bits, by IEEE 754.
 double meaning(const Format& f, std::uint16_t bits) {
   const int exponent = bits >> f.mantissa_bits & ((1 << f.exponent_bits) - 1);
   const int mantissa = bits & ((1 << f.mantissa_bits) - 1);
@@ -54,7 +55,8 @@ TEST(Wire, EveryValueMeansWhatIeeeSaysAndComesBack) {
   }
 }
 
-// Between every two neighbours: the middle goes to the even one, and what lies beside it to the nearer one.
+// Between any two adjacent values: the middle rounds to the even one, and values beside the middle
+// to the nearer one.
 TEST(Wire, RoundsToNearestTiesToEven) {
   for (const Format& f : kFormats) {
     const int largest = (((1 << f.exponent_bits) - 1) << f.mantissa_bits) - 1;  // finite
@@ -86,7 +88,7 @@ TEST(Wire, Names) {
             "there is no wire \"fp8\"; there are fp32, bf16, fp16, int8, int4");
 }
 
-// Wherever it lies: in the stretch that is looked at in whole registers, or in the rest.
+// At any place: in the part that is checked in whole registers, or in the rest.
 TEST(Wire, FindsWhatIsNotFiniteOnEveryInstructionSet) {
   for (const Kernels& kernels : supported_kernels()) {
     for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
@@ -113,7 +115,8 @@ TEST(Wire, FindsWhatIsNotFiniteOnEveryInstructionSet) {
   }
 }
 
-// Decoding, mixing and encoding inside the kernel: what the plain functions and the formula give, to the bit.
+// Decoding, mixing and encoding inside the kernel: the results of the plain functions and the
+// formula, to the bit.
 TEST(Wire, TheKernelsMixAndSendItOnEveryInstructionSet) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
@@ -131,7 +134,7 @@ TEST(Wire, TheKernelsMixAndSendItOnEveryInstructionSet) {
       for (const Kernels& kernels : supported_kernels()) {
         for (const bool stream : {false, true}) {
           std::vector<float> got = x;
-          std::vector<std::uint16_t> sent(n + 1);  // not at the beginning of a cache line
+          std::vector<std::uint16_t> sent(n + 1);  // not aligned to a cache line
           EXPECT_TRUE(kernels.update(SgdStep{}, {&edge, 1}, got.data(), nullptr, {},
                                      {sent.data() + 1, f.wire, stream}, n));
           EXPECT_EQ(got, want) << name_of(f.wire) << " " << kernels.isa;

@@ -1,4 +1,5 @@
-// The model of asynchronous gossip: against what can be said without it, and against gossip itself on a virtual network.
+// The model of asynchronous gossip, against independent results, and against gossip itself on a
+// virtual network.
 #include "starling/plan/asynchronous.h"
 
 #include <chrono>
@@ -27,7 +28,7 @@ Network hosts_alike(int n) {
   return network;
 }
 
-// `link`: how long all blocks take over an interface.
+// `link`: the time of all blocks over an interface.
 Work alike_work(double link, double gradient = kOwn) {
   Work work;
   work.block_bytes = work.mean_bytes = {link * kCard / 4, link * kCard * 3 / 4};
@@ -54,7 +55,8 @@ TEST(Asynchronous, WhereLinksAreFastAllThatIsAskedForIsAveraged) {
   for (const double rate : {0.5, 1.0, 4.0}) {
     const AsynchronousForecast outcome = on_ring(8, 1e-4, rate);
     EXPECT_NEAR(outcome.rate, rate, 0.05 * rate);
-    // A question, an answer, the blocks, and word of them; and the answer to who was refused.
+    // A request, an answer, the blocks, and their acknowledgement; and the answer to a refused
+    // worker.
     EXPECT_NEAR(outcome.taken, 4 * kDelay + 1e-4, 0.5 * kDelay);
     EXPECT_NEAR(outcome.step.busiest.seconds, rate * 1e-4, 0.2 * rate * 1e-4);
   }
@@ -67,7 +69,7 @@ TEST(Asynchronous, TwoWorkersOnASlowLinkAverageOneTimeAfterTheOther) {
   EXPECT_NEAR(outcome.step.busiest.seconds, kOwn, 0.03 * kOwn);
 }
 
-// Worker 0 takes four times as long, and the others average among themselves as often as before.
+// Worker 0 takes four times as long, and the others average with each other as often as before.
 TEST(Asynchronous, WorkersOfDifferentSpeedKeepTheirOwn) {
   Work work = alike_work(1e-3);
   work.compute = {alike_work(1e-3, 4 * kOwn).compute[0], work.compute[0], work.compute[0], work.compute[0]};
@@ -76,7 +78,7 @@ TEST(Asynchronous, WorkersOfDifferentSpeedKeepTheirOwn) {
   EXPECT_NEAR(outcome.step.step, kOwn * 7 / 4, 1e-9);
   EXPECT_NEAR(outcome.step.low, kOwn, 1e-9);  // of the workers' single steps
   EXPECT_NEAR(outcome.step.high, 4 * kOwn, 1e-9);
-  EXPECT_GT(outcome.rate, 1);  // of the slow one's gradients there are more
+  EXPECT_GT(outcome.rate, 1);  // relative to the slow one's gradients there are more
 }
 
 TEST(Asynchronous, OnOneHostBlocksCrossMemory) {
@@ -98,7 +100,7 @@ TEST(Asynchronous, AGraphOfOtherWorkersIsRefused) {
             "simulate: the graph is for 5 workers, and there are 4");
 }
 
-// The real one, as often as the network lets it: averagings of a worker for each of its gradients.
+// The real gossip at the network's limit: averagings of a worker per gradient of its own.
 double real_rate(int n, double link, double rate, int gradients) {
   const auto time = std::make_shared<VirtualTime>(n);
   LocalHub hub(n, {}, virtual_network(time, kCard, of_seconds(kDelay)));

@@ -53,7 +53,7 @@ TEST(Candidates, AreTheSchedulesOverEveryWireButCompleteInCodes) {
                UsageError);
 }
 
-// Of a pair's model on the link; a quarter of it in int8, and a tenth where one value in ten is sent.
+// A pair's model on the link, a quarter of it in int8, and a tenth if one value in ten is sent.
 TEST(Candidates, SendWhatWireAndOneInLeave) {
   const Profile profile = slow_network(1e8);
   const auto step = [&](Wire wire, int one_in, Mixing mixing) {

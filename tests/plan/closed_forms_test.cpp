@@ -9,14 +9,16 @@ TEST(ClosedForms, CtaHidesTheLinkBehindTheWholeStep) {
   EXPECT_EQ(cta_step(10, 20, {1, 1}, {15, 16}), 32);
   EXPECT_EQ(cta_step(10, 20, {1, 1}, {15, 25}), 40);
   EXPECT_EQ(cta_step(10, 20, {2}, {29}), 32);
-  EXPECT_EQ(cta_step(10, 20, {2}, {40}), 42);  // one block alone
+  EXPECT_EQ(cta_step(10, 20, {2}, {40}), 42);  // a single block
 }
 
 TEST(ClosedForms, AtcExposesItsLink) {
   EXPECT_EQ(atc_step(10, 20, {1, 1}, {0, 0}), 32);
   EXPECT_EQ(atc_step(10, 20, {0, 0}, {8, 8}), 46);
-  EXPECT_EQ(atc_step(10, 20, {2, 2, 2}, {5, 5, 5}), 30 + 2 + 15);  // the link waits for the first update
-  EXPECT_EQ(atc_step(10, 20, {5, 5, 5}, {2, 2, 2}), 30 + 15 + 2);  // the last block follows the last update
+  // The link waits for the first update.
+  EXPECT_EQ(atc_step(10, 20, {2, 2, 2}, {5, 5, 5}), 30 + 2 + 15);
+  // The last block follows the last update.
+  EXPECT_EQ(atc_step(10, 20, {5, 5, 5}, {2, 2, 2}), 30 + 15 + 2);
 }
 
 TEST(ClosedForms, AllReduceExposesTheLastBucketAndWhatDoesNotFit) {

@@ -8,7 +8,7 @@
 namespace starling {
 namespace {
 
-// Against a sorted set, whatever was guessed: events come by time, equal ones by number.
+// Against a sorted set, for any estimates: events come by time, equal ones by number.
 TEST(Events, ComeInOrderWhateverWasGuessed) {
   for (const double span : {0.0, 1e-3, 1.0, 1e3}) {
     std::mt19937_64 random(5);
@@ -28,14 +28,15 @@ TEST(Events, ComeInOrderWhateverWasGuessed) {
           ahead = static_cast<double>(random() % 1000) / 1000;
           break;
         default:
-          ahead = random() % 50 == 0 ? 1e4 : 1e-7 * static_cast<double>(random() % 100);  // far and near
+          // Far and near.
+          ahead = random() % 50 == 0 ? 1e4 : 1e-7 * static_cast<double>(random() % 100);
       }
       queue.push(now + ahead, source);
       sorted.emplace(now + ahead, source);
     };
     for (int source = 0; source < kSources; ++source) push(source);
     for (int k = 0; k < 20000; ++k) {
-      if (random() % 3 == 0) {  // one is taken back, and comes at another time
+      if (random() % 3 == 0) {  // one is withdrawn, and comes at another time
         const auto source = static_cast<int>(random() % kSources);
         const bool pending =
             std::erase_if(sorted, [&](const auto& event) { return event.second == source; }) > 0;

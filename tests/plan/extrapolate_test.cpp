@@ -15,7 +15,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Two workers on host a, one on b; from a to b it is slow.
+// Two workers on host a, one on b; the link from a to b is slow.
 Profile measured() {
   Profile profile;
   profile.hosts = {{.name = "a", .workers = {0, 1}, .send = 1e9, .receive = 1e9},
@@ -66,9 +66,8 @@ TEST(Extrapolate, OfOneHostNothingIsKnownOfANetwork) {
   one.links.clear();
   EXPECT_EQ(network_of(one, 1).host_of.size(), 1U);
   EXPECT_EQ(refusal<UsageError>([&] { network_of(one, 3); }),
-            "3 workers: 2 were measured on one host, and nothing is known of a network between hosts: "
-            "measure on two "
-            "or more");
+            "3 workers: 2 were measured on one host, so the network between hosts is unknown: measure "
+            "on two or more hosts");
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ TEST(Failures, NothingFailsNothingIsLost) {
   EXPECT_EQ(lost_to_absence(none, 1), 0);
 }
 
-// Of a run that is lived through, checkpoint by checkpoint, with failures at random times.
+// The loss in a simulated run, checkpoint by checkpoint, with failures at random times.
 double lived_through(const Failures& f, int hosts, double Tc) {
   std::mt19937_64 random(7);
   std::exponential_distribution<double> until_failure(hosts * f.rate);
@@ -28,7 +28,7 @@ double lived_through(const Failures& f, int hosts, double Tc) {
     if (next > end) {
       time = end;
       worked += Tc;
-    } else {  // all since the last checkpoint is gone
+    } else {  // all work since the last checkpoint is lost
       time = next + f.restart;
       next = time + until_failure(random);
     }
@@ -46,7 +46,7 @@ TEST(Failures, RestartsCostWhatARunLosesThatIsLivedThrough) {
   }
 }
 
-// Restarts cost more the more hosts there are; who is away is one host, however many there are.
+// Restarts cost more with more hosts. Only one host is absent, however many there are.
 TEST(Failures, AbsenceDoesNotGrowWithTheHosts) {
   const Failures f{.rate = 25 / 1000.0 / kDay};
   EXPECT_NEAR(lost_to_absence(f, 2), 25 / 1000.0 / kDay * (3600 + 2 * 5), 1e-12);

@@ -21,7 +21,7 @@ std::vector<std::vector<double>> links() {
 
 double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
-// On its worker and on its link nothing overlaps.
+// Nothing overlaps on its worker, nor on its link.
 void check_lanes(const Iteration& one) {
   for (const bool link : {false, true}) {
     std::vector<Piece> lane;

@@ -13,7 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Two hosts, of two workers and of one; two blocks; two iterations.
+// Two hosts, with two workers and with one; two blocks; two iterations.
 Profile small() {
   Profile profile;
   profile.hosts = {{"a", {0, 2}, 1.25e9, 1e9}, {"b", {1}, 1.1e9, 1.2e9}};
@@ -70,8 +70,8 @@ TEST(Profile, WhatIsPrintedIsReadBackToTheBit) {
 
 TEST(Profile, NamesItsFormatVersionAndUnits) {
   const std::string text = print_profile(small());
-  EXPECT_EQ(refused("{}"), "p.json:1: it is no profile: format must be \"starling-profile\"");
-  EXPECT_EQ(refused("[]"), "p.json: it must hold one object, not an array");
+  EXPECT_EQ(refused("{}"), "p.json:1: it is not a profile: format must be \"starling-profile\"");
+  EXPECT_EQ(refused("[]"), "p.json: it must contain one object, not an array");
   EXPECT_EQ(refused(replaced(text, "\"version\": 2", "\"version\": 1")),
             "p.json:3: version must be 2, not 1: measure again with this version of Starling");
   EXPECT_EQ(refused(replaced(text, "\"time\": \"s\"", "\"time\": \"ms\"")),
@@ -106,7 +106,7 @@ TEST(Profile, BadValuesAreNamedWithTheirPlace) {
   EXPECT_THAT(with("\"worker\": 2", "\"worker\": 3"),
               testing::EndsWith("compute: worker is 3, allowed are 0 to 2"));
   EXPECT_THAT(with("\"worker\": 2", "\"worker\": 1"),
-              testing::EndsWith("compute of worker 1: it stands twice"));
+              testing::EndsWith("compute of worker 1: it is listed twice"));
   EXPECT_THAT(with("\"to\": \"b\"", "\"to\": \"c\""),
               testing::EndsWith("link 0: to: there is no host \"c\""));
   EXPECT_THAT(with("\"to\": \"b\"", "\"to\": \"a\""),
@@ -116,18 +116,18 @@ TEST(Profile, BadValuesAreNamedWithTheirPlace) {
   EXPECT_THAT(with("\"share\": 0.95", "\"share\": 0"),
               testing::EndsWith("shape 0: share is 0 times an interface, must be above 0 and at most 1000"));
   EXPECT_THAT(with("\"peers\": 3", "\"peers\": 1"),
-              testing::EndsWith("shape 1: its peers must be more than those of the entry before"));
+              testing::EndsWith("shape 1: its peers must be more than those of the previous entry"));
   EXPECT_THAT(with("\"blocks\"", "\"block\""),
               testing::HasSubstr("unknown key \"block\", did you mean blocks?"));
   EXPECT_THAT(with("\"bytes\": 1000000.0", "\"bytes\": 100000.0"),
-              testing::EndsWith("all_reduce 1: its bytes must be more than those of the entry before"));
+              testing::EndsWith("all_reduce 1: its bytes must be more than those of the previous entry"));
 }
 
 TEST(Profile, EveryWorkerIsThereOnce) {
   Profile lost = small();
   lost.hosts[0].workers = {0, 3};
   EXPECT_THAT(refused(print_profile(lost)),
-              testing::EndsWith("worker 2 is on no host, and there are workers up to 3"));
+              testing::EndsWith("worker 2 is on no host, but there are workers up to 3"));
   Profile twice = small();
   twice.hosts[0].workers = {0, 1};
   EXPECT_THAT(refused(print_profile(twice)),
@@ -189,7 +189,7 @@ TEST(Profile, AModelIsCutIntoOtherBlocks) {
   EXPECT_NEAR(one.compute[2].update[0][0], 3e-3, 1e-12);
 }
 
-// A network of its own is needed only between hosts, and memory only where two workers share one.
+// The network is required only between hosts, and memory only if two workers share one.
 TEST(Profile, WhatOneHostNeedNotSay) {
   Profile profile = small();
   profile.hosts = {{"a", {0, 1, 2}}};

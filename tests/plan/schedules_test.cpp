@@ -21,7 +21,7 @@ std::vector<int> peers_of(int n, int per_host) {
   return all;
 }
 
-// Two workers have but one graph; in alternating-exp-ring's second round they have no neighbours.
+// Two workers have only one graph; in alternating-exp-ring's second round they have no neighbours.
 TEST(PlannedSchedules, AreNoTwoOfTheSameRounds) {
   EXPECT_THAT(planned_schedules(2, 1), testing::ElementsAre("base-2", "alternating-exp-ring"));
   EXPECT_THAT(planned_schedules(4, 1),
@@ -30,7 +30,7 @@ TEST(PlannedSchedules, AreNoTwoOfTheSameRounds) {
   EXPECT_THAT(planned_schedules(8, 2), testing::IsSupersetOf({"base-2", "hierarchical:base-2", "complete"}));
 }
 
-// Which a worker builds by how many are on its own host.
+// A worker builds these by the number of workers on its own host.
 TEST(PlannedSchedules, OfUnlikeHostsNoneThatDependsOnThem) {
   EXPECT_TRUE(hosts_are_alike({0, 0, 1, 1}));
   EXPECT_FALSE(hosts_are_alike({0, 0, 1, 2}));
@@ -47,7 +47,7 @@ TEST(PlannedSchedules, ExchangesAreAskedForOnce) {
   EXPECT_THAT(peers_of(1, 1), testing::IsEmpty());
 }
 
-// Of base-2's rounds for 4 workers on 2 hosts one stays inside.
+// One of base-2's rounds for 4 workers on 2 hosts stays inside.
 TEST(PlannedSchedules, TheRoundThatIsMostBetweenHosts) {
   int pairs = 0;
   for (const Exchanges& exchanges : planned_exchanges(hosts(4, 2), 2)) {

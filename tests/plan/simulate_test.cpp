@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kF = 0.010, kRate = 1e9;
 
-// n workers, so many on a host.
+// n workers, `per_host` on each host.
 Network even_network(int n, int per_host = 1, double latency = 0) {
   Network network;
   for (int i = 0; i < n; ++i) network.host_of.push_back(i / per_host);
@@ -30,7 +30,7 @@ Network even_network(int n, int per_host = 1, double latency = 0) {
   return network;
 }
 
-// Constant times; `c` is what each block takes on a link.
+// Constant times; `c` is each block's time on a link.
 Work even_work(const std::vector<double>& b, const std::vector<double>& u, const std::vector<double>& c) {
   Work work;
   for (double seconds : c) work.block_bytes.push_back(seconds * kRate);
@@ -71,8 +71,8 @@ TEST(Simulate, CtaIsItsClosedForm) {
       const Forecast outcome =
           simulate(even_network(8), even_work(one.b, one.u, one.c), make_schedule(schedule, 8), Mixing::cta,
                    {.iterations = 220, .warm_up = 20});
-      // Where links decide and blocks are few, the first of a round takes from the link of the last of the round before, which
-      // goes to somebody else.
+      // If links decide and blocks are few, the first block of a round shares the link with the
+      // last one of the round before, which goes to another worker.
       EXPECT_NEAR(outcome.step, wanted, (one.b.size() == 2 ? 0.015 : 0.005) * wanted)
           << schedule << ", " << one.b.size() << " blocks, link " << sum(one.c);
       EXPECT_NEAR(outcome.own, kF + sum(one.b) + sum(one.u), 1e-12);
@@ -115,7 +115,7 @@ TEST(Simulate, MeasuredAllReducesAreInterpolated) {
   EXPECT_DOUBLE_EQ(all_reduce_seconds(network, 400, {{100, 1}}), 4);
 }
 
-// A world whose link alone decides.
+// A world with the link as its only limit.
 double link_bound(const Network& network, const std::string& schedule, int per_host, bool groups = true) {
   Work work = even_work({0, 0, 0, 0}, {1e-5, 1e-5, 1e-5, 1e-5}, {0.01, 0.01, 0.01, 0.01});
   work.groups = groups;
@@ -127,16 +127,17 @@ double link_bound(const Network& network, const std::string& schedule, int per_h
 }
 
 TEST(Simulate, TheWorkersOfAHostShareItsInterface) {
-  // Two on a host: one round of one-peer-exponential's three stays inside, in the others both send all of it.
+  // Two on a host: one round of one-peer-exponential's three stays inside; in the others both send
+  // all of it.
   EXPECT_NEAR(link_bound(even_network(8, 2), "one-peer-exponential", 2), 2 * 0.04 * 2 / 3, 0.002);
   EXPECT_NEAR(link_bound(even_network(8, 1), "one-peer-exponential", 1), 0.04, 0.0005);
   EXPECT_LT(link_bound(even_network(8, 8), "one-peer-exponential", 8), 0.001);  // all inside
 }
 
 TEST(Simulate, LateWorkersAreNotHeldUpByThoseAhead) {
-  // Pairs (0, 1), (2, 3) and (0, 2), (1, 3) by turns; links take 25 ms of a step, compute 24. When 0 and 2 are late, 1 and 3 are ahead.
-  // Their blocks of the next round would delay what 0 and 2 still exchange with each other (steps of 31 ms), did they not wait until 0
-  // and 2 have theirs.
+  // Pairs (0, 1), (2, 3) and (0, 2), (1, 3) by turns; links take 25 ms of a step, compute 24. When
+  // 0 and 2 are late, 1 and 3 are ahead. Their blocks of the next round must wait until 0 and 2
+  // have theirs. Otherwise they would delay the exchange between 0 and 2 (steps of 31 ms).
   Work work =
       even_work({0.005, 0.005, 0.005, 0.005}, {1e-6, 1e-6, 1e-6, 1e-6}, {0.00625, 0.00625, 0.00625, 0.00625});
   Compute& compute = work.compute[0];
@@ -170,14 +171,15 @@ TEST(Simulate, GroupsShareTheirWork) {
 }
 
 TEST(Simulate, AlternatingExpRingLoadsHalfOfTheInterfacesInARound) {
-  // A node of four sends 4 models in one of its two rounds and nothing in the other; the slack of one step evens it out.
+  // A node of four sends 4 models in one of its two rounds and nothing in the other. The slack of
+  // one step evens it out.
   EXPECT_NEAR(link_bound(even_network(16, 4), "alternating-exp-ring", 4), 4 * 0.04 / 2, 0.01);
 }
 
 TEST(Simulate, ASlowLinkSlowsItsEnds) {
   Network network = even_network(2);
   network.links = {{0, 1, 0, kRate / 4}};
-  // The other way is fast, but both wait for both.
+  // The other direction is fast, but both wait for both.
   EXPECT_NEAR(link_bound(network, "one-peer-ring", 1), 4 * 0.04, 0.002);
   network.hosts[1].receive = kRate / 4;
   network.links.clear();
@@ -186,8 +188,9 @@ TEST(Simulate, ASlowLinkSlowsItsEnds) {
 
 TEST(Simulate, ASlowLinkSlowsGroupsAndAllReduceAcrossIt) {
   for (const int per_host : {1, 2}) {
-    // A shard of every worker of host 1 goes to every one of host 2, and then a mean: with one worker on each of four hosts half of a
-    // model in all, with two on each of three hosts 4 / 6 of one, twice.
+    // A shard of every worker of host 1 goes to every worker of host 2, and then a mean: with one
+    // worker on each of four hosts half of a model in all, with two on each of three hosts 4 / 6 of
+    // one, twice.
     const int hosts = per_host == 1 ? 4 : 3, n = hosts * per_host;
     Network network = even_network(n, per_host);
     const double even = all_reduce_seconds(network, 0.01 * kRate);
@@ -245,7 +248,7 @@ TEST(Simulate, SlackTakesWhatAllReducePaysForVaryingCompute) {
   // All-reduce waits for the slowest of 16: late in 1 - 0.9^16 of the steps.
   const double late = 0.016 * (1 - std::pow(0.9, 16));
   EXPECT_NEAR(reduced.step, 0.032 + late + 2 * 15.0 / 16 * 0.0005, 0.0015);
-  EXPECT_NEAR(reduced.late, late - 0.0016, 0.0015);  // of which a tenth is a worker's own
+  EXPECT_NEAR(reduced.late, late - 0.0016, 0.0015);  // a tenth of it is a worker's own
   EXPECT_LT(gossip.step, reduced.step - 0.003);
   EXPECT_GT(gossip.step, gossip.own);
   EXPECT_NEAR(gossip.own, 0.032 + 0.0016, 0.0003);
@@ -267,7 +270,8 @@ TEST(Simulate, SameSeedSameResult) {
 }
 
 TEST(Simulate, WorkersMayBeFarAhead) {
-  // base-2 of five: worker 4 has a neighbour in one round of five only, so the others run ahead of it.
+  // base-2 of five: worker 4 has a neighbour in only one round of five, so the others run ahead of
+  // it.
   Work work = even_work({0.01}, {0.001}, {0.0001});
   work.compute.resize(5, work.compute[0]);
   work.compute[4].forward = {0.0001};
@@ -311,13 +315,13 @@ TEST(Simulate, PartsMustFit) {
   const Work work = even_work({1}, {1}, {1});
   EXPECT_EQ(refused(even_network(4), work, 5), "simulate: the schedule is for 5 workers, and there are 4");
   EXPECT_EQ(refused(even_network(4), work, 4, {.iterations = 10, .warm_up = 10}),
-            "simulate: 10 iterations, of which 10 to warm up, leave none");
+            "simulate: 10 iterations, 10 of them warm-up, leave none");
   Work less = work;
   less.compute[0].update.clear();
   EXPECT_EQ(
       refused(even_network(4), less, 4),
-      "simulate: worker 0's recorded times must be as many for data, forward, and each of the 1 blocks' "
-      "backward and update");
+      "simulate: worker 0 must have the same number of recorded times for data, forward, and each of the 1 "
+      "blocks' backward and update");
   Network far = even_network(4);
   far.host_of[2] = 9;
   EXPECT_EQ(refused(far, work, 4), "simulate: there is no host 9");
@@ -332,7 +336,8 @@ TEST(Simulate, SharesAreInProportionBetweenTheMeasuredOnes) {
   EXPECT_EQ(share_of({{2, 0.5}}, 1), 0.5);
 }
 
-// Where links decide, an exchange that reaches a part of the interfaces takes so much longer: pairs, and groups' shards.
+// If links decide, an exchange that reaches a part of the interfaces takes longer in proportion:
+// pairs, and groups' shards.
 TEST(Simulate, ExchangesWithManyPeersReachTheirShare) {
   const Work work = even_work({0.001, 0.001}, {0, 0}, {0.05, 0.05});
   for (const auto& [schedule, n, peers, in_turn] : {std::tuple{"one-peer-exponential", 4, 1, false},

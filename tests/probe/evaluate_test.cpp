@@ -11,7 +11,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// n hosts a, b, .. of one worker each, between which all is even.
+// n hosts a, b, .. of one worker each, with equal rates between them.
 Measurements even(int n, double rate = 1e8) {
   Measurements all;
   for (int h = 0; h < n; ++h) all.hosts.push_back({std::string(1, static_cast<char>('a' + h)), {h}});
@@ -57,9 +57,9 @@ TEST(Evaluate, ASlowLinkIsAnExceptionAndAsymmetric) {
   EXPECT_THAT(bandwidths(all, profile),
               ElementsAre(ElementsAre(0, 1e8, 1e8, 1e8), ElementsAre(1e8, 0, 3e7, 1e8),
                           ElementsAre(1e8, 1e8, 0, 1e8), ElementsAre(1e8, 1e8, 1e8, 0)));
-  all.all_flows.erase({0, 3});  // not measured: what both ends can
+  all.all_flows.erase({0, 3});  // not measured: the rate that both ends reach
   EXPECT_EQ(bandwidths(all, profile)[0][3], 1e8);
-  EXPECT_THAT(remarks(all, profile), ElementsAre("slow link: b -> c carries 30 MB/s, its ends can 100 MB/s",
+  EXPECT_THAT(remarks(all, profile), ElementsAre("slow link: b -> c reaches 30 MB/s, its ends reach 100 MB/s",
                                                  "asymmetric link: b -> c carries 30 MB/s, c -> b 100 MB/s"));
 }
 
@@ -75,7 +75,7 @@ TEST(Evaluate, ASlowHostIsNamedOnceAndNotItsLinks) {
                                                  "asymmetric host: c sends 30 MB/s and receives 100 MB/s"));
 }
 
-// Of two hosts nobody knows whether the one sends slowly or the other receives so.
+// With two hosts, a slow sender cannot be told from a slow receiver.
 TEST(Evaluate, BetweenTwoHostsTheLinkIsNamed) {
   Measurements all = even(2);
   set_rate(all, 0, 1, 2.5e7);
@@ -89,14 +89,15 @@ TEST(Evaluate, AFarLinkIsAnException) {
   ASSERT_EQ(profile.links.size(), 2u);
   EXPECT_EQ(profile.links[0].latency, 2e-3);
   EXPECT_EQ(profile.links[0].rate, 1e8);
-  EXPECT_THAT(remarks(all, profile), ElementsAre("far link: a -> d takes 2 ms, most 0.05 ms",
-                                                 "far link: d -> a takes 2 ms, most 0.05 ms"));
+  EXPECT_THAT(remarks(all, profile), ElementsAre("far link: a -> d takes 2 ms, most links 0.05 ms",
+                                                 "far link: d -> a takes 2 ms, most links 0.05 ms"));
 }
 
 TEST(Evaluate, ExchangesReachAShareOfWhatTheirHostsCan) {
   Measurements all = even(3);
   set_rate(all, 0, 1, 2e7);
-  // A ring of three, both ways: each host has two flows out and two in, of 5e7; the slow link one of 2e7.
+  // A ring of three, in both directions: each host has two flows out and two in, of 5e7; the slow
+  // link has one of 2e7.
   MeasuredExchanges ring{2, {}};
   for (int i = 0; i < 3; ++i) {
     for (const int j : {(i + 1) % 3, (i + 2) % 3}) ring.flows.push_back({i, j, 2.7e7});
@@ -108,7 +109,8 @@ TEST(Evaluate, ExchangesReachAShareOfWhatTheirHostsCan) {
   EXPECT_NEAR(profile.shapes[0].share, 6 * 2.7e7 / (5 * 5e7 + 2e7), 1e-12);
 }
 
-// Who cannot use its part leaves it to others: two flows to a slow receiver of 2e7, and a third one has the rest of its sender.
+// An unused part goes to others: two flows go to a slow receiver of 2e7, and a third one gets the
+// rest of its sender.
 TEST(Evaluate, APartThatCannotBeUsedIsForOthers) {
   Measurements all = even(3);
   for (const int from : {0, 2}) set_rate(all, from, 1, 2e7);
@@ -116,7 +118,7 @@ TEST(Evaluate, APartThatCannotBeUsedIsForOthers) {
   EXPECT_NEAR(network_profile(all).shapes.at(0).share, 5.5e7 / (1e7 + 1e7 + 9e7), 1e-12);
 }
 
-// Acknowledgements wait behind what is sent: what a link carries alone counts too.
+// Acknowledgements wait behind data, so the rate of a link alone counts too.
 TEST(Evaluate, BothWaysAtOnceMayBeLess) {
   Measurements all = even(3);
   for (const int other : {0, 2}) {
@@ -129,7 +131,7 @@ TEST(Evaluate, BothWaysAtOnceMayBeLess) {
   EXPECT_THAT(profile.links, IsEmpty());
 }
 
-// What stays inside a host is no matter to its interface.
+// Traffic inside a host does not use its interface.
 TEST(Evaluate, FlowsInsideAHostDoNotCount) {
   Measurements all = even(2);
   all.hosts = {{"a", {0, 1}}, {"b", {2, 3}}};

@@ -27,7 +27,7 @@ TEST(Flows, EveryFlowArrivesAtItsReceiverAlone) {
       const auto one = flows.stream(i == 0 ? std::set{1} : std::set<int>{},
                                     i == 1 ? std::set{0} : std::set<int>{}, milliseconds(20));
       EXPECT_EQ(one.size(), i == 1 ? 1U : 0U);
-      // Whoever takes part in nothing may come to the next stream long before the others.
+      // A worker without a part may come to the next stream long before the others.
     }
     flows.stream({}, {}, milliseconds(0));
     EXPECT_NO_THROW(flows.check());
@@ -62,13 +62,13 @@ TEST(Flows, WhoGoesIsNamed) {
     auto flows = std::make_unique<Flows>(world);
     world.store->set("here" + std::to_string(i), "");
     for (const auto* other : {"here0", "here1"}) world.store->get(other, milliseconds(60'000));
-    if (i == 2) return;  // goes
+    if (i == 2) return;  // it leaves
     try {
       for (;;) flows->stream({2}, {2}, milliseconds(10));
       FAIL() << "no error";
     } catch (const WorkerGone& gone) {
       EXPECT_EQ(gone.rank, 2);
-      EXPECT_THAT(gone.what(), testing::StartsWith("probe: worker 2 is gone in the middle of it: "));
+      EXPECT_THAT(gone.what(), testing::StartsWith("probe: worker 2 was lost during it: "));
     }
     EXPECT_THROW(flows->check(), WorkerGone);
     world.store->set("done" + std::to_string(i), "");
@@ -76,7 +76,7 @@ TEST(Flows, WhoGoesIsNamed) {
   });
 }
 
-// It lives, but takes part in nothing.
+// It lives, but takes no part.
 TEST(Flows, WhoDoesNotAnswerIsNotWaitedForForEver) {
   flock(2, [](int i, World& world) {
     world.timeouts.stalled = milliseconds(50);

@@ -1,4 +1,4 @@
-"""scripts/bundle: what it packs runs in another folder, with nothing of this one but torch."""
+"""scripts/bundle: the packed programs run in another folder, with nothing of this one but torch."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class Bundle(unittest.TestCase):
         self.assertEqual(doctor.returncode, 0, doctor.stderr)
         self.assertEqual(*(json.loads(doctor.stdout)["versions"][name] for name in ("torch", "torch_headers")))
         python = self.folder / "python3"
-        python.write_text(f"#!/bin/sh\necho {TORCH}\n")  # as if it had torch
+        python.write_text(f"#!/bin/sh\necho {TORCH}\n")  # pretends to have torch
         python.chmod(0o755)
         self.assertEqual(run(self.tree / "build/bin/starling", "--version", PYTHON=str(python)).returncode, 0)
 
@@ -48,7 +48,7 @@ class Bundle(unittest.TestCase):
         done = run(self.tree / "build/bin/starling", "train", self.tree / "recipes/fashion-mnist.toml", "--workers", "2",
                    "--data.dir", "/nowhere", "--out", self.folder / "out", STARLING_TORCH_DIR=TORCH)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("/nowhere", done.stderr)  # a worker came as far as the data
+        self.assertIn("/nowhere", done.stderr)  # a worker reached the data
 
     def test_nothing_but_torch_and_the_system_is_missing(self):
         for program in (self.tree / "build/libexec").iterdir():

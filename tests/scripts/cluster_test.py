@@ -1,4 +1,5 @@
-"""scripts/cluster for real, where this machine lets us: otherwise skipped, with the reason that it gives."""
+"""scripts/cluster, on a real emulated cluster if this machine allows it. Otherwise the tests are
+skipped, with its reason."""
 
 import faulthandler
 import json
@@ -181,7 +182,7 @@ log.every = 1
         return path
 
     def train(self, hosts, *options):
-        """Each host with a folder of its own for what it writes."""
+        """Each host with a folder of its own for its files."""
         train = 'starling=$1 recipe=$2 out=$3; shift 3; exec "$starling" train "$recipe" --json --out "$out/$NODE_RANK" "$@"'
         return [CLUSTER, "--name", self.name, "--hosts", str(hosts), *options, "--grace", "600", "sh", "-c", train,
                 "sh", os.environ["STARLING"], self.recipe(), self.folder]
@@ -195,7 +196,7 @@ log.every = 1
         self.assertLess(summary["consensus_distance"], 0.01)
         self.nothing_is_left()
 
-    # Two workers on each host: within it memory, between hosts TCP, in one schedule.
+    # Two workers on each host: shared memory inside, TCP between hosts, in one schedule.
     def test_two_hosts_with_two_workers_each_train(self):
         done = subprocess.run([*self.train(2, "--ranks", "2"), "--mixing.topology", "complete"], stdin=subprocess.DEVNULL,
                               env=environment(STARLING_LOG="info"), capture_output=True, text=True)
@@ -210,7 +211,7 @@ log.every = 1
         self.assertEqual(len(set(over_tcp)), 8, done.stderr)
         self.nothing_is_left()
 
-    # Host 2's cable is pulled in mid-run: the others go on without it, and it goes on alone.
+    # Host 2 is disconnected in mid-run. The others go on without it, and it goes on alone.
     def test_a_host_is_cut_off(self):
         with open(self.folder / "said", "w+") as said:
             training = subprocess.Popen([*self.train(3), "--mixing.topology", "complete"], env=environment(),
@@ -229,7 +230,7 @@ log.every = 1
         self.assertEqual((self.folder / "2/metrics.jsonl").read_text().count("\n"), STEPS, text)
         self.nothing_is_left()
 
-    # 200 Mbit/s each way, but host 1 sends 50.
+    # 200 Mbit/s in each direction, but host 1 sends 50.
     def test_a_probe_measures_the_cards_and_names_the_one_that_sends_slowly(self):
         slow = "tc qdisc replace dev eth0 root tbf rate 50mbit burst 128kb latency 50ms"
         script = f'[ $RANK != 2 ] || {slow}; exec "$0" probe --seconds 20 --out "$1"'
@@ -243,14 +244,15 @@ log.every = 1
             self.assertTrue(name.endswith(f" (10.99.0.{host + 1})"), names)
         slowest, *others = sorted(network["hosts"], key=lambda host: host["send"])
         self.assertEqual(slowest["name"], names[1])
-        for host in others:  # a quarter of them, by the line
+        for host in others:  # a quarter of them, by the line rate
             self.assertLess(slowest["send"], 0.5 * host["send"], network)
         self.assertGreater(network["inside"]["rate"], slowest["receive"])
         self.assertEqual([shape["peers"] for shape in network["shapes"]], [1, 2, 3, 5])
         for shape in network["shapes"]:
             self.assertGreater(shape["share"], 0, network)
         largest = network["all_reduce"][-1]
-        self.assertGreater(largest["seconds"], 0.5 * largest["bytes"] / 6.25e6)  # no line carries more than it can
+        # No line exceeds its rate.
+        self.assertGreater(largest["seconds"], 0.5 * largest["bytes"] / 6.25e6)
         said = done.stdout.splitlines()
         self.assertEqual([line.split(", ")[0].split(" sends ")[0] for line in said if re.match("slow|asymmetric|far", line)],
                          [f"slow host: {names[1]}", f"asymmetric host: {names[1]}"], done.stdout)
@@ -265,5 +267,5 @@ log.every = 1
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(590, exit=True)  # which test hangs is known before ctest ends it
+    faulthandler.dump_traceback_later(590, exit=True)  # shows which test hangs before ctest ends it
     unittest.main(verbosity=2)

@@ -1,4 +1,4 @@
-"""scripts/deps: what it refuses, and what it unpacks and says with an apt-get of our own."""
+"""scripts/deps: its refusals, and its files and output with an apt-get of our own."""
 
 import os
 import pathlib
@@ -9,7 +9,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DEPS = ROOT / "scripts/deps"
 
-# Downloads a package for every name: with its name in a header, some of it where Debian's compiler alone would look.
+# Downloads a package for every name, with its name in a header. Some headers are in places that
+# only Debian's compiler searches.
 APT_GET = r"""#!/bin/sh
 while [ $# -gt 0 ]; do case $1 in -qq) shift ;; -o) shift 2 ;; *) break ;; esac; done
 [ "$1" = download ] || exit "${UPDATE_FAILS:-0}"
@@ -49,14 +50,15 @@ class Deps(unittest.TestCase):
         for name in listed - {"python3-dev"}:
             self.assertTrue((prefix / f"usr/include/{name}.h").is_file(), name)
             self.assertTrue((prefix / f"usr/include/{name}/here.h").is_file(), name)
-        self.assertEqual([entry.name for entry in prefix.iterdir()], ["usr"])  # nothing of apt-get's is left
+        # Nothing of apt-get's remains.
+        self.assertEqual([entry.name for entry in prefix.iterdir()], ["usr"])
         again = self.run_deps("--prefix", prefix)
         self.assertEqual((again.returncode, again.stdout), (0, done.stdout), again.stderr)
 
     def test_one_line_says_what_is_wrong(self):
         for arguments, environment, code, reason in (
                 ((), {}, 2, "--prefix FOLDER"), (("--prefix",), {}, 2, "--prefix FOLDER"),
-                (("--prefix", self.folder / "a b"), {}, 2, "must hold no space"),
+                (("--prefix", self.folder / "a b"), {}, 2, "must not contain a space"),
                 (("--prefix", self.folder / "c"), {"UPDATE_FAILS": "100"}, 1, "check the network")):
             done = self.run_deps(*arguments, **environment)
             self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)

@@ -1,5 +1,5 @@
-// Base-(k+1) against the published construction: lengths, worked examples, and that a period is the exact
-// mean.
+// Base-(k+1) against the published construction: lengths, worked examples, and the exact mean after
+// a period.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

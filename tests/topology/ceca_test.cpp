@@ -20,7 +20,8 @@ struct Two {
   Vector x, h;
 };
 
-// A round as the paper writes it. `lost`: this worker receives nothing, and takes what it has sent in place of it.
+// A round as in the paper. `lost`: this worker receives nothing, and uses its own sent value
+// instead.
 Two after(const Two& now, const CecaRound& round, int lost = -1) {
   const int n = static_cast<int>(now.x.size()), e = round.e;
   Two next = now;
@@ -41,8 +42,9 @@ Two after(const Two& now, const CecaRound& round, int lost = -1) {
 
 double sum(const Vector& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
 
+// H is not used.
 Two start(int n) {
-  Two two{Vector(static_cast<std::size_t>(n)), Vector(static_cast<std::size_t>(n), 1e9)};  // h is not used
+  Two two{Vector(static_cast<std::size_t>(n)), Vector(static_cast<std::size_t>(n), 1e9)};
   for (int i = 0; i < n; ++i) two.x[static_cast<std::size_t>(i)] = std::sin(1 + 2.7 * i);
   return two;
 }
@@ -66,7 +68,7 @@ TEST(Ceca2P, IsExactAfterTheLogarithmOfAnyNumberOfWorkers) {
   EXPECT_TRUE(ceca_2p(1).rounds.front().neighbours.front().empty());
 }
 
-// What came too late is added as s and d, in whatever round: then both sums are what they would have been.
+// A late value is added as s and d, in any later round. Both sums then have their ordinary values.
 TEST(Ceca2P, WhatIsLateRestoresBothSums) {
   for (const int n : {2, 3, 5, 6, 7, 11, 17}) {
     const auto rounds = ceca_2p_rounds(n);
@@ -95,7 +97,7 @@ TEST(Ceca2P, WhatIsLateRestoresBothSums) {
   }
 }
 
-// Rounds in which nothing came, as whoever was asleep has skipped them.
+// Rounds without arrivals, as a sleeping worker has skipped them.
 TEST(Ceca2P, SkippedRoundsAreThoseWithoutNeighbours) {
   for (const int n : {3, 5, 6, 11}) {
     const auto rounds = ceca_2p_rounds(n);

@@ -19,7 +19,7 @@ namespace {
 using testing::StartsWith;
 using Row = std::vector<Neighbour>;
 
-// A file of this test's own, which goes with it.
+// A temporary file of this test.
 class Custom : public testing::Test {
  protected:
   Custom() { std::filesystem::create_directory(folder_); }
@@ -33,7 +33,7 @@ class Custom : public testing::Test {
   Schedule read(const std::string& text, int n, const std::string& name = "a.toml") const {
     return make_schedule(write(name, text), n);
   }
-  // Without the folder.
+  // The message without the folder.
   std::string error_of(const std::string& text, int n = 4, const std::string& name = "a.toml") const {
     try {
       read(text, n, name);
@@ -89,9 +89,10 @@ edges = [[0, 1], [2, 0], [1, 2], [0, 3]]
   EXPECT_EQ(of("weights = 'best'\nedges = []"),
             "a.toml:3: round 0: weights must be \"metropolis-hastings\" or \"push-sum\", not \"best\"");
   const std::string ours = "weights = 'metropolis-hastings'\n";
-  EXPECT_EQ(of(ours + "rows = []"), "a.toml:3: round 0: weights goes with edges: rows hold theirs");
+  EXPECT_EQ(of(ours + "rows = []"),
+            "a.toml:3: round 0: weights is allowed with edges only: rows contain their weights");
   EXPECT_EQ(of(ours + "directed = true\nedges = []"),
-            "a.toml:3: round 0: metropolis-hastings weights are of undirected edges");
+            "a.toml:3: round 0: metropolis-hastings weights need undirected edges");
   EXPECT_EQ(of(ours + "edges = [[0, 1, 0.5]]"),
             "a.toml:4: round 0: with metropolis-hastings weights an edge must be [worker, worker]");
   EXPECT_EQ(of(ours + "edges = [[0, 1], [1, 0]]"),
@@ -135,10 +136,10 @@ TEST_F(Custom, Bandwidth) {
   EXPECT_EQ(of("bandwidth = [[0, 'fast'], [1, 0]]"),
             "a.toml:2: row 0 of bandwidth: a bandwidth must be a number from 0 to 1e+15, not a text");
   EXPECT_EQ(of("bandwidth = [[0, 1], [0, 0]]"),
-            "a.toml:2: worker 1 cannot be reached from worker 0: between them must be links with a bandwidth "
-            "above 0 both ways");
+            "a.toml:2: worker 1 cannot be reached from worker 0: links with a bandwidth above 0 in both "
+            "directions must connect them");
   EXPECT_EQ(error_of("workers = 257\nbandwidth = []", 257),
-            "a.toml:2: bandwidth is for at most 256 workers, and there are 257");
+            "a.toml:2: bandwidth is allowed for at most 256 workers, but there are 257");
 }
 
 TEST_F(Custom, JsonIsTheSame) {
@@ -211,7 +212,7 @@ TEST_F(Custom, RoundsAreChecked) {
   EXPECT_EQ(error_of(rounds("directed = 'yes'\nedges = []")),
             "a.toml:6: round 1: directed must be true or false, not a text");
   EXPECT_EQ(error_of(rounds("directed = false\nrows = []")),
-            "a.toml:5: round 1: directed goes with edges: rows say it themselves");
+            "a.toml:5: round 1: directed is allowed with edges only: rows define the direction themselves");
 }
 
 TEST_F(Custom, EdgesAreChecked) {

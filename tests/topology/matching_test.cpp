@@ -16,7 +16,7 @@
 namespace starling {
 namespace {
 
-// The sum of the pairs' weights; -1 where they are no matching.
+// The sum of the pairs' weights; -1 if they are no matching.
 std::int64_t weight_of(const EdgeWeights& weights, const std::vector<int>& mates) {
   std::int64_t sum = 0;
   for (int i = 0; i < weights.n; ++i) {
@@ -28,7 +28,7 @@ std::int64_t weight_of(const EdgeWeights& weights, const std::vector<int>& mates
   return sum;
 }
 
-// Over all sets of vertices: the heaviest matching of each, by what its lowest vertex does.
+// For each set of vertices: its heaviest matching, by the choices for its lowest vertex.
 std::int64_t heaviest_by_all(const EdgeWeights& weights) {
   std::vector<std::int64_t> best(std::size_t{1} << weights.n);
   for (std::size_t set = 1; set < best.size(); ++set) {
@@ -48,7 +48,7 @@ TEST(Matching, IsAsHeavyAsTheBestOfAll) {
   std::mt19937_64 random(11);
   for (int trial = 0; trial < 4000; ++trial) {
     const int n = 1 + static_cast<int>(random() % 12);
-    const int density = 1 + static_cast<int>(random() % 4);       // of four
+    const int density = 1 + static_cast<int>(random() % 4);       // edges: this many of four
     const std::int64_t most = trial % 3 == 0 ? 3 : 1000'000'000;  // many ties, or none
     EdgeWeights weights(n);
     for (int i = 0; i < n; ++i) {
@@ -98,7 +98,7 @@ Bandwidth nodes(int n, int L, double fast, double slow) {
 
 TEST(BandwidthMatching, TakesFastLinksFirstAndSlowOnesWhenTheyMust) {
   const Rounds rounds = bandwidth_matching(nodes(8, 4, 10, 1));
-  for (int t = 0; t < 2; ++t) {  // each node of four agrees within in two rounds of pairs
+  for (int t = 0; t < 2; ++t) {  // each node of four agrees internally after two rounds of pairs
     for (int i = 0; i < 8; ++i) {
       ASSERT_EQ(rounds[t].neighbours[i].size(), 1u);
       EXPECT_EQ(rounds[t].neighbours[i][0].rank / 4, i / 4) << t;
@@ -114,7 +114,7 @@ TEST(BandwidthMatching, ReachesConsensusOverAnyLinksThatHangTogether) {
   for (int trial = 0; trial < 60; ++trial) {
     const int n = 2 + static_cast<int>(random() % 14);
     Bandwidth b(n, std::vector<double>(n));
-    for (int i = 1; i < n; ++i) {  // a tree, and some links more, of four orders of magnitude
+    for (int i = 1; i < n; ++i) {  // a tree, and some more links, of four orders of magnitude
       b[i][static_cast<int>(random() % static_cast<unsigned>(i))] = 1;
       for (int j = 0; j < i; ++j) {
         if (b[i][j] == 0 && random() % 3 != 0) continue;
@@ -147,8 +147,8 @@ TEST(BandwidthMatching, NeedsLinksBothWays) {
   } catch (const UsageError& error) {
     EXPECT_STREQ(
         error.what(),
-        "worker 2 cannot be reached from worker 0: between them must be links with a bandwidth above 0 "
-        "both ways");
+        "worker 2 cannot be reached from worker 0: links with a bandwidth above 0 in both directions "
+        "must connect them");
   }
   EXPECT_EQ(bandwidth_matching({{0}}).size(), 1u);
 }

@@ -1,4 +1,4 @@
-// Schedules that know of nodes: hierarchical and inner-outer.
+// Schedules that use nodes: hierarchical and inner-outer.
 #include <algorithm>
 #include <set>
 
@@ -51,7 +51,7 @@ TEST(Hierarchical, OneNodeOrOneWorkerANode) {
 }
 
 TEST(InnerOuter, OneOfEachNodeIsOutsideAtATime) {
-  // Two nodes of three: with base-2 those outside are a pair, and so are the two inside.
+  // Two nodes of three: with base-2 the workers outside are a pair, and so are the two inside.
   EXPECT_THAT(rounds_of_nodes("inner-outer:base-2", 6, 3),
               testing::ElementsAre("(0,3)(1,2)(4,5)", "(0,2)(1,4)(3,5)", "(0,1)(2,5)(3,4)"));
   for (const auto& [m, L] : std::vector<std::pair<int, int>>{{2, 4}, {5, 3}, {4, 5}, {3, 8}}) {
@@ -70,7 +70,8 @@ TEST(InnerOuter, OneOfEachNodeIsOutsideAtATime) {
 }
 
 TEST(InnerOuter, EveryPlaceMeetsWhatTheScheduleBetweenNodesPairs) {
-  // Four places and base-2's two rounds over four nodes: with one counter for both, a place would meet one round only.
+  // Four places and base-2's two rounds over four nodes. With one counter for both, a place would
+  // meet one round only.
   std::set<std::pair<int, int>> met, wanted;
   for (const Graph& round : make_schedule("inner-outer:base-2", 16, 4).rounds) {
     for (int i = 0; i < 16; ++i) {

@@ -1,5 +1,5 @@
-// What holds for every schedule and every world size, over random ones. Graphs only: no property builds large
-// SVDs.
+// Properties of every schedule and every world size, over random ones. Graphs only: no property
+// builds large SVDs.
 #include <cmath>
 #include <regex>
 
@@ -30,7 +30,7 @@ Request any_request() {
   if (info.name.ends_with("-K")) request.name.replace(stem, 1, std::to_string(*rc::gen::inRange(2, 12)));
   request.workers_per_node = *rc::gen::inRange(1, 9);
   request.n = *rc::gen::inRange(1, 130);
-  // Half of the time a multiple of the node, so that schedules of nodes are met too.
+  // Half of the time a multiple of the node, so that schedules of nodes occur too.
   if (*rc::gen::arbitrary<bool>()) request.n = request.workers_per_node << (request.n % 5);
   return request;
 }
@@ -82,7 +82,7 @@ RC_GTEST_PROP(Properties, TheNearestWorldsThatAnErrorNamesDoWork, ()) {
   std::string message;
   try {
     make_schedule(request.name, request.n, request.workers_per_node);
-    return;  // works as it is
+    return;  // valid as it is
   } catch (const UsageError& error) {
     message = error.what();
   }

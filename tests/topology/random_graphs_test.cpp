@@ -12,7 +12,8 @@
 namespace starling {
 namespace {
 
-// The mean over many rounds of |W - 11^T/n|_F^2 / (n - 1): what a round leaves of the squared distance to the mean.
+// The mean over many rounds of |W - 11^T/n|_F^2 / (n - 1): the factor of the squared distance to
+// the mean per round.
 double left_by_a_round(const Schedule& schedule) {
   double sum = 0;
   for (const Graph& round : schedule.rounds) {
@@ -92,14 +93,14 @@ TEST(EquiDyn, PairsAreAtOneDistanceAndNoneIsLeftThatCouldBePaired) {
       for (int i = 0; i < n; ++i)
         EXPECT_FALSE(round.neighbours[i].empty() && round.neighbours[(i + u) % n].empty()) << n << ", " << i;
     }
-    // At least two of three are paired, and each pair takes half of what it can.
+    // At least two of three are paired, and each pair takes half of its share.
     EXPECT_LT(left_by_a_round(schedule), 0.7) << n;
     EXPECT_LT(rounds_to_consensus(schedule)->rounds, 120) << n;
   }
 }
 
 TEST(EquiDyn, DependsOnTheSeedAlone) {
-  // On every machine the same: these were drawn once and written down.
+  // The same on every machine. These values were recorded once.
   EXPECT_EQ(make_schedule("od-equidyn", 9).fingerprint(), make_schedule("od-equidyn-0", 9).fingerprint());
   EXPECT_NE(make_schedule("od-equidyn", 9).fingerprint(), make_schedule("od-equidyn-1", 9).fingerprint());
   EXPECT_NE(make_schedule("ou-equidyn", 9).fingerprint(), make_schedule("ou-equidyn-1", 9).fingerprint());
@@ -118,7 +119,8 @@ TEST(ErdosRenyi, HangsTogetherWithAboutTwoLogNPeers) {
       for (const auto& row : schedule.rounds[0].neighbours) peers += static_cast<double>(row.size());
       expected += n * std::min(n - 1.0, 2 * std::log(n) / n * (n - 1));
     }
-    // Edges are counted twice; four standard deviations, more for the few that were drawn again.
+    // Edges are counted twice. Four standard deviations, and more for the few graphs that were
+    // drawn again.
     EXPECT_NEAR(peers, expected, 4 * std::sqrt(2 * expected) + 0.1 * expected) << n;
   }
   EXPECT_EQ(make_schedule("erdos-renyi", 20).fingerprint(), make_schedule("erdos-renyi-0", 20).fingerprint());

@@ -1,5 +1,5 @@
-// A round as the papers write it, for tests: "(0,1)(2,3) (0,4:4/5)" with 1/2 left out, groups of three and
-// more too.
+// A round in the papers' notation, for tests: "(0,1)(2,3) (0,4:4/5)". The weight 1/2 is left out.
+// Groups of three and more are included.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,8 @@
 
 namespace starling {
 
-// Undirected edges by rising rank; a weight other than 1/2 follows as a fraction over `denominator`.
+// Undirected edges by rising rank; a weight other than 1/2 follows as a fraction over
+// `denominator`.
 inline std::string edges(const Graph& graph, int denominator = 1) {
   std::string text;
   for (int i = 0; i < graph.workers(); ++i) {

@@ -158,7 +158,7 @@ TEST(Schedules, HyperHypercubeIsBaseWithoutTheOtherWorlds) {
 }
 
 TEST(Schedules, SimpleBaseIsExactAndAsLongAsPublished) {
-  // Those even n below 31 where base-2 is shorter.
+  // The even n below 31 for which base-2 is shorter.
   const std::map<int, std::size_t> longer = {{6, 5},  {10, 7}, {12, 7}, {14, 7}, {18, 9}, {20, 9},
                                              {22, 9}, {24, 9}, {26, 9}, {28, 9}, {30, 9}};
   for (int n = 2; n <= 33; ++n) {
@@ -189,7 +189,7 @@ TEST(Schedules, GridIsAsSquareAsPossible) {
 
 TEST(Schedules, TorusJoinsTheEndsOfTheGrid) {
   EXPECT_THAT(rounds_of("torus", 4, 3),
-              ElementsAre("(0,1:1/3)(0,2:1/3)(1,3:1/3)(2,3:1/3)"));  // ends joined already
+              ElementsAre("(0,1:1/3)(0,2:1/3)(1,3:1/3)(2,3:1/3)"));  // the ends are joined already
   EXPECT_THAT(
       rounds_of("torus", 6, 4),  // 2 x 3
       ElementsAre("(0,1:1/4)(0,2:1/4)(0,3:1/4)(1,2:1/4)(1,4:1/4)(2,5:1/4)(3,4:1/4)(3,5:1/4)(4,5:1/4)"));
@@ -218,15 +218,15 @@ TEST(Schedules, RandomMatchingPairsAllButOneAndMeetsEverybody) {
       EXPECT_EQ(paired, n - n % 2);
     }
     EXPECT_EQ(met.size(), n * (n - 1));
-    for (int count :
-         idle) {  // even odds: each idles in 1000 / n rounds, give or take five standard deviations
+    // Even odds: each idles in 1000 / n rounds, within five standard deviations.
+    for (int count : idle) {
       EXPECT_NEAR(count, n % 2 ? 1000.0 / n : 0, n % 2 ? 5 * std::sqrt(1000.0 / n) : 0);
     }
   }
 }
 
 TEST(Schedules, RandomMatchingDependsOnTheSeedAlone) {
-  // On every machine the same: these were drawn once and written down.
+  // The same on every machine. These values were recorded once.
   const Schedule schedule = make_schedule("random-matching", 6);
   EXPECT_EQ(edges(schedule.rounds[0]), "(0,4)(1,3)(2,5)");
   EXPECT_EQ(edges(schedule.rounds[999]), "(0,1)(2,4)(3,5)");
@@ -276,7 +276,7 @@ TEST(Schedules, NPeerExponentialTakesFromDistancesJTimesPowersOfPPlus1) {
   EXPECT_THAT(two.rounds[0].neighbours[8], ElementsAre(Neighbour{0, third}, Neighbour{1, third}));
   EXPECT_THAT(two.rounds[1].neighbours[8], ElementsAre(Neighbour{2, third}, Neighbour{5, third}));
   EXPECT_EQ(rounds_to_average(two), 2);
-  // Where the last round has fewer peers they weigh more.
+  // If the last round has fewer peers, their weights are larger.
   EXPECT_THAT(make_schedule("n-peer-exponential-2", 4).rounds[1].neighbours[0],
               ElementsAre(Neighbour{3, 0.5}));
   EXPECT_EQ(make_schedule("n-peer-exponential-1", 6).rounds.size(),
@@ -305,7 +305,8 @@ TEST(Schedules, BaseNeedsAWholeNumberOfAtLeastTwo) {
     EXPECT_EQ(error_of(name, 4),
               "schedule '" + name + "': base-K needs a whole number K of at least 2, as in base-2");
   }
-  EXPECT_EQ(make_schedule("base-2147483647", 6).rounds.size(), 1u);  // everyone with everyone
+  // Every worker with every other.
+  EXPECT_EQ(make_schedule("base-2147483647", 6).rounds.size(), 1u);
 }
 
 TEST(Schedules, TheOthersOfANumberNeedItToo) {
@@ -352,9 +353,10 @@ TEST(Schedules, SchedulesOfNodesNeedWholeNodes) {
 TEST(Schedules, SchedulesOverSchedulesNeedOne) {
   for (const std::string name :
        {"hierarchical:", "hierarchical:hierarchical:ring", "hierarchical:inner-outer:ring"}) {
-    EXPECT_EQ(error_of(name, 4), "schedule '" + name +
-                                     "': behind hierarchical: stands one schedule without a colon, as in "
-                                     "hierarchical:base-2");
+    EXPECT_EQ(error_of(name, 4),
+              "schedule '" + name +
+                  "': hierarchical: must be followed by one schedule without a colon, as in "
+                  "hierarchical:base-2");
   }
   for (int n : {1, 4}) {
     EXPECT_THAT(error_of("hierarchical:hexagon", n), testing::StartsWith("unknown schedule 'hexagon'"));
@@ -366,8 +368,8 @@ TEST(Schedules, SchedulesOverSchedulesNeedOne) {
               testing::HasSubstr("an even number of workers, got 3"));
   EXPECT_EQ(
       error_of("inner-outer:random-matching", 48, 12),
-      "schedule inner-outer:random-matching would have a period of 12000 rounds for 48 workers, allowed are "
-      "10000");
+      "schedule inner-outer:random-matching would have a period of 12000 rounds for 48 workers, at most "
+      "10000 are allowed");
   EXPECT_THAT(error_of("hierarchical", 4), testing::StartsWith("unknown schedule 'hierarchical'"));
 }
 

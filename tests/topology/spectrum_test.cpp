@@ -26,8 +26,8 @@ TEST(Spectrum, MixingMatrixHoldsTheSelfWeights) {
 }
 
 TEST(Spectrum, ProductAppliesTheFirstRoundFirst) {
-  // Round 0: worker 1 takes half of 0's value. Round 1: worker 2 takes half of 1's. So 2 ends with a quarter
-  // of 0's.
+  // Round 0: worker 1 takes half of 0's value. Round 1: worker 2 takes half of 1's. At the end 2
+  // has a quarter of 0's.
   Schedule schedule{"chain", {Graph(3), Graph(3)}};
   add_arc(schedule.rounds[0], 1, 0, 0.5);
   add_arc(schedule.rounds[1], 2, 1, 0.5);
@@ -96,11 +96,11 @@ TEST(Spectrum, RoundsToTheExactAverage) {
   EXPECT_EQ(rounds_to_average(make_schedule("base-2", 1)), 0);
   EXPECT_EQ(rounds_to_average(make_schedule("ring", 5)), std::nullopt);
   EXPECT_EQ(rounds_to_average(make_schedule("one-peer-exponential-directed", 5)), std::nullopt);
-  // Before the period is over: two pairings of four workers.
+  // Exact before the end of the period: two pairings of four workers.
   Schedule early = make_schedule("base-2", 4);
   early.rounds.insert(early.rounds.end(), 3, Graph(4));
   EXPECT_EQ(rounds_to_average(early), 2);
-  // 1000 random matchings come closer than rounding shows, but step by step.
+  // 1000 random matchings end below rounding, but only by shrinking.
   const Schedule random = make_schedule("random-matching", 7);
   EXPECT_TRUE(averaging(period_product(random)));
   EXPECT_EQ(rounds_to_average(random), std::nullopt);
@@ -124,7 +124,7 @@ TEST(Spectrum, RoundsToConsensusOfARingFollowFromItsEigenvalues) {
     };
     const Approach approach = *rounds_to_consensus(make_schedule("ring", n));
     EXPECT_EQ(approach.estimated, !counted) << n;
-    // A hundredth more or less where it is estimated.
+    // An estimate may differ by a hundredth.
     const double less = counted ? approach.rounds - 1 : 0.99 * approach.rounds;
     const double more = counted ? approach.rounds : 1.01 * approach.rounds;
     EXPECT_GT(distance(less), 1e-6) << n;
@@ -140,11 +140,12 @@ TEST(Spectrum, NoConsensusWithoutLinks) {
 }
 
 TEST(Spectrum, WhatFallsApartHasTheValueOne) {
-  // Against the decomposition's own answer, which is 1 only to rounding.
+  // The decomposition's own answer is 1 only to rounding.
   EXPECT_EQ(second_singular_value(mixing_matrix(make_schedule("one-peer-ring", 6).rounds[0])), 1.0);
   EXPECT_EQ(second_singular_value(matrix(3, {0, 1, 0, 0, 0, 1, 1, 0, 0})), 1.0);
   EXPECT_LT(second_singular_value(mixing_matrix(make_schedule("star", 6).rounds[0])), 0.84);
-  // Connected for two rounds only: each of (0,1)(2,3) and (1,2) falls apart, their product does not.
+  // Connected only by two rounds together: each of (0,1)(2,3) and (1,2) falls apart, their product
+  // does not.
   Schedule chain{"chain", {Graph(4), Graph(4)}};
   add_edge(chain.rounds[0], 0, 1, 0.5);
   add_edge(chain.rounds[0], 2, 3, 0.5);
@@ -157,7 +158,8 @@ TEST(Spectrum, OnePeerExponentialContractsOnlyAsAPeriod) {
   for (int n : {8, 16, 32, 64}) {
     const Schedule schedule = make_schedule("one-peer-exponential", n);
     for (const Graph& round : schedule.rounds) {
-      EXPECT_NEAR(second_singular_value(mixing_matrix(round)), 1.0, 1e-12);  // pairs do not connect everyone
+      // Pairs do not connect all workers.
+      EXPECT_NEAR(second_singular_value(mixing_matrix(round)), 1.0, 1e-12);
     }
     EXPECT_NEAR(second_singular_value(period_product(schedule)), 0.0, 1e-12);
   }
@@ -166,8 +168,8 @@ TEST(Spectrum, OnePeerExponentialContractsOnlyAsAPeriod) {
 TEST(Spectrum, DirectedExponentialHasTheCirculantsSingularValues) {
   for (int n : {5, 8, 12}) {
     const Schedule schedule = make_schedule("one-peer-exponential-directed", n);
-    // The first round is the circulant (1, 1)/2: singular values |1 + e^(2 pi i f / n)| / 2, f = 1 the
-    // largest.
+    // The first round is the circulant (1, 1)/2: singular values |1 + e^(2 pi i f / n)| / 2, f = 1
+    // the largest.
     EXPECT_NEAR(second_singular_value(mixing_matrix(schedule.rounds[0])), std::cos(std::numbers::pi / n),
                 1e-12);
   }

@@ -40,7 +40,7 @@ TEST(Traffic, GroupsThatTakeTheirMeanShareTheWork) {
 TEST(Traffic, OfANodeCountsWhatLeavesIt) {
   const Graph ring = make_schedule("ring", 8).rounds[0];
   EXPECT_THAT(sent_by_nodes(ring, 1), Each(2.0));
-  EXPECT_THAT(sent_by_nodes(ring, 4), ElementsAre(2, 2));  // at either end
+  EXPECT_THAT(sent_by_nodes(ring, 4), ElementsAre(2, 2));  // at both ends
   EXPECT_THAT(sent_by_nodes(ring, 8), ElementsAre(0));
   EXPECT_THAT(sent_by_nodes(ring, 3), ElementsAre(2, 2, 2));  // the last node has two
   const Schedule exp_ring = make_schedule("alternating-exp-ring", 8, 4);

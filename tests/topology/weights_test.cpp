@@ -42,7 +42,7 @@ TEST(Weights, AGroupTakesItsMean) {
 }
 
 TEST(Weights, MetropolisHastingsCountsAWorkerAmongItsNeighbours) {
-  // A triangle 0 1 2 with a tail 3: degrees 4, 3, 3, 2 with the worker itself.
+  // A triangle 0 1 2 with a tail 3: degrees 4, 3, 3, 2, the worker itself included.
   const Graph graph = metropolis_hastings(4, {{0, 1}, {0, 2}, {1, 2}, {0, 3}});
   EXPECT_EQ(graph.neighbours[0], (Row{{1, 1.0 / 4}, {2, 1.0 / 4}, {3, 1.0 / 4}}));
   EXPECT_EQ(graph.neighbours[1], (Row{{0, 1.0 / 4}, {2, 1.0 / 3}}));
@@ -54,7 +54,7 @@ double second(const Graph& graph) { return second_singular_value(mixing_matrix(g
 
 Graph graph_of(const std::string& name, int n) { return make_schedule(name, n).rounds.front(); }
 
-// What is known in closed form: Boyd, Diaconis & Xiao 2004, and Boyd, Diaconis, Sun & Xiao 2006 for the path.
+// Known closed forms: Boyd, Diaconis & Xiao 2004, and Boyd, Diaconis, Sun & Xiao 2006 for the path.
 TEST(FastestMixing, HasTheClosedForms) {
   for (const int n : {4, 6, 8, 32}) {
     const double c = std::cos(2 * std::numbers::pi / n);
@@ -73,7 +73,7 @@ TEST(FastestMixing, HasTheClosedForms) {
   EXPECT_EQ(fastest_mixing(Graph(1)).workers(), 1);
 }
 
-// The problem is convex: where no step helps, nothing is better.
+// The problem is convex: if no step helps, nothing is better.
 TEST(FastestMixing, NoOtherWeightsAreBetter) {
   std::mt19937_64 random(7);
   std::uniform_real_distribution<double> change(-1, 1);
@@ -106,9 +106,9 @@ TEST(FastestMixing, RefusesWhatFallsApartOrIsTooLarge) {
   EXPECT_EQ(refusal<UsageError>([&] { fastest_mixing(two_pairs); }),
             "no weights bring all workers together: the graph falls apart");
   EXPECT_EQ(refusal<UsageError>([&] { fastest_mixing(graph_of("ring", 129)); }),
-            "the fastest weights are for at most 128 workers and 1000 edges, not 129 and 129");
+            "the fastest weights are limited to 128 workers and 1000 edges, got 129 and 129");
   EXPECT_EQ(refusal<UsageError>([&] { fastest_mixing(graph_of("complete", 64)); }),
-            "the fastest weights are for at most 128 workers and 1000 edges, not 64 and 2016");
+            "the fastest weights are limited to 128 workers and 1000 edges, got 64 and 2016");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The store, the collectives and the making of worlds: among threads and among real processes, of which some die.
+// The store, the collectives and the makers of worlds: among threads and among real processes, some
+// of which die.
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -33,12 +34,12 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// Every operation once, on values that tell the ranks apart. Returns "ok" or what was wrong.
+// Every operation once, on values that differ by rank. Returns "ok" or the mistake.
 std::string use_all(const World& world) {
   const auto all = make_collectives(world, "test");
   const int n = world.size;
 
-  // Several under way at once.
+  // Several in flight.
   std::vector<at::Tensor> buckets;
   for (int i = 0; i < 5; ++i) buckets.push_back(at::full({1000 + i}, world.rank + 10.0 * i));
   std::vector<Collectives::Pending> pending;
@@ -83,7 +84,7 @@ TEST(Collectives, AmongProcesses) {
   }
 }
 
-// Of six, those that are not the lost one's neighbours in Gloo's pattern hear of it too.
+// With six workers, those that are not the lost one's neighbours in Gloo's pattern learn of it too.
 TEST(Collectives, AKilledWorkerIsAnErrorThatNamesIt) {
   const Processes six(6, true, [](const World& world) {
     const auto all = make_collectives(world, "test");
@@ -108,7 +109,7 @@ TEST(Collectives, TheDeathOfTheStoresHostIsAnErrorThatNamesIt) {
     all->broadcast({at::ones({10})}, 0);
     return "";
   });
-  // Without a store the second to notice cannot know that the first has ended because of the failure.
+  // Without a store, a second worker cannot know that the first has ended because of the failure.
   for (const int rank : {1, 2}) {
     EXPECT_THAT(three.answer(rank), AllOf(HasSubstr("broadcast failed on rank " + std::to_string(rank)),
                                           testing::ContainsRegex("(worker 0 is|workers 0, [12] are) gone")));
@@ -194,7 +195,7 @@ TEST(C10dStore, WaitsForAKeyAndNamesTheOneThatDoesNotCome) {
               HasSubstr("interrupted while nobody had set the key 'never'"));
 }
 
-// One thread waits for what another one sets through the same connection.
+// One thread waits for a key that another one sets through the same connection.
 TEST(C10dStore, AThreadThatWaitsHoldsUpNoOther) {
   const MeetingPoint meeting_point;
   const Environment environment(torchruns(0, 1, meeting_point.port(), true));
@@ -209,7 +210,7 @@ TEST(C10dStore, AThreadThatWaitsHoldsUpNoOther) {
   EXPECT_LT(seconds(Clock::now() - start), 30);
 }
 
-// By two connections: a set() that does not wait for the store might come after the get() that follows it.
+// By two connections: a set() that does not wait for the store might come after a later get().
 TEST(C10dStore, WhatWasSetIsThere) {
   const MeetingPoint meeting_point;
   const auto joined = [&](int rank) {
@@ -273,7 +274,7 @@ TEST(WorldFromEnvironment, TakesTheVariablesAndTheToken) {
   EXPECT_TRUE(world.make_transport);
 }
 
-// A restarted run must not meet the keys of the attempt before.
+// A restarted run must not see the keys of the attempt before.
 TEST(WorldFromEnvironment, KeepsAttemptsApart) {
   const MeetingPoint meeting_point;
   auto variables = torchruns(0, 1, meeting_point.port(), true);

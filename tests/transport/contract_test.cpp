@@ -1,4 +1,4 @@
-// What transport.h promises, of every transport.
+// The contract of transport.h, for every transport.
 #include <atomic>
 #include <future>
 #include <optional>
@@ -199,7 +199,7 @@ TEST_P(Contract, ControlOvertakesBulk) {
     return std::find_if(frames.begin(), frames.end(), [=](const Frame& f) { return f.type == type; }) -
            frames.begin();
   };
-  // Nothing of the bulk had begun when they were queued.
+  // No bulk had begun when they were queued.
   EXPECT_EQ(place_of(FrameType::ack), 0);
   EXPECT_EQ(place_of(FrameType::join), 1);
   EXPECT_EQ(recorders[1]->block(0, FrameType::join), *names);
@@ -333,7 +333,8 @@ TEST_P(Contract, NothingOfABrokenConnectionArrivesOnTheNext) {
   transports[0]->send(1, {.type = FrameType::data}, payload_of(bulk));
   ASSERT_TRUE(recorders[1]->wait([](const auto& events) { return !frames_from(0, events).empty(); }));
   transports[0]->reset(1, "test");
-  transports[0]->send(1, {.type = FrameType::ack, .round = 1});  // just before, or dropped: either is right
+  // Just before, or dropped: either is correct.
+  transports[0]->send(1, {.type = FrameType::ack, .round = 1});
   ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 1, 2));
   transports[0]->send(1, {.type = FrameType::ack, .round = 2});
   ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::ack, 2));
@@ -344,7 +345,7 @@ TEST_P(Contract, NothingOfABrokenConnectionArrivesOnTheNext) {
   EXPECT_LT(frames_from(0, {events.begin(), broke}).size(), 64u * 4);
 }
 
-// The worker goes, is lost once, and comes back; the edge between the other two sees nothing of it.
+// The worker goes, is lost once, and comes back. The edge between the other two sees nothing of it.
 void Contract::lose_and_regain(int victim) {
   connect(3);
   const int a = (victim + 1) % 3, b = (victim + 2) % 3;
@@ -406,7 +407,7 @@ TEST_P(Contract, AFarewellArrives) {
   connect(4);
   const auto bulk = random_block(64 << 20, 1);
   transports[3]->send(0, {.type = FrameType::data},
-                      payload_of(bulk));  // the leaver is busy with somebody's bulk
+                      payload_of(bulk));  // the leaver is busy with another worker's bulk
   for (int peer : {0, 1, 2}) transports[3]->send(peer, {.type = FrameType::leave});
   transports[3]->stop();
   for (int peer : {1, 2}) EXPECT_TRUE(recorders[peer]->wait_for_frame(3, FrameType::leave));

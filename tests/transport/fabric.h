@@ -1,4 +1,5 @@
-// All transports behind one face, so that one suite of tests holds them to the contract of transport.h.
+// All transports behind one interface, so that one test suite checks them against the contract of
+// transport.h.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ class Fabric {
   virtual std::unique_ptr<Transport> make(int rank, const std::string& channel) = 0;
 };
 
-// Of what World::make_transport makes, over this host's loopback.
+// Transports from World::make_transport, over this host's loopback.
 class Loopback : public Fabric {
  public:
   Loopback(int size, decltype(World::make_transport) transport) {
@@ -43,10 +44,10 @@ using MakeFabric = std::unique_ptr<Fabric> (*)(int size);
 struct Kit {
   std::string name;
   MakeFabric make;
-  std::uint64_t own_frames = 0;  // bytes that the transport itself has to say on a connection, at most
+  std::uint64_t own_frames = 0;  // most bytes that the transport itself sends on a connection
   bool in_frames = true;         // bulk goes as frames, with their headers
 };
-// Those that this program holds to the contract.
+// The transports that this program checks.
 std::vector<Kit> kits();
 
 std::unique_ptr<Fabric> make_local_fabric(int size);

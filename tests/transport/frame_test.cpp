@@ -8,7 +8,7 @@
 namespace starling {
 namespace {
 
-// A header whose own checksum is right whatever else is wrong in it.
+// A header whose own checksum is right, whatever else is wrong in it.
 std::array<std::byte, Frame::kBytes> sealed(std::array<std::byte, Frame::kBytes> bytes) {
   const std::uint32_t crc = crc32c(std::span(bytes).first(60));
   for (std::size_t i = 0; i < 4; ++i) bytes[60 + i] = static_cast<std::byte>(crc >> (8 * i));

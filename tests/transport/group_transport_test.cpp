@@ -48,7 +48,7 @@ using Kind = Recorder::Kind;
 
 class GroupEdges : public ::testing::Test, protected TwoEnds<GroupFabric> {};
 
-// The user's own operations go on beside ours, also with the tags that people choose.
+// The user's own operations continue beside ours, also with the tags that users choose.
 TEST_F(GroupEdges, LeaveTheGroupToItsUser) {
   std::vector<at::Tensor> sent{at::full({1 << 20}, 7.0)}, got{at::zeros({1 << 20})},
       sums[2] = {{at::ones({1 << 20})}, {at::ones({1 << 20})}};
@@ -74,7 +74,7 @@ TEST_F(GroupEdges, GoOverTcpWhereTheGroupHasFailed) {
   std::vector<at::Tensor> never{at::zeros({16})};
   EXPECT_ANY_THROW(fabric.groups[0]->recv(never, 1, 0)->wait(std::chrono::milliseconds(10)));
   transports[0]->send(1, {.type = FrameType::data, .round = 2},
-                      payload_of(random_block(1'000'000, 2)));  // the price
+                      payload_of(random_block(1'000'000, 2)));  // the lost payload
   ASSERT_TRUE(recorders[0].wait_for(Kind::connected, 1, 2));
   ASSERT_TRUE(recorders[1].wait_for(Kind::connected, 0, 2));
   EXPECT_TRUE(a_block_arrives(0, 3));

@@ -1,4 +1,4 @@
-// The faults that the local transport makes to order.
+// The faults that the local transport can inject.
 #include "starling/transport/local/local.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What only edges in shared memory have to withstand: who gets the memory, who may write to it when, and liars.
+// The risks of edges in shared memory: access to the memory, the time of writes, and liars.
 #include "starling/transport/mapped/mapped.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ class MappedEdges : public ::testing::Test {
       log += line + "\n";
     };
   }
-  // Worker 0 maps memory, worker 1 too, unless the test plays it.
+  // Worker 0 maps memory. Worker 1 does too, unless the test plays it.
   void begin(const MappedOptions& first = {}, const MappedOptions& second = {}) {
     for (const auto& [rank, options] : {std::pair(0, first), std::pair(1, second)}) {
       world.rank = rank;
@@ -60,7 +60,7 @@ class MappedEdges : public ::testing::Test {
     for (int rank : {0, 1}) transports[rank]->open(1 - rank);
     for (int rank : {0, 1}) ASSERT_TRUE(recorders[rank].wait_for(Kind::connected, 1 - rank));
   }
-  // What comes in place is kept, if `keeps`.
+  // Keeps payloads that come in place, if `keeps`.
   void start(int rank) {
     recorders[rank].in_place = [this, rank](int, const Frame& frame, const Payload& payload) {
       const std::lock_guard lock(mutex);
@@ -84,7 +84,7 @@ class MappedEdges : public ::testing::Test {
     std::fill(block->begin(), block->end(), value);
     return block;
   }
-  // From 0 to 1, in place, without a hold on it. Returns where it lies.
+  // Sends from 0 to 1, in place, and keeps no hold. Returns the address.
   const std::byte* lend(std::byte value, std::uint64_t round) {
     auto block = filled(0, value);
     const std::byte* const at = block->data();
@@ -93,7 +93,7 @@ class MappedEdges : public ::testing::Test {
     EXPECT_TRUE(recorders[1].wait_for_frame(0, FrameType::data, round));
     return at;
   }
-  // Whether worker 0 may write there now: among so many buffers is one.
+  // Whether worker 0 may write there now: whether it is among this many new buffers.
   bool is_given_out(const std::byte* at, int buffers = 20) {
     std::vector<std::shared_ptr<Buffer>> all;
     for (int i = 0; i < buffers; ++i) all.push_back(filled(0, std::byte{0xee}));
@@ -143,7 +143,7 @@ TEST_F(MappedEdges, APayloadIsReadWhereItLies) {
     EXPECT_EQ(transports[from]->bytes_in_place() - in_place, kBlock);
     EXPECT_GE(transports[from]->bytes_sent() - sent, kBlock);
     EXPECT_THAT(logged(),
-                HasSubstr(fmt::format("worker {} reads this worker's blocks where they lie", 1 - from)));
+                HasSubstr(fmt::format("worker {} reads this worker's blocks in shared memory", 1 - from)));
   }
 }
 
@@ -227,7 +227,7 @@ TEST_F(MappedEdges, MemoryGrowsByTheSegment) {
   }));
 }
 
-// The hand-over fails at one end; what is sent arrives all the same.
+// The hand-over fails at one end. Everything sent still arrives.
 class AnotherUser : public MappedEdges, public ::testing::WithParamInterface<int> {};
 
 TEST_P(AnotherUser, IsHandedNothingAndHandsOverNothing) {
@@ -247,7 +247,7 @@ TEST_P(AnotherUser, IsHandedNothingAndHandsOverNothing) {
 
 INSTANTIATE_TEST_SUITE_P(AtOneEnd, AnotherUser, ::testing::Values(0, 1));
 
-// On this host, of whatever process. A connection through a door has its name, too.
+// On this host, of any process. A connection through a door has its name too.
 std::set<mapped::Nonce> doors() {
   std::set<mapped::Nonce> all;
   std::ifstream sockets("/proc/net/unix");
@@ -285,7 +285,7 @@ TEST_F(MappedEdges, WhoDoesNotKnowTheNonceIsShownOut) {
     }
   }
   ASSERT_EQ(strangers.size(), 6U);
-  // The next that is handed over makes both look who is there.
+  // The next hand-over makes both check the other's user.
   for (const int rank : {0, 1}) {
     std::vector<std::shared_ptr<Buffer>> blocks;
     for (int i = 0; i < 3; ++i) blocks.push_back(filled(rank, std::byte{1}));
@@ -298,7 +298,7 @@ TEST_F(MappedEdges, WhoDoesNotKnowTheNonceIsShownOut) {
   }
 }
 
-// Two who come at once: one has told me that it is here, the other is through the door and has not said its nonce.
+// Two callers at once: one has announced itself, the other is connected but has not sent its nonce.
 TEST(Door, WhoHasNotSpokenYetIsWaitedFor) {
   mapped::Door door(geteuid());
   sockaddr_un at{.sun_family = AF_UNIX, .sun_path = {}};
@@ -400,9 +400,9 @@ TEST_F(Liar, PlacesOutsideOfTheMemoryAreNotRead) {
     ++told;
     EXPECT_EQ(e.intact, e.frame.round == good) << e.frame.round;
   }
-  EXPECT_EQ(told, 11);  // what is of another connection is not even told
+  EXPECT_EQ(told, 11);  // a message of another connection is not even logged
   EXPECT_EQ(kept[0].size(), 1U);
-  EXPECT_THAT(logged(), HasSubstr("which do not lie in it"));
+  EXPECT_THAT(logged(), HasSubstr("which are outside of it"));
   EXPECT_EQ(recorders[0].times(Kind::disconnected, 1), 0);
 }
 
@@ -452,7 +452,8 @@ TEST(Arena, NobodyElseMayWriteToItNorShrinkIt) {
   EXPECT_FALSE(arena.find(*random_block(100, 1)));
 }
 
-// A process of its own, which lends and borrows, is killed: what it lent can be read, what it borrowed comes back.
+// A process that lends and borrows is killed. Its lent blocks can be read, and its borrowed
+// ones come back.
 TEST_F(MappedEdges, AKilledProcessTakesNothingAlong) {
   world.rank = 0;
   transports[0] = make_mapped_transport(world, "test");

@@ -1,7 +1,11 @@
-// A worker in a process of its own, for a test to kill:  transport_peer RANK SIZE TOKEN CHANNEL [BYTES]
-// Reads the addresses of the other ranks from stdin, one line each, writes its own to stdout, connects to all of them,
-// says hello to each, and waits for its end. With BYTES its memory is mapped: it sends each of them blocks of so many bytes
-// equal to its rank, until one was read in place, and keeps what they send to be read in place; of each block it says so.
+// A worker in a process of its own, for a test to kill:
+//
+//   transport_peer RANK SIZE TOKEN CHANNEL [BYTES]
+//
+// It reads the addresses of the other ranks from stdin, one line each, and writes its own to
+// stdout. It connects to all of them, sends a frame to each, and waits for its end. With BYTES its
+// memory is mapped. It then sends each of them blocks of that many bytes equal to its rank, until
+// one was read in place. It keeps their blocks that it can read in place, and reports each.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -23,7 +27,7 @@ class Greeter final : public TransportHandler {
     transport->send(peer, {.type = FrameType::heartbeat});
     if (bytes > 0) send_block(peer);
   }
-  // One in each 10 ms, until the peer has mapped my memory.
+  // One every 10 ms, until the peer has mapped my memory.
   void send_block(int peer) {
     const auto block = transport->buffer(bytes);
     std::fill(block->begin(), block->end(), static_cast<std::byte>(transport->rank()));

@@ -1,4 +1,4 @@
-// The program transport_peer (peer.cpp), which lies beside the tests, as a process of its own, to be killed.
+// The program transport_peer (peer.cpp), beside the tests, as a process to be killed.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,5 @@
-// The world of an existing process group: among real processes with a Gloo group, and among threads on hosts of their own.
+// The world of an existing process group: among real processes with a Gloo group, and among threads
+// on hosts of their own.
 #include "starling/transport/c10d/process_group.h"
 
 #include <chrono>
@@ -35,7 +36,7 @@ std::map<std::string, std::string> transport(const std::string& name) {
   return {{"STARLING_TRANSPORT", name}};
 }
 
-// As init_process_group("gloo") makes it.
+// Like init_process_group("gloo").
 c10::intrusive_ptr<c10d::ProcessGroup> gloo_group(int rank, int size, int port) {
   const auto store =
       c10::make_intrusive<c10d::PrefixStore>("default_pg/", join_store("127.0.0.1", port, 60s));
@@ -146,7 +147,7 @@ TEST(FromProcessGroup, NeedsAStore) {
   EXPECT_THAT(failure_of([&] { World::from_process_group(group); }), HasSubstr("without a store"));
 }
 
-// One worker per entry, each a thread with a host and variables of its own. World or error of each.
+// One worker per entry, each a thread with its own host and variables. World or error of each.
 struct Worker {
   std::string host = "here";
   std::map<std::string, std::string> variables = {};
@@ -252,7 +253,7 @@ TEST(FromProcessGroup, ATokenThatOnlySomeHaveIsRefusedByAll) {
   }
 }
 
-// Whoever sends by the group needs a neighbour that asks the group.
+// Sending by the group requires a neighbour that asks the group.
 TEST(FromProcessGroup, AnotherTransportThanTheOthersIsRefusedByAll) {
   constexpr int kWorkers = 2;
   const Processes two(kWorkers, true, [](int rank, int port) -> std::string {

@@ -20,7 +20,7 @@
 
 namespace starling {
 
-// The variables that World reads are these and no others while it lives.
+// World reads exactly these variables while it lives.
 class Environment {
  public:
   explicit Environment(const std::map<std::string, std::string>& variables) {
@@ -76,18 +76,18 @@ inline void in_threads(std::vector<World> worlds, const std::function<void(World
   for (std::thread& thread : threads) thread.join();
 }
 
-// n processes, each of which gives back a line.
+// n processes, each of which returns a line.
 class Processes {
  public:
-  // They find their worlds in the environment, as torchrun would start them.
+  // They find their worlds in the environment, as with torchrun.
   Processes(int n, bool launcher_hosts, const std::function<std::string(const World&)>& work)
       : Processes(n, launcher_hosts, [&](int rank, int port) {
           const Environment environment(torchruns(rank, n, port, launcher_hosts));
           return work(World::from_environment());
         }) {}
 
-  // `port` of the loopback is where the launcher's store is, or else is free.
-  // The children are forked first: while this process has no other threads.
+  // `port` of the loopback is the launcher's store, or free. The children are forked first, while
+  // this process has no other threads.
   Processes(int n, bool launcher_hosts, const std::function<std::string(int rank, int port)>& work) {
     for (int rank = 0; rank < n; ++rank) {
       int port_pipe[2], answer_pipe[2];
@@ -100,7 +100,8 @@ class Processes {
         std::string answer;
         try {
           answer = work(rank, port);
-        } catch (const std::exception& failure) {  // the test's own process must not go on in a child
+          // The test's own process must not go on in a child.
+        } catch (const std::exception& failure) {
           answer = failure.what();
         }
         _exit(write(answer_pipe[1], answer.data(), answer.size()) == static_cast<ssize_t>(answer.size()) ? 0
@@ -126,7 +127,7 @@ class Processes {
     }
   }
 
-  // What the work returned or the error it ended with; "signal 9" after a death.
+  // The work's result or its error; "signal 9" after a death.
   std::string answer(int rank) const {
     const Child& child = children_.at(static_cast<std::size_t>(rank));
     if (WIFSIGNALED(child.status)) return "signal " + std::to_string(WTERMSIG(child.status));

@@ -1,4 +1,4 @@
-// A handler that writes down what it is told and keeps the payloads, for tests to wait for and to look at.
+// A handler that records its calls and keeps the payloads, for tests to wait for and to check.
 #pragma once
 
 #include <algorithm>
@@ -32,10 +32,10 @@ class Recorder final : public TransportHandler {
   };
   using Events = std::vector<Event>;
 
-  // Which payloads place() refuses; set before the transport starts.
+  // The payloads that place() refuses; set before the transport starts.
   std::function<bool(const Frame&)> unwanted = [](const Frame&) { return false; };
 
-  // Which payloads it takes in place, and keeps if it wants; set before the transport starts.
+  // The payloads that it takes in place, and may keep; set before the transport starts.
   std::function<bool(int peer, const Frame&, const Payload&)> in_place = [](int, const Frame&,
                                                                             const Payload&) { return false; };
 
@@ -64,7 +64,7 @@ class Recorder final : public TransportHandler {
     return true;
   }
 
-  // Waits until what has happened so far satisfies this. A deadline that no healthy run comes near.
+  // Waits until the events so far satisfy this. The deadline is far beyond any healthy run.
   bool wait(const std::function<bool(const Events&)>& satisfied) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(60), [&] { return satisfied(events_); });

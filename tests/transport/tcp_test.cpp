@@ -1,4 +1,4 @@
-// What only the edges over TCP have to withstand: strangers, liars and killed processes.
+// The risks of edges over TCP: strangers, liars and killed processes.
 #include "starling/transport/tcp/tcp.h"
 
 #include <optional>
@@ -30,7 +30,7 @@ using Kind = Recorder::Kind;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-// A raw socket with which a test plays whoever it wants.
+// A raw socket with which a test plays any role.
 class Stranger {
  public:
   explicit Stranger(const std::string& address) {
@@ -48,7 +48,7 @@ class Stranger {
     if (fd_ >= 0) close(fd_);
   }
 
-  // False where the other end has closed.
+  // False if the other end has closed.
   bool say(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -57,7 +57,7 @@ class Stranger {
     }
     return true;
   }
-  // False where the other end has closed.
+  // False if the other end has closed.
   bool hear(std::span<std::byte> bytes) {
     while (!bytes.empty()) {
       const ssize_t got = ::recv(fd_, bytes.data(), bytes.size(), 0);
@@ -66,7 +66,7 @@ class Stranger {
     }
     return true;
   }
-  // Waits until the other end closes; whether it said nothing before.
+  // Waits until the other end closes. True if it sent nothing before.
   bool is_closed_without_a_word() {
     std::byte byte;
     return ::recv(fd_, &byte, 1, 0) <= 0;
@@ -117,7 +117,7 @@ class TcpEdges : public ::testing::Test {
   }
   tcp::Identity rank_2() { return {2, 3, "test", world.token}; }
 
-  // As worker 2, with right manners. With `identity` and `hello` changed, with wrong ones.
+  // As worker 2, correctly. With `identity` and `hello` changed, incorrectly.
   std::optional<Stranger> shake_hands(int peer, const tcp::Identity& identity, const tcp::Hello& hello) {
     Stranger stranger(address_of(peer));
     const auto said = hello.encode();
@@ -134,7 +134,8 @@ class TcpEdges : public ::testing::Test {
     return shake_hands(peer, rank_2(), tcp::Hello::of(rank_2(), peer));
   }
 
-  // The edge between 0 and 1 works and has never suffered; worker 2 was never taken for connected.
+  // The edge between 0 and 1 works without interruption, and worker 2 was never considered
+  // connected.
   void expect_untouched() {
     static std::uint64_t round = 0;
     const std::uint64_t now = ++round;
@@ -168,7 +169,7 @@ TEST_F(TcpEdges, ListensOnTheGivenAddressOnly) {
   EXPECT_THROW(make(2), UsageError);
   world.address = "no such host.invalid";
   EXPECT_THROW(make(2), Error);
-  world.address = "192.0.2.1";  // of nobody (RFC 5737)
+  world.address = "192.0.2.1";  // no host's address (RFC 5737)
   EXPECT_THROW(make(2), Error);
 }
 
@@ -304,7 +305,7 @@ TEST_F(TcpEdges, TwoRunsWithDifferentTokensStayApart) {
   transport->stop();
 }
 
-// The dialer, too, believes nobody: an impostor took the place of worker 0 in the store.
+// The dialer authenticates the acceptor too: an impostor took the place of worker 0 in the store.
 TEST_F(TcpEdges, AnImpostorThatIsDialledIsRefused) {
   world.size = 2;
   world.timeouts.meet = milliseconds(3000);
@@ -357,12 +358,12 @@ TEST_F(TcpEdges, SilenceAtEveryStepOfTheHandshakeIsCutOff) {
   const auto proof = tcp::prove(world.token, tcp::Role::dialer, hello, challenge);
   stranger.say(std::span(proof).first(31));
   EXPECT_TRUE(stranger.is_closed_without_a_word());
-  EXPECT_THAT(logged(), HasSubstr("did not prove itself in time"));
+  EXPECT_THAT(logged(), HasSubstr("did not authenticate in time"));
   expect_untouched();
 }
 
 TEST_F(TcpEdges, StrangersWhoSayNothingKeepNobodyOut) {
-  options.handshake = std::chrono::hours(1);  // their number bounds them, not time
+  options.handshake = std::chrono::hours(1);  // their number limits them, not time
   begin();
   std::vector<Stranger> idle;
   for (int i = 0; i < 200; ++i) idle.emplace_back(address_of(0));
@@ -405,7 +406,7 @@ TEST_F(TcpEdges, AFlippedBitInAHeaderBreaksTheConnectionAndNoOther) {
   EXPECT_EQ(recorders[0]->times(Kind::received, 2), 0);
   for (const auto& e : recorders[0]->events()) {
     if (e.kind == Kind::disconnected) {
-      EXPECT_THAT(e.reason, HasSubstr("header is damaged"));
+      EXPECT_THAT(e.reason, HasSubstr("with a damaged header"));
     }
   }
   expect_untouched();
@@ -468,7 +469,7 @@ TEST_F(TcpEdges, APayloadThatEndsInTheMiddleIsNeverDelivered) {
   expect_untouched();
 }
 
-TEST_F(TcpEdges, DuplicatesAreDeliveredAsTheyCome) {  // what they mean is the protocol's affair
+TEST_F(TcpEdges, DuplicatesAreDeliveredAsTheyCome) {  // the protocol handles their meaning
   begin();
   auto peer = shake_hands(0);
   ASSERT_TRUE(peer);
@@ -531,7 +532,7 @@ TEST_F(TcpEdges, WhoNeverComesIsLostAfterTheTimeToMeet) {
   expect_untouched();
 }
 
-// As torch's does when the host of the store is cut off from the network.
+// As torch's store does if its host is cut off from the network.
 TEST_F(TcpEdges, AStoreThatDoesNotAnswerKeepsNobodyFromStopping) {
   struct Hanging final : Store {
     void set(const std::string&, const std::string&) override {}
@@ -565,14 +566,15 @@ TEST_F(TcpEdges, AStoreThatDoesNotAnswerKeepsNobodyFromStopping) {
     EXPECT_FALSE(store->returned);
     store->free = true;
   }
-  store->changed.notify_all();  // what was left behind ends without what is gone
+  // The thread that was left behind ends without the objects that are gone.
+  store->changed.notify_all();
   EXPECT_TRUE(store->wait(store->returned));
 }
 
 TEST_F(TcpEdges, APeerThatListensButDoesNotComeBackIsLostAfterSilence) {
   world.timeouts.silent = milliseconds(300);
   begin();
-  // Worker 2's listener stands, but nobody accepts there: as a stopped process.
+  // Worker 2's listener exists, but does not accept, like a stopped process.
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in any{};
   any.sin_family = AF_INET;

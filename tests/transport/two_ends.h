@@ -1,4 +1,4 @@
-// Two workers of a fabric with the edge between them, connected.
+// Two workers of a fabric, with a connected edge between them.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// What launchers say: the variables are those that torchrun, Debian's mpirun (Open MPI 4.1), mpiexec (MPICH 4.0) and
-// srun (SLURM 22.05) really set, hosts and numbers apart.
+// Launchers' variables. These are the ones that torchrun, Debian's mpirun (Open MPI 4.1), mpiexec
+// (MPICH 4.0) and srun (SLURM 22.05) really set, apart from hosts and numbers.
 #include "starling/world/environment.h"
 
 #include <map>
@@ -107,7 +107,7 @@ TEST(Environment, OfMpirun) {
             "mpirun 2/3 1/2 hosta:29500 (MASTER_ADDR) ");
 }
 
-// Only rank 0 sees whether mpirun runs on its host.
+// Only rank 0 knows whether mpirun runs on its host.
 TEST(Environment, MpirunsHostIsTakenOnlyWhereItIsRankZeros) {
   const Map first = kMpirun + Map{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}};
   EXPECT_THAT(why_not(first),
@@ -170,11 +170,11 @@ TEST(Environment, OfPmi) {
 }
 
 TEST(Environment, TheInnermostLauncherIsObeyed) {
-  // torchrun in a job step, which mpirun may have started.
+  // torchrun in a job step, possibly started by mpirun.
   EXPECT_EQ(launcher_name(in(kSrun + kMpirun + kMpiexec + kTorchrun)), "torchrun");
   // mpirun starts its daemons by srun.
   EXPECT_EQ(launcher_name(in(kSrun + kMpirun)), "mpirun");
-  // mpiexec, too, starts its helpers by srun: one task on each node.
+  // mpiexec starts its helpers by srun too: one task on each node.
   EXPECT_EQ(launcher_name(in(kSrun + Map{{"SLURM_STEP_NUM_TASKS", "1"}} + kMpiexec)), "PMI");
   // srun --mpi=pmi2 sets PMI's variables for its own tasks.
   EXPECT_EQ(launcher_name(in(kSrun + Map{{"PMI_RANK", "4"}, {"PMI_SIZE", "6"}})), "srun");
@@ -183,7 +183,7 @@ TEST(Environment, TheInnermostLauncherIsObeyed) {
   EXPECT_THAT(why_not({{"WORLD_SIZE", "6"}}), HasSubstr("RANK is not set: start the workers with torchrun"));
 }
 
-// A script of sbatch or a shell of salloc is no task, however many the allocation is for.
+// A script of sbatch or a shell of salloc is no task, whatever the allocation's number of tasks.
 TEST(Environment, AnAllocationIsNoJobStep) {
   const Map script = kSrun + Map{{"SLURM_STEP_ID", ""}, {"SLURM_PROCID", "0"}};
   const Map shell = kSrun + Map{{"SLURM_STEP_ID", ""}, {"SLURM_PROCID", ""}};
@@ -259,9 +259,10 @@ TEST(Environment, TasksOnANode) {
                                                              {"-1", 0},
                                                              {"a", 0},
                                                              {",2", 0}}) {
-    EXPECT_THAT([&] { tasks(list, node); }, ThrowsMessage<UsageError>("environment: LIST='" + list +
-                                                                      "' does not say how many tasks node " +
-                                                                      std::to_string(node) + " has"));
+    EXPECT_THAT([&] { tasks(list, node); },
+                ThrowsMessage<UsageError>("environment: LIST='" + list +
+                                          "' does not have the number of tasks on node " +
+                                          std::to_string(node) + " has"));
   }
 }
 

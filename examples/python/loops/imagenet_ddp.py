@@ -1,4 +1,5 @@
-"""In the shape of PyTorch's ImageNet example. DIR holds train.pt and val.pt, each {"images": uint8 [N, 3, H, W], "labels": [N]}:
+"""In the shape of PyTorch's ImageNet example. DIR holds train.pt and val.pt, each {"images": uint8
+[N, 3, H, W], "labels": [N]}:
 
 torchrun --nproc-per-node 2 FILE DIR
 """

@@ -1,4 +1,5 @@
-"""In the shape of PyTorch's MNIST example. DIR holds MNIST's four files, gzipped, or Fashion-MNIST's:
+"""In the shape of PyTorch's MNIST example. DIR holds the four gzipped files of MNIST or
+Fashion-MNIST:
 
 torchrun --nproc-per-node 2 FILE DIR
 """

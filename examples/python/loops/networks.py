@@ -1,4 +1,5 @@
-"""The networks of the loops beside this file, small enough for a CPU, and where their data lies."""
+"""The networks of the loops beside this file, small enough for a CPU, and the place of their
+data."""
 
 import gzip
 import pathlib
@@ -22,7 +23,7 @@ class Net(torch.nn.Module):
 
 
 class Block(torch.nn.Module):
-    """Of a residual network (He et al. 2016): two convolutions beside a short cut."""
+    """The block of a residual network (He et al. 2016): two convolutions beside a short cut."""
 
     def __init__(self, planes):
         super().__init__()
@@ -66,13 +67,13 @@ class GPT(torch.nn.Module):
 
 
 def idx(folder, name):
-    """A file of MNIST's format, gzipped: Fashion-MNIST's too."""
+    """A gzipped file in MNIST's format, also of Fashion-MNIST."""
     data = gzip.decompress(pathlib.Path(folder, f"{name}.gz").read_bytes())
     sizes = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(data[3])]
     return torch.frombuffer(bytearray(data[4 + 4 * data[3] :]), dtype=torch.uint8).view(sizes)
 
 
 def mnist(folder, which):
-    """which: "train" or "t10k"."""
+    """`which`: "train" or "t10k"."""
     images = (idx(folder, f"{which}-images-idx3-ubyte").unsqueeze(1) / 255 - 0.1307) / 0.3081
     return torch.utils.data.TensorDataset(images, idx(folder, f"{which}-labels-idx1-ubyte").long())

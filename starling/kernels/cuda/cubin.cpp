@@ -33,7 +33,7 @@ std::string digest_of(std::string_view text) {
   return digits;
 }
 
-// Of all that the cubin depends on.
+// The hash of everything that the cubin depends on.
 std::string key_of(const Nvrtc& nvrtc, const Program& program, int architecture) {
   std::string all;
   const auto add = [&](std::string_view part) { all += fmt::format("{}:{}\n", part.size(), part); };
@@ -50,7 +50,7 @@ std::string first_line(std::string_view key, std::string_view bytes) {
   return fmt::format("{} {} {}\n", kMagic, key, digest_of(bytes));
 }
 
-// The cubin in a file; none, where there is no file or where it is anything but that of this key, whole.
+// The cubin in a file. Nothing if there is no file, or if it is not the complete cubin of this key.
 std::optional<std::string> read(const fs::path& path, std::string_view key) {
   std::ifstream file(path, std::ios::binary);
   std::string line, bytes;
@@ -60,7 +60,7 @@ std::optional<std::string> read(const fs::path& path, std::string_view key) {
   return bytes;
 }
 
-// Writes a file of another name beside it, then renames. Returns what went wrong, or nothing.
+// Writes a file with another name beside it, then renames it. Returns the error, or nothing.
 std::string write(const fs::path& path, std::string_view key, std::string_view bytes) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);

@@ -1,9 +1,12 @@
-// Compiled programs for the GPU, kept on the disk: NVRTC takes seconds, and the same program gives the same cubin.
+// A cache of compiled GPU programs on the disk: NVRTC takes seconds, and the same program gives the
+// same cubin.
 //
-//   FOLDER/NAME-sm_90-KEY.cubin     KEY: of the NVRTC version, the architecture, the options, and all texts
+//   FOLDER/NAME-sm_90-KEY.cubin     KEY: a hash of the NVRTC version, the architecture, the options
+//                                   and all texts
 //
-// A file holds the SHA-256 of its key and of its cubin, and is verified as it is read. It is there whole or not at all,
-// whoever writes it at the same time. One that is damaged, or of another key, is compiled and written anew.
+// A file holds the SHA-256 of its key and of its cubin, and is verified when it is read. It is
+// complete or absent, even with several concurrent writers. If a file is damaged, or of another
+// key, the program is compiled and written again.
 #pragma once
 
 #include <filesystem>
@@ -14,18 +17,19 @@
 
 namespace starling::kernels::cuda {
 
-// ${XDG_CACHE_HOME:-~/.cache}/starling/cuda; empty where the environment has neither of the two.
+// ${XDG_CACHE_HOME:-~/.cache}/starling/cuda; empty if neither variable is set.
 std::filesystem::path cubin_folder();
 
 struct Cubin {
   std::string bytes;           // an ELF file, as cuModuleLoadData takes it
-  std::filesystem::path file;  // where it is kept
-  bool kept = false;           // it was there before: nothing was compiled
-  std::string trouble;         // why it could not be kept; empty where it was. It serves all the same
+  std::filesystem::path file;  // its place in the cache
+  bool kept = false;           // it was in the cache: nothing was compiled
+  // Why it could not be cached; empty if it was; the cubin is usable in either case.
+  std::string trouble;
 };
 
-// The program for GPUs of this architecture: from the folder, else compiled (seconds) and kept there. The empty folder keeps
-// nothing. Throws as Nvrtc::compile.
+// The program for GPUs of this architecture: from the folder, otherwise compiled (seconds) and kept
+// there. With an empty folder nothing is kept. Throws like Nvrtc::compile.
 Cubin cubin_of(const Nvrtc& nvrtc, const Program& program, int architecture,
                const std::filesystem::path& folder = cubin_folder());
 

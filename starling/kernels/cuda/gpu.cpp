@@ -12,8 +12,9 @@
 
 namespace starling::kernels::cuda {
 
-// The driver's interface in C, as cuda.h of CUDA 12 and 13 declares it: CUresult and CUdevice are ints, CUdeviceptr is 64 bits
-// wide, the others are pointers. Members have the names of what the library exports.
+// The driver's C interface, as cuda.h of CUDA 12 and 13 declares it: CUresult and CUdevice are
+// ints, CUdeviceptr is 64 bits wide, the others are pointers. Members have the names of the
+// library's exports.
 struct DriverFunctions {
   using Size = std::size_t;
   using Address = unsigned long long;
@@ -53,11 +54,13 @@ namespace {
 
 using Address = DriverFunctions::Address;
 
-// As cuda.h numbers them.
-constexpr unsigned kNonBlockingStream = 1;  // CU_STREAM_NON_BLOCKING: the default stream does not wait for it
-constexpr unsigned kAsleep = 1, kWithoutTime = 2;  // CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
-constexpr int kRelaxed = 2;                        // CU_STREAM_CAPTURE_MODE_RELAXED
-constexpr int kMajor = 75, kMinor = 76;            // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
+// The numbers of cuda.h.
+// CU_STREAM_NON_BLOCKING: the default stream does not wait for it.
+constexpr unsigned kNonBlockingStream = 1;
+// CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING.
+constexpr unsigned kAsleep = 1, kWithoutTime = 2;
+constexpr int kRelaxed = 2;              // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 
 constexpr int kOldest = 80;  // architecture; warps of older ones have no reductions (update.cuh)
 
@@ -138,7 +141,7 @@ Gpu::Gpu(int number, const std::string& driver) : driver_(load_driver(driver)) {
   cu.must(cu.cuStreamCreate(&gossip_, kNonBlockingStream), "making a stream");
 }
 
-// At the end of a process the driver may have ended before: what it says is not asked.
+// At the end of a process the driver may have ended first, so its results are ignored.
 Gpu::~Gpu() {
   void* popped = nullptr;
   if (driver_->cuCtxPushCurrent_v2(context_) != 0) return;
@@ -195,7 +198,8 @@ void Event::hold(Stream stream) const {
 
 void Event::wait() const {
   const Gpu::Scope scope(gpu_);
-  // Where another thread records a graph (torch.cuda.graph), no thread may wait unless it says that its work is apart.
+  // While another thread records a graph (torch.cuda.graph), a thread may wait only if it declares
+  // its work independent.
   int mode = kRelaxed;
   scope.driver.must(scope.driver.cuThreadExchangeStreamCaptureMode(&mode), "setting the capture mode");
   const int result = scope.driver.cuEventSynchronize(event_);

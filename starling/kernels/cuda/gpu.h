@@ -1,11 +1,13 @@
-// One GPU, by CUDA's driver interface: the update loaded on it, copies beside what it computes, and places in its streams to
-// wait for. The driver's library is loaded when the first Gpu is made: nothing of CUDA is needed to build Starling, or to run it
-// on the CPU. It has the device's primary context, so that memory and streams are those of torch.
+// One GPU, by CUDA's driver interface: the update loaded on it, copies beside its computation, and
+// events in its streams. The driver's library is loaded when the first Gpu is made. Starling needs
+// no part of CUDA to build, or to run on the CPU. A Gpu uses the device's primary context, so that
+// it shares memory and streams with torch.
 //
-//   stream   a queue of work on the GPU; what is in one is done in order. Null: the default one
+//   stream   a queue of work on the GPU; its work is done in order. Null: the default one
 //
-// All methods may be called from any thread, leave its current context as it was, and throw Error in one line where the driver
-// says that something failed: then all that follows fails too. None waits for the GPU, except where stated.
+// All methods may be called from any thread, and leave its current context as it was. They throw
+// Error in one line if the driver reports a failure; all later calls fail too. None waits for the
+// GPU, except where stated.
 #pragma once
 
 #include <array>
@@ -19,30 +21,35 @@
 
 namespace starling::kernels::cuda {
 
-struct DriverFunctions;  // what is called of it
+struct DriverFunctions;  // the driver functions in use
 
 using Stream = void*;  // CUstream
 
 class Gpu {
  public:
-  // The number is torch's. Takes the update from the cache of compiled programs, or compiles it (seconds). Throws Error where
-  // there is no driver, no such GPU, one older than sm_80, or no NVRTC that knows it.
+  // `number` is torch's. Takes the update from the cache of compiled programs, or compiles it
+  // (seconds). Throws Error if there is no driver, no such GPU, one older than sm_80, or no NVRTC
+  // that knows it.
   explicit Gpu(int number, const std::string& driver = "libcuda.so.1");
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
-  // Why the compiled update could not be kept on the disk, so that the next process compiles it again; empty where it is.
+  // Why the compiled update could not be cached, so that the next process compiles it again; empty
+  // if it is cached.
   const std::string& not_kept() const { return not_kept_; }
-  // Streams of its own, so that copies both ways, and gossip, go on beside what torch computes.
+  // Streams of its own, so that copies in both directions, and gossip, run beside torch's
+  // computation.
   Stream uploads() const { return uploads_; }
   Stream downloads() const { return downloads_; }
   Stream gossip() const { return gossip_; }
-  // Memory of the host should be page-locked, else the calling thread waits for the stream.
-  void upload(void* to, const void* from, std::size_t bytes, Stream stream) const;    // host to device
-  void download(void* to, const void* from, std::size_t bytes, Stream stream) const;  // device to host
+  // Memory of the host should be page-locked. Otherwise the calling thread waits for the stream.
+  // Host to device.
+  void upload(void* to, const void* from, std::size_t bytes, Stream stream) const;
+  // Device to host.
+  void download(void* to, const void* from, std::size_t bytes, Stream stream) const;
 
-  // Starts a launch of a table that lies on the device. *not_finite as in update.cuh; null for
+  // Starts a launch of a table in the device's memory. *not_finite as in update.cuh; null for
   // renewals alone.
   void launch(const Table::Launch& launch, const std::byte* table, std::uint32_t* not_finite,
               Stream stream) const;
@@ -60,7 +67,7 @@ class Gpu {
   Stream uploads_ = nullptr, downloads_ = nullptr, gossip_ = nullptr;
 };
 
-// A place in a stream, which is set anew by each record(). The Gpu must outlive it.
+// A place in a stream. Each record() moves it. The Gpu must outlive it.
 class Event {
  public:
   explicit Event(const Gpu& gpu);
@@ -69,9 +76,9 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(Stream stream);
-  // What is put into this stream from now on waits for the place.
+  // Later work in this stream waits for the place.
   void hold(Stream stream) const;
-  // The calling thread waits, asleep. Throws Error where the GPU has failed.
+  // The calling thread sleeps until the place is reached. Throws Error if the GPU has failed.
   void wait() const;
 
  private:

@@ -17,7 +17,8 @@
 
 namespace starling::kernels::cuda {
 
-// NVRTC's interface in C, as nvrtc.h of CUDA 12 and 13 declares it: nvrtcResult is an int, nvrtcProgram a pointer.
+// NVRTC's C interface, as nvrtc.h of CUDA 12 and 13 declares it: nvrtcResult is an int,
+// nvrtcProgram a pointer.
 struct NvrtcFunctions {
   const char* (*nvrtcGetErrorString)(int);
   int (*nvrtcVersion)(int*, int*);
@@ -89,8 +90,8 @@ fs::path torch_folder() {
   return fs::weakly_canonical(found, none).parent_path();
 }
 
-// NVRTC among the files of a folder. libtorch's archive has it as libnvrtc-HASH.so.13; its builtins are another library,
-// and `alt` is the same compiler built otherwise.
+// The NVRTC libraries in a folder, by file name. libtorch's archive names it libnvrtc-HASH.so.13.
+// Its builtins are another library, and `alt` is another build of the same compiler.
 std::vector<fs::path> nvrtcs_in(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code none;
@@ -125,7 +126,7 @@ std::unique_ptr<NvrtcFunctions> search() {
   return nullptr;
 }
 
-// What the compiler said, in one line.
+// The compiler's log in one line.
 std::string in_one_line(std::string_view log) {
   std::string line;
   for (std::size_t at = 0; at < log.size();) {
@@ -134,7 +135,7 @@ std::string in_one_line(std::string_view log) {
     at = end + 1;
     part.remove_prefix(std::min(part.find_first_not_of(" \t"), part.size()));
     part = part.substr(0, part.find_last_not_of(" \t\r") + 1);
-    if (part.empty() || part == "^") continue;  // what points into the line above
+    if (part.empty() || part == "^") continue;  // points into the line above
     line += (line.empty() ? "" : " | ") + std::string(part);
   }
   return line;

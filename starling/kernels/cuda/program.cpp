@@ -9,7 +9,7 @@ namespace starling::kernels::cuda {
 
 Program update_program() {
   constexpr std::string_view kSource = "starling/kernels/cuda/program.cuh";
-  // By whatever name: one file stands in for all of them.
+  // One file replaces all standard headers.
   constexpr std::string_view kStandard = "#include \"starling/kernels/cuda/standard.cuh\"\n";
   Program program{
       .source = {},
@@ -19,8 +19,8 @@ Program update_program() {
                   {"cstddef", kStandard},
                   {"cstdint", kStandard},
                   {"cstdlib", kStandard}},
-      // The bits of the processor: see update.cuh. Functions need not say that they are for the device, and
-      // nothing is included from the folder that the process happens to be in.
+      // These options give the bits of the processor; see update.cuh. Functions need no device
+      // attribute, and no include comes from the current folder of the process.
       .options = {"--std=c++20", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true",
                   "--device-as-default-execution-space", "--no-source-include",
                   fmt::format("-DSTARLING_TABLE_SIZES={}", fmt::join(kTableSizes, ","))}};

@@ -1,5 +1,5 @@
-// What becomes of the blocks that gossip holds (gossip/held_block.h) on a GPU: the momentum, and Kernels::renew (kernels/update.h).
-// To the bit what the processor does, as update.cuh.
+// The updates of gossip's held blocks (gossip/held_block.h) on a GPU: the momentum, and
+// Kernels::renew (kernels/update.h). The bits are those of the processor, as in update.cuh.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +46,7 @@ inline void renew(const Renewal* segments, std::uint32_t count) {
 
 }  // namespace starling::kernels::cuda
 
-// As the entries of update.cuh, without neighbours, and what is not finite is not looked for.
+// Like the entries of update.cuh, without neighbours and without the check for finite values.
 extern "C" __global__ void __launch_bounds__(starling::kernels::cuda::kThreads)
     starling_renew(const starling::kernels::cuda::Renewal* segments, std::uint32_t count,
                    const starling::kernels::Mix*, std::uint32_t*) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kAligned = 16;
 
-// Where a table of so many bytes ends, and the next one may begin.
+// The end of a table of this size, where the next one may begin.
 std::size_t end_of(std::size_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; }
 
 template <class T>

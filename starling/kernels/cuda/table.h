@@ -27,7 +27,7 @@ class Table {
     std::size_t entry = 0;     // in kUpdateEntries
     std::size_t segments = 0;  // offset
     std::uint32_t count = 0;   // of segments
-    std::uint32_t blocks = 0;  // of threads; not 0
+    std::uint32_t blocks = 0;  // number of thread blocks; not 0
   };
   // All Mixes come first: they are at offset 0.
   std::size_t bytes() const;

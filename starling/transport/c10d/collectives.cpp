@@ -1,4 +1,4 @@
-// Over c10d's Gloo.
+// Collectives over c10d's Gloo.
 #include "starling/transport/c10d/collectives.h"
 
 #include <exception>
@@ -22,7 +22,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLook{500};  // while waiting: how often to look whether another worker has failed
+// While waiting: the interval of checks for another worker's failure.
+constexpr milliseconds kPollInterval{500};
 constexpr milliseconds kPatience{1'000};       // for a host that does not answer
 constexpr std::int64_t kPackBytes = 25 << 20;  // small tensors are broadcast together
 constexpr std::int64_t kAlignment = 16;        // of each tensor in a pack
@@ -32,14 +33,15 @@ std::int64_t padded_bytes(const at::Tensor& tensor) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// How the loss of a worker is noticed. Gloo tells only the neighbours of the lost one, in the pattern of the
-// moment, and does not say who it was; the others would wait on. So each worker keeps a socket that listens
-// as long as its process lives (the operating system answers for it), whoever sees an operation fail finds
-// out whose does not, and writes that to the store, where all who wait look twice a second.
+// Detects the loss of a worker. Gloo tells only the neighbours of the lost worker in the current
+// pattern, and does not name it; the others would wait on. Therefore each worker keeps a socket
+// that listens as long as its process lives (the operating system answers for it). A worker whose
+// operation fails finds the sockets that do not answer, and writes the result to the store. All
+// waiting workers check the store twice a second.
 struct State {
   int rank;
   int size;
-  int first;  // what messages call rank 0
+  int first;  // rank 0 in messages
   milliseconds stalled;
   Interrupted interrupted;
   c10::intrusive_ptr<c10d::Store> store;
@@ -77,7 +79,7 @@ State::State(const World& world, const std::string& channel, int first)
   try {
     meet(world, channel);
     store = c10d_store->clone("collectives/" + channel);
-    const WithoutSigpipe errors_only;  // in the threads that Gloo starts
+    const WithoutSigpipe errors_only;  // for the threads that Gloo starts
     auto options = c10d::ProcessGroupGloo::Options::create(world.timeouts.meet);
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(world.address));
     gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
@@ -87,7 +89,7 @@ State::State(const World& world, const std::string& channel, int first)
   }
 }
 
-// Finds all workers, and says who has not come before Gloo waits for them.
+// Finds all workers, and names the missing ones before Gloo waits for them.
 void State::meet(const World& world, const std::string& channel) {
   life_sign = listen_at(resolve(world.address, 0));
   const auto key = [&](int of) { return fmt::format("life/{}/{}", channel, of); };
@@ -105,12 +107,13 @@ void State::meet(const World& world, const std::string& channel) {
   }
 }
 
-// After a failure operations may still hang in Gloo's threads, and its destructor would wait for them.
+// After a failure operations may still hang in Gloo's threads, and its destructor would wait for
+// them.
 State::~State() {
   if (!failure.empty()) std::thread([gloo = std::move(gloo)] {}).detach();
 }
 
-// What another worker has found out about a failure; empty while there is none.
+// The failure that another worker has found; empty if there is none.
 std::string State::found_elsewhere() {
   try {
     return store->check({"failure"}) ? store->get_to_str("failure") : "";
@@ -119,7 +122,7 @@ std::string State::found_elsewhere() {
   }
 }
 
-// "worker 2 is gone", "workers 2, 3 are gone"; empty where all are alive.
+// "worker 2 is gone", "workers 2, 3 are gone"; empty if all are alive.
 std::string State::find_lost() const {
   std::vector<int> lost;
   for (int of = 0; of < size; ++of) {
@@ -132,8 +135,9 @@ std::string State::find_lost() const {
 }
 
 void State::fail(const char* operation, const std::string& reason) {
-  // First look who is gone, then whether somebody was quicker: it may have ended since, and is not to be blamed. A
-  // process that is just ending may still have its life sign when its other sockets are closed, so look for a while.
+  // First checks for lost workers, then whether another worker was quicker: that one may have ended
+  // since, and is not the cause. A process that is ending may still have its life sign when its
+  // other sockets are closed, so the check repeats for a while.
   const Time end = Clock::now() + kPatience;
   std::string lost;
   for (;;) {
@@ -155,7 +159,7 @@ void State::give_up(const std::string& reason) {
   }
 }
 
-// What World::interrupted throws in backward() reaches its caller, once the others know.
+// An exception of World::interrupted in backward() reaches its caller after the others know.
 void State::look_for_interrupt(const char* operation) {
   std::exception_ptr raised;
   try {
@@ -184,11 +188,11 @@ c10::intrusive_ptr<c10d::Work> State::begin(const char* operation, Start start) 
 void State::finish(const char* operation, c10d::Work& work) {
   for (;;) {
     try {
-      work.wait(kLook);
+      work.wait(kPollInterval);
       return;
     } catch (const std::exception& thrown) {
       if (work.isCompleted()) {
-        if (work.isSuccess()) return;  // just now
+        if (work.isSuccess()) return;  // it has just ended
         fail(operation, one_line(thrown));
       }
     }
@@ -230,7 +234,7 @@ void GlooCollectives::broadcast(const std::vector<at::Tensor>& tensors, int root
     } while (end < tensors.size() && bytes + padded_bytes(tensors[end]) <= kPackBytes);
 
     const at::Tensor pack = at::zeros({bytes}, at::kByte);
-    std::vector<at::Tensor> parts;  // views of the pack, as the tensors
+    std::vector<at::Tensor> parts;  // views of the pack, in the tensors' shapes
     for (std::int64_t i = first, offset = 0; i < static_cast<std::int64_t>(end); ++i) {
       const at::Tensor& tensor = tensors[i];
       const auto length = static_cast<std::int64_t>(tensor.nbytes());
@@ -257,7 +261,7 @@ struct GlooWork final : Collectives::Pending::Work {
   const c10::intrusive_ptr<c10d::Work> work;
 };
 
-// start() of c10d's group with the tensor, in the way of all its operations.
+// Calls start() of c10d's group with the tensor, in the common way of its operations.
 template <class Options, class Start>
 Collectives::Pending GlooCollectives::pending(const char* operation, const at::Tensor& tensor,
                                               Options options, Start start) {

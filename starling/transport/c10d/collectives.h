@@ -1,10 +1,10 @@
-// What all workers do together: the start-up broadcast and the All-Reduce baseline. Gossip goes over the edges of transport.h
-// instead.
+// Collective operations of all workers: the start-up broadcast and the All-Reduce baseline. Gossip
+// uses the edges of transport.h instead.
 //
-// Every worker must call the same operations in the same order, from one thread. A failure (a worker is gone,
-// or silent for World::timeouts.stalled) is an Error in one line that names the operation, this rank and the
-// workers that are gone; it reaches all survivors within about a second, and nothing works any more
-// afterwards.
+// Every worker must call the same operations in the same order, from one thread. A failure (a
+// worker is gone, or silent for World::timeouts.stalled) is an Error of one line that names the
+// operation, this rank and the lost workers. It reaches all survivors within about a second, and
+// all later operations fail.
 #pragma once
 
 #include <memory>
@@ -22,17 +22,18 @@ class Collectives {
  public:
   virtual ~Collectives() = default;
 
-  // The root's values, everywhere. Shapes and types must be equal on all workers; any device, any strides.
+  // Copies the root's values to all. Shapes and types must be equal on all workers; any device, any
+  // strides.
   virtual void broadcast(const std::vector<at::Tensor>& tensors, int root) = 0;
 
-  // Start something with a tensor on the CPU, contiguous, that must not be touched before wait() has returned. Several may
-  // be under way.
+  // Operations in flight on a contiguous CPU tensor, which must not be touched before wait() has
+  // returned. Several may be in flight.
   class Pending;
-  // The sum of all workers' takes its place.
+  // Replaces the tensor by the sum over all workers.
   virtual Pending all_reduce_sum(const at::Tensor& tensor) = 0;
-  // The same at the root alone; the others' is of no use any more.
+  // The same for the root alone; the other tensors are undefined afterwards.
   virtual Pending reduce_sum(const at::Tensor& tensor, int root) = 0;
-  // The root's takes its place.
+  // Replaces the tensor by the root's.
   virtual Pending start_broadcast(const at::Tensor& tensor, int root) = 0;
 
   // Every worker's value, by rank.
@@ -54,9 +55,10 @@ class Collectives::Pending {
   std::unique_ptr<Work> work_;
 };
 
-// Those that the world has, or c10d's Gloo. Blocks until all workers have made theirs, at most world.timeouts.meet. `channel`
-// tells several of one world apart; equal on all workers. Messages count ranks from `first`, where the world is a part of a
-// larger one. Gloo's need a C10dStore as the world's store, as those of World's own makers are.
+// The world's own collectives, or c10d's Gloo. Blocks until all workers have made theirs, at most
+// world.timeouts.meet. `channel` separates several collectives of one world; it must be equal on
+// all workers. Messages count ranks from `first`, if the world is a part of a larger one. Gloo
+// needs a C10dStore as the world's store, which World's own makers provide.
 std::unique_ptr<Collectives> make_collectives(const World& world, const std::string& channel, int first = 0);
 
 }  // namespace starling

@@ -1,4 +1,4 @@
-// What whoever hands an operation to Gloo has to mind.
+// Precautions for passing an operation to Gloo.
 #pragma once
 
 #include <mutex>
@@ -7,12 +7,14 @@
 
 namespace starling {
 
-// Held while an operation is handed to Gloo. torch's flight recorder, one for all groups of a process, enters a new
-// group into its table without a lock (torch 2.11), which workers that are threads do at the same time.
+// Held while an operation is passed to Gloo. The reason is torch's flight recorder, one for all
+// groups of a process. It enters a new group into its table without a lock (torch 2.11), and
+// workers that are threads do so at the same time.
 std::mutex& flight_recorder();
 
-// While it lives, this thread and those that it starts take a write to a closed socket as an error, not as a signal that
-// ends the process: Gloo writes without MSG_NOSIGNAL. A signal of this kind goes to the thread that wrote.
+// While it lives, a write to a closed socket by this thread, and by threads that it starts, is an
+// error and not a signal that ends the process: Gloo writes without MSG_NOSIGNAL. A signal of this
+// kind goes to the writing thread.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() {

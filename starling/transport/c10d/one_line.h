@@ -1,4 +1,5 @@
-// What torch and Gloo say about a failure, in one line: without backtrace, source place and further lines.
+// A failure message of torch or Gloo in one line, without backtrace, source place and further
+// lines.
 #pragma once
 
 #include <exception>

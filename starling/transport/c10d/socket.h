@@ -1,4 +1,4 @@
-// The little of sockets that is needed beside c10d's own: addresses, a listener, and whether one is there.
+// The socket functions that c10d lacks: addresses, a listener, and a check for listeners.
 #pragma once
 
 #include <chrono>
@@ -23,12 +23,12 @@ struct SocketAddress {
   bool is_loopback() const;
 };
 
-// All addresses of a host name or numeric address, at least one; the first of them. Throws Error with the name and the
-// reason.
+// All addresses of a host name or numeric address, at least one; and the first of them. Throws
+// Error with the name and the reason.
 std::vector<SocketAddress> resolve_all(const std::string& host, int port);
 SocketAddress resolve(const std::string& host, int port);
 
-// The address from which this host reaches `remote`; nothing where no route leads there.
+// The address from which this host reaches `remote`; nothing if there is no route.
 std::optional<SocketAddress> local_address_towards(const SocketAddress& remote);
 
 struct Interface {
@@ -40,11 +40,13 @@ std::vector<Interface> interfaces();
 
 SocketAddress bound_address(const Descriptor& socket);
 
-// A listening socket, not inherited by programs that this process starts. Port 0: any free one. Throws Error.
+// A listening socket, not inherited by programs that this process starts. Port 0: any free one.
+// Throws Error.
 Descriptor listen_at(const SocketAddress& address);
 
-// Whether somebody listens there. The operating system answers for the process, even for one that is busy or
-// stopped; where it has ended, it refuses at once; where the host is gone, nobody answers within `patience`.
+// Whether a process listens there. The operating system answers for the process, even for a busy or
+// stopped one. If the process has ended, it refuses at once; if the host is gone, no answer comes
+// within `patience`.
 bool somebody_listens(const SocketAddress& address, std::chrono::milliseconds patience);
 
 }  // namespace starling

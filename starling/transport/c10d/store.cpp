@@ -23,8 +23,8 @@ void C10dStore::set(const std::string& key, const std::string& value) {
   }
 }
 
-// Asks again and again rather than waiting in the store: TCPStore's wait() holds its only connection, so one
-// thread that waits would keep all others from setting what the first one waits for.
+// Polls instead of waiting in the store: TCPStore's wait() holds its only connection. One waiting
+// thread would then keep all others from setting the key that it waits for.
 std::string C10dStore::get(const std::string& key, std::chrono::milliseconds deadline,
                            const Interrupted& interrupted) {
   const Time end = Clock::now() + deadline;

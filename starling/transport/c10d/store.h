@@ -1,4 +1,4 @@
-// The workers' store on any of c10d's: TCPStore between processes, HashStore between threads.
+// The workers' store on any store of c10d: TCPStore between processes, HashStore between threads.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,8 @@ class C10dStore final : public Store {
   std::string get(const std::string& key, std::chrono::milliseconds deadline,
                   const Interrupted& interrupted = nobody) override;
 
-  // A store of its own on the same keys, each behind `prefix`: calls that wait in it hold up nobody else.
+  // Another store on the same keys, each behind `prefix`. Calls that wait in it block no other
+  // store.
   c10::intrusive_ptr<c10d::Store> clone(const std::string& prefix) const;
 
  private:

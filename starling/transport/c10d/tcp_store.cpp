@@ -23,7 +23,7 @@ c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host, const c10
   }
 }
 
-// TCPStore would wait by itself, but writes a backtrace to stderr for every try.
+// TCPStore would wait by itself, but it writes a backtrace to stderr for every attempt.
 void wait_for_server(const std::string& host, int port, std::chrono::milliseconds deadline,
                      const Interrupted& interrupted) {
   const Time end = Clock::now() + deadline;

@@ -1,4 +1,4 @@
-// c10d's TCPStore, which torchrun hosts too.
+// c10d's TCPStore, which torchrun also hosts.
 #pragma once
 
 #include <chrono>
@@ -9,17 +9,17 @@
 
 namespace starling {
 
-// Serves the store at `host` and `port` (0: any free one) and joins it. A loopback host serves loopback
-// alone; any other, since workers elsewhere may know this host by another address, all interfaces. Throws
-// Error.
+// Serves the store at `host` and `port` (0: any free one) and joins it. A loopback host serves
+// loopback only. Any other host serves all interfaces, because workers elsewhere may know this host
+// by another address. Throws Error.
 struct HostedStore {
   c10::intrusive_ptr<c10d::Store> store;
   int port;
 };
 HostedStore host_store(const std::string& host, int port, std::chrono::milliseconds deadline);
 
-// Joins the store that another process serves. Throws Error when it cannot be reached within the deadline, or when it is
-// interrupted.
+// Joins the store that another process serves. Throws Error if it cannot be reached within the
+// deadline, or when it is interrupted.
 c10::intrusive_ptr<c10d::Store> join_store(const std::string& host, int port,
                                            std::chrono::milliseconds deadline,
                                            const Interrupted& interrupted = nobody);

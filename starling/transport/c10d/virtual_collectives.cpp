@@ -16,7 +16,7 @@ namespace {
 
 using Takes = std::function<Duration(int workers, std::size_t bytes)>;
 
-// One call of all workers.
+// One operation of all workers.
 struct Operation {
   std::vector<std::vector<at::Tensor>> tensors;  // by rank
   std::vector<std::string> values;               // by rank
@@ -24,13 +24,13 @@ struct Operation {
   bool over = false;
 };
 
-// Where the workers of a channel meet.
+// The meeting place of a channel's workers.
 struct Room {
   explicit Room(VirtualTime& time) : changed(time.condition()) {}
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   const std::unique_ptr<Condition> changed;
   std::map<std::uint64_t, std::shared_ptr<Operation>> open;  // by number
-  Time free{};                                               // when the last one is over
+  Time free{};                                               // end of the last one
 };
 
 class VirtualCollectives final : public Collectives {
@@ -99,7 +99,7 @@ class VirtualCollectives final : public Collectives {
         *this, name, come({tensor}, "", takes_(size_, tensor.nbytes()), std::move(combine))));
   }
 
-  // The last one combines what all have brought.
+  // The last worker combines the values of all.
   std::shared_ptr<Operation> come(const std::vector<at::Tensor>& tensors, const std::string& value,
                                   Duration takes, const Combine& combine) {
     const std::lock_guard lock(room_->mutex);

@@ -1,5 +1,5 @@
-// Collectives between threads that live in virtual time. Where one of them leaves
-// the others wait for it for world.timeouts.stalled.
+// Collectives between threads in virtual time. If one of them leaves, the others wait for it for
+// world.timeouts.stalled.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,9 @@
 
 namespace starling {
 
-// For World::make_collectives of all of them. takes(workers, bytes): how long what returns a Pending takes, from when the last
-// worker has come and what was before it in the same Collectives is over. The others take no time.
+// For World::make_collectives of all of them. takes(workers, bytes) is the duration of an operation
+// that returns a Pending. It starts when the last worker has come and the previous operation of the
+// same Collectives is over. The other operations take no time.
 std::function<std::unique_ptr<Collectives>(const World&, const std::string& channel, int first)>
 virtual_collectives(std::shared_ptr<VirtualTime> time,
                     std::function<Duration(int workers, std::size_t bytes)> takes);

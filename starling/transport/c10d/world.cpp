@@ -1,4 +1,4 @@
-// How a World comes about, but for the one of a process group (process_group.cpp).
+// The makers of Worlds, except the one for a process group (process_group.cpp).
 #include "starling/world/world.h"
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -17,8 +17,8 @@
 namespace starling {
 namespace {
 
-// Of this host, as the other workers reach it. Where all workers are on this host, that is its loopback, whatever name
-// the launcher has for the host.
+// This host's address for the other workers. If all workers are on this host, it is the loopback
+// address, whatever name the launcher has for the host.
 SocketAddress own_address(const Variables& variable, const SocketAddress& master, const Launch& launch) {
   if (const auto chosen = address_from_environment(variable)) return *chosen;
   if (launch.local_size == launch.size) return resolve("127.0.0.1", 0);
@@ -30,7 +30,8 @@ SocketAddress own_address(const Variables& variable, const SocketAddress& master
   return *local;
 }
 
-// Across hosts rank 0 hosts the store at its own address: its host's name may be a loopback address to itself.
+// Across hosts rank 0 hosts the store at its own address, because its host's name may be a loopback
+// address to itself.
 c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, const std::string& own_address,
                                          std::chrono::milliseconds deadline, const Interrupted& interrupted) {
   if (launch.launcher_hosts || launch.rank != 0)

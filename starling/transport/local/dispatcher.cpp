@@ -45,7 +45,7 @@ void ClockDispatcher::loop() {
       auto event = events_.extract(events_.begin());
       lock.unlock();
       event.mapped()();
-      event = {};  // what it holds is released outside the lock
+      event = {};  // releases its captures outside the lock
       lock.lock();
     }
   }

@@ -1,5 +1,5 @@
-// Runs functions one at a time, in the order of (time, sequence): all that happens between the endpoints of a LocalHub
-// happens here.
+// Runs functions one at a time, in the order of (time, sequence). Everything between the endpoints
+// of a LocalHub happens here.
 #pragma once
 
 #include <condition_variable>
@@ -21,17 +21,17 @@ class Dispatcher {
   virtual ~Dispatcher() = default;  // drops what has not run
 
   virtual Time now() const = 0;
-  // A time that has passed means now.
+  // A time in the past means now.
   virtual void at(Time when, std::function<void()> work) = 0;
   void post(std::function<void()> work) { at(now(), std::move(work)); }
-  // Whether the caller is what runs now.
+  // Whether the caller is the function that runs now.
   virtual bool on_thread() const = 0;
-  // As post(), and returns when it has run. Not from what runs.
+  // Like post(), and returns when `work` has run. Not to be called from a running function.
   virtual void run(std::function<void()> work) = 0;
   virtual std::unique_ptr<Condition> condition() = 0;
 };
 
-// By Clock, on a thread of its own.
+// A Dispatcher by Clock, on a thread of its own.
 class ClockDispatcher final : public Dispatcher {
  public:
   ClockDispatcher();
@@ -48,7 +48,8 @@ class ClockDispatcher final : public Dispatcher {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::pair<Time, std::uint64_t>, std::function<void()>> events_;  // by time, then sequence
+  // By time, then sequence.
+  std::map<std::pair<Time, std::uint64_t>, std::function<void()>> events_;
   std::uint64_t sequence_ = 0;
   bool stopping_ = false;
   std::thread thread_;

@@ -22,11 +22,11 @@ constexpr auto kRedial = std::chrono::milliseconds(10);  // after reset()
 
 }  // namespace
 
-// All the state, touched on the dispatcher's thread only.
+// All the state. Only the dispatcher's thread touches it.
 //
-// Everything that runs on behalf of an endpoint goes through run_at(): it is kept back while the endpoint is paused and
-// dropped once it is dead. Everything that is under way on a connection carries that connection's number and is dropped
-// when it no longer stands.
+// Everything that runs for an endpoint goes through run_at(), which holds it back while the
+// endpoint is paused and drops it when the endpoint is dead. Everything in flight on a connection
+// carries that connection's number, and is dropped once the connection is gone.
 class LocalHub::Core {
  public:
   Core(int size, Timeouts timeouts, LocalNetwork network)
@@ -58,7 +58,7 @@ class LocalHub::Core {
 
   // --- called on any thread ---
 
-  // Which life of this rank the caller has begun.
+  // Starts a new life of this rank, and returns its number.
   std::uint64_t enlist(int rank) {
     const std::lock_guard lock(lives_mutex_);
     auto& life = lives_[rank];
@@ -70,7 +70,7 @@ class LocalHub::Core {
     const std::lock_guard lock(lives_mutex_);
     lives_[rank].running = false;
   }
-  // The number of the connection that stands from `from` to `to`; 0 where none does.
+  // The number of the connection from `from` to `to`; 0 if there is none.
   std::uint64_t connection(int from, int to) const { return link(from, to).connection.load(); }
   std::uint64_t bytes_sent(int rank) const {
     return nodes_[static_cast<std::size_t>(rank)].bytes_sent.load();
@@ -90,8 +90,8 @@ class LocalHub::Core {
     }
   }
 
-  // The endpoint is gone for good; the others learn it at once, after what was on its way to them. flush: what was
-  // queued goes, too.
+  // The endpoint is gone for good. The others learn it at once, after what was on its way to them.
+  // With `flush`, queued frames go out too.
   void end(int rank, bool flush, const std::string& reason) {
     Node& me = node(rank);
     if (me.handler == nullptr) return;
@@ -146,7 +146,7 @@ class LocalHub::Core {
     link(from, to).outbox.cancel(type, round, block);
   }
 
-  // Runs `work` for this endpoint: now, or after it is resumed; not at all once it is dead.
+  // Runs `work` for this endpoint: now, or after it is resumed. Not at all once it is dead.
   template <typename Work>
   void run_at(int rank, Work work) {
     Node& me = node(rank);
@@ -200,19 +200,20 @@ class LocalHub::Core {
     std::deque<std::function<void()>> waiting;  // while paused
     std::atomic<std::uint64_t> bytes_sent = 0;
   };
-  // One direction, and what its sender knows of the peer.
+  // One direction, and the sender's knowledge of the peer.
   struct Link {
     bool opened = false;
     bool up = false;
-    bool lost = false;     // and told so
+    bool lost = false;     // and the handler knows it
     bool severed = false;  // by the test
-    bool pumping = false;  // a pump() is on its way
+    bool pumping = false;  // a pump() is scheduled
     bool corrupt = false;
     std::uint64_t times_up = 0;
-    std::atomic<std::uint64_t> connection = 0;  // by number, that frames go out on; 0: none
-    std::uint64_t arriving = 0;                 // that frames still come out of at the other end
+    // Number of the connection for outgoing frames; 0: none.
+    std::atomic<std::uint64_t> connection = 0;
+    std::uint64_t arriving = 0;  // number of the connection whose frames still arrive
     Duration latency{};
-    Time free{};  // when it can be given more
+    Time free{};  // when it can take more
     Time last_arrival{};
     Outbox outbox;
 
@@ -249,7 +250,7 @@ class LocalHub::Core {
     }
   }
 
-  // `peer` learns that `rank` is gone.
+  // Tells `peer` that `rank` is gone.
   void ended(int rank, int peer, const std::string& reason, TransportHandler& handler) {
     Link& theirs = link(peer, rank);
     const bool was_up = std::exchange(theirs.up, false);
@@ -257,7 +258,7 @@ class LocalHub::Core {
     if (!theirs.opened) return;
     if (was_up) handler.disconnected(rank, reason);
     if (!std::exchange(theirs.lost, true)) handler.lost(rank, reason);
-    connect(rank, peer);  // where it was started again meanwhile
+    connect(rank, peer);  // if it was started again meanwhile
   }
 
   void lose_after(Duration patience, int rank, int peer, const std::string& reason) {
@@ -278,7 +279,7 @@ class LocalHub::Core {
     dispatcher_->at(link(from, to).free, [=, this] { pump(from, to); });
   }
 
-  // One chunk at a time, so that a control frame can overtake those behind it.
+  // Sends one chunk at a time, so that a control frame can overtake the chunks behind it.
   void pump(int from, int to) {
     Link& out = link(from, to);
     out.pumping = false;
@@ -328,7 +329,7 @@ class LocalHub::Core {
   std::vector<Node> nodes_;
   std::vector<std::unique_ptr<Link>> links_;
   std::uint64_t connections_ = 0;           // made so far
-  std::shared_ptr<Dispatcher> dispatcher_;  // last: its thread ends before the rest goes
+  std::shared_ptr<Dispatcher> dispatcher_;  // last: its thread ends before the other members go
 };
 
 class LocalHub::Endpoint final : public Transport {
@@ -392,8 +393,8 @@ class LocalHub::Endpoint final : public Transport {
   std::uint64_t bytes_sent() const override { return core_->bytes_sent(rank_); }
 
  private:
-  // At once on the dispatcher's thread, which keeps the order of calls from it; otherwise there, soon. The core lives
-  // as long as its dispatcher runs anything.
+  // Runs at once on the dispatcher's thread, which keeps the order of its calls. On other threads
+  // it posts to the dispatcher's thread.
   template <typename Work>
   void run(Work work) {
     if (core_->dispatcher().on_thread()) {

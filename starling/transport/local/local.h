@@ -1,5 +1,6 @@
-// Edges between threads of one process, with the same contract as those between machines: for tests, and for worlds
-// whose workers are threads. Nothing is copied before it is delivered, and faults are made to order.
+// Edges between threads of one process, with the same contract as edges between machines. They
+// serve tests, and worlds whose workers are threads. Nothing is copied before delivery, and tests
+// can inject faults.
 #pragma once
 
 #include <functional>
@@ -13,42 +14,44 @@
 
 namespace starling {
 
-// When a link that is given something can be given more, and when that is at the other end.
+// The time when a link can take more, and the arrival time at the other end.
 struct Crossing {
   Time free, there;
 };
 
 struct LocalNetwork {
-  // Then all endpoints are used by its threads, and the hub goes after they have left. Without: Clock, and a thread of the
-  // hub's own.
+  // If set, its threads use all endpoints, and the hub must outlive them. If not set: Clock, and a
+  // thread of the hub's own.
   std::shared_ptr<VirtualTime> time{};
-  // Asked in the order in which links are given something. Without: at once.
+  // Called in the order in which links are given data. If not set, data arrives at once.
   std::function<Crossing(int from, int to, std::size_t bytes, Time now)> cross{};
 };
 
-// n endpoints and the one thread on which all their handlers run, in the order of (time, sequence).
+// n endpoints, and the one thread on which all their handlers run, in the order of (time,
+// sequence).
 //
-// The faults take effect on that thread, in the order in which they were asked for, and may be called from any thread.
+// Faults take effect on that thread, in the order of the calls. Any thread may call them.
 class LocalHub {
  public:
-  // timeouts.meet and timeouts.silent say when an endpoint that does not come (back) is lost.
+  // timeouts.meet and timeouts.silent decide when an endpoint that does not come (back) is lost.
   explicit LocalHub(int size, Timeouts timeouts = {}, LocalNetwork network = {});
 
-  // The transport of this rank. While one lives there is no other; after its stop() a new one may take its place, as
-  // a worker that was started again.
+  // The transport of this rank. A rank has one transport at a time. After its stop() a new one may
+  // take its place, like a restarted worker.
   std::unique_ptr<Transport> endpoint(int rank);
 
-  // What `from` sends to `to` arrives so much later. Order is kept when the delay falls.
+  // Delays all messages from `from` to `to` by `latency`. Order is kept when the delay falls.
   void delay(int from, int to, Duration latency);
-  // The connection breaks and stays broken until mend().
+  // Breaks the connection until mend().
   void sever(int a, int b);
   void mend(int a, int b);
-  // As SIGKILL: no handler call nor posted function of this endpoint any more; its peers lose it at once.
+  // Like SIGKILL: the endpoint's handler and posted functions never run again, and its peers lose
+  // it at once.
   void kill(int rank);
-  // As SIGSTOP: nothing of this endpoint runs until resume(), what others send to it waits.
+  // Like SIGSTOP: nothing of this endpoint runs until resume(); messages to it wait.
   void pause(int rank);
   void resume(int rank);
-  // One bit of the next payload from `from` to `to` is flipped on the way.
+  // Flips one bit of the next payload from `from` to `to`.
   void corrupt_next(int from, int to);
 
  private:
@@ -57,7 +60,8 @@ class LocalHub {
   std::shared_ptr<Core> core_;
 };
 
-// For World::make_transport of all the workers of one process: one hub per channel, made when the first of them asks.
+// For World::make_transport of all workers of one process: one hub per channel. The first worker to
+// ask makes it.
 std::function<std::unique_ptr<Transport>(const World&, const std::string& channel)> local_transports(
     LocalNetwork network = {});
 

@@ -4,7 +4,7 @@
 
 namespace starling {
 
-// Its waiting threads are touched by whoever's turn it is.
+// Only the thread that has the turn touches its waiting threads.
 class VirtualTime::VirtualCondition final : public Condition {
  public:
   explicit VirtualCondition(VirtualTime& time) : time_(time) {}
@@ -68,7 +68,7 @@ void VirtualTime::sleep(Duration duration) {
   wait_for_turn(lock, me);
 }
 
-// The first of several that wake it does.
+// If several wake a thread, the first one does.
 void VirtualTime::wake_at(Time when, int thread) {
   queue_[{std::max(when, now_), sequence_++}] =
       Wake{thread, threads_[static_cast<std::size_t>(thread)]->woken};
@@ -78,7 +78,8 @@ void VirtualTime::wait_for_turn(Lock& lock, int thread) {
   threads_[static_cast<std::size_t>(thread)]->turn.wait(lock, [&] { return running_ == thread; });
 }
 
-// Runs events until it is a thread's turn. There is always one to come: whoever waits has a deadline.
+// Runs events until it is a thread's turn. There is always a next event, because every wait has a
+// deadline.
 void VirtualTime::pass_turn(Lock& lock) {
   running_ = -1;
   while (running_ < 0) {
@@ -94,7 +95,7 @@ void VirtualTime::pass_turn(Lock& lock) {
       in_event_ = true;
       lock.unlock();
       [&]() noexcept { std::get<std::function<void()>>(next.mapped())(); }();
-      next = {};  // what it holds is released outside the lock
+      next = {};  // releases its captures outside the lock
       lock.lock();
       in_event_ = false;
     }

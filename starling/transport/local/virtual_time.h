@@ -1,11 +1,14 @@
-// A clock that stands while anything is computed, and jumps to the next event when all wait: so the workers of a cluster can
-// be threads of one process, and what comes out does not depend on how fast or busy the machine is.
+// A clock that stands while a thread computes, and jumps to the next event when all threads wait.
+// The workers of a cluster can therefore be threads of one process, and results do not depend on
+// the machine's speed or load.
 //
-// The threads have turns: one runs at a time, until it sleeps, waits or leaves. Then whatever is next in the order of (time,
-// sequence) goes on: an event, on the thread that has just given its turn away, or another thread. The same calls in the same
-// order give the same order of everything, to the bit.
+// The threads take turns: one runs at a time, until it sleeps, waits or leaves. Then the next item
+// in the order of (time, sequence) goes on: an event, on the thread that has just ended its turn,
+// or another thread. The same calls in the same order give the same order of everything, to the
+// bit.
 //
-// A thread that waits for another one in any other way than by sleep() and condition() stops them all.
+// A thread must wait for another one by sleep() and condition() only. Any other wait stops all
+// threads.
 #pragma once
 
 #include <condition_variable>
@@ -25,12 +28,13 @@ namespace starling {
 
 class VirtualTime final : public Dispatcher {
  public:
-  // It begins at Time{}, when thread 0 .. threads-1 have a Life, with thread 0.
+  // Starts at Time{} with thread 0, once threads 0 .. threads-1 have a Life.
   explicit VirtualTime(int threads);
   ~VirtualTime() override;  // when all threads have left
 
-  // What a thread does while it has one: the first thing that it makes, since all else needs turns to its end. Returns from the
-  // constructor when it is its turn. Once for each thread.
+  // The membership of a thread. It must be the first object that the thread makes, because all
+  // others need turns until their end. The constructor returns when it is the thread's turn. Once
+  // per thread.
   class Life {
    public:
     Life(VirtualTime& time, int thread) : time_(time) { time_.enter(thread); }
@@ -41,10 +45,11 @@ class VirtualTime final : public Dispatcher {
    private:
     VirtualTime& time_;
   };
-  // What it spends on its own.
+  // Models the thread's own work.
   void sleep(Duration duration);
 
-  // --- Dispatcher: by the thread whose turn it is, or from an event, which must not throw; condition() on any thread ---
+  // --- Dispatcher: called by the thread that has the turn, or from an event, which must not throw;
+  // condition() may be called on any thread ---
   Time now() const override;
   void at(Time when, std::function<void()> work) override;
   bool on_thread() const override;
@@ -55,7 +60,7 @@ class VirtualTime final : public Dispatcher {
   class VirtualCondition;
   struct Thread {
     std::condition_variable turn;
-    std::uint64_t woken = 0;  // so many times: what was to wake it before is of no use any more
+    std::uint64_t woken = 0;  // number of times; an earlier pending wake-up is void
   };
   struct Wake {
     int thread = 0;
@@ -76,7 +81,7 @@ class VirtualTime final : public Dispatcher {
   Time now_{};
   int to_come_;
   int left_;          // threads that have not left
-  int running_ = -1;  // whose turn it is
+  int running_ = -1;  // the thread that has the turn
   bool in_event_ = false;
 };
 

@@ -21,7 +21,7 @@ std::size_t whole_pages(std::size_t size) {
   return (size + page - 1) / page * page;
 }
 
-// A file that grows beyond this limit does not fail: it kills.
+// If a file grows beyond this limit, the process is killed instead of getting an error.
 bool may_be_so_large(std::size_t size) {
   rlimit limit{};
   return getrlimit(RLIMIT_FSIZE, &limit) == 0 && size <= limit.rlim_cur;
@@ -61,7 +61,8 @@ std::shared_ptr<Arena::Segment> Arena::add_segment(std::size_t size) {
   auto segment = std::make_shared<Segment>(std::move(memory), std::span(static_cast<std::byte*>(at), size));
   constexpr int kSize = F_SEAL_SHRINK | F_SEAL_GROW;
   const int fd = segment->memory.get();
-  // Before Linux 5.1 there is no F_SEAL_FUTURE_WRITE; then neighbours of the same user are trusted not to write.
+  // Before Linux 5.1 there is no F_SEAL_FUTURE_WRITE. Neighbours of the same user are then trusted
+  // not to write.
   if (fcntl(fd, F_ADD_SEALS, kSize | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0 &&
       fcntl(fd, F_ADD_SEALS, kSize | F_SEAL_SEAL) != 0) {
     return failed("F_ADD_SEALS");
@@ -76,7 +77,7 @@ std::unique_ptr<Buffer> Arena::make(std::size_t size) {
   if (!segment || pages > segment->bytes.size() - segment->used)
     segment = add_segment(std::max(pages, whole_pages(segment_bytes_)));
   if (!segment) return nullptr;
-  // Asked for now: where there is no memory left, this fails, while the first write would kill.
+  // Allocates now: without free memory this call fails, but the first write would kill the process.
   if (fallocate(segment->memory.get(), 0, static_cast<off_t>(segment->used), static_cast<off_t>(pages)) !=
       0) {
     trouble_ = fmt::format("{} bytes: {}", pages, std::strerror(errno));
@@ -122,7 +123,7 @@ std::shared_ptr<const Mapping> Mapping::of(Descriptor memory, std::string& why) 
   const int fd = memory.get();
   struct statfs system{};
   struct stat status{};
-  // Reading memory of huge pages may kill even where it cannot shrink.
+  // Reading memory of huge pages may kill the reader even if the memory cannot shrink.
   if (fstatfs(fd, &system) != 0 || system.f_type != TMPFS_MAGIC) return refuse("it is not a memfd");
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return refuse("it could shrink");

@@ -1,9 +1,11 @@
-// Memory that neighbours on this host may map and read: memfds, which have no name, so that nothing of them is left behind
-// in whatever way a process ends. Whoever has mapped one keeps it, even where its maker has died.
+// Memory that neighbours on this host may map and read. It consists of memfds, which have no name,
+// so nothing of them remains after a process ends in any way. A mapping stays valid even if its
+// maker has died.
 //
-//   segment   one memfd: large (Arena's segment_bytes) and empty, it takes memory as buffers are cut from it
-//   sealed    it can neither shrink, so that nobody who has mapped it is killed when he reads it, nor grow, nor be
-//             written to by anybody but its maker
+//   segment   one memfd. It is large (Arena's segment_bytes) and empty at first. It takes memory as
+//             buffers are cut from it
+//   sealed    it cannot shrink, so no reader is killed by a read; it cannot grow; and only its
+//             maker can write to it
 #pragma once
 
 #include <cstddef>
@@ -25,10 +27,11 @@ class Arena {
  public:
   explicit Arena(std::size_t segment_bytes) : segment_bytes_(segment_bytes) {}
 
-  // One more segment, before it is needed. Where there is none to be had, make() finds out.
+  // Adds one segment in advance. If the system has none to give, make() finds out.
   void add();
-  // A buffer of its own pages, whose memory is really there; nothing where the system does not give it (trouble() says
-  // why). The segment lives as long as its buffers. On any thread, as all that follows.
+  // A buffer with pages of its own, whose memory is already allocated. Nothing if the system
+  // refuses (trouble() gives the reason). The segment lives as long as its buffers. May be called
+  // on any thread, like all functions below.
   std::unique_ptr<Buffer> make(std::size_t size);
   std::string trouble() const;
 
@@ -38,7 +41,7 @@ class Arena {
   };
   std::optional<Place> find(std::span<const std::byte> bytes) const;
 
-  // How many segments there are; the descriptor of one of them, as long as the arena lives.
+  // The number of segments, and the descriptor of one of them, valid as long as the arena lives.
   std::size_t segments() const;
   int descriptor(std::size_t segment) const;
 
@@ -52,10 +55,11 @@ class Arena {
   std::string trouble_;
 };
 
-// The reader's end: all of one segment of a peer, to be read only.
+// The reader's end: one whole segment of a peer, read-only.
 class Mapping {
  public:
-  // Nothing, and why, where it is no sealed memory. What the peer says of its size is not asked.
+  // Nothing, with the reason, if it is not sealed memory. The size comes from the kernel, not from
+  // the peer.
   static std::shared_ptr<const Mapping> of(Descriptor memory, std::string& why);
   ~Mapping();
   Mapping(const Mapping&) = delete;

@@ -16,7 +16,7 @@
 namespace starling::mapped {
 namespace {
 
-constexpr std::size_t kMostCallers = 256;  // at once: others may knock for ever
+constexpr std::size_t kMostCallers = 256;  // at once: strangers could connect for ever
 
 Descriptor open_socket() {
   return Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -35,7 +35,7 @@ struct Address {
   socklen_t length;
 };
 
-// Whose process made the other end.
+// Whether a process of this user made the other end.
 bool is_of(const Descriptor& tie, uid_t user) {
   ucred other{};
   socklen_t size = sizeof other;
@@ -103,7 +103,7 @@ std::optional<Segment> take_segment(const Descriptor& tie) {
   std::uint32_t number = 0;
   Message message(bytes_of_object(number));
   message.head.msg_control = message.control;
-  message.head.msg_controllen = CMSG_LEN(sizeof(int));  // one and no more
+  message.head.msg_controllen = CMSG_LEN(sizeof(int));  // at most one
   if (recvmsg(tie.get(), &message.head, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof number)
     return std::nullopt;
   Segment segment{number, Descriptor()};

@@ -27,7 +27,7 @@ namespace {
 constexpr std::size_t kMostLent = 8;
 constexpr std::size_t kMostSegments = 256;
 
-// Where the payload of a frame lies. It goes as the payload of a control frame.
+// The place of a frame's payload. It is sent as the payload of a control frame.
 struct LiesAt {
   static constexpr std::size_t kBytes = Frame::kBytes + 4 * sizeof(std::uint64_t);
 
@@ -63,13 +63,14 @@ struct Lending {
   Descriptor tie;
   const std::uint64_t invitation;
   std::size_t handed = 0;          // segments
-  std::set<std::uint64_t> mapped;  // of these
+  std::set<std::uint64_t> mapped;  // segments that the reader has mapped
   std::map<std::uint64_t, Lease> leases;
   std::map<Kind, std::size_t> lent;
   bool ended = false;
 };
 
-// The reader's end of a tie. Lives as long as the connection, and as anything that was read through it.
+// The reader's end of a tie. It lives as long as the connection, and as long as anything that was
+// read through it.
 class Borrowing {
  public:
   Borrowing(Descriptor tie, std::uint64_t invitation) : invitation(invitation), tie_(std::move(tie)) {}
@@ -81,7 +82,7 @@ class Borrowing {
   void release(std::uint64_t lease) {
     const std::lock_guard lock(mutex_);
     unsaid_.push_back(lease);
-    // Where the tie is full, there is much that the maker has not looked at yet: enough for now.
+    // If the tie is full, the maker has many messages to read already, so the rest can wait.
     while (!unsaid_.empty() && say_released(tie_, unsaid_.back())) unsaid_.pop_back();
   }
 
@@ -94,7 +95,7 @@ class Borrowing {
   std::vector<std::uint64_t> unsaid_;
 };
 
-// What is being read.
+// The payload that is being read.
 struct Reading {
   Reading(std::shared_ptr<Borrowing> from, std::shared_ptr<const Mapping> memory, std::uint64_t lease)
       : from(std::move(from)), memory(std::move(memory)), lease(lease) {}
@@ -118,7 +119,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     try {
       door_.emplace(options.user);
     } catch (const Error& none) {
-      log_(Level::info, fmt::format("mapped transport: {}: what peers send comes over TCP", none.what()));
+      log_(Level::info, fmt::format("mapped transport: {}: data from peers comes over TCP", none.what()));
     }
     arena_.add();  // peers have it before the first block is written
   }
@@ -162,11 +163,11 @@ class MappedTransport final : public Transport, private TransportHandler {
  private:
   struct Peer {
     // Only the transport's thread touches these.
-    std::uint64_t invitation = 0;  // the last one, by number
-    Nonce nonce{};                 // what it was told
+    std::uint64_t invitation = 0;  // number of the last one
+    Nonce nonce{};                 // told to the peer
     std::shared_ptr<Borrowing> borrowing;
-    std::vector<std::byte> control;   // the payload of a frame that no handler sees, being received
-    std::optional<std::string> said;  // of how its payloads come, in the log
+    std::vector<std::byte> control;   // the payload being received of a frame that no handler sees
+    std::optional<std::string> said;  // the last log message about the way of its payloads
     // The mutex guards this.
     std::shared_ptr<Lending> lending;
   };
@@ -180,7 +181,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     if (!buffer) {
       if (!without_memory_.exchange(true))
         log_(Level::warning,
-             fmt::format("mapped transport: no memory to share ({}): blocks go over TCP", arena_.trouble()));
+             fmt::format("mapped transport: no shared memory ({}): blocks go over TCP", arena_.trouble()));
       return std::make_unique<Buffer>(size);
     }
     if (arena_.segments() != before) {
@@ -192,7 +193,7 @@ class MappedTransport final : public Transport, private TransportHandler {
   }
   int size_of_world() const { return static_cast<int>(peers_.size()); }
 
-  // What this frame is to say in place of its payload; nothing where the payload must be sent.
+  // The message of this frame in place of its payload; nothing if the payload must be sent.
   std::optional<LiesAt> lend(int rank, Frame frame, const Payload& payload) {
     const std::size_t size = payload.bytes.size();
     if (size <= Outbox::kMaxControl || size > std::numeric_limits<std::uint32_t>::max()) return std::nullopt;
@@ -201,7 +202,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     const auto place = arena_.find(payload.bytes);
     if (!place) return std::nullopt;
     frame.total = size;
-    std::vector<std::shared_ptr<const void>> gone;  // let go outside the lock
+    std::vector<std::shared_ptr<const void>> gone;  // released outside the lock
     const std::lock_guard lock(mutex_);
     const auto& lending = peer(rank).lending;
     if (!lending || !lending->mapped.contains(place->segment)) return std::nullopt;
@@ -213,7 +214,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     return LiesAt{frame, lending->invitation, leases_, place->segment, place->offset};
   }
 
-  // What readers have let go may be written to again.
+  // Memory that readers have released may be written to again.
   void collect() {
     std::vector<std::shared_ptr<const void>> gone;
     const std::lock_guard lock(mutex_);
@@ -260,7 +261,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     hand_over(rank);
   }
 
-  // All segments that this peer has not got yet.
+  // Hands over all segments that this peer does not have yet.
   void hand_over(int rank) {
     std::shared_ptr<Lending> lending;
     {
@@ -271,10 +272,9 @@ class MappedTransport final : public Transport, private TransportHandler {
     for (; lending->handed < arena_.segments(); ++lending->handed) {
       const auto number = static_cast<std::uint32_t>(lending->handed);
       if (!give_segment(lending->tie, number, arena_.descriptor(number))) {
-        return say(rank,
-                   fmt::format("worker {} does not come for this worker's memory: blocks that lie there "
-                               "go over TCP",
-                               rank));
+        return say(
+            rank,
+            fmt::format("worker {} does not fetch this worker's memory: blocks in it go over TCP", rank));
       }
       tcp_->send(rank, {.type = FrameType::handed, .block = number, .value = lending->invitation});
     }
@@ -288,11 +288,11 @@ class MappedTransport final : public Transport, private TransportHandler {
       if (frame.step != 0) lending->mapped.insert(frame.block);
     }
     say(rank, frame.step != 0
-                  ? fmt::format("worker {} reads this worker's blocks where they lie", rank)
+                  ? fmt::format("worker {} reads this worker's blocks in shared memory", rank)
                   : fmt::format("worker {} cannot map this worker's memory: its blocks go over TCP", rank));
   }
 
-  // The connection is no more; what the peer may still read stays lent.
+  // The connection is gone; payloads that the peer may still read stay lent.
   void retire(int rank) {
     const std::lock_guard lock(mutex_);
     if (auto lending = std::exchange(peer(rank).lending, nullptr); lending && !lending->leases.empty())
@@ -334,7 +334,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     if (!other.borrowing) return;
     auto& segments = other.borrowing->segments;
     while (auto segment = take_segment(other.borrowing->tie())) {
-      std::string why = "there is too much of it";
+      std::string why = "it has too many segments";
       if (segments.size() < kMostSegments && !segments.contains(segment->number)) {
         if (auto mapping = Mapping::of(std::move(segment->memory), why))
           segments.emplace(segment->number, std::move(mapping));
@@ -350,12 +350,13 @@ class MappedTransport final : public Transport, private TransportHandler {
     }
   }
 
-  // False: it says nothing.
+  // False if the message makes no sense.
   bool payload_lies(int rank, std::span<const std::byte> bytes) {
     const auto said = LiesAt::decode(bytes);
     if (!said) return false;
     const auto borrowing = peer(rank).borrowing;
-    if (!borrowing || said->invitation != borrowing->invitation) return true;  // of another connection
+    // The message is of another connection.
+    if (!borrowing || said->invitation != borrowing->invitation) return true;
     Frame frame = said->frame;
     frame.offset = 0;
     frame.length = static_cast<std::uint32_t>(frame.total);
@@ -366,7 +367,7 @@ class MappedTransport final : public Transport, private TransportHandler {
         said->offset > memory.size() - frame.total) {
       log_(Level::warning,
            fmt::format(
-               "mapped transport: worker {} names {} bytes at {} of its segment {}, which do not lie in it",
+               "mapped transport: worker {} names {} bytes at {} of its segment {}, which are outside of it",
                rank, frame.total, said->offset, said->segment));
       frame.length = 0;
       handler_->received(rank, frame, {}, false);
@@ -421,8 +422,8 @@ class MappedTransport final : public Transport, private TransportHandler {
         return;
       case FrameType::lies_at:
         if (intact && !payload.empty() && payload_lies(rank, payload)) return;
-        // Which payload will never come is not known: as with a damaged header.
-        return tcp_->reset(rank, "what it said of where a payload lies is damaged");
+        // Nobody knows which payload is missing, as with a damaged header.
+        return tcp_->reset(rank, "its message about the place of a payload is damaged");
       case FrameType::handed:
         return was_handed(rank, frame);
       case FrameType::mapped:
@@ -434,7 +435,7 @@ class MappedTransport final : public Transport, private TransportHandler {
 
   const uid_t user_;
   const Log log_;
-  std::optional<Door> door_;  // none: the system does not let me have one
+  std::optional<Door> door_;  // none: the system refuses one
   Arena arena_;
   BufferPool pool_;
   TransportHandler* handler_ = nullptr;

@@ -16,7 +16,7 @@
 namespace starling::tcp {
 namespace {
 
-// How long one question may hold up the next, and the others who want the store.
+// The longest time that one query may delay the next one, and other users of the store.
 constexpr auto kQuestion = std::chrono::milliseconds(100);
 constexpr auto kLongestPause = std::chrono::milliseconds(1000);
 constexpr auto kLongestStop = std::chrono::milliseconds(1000);
@@ -38,7 +38,7 @@ std::optional<Tcp::endpoint> parse(const std::string& text) {
 
 }  // namespace
 
-// What the thread works on. It may outlive the book.
+// The state of the thread. It may outlive the book.
 struct AddressBook::Search {
   void run();
   bool look_up(int peer);  // false: it is not there yet
@@ -123,7 +123,8 @@ bool AddressBook::Search::look_up(int peer) {
     const std::lock_guard lock(mutex);
     if (address && !stopping) found(peer, *address);
     return address.has_value();
-  } catch (const Error&) {  // not there yet, or no store any more: Link knows how long to wait for a peer
+    // Not there yet, or the store is gone; Link decides how long to wait for a peer.
+  } catch (const Error&) {
     return false;
   }
 }

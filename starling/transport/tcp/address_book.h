@@ -1,6 +1,6 @@
-// Where the others listen, asked of the store on a thread of its own: the store may wait for a worker that comes late,
-// the transport's thread may not. All workers are looked up at the start, so that nothing depends on the store later,
-// except to find a worker that was started again.
+// The addresses of the other workers, from the store. A thread of its own queries it, because the
+// store may block until a late worker comes, and the transport's thread must not. All workers are
+// looked up at the start. Later nothing depends on the store, except to find a restarted worker.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace starling::tcp {
 
 class AddressBook {
  public:
-  // found: called on the book's thread, not after stop() has returned.
+  // `found` is called on the book's thread, and never after stop() has returned.
   using Found = std::function<void(int peer, const Tcp::endpoint& address)>;
 
   AddressBook(const Identity& identity, std::shared_ptr<Store> store, Found found);
@@ -24,8 +24,8 @@ class AddressBook {
 
   void publish(const Tcp::endpoint& own);
   void start();
-  // Takes at most a second: a thread that waits longer for the store (torch's has no deadline where the host of the
-  // store is cut off) is left behind, with nothing but the store.
+  // Takes at most a second. A thread that waits longer for the store is left behind, and holds only
+  // the store. (torch's store has no deadline if the host of the store is cut off.)
   void stop();
   // Looks this peer up again.
   void refresh(int peer);

@@ -1,10 +1,10 @@
-// Asio, standalone, as much of it as the edges need. Private to tcp/: nobody else pays for it.
+// Standalone Asio, as much of it as the edges need. Private to tcp/, so no other code pays for it.
 #pragma once
 
 #define ASIO_STANDALONE
 #define ASIO_NO_DEPRECATED
-// One thread runs the handlers and the queue's mutex orders what others post to it: no fences besides, which the
-// thread sanitizer would not understand.
+// One thread runs the handlers, and the queue's mutex orders the posts of other threads. Fences are
+// not needed, and the thread sanitizer does not understand them.
 #define ASIO_DISABLE_FENCED_BLOCK
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>

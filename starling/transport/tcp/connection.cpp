@@ -10,19 +10,23 @@
 namespace starling::tcp {
 namespace {
 
-// Between hosts control waits for what is here and not sent yet, and for the rest of a chunk that was begun. With chunks of 256 KB
-// that is a third of its way (bench/exchange.py, control_under_load_ms); smaller ones cost the processors a twentieth more.
+// Between hosts, control frames wait for the bytes that the kernel has not sent yet, and for the
+// rest of a started chunk. With chunks of 256 KB that is a third of their delay (bench/exchange.py,
+// control_under_load_ms). Smaller chunks cost a twentieth more processor time.
 constexpr int kNotSentLowat = 64 * 1024;
 constexpr std::size_t kChunkBetweenHosts = 64 * 1024;
-// Bytes that may be under way to a worker on this host. By itself the kernel makes it megabytes, of pages that have left the
-// sender's cache when they are written to again: 1.4 times the time (docs/performance.md). Between hosts it must
-// hold what the line carries in a round trip, which is left to the kernel.
+// Bytes in flight to a worker on this host. The kernel's default is megabytes, in pages that have
+// left the sender's cache when they are written to again: 1.4 times the time (docs/performance.md).
+// Between hosts the buffer must hold what the line carries in a round trip, which is left to the
+// kernel.
 constexpr int kSentWithinHost = 128 * 1024;
-constexpr std::size_t kMaxControlInBatch = 24;  // two buffers each: well below what one system call takes
-constexpr std::size_t kTurn = 1 << 20;  // bytes in one direction before the other connections get their turn
+// Two buffers each: well below the limit of one system call.
+constexpr std::size_t kMaxControlInBatch = 24;
+// Bytes in one direction before the other connections get a turn.
+constexpr std::size_t kTurn = 1 << 20;
 
 void set_option(Tcp::socket& socket, int level, int name, int value) {
-  // A kernel that lacks one of them still carries frames.
+  // A kernel that lacks one of these options still carries frames.
   static_cast<void>(::setsockopt(socket.native_handle(), level, name, &value, sizeof value));
 }
 
@@ -62,7 +66,7 @@ void Connection::start() {
   });
 }
 
-// --- in -------------------------------------------------------------------------------------------------------------
+// --- receiving ---
 
 void Connection::read() {
   for (std::size_t turn = 0; turn < kTurn;) {
@@ -108,7 +112,7 @@ void Connection::payload_complete() {
 void Connection::header_complete() {
   header_read_ = 0;
   const auto frame = Frame::decode(header_);
-  if (!frame) return fail("it sent a frame whose header is damaged");
+  if (!frame) return fail("it sent a frame with a damaged header");
   frame_ = *frame;
   if (frame_.length == 0) {
     local_.handler->received(peer_, frame_, {}, frame_.payload_crc == crc32c({}));
@@ -122,7 +126,8 @@ void Connection::header_complete() {
   }
 }
 
-// While finishing: reads on to the peer's end, so that the kernel does not answer its bytes by dropping ours.
+// While finishing: reads on to the peer's end. Otherwise the kernel would drop our bytes in answer
+// to unread ones.
 void Connection::discard() {
   scratch_.resize(Frame::kMaxPayload);
   socket_.async_read_some(asio::buffer(scratch_),
@@ -133,7 +138,7 @@ void Connection::discard() {
                           });
 }
 
-// --- out ------------------------------------------------------------------------------------------------------------
+// --- sending ---
 
 void Connection::send(const Frame& frame, Payload payload) {
   outbox_.push(frame, std::move(payload));
@@ -144,7 +149,8 @@ void Connection::cancel(FrameType type, std::uint64_t round, std::uint32_t block
   outbox_.cancel(type, round, block);
 }
 
-// Not at once: what the caller sends next may go in the same batch, and broken() is called from no call of his.
+// Not at once: the caller's next frames may go in the same batch, and broken() is never called from
+// within the caller's call.
 void Connection::write_soon() {
   if (std::exchange(writing_, true)) return;
   asio::post(local_.io, [self = shared_from_this()] {
@@ -199,7 +205,7 @@ void Connection::fill_batch() {
   }
 }
 
-// --- the end --------------------------------------------------------------------------------------------------------
+// --- the end ---
 
 void Connection::close() {
   if (std::exchange(closed_, true)) return;
@@ -212,7 +218,7 @@ void Connection::close() {
 
 void Connection::finish(std::function<void()> done) {
   finished_ = std::move(done);
-  // A read() may be waiting for the socket to become readable; it will turn to discard().
+  // A read() may be waiting for the socket to become readable; it then calls discard().
   write_soon();
 }
 

@@ -1,9 +1,10 @@
-// Frames in and out of one socket whose peer has proven itself. It lives on the transport's thread alone.
+// Frames in and out of one socket whose peer is authenticated. Lives on the transport's thread
+// alone.
 //
-// Out: what is queued goes in batches, all control frames first and then at most one chunk of bulk, header and payload
-// gathered from where they lie. The kernel takes little more than it can send at once (TCP_NOTSENT_LOWAT), so the rest
-// stays here, where control can still overtake it.
-// In: the payload is read to where the handler wants it, in one call with the next header.
+// Sending: queued frames go in batches, all control frames first and then at most one chunk of
+// bulk. Header and payload are gathered from their places. The kernel takes little more than it can
+// send at once (TCP_NOTSENT_LOWAT), so the rest stays here, where control can still overtake it.
+// Receiving: the payload is read to the handler's memory, in one call with the next header.
 #pragma once
 
 #include <array>
@@ -23,16 +24,17 @@ namespace starling::tcp {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // broken: called once, unless close() or finish() came before, from no call of this class.
+  // `broken` is called once, never from a call of this class, and not after close() or finish().
   Connection(LocalEnd& local, Tcp::socket socket, int peer,
              std::function<void(const std::string& reason)> broken);
 
   void start();
   void send(const Frame& frame, Payload payload);
   void cancel(FrameType type, std::uint64_t round, std::uint32_t block);
-  // Drops everything; neither the handler nor broken() is called any more.
+  // Drops everything. Neither the handler nor broken() is called any more.
   void close();
-  // Sends what is queued and waits until the peer has read it and closed; then calls done. Nothing is delivered.
+  // Sends the queued frames, waits until the peer has read them and closed, then calls done().
+  // Delivers nothing.
   void finish(std::function<void()> done);
 
  private:
@@ -57,16 +59,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::function<void()> finished_;  // set: finishing
   bool closed_ = false;
 
-  // in
+  // receiving
   Frame frame_;                 // whose payload is being read
-  std::span<std::byte> place_;  // where it goes
+  std::span<std::byte> place_;  // the payload's destination
   bool wanted_ = false;         // place_ is the handler's
   std::size_t payload_read_ = 0;
   std::size_t header_read_ = 0;
   std::array<std::byte, Frame::kBytes> header_{};
-  std::vector<std::byte> scratch_;  // for what is not wanted
+  std::vector<std::byte> scratch_;  // for unwanted payloads
 
-  // out
+  // sending
   struct Piece {
     std::array<std::byte, Frame::kBytes> header;
     Payload payload;
@@ -74,8 +76,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Outbox outbox_;
   std::size_t chunk_ = Frame::kMaxPayload;
   std::vector<Piece> batch_;                 // being written
-  std::vector<asio::const_buffer> buffers_;  // what is left of it
-  bool writing_ = false;                     // a write() is on its way
+  std::vector<asio::const_buffer> buffers_;  // the unwritten rest of the batch
+  bool writing_ = false;                     // a write() is in flight
 };
 
 }  // namespace starling::tcp

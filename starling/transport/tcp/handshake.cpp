@@ -12,7 +12,7 @@ std::string to_string(const Tcp::endpoint& endpoint) {
                                     : fmt::format("{}:{}", host, endpoint.port());
 }
 
-// --- Dial -----------------------------------------------------------------------------------------------------------
+// --- Dial ---
 
 Dial::Dial(LocalEnd& local, int peer, Purpose purpose, Done done)
     : local_(local),
@@ -93,7 +93,7 @@ void Dial::end(Outcome outcome, const std::string& reason) {
   done(outcome, std::move(socket), reason);
 }
 
-// --- Acceptance -----------------------------------------------------------------------------------------------------
+// --- Acceptance ---
 
 Acceptance::Acceptance(LocalEnd& local, Tcp::socket socket, Examined examined)
     : local_(local), examined_(std::move(examined)), socket_(std::move(socket)), deadline_(local.io) {
@@ -105,7 +105,7 @@ Acceptance::Acceptance(LocalEnd& local, Tcp::socket socket, Examined examined)
 void Acceptance::start() {
   deadline_.expires_after(local_.options.handshake);
   deadline_.async_wait([self = shared_from_this()](const asio::error_code& cancelled) {
-    if (!cancelled) self->end(-1, "it did not prove itself in time");
+    if (!cancelled) self->end(-1, "it did not authenticate in time");
   });
   read_hello();
 }
@@ -113,9 +113,10 @@ void Acceptance::start() {
 void Acceptance::read_hello() {
   asio::async_read(socket_, asio::buffer(hello_),
                    [self = shared_from_this()](const asio::error_code& error, std::size_t bytes) {
-                     // Who says nothing at all looked whether this worker still listens.
+                     // A caller that sends nothing at all only probed whether this worker still
+                     // listens.
                      if (error)
-                       return self->end(-1, bytes == 0 ? "" : "it went away while it introduced itself");
+                       return self->end(-1, bytes == 0 ? "" : "it disconnected during the handshake");
                      const Caller caller = examine(self->hello_, self->local_.identity);
                      if (!caller.refusal.empty()) return self->end(-1, caller.refusal);
                      self->peer_ = caller.rank;
@@ -135,7 +136,7 @@ void Acceptance::send_challenge() {
 void Acceptance::read_proof() {
   asio::async_read(socket_, asio::buffer(proof_),
                    [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-                     if (error) return self->end(-1, "it went away before it had proven the token");
+                     if (error) return self->end(-1, "it disconnected before it had proven the token");
                      const Digest expected =
                          prove(self->local_.identity.token, Role::dialer, self->hello_, self->challenge_);
                      if (!same(self->proof_, expected))

@@ -1,5 +1,5 @@
-// The two sides of proving oneself (proof.h) on a fresh socket. Each is an object that lives until it has called its
-// callback, once, or was closed. All on the transport's thread.
+// The two sides of authentication (proof.h) on a fresh socket. Each is an object that lives until
+// it has called its callback, once, or was closed. All on the transport's thread.
 #pragma once
 
 #include <functional>
@@ -12,12 +12,12 @@
 
 namespace starling::tcp {
 
-// Connects to a peer's listener and proves itself; or only looks whether somebody listens there.
+// Connects to a peer's listener and authenticates, or only probes whether the peer listens.
 class Dial : public std::enable_shared_from_this<Dial> {
  public:
   enum class Purpose { connect, probe };
   enum class Outcome { connected, listening, refused, failed };
-  // refused: nothing listens at that address. listening: a probe's success.
+  // refused: nothing listens at that address. listening: a probe succeeded.
   using Done = std::function<void(Outcome, Tcp::socket socket, const std::string& reason)>;
 
   Dial(LocalEnd& local, int peer, Purpose purpose, Done done);
@@ -42,17 +42,17 @@ class Dial : public std::enable_shared_from_this<Dial> {
   Digest proof_{};
 };
 
-// A stranger on the listener. Once it has proven to be a peer, it waits for welcome(), which completes the handshake:
-// the peer does not know itself connected before.
+// A stranger on the listener. After it has proven to be a peer, it waits for welcome(), which
+// completes the handshake. Before that the peer does not consider itself connected.
 class Acceptance : public std::enable_shared_from_this<Acceptance> {
  public:
-  // peer: who it proved to be; -1: refused, with the reason, or gone, without.
+  // `peer`: the proven rank. -1: refused, with a reason, or gone, without one.
   using Examined = std::function<void(int peer, const std::string& reason)>;
   using Welcomed = std::function<void(Tcp::socket socket)>;
 
   Acceptance(LocalEnd& local, Tcp::socket socket, Examined examined);
   void start();
-  void welcome(Welcomed welcomed);  // not called where the peer has gone meanwhile
+  void welcome(Welcomed welcomed);  // not called if the peer has gone meanwhile
   void close();
   // "a stranger at host:port"
   const std::string& name() const { return name_; }

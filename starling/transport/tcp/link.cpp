@@ -15,7 +15,7 @@ constexpr Duration kLongestRedialPause = milliseconds(500);
 constexpr Duration kPauseWhenLost = milliseconds(1000);
 constexpr Duration kRefusedFor = milliseconds(200);
 constexpr Duration kStood =
-    milliseconds(1000);  // a connection that breaks sooner is redialled with a longer pause
+    milliseconds(1000);  // a connection that breaks sooner is redialled after a longer pause
 
 }  // namespace
 
@@ -114,7 +114,7 @@ void Link::try_soon() {
 
 void Link::try_now() {
   if (dial_) return;
-  if (lost_ && !dials()) return;  // it will come by itself
+  if (lost_ && !dials()) return;  // the peer will dial by itself
   if (!address_) return try_soon();
   if (lost_) book_.refresh(peer_);
   const auto purpose = dials() ? Dial::Purpose::connect : Dial::Purpose::probe;
@@ -127,7 +127,7 @@ void Link::try_now() {
 }
 
 void Link::tried(Dial::Outcome outcome, Tcp::socket socket, const std::string& reason) {
-  if (connection_) return;  // it came by itself meanwhile
+  if (connection_) return;  // the peer has dialled by itself meanwhile
   if (outcome == Dial::Outcome::connected) return up(std::move(socket));
   trouble_ = outcome == Dial::Outcome::listening ? "it listens but does not dial" : reason;
   if (outcome != Dial::Outcome::refused) {
@@ -145,7 +145,7 @@ void Link::up(Tcp::socket socket) {
     connection_->close();
     connection_ = nullptr;
     number_ = 0;
-    local_.handler->disconnected(peer_, "it connected anew");
+    local_.handler->disconnected(peer_, "it connected again");
   }
   retry_.cancel();
   deadline_.cancel();

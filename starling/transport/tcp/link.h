@@ -1,11 +1,13 @@
-// The way to one peer. The higher rank dials, the lower accepts; both keep at it until the connection stands again, and
-// both look whether the peer's listener is still there:
+// The link to one peer. The higher rank dials and the lower accepts. Both continue until the
+// connection is restored, and both check whether the peer's listener is still there:
 //
-//   seeking   no connection. The dialer dials, the acceptor probes the peer's port, ever less often (10 to 500 ms).
-//             A port that refuses twice over 200 ms belongs to a process that has ended: the peer is lost. So it is
-//             when it does not come within timeouts.meet at first, timeouts.silent later
+//   seeking   no connection. The dialer dials, the acceptor probes the peer's port, at growing
+//             intervals (10 to 500 ms). If a port refuses twice over 200 ms, its process has ended
+//             and the peer is lost. The peer is also lost if it does not come within timeouts.meet
+//             at first, or timeouts.silent later
 //   up        frames flow
-//   lost      the dialer goes on, slowly, asking the store for the peer's address anew: it may be started again
+//   lost      the dialer goes on, slowly, and reads the peer's address from the store again,
+//             because the peer may be restarted
 //
 // All on the transport's thread, except connection().
 #pragma once
@@ -29,14 +31,14 @@ class Link {
  public:
   Link(LocalEnd& local, AddressBook& book, int peer);
 
-  // By number, the connection that stands; 0: none. On any thread.
+  // The number of the current connection; 0: none. On any thread.
   std::uint64_t connection() const { return number_; }
 
   void open();
   void reset(const std::string& reason);
   void send(std::uint64_t connection, const Frame& frame, Payload payload);
   void cancel(FrameType type, std::uint64_t round, std::uint32_t block);
-  // The last frames go out, nothing comes in, done is called when the peer has closed.
+  // Sends the last frames, takes nothing in, and calls done() when the peer has closed.
   void finish(std::function<void()> done);
   void close();  // at once
 
@@ -64,7 +66,7 @@ class Link {
   bool finishing_ = false;
   std::optional<Tcp::endpoint> address_;
   std::shared_ptr<Acceptance> caller_;  // proven, but not wanted yet
-  std::shared_ptr<Dial> dial_;          // under way
+  std::shared_ptr<Dial> dial_;          // in progress
   std::shared_ptr<Connection> connection_;
   std::atomic<std::uint64_t> number_ = 0;
   std::uint64_t connections_ = 0;  // made so far

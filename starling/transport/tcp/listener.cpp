@@ -10,7 +10,8 @@ namespace starling::tcp {
 namespace {
 
 constexpr auto kBetweenWarnings = std::chrono::seconds(1);
-constexpr auto kPauseAfterError = std::chrono::milliseconds(100);  // out of descriptors, for one
+// For example, out of descriptors.
+constexpr auto kPauseAfterError = std::chrono::milliseconds(100);
 
 Tcp::endpoint resolve(LocalEnd& local, const std::string& address) {
   asio::error_code error;
@@ -34,11 +35,10 @@ Listener::Listener(LocalEnd& local, const std::string& address, Proven proven)
                     local.identity.rank, address));
   }
   if (local.identity.token.empty() && !wanted.address().is_loopback()) {
-    throw UsageError(
-        fmt::format("tcp transport: worker {} at {} would accept anybody: without a token only loopback "
-                    "addresses are allowed; set STARLING_TOKEN_FILE (or STARLING_TOKEN) to the same "
-                    "secret on all workers",
-                    local.identity.rank, wanted.address().to_string()));
+    throw UsageError(fmt::format(
+        "tcp transport: worker {} at {} would accept anybody: without a token only loopback addresses are "
+        "allowed; set STARLING_TOKEN_FILE (or STARLING_TOKEN) to the same secret on all workers",
+        local.identity.rank, wanted.address().to_string()));
   }
   asio::error_code error;
   acceptor_.open(wanted.protocol(), error);
@@ -68,15 +68,15 @@ void Listener::accept() {
   });
 }
 
-// When there are too many strangers, the oldest goes: a peer needs a moment only, so it is never a peer's turn while
-// somebody holds connections open to keep others out.
+// If there are too many strangers, the oldest is closed. A peer needs only a moment, so this never
+// hits a peer, even if an attacker holds connections open.
 void Listener::examine(Tcp::socket socket) {
   const std::size_t bound = 2 * static_cast<std::size_t>(local_.identity.size) + 16;
   if (strangers_.size() >= bound) {
     const auto oldest = strangers_.front();
     strangers_.pop_front();
-    warn(fmt::format("refused {}: there are more than {} connections that have not proven themselves",
-                     oldest->name(), bound));
+    warn(
+        fmt::format("refused {}: there are more than {} unauthenticated connections", oldest->name(), bound));
     oldest->close();
   }
   const auto place = strangers_.emplace(strangers_.end());

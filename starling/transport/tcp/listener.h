@@ -1,5 +1,5 @@
-// Accepts whoever connects, and passes on who has proven to be a peer. Strangers are bounded in number and time, and
-// say little in the log.
+// Accepts connections, and passes on those that prove to be a peer. Strangers are limited in number
+// and time, and produce few log lines.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Listener {
  public:
   using Proven = std::function<void(int peer, std::shared_ptr<Acceptance>)>;
 
-  // Binds to a free port of this address and listens; strangers wait until start(). Throws Error.
+  // Binds to a free port of this address and listens. Strangers wait until start(). Throws Error.
   Listener(LocalEnd& local, const std::string& address, Proven proven);
 
   const Tcp::endpoint& address() const { return address_; }
@@ -37,7 +37,7 @@ class Listener {
   asio::steady_timer pause_;
   std::list<std::shared_ptr<Acceptance>> strangers_;  // the oldest first
   Time next_warning_{};
-  std::uint64_t unsaid_ = 0;  // warnings since the last one that was logged
+  std::uint64_t unsaid_ = 0;  // warnings since the last logged one
 };
 
 }  // namespace starling::tcp

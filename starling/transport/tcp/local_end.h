@@ -1,4 +1,4 @@
-// What all parts of one transport share: who this worker is, its patience, its thread.
+// The state that all parts of one transport share: the identity, the timeouts, the thread.
 #pragma once
 
 #include <atomic>

@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::string_view kMagic = "STARLING";
 
-// Hello: magic 8, version 4, size 4, from 4, to 4, channel 32, nonce 32. Challenge: magic 8, nonce 32.
+// Hello: magic 8, version 4, size 4, from 4, to 4, channel 32, nonce 32. Challenge: magic 8, nonce
+// 32.
 constexpr std::size_t kVersionAt = 8, kSizeAt = 12, kFromAt = 16, kToAt = 20, kChannelAt = 24, kNonceAt = 56;
 constexpr std::size_t kChallengeNonceAt = 8;
 
@@ -42,7 +43,7 @@ unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(b
 Nonce fresh_nonce() {
   Nonce nonce;
   if (RAND_bytes(raw(nonce.data()), static_cast<int>(nonce.size())) != 1) {
-    throw Error("tcp transport: OpenSSL has no random numbers to give");
+    throw Error("tcp transport: OpenSSL has no random numbers");
   }
   return nonce;
 }

@@ -1,14 +1,14 @@
-// What two workers say to prove to each other that they belong to the same run, before any frame:
+// Mutual authentication: two workers prove that they belong to the same run, before any frame:
 //
-//   dialer   -> acceptor   Hello      who I am, whom I want, a nonce
+//   dialer   -> acceptor   Hello      my rank, the rank I want, a nonce
 //   acceptor -> dialer     Challenge  a nonce
 //   dialer   -> acceptor   Proof      HMAC-SHA256(token, "dialer", Hello, Challenge)
 //   acceptor -> dialer     Proof      HMAC-SHA256(token, "acceptor", Hello, Challenge)
 //
-// All messages have a fixed size. The nonces are fresh in both directions, so nothing can be replayed; the role is part
-// of what is signed, so nothing can be reflected; all that was said is signed, so nothing can be exchanged on the way.
-// The dialer proves first: who dials knows from the store whom it dials, who accepts knows nothing.
-// No sockets here.
+// All messages have a fixed size. The nonces are fresh in both directions, which prevents replay.
+// The role is part of the signed data, which prevents reflection. The whole conversation is signed,
+// which prevents changes on the way. The dialer proves first: it knows from the store whom it
+// dials, while the acceptor knows nothing. There are no sockets here.
 #pragma once
 
 #include <array>
@@ -57,19 +57,19 @@ struct Challenge {
   Message encode() const;
 };
 
-// What an acceptor makes of a Hello: the rank that dials, or why it is refused.
+// An acceptor's result for a Hello: the rank that dials, or why it is refused.
 struct Caller {
   int rank = -1;
-  std::string refusal;  // empty: none
+  std::string refusal;  // empty: not refused
 };
 Caller examine(const Hello::Message& message, const Identity& self);
-// Whether this is a Challenge at all: its magic.
+// Whether this is a Challenge at all, by its magic.
 bool is_challenge(const Challenge::Message& message);
 
 enum class Role { dialer, acceptor };
 Digest prove(const std::string& token, Role role, const Hello::Message& hello,
              const Challenge::Message& challenge);
-// In constant time.
+// Compares in constant time.
 bool same(const Digest& a, const Digest& b);
 
 }  // namespace starling::tcp

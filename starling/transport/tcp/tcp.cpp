@@ -21,9 +21,9 @@ namespace starling {
 namespace tcp {
 namespace {
 
-constexpr auto kFarewell = std::chrono::milliseconds(1000);  // what stop() takes at most
+constexpr auto kFarewell = std::chrono::milliseconds(1000);  // the longest time of stop()
 
-// Signals are the application's: none is delivered to a thread that starts while this lives.
+// Signals belong to the application: threads that start during its life receive none.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -152,7 +152,8 @@ class TcpTransport final : public Transport {
     });
   }
 
-  // On the transport's thread: the handler hears nothing from now on; what is queued gets a moment to go out.
+  // On the transport's thread: the handler is not called from now on. Queued frames get a moment to
+  // go out.
   void finish() {
     finishing_ = true;
     listener_.close();
@@ -170,14 +171,14 @@ class TcpTransport final : public Transport {
     left();
   }
 
-  LocalEnd local_;  // first: all else holds sockets and timers of its io
+  LocalEnd local_;  // first: all other members hold sockets and timers of its io
   AddressBook book_;
   Listener listener_;
   std::vector<std::unique_ptr<Link>> links_;
   asio::steady_timer farewell_;
   int leaving_ = 0;         // links that have not finished
   bool finishing_ = false;  // on the transport's thread
-  bool stopped_ = false;    // on the caller's
+  bool stopped_ = false;    // on the caller's thread
   asio::executor_work_guard<asio::io_context::executor_type> working_{local_.io.get_executor()};
   std::thread thread_;
 };
@@ -191,8 +192,7 @@ std::unique_ptr<Transport> make_tcp_transport(const World& world, const std::str
 
 std::unique_ptr<Transport> make_tcp_transport_with(const TcpOptions& options, const World& world,
                                                    const std::string& channel) {
-  if (!world.store)
-    throw UsageError(fmt::format("tcp transport: worker {} has no store to meet at", world.rank));
+  if (!world.store) throw UsageError(fmt::format("tcp transport: worker {} has no store", world.rank));
   return std::make_unique<tcp::TcpTransport>(options, world, channel);
 }
 

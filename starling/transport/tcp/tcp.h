@@ -1,11 +1,13 @@
-// Edges over TCP: one connection per pair of workers, each proven by the run's token before anything else is read.
+// Edges over TCP: one connection per pair of workers, each proven by the run's token before
+// anything else is read.
 //
 //   tcp.cpp         the Transport: one thread, one Link per peer, start and stop
 //   listener.*      accepts strangers, a bounded number at a time
-//   handshake.*     the two sides of proving oneself;   proof.*  its messages, and what is proved
-//   link.*          the way to one peer: dials or is dialled, redials, knows when the peer is gone
+//   handshake.*     the two sides of the authentication;   proof.*  its messages and proofs
+//   link.*          the link to one peer: dials or is dialled, redials, detects that the peer is
+//                   gone
 //   connection.*    frames in and out of one socket
-//   address_book.*  where the others listen, from the store
+//   address_book.*  the addresses of the others, from the store
 #pragma once
 
 #include <chrono>
@@ -18,13 +20,13 @@
 namespace starling {
 
 struct TcpOptions {
-  // For a stranger to prove itself, and for a dialled peer to answer.
+  // The time for a stranger to authenticate, and for a dialled peer to answer.
   std::chrono::milliseconds handshake{5'000};
 };
 
-// Listens on a free port of world.address and says so in world.store, under tcp_address_key(). Workers need the same
-// world.token and the same `channel` to be connected.
-// Throws UsageError when there is no token and the address is not a loopback one, Error when it cannot listen there.
+// Listens on a free port of world.address and publishes it in world.store, under tcp_address_key().
+// Workers connect only with the same world.token and the same `channel`. Throws UsageError if there
+// is no token and the address is not a loopback one, Error if it cannot listen there.
 std::unique_ptr<Transport> make_tcp_transport(const World& world, const std::string& channel);
 std::unique_ptr<Transport> make_tcp_transport_with(const TcpOptions& options, const World& world,
                                                    const std::string& channel);

@@ -1,4 +1,4 @@
-// The cache of compiled programs, with a compiler that says how often it was called (other_nvrtc.cpp).
+// The cache of compiled programs, with a compiler that counts its calls (other_nvrtc.cpp).
 #include "starling/kernels/cuda/cubin.h"
 
 #include <cstdlib>
@@ -92,7 +92,7 @@ TEST_F(CubinCache, CompilesAgainWhatIsDamaged) {
   flipped.back() = static_cast<char>(flipped.back() ^ 1);
   head[0] = 'S';
   program.options = {"--two"};
-  const std::string of_another = slurp(get().file);  // whole, and its own checksum right
+  const std::string of_another = slurp(get().file);  // complete, and its own checksum right
   program.options = {"--one"};
   for (const std::string& damaged : {std::string(), whole.substr(0, 10), whole.substr(0, whole.size() - 1),
                                      whole + "x", flipped, head, of_another}) {

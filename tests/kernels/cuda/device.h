@@ -1,8 +1,8 @@
-// As much of CUDA's language as update.cuh and renew.cuh (starling/kernels/cuda) use, for an ordinary compiler: so its threads run
-// here.
+// The part of CUDA's language that update.cuh and renew.cuh (starling/kernels/cuda) use, for an
+// ordinary compiler, so that their threads run here.
 //
-// The lanes of a warp run in turn, each on a stack of its own, until they come together to a reduction. So one that another
-// lane does not come to, on which a GPU would hang, is seen.
+// The lanes of a warp run in turn, each on a stack of its own, until they meet at a reduction. A
+// reduction that another lane does not reach would hang a GPU, and is detected here.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +21,12 @@ struct Index {
   std::uint32_t x = 0;
 };
 
-// The 32 lanes of the warp that runs.
+// The 32 lanes of the current warp.
 class Warp {
  public:
   static constexpr std::uint32_t kLanes = 32;
 
-  // Runs body(context) in each lane; `thread` is what threadIdx is to be in it.
+  // Runs body(context) in each lane, with `thread` set to its threadIdx.
   void run(void (*body)(void*), void* context, std::uint32_t first_thread, Index& thread) {
     body_ = body, context_ = context;
     for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
@@ -51,12 +51,12 @@ class Warp {
       for (const Lane& my : lanes_) {
         if (my.place != lanes_[0].place) throw std::logic_error("lanes of a warp wait at different places");
       }
-      // All have come: what each gave is there for all.
+      // All have come: each lane's value is there for all.
       for (std::uint32_t lane = 0; lane < kLanes; ++lane) given_[lane] = lanes_[lane].gives;
     }
   }
 
-  // What all lanes gave at this place.
+  // The values of all lanes at this place.
   const std::array<std::uint32_t, kLanes>& together(int place, std::uint32_t gives) {
     Lane& my = lanes_[lane_];
     my.place = place, my.gives = gives;
@@ -104,7 +104,7 @@ inline std::int32_t __reduce_max_sync(std::uint32_t, std::int32_t value) {
   for (const std::uint32_t one : all) largest = std::max(largest, static_cast<std::int32_t>(one));
   return largest;
 }
-// Threads run one after the other: what is atomic on the device is plain here.
+// Threads run one after the other, so atomic operations of the device are plain here.
 inline void atomicAdd(std::uint32_t* to, std::uint32_t value) { *to += value; }
 inline void atomicOr(std::uint32_t* to, std::uint32_t value) { *to |= value; }
 inline void atomicMax(std::int32_t* to, std::int32_t value) { *to = std::max(*to, value); }

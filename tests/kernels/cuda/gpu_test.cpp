@@ -1,4 +1,5 @@
-// What a GPU is used by: the driver's interface. (What runs on it: update_test.cpp. All of it together: tests/optim/device_test.cpp.)
+// The interface to a GPU, through the driver. (update_test.cpp tests the programs on it.
+// tests/optim/device_test.cpp tests all of it together.)
 #include "starling/kernels/cuda/gpu.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// The update as NVRTC compiles it, for GPUs that are not here. (update_test.cpp says that what is compiled is right.)
+// The update as NVRTC compiles it, for GPUs that are not here. (update_test.cpp tests the
+// correctness of the compiled code.)
 #include "starling/kernels/cuda/nvrtc.h"
 
 #include <algorithm>
@@ -74,7 +75,7 @@ TEST_F(CudaCompiler, NamesTheArchitecturesThatThereAre) {
                     HasSubstr(", sm_90")));
 }
 
-// What a test sets in the environment is as before after it.
+// Restores the environment after a test.
 class CudaCompilerNamed : public testing::Test {
  protected:
   void SetUp() override {

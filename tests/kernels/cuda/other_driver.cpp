@@ -1,8 +1,10 @@
-// A library with the interface of CUDA's driver and a GPU whose memory is the host's: it runs the update as the ordinary compiler
-// compiles it. With it the whole path through streams, copies and events is tested where there is no GPU.
+// A mock CUDA driver: a library with its interface, and a GPU whose memory is the host's. It runs
+// the update as the ordinary compiler compiles it. The whole path through streams, copies and
+// events can therefore be tested without a GPU.
 //
-// It is as lazy as a GPU may be: what is put into a stream is done only when somebody waits for an event behind it
-// (cuEventSynchronize), or drains the stream. So an order that nothing enforces is not kept, and what is read too early is stale.
+// It is as lazy as a GPU may be. Work in a stream runs only when a thread waits for an event behind
+// it (cuEventSynchronize), or drains the stream. An order that is not enforced is therefore not
+// kept, and a premature read gets stale data.
 #include "starling/kernels/update.h"
 
 // clang-format off: the device's words come before the program that uses them.
@@ -29,7 +31,7 @@ std::mutex mutex;  // guards all of it
 bool fails = false;
 thread_local int capture_mode = 0;  // global
 
-// What is in a stream, and how much of it has been done.
+// The work of a stream, and the finished part of it.
 struct Queue {
   std::deque<std::function<void()>> waiting;
   std::uint64_t given = 0, done = 0;
@@ -80,7 +82,7 @@ T& at(void* pointer) {
 }  // namespace
 
 extern "C" {
-// For the test: all that is in the default stream, as the next work of torch's would find it; and whether the GPU fails.
+// For tests: drains the default stream, as torch's next work would see it; and makes the GPU fail.
 void other_driver_drain() {
   const std::lock_guard lock(mutex);
   default_stream.run_to(default_stream.given);

@@ -1,5 +1,6 @@
-// A library with NVRTC's interface and a compiler that copies: its version is what OTHER_NVRTC_MINOR says, and it refuses
-// texts that begin with "no". With it the cache is tested where there is no NVRTC, and what another version means to it.
+// A mock NVRTC: a library with its interface and a compiler that copies. Its version is the value
+// of OTHER_NVRTC_MINOR, and it refuses texts that begin with "no". It tests the cache, and the
+// effect of another version, on machines without NVRTC.
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>

@@ -1,4 +1,4 @@
-// Where other_nvrtc.cpp and other_driver.cpp lie as libraries: beside the test.
+// The libraries of other_nvrtc.cpp and other_driver.cpp, beside the test.
 #pragma once
 
 #include <filesystem>

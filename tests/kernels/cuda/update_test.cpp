@@ -1,5 +1,5 @@
-// What NVRTC compiles for the GPU, compiled by the ordinary compiler and run thread by thread: to the bit what
-// kernels::update does.
+// The code that NVRTC compiles for the GPU, compiled by the ordinary compiler and run thread by
+// thread. Its bits are those of kernels::update.
 #include "starling/kernels/update.h"
 
 // clang-format off: the device's words come before the program that uses them.
@@ -42,7 +42,8 @@ std::size_t place(const Segment<Rule>*) {
 }
 std::size_t place(const Renewal*) { return kUpdateEntries.size() - 1; }
 
-// The launch of all blocks of a table whose segments are of one kind. Returns whether all is finite.
+// The launch of all blocks of a table whose segments are of one kind. Returns whether all values
+// are finite.
 template <class Row>
 bool launch(EntryOf<Row>* entry, Table& table) {
   static device::Warp warp;
@@ -72,7 +73,7 @@ class Random {
     for (float& value : values) value = normal(generator_);
     return values;
   }
-  // Values in a format, or any codes; `shift` values lie in front, so that they are not aligned.
+  // Values in a format, or any codes. `shift` values come first, so that they are not aligned.
   Bytes in(Wire format, std::size_t n, std::size_t shift) {
     Bytes bytes(bytes_of(format, shift) + bytes_of(format, n));
     if (is_modular(format)) {
@@ -88,7 +89,7 @@ class Random {
   std::mt19937 generator_;
 };
 
-// What one neighbour sent, and what it was sent.
+// The block of one neighbour, and the block that it was sent.
 struct Edge {
   Wire wire;
   Bytes theirs, mine;
@@ -105,7 +106,7 @@ struct Memory {
   std::vector<Edge> edges;
   bool has_gradient = true, sends = true, clears;
   int exponent = -6;
-  std::uint32_t sum = 5;  // is added to
+  std::uint32_t sum = 5;  // the sum is added to it
 
   Memory(std::size_t n, Wire format, Wire wire, std::size_t neighbours, std::uint32_t seed)
       : n(n), shift(seed % 3), format(format), wire(wire), clears(seed % 2 == 0) {
@@ -113,7 +114,8 @@ struct Memory {
     p = random.in(format, n, shift), g = random.in(format, n, shift), sent = random.in(wire, n, shift);
     master.resize(n + shift);
     decode(p.data(), format, n + shift, master.data());
-    // A master has bits that the parameter has not; and some parameters were changed by somebody.
+    // A master has bits that the parameter lacks, and some parameters were changed by another
+    // party.
     const std::vector<float> noise = random.floats(n + shift, 1e-4f);
     for (std::size_t i = 0; i < n + shift; ++i) master[i] *= 1 + noise[i] * (i % 11 == 0 ? 1e4f : 1);
     m = random.floats(n + shift), v = random.floats(n + shift), b = random.floats(n + shift);
@@ -181,7 +183,8 @@ void expect_same(const Memory& device, const Memory& host) {
   }
 }
 
-// Both do one step on all segments: the device in one launch, each segment with coefficients of its own.
+// Both do one step on all segments: the device in one launch, each segment with coefficients of its
+// own.
 template <class Rule>
 bool step_both(Entry<Rule>* entry, const std::vector<Rule>& rules, std::vector<Memory>& device,
                std::vector<Memory>& host) {
@@ -206,7 +209,7 @@ AdamStep adam(std::size_t t) {
   return AdamStep::at(options, t % 2 == 0, static_cast<std::int64_t>(t));
 }
 
-// f(entry, rule): for each kind of rule, whose coefficients are rule(s) for segment s.
+// Calls f(entry, rule) for each kind of rule. rule(s) gives the coefficients for segment s.
 template <class F>
 void for_each_rule(F f) {
   f(starling_sgd, [](std::size_t s) { return SgdStep{.lr = 0.1f / static_cast<float>(s + 1), .wd = 0.01f}; });
@@ -237,8 +240,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, CudaUpdate,
                                   std::string(name_of(std::get<1>(info.param)));
                          });
 
-// 0 to 4 neighbours, lengths around those of a thread, a warp, a block of threads; aligned and not; two steps, so that
-// the second one begins with what the first one wrote.
+// 0 to 4 neighbours; lengths around those of a thread, a warp and a block of threads; aligned and
+// not. There are two steps, so that the second one begins with the results of the first one.
 TEST_P(CudaUpdate, IsThatOfTheProcessorToTheBit) {
   const auto [format, wire] = GetParam();
   for_each_rule([&]<class Rule>(Entry<Rule>* entry, auto rule) {
