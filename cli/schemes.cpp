@@ -2,6 +2,7 @@
 // keyword arguments, are made from its output.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@ namespace {
 
 struct SchemesOptions {
   std::string name;
-  bool markdown = false, python = false;
+  bool markdown = false, python = false, cpp = false;
 };
 
 std::string path_text(Path path) {
@@ -126,8 +127,62 @@ void print_python() {
   }
 }
 
+// "ceca-2p" as Ceca2p.
+std::string type_name(std::string_view name) {
+  std::string type;
+  bool upper = true;
+  for (const char c : name) {
+    if (c != '-') type += upper ? static_cast<char>(std::toupper(c)) : c;
+    upper = c == '-';
+  }
+  return type;
+}
+
+void print_cpp_option(const SchemeOption& option) {
+  const auto standard = default_of(option);
+  const std::string type = type_of(option);
+  const std::string cpp = type == "number" ? "double" : type == "text" ? "std::string" : "std::int64_t";
+  const std::string value = type == "text" ? fmt::format("\"{}\"", value_text(standard)) : value_text(standard);
+  fmt::print("  // {}{}.\n", option.meaning,
+             allowed_text(option).empty() ? "" : "; " + allowed_text(option));
+  if (standard) {
+    fmt::print("  {} {} = {};\n", cpp, option.name, value);
+  } else {
+    fmt::print("  std::optional<{}> {}{{}};\n", cpp, option.name);
+  }
+}
+
+// Each scheme as a type, so that the compiler checks names and types of its options.
+void print_cpp() {
+  fmt::print(R"(// Made from `starling schemes --cpp`: {{.scheme = starling::scheme::Choco{{.gamma = 0.5}}}}.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "starling/optim/scheme_choice.h"
+
+namespace starling::scheme {{
+)");
+  for (const SchemeInfo* const info : schemes()) {
+    fmt::print("\n// {}.\nstruct {} {{\n", info->summary, type_name(info->name));
+    for (const SchemeOption& option : info->options) print_cpp_option(option);
+    fmt::print("  operator SchemeChoice() const {{\n    SchemeChoice choice(\"{}\");\n", info->name);
+    for (const SchemeOption& option : info->options) {
+      fmt::print("    {0}choice.options.emplace_back(\"{1}\", {2}{1});\n",
+                 option.is_automatic() ? fmt::format("if ({}) ", option.name) : "", option.name,
+                 option.is_automatic() ? "*" : "");
+    }
+    fmt::print("    return choice;\n  }}\n}};\n");
+  }
+  fmt::print("\n}}  // namespace starling::scheme\n");
+}
+
 int run(const SchemesOptions& options) {
-  if (options.python) {
+  if (options.cpp) {
+    print_cpp();
+  } else if (options.python) {
     print_python();
   } else if (options.markdown) {
     print_markdown();
@@ -148,8 +203,12 @@ void add_schemes(CLI::App& app, Command& command) {
   sub->add_option("name", options->name, "Scheme to describe; default: all of them, a line each");
   auto* const markdown =
       sub->add_flag("--markdown", options->markdown, "Print the tables of docs/schemes.md");
-  sub->add_flag("--python", options->python, "Print the types of Python's keyword arguments")
-      ->excludes(markdown);
+  auto* const python =
+      sub->add_flag("--python", options->python, "Print the types of Python's keyword arguments")
+          ->excludes(markdown);
+  sub->add_flag("--cpp", options->cpp, "Print the header starling/optim/schemes.h")
+      ->excludes(markdown)
+      ->excludes(python);
   sub->callback([options, &command] { command = [options] { return run(*options); }; });
 }
 

@@ -6,6 +6,7 @@ include(CMakePackageConfigHelpers)
 set(package "${CMAKE_INSTALL_LIBDIR}/cmake/Starling")
 install(TARGETS starling starling_core starling_fmt EXPORT StarlingTargets FILE_SET HEADERS FILE_SET generated)
 install(TARGETS starling-cli)
+install(FILES "${STARLING_GENERATED}/starling/optim/schemes.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/starling/optim")
 install(EXPORT StarlingTargets NAMESPACE Starling:: DESTINATION "${package}")
 
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/StarlingConfig.cmake.in"

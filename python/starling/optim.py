@@ -264,9 +264,9 @@ class Optimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradient accumulation with a scheme that averages gradients, or a hierarchy: backward passes within it add to the worker's own
-        gradients and send nothing; the first one after it averages the sum. The same result without it, which sends each
-        time. No effect with gossip, which never sends gradients."""
+        """Gradient accumulation with a scheme that averages gradients, or a hierarchy. Backward passes within it add to the
+        worker's own gradients and send nothing; the first one after it averages the sum. Without it the result is the same,
+        and each pass sends. No effect with gossip, which never sends gradients."""
         if self._not_synced == 0:
             self._engine.set_sync(False)
         self._not_synced += 1
@@ -351,8 +351,8 @@ class _Ruled(Optimizer):
         """As torch's, of this worker: every worker saves its own, and loads it again. The place in the schedule is the
         parameter groups' entry "round". Of a sharded model its tensors are DTensors, sharded as the parameters are. With a
         hierarchy a parameter's tensors have the values that this worker keeps, and the entry "share" says which these are.
-        With a scheme that averages in pairs gossip then stands still until the next step(): where no worker steps before all have saved,
-        as behind torch.distributed.barrier(), their states are of one moment.
+        With a scheme that averages in pairs, gossip then stands still until the next step(). If no worker steps before all
+        have saved, as behind torch.distributed.barrier(), their states are of one moment.
 
         Workers differ, so that each needs a name of its own where all save into one place, as with
         torch.distributed.checkpoint:

@@ -84,8 +84,8 @@ class Shards:
     def _check(self, parameter: torch.Tensor) -> None:
         if self._averages_gradients:
             raise _C.UsageError(
-                f'scheme "{self._options["scheme"]}" does not take sharded parameters: fully_shard() with a mesh of two dimensions averages '
-                "gradients itself"
+                f'scheme "{self._options["scheme"]}" does not take sharded parameters: fully_shard() with a mesh of two '
+                "dimensions averages gradients itself"
             )
         if self._options.get("hierarchy", "none") != "none":
             raise _C.UsageError(

@@ -1,7 +1,8 @@
 // A scheme by its name, with options of its own:
 //
 //   {.scheme = "choco"}                            its options have their defaults
-//   {.scheme = {"choco", {{"gamma", 0.5}}}}
+//   {.scheme = {"choco", {{"gamma", 0.5}}}}        checked when the optimizer is made
+//   {.scheme = scheme::Choco{.gamma = 0.5}}        checked by the compiler: starling/optim/schemes.h
 //
 // `starling schemes` lists the schemes, `starling schemes choco` one with its options.
 #pragma once

@@ -455,7 +455,7 @@ TEST(Optimizer, RefusesInOneLine) {
             "ad-psgd-bipartite, swarm, async-push-sum, async-push-pull, all-reduce");
   EXPECT_THAT(make(at::zeros({2}), SGD{}, {.topology = "rnig"}), HasSubstr("rnig"));
   EXPECT_EQ(make(at::zeros({2}), SGD{}, {.scheme = "all-reduce", .wire = Wire::bf16}),
-            "wire \"bf16\" is for parameters, but scheme \"all-reduce\" sends gradients: use fp32");
+            "scheme \"all-reduce\" needs wire fp32, not \"bf16\": it sends gradients, not parameters");
   EXPECT_THAT(make(at::zeros({2}), AdamW{.lr = -1}), HasSubstr("lr"));
   const std::string must =
       ": parameters must be float32, bfloat16 or float16 on the CPU or a CUDA device and dense in memory "

@@ -159,7 +159,7 @@ TEST(RandomK, WhatCannotBeIsRefusedInOneLine) {
   EXPECT_EQ(refused({.one_in = 0}), "one_in = 0 is not allowed: from 1, all values, to 1024");
   EXPECT_EQ(refused({.one_in = 1025}), "one_in = 1025 is not allowed: from 1, all values, to 1024");
   EXPECT_EQ(refused({.scheme = "all-reduce", .one_in = 2}),
-            "one_in = 2 leaves out parameters, but scheme \"all-reduce\" sends gradients: use 1");
+            "scheme \"all-reduce\" needs one_in = 1, not 2: it sends gradients, not parameters");
   EXPECT_EQ(refusal<UsageError>([] {
               flock(2, [](int i, World& world) {
                 Optimizer optimizer(std::vector<Tensor>{parameter({4})}, SGD{}, {.one_in = 2 + i}, world);

@@ -16,6 +16,7 @@
 #include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/options.h"
+#include "starling/optim/schemes.h"
 #include "starling/optim/schemes/table.h"
 #include "tests/optim/flock.h"
 #include "tests/refusal.h"
@@ -247,6 +248,18 @@ TEST(SchemesTable, HasEachNameOnceAndTellsTheNearest) {
   for (const std::string& name : names) EXPECT_EQ(std::ranges::count(names, name), 1) << name;
   EXPECT_EQ(SchemeChoice().name, names.front());
   EXPECT_THAT(refusal<UsageError>([] { scheme_info("chocco"); }), HasSubstr("did you mean choco?"));
+}
+
+TEST(SchemesTable, IsThereAsTypesThatTheCompilerChecks) {
+  const Options options{.topology = "ring", .scheme = scheme::Choco{.gamma = 0.5}};
+  EXPECT_EQ(options.scheme.name, "choco");
+  EXPECT_EQ(SchemeSettings(options.scheme).number("gamma"), 0.5);
+  const SchemeSettings given(scheme::A2cid2{.rate = 2, .clock = "fixed", .eta = 0.25});
+  EXPECT_EQ(given.number("rate"), 2);
+  EXPECT_EQ(given.text("clock"), "fixed");
+  EXPECT_EQ(given.automatic("eta"), 0.25);
+  EXPECT_EQ(given.automatic("alpha_tilde"), std::nullopt);
+  EXPECT_EQ(SchemeSettings(scheme::Swarm{.local_steps = 4}).integer("local_steps"), 4);
 }
 
 TEST(SchemesTable, OptionsOfOneNameAreAlike) {

@@ -626,12 +626,12 @@ print(len(mean))
         # What the optimizer would refuse is refused before any worker is there: one line, not one of each.
         for arguments, said in (
                 ("--mixing.scheme choco", 'scheme "choco" needs a topology of one round that is symmetric'),
-                ("--mixing.scheme choco --mixing.topology ring --mixing.wire int8", 'needs wire "fp32", not "int8"'),
+                ("--mixing.scheme choco --mixing.topology ring --mixing.wire int8", 'needs wire fp32, not "int8"'),
                 ("--mixing.gamma 0.5", 'gamma = 0.5 is for scheme "choco", not "cta": use 0'),
                 ("--mixing.rate 2", "rate = 2 is for schemes a2cid2, ad-psgd, ad-psgd-bipartite, swarm, "
                  "async-push-sum, async-push-pull, not"),
-                ("--mixing.scheme a2cid2 --mixing.one_in 4", "one_in = 4 is not for scheme"),
-                ("--mixing.scheme all-reduce --mixing.wire int8", 'but scheme "all-reduce" sends gradients'),
+                ("--mixing.scheme a2cid2 --mixing.one_in 4", "needs one_in = 1, not 4"),
+                ("--mixing.scheme all-reduce --mixing.wire int8", 'scheme "all-reduce" needs wire fp32, not "int8": it sends gradients'),
                 ("--mixing.hierarchy node --mixing.scheme atc", 'needs scheme "cta", not "atc"'),
                 ("--mixing.hierarchy node --mixing.workers_per_node 2",
                  "3 workers are no whole number of nodes with 2 workers each"),
