@@ -16,9 +16,9 @@ namespace {
 constexpr int kNotSentLowat = 64 * 1024;
 constexpr std::size_t kChunkBetweenHosts = 64 * 1024;
 // Bytes in flight to a worker on this host. The kernel's default is megabytes, in pages that have
-// left the sender's cache when they are written to again: 1.4 times the time (docs/performance.md).
-// Between hosts the buffer must hold what the line carries in a round trip, which is left to the
-// kernel.
+// left the sender's cache when they are written to again: 1.4 times the time
+// (docs/results/measurements.md). Between hosts the buffer must hold what the line carries in a
+// round trip, which is left to the kernel.
 constexpr int kSentWithinHost = 128 * 1024;
 // Two buffers each: well below the limit of one system call.
 constexpr std::size_t kMaxControlInBatch = 24;
