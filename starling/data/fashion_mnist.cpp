@@ -74,14 +74,19 @@ void find_fashion_mnist(const std::string& dir) {
   }
 }
 
+ImageSet ImageSet::first(std::int64_t n) const {
+  n = std::min(n, size());
+  return {images.narrow(0, 0, n), labels.narrow(0, 0, n)};
+}
+
 FashionMnist load_fashion_mnist(const std::string& dir) {
   find_fashion_mnist(dir);
   const std::string folder = fashion_mnist_folder(dir) + "/";
   return {load_set(folder + kFiles[0], folder + kFiles[1]), load_set(folder + kFiles[2], folder + kFiles[3])};
 }
 
-Batch make_batch(const ImageSet& set, std::span<const std::int64_t> indices,
-                 std::optional<std::uint64_t> flip) {
+ImageBatch make_batch(const ImageSet& set, std::span<const std::int64_t> indices,
+                      std::optional<std::uint64_t> flip) {
   const auto n = static_cast<std::int64_t>(indices.size());
   const at::Tensor index = at::from_blob(const_cast<std::int64_t*>(indices.data()), {n}, at::kLong);
   at::Tensor images = set.images.index_select(0, index);

@@ -15,6 +15,7 @@ struct ImageSet {
   at::Tensor images;  // uint8 [n, 28, 28]
   at::Tensor labels;  // int64 [n]
   std::int64_t size() const { return labels.size(0); }
+  ImageSet first(std::int64_t n) const;  // all, if there are fewer
 };
 
 struct FashionMnist {
@@ -32,13 +33,13 @@ FashionMnist load_fashion_mnist(const std::string& dir);
 // Throws as load_fashion_mnist() where a file is not there; reads nothing.
 void find_fashion_mnist(const std::string& dir);
 
-struct Batch {
+struct ImageBatch {
   at::Tensor images;  // float [n, 1, 28, 28], mean 0 and deviation 1 over the training set
   at::Tensor labels;  // int64 [n]
 };
 // The images with these indices. With `flip`, each is turned left to right with probability 1/2, decided by
 // the seed and its index alone.
-Batch make_batch(const ImageSet& set, std::span<const std::int64_t> indices,
-                 std::optional<std::uint64_t> flip = std::nullopt);
+ImageBatch make_batch(const ImageSet& set, std::span<const std::int64_t> indices,
+                      std::optional<std::uint64_t> flip = std::nullopt);
 
 }  // namespace starling

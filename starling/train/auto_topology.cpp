@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
-#include "starling/models/classifier.h"
 #include "starling/optim/options.h"
 #include "starling/plan/choose.h"
 #include "starling/plan/schedules.h"
@@ -79,7 +78,7 @@ ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& p
 
 // Of the parameters that are trained, in fp32.
 double model_bytes(const Recipe& recipe) {
-  const auto model = make_classifier(recipe.model.name, recipe.model.width, recipe.model.dtype, 0);
+  const auto model = task_of(recipe).model(recipe);
   double bytes = 0;
   for (const at::Tensor& p : model->parameters()) {
     if (p.requires_grad()) bytes += sizeof(float) * static_cast<double>(p.numel());

@@ -51,12 +51,13 @@ struct Summary {
   int workers = 0;  // at the start
   int workers_lost = 0;
   std::int64_t steps = 0;
-  std::int64_t samples = 0;   // of all workers that are there at the end
-  double seconds = 0;         // training, without setting up and testing
-  double loss = 0;            // training loss over the last lines of metrics.jsonl, mean of the workers
-  double test_loss = 0;       // of the average model
-  double accuracy = 0;        // of the average model, on the test set
-  double worst_accuracy = 0;  // of the worst single worker's own model, on the test set
+  std::int64_t samples = 0;  // of all workers that are there at the end
+  double seconds = 0;        // training, without setting up and testing
+  double loss = 0;           // training loss over the last lines of metrics.jsonl, mean of the workers
+  double test_loss = 0;      // of the average model
+  std::string score_name;    // ScoreInfo::name
+  double score = 0;          // of the average model, on the test set
+  double worst_score = 0;    // of the worst single worker's own model, on the test set
   double consensus_distance = 0;
   std::uint64_t bytes_sent_per_worker = 0;  // mean
   bool bytes_computed = false;              // not counted but computed as 2M(n-1)/n per step

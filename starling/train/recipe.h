@@ -2,6 +2,7 @@
 // here.
 #pragma once
 
+#include <any>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "starling/core/config.h"
 #include "starling/optim/optimizer.h"
+#include "starling/train/task.h"
 
 namespace starling {
 
@@ -23,17 +25,12 @@ struct Recipe {
     int threads = 0;
   } run;
   struct {
-    std::string name = "fashion-mnist";
-    std::string dir;
-    std::int64_t limit = 0;
-    bool flip = true;
-    std::string split = "split";
+    std::string name{known_tasks().front()->name};
   } data;
   struct {
-    std::string name = "resnet-8";
-    int width = 16;
     std::string dtype = "fp32";
   } model;
+  std::any task;  // the task's own keys of [data] and [model]: see keys_in() in task.h
   struct {
     std::string rule = "accum-adamw";
     double lr = 1e-3;
@@ -90,8 +87,11 @@ struct Recipe {
   } checkpoint;
 };
 
-// The declaration of all keys, bound to `recipe`'s fields; what they hold now is the default.
+// The declaration of all keys, bound to `recipe`'s fields; their present values are the defaults. The keys of [data] and
+// [model] are those of the task that data.name chooses now.
 Config recipe_config(Recipe& recipe);
+// The keys of all tasks with their defaults, each once.
+std::vector<Config::Entry> recipe_keys();
 
 using Overrides = std::vector<std::pair<std::string, std::string>>;  // {"optimizer.lr", "0.002"}
 // The defaults, then the file, then the overrides. Throws UsageError.

@@ -16,9 +16,7 @@
 #include "starling/checkpoint/file.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
-#include "starling/data/fashion_mnist.h"
 #include "starling/kernels/update.h"
-#include "starling/models/classifier.h"
 #include "starling/optim/checkpoint.h"
 #include "starling/optim/options.h"
 #include "starling/plan/schedules.h"
@@ -71,6 +69,7 @@ class Logbook {
         metrics_(metrics),
         asynchronous_(is_asynchronous(make_options(recipe))),
         every_(recipe.log.every),
+        score_(task_of(recipe).score),
         batch_(recipe.train.batch * recipe.train.accumulate),
         rank_(world.rank),
         workers_(world.size),
@@ -111,11 +110,12 @@ class Logbook {
   }
 
   // A test of the average model; for the event files, by the worker that speaks.
-  void add_test(double accuracy, double loss, double consensus_distance) {
+  void add_test(const AverageScore& test) {
     if (!events_) return;
-    events_->write(
-        step_,
-        {{"test/accuracy", accuracy}, {"test/loss", loss}, {"test/consensus_distance", consensus_distance}});
+    const std::string tag = fmt::format("test/{}", score_.name);
+    events_->write(step_, {{tag, test.score.value},
+                           {"test/loss", test.score.loss},
+                           {"test/consensus_distance", test.consensus_distance}});
   }
 
   std::int64_t samples() const { return step_ * batch_; }  // of this worker
@@ -164,6 +164,7 @@ class Logbook {
   std::optional<EventFile> events_;
   const bool asynchronous_;
   const std::int64_t every_;
+  const ScoreInfo& score_;
   const std::int64_t batch_;
   const int rank_;
   const int workers_;
@@ -180,11 +181,12 @@ class Logbook {
 };
 
 // Tests the result and puts together what all workers that are left have to say.
-Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer, Classifier& model,
-                  const ImageSet& test_set, const Logbook& log, std::int64_t steps) {
+Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer, Task& task,
+                  const Logbook& log, std::int64_t steps) {
+  const ScoreInfo& info = task_of(recipe).score;
   const Statistics statistics = optimizer.statistics();  // before the tests, which send too
-  const AverageScore score = test_average(optimizer, model, test_set);
-  const double worst = test_worst(optimizer, model, test_set);
+  const AverageScore test = test_average(optimizer, task);
+  const double worst = test_worst(optimizer, task, info);
   constexpr double kMega = 1e6;  // so that float holds them well
   std::array<float, 9> means{static_cast<float>(log.loss()),
                              static_cast<float>(log.seconds()),
@@ -209,10 +211,11 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
           .samples = std::llround(double{means[4]} * left),
           .seconds = means[1],
           .loss = means[0],
-          .test_loss = score.loss,
-          .accuracy = score.accuracy,
-          .worst_accuracy = worst,
-          .consensus_distance = score.consensus_distance,
+          .test_loss = test.score.loss,
+          .score_name = std::string(info.name),
+          .score = test.score.value,
+          .worst_score = worst,
+          .consensus_distance = test.consensus_distance,
           .bytes_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[3]} * kMega)),
           .bytes_computed = all_reduce,
           .waiting_share = means[2],
@@ -272,7 +275,7 @@ void limit_threads(const Recipe& recipe, const World& world) {
 
 void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   kernels::best_kernels();  // throws where STARLING_ISA is wrong
-  find_fashion_mnist(recipe.data.dir);
+  task_of(recipe).find_data(recipe);
   check_auto_topology(recipe, workers);
   Options options = make_options(recipe);
   if (chooses_topology(recipe)) options.topology = planned_schedules().front();
@@ -317,9 +320,8 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   const std::optional<Checkpoint> start = find_checkpoint(recipe, world.size);
   const std::vector<std::int64_t> made = steps_made(start, world.size);
   if (world.local_rank == 0) metrics.clear_after(made);  // nobody writes before all have made their Optimizer
-  const FashionMnist data = load_fashion_mnist(recipe.data.dir);
-  Learner learner(recipe, training_images(recipe, data.train), world.rank, world.size);
-  Classifier& model = learner.model();
+  const TaskInfo& task = task_of(recipe);
+  Learner learner(recipe, task.load(recipe), world.rank, world.size);
   const std::int64_t steps = learner.steps();
 
   if (start && start->manifest().step >= steps) {
@@ -329,7 +331,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
 
   const ChosenTopology topology = topology_of(recipe, world, observer, learner, start);
   recipe.mixing.topology = topology.name;
-  Optimizer optimizer(model, make_rule(recipe), make_options(recipe), world);
+  Optimizer optimizer(learner.model(), make_rule(recipe), make_options(recipe), world);
   if (start) load_checkpoint(optimizer, *start);
   const std::int64_t first_step = made[static_cast<std::size_t>(world.rank)];
   Logbook log(recipe, world, observer, metrics, steps, learner.steps_per_epoch(), first_step,
@@ -352,12 +354,12 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
                       recipe.checkpoint.keep, own);
     }
     if (recipe.log.eval_every > 0 && done % recipe.log.eval_every == 0 && done < steps) {
-      const AverageScore score = test_average(optimizer, model, data.test);
+      const AverageScore test = test_average(optimizer, learner.task());
       if (speaks(optimizer)) {
-        log.add_test(score.accuracy, score.loss, score.consensus_distance);
+        log.add_test(test);
         if (observer.says) {
-          observer.says(fmt::format("step {}: average model: test accuracy {:.2f} %, loss {:.4f}", done,
-                                    100 * score.accuracy, score.loss));
+          observer.says(fmt::format("step {}: average model: test {} {}, loss {:.4f}", done, task.score.name,
+                                    task.score.text(test.score.value), test.score.loss));
         }
       }
     }
@@ -367,10 +369,8 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   for (std::int64_t step = first_step; done < steps; ++step) {
     if (observer.interrupted && observer.interrupted()) throw RunInterrupted();
     const Time begin = Clock::now();
-    const double lr = learning_rate(recipe, done, steps);
-    for (auto& group : optimizer.param_groups()) group.options().set_lr(lr);
     if (timeline != nullptr) timeline->step(step + 1);
-    optimizer.zero_grad();
+    const double lr = learner.begin_step(done, optimizer);
     const double loss = learner.gradient(step, optimizer);
     optimizer.step();
     const Statistics now = optimizer.statistics();
@@ -379,11 +379,11 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     for (std::int64_t passed = before + 1; passed <= done; ++passed) reached(passed, step + 1);
   }
 
-  const Result result{.summary = summarize(recipe, world, optimizer, model, data.test, log, steps),
+  const Result result{.summary = summarize(recipe, world, optimizer, learner.task(), log, steps),
                       .speaks = speaks(optimizer)};
   if (result.speaks) {
     const Summary& end = result.summary;
-    log.add_test(end.accuracy, end.test_loss, end.consensus_distance);
+    log.add_test({{end.score, end.test_loss}, end.consensus_distance});
     metrics.write(end);
   }
   if (!recipe.log.profile.empty()) write_compute(world, optimizer.block_sizes(), result, recipe.log.profile);

@@ -152,9 +152,8 @@ class VirtualRun {
         look_every_(duration_of(look_every)),
         observe_(observe),
         n_(cluster.workers()),
-        data_(load_fashion_mnist(recipe.data.dir)),
-        images_(training_images(recipe, data_.train)),
-        average_(recipe, images_, 0, n_),
+        make_task_(task_of(recipe).load(recipe)),
+        average_(recipe, make_task_, 0, n_),
         time_(std::make_shared<VirtualTime>(n_)),
         all_done_(time_->condition()),
         workers_(static_cast<std::size_t>(n_)) {}
@@ -240,8 +239,8 @@ class VirtualRun {
   }
 
   void train(Worker& me, const World& world) {
-    me.learner = std::make_unique<Learner>(recipe_, images_, world.rank, world.size);
-    Classifier& model = me.learner->model();
+    me.learner = std::make_unique<Learner>(recipe_, make_task_, world.rank, world.size);
+    torch::nn::Module& model = me.learner->model();
     me.clock = std::make_unique<GradientClock>(*time_, model.parameters(), recipe_.train.accumulate);
     const Options options = make_options(recipe_);
     me.optimizer = std::make_unique<Optimizer>(model, make_rule(recipe_), options, world);
@@ -250,9 +249,7 @@ class VirtualRun {
     for (std::int64_t k = 0; !failure_; ++k) {
       const std::int64_t done = recipe_.run.ends == "together" ? gradients_ / n_ : k;
       if (done >= steps) break;
-      const double lr = learning_rate(recipe_, done, steps);
-      for (auto& group : me.optimizer->param_groups()) group.options().set_lr(lr);
-      me.optimizer->zero_grad();
+      me.learner->begin_step(done, *me.optimizer);
       me.clock->begin(cluster_.gradient(world.rank, k));
       const double loss = me.learner->gradient(k, *me.optimizer);
       me.clock->update();
@@ -314,18 +311,17 @@ class VirtualRun {
       if (counts) values += to.numel();
       to.copy_(mean);
     };
-    const auto parameters = [](Classifier& model) { return model.parameters(); };
-    const auto buffers = [](Classifier& model) { return model.buffers(); };
-    Classifier& average = average_.model();
+    const auto parameters = [](const torch::nn::Module& model) { return model.parameters(); };
+    const auto buffers = [](const torch::nn::Module& model) { return model.buffers(); };
+    const torch::nn::Module& average = average_.model();
     for (std::size_t i = 0; i < average.parameters().size(); ++i)
       mean_of(i, parameters, average.parameters()[i], true);
     for (std::size_t i = 0; i < average.buffers().size(); ++i)
       mean_of(i, buffers, average.buffers()[i], false);
-    const ImageSet& set = data_.test;
-    const Score score = test(average, set, 0, set.size());
+    const Score score = test(average_.task());
     seen.consensus_distance = std::sqrt(squares / static_cast<double>(values * n_));
-    seen.test_loss = score.loss / static_cast<double>(score.images);
-    seen.accuracy = static_cast<double>(score.correct) / static_cast<double>(score.images);
+    seen.test_loss = score.loss;
+    seen.score = score.value;
     if (is_asynchronous(make_options(recipe_))) seen.gossip.emplace();
     for (const Worker& worker : workers_) {
       const Statistics counted = worker.optimizer->statistics();
@@ -343,8 +339,7 @@ class VirtualRun {
   const Duration look_every_;
   const std::function<void(const Look&)> observe_;
   const int n_;
-  const FashionMnist data_;
-  const ImageSet images_;
+  const MakeTask make_task_;
   Learner average_;
   const std::shared_ptr<VirtualTime> time_;
   std::mutex mutex_;  // of the condition

@@ -57,7 +57,7 @@ struct Look {
   std::uint64_t bytes_sent = 0;   // by all workers
   double loss = 0;                // of the gradients since the last look, in the mean
   double test_loss = 0;           // of the average model, on the test set
-  double accuracy = 0;            // of the average model
+  double score = 0;               // of the average model, on the test set
   double consensus_distance = 0;  // RMS distance of the workers' parameters to their mean
   // Of asynchronous schemes, since the start: averagings of a worker for each of its gradients, in the mean, and most gradients that
   // a worker has made between two averagings on one edge.
