@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kSide = 28;
 constexpr int kClasses = 10;
-// Of the 60,000 training images, pixels from 0 to 1.
+// Mean and deviation of the pixels (0 to 1) of the 60,000 training images.
 constexpr double kMean = 0.2860;
 constexpr double kDeviation = 0.3530;
 

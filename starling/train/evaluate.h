@@ -1,4 +1,5 @@
-// Tests of a task's model on the test set, which every worker holds whole. Collective, except test().
+// Tests of a task's model on the test set, which every worker holds whole. Collective, except
+// test().
 #pragma once
 
 #include "starling/optim/optimizer.h"
@@ -13,7 +14,8 @@ struct AverageScore {
   Score score;
   double consensus_distance = 0;  // of the workers' models
 };
-// Tests the average model. The workers that are left share the test set out; every example counts once.
+// Tests the average model. The workers that are left share the test set out; every example counts
+// once.
 AverageScore test_average(Optimizer& optimizer, Task& task);
 
 // The worst score of the workers' own models, each on the whole test set.

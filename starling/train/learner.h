@@ -19,10 +19,11 @@ class Learner {
   double steps_per_epoch() const;
   std::int64_t steps() const;  // of the whole run
 
-  // Prepares a step: clears the gradients and sets the learning rate, which it returns. `done`: steps of the run.
+  // Prepares a step: clears the gradients and sets the learning rate, which it returns. `done`:
+  // steps of the run.
   double begin_step(std::int64_t done, Optimizer& optimizer) const;
-  // Leaves the gradient of step 0, 1, .. in .grad. Returns the loss, the mean over the passes of the step. Throws Error
-  // if the loss is not finite.
+  // Leaves the gradient of step 0, 1, .. in .grad. Returns the loss, the mean over the passes of
+  // the step. Throws Error if the loss is not finite.
   double gradient(std::int64_t step, Optimizer& optimizer);
 
  private:

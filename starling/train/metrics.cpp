@@ -40,7 +40,7 @@ void write_whole(int file, const std::string& path, const std::string& text) {
   if (written < static_cast<ssize_t>(text.size())) fail(path, "written");
 }
 
-// Files in `folder` whose name begins so; nothing where there is no folder.
+// Removes the files whose name begins so. A missing folder is no error.
 void remove_files(const std::filesystem::path& folder, std::string_view begin) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {

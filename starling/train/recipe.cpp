@@ -22,8 +22,8 @@ Choices task_names() {
   return names;
 }
 
-// Which keys there are depends on data.name, so it is read first. An unknown name is left to Config, which knows its
-// place and the nearest known one.
+// Which keys there are depends on data.name, so it is read first. An unknown name is left to
+// Config, which knows its place and the nearest known one.
 void choose_task(Recipe& recipe, const std::string& text, const std::string& file,
                  const Overrides& overrides) {
   std::string name;
@@ -210,7 +210,8 @@ RecipeValues recipe_values(Recipe recipe) {
 }
 
 void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std::string& where) {
-  const bool whole = recipe.mixing.hierarchy == "none";  // else blocks say which worker keeps which state
+  // With a hierarchy a worker keeps the state of its own blocks only.
+  const bool whole = recipe.mixing.hierarchy == "none";
   const auto free = [&](const std::string& key) {
     return key == "run.out" || key == "run.threads" || key == "data.dir" || key == "mixing.max_wait" ||
            key == "mixing.profile" || (key == "mixing.block_bytes" && whole) || key.starts_with("log.") ||
@@ -220,7 +221,7 @@ void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std:
     const auto before =
         std::find_if(saved.begin(), saved.end(), [&](const auto& each) { return each.first == key; });
     if (free(key) || before == saved.end() || before->second == value) continue;
-    if (key == "mixing.topology" && recipe.mixing.topology == "auto") continue;  // what was chosen then stays
+    if (key == "mixing.topology" && recipe.mixing.topology == "auto") continue;  // the choice stays
     throw UsageError(fmt::format("checkpoint.resume: {} = {}, but the run of {} had {}: it must be the same",
                                  key, value, where, before->second));
   }

@@ -26,7 +26,8 @@ std::shared_ptr<Classifier> seeded(const ResNetOptions& options) {
 
 bool is_norm(const std::string& parameter) { return parameter.find("norm") != std::string::npos; }
 
-// The network of resnet.h in plain functions: every tensor contiguous (NCHW), with the parameters of `model`.
+// The network of resnet.h in plain functions: every tensor contiguous (NCHW), with the parameters
+// of `model`.
 class Plain {
  public:
   explicit Plain(const Classifier& model)

@@ -1,4 +1,4 @@
-// What holds for every task of the table, and what is done with a task whatever it is.
+// Every task of the table, and the code that treats all tasks alike.
 #include "starling/train/task.h"
 
 #include <map>
@@ -97,8 +97,8 @@ TEST(Tasks, ScoresAreShownWithTheirUnit) {
   EXPECT_EQ(perplexity.shown(18.5), 18.5);
 }
 
-// Knows nothing, and tells which part of the test set it was asked for. Its score is the sum of the examples' numbers
-// over their count, shifted by the worker's weight.
+// Knows nothing, and tells which part of the test set it was asked for. Its score is the sum of the
+// examples' numbers over their count, shifted by the worker's weight.
 class CountingTask final : public Task {
  public:
   explicit CountingTask(std::int64_t examples) : examples_(examples), model_(1, 1) {}
@@ -130,7 +130,7 @@ class CountingTask final : public Task {
 };
 
 TEST(Evaluate, WorkersTestThePartsAndTheScoreIsOfTheWhole) {
-  for (const std::int64_t examples : {1, 2, 10, 101}) {  // with fewer than workers, some have an empty part
+  for (const std::int64_t examples : {1, 2, 10, 101}) {  // fewer than workers: some parts are empty
     flock(3, [&](int, World& world) {
       CountingTask task(examples);
       Optimizer optimizer(task.model(), SGD{.lr = 0}, {}, world);

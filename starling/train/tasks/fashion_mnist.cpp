@@ -1,4 +1,5 @@
-// Fashion-MNIST (data/fashion_mnist.h), sorted into its ten classes by a small ResNet (models/resnet.h).
+// Fashion-MNIST (data/fashion_mnist.h), sorted into its ten classes by a small ResNet
+// (models/resnet.h).
 //
 //   batch   images and labels; with data.flip every second image is mirrored, by chance
 //   loss    cross entropy
@@ -54,7 +55,8 @@ void model_keys(Config& c, std::any& keys) {
 const Keys& keys_of(const Recipe& recipe) { return keys_in<Keys>(recipe.task); }
 std::uint64_t seed_of(const Recipe& recipe) { return static_cast<std::uint64_t>(recipe.run.seed); }
 
-// With 4 channels, torch 2.11's 1x1 convolutions (oneDNN, channels-last, AVX2) write past their memory in backward.
+// With 4 channels, torch 2.11's 1x1 convolutions (oneDNN, channels-last, AVX2) write past their
+// memory in backward.
 void check(const Recipe& recipe, const Config& config) {
   const int width = keys_of(recipe).width;
   if (width % 8 != 0) {

@@ -67,7 +67,8 @@ TEST_F(FashionMnistTaskTest, ABatchFollowsFromSeedRankAndNumber) {
   for (std::int64_t k = 0; k < 9; ++k) batches.push_back(mine->batch(k));
   EXPECT_EQ(batches[0][0].sizes(), (std::vector<std::int64_t>{5, 1, 28, 28}));
   EXPECT_EQ(batches[0][1].sizes(), (std::vector<std::int64_t>{5}));
-  for (std::int64_t k = 8; k >= 0; --k) EXPECT_TRUE(same(again->batch(k), batches[k])) << k;  // in any order
+  // In any order.
+  for (std::int64_t k = 8; k >= 0; --k) EXPECT_TRUE(same(again->batch(k), batches[k])) << k;
   EXPECT_FALSE(same(task(recipe(), 2, 3)->batch(0), batches[0]));
   EXPECT_FALSE(same(task(recipe({{"run.seed", "2"}}), 1, 3)->batch(0), batches[0]));
 }
