@@ -123,17 +123,13 @@ Json pace(const std::string& file, const std::string& scheme, const std::string&
 Json learn(const std::string& file, double compute, const starling::Overrides& overrides) {
   const starling::Recipe recipe = starling::read_recipe(file, overrides);
   const auto world = starling::World::from_environment();
-  starling::Learner learner(recipe,
-                            training_images(recipe, starling::load_fashion_mnist(recipe.data.dir).train),
-                            world.rank, world.size);
+  starling::Learner learner(recipe, task_of(recipe).load(recipe), world.rank, world.size);
   starling::Optimizer optimizer(learner.model(), make_rule(recipe), make_options(recipe), world);
   std::vector<float> ends, losses;
   double computed = 0;
   const double begin = now();
   for (std::int64_t k = 0; k < learner.steps(); ++k) {
-    const double lr = learning_rate(recipe, k, learner.steps());
-    for (auto& group : optimizer.param_groups()) group.options().set_lr(lr);
-    optimizer.zero_grad();
+    learner.begin_step(k, optimizer);
     const double before = now();
     losses.push_back(static_cast<float>(learner.gradient(k, optimizer)));
     computed += now() - before;

@@ -8,8 +8,7 @@ void add_recipe(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options) {
   sub.add_option("recipe", options->file, "a TOML file, such as recipes/fashion-mnist.toml")
       ->type_name("RECIPE.toml")
       ->required();
-  Recipe defaults;
-  for (const Config::Entry& key : recipe_config(defaults).entries()) {
+  for (const Config::Entry& key : recipe_keys()) {
     const std::string path = key.section + "." + key.name;
     sub.add_option_function<std::string>(
            "--" + path,

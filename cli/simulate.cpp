@@ -50,11 +50,11 @@ VirtualCluster cluster_of(const SimulateOptions& options, const Recipe& recipe) 
   return cluster_of(profile, options.workers == 0 ? profile.workers() : options.workers, seed);
 }
 
-Json to_json(const Look& look) {
-  Json json{{"seconds", look.seconds},   {"gradients", look.gradients},
-            {"epochs", look.epochs},     {"bytes_sent", look.bytes_sent},
-            {"loss", look.loss},         {"test_loss", look.test_loss},
-            {"accuracy", look.accuracy}, {"consensus_distance", look.consensus_distance}};
+Json to_json(const Look& look, const ScoreInfo& score) {
+  Json json{{"seconds", look.seconds}, {"gradients", look.gradients},
+            {"epochs", look.epochs},   {"bytes_sent", look.bytes_sent},
+            {"loss", look.loss},       {"test_loss", look.test_loss},
+            {score.name, look.score},  {"consensus_distance", look.consensus_distance}};
   if (look.gossip) json["rate"] = look.gossip->rate, json["stalest"] = look.gossip->stalest;
   return json;
 }
@@ -70,48 +70,51 @@ double look_every(const VirtualCluster& cluster) {
   return seconds;
 }
 
-void print(const Look& look) {
-  fmt::print("{:>10.2f} {:>10} {:>8.2f} {:>12.1f} {:>9.4f} {:>9.4f} {:>8.2f} % {:>11.3g}\n", look.seconds,
+void print(const Look& look, const ScoreInfo& score) {
+  fmt::print("{:>10.2f} {:>10} {:>8.2f} {:>12.1f} {:>9.4f} {:>9.4f} {:>10} {:>11.3g}\n", look.seconds,
              look.gradients, look.epochs, static_cast<double>(look.bytes_sent) / 1e6, look.loss,
-             look.test_loss, 100 * look.accuracy, look.consensus_distance);
+             look.test_loss, score.text(look.score), look.consensus_distance);
   std::fflush(stdout);
 }
 
-// Loss and accuracy, against time and against what was sent.
-std::string plot(const std::string& title, const std::vector<Look>& looks) {
+// Loss and score, against time and against the bytes sent.
+std::string plot(const std::string& title, const ScoreInfo& score, const std::vector<Look>& looks) {
+  const std::string tested =
+      fmt::format("test {} of the average model{}", score.name, score.percent ? ", %" : "");
   std::vector<Chart> charts = {{"virtual seconds", "training loss", {}},
-                               {"virtual seconds", "test accuracy of the average model, %", {}},
+                               {"virtual seconds", tested, {}},
                                {"sent by all workers, MB", "training loss", {}},
-                               {"sent by all workers, MB", "test accuracy of the average model, %", {}}};
+                               {"sent by all workers, MB", tested, {}}};
   for (const Look& look : looks) {
     const double sent = static_cast<double>(look.bytes_sent) / 1e6;
     charts[0].points.emplace_back(look.seconds, look.loss);
-    charts[1].points.emplace_back(look.seconds, 100 * look.accuracy);
+    charts[1].points.emplace_back(look.seconds, score.shown(look.score));
     charts[2].points.emplace_back(sent, look.loss);
-    charts[3].points.emplace_back(sent, 100 * look.accuracy);
+    charts[3].points.emplace_back(sent, score.shown(look.score));
   }
   return charts_svg(title, charts);
 }
 
 int simulate(const SimulateOptions& options) {
   Recipe recipe = read_recipe(options.recipe->file, options.recipe->overrides);
+  const ScoreInfo& score = task_of(recipe).score;
   const VirtualCluster cluster = cluster_of(options, recipe);
   std::filesystem::create_directories(recipe.run.out);
   if (!options.json) {
     fmt::print("{:>10} {:>10} {:>8} {:>12} {:>9} {:>9} {:>10} {:>11}\n", "seconds", "gradients", "epochs",
-               "sent, MB", "loss", "test loss", "accuracy", "distance");
+               "sent, MB", "loss", "test loss", score.name, "distance");
   }
   std::vector<Look> looks;
   std::string lines;
   const double every = options.look_every ? *options.look_every : look_every(cluster);
   train(recipe, cluster, every, [&](const Look& look) {
     looks.push_back(look);
-    const std::string line = to_json(look).dump() + "\n";
+    const std::string line = to_json(look, score).dump() + "\n";
     lines += line;
     if (options.json) {
       fmt::print("{}", line);
     } else {
-      print(look);
+      print(look, score);
     }
   });
   write_text(recipe.run.out + "/simulate.jsonl", lines);
@@ -119,7 +122,7 @@ int simulate(const SimulateOptions& options) {
   write_text(recipe.run.out + "/simulate.svg",
              plot(fmt::format("{} workers, {}{}, {}", cluster.workers(), m.scheme,
                               scheme_info(m.scheme).uses_topology() ? ", " + m.topology : "", m.wire),
-                  looks));
+                  score, looks));
   if (!options.json) fmt::print("written to {}/simulate.jsonl, simulate.svg\n", recipe.run.out);
   return 0;
 }

@@ -29,9 +29,12 @@ struct TrainOptions {
   bool print_config = false;
 };
 
-void print_summary(const Summary& s, const std::string& out) {
-  fmt::print("test accuracy, average model   {:.2f} %\n", 100 * s.accuracy);
-  fmt::print("test accuracy, worst worker    {:.2f} %\n", 100 * s.worst_accuracy);
+void print_summary(const Summary& s, const ScoreInfo& score, const std::string& out) {
+  const auto test = [&](const char* whose, double value) {
+    fmt::print("{:<30} {}\n", fmt::format("test {}, {}", score.name, whose), score.text(value));
+  };
+  test("average model", s.score);
+  test("worst worker", s.worst_score);
   fmt::print("time                           {:.1f} s, {:.0f} % of it waiting\n", s.seconds,
              100 * s.waiting_share);
   fmt::print("sent per worker                {:.1f} MB{}\n",
@@ -63,7 +66,7 @@ int train_as_worker(const Recipe& recipe, bool json) {
     if (json) {
       fmt::print("{}", to_json(result.summary));
     } else {
-      print_summary(result.summary, recipe.run.out);
+      print_summary(result.summary, task_of(recipe).score, recipe.run.out);
     }
     return 0;
   } catch (const RunInterrupted&) {

@@ -16,8 +16,6 @@ namespace starling {
 
 namespace {
 
-constexpr std::size_t kMaxFile = 32 << 10;
-
 template <class... Ts>
 struct Overloaded : Ts... {
   using Ts::operator()...;
@@ -274,10 +272,10 @@ void Config::assign(const Section& section, const Key& key, const Value& value, 
              key.field);
 }
 
-void Config::read_file(const std::string& path) { read_text(read_at_most(path, kMaxFile, "recipe"), path); }
+void Config::read_file(const std::string& path) { read_text(read_at_most(path, kMostBytes, "recipe"), path); }
 
 void Config::read_text(std::string_view text, const std::string& name) {
-  if (text.size() > kMaxFile) throw UsageError(fmt::format("{}: larger than {} bytes", name, kMaxFile));
+  if (text.size() > kMostBytes) throw UsageError(fmt::format("{}: larger than {} bytes", name, kMostBytes));
   const Node root = parse_toml(text, name);
   for (const Member& part : *root.as<Node::Table>()) {
     const std::string where = place(name, part.line);

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -33,6 +34,8 @@ using Choices = std::vector<std::string>;
 
 class Config {
  public:
+  static constexpr std::size_t kMostBytes = 32 << 10;  // of a file
+
   // Sections and keys appear in print() in the order of declaration; key() adds to the latest section.
   void section(std::string name, std::string help);
   void key(std::string name, bool* field, std::string help);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kSide = 28;
 constexpr int kClasses = 10;
-// Of the 60,000 training images, pixels from 0 to 1.
+// Mean and deviation of the pixels (0 to 1) of the 60,000 training images.
 constexpr double kMean = 0.2860;
 constexpr double kDeviation = 0.3530;
 
@@ -74,14 +74,19 @@ void find_fashion_mnist(const std::string& dir) {
   }
 }
 
+ImageSet ImageSet::first(std::int64_t n) const {
+  n = std::min(n, size());
+  return {images.narrow(0, 0, n), labels.narrow(0, 0, n)};
+}
+
 FashionMnist load_fashion_mnist(const std::string& dir) {
   find_fashion_mnist(dir);
   const std::string folder = fashion_mnist_folder(dir) + "/";
   return {load_set(folder + kFiles[0], folder + kFiles[1]), load_set(folder + kFiles[2], folder + kFiles[3])};
 }
 
-Batch make_batch(const ImageSet& set, std::span<const std::int64_t> indices,
-                 std::optional<std::uint64_t> flip) {
+ImageBatch make_batch(const ImageSet& set, std::span<const std::int64_t> indices,
+                      std::optional<std::uint64_t> flip) {
   const auto n = static_cast<std::int64_t>(indices.size());
   const at::Tensor index = at::from_blob(const_cast<std::int64_t*>(indices.data()), {n}, at::kLong);
   at::Tensor images = set.images.index_select(0, index);

@@ -25,7 +25,7 @@ class GzipFile {
   GzipFile(const GzipFile&) = delete;
   GzipFile& operator=(const GzipFile&) = delete;
 
-  // Up to `size` bytes; fewer only at the end of the data.
+  // Reads `size` bytes, fewer only at the end of the data.
   std::size_t read(std::uint8_t* to, std::size_t size) {
     std::size_t done = 0;
     while (done < size) {
@@ -37,7 +37,7 @@ class GzipFile {
         fail(code == Z_ERRNO ? std::strerror(errno) : reason);
       }
       if (got == 0) {
-        // zlib gives what it has of a file that breaks off, and only then says so.
+        // zlib reports a truncated file only after it has returned all data.
         int code = 0;
         gzerror(file_, &code);
         if (code == Z_BUF_ERROR) fail("the file breaks off");
@@ -86,7 +86,7 @@ Idx read_idx(const std::string& path, int dimensions) {
     idx.shape.push_back(extent);
     size *= extent;
   }
-  // Grown as the data comes, so that a header that lies about its size costs no memory.
+  // The vector grows with the data, so a wrong size in the header costs no memory.
   constexpr std::int64_t kPiece = 4 << 20;
   for (std::int64_t got = 0; got < size;) {
     const std::int64_t piece = std::min(kPiece, size - got);

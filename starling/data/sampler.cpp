@@ -29,7 +29,7 @@ std::span<const std::int64_t> Sampler::batch(std::int64_t number) {
   const std::int64_t batches = whole ? static_cast<std::int64_t>(order_.size()) / batch_ : batches_;
   const std::int64_t shuffle = number / batches;
   if (shuffle != shuffled_) {
-    // Fisher-Yates; the bias of taking 64 random bits modulo i + 1 is below 1e-14 for any set that fits in
+    // Fisher-Yates. The bias of 64 random bits modulo i + 1 is below 1e-14 for any set that fits in
     // memory.
     std::iota(order_.begin(), order_.end(), std::int64_t{0});
     for (std::uint64_t i = order_.size() - 1; i > 0; --i) {

@@ -1,18 +1,25 @@
 #include "starling/models/classifier.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "starling/core/error.h"
 #include "starling/models/resnet.h"
 
 namespace starling {
 
+const std::vector<std::string>& known_classifiers() {
+  static const std::vector<std::string> kNames{"resnet-8"};
+  return kNames;
+}
+
 std::shared_ptr<Classifier> make_classifier(const std::string& name, int width, const std::string& dtype,
                                             std::uint64_t seed) {
   torch::manual_seed(seed);
   const auto type = dtype == "bf16" ? at::kBFloat16 : dtype == "fp16" ? at::kHalf : at::kFloat;
   if (name == "resnet-8") return make_resnet8({.width = width, .type = type});
-  throw UsageError(fmt::format("model.name = {}: unknown, allowed is resnet-8", name));
+  throw UsageError(
+      fmt::format("model.name = {}: unknown, allowed is {}", name, fmt::join(known_classifiers(), ", ")));
 }
 
 }  // namespace starling

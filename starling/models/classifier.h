@@ -1,9 +1,10 @@
-// A network that sorts images into classes.
+// A network that assigns images to classes.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/nn/module.h>
 
@@ -15,8 +16,10 @@ class Classifier : public torch::nn::Module {
   virtual at::Tensor forward(at::Tensor images) = 0;
 };
 
-// By the name that a recipe writes. The same seed gives the same initial weights. `dtype`: "fp32"; or "bf16" or
-// "fp16", then weights and activations are that, but those of normalisation layers fp32.
+const std::vector<std::string>& known_classifiers();
+// Makes a classifier by its name. The seed decides the initial weights. `dtype` is the type of
+// weights and activations, "fp32", "bf16" or "fp16"; normalisation layers are always fp32. Throws
+// UsageError for an unknown name.
 std::shared_ptr<Classifier> make_classifier(const std::string& name, int width, const std::string& dtype,
                                             std::uint64_t seed);
 

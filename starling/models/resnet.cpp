@@ -15,8 +15,9 @@ nn::Conv2d convolution(int in, int out, int size, int stride, at::ScalarType typ
   nn::Conv2d conv(nn::Conv2dOptions(in, out, size).stride(stride).padding(size / 2).bias(false));
   nn::init::kaiming_normal_(conv->weight, 0, torch::kFanOut, torch::kReLU);
   torch::NoGradGuard no_grad;
-  // A copy, since contiguous() leaves a weight of one input channel as it is: it lies alike in both formats, and torch
-  // would compute such a convolution, and what follows it, in the slower one.
+  // A copy, since contiguous() does not change a weight of one input channel: it has the same
+  // layout in both formats, and torch would compute this convolution and the following layers in
+  // the slower format.
   const auto options = conv->weight.options().dtype(type).memory_format(at::MemoryFormat::ChannelsLast);
   conv->weight.set_data(at::empty(conv->weight.sizes(), options).copy_(conv->weight));
   return conv;

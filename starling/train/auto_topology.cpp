@@ -12,7 +12,6 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
-#include "starling/models/classifier.h"
 #include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/plan/choose.h"
@@ -26,14 +25,14 @@ namespace starling {
 namespace {
 
 constexpr double kProbeSeconds = 5;
-constexpr double kSameModel = 0.01;  // by which its bytes may differ
+constexpr double kSameModel = 0.01;  // largest relative difference of its bytes
 constexpr Horizon kPlanned{.iterations = 80, .warm_up = 20};
 
-// Of this worker.
+// This worker's compute times.
 RecordedCompute measured_compute(const Recipe& recipe, const World& world, Learner& learner) {
   World recorded = world;
   recorded.timeline = std::make_shared<Timeline>(world.rank, world.size, TimelineOptions{.from = 1});
-  std::vector<at::Tensor> buffers;  // forward() changes them
+  std::vector<at::Tensor> buffers;  // saved, since forward() changes them
   for (const at::Tensor& buffer : learner.model().buffers()) buffers.push_back(buffer.clone());
   Recipe measured = recipe;
   measured.mixing.topology = planned_schedules().front();
@@ -51,7 +50,7 @@ RecordedCompute measured_compute(const Recipe& recipe, const World& world, Learn
   return recorded_compute(recorded.timeline->spans(), optimizer.block_sizes());
 }
 
-// What all have measured, in rank 0's order of blocks: only there it is looked at.
+// The measurements of all workers, in rank 0's order of blocks, since only rank 0 reads them.
 Profile gathered_compute(Collectives& collectives, const RecordedCompute& mine) {
   Profile all = mine.profile;
   all.compute.clear();
@@ -80,9 +79,9 @@ ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& p
                                      source, best.outcome.step * 1e3, others)};
 }
 
-// Of the parameters that are trained, in fp32.
+// The size of the trained parameters in fp32.
 double model_bytes(const Recipe& recipe) {
-  const auto model = make_classifier(recipe.model.name, recipe.model.width, recipe.model.dtype, 0);
+  const auto model = task_of(recipe).model(recipe);
   double bytes = 0;
   for (const at::Tensor& p : model->parameters()) {
     if (p.requires_grad()) bytes += sizeof(float) * static_cast<double>(p.numel());

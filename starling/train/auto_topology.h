@@ -1,10 +1,11 @@
-// mixing.topology = "auto": before the first step the planner chooses the schedule (plan/choose.h) for the recipe's own wire,
-// scheme and blocks.
+// mixing.topology = "auto": before the first step the planner chooses the schedule (plan/choose.h)
+// for the recipe's wire, scheme and blocks.
 //
-//   network   that of mixing.profile, else a short probe (probe/probe.h)
-//   compute   that of mixing.profile, else kMeasuredSteps steps of the real model with learning rate 0, which change nothing
+//   network   from mixing.profile, else from a short probe (probe/probe.h)
+//   compute   from mixing.profile, else from kMeasuredSteps steps of the real model with learning
+//             rate 0, which change nothing
 //
-// Rank 0 chooses, and tells the others.
+// Rank 0 chooses and tells the others.
 #pragma once
 
 #include <optional>
@@ -27,15 +28,16 @@ std::string scheme_planned_as(Mixing mixing);
 
 inline bool chooses_topology(const Recipe& recipe) { return recipe.mixing.topology == "auto"; }
 
-// What can be said before workers are started. Throws UsageError where nothing can be chosen for this recipe, and for a profile
-// that is none, or of another number of workers, or of a model of another size; also where there is a profile and nothing to choose.
+// Checks the recipe before workers start. Throws UsageError if the planner cannot choose for this
+// recipe; if the profile is damaged, or has another number of workers or another model size; and if
+// a profile is given without "auto".
 void check_auto_topology(const Recipe& recipe, int workers);
 
 struct ChosenTopology {
   std::string name;
   std::string why;  // one line
 };
-// Collective; the same on all workers. The learner's model is as before.
+// Collective, with the same result on all workers. The learner's model does not change.
 ChosenTopology choose_topology(const Recipe& recipe, const World& world, Learner& learner);
 
 }  // namespace starling

@@ -37,7 +37,7 @@ struct Step {
     if (name == "optimizer step") ended = true;
   }
 
-  // Of the last backward pass, the block first that was finished first. Spans come in the order of their ends.
+  // The spans of the last backward pass. They are in the order of their ends.
   std::vector<Span> last_gradients() const {
     std::vector<Span> last;
     for (const Span& span : gradients) {

@@ -1,72 +1,68 @@
 #include "starling/train/evaluate.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cmath>
-#include <numeric>
+#include <cstdint>
+#include <limits>
 #include <vector>
 
-#include <ATen/ops/argmax.h>
-#include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/eq.h>
-#include <ATen/ops/sum.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
 
 namespace starling {
 
 namespace {
 
-// The sum over all workers of their scores, each on its own range of images.
-Score test_together(Optimizer& optimizer, Classifier& model, const ImageSet& set, std::int64_t first,
-                    std::int64_t last) {
-  const Score mine = test(model, set, first, last);
-  std::array<float, 3> values{static_cast<float>(mine.images), static_cast<float>(mine.correct),
-                              static_cast<float>(mine.loss)};
+Tally tally_of(Task& task, std::int64_t first, std::int64_t last) {
+  const c10::AutoGradMode no_gradient(false);
+  task.model().eval();
+  Tally tally = task.test(first, last);
+  task.model().train();
+  return tally;
+}
+
+// The sum over all workers of their tallies, each of its own part of the test set.
+Tally test_together(Optimizer& optimizer, Task& task, std::int64_t first, std::int64_t last) {
+  Tally tally = tally_of(task, first, last);
+  std::vector<float> values{static_cast<float>(tally.examples), static_cast<float>(tally.loss)};
+  for (const std::int64_t count : tally.counts) values.push_back(static_cast<float>(count));
   const int workers = optimizer.average(values);
-  return {std::llround(double{values[0]} * workers), std::llround(double{values[1]} * workers),
-          double{values[2]} * workers};
+  const auto whole_number = [&](std::size_t i) { return std::llround(double{values[i]} * workers); };
+  tally.examples = whole_number(0);
+  tally.loss = double{values[1]} * workers;
+  for (std::size_t i = 0; i < tally.counts.size(); ++i) tally.counts[i] = whole_number(2 + i);
+  return tally;
+}
+
+// An integer for each number, in the same order. It is its own inverse.
+std::int64_t sortable(std::int64_t bits) {
+  return bits < 0 ? bits ^ std::numeric_limits<std::int64_t>::max() : bits;
 }
 
 }  // namespace
 
-Score test(Classifier& model, const ImageSet& set, std::int64_t first, std::int64_t last) {
-  constexpr std::int64_t kBatch = 50;  // its activations stay in cache
-  const at::NoGradGuard no_grad;
-  model.eval();
-  Score score;
-  for (std::int64_t begin = first; begin < last; begin += kBatch) {
-    std::vector<std::int64_t> indices(std::min(kBatch, last - begin));
-    std::iota(indices.begin(), indices.end(), begin);
-    const Batch batch = make_batch(set, indices);
-    const at::Tensor logits = model.forward(batch.images);
-    score.images += batch.labels.size(0);
-    score.correct += logits.argmax(1).eq(batch.labels).sum().item<std::int64_t>();
-    score.loss += at::cross_entropy_loss(logits, batch.labels, {}, at::Reduction::Sum).item<double>();
-  }
-  model.train();
-  return score;
-}
+Score test(Task& task) { return task.score(tally_of(task, 0, task.test_examples())); }
 
-AverageScore test_average(Optimizer& optimizer, Classifier& model, const ImageSet& set) {
+AverageScore test_average(Optimizer& optimizer, Task& task) {
   const Consensus average(optimizer);
   // This worker's place among those that are left.
   const std::vector<int> lost = optimizer.statistics().lost;
   const int rank = optimizer.world().rank;
   const auto place = rank - std::count_if(lost.begin(), lost.end(), [&](int other) { return other < rank; });
   const auto left = optimizer.world().size - static_cast<std::int64_t>(lost.size());
-  Score score =
-      test_together(optimizer, model, set, set.size() * place / left, set.size() * (place + 1) / left);
-  if (score.images != set.size()) {
-    // Somebody was lost meanwhile, and its images with it: each tests all of them.
-    score = test_together(optimizer, model, set, 0, set.size());
-  }
-  const auto images = static_cast<double>(score.images);
-  return {static_cast<double>(score.correct) / images, score.loss / images, average.distance()};
+  const std::int64_t size = task.test_examples();
+  Tally tally = test_together(optimizer, task, size * place / left, size * (place + 1) / left);
+  // If a worker was lost meanwhile, its part is missing: now each tests the whole set.
+  if (tally.examples != size) tally = test_together(optimizer, task, 0, size);
+  return {task.score(tally), average.distance()};
 }
 
-double test_worst(Optimizer& optimizer, Classifier& model, const ImageSet& set) {
-  std::array<std::int64_t, 1> wrong{set.size() - test(model, set, 0, set.size()).correct};
-  optimizer.maximum(wrong);
-  return 1 - static_cast<double>(wrong[0]) / static_cast<double>(set.size());
+double test_worst(Optimizer& optimizer, Task& task, const ScoreInfo& info) {
+  const double sign = info.higher_is_better ? -1 : 1;
+  std::int64_t worst = sortable(std::bit_cast<std::int64_t>(sign * test(task).value));
+  optimizer.maximum({&worst, 1});
+  return sign * std::bit_cast<double>(sortable(worst));
 }
 
 }  // namespace starling

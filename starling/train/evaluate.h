@@ -1,31 +1,24 @@
-// Tests on a set of images that all workers hold. Collective, except test().
+// Tests of a task's model on the test set, which every worker holds whole. Collective, except
+// test().
 #pragma once
 
-#include <cstdint>
-
-#include "starling/data/fashion_mnist.h"
-#include "starling/models/classifier.h"
 #include "starling/optim/optimizer.h"
+#include "starling/train/task.h"
 
 namespace starling {
 
-struct Score {
-  std::int64_t images = 0;
-  std::int64_t correct = 0;
-  double loss = 0;  // sum
-};
-// This worker's model, as it stands, on the images first..last-1.
-Score test(Classifier& model, const ImageSet& set, std::int64_t first, std::int64_t last);
+// Tests this worker's model as it stands, on the whole test set.
+Score test(Task& task);
 
 struct AverageScore {
-  double accuracy = 0;
-  double loss = 0;                // mean
+  Score score;
   double consensus_distance = 0;  // of the workers' models
 };
-// The average model. The workers that are left share the images out among them; every image counts once.
-AverageScore test_average(Optimizer& optimizer, Classifier& model, const ImageSet& set);
+// Tests the average model. The workers that are left share the test set out; every example counts
+// once.
+AverageScore test_average(Optimizer& optimizer, Task& task);
 
-// The lowest accuracy of the workers' own models, each on the whole set.
-double test_worst(Optimizer& optimizer, Classifier& model, const ImageSet& set);
+// The worst score of the workers' own models, each on the whole test set.
+double test_worst(Optimizer& optimizer, Task& task, const ScoreInfo& info);
 
 }  // namespace starling

@@ -25,12 +25,12 @@ namespace starling {
 namespace {
 
 constexpr auto kGrace = std::chrono::seconds(3);  // between SIGTERM and SIGKILL
-constexpr unsigned kAlarm = 2;                    // seconds that an interrupted worker has
+constexpr unsigned kAlarm = 2;                    // seconds for an interrupted worker to end
 constexpr const char* kParent = "STARLING_LAUNCHER_PID";
 
 using Variables = std::map<std::string, std::string>;
 
-// This process's environment with `changed` in place of what it says.
+// This process's environment, with the changed variables.
 std::vector<std::string> environment_with(const Variables& changed) {
   std::vector<std::string> lines;
   for (char** line = environ; *line; ++line) {
@@ -63,7 +63,7 @@ pid_t spawn(std::vector<std::string> arguments, std::vector<std::string> environ
   return pid;
 }
 
-// The workers that run, and what became of the others. Kills on destruction those that are left.
+// The running workers, and the exit codes of the others. The destructor kills the running ones.
 class Workers {
  public:
   explicit Workers(const std::function<void(const std::string&)>& say) : say_(say) {}
@@ -79,7 +79,7 @@ class Workers {
   void send(int signal) const {
     for (const auto& [pid, rank] : running_) kill(pid, signal);
   }
-  // Sees to those that have ended. `quietly`: they were told to.
+  // Collects the workers that have ended. `quietly`: they were asked to end.
   void collect(bool quietly) {
     std::erase_if(running_, [&](const auto& worker) {
       int status = 0;
@@ -112,11 +112,11 @@ class Workers {
   const std::function<void(const std::string&)>& say_;
   std::map<pid_t, int> running_;  // -> rank
   int done_ = 0;
-  int failed_ = 0;  // largest exit code of one that failed
+  int failed_ = 0;  // largest exit code of a failed worker
   std::optional<int> interrupted_by_;
 };
 
-// Waits for one of the blocked signals, at most `longest`. Returns it, or 0.
+// Waits for one of the blocked signals, for `longest` at most. Returns the signal, or 0.
 int wait_for_signal(const sigset_t& signals, std::optional<Duration> longest) {
   if (!longest) return std::max(0, sigwaitinfo(&signals, nullptr));
   const auto nanoseconds = std::chrono::nanoseconds(std::max(*longest, Duration::zero())).count();
@@ -150,7 +150,7 @@ int launch_workers(int count, const std::vector<std::string>& arguments,
                       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                       {"TORCHELASTIC_RESTART_COUNT", "0"},
                       {"STARLING_TOKEN", random_token()},
-                      {"STARLING_TOKEN_FILE", ""},  // else it would be preferred
+                      {"STARLING_TOKEN_FILE", ""},  // a file would take precedence
                       {kParent, fmt::format("{}", getpid())}};
   std::vector<std::string> command{"starling"};
   command.insert(command.end(), arguments.begin(), arguments.end());
@@ -160,7 +160,7 @@ int launch_workers(int count, const std::vector<std::string>& arguments,
     workers.add(spawn(command, environment_with(variables)), rank);
   }
 
-  int ending = 0;                // the signal for which all are being ended
+  int ending = 0;                // the signal by which all workers are ended
   std::optional<Time> deadline;  // then SIGKILL
   const auto end_all = [&](int signal) {
     ending = signal;
@@ -195,7 +195,7 @@ void note_interruptions() {
   sigaction(SIGALRM, &action, nullptr);
   if (const char* parent = std::getenv(kParent)) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (fmt::format("{}", getppid()) != parent) raise(SIGTERM);  // it went before prctl
+    if (fmt::format("{}", getppid()) != parent) raise(SIGTERM);  // it ended before prctl
   }
 }
 

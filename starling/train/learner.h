@@ -1,38 +1,35 @@
-// What a worker does between two steps of its optimizer: batches, forward, backward.
+// One worker's way from batches to gradients, between two steps of its optimizer.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
-#include "starling/data/fashion_mnist.h"
-#include "starling/data/sampler.h"
-#include "starling/models/classifier.h"
 #include "starling/optim/optimizer.h"
 #include "starling/train/recipe.h"
+#include "starling/train/task.h"
 
 namespace starling {
 
-// The images that the recipe trains on.
-ImageSet training_images(const Recipe& recipe, const ImageSet& all);
-
 class Learner {
  public:
-  Learner(const Recipe& recipe, ImageSet images, int rank, int workers);
+  Learner(const Recipe& recipe, const MakeTask& make, int rank, int workers);
 
-  Classifier& model() { return *model_; }
+  Task& task() { return *task_; }
+  torch::nn::Module& model() { return task_->model(); }
   double steps_per_epoch() const;
   std::int64_t steps() const;  // of the whole run
 
-  // Step 0, 1, ..: leaves the gradient in .grad; returns the loss, the mean over its passes. Throws Error where it is not finite.
+  // Prepares a step: clears the gradients and sets the learning rate, which it returns. `done`:
+  // steps of the run.
+  double begin_step(std::int64_t done, Optimizer& optimizer) const;
+  // Leaves the gradient of step 0, 1, .. in .grad. Returns the loss, the mean over the passes of
+  // the step. Throws Error if the loss is not finite.
   double gradient(std::int64_t step, Optimizer& optimizer);
 
  private:
   const Recipe recipe_;
-  const ImageSet images_;
   const int rank_;
-  const std::uint64_t seed_;
-  Sampler sampler_;
-  const std::shared_ptr<Classifier> model_;
+  const std::unique_ptr<Task> task_;
 };
 
 }  // namespace starling

@@ -40,7 +40,7 @@ void write_whole(int file, const std::string& path, const std::string& text) {
   if (written < static_cast<ssize_t>(text.size())) fail(path, "written");
 }
 
-// Files in `folder` whose name begins so; nothing where there is no folder.
+// Removes the files whose name begins so. A missing folder is no error.
 void remove_files(const std::filesystem::path& folder, std::string_view begin) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -65,8 +65,8 @@ std::string to_json(const Summary& s) {
                   {"seconds", s.seconds},
                   {"loss", s.loss},
                   {"test_loss", s.test_loss},
-                  {"accuracy", s.accuracy},
-                  {"worst_accuracy", s.worst_accuracy},
+                  {s.score_name, s.score},
+                  {"worst_" + s.score_name, s.worst_score},
                   {"consensus_distance", s.consensus_distance},
                   {"bytes_sent_per_worker", s.bytes_sent_per_worker},
                   {"bytes_computed", s.bytes_computed},

@@ -1,13 +1,15 @@
-// What a run leaves behind under its output folder:
+// The files of a run in its output folder:
 //
-//   metrics.jsonl   one JSON object per line: one per logged step and worker, in the order in which they were written; of
-//                   mixing.topology = auto first {"step": 0, "topology": NAME, "why": ...}.
-//                   With asynchronous schemes also what Statistics::rate, distance and edges are, since the start
-//   summary.json    one JSON object, written at the end by the lowest rank that is still there
-//   timeline-R.json, tensorboard/worker-R/    where the recipe asks for them (core/timeline.h, tensorboard.h)
+//   metrics.jsonl   one JSON object per line, for each logged step of each worker, in the order of
+//                   writing. With mixing.topology = auto the first line is
+//                   {"step": 0, "topology": NAME, "why": ...}. Asynchronous schemes add
+//                   Statistics::rate, distance and edges since the start
+//   summary.json    one JSON object, written at the end by the lowest rank that is left
+//   timeline-R.json, tensorboard/worker-R/
+//                   if the recipe asks for them (core/timeline.h, tensorboard.h)
 //
-// In a run that was resumed, steps, samples and seconds count on from the checkpoint; waiting and bytes are those since
-// then.
+// In a resumed run, steps, samples and seconds include those before the checkpoint; waiting and
+// bytes do not.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +22,7 @@
 
 namespace starling {
 
-// One worker's step, as it logs it. Means and sums reach back to the line before.
+// A line of one worker. Means and sums are taken since the line before.
 struct StepRecord {
   int rank = 0;
   std::int64_t step = 0;  // counted from 1
@@ -29,10 +31,10 @@ struct StepRecord {
   double seconds = 0;        // since the start
   double loss = 0;           // mean
   double lr = 0;
-  double waiting_share = 0;  // part of the time that went by waiting for neighbours
+  double waiting_share = 0;  // of the time, for neighbours
   std::uint64_t bytes_sent = 0;
-  // Of asynchronous schemes: averagings for each gradient, how far this worker was from its neighbours when it last averaged with
-  // them, each edge, and how its asking went.
+  // Asynchronous schemes: averagings per gradient, the distance from the neighbours at the last
+  // averagings with them, the edges, and the fate of this worker's requests.
   struct Gossip {
     double rate = 0;
     double distance = 0;
@@ -51,40 +53,41 @@ struct Summary {
   int workers = 0;  // at the start
   int workers_lost = 0;
   std::int64_t steps = 0;
-  std::int64_t samples = 0;   // of all workers that are there at the end
-  double seconds = 0;         // training, without setting up and testing
-  double loss = 0;            // training loss over the last lines of metrics.jsonl, mean of the workers
-  double test_loss = 0;       // of the average model
-  double accuracy = 0;        // of the average model, on the test set
-  double worst_accuracy = 0;  // of the worst single worker's own model, on the test set
+  std::int64_t samples = 0;  // of all workers that are left at the end
+  double seconds = 0;        // of training, without setup and tests
+  double loss = 0;           // of training, in the last lines of metrics.jsonl: mean of the workers
+  double test_loss = 0;      // of the average model
+  std::string score_name;    // ScoreInfo::name
+  double score = 0;          // of the average model, on the test set
+  double worst_score = 0;    // of the worst single worker's own model, on the test set
   double consensus_distance = 0;
   std::uint64_t bytes_sent_per_worker = 0;  // mean
-  bool bytes_computed = false;              // not counted but computed as 2M(n-1)/n per step
+  bool bytes_computed = false;              // as 2M(n-1)/n per step, not counted
   double waiting_share = 0;                 // mean
-  // Blocks that were not mixed since a neighbour was late, gone or sent damage: mean of the workers, counted per edge.
-  // directed_aborted are those on directed edges: each moved the mean of all parameters a little.
+  // Blocks that were not mixed because a neighbour was late, lost or sent damaged data, counted per
+  // edge: mean of the workers. directed_aborted counts those on directed edges, each of which moved
+  // the mean of all parameters a little.
   double blocks_aborted = 0;
   double directed_aborted = 0;
-  double questions_unanswered = 0;  // in time, of asynchronous schemes: mean of the workers
-  double steps_skipped =
-      0;  // whose gradient overflowed (fp16 weights), so that they mixed only: mean of the workers
+  double questions_unanswered = 0;  // in time, by asynchronous schemes: mean of the workers
+  double steps_skipped = 0;         // mixed only, since the gradient overflowed (fp16): mean of the workers
   std::int64_t seed = 0;
 };
 std::string to_json(const Summary& summary);  // with the versions of Starling and torch; indented
 
-// Writes metrics.jsonl. Workers that share the folder share the file: each line is one write() to a file opened for
-// appending, which the kernel keeps whole and in order.
+// Writes metrics.jsonl. Workers with the same folder share the file: each line is one write() to a
+// file that is open for appending, so the kernel keeps lines whole.
 class Metrics {
  public:
-  // Makes the folder. Throws Error where that or a later write fails.
+  // Makes the folder. Throws Error if that or a later write fails.
   explicit Metrics(std::string folder);
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // Removes what an earlier run left in the folder. By one worker, before any writes.
+  // Removes the files of an earlier run. One worker calls it, before any worker writes.
   void clear();
-  // The same, for a run that goes on after these steps of each rank: lines up to them stay.
+  // The same for a resumed run: the lines up to these steps of each rank stay.
   void clear_after(std::span<const std::int64_t> steps);
   void write(const StepRecord& record);
   void write_chosen(const std::string& topology, const std::string& why);

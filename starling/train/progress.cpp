@@ -32,7 +32,7 @@ void ProgressLine::show(const Progress& progress, Time now) {
   if (!last && shown_ && now - *shown_ < interval) return;
   shown_ = now;
   if (!terminal_) return write_(progress_text(progress) + "\n");
-  write_(fmt::format("\r{}\x1b[K", progress_text(progress)));  // erases what is left of a longer one
+  write_(fmt::format("\r{}\x1b[K", progress_text(progress)));  // erases the rest of a longer line
   open_ = true;
   if (last) end();
 }

@@ -15,23 +15,23 @@ namespace starling {
 
 std::string progress_text(const Progress& progress);
 
-// On a terminal one line that is written over five times a second; elsewhere a line for itself every ten seconds.
-// The last step is always shown.
+// On a terminal, one line that is overwritten five times a second; elsewhere, a new line every ten
+// seconds. The last step is always shown.
 class ProgressLine {
  public:
   ProgressLine(bool terminal, std::function<void(std::string_view)> write);
 
   void show(const Progress& progress, Time now);
-  // Another message, as a line of its own.
+  // Writes a message on a line of its own.
   void message(const std::string& text);
-  // Ends a line that is being written over.
+  // Ends a line that would be overwritten.
   void end();
 
  private:
   bool terminal_;
   std::function<void(std::string_view)> write_;
   std::optional<Time> shown_;
-  bool open_ = false;  // the cursor stands behind a progress line
+  bool open_ = false;  // the cursor is at the end of a progress line
 };
 
 }  // namespace starling

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
+#include "starling/core/tree.h"
 #include "starling/kernels/mask.h"
 #include "starling/optim/schemes/table.h"
 
@@ -49,6 +51,32 @@ SchemeChoice scheme_choice(const Recipe& recipe) {
   return choice;
 }
 
+Choices task_names() {
+  Choices names;
+  for (const TaskInfo* task : known_tasks()) names.emplace_back(task->name);
+  return names;
+}
+
+// Which keys there are depends on data.name, so it is read first. An unknown name is left to
+// Config, which knows its place and the nearest known one.
+void choose_task(Recipe& recipe, const std::string& text, const std::string& file,
+                 const Overrides& overrides) {
+  std::string name;
+  const Node root = parse_toml(text, file);
+  for (const Member& section : *root.as<Node::Table>()) {
+    const auto* keys = section.name == "data" ? section.node.as<Node::Table>() : nullptr;
+    if (keys == nullptr) continue;
+    for (const Member& key : *keys) {
+      if (const auto* value = key.node.as<std::string>(); value != nullptr && key.name == "name")
+        name = *value;
+    }
+  }
+  for (const auto& [path, value] : overrides) {
+    if (path == "data.name") name = value;
+  }
+  if (std::ranges::count(task_names(), name) > 0) recipe.data.name = name;
+}
+
 }  // namespace
 
 SchemeValues scheme_values() {
@@ -59,11 +87,13 @@ SchemeValues scheme_values() {
 }
 
 Config recipe_config(Recipe& r) {
+  const TaskInfo& task = task_of(r);
   Config c;
   c.section("run", "how long, how often repeated, and where results go");
   c.key("seed", &r.run.seed, at_least(0),
-        "of the initial weights, the order of the images and their flips, and of asynchronous averagings");
-  c.key("epochs", &r.run.epochs, above(0), "passes over the training images, shared by all workers");
+        fmt::format("of the initial weights, {}, and of asynchronous averagings", task.drawn));
+  c.key("epochs", &r.run.epochs, above(0),
+        fmt::format("passes over the training {}, shared by all workers", task.examples));
   c.key("steps", &r.run.steps, at_least(0), "optimizer steps in place of epochs; 0: as epochs say");
   c.key("ends", &r.run.ends, Choices{"each", "together"},
         "each: when every worker has made its steps; together: when all of them have made as many in all, so "
@@ -73,18 +103,11 @@ Config recipe_config(Recipe& r) {
         "torch's threads per worker; 0: cores / workers of this machine");
 
   c.section("data", "what is learnt from");
-  c.key("name", &r.data.name, Choices{"fashion-mnist"}, "dataset");
-  c.key("dir", &r.data.dir,
-        "folder of the dataset's files; empty: where scripts/fetch-fashion-mnist puts them");
-  c.key("limit", &r.data.limit, at_least(0), "take only the first so many training images; 0: all");
-  c.key("flip", &r.data.flip, "turn every second training image left to right, by chance");
-  c.key("split", &r.data.split, Choices{"split", "whole"},
-        "split: the workers share the set out in every epoch; whole: each goes through all of it by itself");
+  c.key("name", &r.data.name, task_names(), "dataset");
+  task.data_keys(c, r.task);
 
   c.section("model", "what learns");
-  c.key("name", &r.model.name, Choices{"resnet-8"}, "network");
-  c.key("width", &r.model.width, between(8, 1024),
-        "channels of the first stage, doubled twice further on; a multiple of 8");
+  task.model_keys(c, r.task);
   c.key("dtype", &r.model.dtype, Choices{"fp32", "bf16", "fp16"},
         "of the weights; bf16 and fp16: normalisation stays fp32, and the optimizer keeps fp32 masters");
 
@@ -116,7 +139,8 @@ Config recipe_config(Recipe& r) {
   c.key("workers_per_node", &r.mixing.workers_per_node, between(0, 1 << 16), "0: as the launcher says");
 
   c.section("train", "the step");
-  c.key("batch", &r.train.batch, between(1, 1 << 20), "images per worker and forward pass");
+  c.key("batch", &r.train.batch, between(1, 1 << 20),
+        fmt::format("{} per worker and forward pass", task.batch_of));
   c.key("accumulate", &r.train.accumulate, between(1, 1 << 16),
         "forward and backward passes per optimizer step");
   c.key("clip", &r.train.clip, at_least(0),
@@ -149,16 +173,29 @@ Config recipe_config(Recipe& r) {
   return c;
 }
 
-Recipe read_recipe(const std::string& file, const Overrides& overrides) {
-  Recipe recipe;
-  Config config = recipe_config(recipe);
-  config.read_file(file);
-  for (const auto& [path, value] : overrides) config.set(path, value);
-  // With 4 channels torch 2.11's 1x1 convolutions (oneDNN's, channels-last, AVX2) write beyond their memory in backward.
-  if (recipe.model.width % 8 != 0) {
-    throw UsageError(fmt::format("{}: model.width = {}: wants a multiple of 8", config.origin("model.width"),
-                                 recipe.model.width));
+std::vector<Config::Entry> recipe_keys() {
+  std::vector<Config::Entry> all;
+  for (const TaskInfo* task : known_tasks()) {
+    Recipe recipe;
+    recipe.data.name = task->name;
+    for (Config::Entry& entry : recipe_config(recipe).entries()) {
+      const auto same = [&](const auto& other) {
+        return other.section == entry.section && other.name == entry.name;
+      };
+      if (std::ranges::none_of(all, same)) all.push_back(std::move(entry));
+    }
   }
+  return all;
+}
+
+Recipe read_recipe(const std::string& file, const Overrides& overrides) {
+  const std::string text = read_at_most(file, Config::kMostBytes, "recipe");
+  Recipe recipe;
+  choose_task(recipe, text, file, overrides);
+  Config config = recipe_config(recipe);
+  config.read_text(text, file);
+  for (const auto& [path, value] : overrides) config.set(path, value);
+  task_of(recipe).check(recipe, config);
   check(config, recipe.optimizer);
   if (recipe.log.timeline_to > 0 && recipe.log.timeline_to < recipe.log.timeline_from) {
     throw UsageError(
@@ -179,7 +216,8 @@ RecipeValues recipe_values(Recipe recipe) {
 }
 
 void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std::string& where) {
-  const bool whole = recipe.mixing.hierarchy == "none";  // else blocks say which worker keeps which state
+  // With a hierarchy a worker keeps the state of its own blocks only.
+  const bool whole = recipe.mixing.hierarchy == "none";
   const auto free = [&](const std::string& key) {
     return key == "run.out" || key == "run.threads" || key == "data.dir" || key == "mixing.max_wait" ||
            key == "mixing.profile" || (key == "mixing.block_bytes" && whole) || key.starts_with("log.") ||
@@ -189,7 +227,7 @@ void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std:
     const auto before =
         std::find_if(saved.begin(), saved.end(), [&](const auto& each) { return each.first == key; });
     if (free(key) || before == saved.end() || before->second == value) continue;
-    if (key == "mixing.topology" && recipe.mixing.topology == "auto") continue;  // what was chosen then stays
+    if (key == "mixing.topology" && recipe.mixing.topology == "auto") continue;  // the choice stays
     throw UsageError(fmt::format("checkpoint.resume: {} = {}, but the run of {} had {}: it must be the same",
                                  key, value, where, before->second));
   }

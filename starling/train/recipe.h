@@ -1,7 +1,8 @@
-// A recipe: everything that a training run is told, as typed fields. Sections of the TOML file are structs
+// A recipe: all settings of a training run, as typed fields. A section of the TOML file is a struct
 // here.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "starling/core/config.h"
 #include "starling/optim/optimizer.h"
 #include "starling/train/optimizer_keys.h"
+#include "starling/train/task.h"
 
 namespace starling {
 
@@ -26,18 +28,13 @@ struct Recipe {
     int threads = 0;
   } run;
   struct {
-    std::string name = "fashion-mnist";
-    std::string dir;
-    std::int64_t limit = 0;
-    bool flip = true;
-    std::string split = "split";
+    std::string name{known_tasks().front()->name};
   } data;
   struct {
-    std::string name = "resnet-8";
-    int width = 16;
     std::string dtype = "fp32";
   } model;
   OptimizerKeys optimizer;
+  std::any task;  // the task's own keys of [data] and [model]: see keys_in() in task.h
   struct {
     std::string name = "cosine";
     double warmup = 0;
@@ -78,29 +75,34 @@ struct Recipe {
   } checkpoint;
 };
 
-// The declaration of all keys, bound to `recipe`'s fields; what they hold now is the default.
+// The declaration of all keys, bound to `recipe`'s fields; their present values are the defaults.
+// The keys of [data] and [model] are those of the task that data.name chooses now.
 Config recipe_config(Recipe& recipe);
+// The keys of all tasks with their defaults, each once.
+std::vector<Config::Entry> recipe_keys();
 
 using Overrides = std::vector<std::pair<std::string, std::string>>;  // {"optimizer.lr", "0.002"}
 // The defaults, then the file, then the overrides. Throws UsageError.
 Recipe read_recipe(const std::string& file, const Overrides& overrides = {});
 std::string print_recipe(Recipe recipe);
 
-using RecipeValues = std::vector<std::pair<std::string, std::string>>;  // {"optimizer.lr", "0.002"}, all keys
+// {"optimizer.lr", "0.002"}, for all keys.
+using RecipeValues = std::vector<std::pair<std::string, std::string>>;
 RecipeValues recipe_values(Recipe recipe);
-// A run that was saved can only go on as the run that it was: throws UsageError, with both values, where a key differs
-// that changes what the run computes. Folders, threads, patience and logging may; topology "auto" goes on with
-// what was chosen. `where` names the checkpoint.
+// Checks that a saved run is resumed with the settings that it had. Throws UsageError, with both
+// values, if a key differs that changes results. Folders, threads, patience and logging may differ;
+// topology "auto" keeps the choice that was made. `where` names the checkpoint.
 void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std::string& where);
-std::string topology_in(const RecipeValues& saved, const std::string& where);  // mixing.topology as it was
+// The saved mixing.topology.
+std::string topology_in(const RecipeValues& saved, const std::string& where);
 
-// What the recipe says in the optimizer's words. Throws UsageError for combinations that make no sense.
+// The recipe as settings of the optimizer. Throws UsageError for combinations that make no sense.
 Rule make_rule(const Recipe& recipe);
 Options make_options(const Recipe& recipe);
 
-// The learning rate of step 0, 1, .. steps-1: `warmup` * steps of linear rise, then
+// The learning rate of step 0, 1, .. steps-1. It rises linearly for `warmup` * steps, then follows
 //   constant   lr
-//   cosine     lr (final + (1 - final) (1 + cos(pi t)) / 2),   t from 0 after the warm-up to 1 at the end
+//   cosine     lr (final + (1 - final) (1 + cos(pi t)) / 2),   t from 0 after the warm-up to 1
 double learning_rate(const Recipe& recipe, std::int64_t step, std::int64_t steps);
 
 }  // namespace starling

@@ -24,7 +24,7 @@ std::string little_endian(T value) {
   return bytes;
 }
 
-// A checksum that is stored within checksummed data is masked, says the format.
+// The format masks checksums that are stored within checksummed data.
 std::string masked_crc(std::string_view data) {
   const std::uint32_t crc = crc32c(std::as_bytes(std::span(data)));
   return little_endian(((crc >> 15) | (crc << 17)) + 0xa282ead8U);
@@ -36,7 +36,7 @@ std::string varint(std::uint64_t value) {
   return bytes + static_cast<char>(value);
 }
 
-// Fields of a protobuf message: the number with how the value is stored, then the value.
+// A field of a protobuf message: its number and storage type, then its value.
 std::string field(std::uint64_t number, std::int64_t value) {
   return varint(number << 3) + varint(static_cast<std::uint64_t>(value));
 }

@@ -52,7 +52,7 @@ class Source {
     dropped = number("dropped");
   }
 
-  // The next event, of this worker, or nothing at the end.
+  // The next event of this worker, or nothing at the end.
   std::optional<Json> next() {
     const std::string line = next_line();
     if (!more_) {
@@ -97,10 +97,10 @@ class Source {
   bool more_ = true;  // events follow
 };
 
-// A file that takes its name only when it is whole.
+// A file that gets its name when it is complete.
 class Draft {
  public:
-  // Throws Error where it cannot be made.
+  // Throws Error if it cannot be made.
   explicit Draft(std::string path)
       : path_(std::move(path)),
         draft_(fmt::format("{}.{}", path_, getpid())),

@@ -1,5 +1,5 @@
-// The timelines of a run's workers (core/timeline.h) as one: the files timeline-R.json of its output folder, one below
-// the other on one axis.
+// Merges the timelines of a run's workers (core/timeline.h), the files timeline-R.json of its
+// output folder, on one time axis.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ struct MergedTimeline {
   int workers = 0;           // of the run
   std::vector<int> missing;  // those without a file
   std::int64_t spans = 0;
-  std::int64_t dropped = 0;  // that did not fit into a worker's memory
+  std::int64_t dropped = 0;  // spans that a full timeline did not take
 };
 
-// Writes `out`, which begins where the first worker's timeline does. Of a file only one line at a time is in memory.
-// Throws Error, naming the file and the line, where one is missing, cut off, damaged or of another run; `out` is then
-// left as it was.
+// Writes `out`, which begins with the earliest worker's timeline. Reads the files line by line, so
+// memory is bounded. Throws Error, with file and line, if a file is missing, truncated, damaged or
+// from another run; `out` is then not changed.
 MergedTimeline merge_timelines(const std::string& folder, const std::string& out);
 
 }  // namespace starling

@@ -35,11 +35,11 @@ namespace starling {
 namespace {
 
 Duration duration_of(double seconds) {
-  constexpr double kMost = 1e9;  // what a lognormal draws may be anything
+  constexpr double kMost = 1e9;  // a lognormal has no upper bound
   return of_seconds(std::min(seconds, kMost));
 }
 
-// Standard normal, by Box and Muller.
+// Draws from the standard normal distribution (Box and Muller).
 double normal(std::uint64_t seed, int worker, std::int64_t k) {
   const auto dice = [&](std::uint64_t which) {
     return uniform_of(
@@ -48,14 +48,15 @@ double normal(std::uint64_t seed, int worker, std::int64_t k) {
   return std::sqrt(-2 * std::log(1 - dice(0))) * std::cos(2 * std::numbers::pi * dice(1));
 }
 
-// Of mean 1, with this coefficient of variation: mu = -sigma^2 / 2.
+// Draws from a lognormal distribution of mean 1: mu = -sigma^2 / 2.
 double lognormal(double cv, std::uint64_t seed, int worker, std::int64_t k) {
   const double sigma = std::sqrt(std::log(1 + cv * cv));
   return std::exp(sigma * normal(seed, worker, k) - sigma * sigma / 2);
 }
 
-// The network's interfaces: each sends and receives at once, one chunk after the other, whichever of its workers' it is, and so
-// does a slow link beside them. Between two workers of one host a chunk crosses memory.
+// The network's interfaces. Each sends and receives at the same time, one chunk of its host's
+// workers after the other. A slow link does so too. Chunks between two workers of one host cross
+// its memory.
 class Interfaces {
  public:
   Interfaces(Network network, double cv, std::uint64_t seed)
@@ -103,11 +104,12 @@ class Interfaces {
   const std::uint64_t seed_;
   std::int64_t crossings_ = 0;
   std::map<std::pair<int, int>, SlowLink> links_;
-  std::vector<Time> sends_, receives_;  // until when each is busy
+  std::vector<Time> sends_, receives_;  // the end of each one's last chunk
 };
 
-// Lets the time pass that a gradient takes: before its last backward(), and as each parameter's gradient is there in that one.
-// Made before the optimizer, so that an all-reduce of these gradients begins after they have taken their time.
+// Lets a gradient's time pass: before its last backward(), and in it whenever a parameter's
+// gradient is ready. Constructed before the optimizer, so its hooks run first and an all-reduce
+// begins after the gradient's time.
 class GradientClock {
  public:
   GradientClock(VirtualTime& time, const std::vector<at::Tensor>& parameters, std::int64_t passes)
@@ -142,7 +144,7 @@ struct Worker {
 
 constexpr int kMostThreads = 1024;
 
-// Whoever's turn it is touches the members.
+// Only the worker whose turn it is uses the members.
 class VirtualRun {
  public:
   VirtualRun(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
@@ -152,9 +154,8 @@ class VirtualRun {
         look_every_(duration_of(look_every)),
         observe_(observe),
         n_(cluster.workers()),
-        data_(load_fashion_mnist(recipe.data.dir)),
-        images_(training_images(recipe, data_.train)),
-        average_(recipe, images_, 0, n_),
+        make_task_(task_of(recipe).load(recipe)),
+        average_(recipe, make_task_, 0, n_),
         time_(std::make_shared<VirtualTime>(n_)),
         all_done_(time_->condition()),
         workers_(static_cast<std::size_t>(n_)) {}
@@ -191,7 +192,7 @@ class VirtualRun {
     return worlds;
   }
 
-  // Among all, or within a node.
+  // The duration of a collective among all workers, or within a node.
   Duration collective(int workers, double bytes) {
     const double slower = of_a_ring(workers), k = workers;
     if (workers == n_)
@@ -200,8 +201,8 @@ class VirtualRun {
                        (cluster_.network.inside_latency + bytes / k / cluster_.network.inside_rate));
   }
 
-  // How many times as long a ring of collectives takes where links vary: each of its steps waits for the last one, here and at the
-  // worker before.
+  // The slowdown of a ring by varying links: each of its steps waits for the step before, here and
+  // at the worker before.
   double of_a_ring(int workers) {
     if (cluster_.link_cv == 0 || workers < 2) return 1;
     ++collectives_;
@@ -221,7 +222,7 @@ class VirtualRun {
 
   void live(const World& world) {
     Worker& me = workers_[static_cast<std::size_t>(world.rank)];
-    // One worker runs at a time and has all cores, but each keeps threads of its own for them.
+    // One worker runs at a time and has all cores, but each worker keeps its own threads for them.
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
     at::set_num_threads(recipe_.run.threads > 0 ? recipe_.run.threads
                                                 : std::clamp(kMostThreads / n_, 1, std::max(cores, 1)));
@@ -234,14 +235,14 @@ class VirtualRun {
     me.optimizer.reset();
   }
 
-  // The first failure is what the others fail of.
+  // The first failure is the cause of the others.
   void fail() {
     if (!failure_) failure_ = std::current_exception();
   }
 
   void train(Worker& me, const World& world) {
-    me.learner = std::make_unique<Learner>(recipe_, images_, world.rank, world.size);
-    Classifier& model = me.learner->model();
+    me.learner = std::make_unique<Learner>(recipe_, make_task_, world.rank, world.size);
+    torch::nn::Module& model = me.learner->model();
     me.clock = std::make_unique<GradientClock>(*time_, model.parameters(), recipe_.train.accumulate);
     const Options options = make_options(recipe_);
     me.optimizer = std::make_unique<Optimizer>(model, make_rule(recipe_), options, world);
@@ -250,9 +251,7 @@ class VirtualRun {
     for (std::int64_t k = 0; !failure_; ++k) {
       const std::int64_t done = recipe_.run.ends == "together" ? gradients_ / n_ : k;
       if (done >= steps) break;
-      const double lr = learning_rate(recipe_, done, steps);
-      for (auto& group : me.optimizer->param_groups()) group.options().set_lr(lr);
-      me.optimizer->zero_grad();
+      me.learner->begin_step(done, *me.optimizer);
       me.clock->begin(cluster_.gradient(world.rank, k));
       const double loss = me.learner->gradient(k, *me.optimizer);
       me.clock->update();
@@ -266,7 +265,7 @@ class VirtualRun {
     wait_for_all();
   }
 
-  // An optimizer that goes would be missed by those that still train.
+  // Workers that still train need the optimizers of all others.
   void wait_for_all() {
     std::unique_lock lock(mutex_);
     const auto done = [this] { return training_ == 0 || failure_; };
@@ -287,7 +286,7 @@ class VirtualRun {
     });
   }
 
-  // The average model lies in average_. All workers stand still.
+  // Tests the average model, which average_ then holds. All workers stand still.
   void look() {
     const c10::AutoGradMode no_gradient(false);
     Look seen{.seconds = seconds(time_->now().time_since_epoch()),
@@ -314,18 +313,17 @@ class VirtualRun {
       if (counts) values += to.numel();
       to.copy_(mean);
     };
-    const auto parameters = [](Classifier& model) { return model.parameters(); };
-    const auto buffers = [](Classifier& model) { return model.buffers(); };
-    Classifier& average = average_.model();
+    const auto parameters = [](const torch::nn::Module& model) { return model.parameters(); };
+    const auto buffers = [](const torch::nn::Module& model) { return model.buffers(); };
+    const torch::nn::Module& average = average_.model();
     for (std::size_t i = 0; i < average.parameters().size(); ++i)
       mean_of(i, parameters, average.parameters()[i], true);
     for (std::size_t i = 0; i < average.buffers().size(); ++i)
       mean_of(i, buffers, average.buffers()[i], false);
-    const ImageSet& set = data_.test;
-    const Score score = test(average, set, 0, set.size());
+    const Score score = test(average_.task());
     seen.consensus_distance = std::sqrt(squares / static_cast<double>(values * n_));
-    seen.test_loss = score.loss / static_cast<double>(score.images);
-    seen.accuracy = static_cast<double>(score.correct) / static_cast<double>(score.images);
+    seen.test_loss = score.loss;
+    seen.score = score.value;
     if (averages_in_pairs(make_options(recipe_))) seen.gossip.emplace();
     for (const Worker& worker : workers_) {
       const Statistics counted = worker.optimizer->statistics();
@@ -343,14 +341,13 @@ class VirtualRun {
   const Duration look_every_;
   const std::function<void(const Look&)> observe_;
   const int n_;
-  const FashionMnist data_;
-  const ImageSet images_;
+  const MakeTask make_task_;
   Learner average_;
   const std::shared_ptr<VirtualTime> time_;
   std::mutex mutex_;  // of the condition
   const std::unique_ptr<Condition> all_done_;
   std::vector<Worker> workers_;
-  int training_ = 0;  // workers that are
+  int training_ = 0;  // workers that still train
   std::int64_t gradients_ = 0;
   std::uint64_t collectives_ = 0;
   double losses_ = 0;  // since the last look

@@ -1,9 +1,9 @@
-// A training run on a cluster that one does not have: `starling simulate`. The workers are threads in virtual time with real models,
-// real gradients, the real optimizer and all that is below it; only what takes time is not real: the gradient's computation and
-// the network take as long as the cluster says. So the same seed gives the same times and, with the same torch on the same kind of
-// machine, the same bits, however busy it is.
+// A training run on a virtual cluster: `starling simulate`. The workers are threads in virtual
+// time. Models, gradients, the optimizer and everything below it are real; only durations are not:
+// gradients and the network take the time that the cluster defines. So the same seed gives the same
+// times on any machine, and with the same torch on the same kind of machine the same bits.
 //
-// One worker runs at a time: n workers cost this machine n times the gradients of one.
+// One worker runs at a time, so n workers cost this machine n times the gradients of one.
 #pragma once
 
 #include <cstdint>
@@ -16,37 +16,38 @@
 
 namespace starling {
 
-// What a gradient takes: from the batch to the end of backward(), and the update.
+// The duration of a gradient, from the batch to the end of backward(), and of the update, in
+// seconds.
 struct GradientTime {
-  double before =
-      0;  // seconds until the last backward() begins (there are several where gradients are accumulated)
-  double backward = 0;  // spread over the parameters by their size
+  double before = 0;    // until the last backward() begins; with accumulation there are several
+  double backward = 0;  // divided among the parameters by their size
   double update = 0;
 };
 
 struct VirtualCluster {
   Network network;
-  // Of a worker's k-th gradient.
+  // The duration of a worker's k-th gradient.
   std::function<GradientTime(int worker, std::int64_t k)> gradient;
   std::vector<AllReduceTime> all_reduce{};  // measured; empty: by the network (plan/simulate.h)
-  // Every chunk takes so long to cross, and to arrive, as a lognormal with this coefficient of variation draws, the mean kept; and
-  // every step of an all-reduce's ring.
+  // Coefficient of variation of the time that a chunk takes to cross a link and to arrive, and of
+  // each step of an all-reduce's ring: lognormal, with the mean kept.
   double link_cv = 0;
 
   int workers() const { return static_cast<int>(network.host_of.size()); }
 };
 
-// n workers, each on a host of its own, whose interface carries so many bytes a second each way; worker 0's `slow_link` times fewer.
+// n workers, each on its own host, with interfaces of `rate` bytes per second each way. Worker 0's
+// interface is `slow_link` times slower.
 Network even_network(int n, double rate, double latency, double slow_link = 1);
 
-// A gradient takes `mean` seconds, of each of its passes a third before backward(); lognormal with this coefficient of variation,
-// the mean kept; `straggler` times as long on worker 0.
+// A gradient takes `mean` seconds, a third of each pass before backward(). Lognormal with the
+// coefficient of variation `cv`, the mean kept; `straggler` times as long on worker 0.
 std::function<GradientTime(int, std::int64_t)> even_compute(double mean, double cv, double straggler,
                                                             std::int64_t passes, std::uint64_t seed);
 
-// n workers on the measured network (plan/extrapolate.h), but for its shapes: who crosses a link does not know how many others are
-// used with it. Each worker draws its own recorded iterations; of more workers than were measured, worker i those of
-// worker i mod their number.
+// n workers on the measured network (plan/extrapolate.h), without its shapes: a chunk does not know
+// how many other links are in use. Each worker draws from its own recorded iterations; beyond the
+// measured workers, worker i draws from those of worker i mod their number.
 VirtualCluster cluster_of(const Profile& profile, int n, std::uint64_t seed);
 
 // All workers at one moment.
@@ -55,12 +56,12 @@ struct Look {
   std::uint64_t gradients = 0;  // of all workers
   double epochs = 0;
   std::uint64_t bytes_sent = 0;   // by all workers
-  double loss = 0;                // of the gradients since the last look, in the mean
+  double loss = 0;                // mean of the gradients since the last look
   double test_loss = 0;           // of the average model, on the test set
-  double accuracy = 0;            // of the average model
+  double score = 0;               // of the average model, on the test set
   double consensus_distance = 0;  // RMS distance of the workers' parameters to their mean
-  // Of asynchronous schemes, since the start: averagings of a worker for each of its gradients, in the mean, and most gradients that
-  // a worker has made between two averagings on one edge.
+  // Asynchronous schemes, since the start: averagings per gradient of a worker, in the mean, and
+  // the largest number of gradients of a worker between two averagings on one edge.
   struct Gossip {
     double rate = 0;
     std::uint64_t stalest = 0;
@@ -68,10 +69,10 @@ struct Look {
   std::optional<Gossip> gossip{};
 };
 
-// Trains for as many steps as the recipe says: each worker, or with run.ends = "together" all of them, of which a slow
-// one then makes fewer. Looks every so many virtual seconds, and at the end; that takes no time. Throws UsageError
-// where the recipe asks for what only real processes have: checkpoints, a timeline, event files; and for parameters
-// other than fp32.
+// Trains for the recipe's number of steps: each worker, or with run.ends = "together" all workers
+// in the mean, of which a slow one then makes fewer. Looks every `look_every` virtual seconds and
+// at the end; a look takes no virtual time. Throws UsageError if the recipe asks for what only real
+// processes have (checkpoints, a timeline, event files), and for parameters other than fp32.
 void train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
            const std::function<void(const Look&)>& observe);
 

@@ -83,7 +83,7 @@ TEST(FashionMnistFolder, FollowsTheEnvironment) {
 TEST_F(FashionMnistTest, BatchesAreNormalised) {
   const ImageSet train = load_fashion_mnist(folder_).train;
   const std::array<std::int64_t, 3> indices{4, 0, 17};
-  const Batch batch = make_batch(train, indices);
+  const ImageBatch batch = make_batch(train, indices);
   EXPECT_EQ(batch.images.sizes(), (std::vector<std::int64_t>{3, 1, 28, 28}));
   for (int b = 0; b < 3; ++b) {
     EXPECT_EQ(batch.labels[b].item<std::int64_t>(), indices[b] % 10);
@@ -96,10 +96,10 @@ TEST_F(FashionMnistTest, FlipsEachImageByItsSeedAlone) {
   const ImageSet train = load_fashion_mnist(folder_).train;
   std::vector<std::int64_t> indices(20);
   std::iota(indices.begin(), indices.end(), 0);
-  const Batch plain = make_batch(train, indices);
+  const ImageBatch plain = make_batch(train, indices);
   int flipped = 0;
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
-    const Batch batch = make_batch(train, indices, seed);
+    const ImageBatch batch = make_batch(train, indices, seed);
     for (int i = 0; i < 20; ++i) {
       const bool turned = at::equal(batch.images[i], plain.images[i].flip(2));
       EXPECT_NE(turned, at::equal(batch.images[i], plain.images[i]));

@@ -92,7 +92,8 @@ TEST_F(MetricsTest, SummaryHoldsWhatTheCommandPromises) {
   Metrics metrics(folder_);
   Summary summary;
   summary.workers = 4;
-  summary.accuracy = 0.9;
+  summary.score_name = "accuracy";
+  summary.score = 0.9;
   summary.consensus_distance = NAN;
   metrics.write(summary);
   std::ifstream file(folder_ / "summary.json");

@@ -26,12 +26,13 @@ TEST(Trainer, AnInterruptedRunLeavesItsTimeline) {
                              testing_data::idx_bytes({kImages}, std::vector<std::uint8_t>(kImages)));
   }
   Recipe recipe;
-  recipe.data.dir = folder;
   recipe.run.out = folder + "/out";
   recipe.run.steps = 100;
-  recipe.model.width = 8;
   recipe.train.batch = 2;
   recipe.log.timeline = true;
+  Config keys = recipe_config(recipe);
+  keys.set("data.dir", folder);
+  keys.set("model.width", "8");
   int asked = 0;
   Observer observer;
   observer.interrupted = [&] { return ++asked == 3; };

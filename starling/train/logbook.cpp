@@ -1,0 +1,103 @@
+#include "starling/train/logbook.h"
+
+#include <algorithm>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "starling/optim/options.h"
+
+namespace starling {
+
+Logbook::Logbook(const Recipe& recipe, const World& world, const Observer& observer, Metrics& metrics,
+                 const RunLength& length)
+    : observer_(observer),
+      metrics_(metrics),
+      score_(task_of(recipe).score),
+      asynchronous_(averages_in_pairs(make_options(recipe))),
+      every_(recipe.log.every),
+      batch_(recipe.train.batch * recipe.train.accumulate),
+      rank_(world.rank),
+      workers_(world.size),
+      length_(length),
+      step_(length.first_step),
+      seconds_(length.first_seconds),
+      seconds_at_line_(length.first_seconds) {
+  if (recipe.log.tensorboard) events_.emplace(fmt::format("{}/tensorboard/worker-{}", recipe.run.out, rank_));
+}
+
+void Logbook::add(const Step& step, const Statistics& now, std::int64_t done) {
+  ++step_;
+  seconds_ += step.seconds;
+  losses_ += step.loss;
+  ++losses_counted_;
+  if (observer_.progress) show_progress(now, done);
+  if (step_ % every_ == 0 || done == length_.steps) write_line(step.lr, now);
+}
+
+void Logbook::add_choice(const ChosenTopology& chosen) {
+  metrics_.write_chosen(chosen.name, chosen.why);
+  if (observer_.says) observer_.says(chosen.why);
+  if (events_) events_->write_text(step_, "mixing/topology", chosen.why);
+}
+
+void Logbook::add_test(const AverageScore& test) {
+  if (!events_) return;
+  const std::string tag = fmt::format("test/{}", score_.name);
+  events_->write(step_, {{tag, test.score.value},
+                         {"test/loss", test.score.loss},
+                         {"test/consensus_distance", test.consensus_distance}});
+}
+
+double Logbook::waiting_share(const Statistics& now) const {
+  return now.seconds_waiting / (seconds_ - length_.first_seconds);
+}
+
+void Logbook::show_progress(const Statistics& now, std::int64_t done) const {
+  const auto steps_done = static_cast<double>(done);
+  const auto share = static_cast<double>(std::max<std::int64_t>(done, 1));
+  observer_.progress({.step = done,
+                      .steps = length_.steps,
+                      .epoch = steps_done / length_.steps_per_epoch,
+                      .epochs = static_cast<double>(length_.steps) / length_.steps_per_epoch,
+                      .loss = losses_ / losses_counted_,
+                      .samples_per_second = static_cast<double>(samples() * workers_) / seconds_,
+                      .seconds_left = seconds_ / share * static_cast<double>(length_.steps - done),
+                      .waiting_share = waiting_share(now)});
+}
+
+void Logbook::write_line(double lr, const Statistics& now) {
+  loss_ = losses_ / losses_counted_;
+  const double seconds = seconds_ - seconds_at_line_;
+  const double waiting_share = (now.seconds_waiting - waited_) / seconds;
+  std::optional<StepRecord::Gossip> gossip;
+  if (asynchronous_)
+    gossip = {.rate = now.rate, .distance = now.distance, .edges = now.edges, .questions = now.questions};
+  metrics_.write({.rank = rank_,
+                  .step = step_,
+                  .epoch = static_cast<double>(step_) / length_.steps_per_epoch,
+                  .samples = samples(),
+                  .seconds = seconds_,
+                  .loss = loss_,
+                  .lr = lr,
+                  .waiting_share = waiting_share,
+                  .bytes_sent = now.bytes_sent,
+                  .gossip = gossip});
+  if (events_) write_events(lr, seconds, waiting_share, now);
+  losses_ = 0;
+  losses_counted_ = 0;
+  waited_ = now.seconds_waiting;
+  seconds_at_line_ = seconds_;
+}
+
+void Logbook::write_events(double lr, double seconds, double waiting_share, const Statistics& now) {
+  if (asynchronous_) events_->write(step_, {{"gossip/rate", now.rate}, {"gossip/distance", now.distance}});
+  events_->write(step_,
+                 {{"train/loss", loss_},
+                  {"train/lr", lr},
+                  {"train/samples_per_second", static_cast<double>(losses_counted_ * batch_) / seconds},
+                  {"exchange/waiting_share", waiting_share},
+                  {"exchange/bytes_sent", static_cast<double>(now.bytes_sent)}});
+}
+
+}  // namespace starling

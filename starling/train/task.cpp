@@ -1,0 +1,21 @@
+#include "starling/train/task.h"
+
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/train/recipe.h"
+
+namespace starling {
+
+std::string ScoreInfo::text(double value) const {
+  return fmt::format("{:.2f}{}", shown(value), percent ? " %" : "");
+}
+
+const TaskInfo& task_of(const Recipe& recipe) {
+  for (const TaskInfo* task : known_tasks()) {
+    if (task->name == recipe.data.name) return *task;
+  }
+  throw UsageError(fmt::format("data.name = {}: there is no such task", recipe.data.name));
+}
+
+}  // namespace starling

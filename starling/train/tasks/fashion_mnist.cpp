@@ -1,0 +1,154 @@
+// Fashion-MNIST (data/fashion_mnist.h), sorted into its ten classes by a small ResNet
+// (models/resnet.h).
+//
+//   batch   images and labels; with data.flip every second image is mirrored, by chance
+//   loss    cross entropy
+//   score   accuracy: the share of test images whose class is predicted
+#include "starling/data/fashion_mnist.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/sum.h>
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/core/random.h"
+#include "starling/data/sampler.h"
+#include "starling/models/classifier.h"
+#include "starling/train/recipe.h"
+#include "starling/train/task.h"
+
+namespace starling::fashion_mnist {
+namespace {
+
+struct Keys {
+  std::string dir;
+  std::int64_t limit = 0;
+  bool flip = true;
+  std::string split = "split";
+  std::string network = "resnet-8";
+  int width = 16;
+};
+
+void data_keys(Config& c, std::any& keys) {
+  auto& k = keys_in<Keys>(keys);
+  c.key("dir", &k.dir, "folder of the dataset's files; empty: where scripts/fetch-fashion-mnist puts them");
+  c.key("limit", &k.limit, at_least(0), "take only the first so many training images; 0: all");
+  c.key("flip", &k.flip, "turn every second training image left to right, by chance");
+  c.key("split", &k.split, Choices{"split", "whole"},
+        "split: the workers share the set out in every epoch; whole: each goes through all of it by itself");
+}
+
+void model_keys(Config& c, std::any& keys) {
+  auto& k = keys_in<Keys>(keys);
+  c.key("name", &k.network, known_classifiers(), "network");
+  c.key("width", &k.width, between(8, 1024),
+        "channels of the first stage, doubled twice further on; a multiple of 8");
+}
+
+const Keys& keys_of(const Recipe& recipe) { return keys_in<Keys>(recipe.task); }
+std::uint64_t seed_of(const Recipe& recipe) { return static_cast<std::uint64_t>(recipe.run.seed); }
+
+// With 4 channels, torch 2.11's 1x1 convolutions (oneDNN, channels-last, AVX2) write past their
+// memory in backward.
+void check(const Recipe& recipe, const Config& config) {
+  const int width = keys_of(recipe).width;
+  if (width % 8 != 0) {
+    throw UsageError(
+        fmt::format("{}: model.width = {}: wants a multiple of 8", config.origin("model.width"), width));
+  }
+}
+
+void find_data(const Recipe& recipe) { find_fashion_mnist(keys_of(recipe).dir); }
+
+std::shared_ptr<Classifier> classifier(const Recipe& recipe) {
+  const Keys& keys = keys_of(recipe);
+  return make_classifier(keys.network, keys.width, recipe.model.dtype, seed_of(recipe));
+}
+std::shared_ptr<torch::nn::Module> model(const Recipe& recipe) { return classifier(recipe); }
+
+class FashionMnistTask final : public Task {
+ public:
+  FashionMnistTask(std::shared_ptr<const FashionMnist> data, const Recipe& recipe, int rank, int workers)
+      : data_(std::move(data)),
+        flip_(keys_of(recipe).flip),
+        seed_(seed_of(recipe)),
+        sampler_(data_->train.size(), recipe.train.batch, rank, workers, seed_,
+                 keys_of(recipe).split == "whole" ? Split::whole : Split::split),
+        model_(classifier(recipe)) {}
+
+  torch::nn::Module& model() override { return *model_; }
+  std::int64_t batches_per_epoch() const override { return sampler_.batches_per_epoch(); }
+
+  Batch batch(std::int64_t number) override {
+    const auto epoch = static_cast<std::uint64_t>(number / batches_per_epoch());
+    const std::uint64_t flips = random_bits({seed_, epoch});
+    const ImageBatch drawn =
+        make_batch(data_->train, sampler_.batch(number), flip_ ? std::optional(flips) : std::nullopt);
+    return {drawn.images, drawn.labels};
+  }
+  at::Tensor loss(const Batch& batch) override {
+    return at::cross_entropy_loss(model_->forward(batch[0]), batch[1]);
+  }
+
+  std::int64_t test_examples() const override { return data_->test.size(); }
+
+  Tally test(std::int64_t first, std::int64_t last) override {
+    constexpr std::int64_t kBatch = 50;  // its activations stay in cache
+    Tally tally{.counts = {0}};
+    for (std::int64_t begin = first; begin < last; begin += kBatch) {
+      std::vector<std::int64_t> indices(std::min(kBatch, last - begin));
+      std::iota(indices.begin(), indices.end(), begin);
+      const ImageBatch batch = make_batch(data_->test, indices);
+      const at::Tensor logits = model_->forward(batch.images);
+      tally.examples += batch.labels.size(0);
+      tally.counts[0] += logits.argmax(1).eq(batch.labels).sum().item<std::int64_t>();
+      tally.loss += at::cross_entropy_loss(logits, batch.labels, {}, at::Reduction::Sum).item<double>();
+    }
+    return tally;
+  }
+
+  Score score(const Tally& whole) const override {
+    const auto images = static_cast<double>(whole.examples);
+    return {static_cast<double>(whole.counts[0]) / images, whole.loss / images};
+  }
+
+ private:
+  const std::shared_ptr<const FashionMnist> data_;
+  const bool flip_;
+  const std::uint64_t seed_;
+  Sampler sampler_;
+  const std::shared_ptr<Classifier> model_;
+};
+
+MakeTask load(const Recipe& recipe) {
+  FashionMnist data = load_fashion_mnist(keys_of(recipe).dir);
+  if (keys_of(recipe).limit > 0) data.train = data.train.first(keys_of(recipe).limit);
+  return [recipe, shared = std::make_shared<const FashionMnist>(std::move(data))](int rank, int workers) {
+    return std::make_unique<FashionMnistTask>(shared, recipe, rank, workers);
+  };
+}
+
+}  // namespace
+
+extern constinit const TaskInfo task{
+    .name = "fashion-mnist",
+    .examples = "images",
+    .batch_of = "images",
+    .drawn = "the order of the images and their flips",
+    .score = {.name = "accuracy", .higher_is_better = true, .percent = true},
+    .data_keys = data_keys,
+    .model_keys = model_keys,
+    .check = check,
+    .find_data = find_data,
+    .model = model,
+    .load = load,
+};
+
+}  // namespace starling::fashion_mnist
