@@ -673,5 +673,20 @@ print(len(mean))
                               capture_output=True, text=True).stdout
 
 
+# Each of these trains several times: `make test` leaves them out.
+LONG = {"test_fewer_bytes_learn_as_fp32_does", "test_narrow_weights_learn_as_fp32_do",
+        "test_asynchronous_gossip_resumes", "test_torchrun_starts_it_too",
+        "test_a_run_that_ends_together_is_tested_and_goes_on_where_the_mean_of_its_workers_was"}
+
+
+def load_tests(loader, tests, pattern):
+    """STARLING_TESTS=short leaves out the tests of LONG, STARLING_TESTS=long selects them."""
+    which = os.environ.get("STARLING_TESTS", "all")
+    names = {name for name in dir(Train) if name.startswith("test_")}
+    assert LONG < names, LONG - names
+    chosen = {"short": names - LONG, "long": LONG, "all": names}[which]
+    return unittest.TestSuite(Train(name) for name in sorted(chosen))
+
+
 if __name__ == "__main__":
     unittest.main()
