@@ -9,12 +9,14 @@
 //            torch's copy. vs_torch_fused: time of torch's fused AdamW, divided by ours
 //   step     124 Mi parameters, AdamW: a substitute for forward and backward that keeps the GPU
 //            busy (matrix products, about MS milliseconds, 100, for one worker alone on the GPU),
-//            then step(). For one worker, and for two processes that share the card and mix, by
-//              wire: step_ms         a whole step
+//            then step(). For one worker, and for two processes that share the card and mix,
+//            by wire:
+//              step_ms         a whole step
 //              compute_ms      the same workers at once, without step()
-//              killed          with fp32: one worker is killed, and the other goes on: its first step after that, and
-//                              the mean of the others
-// Medians of `update`, the GPU being waited for around each repetition; means of the steps, as rank 0 sees them.
+//              killed          with fp32: one worker is killed, and the other goes on: its first
+//                              step after that, and the mean of the others
+// Times of `update` are medians, with a wait for the GPU around each repetition. Times of steps are
+// means, as rank 0 sees them.
 #include "starling/optim/cuda/cuda.h"
 
 #include <algorithm>

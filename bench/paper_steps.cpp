@@ -1,5 +1,6 @@
-// Which of the step times that "From Promise to Practice" (Wang et al., ICLR 2025) publishes for its Transformer does the
-// runtime model explain? Prints a table (docs/results/planner.md); needs nothing that is not in this file.
+// "From Promise to Practice" (Wang et al., ICLR 2025) publishes step times for its Transformer.
+// This program compares them with the runtime model. It prints a table (docs/results/planner.md),
+// and needs nothing that is not in this file.
 //
 //   bench-paper_steps
 //

@@ -2,25 +2,22 @@
 """Does the planner predict the time of a step? `starling plan` beside measured runs on emulated
 hosts; prints JSON.
 
-    bench/planner.py [--only REGEX] [--again] [--least-idle SHARE]    measures what was not yet, or not idle enough
-    bench/planner.py --table                                          the table of docs/results/planner.md, from the last run
+    bench/planner.py [--only REGEX] [--again] [--least-idle SHARE]
+        measures what is missing or was not idle enough
+    bench/planner.py --table
+        prints the table of docs/results/planner.md from the last run
 
-Needs root: the hosts are those of scripts/cluster, whose cards have limited rates. The compute is a sleep inside forward and
-backward, which varies as compute does, so that several hosts fit on a machine with few cores; gradients, updates and the
-network are real. For each configuration `starling probe` measures the network, one run records its compute (as
-`starling train --profile-out` does), `starling plan` predicts all-reduce and every schedule from these two, and then all of them
-are measured, twice in turn, of which the mean counts (where the two are more than 5 % apart, once more: then the median); so are
-what it recommends of all schedules and wires, where that is none of them, and torch's DDP with buckets as large as our blocks.
-What was done while the machine was idle for less than 75 % is done again, three times in all; of these that counts in which it
-was idle most, and a measured step below 40 % is rejected.
+Needs root: the hosts are those of scripts/cluster, whose cards have limited rates. The compute is a
+sleep inside forward and backward, which varies as compute does, so that several hosts fit on a
+machine with few cores. Gradients, updates and the network are real.
 
 For each configuration `starling probe` measures the network, one run records its compute (as
 `starling train --profile-out` does), and `starling plan` predicts all-reduce and every schedule
 from these two. Then all of them are measured, twice in turn, and the mean counts. If the two are
 more than 5 % apart, they are measured once more, and the median counts. The measurements include
 the planner's recommendation among all schedules and wires, if it is another one, and torch's DDP
-with buckets as large as our blocks. Measurements during which the machine was idle for less than 75
-% are repeated, three times in all. The one with the most idle time counts, and a measured step
+with buckets as large as our blocks. Measurements during which the machine was idle for less than
+75 % are repeated, three times in all. The one with the most idle time counts, and a measured step
 below 40 % is rejected.
 
 Each configuration leaves its profiles and times in out/bench/planner/; predictions are made again

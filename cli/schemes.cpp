@@ -1,5 +1,5 @@
-// starling schemes: which schemes there are, and the options of each. The documents, and the types of Python's
-// keyword arguments, are made from its output.
+// starling schemes: the list of schemes, and the options of each. Its output is the source of the
+// documents, and of the types of Python's keyword arguments.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>

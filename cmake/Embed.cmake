@@ -1,5 +1,6 @@
-# cmake -D OUT=FILE -D "ROOTS=FOLDER,..." -D "FILES=PATH,..." -P Embed.cmake: writes the C++ source that holds the texts
-# of those files for starling/kernels/cuda/program.h. Each lies in the first folder that has it.
+# cmake -D OUT=FILE -D "ROOTS=FOLDER,..." -D "FILES=PATH,..." -P Embed.cmake: writes the C++ source
+# with the texts of those files, for starling/kernels/cuda/program.h. Each file comes from the first
+# folder that has it.
 string(REPLACE "," ";" ROOTS "${ROOTS}")
 string(REPLACE "," ";" FILES "${FILES}")
 set(text "#include \"starling/kernels/cuda/program.h\"\n\nnamespace starling::kernels::cuda {\n\n")

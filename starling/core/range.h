@@ -1,4 +1,4 @@
-// The numbers that an option may take.
+// The allowed numbers of an option.
 #pragma once
 
 #include <limits>
@@ -14,7 +14,7 @@ struct Range {
   bool most_open = false;
 
   bool holds(double value) const;  // false for NaN and infinities
-  std::string text() const;        // "at least 0 and below 1"; empty where every number is allowed
+  std::string text() const;        // "at least 0 and below 1"; empty if every number is allowed
 };
 constexpr Range at_least(double least) { return {.least = least}; }
 constexpr Range above(double least) { return {.least = least, .least_open = true}; }

@@ -12,7 +12,7 @@
 namespace starling {
 namespace {
 
-// Not reached from worker 0, or -1.
+// A worker that is not reached from worker 0, or -1.
 int apart(const PairRates& rates) {
   std::vector<bool> reached(rates.asks.size());
   std::vector<int> found{0};

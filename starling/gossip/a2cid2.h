@@ -1,18 +1,23 @@
-// A2CiD2: asynchronous gossip with continuous momentum. Nabli, Belilovsky & Oyallon 2023 (arXiv 2306.08289).
+// A2CiD2: asynchronous gossip with continuous momentum. Nabli, Belilovsky & Oyallon 2023 (arXiv
+// 2306.08289).
 //
-// Every worker holds x and x~, which are equal at first. Time is counted in gradients: tau is what has passed since the last
-// event, divided by the worker's own average time for one gradient.
+// Every worker holds x and x~, which are equal at first. Time is counted in gradients: tau is the
+// time since the last event, divided by the worker's own average time of one gradient.
 //
-//   before any event   dx = eta (x~ - x) dt, dx~ = eta (x - x~) dt, over tau: with q = exp(-2 eta tau)
+//   before any event   dx = eta (x~ - x) dt, dx~ = eta (x - x~) dt, over tau:
 //                      x, x~ <- (1+q)/2 x + (1-q)/2 x~,  (1-q)/2 x + (1+q)/2 x~
-//   gradient           x <- x + d,  x~ <- x~ + d                                      d: what the local rule does to x
-//   averaging of i,j   x_i <- x_i + alpha (x_j - x_i),  x~_i <- x~_i + alpha~ (x_j - x_i),  and j mirrored
+//                      with q = exp(-2 eta tau)
+//   gradient           x <- x + d,  x~ <- x~ + d              d: the local rule's change of x
+//   averaging of i,j   x_i <- x_i + alpha (x_j - x_i),  x~_i <- x~_i + alpha~ (x_j - x_i),
+//                      and j mirrored
 //
-// Both ends mix up to the averaging BEFORE they send, and take the same difference: so averaging keeps the sum of all x, and that
-// of all x~; the momentum keeps x + x~ of each worker. Both together keep the sum of all x + x~. (The authors' program sends x as it
-// was before its own mixing, which costs most of the momentum's gain.)
+// Both ends mix up to the averaging BEFORE they send, and take the same difference. Averaging
+// therefore keeps the sum of all x, and that of all x~; the momentum keeps x + x~ of each worker.
+// Both together keep the sum of all x + x~. (The authors' program sends x without its latest
+// mixing, which costs most of the momentum's gain.)
 //
-// chi1 and chi2 say how slowly the graph brings workers together, by its slowest mode and by its worst edge (L: rates.h):
+// chi1 and chi2 measure how slowly the graph brings workers together, by its slowest mode and by
+// its worst edge (L: rates.h):
 //
 //   chi1 = 1 / lambda_2(L)       chi2 = 1/2 max over edges of (e_i - e_j)^T L^+ (e_i - e_j)
 //   eta  = 1 / (2 sqrt(chi1 chi2))     alpha = 1/2     alpha~ = 1/2 sqrt(chi1 / chi2)
@@ -37,8 +42,8 @@ struct A2cid2 {
   double alpha_tilde = 0.5;
 };
 
-// The paper's constants, but for those that are given. Throws UsageError if the graph falls apart, naming a
-// worker that no path leads to.
+// The paper's constants, unless they are given. Throws UsageError if the graph falls apart, and
+// names a worker that no path reaches.
 A2cid2 a2cid2_of(const PairRates& rates, std::optional<double> eta = {},
                  std::optional<double> alpha_tilde = {});
 
@@ -47,12 +52,12 @@ template <class T>
 T momentum_share(double eta_tau) {
   return static_cast<T>(-std::expm1(-2 * eta_tau) / 2);
 }
-// That momentum; none where x~ is empty.
+// Applies that momentum; nothing if x~ is empty.
 void mix_momentum(std::span<float> x, std::span<float> x_tilde, double eta_tau);
 void mix_momentum(std::span<double> x, std::span<double> x_tilde, double eta_tau);
 
-// Calls f(at, x, x~) for parts of x and x~, from `at` on, that stay in the caches while the momentum and something else are done
-// with them.
+// Calls f(at, x, x~) for parts of x and x~, from `at` on. A part stays in the caches during the
+// momentum and f.
 template <class F>
 void in_parts(std::span<float> x, std::span<float> x_tilde, const F& f) {
   constexpr std::size_t kPart = 1 << 13;

@@ -10,7 +10,8 @@
 namespace starling {
 namespace {
 
-// 0 passive, 1 active. A worker that no path leads to from a lower one begins with a passive side of its own.
+// 0 passive, 1 active. A worker without a path from a lower one begins with a passive side of its
+// own.
 std::vector<int> sides_of(const PairRates& rates) {
   const int n = rates.workers();
   std::vector<int> side(static_cast<std::size_t>(n), -1);

@@ -14,12 +14,13 @@
 namespace starling {
 namespace {
 
-// Where a peer says that an averaging has a number so far ahead of mine, it is not believed.
+// A peer's averaging number that is further ahead of mine than this is not believed.
 constexpr std::uint64_t kHorizon = std::uint64_t{1} << 32;
-constexpr std::size_t kEarly = 2;          // averagings whose blocks are kept before I have begun them
-constexpr std::size_t kRemembered = 2;     // averagings on an edge that its grids go by
-constexpr float kPushed = 0.5;             // of a worker's mass
-constexpr std::uint64_t kMoves = 1 << 16;  // bytes sent between two ticks that are more than heartbeats
+constexpr std::size_t kEarly = 2;       // averagings whose blocks are kept before I have begun them
+constexpr std::size_t kRemembered = 2;  // averagings on an edge that its grids remember
+constexpr float kPushed = 0.5;          // share of a worker's mass
+// Bytes sent between two ticks that are more than heartbeats.
+constexpr std::uint64_t kMoves = 1 << 16;
 
 std::set<int> asked_or_asking(const PairRates& rates, int rank) {
   std::set<int> neighbours;
@@ -138,7 +139,7 @@ void Gossip::pause() {
       looked = moved_;
       monitor_.wait(lock, 2 * options_.patience, [&] { return paused_ && idle_; });
     } while (!(paused_ && idle_) && looked != moved_ && !monitor_.is_interrupted(lock));
-    last_gradient_.reset();  // what passes until the next one is no gradient's time
+    last_gradient_.reset();  // the time until the next one is no gradient's time
   }
   for (const auto& block : blocks_) {
     const std::lock_guard lock(block->mutex);
@@ -178,7 +179,7 @@ void Gossip::resume() {
   });
 }
 
-// One neighbour is asked after the other, until one has taken it.
+// Asks one neighbour after the other, until one has taken it.
 void Gossip::hand_over() {
   while (!heirs_.empty() && pairing_.idle() && pairing_.due() == 0) {
     const int heir = heirs_.back();
@@ -231,17 +232,19 @@ double Gossip::until_next() {
   return options_.rates.until_next(transport_->rank(), options_.poisson, options_.poisson ? dice() : 1);
 }
 
-// A Poisson process whose time is counted in gradients: what falls into the one that begins now is spread over the time that
-// it will take. So there are as many averagings for each gradient however long single ones take.
+// A Poisson process whose time is counted in gradients: events of the gradient that begins now are
+// spread over its expected time. The number of averagings per gradient therefore does not depend on
+// the time of single gradients.
 void Gossip::begin_gradient() {
-  std::vector<double> due;  // so many gradients from now
+  std::vector<double> due;  // in gradients from now
   {
     const std::lock_guard lock(monitor_.mutex);
     if (options_.rates.asks[static_cast<std::size_t>(transport_->rank())].empty()) return;
     double& until_next = clock_.until_next;
     if (until_next < 0) {
       until_next = this->until_next();
-      if (!options_.poisson) until_next *= dice();  // else all would ask at the same time, and none answer
+      // Otherwise all would ask at the same time, and none answer.
+      if (!options_.poisson) until_next *= dice();
     }
     for (; until_next < 1; until_next += this->until_next()) due.push_back(until_next);
     until_next -= 1;
@@ -263,7 +266,7 @@ void Gossip::clock_strikes() {
   pairing_.want(options_.rates.whom(transport_->rank(), drawn));
 }
 
-// ---------------------------------------------------------------- what pairing wants done
+// ---------------------------------------------------------------- actions of pairing
 
 void Gossip::Actions::ask(int peer, std::uint64_t number) {
   gossip.peer(peer).asked = gossip.transport_->now();
@@ -374,7 +377,7 @@ void Gossip::look_at_pairing() {
   monitor_.changed->notify_all();
 }
 
-// ---------------------------------------------------------------- what an edge wants done
+// ---------------------------------------------------------------- actions of an edge
 
 Gossip::Peer::Peer(Gossip& gossip, int rank, bool neighbour)
     : gossip(gossip),
@@ -403,7 +406,7 @@ void Gossip::Peer::send(FrameType type, SwapId id, bool yes) {
 void Gossip::Peer::decided(SwapId id, Outcome outcome) {
   auto node = open.extract(id);
   SentBlock theirs = inbox.take(id).block;
-  if (node.empty()) return;  // of an averaging that I have refused
+  if (node.empty()) return;  // for an averaging that I have refused
   Swap swap = std::move(node.mapped());
   double distance = 0;
   swap.theirs = std::move(theirs);
@@ -420,7 +423,8 @@ void Gossip::Peer::decided(SwapId id, Outcome outcome) {
   }
   if (outcome == Outcome::in_doubt) doubts[id] = std::move(swap);
   auto& averaging = gossip.averaging_;
-  if (!averaging || averaging->peer != rank || averaging->number != id.round) return;  // given up before
+  // Given up before.
+  if (!averaging || averaging->peer != rank || averaging->number != id.round) return;
   if (outcome == Outcome::committed) {
     ++averaging->committed;
     averaging->squared_distance += distance;
@@ -457,7 +461,7 @@ void Gossip::take_back(std::size_t block, Swap& swap) {
   if (std::exchange(swap.given, false) && swap.counts) move(block, kPushed, swap.mine);
 }
 
-// So much of what was sent comes to this block.
+// Moves this share of the sent values to this block.
 void Gossip::move(std::size_t index, double share, const SentBlock& q) {
   Block& block = *blocks_[index];
   const double mass = options_.tracks ? 0 : share * weight_of(q, sizes_[index]);
@@ -500,13 +504,14 @@ void Gossip::connected(int rank) {
 
 void Gossip::disconnected(int rank, const std::string& reason) {
   links_.disconnected(rank, reason);
-  pairing_.down(rank);  // first: what the edge decides now ends the averaging, and nothing new begins with it
+  // First: the edge's decisions now end the averaging, and nothing new begins with it.
+  pairing_.down(rank);
   peer(rank).edge.disconnected();
   peer(rank).inbox.clear();
   look_at_pairing();
 }
 
-// The optimizer's exchange, which is connected with all workers, warns of it.
+// The optimizer's exchange, which is connected with all workers, reports the loss.
 void Gossip::lost(int rank, const std::string& reason) {
   log_(Level::info, fmt::format("worker {} is gone ({}): gossip goes on without it", rank, reason));
 }
@@ -561,11 +566,11 @@ void Gossip::received(int from, const Frame& frame, std::span<const std::byte> p
         sender.edge.frame(frame.type, {frame.round, frame.block}, frame.value != 0);
       return;
     default:
-      return;  // heartbeats, and what is an exchange's
+      return;  // heartbeats, and frames of an exchange
   }
 }
 
-// What goes with each question and answer.
+// The payload of each request and answer.
 Payload Gossip::told() const {
   const std::lock_guard lock(monitor_.mutex);
   const auto made = std::make_shared<const std::vector<std::uint64_t>>(made_);
@@ -605,7 +610,7 @@ void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::
   peer.edge.block(id, readable);
 }
 
-// Heartbeats; and what takes too long.
+// Sends heartbeats, and ends averagings that take too long.
 void Gossip::tick() {
   const Time now = transport_->now();
   links_.tick([this](int rank, const std::string& why) {
@@ -625,7 +630,8 @@ void Gossip::tick() {
     for (const SwapId id : late.edge.open()) {
       if (id.round == number) late.edge.give_up(id);
     }
-    // What I have voted for is decided later; the next averaging does not wait for it. What it pushes is no longer mine.
+    // Swaps that I have voted for are decided later, and the next averaging does not wait for them.
+    // Their pushed mass is no longer mine.
     for (auto& [id, swap] : late.open) {
       if (id.round == number) give(id.block, swap);
     }

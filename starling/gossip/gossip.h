@@ -1,33 +1,43 @@
-// A worker's gossip: it averages with one neighbour after the other while the worker trains, and nobody waits for it.
+// A worker's gossip: it averages with one neighbour after the other while the worker trains, and no
+// worker waits for it.
 //
-//   training thread                          transport's thread: it is the gossip's
-//   gradient(b, f)   f changes x and x~      Poisson clock -> Pairing: whom to average with, and when both are free
-//   stepped()        a gradient was made     begin: for each block the momentum up to now, then x goes to the neighbour
-//                                            Edge: both ends commit the block's swap, or neither
-//                                            committed: x += alpha (x_j - x_i),  x~ += alpha~ (x_j - x_i)
+//   training thread                       transport's thread, which is the gossip's
+//   gradient(b, f)   f changes x and x~   Poisson clock -> Pairing: the neighbour to average with,
+//                                         and the time when both are free
+//   stepped()        a gradient was made  begin: for each block the momentum up to now, then x goes
+//                                         to the neighbour
+//                                         Edge: both ends commit the block's swap, or neither
+//                                         committed: x += alpha (x_j - x_i),
+//                                                    x~ += alpha~ (x_j - x_i)
 //
-// x and x~ are the gossip's (held_block.h), a lock for each block; what the training thread computes gradients with is
-// a copy of its own, so that neither ever reads what the other writes. The formulas are A2cid2's (a2cid2.h): the
-// momentum is mixed in before a block is sent, and what is added is the difference of the two blocks as they were sent,
-// the same at both ends whatever their gradients did to x meanwhile. So the sum of all x + x~ is kept (without momentum
-// that of all x).
+// x and x~ are the gossip's (held_block.h), with a lock for each block. The training thread
+// computes gradients with a copy of its own, so that neither thread ever reads what the other
+// writes. The formulas are A2cid2's (a2cid2.h). The momentum is mixed in before a block is sent.
+// The difference of the two sent blocks is added, which is the same at both ends, whatever their
+// gradients did to x in the meantime. So the sum of all x + x~ is kept (without momentum that of
+// all x).
 //
-// Exchanged::pushes: asynchronous gradient push (Assran & Rabbat 2021, arXiv 1803.08950), on directed graphs. Who asks pushes
-// half of its mass w, and who is asked has it; nothing goes the other way. x is then z, and mass moves as schemes/push_sum.h says:
+// Exchanged::pushes: asynchronous gradient push (Assran & Rabbat 2021, arXiv 1803.08950), on
+// directed graphs. The asker pushes half of its mass w to the worker that it asks; nothing goes the
+// other way. x is then z, and mass moves as in schemes/push_sum.h, with m = w_j / 2 and q = x_j as
+// they were sent:
 //
-//   committed: w_i += m,  x_i += m / w_i (q - x_i)   at the one that was asked      m = w_j / 2, q = x_j: as they were sent
-//              w_j -= m,  x_j -= m / w_j (q - x_j)   at the asker; in doubt or given up, too: it comes back if it was not taken
+//   committed: w_i += m,  x_i += m / w_i (q - x_i)   at the worker that was asked
+//              w_j -= m,  x_j -= m / w_j (q - x_j)   at the asker, also while in doubt or given up:
+//                                                    it comes back if it was not taken
 //
 // So the sums of all w and of all w x are kept.
 //
-// Where it tracks besides: asynchronous push-pull (optim/schemes/push_pull.h). A push carries x and the tracked gradient y:
+// With tracking: asynchronous push-pull (optim/schemes/push_pull.h). A push carries x and the
+// tracked gradient y, with q_x = x_j and q_y = y_j as they were sent:
 //
-//   committed: x_i += 1/2 (q_x - x_i),  y_i += 1/2 q_y  at the one that was asked, which pulls x       q_x, q_y = x_j, y_j: as they
-//              y_j -= 1/2 q_y                           at the asker, as with a push-sum's mass        were sent
+//   committed: x_i += 1/2 (q_x - x_i),  y_i += 1/2 q_y  at the worker that was asked, which pulls x
+//              y_j -= 1/2 q_y                           at the asker, like a push-sum's mass
 //
 // So the sum of all y is kept, and there is no w.
 //
-// Time is counted in this worker's own gradients: an average of how long one takes, in which the last one has weight 1/2.
+// Time is counted in this worker's own gradients: in a running average of the time of one, in which
+// the last one has weight 1/2.
 #pragma once
 
 #include <atomic>
@@ -63,15 +73,15 @@ namespace starling {
 
 struct GossipOptions {
   PairRates rates{};
-  A2cid2 momentum{};    // eta = 0: none, and there is no x~
-  bool poisson = true;  // else a worker asks at even times, each from another one on
+  A2cid2 momentum{};    // eta = 0: no momentum, and there is no x~
+  bool poisson = true;  // otherwise a worker asks at even times, the first time being random
   Wire wire = Wire::fp32;
   Exchanged exchanged = Exchanged::averages;  // pushes: no momentum, and a wire that is not modular
   bool tracks = false;                        // pushes are those of push-pull
   std::uint64_t seed = 0;
-  std::chrono::milliseconds meet{60'000};     // for all neighbours to come at the start
-  std::chrono::milliseconds patience{1'000};  // for an averaging of which nothing moves
-  std::chrono::milliseconds silent{5'000};    // no byte for so long: the connection is broken
+  std::chrono::milliseconds meet{60'000};     // time for all neighbours to come at the start
+  std::chrono::milliseconds patience{1'000};  // for an averaging without progress
+  std::chrono::milliseconds silent{5'000};    // no byte for this long: the connection is broken
   Interrupted interrupted = nobody;           // World::interrupted
 };
 
@@ -79,77 +89,84 @@ struct GossipStatistics {
   struct Neighbour {
     int rank = 0;
     std::uint64_t begun = 0;     // averagings
-    std::uint64_t averaged = 0;  // of these, with all blocks
-    std::uint64_t received = 0;  // of these, where something came from there: all, but of pushes
+    std::uint64_t averaged = 0;  // averagings with all blocks
+    std::uint64_t received = 0;  // averagings that received data: all, except for pushes
     std::uint64_t aborted = 0;   // blocks
-    std::uint64_t late = 0;      // blocks averaged late, after a broken connection was mended
-    // Staleness: gradients that this worker has made between two averagings on this edge, before the first one and since the
-    // last one too. Its mean, and the largest so far.
+    std::uint64_t late = 0;      // blocks averaged late, after a broken connection was restored
+    // Staleness: gradients of this worker between two averagings on this edge, including those
+    // before the first and since the last one. Its mean, and its maximum so far.
     double staleness = 0;
     std::uint64_t stalest = 0;
-    double distance = 0;  // RMS of x_j - x_i when the last averaging began; of pushes, the last from j
+    // RMS of x_j - x_i at the begin of the last averaging; for pushes, of the last one from j.
+    double distance = 0;
   };
   std::vector<Neighbour> neighbours;  // by rising rank
   PairingStatistics pairing;
   std::uint64_t gradients = 0;
-  std::uint64_t gradients_of_all = 0;  // workers, as far as this one has heard: with each question and answer
-  std::uint64_t averaged = 0;   // averagings with all blocks; for each gradient that is the effective rate
-  double gradient_seconds = 0;  // how long a gradient takes now
+  // The known number of all workers' gradients: requests and answers carry it.
+  std::uint64_t gradients_of_all = 0;
+  // Averagings with all blocks; per gradient that is the effective rate.
+  std::uint64_t averaged = 0;
+  double gradient_seconds = 0;  // current time of a gradient
   std::uint64_t bytes_sent = 0;
 };
 
-// Where a worker's own clock stands, to go on from there.
+// The position of a worker's own clock, to resume from.
 struct GossipClock {
   std::uint64_t drawn = 0;  // random numbers
   double until_next = -1;   // gradients until an averaging is due; below 0: not drawn yet
 };
 
-// Blocks in the host's memory, as these options have them.
+// Blocks in the host's memory, with the contents that these options need.
 std::vector<std::unique_ptr<HeldBlock>> on_host(std::vector<std::vector<float>> x,
                                                 const GossipOptions& options);
 
 class Gossip final : private TransportHandler {
  public:
-  // blocks: as the options have them, of the same sizes at all workers. The graph's rank r is transport rank r.
+  // `blocks`: with the contents that the options need, of the same sizes at all workers. The
+  // graph's rank r is transport rank r.
   Gossip(std::unique_ptr<Transport> transport, GossipOptions options,
          std::vector<std::unique_ptr<HeldBlock>> blocks, Log log,
          std::shared_ptr<Timeline> timeline = nullptr);
   ~Gossip() override;
 
-  // Waits until all neighbours have been connected. Throws Error, naming who is missing, also when interrupted.
+  // Waits until all neighbours are connected. Throws Error and names the missing ones, also when
+  // interrupted.
   void meet();
 
   // --- on the training thread ---
-  // Calls f, which first mixes the momentum up to now, all of it. What f adds to x it adds to x~.
+  // Calls f, which first mixes the momentum up to now, all of it. f adds the same to x and to x~.
   void gradient(int block, const std::function<void(const Held&)>& f);
   void stepped();
-  // Calls f with them as they are, without the momentum since they were last touched.
+  // Calls f with x and x~ as they are, without the momentum since they were last touched.
   void look(int block, const std::function<void(const Held&)>& f);
   GossipClock clock() const;
   void set_clock(GossipClock clock);
-  // No averaging is under way when pause() returns, unless a neighbour stands still: then it returns twice the patience after
-  // something has moved last, or when it is interrupted. x and x~ have the momentum up to then; until resume() no time passes for them.
+  // When pause() returns, no averaging is in flight, unless a neighbour has stopped. Then it
+  // returns twice the patience after the last progress, or when it is interrupted. x and x~ have
+  // the momentum up to then. No time passes for them until resume().
   void pause();
-  // This worker makes no gradients until resume(). Of pushes: then nobody pushes to it, whose mass it would keep; true. What it
-  // holds of y goes to one neighbour that does not stand by.
+  // This worker makes no gradients until resume(). With pushes, no worker then pushes to it,
+  // because it would keep the mass. Its y goes to one neighbour that does not stand by.
   bool stand_by();
   void resume();
-  // While all stand still, before x begins anew at all: what is in doubt, or was given up, no longer counts when it is decided.
+  // Called while all stand still, before x is replaced at all workers. Exchanges in doubt, or given
+  // up, no longer count when they are decided.
   void forget();
 
   GossipStatistics statistics() const;
 
  private:
   struct Block {
-    std::mutex mutex;  // guards what follows
+    std::mutex mutex;  // guards the members below
     std::unique_ptr<HeldBlock> held;
-    Time mixed{};  // up to when the momentum is mixed in
+    Time mixed{};  // the time up to which the momentum is mixed in
   };
   struct Swap {
     SentBlock mine, theirs;
     Direction direction;
     bool counts = true;  // forget() has not been called since
-    bool given = false;  // what it pushes is no longer mine
+    bool given = false;  // its pushed mass is no longer mine
   };
   // Only the transport's thread touches it.
   struct Peer final : EdgeActions {
@@ -163,12 +180,12 @@ class Gossip final : private TransportHandler {
     const int rank;
     const bool neighbour;
     Edge edge;
-    std::vector<std::uint64_t> told;  // made_, as it comes from there
-    std::optional<Time> asked;        // when I did, and it has not answered
+    std::vector<std::uint64_t> told;  // made_ of that peer
+    std::optional<Time> asked;        // the time of my request that has no answer yet
     Inbox inbox;
     std::map<SwapId, Swap> open, doubts;
     std::uint64_t gradients = 0;  // made before the last averaging; with the lock
-    // By block: what is measured at one end is measured at the other, so both ends of the edge go by the same grid.
+    // By block. Both ends measure the same, so both ends of the edge use the same grid.
     std::vector<Grid> grids;
   };
   struct Actions final : PairingActions {
@@ -180,15 +197,15 @@ class Gossip final : private TransportHandler {
     void wake(std::uint64_t alarm, Duration after) override;
     Gossip& gossip;
   };
-  // The averaging that is under way.
+  // The averaging in flight.
   struct Averaging {
     int peer = 0;
     std::uint64_t number = 0;
-    bool receives = true;       // that is, knows how far apart both are
+    bool receives = true;       // that is, measures the distance of both
     bool gives_all = false;     // of y
     std::size_t undecided = 0;  // blocks
     std::size_t committed = 0;
-    double squared_distance = 0;  // of the committed ones
+    double squared_distance = 0;  // over the committed ones
     std::uint64_t sent = 0;       // by this worker, up to moved_
   };
 
@@ -206,14 +223,14 @@ class Gossip final : private TransportHandler {
   bool pushes() const { return options_.exchanged == Exchanged::pushes; }
   bool weighs() const { return pushes() && !options_.tracks; }
   Direction direction(bool i_asked) const;
-  void take(Peer& peer, std::size_t block, const Swap& swap, bool late);  // what has come
-  void give(std::size_t block, Swap& swap);                               // of pushes, what has gone
-  void take_back(std::size_t block, Swap& swap);                          // where it was given
+  void take(Peer& peer, std::size_t block, const Swap& swap, bool late);  // the arrived data
+  void give(std::size_t block, Swap& swap);                               // for pushes
+  void take_back(std::size_t block, Swap& swap);                          // if it was given
   void average(Peer& peer, std::size_t block, const Swap& swap);
   void move(std::size_t block, double share, const SentBlock& q);
   double momentum_to_now(Block& block) const;
   void end_averaging();
-  void note_progress();  // of the averaging
+  void note_progress();  // in the averaging
   void look_at_pairing();
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
   void clock_strikes();
@@ -240,16 +257,16 @@ class Gossip final : private TransportHandler {
   Actions actions_{*this};
   Pairing pairing_;
   std::optional<Averaging> averaging_;
-  std::optional<Timeline::Scope> span_;  // of it
+  std::optional<Timeline::Scope> span_;  // of the averaging
   BufferPool pool_;
-  int struck_ = 0;           // so often has the clock while it was to stand still: of the gradient before
-  bool hands_over_ = false;  // what is pushed of y is all of it
-  std::vector<int> heirs_;   // then: to whom it may go; none once it has gone
+  int struck_ = 0;           // clock events while it was paused, in the gradient before
+  bool hands_over_ = false;  // the next push hands over all of y
+  std::vector<int> heirs_;   // then: the possible receivers; empty once it has gone
 
   // With the monitor's lock.
   std::vector<std::uint64_t> made_;  // gradients by rank, as far as this worker knows
   bool idle_ = true, paused_ = false;
-  Time moved_{};  // when something of the averaging came last, or went
+  Time moved_{};  // time of the averaging's last progress
   std::optional<Time> last_gradient_;
   GossipClock clock_;
   GossipStatistics statistics_;

@@ -1,5 +1,6 @@
-// What a worker's gossip holds of one block, and what can happen to it: the formulas of a2cid2.h, and of gossip.h for pushes.
-// A block lies in the host's memory, or in that of a GPU (optim/cuda/); what goes over the wire is in the host's.
+// The gossip's data of one block, and the operations on it: the formulas of a2cid2.h, and of
+// gossip.h for pushes. A block is in the host's memory, or in a GPU's (optim/cuda/). Data for the
+// wire is in the host's memory.
 #pragma once
 
 #include <memory>
@@ -11,11 +12,11 @@
 
 namespace starling {
 
-// A block as it is now, for as long as a call lasts. The memory is where the block lies.
+// A block's present data, valid during a call. The memory is that of the block.
 struct Held {
   std::span<float> x, x_tilde;  // x~ is empty without momentum
-  std::span<float> y;           // empty but where it tracks; 0 at first
-  double& weight;               // w of pushes, else 1
+  std::span<float> y;           // empty unless it tracks; 0 at first
+  double& weight;               // w of pushes, otherwise 1
   double eta_tau = 0;           // of the momentum that is not mixed in yet (a2cid2.h)
 };
 
@@ -26,15 +27,16 @@ class HeldBlock {
 
   virtual Held now() = 0;
   virtual void mix_momentum(double eta_tau) = 0;
-  // Mixes the momentum, then writes q = x to `to`, and behind it, where there is one, y times `times`. Returns whether all of it is
-  // finite.
+  // Mixes the momentum, then writes q = x to `to`, and behind it, if there is a y, y times `times`.
+  // Returns whether all of it is finite.
   virtual bool send(double eta_tau, const kernels::WireBlock& to, float times) = 0;
-  // Mixes the momentum, then x += alpha (q_j - q_i), x~ += alpha~ (q_j - q_i). Returns what was measured of modular codes.
+  // Mixes the momentum, then x += alpha (q_j - q_i), x~ += alpha~ (q_j - q_i). Returns the
+  // measurement of modular codes.
   virtual kernels::Measured average(double eta_tau, float alpha, float alpha_tilde, const SentBlock& q_j,
                                     const SentBlock& q_i) = 0;
   // x += share (q - x)
   virtual void move_towards(const SentBlock& q, float share) = 0;
-  // y += share q_y    q_y: what was sent behind q
+  // y += share q_y    q_y: the values behind q
   virtual void add_tracked(const SentBlock& q, float share) = 0;
 };
 

@@ -40,7 +40,7 @@ void Pairing::down(int peer) {
   }
 }
 
-// The first averaging that is due.
+// Starts the first averaging that is due.
 void Pairing::proceed() {
   if (!idle() || paused_ || resting_ || due_.empty()) return;
   const int peer = due_.front();
@@ -59,7 +59,7 @@ void Pairing::asked(int peer, std::uint64_t number) {
   if (both && rank_ < peer) return;  // it answers my ask, and forgets its own
   const bool usable = number > p.number && !i_ask(peer, number);
   const std::uint64_t agreed = usable ? number : next_number(peer, p.number, false);
-  if (both) {  // still due, and nothing to wait for
+  if (both) {  // still due, and there is no wait
     due_.push_front(peer);
     asking_.reset();
   }

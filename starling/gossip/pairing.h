@@ -1,16 +1,18 @@
-// How two neighbours agree to average, without a coordinator.
+// The protocol by which two neighbours agree to average, without a coordinator.
 //
-//   want     an averaging with this neighbour is due (the worker's clock says so)
+//   want     an averaging with this neighbour is due, by the worker's clock
 //   ask      "will you average with me now?"
-//   answer   yes, and both begin; or "I am busy", at once: the asker tries again a little later, and meanwhile may be asked;
-//            or no, while it declines: that averaging is dropped
-//   number   of an averaging on its edge: only ever rises, at both ends. Odd where the lower rank has asked, else even
+//   answer   yes, and both begin. Or "I am busy", at once: the asker tries again a little later,
+//            and may be asked in between. Or no, while it declines: that averaging is dropped
+//   number   of an averaging on its edge. It only ever rises, at both ends. Odd if the lower rank
+//            has asked, else even
 //
-// One averaging at a time. Who has asked and waits for the answer is busy, too; so where all ask in a circle all are refused
-// once, and as each waits for a time of its own they find each other. Where two ask each other, the lower rank's counts.
-// An answer that does not come in time (the neighbour was stopped, or is gone) frees the asker, and nothing is asked of that
-// neighbour until it speaks; where it then says yes after all, the averaging begins, or is refused if another one is under way.
-// In time is what is not much later than that neighbour's answers are.
+// A worker takes part in one averaging at a time. A worker that waits for an answer is busy too. If
+// all ask in a cycle, all are refused once; each then waits for a random time, so they find each
+// other. If two ask each other, the lower rank's request counts. If an answer does not come in time
+// (the neighbour was stopped, or is gone), the asker is free, and asks that neighbour nothing until
+// it speaks. If that neighbour then says yes after all, the averaging begins, or is refused if
+// another one is in flight. The time limit adapts to that neighbour's usual answer time.
 //
 // A state machine without threads, I/O or clock: events in, actions out.
 #pragma once
@@ -25,7 +27,7 @@
 
 namespace starling {
 
-// As it goes over the wire.
+// The values on the wire.
 enum class Answer : std::uint8_t { busy = 0, yes = 1, no = 2 };
 
 class PairingActions {
@@ -33,54 +35,57 @@ class PairingActions {
   virtual ~PairingActions() = default;
   virtual void ask(int peer, std::uint64_t number) = 0;
   virtual void answer(int peer, std::uint64_t number, Answer answer) = 0;
-  // The averaging of this number, for which I asked, or the peer did: ended() must follow.
+  // Begins the averaging with this number, which I or the peer asked for. ended() must follow.
   virtual void begin(int peer, std::uint64_t number, bool i_asked) = 0;
-  // The peer has begun it, since I had asked; I do not.
+  // The peer has begun the averaging that I asked for; I do not.
   virtual void refuse(int peer, std::uint64_t number) = 0;
-  // Call alarm() with this number after this time.
+  // Calls alarm() with this number after this time.
   virtual void wake(std::uint64_t alarm, Duration after) = 0;
 };
 
 struct PairingStatistics {
-  std::uint64_t asked = 0, refused = 0, unanswered = 0;  // by me; of these by one that was busy; not in time
-  std::uint64_t begun = 0;                               // whoever asked
-  std::uint64_t dropped =
-      0;  // averagings that were due when too many others were, or when the neighbour was not there or declined
+  // By me; refused by a busy neighbour; not answered in time.
+  std::uint64_t asked = 0, refused = 0, unanswered = 0;
+  std::uint64_t begun = 0;  // with any asker
+  // Due averagings that were dropped: too many were due, or the neighbour was absent or declined.
+  std::uint64_t dropped = 0;
 };
 
 class Pairing {
  public:
   struct Patience {
-    // For an answer: kAnswers times as long as this neighbour takes, but at least `answer`, at most kMost times that.
+    // Time limit of an answer: kAnswers times this neighbour's usual time, but at least `answer`,
+    // and at most kMost times that.
     Duration answer = std::chrono::milliseconds(200);
     static constexpr int kAnswers = 3, kMost = 10;
-    Duration again =
-        std::chrono::milliseconds(1);  // on average before the first new attempt; twice that before the next
+    // Mean time before the first new attempt; twice that before the next.
+    Duration again = std::chrono::milliseconds(1);
   };
-  // How many averagings may be due at once; more are dropped.
+  // The largest number of averagings that may be due at once; others are dropped.
   static constexpr std::size_t kMostDue = 8;
-  // How long to wait after so many refusals in a row: between half and one and a half times the mean, as `dice` in [0, 1] says.
+  // The wait after this many refusals in a row: between half and one and a half times the mean, by
+  // `dice` in [0, 1].
   static Duration rest(const Patience& patience, int refusals, double dice);
 
   Pairing(int rank, std::uint64_t seed, Patience patience, PairingActions& actions)
       : rank_(rank), seed_(seed), patience_(patience), actions_(actions) {}
 
   void want(int peer);
-  // Nothing new is wanted or begun until resume(); what is under way goes on.
+  // Nothing new is wanted or begun until resume(); averagings in flight go on.
   void pause();
-  // No averaging for which others ask is begun until resume(); my own go on.
+  // Declines averagings that others ask for until resume(); my own go on.
   void decline() { declines_ = true; }
   void resume();
 
-  // The peer's connection stands; it is gone. After up() numbers go on from where they were.
+  // The peer's connection exists; it is gone. After up() numbers continue.
   void up(int peer);
   void down(int peer);
   // Messages.
   void asked(int peer, std::uint64_t number);
   void answered(int peer, std::uint64_t number, Answer answer);
-  // Before answered(): it came so long after the question.
+  // Before answered(): the time from the request to the answer.
   void answer_took(int peer, Duration took);
-  // What begin() began has ended, however.
+  // The averaging of begin() has ended, in any way.
   void ended();
   void alarm(std::uint64_t number);
 
@@ -92,8 +97,8 @@ class Pairing {
   struct Peer {
     bool up = false;
     bool silent = false;       // it owes me an answer
-    Duration answers{};        // how long its answers take: as TCP smooths its round trips (RFC 6298)
-    std::uint64_t number = 0;  // the last one that was used on this edge
+    Duration answers{};        // smoothed answer time, like TCP's round trips (RFC 6298)
+    std::uint64_t number = 0;  // the last one used on this edge
   };
   struct Ask {
     int peer = 0;

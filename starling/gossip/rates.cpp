@@ -60,7 +60,7 @@ int PairRates::whom(int i, double dice) const {
 
 namespace {
 
-// p_ij proportional to the sum over rounds of W_ji, and where pairs average also of W_ij.
+// p_ij is proportional to the sum over rounds of W_ji and, if pairs average, of W_ij too.
 PairRates rates_along(const Schedule& schedule, double rate, bool both_ways) {
   std::vector<std::map<int, double>> sums(static_cast<std::size_t>(schedule.workers()));
   for (const Graph& graph : schedule.rounds) {

@@ -1,4 +1,5 @@
-// The arguments of a step (update.h), and the mixing of one element. GPUs compile this file too, as format.h.
+// The arguments of a step (update.h), and the mixing of one element. Like format.h, this file is
+// compiled for GPUs too.
 #pragma once
 
 #include <cstddef>
@@ -42,8 +43,8 @@ struct Parameters {
   float* master = nullptr;                       // not with fp32
 };
 
-// In the parameters' format. Null: there is no gradient in this step. Then the parameters are mixed only,
-// without weight decay, and the rule's state stays as it is.
+// In the parameters' format. Null: there is no gradient in this step. Then the parameters are mixed
+// only, without weight decay, and the rule's state stays as it is.
 struct Gradient {
   Gradient(const void* values = nullptr, float scale = 1, void* cleared = nullptr)
       : values(values), scale(scale), cleared(cleared) {}
@@ -52,15 +53,15 @@ struct Gradient {
   void* cleared;  // the values again: the pass leaves zeros there; null: they stay
 };
 
-// A rule's state beside the parameter, zero before the first step. A step with kStates = 0, 1, 2 or 3 takes
-// that many of them, in this order, and ignores the rest.
+// A rule's state beside the parameter, zero before the first step. A step with kStates = 0, 1, 2 or
+// 3 takes that many of them, in this order, and ignores the rest.
 struct RuleState {
   float* m = nullptr;
   float* v = nullptr;
   float* b = nullptr;
 };
 
-// Where the values to send are written. Null: none are.
+// Destination of the values to send. Null: none are sent.
 struct WireBlock {
   WireBlock(float* values = nullptr, bool stream = false) : values(values), stream(stream) {}
   WireBlock(void* values, starling::Wire wire, bool stream = false)

@@ -1,5 +1,5 @@
-// This file is compiled once per instruction set: foreach_target.h includes it again for each. The compiler
-// vectorizes plain loops, so that a rule's formula is an ordinary function of one element.
+// This file is compiled once per instruction set: foreach_target.h includes it again for each. The
+// compiler vectorizes plain loops, so that a rule's formula is an ordinary function of one element.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "starling/kernels/update.cpp"
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
@@ -38,12 +38,12 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A chunk of so many floats is mixed, adapted, checked and sent before the next one. So its memory stays in
-// the first-level cache.
+// A chunk of so many floats is mixed, adapted, checked and sent before the next one. So its memory
+// stays in the first-level cache.
 constexpr std::size_t kChunk = 64;
-// The distance in floats at which memory is fetched ahead, since the hardware does not look across pages.
-// On an Intel Xeon 256 to 512 are equally good. On an AMD EPYC 64 and 128 are, and 256 takes up to 15 %
-// longer where other machines share the memory.
+// The distance in floats at which memory is fetched ahead, since the hardware does not look across
+// pages. On an Intel Xeon 256 to 512 are equally good. On an AMD EPYC 64 and 128 are, and 256 takes
+// up to 15 % longer where other machines share the memory.
 constexpr std::size_t kAhead = 128;
 constexpr std::size_t kLine = 64;  // bytes
 
@@ -80,7 +80,7 @@ HWY_INLINE void adapt(const Rule& rule, float* x, const float* Wx, const float* 
   }
 }
 
-// 1 where one of the values is not finite, else 0.
+// 1 if one of the values is not finite, else 0.
 HWY_INLINE std::uint32_t not_finite(const float* values, std::size_t n) {
   std::uint32_t carry = 0;
   for (std::size_t i = 0; i < n; ++i) carry |= full_exponent(values[i]);
@@ -119,7 +119,7 @@ HWY_INLINE const std::uint8_t* codes(const Sent& sent, std::size_t at, std::size
   return room;
 }
 
-// mixed = Wx + W delta D. Returns false, and mixes nothing, where the grids are too far apart.
+// mixed = Wx + W delta D. Returns false, and mixes nothing, if the grids are too far apart.
 HWY_INLINE bool mix_codes(const Mix& edge, const float* Wx, float* mixed, std::size_t at, std::size_t n) {
   const Pair pair(edge.theirs.wire, edge.theirs.exponent, edge.mine.exponent);
   if (!pair.mixes) return false;
@@ -176,7 +176,7 @@ HWY_INLINE std::uint32_t send_codes(const float* x, std::size_t at, std::size_t 
   return sum;
 }
 
-// Writes x in bf16 or fp16. Returns 0 where all written values are finite.
+// Writes x in bf16 or fp16. Returns 0 if all written values are finite.
 HWY_INLINE std::uint32_t encode(const float* x, std::size_t n, Wire format, std::uint16_t* to) {
   std::uint32_t bad = 0;
   if (format == Wire::bf16) {
@@ -195,7 +195,7 @@ HWY_INLINE std::uint32_t encode(const float* x, std::size_t n, Wire format, std:
   return bad;
 }
 
-// x[i] <- p[i] for each p[i] that is not x[i] rounded. Returns 0 where all p are finite.
+// x[i] <- p[i] for each p[i] that is not x[i] rounded. Returns 0 if all p are finite.
 HWY_INLINE std::uint32_t take_changes(const Parameters& parameters, float* x, std::size_t at, std::size_t n) {
   alignas(64) std::uint16_t rounded[kChunk];
   alignas(64) float room[kChunk];
@@ -204,14 +204,15 @@ HWY_INLINE std::uint32_t take_changes(const Parameters& parameters, float* x, st
   encode(x, n, parameters.format, rounded);
   STARLING_EACH_ELEMENT_ALONE
   for (std::size_t i = 0; i < n; ++i) {
-    const std::uint32_t changed = 0 - static_cast<std::uint32_t>(rounded[i] != p[i]);  // all bits or none
+    // All bits or none.
+    const std::uint32_t changed = 0 - static_cast<std::uint32_t>(rounded[i] != p[i]);
     x[i] = std::bit_cast<float>((std::bit_cast<std::uint32_t>(x[i]) & ~changed) |
                                 (std::bit_cast<std::uint32_t>(values[i]) & changed));
   }
   return not_finite(values, n);
 }
 
-// Encodes and sends x. Returns 0 where all values sent are finite.
+// Encodes and sends x. Returns 0 if all values sent are finite.
 HWY_INLINE std::uint32_t send_encoded(const float* x, std::size_t at, std::size_t n, const WireBlock& wire,
                                       bool past_caches) {
   if (wire.wire == Wire::fp32) {
@@ -247,8 +248,8 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& 
   float* const x_all = narrow ? p.master : static_cast<float*>(p.values);
   alignas(64) float mixed[kChunk], their_room[kChunk], my_room[kChunk], g_room[kChunk];
   std::uint32_t bad = 0;
-  // Chunks begin at the wire's cache lines: writing a part of a line past the caches is slow. A line of int4
-  // holds more values than a chunk; they are few enough bytes for the caches.
+  // Chunks begin at the wire's cache lines: writing a part of a line past the caches is slow. A
+  // line of int4 holds more values than a chunk; they are few enough bytes for the caches.
   const bool stream = wire.values != nullptr && wire.stream && wire.wire != Wire::int4;
   std::size_t count = stream ? std::min(n, before_line(wire)) : 0;
   bool whole_lines = count == 0;
@@ -279,7 +280,7 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& 
       if (gradient.cleared != nullptr)
         std::memset(static_cast<std::byte*>(gradient.cleared) + bytes_of(format, at), 0,
                     bytes_of(format, count));
-    } else if (Wx != x) {  // what came last was not mixed
+    } else if (Wx != x) {  // the last gradient was not mixed
       std::copy_n(Wx, count, x);
     }
     if (narrow && moves)
@@ -299,7 +300,8 @@ bool update(const Step& step, std::span<const Mix> mixes, const Parameters& x, G
   return std::visit([&](const auto& rule) { return update_all(rule, mixes, x, g, state, wire, n); }, step);
 }
 
-// at(i) is value i. There are sixteen sums side by side for every width of registers: the same bits everywhere.
+// at(i) is value i. There are sixteen sums side by side for every width of registers: the same bits
+// everywhere.
 template <class At>
 HWY_INLINE double squares_of(const At& at, std::size_t n) {
   constexpr std::size_t kSums = 16;
@@ -425,8 +427,8 @@ constexpr std::string_view kOwnTarget = "neon";
 constexpr std::string_view kOwnTarget = "baseline";
 #endif
 
-// The features that each of Highway's targets needs (hwy/ops/set_macros-inl.h). GCC asks the processor and
-// the system for them.
+// The features that each of Highway's targets needs (hwy/ops/set_macros-inl.h). GCC asks the
+// processor and the system for them.
 #if HWY_ARCH_X86
 bool has_sse4() {
   return __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.1") &&

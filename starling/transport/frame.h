@@ -49,8 +49,8 @@ enum class FrameType : std::uint8_t {
   handed = 33,      // memory lies at your door
   mapped = 34,      // I have mapped it, or I cannot
   lies_at = 35,     // a whole payload, and where it lies
-  // Averages of pairs (gossip/pairing.h): `round` is the average's number on this edge. Payload: how
-  // many gradients each worker has made, as far as I know, 8 bytes each.
+  // Averages of pairs (gossip/pairing.h): `round` is the average's number on this edge. Payload:
+  // how many gradients each worker has made, as far as I know, 8 bytes each.
   ask = 48,     // will you average with me now?
   answer = 49,  // value = 1 yes, 0 I am busy
   // Payloads by a process group (transport/c10d/group_transport.h). No handler sees these frames.

@@ -1,5 +1,6 @@
-"""Installs the build (its folder is in the environment variable BUILD) and uses it as another project does: builds
-examples/ against what was installed, and runs them with 3 workers. TORCH_DIR is the torch of the build."""
+"""Installs the build (its folder is in the environment variable BUILD) and uses it as another
+project does: builds examples/ against the installation, and runs them with 3 workers. TORCH_DIR is
+the torch of the build."""
 
 import gzip
 import os
@@ -13,8 +14,9 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TORCH = pathlib.Path(os.environ["TORCH_DIR"])
-PYTHON = TORCH.parents[3] / "bin/python"  # where torch is a wheel's in a virtual environment
-WORK = pathlib.Path(os.environ["BUILD"]) / "examples-test"  # the same every time: ccache knows files by their paths
+PYTHON = TORCH.parents[3] / "bin/python"  # for a wheel's torch in a virtual environment
+# The same every time: ccache knows files by their paths.
+WORK = pathlib.Path(os.environ["BUILD"]) / "examples-test"
 PREFIX = WORK / "prefix"
 WORKERS = 3
 
@@ -35,7 +37,7 @@ def path_without_python():
 
 
 def free_port():
-    """Not one that the system gives to whoever asks for any, so that nobody else has it a moment later."""
+    """Not an ephemeral port of the system, which another process could get a moment later."""
     for port in range(20000 + os.getpid() % 5000, 32000):
         with socket.socket() as probe:
             try:
@@ -47,7 +49,8 @@ def free_port():
 
 
 def write_images(folder):
-    """Files like those of Fashion-MNIST, 600 images and 100 more: in each kind two other rows are bright."""
+    """Files in the format of Fashion-MNIST, 600 images and 100 more: in each class two other rows
+    are bright."""
     folder.mkdir()
     for name, count in ("train", 600), ("t10k", 100):
         labels = bytes(i * 7 % 10 for i in range(count))
@@ -75,7 +78,7 @@ class Examples(unittest.TestCase):
             (cls.bare / folder).symlink_to(TORCH / folder)
 
     def configure(self, name, *arguments, code=0, **environment):
-        """What CMake says, without its line breaks."""
+        """CMake's output, without its line breaks."""
         done = run(os.environ["CMAKE"], "-S", ROOT / "examples", "-B", WORK / name, *arguments, **environment)
         self.assertEqual(done.returncode, code, done.stdout)
         return " ".join(done.stdout.split())
@@ -89,7 +92,8 @@ class Examples(unittest.TestCase):
         self.assertEqual([os.path.normpath(folder) for folder in folders], [str(torch / "lib")])
 
     def workers(self, *command):
-        """Runs the program on 3 workers; for each, the numbers in each line that it prints after its name."""
+        """Runs the program on 3 workers. Returns for each worker the numbers in each line that it
+        prints after its name."""
         shared = {"WORLD_SIZE": str(WORKERS), "LOCAL_WORLD_SIZE": str(WORKERS), "MASTER_ADDR": "127.0.0.1",
                   "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
         processes = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -117,7 +121,8 @@ class Examples(unittest.TestCase):
     def check_hello(self, program):
         losses = [loss for [[loss]] in self.workers(program)]
         self.check_agreement(losses, 1e-5)
-        self.assertLess(losses[0], 0.02)  # 0.5 untrained; a worker alone cannot know the others' parts
+        # 0.5 untrained; a worker alone cannot know the others' parts.
+        self.assertLess(losses[0], 0.02)
 
     @unittest.skipUnless(PYTHON.exists(), "torch is not a wheel's")
     def test_all_with_torch_of_a_python(self):

@@ -1,4 +1,5 @@
-// The constants of A2CiD2, against the table of the reference implementation and closed forms; its continuous momentum.
+// The constants of A2CiD2, against the table of the reference implementation and closed forms; its
+// continuous momentum.
 #include "starling/gossip/a2cid2.h"
 
 #include <array>
@@ -51,7 +52,7 @@ TEST(A2cid2, ClosedFormsOfRingAndCompleteAtAnyRate) {
       const A2cid2 complete = of("complete", n, rate);
       EXPECT_NEAR(complete.chi1, (n - 1) / (n * rate), 1e-9);
       EXPECT_NEAR(complete.chi2, complete.chi1, 1e-9);
-      EXPECT_NEAR(complete.alpha_tilde, 0.5, 1e-9);  // nothing to be gained
+      EXPECT_NEAR(complete.alpha_tilde, 0.5, 1e-9);  // nothing to gain
       EXPECT_NEAR(of("ring", n, 1).eta * rate, ring.eta, 1e-9);
       EXPECT_NEAR(of("ring", n, 1).alpha_tilde, ring.alpha_tilde, 1e-9);
     }

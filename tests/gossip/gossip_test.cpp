@@ -1,4 +1,4 @@
-// Gossip beside threads that train: over the local transport, whose faults are made to order.
+// Gossip beside threads that train: over the local transport, which injects faults.
 #include "starling/gossip/gossip.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kSizes[] = {3000, 500};
 
-// One that trains at its own pace: each gradient moves every value by something random.
+// A worker that trains at its own pace: each gradient moves every value randomly.
 struct Trainer {
   Trainer(std::unique_ptr<Transport> transport, const GossipOptions& options)
       : rank(transport->rank()),
@@ -110,7 +110,7 @@ struct Trainers {
       }
     });
   }
-  // These workers train until it has happened; how long that takes is the machine's.
+  // These workers train until happened() is true. The time depends on the machine.
   template <class F>
   ::testing::AssertionResult train_until(const std::vector<int>& ranks, F&& happened) {
     std::atomic<bool> stop = false;
@@ -129,7 +129,7 @@ struct Trainers {
     return has_happened;
   }
   std::uint64_t averaged(int i) { return (*this)[i].gossip.statistics().averaged; }
-  // Of what is kept: of all x, with momentum of all (x + x~) / 2.
+  // The conserved sum: of all x, and with momentum of all (x + x~) / 2.
   double sum() {
     double sum = 0;
     for (auto& one : all) {
@@ -139,7 +139,8 @@ struct Trainers {
     }
     return sum;
   }
-  // While gossip stands still. One end of an averaging that took too long may know how it ended before the other.
+  // Call it while gossip stands still. One end of an averaging that took too long may know its
+  // outcome before the other.
   void expect_kept(double before) {
     double drift = 0;
     EXPECT_TRUE(eventually([&] {
@@ -254,7 +255,8 @@ TEST(Gossip, WhoSleepsDelaysNobodyElse) {
            flock.averaged(2) > before[2] + 100;
   }));
   for (int i = 0; i < 3; ++i)
-    EXPECT_LT(10 * flock[i].gossip.statistics().pairing.unanswered, flock.averaged(i));  // it is asked once
+    // It is asked once.
+    EXPECT_LT(10 * flock[i].gossip.statistics().pairing.unanswered, flock.averaged(i));
   const auto slept = flock.averaged(3);
   flock.hub.resume(3);
   EXPECT_TRUE(flock.train_until({0, 1, 2, 3}, [&] { return flock.averaged(3) > slept + 50; }));
@@ -280,7 +282,7 @@ TEST(Gossip, DamageIsNotMixed) {
   Trainers flock("ring", 3, {.rates = {.rate = 3, .asks = {}}});
   const double before = flock.sum();
   flock.train(50, 0.1F);
-  // What is damaged may also be a question: that is answered all the same.
+  // The damaged frame may also be a request: that is answered all the same.
   EXPECT_TRUE(flock.train_until({0, 1, 2}, [&] {
     flock.hub.corrupt_next(0, 1);
     return flock[1].said("worker 0 sent a damaged block");

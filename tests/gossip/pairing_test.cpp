@@ -1,5 +1,5 @@
-// How neighbours agree to average: case by case, then in random worlds with delays, refusals, averagings that are given up,
-// connections that break, pauses, stops and deaths.
+// The agreement to average: case by case, then in random worlds with delays, refusals, averagings
+// that are given up, connections that break, pauses, stops and deaths.
 #include "starling/gossip/pairing.h"
 
 #include <cstdlib>
@@ -98,7 +98,7 @@ TEST_F(PairingTest, WhoIsRefusedTriesAgainALittleLaterAndLater) {
   pairing.want(3);
   pairing.answered(3, 1, Answer::busy);
   EXPECT_THAT(recorder.take(), ElementsAre("ask 3.1"));
-  pairing.asked(4, 2);  // meanwhile
+  pairing.asked(4, 2);  // in the meantime
   EXPECT_THAT(recorder.take(), ElementsAre("yes 4.2", "JOIN 4.2"));
   pairing.alarm(recorder.alarms.back());
   EXPECT_THAT(recorder.take(), IsEmpty());
@@ -156,7 +156,7 @@ TEST_F(PairingTest, WhoDoesNotAnswerIsNotAskedUntilItSpeaks) {
   EXPECT_THAT(recorder.take(), ElementsAre("BEGIN 3.3"));
 }
 
-// Both have asked, each when the other did not any more: whose averaging it is the number says.
+// Both have asked, each when the other no longer did: the number tells whose averaging it is.
 TEST_F(PairingTest, AnAnswerThatALaterAveragingHasOvertakenIsRefused) {
   pairing.want(3);
   pairing.alarm(recorder.alarms.back());
@@ -165,7 +165,7 @@ TEST_F(PairingTest, AnAnswerThatALaterAveragingHasOvertakenIsRefused) {
   pairing.answered(3, 1, Answer::yes);
   EXPECT_THAT(recorder.take(), ElementsAre("refuse 3.1"));
   pairing.ended();
-  pairing.answered(3, 4, Answer::yes);  // of no question of mine
+  pairing.answered(3, 4, Answer::yes);  // not an answer to a request of mine
   EXPECT_THAT(recorder.take(), IsEmpty());
 }
 
@@ -216,9 +216,9 @@ TEST_F(PairingTest, ANeighbourThatIsGoneIsNotWaitedFor) {
 
 // --- random worlds ---
 
-// Everything that can happen happens in random order, at random times: messages are slow, averagings take their time or are given
-// up, connections break and come again, workers pause, decline, stop for a while and die. Messages of one sender to one receiver
-// keep their order.
+// Everything that can happen does so in random order, at random times. Messages are slow,
+// averagings take their time or are given up, and connections break and come back. Workers pause,
+// decline, stop for a while and die. Messages from one sender to one receiver keep their order.
 class PairingWorld {
  public:
   PairingWorld(std::uint64_t seed, int workers) : random_(seed) {
@@ -264,7 +264,8 @@ class PairingWorld {
       EXPECT_EQ(worker->pairing.due(), 0u) << worker->rank;
       EXPECT_FALSE(worker->averaging) << worker->rank;
     }
-    // What one end began the other one began or refused, unless one of them died or what it said was lost.
+    // An averaging that one end began, the other one began or refused, unless one of them died or
+    // its message was lost.
     for (const auto& [averaging, said] : said_) {
       const auto& [i, j, number] = averaging;
       if (workers_[i]->dead || workers_[j]->dead || broke_.contains({i, j})) continue;
@@ -295,7 +296,7 @@ class PairingWorld {
       world.end_where_both_have_spoken(*this);
     }
     void refuse(int peer, std::uint64_t number) override { tell(peer, number); }
-    // The averaging that is under way, if it is this one, is no more.
+    // Ends the current averaging, if it is this one.
     void end(int peer, std::uint64_t number) {
       if (averaging != std::pair(peer, number)) return;
       averaging.reset();
@@ -322,9 +323,11 @@ class PairingWorld {
     Pairing pairing;
     bool dead = false;
     Time stopped_until{};
-    std::map<int, int> connection;  // to each peer, by number; 0: none. What came by another one is lost
+    // To each peer, by number; 0: none. Messages of other connections are lost.
+    std::map<int, int> connection;
     std::optional<std::pair<int, std::uint64_t>> averaging;
-    std::set<std::pair<int, std::uint64_t>> heard;  // what its peers have begun or refused
+    // Averagings that its peers have begun or refused.
+    std::set<std::pair<int, std::uint64_t>> heard;
   };
 
   Duration some(Duration most) { return Duration(random_() % static_cast<std::uint64_t>(most.count())); }
@@ -351,14 +354,15 @@ class PairingWorld {
     at(now_ + some(3ms), worker.rank,
        [&worker, which = *worker.averaging] { worker.end(which.first, which.second); });
   }
-  // As where nothing moves for long: the other end is told.
+  // Like an averaging without progress: the other end is told.
   void give_up(Worker& one) {
     if (!one.averaging) return;
     const auto [peer, number] = *one.averaging;
     one.end(peer, number);
     send(one.rank, peer, [rank = one.rank, number](Worker& other) { other.end(rank, number); });
   }
-  // What is on its way is lost where the receiver has noticed. Both notice at times of their own, and both connect again.
+  // Messages in flight are lost once the receiver has noticed. Each notices at its own time, and
+  // both connect again.
   void disconnect(Worker& one, Worker& other) {
     broke_.insert({std::min(one.rank, other.rank), std::max(one.rank, other.rank)});
     const int next = ++connections_;
@@ -379,7 +383,8 @@ class PairingWorld {
     one.dead = true;
     for (const auto& other : workers_) {
       if (other->dead) continue;
-      const Time after = std::max(last_[{one.rank, other->rank}], now_ + some(20ms));  // all that it has said
+      // After all its messages.
+      const Time after = std::max(last_[{one.rank, other->rank}], now_ + some(20ms));
       at(after, other->rank, [&one, other = other.get()] { other->lose(one.rank); });
     }
   }
@@ -400,9 +405,9 @@ class PairingWorld {
   Time now_{};
   std::uint64_t sequence_ = 0, begun_ = 0;
   std::map<std::tuple<int, int, std::uint64_t>, int>
-      asker_;  // of the averaging with this number on this edge
+      asker_;  // asker of the averaging with this number on this edge
   std::map<std::pair<Time, std::uint64_t>, std::pair<int, std::function<void()>>> events_;
-  std::map<std::pair<int, int>, Time> last_;  // when what one sent to the other arrives
+  std::map<std::pair<int, int>, Time> last_;  // arrival of one's last message to the other
   static constexpr int kFirst = 1;
   int connections_ = kFirst;
   std::set<std::pair<int, int>> broke_;

@@ -1,5 +1,5 @@
-// Gossip on virtual workers: what the theory says of its speed and of its edges, what comes too late or not at all, and that nothing
-// depends on the machine.
+// Gossip on virtual workers: the theory's speed and edge rates, late and lost messages, and
+// independence of the machine.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -43,27 +43,29 @@ double distance(const Values& x) {
 }
 
 struct Begin {
-  float common = 0;  // deviation of what all workers have
-  float own = 1;     // and of what each has beside it
-  float moves = 0;   // by a gradient
-  // Now and then a connection breaks in the midst of an averaging.
+  float common = 0;  // deviation of the common part of all workers
+  float own = 1;     // deviation of each worker's own part
+  float moves = 0;   // per gradient
+  // Sometimes a connection breaks in the middle of an averaging.
   bool breaks = false;
-  // Worker 1's transport stands still for 1.5 of every 3 seconds: what is under way to it is given up, and taken by it later.
+  // Worker 1's transport stands still for 1.5 of every 3 seconds: averagings in flight to it are
+  // given up, and it takes them later.
   bool stalls = false;
   Duration latency{};  // of a frame
 };
 
 struct End {
   Values x;
-  double drift =
-      0;  // of the sum of all w x, with momentum of all (x + x~) / 2, beside what gradients have added: of a value
+  // Drift per value: of the sum of all w x, or with momentum of all (x + x~) / 2, relative to the
+  // gradients' additions.
+  double drift = 0;
   double mass = 0;     // the sum of all weights
-  double least = 1;    // weight at any time
-  double tracked = 0;  // as drift, of the sum of all y beside what was added to it
+  double least = 1;    // least weight at any time
+  double tracked = 0;  // drift of the sum of all y relative to its additions
   std::vector<GossipStatistics> statistics;
 };
 
-// After so many gradients. The workers begin at x = x~.
+// The result after so many gradients. The workers begin at x = x~.
 End gossiped(GossipOptions options, const Begin& begin, int gradients) {
   const int n = options.rates.workers();
   options.seed = 3;
@@ -109,7 +111,7 @@ End gossiped(GossipOptions options, const Begin& begin, int gradients) {
     }
     if (begin.breaks || begin.stalls) {
       if (begin.breaks) hub.mend(rank, (rank + 1) % n);
-      time->sleep(3s);  // who is in doubt asks
+      time->sleep(3s);  // workers in doubt ask
     }
     gossip.pause();
     gossip.gradient(0, [&](const Held& held) {
@@ -135,12 +137,12 @@ GossipOptions options_of(const std::string& topology, int n, bool momentum, Wire
   return options;
 }
 
-// None of the gradients changes anything.
+// With gradients that change nothing.
 Values gossiped(const std::string& topology, int n, bool momentum, int gradients) {
   return gossiped(options_of(topology, n, momentum), {}, gradients).x;
 }
 
-// exp(-decay) for every gradient.
+// exp(-decay) per gradient.
 double decay(const std::string& topology, int n, bool momentum, int from, int to) {
   return std::log(distance(gossiped(topology, n, momentum, from)) /
                   distance(gossiped(topology, n, momentum, to))) /
@@ -153,7 +155,7 @@ TEST(VirtualGossip, TheSameSeedGivesTheSameBits) {
   EXPECT_NE(once, gossiped("ring", 8, false, 50));
 }
 
-// A gradient of worker a, or where b is another one an averaging of both.
+// A gradient of worker a or, if b is another worker, an averaging of both.
 struct Event {
   Time at;
   int a, b;
@@ -163,7 +165,7 @@ float moved_by(int rank, int k, std::size_t i) {
   return 0.1F * std::sin(static_cast<float>(rank + 7 * k) + static_cast<float>(i));
 }
 
-// The equations of a2cid2.h, event by event. T: float has the bits of what there is without momentum.
+// The equations of a2cid2.h, event by event. T = float gives the bits of gossip without momentum.
 template <class T>
 class Plain {
  public:
@@ -221,7 +223,7 @@ struct Gossiped {
 
 constexpr int kMade = 40;  // gradients of each
 
-// On a ring of 5 of whom none is as fast as another, over a network that takes no time.
+// On a ring of 5 workers with different speeds, over a network that takes no time.
 Gossiped with_events(const GossipOptions& options) {
   constexpr int n = 5;
   Gossiped all{.events = {}, .begin = Values(n), .x = Values(n), .x_tilde = Values(n), .end = Time(6s)};
@@ -284,7 +286,7 @@ TEST(VirtualGossip, IsTheEquationsOfA2cid2EventByEvent) {
   const GossipOptions options = options_of("ring", 5, true);
   const Gossiped all = with_events(options);
   const auto plain = again<double>(all, options.momentum);
-  double drift = 0, plain_drift = 0;  // of the sum of all x + x~, beside what was learned
+  double drift = 0, plain_drift = 0;  // of the sum of all x + x~, relative to the gradients
   for (std::size_t rank = 0; rank < 5; ++rank) {
     for (std::size_t i = 0; i < kSize; ++i) {
       EXPECT_NEAR(all.x[rank][i], plain[rank].x()[i], 2e-6) << rank;
@@ -299,7 +301,8 @@ TEST(VirtualGossip, IsTheEquationsOfA2cid2EventByEvent) {
   EXPECT_LT(std::abs(plain_drift) / (5 * kSize), 1e-12);
 }
 
-// A worker asks for every second gradient, neither more often nor less. At random times this sum has a deviation of 57.
+// A worker asks at every second gradient, neither more often nor less. With random times this sum
+// would have a deviation of 57.
 TEST(VirtualGossip, AFixedClockAsksAtEvenTimes) {
   GossipOptions options = options_of("complete", 8, false);
   options.poisson = false;
@@ -376,7 +379,7 @@ TEST(VirtualGossip, EveryWireKeepsTheSum) {
   }
 }
 
-// Some averagings are in doubt then, and mixed late where the other end has committed them.
+// Some averagings are then in doubt, and are mixed late if the other end has committed them.
 TEST(VirtualGossip, EveryWireKeepsTheSumWhereConnectionsBreak) {
   for (const Wire wire : {Wire::fp32, Wire::int8, Wire::int4}) {
     const End end = gossiped(options_of("ring", 6, true, wire),
@@ -394,7 +397,8 @@ GossipOptions pushing(const std::string& topology, int n, Wire wire = Wire::fp32
   return {.rates = push_rates(make_shares(topology, n), 1), .wire = wire, .exchanged = Exchanged::pushes};
 }
 
-// On a directed graph. What is pushed while a connection breaks is at one of its ends in the end, though they learn of it late.
+// On a directed graph. A push during a broken connection ends at one of its ends, even if they
+// learn of it late.
 TEST(VirtualGossip, PushesKeepAllMassAndWhatItWeighs) {
   for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
     for (const bool breaks : {false, true}) {
@@ -412,8 +416,8 @@ TEST(VirtualGossip, PushesKeepAllMassAndWhatItWeighs) {
   }
 }
 
-// What is given up is no longer the sender's until it is known to have come to nothing, or its next pushes would be of mass that
-// is gone.
+// A push that was given up is no longer the sender's, until it is known that it failed. Otherwise
+// its next pushes would use mass that is gone.
 TEST(VirtualGossip, AWeightStaysAboveZeroWherePushesAreGivenUp) {
   const End end = gossiped(pushing("complete", 3, Wire::fp32),
                            {.moves = 0.1F, .stalls = true, .latency = kGradient / 4}, 2000);
@@ -465,7 +469,8 @@ TEST(VirtualGossip, PushesNeedAPathFromEachWorkerToEachOther) {
             "no path of pushes leads from worker 1 to worker 0");
 }
 
-// Apart by as much as in training, beside what they have in common. Modular codes have no last bit at which it ends.
+// Workers differ as much as in training, relative to their common part. Modular codes have no last
+// bit at which convergence ends.
 TEST(VirtualGossip, EveryWireBringsWorkersTogether) {
   const std::map<Wire, double> near{
       {Wire::fp32, 1e-7}, {Wire::bf16, 2e-4}, {Wire::fp16, 3e-5}, {Wire::int8, 1e-6}, {Wire::int4, 1e-5}};
@@ -497,21 +502,21 @@ TEST(VirtualGossip, OnTwoSidesOnlyOneAsks) {
   EXPECT_LT(chi_square, 26.1) << "with 8 degrees of freedom once in 1000";
 }
 
-// How many gradients lie between two averagings on an edge: as a Poisson clock has it.
+// The number of gradients between two averagings on an edge, for a Poisson clock.
 TEST(VirtualGossip, StalenessAndDistanceOfEachEdgeAreCounted) {
   const End end = gossiped(options_of("ring", 8, false), {}, 2000);
   for (const GossipStatistics& mine : end.statistics) {
     EXPECT_NEAR(static_cast<double>(mine.averaged) / static_cast<double>(mine.gradients), 1, 0.1);
     for (const auto& edge : mine.neighbours) {
       EXPECT_NEAR(edge.staleness, 2, 0.25);  // an edge is used half as often as a worker averages
-      EXPECT_GT(edge.stalest, 8U);           // of 1000, none longer: once in 1e8
+      EXPECT_GT(edge.stalest, 8U);           // among 1000, a longer one has a probability of 1e-8
       EXPECT_LT(edge.stalest, 50U);
       EXPECT_LT(edge.distance, 1e-6);  // they have come together
     }
   }
 }
 
-// Of the first averaging, for which each had still what it began with.
+// The distance at the first averaging, at which each worker still had its first values.
 TEST(VirtualGossip, TheDistanceOfAnEdgeIsThatOfWhatWasSent) {
   for (const Wire wire : {Wire::fp32, Wire::fp16}) {
     GossipOptions options = options_of("complete", 2, false, wire);
@@ -529,23 +534,24 @@ TEST(VirtualGossip, TheDistanceOfAnEdgeIsThatOfWhatWasSent) {
   }
 }
 
-// Without momentum the slowest mode of a ring goes as e^(-t / (2 chi1)). (The authors' order, which sends x as it was before its
-// momentum was mixed in, makes it 1.7 to 2.9 times faster.)
+// Without momentum the slowest mode of a ring decays as e^(-t / (2 chi1)). (The authors' order,
+// which sends x without its latest momentum, makes it 1.7 to 2.9 times faster.)
 TEST(VirtualGossip, MomentumIsTenTimesFasterOnARingOf64) {
   const double plain = decay("ring", 64, false, 400, 800);
   EXPECT_NEAR(plain, 1 / (2 * a2cid2_of(pair_rates(make_schedule("ring", 64), 1)).chi1), 0.1 * plain);
   EXPECT_GT(decay("ring", 64, true, 100, 400), 10 * plain);
 }
 
-// Each edge as often as the rates say, when all train equally fast and when one is four times slower: an edge's own count
-// then follows from its ends' gradients. Pearson's chi-square with as many degrees of freedom as edges.
-// That a chi square of so many degrees of freedom is above this happens once in 1000 (Wilson & Hilferty 1931).
+// Each edge is used as often as the rates say, if all train equally fast and if one is four times
+// slower. An edge's own count then follows from its ends' gradients. The test is Pearson's
+// chi-square with as many degrees of freedom as edges. A chi square of so many degrees of freedom
+// exceeds this value once in 1000 (Wilson & Hilferty 1931).
 double once_in_1000(double degrees) {
   const double part = 2 / (9 * degrees);
   return degrees * std::pow(1 - part + 3.09 * std::sqrt(part), 3);
 }
 
-// Of static-exponential one neighbour in five is met twice as often as the others.
+// In static-exponential, one neighbour in five is met twice as often as the others.
 TEST(VirtualGossip, EveryEdgeIsUsedAsOftenAsTheTheoryAssumes) {
   for (const auto& [topology, n] : {std::pair("ring", 4), {"torus", 9}, {"static-exponential", 8}}) {
     for (const int slower : {1, 4}) {
@@ -585,13 +591,13 @@ TEST(VirtualGossip, EveryEdgeIsUsedAsOftenAsTheTheoryAssumes) {
   }
 }
 
-// Answers that come when nobody waits for them any more: the averaging is refused, and both ends go on.
+// Late answers, for which no worker waits any more: the averaging is refused, and both ends go on.
 TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
   GossipOptions options{.rates = pair_rates(make_schedule("complete", 3), 1), .seed = 5, .patience = 300ms};
   options.momentum = a2cid2_of(options.rates);
   const auto time = std::make_shared<VirtualTime>(3);
   LocalHub hub(3, {}, {.time = time});
-  double kept = 0;  // the sum of all (x + x~) / 2, less what was learned
+  double kept = 0;  // the sum of all (x + x~) / 2, minus the gradients
   const auto half_sum = [](std::span<float> x, std::span<float> x_tilde) {
     return (std::accumulate(x.begin(), x.end(), 0.0) + std::accumulate(x_tilde.begin(), x_tilde.end(), 0.0)) /
            2;
@@ -620,7 +626,7 @@ TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
         gossip.stepped();
       }
     };
-    train_for(60s, 250ms);  // longer than an answer is waited for where they come at once as a rule
+    train_for(60s, 250ms);  // longer than the time limit of an answer after prompt ones
     const GossipStatistics delayed = gossip.statistics();
     if (rank == 1) {
       EXPECT_GT(delayed.pairing.unanswered, 10U);
@@ -629,14 +635,15 @@ TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
     train_for(60s, {});
     EXPECT_GT(gossip.statistics().averaged, delayed.averaged + 300);
     gossip.pause();
-    time->sleep(1s);  // one end of an averaging that took too long may know how it ended before the other
+    // One end of an averaging that took too long may know its outcome before the other.
+    time->sleep(1s);
     gossip.look(0, [&](const Held& held) { kept += half_sum(held.x, held.x_tilde); });
     time->sleep(1s);
   });
   EXPECT_NEAR(kept, 0, 0.01);
 }
 
-// An averaging takes five times as long as one of which nothing moves is waited for.
+// An averaging takes five times the patience for one without progress.
 TEST(VirtualGossip, WhatGoesOnIsNotGivenUp) {
   constexpr std::size_t kBlocks = 4, kBlock = 100'000;
   const Schedule complete = make_schedule("complete", 3);
@@ -670,7 +677,8 @@ TEST(VirtualGossip, WhatGoesOnIsNotGivenUp) {
   }
 }
 
-// All pause after every gradient, for longer than one takes: what the clock had for them comes after.
+// All pause after every gradient, for longer than one takes. The clock's events of that time come
+// later.
 TEST(VirtualGossip, PausesCostNoAveragings) {
   const GossipOptions options = options_of("complete", 4, false);
   const auto time = std::make_shared<VirtualTime>(4);
@@ -694,7 +702,7 @@ TEST(VirtualGossip, PausesCostNoAveragings) {
   EXPECT_NEAR(averaged / (4 * kGradients), 1, 0.15);
 }
 
-// A neighbour stands still in the middle of an averaging, and nobody wants to wait for it.
+// A neighbour stands still in the middle of an averaging, and no worker wants to wait for it.
 TEST(VirtualGossip, AWaitForTheLastAveragingIsInterrupted) {
   bool enough = false;
   const GossipOptions options{.rates = pair_rates(make_schedule("complete", 2), 2),
@@ -702,7 +710,7 @@ TEST(VirtualGossip, AWaitForTheLastAveragingIsInterrupted) {
                               .interrupted = [&] { return enough; }};
   const auto time = std::make_shared<VirtualTime>(2);
   LocalHub hub(2, {}, {.time = time});
-  hub.delay(0, 1, 30ms);  // so that one can be met under way
+  hub.delay(0, 1, 30ms);  // so that one can be met in flight
   virtual_workers(*time, 2, [&](int rank) {
     Gossip gossip(hub.endpoint(rank), options, on_host({std::vector<float>(kSize)}, options),
                   [](Level, const std::string&) {});

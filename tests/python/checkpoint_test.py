@@ -24,7 +24,8 @@ OPTIMIZERS = {
 
 
 def resumed(name, dtype):
-    """Stopped, saved by all workers in one folder, and loaded into an optimizer that has never stepped."""
+    """Stopped, saved by all workers in one folder, and loaded into an optimizer that has never
+    stepped."""
     make = OPTIMIZERS[name]
     folder = os.path.join(os.environ["FOLDER"], f"{name}-{dtype}")
     own = f"worker-{rank()}"
@@ -42,7 +43,8 @@ def resumed(name, dtype):
             before = flat(net)
             weights, state = get_state_dict(net, optimizer)
             assert torch.equal(flat(net), before)
-            assert name == "around" or state["param_groups"][0]["round"] == 0  # torch has not called step()
+            # Torch has not called step().
+            assert name == "around" or state["param_groups"][0]["round"] == 0
             everything = {own: {"model": weights, "optimizer": state}}
             dcp.load(everything, checkpoint_id=folder)
             set_state_dict(net, optimizer, model_state_dict=everything[own]["model"],
@@ -117,7 +119,7 @@ class Checkpoints(unittest.TestCase):
         weights = load_file(file)
         with safe_open(file, "pt") as opened:
             self.assertEqual(opened.metadata(), {"format": "pt"})
-        Net().load_state_dict(weights)  # strict: every name, also of what is tied
+        Net().load_state_dict(weights)  # strict: every name, also of tied parameters
         self.assertEqual(weights["last.weight"].dtype, torch.bfloat16)
         owns = [own for _, (own, *_) in self.results]
         for _, (_, average, kept, _) in self.results:

@@ -1,5 +1,5 @@
-"""Starling's optimizers on a model that somebody else has wrapped in DistributedDataParallel, and what the first gradients
-tell of it."""
+"""Starling's optimizers on a model that other code has wrapped in DistributedDataParallel, and the
+detection by the first gradients."""
 
 import itertools
 import os
@@ -38,7 +38,7 @@ def train(net, optimizer, steps, seed):
 
 
 def refused(net, seed, **options):
-    """What the optimizer says in five steps."""
+    """The optimizer's messages in five steps."""
     optimizer = starling.AdamW(net.parameters(), lr=0.02, **options)
     try:
         train(net, optimizer, 5, seed)
@@ -52,7 +52,7 @@ def refused(net, seed, **options):
 # ---------------------------------------------------------------- workers
 
 
-def everything():  # in one start: importing torch is what takes time
+def everything():  # in one start, because importing torch takes long
     torch.distributed.init_process_group("gloo")
     ddp = torch.nn.parallel.DistributedDataParallel
 
@@ -64,7 +64,7 @@ def everything():  # in one start: importing torch is what takes time
     reached = starling.no_all_reduce(torch.nn.Sequential(ddp(linear())))
     assert starling.no_all_reduce(reached) is reached
     own = refused(reached, rank())
-    # Where somebody turns DistributedDataParallel's averaging on again.
+    # Turns DistributedDataParallel's averaging on again.
     again = starling.no_all_reduce(ddp(linear()))
     again.require_backward_grad_sync = True
     again = refused(again, rank()) + refused(starling.no_all_reduce(ddp(linear(), static_graph=True)), rank())
@@ -100,7 +100,8 @@ def same_data():
 
 
 def late():
-    """The first gradients are zero; around torch's SGD. Says at which of the others it is refused."""
+    """The first gradients are zero; around torch's SGD. Returns at which of the others it is
+    refused."""
     net = torch.nn.Linear(6, 2)
     optimizer = starling.Decentralized(torch.optim.SGD(net.parameters(), lr=0.02))
     net.weight.grad = torch.zeros_like(net.weight)

@@ -20,7 +20,7 @@ DOCS = pathlib.Path(__file__).resolve().parent.parent.parent / "docs"
 
 
 def script(page, before=False):
-    """What stands in the page's diff, with the lines of one side."""
+    """The page's diff with the lines of one side."""
     lines = re.search(r"^```diff\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)[1].splitlines()
     assert all(line == "" or line[0] in " +-" for line in lines), page
     return "\n".join(line[1:] for line in lines if line[:1] != ("+" if before else "-"))
@@ -36,7 +36,7 @@ def execute(page, before=False):
 
 
 def pages():
-    """Each with a store of its own: Starling keeps the one that it has met at."""
+    """Each with a store of its own: Starling keeps the store at which the workers met."""
     os.chdir(os.environ["FOLDER"])
     torch.manual_seed(0)  # the same data
     execute("from-ddp.md", before=True)
@@ -75,11 +75,12 @@ class Docs(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             ports = {f"{which}_PORT": workers.free_port() for which in ("SECOND", "THIRD", "FOURTH")}
             ends = workers.run(pages, 2, FOLDER=folder, **ports)
-        self.assertEqual(ends[0][0], ends[0][1])  # names of what is saved
+        self.assertEqual(ends[0][0], ends[0][1])  # names in the checkpoint
         self.assertEqual(len(ends[0][1]), 9)
         apart = ends[0][2]
         self.assertEqual(len(apart), 4)
-        # The parameters have come 0.01 and more; weight decay is on all of them here, and there on biases alone.
+        # The parameters have moved 0.01 and more. Weight decay is on all of them here, and on
+        # biases alone there.
         self.assertLess(max(apart.values()), 1e-3, apart)
         self.assertLess(max(apart["0.bias"], apart["2.bias"]), 1e-5, apart)
         for *_, committed, ranges in ends:

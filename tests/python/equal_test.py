@@ -1,4 +1,5 @@
-"""The same run in Python and in C++ ($PROGRAM, of fifty_steps.cpp): fifty steps of three workers, equal to the bit."""
+"""The same run in Python and in C++ ($PROGRAM, of fifty_steps.cpp): fifty steps of three workers,
+equal to the bit."""
 
 import math
 import os

@@ -1,5 +1,6 @@
-"""Runs what examples/python/ has, as its users do: under torchrun, and the notebook by nbconvert. Without network. The loops are
-run by workers that have torch already, in the environment that torchrun makes."""
+"""Runs the examples of examples/python/ as users do: under torchrun, and the notebook by nbconvert.
+Without network. The loops run in workers that have torch already, in the environment that torchrun
+makes."""
 
 import gzip
 import json
@@ -45,8 +46,8 @@ class Examples(unittest.TestCase):
             said = torchrun(folder, EXAMPLES / name)
             written = [file.name for file in pathlib.Path(folder).rglob("*.safetensors")]
         loss, distance = re.search(r"^average of 2: loss (\S+), distance (\S+)$", said, re.MULTILINE).groups()
-        self.assertLess(float(loss), 1.5)  # log 24 = 3.2 knows nothing
-        self.assertGreater(float(distance), 0)  # nobody averages the gradients
+        self.assertLess(float(loss), 1.5)  # log 24 = 3.2: nothing learned
+        self.assertGreater(float(distance), 0)  # nothing averages the gradients
         return written
 
     def test_trainer(self):
@@ -65,7 +66,7 @@ class Examples(unittest.TestCase):
                 for part in ("begin", "resume"):
                     said = torchrun(folder, pathlib.Path(__file__).parent / "resumes.py", framework, part)
                     for when in ("begins", "ends"):
-                        # Of both workers, the same.
+                        # The same on both workers.
                         ranks, steps, rates = zip(*re.findall(rf"{when} rank (\d): step (\d+), lr (\S+)", said), strict=True)
                         self.assertEqual((sorted(ranks), len(set(steps)), len(set(rates))), (["0", "1"], 1, 1), said)
                         places.append((int(steps[0]), float(rates[0])))
@@ -88,7 +89,7 @@ class Examples(unittest.TestCase):
 
 
 def loop():
-    """As torchrun runs the script, with its arguments, that COMMAND names."""
+    """Runs the script that COMMAND names, with its arguments, as torchrun does."""
     os.chdir(os.environ["FOLDER"])
     sys.argv = json.loads(os.environ["COMMAND"])
     sys.path[0] = str(pathlib.Path(sys.argv[0]).parent)
@@ -96,10 +97,11 @@ def loop():
 
 
 class Loops(unittest.TestCase):
-    """Each loop with DistributedDataParallel and with Starling, until it has learnt something."""
+    """Each loop with DistributedDataParallel and with Starling, until it has learned something."""
 
     def both(self, name, *arguments, then=()):
-        """What each form says and writes. `then`: run once more where it has written, with these arguments behind the others."""
+        """The output and the files of each form. `then`: run once more after it has written, with
+        these arguments appended."""
         for form in (f"{name}_ddp.py", f"{name}.py"):
             with tempfile.TemporaryDirectory() as own:
                 said = ""
@@ -146,7 +148,7 @@ class Loops(unittest.TestCase):
     def test_gpt(self):
         for said, written in self.both("gpt", EXAMPLES.parent.parent / "LICENSE", 150):
             losses = [float(loss) for loss in re.findall(r"val loss ([\d.]+)", said)]
-            self.assertLess(losses[-1], 4, said)  # log 256 = 5.5 knows nothing
+            self.assertLess(losses[-1], 4, said)  # log 256 = 5.5: nothing learned
             self.assertEqual(written, ["ckpt.pt"])
 
 

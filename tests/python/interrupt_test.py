@@ -1,4 +1,5 @@
-"""Ctrl-C while a worker waits for the others, in whatever call: KeyboardInterrupt, long before the wait would end by itself."""
+"""Ctrl-C while a worker waits for the others, in any call: KeyboardInterrupt, long before the wait
+would end by itself."""
 
 import os
 import pathlib
@@ -20,7 +21,7 @@ CASES = [("step", "cta"), ("consensus", "cta"), ("load", "cta"), ("consensus", "
 
 
 def press_ctrl_c():
-    """In a second, when this worker waits: what presses it is a thread of Python's, which needs the lock."""
+    """In a second, while this worker waits. A thread of Python's sends it, and needs the lock."""
     threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
@@ -34,7 +35,7 @@ def heard(what):
 
 
 def interrupted(call, scheme):
-    """Rank 0 waits for the others, who go on once they have heard that it waits no longer."""
+    """Rank 0 waits for the others, which go on once they know that it waits no longer."""
     net = model()
     optimizer = starling.AdamW(net.parameters(), lr=0.02, topology="ring", scheme=scheme)
     train(net, optimizer, 3, 0, rank())
@@ -73,7 +74,8 @@ def neighbours():
 
 
 def backward():
-    """With all-reduce rank 1 waits in backward(), whose mean nobody can know then: both hear of it."""
+    """With all-reduce rank 1 waits in backward(). Its mean can no longer be computed: both learn of
+    it."""
     net = model()
     optimizer = starling.AdamW(net.parameters(), lr=0.02, scheme="all-reduce")
     train(net, optimizer, 3, 0, rank())
@@ -108,7 +110,8 @@ def not_come(where, meet):
 
 
 def meeting():
-    """Where there is no store yet; no tensors of the other's; no optimizer; no world of a group."""
+    """Before there is a store; with no tensors of the other; with no optimizer; with no world of a
+    group."""
     not_come("store", lambda: starling.init(timeout=AN_HOUR))
     starling.init(timeout=AN_HOUR)
     not_come("average", lambda: starling.average([torch.zeros(3)]))

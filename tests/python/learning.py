@@ -1,4 +1,4 @@
-"""What the workers of these tests learn."""
+"""The task of the workers of these tests."""
 
 import os
 

@@ -1,4 +1,5 @@
-"""The optimizers as torch's users know them: alone against torch's own, and three processes together."""
+"""The optimizers as torch's users know them: alone against torch's own, and three processes
+together."""
 
 import contextlib
 import copy
@@ -53,7 +54,7 @@ class Lion(torch.optim.Optimizer):
                 m.lerp_(p.grad, 1 - b2)
 
 
-# What has no rule of ours. Muon takes matrices alone.
+# Optimizers without a rule of ours. Muon takes matrices only.
 OTHERS = {
     "Muon": lambda net: torch.optim.Muon([p for p in net.parameters() if p.ndim == 2], lr=0.02),
     "Adafactor": lambda net: torch.optim.Adafactor(net.parameters(), lr=0.02),
@@ -65,7 +66,7 @@ OTHERS = {
 
 
 def golden():
-    """What tests/optim/golden_test.cpp does in C++, in the same letters."""
+    """The run of tests/optim/golden_test.cpp, in the same letters."""
 
     def waves(rows, columns, phase, scale):
         return (torch.sin(torch.arange(rows * columns, dtype=torch.float32) * 1.7 + phase) * scale).view(rows, columns)
@@ -91,7 +92,8 @@ def golden():
 
 
 def around():
-    """Decentralized(torch's AdamW) beside our AdamW: the same numbers up to rounding, and both workers agree."""
+    """Decentralized(torch's AdamW) beside our AdamW: the same numbers up to rounding, and both
+    workers agree."""
     nets, distances = [], []
     for make in (lambda p: starling.AdamW(p, lr=0.02),
                  lambda p: starling.Decentralized(torch.optim.AdamW(p, lr=0.02))):
@@ -108,7 +110,8 @@ def around():
 
 
 def resume():
-    """Stopped and started again from torch.save's bytes, beside one that goes on. For every rule, wire and dtype given."""
+    """Stopped and restarted from torch.save's bytes, beside one that goes on. For every given rule,
+    wire and dtype."""
     differences = {}
     for name, rule in RULES.items():
         for options in (
@@ -117,7 +120,7 @@ def resume():
             {"scheme": "atc", "wire": "bf16"},
             {"scheme": "choco", "topology": "ring", "one_in": 4},
             *([{"scheme": "push-sum", "topology": "one-peer-exponential-directed", "staleness": 1}] if name == "AdamW" else []),
-            *([{"scheme": "ceca-2p"}] if name == "AdamW" else []),  # what it keeps knows no rule
+            *([{"scheme": "ceca-2p"}] if name == "AdamW" else []),  # its state depends on no rule
         ):
             for dtype in (torch.float32, torch.bfloat16):
                 ends = []
@@ -144,7 +147,8 @@ def resume():
 
 
 def resume_in_nodes():
-    """As resume(), each worker with its share of a node's state. And what a worker without a hierarchy says of such a state."""
+    """Like resume(), each worker with its share of a node's state. Also the message of a worker
+    without a hierarchy for it."""
     options = {"lr": 0.02, "hierarchy": "node", "workers_per_node": 2}
     ends, shapes, said = [], [], ""
     for stops in (False, True):
@@ -175,7 +179,7 @@ def resume_in_nodes():
 
 
 def resume_gossip():
-    """Asynchronous gossip: what is saved is what is there after loading, to the bit, and training goes on."""
+    """Asynchronous gossip: the loaded state is the saved one, to the bit, and training goes on."""
     missing, kept = [], []
     for more in ({"scheme": "a2cid2", "clock": "fixed", "eta": 0.1, "alpha_tilde": 0.8},
                  {"scheme": "swarm", "local_steps": 2, "wire": "int8"}, {"scheme": "async-push-sum"},
@@ -201,8 +205,9 @@ def resume_gossip():
         for t in range(10, 210):
             train(net, optimizer, 1, t, rank())
             counted = optimizer.statistics()
-            furthest = max(furthest, counted["distance"])  # averagings that were due at once leave 0 in the last
-            if t % 20 == 10:  # nobody gets further ahead
+            # Averagings that were due at once leave 0 in the last one.
+            furthest = max(furthest, counted["distance"])
+            if t % 20 == 10:  # so that no worker gets further ahead
                 with optimizer.consensus():
                     pass
         assert [edge["rank"] for edge in counted["edges"]] == [r for r in range(3) if r != rank()]
@@ -212,7 +217,7 @@ def resume_gossip():
         assert furthest > 0, (more, counted)
         with optimizer.consensus() as average:
             assert average.workers == 3
-            # Of all: by pushes one whose weight is small just now may be far off.
+            # The loss of the average: with pushes, a worker with a small weight may be far off.
             after = loss_of(net, 7).item()
         optimizer.close()
         assert after < before, (more, before, after, counted)
@@ -220,7 +225,8 @@ def resume_gossip():
 
 
 def overflow():
-    """Mixed precision with a scaler, and an overflow on rank 1 in step 3: it skips its own update, and mixes."""
+    """Mixed precision with a scaler, and an overflow on rank 1 in step 3: it skips its own update,
+    and mixes."""
     ends = []
     for around in (False, True):
         net = model()
@@ -250,8 +256,8 @@ def overflowed(net, optimizer):
 
 
 def scaled():
-    """With a scaler, and with one whose gradients are unscaled and clipped first: how far from the same without. By SGD, whose
-    steps are as large as its gradients."""
+    """With a scaler, and with one whose gradients are unscaled and clipped first: the distance to
+    the same run without. By SGD, whose steps are proportional to its gradients."""
     differences = []
     for clips in (False, True):
         for make in (lambda p: starling.SGD(p, lr=0.1),
@@ -276,7 +282,7 @@ def scaled():
 
 
 def leaves_nothing():
-    """How many threads and descriptors there are after each of six optimizers that have gone, by scheme."""
+    """The numbers of threads and descriptors after each of six closed optimizers, by scheme."""
     left = {}
     for scheme in ("cta", "a2cid2", "all-reduce", "around"):
         for _ in range(6):
@@ -286,10 +292,10 @@ def leaves_nothing():
             else:
                 optimizer = starling.SGD(net.parameters(), lr=0.1, topology="ring", scheme=scheme)
             train(net, optimizer, 3, 0, rank())
-            with optimizer.consensus():  # nobody goes before the others are through
+            with optimizer.consensus():  # no worker leaves before the others are done
                 pass
             del optimizer
-            time.sleep(0.3)  # the store, where rank 0 hosts it, closes by and by what its clients have closed
+            time.sleep(0.3)  # rank 0's store closes its clients' connections with a delay
             left.setdefault(scheme, []).append([len(os.listdir(f"/proc/self/{kind}")) for kind in ("task", "fd")])
     return left
 
@@ -313,7 +319,7 @@ def closed_within():
         return seen, 0
     file = pathlib.Path(os.environ["FOLDER"], "average.safetensors")
     optimizer.save_consensus(net, file)
-    with optimizer.consensus() as average:  # after which it is written
+    with optimizer.consensus() as average:  # it is written afterwards
         return seen, average.first if file.exists() else "no file"
 
 
@@ -334,7 +340,8 @@ def consensus():
 
 
 def around_others():
-    """Decentralized over OTHERS beside both workers in plain loops: how far from these, and from each other without mixing."""
+    """Decentralized over OTHERS beside both workers in plain loops: the distance to these, and
+    between workers without mixing."""
     differences = {}
     for name, make in OTHERS.items():
         net = model()
@@ -363,7 +370,8 @@ def around_others():
 
 
 def groups():
-    """A parameter group added on the way, with its own options, and what differs between workers is refused everywhere."""
+    """A parameter group added during training, with its own options. Differences between workers
+    are refused everywhere."""
     net = model()
     layers = list(net.children())
     optimizer = starling.AdamW(layers[0].parameters(), lr=0.02)
@@ -382,7 +390,8 @@ def groups():
 
 
 def over_a_group():
-    """The world of torch.distributed's default group, and one of two of its three workers; every second value is sent."""
+    """The world of torch.distributed's default group, and one of two of its three workers; every
+    second value is sent."""
     torch.distributed.init_process_group("gloo")
     net = model()
     optimizer = starling.AdamW(net.parameters(), lr=0.02, one_in=2)
@@ -402,19 +411,19 @@ def over_a_group():
 
 
 def ends_badly():
-    """Rank 1 leaves as the environment says; the others go on."""
+    """Rank 1 leaves in the way that the environment names; the others go on."""
     net = model()
     optimizer = starling.AdamW(net.parameters(), lr=0.02)
     for t in range(6):
         if t == 3 and rank() == 1:
             how = os.environ["HOW"]
             if how == "interrupt":
-                raise KeyboardInterrupt  # and nobody catches it
+                raise KeyboardInterrupt  # uncaught
             if how == "exception":
                 raise RuntimeError("a fault of the user's")
             if how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if how == "delete":  # and this process goes on until the others are through
+            if how == "delete":  # and this process goes on until the others are done
                 del optimizer
                 for _ in range(3000):
                     if len(os.listdir(os.environ["FOLDER"])) == 2:
@@ -431,7 +440,8 @@ def ends_badly():
 
 
 def forked():
-    """How each process ends that is forked from this one in the midst of training, as Python does; and that this goes on."""
+    """The end of each process that is forked from this one in the middle of training, as Python
+    does; and that this goes on."""
     net = model()
     optimizer = starling.AdamW(net.parameters(), lr=0.02)
     train(net, optimizer, 3, 0, rank())
@@ -497,12 +507,13 @@ class Alone(unittest.TestCase):
             self.assertLess((flat(mine) - flat(theirs)).abs().max().item(), 1e-6, name)
             saved = ours.state_dict()
             self.assertEqual(self.copies_of_the_state(ours.load_state_dict, saved), 0)
-            self.assertEqual(saved["state"][0]["step"], 5 if name == "SGD" else 10)  # torch's SGD does not count
+            # torch's SGD does not count.
+            self.assertEqual(saved["state"][0]["step"], 5 if name == "SGD" else 10)
             its.load_state_dict(saved)
             train(theirs, its, 1)
 
     def test_momentum_may_come_later(self):
-        """By a scheduler, with a group, or in a state: from zero, as torch's begins."""
+        """By a scheduler, with a group, or in a state: from zero, like torch's."""
         ends = []
         for sgd in (starling.SGD, torch.optim.SGD):
             net = model()
@@ -584,7 +595,7 @@ class Alone(unittest.TestCase):
         self.assertFalse(hasattr(optimizer, "grad_scale") or hasattr(optimizer, "found_inf"))
 
     def test_may_be_closed_in_the_midst_of_a_step(self):
-        """As by a signal's handler, which Python calls while C++ waits."""
+        """Like a signal's handler, which Python calls while C++ waits."""
         net = model()
         optimizer = starling.Decentralized(torch.optim.SGD(net.parameters()))
         optimizer.inner.register_step_post_hook(lambda *_: optimizer.close())
@@ -602,7 +613,7 @@ class Alone(unittest.TestCase):
 
         with mock.patch.object(starling._C.Engine, "state", state):
             call(*arguments)
-        self.assertGreater(len(gathered), 0)  # it is asked
+        self.assertGreater(len(gathered), 0)  # it is called
         return sum(gathered)
 
     def test_closure_hooks_clipping_and_both_zero_grads(self):
@@ -784,7 +795,8 @@ class Together(unittest.TestCase):
     def test_who_goes_leaves_no_thread_and_no_descriptor(self):
         for left in workers.run(leaves_nothing, 2):
             for scheme, counts in left.items():
-                # The first may have begun what torch keeps, and a connection of the store may come or go just now.
+                # The first one may have initialized parts of torch, and a connection of the store
+                # may open or close at this moment.
                 for begun, end in zip(counts[1], counts[-1], strict=True):
                     self.assertLessEqual(end, begun + 1, (scheme, counts))
 

@@ -1,4 +1,5 @@
-"""Trains a few steps in a framework, whose own checkpoint is saved; or goes on from it. Run by examples_test.py:
+"""Trains a few steps in a framework and saves the framework's own checkpoint, or resumes from it.
+Run by examples_test.py:
 
 torchrun --nproc-per-node 2 tests/python/resumes.py trainer|accelerate|lightning begin|resume
 """
@@ -18,7 +19,7 @@ SAVED = "checkpoint"
 
 
 def tell(when, optimizer):
-    """Where this worker is: steps of the first parameter, and the learning rate."""
+    """This worker's position: steps of the first parameter, and the learning rate."""
     state, group = optimizer.state_dict()["state"], optimizer.param_groups[0]
     line = f"{when} rank {starling.init().rank}: step {int(state[0]['step'])}, lr {group['lr']:.6f}\n"
     sys.stdout.write(line)  # in one write: two workers share the pipe

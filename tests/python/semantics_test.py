@@ -1,6 +1,7 @@
-"""What training loops do, and rely on: each the same with Starling's optimizers as with torch's.
+"""Practices of training loops that must work the same with Starling's optimizers as with torch's.
 
-Most are compared with plain loops: three replicas in one process, mixed by hand, each stepped by torch's AdamW,
+Most are compared with plain loops: three replicas in one process, mixed by hand, each stepped by
+torch's AdamW,
 
     x_i <- mean_j x_j, then AdamW with the gradient of the x_i before,
 
@@ -36,8 +37,8 @@ def theirs(parameters):
 
 
 def off_plain_loops(build, backward, clip=0.0, set_to_none=True, decays=False, **options):
-    """The largest difference of this worker's parameters to those of plain loops, and how far they have come.
-    backward(net, i, t): what worker i does in step t before step()."""
+    """The largest difference of this worker's parameters to those of plain loops, and the distance
+    that they have moved. backward(net, i, t): the work of worker i in step t before step()."""
     nets = [build() for _ in range(N)]
     optimizers = [theirs(net.parameters()) for net in nets]
     schedulers = [StepLR(optimizer, 2, 0.1) for optimizer in optimizers]
@@ -96,7 +97,7 @@ def recomputed(net, i, t):
 
 
 class Branches(torch.nn.Module):
-    """Of which a worker may use one only."""
+    """A model of which a worker may use only one part."""
 
     def __init__(self):
         super().__init__()
@@ -144,7 +145,7 @@ PLAIN = {
 
 
 def accumulated_under_all_reduce():
-    """With no_sync() and without: the same, but for what is sent."""
+    """With no_sync() and without: the same, except for the sent bytes."""
     ends, sent = [], []
     for syncs in (True, False):
         net = model()
@@ -176,14 +177,15 @@ def begun_differently():
 
 
 def evaluated():
-    """With batch norm: by each worker's own model, by the average one, and by that one with statistics of its own; and what
-    evaluation leaves behind."""
+    """With batch norm: by each worker's own model, by the average one, and by the average one with
+    statistics of its own. Also the state that evaluation leaves behind."""
     torch.manual_seed(7)
     net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2))
     optimizer = starling.SGD(net.parameters(), lr=0.1, buffers=net.buffers())
     for t in range(STEPS):
         optimizer.zero_grad()
-        inputs = batch(10 * t + rank()) * (1 + rank()) + rank()  # so that the workers' statistics differ
+        # So that the workers' statistics differ.
+        inputs = batch(10 * t + rank()) * (1 + rank()) + rank()
         error_of(net(inputs), inputs).backward()
         optimizer.step()
     net.eval()
@@ -215,9 +217,9 @@ def uneven():
 
 
 def skipped():
-    """Worker i's gradient is i + 1, and worker 1 skips three steps with `continue`; then all mix without gradients. By how much
-    the average is off what these gradients less make of it, how far workers are apart, and how many exchanges this one has
-    begun."""
+    """Worker i's gradient is i + 1, and worker 1 skips three steps with `continue`; then all mix
+    without gradients. Returns the error of the average relative to the remaining gradients, the
+    distance of the workers, and the number of exchanges that this one has begun."""
     net = model()
     start = flat(net)
     optimizer = starling.SGD(net.parameters(), lr=0.01, topology="ring")
@@ -235,7 +237,8 @@ def skipped():
 
 
 def resumed_in_mid_epoch():
-    """From a file, with what is drawn at random going on where it stopped. The largest difference to a run that did not stop."""
+    """From a file, with random numbers continuing where they stopped. The largest difference to a
+    run that did not stop."""
     data = torch.utils.data.TensorDataset(torch.stack([batch(seed)[0] for seed in range(60)]))
     sampler = torch.utils.data.DistributedSampler(data, N, rank(), seed=3)
     loader = torch.utils.data.DataLoader(data, 4, sampler=sampler)
@@ -274,7 +277,8 @@ def resumed_in_mid_epoch():
 
 
 def refused_by_one(make=ours, damage=lambda saved: saved["state"][0].pop("exp_avg_sq")):
-    """Worker 1's state lacks something: what each says, whether it keeps what it had, and how many then average."""
+    """Worker 1's state is incomplete: each worker's message, whether it keeps its old state, and
+    how many then average."""
     net = model()
     optimizer = make(net.parameters())
     train(net, optimizer, 1, seed=rank())
@@ -344,7 +348,8 @@ class Semantics(unittest.TestCase):
                     self.assertGreater(moved, 0.01)
 
     def test_autocast(self):
-        for off, moved in self.of("autocast"):  # bfloat16 rounds a difference in the last bit to one of 1/256
+        # bfloat16 rounds a difference in the last bit to one of 1/256.
+        for off, moved in self.of("autocast"):
             self.assertLess(off, 2e-3)
             self.assertGreater(moved, 0.05)
 
@@ -389,7 +394,8 @@ class Semantics(unittest.TestCase):
     def test_steps_that_are_skipped_cost_their_gradients_alone(self):
         off, distance, rounds = zip(*self.of("skipped"), strict=True)
         self.assertLess(max(off), 1e-6)
-        self.assertLess(max(distance), 1e-6)  # who mixes no more stays where its last gradient has brought it
+        # A worker that no longer mixes stays where its last gradient has moved it.
+        self.assertLess(max(distance), 1e-6)
         self.assertLess(rounds[1], rounds[0])
 
 

@@ -1,4 +1,5 @@
-"""Four processes as two nodes or two replicas of two: the hierarchy, and fully_shard() on a mesh of two dimensions."""
+"""Four processes as two nodes or two replicas of two: the hierarchy, and fully_shard() on a mesh of
+two dimensions."""
 
 import gc
 import os
@@ -41,7 +42,7 @@ def learn(net, optimizer, steps, first=0, both=False):
 
 
 def hierarchy():
-    """Beside one worker for each node with the batches of both."""
+    """Compared with one worker for each node with the batches of both."""
     torch.distributed.init_process_group("gloo")
     ends = {}
     for name, rule in RULES.items():
@@ -92,7 +93,8 @@ class Hierarchy(unittest.TestCase):
             self.assertIn("does not go with a GradScaler", scaled)
         for name in RULES:
             for node in (0, 2):
-                self.assertEqual(results[node][name][2], results[node + 1][name][2], name)  # workers of a node
+                # Workers of a node.
+                self.assertEqual(results[node][name][2], results[node + 1][name][2], name)
                 self.assertLess(results[node][name][0], 1e-5, name)
             self.assertNotEqual(results[0][name][2], results[2][name][2], name)
             for _, distance, _ in (result[name] for result in results):
@@ -114,7 +116,7 @@ def shard(net, mesh):
 
 
 def odd_model(device="cpu"):
-    """Whose sizes no two workers share evenly."""
+    """A model whose sizes cannot be shared evenly by two workers."""
     torch.manual_seed(3)
     with torch.device(device):
         return torch.nn.Sequential(torch.nn.Linear(6, 15), torch.nn.Tanh(), torch.nn.Linear(15, 3))
@@ -139,7 +141,8 @@ def distance(one, other):
 
 
 def not_sharded(mesh, make, steps):
-    """The same run without shards: this worker has both batches of its replica. Its end, and the average with the other's."""
+    """The same run without shards: this worker has both batches of its replica. Returns its end,
+    and the average with the other's."""
     net = odd_model()
     optimizer = make(net.parameters(), process_group=mesh["replicate"])
     odd_learn(net, optimizer, steps, both=True)
@@ -161,7 +164,8 @@ def fully_sharded():
         for parameter, value in zip(net.parameters(), odd_model().parameters(), strict=True):
             full = distribute_tensor(value.detach(), mesh["shard"], [Shard(0)])
             with torch.no_grad():
-                parameter.copy_(full if replica() == 0 else full * 0)  # replica 0's reach all
+                # Replica 0's values reach all.
+                parameter.copy_(full if replica() == 0 else full * 0)
         shards = list(net.parameters())  # a gathered module has others
         optimizer = make(shards, process_group=mesh["replicate"])
         places = [p.to_local().data_ptr() for p in shards]
@@ -173,7 +177,8 @@ def fully_sharded():
         odd_learn(net, optimizer, 5, 1)
         off = (whole(shards) - expected).abs().max().item()
 
-        # Evaluation leaves the root's parameters gathered: neither the average nor the own ones may be stale after it.
+        # Evaluation leaves the root's parameters gathered. Neither the average nor the own
+        # parameters may be stale after it.
         with torch.no_grad():
             net(batch(0))
         with optimizer.consensus() as scope:
@@ -199,7 +204,8 @@ def fully_sharded():
 
 
 def saved():
-    """Clipped by torch, stopped, saved with torch.distributed.checkpoint, and resumed; the average as one file."""
+    """Clipped by torch, stopped, saved with torch.distributed.checkpoint, and resumed; the average
+    as one file."""
     mesh = mesh_of_four()
     folder = os.environ["FOLDER"]
 
@@ -302,7 +308,8 @@ class FullySharded(unittest.TestCase):
                 self.assertAlmostEqual(result[name]["distance"] / distance(parts[at], parts[there]), 1, 4)
                 self.assertAlmostEqual(result[name]["whole_distance"] / distance(ends[at], ends[there]), 1, 4)
             shards = [result[name]["distance"] for result in results]
-            self.assertNotAlmostEqual(shards[0] / shards[1], 1, 2)  # else this shows nothing
+            # Otherwise the test shows nothing.
+            self.assertNotAlmostEqual(shards[0] / shards[1], 1, 2)
 
     def test_is_saved_and_resumed_to_the_bit(self):
         with tempfile.TemporaryDirectory() as folder:

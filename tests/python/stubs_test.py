@@ -1,5 +1,5 @@
-"""_C.pyi beside the extension: the same names, and as many parameters, of the same names where both name them. And what a type
-checker says of a script."""
+"""_C.pyi beside the extension: the same names, and the same number of parameters, with the same
+names if both name them. Also a type checker's output for a script."""
 
 import ast
 import inspect
@@ -36,7 +36,8 @@ optimizer.consensus(True, 1)  # refused: call-arg
 
 
 def stubbed(body):
-    """By name, of a module or class: its functions (a list, as they may be overloaded) or whatever else."""
+    """The members of a module or class by name: its functions (a list, as they may be overloaded)
+    or other objects."""
     names = {}
     for node in body:
         if isinstance(node, ast.FunctionDef):
@@ -50,7 +51,7 @@ def stubbed(body):
 
 
 def registered(where):
-    """Names of the extension's own; of a class without what every pybind11 class has."""
+    """The extension's own names; for a class without the members of every pybind11 class."""
     ours = {name for name, value in vars(where).items() if not inspect.ismodule(value)}
     return {name for name in ours if not re.fullmatch(r"__(?!init__).*__|_pybind11\w*", name)}
 
@@ -66,7 +67,8 @@ def parameters(signature):
 class Stubs(unittest.TestCase):
     def check_function(self, name, stubs, function):
         signatures = re.findall(r"^(?:\d+\. )?\w+\(.*\) -> .*$", function.__doc__, re.MULTILINE)
-        signatures = [each for each in signatures if "*args" not in each]  # the headline of overloaded ones
+        # The headline of overloaded ones.
+        signatures = [each for each in signatures if "*args" not in each]
         self.assertEqual(len(stubs), len(signatures), name)
         for stub, signature in zip(stubs, signatures, strict=True):
             said = [each.arg for each in stub.args.args]

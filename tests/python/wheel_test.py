@@ -1,4 +1,5 @@
-"""The wheel: built from the sdist as `pip install .` does, installed where there is nothing but torch, and used there.
+"""The wheel: built from the sdist like `pip install .`, installed in an environment with torch
+only, and used there.
 
 wheel_test.py FOLDER builds in FOLDER.
 """
@@ -27,12 +28,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TORCH = pathlib.Path(os.environ["TORCH"])
 FOLDER = pathlib.Path(sys.argv.pop(1))
 VERSION, TORCH_VERSION = os.environ["VERSION"], os.environ["TORCH_VERSION"]
-SYSTEM = r"lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+)\.so\.\d+|ld-linux.*"  # where torch runs there are these
+# Exist on every machine with torch.
+SYSTEM = r"lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+)\.so\.\d+|ld-linux.*"
 
 
 def run(*command, **environment):
-    """With nothing of this environment but what is given."""
-    environment.setdefault("PYTHONPYCACHEPREFIX", os.environ["PYTHONPYCACHEPREFIX"])  # pip did not compile torch's modules
+    """With only the given parts of this environment."""
+    # Pip did not compile torch's modules.
+    environment.setdefault("PYTHONPYCACHEPREFIX", os.environ["PYTHONPYCACHEPREFIX"])
     return subprocess.run(command, env={"PATH": "/usr/bin:/bin", **environment}, stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, timeout=300)
 
@@ -44,7 +47,7 @@ def pip(*arguments, python=sys.executable):
 
 
 def sdist(folder):
-    """What `python -m build --sdist` makes, which needs nothing but the build backend."""
+    """The result of `python -m build --sdist`, which needs only the build backend."""
     build = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
     subprocess.run([sys.executable, "-c", build, folder], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     (file,) = folder.glob("*.tar.gz")
@@ -52,13 +55,13 @@ def sdist(folder):
 
 
 def dynamic(file):
-    """(libraries that a program or library needs, the folders where it looks for them)"""
+    """(libraries that a program or library needs, the folders where it searches for them)"""
     said = run("readelf", "-d", file).stdout
     return re.findall(r"NEEDED.*\[(.*)\]", said), re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", said)
 
 
 def put(file, place):
-    """There too, without a copy where the disk is the same."""
+    """Puts it there, without a copy if the disk is the same."""
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(os.path.realpath(file), place)
@@ -67,7 +70,7 @@ def put(file, place):
 
 
 def with_what_it_needs(name, extras=("",), known=None):
-    """The distributions: of this name, and all that it says it needs."""
+    """The distribution with this name, and all its requirements."""
     known = {} if known is None else known
     known[name] = metadata.distribution(name)
     for line in known[name].requires or ():
@@ -79,8 +82,9 @@ def with_what_it_needs(name, extras=("",), known=None):
 
 
 def bare_root(root, wheels):
-    """A file system of this Python, torch and what torch's wheel asks for, the libraries of the system that these name, and
-    in /packages what lies in `wheels`. Where its Python is."""
+    """A file system with this Python, torch and the requirements of torch's wheel, the libraries of
+    the system that these need, and the contents of `wheels` in /packages. Returns the place of its
+    Python."""
     python, library = pathlib.Path(os.path.realpath(sys.executable)), pathlib.Path(sysconfig.get_path("stdlib"))
     for file in library.rglob("*"):
         if file.is_file() and not {"site-packages", "dist-packages", "test", "tkinter", "__pycache__"} & {*file.parts}:
@@ -114,7 +118,8 @@ class Wheel(unittest.TestCase):
         cls.sdist = sdist(FOLDER)
         subprocess.run(["tar", "-C", FOLDER, "-xzf", cls.sdist], check=True)
         source = FOLDER / cls.sdist.name.removesuffix(".tar.gz")
-        # The environment beside the sources as here, the same compiler and options: ccache knows all of it from this build.
+        # The environment is beside the sources as here, with the same compiler and options: ccache
+        # knows all of it from this build.
         python = pathlib.Path(sys.executable)
         if python.is_relative_to(ROOT):
             python = python.relative_to(ROOT)
@@ -124,7 +129,7 @@ class Wheel(unittest.TestCase):
             "--config-settings", f"cmake.define.STARLING_WERROR={os.environ['WERROR']}", source, python=source / python)
         (cls.wheel,) = FOLDER.glob("*.whl")
 
-        # A fresh environment that sees torch where it lies, and one whose torch lies beside the package.
+        # A fresh environment that sees torch in its place, and one with torch beside the package.
         venv.create(FOLDER / "venv", symlinks=True)
         cls.python = FOLDER / "venv/bin/python"
         pip("--python", cls.python, "install", "--no-deps", "--no-index", cls.wheel)
@@ -179,7 +184,7 @@ class Wheel(unittest.TestCase):
             self.assertIn("libtorch_cpu.so", needed)
             self.assertEqual([name for name in needed if name not in torchs and not re.fullmatch(SYSTEM, name)], [])
             self.assertEqual(looks_in, paths)
-            # What is linked statically is nobody else's.
+            # Statically linked libraries stay private.
             exported = run("nm", "-D", "--defined-only", file).stdout
             self.assertNotRegex(exported, r" (EVP_|CRYPTO_|inflate|crc32)")
 
@@ -192,7 +197,8 @@ class Wheel(unittest.TestCase):
             self.assertTrue(file.startswith(str(FOLDER)), file)
 
     def test_trains(self):
-        """optim_test.py's three processes learn with every rule what C++ does, here with the wheel."""
+        """optim_test.py's three processes learn with every rule as C++ does, here with the
+        wheel."""
         done = run(self.python, ROOT / "tests/python/optim_test.py", "Together.test_learns_what_cpp_learns")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("Ran 1 test", done.stderr)
@@ -203,7 +209,8 @@ class Wheel(unittest.TestCase):
         with contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, root)
             python = bare_root(root, self.beside)
-            subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)  # the loader's $ORIGIN is from there
+            # The loader's $ORIGIN is from there.
+            subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)
             stack.callback(subprocess.run, ["umount", "--lazy", root / "proc"], check=True)
             tests = pathlib.Path("/tests/python")
             for file in ("python/optim_test.py", "python/workers.py", "python/learning.py", "optim/golden_losses.json"):
@@ -235,7 +242,7 @@ class Wheel(unittest.TestCase):
         workers = run(self.command, "train", ROOT / "recipes/fashion-mnist.toml", "--workers", "2",
                       "--data.dir", "/nowhere", "--out", FOLDER / "out")
         self.assertEqual(workers.returncode, 1)
-        self.assertIn("/nowhere", workers.stderr)  # a worker of its own came as far as the data
+        self.assertIn("/nowhere", workers.stderr)  # a worker of its own reached the data
 
     def test_another_torch_is_refused_with_what_to_do(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -265,7 +272,7 @@ class Wheel(unittest.TestCase):
 
 
 class Command(unittest.TestCase):
-    """python/command.py alone, with a program that says how it was started."""
+    """python/command.py alone, with a program that reports how it was started."""
 
     def test_becomes_the_program(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -277,7 +284,8 @@ class Command(unittest.TestCase):
                 (packages / package / "__init__.py").touch()
             (packages / "starling/_built_with.py").write_text("torch = '1.2.3'\n")
             shutil.copy(ROOT / "python/starling/_torch_version.py", packages / "starling")
-            command = packages / "bin/starling"  # away from the package's sources, which Python would see beside it
+            # Away from the package's sources, which Python would see beside it.
+            command = packages / "bin/starling"
             command.parent.mkdir()
             shutil.copy(ROOT / "python/command.py", command)
             program = packages / "starling/bin/starling"
@@ -296,7 +304,8 @@ class Command(unittest.TestCase):
                 said = process.communicate(timeout=300)[0].splitlines()
                 self.assertEqual(process.returncode, -15)  # the program's own end, by a signal
                 self.assertEqual(said[0], f"{process.pid} {libraries} a b c")
-                glibcs = 0b11 << 31  # 32 and 33: whoever started all this may ignore them, and no program can change it
+                # 32 and 33: a parent process may ignore them, and no program can change that.
+                glibcs = 0b11 << 31
         self.assertEqual(int(said[1].split()[1], 16) & ~glibcs, 0)  # no signal is ignored
 
 

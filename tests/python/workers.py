@@ -1,12 +1,13 @@
 """Real processes that train together.
 
-A test's worker is a function of the test's module that takes nothing and returns what json can write:
+A test's worker is a function of the test's module that takes nothing and returns a value that json
+can write:
 
     results = workers.run(losses, 3)     # one per rank
 
-Importing torch takes seconds, and so does what it imports at the first optimizer. So all workers are forked from one process
-that has imported that and the test's module, and has done nothing else: main(). The tests run in another child of it. A worker
-ends as any Python does.
+Importing torch takes seconds, and so do the imports of the first optimizer. So all workers are
+forked from one process that has imported these and the test's module, and has done nothing else:
+main(). The tests run in another child of it. A worker ends like any Python process.
 """
 
 import contextlib
@@ -27,22 +28,22 @@ import torch._dynamo
 
 LIMIT = 300  # seconds: a hang is a failure
 
-_forks = None  # of the tests' process: the way to the one that forks workers
+_forks = None  # of the tests' process: the connection to the process that forks workers
 
 
 _ports = itertools.count(20000 + os.getpid() * 97 % 11000)
 
 
 def free_port():
-    """Not one that the system gives to whoever asks for any, so that nobody else has it a moment later."""
+    """Not an ephemeral port of the system, which another process could get a moment later."""
     for port in _ports:
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
 
 
 def _places(count, more):
-    """The environment of each rank, as torchrun describes it. `more`: further variables; one may be a function of the rank, and
-    None removes it."""
+    """The environment of each rank, as torchrun describes it. `more`: further variables; one may be
+    a function of the rank, and None removes it."""
     port = free_port()
     for rank in range(count):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count,
@@ -52,7 +53,7 @@ def _places(count, more):
 
 
 def ends(function, count, **more):
-    """(exit code, what it printed, its result or None) of each rank."""
+    """(exit code, output, its result or None) of each rank."""
     with tempfile.TemporaryDirectory() as folder:
         _forks.send((function.__name__, [*_places(count, more)], folder))
         codes = _forks.recv()
@@ -73,7 +74,7 @@ def run(function, count, **more):
 
 
 def run_program(command, count):
-    """Any program, as run(), without results."""
+    """Any program, like run(), without results."""
     started = []
     try:
         for place in _places(count, {}):
@@ -90,7 +91,7 @@ def run_program(command, count):
 
 
 def main():
-    """Of a test's module: its tests."""
+    """The tests of a test's module."""
     global _forks
     here, there = multiprocessing.Pipe()
     tests = os.fork()

@@ -1,4 +1,4 @@
-"""Who a worker is, by what each launcher says; and averages without an optimizer."""
+"""A worker's identity from each launcher's variables; and averages without an optimizer."""
 
 import json
 import pathlib
@@ -62,7 +62,7 @@ def averages_over_groups():
 
 
 def init_comes_first():
-    """init_process_group() at the same address, whose store is there already."""
+    """init_process_group() at the same address, whose store exists already."""
     starling.init()
     torch.distributed.init_process_group("gloo")
     total = torch.tensor([1.0 + rank()])

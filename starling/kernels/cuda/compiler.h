@@ -13,9 +13,9 @@ struct Compiler {
   std::vector<int> architectures;  // 80 for sm_80; rising
 };
 
-// Compiles the update for this architecture, as a Gpu would. That takes seconds the first time;
-// then the result is cached on disk. Nothing: there is no compiler, or Starling was built without
-// CUDA. Throws Error if the compiler refuses the update.
+// Compiles the update for this architecture, as a Gpu would. The first time takes seconds; then the
+// result is cached on disk. Returns nothing if there is no compiler, or if Starling was built
+// without CUDA. Throws Error if the compiler refuses the update.
 std::optional<Compiler> try_compiler(int architecture);
 
 }  // namespace starling::kernels::cuda

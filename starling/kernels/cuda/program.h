@@ -32,7 +32,8 @@ inline constexpr std::array kUpdateEntries{STARLING_EACH_STEP(STARLING_STEP)
                                                std::string_view("starling_renew")};
 #undef STARLING_STEP
 
-// cmake/Embed.cmake writes it: the files that starling/kernels/CMakeLists.txt lists, by their paths.
+// cmake/Embed.cmake writes it: the files that starling/kernels/CMakeLists.txt lists, by their
+// paths.
 std::span<const Text> embedded_texts();
 
 }  // namespace starling::kernels::cuda

@@ -1,5 +1,5 @@
-// The arguments of one launch: a table of segments, each with its own coefficients. All pointers are the
-// device's. GPUs compile this file too (update.cuh).
+// The arguments of one launch: a table of segments, each with its own coefficients. All pointers
+// are the device's. GPUs compile this file too (update.cuh).
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,8 @@
 
 namespace starling::kernels::cuda {
 
-// A thread of the GPU takes four adjacent values, as many bytes of fp32 as it can read at once, four times.
+// A thread of the GPU takes four adjacent values, as many bytes of fp32 as it can read at once,
+// four times.
 inline constexpr std::uint32_t kSide = 4;
 inline constexpr std::uint32_t kTimes = 4;
 inline constexpr std::uint32_t kThreads = 256;                      // in a block of threads
@@ -30,8 +31,8 @@ struct Segment {
   std::uint32_t first_block;  // of threads: lay_out()
 };
 
-// A stretch of a block that gossip holds (gossip/held_block.h): first the momentum is mixed in, then
-// Kernels::renew follows, with its arguments.
+// A stretch of a block that gossip holds (gossip/held_block.h): first the momentum is mixed in,
+// then Kernels::renew follows, with its arguments.
 struct Renewal {
   Parameters p;  // without values: the momentum only
   float* taken;
@@ -48,7 +49,8 @@ struct Renewal {
 inline constexpr std::size_t kTableSizes[] = {sizeof(Mix), sizeof(Renewal) STARLING_EACH_STEP(STARLING_STEP)};
 #undef STARLING_STEP
 
-// Gives each segment its blocks of threads, and returns how many there are in all. The segments' order stays.
+// Gives each segment its blocks of threads, and returns how many there are in all. The segments'
+// order stays.
 template <class Row>
 std::uint32_t lay_out(Row* segments, std::size_t count) {
   std::uint64_t blocks = 0;

@@ -1,5 +1,6 @@
-// The part of the standard library that files for both GPU and processor use. NVRTC has none of its headers:
-// this file replaces <algorithm>, <bit>, <cmath>, <cstddef>, <cstdint> and <cstdlib> there.
+// The part of the standard library that files for both GPU and processor use. NVRTC has none of its
+// headers: this file replaces <algorithm>, <bit>, <cmath>, <cstddef>, <cstdint> and <cstdlib>
+// there.
 #pragma once
 
 namespace std {

@@ -1,5 +1,6 @@
-// The launches of one pass over a block on a GPU: a table of segments (segment.h) for each kind of step, since
-// segments may be at different steps, and a table of renewals. The host makes them of the device's pointers.
+// The launches of one pass over a block on a GPU: a table of segments (segment.h) for each kind of
+// step, since segments may be at different steps, and a table of renewals. The host makes them of
+// the device's pointers.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +32,8 @@ class Table {
   };
   // All Mixes come first: they are at offset 0.
   std::size_t bytes() const;
-  // Writes bytes() bytes to `to`, for the device to copy, and returns the launches. Renewals come first. The
-  // others may run in any order, since no two of their segments overlap.
+  // Writes bytes() bytes to `to`, for the device to copy, and returns the launches. Renewals come
+  // first. The others may run in any order, since no two of their segments overlap.
   std::vector<Launch> write(std::byte* to);
 
  private:

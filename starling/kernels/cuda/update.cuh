@@ -1,13 +1,14 @@
-// The step of combine-then-adapt (kernels/update.h) on a GPU: the same formulas of one element, from the same
-// files, over many segments in one launch.
+// The step of combine-then-adapt (kernels/update.h) on a GPU: the same formulas of one element,
+// from the same files, over many segments in one launch.
 //
-// NVRTC compiles it at run time with the options of update_program() (program.h): nothing contracts to fused
-// multiply-adds, division and square root round as IEEE 754 says, and denormal numbers stay as they are. So
-// the bits are those of the processor. (The bits of a NaN may differ: each processor chooses its own.)
+// NVRTC compiles it at run time with the options of update_program() (program.h): nothing contracts
+// to fused multiply-adds, division and square root round as IEEE 754 says, and denormal numbers
+// stay as they are. So the bits are those of the processor. (The bits of a NaN may differ: each
+// processor chooses its own.)
 //
-// A block of threads takes kPiece values of one segment. No thread needs another's values, and each reads
-// everything it needs before it writes. Measurements of codes and sums of grid points are added up within
-// each warp first; neither depends on the order.
+// A block of threads takes kPiece values of one segment. No thread needs another's values, and each
+// reads everything it needs before it writes. Measurements of codes and sums of grid points are
+// added up within each warp first; neither depends on the order.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@
 
 namespace starling::kernels::cuda {
 
-// N adjacent values, read or written at once where they are aligned.
+// N adjacent values, read or written at once if they are aligned.
 template <class T, std::uint32_t N>
 struct alignas(N * sizeof(T)) Side {
   T at[N];
@@ -97,7 +98,8 @@ inline bool finite(const Floats& values, std::uint32_t count) {
   return carry >> 31 == 0;
 }
 
-// The codes from the n-th on, a byte each. A byte holds two codes of int4, the first in its lower half.
+// The codes from the n-th on, a byte each. A byte holds two codes of int4, the first in its lower
+// half.
 inline Codes codes(const Sent& sent, std::uint64_t n, std::uint32_t count) {
   const auto* const bytes = static_cast<const std::uint8_t*>(sent.values) + bytes_of(sent.wire, n);
   if (sent.wire == Wire::int8) return read(bytes, count);
@@ -118,7 +120,7 @@ struct Mine {
   bool finite;  // the parameter and the values sent; not x itself
 };
 
-// Reads x. Where a narrow parameter is not its master rounded, x is the parameter.
+// Reads x. If a narrow parameter is not its master rounded, x is the parameter.
 inline void load(const Parameters& p, Mine& my) {
   my.finite = true;
   if (p.format == Wire::fp32) {
@@ -186,8 +188,9 @@ inline void tell(const Mix& edge, const Measured& measured) {
   if (measured.sum != 0) atomicAdd(&edge.measured->sum, measured.sum);
 }
 
-// Measures the codes of a segment's first neighbours. Lane j of each warp keeps neighbour j's, so that there
-// is one atomic addition per neighbour and warp. All lanes must call add() and finish() together.
+// Measures the codes of a segment's first neighbours. Lane j of each warp keeps neighbour j's, so
+// that there is one atomic addition per neighbour and warp. All lanes must call add() and finish()
+// together.
 class Lanes {
  public:
   void add(std::uint32_t j, const Mix& edge, Measured measured) {
@@ -210,7 +213,7 @@ class Lanes {
   Measured measured_;
 };
 
-// Mixes with neighbour j. Returns false, and mixes nothing, where the grids are too far apart.
+// Mixes with neighbour j. Returns false, and mixes nothing, if the grids are too far apart.
 inline bool mix(std::uint32_t j, const Mix& edge, Mine& my, Lanes& lanes) {
   if (!is_modular(edge.theirs.wire)) {
     const Floats theirs = floats(edge.theirs.values, edge.theirs.wire, my.at, my.count);
@@ -235,7 +238,8 @@ inline bool mix(std::uint32_t j, const Mix& edge, Mine& my, Lanes& lanes) {
   return true;
 }
 
-// Writes the wire block and returns the sum of the grid points. A value sent may be infinite though x is finite.
+// Writes the wire block and returns the sum of the grid points. A value sent may be infinite though
+// x is finite.
 inline std::uint32_t send(const WireBlock& wire, Mine& my) {
   if (wire.wire == Wire::fp32) {
     write(my.x, static_cast<float*>(wire.values) + my.at, my.count);
@@ -283,7 +287,8 @@ const Row& segment_of(const Row* segments, std::uint32_t count, std::uint32_t bl
   return segments[first];
 }
 
-// Sets *not_finite where a parameter, a master or a value sent is not finite; otherwise leaves it unchanged.
+// Sets *not_finite if a parameter, a master or a value sent is not finite. Otherwise leaves it
+// unchanged.
 template <class Rule>
 void update(const Segment<Rule>* segments, std::uint32_t count, const Mix* all_mixes,
             std::uint32_t* not_finite) {
@@ -297,7 +302,7 @@ void update(const Segment<Rule>* segments, std::uint32_t count, const Mix* all_m
     my.at = std::uint64_t{blockIdx.x - s.first_block} * kPiece + (k * kThreads + threadIdx.x) * kSide;
     my.count = static_cast<std::uint32_t>(std::min(s.n - std::min(my.at, s.n), std::uint64_t{kSide}));
     load(s.x, my);
-    Read<Rule> read(s, my);  // before the neighbours' values are waited for
+    Read<Rule> read(s, my);  // before the wait for the neighbours' values
     my.Wx = my.x;
     bool moves = s.g.values != nullptr;
     for (std::uint32_t j = 0; j < s.mixes; ++j) moves |= mix(j, mixes[j], my, lanes);

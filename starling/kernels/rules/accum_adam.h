@@ -1,23 +1,23 @@
 // Accumulated Adam ("From Promise to Practice", arXiv 2410.11998), and the step that it shares with
 // AccumAdamW (accum_adamw.h):
 //
-//   d = g + l2 x                                        (AccumAdam: l2 = weight decay; AccumAdamW: l2 = 0)
-//   m = beta1 M + (1 - beta1) d                         (m and v are of this step only)
+//   d = g + l2 x                              (AccumAdam: l2 = weight decay; AccumAdamW: l2 = 0)
+//   m = beta1 M + (1 - beta1) d               (m and v are of this step only)
 //   v = beta2 V + (1 - beta2) d^2
 //   u = [m / (1 - beta1^k)] / [sqrt(v / (1 - beta2^k)) + eps]
-//   x <- keep Wx - lr u                                 (AccumAdam: keep = 1; AccumAdamW: keep = 1 - lr * decay)
+//   x <- keep Wx - lr u                       (AccumAdam: keep = 1; AccumAdamW: 1 - lr * decay)
 //   b <- b + d / s
 //   at the end of a window, t mod s = 0:
 //     M <- beta1 M + (1 - beta1) b
-//     V <- beta2 V + (1 - beta2) b^2                    (the square of the window's MEAN gradient)
+//     V <- beta2 V + (1 - beta2) b^2          (the square of the window's MEAN gradient)
 //     b <- 0
 //
 // x own parameter before mixing        Wx the mixed parameter    g gradient at x
 // M, V moments, b accumulator (state)  s steps in a window       lr learning rate
 // t steps of this parameter, this one included                   k = ceil(t / s)
 //
-// The kept moments move once per window, by the mean gradient of the window; each step uses them and its
-// own gradient. With s = 1 this is Adam, bit for bit.
+// The kept moments move once per window, by the mean gradient of the window. Each step uses them
+// and its own gradient. With s = 1 this is Adam, bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@
 
 namespace starling::kernels {
 
-// kWindowEnd: t mod s = 0, the step ends a window. It is a template parameter, since a branch in the loop
-// would prevent vectorization. The other s - 1 steps need not write M and V.
+// kWindowEnd: t mod s = 0, the step ends a window. It is a template parameter, because a branch in
+// the loop would prevent vectorization. The other s - 1 steps need not write M and V.
 template <bool kWindowEnd>
 struct AccumAdamStep {
   static constexpr int kStates = 3;

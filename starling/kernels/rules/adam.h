@@ -1,13 +1,13 @@
 // Adam (Kingma & Ba 2015, arXiv 1412.6980), and the step that it shares with AdamW (adamw.h):
 //
-//   d = g + l2 x                                        (Adam: l2 = weight decay; AdamW: l2 = 0)
+//   d = g + l2 x                              (Adam: l2 = weight decay; AdamW: l2 = 0)
 //   m <- beta1 m + (1 - beta1) d
 //   v <- beta2 v + (1 - beta2) d^2
 //   u = [m / (1 - beta1^t)] / [sqrt(v / (1 - beta2^t)) + eps]
-//   x <- keep Wx - lr u                                 (Adam: keep = 1; AdamW: keep = 1 - lr * weight decay)
+//   x <- keep Wx - lr u                       (Adam: keep = 1; AdamW: keep = 1 - lr * weight decay)
 //
-// x own parameter before mixing   Wx the mixed parameter   g gradient at x   m, v moments (state)
-// t steps of this parameter, this one included             lr learning rate
+// x own parameter before mixing   Wx the mixed parameter   g gradient at x   m, v moments (state) t
+// steps of this parameter, this one included             lr learning rate
 //
 // Adam's weight decay is a part of the gradient. So it is taken at x, as g is.
 #pragma once
@@ -72,7 +72,7 @@ struct AdamStep {
 
 namespace starling {
 
-// What all rules with Adam's moments have in common.
+// The common parts of all rules with Adam's moments.
 struct AdamInfo {
   static constexpr std::array kStates{RuleStateName{"m", "exp_avg"}, RuleStateName{"v", "exp_avg_sq"}};
   static constexpr bool kDecoupled = false;

@@ -1,4 +1,5 @@
-// AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101): Adam's step (adam.h) with decoupled weight decay,
+// AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101): Adam's step (adam.h) with decoupled
+// weight decay,
 //
 //   x <- (1 - lr * weight decay) Wx - lr u
 //

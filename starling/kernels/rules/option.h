@@ -3,7 +3,8 @@
 // The last part of such a file specializes RuleInfo. Everything that names rules or their options
 // reads it there: recipes, Python, messages, checkpoints.
 //
-// GPUs compile the file's other part too, the formula; the host's part stands in #ifndef __CUDACC_RTC__.
+// GPUs compile the file's other part too, the formula; the host's part stands in #ifndef
+// __CUDACC_RTC__.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -15,12 +16,13 @@
 
 namespace starling {
 
-// An option is a double, an int, a bool or two doubles; its default stands in the struct of the options.
+// An option is a double, an int, a bool or two doubles. Its default is in the struct of the
+// options.
 struct RuleOption {
   std::string_view name;
   Range range = {};
   std::string_view help = {};
-  std::string_view needs = {};  // of a bool: an option that must be above 0 where this one is true
+  std::string_view needs = {};  // of a bool: an option that must be above 0 if this one is true
 };
 
 // Every rule has an `lr`, first of its options: learning-rate schedules set it.
@@ -32,14 +34,14 @@ struct RuleStateName {
   std::string_view torch;  // its name in a state_dict of torch's optimizer
 };
 
-// Of a rule with the options `Options`:
+// The description of a rule with the options `Options`:
 //
 //   kName         the name in C++ and Python
 //   kKey          the name in recipes
 //   kStates       all states that it may keep, in the order in which its steps take them
 //   kDecoupled    whether weight_decay shrinks the parameters themselves, and not by the gradient
-//   each_option   (Options& o, f): f(RuleOption, o.option) for each option after lr, in an order that
-//                 files depend on. o may be const.
+//   each_option   (Options& o, f): f(RuleOption, o.option) for each option after lr, in an order
+//                 that files depend on. o may be const.
 //   step<Step>    (const Options& o, t): the coefficients of step t = 1, 2, .. as the variant Step
 template <class Options>
 struct RuleInfo;

@@ -9,8 +9,8 @@
 // x own parameter before mixing   Wx the mixed parameter   g gradient at x
 // m momentum (state)              mu its factor            wd weight decay   lr learning rate
 //
-// Weight decay is the gradient of wd/2 |x|^2, a part of the local loss. So it is taken at x, as g is,
-// not at Wx.
+// Weight decay is the gradient of wd/2 |x|^2, a part of the local loss. So it is taken at x, as
+// g is, not at Wx.
 #pragma once
 
 #include <cstdint>
