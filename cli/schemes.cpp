@@ -142,9 +142,9 @@ void print_cpp_option(const SchemeOption& option) {
   const auto standard = default_of(option);
   const std::string type = type_of(option);
   const std::string cpp = type == "number" ? "double" : type == "text" ? "std::string" : "std::int64_t";
-  const std::string value = type == "text" ? fmt::format("\"{}\"", value_text(standard)) : value_text(standard);
-  fmt::print("  // {}{}.\n", option.meaning,
-             allowed_text(option).empty() ? "" : "; " + allowed_text(option));
+  const std::string value =
+      type == "text" ? fmt::format("\"{}\"", value_text(standard)) : value_text(standard);
+  fmt::print("  // {}{}.\n", option.meaning, allowed_text(option).empty() ? "" : "; " + allowed_text(option));
   if (standard) {
     fmt::print("  {} {} = {};\n", cpp, option.name, value);
   } else {

@@ -54,7 +54,8 @@ class ResNet8 final : public Classifier {
         stem_norm_(register_module("stem_norm", nn::BatchNorm2d(o.width))),
         stage1_(register_module("stage1", std::make_shared<ResidualBlock>(o.width, o.width, 1, o.type))),
         stage2_(register_module("stage2", std::make_shared<ResidualBlock>(o.width, 2 * o.width, 2, o.type))),
-        stage3_(register_module("stage3", std::make_shared<ResidualBlock>(2 * o.width, 4 * o.width, 2, o.type))),
+        stage3_(
+            register_module("stage3", std::make_shared<ResidualBlock>(2 * o.width, 4 * o.width, 2, o.type))),
         head_(register_module("head", nn::Linear(4 * o.width, o.classes))) {
     head_->to(o.type);
   }

@@ -146,7 +146,7 @@ struct SchemeTraits {
   Path path = Path::ahead;
   EdgeKind edges = EdgeKind::symmetric;
   Schedule (*rounds)(int workers) = nullptr;  // with EdgeKind::own and EdgeKind::none
-  Contents contents{};  // of a round; wire and one_in are the options'
+  Contents contents{};                        // of a round; wire and one_in are the options'
   std::span<const RefusedWire> refused_wires{};
   std::string_view all_values{};  // why one_in must be 1; empty: it may be more
   std::string_view own_rule{};    // why only Starling's rules will do; empty: any optimizer
