@@ -127,7 +127,7 @@ void print_python() {
   }
 }
 
-// "ceca-2p" as Ceca2p.
+// "some-name-2" as SomeName2.
 std::string type_name(std::string_view name) {
   std::string type;
   bool upper = true;

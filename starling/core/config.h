@@ -36,7 +36,7 @@ class Config {
  public:
   static constexpr std::size_t kMostBytes = 32 << 10;  // of a file
 
-  // Sections and keys appear in print() in the order of declaration; key() adds to the latest section.
+  // print() keeps the order of declaration. key() adds to the latest section.
   void section(std::string name, std::string help);
   void key(std::string name, bool* field, std::string help);
   void key(std::string name, int* field, Range range, std::string help);

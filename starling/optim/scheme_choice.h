@@ -1,10 +1,10 @@
 // A scheme by its name, with options of its own:
 //
-//   {.scheme = "choco"}                            its options have their defaults
-//   {.scheme = {"choco", {{"gamma", 0.5}}}}        checked when the optimizer is made
-//   {.scheme = scheme::Choco{.gamma = 0.5}}        checked by the compiler: starling/optim/schemes.h
+//   {.scheme = "NAME"}                             its options have their defaults
+//   {.scheme = {"NAME", {{"OPTION", 0.5}}}}        checked when the optimizer is made
+//   {.scheme = scheme::Name{.option = 0.5}}        checked by the compiler: starling/optim/schemes.h
 //
-// `starling schemes` lists the schemes, `starling schemes choco` one with its options.
+// `starling schemes` lists the schemes, `starling schemes NAME` one with its options.
 #pragma once
 
 #include <cstdint>

@@ -631,7 +631,8 @@ print(len(mean))
                 ("--mixing.rate 2", "rate = 2 is for schemes a2cid2, ad-psgd, ad-psgd-bipartite, swarm, "
                  "async-push-sum, async-push-pull, not"),
                 ("--mixing.scheme a2cid2 --mixing.one_in 4", "needs one_in = 1, not 4"),
-                ("--mixing.scheme all-reduce --mixing.wire int8", 'scheme "all-reduce" needs wire fp32, not "int8": it sends gradients'),
+                ("--mixing.scheme all-reduce --mixing.wire int8",
+                 'scheme "all-reduce" needs wire fp32, not "int8": it sends gradients'),
                 ("--mixing.hierarchy node --mixing.scheme atc", 'needs scheme "cta", not "atc"'),
                 ("--mixing.hierarchy node --mixing.workers_per_node 2",
                  "3 workers are no whole number of nodes with 2 workers each"),
