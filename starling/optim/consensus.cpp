@@ -205,10 +205,7 @@ int average(const std::vector<at::Tensor>& tensors, const World& world) {
   agree(*make_collectives(world, channel), world, terms);
   // No neighbours and no blocks: the edges serve the average alone.
   Exchange exchange(world.make_transport(world, channel), {"none", {Graph(world.size)}}, {},
-                    {.patience = {world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled,
-                                  std::nullopt, world.interrupted},
-                     .log = world.log,
-                     .timeline = world.timeline});
+                    exchange_options(world));
   exchange.meet();
 
   std::vector<float> reals;

@@ -23,6 +23,18 @@
 
 namespace starling {
 
+// As this world's users want it; without a limit to waiting of their own.
+inline ExchangeOptions exchange_options(const World& world) {
+  ExchangeOptions options;
+  options.patience.meet = world.timeouts.meet;
+  options.patience.silent = world.timeouts.silent;
+  options.patience.stalled = world.timeouts.stalled;
+  options.patience.interrupted = world.interrupted;
+  options.log = world.log;
+  options.timeline = world.timeline;
+  return options;
+}
+
 struct Optimizer::Engine {
   Engine() = default;
   // What is on its way to the exchange from a GPU ends before it does.
@@ -47,7 +59,7 @@ struct Optimizer::Engine {
   Clipping clipping;
   std::optional<LocalStep> local;
   std::unique_ptr<Collectives> collectives;
-  Node node;  // with a hierarchy
+  LocalNode node;  // with a hierarchy
   std::unique_ptr<Collectives> inside_node;
   std::unique_ptr<Exchange> exchange;
   std::unique_ptr<Scheme> scheme;

@@ -40,7 +40,7 @@ class Hierarchical final : public Scheme {
   double sum_of_squares_of_node();
   void gather();
 
-  const Node& node_;
+  const LocalNode& node_;
   Collectives* inside_ = nullptr;
   std::vector<Block*> own_;
   std::vector<at::Tensor> gathered_;  // by block, its parameters

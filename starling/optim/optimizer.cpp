@@ -265,21 +265,19 @@ void Optimizer::connect(std::size_t first_group) {
   }
 
   const bool in_pairs = traits.path == Path::pairs;
-  Contents contents = traits.contents;
-  contents.wire = e.options.wire;
-  contents.one_in = e.options.one_in;
   std::vector<std::size_t> sizes;  // of rounds
   for (std::size_t b = 0; b < e.blocks.size(); ++b) {
     e.blocks[b].grid.remember(schedule.rounds.size() * static_cast<std::size_t>(e.options.one_in));
     if (!in_pairs && e.owns(b)) sizes.push_back(static_cast<std::size_t>(e.blocks[b].length));
   }
-  e.exchange = std::make_unique<Exchange>(
-      world.make_transport(world, channel), in_pairs ? without_neighbours(world) : schedule, sizes,
-      ExchangeOptions{.patience = {world.timeouts.meet, world.timeouts.silent, world.timeouts.stalled,
-                                   e.options.max_wait, world.interrupted},
-                      .log = world.log,
-                      .timeline = world.timeline,
-                      .contents = contents});
+  ExchangeOptions exchange_with = exchange_options(world);
+  exchange_with.patience.max_wait = e.options.max_wait;
+  exchange_with.contents = traits.contents;
+  exchange_with.contents.wire = e.options.wire;
+  exchange_with.contents.one_in = e.options.one_in;
+  e.exchange = std::make_unique<Exchange>(world.make_transport(world, channel),
+                                          in_pairs ? without_neighbours(world) : schedule, sizes,
+                                          std::move(exchange_with));
   const bool sends_parameters = traits.path != Path::gradients;
   if (sends_parameters) e.exchange->meet();
   if (e.options.hierarchy == "node") {

@@ -439,7 +439,7 @@ struct State {
   const bool values_;
   std::vector<Block>& blocks_;
   const std::vector<Block*> own_;
-  const Node& node_;
+  const LocalNode& node_;
   Groups& groups_;
   Scheme& scheme_;
   LossScale* const scale_;  // null: losses are not scaled

@@ -56,7 +56,7 @@ class StateVisitor {
 };
 
 // One of the nodes, as one of its workers sees it.
-struct Node {
+struct LocalNode {
   int size = 1;              // workers
   int place = 0;             // mine among them
   std::vector<int> owner{};  // of each block, its place
@@ -68,7 +68,7 @@ struct SchemeParts {
   LocalStep& local;
   const World& world;
   const Options& options;
-  const Node* node = nullptr;  // with a hierarchy
+  const LocalNode* node = nullptr;  // with a hierarchy
 };
 
 class Scheme {
