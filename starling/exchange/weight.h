@@ -1,5 +1,5 @@
-// The weight w of push-sum (optim/schemes/push_sum.h) travels behind the values of its block, as two more of them: the second is
-// what the first loses to rounding.
+// The weight w of push-sum (optim/schemes/push_sum.h) travels behind the values of its block, as
+// two more of them: the second is what the first loses to rounding.
 #pragma once
 
 #include <cstddef>

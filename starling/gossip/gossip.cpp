@@ -7,9 +7,7 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include "starling/core/error.h"
 #include "starling/core/random.h"
 #include "starling/kernels/update.h"
 
@@ -22,6 +20,14 @@ constexpr std::size_t kEarly = 2;          // averagings whose blocks are kept b
 constexpr std::size_t kRemembered = 2;     // averagings on an edge that its grids go by
 constexpr float kPushed = 0.5;             // of a worker's mass
 constexpr std::uint64_t kMoves = 1 << 16;  // bytes sent between two ticks that are more than heartbeats
+
+std::set<int> asked_or_asking(const PairRates& rates, int rank) {
+  std::set<int> neighbours;
+  for (int other = 0; other < rates.workers(); ++other) {
+    if (other != rank && rates.of_pair(rank, other) > 0) neighbours.insert(other);
+  }
+  return neighbours;
+}
 
 }  // namespace
 
@@ -40,10 +46,13 @@ Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options,
     : options_(std::move(options)),
       log_(std::move(log)),
       timeline_(std::move(timeline)),
+      monitor_(*transport, options_.interrupted),
+      links_(*transport, monitor_,
+             {.neighbours = asked_or_asking(options_.rates, transport->rank()),
+              .silent = options_.silent,
+              .log = log_}),
       pairing_(transport->rank(), options_.seed, {}, actions_),
-      changed_(transport->condition()),
       transport_(std::move(transport)) {
-  const int rank = transport_->rank();
   for (std::unique_ptr<HeldBlock>& held : blocks) {
     sizes_.push_back(held->now().x.size());
     values_ += sizes_.back();
@@ -53,40 +62,24 @@ Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options,
   }
   made_.resize(static_cast<std::size_t>(options_.rates.workers()));
   for (int other = 0; other < options_.rates.workers(); ++other) {
-    const bool neighbour = other != rank && options_.rates.of_pair(rank, other) > 0;
+    const bool neighbour = links_.is_neighbour(other);
     peers_.push_back(std::make_unique<Peer>(*this, other, neighbour));
     if (!neighbour) continue;
     statistics_.neighbours.push_back({.rank = other});
     peers_.back()->grids.assign(sizes_.size(), Grid(options_.wire, kRemembered));
   }
   transport_->start(*this);
-  transport_->post([this] { tick(); });
+  transport_->post([this] {
+    links_.start();
+    tick();
+  });
 }
 
 Gossip::~Gossip() { transport_->stop(); }
 
 // ---------------------------------------------------------------- the training thread
 
-void Gossip::meet() {
-  std::set<int> neighbours;
-  for (const auto& peer : peers_) {
-    if (peer->neighbour) neighbours.insert(peer->rank);
-  }
-  const Time begin = transport_->now();
-  for (const int rank : neighbours) transport_->open(rank);
-  std::unique_lock lock(mutex_);
-  const auto all_here = [&] { return std::ranges::includes(met_, neighbours); };
-  if (wait(
-          *changed_, lock, [this] { return transport_->now(); }, options_.meet, options_.interrupted,
-          all_here))
-    return;
-  std::vector<int> missing;
-  std::ranges::set_difference(neighbours, met_, std::back_inserter(missing));
-  throw Error(fmt::format(
-      "worker {}: no connection to worker{} {} after {:.1f} s: is it running, and is its port open?",
-      transport_->rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
-      seconds(transport_->now() - begin)));
-}
+void Gossip::meet() { links_.meet(options_.meet); }
 
 void Gossip::gradient(int index, const std::function<void(const Held&)>& f) {
   Block& block = *blocks_[static_cast<std::size_t>(index)];
@@ -103,18 +96,18 @@ void Gossip::look(int index, const std::function<void(const Held&)>& f) {
 }
 
 GossipClock Gossip::clock() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(monitor_.mutex);
   return clock_;
 }
 
 void Gossip::set_clock(GossipClock clock) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(monitor_.mutex);
   clock_ = clock;
 }
 
 void Gossip::stepped() {
   const Time now = transport_->now();
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(monitor_.mutex);
   ++statistics_.gradients;
   ++made_[static_cast<std::size_t>(transport_->rank())];
   if (last_gradient_) {
@@ -133,20 +126,18 @@ void Gossip::pause() {
   transport_->post([this] {
     pairing_.pause();
     {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(monitor_.mutex);
       paused_ = true;
     }
     look_at_pairing();
   });
   {
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(monitor_.mutex);
     Time looked;
     do {
       looked = moved_;
-      wait(
-          *changed_, lock, [this] { return transport_->now(); }, 2 * options_.patience, options_.interrupted,
-          [&] { return paused_ && idle_; });
-    } while (!(paused_ && idle_) && looked != moved_ && !ask(options_.interrupted, lock));
+      monitor_.wait(lock, 2 * options_.patience, [&] { return paused_ && idle_; });
+    } while (!(paused_ && idle_) && looked != moved_ && !monitor_.is_interrupted(lock));
     last_gradient_.reset();  // what passes until the next one is no gradient's time
   }
   for (const auto& block : blocks_) {
@@ -177,7 +168,7 @@ void Gossip::resume() {
   }
   transport_->post([this] {
     {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(monitor_.mutex);
       paused_ = false;
     }
     hands_over_ = false;
@@ -204,18 +195,18 @@ void Gossip::forget() {
         for (auto& [id, swap] : *swaps) swap.counts = false;
       }
     }
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(monitor_.mutex);
     *done = true;
-    changed_->notify_all();
+    monitor_.changed->notify_all();
   });
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(monitor_.mutex);
   wait(
-      *changed_, lock, [this] { return transport_->now(); }, std::chrono::minutes(1), nobody,
+      *monitor_.changed, lock, [this] { return transport_->now(); }, std::chrono::minutes(1), nobody,
       [&] { return *done; });
 }
 
 GossipStatistics Gossip::statistics() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(monitor_.mutex);
   GossipStatistics statistics = statistics_;
   for (GossipStatistics::Neighbour& j : statistics.neighbours) {
     const std::uint64_t before = peers_[static_cast<std::size_t>(j.rank)]->gradients;
@@ -245,7 +236,7 @@ double Gossip::until_next() {
 void Gossip::begin_gradient() {
   std::vector<double> due;  // so many gradients from now
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(monitor_.mutex);
     if (options_.rates.asks[static_cast<std::size_t>(transport_->rank())].empty()) return;
     double& until_next = clock_.until_next;
     if (until_next < 0) {
@@ -265,7 +256,7 @@ void Gossip::begin_gradient() {
 void Gossip::clock_strikes() {
   double drawn = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(monitor_.mutex);
     if (paused_) return void(++struck_);  // and nothing is drawn: the clock stands still
     drawn = dice();
   }
@@ -293,7 +284,7 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
   const Direction direction = gossip.direction(i_asked);
   Peer& peer = gossip.peer(rank);
   {
-    const std::lock_guard lock(gossip.mutex_);
+    const std::lock_guard lock(gossip.monitor_.mutex);
     ++gossip.counted(rank).begun;
   }
   const bool gives_all = i_asked && gossip.hands_over_;  // of y, of which one share is taken
@@ -350,7 +341,7 @@ void Gossip::end_averaging() {
   span_.reset();
   if (whole && ended.gives_all) heirs_.clear();
   if (whole) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(monitor_.mutex);
     GossipStatistics::Neighbour& with = counted(ended.peer);
     ++statistics_.averaged;
     ++with.averaged;
@@ -371,16 +362,16 @@ void Gossip::end_averaging() {
 
 void Gossip::note_progress() {
   averaging_->sent = transport_->bytes_sent();
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(monitor_.mutex);
   moved_ = transport_->now();
 }
 
 void Gossip::look_at_pairing() {
   hand_over();
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(monitor_.mutex);
   statistics_.pairing = pairing_.statistics();
   idle_ = pairing_.idle();
-  changed_->notify_all();
+  monitor_.changed->notify_all();
 }
 
 // ---------------------------------------------------------------- what an edge wants done
@@ -424,7 +415,7 @@ void Gossip::Peer::decided(SwapId id, Outcome outcome) {
                                                           gossip.sizes_[id.block]);
     }
   } else {
-    const std::lock_guard lock(gossip.mutex_);
+    const std::lock_guard lock(gossip.monitor_.mutex);
     ++gossip.counted(rank).aborted;
   }
   if (outcome == Outcome::in_doubt) doubts[id] = std::move(swap);
@@ -441,7 +432,7 @@ void Gossip::Peer::mended(SwapId id, bool committed) {
   Swap swap = std::move(doubts.extract(id).mapped());
   if (!committed) return gossip.take_back(id.block, swap);
   if (swap.direction.receive) gossip.take(*this, id.block, swap, true);
-  const std::lock_guard lock(gossip.mutex_);
+  const std::lock_guard lock(gossip.monitor_.mutex);
   ++gossip.counted(rank).late;
 }
 
@@ -501,18 +492,14 @@ double Gossip::momentum_to_now(Block& block) const {
 // ---------------------------------------------------------------- events
 
 void Gossip::connected(int rank) {
-  Peer& back = peer(rank);
-  back.heard = transport_->now();
-  back.met = true;
-  back.edge.connected();
+  links_.heard(rank);
+  peer(rank).edge.connected();
   pairing_.up(rank);
-  const std::lock_guard lock(mutex_);
-  met_.insert(rank);
-  changed_->notify_all();
+  links_.connected(rank);
 }
 
 void Gossip::disconnected(int rank, const std::string& reason) {
-  log_(Level::info, fmt::format("connection to worker {} broke: {}", rank, reason));
+  links_.disconnected(rank, reason);
   pairing_.down(rank);  // first: what the edge decides now ends the averaging, and nothing new begins with it
   peer(rank).edge.disconnected();
   peer(rank).inbox.clear();
@@ -549,7 +536,7 @@ std::span<std::byte> Gossip::place(int from, const Frame& frame) {
 
 void Gossip::received(int from, const Frame& frame, std::span<const std::byte> payload, bool intact) {
   Peer& sender = peer(from);
-  sender.heard = transport_->now();
+  links_.heard(from);
   if (frame.epoch != 0 || frame.round > kHorizon || !sender.neighbour) return;
   if (averaging_ && averaging_->peer == from && averaging_->number == frame.round) note_progress();
   switch (frame.type) {
@@ -580,14 +567,14 @@ void Gossip::received(int from, const Frame& frame, std::span<const std::byte> p
 
 // What goes with each question and answer.
 Payload Gossip::told() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(monitor_.mutex);
   const auto made = std::make_shared<const std::vector<std::uint64_t>>(made_);
   return {made, std::as_bytes(std::span(*made))};
 }
 
 void Gossip::hear(const Peer& peer) {
   if (std::ranges::any_of(peer.told, [](std::uint64_t made) { return made > kHorizon; })) return;
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(monitor_.mutex);
   for (std::size_t rank = 0; rank < peer.told.size(); ++rank) {
     if (static_cast<int>(rank) != transport_->rank()) made_[rank] = std::max(made_[rank], peer.told[rank]);
   }
@@ -621,17 +608,13 @@ void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::
 // Heartbeats; and what takes too long.
 void Gossip::tick() {
   const Time now = transport_->now();
-  for (const auto& peer : peers_) {
-    const int rank = peer->rank;
-    if (!peer->met) continue;
-    transport_->send(rank, {.type = FrameType::heartbeat});
-    // Where I have voted only the peer decides, or a connection that breaks.
-    if (!peer->edge.open().empty() && now - peer->heard > options_.silent)
-      transport_->reset(rank, fmt::format("silent for {:.1f} s", seconds(now - peer->heard)));
-  }
+  links_.tick([this](int rank, const std::string& why) {
+    // Once I have voted, only the peer decides, or a connection that breaks.
+    if (!peer(rank).edge.open().empty()) transport_->reset(rank, why);
+  });
   if (averaging_ && transport_->bytes_sent() > averaging_->sent + kMoves) note_progress();
   const Duration still = [&] {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(monitor_.mutex);
     return now - moved_;
   }();
   if (averaging_ && still > options_.patience) {

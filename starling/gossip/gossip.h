@@ -49,6 +49,8 @@
 #include "starling/exchange/contents.h"
 #include "starling/exchange/edge.h"
 #include "starling/exchange/inbox.h"
+#include "starling/exchange/links.h"
+#include "starling/exchange/monitor.h"
 #include "starling/exchange/weight.h"
 #include "starling/gossip/a2cid2.h"
 #include "starling/gossip/held_block.h"
@@ -161,8 +163,6 @@ class Gossip final : private TransportHandler {
     const int rank;
     const bool neighbour;
     Edge edge;
-    Time heard{};
-    bool met = false;
     std::vector<std::uint64_t> told;  // made_, as it comes from there
     std::optional<Time> asked;        // when I did, and it has not answered
     Inbox inbox;
@@ -235,6 +235,8 @@ class Gossip final : private TransportHandler {
   std::size_t values_ = 0;  // of all blocks
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
+  mutable Monitor monitor_;
+  WorkerLinks links_;
   Actions actions_{*this};
   Pairing pairing_;
   std::optional<Averaging> averaging_;
@@ -244,9 +246,7 @@ class Gossip final : private TransportHandler {
   bool hands_over_ = false;  // what is pushed of y is all of it
   std::vector<int> heirs_;   // then: to whom it may go; none once it has gone
 
-  mutable std::mutex mutex_;  // guards what follows
-  const std::unique_ptr<Condition> changed_;
-  std::set<int> met_;                // neighbours that have been connected
+  // With the monitor's lock.
   std::vector<std::uint64_t> made_;  // gradients by rank, as far as this worker knows
   bool idle_ = true, paused_ = false;
   Time moved_{};  // when something of the averaging came last, or went

@@ -1,0 +1,217 @@
+#include "starling/exchange/averages.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+// A set of ranks as a bit map, to cross an edge.
+std::vector<std::byte> to_bits(const std::set<int>& ranks, int size) {
+  std::vector<std::byte> bits((static_cast<std::size_t>(size) + 7) / 8);
+  for (const int rank : ranks) bits[static_cast<std::size_t>(rank) / 8] |= std::byte{1} << (rank % 8);
+  return bits;
+}
+
+// A share's attempt and step name it as a round and a block name a swap.
+SwapId share_id(const Frame& frame) { return {frame.block, frame.step}; }
+
+std::set<int> from_bits(std::span<const std::byte> bits, int size) {
+  std::set<int> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    if ((bits[static_cast<std::size_t>(rank) / 8] >> (rank % 8) & std::byte{1}) != std::byte{0})
+      ranks.insert(rank);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+Averages::Averages(Transport& transport, Monitor& monitor, WorkerLinks& links, const Rounds& rounds,
+                   AveragesOptions options)
+    : transport_(transport),
+      monitor_(monitor),
+      links_(links),
+      rounds_(rounds),
+      options_(std::move(options)),
+      protocol_(transport.rank(), *this),
+      senders_(static_cast<std::size_t>(transport.size())) {}
+
+// ---------------------------------------------------------------- the training thread
+
+std::set<int> Averages::average(std::span<float> values) {
+  const auto bytes = std::as_writable_bytes(values);
+  return run(
+      {bytes.begin(), bytes.end()},
+      [](const std::vector<std::byte>& mine, std::span<const Average::Share> shares) {
+        std::vector<std::byte> result(mine.size());
+        const auto* x = reinterpret_cast<const float*>(mine.data());
+        auto* y = reinterpret_cast<float*>(result.data());
+        const std::size_t n = mine.size() / sizeof(float);
+        std::copy(x, x + n, y);
+        for (const auto& [weight, bytes] : shares) {
+          const auto* theirs = reinterpret_cast<const float*>(bytes->data());
+          const auto w = static_cast<float>(weight);
+          for (std::size_t k = 0; k < n; ++k) y[k] += w * (theirs[k] - x[k]);
+        }
+        return result;
+      },
+      bytes);
+}
+
+std::set<int> Averages::maximum(std::span<std::int64_t> values) {
+  const auto bytes = std::as_writable_bytes(values);
+  return run(
+      {bytes.begin(), bytes.end()},
+      [](const std::vector<std::byte>& mine, std::span<const Average::Share> shares) {
+        std::vector<std::byte> result = mine;
+        auto* y = reinterpret_cast<std::int64_t*>(result.data());
+        for (const auto& share : shares) {
+          const auto* theirs = reinterpret_cast<const std::int64_t*>(share.bytes->data());
+          for (std::size_t k = 0; k < mine.size() / sizeof(std::int64_t); ++k)
+            y[k] = std::max(y[k], theirs[k]);
+        }
+        return result;
+      },
+      bytes);
+}
+
+std::set<int> Averages::run(std::vector<std::byte> mine, Average::Combine combine,
+                            std::span<std::byte> result) {
+  const Timeline::Scope span(options_.timeline.get(), {.name = "average"});
+  links_.open_all();
+  std::unique_lock lock(monitor_.mutex);
+  result_.reset();
+  auto values = std::make_shared<const std::vector<std::byte>>(std::move(mine));
+  transport_.post([this, values, combine = std::move(combine)] {
+    bytes_ = values->size();
+    protocol_.begin(values, links_.there(), combine);
+  });
+  const Time begin = transport_.now();
+  while (!monitor_.wait(lock, options_.stalled, [&] { return result_.has_value(); })) {
+    transport_.post([this, interrupted = monitor_.is_interrupted(lock),
+                     waited = seconds(transport_.now() - begin)] { give_up(interrupted, waited); });
+  }
+  auto [bytes, participants] = *std::exchange(result_, std::nullopt);
+  if (!failure_.empty()) throw Error(std::exchange(failure_, {}));
+  std::ranges::copy(*bytes, result.begin());
+  return participants;
+}
+
+// ---------------------------------------------------------------- the transport's thread
+
+void Averages::give_up(bool interrupted, double waited) {
+  if (interrupted) return protocol_.quit();
+  for (const int rank : protocol_.awaited()) {
+    options_.log(Level::warning,
+                 fmt::format("worker {} has not come to an average after {:.1f} s: going on without it", rank,
+                             waited));
+    protocol_.gone(rank);
+  }
+}
+
+void Averages::disconnected(int rank) {
+  sender(rank).shares.clear();
+  protocol_.trouble(rank);
+}
+
+std::span<std::byte> Averages::place(int from, const Frame& frame) {
+  if (frame.type == FrameType::join) {
+    if (frame.length != join_bytes()) return {};
+    sender(from).join.resize(frame.length);
+    return sender(from).join;
+  }
+  Inbox& shares = sender(from).shares;
+  if (!expects_shares(frame) || frame.total != bytes_ || !shares.may_take(share_id(frame))) return {};
+  return shares.place(share_id(frame), frame, [&]() -> Inbox::Room {
+    auto share = std::make_shared<std::vector<std::byte>>(frame.total);
+    return {share, *share};
+  });
+}
+
+void Averages::received(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact) {
+  switch (frame.type) {
+    case FrameType::share:
+      return received_share(from, frame, chunk, intact);
+    case FrameType::join:
+      return received_join(from, frame, intact);
+    case FrameType::done:
+      return protocol_.done(from, frame.round, frame.block, frame.value != 0);
+    case FrameType::quit:
+      links_.end_averaging(from);
+      return protocol_.has_quit(from, frame.round);
+    default:
+      return;
+  }
+}
+
+void Averages::received_share(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact) {
+  if (!expects_shares(frame)) return;
+  if (frame.total != bytes_) {
+    {
+      const std::lock_guard lock(monitor_.mutex);
+      failure_ = fmt::format(
+          "worker {} averages {} bytes, and worker {} {}: all must average the same, in the same order",
+          transport_.rank(), bytes_, from, frame.total);
+    }
+    return protocol_.quit();
+  }
+  Inbox& shares = sender(from).shares;
+  switch (shares.received(share_id(frame), frame, chunk, intact || frame.length == 0)) {
+    case Inbox::Chunk::partial:
+      return;
+    case Inbox::Chunk::damaged:
+      return protocol_.trouble(from);
+    case Inbox::Chunk::last:
+      break;
+  }
+  auto share = std::static_pointer_cast<std::vector<std::byte>>(shares.take(share_id(frame)).room.owner);
+  if (!share) share = std::make_shared<std::vector<std::byte>>();  // no values at all
+  protocol_.share(from, frame.round, frame.block, frame.step, std::move(share));
+}
+
+void Averages::received_join(int from, const Frame& frame, bool intact) {
+  if (frame.length != join_bytes()) return;
+  if (!intact) return protocol_.trouble(from);
+  if (frame.round > protocol_.id()) {
+    // It has left the steps for an average: rounds that it has not started will not come before I
+    // am there too.
+    links_.mark_averaging(from, frame.round, frame.value);
+    options_.stands_still(from, frame.value + 1);
+  }
+  protocol_.joined(from, frame.round, frame.block, from_bits(sender(from).join, transport_.size()));
+}
+
+void Averages::send_join(int to, std::uint64_t id, std::uint32_t attempt, const std::set<int>& participants) {
+  auto bits = std::make_shared<std::vector<std::byte>>(to_bits(participants, transport_.size()));
+  const std::span<const std::byte> bytes(*bits);
+  transport_.send(to, {.type = FrameType::join, .round = id, .block = attempt, .value = rounds_.next() - 1},
+                  {std::move(bits), bytes});
+}
+
+void Averages::send_share(int to, std::uint64_t id, std::uint32_t attempt, std::uint32_t step, Bytes share) {
+  const std::span<const std::byte> bytes(*share);
+  transport_.send(to, {.type = FrameType::share, .round = id, .block = attempt, .step = step},
+                  {std::move(share), bytes});
+}
+
+void Averages::send_done(int to, std::uint64_t id, std::uint32_t attempt, bool ended) {
+  transport_.send(to, {.type = FrameType::done, .round = id, .block = attempt, .value = ended});
+}
+
+void Averages::send_quit(int to, std::uint64_t id) {
+  transport_.send(to, {.type = FrameType::quit, .round = id});
+}
+
+void Averages::averaged(Bytes values, const std::set<int>& participants) {
+  links_.end_averages(protocol_.id());
+  for (Sender& sender : senders_) sender.shares.clear();
+  const std::lock_guard lock(monitor_.mutex);
+  result_ = {std::move(values), participants};
+  monitor_.changed->notify_all();
+}
+
+}  // namespace starling

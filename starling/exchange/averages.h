@@ -1,0 +1,93 @@
+// Exact averages over the edges of an exchange: their buffers and frames, and the wait of the
+// training thread. The protocol is Average's.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "starling/core/log.h"
+#include "starling/core/timeline.h"
+#include "starling/exchange/average.h"
+#include "starling/exchange/inbox.h"
+#include "starling/exchange/links.h"
+#include "starling/exchange/monitor.h"
+#include "starling/exchange/rounds.h"
+#include "starling/transport/transport.h"
+
+namespace starling {
+
+struct AveragesOptions {
+  std::chrono::milliseconds stalled{600'000};  // alive, but it does not come
+  Log log{};
+  std::shared_ptr<Timeline> timeline{};
+  // A worker has left its steps for an average that I have not begun: no round from this one on
+  // comes from it before.
+  std::function<void(int rank, std::uint64_t from_round)> stands_still{};
+};
+
+class Averages final : private AverageActions {
+ public:
+  // All but the options outlive it.
+  Averages(Transport& transport, Monitor& monitor, WorkerLinks& links, const Rounds& rounds,
+           AveragesOptions options);
+
+  // --- on the training thread ---
+  std::set<int> average(std::span<float> values);
+  std::set<int> maximum(std::span<std::int64_t> values);
+
+  // --- on the transport's thread ---
+  std::span<std::byte> place(int from, const Frame& frame);
+  void received(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact);
+  void disconnected(int rank);
+  void connected(int rank) { protocol_.up(rank); }
+  void gone(int rank) { protocol_.gone(rank); }
+  std::set<int> awaited() const { return protocol_.awaited(); }
+
+ private:
+  static constexpr std::size_t kEarly = 8;  // shares
+
+  // From one worker.
+  struct Sender {
+    Inbox shares{kEarly};         // by attempt and step in place of round and block
+    std::vector<std::byte> join;  // the payload of a join, being received
+  };
+  std::set<int> run(std::vector<std::byte> mine, Average::Combine combine, std::span<std::byte> result);
+  void give_up(bool interrupted, double waited);
+  void received_share(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact);
+  void received_join(int from, const Frame& frame, bool intact);
+  bool expects_shares(const Frame& frame) const {
+    return protocol_.running() && frame.round == protocol_.id();
+  }
+  std::size_t join_bytes() const { return (senders_.size() + 7) / 8; }
+  Sender& sender(int rank) { return senders_[static_cast<std::size_t>(rank)]; }
+
+  void send_join(int to, std::uint64_t id, std::uint32_t attempt, const std::set<int>& participants) override;
+  void send_share(int to, std::uint64_t id, std::uint32_t attempt, std::uint32_t step, Bytes share) override;
+  void send_done(int to, std::uint64_t id, std::uint32_t attempt, bool ended) override;
+  void send_quit(int to, std::uint64_t id) override;
+  void averaged(Bytes values, const std::set<int>& participants) override;
+
+  Transport& transport_;
+  Monitor& monitor_;
+  WorkerLinks& links_;
+  const Rounds& rounds_;
+  const AveragesOptions options_;
+  Average protocol_;
+  std::vector<Sender> senders_;  // by rank; my own is unused
+  std::size_t bytes_ = 0;        // of the running average
+
+  // With the monitor's lock.
+  std::optional<std::pair<Bytes, std::set<int>>> result_;
+  std::string failure_;  // why, if there is no average
+};
+
+}  // namespace starling

@@ -1,0 +1,192 @@
+#include "starling/exchange/edge_swaps.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace starling {
+namespace {
+
+// Only what is given in a swap.
+Arrival given_of(const Arrival& swap, float given) {
+  return {.rank = swap.rank, .mine = swap.mine, .round = swap.round, .given = given};
+}
+
+}  // namespace
+
+EdgeSwaps::EdgeSwaps(const SwapTools& tools, bool pushes) : tools_(tools), pushes_(pushes) {
+  for (int rank = 0; rank < tools.transport.size(); ++rank)
+    edges_.push_back(std::make_unique<Swaps>(*this, rank));
+}
+
+EdgeSwaps::Swaps::Swaps(EdgeSwaps& all, int rank)
+    : all(all), tools(all.tools_), rank(rank), inbox(tools.early_blocks(), tools.layout.wire()) {}
+
+void EdgeSwaps::begin(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
+  const Meeting& meeting = tools_.meetings.at(id.round);
+  for (const Partner& partner : meeting.partners) {
+    Swaps& with = at(partner.rank);
+    with.open[id] = {partner.rank, partner.direction.receive ? partner.weight : 0,
+                     {},           {payload_of(mine), tools_.layout.wire(), tools_.layout.mask(id)},
+                     id.round,     pushes_ ? partner.given : 0};
+    // A group did not wait for an absent member.
+    const bool left_out = meeting.in_group() && tools_.links.absent(partner.rank);
+    if (present(partner.rank, id.round) && !left_out) {
+      with.edge.start(id, partner.direction, finite, tools_.layout.sending(id));
+    } else {
+      with.edge.pass(id, partner.direction);
+    }
+  }
+  tools_.holdback.add(id, tools_.layout, tools_.meetings);
+}
+
+void EdgeSwaps::begin_spans(SwapId id) {
+  if (!tools_.timeline) return;
+  for (const Partner& partner : tools_.meetings.at(id.round).partners) {
+    const Timeline::Span span{
+        .name = "exchange", .block = static_cast<int>(id.block), .peer = partner.rank, .round = id.round};
+    at(partner.rank).spans.try_emplace(id, tools_.timeline.get(), span);
+  }
+}
+
+void EdgeSwaps::settle(SwapId id, Outcome outcome) {
+  for (const Partner& partner : tools_.meetings.at(id.round).partners) {
+    Swaps& with = at(partner.rank);
+    with.edge.settle(id);
+    with.inbox.drop(id);
+    if (auto span = with.spans.extract(id)) span.mapped().outcome(name_of(outcome));
+  }
+}
+
+void EdgeSwaps::skip_to(std::uint64_t round) {
+  for (const auto& swaps : edges_) {
+    swaps->edge.skip(round);
+    swaps->inbox.drop_before(round);
+  }
+}
+
+void EdgeSwaps::forget_doubts() {
+  for (const auto& swaps : edges_) {
+    for (auto& [id, arrival] : swaps->doubts) arrival.weight = arrival.given = 0;
+  }
+}
+
+void EdgeSwaps::disconnected(int rank) {
+  at(rank).edge.disconnected();
+  at(rank).inbox.clear();
+}
+
+bool EdgeSwaps::moves_before(std::uint64_t round) const {
+  return std::ranges::any_of(edges_, [&](const auto& swaps) { return swaps->edge.moves_before(round); });
+}
+
+void EdgeSwaps::release(SwapId id) {
+  for (const auto& swaps : edges_) swaps->edge.release(id);
+}
+
+// ---------------------------------------------------------------- what an edge wants done
+
+void EdgeSwaps::Swaps::send_block(SwapId id) {
+  tools.transport.send(rank, tools.layout.frame(FrameType::data, id, tools.layout.wire()),
+                       open.at(id).mine.block);
+}
+
+void EdgeSwaps::Swaps::cancel_block(SwapId id) {
+  tools.transport.cancel(rank, FrameType::data, id.round, id.block);
+}
+
+void EdgeSwaps::Swaps::send(FrameType type, SwapId id, bool yes) {
+  // An abort because I went on without the peer tells it where I am.
+  const bool behind = type == FrameType::abort && yes;
+  tools.transport.send(
+      rank,
+      {.type = type, .round = id.round, .block = id.block, .value = behind ? tools.rounds.next() : yes});
+}
+
+void EdgeSwaps::Swaps::decided(SwapId id, Outcome outcome) {
+  if (auto span = spans.extract(id)) span.mapped().outcome(name_of(outcome));
+  Arrival arrival = std::move(open.extract(id).mapped());
+  arrival.theirs = inbox.take(id).block;
+  const bool sends_only = arrival.weight == 0, gives = arrival.given != 0;
+  tools.release();
+  if (outcome == Outcome::committed) {
+    const bool of_use = !sends_only || gives;
+    return tools.ledger.committed(id, of_use ? std::optional(std::move(arrival)) : std::nullopt);
+  }
+  std::optional<Arrival> given;
+  if (outcome == Outcome::in_doubt) {
+    if (gives) given = given_of(arrival, arrival.given);
+    doubts[id] = std::move(arrival);
+  }
+  tools.ledger.aborted(id, std::move(given), 1, sends_only && !all.pushes_);
+}
+
+void EdgeSwaps::Swaps::mended(SwapId id, bool committed) {
+  Arrival arrival = std::move(doubts.extract(id).mapped());
+  if (!committed) arrival = given_of(arrival, -arrival.given);
+  if (committed) arrival.given = 0;  // it has been given
+  if (arrival.weight == 0 && arrival.given == 0) return;
+  tools.ledger.mended(id, std::move(arrival), committed ? 1 : 0);
+}
+
+// ---------------------------------------------------------------- what comes
+
+// A chunk of a block that may still be mixed, of the right size, and not too early.
+bool EdgeSwaps::expects(const Swaps& sender, const Frame& frame) const {
+  if (frame.block >= tools_.layout.blocks()) return false;
+  const SwapId id{frame.round, frame.block};
+  return tools_.layout.fits(frame, tools_.layout.bytes(id), tools_.layout.wire()) && sender.edge.wants(id) &&
+         sender.inbox.may_take(id);
+}
+
+std::span<std::byte> EdgeSwaps::place(int from, const Frame& frame) {
+  Swaps& sender = at(from);
+  if (!expects(sender, frame)) return {};
+  return sender.inbox.place({frame.round, frame.block}, frame, [&] { return room_of(pool_, frame.total); });
+}
+
+// A damaged block comes again, in chunks, and is refused there. The sender's word vouches for
+// finite values: it sends no others.
+bool EdgeSwaps::received_in_place(int from, const Frame& frame, const Payload& payload) {
+  Swaps& sender = at(from);
+  const SwapId id{frame.round, frame.block};
+  if (!expects(sender, frame) || sender.inbox.contains(id)) return false;
+  SentBlock block(payload, tools_.layout.wire(), tools_.layout.mask(id));
+  if (!tools_.layout.may_be_read(id, block)) return false;
+  tools_.links.heard(from);
+  tools_.links.mark_present(from);
+  sender.inbox.put(id, std::move(block));
+  sender.edge.block(id, true);
+  return true;
+}
+
+void EdgeSwaps::received_chunk(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact) {
+  if (frame.block >= tools_.layout.blocks() || frame.round > tools_.rounds.horizon()) return;
+  Swaps& sender = at(from);
+  const SwapId id{frame.round, frame.block};
+  tools_.links.mark_present(from);
+  if (!sender.edge.wants(id)) {
+    sender.inbox.drop(id);
+    if (frame.offset + frame.length == frame.total) sender.edge.block(id, false);
+    return;
+  }
+  const Inbox::Chunk come = sender.inbox.received(id, frame, chunk, intact && expects(sender, frame));
+  if (come == Inbox::Chunk::partial) return;
+  const bool good =
+      come == Inbox::Chunk::last &&
+      tools_.layout.may_be_read(id, sender.inbox.read(id, tools_.layout.wire(), tools_.layout.mask(id)));
+  if (!good) {
+    tools_.warn_of_damage(from, frame);
+    sender.inbox.drop(id);
+  }
+  sender.edge.block(id, good);
+}
+
+void EdgeSwaps::received_word(int from, const Frame& frame) {
+  const SwapId id{frame.round, frame.block};
+  Swaps& sender = at(from);
+  sender.edge.frame(frame.type, id, frame.value != 0);
+  if (frame.type == FrameType::abort && !sender.edge.wants(id)) sender.inbox.drop(id);
+}
+
+}  // namespace starling

@@ -1,0 +1,75 @@
+#include "starling/exchange/ledger.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace starling {
+
+ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& more) {
+  rounds += more.rounds;
+  skipped_rounds += more.skipped_rounds;
+  committed += more.committed;
+  aborted += more.aborted;
+  late += more.late;
+  directed_aborted += more.directed_aborted;
+  bytes_sent += more.bytes_sent;
+  bytes_in_place += more.bytes_in_place;
+  seconds_waiting += more.seconds_waiting;
+  lost.insert(more.lost.begin(), more.lost.end());
+  return *this;
+}
+
+std::span<const Arrival> Ledger::finish(int index) {
+  Block& block = at(index);
+  std::ranges::sort(block.arrived, {}, &Arrival::rank);
+  block.finished = std::move(block.arrived);
+  block.arrived.clear();
+  std::ranges::move(block.mended, std::back_inserter(block.finished));
+  block.mended.clear();
+  return block.finished;
+}
+
+void Ledger::begin(int index, int swaps) {
+  at(index).finished.clear();
+  at(index).open = swaps;
+}
+
+void Ledger::forget() {
+  for (Block& block : blocks_) {
+    block.finished.clear();
+    block.mended.clear();
+  }
+}
+
+void Ledger::add_open(SwapId id, std::size_t swaps) {
+  const std::lock_guard lock(monitor_.mutex);
+  blocks_[id.block].open += static_cast<int>(swaps);
+}
+
+void Ledger::committed(SwapId id, std::optional<Arrival> arrival, std::size_t counted) {
+  const std::lock_guard lock(monitor_.mutex);
+  counts_.committed += counted;
+  close(id, std::move(arrival));
+}
+
+void Ledger::aborted(SwapId id, std::optional<Arrival> arrival, std::size_t counted, bool directed) {
+  const std::lock_guard lock(monitor_.mutex);
+  counts_.aborted += counted;
+  if (directed) ++counts_.directed_aborted;
+  close(id, std::move(arrival));
+}
+
+void Ledger::close(SwapId id, std::optional<Arrival> arrival) {
+  Block& block = blocks_[id.block];
+  if (arrival) block.arrived.push_back(std::move(*arrival));
+  if (--block.open == 0) monitor_.changed->notify_all();
+}
+
+void Ledger::mended(SwapId id, Arrival arrival, std::size_t late) {
+  const std::lock_guard lock(monitor_.mutex);
+  counts_.late += late;
+  blocks_[id.block].mended.push_back(std::move(arrival));
+}
+
+}  // namespace starling

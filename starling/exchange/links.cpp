@@ -1,0 +1,168 @@
+#include "starling/exchange/links.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+
+WorkerLinks::WorkerLinks(Transport& transport, Monitor& monitor, LinkOptions options)
+    : transport_(transport),
+      monitor_(monitor),
+      options_(std::move(options)),
+      states_(static_cast<std::size_t>(transport.size())) {}
+
+void WorkerLinks::open_all() {
+  for (int rank = 0; rank < transport_.size(); ++rank) {
+    if (rank != transport_.rank()) transport_.open(rank);
+  }
+}
+
+void WorkerLinks::meet(std::chrono::milliseconds patience) {
+  const std::set<int>& neighbours = options_.neighbours;
+  const Time begin = transport_.now();
+  for (const int rank : neighbours) transport_.open(rank);
+  std::unique_lock lock(monitor_.mutex);
+  if (monitor_.wait(lock, patience, [&] { return std::ranges::includes(met_, neighbours); })) return;
+  std::vector<int> missing;
+  std::ranges::set_difference(neighbours, met_, std::back_inserter(missing));
+  throw Error(fmt::format(
+      "worker {}: no connection to worker{} {} after {:.1f} s: is it running, and is its port open?",
+      transport_.rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
+      seconds(transport_.now() - begin)));
+}
+
+// ---------------------------------------------------------------- what the transport reports
+
+void WorkerLinks::connected(int rank) {
+  State& back = at(rank);
+  back.owes_vote.reset();
+  if (back.met && !back.absent) options_.greet(rank);
+  mark_present(rank);
+  back.met = true;
+  std::unique_lock lock(monitor_.mutex);
+  connected_.insert(rank);
+  met_.insert(rank);
+  const bool was_gone = gone_.erase(rank) != 0;
+  monitor_.changed->notify_all();
+  lock.unlock();
+  if (was_gone) options_.log(Level::warning, fmt::format("worker {} is back", rank));
+}
+
+void WorkerLinks::disconnected(int rank, const std::string& reason) {
+  if (!left(rank)) options_.log(Level::info, fmt::format("connection to worker {} broke: {}", rank, reason));
+  const std::lock_guard lock(monitor_.mutex);
+  connected_.erase(rank);
+  monitor_.changed->notify_all();
+}
+
+void WorkerLinks::lost(int rank, const std::string& reason) {
+  options_.log(
+      Level::warning,
+      fmt::format("worker {} is gone ({}): going on without it, its weight stays with its neighbours", rank,
+                  reason));
+  const std::lock_guard lock(monitor_.mutex);
+  gone_.insert(rank);
+  monitor_.changed->notify_all();
+}
+
+// ---------------------------------------------------------------- which take part
+
+bool WorkerLinks::present(int rank, std::uint64_t round) const {
+  const auto& averaging = at(rank).averaging;
+  return !silent(rank) && !left(rank) && (!averaging || round <= averaging->second);
+}
+
+std::set<int> WorkerLinks::there() const {
+  std::set<int> ranks{transport_.rank()};
+  const std::lock_guard lock(monitor_.mutex);
+  for (int rank = 0; rank < transport_.size(); ++rank) {
+    if (!left(rank) && !gone_.contains(rank)) ranks.insert(rank);
+  }
+  return ranks;
+}
+
+void WorkerLinks::mark_absent(int rank, const std::string& why) {
+  State& late = at(rank);
+  if (late.absent) return;
+  late.absent = true;
+  if (!late.left)
+    options_.log(Level::warning, fmt::format("worker {} is late ({}): going on without it", rank, why));
+  const std::lock_guard lock(monitor_.mutex);
+  absent_.insert(rank);
+}
+
+void WorkerLinks::mark_present(int rank) {
+  State& back = at(rank);
+  if (!back.absent) return;
+  back.absent = false;
+  options_.log(Level::info, fmt::format("worker {} is back in the mix", rank));
+  options_.greet(rank);
+  const std::lock_guard lock(monitor_.mutex);
+  absent_.erase(rank);
+}
+
+void WorkerLinks::mark_averaging(int rank, std::uint64_t average, std::uint64_t round) {
+  at(rank).averaging = {average, round};
+}
+
+void WorkerLinks::end_averages(std::uint64_t average) {
+  for (State& state : states_) {
+    if (state.averaging && state.averaging->first <= average) state.averaging.reset();
+  }
+}
+
+void WorkerLinks::wait_for_vote(int rank) {
+  State& late = at(rank);
+  if (!late.owes_vote) {
+    late.owes_vote = transport_.now();
+  } else if (transport_.now() - *late.owes_vote > options_.silent) {
+    transport_.reset(rank, "it does not answer a vote");
+  }
+}
+
+// ---------------------------------------------------------------- time
+
+void WorkerLinks::start() { ticked_ = transport_.now(); }
+
+bool WorkerLinks::slept() const { return transport_.now() - ticked_ > options_.silent / 2; }
+
+bool WorkerLinks::slept_lately() const {
+  return slept() || (woke_ && transport_.now() - *woke_ <= options_.silent);
+}
+
+void WorkerLinks::tick(const std::function<void(int rank, const std::string& why)>& on_silent) {
+  const Time now = transport_.now();
+  const bool i_slept = slept();  // then it is not the others that were silent
+  if (i_slept) woke_ = now;
+  ticked_ = now;
+  for (int rank = 0; rank < transport_.size(); ++rank) {
+    State& other = at(rank);
+    if (!other.met) continue;
+    say_alive(rank);
+    if (i_slept) other.heard = now;
+    if (now - other.heard > options_.silent)
+      on_silent(rank, fmt::format("silent for {:.1f} s", seconds(now - other.heard)));
+  }
+}
+
+void WorkerLinks::say_alive(int rank) {
+  const auto now = transport_.now().time_since_epoch().count();
+  control(rank, FrameType::heartbeat, static_cast<std::uint64_t>(now));
+}
+
+void WorkerLinks::control(int rank, FrameType type, std::uint64_t value) {
+  transport_.send(rank, {.type = type, .value = value});
+}
+
+void WorkerLinks::control_all(FrameType type) {
+  for (int rank = 0; rank < transport_.size(); ++rank) {
+    if (at(rank).met) control(rank, type);
+  }
+}
+
+}  // namespace starling

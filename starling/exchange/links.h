@@ -1,0 +1,120 @@
+// The connections of a worker with the others: which have been met, are heard, are late or gone.
+// For an exchange and for gossip.
+//
+//   met       it has been connected at least once
+//   silent    no byte has come from it for some seconds
+//   absent    it was late or silent: nobody waits for it until it speaks again
+//   left      it said goodbye
+//   lost      its process is gone
+//
+// On the transport's thread, but for what says otherwise.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "starling/core/clock.h"
+#include "starling/core/log.h"
+#include "starling/exchange/monitor.h"
+#include "starling/transport/transport.h"
+
+namespace starling {
+
+struct LinkOptions {
+  std::set<int> neighbours{};
+  std::chrono::milliseconds silent{5'000};
+  Log log{};
+  std::function<void(int)> greet = [](int) {};  // tells a worker that was away where I am
+};
+
+class WorkerLinks {
+ public:
+  // The transport and the monitor outlive it.
+  WorkerLinks(Transport& transport, Monitor& monitor, LinkOptions options);
+
+  // --- on the training thread ---
+  // Wants connections with all others. They come by and by.
+  void open_all();
+  // Wants connections with the neighbours, and waits until each has been met. Throws Error, naming
+  // the missing, also when interrupted.
+  void meet(std::chrono::milliseconds patience);
+
+  // --- with the monitor's lock, on any thread ---
+  const std::set<int>& absent_ranks() const { return absent_; }
+  const std::set<int>& gone() const { return gone_; }
+  bool is_connected(int rank) const { return connected_.contains(rank); }
+
+  // --- what the transport reports ---
+  void connected(int rank);
+  void disconnected(int rank, const std::string& reason);
+  void lost(int rank, const std::string& reason);
+  void heard(int rank) { at(rank).heard = transport_.now(); }
+
+  // --- which take part ---
+  bool is_neighbour(int rank) const { return options_.neighbours.contains(rank); }
+  bool absent(int rank) const { return at(rank).absent; }
+  bool left(int rank) const { return at(rank).left; }
+  // True if it can take part in a swap of this round.
+  bool present(int rank, std::uint64_t round) const;
+  std::set<int> there() const;  // may come to an average, with me. Takes the lock
+  void mark_absent(int rank, const std::string& why);
+  void mark_present(int rank);  // it has spoken
+  void mark_left(int rank) { at(rank).left = true; }
+  // It waits in an average that I have not begun; it has started the rounds up to this one and no
+  // more.
+  void mark_averaging(int rank, std::uint64_t average, std::uint64_t round);
+  void end_averaging(int rank) { at(rank).averaging.reset(); }  // its steps go on
+  void end_averages(std::uint64_t average);                     // up to this one
+
+  // --- votes ---
+  // I gave up on it, but had voted: only its vote or a broken connection decides. Breaks a
+  // connection that stays silent on it.
+  void wait_for_vote(int rank);
+  void has_voted(int rank) { at(rank).owes_vote.reset(); }
+
+  // --- time ---
+  void start();  // once, before the first tick
+  // Says to all that were met that I am alive, and names those that are silent, with why.
+  void tick(const std::function<void(int rank, const std::string& why)>& on_silent);
+  void say_alive(int rank);
+  // True if a tick is long overdue, or was until a short time ago: others may have lost patience
+  // with me in that time.
+  bool slept() const;
+  bool slept_lately() const;
+  void control(int rank, FrameType type, std::uint64_t value = 0);
+  void control_all(FrameType type);  // to all that were met
+
+ private:
+  // For one worker.
+  struct State {
+    bool met = false;
+    bool absent = false;
+    bool left = false;
+    Time heard{};
+    std::optional<Time> owes_vote{};                                     // since when
+    std::optional<std::pair<std::uint64_t, std::uint64_t>> averaging{};  // average, round
+  };
+  State& at(int rank) { return states_[static_cast<std::size_t>(rank)]; }
+  const State& at(int rank) const { return states_[static_cast<std::size_t>(rank)]; }
+  bool silent(int rank) const { return ticked_ - at(rank).heard > options_.silent; }
+
+  Transport& transport_;
+  Monitor& monitor_;
+  const LinkOptions options_;
+  std::vector<State> states_;  // by rank; my own is unused
+  // The last tick: a worker that was not heard long before it is silent, even if I slept since.
+  Time ticked_{};
+  std::optional<Time> woke_;  // from the last long sleep
+
+  std::set<int> connected_, met_;  // now; ever. These four with the monitor's lock
+  std::set<int> absent_;
+  std::set<int> gone_;
+};
+
+}  // namespace starling

@@ -1,0 +1,79 @@
+#include "starling/exchange/rounds.h"
+
+#include <algorithm>
+
+namespace starling {
+namespace {
+
+constexpr std::uint64_t kFarthestJump = std::uint64_t{1} << 32;
+// Neighbours may be a round ahead at any time. A worker that jumped then would leave out a round
+// that the others wait for.
+constexpr std::uint64_t kSlack = 1;
+
+}  // namespace
+
+std::uint64_t Rounds::next() const {
+  const std::lock_guard lock(monitor_.mutex);
+  return round_ + 1;
+}
+
+std::uint64_t Rounds::horizon() const { return next() + std::max(kHorizon, 2 * layout_.cycle()); }
+
+// The word that a neighbour went on is as old as my absence: it has to be asked where it is now.
+// Such words may still come meanwhile.
+void Rounds::catch_up(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
+                      Transport& transport, WorkerLinks& links) {
+  std::set<int> asked;
+  const auto all_have_said = [&] {
+    for (const int rank : went_on_) {
+      if (!links.is_connected(rank) || !asked.insert(rank).second) continue;
+      transport.post([&links, rank] { links.control(rank, FrameType::where); });
+    }
+    return went_on_.empty();
+  };
+  monitor_.wait(lock, patience, all_have_said);
+  went_on_.clear();
+}
+
+std::uint64_t Rounds::begin() {
+  const std::uint64_t before = round_;
+  round_ = std::max(round_ + 1, jump_to_);
+  jumped_ = round_ > before + 1;
+  started_ = 0;
+  return round_ - before - 1;
+}
+
+void Rounds::restart(std::uint64_t farthest, std::uint64_t position) {
+  round_ = farthest;
+  while (round_ % layout_.cycle() != position % layout_.cycle()) ++round_;
+  started_ = layout_.blocks();
+  jump_to_ = 0;  // where the others were before is of no use any more
+  went_on_.clear();
+}
+
+// A neighbour that is past a round in which we meet goes on without me. Others may be far ahead:
+// they do not wait for me.
+void Rounds::is_at(int rank, std::uint64_t round) {
+  const std::lock_guard lock(monitor_.mutex);
+  const std::uint64_t next = round_ + 1;
+  if (round <= next + kSlack || round - next >= kFarthestJump) return;
+  const std::uint64_t end = std::min(round - kSlack, next + meetings_.period());
+  for (std::uint64_t missed = next; missed < end; ++missed) {
+    const std::vector<Partner>& partners = meetings_.at(missed).partners;
+    if (std::ranges::find(partners, rank, &Partner::rank) == partners.end()) continue;
+    jump_to_ = std::max(jump_to_, round);
+    return;
+  }
+}
+
+void Rounds::went_on(int rank) {
+  const std::lock_guard lock(monitor_.mutex);
+  if (went_on_.insert(rank).second) monitor_.changed->notify_all();
+}
+
+void Rounds::has_said(int rank) {
+  const std::lock_guard lock(monitor_.mutex);
+  if (went_on_.erase(rank) != 0) monitor_.changed->notify_all();
+}
+
+}  // namespace starling

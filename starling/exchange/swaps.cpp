@@ -1,0 +1,23 @@
+#include "starling/exchange/swaps.h"
+
+#include "starling/exchange/edge_swaps.h"
+#include "starling/exchange/group_swaps.h"
+
+namespace starling {
+
+void Holdback::add(SwapId id, const Layout& layout, const Meetings& meetings) {
+  if (layout.sending(id) == Sending::when_all_are_ready) held_.insert(id);
+  release(meetings);
+}
+
+void Holdback::release(const Meetings& meetings) {
+  std::erase_if(held_, [&](SwapId id) {
+    const bool moves = edges_->moves_before(id.round) || groups_->protocol().moves_before(id.round);
+    if (moves && !meetings.always_one_group()) return false;
+    edges_->release(id);
+    groups_->protocol().release(id);
+    return true;
+  });
+}
+
+}  // namespace starling
