@@ -1,5 +1,6 @@
-// The extension starling._C: registers the C++ interface for python/starling/, which makes Python's idioms of it, and does
-// nothing else. Every call that may wait runs without the interpreter's lock.
+// The extension starling._C registers the C++ interface for python/starling/, which turns it into
+// Python's idioms, and does nothing else. Every call that may wait runs without the interpreter's
+// lock.
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -36,8 +37,9 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Seconds(seconds));
 }
 
-// What has threads and connections is the process's that made it. A process that was forked from that one has neither the threads,
-// to wait for, nor the right to say anything over the connections: there it is left as it is, never destroyed.
+// Objects with threads and connections belong to the process that made them. A forked process has
+// neither the threads, to wait for, nor the right to use the connections. There the objects are
+// left as they are, and never destroyed.
 class Maker {
  public:
   bool is_this_process() const { return process_ == getpid(); }
@@ -53,7 +55,7 @@ class Maker {
   pid_t process_ = getpid();
 };
 
-// A rule whose options stand in the parameter groups of Python's optimizer.
+// A rule whose options are in the parameter groups of Python's optimizer.
 class PythonRule {
  public:
   explicit PythonRule(const std::string& name) : defaults_(rule_named(name)) {
@@ -119,7 +121,7 @@ torch::optim::OptimizerParamGroup group_of(std::vector<at::Tensor> parameters, c
   return {std::move(parameters), rule_options(rule)};
 }
 
-// In the option's type.
+// Converts to the option's type.
 SchemeValue scheme_value(const SchemeOption& option, py::handle value) {
   const std::optional<SchemeValue> standard = default_of(option);
   if (!standard || std::holds_alternative<double>(*standard)) return value.cast<double>();
@@ -175,10 +177,10 @@ Options options_of(const py::dict& given) {
   return options;
 }
 
-// Learning rates and the like stay in Python.
+// Learning rates and other options stay in Python.
 struct NoOptions : torch::optim::OptimizerCloneableOptions<NoOptions> {};
 
-// An optimizer written in Python, as the local rule: its step() is called back.
+// An optimizer written in Python, as the local rule. Its step() is called back.
 class PythonOptimizer final : public torch::optim::Optimizer {
  public:
   PythonOptimizer(const std::vector<std::vector<at::Tensor>>& groups, py::function step)
@@ -195,12 +197,13 @@ class PythonOptimizer final : public torch::optim::Optimizer {
   py::function step_;
 };
 
-// Ctrl-C while C++ waits: the handler of the signal is called in the middle of it, as Python calls it between two lines.
-// What it raises ends the waiting, and is raised once the call has ended.
+// Ctrl-C while C++ waits: the signal's handler is called in the middle of the wait, as Python calls
+// it between two lines. Its exception ends the wait, and is raised once the call has ended.
 class Interrupt {
  public:
-  // World::interrupted, in the thread that waits: Python calls handlers in its main thread only. Outside ends() it throws what was
-  // raised: that is in backward(), where all-reduce waits, and autograd hands it to its caller.
+  // World::interrupted, in the thread that waits: Python calls handlers in its main thread only.
+  // Outside ends() it throws the raised exception. This happens in backward(), where all-reduce
+  // waits, and autograd passes it to its caller.
   static bool came() {
     if (raised_) return true;
     const py::gil_scoped_acquire lock;
@@ -209,7 +212,7 @@ class Interrupt {
     raised_.emplace();
     return true;
   }
-  // Runs what may wait, without the interpreter's lock.
+  // Runs a call that may wait, without the interpreter's lock.
   template <class Call>
   static void ends(const Call& call) {
     std::exception_ptr failure;
@@ -224,7 +227,8 @@ class Interrupt {
     }
     listens_ = before;
     if (!before) {
-      if (auto raised = std::exchange(raised_, std::nullopt)) throw *raised;  // perhaps why it failed
+      // Perhaps the reason of the failure.
+      if (auto raised = std::exchange(raised_, std::nullopt)) throw *raised;
     }
     if (failure) std::rethrow_exception(failure);
   }
@@ -261,14 +265,16 @@ class Engine {
     });
   }
 
-  // Whoever calls it holds on to it: a signal's handler may close() meanwhile, or another thread.
+  // The caller holds on to it, because a signal's handler or another thread may close() in the
+  // meantime.
   std::shared_ptr<Optimizer> optimizer() {
     if (!optimizer_) throw UsageError("the optimizer is closed");
     if (!maker_.is_this_process())
       throw UsageError("the optimizer is of the process that this one was forked from");
     return optimizer_;
   }
-  // Ends what is open of it, too: a scope of Python's may live longer. Where a call is under way it goes when that returns.
+  // Ends its open scopes too: a scope in Python may live longer. If a call is in progress, the
+  // optimizer is destroyed when that returns.
   void close() {
     std::shared_ptr<Optimizer> last = std::move(optimizer_);
     const py::gil_scoped_release unlock;
@@ -317,7 +323,7 @@ class Engine {
   const Maker maker_;
 };
 
-// Consensus, ended when Python says so.
+// Consensus, ended on Python's request.
 class Scope {
  public:
   explicit Scope(Engine& engine) {
@@ -330,7 +336,7 @@ class Scope {
     });
     try {
       engine.optimizer();
-    } catch (const UsageError&) {  // closed meanwhile
+    } catch (const UsageError&) {  // closed in the meantime
       average_->reset();
       throw;
     }
@@ -345,11 +351,11 @@ class Scope {
   double distance;
 
  private:
-  std::shared_ptr<Engine::Average> average_ =
-      std::make_shared<Engine::Average>();  // nothing once it has ended
+  // Empty once it has ended.
+  std::shared_ptr<Engine::Average> average_ = std::make_shared<Engine::Average>();
 };
 
-// By name "zero", "parameter" or "kept", or of numbers those that are fresh.
+// By name "zero", "parameter" or "kept"; for numbers the fresh ones.
 py::dict scheme_state(const OptimizerState& state) {
   py::dict all;
   for (const SchemeState& field : state.of_scheme) {
@@ -365,7 +371,7 @@ py::dict scheme_state(const OptimizerState& state) {
   return all;
 }
 
-// What Python must know of a scheme before there is an optimizer.
+// The traits of a scheme that Python needs before there is an optimizer.
 py::dict scheme_traits(const std::string& name) {
   const SchemeTraits& traits = scheme_info(name).traits;
   py::dict all;
@@ -416,7 +422,7 @@ py::dict statistics_of(Engine& engine) {
   return all;
 }
 
-// A world that says what it has to say on stderr.
+// A world whose messages go to stderr.
 template <class Make>
 World make_world(double meet, const Make& make) {
   World world;
@@ -436,7 +442,7 @@ World from_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, do
   });
 }
 
-// What the worker that set the key has told; none where nobody has so far, or the store is gone.
+// The value that a worker has set for the key; nothing if none has so far, or if the store is gone.
 std::optional<std::string> told(const World& world, const std::string& key) {
   try {
     return world.store->get(key, std::chrono::milliseconds(0));
@@ -448,7 +454,7 @@ std::optional<std::string> told(const World& world, const std::string& key) {
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Starling's C++ library; use the package starling.";
   const auto error = py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
-  // Translators are asked in the reverse order, so the narrower one is registered last.
+  // Translators are asked in reverse order, so the narrower one is registered last.
   const auto usage_error = py::register_exception<UsageError>(
       m, "UsageError", py::make_tuple(error, py::handle(PyExc_ValueError)));
   error.attr("__doc__") = "What happened, in one line: where (rank, file, peer), and what is allowed.";

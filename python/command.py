@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The command `starling` of the wheel: becomes the program in the package, with the torch that this Python has.
+"""The command `starling` of the wheel: becomes the program in the package, with the torch that this
+Python has.
 
-It imports neither, which takes seconds: only looks where they are.
+It imports neither, which would take seconds. It only searches for them.
 """
 
 import importlib.util
@@ -28,7 +29,7 @@ if complaint:
     sys.exit(f"starling: error: {complaint}")
 
 environment = dict(os.environ)
-if torch.resolve() != (starling.parent / "torch").resolve():  # where the program looks by itself
+if torch.resolve() != (starling.parent / "torch").resolve():  # the program searches there by itself
     libraries = [str(torch / "lib"), environment.get("LD_LIBRARY_PATH")]
     environment["LD_LIBRARY_PATH"] = ":".join(filter(None, libraries))
 for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and the program would inherit it

@@ -1,4 +1,4 @@
-"""The extension, as python/bindings.cpp registers it."""
+"""The extension that python/bindings.cpp registers."""
 
 from collections.abc import Callable
 from typing import overload
@@ -17,14 +17,16 @@ class World:
     @property
     def _optimizers(self) -> int: ...  # made so far by this worker
     def _tell(self, key: str, value: str) -> None: ...  # through the store
-    def _told(self, key: str) -> str | None: ...  # at once; None: nobody has set the key so far, or the store is gone
+    # At once; None: no worker has set the key so far, or the store is gone.
+    def _told(self, key: str) -> str | None: ...
     @staticmethod
     def from_environment(meet: float) -> World: ...
     @staticmethod
     def from_process_group(group: torch.distributed.ProcessGroup, meet: float) -> World: ...
 
 class Engine:
-    """starling::Optimizer: with a rule of Starling's, or around an optimizer whose step() is called back."""
+    """starling::Optimizer: with a rule of Starling's, or around an optimizer whose step() is called
+    back."""
 
     @overload
     def __init__(
@@ -50,8 +52,9 @@ class Engine:
     def add_group(self, parameters: list[torch.Tensor], group: dict) -> None: ...
     def set_rules(self, param_groups: list[dict]) -> None: ...
     def step(self, param_groups: list[dict], scale: float | None) -> None: ...
-    # Tensors, metadata, and what of the tensors is the scheme's: by name how it begins if a saved state lacks it, "zero",
-    # "parameter" or "kept", and of numbers these. Without values what belongs to parameters is on the device "meta".
+    # Tensors, metadata, and the scheme's part of the tensors: by name the value if a saved state
+    # lacks it, "zero", "parameter" or "kept", and for numbers these. Without values, parameters'
+    # tensors are on the device "meta".
     def state(
         self, values: bool = True
     ) -> tuple[dict[str, torch.Tensor], dict[str, str], dict[str, str | list[float]]]: ...

@@ -1,14 +1,15 @@
-"""Starling: decentralized training. Every worker mixes its parameters with a few neighbours, hidden behind its own
-computation; there is no global all-reduce.
+"""Starling: decentralized training. Every worker mixes its parameters with a few neighbours, hidden
+behind its own computation. There is no global all-reduce.
 
     import starling
 
-    optimizer = starling.AdamW(model.parameters(), lr=1e-3, buffers=model.buffers())   # instead of torch.optim.AdamW
-    ...                                                                                # and no DistributedDataParallel
+    # Replaces torch.optim.AdamW and DistributedDataParallel.
+    optimizer = starling.AdamW(model.parameters(), lr=1e-3, buffers=model.buffers())
+    ...
     with optimizer.consensus():   # the average model
         evaluate(model)
 
-Start it with torchrun, srun or mpirun; without a launcher it is a world of one worker.
+Start it with torchrun, srun or mpirun. Without a launcher it is a world of one worker.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Notices in the first steps that the gradients are not this worker's own."""
+"""Detects in the first steps that the gradients are not this worker's own."""
 
 import math
 
@@ -9,21 +9,22 @@ from starling.sharded import local
 
 
 class FirstGradients:
-    """This worker's first gradient beside that of the next rank: two sums over it, which reach the other through the store.
-    Nobody waits for anybody: a neighbour's are there once its parameters after that step have been mixed, in the second
-    step, and another's soon after."""
+    """Compares this worker's first gradient with that of the next rank: two sums over it, which
+    reach the other through the store. No worker waits for another. A neighbour's sums are there
+    once its parameters after that step have been mixed, in the second step; those of other workers
+    follow soon after."""
 
     _LOOKS = 10  # steps
 
     def __init__(self, world: World):
         self._world = world
-        self._name = f"first-gradient-{world._optimizers}-"  # as many have been made by all workers
+        self._name = f"first-gradient-{world._optimizers}-"  # all workers have made the same number
         self._other = (world.rank + 1) % world.size
         self._own: tuple[float, float] | None = None
         self._looked = 0
 
     def take(self, groups: list[dict]) -> None:
-        """Before a step. What is zero or not finite is no gradient yet."""
+        """Called before a step. A zero or a value that is not finite is no gradient yet."""
         if self._own is not None:
             return
         total, norm = sums = _sums(groups)
@@ -32,17 +33,19 @@ class FirstGradients:
         self._own = sums
         try:
             self._world._tell(f"{self._name}{self._world.rank}", f"{total.hex()} {norm.hex()}")
-        except Error:  # the store is gone with who hosted it; training does not need it
+        except Error:  # the store is gone with its host; training does not need it
             self._looked = self._LOOKS
 
     def decided(self) -> bool:
-        """After the step. Raises UsageError where both are the same; False where that is not known yet."""
+        """Called after the step. Raises UsageError if both are the same. Returns False if that is
+        not known yet."""
         if self._own is None:
             return False
         if self._looked == self._LOOKS:
             return True
         self._looked += 1
-        if self._looked == 1:  # some would know, others not yet: where all are neighbours they raise in the same step
+        # Some would know, others not yet: if all are neighbours they raise in the same step.
+        if self._looked == 1:
             return False
         told = self._world._told(f"{self._name}{self._other}")
         if told is None:
@@ -60,7 +63,8 @@ class FirstGradients:
 
 
 def _sums(groups: list[dict]) -> tuple[float, float]:
-    """Of all gradients: a sum of values, in which each parameter counts another number of times, and the norm."""
+    """For all gradients: a sum of values, in which each parameter has another weight, and the
+    norm."""
     total = squares = 0.0
     parameters = (parameter for group in groups for parameter in group["params"])
     for place, parameter in enumerate(parameters, 1):

@@ -1,8 +1,10 @@
-"""Is the installed torch the one that Starling was built with? Needs no torch: the command asks as well, without it."""
+"""Checks that the installed torch is the one that Starling was built with. Needs no torch, because
+the command checks it without."""
 
 
 def complaint(built_with: str, found: str) -> str | None:
-    """One line of what is wrong and what to do; None where the versions agree. What follows a + does not count."""
+    """The mistake and its remedy in one line; None if the versions agree. The part after a + does
+    not count."""
     found = found.partition("+")[0]
     if found == built_with:
         return None

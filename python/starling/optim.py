@@ -1,9 +1,9 @@
-"""Optimizers that train without a global all-reduce: torch.optim.Optimizer in every respect, and step() mixes the
-parameters with those of a few neighbours. They take the first arguments of torch's optimizer of the same name, up to weight_decay
-and nesterov, and Options.
+"""Optimizers that train without a global all-reduce. They are torch.optim.Optimizers in every
+respect, and step() mixes the parameters with those of a few neighbours. They take the first
+arguments of torch's optimizer of the same name, up to weight_decay and nesterov, and Options.
 
-The constructor is collective: every worker must construct the same optimizers in the same order. Rank 0's parameters and
-buffers reach every worker.
+The constructor is collective: every worker must construct the same optimizers in the same order.
+Rank 0's parameters and buffers reach every worker.
 """
 
 import contextlib
@@ -75,8 +75,9 @@ class Options(SchemeOptions, total=False):
 
 
 def _hooked(step: Step) -> Step:
-    """What torch makes of every optimizer's step(): one that calls hooks and shows in the profiler. Where there is neither, it
-    costs nothing here. Where it raises, what a GradScaler has left here for this step must not stay for the next."""
+    """torch replaces every optimizer's step() by one that calls hooks and shows in the profiler.
+    Without either, it costs nothing here. If it raises, the values that a GradScaler has left here
+    for this step must not stay for the next."""
     observed = torch.optim.Optimizer.profile_hook_step(step)
 
     @functools.wraps(step)
@@ -101,7 +102,8 @@ def _hooked(step: Step) -> Step:
 
 @contextlib.contextmanager
 def _or_else(refuse: Callable[[], None]) -> Iterator[None]:
-    """What only this worker does of a collective call: where it fails, `refuse` makes the others fail, who would wait."""
+    """The part of a collective call that only this worker does. If it fails, `refuse` makes the
+    others fail, which would wait."""
     try:
         yield
     except BaseException:
@@ -111,13 +113,14 @@ def _or_else(refuse: Callable[[], None]) -> Iterator[None]:
 
 
 class Optimizer(torch.optim.Optimizer):
-    """What all of Starling's optimizers can do beside what torch's do; made by SGD, Adam, AdamW, AccumAdam, AccumAdamW and
-    Decentralized.
+    """The common features of all of Starling's optimizers, besides those of torch's. SGD, Adam,
+    AdamW, AccumAdam, AccumAdamW and Decentralized make it.
 
-    step() waits for a neighbour whose block of the last step has not come yet, mixes, applies the rule and sends, block by
-    block. state_dict() is of this worker: each saves its own, or all load the same. With a rule of Starling's the state lives in
-    the C++ library: `state` is empty, and state_dict() has it. add_param_group(), before the same step, and load_state_dict()
-    are collective. In a process that was forked from this one every call raises UsageError.
+    step() waits for a neighbour whose block of the last step has not come yet, mixes, applies the
+    rule and sends, block by block. state_dict() is this worker's: each worker saves its own, or all
+    load the same. With a rule of Starling's the state is in the C++ library: `state` is empty, and
+    state_dict() has it. add_param_group(), before the same step, and load_state_dict() are
+    collective. In a process that was forked from this one every call raises UsageError.
     """
 
     _engine: _C.Engine | None = None
@@ -125,7 +128,7 @@ class Optimizer(torch.optim.Optimizer):
     _not_synced = 0  # no_sync() within no_sync()
 
     def _start(self, options: Options, *rule) -> None:
-        """`rule`: what the C++ library is to do: the first arguments of its Engine."""
+        """`rule`: the C++ library's task: the first arguments of its Engine."""
         rest = dict(options)
         buffers = list(rest.pop("buffers", None) or ())
         for buffer in buffers:
@@ -149,16 +152,17 @@ class Optimizer(torch.optim.Optimizer):
         self._engine = engine
         for group, tensors in zip(self.param_groups, given, strict=True):
             self._shards.take(group["params"], tensors)
-        # A scheme that averages gradients, and a node, want equal ones.
+        # A scheme that averages gradients, and a node, need equal ones.
         own = not self._traits["averages_gradients"] and not self._in_nodes
         if own and world.size > 1 and check_gradients:
             self._first_gradients = FirstGradients(world)
-        # Also where the interpreter ends and nobody deletes the optimizer: the neighbours are told not to wait.
+        # If the interpreter ends without deleting the optimizer, the neighbours are also told not
+        # to wait.
         self._finalizer = weakref.finalize(self, engine.close)
         self._shards.replaced()  # by rank 0's
 
     def _take_last_group(self) -> None:
-        """Which add_param_group() has added: it is taken away again where it is refused."""
+        """A group that add_param_group() has added is removed again if it is refused."""
         group = self.param_groups[-1]
         try:
             given = self._shards.stand_ins(group["params"])
@@ -174,7 +178,8 @@ class Optimizer(torch.optim.Optimizer):
         return self._engine
 
     def _mix(self, scale: float | None) -> None:
-        """A step of the C++ library. Each line here is paid for in each step: the cache has lost it since the last one."""
+        """A step of the C++ library. Every step pays for each line here, because the cache has lost
+        it since the last one."""
         check = self._first_gradients
         if check is not None:
             check.take(self.param_groups)
@@ -189,7 +194,8 @@ class Optimizer(torch.optim.Optimizer):
             self._first_gradients = None
 
     def _gradient_scale(self) -> float | None:
-        """What step() is to multiply gradients by, as a torch.amp.GradScaler says; None: it has found an overflow."""
+        """The factor of gradients in step(), from a torch.amp.GradScaler; None: it has found an
+        overflow."""
         if getattr(self, "found_inf", None) is None:
             return 1.0
         if self._shards.pairs:
@@ -216,18 +222,20 @@ class Optimizer(torch.optim.Optimizer):
         raise _C.UsageError(f"starling.{type(self).__name__} cannot be copied or pickled: save its state_dict()")
 
     def close(self) -> None:
-        """Ends the exchange: the neighbours do not wait for this worker any longer. Deleting the optimizer or leaving
-        the interpreter does so too. Every later call raises UsageError."""
+        """Ends the exchange: the neighbours no longer wait for this worker. Deleting the optimizer
+        or leaving the interpreter does so too. Every later call raises UsageError."""
         self._finalizer()
 
     @contextlib.contextmanager
     def consensus(self, keep: bool = False) -> Iterator[_C.Scope]:
-        """Within it the parameters are their exact average over all workers, and so are the floating-point buffers;
-        integer buffers are at their largest. Afterwards each worker gets its own back, unless `keep`. Collective: all
-        workers enter it at the same step. Yields how many `workers` took part, the `first` of their ranks, and their `distance`.
-        Each shard of a sharded model is averaged over its replicas, which makes the model the average as a whole; `workers` are
-        replicas.
-        Also a decorator of what evaluates: `evaluate = optimizer.consensus()(evaluate)`."""
+        """Inside it the parameters are their exact average over all workers, and so are the
+        floating-point buffers; integer buffers take the maximum. Afterwards each worker gets its
+        own values back, unless `keep`. Collective: all workers enter it at the same step. Yields
+        the number of `workers` that took part, the `first` of their ranks, and their `distance`.
+
+        Each shard of a sharded model is averaged over its replicas, so the model as a whole is the
+        average; `workers` are replicas. It is also a decorator of evaluations: `evaluate =
+        optimizer.consensus()(evaluate)`."""
         scope = _C.Scope(self._current())
         try:
             self._shards.replaced()
@@ -238,23 +246,26 @@ class Optimizer(torch.optim.Optimizer):
             self._shards.replaced()
 
     def consensus_distance(self) -> float:
-        """RMS distance of the workers' parameters to their average. Of a sharded model that of the replicas, over all shards;
-        over this worker's shards alone it is consensus()'s `distance`. Collective."""
+        """RMS distance of the workers' parameters to their average. For a sharded model it is that
+        of the replicas, over all shards; consensus()'s `distance` is that of this worker's shards
+        alone. Collective."""
         with self.consensus() as scope:
             return self._shards.of_whole_model(scope.distance)
 
     def save_consensus(self, model: torch.nn.Module, path: str | os.PathLike) -> None:
-        """Writes the average of the workers' models as one safetensors file: the tensors of `model.state_dict()`, those of a
-        sharded model whole, each name with a tensor of its own. `path` holds the old file or the new one, never half of it.
-        Collective; the lowest rank that is there writes, and alone raises Error where it cannot. What is in the model is
-        averaged where this optimizer has it: give it buffers=model.buffers()."""
+        """Writes the average of the workers' models as one safetensors file. It holds the tensors
+        of `model.state_dict()`, those of a sharded model whole, each name with a tensor of its own.
+        `path` holds the old file or the new one, never half of it. Collective; the lowest present
+        rank writes, and only that rank raises Error if it cannot. A value is averaged if this
+        optimizer has it: pass buffers=model.buffers()."""
         with self.consensus() as scope:
             writes = self._world.rank == scope.first and self._shards.first()
             tensors = {}
             for name, tensor in model.state_dict().items():
                 if not isinstance(tensor, torch.Tensor):
                     continue
-                whole = tensor.full_tensor() if is_sharded(tensor) else tensor  # all shards' workers take part
+                # All shards' workers take part.
+                whole = tensor.full_tensor() if is_sharded(tensor) else tensor
                 if writes:
                     tensors[name] = whole
             if writes:
@@ -264,9 +275,10 @@ class Optimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradient accumulation with a scheme that averages gradients, or a hierarchy. Backward passes within it add to the
-        worker's own gradients and send nothing; the first one after it averages the sum. Without it the result is the same,
-        and each pass sends. No effect with gossip, which never sends gradients."""
+        """Gradient accumulation with a scheme that averages gradients, or a hierarchy. Backward
+        passes inside it add to the worker's own gradients and send nothing; the first one after it
+        averages the sum. Without it the result is the same, but each pass sends. No effect with
+        gossip, which never sends gradients."""
         if self._not_synced == 0:
             self._engine.set_sync(False)
         self._not_synced += 1
@@ -278,20 +290,25 @@ class Optimizer(torch.optim.Optimizer):
                 self._engine.set_sync(True)
 
     def statistics(self) -> dict:
-        """Since construction, by this worker: rounds, blocks committed and aborted, bytes_sent, seconds_waiting, workers
-        lost and so on, as starling::Statistics in starling/optim/optimizer.h. With asynchronous schemes "rate", averagings for
-        each gradient; "edges", for each neighbour {"rank", "averaged", "staleness", "stalest", "distance"}: how many
-        averagings, this worker's gradients between two of them in the mean and at most, and how far apart both were in the last
-        one; "distance", RMS over the edges; and "questions", how this worker's asking went: "asked", of these "refused" by a
-        neighbour that was busy and "unanswered" in time, and "dropped", averagings that were due and never asked for.
-        "gradients_of_all" is how many all workers have made, as far as this one has heard of the others, who tell with each
-        question and answer: a loop that ends by it leaves nobody to wait for a slow worker."""
+        """Counts of this worker since construction: rounds, blocks committed and aborted,
+        bytes_sent, seconds_waiting, workers lost and so on, as in starling::Statistics in
+        starling/optim/optimizer.h. Asynchronous schemes add:
+
+        - "rate": averagings per gradient
+        - "edges": for each neighbour {"rank", "averaged", "staleness", "stalest", "distance"}: the
+          number of averagings, the mean and the maximum of this worker's gradients between two of
+          them, and the distance of both in the last one
+        - "distance": RMS over the edges
+        - "questions": this worker's requests: "asked", of these "refused" by a busy neighbour and
+          "unanswered" in time, and "dropped", averagings that were due and never requested
+        - "gradients_of_all": the number of all workers' gradients, as far as this one knows from
+          requests and answers. A loop that ends by it leaves no worker to wait for a slow one."""
         return self._engine.statistics()
 
 
 class _State(defaultdict):
-    """Of an optimizer whose state the C++ library keeps: there is none here, but it does exist. Where it is false,
-    torch.distributed.checkpoint calls step() to make it."""
+    """The state of an optimizer whose state is in the C++ library: empty here, but true. If it were
+    false, torch.distributed.checkpoint would call step() to make it."""
 
     def __init__(self):
         super().__init__(dict)
@@ -301,11 +318,12 @@ class _State(defaultdict):
 
 
 class _Ruled(Optimizer):
-    """With one of Starling's rules: the C++ library keeps its state and updates all parameters in one pass."""
+    """With one of Starling's rules: the C++ library keeps its state and updates all parameters in
+    one pass."""
 
     _step_supports_amp_scaling = True
     _rule: str  # its name in the C++ library
-    _states: dict[str, str]  # which it may keep: torch's names by the C++ library's
+    _states: dict[str, str]  # its possible states: torch's names by the C++ library's
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
@@ -322,17 +340,19 @@ class _Ruled(Optimizer):
         self._start(options, self._rule, self.param_groups)
 
     def add_param_group(self, param_group: dict) -> None:
-        """As torch's. All workers must call it before the same step, where rank 0's values reach every worker."""
+        """Like torch's. All workers must call it before the same step; rank 0's values then reach
+        every worker."""
         super().add_param_group(param_group)
         if self._engine is not None:
             self._take_last_group()
 
     @_hooked
     def step(self, closure: Callable[[], float] | None = None):
-        """Mixes with the neighbours and applies the rule, block by block. Waits for a neighbour whose block of the last
-        step has not come yet; Ctrl-C ends the waiting, and is raised once the step has ended. Scheme all-reduce waits in
-        backward(): raised there it ends the averaging for good, at all workers (on a GPU nothing is raised before the wait is
-        over). Parameters without a gradient are mixed but not updated."""
+        """Mixes with the neighbours and applies the rule, block by block. Waits for a neighbour
+        whose block of the last step has not come yet. Ctrl-C ends the wait, and is raised once the
+        step has ended. Scheme all-reduce waits in backward(): an exception raised there ends the
+        averaging for good, at all workers (on a GPU nothing is raised before the wait is over).
+        Parameters without a gradient are mixed but not updated."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -340,7 +360,8 @@ class _Ruled(Optimizer):
         self._mix(self._gradient_scale())
         return loss
 
-    # state: what torch's optimizer of that name has, as copies, made where it is asked for; it lives in the C++ library.
+    # state: that of torch's optimizer of the same name, as copies, made on request. The original is
+    # in the C++ library.
 
     def _numbered(self) -> Iterator[tuple[str, torch.Tensor]]:
         for g, group in enumerate(self.param_groups):
@@ -348,19 +369,21 @@ class _Ruled(Optimizer):
                 yield f"{g}.{p}", parameter
 
     def state_dict(self) -> dict:
-        """As torch's, of this worker: every worker saves its own, and loads it again. The place in the schedule is the
-        parameter groups' entry "round". Of a sharded model its tensors are DTensors, sharded as the parameters are. With a
-        hierarchy a parameter's tensors have the values that this worker keeps, and the entry "share" says which these are.
-        With a scheme that averages in pairs, gossip then stands still until the next step(). If no worker steps before all
-        have saved, as behind torch.distributed.barrier(), their states are of one moment.
+        """Like torch's, for this worker: every worker saves its own, and loads it again. The
+        parameter groups' entry "round" is the place in the schedule. For a sharded model its
+        tensors are DTensors, sharded like the parameters. With a hierarchy a parameter's tensors
+        have the values that this worker keeps, and the entry "share" describes these. With a scheme
+        that averages in pairs, gossip then stands still until the next step(). If no worker steps
+        before all have saved, for example behind torch.distributed.barrier(), their states are of
+        one moment.
 
-        Workers differ, so that each needs a name of its own where all save into one place, as with
+        Workers differ, so each needs a name of its own if all save into one place, for example with
         torch.distributed.checkpoint:
 
             state = {"model": ..., "optimizer": ...}      # of get_state_dict(model, optimizer)
             dcp.save({f"worker-{rank}": state}, checkpoint_id=folder)
 
-        with the rank among the replicas where the model is sharded."""
+        with the rank among the replicas if the model is sharded."""
         tensors, metadata, of_scheme = self._current().state()
         state = _State()
         numbers = [key for key, fresh in of_scheme.items() if isinstance(fresh, list)]
@@ -388,14 +411,15 @@ class _Ruled(Optimizer):
                     del group[key]
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Collective: every worker loads its own, or all the same. What was in flight is sent again, so that a run that
-        goes on is equal to the bit to one that did not stop, where the model's parameters were loaded before. Also
-        takes the state of torch's optimizer of the same name."""
+        """Collective: every worker loads its own, or all the same. Blocks in flight are sent again.
+        A resumed run is therefore equal to the bit to one that did not stop, if the model's
+        parameters were loaded before. Also takes the state of torch's optimizer of the same
+        name."""
         given = {}
 
         def take(_, after_hooks):
             given.update(after_hooks)
-            return after_hooks | {"state": {}}  # which torch would round to the parameters' type
+            return after_hooks | {"state": {}}  # torch would round it to the parameters' type
 
         hook = self.register_load_state_dict_pre_hook(take)
         groups = self.param_groups
@@ -416,7 +440,7 @@ class _Ruled(Optimizer):
             call(self)
 
     def _loaded(self, given: dict) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-        """The engine's state that torch's is."""
+        """The engine's state for a state of torch's."""
         extra = {}
         for group in self.param_groups:
             for key, value in list(group.items()):
@@ -440,7 +464,7 @@ class _Ruled(Optimizer):
         alike = metadata.pop("share", None) == extra.get("share")
         metadata |= {key.removesuffix(self._shards.suffix()): value for key, value in extra.items()}
         if not alike:
-            return tensors, metadata  # the engine says what differs, to all workers
+            return tensors, metadata  # the engine reports differences to all workers
         ids = itertools.chain.from_iterable(group["params"] for group in given["param_groups"])
         # By their numbers, or by their names in a state_dict of torch.distributed.checkpoint.
         for number, (index, (name, parameter)) in enumerate(zip(ids, self._numbered(), strict=True)):
@@ -471,8 +495,8 @@ class _Ruled(Optimizer):
 
 
 class SGD(_Ruled):
-    """torch.optim.SGD without dampening: d = g + weight_decay x; m <- momentum m + d; u = d + momentum m with nesterov,
-    else m. Decentralized: D-PSGD (Lian et al. 2017)."""
+    """torch.optim.SGD without dampening: d = g + weight_decay x; m <- momentum m + d; u = d +
+    momentum m with nesterov, else m. Decentralized: D-PSGD (Lian et al. 2017)."""
 
     _rule = "SGD"
 
@@ -493,7 +517,8 @@ class SGD(_Ruled):
 
 
 class Adam(_Ruled):
-    """torch.optim.Adam's update, mixed: decentralized Adam of "From Promise to Practice" (arXiv 2410.11998)."""
+    """torch.optim.Adam's update, mixed: decentralized Adam of "From Promise to Practice" (arXiv
+    2410.11998)."""
 
     _rule = "Adam"
 
@@ -528,8 +553,8 @@ class AdamW(Adam):
 
 
 class AccumAdam(_Ruled):
-    """Accumulated Adam (arXiv 2410.11998): the moments that are kept move once per `window` steps, by the mean gradient of
-    the window; each step uses them plus its own gradient. `window` = 1 is Adam."""
+    """Accumulated Adam (arXiv 2410.11998): the kept moments move once per `window` steps, by the
+    mean gradient of the window. Each step uses them and its own gradient. `window` = 1 is Adam."""
 
     _rule = "AccumAdam"
 
@@ -566,9 +591,9 @@ class AccumAdamW(AccumAdam):
 
 
 class Decentralized(Optimizer):
-    """Mixing around an optimizer that Starling did not write: `inner.step()` is the local rule. Learning rates, parameter
-    groups, gradient clipping and state are inner's: both have the same param_groups and state. Add groups here, not to inner.
-    Parameters must be float32."""
+    """Mixing around an optimizer that Starling did not write: `inner.step()` is the local rule.
+    Learning rates, parameter groups, gradient clipping and state are inner's: both have the same
+    param_groups and state. Add groups here, not to inner. Parameters must be float32."""
 
     _step_supports_amp_scaling = True
 
@@ -583,8 +608,10 @@ class Decentralized(Optimizer):
         super().__init__(inner.param_groups, inner.defaults)
         self._share()
         me = weakref.ref(self)
-        inner.register_load_state_dict_post_hook(lambda _: me() and me()._share())  # inner has others then
-        overflowed = self._overflowed = [False]  # nothing here may hold on to self, which ends the exchange when it goes
+        # Inner then has others.
+        inner.register_load_state_dict_post_hook(lambda _: me() and me()._share())
+        # Nothing here may hold on to self, whose deletion ends the exchange.
+        overflowed = self._overflowed = [False]
         self._groups = len(inner.param_groups)
         self._start(options, lambda: None if overflowed[0] else inner.step())
 
@@ -593,7 +620,7 @@ class Decentralized(Optimizer):
         self.state = self.inner.state
 
     def add_param_group(self, param_group: dict) -> None:
-        """As torch's, of the inner optimizer. All workers must call it before the same step."""
+        """Like torch's, for the inner optimizer. All workers must call it before the same step."""
         if self._engine is None:
             return super().add_param_group(param_group)
         self.inner.add_param_group(param_group)
@@ -603,7 +630,8 @@ class Decentralized(Optimizer):
 
     @_hooked
     def step(self, closure: Callable[[], float] | None = None):
-        """Mixes with the neighbours and calls the inner optimizer's step(), but where a GradScaler has found an overflow."""
+        """Mixes with the neighbours and calls the inner optimizer's step(), unless a GradScaler has
+        found an overflow."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -619,9 +647,10 @@ class Decentralized(Optimizer):
         return loss
 
     def state_dict(self) -> dict:
-        """The inner optimizer's, and the place in the schedule as the parameter groups' entry "round". What the scheme
-        keeps beside the parameters is not in it, and begins fresh after load_state_dict(); nor are the grids of the wires int8
-        and int4. A run that goes on is then not equal to the bit."""
+        """The inner optimizer's state, with the place in the schedule as the parameter groups'
+        entry "round". The scheme's own data beside the parameters is not in it, and begins fresh
+        after load_state_dict(); nor are the grids of the wires int8 and int4. A resumed run is then
+        not equal to the bit."""
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
         saved = self.inner.state_dict()
@@ -633,8 +662,8 @@ class Decentralized(Optimizer):
         return saved
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Collective: every worker loads its own, or all the same. What was in flight is sent again. Where one worker's inner
-        optimizer cannot load, all raise, and each has what it had."""
+        """Collective: every worker loads its own, or all the same. Blocks in flight are sent again.
+        If one worker's inner optimizer cannot load, all raise, and each keeps its old state."""
         had = self.inner.state_dict()
         try:
             with _or_else(lambda: self._engine.restart(None)):

@@ -1,15 +1,17 @@
-"""Sharded models: parameters that are DTensors, as fully_shard() and parallelize_module() make them.
+"""Sharded models: parameters that are DTensors, from fully_shard() or parallelize_module().
 
 Each worker mixes and updates its own shards with those at the same place of the other replicas:
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     for layer in model.layers:
-        fully_shard(layer, mesh=mesh["shard"])      # not the whole mesh: that would all-reduce along "replicate" too
+        # Not the whole mesh: that would all-reduce along "replicate" too.
+        fully_shard(layer, mesh=mesh["shard"])
     fully_shard(model, mesh=mesh["shard"])
     optimizer = starling.AdamW(model.parameters(), lr=1e-3, process_group=mesh["replicate"])
 
-The C++ library sees a plain tensor in the place of each such parameter. Before it looks, each is given the memory of the
-parameter's local tensor and gradient, wherever they lie now: fully_shard() moves them, at the first forward pass for one.
+The C++ library sees a plain tensor in the place of each such parameter. Before it reads them, each
+gets the memory of the parameter's local tensor and gradient at that time, because fully_shard()
+moves them, for example at the first forward pass.
 """
 
 import math
@@ -22,19 +24,19 @@ from starling import _C
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    # Where nobody has imported it, nobody has made one; its import takes a second.
+    # If the module is not imported, there is no DTensor. Its import takes a second.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Itself, or of a DTensor the part of this worker, in its own memory."""
+    """The tensor itself, or of a DTensor this worker's part, in its own memory."""
     with torch.no_grad():
         return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """What belongs to this worker's part of the parameter, as a DTensor if the parameter is one."""
+    """A tensor for this worker's part of the parameter, as a DTensor if the parameter is one."""
     if not is_sharded(parameter):
         return tensor
     made = sys.modules["torch.distributed.tensor"].DTensor.from_local
@@ -43,8 +45,9 @@ def like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def reshard_modules() -> None:
-    """A forward pass without a backward one leaves the root module's parameters gathered, and the next pass takes those:
-    it would not see what was written to the shards meanwhile."""
+    """A forward pass without a backward one leaves the root module's parameters gathered, and the
+    next pass uses those. It would not see values that were written to the shards in the
+    meantime."""
     if "torch.distributed.fsdp" not in sys.modules:
         return
     from torch.distributed._composable_state import _module_state_mapping
@@ -56,17 +59,20 @@ def reshard_modules() -> None:
 
 
 class Shards:
-    """The DTensors among an optimizer's parameters: `pairs`, each with the plain tensor that stands for it."""
+    """The DTensors among an optimizer's parameters: `pairs`, each with the plain tensor that
+    replaces it."""
 
     def __init__(self, options: dict, process_group: "torch.distributed.ProcessGroup | None", averages_gradients: bool):
-        self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []  # of a sharded parameter and its stand-in
-        self._length = 0  # of what this worker has of all parameters
+        # Each sharded parameter with its replacement.
+        self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._length = 0  # number of values that this worker has of all parameters
         self._options = options
         self._averages_gradients = averages_gradients  # the scheme
         self._process_group = process_group
 
     def stand_ins(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """What the C++ library gets for these parameters of a new group; take() once it has them."""
+        """The C++ library's tensors for these parameters of a new group; call take() once it has
+        them."""
         given = []
         for parameter in parameters:
             if is_sharded(parameter):
@@ -116,8 +122,9 @@ class Shards:
         return not any(any(parameter.device_mesh.get_coordinate()) for parameter, _ in self.pairs)
 
     def of_whole_model(self, distance: float) -> float:
-        """The root mean square over all workers of a replica, each with as many parameters as it has, of what is one over
-        this worker's. Collective among them. A parameter that several of them hold whole counts as often."""
+        """The root mean square over all workers of a replica, weighted by each worker's number of
+        values, of a value over this worker's. Collective among them. A parameter that several of
+        them hold whole counts as often."""
         if not self.pairs:
             return distance
         tensor = sys.modules["torch.distributed.tensor"]
@@ -128,12 +135,12 @@ class Shards:
         return math.sqrt(squares / length)
 
     def suffix(self) -> str:
-        """For names in a state_dict of what differs between the shards of a model and is no DTensor: there
-        torch.distributed.checkpoint keeps one worker's value of each name."""
+        """For names in a state_dict of values that differ between the shards of a model and are no
+        DTensors: there torch.distributed.checkpoint keeps one worker's value of each name."""
         return f".rank-{torch.distributed.get_rank()}" if self.pairs else ""
 
     def follow(self) -> None:
-        """To where the parameters and their gradients lie now."""
+        """Points to the present memory of the parameters and their gradients."""
         for parameter, stand_in in self.pairs:
             now = local(parameter)
             if now.shape != stand_in.shape or now.stride() != stand_in.stride():
@@ -145,7 +152,7 @@ class Shards:
             stand_in.grad = None if parameter.grad is None else local(parameter.grad)
 
     def changed(self) -> None:
-        """What the parameters hold, by the C++ library."""
+        """The C++ library has changed the parameters' values."""
         if not self.pairs:
             return
         with torch.no_grad():
@@ -154,7 +161,7 @@ class Shards:
             stand_in.grad = None
 
     def replaced(self) -> None:
-        """As changed(), between two steps: forward passes must gather them again."""
+        """Like changed(), between two steps: forward passes must gather them again."""
         if self.pairs:
             self.changed()
             reshard_modules()

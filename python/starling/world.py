@@ -1,4 +1,4 @@
-"""The workers of one run, and what they do without an optimizer."""
+"""The workers of one run, and their operations without an optimizer."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Group = ProcessGroup | DeviceMesh  # a mesh of one dimension, such as mesh["replicate"]
 
 _world: World | None = None
-_default: "ProcessGroup | None" = None  # torch's default group, where the world is of that
+_default: "ProcessGroup | None" = None  # torch's default group, if the world is of that
 
 
 def group_of(process_group: "Group") -> "ProcessGroup":
@@ -34,19 +34,21 @@ def group_of(process_group: "Group") -> "ProcessGroup":
 
 
 def init(process_group: "Group | None" = None, timeout: float = 60.0) -> World:
-    """The world of this process's optimizers. An optimizer calls this by itself; call it earlier to know ``rank``,
-    ``size``, ``local_rank`` and ``local_size``. Later calls without a group return the same world, or that of a new default group
-    where the world was of the old one.
+    """The world of this process's optimizers. An optimizer calls this by itself. Call it earlier to
+    know ``rank``, ``size``, ``local_rank`` and ``local_size``. Later calls without a group return
+    the same world, or that of a new default group if the world was of the old one.
 
-    It is that of ``process_group`` (or of a device mesh of one dimension); else, after
-    ``torch.distributed.init_process_group``, that of the default group; else the one that the launcher describes in the
-    environment: torchrun, srun, mpirun or a PMI launcher; without one, a world of one worker. Of a group only the store is
-    used, to meet at: the edges are Starling's own. Every worker of the group must call this.
+    The world is that of ``process_group`` (or of a device mesh of one dimension). Without it, after
+    ``torch.distributed.init_process_group``, it is that of the default group. Otherwise it is the
+    one that the launcher describes in the environment: torchrun, srun, mpirun or a PMI launcher;
+    without a launcher, a world of one worker. Only the store of a group is used, to meet at: the
+    edges are Starling's own. Every worker of the group must call this.
 
-    Blocks for ``timeout`` seconds at most; as long do the workers wait for each other at an optimizer's construction.
-    Raises UsageError for variables that are missing or wrong, Error where the store cannot be hosted or reached.
-    From the environment, workers on several hosts need the same secret in STARLING_TOKEN_FILE (or STARLING_TOKEN); the
-    workers of a group may have one, and make a random one otherwise.
+    Blocks for at most ``timeout`` seconds. The workers wait for each other for the same time at an
+    optimizer's construction. Raises UsageError for missing or wrong variables, Error if the store
+    cannot be hosted or reached. From the environment, workers on several hosts need the same secret
+    in STARLING_TOKEN_FILE (or STARLING_TOKEN). The workers of a group may have one, and make a
+    random one otherwise.
     """
     global _world, _default
     if process_group is not None:
@@ -62,15 +64,18 @@ def init(process_group: "Group | None" = None, timeout: float = 60.0) -> World:
 
 
 def average(what: "torch.nn.Module | Iterable[torch.Tensor]", process_group: "Group | None" = None) -> int:
-    """Replaces tensors by their average over all workers, exact up to rounding to float32; of integers each worker gets the
-    largest. Of a module these are its parameters and buffers. Returns how many workers took part.
+    """Replaces tensors by their average over all workers, exact up to rounding to float32; integers
+    by the maximum. For a module these are its parameters and buffers. Returns the number of workers
+    that took part.
 
-    For once, as after training with an optimizer that is closed, or to begin from the mean of several runs: it connects the
-    workers anew. An optimizer has ``consensus(keep=True)``, over the connections that are there.
+    It is for a single use, for example after training with a closed optimizer, or to begin from the
+    mean of several runs: it makes new connections between the workers. An optimizer has
+    ``consensus(keep=True)``, over its own connections.
 
-    Collective over ``process_group`` (None: ``init()``): every worker calls it with tensors of the same types and sizes,
-    else all raise UsageError. Blocks until all have; where one dies meanwhile the others average without it. Of DTensors
-    this worker's parts are averaged, with those of the group, which must be the replicas.
+    Collective over ``process_group`` (None: ``init()``): every worker calls it with tensors of the
+    same types and sizes, otherwise all raise UsageError. Blocks until all have called it; if a
+    worker dies in the meantime, the others average without it. For DTensors this worker's parts are
+    averaged with those of the group, which must be the replicas.
     """
     reshard_modules()
     tensors = [*what.parameters(), *what.buffers()] if isinstance(what, torch.nn.Module) else list(what)

@@ -16,13 +16,14 @@ void Average::begin(Bytes mine, std::set<int> participants, Combine combine) {
   done_.clear();
   have_result_ = false;
   std::erase_if(participants, [&](int peer) { return has_quit_[peer] == id_; });
-  for (const auto& [peer, join] : heard_) {  // who came before me and is not there any more, as I see it
+  // Peers that came before me and are not there any more, as I see it.
+  for (const auto& [peer, join] : heard_) {
     if (join.id == id_ && !participants.contains(peer)) actions_.send_done(peer, id_, 0, true);
   }
   attempt(0, std::move(participants));
 }
 
-// Says what I see, to all whom I see.
+// Sends my view to all workers in it.
 void Average::attempt(std::uint32_t number, std::set<int> participants) {
   join_ = {id_, number, std::move(participants)};
   rounds_ = false;
@@ -42,7 +43,7 @@ bool Average::everyone_joined() const {
 }
 
 void Average::proceed() {
-  // Adopt the latest attempt and the smallest set that anybody in P has named.
+  // Adopts the latest attempt and the smallest set that any worker of P has named.
   for (const int peer : join_.participants) {
     const auto heard = heard_.find(peer);
     if (heard == heard_.end() || heard->second.id != id_) continue;
@@ -74,7 +75,8 @@ void Average::proceed() {
   }
 }
 
-// One period. My share of a step goes out as the step begins; the step ends with the last neighbour's share.
+// Runs one period. My share of a step goes out when the step begins; the step ends with the last
+// neighbour's share.
 void Average::run_rounds() {
   const std::vector<int> ranks(members_.begin(), members_.end());
   const auto me = static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
@@ -150,7 +152,8 @@ void Average::done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended
     done_[attempt].insert(peer);
     return proceed();
   }
-  // The others have ended. Either I had that result and only waited for somebody who is gone, or I was struck out.
+  // The others have ended. Either I had that result and only waited for a lost worker, or I was
+  // struck out.
   if (have_result_) return finish(now_, members_);
   finish(original_, {rank_});
 }
@@ -183,7 +186,8 @@ void Average::strike_out(int peer) {
   std::set<int> rest = join_.participants;
   rest.erase(peer);
   if (!(rounds_ && have_result_)) return attempt(join_.attempt + 1, std::move(rest));
-  // I have the result. If all the others have it, that was all; if not, they will ask for a new attempt.
+  // I have the result. If all the others have it, the average is over; if not, they will ask for a
+  // new attempt.
   join_.participants = std::move(rest);
   proceed();
 }

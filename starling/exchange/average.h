@@ -1,17 +1,19 @@
-// The exact average of a vector over all workers that are there, over the edges, without a coordinator.
+// The exact average of a vector over all present workers, over the edges, without a coordinator.
 //
-// The workers first agree on who takes part, P; then run one period of base-2 over P, whose product is the averaging
-// matrix for every |P|; then make sure that everybody in P has the result:
+// The workers first agree on the participants P. Then they run one period of base-2 over P, whose
+// product is the averaging matrix for every |P|. Then they make sure that all of P have the result:
 //
-//   join    "I take part in average `id`, attempt `a`, and see the participants P", to all in P. The rounds begin when
-//           all in P have said the same. Who hears of a later attempt or a smaller P adopts it and says so.
+//   join    "I take part in average `id`, attempt `a`, and see the participants P", to all in P.
+//           The rounds begin when all in P have said the same. A worker that hears of a later
+//           attempt or a smaller P adopts it and says so.
 //   share   my partial average, to this round's neighbours
 //   done    I have the result of attempt a. The average ends when all in P have said so.
 //   quit    I do not take part in average `id` any longer: strike me out
 //
-// A worker that dies or falls silent before the end is struck from P and the others begin a new attempt from their own
-// values. A worker that still joins an average that others have ended is told: it has the result already (it was only
-// waiting for the dead), or it was struck out and keeps its own values.
+// A worker that dies or falls silent before the end is struck from P, and the others begin a new
+// attempt from their own values. A worker that still joins an average that others have ended is
+// told. It has the result already (it was only waiting for lost workers), or it was struck out and
+// keeps its own values.
 //
 // A state machine without threads, I/O or clock: events in, actions out.
 #pragma once
@@ -41,7 +43,7 @@ class AverageActions {
   // ended: this average is over for me (answer to a join that came too late).
   virtual void send_done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended) = 0;
   virtual void send_quit(int peer, std::uint64_t id) = 0;
-  // values: the average, or this worker's own where participants is {self} alone.
+  // values: the average, or this worker's own values if participants is {self} alone.
   virtual void averaged(Bytes values, const std::set<int>& participants) = 0;
 };
 
@@ -58,25 +60,26 @@ class Average {
 
   Average(int rank, AverageActions& actions) : rank_(rank), actions_(actions) {}
 
-  // Begins the next average. participants: who is there as far as I know, with me. Averages are counted: the k-th
-  // call of one worker meets the k-th call of the others.
+  // Begins the next average. participants: the present workers as far as I know, with me. Averages
+  // are counted: the k-th call of one worker meets the k-th call of the others.
   void begin(Bytes mine, std::set<int> participants, Combine combine);
   bool running() const { return running_; }
-  std::uint64_t id() const { return id_; }  // of the running or the last average; 0 before the first
+  // The running or the last average; 0 before the first.
+  std::uint64_t id() const { return id_; }
   // Ends the running average with my own values; the others do without me.
   void quit();
-  // Whom this average still waits for; empty when not running.
+  // The workers that this average still waits for; empty when not running.
   std::set<int> awaited() const;
 
   // Messages of a peer.
   void joined(int peer, std::uint64_t id, std::uint32_t attempt, const std::set<int>& participants);
-  // Only whole and checked shares. A damaged one: trouble().
+  // Only whole and checked shares. For a damaged one call trouble().
   void share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step, Bytes share);
   void done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended);
   void has_quit(int peer, std::uint64_t id);
   // The peer is gone, or silent for too long: it is struck out.
   void gone(int peer);
-  // Something from or to the peer was lost, but it is there: a new attempt.
+  // A message from or to the peer was lost, but the peer is there: begins a new attempt.
   void trouble(int peer);
   // The peer's connection is up (again): it may have missed my join.
   void up(int peer);
@@ -88,7 +91,7 @@ class Average {
     std::set<int> participants;
   };
   void attempt(std::uint32_t number, std::set<int> participants);
-  void proceed();  // as far as the messages at hand allow
+  void proceed();  // as far as the present messages allow
   void run_rounds();
   void strike_out(int peer);
   bool everyone_joined() const;
@@ -100,17 +103,18 @@ class Average {
 
   bool running_ = false;
   std::uint64_t id_ = 0;
-  Join join_;             // what I have said
+  Join join_;             // my last statement
   Bytes original_, now_;  // my values at the start; my partial average
   bool rounds_ = false;   // everyone has joined: the rounds of this attempt run
   bool have_result_ = false;
-  std::set<int> members_;  // P of the rounds that run, or whose result I have
+  std::set<int> members_;  // P of the running rounds, or of my result
   Schedule schedule_;      // over positions in members_
   std::uint32_t step_ = 0;
-  bool sent_ = false;                                                               // my share of this step
-  std::map<int, Join> heard_;                                                       // last join of each peer
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::map<int, Bytes>> shares_;  // (attempt, step) -> peer
-  std::map<std::uint32_t, std::set<int>> done_;  // attempt -> who has its result
+  bool sent_ = false;          // my share of this step
+  std::map<int, Join> heard_;  // last join of each peer
+  // (attempt, step) -> peer.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::map<int, Bytes>> shares_;
+  std::map<std::uint32_t, std::set<int>> done_;  // attempt -> the workers that have its result
   std::set<std::uint64_t> i_quit_;               // ids
   std::map<int, std::uint64_t> has_quit_;        // the last id that a peer has quit
 };

@@ -60,7 +60,7 @@ void Edge::start(SwapId id, Direction direction, bool usable, Sending sending) {
 }
 
 void Edge::pass(SwapId id, Direction direction) {
-  // Who only receives says nothing before it has my block: it would wait.
+  // A worker that only receives says nothing before it has my block: it would wait.
   const bool unheard = direction.send && !direction.receive;
   pushes_ = pushes_ || unheard;
   if (unheard && connected_ && !swaps_.contains(id)) actions_.send(FrameType::abort, id);
@@ -72,7 +72,7 @@ void Edge::settle(SwapId id) {
   const bool peer_waits = swaps_.erase(id) != 0;  // it has begun already
   if (peer_waits && connected_) actions_.send(FrameType::abort, id, true);
   std::uint64_t& next = started_[id.block];
-  next = std::max(next, id.round + 1);  // gossip may refuse one that a later one has overtaken
+  next = std::max(next, id.round + 1);  // gossip may refuse a swap that a later one has overtaken
 }
 
 bool Edge::give_up(SwapId id) {
@@ -92,7 +92,7 @@ bool Edge::give_up(SwapId id) {
 void Edge::skip(std::uint64_t round) {
   floor_ = std::max(floor_, round);
   if (connected_) actions_.send(FrameType::skip, {round, 0});
-  // What the peer sent early for the skipped rounds is of no use any more.
+  // The peer's early messages for the skipped rounds are dropped.
   std::erase_if(swaps_, [&](const auto& entry) { return entry.first.round < round && !entry.second.ready; });
 }
 
@@ -102,7 +102,8 @@ void Edge::connected() {
   if (pushes_ || floor_ > 0) settled();
 }
 
-// All that I had started, passed or skipped is decided. Who only receives may not have begun it, and would wait for my block.
+// All swaps that I had started, passed or skipped are decided. A worker that only receives may not
+// have begun one, and would wait for my block.
 void Edge::settled() {
   const auto by_round = [](const auto& a, const auto& b) { return a.second < b.second; };
   const auto least = std::ranges::min_element(started_, by_round);
@@ -164,8 +165,9 @@ void Edge::frame(FrameType type, SwapId id, bool yes) {
     case FrameType::skip:
       peer_floor_ = std::max(peer_floor_, id.round);
       for (const SwapId open : this->open()) {
-        // A swap that I voted for was decided by the peer before it jumped, and its word came first; but who only sends has voted
-        // before the peer began, and where no word came there will be none.
+        // The peer decided a swap that I voted for before it jumped, and its word came first. But a
+        // worker that only sends has voted before the peer began; if no word came, there will be
+        // none.
         const Swap& its = swaps_.at(open);
         if (open.round < id.round && (!its.voted || !its.direction.receive)) decide(open, Outcome::aborted);
       }
@@ -218,7 +220,7 @@ void Edge::decide(SwapId id, Outcome outcome) {
   actions_.decided(id, outcome);
 }
 
-// The peer is in doubt. Where I am too, neither of us commits.
+// The peer is in doubt. If I am too, neither of us commits.
 void Edge::answer(SwapId id) {
   const auto last = committed_.find(id.block);
   actions_.send(FrameType::outcome, id, last != committed_.end() && last->second == id);

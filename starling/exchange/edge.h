@@ -1,19 +1,22 @@
 // The protocol of one edge: both ends of an exchange commit it, or neither does.
 //
 //   swap        one exchange of one block in one round with this neighbour
-//   ready       my wire block is written, and if it is large none of an earlier round is on its way to or from me. A large one goes
-//               when the peer is ready too, so that a link serves first what somebody waits for: a worker that is ahead does not
-//               send into the last round of a neighbour
+//   ready       my wire block is written and, if it is large, none of an earlier round is in flight
+//               to or from me. A large block goes when the peer is ready too. A link then serves
+//               first the block that a worker waits for: a worker that is ahead does not send into
+//               the last round of a neighbour
 //   checked     the peer's block has come whole, its checksum agrees, its numbers are finite
 //   ACK         my vote: ready and checked. It cannot be taken back
-//   ABORT       replaces my vote before it was given, never after. (On a directed edge the sender votes at once; its ABORT after that
-//               is a request, which the receiver grants by an ABORT of its own if it has not voted yet)
+//   ABORT       replaces my vote before it was given, never after. (On a directed edge the sender
+//               votes at once. Its ABORT after that is a request, which the receiver grants by an
+//               ABORT of its own if it has not voted yet)
 //   committed   both voted: both mix.   aborted: neither mixes, the weight stays with each
-//   in doubt    the connection broke after my vote and before the peer's: go on without, keep both blocks, and ask
-//               the peer when it is back. If it committed, the difference is mixed late: differences add up, so the
-//               sum of all parameters is restored exactly
+//   in doubt    the connection broke after my vote and before the peer's: go on without it, keep
+//               both blocks, and ask the peer when it is back. If it committed, the difference is
+//               mixed late. Differences add up, so the sum of all parameters is restored exactly
 //
-// A state machine without threads, I/O or clock: events in, actions out. Rounds of one block only ever rise.
+// A state machine without threads, I/O or clock: events in, actions out. Rounds of one block only
+// ever rise.
 #pragma once
 
 #include <compare>
@@ -33,31 +36,34 @@ struct SwapId {
   auto operator<=>(const SwapId&) const = default;
 };
 
-// Who sends in a swap. Symmetric graphs: both. A directed edge has a sender and a receiver; both still vote.
+// The senders of a swap. In symmetric graphs both send. A directed edge has a sender and a
+// receiver; both still vote.
 struct Direction {
   bool send = true;
   bool receive = true;
 };
 
-// When my block goes to those who send one too; all of them choose the same. when_all_are_ready: I am once it is released.
+// The time when my block goes to partners that send one too; all of them choose the same.
+// when_all_are_ready: I am ready once it is released.
 enum class Sending { at_once, when_all_are_ready };
-// So many bytes are there before they could hold up others.
+// Blocks of up to this many bytes arrive before they could delay others.
 inline constexpr std::size_t kSentAtOnce = 64 << 10;
 
 enum class Outcome { committed, aborted, in_doubt };
 const char* name_of(Outcome outcome);
 
-// What the edge wants done. Called from within its event functions; must not call back into the edge, but for decided(), the last
-// act of each: that may ask, and release().
+// The actions that the edge requests, from within its event functions. They must not call back into
+// the edge, except decided(), the last act of each, which may ask questions and call release().
 class EdgeActions {
  public:
   virtual ~EdgeActions() = default;
   virtual void send_block(SwapId id) = 0;
-  virtual void cancel_block(SwapId id) = 0;  // what is still queued of it need not be sent
+  virtual void cancel_block(SwapId id) = 0;  // its queued rest need not be sent
   // yes: of an outcome, committed; of an abort, that I went on and the peer is behind.
   virtual void send(FrameType type, SwapId id, bool yes = false) = 0;
   virtual void decided(SwapId id, Outcome outcome) = 0;  // exactly once per start()
-  virtual void mended(SwapId id, bool committed) = 0;    // once per swap in doubt, if the peer comes back
+  // Once per swap in doubt, if the peer comes back.
+  virtual void mended(SwapId id, bool committed) = 0;
 };
 
 class Edge {
@@ -65,17 +71,22 @@ class Edge {
   explicit Edge(EdgeActions& actions) : actions_(actions) {}
 
   // --- from this worker ---
-  // My block is ready. usable = false: it must not be mixed (not finite): the swap is aborted at both ends.
-  // Where the peer cannot take part now (not connected, in doubt of an earlier swap) it is aborted at once.
+  //
+  // My block is ready. usable = false: it must not be mixed (not finite), and the swap is aborted
+  // at both ends. If the peer cannot take part now (not connected, in doubt of an earlier swap),
+  // the swap is aborted at once.
   void start(SwapId id, Direction direction, bool usable = true, Sending sending = Sending::at_once);
   // My block of when_all_are_ready may go now.
   void release(SwapId id);
-  // I go on without this neighbour; it is told once it sends for this swap. decided(aborted) follows.
+  // I go on without this neighbour. It is told once it sends for this swap. decided(aborted)
+  // follows.
   void pass(SwapId id, Direction direction = {});
-  // This swap was settled without the edge (in a group); the peer is told where it tries over the edge.
+  // This swap was settled without the edge (in a group). The peer is told if it tries over the
+  // edge.
   void settle(SwapId id);
-  // I do not want to wait any longer. False where I have voted: then only the peer or a broken connection decides. (Who only sends
-  // has voted before the peer began: it asks the peer to abort where that has not voted.)
+  // I do not want to wait any longer. False if I have voted: then only the peer or a broken
+  // connection decides. (A worker that only sends has voted before the peer began. It asks the peer
+  // to abort if that has not voted.)
   bool give_up(SwapId id);
   // I jump to `round`; I never started the swaps before it that are still missing.
   void skip(std::uint64_t round);
@@ -118,13 +129,15 @@ class Edge {
 
   EdgeActions& actions_;
   bool connected_ = false;
-  bool pushes_ = false;                             // I was the sender of a directed swap
-  std::map<SwapId, Swap> swaps_;                    // open, or begun by the peer before I was ready
-  std::map<std::uint32_t, std::uint64_t> started_;  // block -> last round that I started or passed, plus 1
-  std::uint64_t floor_ = 0;                         // I skipped the rounds below that I had not started
-  std::uint64_t peer_floor_ = 0;                    // the peer will not send rounds below
-  std::set<SwapId> doubts_;                         // mine, unresolved
-  std::map<std::uint32_t, SwapId> committed_;  // per block the last committed swap: the peer may be in doubt
+  bool pushes_ = false;           // I was the sender of a directed swap
+  std::map<SwapId, Swap> swaps_;  // open, or begun by the peer before I was ready
+  // Block -> last round that I started or passed, plus 1.
+  std::map<std::uint32_t, std::uint64_t> started_;
+  std::uint64_t floor_ = 0;       // I skipped the rounds below it that I had not started
+  std::uint64_t peer_floor_ = 0;  // the peer will not send rounds below
+  std::set<SwapId> doubts_;       // mine, unresolved
+  // Per block the last committed swap: the peer may be in doubt.
+  std::map<std::uint32_t, SwapId> committed_;
 };
 
 }  // namespace starling

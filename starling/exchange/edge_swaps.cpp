@@ -7,7 +7,7 @@
 namespace starling {
 namespace {
 
-// Only what is given in a swap.
+// The given part of a swap.
 Arrival given_of(const Arrival& swap, float given) {
   return {.rank = swap.rank, .mine = swap.mine, .round = swap.round, .given = given};
 }
@@ -84,7 +84,7 @@ void EdgeSwaps::release(SwapId id) {
   for (const auto& swaps : edges_) swaps->edge.release(id);
 }
 
-// ---------------------------------------------------------------- what an edge wants done
+// ---------------------------------------------------------------- actions of an edge
 
 void EdgeSwaps::Swaps::send_block(SwapId id) {
   tools.transport.send(rank, tools.layout.frame(FrameType::data, id, tools.layout.wire()),
@@ -129,7 +129,7 @@ void EdgeSwaps::Swaps::mended(SwapId id, bool committed) {
   tools.ledger.mended(id, std::move(arrival), committed ? 1 : 0);
 }
 
-// ---------------------------------------------------------------- what comes
+// ---------------------------------------------------------------- arrivals
 
 // A chunk of a block that may still be mixed, of the right size, and not too early.
 bool EdgeSwaps::expects(const Swaps& sender, const Frame& frame) const {

@@ -1,5 +1,5 @@
-// The swaps over edges: their blocks on the way out and in, and what becomes of them. The protocol
-// of one edge is Edge's.
+// The swaps over edges: their outgoing and incoming blocks, and their outcomes. The protocol of one
+// edge is Edge's.
 //
 // On the transport's thread.
 #pragma once
@@ -27,7 +27,7 @@ class EdgeSwaps {
   // The swap was decided in a group.
   void settle(SwapId id, Outcome outcome);
   void skip_to(std::uint64_t round);
-  // A swap in doubt that is mended is of no use any more.
+  // Drops the swaps in doubt, even if they are mended later.
   void forget_doubts();
   void disconnected(int rank);
 
@@ -61,7 +61,7 @@ class EdgeSwaps {
     const int rank;
     Edge edge{*this};
     Inbox inbox;
-    std::map<SwapId, Arrival> open;  // what will be mixed if the swap commits
+    std::map<SwapId, Arrival> open;  // mixed if the swap commits
     std::map<SwapId, Arrival> doubts;
     std::map<SwapId, Timeline::Scope> spans;  // of open swaps
   };

@@ -61,7 +61,7 @@ std::span<const Arrival> Exchange::finish(int index) {
   }
   auto patience = patience_.max_wait.value_or(patience_.stalled);
   while (!monitor_.wait(lock, patience, decided)) {
-    // Those that I voted for are still to be waited for: their vote comes, or their connection
+    // The swaps that I voted for must still be waited for: their vote comes, or their connection
     // breaks.
     transport_->post([this, index, waited = seconds(transport_->now() - begin)] {
       give_up(static_cast<std::uint32_t>(index), fmt::format("no block after {:.1f} s", waited));

@@ -98,7 +98,7 @@ bool Group::give_up(SwapId id) {
 
 void Group::skip(std::uint64_t round) {
   floor_ = std::max(floor_, round);
-  // What the others sent early for the skipped rounds is of no use any more.
+  // The others' early messages for the skipped rounds are dropped.
   std::erase_if(swaps_, [&](const auto& entry) { return entry.first.round < round && !entry.second.ready; });
 }
 
@@ -143,7 +143,7 @@ void Group::part(int peer, SwapId id, bool good) {
     return proceed(id);
   }
   swap.refused = true;
-  if (swap.ready && !swap.voted) abort_all(id);  // else when I start
+  if (swap.ready && !swap.voted) abort_all(id);  // otherwise when I start
 }
 
 void Group::mean(int peer, SwapId id, bool good) {
@@ -163,11 +163,13 @@ void Group::frame(int peer, FrameType type, SwapId id, bool yes) {
       swaps_[id].readies.insert(peer);
       return send_if_all_are_ready(id);
     case FrameType::group_ack:
-      if (found == swaps_.end() || !found->second.ready) return;  // nobody can vote before he has my part
+      // No member can vote before it has my part.
+      if (found == swaps_.end() || !found->second.ready) return;
       if (found->second.others.contains(peer)) found->second.votes.insert(peer);
       return proceed(id);
     case FrameType::group_abort:
-      if (doubt != doubts_.end()) return resolve(id, false);  // it has not voted: nobody has committed
+      // It has not voted: no member has committed.
+      if (doubt != doubts_.end()) return resolve(id, false);
       if (past(id)) return;
       if (found != swaps_.end() && found->second.ready) return decide(id, Outcome::aborted, !yes);
       swaps_[id].aborted = true;
@@ -244,13 +246,13 @@ void Group::resolve(SwapId id, bool committed) {
   if (committed) {
     std::uint64_t& last = committed_[{id.block, doubt.others}];
     last = std::max(last, id.round);
-    // Those whom I told that I do not know.
+    // The members that I told that I do not know.
     for (const int peer : doubt.others) actions_.send(peer, FrameType::group_outcome, id, true);
   }
   actions_.mended(id, committed);
 }
 
-// Where I am in doubt too, the answer is no: if it turns out otherwise, I say so.
+// If I am in doubt too, the answer is no; a later correction follows if it turns out otherwise.
 void Group::answer(int peer, SwapId id) {
   const bool committed = std::any_of(committed_.begin(), committed_.end(), [&](const auto& entry) {
     return entry.first.first == id.block && entry.second == id.round;

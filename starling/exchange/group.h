@@ -1,22 +1,26 @@
-// The protocol of a group of three or more workers who all take the mean of their blocks: all of them commit, or none.
+// The protocol of a group of three or more workers that all take the mean of their blocks: all of
+// them commit, or none.
 //
 //   shard       each member owns one, of about a g-th of the block
-//   ready       my block is written, and if it is large none of an earlier round is on its way to or from me. The parts of a
-//               large one go when all are ready, as on an edge
-//   part        of my block, a member's shard: goes to this member                        (reduce-scatter)
-//   mean        of my shard over all members: goes to all of them                         (all-gather)
-//               Both go to a few members at a time where there are many (in_turn.h)
+//   ready       my block is written and, if it is large, none of an earlier round is in flight to
+//               or from me. The parts of a large one go when all are ready, as on an edge
+//   part        of my block, a member's shard: goes to this member              (reduce-scatter)
+//   mean        of my shard over all members: goes to all of them               (all-gather)
+//               Both go to a few members at a time if there are many (in_turn.h)
 //   ACK         my vote: all means are here and checked, I can mix. It cannot be taken back
 //   ABORT       replaces my vote before it was given, never after; goes to all
 //   committed   all have voted: all mix.   aborted: none mixes the mean
-//   in doubt    a connection broke after my vote and before the other's: go on without, keep block and mean, and ask
-//               all members. If one of them committed, the difference is mixed late
+//   in doubt    a connection broke after my vote and before the other's: go on without it, keep
+//               block and mean, and ask all members. If one of them committed, the difference is
+//               mixed late
 //
-// Each member sends 2 M (g - 1) / g bytes instead of the M (g - 1) of pairs, where M is the block. The price: whatever
-// happens to one of them happens to the group. So an aborted group goes on in pairs, in the same round, over the edges
-// (edge.h) of those that are there; only a member that the others went on without does not.
+// Each member sends 2 M (g - 1) / g bytes instead of the M (g - 1) of pairs, where M is the block.
+// In return, a failure of one member affects the group. An aborted group therefore goes on in
+// pairs, in the same round, over the edges (edge.h) of the present members. Only a member that the
+// others went on without does not.
 //
-// A state machine without threads, I/O or clock: events in, actions out. Rounds of one block only ever rise.
+// A state machine without threads, I/O or clock: events in, actions out. Rounds of one block only
+// ever rise.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +34,14 @@
 
 namespace starling {
 
-// What the group wants done. Called from within its event functions; must not call back into it, but for decided(), the last
-// act of each: that may ask, and release().
+// The actions that the group requests, from within its event functions. They must not call back
+// into it, except decided(), the last act of each, which may ask questions and call release().
 class GroupActions {
  public:
   virtual ~GroupActions() = default;
   virtual void send_parts(SwapId id) = 0;
   virtual void send_mean(SwapId id) = 0;  // all parts of my shard are here
-  virtual void cancel(SwapId id) = 0;     // what is still queued of it need not be sent
+  virtual void cancel(SwapId id) = 0;     // its queued rest need not be sent
   // yes: of an outcome, committed; of an abort, that I went on and the peer is behind.
   virtual void send(int peer, FrameType type, SwapId id, bool yes = false) = 0;
   // Exactly once per start(). in_pairs: aborted, and to be tried over the edges.
@@ -55,7 +59,8 @@ class Group {
   void start(SwapId id, std::set<int> others, bool possible, Sending sending = Sending::at_once);
   // My parts of when_all_are_ready may go now.
   void release(SwapId id);
-  // I do not want to wait any longer. False where I have voted: then only the others or a broken connection decide.
+  // I do not want to wait any longer. False if I have voted: then only the others or a broken
+  // connection decide.
   bool give_up(SwapId id);
   // I jump to `round`; I never started the swaps before it that are still missing.
   void skip(std::uint64_t round);
@@ -69,18 +74,21 @@ class Group {
   void mean(int peer, SwapId id, bool good);
   // group_ready, group_ack, group_abort, group_query, group_outcome
   void frame(int peer, FrameType type, SwapId id, bool yes);
-  void skipped(int peer, std::uint64_t round);  // what it has not started below this round will not come
+  // It will not send the rounds below this one that it has not started.
+  void skipped(int peer, std::uint64_t round);
 
   // --- questions ---
   bool wants_part(int peer, SwapId id) const;
   bool wants_mean(int peer, SwapId id) const;
-  bool past(SwapId id) const;                 // decided, or skipped
-  std::vector<SwapId> open() const;           // started, not decided
-  bool waits_for(SwapId id, int peer) const;  // the swap is open and something of this peer is still to come
-  // Of an open swap: those who are not ready, or whose part has not come; those who have not voted.
+  bool past(SwapId id) const;        // decided, or skipped
+  std::vector<SwapId> open() const;  // started, not decided
+  // The swap is open, and a message of this peer is still to come.
+  bool waits_for(SwapId id, int peer) const;
+  // For an open swap: the members that are not ready, or whose part has not come; and those that
+  // have not voted.
   std::set<int> not_started(SwapId id) const;
   std::set<int> not_voted(SwapId id) const;
-  // Are large parts or means of an earlier round on their way?
+  // Are large parts or means of an earlier round in flight?
   bool moves_before(std::uint64_t round) const;
 
  private:
@@ -94,7 +102,7 @@ class Group {
     bool reduced = false;  // all parts were here
     bool voted = false;
     std::set<int> others;
-    std::set<int> readies, parts, means, votes;  // whose are here
+    std::set<int> readies, parts, means, votes;  // the members whose messages are here
     std::set<int> asking;                        // they are in doubt
   };
   struct Doubt {
@@ -103,7 +111,7 @@ class Group {
   };
   void send_if_all_are_ready(SwapId id);
   void proceed(SwapId id);
-  void abort_all(SwapId id, bool went_on = false);  // without those who have not started
+  void abort_all(SwapId id, bool went_on = false);  // except those that have not started
   void decide(SwapId id, Outcome outcome, bool in_pairs = false);
   void resolve(SwapId id, bool committed);
   void answer(int peer, SwapId id);
@@ -111,11 +119,12 @@ class Group {
   GroupActions& actions_;
   std::map<SwapId, Swap> swaps_;                    // open, or begun by others before I was ready
   std::map<std::uint32_t, std::uint64_t> started_;  // block -> last round that I started, plus 1
-  std::uint64_t floor_ = 0;                         // I skipped the rounds below that I had not started
+  std::uint64_t floor_ = 0;                         // I skipped the unstarted rounds below it
   std::map<int, std::uint64_t> floors_;             // the peers': nothing comes below
   std::map<SwapId, Doubt> doubts_;
   std::set<int> gone_;
-  // Per block and group the last committed round: a member may be in doubt of it, and of no earlier one.
+  // Per block and group the last committed round: a member may be in doubt of it, and of no earlier
+  // one.
   std::map<std::pair<std::uint32_t, std::set<int>>, std::uint64_t> committed_;
 };
 

@@ -69,7 +69,7 @@ void GroupSwaps::disconnected(int rank) {
   protocol_.disconnected(rank);
 }
 
-// ---------------------------------------------------------------- what the group wants done
+// ---------------------------------------------------------------- actions of the group
 
 void GroupSwaps::send_parts(SwapId id) {
   const Wire wire = tools_.layout.wire();
@@ -167,7 +167,7 @@ Arrival GroupSwaps::arrival_of(SwapId id, const Swap& swap) const {
           id.round};
 }
 
-// ---------------------------------------------------------------- what comes
+// ---------------------------------------------------------------- arrivals
 
 bool GroupSwaps::fits_part(const Frame& frame) const {
   const Wire wire = tools_.layout.wire();
@@ -214,7 +214,7 @@ std::span<std::byte> GroupSwaps::place(int from, const Frame& frame) {
   });
 }
 
-// Said of a part or mean, whatever becomes of it.
+// Confirms a part or mean, intact or not.
 void GroupSwaps::say_got(int to, const Frame& frame) {
   if (!in_turn({frame.round, frame.block}, frame.total)) return;
   tools_.transport.send(to, {.type = FrameType::group_got,

@@ -1,4 +1,4 @@
-// The swaps in groups: parts and means on the way out and in, and what becomes of a block. The
+// The swaps in groups: outgoing and incoming parts and means, and the outcome of a block. The
 // protocol is Group's.
 //
 // On the transport's thread.
@@ -25,7 +25,7 @@ class GroupSwaps final : private GroupActions {
 
   void begin(SwapId id, std::shared_ptr<const Buffer> mine, bool finite);
   void skip_to(std::uint64_t round);
-  // A swap in doubt that is mended is of no use any more.
+  // Drops the swaps in doubt, even if they are mended later.
   void forget_doubts();
   void disconnected(int rank);
   // A small frame to this worker and its answer took so long.

@@ -45,7 +45,7 @@ void InTurn::round_trip(int to, Duration took) {
   shortest = std::min(shortest, took);
 }
 
-// Of what is under way.
+// Forgets messages in flight.
 template <typename Which>
 void InTurn::forget(Which which) {
   std::erase_if(under_way_, [&](const Message& one) {
@@ -56,8 +56,9 @@ void InTurn::forget(Which which) {
   });
 }
 
-// Whenever a window has arrived, the next one follows the rate at which it came. Where that was limited by word that comes back late
-// and not by the line, it doubles; more it never does, since word of several may come at once.
+// Whenever a window has arrived, the next one follows its measured rate. If late acknowledgements
+// and not the line limited the rate, the window doubles. It never does more, because
+// acknowledgements of several messages may come at once.
 void InTurn::measure(std::size_t arrived) {
   arrived_ += arrived;
   if (arrived_ < window_) return;
@@ -80,7 +81,7 @@ void InTurn::send_more() {
       ++next;
       continue;
     }
-    if (under_way_.empty()) {  // what came before a pause says nothing of the line
+    if (under_way_.empty()) {  // the time before a pause says nothing about the line
       arrived_ = 0;
       since_ = now_();
     }

@@ -7,7 +7,7 @@
 //   left      it said goodbye
 //   lost      its process is gone
 //
-// On the transport's thread, but for what says otherwise.
+// On the transport's thread, except where stated.
 #pragma once
 
 #include <chrono>

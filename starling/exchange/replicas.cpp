@@ -50,7 +50,8 @@ void Replicas::write(Values x, TopK top, void* block, std::vector<std::uint32_t>
   for (const Edge& edge : edges) {
     std::size_t at = 0;
     for (const auto piece : x) {
-      for (std::size_t i = 0; i < piece.size(); ++i) {  // of positive floats the bits have the floats' order
+      // The bits of positive floats have the floats' order.
+      for (std::size_t i = 0; i < piece.size(); ++i) {
         const auto size = std::bit_cast<std::uint32_t>(std::abs(piece[i] - edge.mine[at + i]));
         room[at + i] = std::max(room[at + i], size);
       }

@@ -47,7 +47,7 @@ void Rounds::restart(std::uint64_t farthest, std::uint64_t position) {
   round_ = farthest;
   while (round_ % layout_.cycle() != position % layout_.cycle()) ++round_;
   started_ = layout_.blocks();
-  jump_to_ = 0;  // where the others were before is of no use any more
+  jump_to_ = 0;  // the others' earlier round no longer matters
   went_on_.clear();
 }
 

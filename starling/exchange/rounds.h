@@ -1,4 +1,4 @@
-// Which round a worker is in, and how it catches up with neighbours that went on without it.
+// The current round of a worker, and how it catches up with neighbours that went on without it.
 //
 // A round begins with the first block of a step and rises by one. A worker whose neighbours went on
 // without it asks them where they are and jumps to their round; the rounds between count as aborted

@@ -1,4 +1,5 @@
-// A block as it crosses an edge: what a worker writes to send, and what it receives to mix.
+// A block as it crosses an edge: the data that a worker writes to send, and the data that it
+// receives to mix.
 #pragma once
 
 #include <cstddef>

@@ -70,7 +70,8 @@ struct Summary {
   double blocks_aborted = 0;
   double directed_aborted = 0;
   double questions_unanswered = 0;  // in time, by asynchronous schemes: mean of the workers
-  double steps_skipped = 0;         // mixed only, since the gradient overflowed (fp16): mean of the workers
+  // Mixed only, since the gradient overflowed (fp16): mean of the workers.
+  double steps_skipped = 0;
   std::int64_t seed = 0;
 };
 std::string to_json(const Summary& summary);  // with the versions of Starling and torch; indented

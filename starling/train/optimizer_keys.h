@@ -1,4 +1,5 @@
-// The section [optimizer] of a recipe: a rule, its learning rate, and one key for each option of any rule.
+// The section [optimizer] of a recipe: a rule, its learning rate, and one key for each option of
+// any rule.
 #pragma once
 
 #include <array>

@@ -38,7 +38,8 @@ void scheme_key(Config& c, const std::string& name, SchemeValue& value) {
   }
 }
 
-// Those that the recipe's scheme has, and those of others that say something, which are then refused.
+// The options of the recipe's scheme. Options of other schemes that are set are included, and are
+// then refused.
 SchemeChoice scheme_choice(const Recipe& recipe) {
   SchemeChoice choice(recipe.mixing.scheme);
   for (const SharedOption& shared : scheme_options()) {

@@ -46,7 +46,8 @@ struct Recipe {
     std::string profile;
     std::string wire = "fp32";
     int one_in = 1;
-    SchemeValues of_scheme = scheme_values();  // each option of any scheme; below 0: automatic, if it can be
+    // Each option of any scheme; below 0: automatic, if it can be.
+    SchemeValues of_scheme = scheme_values();
     double max_wait = 0;
     std::int64_t block_bytes = 25 << 20;
     std::string hierarchy = "none";

@@ -1,4 +1,5 @@
-// The exact average: its arithmetic, and a seeded schedule fuzzer over agreement, breaks and deaths.
+// The exact average: its arithmetic, and a seeded schedule fuzzer over agreement, breaks and
+// deaths.
 #include "starling/exchange/average.h"
 
 #include <algorithm>
@@ -36,7 +37,7 @@ std::vector<std::byte> mix(const std::vector<std::byte>& mine, std::span<const A
   return *pack(x);
 }
 
-// n workers; messages between two workers keep their order, everything else is random.
+// n workers. Messages between two workers keep their order; everything else is random.
 struct World {
   struct Worker final : AverageActions {
     Worker(World& world, int rank) : world(world), rank(rank), average(rank, *this) {}
@@ -136,7 +137,7 @@ struct World {
   }
   void mend(int i, int j) {
     for (const auto& [a, b] : {std::pair{i, j}, std::pair{j, i}}) {
-      while (!queues[{a, b}].empty()) {  // what came before the break was seen
+      while (!queues[{a, b}].empty()) {  // messages before the break were seen
         auto message = std::move(queues[{a, b}].front());
         queues[{a, b}].pop_front();
         message(at(b));

@@ -1,5 +1,6 @@
-// CHOCO's exchange: the copies that both ends of an edge keep, over the transports and without an optimizer. That both ends
-// have the same bits, whatever aborts, is looked at itself: from it follows that the sum is kept.
+// CHOCO's exchange: the copies that both ends of an edge keep, over the transports and without an
+// optimizer. The test checks directly that both ends have the same bits, whatever aborts: this
+// implies that the sum is kept.
 #include <atomic>
 #include <cmath>
 #include <thread>
@@ -19,7 +20,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
-// One block per worker, which learns something of its own at every step.
+// One block per worker, which learns its own values at every step.
 struct Sparse {
   Sparse(std::unique_ptr<Transport> over, const Schedule& schedule, int one_in, double gamma,
          std::size_t size, Patience patience = {})
@@ -47,10 +48,10 @@ struct Sparse {
     for (float& value : x) value += change(random);
     learned += sum() - before;
   }
-  // What mixing alone has made of x.
+  // The part of x that comes from mixing alone.
   double kept() const { return sum() - learned; }
   void send() {
-    // In two pieces, as the parameters of a block lie.
+    // In two pieces, like the parameters of a block.
     const std::span<const float> pieces[]{std::span(x).first(x.size() / 3),
                                           std::span(x).subspan(x.size() / 3)};
     const Outgoing wire = exchange.wire(0);
@@ -136,7 +137,7 @@ struct Sparses {
     for (const auto& worker : workers) sum += worker->kept() - 0.5 * static_cast<double>(worker->x.size());
     return sum;
   }
-  // To the bit.
+  // Compares to the bit.
   void expect_both_ends_agree(const Schedule& schedule) {
     for (int i = 0; i < schedule.workers(); ++i) {
       for (const Neighbour& j : schedule.rounds.front().neighbours[static_cast<std::size_t>(i)])
@@ -147,7 +148,8 @@ struct Sparses {
   std::vector<std::unique_ptr<Sparse>> workers;
 };
 
-// x_i <- h_i + gamma (s_i - x^_i), with one x^ per worker and s_i = Sum_j W_ij x^_j, as the paper writes it.
+// x_i <- h_i + gamma (s_i - x^_i), with one x^ per worker and s_i = Sum_j W_ij x^_j, as in the
+// paper.
 TEST(Choco, IsItsEquation) {
   constexpr std::size_t kSize = 3001;
   constexpr int kSteps = 12;
@@ -161,7 +163,8 @@ TEST(Choco, IsItsEquation) {
                                                   {"ring", 3, 7, Over::tcp},
                                                   {"ring", 3, 7, Over::mapped},
                                                   {"ring", 4, 1, Over::mapped},
-                                                  {"ring", 4, 1024, Over::threads}}) {  // three values
+                                                  // Three values.
+                                                  {"ring", 4, 1024, Over::threads}}) {
     SCOPED_TRACE(fmt::format("{} {} one in {}", topology, n, one_in));
     const double gamma = 0.4;
     const Schedule schedule = make_schedule(topology, n);
@@ -231,7 +234,7 @@ TEST(Choco, SendsIndicesAndValuesOfOneInSoMany) {
   for (const auto& [one_in, share] : {std::pair{1, 1.0}, {2, 1.0}, {8, 0.25}, {100, 0.02}}) {
     Sparses workers(schedule, one_in, 0.1, size);
     for (int t = 0; t < 10; ++t) workers.learn_and_step();
-    workers.everyone([](Sparse& w) { w.exchange.average({}); });  // nobody has more to send
+    workers.everyone([](Sparse& w) { w.exchange.average({}); });  // no worker has more to send
     const auto sent = static_cast<double>(workers[0].exchange.statistics().bytes_sent);
     if (one_in == 1) all = sent;
     EXPECT_NEAR(sent / all, share, 0.005) << one_in;
@@ -239,7 +242,7 @@ TEST(Choco, SendsIndicesAndValuesOfOneInSoMany) {
   }
 }
 
-// Where the connection breaks a swap is aborted, or both have mixed it. Worker 2 is not touched.
+// When the connection breaks, a swap is aborted, or both have mixed it. Worker 2 is not touched.
 TEST(Choco, ABrokenConnectionIsMendedAndBothEndsAgree) {
   const Schedule schedule = make_schedule("ring", 3);
   Sparses workers(schedule, 8, 0.3, 20'000);
@@ -250,7 +253,7 @@ TEST(Choco, ABrokenConnectionIsMendedAndBothEndsAgree) {
     return mixed;
   };
   for (int t = 0; t < 90; ++t) {
-    // Before the votes or after them, as the threads happen to be.
+    // Before the votes or after them, depending on the threads.
     if (t % 3 == 0) workers.hub.sever(0, 1);
     if (t % 3 == 2) workers.hub.mend(0, 1);
     step();
@@ -264,7 +267,8 @@ TEST(Choco, ABrokenConnectionIsMendedAndBothEndsAgree) {
   EXPECT_EQ(of(0).aborted - of(0).late, of(1).aborted - of(1).late);
 }
 
-// One end has committed, the other learns of it in a later round: it takes and mixes the older swap before the newer one.
+// One end has committed, and the other learns of it in a later round: it takes and mixes the older
+// swap before the newer one.
 TEST(Choco, WhatIsMendedLateIsTakenInItsOrder) {
   const Schedule schedule = make_schedule("ring", 2);
   Sparses workers(schedule, 2, 0.3, 5'000, Over::threads, {.silent = std::chrono::minutes(20)});
@@ -300,14 +304,14 @@ TEST(Choco, ADamagedBlockIsNotTakenByEitherEnd) {
   EXPECT_EQ(workers[0].exchange.statistics().aborted, 0U);
   EXPECT_NE(workers[1].edge(0).mine, workers[1].edge(2).mine);
   workers.expect_both_ends_agree(schedule);
-  // What the edge has missed is sent in time.
+  // Values that the edge has missed are sent later.
   for (int t = 0; t < 8; ++t) workers.everyone([](Sparse& w) { w.step(); });
   EXPECT_EQ(workers[1].edge(0).mine, workers[1].edge(2).mine);
   workers.expect_both_ends_agree(schedule);
   EXPECT_NEAR(workers.drift(), 0, 1e-2);
 }
 
-// Intact frames of a neighbour that chooses as it should not, also where they lie in its own memory.
+// Intact frames of a neighbour with a wrong choice, also in its own memory.
 TEST(Choco, IndicesThatAreOutOfRangeTwiceOrInDisorderAreRefused) {
   constexpr std::size_t kSize = 5000, k = 1250;  // smaller blocks go with their frames
   const Schedule schedule = make_schedule("ring", 3);
@@ -317,7 +321,8 @@ TEST(Choco, IndicesThatAreOutOfRangeTwiceOrInDisorderAreRefused) {
       ASSERT_TRUE(eventually([&] {
         const std::uint64_t before = workers[1].exchange.statistics().bytes_in_place;
         workers.learn_and_step();
-        return workers[1].exchange.statistics().bytes_in_place - before == 2 * 8 * k;  // to both neighbours
+        // To both neighbours.
+        return workers[1].exchange.statistics().bytes_in_place - before == 2 * 8 * k;
       }));
     }
     std::vector<std::function<void(std::uint32_t*)>> lies{
@@ -325,7 +330,7 @@ TEST(Choco, IndicesThatAreOutOfRangeTwiceOrInDisorderAreRefused) {
         [](std::uint32_t* indices) { indices[k - 1] = 0x7f7fffff; },
         [](std::uint32_t* indices) { indices[3] = indices[4]; },
         [](std::uint32_t* indices) { std::swap(indices[0], indices[k - 1]); }};
-    // The first value is not a number: of a block that is read in place nobody looks.
+    // The first value is not a number: nothing checks a block that is read in place.
     if (over == Over::threads) lies.emplace_back([](std::uint32_t* indices) { indices[k] = 0x7fc00000; });
     std::uint64_t aborted = 0;
     for (const auto& lie : lies) {
@@ -343,11 +348,12 @@ TEST(Choco, IndicesThatAreOutOfRangeTwiceOrInDisorderAreRefused) {
     workers.learn_and_step();
     EXPECT_EQ(workers[0].exchange.statistics().aborted, aborted);
     EXPECT_NEAR(workers.drift(), 0, 1e-2);
-    workers.everyone([](Sparse& w) { w.exchange.average({}); });  // nobody leaves before the others are done
+    // No worker leaves before the others are done.
+    workers.everyone([](Sparse& w) { w.exchange.average({}); });
   }
 }
 
-// A worker that chooses another number of values, or does not choose at all.
+// A worker that chooses another number of values, or chooses none.
 TEST(Choco, BlocksOfAnotherCountAreRefused) {
   const Schedule schedule = make_schedule("ring", 2);
   LocalHub hub(2);
@@ -364,10 +370,11 @@ TEST(Choco, BlocksOfAnotherCountAreRefused) {
       w.learn();
       EXPECT_EQ(w.step(), 0);
     });
-    std::vector<std::string> said = four.said();  // who sees it first tells the other, which need not look
+    // The first to see it tells the other, which need not check.
+    std::vector<std::string> said = four.said();
     for (const std::string& line : differs.said()) said.push_back(line);
     EXPECT_THAT(said, Contains(HasSubstr("sent a damaged block 0")));
-    both([](Sparse& w) { w.exchange.average({}); });  // neither leaves before the other has looked
+    both([](Sparse& w) { w.exchange.average({}); });  // neither leaves before the other has checked
   }
 }
 
@@ -389,7 +396,8 @@ TEST(Choco, ADeadNeighbourTakesNothingAlong) {
   EXPECT_EQ(workers[0].exchange.lost(), std::set<int>{2});
 }
 
-// Others go on without a worker that sleeps; it jumps to their round, and what its edges missed is sent.
+// The others go on without a sleeping worker. It jumps to their round, and the values that its
+// edges missed are sent.
 TEST(Choco, AWorkerThatSleptIsBackWithTheSameCopies) {
   const Schedule schedule = make_schedule("ring", 3);
   Sparses workers(schedule, 4, 0.3, 5'000, Over::threads, {.max_wait = milliseconds(500)});
@@ -403,7 +411,8 @@ TEST(Choco, AWorkerThatSleptIsBackWithTheSameCopies) {
   workers.hub.resume(2);
   std::atomic<bool> stop = false;
   std::thread others([&] {
-    while (!stop) {  // no faster than worker 2 can come back, or it would be behind again each time
+    // Slow enough for worker 2 to come back; otherwise it would be behind again each time.
+    while (!stop) {
       two();
       std::this_thread::sleep_for(milliseconds(20));
     }

@@ -1,4 +1,5 @@
-// What a wire block holds: several vectors and a tail go over edges and through groups like one block.
+// The contents of a wire block: several vectors and a tail go over edges and through groups like
+// one block.
 #include "starling/exchange/contents.h"
 
 #include <algorithm>
@@ -36,7 +37,7 @@ TEST(Contents, ABlockOfAnotherSizeWireOrMaskDoesNotFit) {
   EXPECT_TRUE(one.fits(frame, one.bytes(id), Wire::fp32));
   EXPECT_FALSE(one.fits(frame, one.bytes(id), Wire::bf16));
   EXPECT_FALSE(more.fits(frame, more.bytes(id), Wire::fp32));
-  frame.round = 2;  // whose mask is another one
+  frame.round = 2;  // its mask is another one
   EXPECT_FALSE(one.fits(frame, one.bytes(id), Wire::fp32));
 }
 

@@ -1,4 +1,5 @@
-// Mixing over each wire without a gradient and without an exchange: how near the workers come to each other.
+// Mixing over each wire without a gradient and without an exchange: the distance that the workers
+// reach.
 #include <array>
 #include <cstdio>
 #include <numeric>
@@ -14,7 +15,8 @@
 namespace starling {
 namespace {
 
-// From where training keeps workers apart, for parameters of ordinary size. docs/wires.md has what is printed here.
+// From the distance that training keeps, for parameters of ordinary size. docs/wires.md has the
+// output.
 TEST(Contraction, LevelsReachedWithoutAGradient) {
   const std::pair<const char*, int> worlds[] = {
       {"base-2", 16}, {"base-2", 5}, {"ring", 16}, {"complete", 16}};
@@ -60,7 +62,8 @@ TEST(Contraction, LevelsReachedWithoutAGradient) {
   }
 }
 
-// The same by CHOCO, each worker with its own choice of values and the default gamma of exchange/replicas.h.
+// The same with CHOCO, where each worker has its own choice of values and the default gamma of
+// exchange/replicas.h.
 TEST(Contraction, ChocoWithoutAGradient) {
   const std::pair<const char*, int> worlds[] = {{"ring", 16}, {"complete", 16}};
   for (std::size_t world = 0; world < std::size(worlds); ++world) {
@@ -124,8 +127,8 @@ TEST(Contraction, ChocoWithoutAGradient) {
   }
 }
 
-// A learning rate that is raised, parameters that were set by hand: the grid follows, and the sum stays. Of large parameters
-// too, whose neighbouring floats are far apart on the finest grid.
+// After a raised learning rate or parameters set by hand, the grid follows, and the sum stays. This
+// holds for large parameters too, whose adjacent floats are far apart on the finest grid.
 TEST(Contraction, ModularCodesSurviveAJump) {
   const Schedule schedule = make_schedule("base-2", 8);
   for (const Wire wire : {Wire::int8, Wire::int4}) {

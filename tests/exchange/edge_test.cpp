@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Writes down what the edge wants done.
+// Records the actions that the edge requests.
 struct Recorder : EdgeActions {
   void send_block(SwapId id) override { say("block", id); }
   void cancel_block(SwapId id) override { say("cancel", id); }
@@ -113,7 +113,7 @@ TEST_F(EdgeTest, ABrokenConnectionAbortsWhatIHaveNotVotedFor) {
   recorder.take();
   edge.disconnected();
   EXPECT_THAT(recorder.take(), ElementsAre("cancel 7.0", "ABORTED 7.0"));
-  edge.start(next, both);  // nobody there
+  edge.start(next, both);  // no peer
   EXPECT_THAT(recorder.take(), ElementsAre("ABORTED 8.0"));
   edge.connected();
   edge.frame(FrameType::query, id, false);  // the peer had voted
@@ -202,7 +202,7 @@ TEST_F(EdgeTest, ADirectedEdgeHasASenderAndAReceiverAndBothVote) {
   EXPECT_THAT(recorder.take(), ElementsAre("ack 8.0", "COMMITTED 8.0"));
 }
 
-// A receiver is silent until it has the block: it must not be left waiting for one that will not come.
+// A receiver is silent until it has the block: it must not wait for one that will not come.
 TEST_F(EdgeTest, AReceiverIsToldWhatItsSenderHasPassedOrDecidedWithoutIt) {
   const Direction push{.send = true, .receive = false};
   edge.pass({7, 0}, push);
@@ -275,7 +275,7 @@ TEST_F(EdgeTest, ALargeBlockOfThisRoundWaitsForWhatMovesOfTheLast) {
   edge.block(id, true);
   edge.frame(FrameType::ack, id, false);
   EXPECT_THAT(recorder.take(), ElementsAre("ack 7.0", "COMMITTED 7.0"));
-  EXPECT_FALSE(edge.moves_before(9));  // what is held does not move
+  EXPECT_FALSE(edge.moves_before(9));  // a held block does not move
   edge.release(next);
   EXPECT_THAT(recorder.take(), ElementsAre("ready 8.0", "block 8.0"));
   EXPECT_TRUE(edge.moves_before(9));

@@ -1,4 +1,5 @@
-// Rounds in which three or more take their mean: bytes, exactness, and what a fault of one member costs the others.
+// Rounds in which three or more take their mean: bytes, exactness, and the cost of one member's
+// fault for the others.
 #include <atomic>
 #include <cstring>
 #include <limits>
@@ -17,7 +18,7 @@ constexpr int kMeans = 2;
 TEST(GroupExchange, AWorkerSends2MTimesGMinus1OverG) {
   for (const int g : {3, 4, 5, 8}) {
     Flock flock("complete", g);
-    constexpr int kSteps = 20;  // one round more or less may be on its way: within the tenth that is allowed
+    constexpr int kSteps = 20;  // one round more or less may be in flight: within the allowed tenth
     const std::uint64_t before = flock[0].exchange.statistics().bytes_sent;
     flock.everyone([](Worker& w) {
       for (int t = 0; t < kSteps; ++t) EXPECT_EQ(w.step(), kMeans);
@@ -81,7 +82,7 @@ TEST(GroupExchange, BlocksWithFewerFloatsThanMembers) {
   for (auto& worker : workers) worker.join();
 }
 
-// The slack of one step, as of an edge: all members on ONE thread.
+// The slack of one step, like that of an edge: all members on ONE thread.
 TEST(GroupExchange, AWorkerFinishesAStepWhileTheOthersAreInTheMiddleOfIt) {
   Flock flock("complete", 4);
   for (int t = 0; t < 8; ++t) {
@@ -182,7 +183,7 @@ TEST(GroupExchange, WithMaxWaitTheOthersGoOnInPairsAndTheSleeperIsBackWhenItWake
     flock[0].step();
     mixed += flock[1].step();
   }
-  EXPECT_GE(mixed, 36);  // two blocks of one neighbour, but for what was under way
+  EXPECT_GE(mixed, 36);  // two blocks of one neighbour, except those in flight
   flock.hub.resume(2);
   std::atomic<bool> stop = false;
   std::vector<std::thread> others;

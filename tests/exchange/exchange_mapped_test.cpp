@@ -1,4 +1,5 @@
-// The exchange where neighbours read each other's memory: the same bits as over TCP, and the sum through broken connections.
+// The exchange when neighbours read each other's memory: the same bits as over TCP, and the
+// conserved sum through broken connections.
 #include <atomic>
 
 #include <fmt/format.h>
@@ -10,7 +11,7 @@
 namespace starling {
 namespace {
 
-// Workers on threads, each with a transport of its own, as processes have.
+// Workers on threads, each with a transport of its own, like processes.
 struct Neighbours {
   Neighbours(const Schedule& schedule, Wire wire, decltype(&make_mapped_transport) make, int one_in = 1) {
     World world;
@@ -32,7 +33,8 @@ struct Neighbours {
       for (int t = 0; t < n; ++t) w.step();
     });
   }
-  // Whether most of what they sent in them was read in place; until memory is handed over, blocks go over TCP.
+  // Whether most of their blocks were read in place. Until memory is handed over, blocks go over
+  // TCP.
   bool steps_in_place(int n) {
     const auto counted = [&] {
       std::vector<ExchangeStatistics> all;
@@ -91,7 +93,8 @@ TEST(MappedExchange, HasTheBitsOfTheOneOverTcp) {
   }
 }
 
-// What a worker has voted for stays as it is until it has mixed it, late, though its neighbour goes on.
+// A block that a worker has voted for stays unchanged until it has mixed it, late, though its
+// neighbour goes on.
 TEST(MappedExchange, BrokenConnectionsAreMendedAndTheSumIsRestored) {
   Neighbours all(triangle(), Wire::fp32, make_mapped_transport);
   const double before = all.sum();
@@ -105,7 +108,8 @@ TEST(MappedExchange, BrokenConnectionsAreMendedAndTheSumIsRestored) {
     }
   });
   for (int t = 0; t < 300;
-       ++t) {  // by turns: nobody runs ahead, so nobody jumps to a round that the others will not have
+       // By turns: no worker runs ahead, so none jumps to a round that the others will not have.
+       ++t) {
     for (auto& worker : all.workers) worker->step();
   }
   ended = true;
@@ -123,14 +127,14 @@ TEST(MappedExchange, BrokenConnectionsAreMendedAndTheSumIsRestored) {
   }
 }
 
-// A neighbour's grid that there is none of is refused, as over TCP.
+// A neighbour's invalid grid is refused, as over TCP.
 TEST(MappedExchange, AGridThatThereIsNoneOfIsNotMixed) {
   Neighbours all(make_schedule("one-peer-ring", 2), Wire::int8, make_mapped_transport);
   all.steps(10);
   ASSERT_GT(all[1].exchange.statistics().bytes_in_place, 0U);
   EXPECT_EQ(all[0].exchange.statistics().aborted, 0U);
   all[1].lie = 99;
-  all.steps(2);  // the first one mixes what was sent before
+  all.steps(2);  // the first one mixes the earlier blocks
   EXPECT_GE(all[0].exchange.statistics().aborted, 2U);
   EXPECT_THAT(all[0].said(), ::testing::Contains(::testing::HasSubstr("worker 1 sent a damaged block")));
 }

@@ -1,5 +1,6 @@
-// Whole workers over the local transport: slack, patience, deaths, damage, jumps. The calls of several workers come
-// from one thread wherever the protocol promises that none of them has to wait for the other.
+// Whole workers over the local transport: slack, patience, deaths, damage, jumps. The calls of
+// several workers come from one thread wherever the protocol promises that none of them waits for
+// the other.
 #include "starling/exchange/exchange.h"
 
 #include <array>
@@ -130,8 +131,8 @@ TEST(Exchange, TheSumIsConservedOver1000RoundsOfEverySymmetricSchedule) {
   }
 }
 
-// The slack of one step: both workers on ONE thread. If a step needed more of the neighbour than its last start(), this
-// would never end.
+// The slack of one step: both workers on ONE thread. If a step needed more of the neighbour than
+// its last start(), this would never end.
 TEST(Exchange, AWorkerFinishesAStepWhileItsNeighbourIsInTheMiddleOfIt) {
   Flock flock("complete", 2);
   for (int t = 0; t < 5; ++t) {
@@ -167,9 +168,10 @@ TEST(Exchange, WithMaxWaitALateNeighbourCostsOneExchangeAndIsBackWhenItWakes) {
   }
   EXPECT_GE(mixed, 36);
   flock.hub.resume(2);
-  // What was under way when it fell asleep may have been decided before; the next exchange is lost, in it the sleeper
-  // hears that the others went on, and asks them where they are (here two on one thread run on as fast as they can, so
-  // that it may have to ask again); then it is in the mix. tests/optim/processes_test.cpp counts what is lost.
+  // The exchange in flight when it fell asleep may have been decided before. The next exchange is
+  // lost: in it the sleeper hears that the others went on, and asks for their round. (Here two on
+  // one thread run on as fast as they can, so it may have to ask again.) Then it mixes again.
+  // tests/optim/processes_test.cpp counts the losses.
   std::atomic<bool> stop = false;
   std::thread others([&] {
     while (!stop) flock[0].step(), flock[1].step();
@@ -183,7 +185,8 @@ TEST(Exchange, WithMaxWaitALateNeighbourCostsOneExchangeAndIsBackWhenItWakes) {
   EXPECT_EQ(mixed, 4);
   EXPECT_GT(flock[2].exchange.statistics().skipped_rounds, 10U);
   EXPECT_NEAR(flock.sum(), before, 1e-2);
-  // Not always first: where the pause caught worker 2 between its votes, worker 1 has waited for it before worker 0 does.
+  // Not always first: if the pause caught worker 2 between its votes, worker 1 has waited for it
+  // before worker 0 does.
   EXPECT_THAT(flock[0].said(), testing::Contains(testing::HasSubstr("worker 2 is late")));
 }
 
@@ -257,7 +260,7 @@ TEST(Exchange, AnAverageOfSomethingElseIsAnError) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_NE((said[0] + said[1]).find("all must average the same"),
-            std::string::npos);  // whoever sees it first
+            std::string::npos);  // the first to see it
   // And they may meet again.
   std::thread other([&] { EXPECT_EQ(flock[1].exchange.average({}), (std::set{0, 1})); });
   EXPECT_EQ(flock[0].exchange.average({}), (std::set{0, 1}));
@@ -297,7 +300,7 @@ TEST(Exchange, ADamagedBlockIsNotMixedAndTheSumIsConserved) {
   EXPECT_NEAR(flock.sum(), before, 1e-2);
 }
 
-// What a neighbour says its grid is would be shifted by.
+// The kernel would shift by a neighbour's grid.
 TEST(Exchange, AModularBlockWhoseGridIsOutOfBoundsIsNotMixed) {
   for (const int lie : {Grid::kFinest - 1, Grid::kCoarsest + 1, -2'000'000'000}) {
     Flock flock(triangle(), {}, Wire::int8);
@@ -349,12 +352,14 @@ TEST(Exchange, ABrokenConnectionIsMendedAndTheSumIsRestored) {
   flock.everyone([](Worker& w) { w.end(); });
   EXPECT_NEAR(flock.sum(), before, 1e-2);
   EXPECT_GT(flock[0].exchange.statistics().aborted, 0U);
-  // One round ahead is no reason to jump: the third worker waits for the round that would be left out.
+  // One round ahead is no reason to jump: the third worker waits for the round that would be left
+  // out.
   for (int i = 0; i < 3; ++i) EXPECT_EQ(flock[i].exchange.statistics().skipped_rounds, 0U) << "worker " << i;
 }
 
 TEST(Exchange, ALeaverIsNotWaitedFor) {
-  for (const Schedule& schedule : {triangle(), make_schedule("complete", 3)}) {  // edges, and a group
+  // Edges, and a group.
+  for (const Schedule& schedule : {triangle(), make_schedule("complete", 3)}) {
     SCOPED_TRACE(schedule.name);
     Flock flock(schedule);
     flock.everyone([](Worker& w) { w.step(); });
@@ -368,7 +373,8 @@ TEST(Exchange, ALeaverIsNotWaitedFor) {
 
 TEST(Exchange, UnevenStepsEndWithoutAHang) {
   // Worker 0 has no more batches and goes to the average; the others have five steps left.
-  for (const Schedule& schedule : {triangle(), make_schedule("complete", 4)}) {  // edges, and a group
+  // Edges, and a group.
+  for (const Schedule& schedule : {triangle(), make_schedule("complete", 4)}) {
     SCOPED_TRACE(schedule.name);
     Flock flock(schedule);
     const auto n = static_cast<std::size_t>(schedule.workers());
@@ -389,7 +395,8 @@ TEST(Exchange, UnevenStepsEndWithoutAHang) {
   }
 }
 
-// Who is no neighbour of a slow worker may be ahead of it by as many rounds as there are edges between them.
+// A worker that is no neighbour of a slow one may be ahead of it by as many rounds as there are
+// edges between them.
 TEST(Exchange, NobodyJumpsToWhereAWorkerIsThatIsNoNeighbour) {
   Flock flock("ring", 6);
   const auto everyone_steps = [&](const std::vector<int>& times) {
@@ -398,7 +405,7 @@ TEST(Exchange, NobodyJumpsToWhereAWorkerIsThatIsNoNeighbour) {
     });
   };
   everyone_steps({0, 1, 2, 3, 2, 1});
-  for (int k = 0; k < 20; ++k) {  // connected anew, workers say where they are
+  for (int k = 0; k < 20; ++k) {  // after a new connection, workers tell their round
     flock[3].transport->reset(0, "test");
     std::this_thread::sleep_for(milliseconds(20));
   }
@@ -426,7 +433,8 @@ TEST(Exchange, AveragesBetweenStepsDoNotDisturbTheExchange) {
   EXPECT_EQ(mixed, 0);
 }
 
-// As after loading a checkpoint. One worker is a step ahead of the others: its round is where all of them go on.
+// As after loading a checkpoint. One worker is a step ahead of the others: all go on from its
+// round.
 TEST(Exchange, ARestartGoesOnAtAnyPlaceInTheScheduleFromNewValues) {
   const int n = 5;
   const Schedule schedule = make_schedule("base-2", n);
@@ -438,7 +446,7 @@ TEST(Exchange, ARestartGoesOnAtAnyPlaceInTheScheduleFromNewValues) {
     flock[1].step();
     flock.everyone([&](Worker& w) {
       w.exchange.restart(position);
-      w.x[0][0] += 1;  // what was in flight did not know of this
+      w.x[0][0] += 1;  // the exchange in flight did not know of this
       for (int b = 0; b < 2; ++b) w.write(b);
       EXPECT_EQ(w.exchange.position(true), position);
     });
@@ -452,7 +460,7 @@ TEST(Exchange, ARestartGoesOnAtAnyPlaceInTheScheduleFromNewValues) {
         mixed += j.weight * x[static_cast<std::size_t>(j.rank)];
       }
       EXPECT_NEAR(flock[i].x[0][0], mixed, 1e-5) << "position " << position << ", worker " << i;
-      // Of the one ahead the round is lost that the others never began; nothing else is.
+      // The worker ahead loses the round that the others never began, and nothing else.
       if (i != 1) {
         EXPECT_EQ(flock[i].exchange.statistics().aborted, 0U) << "worker " << i;
       }
@@ -474,7 +482,7 @@ TEST(Exchange, ADirectedScheduleMixesWhatItReceives) {
   }));
 }
 
-// Worker 2 is not a worker: a bare end of the edges that says what it likes.
+// Worker 2 is not a worker but a bare end of the edges that sends arbitrary frames.
 TEST(Exchange, NonsenseFromAPeerIsRefusedAndTheOthersGoOn) {
   struct Deaf : TransportHandler {
     void connected(int) override {}
@@ -518,7 +526,8 @@ TEST(Exchange, NonsenseFromAPeerIsRefusedAndTheOthersGoOn) {
   for (const auto& block : zero.x) {
     for (const float value : block) ASSERT_LT(std::abs(value), 10);  // none of the liar's numbers
   }
-  // A block that is whole, intact and in time is believed: peers that hold the token are trusted for their values.
+  // A block that is whole, intact and in time is believed: peers with the token are trusted for
+  // their values.
 }
 
 TEST(Exchange, AWorkerThatHasComeAndGoneAgainIsNotWaitedFor) {

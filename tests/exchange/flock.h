@@ -1,4 +1,5 @@
-// Workers on threads of this process, over the local transport or another: two blocks each, and the step of CTA without a gradient.
+// Workers on threads of this process, over the local transport or another: two blocks each, and the
+// step of CTA without a gradient.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +57,7 @@ struct Worker {
     for (int b = 0; b < 2; ++b) write(b);
   }
   void write(int b) { exchange.start(b, write_block(x[b], exchange.wire(b), lie.value_or(grids[b].next()))); }
-  // Mixes what has come. Returns how many arrivals that were.
+  // Mixes the arrivals, and returns their number.
   int mix(int b) {
     const auto arrived = exchange.finish(b);
     mix_block(x[b], arrived, grids[b]);
@@ -71,7 +72,7 @@ struct Worker {
     }
     return mixed;
   }
-  // The last call: what is still under way would be missing in the sum.
+  // The last call. Blocks in flight would be missing in the sum.
   void end() { mix(0), mix(1); }
   double sum() const {
     double sum = 0;
@@ -93,7 +94,7 @@ struct Worker {
   std::optional<int> lie = {};  // in place of the grid's exponent
 };
 
-// Three edges that are no group, since they do not take the mean.
+// Three edges that are no group, because they do not take the mean.
 inline Schedule triangle() {
   Graph graph(3);
   for (int i = 0; i < 3; ++i) {
@@ -114,7 +115,7 @@ struct Flock {
     }
     everyone([](Worker& w) { w.begin(); });
   }
-  // On one thread each, for what has to wait for the others.
+  // Runs f on one thread for each, for calls that wait for the others.
   template <class F>
   void everyone(F&& f) {
     std::vector<std::thread> threads;

@@ -1,4 +1,5 @@
-// The protocol of a group: who is waited for, and in which order its large parts go. The rest is protocol_fuzz_test's.
+// The protocol of a group: the members that it waits for, and the order of its large parts.
+// protocol_fuzz_test has the rest.
 #include "starling/exchange/group.h"
 
 #include <string>
@@ -15,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Writes down what the group wants done.
+// Records the actions that the group requests.
 struct Recorder : GroupActions {
   void send_parts(SwapId id) override { say("parts", id); }
   void send_mean(SwapId id) override { say("mean", id); }
@@ -84,7 +85,7 @@ TEST_F(GroupTest, ItMovesUntilItIsDecided) {
   EXPECT_FALSE(group.moves_before(8));
   for (const int peer : {1, 2}) ready(peer, next);
   start(next);
-  EXPECT_FALSE(group.moves_before(9));  // what is held does not move
+  EXPECT_FALSE(group.moves_before(9));  // held parts do not move
 }
 
 TEST_F(GroupTest, WhoIsNotReadyIsLateAndWhoIsGoesOnInPairs) {
@@ -108,7 +109,7 @@ TEST_F(GroupTest, WhoIsReadyAndDoesNotSendIsLate) {
   EXPECT_THAT(group.not_started(id), ElementsAre(1));
 }
 
-// It may wait for somebody whom I can hear.
+// It may wait for a member that I can hear.
 TEST_F(GroupTest, WhoIsReadyIsNotBehind) {
   start(id);
   group.release(id);

@@ -122,9 +122,10 @@ TEST_F(InTurnTest, WhatIsInAHurryGoesAndCountsNoLonger) {
   EXPECT_THAT(take(), ElementsAre("1.0 to 5", "1.1 to 1", "1.1 to 2", "1.1 to 3", "1.1 to 4"));
 }
 
-// A card that sends one message after the other, at `rate` bytes a second; word of each comes `round_trip` after its end.
+// A card that sends one message after the other, at `rate` bytes a second. The acknowledgement of
+// each comes `round_trip` after its end.
 struct Line {
-  // Seconds until word of so many has come, the most that was under way meanwhile.
+  // Seconds until this many are acknowledged, and the most that was in flight in that time.
   std::pair<double, std::size_t> carry(int many, std::size_t bytes) {
     std::size_t most = 0;
     const double begin = now;
@@ -175,7 +176,7 @@ TEST(InTurn, NoMoreIsUnderWayThanTheLineCallsFor) {
   Line line{.rate = 1e7, .round_trip = 1e-4};
   line.messages.round_trip(3, of_seconds(1e-4));
   EXPECT_LE(line.carry(1000, 1 << 15).second, std::size_t{(1 << 18) + (1 << 15)});
-  Line unknown{.rate = 1e9, .round_trip = 1e-2};  // nobody said how long word takes
+  Line unknown{.rate = 1e9, .round_trip = 1e-2};  // the acknowledgement time is unknown
   EXPECT_LE(unknown.carry(1000, 1 << 15).second, std::size_t{1 << 18});
 }
 
@@ -194,8 +195,8 @@ TEST(InTurn, WhatFollowsWordOfManyAtOnceIsNotMoreThanTwiceAsMuch) {
   EXPECT_EQ(sent, 4 + 8);
 }
 
-// Whatever happens in whatever order: each message goes once at most, those that nobody takes back go, and in the end nothing is
-// under way.
+// In any order of events, each message goes at most once, those that are not taken back go, and
+// nothing is in flight in the end.
 TEST(InTurn, NothingIsLostOrStuck) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     std::mt19937_64 dice(seed);

@@ -1,4 +1,4 @@
-// The receiver of chunks: their order, damage, what comes too early, and how long memory lives.
+// The receiver of chunks: their order, damage, early payloads, and the lifetime of memory.
 #include "starling/exchange/inbox.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// What the optimizer does with a block's wire, on one thread.
+// The optimizer's work with a block's wire, on one thread.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,8 @@
 
 namespace starling {
 
-// Writes x, or what the mask chooses of it, with what follows it on the wire. Returns whether it is finite.
+// Writes x, or the values of it that the mask chooses, with the trailer on the wire. Returns
+// whether it is finite.
 inline bool write_block(std::vector<float>& x, Outgoing wire, int exponent) {
   Trailer trailer{exponent, 0};
   wire.exponent = exponent;

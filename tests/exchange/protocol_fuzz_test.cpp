@@ -1,7 +1,8 @@
-// A seeded schedule fuzzer over the protocols of edges and groups: small worlds in which every message, break, return,
-// death, damaged block and loss of patience happens in random order. Afterwards all who took part in a swap must agree
-// on how it ended, the sum of all values must be what it was (exactly: values are integers modulo a prime, so that means
-// exist), and everybody must still be able to go on.
+// A seeded schedule fuzzer over the protocols of edges and groups. In small worlds every message,
+// break, return, death, damaged block and loss of patience happens in random order. Afterwards all
+// participants of a swap must agree on its outcome. The sum of all values must be unchanged
+// (exactly: values are integers modulo a prime, so that means exist). All workers must still be
+// able to go on.
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
@@ -53,10 +54,11 @@ struct Message {
   SwapId id;
   bool yes = false;
   std::uint64_t next_round = 0;
-  Block values;  // of a block; of a part or mean the one value
+  Block values;  // of a block; for a part or mean the one value
 };
 
-// Who meets whom in a round: disjoint sets of workers, a set of three or more as a group, as edges, or as a ring of directed ones.
+// The partners of a round: disjoint sets of workers. A set of three or more is a group, edges, or a
+// ring of directed edges.
 struct Meeting {
   std::vector<int> members;
   bool group = false;
@@ -122,7 +124,7 @@ struct World {
       if (!now.directed) return worker().add(id, weight, theirs.at(id), worker().mine.at(id));
       if (now.direction(me, other).receive) worker().add(id, weight, theirs.at(id), {});
     }
-    // What goes over a directed edge leaves its sender.
+    // A value that goes over a directed edge leaves its sender.
     bool pushes(SwapId id) const {
       const Meeting& now = world.meeting(id.round, me);
       return now.directed && now.direction(me, other).send;
@@ -156,7 +158,7 @@ struct World {
     std::set<SwapId> held;
     std::uint64_t mended_late = 0;
 
-    // Group's wishes.
+    // The group's requests.
     void send_parts(SwapId id) override {
       const auto& members = world.meeting(id.round, me).members;
       for (std::size_t k = 0; k < members.size(); ++k) {
@@ -213,7 +215,7 @@ struct World {
       EXPECT_TRUE(group_committed.insert(id).second);
       const auto& members = world.meeting(id.round, me).members;
       EXPECT_EQ(means[id].size(), members.size());
-      Block mean = mine.at(id);  // shards beyond the members' are nobody's
+      Block mean = mine.at(id);  // shards beyond the members' are unowned
       for (const auto& [rank, value] : means[id]) mean[shard(id, rank)] = value;
       add(id, {1}, mean, mine.at(id));
     }
@@ -321,7 +323,7 @@ struct World {
       worker(a).group.connected(b);
     }
   }
-  // What is under way is lost from a random place on; each end learns of it in its own time.
+  // Messages in flight are lost from a random place on. Each end learns of it at its own time.
   void break_link(int i, int j) {
     if (links.erase(std::minmax(i, j)) == 0) return;
     for (const auto& [a, b] : {std::pair{i, j}, std::pair{j, i}}) {
@@ -344,7 +346,7 @@ struct World {
   std::size_t pick(std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(random); }
   bool chance(double probability) { return std::bernoulli_distribution(probability)(random); }
 
-  // One event; false where none is possible.
+  // Runs one event; false if none is possible.
   bool event(bool faults, std::uint64_t last_round) {
     std::vector<std::function<void()>> events;
     const int n = static_cast<int>(workers.size());
@@ -450,7 +452,7 @@ std::set<SwapId> of_group(const World& world, const std::set<SwapId>& swaps, int
   return theirs;
 }
 
-// How often that happened which is tested: nothing is shown by a test in which it does not.
+// Counts of the tested events: a test in which they do not happen shows nothing.
 struct Seen {
   std::uint64_t groups = 0, edges = 0, pushes = 0, mended_late = 0;  // swaps; the last of groups
 };
@@ -461,8 +463,9 @@ void run(std::uint64_t seed, Seen& seen) {
   World world(2 + static_cast<int>(random() % 4), 1 + random() % 2, random);
   const Value before = world.sum();
   for (int k = 0; k < 150; ++k) world.event(true, 8);
-  // No more faults: everybody who lives must go on. Those who fell behind jump to the others, or one round past those
-  // who wait at the end of a stretch; after a few stretches all must meet in every round.
+  // No more faults: every living worker must go on. Workers that fell behind jump to the others, or
+  // one round past those that wait at the end of a stretch. After a few stretches all must meet in
+  // every round.
   const auto go_on_to = [&](std::uint64_t round) {
     for (int k = 0; k < 20000 && world.event(false, round); ++k) {
     }
@@ -488,7 +491,7 @@ void run(std::uint64_t seed, Seen& seen) {
       ASSERT_TRUE(world.end(i, j).doubts.empty() && world.end(j, i).doubts.empty());
       seen.edges += world.end(i, j).committed.size();
       for (const SwapId id : world.end(i, j).committed) seen.pushes += world.meeting(id.round, i).directed;
-      // Of the groups that both are in.
+      // The groups that contain both.
       const auto together = [&](SwapId id) {
         return &world.meeting(id.round, i) == &world.meeting(id.round, j);
       };

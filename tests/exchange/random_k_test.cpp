@@ -1,5 +1,5 @@
-// random-k: one value in so many is exchanged in a round. Against plain loops in double, and that two ends never mix with
-// different masks: not after a jump, and not where one of them has another one.
+// random-k: one value in `one_in` is exchanged in a round. Against plain loops in double. Two ends
+// never mix with different masks: not after a jump, and not if one of them has another mask.
 #include <atomic>
 #include <cmath>
 #include <thread>
@@ -12,7 +12,8 @@
 namespace starling {
 namespace {
 
-// x_i[c] += Sum_j W_ij (x_j[c] - x_i[c]) where the mask chooses c; over edges, and in groups that take their mean.
+// x_i[c] += Sum_j W_ij (x_j[c] - x_i[c]) if the mask chooses c; over edges, and in groups that take
+// their mean.
 TEST(RandomK, IsTheMatrixProductWhereTheMaskChooses) {
   constexpr int kRounds = 24;
   for (const char* name : {"ring", "base-2", "base-3", "complete", "alternating-exp-ring"}) {
@@ -59,7 +60,8 @@ TEST(RandomK, IsTheMatrixProductWhereTheMaskChooses) {
   }
 }
 
-// A worker that slept is told the others' round and jumps there: what it writes next has that round's mask.
+// A worker that slept is told the others' round and jumps there: its next block has that round's
+// mask.
 TEST(RandomK, AJumpTakesTheMaskAlong) {
   Flock flock(triangle(), {.max_wait = milliseconds(2000)}, Wire::fp32, 7);
   const double before = flock.sum();
@@ -86,9 +88,10 @@ TEST(RandomK, AJumpTakesTheMaskAlong) {
     EXPECT_THAT(flock[i].said(), testing::Not(testing::Contains(testing::HasSubstr("damaged")))) << i;
 }
 
-// Broken connections, swaps in doubt, and what is mended late: each with the mask of its own round.
+// Broken connections, swaps in doubt, and swaps mended late: each with the mask of its own round.
 TEST(RandomK, ABrokenConnectionIsMendedAndTheSumIsRestored) {
-  for (const Schedule& schedule : {triangle(), make_schedule("complete", 3)}) {  // edges, and a group
+  // Edges, and a group.
+  for (const Schedule& schedule : {triangle(), make_schedule("complete", 3)}) {
     SCOPED_TRACE(schedule.name);
     Flock flock(schedule, {}, Wire::fp32, 3);
     const double before = flock.sum();
@@ -105,11 +108,12 @@ TEST(RandomK, ABrokenConnectionIsMendedAndTheSumIsRestored) {
   }
 }
 
-// Workers that do not agree on the period, so that they differ in most masks; the blocks are of equal sizes. (Options must agree
-// for an Optimizer to be made. This is what would be left if they did not.)
+// Workers that do not agree on the period, so that they differ in most masks; the blocks are of
+// equal sizes. (An Optimizer requires equal options. This test covers the case that they differ
+// nevertheless.)
 TEST(RandomK, BlocksOfAnotherMaskAreRefusedByBothEnds) {
   constexpr int kOneIn = 4;
-  constexpr std::size_t kSize = 4 * kOneIn * Mask::kRun;  // of every mask the same number
+  constexpr std::size_t kSize = 4 * kOneIn * Mask::kRun;  // the same number for every mask
   for (const int n : {2, 3}) {                            // an edge, and a group
     const Graph graph = make_schedule("complete", n).rounds[0];
     const Schedule once{"once", {graph}}, twice{"twice", {graph, graph}};
@@ -162,7 +166,7 @@ TEST(RandomK, BlocksOfAnotherMaskAreRefusedByBothEnds) {
   }
 }
 
-// Blocks so small that a mask chooses nothing of them in most rounds, over TCP too.
+// Blocks so small that a mask chooses none of their values in most rounds, over TCP too.
 TEST(RandomK, SmallBlocksCommitAndComeTogether) {
   const std::vector<std::size_t> sizes{1, 7, 300, 1000};
   for (const char* topology : {"ring", "complete"}) {

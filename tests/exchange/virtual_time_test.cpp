@@ -1,4 +1,4 @@
-// The exchange on virtual workers: how long a step takes, and that nothing depends on the machine.
+// The exchange on virtual workers: the time of a step, and independence of the machine.
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -24,7 +24,7 @@ struct Trained {
   std::vector<double> seconds;        // by worker, at its end
 };
 
-// compute(worker, step): what a step takes.
+// compute(worker, step): the time of a step.
 Trained train(const std::string& schedule, int n, double rate,
               const std::function<Duration(int, int)>& compute, Duration latency = {}) {
   const auto time = std::make_shared<VirtualTime>(n);
@@ -58,8 +58,8 @@ TEST(VirtualWorkers, AStepTakesTheLongerOfComputeAndLink) {
   }
 }
 
-// Two are late once, by 15 ms. Whoever is ahead of them does not send them blocks of the next round while they exchange those of the
-// last, which would cost them 12 ms more.
+// Two are late once, by 15 ms. A worker ahead of them does not send them blocks of the next round
+// while they exchange those of the last, which would cost them 12 ms more.
 TEST(VirtualWorkers, LateWorkersAreNotHeldUpByThoseAhead) {
   const Trained all = train("base-2", 4, 2 * kBlock / 0.025, [](int worker, int step) -> Duration {
     return worker % 2 == 0 && step == 3 ? 39ms : 24ms;
@@ -67,11 +67,12 @@ TEST(VirtualWorkers, LateWorkersAreNotHeldUpByThoseAhead) {
   for (const double end : all.seconds) EXPECT_LT(1e3 * end, 25 * (kSteps + 1) + 15 + 5);
 }
 
-// A round of the same group as the last one need not wait until that is over everywhere, which takes a latency more.
+// A round of the same group as the last one need not wait until that is over everywhere, which
+// takes a latency more.
 TEST(VirtualWorkers, ThePresentRoundOfOneGroupWaitsForNothing) {
   const Trained all = train("complete", 5, 4 * kBlock * 4 / 5 / 0.05, [](int, int) { return 10ms; }, 2ms);
   for (const double end : all.seconds)
-    EXPECT_LT(1e3 * end, 1354);  // 1374 where it waits, 1000 if links never idled
+    EXPECT_LT(1e3 * end, 1354);  // 1374 if it waits, 1000 if links never idled
 }
 
 TEST(VirtualWorkers, TheSameSeedGivesTheSameBitsAndTimes) {

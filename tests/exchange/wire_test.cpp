@@ -1,5 +1,5 @@
-// The wires between workers that mix and do nothing else: how near they come to each other, and that the sum is kept.
-// Conservation alone shows nothing: a wire that sends zeros conserves, too.
+// The wires between workers that mix and do nothing else: the distance that they reach, and the
+// conserved sum. Conservation alone shows nothing: a wire that sends zeros conserves too.
 #include <cmath>
 #include <string>
 
@@ -34,9 +34,8 @@ TEST(Wires, WorkersComeTogetherToTheLastBitOfTheWireAndTheSumIsKept) {
       SCOPED_TRACE(fmt::format("{} {} one in {}", topology, name_of(reached.wire), reached.one_in));
       const int n = std::string(topology) == "alternating-exp-ring" ? 4 : 5;
       Flock flock(topology, n, {}, reached.wire, reached.one_in);
-      const int rounds =
-          (is_modular(reached.wire) ? 120 : 60) *  // their grids first follow what is far out of range
-          reached.one_in;
+      // Their grids first follow values far out of range.
+      const int rounds = (is_modular(reached.wire) ? 120 : 60) * reached.one_in;
       const double before = flock.sum(), far = consensus_distance(flock, n);
       flock.everyone([rounds](Worker& w) {
         for (int t = 0; t < rounds; ++t) w.step();
@@ -80,7 +79,7 @@ TEST(Wires, NarrowOnesAreFewerBytes) {
 TEST(Wires, WhatFp16CannotHoldIsNotSent) {
   Flock flock("one-peer-ring", 2, {}, Wire::fp16);
   flock[0].x[0][3] = 1e5F;
-  flock[0].step(), flock[1].step();  // what was sent before
+  flock[0].step(), flock[1].step();  // the earlier blocks
   EXPECT_EQ(flock[0].step(), 1);     // block 1 alone
   EXPECT_EQ(flock[1].step(), 1);
   EXPECT_LT(flock[1].x[0][3], 10);

@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 using testing::ElementsAre;
 
-// A worker's timeline, written down in milliseconds.
+// Writes a worker's timeline, in milliseconds.
 class Written {
  public:
   void add(std::int64_t step, const char* name, int from, int to, int block = -1) {
@@ -23,12 +23,14 @@ class Written {
                       .begin = Time(milliseconds(from)),
                       .end = Time(milliseconds(to))});
   }
-  // 2 ms of data, 10 of forward, 8 and 12 of backward for blocks 1 and 0, 3 and 4 of update; waits between all of them.
+  // 2 ms of data, 10 of forward, 8 and 12 of backward for blocks 1 and 0, 3 and 4 of update; waits
+  // between all of them.
   void add_step(std::int64_t step, int at, int slower = 0) {
     add(step, "data", at, at + 2);
     add(step, "forward", at + 5, at + 15 + slower);
     at += slower;
-    add(step, "gradients", at + 24, at + 28, 1);  // the first gradient comes at 24, after a backward since 20
+    // The first gradient comes at 24, after a backward since 20.
+    add(step, "gradients", at + 24, at + 28, 1);
     add(step, "gradients", at + 28, at + 40, 0);
     add(step, "backward", at + 20, at + 60);  // all-reduce waits in it
     add(step, "wait", at + 70, at + 80, 0);
@@ -50,7 +52,7 @@ std::vector<double> rounded(std::vector<double> seconds) {  // to microseconds
 
 TEST(RecordedCompute, LeavesOutWhatIsWaitedFor) {
   Written written;
-  written.add(0, "mix + update", 0, 50, 0);  // setting up
+  written.add(0, "mix + update", 0, 50, 0);  // set-up
   written.add_step(1, 100);
   written.add_step(2, 300, 7);
   const RecordedCompute recorded = recorded_compute(written.spans(), {1000, 500});
@@ -97,7 +99,7 @@ TEST(RecordedCompute, LeavesOutTheFirstStepsAndBrokenOnes) {
 
   Written cut;
   for (int step = 1; step <= 6; ++step) cut.add_step(step, 1000 * step, step);
-  cut.add(7, "forward", 7005, 7010);  // where the timeline was full
+  cut.add(7, "forward", 7005, 7010);  // when the timeline was full
   EXPECT_EQ(recorded_compute(cut.spans(), {10, 10}).profile.compute[0].forward.size(), 5U);
 }
 

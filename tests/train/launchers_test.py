@@ -1,5 +1,6 @@
-"""Trains and probes with three workers that mpirun and mpiexec start, for real. Their paths are in the environment variables
-MPIRUN and MPIEXEC, torchrun's in TORCHRUN, the built command's in STARLING. What srun does is shown by scripts/try-slurm."""
+"""Trains and probes with three workers that mpirun and mpiexec really start. Their paths are in the
+environment variables MPIRUN and MPIEXEC, torchrun's in TORCHRUN, the built command's in STARLING.
+scripts/try-slurm tests srun."""
 
 import json
 import os
@@ -31,7 +32,7 @@ def outer_address():
 
 
 def processes_with(mark):
-    """Ids of the processes that were started with this in their environment, dead ones left out."""
+    """Ids of the living processes that were started with this in their environment."""
     found = []
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -75,7 +76,7 @@ every = 1
         self.out = self.folder / self.id().rsplit(".", 1)[1]
 
     def starling(self, launcher, *arguments, **changed):
-        """What became of `LAUNCHER starling ARGUMENTS`; none of its processes may be left."""
+        """The result of `LAUNCHER starling ARGUMENTS`; none of its processes may be left."""
         mark = str(uuid.uuid4())
         done = subprocess.run([*launcher, os.environ["STARLING"], *arguments],
                               env=environment(STARLING_TEST=mark, **changed),
@@ -91,7 +92,8 @@ every = 1
         network.unlink(missing_ok=True)
         done = self.starling(launcher, "probe", "--seconds", "0.2", "--out", network, **changed)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stdout.count("3 workers on 1 host, measured in "), 1)  # rank 0 alone speaks
+        # Only rank 0 prints.
+        self.assertEqual(done.stdout.count("3 workers on 1 host, measured in "), 1)
         host, = json.loads(network.read_text())["hosts"]
         self.assertEqual(host["workers"], [0, 1, 2])
 
@@ -107,12 +109,12 @@ every = 1
                          [(rank, step) for rank in range(3) for step in range(1, STEPS + 1)])
         return summary
 
-    # 0.0002; it is 0.004 where a third of the exchanges is left out.
+    # 0.0002; it is 0.004 if a third of the exchanges is left out.
     def check_they_agree(self, summary):
         self.assertGreater(summary["consensus_distance"], 0)
         self.assertLess(summary["consensus_distance"], 0.001)
 
-    # It asks for ssh even where it does not need it.
+    # It asks for ssh even if it does not need it.
     def mpirun(self, workers, *arguments):
         return [os.environ["MPIRUN"], "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--timeout", "250",
                 *(arguments or ("--mca", "plm", "isolated")), "-n", str(workers)]
@@ -144,8 +146,9 @@ every = 1
             2, "starling: train: --workers in each of the 2 processes that mpirun has started: either this command "
             "starts the workers or mpirun does\n"))
 
-    # Two hosts by name, both of them this machine: in place of ssh a script that stays here. Each has a /tmp of its own: two
-    # daemons of Open MPI that make the same folder there get in each other's way.
+    # Two hosts by name, both of them this machine: a script that stays here replaces ssh. Each has
+    # a /tmp of its own, because two daemons of Open MPI that make the same folder there disturb
+    # each other.
     @unittest.skipUnless(there("MPIRUN") and outer_address(), "there is no mpirun, or no network but loopback")
     def test_mpirun_across_hosts(self):
         agent = self.folder / "agent"

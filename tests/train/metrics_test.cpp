@@ -106,7 +106,8 @@ TEST_F(MetricsTest, SummaryHoldsWhatTheCommandPromises) {
   EXPECT_EQ(json["accuracy"], 0.9);
   EXPECT_EQ(json["workers"], 4);
   EXPECT_TRUE(json["consensus_distance"].is_null());
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2);  // no draft is left
+  // No draft is left.
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2);
 }
 
 TEST_F(MetricsTest, NamesTheFileThatCannotBeWritten) {

@@ -108,7 +108,8 @@ TEST_F(RecipeTest, OptionsOfTheOptimizer) {
                         "block_bytes = 1000\nworkers_per_node = 2\n"));
   EXPECT_EQ(options.scheme.name, "all-reduce");
   EXPECT_EQ(options.topology, "ring");
-  EXPECT_EQ(options.max_wait, std::chrono::milliseconds(2));  // never rounded down to no wait at all
+  // Never rounded down to no wait at all.
+  EXPECT_EQ(options.max_wait, std::chrono::milliseconds(2));
   EXPECT_EQ(options.block_bytes, 1000);
   EXPECT_EQ(options.workers_per_node, 2);
   EXPECT_FALSE(make_options(Recipe{}).max_wait);

@@ -1,5 +1,5 @@
-"""What a run of three real workers leaves to be looked at: event files, read back by TensorBoard's own reader, and
-timelines, merged by the command."""
+"""The records of a run of three real workers: event files, read back by TensorBoard's own reader,
+and timelines, merged by the command."""
 
 import json
 import os
@@ -26,7 +26,7 @@ class Seeing(unittest.TestCase):
         write_images(folder, "t10k", 60, 2)
         (folder / "recipe.toml").write_text("[model]\nwidth = 8\n[mixing]\ntopology = 'complete'\n")
         cls.out = folder / "out"
-        for steps in (1, STEPS):  # the second run replaces what the first left
+        for steps in (1, STEPS):  # the second run replaces the files of the first
             cls.train("--log.timeline", "true", "--log.tensorboard", "true", "--run.steps", str(steps))
         cls.timeline_stdout = cls.starling("timeline", cls.out)
 

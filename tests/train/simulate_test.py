@@ -1,4 +1,5 @@
-"""Simulates runs by the built command (its path is in the environment variable STARLING), beside a real one."""
+"""Simulates runs by the built command (its path is in the environment variable STARLING), beside a
+real one."""
 
 import json
 import os
@@ -76,7 +77,7 @@ batch = 8
                 self.assertEqual([look["seconds"] for look in looks[:-1]], list(range(1, len(looks))))
 
     def test_it_learns_what_processes_learn(self):
-        """Without max_wait nothing depends on when anything happens."""
+        """Without max_wait nothing depends on the time of events."""
         for scheme in ("cta", "all-reduce"):
             with self.subTest(scheme):
                 asked = ("--workers", 3, "--mixing.scheme", scheme)
@@ -95,7 +96,7 @@ batch = 8
         self.assertAlmostEqual(step("--mixing.topology", "ring"), 0.4, delta=0.02)
         gossip = ("--mixing.topology", "ring", "--mixing.scheme", "a2cid2")
         self.assertAlmostEqual(step(*gossip), 0.4, delta=0.02)  # it makes all of its steps, too
-        # Of four workers three make a gradient in 0.1 s, and one in 0.4 s.
+        # Three of four workers make a gradient in 0.1 s, and one in 0.4 s.
         self.assertAlmostEqual(step(*gossip, "--run.ends", "together"), 4 / (3 / 0.1 + 1 / 0.4), delta=0.4 / STEPS)
 
     def test_looks_every_hundred_gradients_if_nobody_says(self):
@@ -121,7 +122,8 @@ batch = 8
             with self.subTest(scheme):
                 even = seconds()
                 varying = seconds("--link-cv", 0.5)
-                self.assertTrue(1.02 * even < varying < 3 * even, (even, varying))  # each waits for the slower of several
+                # Each waits for the slower of several.
+                self.assertTrue(1.02 * even < varying < 3 * even, (even, varying))
                 self.assertAlmostEqual(seconds("--slow-link", 4) / even, 4, delta=0.4)
 
     def test_an_all_reduce_overlaps_with_backward(self):
@@ -148,7 +150,8 @@ batch = 8
         last = self.simulate("--profile", file, "--look-every", 100)[-1]
         self.assertEqual(last["gradients"], 2 * STEPS)
         self.assertAlmostEqual(last["seconds"] / STEPS, 0.06, delta=0.001)
-        last = self.simulate("--profile", file, "--workers", 3, "--look-every", 100)[-1]  # one more such host
+        # One more such host.
+        last = self.simulate("--profile", file, "--workers", 3, "--look-every", 100)[-1]
         self.assertEqual(last["gradients"], 3 * STEPS)
         self.assertAlmostEqual(last["seconds"] / STEPS, 0.06, delta=0.001)
 

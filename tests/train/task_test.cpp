@@ -52,7 +52,7 @@ TEST(Tasks, EachDescribesItself) {
       EXPECT_FALSE(text.empty());
     const Recipe recipe = recipe_of(*task);
     Recipe copy = recipe;
-    EXPECT_NO_THROW(task->check(recipe, recipe_config(copy)));  // its defaults go together
+    EXPECT_NO_THROW(task->check(recipe, recipe_config(copy)));  // its defaults are compatible
   }
 }
 

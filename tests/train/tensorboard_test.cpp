@@ -1,4 +1,4 @@
-// That real event files are right is shown by seeing_test.py, with TensorBoard's own reader.
+// seeing_test.py checks real event files with TensorBoard's own reader.
 #include "starling/train/tensorboard.h"
 
 #include <csignal>

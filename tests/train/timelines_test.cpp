@@ -33,7 +33,7 @@ class TimelinesTest : public testing::Test {
     std::ifstream file(path(rank));
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  // What is said where the text of worker 0's file is this one, after its name; nothing may be left behind.
+  // The error, after its name, if worker 0's file has this text. Nothing may be left behind.
   std::string refusal(const std::string& damaged) const {
     std::ofstream(path(0), std::ios::binary) << damaged;
     std::string said = "accepted";

@@ -1,5 +1,5 @@
-"""Trains with real processes, by the built command (its path is in the environment variable STARLING), on images that
-are made up here: ten kinds of bright squares in noise."""
+"""Trains with real processes, by the built command (its path is in the environment variable
+STARLING), on synthetic images: ten kinds of bright squares in noise."""
 
 import gzip
 import json
@@ -43,7 +43,7 @@ def environment(**changed):
 
 
 def processes_of(launcher):
-    """Rank -> process id of the workers that this launcher has started, dead ones left out."""
+    """Rank -> process id of the living workers that this launcher has started."""
     found = {}
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -163,7 +163,7 @@ every = 1
         self.assertGreaterEqual(summary["worst_accuracy"], 0.9)
         self.assertGreater(summary["bytes_sent_per_worker"], 0)
         self.assertEqual(summary["directed_aborted"], 0)
-        # Of gossip: on a busy machine a worker may answer too late, or stand still in an averaging.
+        # In gossip on a busy machine, a worker may answer too late, or stand still in an averaging.
         averaged = sum(edge["averaged"] for records in lines.values() for edge in records[-1].get("edges", []))
         self.assertLessEqual(summary["blocks_aborted"], 0.1 * averaged / WORKERS)
         return summary
@@ -174,7 +174,8 @@ every = 1
         self.assertIn(f"test accuracy, average model   {100 * summary['accuracy']:.2f} %\n", stdout)
         self.assertRegex(stderr, r"^step 1/160  epoch 0.05/8  loss ")  # not a terminal: plain lines
         self.assertNotIn("\r", stderr)
-        # They agree: far closer to their average than they have come since the start, where weights are about 0.1.
+        # They agree: their distance to the average is far smaller than their distance to the start,
+        # with weights of about 0.1.
         self.assertGreater(summary["consensus_distance"], 0)
         self.assertLess(summary["consensus_distance"], 0.01)
 
@@ -195,7 +196,7 @@ every = 1
         self.train("--mixing.topology", "base-2")
         fp32 = self.check_run("cta")
         for dtype in ("bf16", "fp16"):
-            # So large a scale that the first gradients in fp16 overflow.
+            # A scale so large that the first gradients in fp16 overflow.
             arguments = ("--mixing.topology", "base-2", "--model.dtype", dtype, "--checkpoint-every", "80",
                          "--train.loss_scale", "1073741824", "--train.loss_scale_steps", "30")
             self.out = self.out.with_name(dtype)
@@ -205,7 +206,7 @@ every = 1
             self.assertLess(narrow["consensus_distance"], 0.01)
             skipped = narrow["steps_skipped"]
             self.assertTrue(3 < skipped < 40 if dtype == "fp16" else skipped == 0, skipped)
-            # What crosses the link are the masters.
+            # The masters cross the link.
             self.assertAlmostEqual(narrow["bytes_sent_per_worker"] / fp32["bytes_sent_per_worker"], 1, delta=0.02)
             # The second half again, from the checkpoint: equal to the bit.
             losses = self.losses()
@@ -224,7 +225,7 @@ every = 1
         self.train("--run.steps", "12")
         first = self.losses()
         accuracy = self.summary()["accuracy"]
-        self.train("--run.steps", "12")  # in the same folder: what the first run left is gone
+        self.train("--run.steps", "12")  # in the same folder: the first run's files are gone
         self.assertEqual(first, self.losses())
         self.assertEqual(accuracy, self.summary()["accuracy"])
         self.train("--run.steps", "12", "--run.seed", "2")
@@ -352,7 +353,7 @@ every = 1
         for step in (40, 80, 120, 160):
             self.assertGreaterEqual(sum(made(step)), WORKERS * step)
             self.assertLess(sum(made(step)), WORKERS * step + 60)
-        self.assertLess(made(40)[2], 40)  # of 120 there were at most 30 for it
+        self.assertLess(made(40)[2], 40)  # of 120 it had at most 30
         before = made(80)
         _, stderr = self.train(*arguments, "--resume", self.out / "checkpoints" / "step-80")
         self.assertEqual(re.findall(r"step (\d+): average model: test accuracy", stderr), ["120"])
@@ -497,7 +498,8 @@ print(len(mean))
         self.assertEqual(self.summary()["schedule"], chosen["topology"])
         manifest = json.loads((self.out / "checkpoints" / "step-4" / "manifest.json").read_text())
         self.assertIn(chosen["topology"], json.dumps(manifest))
-        # `starling plan` says the same of this wire: the least step, and what is as good and comes first.
+        # `starling plan` gives the same result for this wire: the least step, and the first of
+        # those that are as good.
         plan = json.loads(subprocess.run([os.environ["STARLING"], "plan", "--json", "--profile", path], check=True,
                                          capture_output=True, text=True).stdout)
         rows = [row for row in plan["worlds"][0]["gossip"] if row["wire"] == "fp32"]
@@ -511,7 +513,8 @@ print(len(mean))
         self.assertNotIn("topology auto", stderr)
         self.assertEqual(self.summary()["schedule"], chosen["topology"])
 
-        # Without a profile all is measured, and the run is that of the topology it then has, to the bit.
+        # Without a profile all is measured, and the run is the same as with the chosen topology, to
+        # the bit.
         self.out = self.out.with_name("measured")
         _, stderr = self.train(*few)
         chosen, *lines = [json.loads(line) for line in (self.out / "metrics.jsonl").read_text().splitlines()]
@@ -536,7 +539,7 @@ print(len(mean))
             self.assertIn(f"{value}: name a topology", self.usage_error("--topology", "auto", f"--mixing.{key}", value))
 
     def test_one_worker_alone(self):
-        # One thread: those of OpenMP spin, which takes minutes where the cores are busy.
+        # One thread: OpenMP's threads spin, which takes minutes if the cores are busy.
         self.train("--train.accumulate", "2", "--train.clip", "1", "--log.eval_every", "10",
                    "--run.threads", "1", workers=0)
         summary = self.summary()
@@ -623,7 +626,8 @@ print(len(mean))
                          "command line: optimizer.lr = -1: out of range, allowed is a number above 0")
         self.assertIn("RANK", self.usage_error(RANK="0"))
         self.assertIn("one-peer-exponential", self.usage_error("--mixing.topology", "nonsense"))
-        # What the optimizer would refuse is refused before any worker is there: one line, not one of each.
+        # Options that the optimizer would refuse are refused before any worker starts: in one line,
+        # not one of each.
         for arguments, said in (
                 ("--mixing.scheme choco", 'scheme "choco" needs a topology of one round that is symmetric'),
                 ("--mixing.scheme choco --mixing.topology ring --mixing.wire int8", 'needs wire fp32, not "int8"'),
