@@ -136,8 +136,8 @@ TEST(Evaluate, WorkersTestThePartsAndTheScoreIsOfTheWhole) {
       Optimizer optimizer(task.model(), SGD{.lr = 0}, {}, world);
       const AverageScore average = test_average(optimizer, task);
       const Score mine = test(task);
-      EXPECT_DOUBLE_EQ(average.score.value, mine.value) << examples;
-      EXPECT_DOUBLE_EQ(average.score.loss, 0.5);
+      EXPECT_NEAR(average.score.value, mine.value, 1e-6) << examples;  // averages are float
+      EXPECT_NEAR(average.score.loss, 0.5, 1e-6);
       EXPECT_NEAR(average.consensus_distance, 0, 1e-6);
       EXPECT_TRUE(task.model().is_training());
     });
