@@ -15,17 +15,21 @@ namespace starling {
 
 class Optimizer;
 
-// What must be equal on all workers, in the order in which a difference is best reported: {"topology", "base-2"}.
+// Values that must be equal on all workers, such as {"topology", "base-2"}. They are compared in
+// this order, and the first difference is reported.
 using Terms = std::vector<std::pair<std::string, std::string>>;
 
-// Throws UsageError on ALL workers where they differ, with the first term that does, both values and both ranks.
+// Throws UsageError on ALL workers if the terms differ. The message has the first term that
+// differs, both values and both ranks.
 void agree(Collectives& collectives, const World& world, const Terms& mine);
 
-// Rank 0's values reach every worker; a checksum over all of them proves it. Throws Error where it does not hold.
+// Copies rank 0's values to every worker, and proves it with a checksum over all workers. Throws
+// Error if the checksums differ.
 void make_equal(Collectives& collectives, const World& world, const std::vector<at::Tensor>& tensors);
 
-// Collective, over the edges: every worker does its own; if it throws Error on one, all throw: that one its own, the
-// others one that names it ("worker 2 could not <what>").
+// Collective, over the edges: every worker calls its own function. If `own` throws Error on one
+// worker, all workers throw: this one its own error, the others an error that names it ("worker 2
+// could not <what>").
 void together(Optimizer& optimizer, const std::string& what, const std::function<void()>& own);
 
 }  // namespace starling

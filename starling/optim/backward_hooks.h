@@ -1,7 +1,8 @@
-// What a scheme must know of torch's backward pass: when each parameter's gradient is there, and when the pass has ended.
+// Tells a scheme when backward() has each parameter's gradient, and when the pass has ended.
 //
-// torch calls back on the thread that runs backward(), or where parameters are on a GPU on a thread of its own for that GPU,
-// while backward() waits. What is thrown reaches its caller.
+// torch calls back on the thread that runs backward(). For parameters on a GPU, it calls back on
+// its thread for that GPU, while backward() waits. An exception of a callback reaches the caller of
+// backward().
 #pragma once
 
 #include <cstddef>
@@ -14,21 +15,23 @@ namespace starling {
 
 class BackwardHooks {
  public:
-  // accumulated(i): .grad of parameter i holds this pass's gradient too. Parameters that require no gradient are not watched.
+  // accumulated(i): .grad of parameter i now holds this pass's gradient too. Parameters that
+  // require no gradient are not watched.
   BackwardHooks(std::vector<at::Tensor> parameters, std::function<void(std::size_t)> accumulated);
   ~BackwardHooks();
   BackwardHooks(const BackwardHooks&) = delete;
   BackwardHooks& operator=(const BackwardHooks&) = delete;
 
-  // Watches those too that have come to require a gradient since.
+  // Also watches parameters that require a gradient only since the last call.
   void watch();
-  // From accumulated(): calls `done` at the end of the pass that is running.
+  // Called within accumulated(). Calls `done` at the end of the pass that is running.
   static void at_end_of_pass(std::function<void()> done);
 
  private:
   struct Watched {
     at::Tensor parameter;
-    // Keeps torch's accumulator, which else would be another next time. Empty: not watched.
+    // Keeps torch's accumulator alive; otherwise torch makes another one next time. Empty: not
+    // watched.
     std::function<void()> unhook{};
   };
   std::vector<Watched> all_;

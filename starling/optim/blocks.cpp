@@ -29,10 +29,11 @@ namespace starling {
 namespace {
 
 constexpr std::int64_t kLeastBlock = 256 * 1024;  // bytes
-constexpr std::int64_t kGrain = 1 << 15;          // elements that are worth a thread
-constexpr std::size_t kStreamed = 1 << 20;        // bytes of a block's wire that is written past the caches
+constexpr std::int64_t kGrain = 1 << 15;          // elements per thread, at least
+constexpr std::size_t kStreamed = 1 << 20;        // bytes; larger wires are written past the caches
 constexpr std::int64_t kLine = 16;                // floats of a cache line
-constexpr std::int64_t kUnit = 64;  // threads take whole ones: none shares a byte of int4 with another
+// threads take whole units, so that no two of them share a byte of int4
+constexpr std::int64_t kUnit = 64;
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
@@ -45,7 +46,7 @@ constexpr Type kTypes[] = {{at::kFloat, Wire::fp32, "float32"},
                            {at::kBFloat16, Wire::bf16, "bfloat16"},
                            {at::kHalf, Wire::fp16, "float16"}};
 
-// Null: parameters may not be of this type.
+// Null: parameters of this type are not allowed.
 const Type* type_of(const at::Tensor& tensor) {
   const auto* const found = std::ranges::find(kTypes, tensor.scalar_type(), &Type::type);
   return found == std::end(kTypes) ? nullptr : found;
@@ -67,7 +68,7 @@ double sum_of_squares(const void* values, Wire format, std::int64_t n) {
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
-// The one that blocks on it have already, else a new one.
+// The device of earlier blocks on it, or a new one.
 std::shared_ptr<Device> device_of(const std::vector<Block>& blocks, at::Device device) {
   for (const Block& block : blocks) {
     if (block.device == device) return block.on_device->device();
@@ -111,7 +112,8 @@ void Segment::mark_changed() {
 }
 
 void Segment::mark_sent(const void* x, const void* wire) {
-  if (!parameter.is_inference()) as_sent = {wire, x, version()};  // such a tensor has no version
+  // inference tensors have no version
+  if (!parameter.is_inference()) as_sent = {wire, x, version()};
 }
 
 const void* Segment::still_in(const void* x) const {
@@ -172,7 +174,7 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
     }
   }
   const auto size = static_cast<std::int64_t>(sizeof(float));
-  const std::int64_t step = wire == Wire::int4 ? 2 : 1;  // values that a segment begins at
+  const std::int64_t step = wire == Wire::int4 ? 2 : 1;  // segments begin at multiples of this
   const std::int64_t limit =
       std::max(kLeastBlock, std::min(block_bytes, total * size / 8)) / size / step * step;
   const std::size_t first_block = blocks.size();
@@ -220,7 +222,7 @@ std::vector<std::vector<std::size_t>> holders_of(const std::vector<Block>& block
   std::vector<std::vector<std::size_t>> holders;
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     for (const Segment& s : blocks[b].segments) {
-      if (s.begin == 0) holders.emplace_back();  // as parameters_of()
+      if (s.begin == 0) holders.emplace_back();  // same order as parameters_of()
       holders.back().push_back(b);
     }
   }
@@ -248,7 +250,7 @@ class Pass {
       : block_(block), arrived_(arrived), wire_(wire), scale_(scale.value_or(1)) {
     pieces_.reserve(block.segments.size());
     std::int64_t steps = 0;
-    kernels::Step step;  // which is the same for most
+    kernels::Step step;  // the same for most segments
     for (Segment& s : block.segments) {
       check_place(s);
       at::Tensor keep;
@@ -272,7 +274,7 @@ class Pass {
   // Returns whether the parameters are finite.
   bool run() {
     Seen seen = nothing();
-    std::mutex mutex;  // guards `seen` where threads add to it
+    std::mutex mutex;  // guards `seen` against other threads
     const std::int64_t units = (block_.length + kUnit - 1) / kUnit;
     at::parallel_for(0, units, kGrain / kUnit, [&](std::int64_t first, std::int64_t last) {
       Seen share = nothing();
@@ -288,7 +290,8 @@ class Pass {
     return seen.finite;
   }
 
-  // Puts it into the streams of the block's device; then(finite) is called on that one's thread when it is over.
+  // Puts the pass into the streams of the block's device. When it is over, the device's thread
+  // calls then(finite).
   static void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
                       std::optional<float> scale, std::function<void(bool finite)> then) {
     OnDevice& device = *block.on_device;
@@ -305,15 +308,15 @@ class Pass {
   }
 
  private:
-  using Seen = OnDevice::Seen;  // by a thread in its share of the block, or by all of them
+  using Seen = OnDevice::Seen;  // by one thread in its share of the block, or by all threads
   struct Piece {
     std::int64_t begin, end;  // in the block
     kernels::Step step;
     kernels::Parameters x;
-    const void* as_sent;  // a block that x is in as it is, or null
+    const void* as_sent;  // a block that has x without a change, or null
     std::int64_t state;
     const void* g;
-    void* cleared;  // g, or null: it stays
+    void* cleared;  // g, or null: it is not cleared
     at::Tensor keep;
   };
   Seen nothing() const { return {.measured = std::vector<kernels::Measured>(arrived_.size())}; }
@@ -325,7 +328,8 @@ class Pass {
         fmt::join(s.parameter.sizes(), ", "), block_.device.str(), s.parameter.device().str()));
   }
 
-  // Up to there each mask, of what is sent and of what arrived, chooses all values from `at` on, or none.
+  // The end of the stretch from `at` in which each mask, of arrivals and of the wire, chooses all
+  // values or none.
   std::int64_t stretch_end(std::int64_t at) const {
     const auto from = static_cast<std::size_t>(at);
     std::size_t end = std::min(static_cast<std::size_t>(block_.length), wire_.mask.stretch_end(from));
@@ -333,8 +337,8 @@ class Pass {
     return static_cast<std::int64_t>(end);
   }
 
-  // Calls f with the arguments of Kernels::update for each stretch from begin to end that is treated alike. The kernel adds to
-  // `sum`, and for each arrival to `measured`.
+  // Calls f with the arguments of Kernels::update for each uniform stretch from begin to end. The
+  // kernel adds to `sum`, and to `measured` for each arrival.
   template <class F>
   void each_stretch(std::int64_t begin, std::int64_t end, std::uint32_t* sum, kernels::Measured* measured,
                     const F& f) const {
@@ -350,7 +354,7 @@ class Pass {
     }
   }
 
-  // `mixes`: room for them.
+  // `mixes`: reused memory.
   template <class F>
   void one_stretch(const Piece& piece, std::int64_t begin, std::int64_t end, std::uint32_t* sum,
                    kernels::Measured* measured, std::vector<kernels::Mix>& mixes, const F& f) const {
@@ -387,8 +391,8 @@ class Pass {
     return x.master != nullptr ? x.master : static_cast<const float*>(x.values);
   }
 
-  // What the host does with what the kernel has seen: the trailer of what is sent; and how far apart the ends of each edge were
-  // says on which grid the next block goes.
+  // Uses the kernel's results: writes the trailer of the wire, and chooses the next block's grid by
+  // the distance between the ends of each edge.
   static void over(Block& block, std::span<const Arrival> arrived, const Outgoing& wire, const Seen& seen) {
     const auto length = static_cast<std::size_t>(block.length);
     if (wire.values != nullptr) {
@@ -414,7 +418,7 @@ class Pass {
   std::array<float*, 3> states_{};
 };
 
-// One pass on the block's device; then(finite) when it is over.
+// One pass on the block's device; calls then(finite) at its end.
 void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
              std::optional<float> scale, std::function<void(bool finite)> then) {
   RECORD_USER_SCOPE("starling::update");
@@ -422,7 +426,8 @@ void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived, c
   Pass::enqueue(block, rule, arrived, wire, scale, std::move(then));
 }
 
-// One pass, wherever the block is. Returns whether the parameters are finite, as far as that is known.
+// One pass on the block's device, CPU or GPU. Returns whether the parameters are finite, as far as
+// known.
 bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
           std::optional<float> scale) {
   if (block.on_device) {
@@ -436,7 +441,7 @@ bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, cons
   return Pass(block, rule, arrived, wire, scale).run();
 }
 
-// On the grid that what was measured before has chosen.
+// On the grid that earlier measurements have chosen.
 Outgoing with_grid(Block& block, Outgoing wire) {
   if (wire.values == nullptr || !is_modular(wire.wire)) return wire;
   if (block.on_device) block.on_device->wait();
@@ -485,7 +490,7 @@ void settle(std::span<const Block> blocks) {
 
 namespace {
 
-// Of gradients on one device, by torch's own kernels.
+// Gradients on one device, with torch's own kernels.
 double sum_of_squares(const std::vector<at::Tensor>& gradients) {
   if (gradients.empty()) return 0;
   const at::Tensor norms = at::stack(at::_foreach_norm(gradients, 2, at::kFloat)).to(at::kDouble);

@@ -12,7 +12,7 @@
 namespace starling {
 namespace {
 
-// What each worker tells all the others; the maximum of all is everybody's.
+// Each worker fills its own slots; the maximum over all workers gives every worker all of them.
 enum Slot : std::size_t { kWritten, kFailed, kBytes, kChecksum, kStep, kSlots };
 
 }  // namespace
@@ -69,7 +69,7 @@ bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manife
                                           progress.step, reason));
   }
   if (committed == 0 && first == world.rank) drop_checkpoint(root, progress.step);
-  optimizer.maximum({&committed, 1});  // nobody goes on to the next one before
+  optimizer.maximum({&committed, 1});  // nobody begins the next one earlier
   return committed != 0;
 }
 

@@ -1,10 +1,31 @@
-// Saving a run, and going on where it stood: all workers together, in one folder that all of them see.
+// Saving a run, and resuming it: all workers together, in one folder that all of them see.
 //
-//   starling::save_checkpoint(optimizer, "out/checkpoints", {.step = 15});                          // between two steps
-//   starling::load_checkpoint(optimizer, starling::Checkpoint("out/checkpoints"));                  // the latest
+//   save_checkpoint(optimizer, "out/checkpoints", {.step = 15});           // between two steps
+//   load_checkpoint(optimizer, starling::Checkpoint("out/checkpoints"));   // the latest
 //
-// With as many workers as before, what follows is equal to the bit to not having stopped (but with asynchronous gossip, whose
-// clocks are real). The files: checkpoint/.
+// With as many workers as before, a resumed run is bit-equal to one that never stopped.
+// Asynchronous gossip is the exception, since its clocks are real. checkpoint/ describes the files.
+//
+// A worker's file has the tensors and metadata of Optimizer::state():
+//
+//   model.NAME     the module's parameters and buffers; without a module, those of the groups as
+//                  model.GROUP.INDEX
+//   master.NAME    the fp32 master of a parameter in bfloat16 or float16
+//   m. v. b.NAME   the rule's state, named as in kernels/update.h; exp_avg.NAME and so on around
+//                  torch's optimizers
+//   the scheme's   named by OptimizerState::of_scheme, described in the scheme's file
+//   loss_scale     with loss scaling: the scale, and the finite steps since it last changed
+//   steps          per parameter, in the groups' order: steps with a gradient
+//   options.GROUP  the group's rule options, the learning rate first
+//   rng            torch's random numbers on the CPU
+//
+// The metadata has the place in the schedule, and with int8 and int4 the grids of the blocks. A
+// state of another wire or other block sizes sets the grids anew. Grids of asynchronous schemes,
+// one for each edge, stay as they are.
+//
+// With a hierarchy, m., v. and b. have only the values that this worker keeps, in memory order. If
+// it keeps none, there is no such tensor. steps counts only for these. Such a state fits only the
+// same share of the same hierarchy.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +40,24 @@
 
 namespace starling {
 
-// Collective. `progress`: what the manifest is to say besides; its workers and files are filled in, and of its seconds
-// the largest is taken. Returns whether it was written. Where it was not (a full disk) the reason goes to the World's
-// Log, as one warning by one worker, the run can go on, and the checkpoints before are untouched. `mine`: the steps of this
-// worker, where they are not progress.step.
+// Collective. `progress` is written to the manifest. This call fills in its workers and files, and
+// takes the largest of the workers' seconds. Returns whether the checkpoint was written. If it was
+// not (a full disk), one worker writes the reason to the World's Log as a warning. The run can then
+// continue, and the earlier checkpoints are untouched. `mine`: this worker's steps, if they differ
+// from progress.step.
 bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manifest& progress, int keep = 2,
                      std::optional<std::int64_t> mine = {});
 
-// Throws UsageError where the checkpoint is of another number of workers.
+// Throws UsageError if the checkpoint has another number of workers.
 void check_workers(const Checkpoint& checkpoint, int workers);
 
-// Collective. Throws Error on all workers, and changes nothing, where a worker's file is missing, damaged or of another
-// optimizer; UsageError as check_workers().
+// Collective. If a worker's file is missing, damaged or of another optimizer, throws Error on all
+// workers and changes nothing. Throws UsageError as check_workers().
 void load_checkpoint(Optimizer& optimizer, const Checkpoint& checkpoint);
 
-// By one worker alone: tensors as one safetensors file, synced, but not written in one go. Throws UsageError for a type
-// that the format does not have, Error where it cannot be written.
+// By one worker alone: writes tensors to one safetensors file and syncs it. The write is not
+// atomic. Throws UsageError for a type that the format does not have, Error if the file cannot be
+// written.
 Digest save_tensors(const std::string& file, const std::map<std::string, at::Tensor>& tensors,
                     const Metadata& metadata);
 

@@ -1,5 +1,5 @@
-// Gradients that are too large, or not finite. Only where one of the two is asked for is the gradient read before the
-// step, once; the kernel then scales it on the way, and .grad stays as it is.
+// Gradients that are too large, or not finite. With clipping or skipping, the gradient is read once
+// before the step. The kernel then scales it in its own pass, and .grad is unchanged.
 #pragma once
 
 #include <cmath>
@@ -17,12 +17,13 @@ class Clipping {
   Clipping(double largest, bool skip, std::optional<LossScaling> scaling)
       : largest_(largest), skip_(skip || scaling), loss_scale_(scaling) {}
 
-  // What the next step's gradient is to be multiplied by first. None: that step is to be skipped.
+  // A factor of the next step's gradient, applied first. None: that step is skipped.
   void scale_next(std::optional<float> scale) { given_ = scale; }
 
-  // What to multiply this step's gradient by, as torch's clip_grad_norm_ does: largest / (|g| + 1e-6), at most 1; g is the
-  // gradient times what scale_next() was given, divided by the loss's scale. None: the step is to be skipped.
-  // sum_of_squares() reads the gradient; it is not called where nothing is asked for.
+  // Returns the factor of this step's gradient, or none if the step is skipped. As in torch's
+  // clip_grad_norm_ it is largest / (|g| + 1e-6), at most 1. g is the gradient times the factor of
+  // scale_next(), divided by the loss scale. Without clipping and skipping, sum_of_squares(), which
+  // reads the gradient, is not called.
   template <class SumOfSquares>
   std::optional<float> scale(const SumOfSquares& sum_of_squares) {
     std::optional<float> scale = std::exchange(given_, 1);

@@ -1,11 +1,11 @@
-// The average model, for as long as a scope lasts.
+// The average model, while a scope lasts.
 //
 //   mean      1/n Sum_i x_i, exact, over the edges (exchange/average.h)
 //   distance  sqrt(1/n Sum_i |x_i - mean|^2 / d), d the number of parameters
 //
-// x of a parameter in bf16 or fp16 is its master; the parameter is the mean rounded. If the scheme has weights
-// (Scheme::weights()), the parameters are z, and x = w z: the mean is that of x divided by that of w, the
-// distance that of z.
+// For a parameter in bf16 or fp16, x is its master, and the parameter is the mean rounded. If the
+// scheme has weights (Scheme::weights()), the parameters are z, and x = w z. The mean is then the
+// mean of x divided by the mean of w. The distance is that of z.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -26,10 +26,10 @@
 namespace starling {
 namespace {
 
-// Over all parameters one after the other as floats: averaged are z times its block's w, and w.
+// Weighs all parameters, which are one vector of floats: averages z times its block's w, and w.
 class Weighing {
  public:
-  // `begins`: where each parameter (its TensorImpl) begins.
+  // `begins`: the first index of each parameter (its TensorImpl).
   Weighing(const std::vector<Block>& blocks, const std::vector<double>& weights,
            const std::unordered_map<const void*, std::size_t>& begins)
       : blocks_(blocks), weights_(weights.begin(), weights.end()), begins_(begins) {}
@@ -68,7 +68,7 @@ at::TensorOptions on_cpu(at::ScalarType type) { return at::TensorOptions(type).d
 }  // namespace
 
 struct Consensus::State {
-  // Also where an average throws.
+  // Also runs if an average throws.
   State(Optimizer& optimizer, Scheme& scheme) : scheme(scheme), log(optimizer.world().log) {
     optimizer.wait_for_all();
     scheme.pause();
@@ -79,7 +79,7 @@ struct Consensus::State {
   Scheme& scheme;
   const Log log;
   std::vector<std::pair<at::Tensor, at::Tensor>>
-      own;  // parameter, its masters, or buffer, and this worker's values of it
+      own;  // a parameter, its masters, or a buffer; and this worker's values of it
   int workers = 1, first = 0;
   double distance = 0;
   bool keep = false;
@@ -94,7 +94,7 @@ Consensus::Consensus(Optimizer& optimizer)
   const auto remember = [this](const at::Tensor& tensor) {
     state_->own.emplace_back(tensor, tensor.clone());
   };
-  std::vector<at::Tensor> reals, counters;              // of a parameter with masters its masters
+  std::vector<at::Tensor> reals, counters;              // masters stand for their parameter
   std::unordered_map<const void*, std::size_t> begins;  // of the parameters in `flat`
   std::size_t numbers = 0;
   for (const auto& group : optimizer.param_groups()) {
@@ -114,7 +114,8 @@ Consensus::Consensus(Optimizer& optimizer)
     (buffer.is_floating_point() ? reals : counters).push_back(buffer);
   }
 
-  // All real numbers as one vector of floats, in each tensor's own memory order (which is the same on all workers).
+  // All real numbers as one vector of floats, each tensor in its own memory order. The order is the
+  // same on all workers.
   std::vector<float> flat;
   std::size_t d = 0;
   for (std::size_t i = 0; i < reals.size(); ++i) {
@@ -177,7 +178,7 @@ Consensus::~Consensus() {
   try {
     for (auto& [tensor, values] : state_->own) tensor.copy_(values);
   } catch (const std::exception& error) {
-    // As where the GPU has failed: the caller must see what failed there.
+    // For example, the GPU has failed. The caller must see the first failure.
     state_->log(Level::warning,
                 fmt::format("consensus: this worker's own parameters cannot be put back: {}", error.what()));
   }
@@ -203,7 +204,7 @@ int average(const std::vector<at::Tensor>& tensors, const World& world) {
   }
   const std::string channel = fmt::format("average-{}", (*world.optimizers)++);
   agree(*make_collectives(world, channel), world, terms);
-  // No neighbours and no blocks: the edges serve the average alone.
+  // No neighbours and no blocks: the edges only serve the average.
   Exchange exchange(world.make_transport(world, channel), {"none", {Graph(world.size)}}, {},
                     exchange_options(world));
   exchange.meet();

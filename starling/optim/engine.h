@@ -1,4 +1,4 @@
-// What an Optimizer is made of.
+// The parts of an Optimizer.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 
 namespace starling {
 
-// As this world's users want it; without a limit to waiting of their own.
+// The world's timeouts, log and timeline. Patience::max_wait stays unset.
 inline ExchangeOptions exchange_options(const World& world) {
   ExchangeOptions options;
   options.patience.meet = world.timeouts.meet;
@@ -37,7 +37,7 @@ inline ExchangeOptions exchange_options(const World& world) {
 
 struct Optimizer::Engine {
   Engine() = default;
-  // What is on its way to the exchange from a GPU ends before it does.
+  // Waits until the GPUs have handed their blocks to the exchange, which is still alive here.
   ~Engine() {
     for (const Block& block : blocks) {
       if (block.on_device) block.on_device->end();
@@ -46,16 +46,16 @@ struct Optimizer::Engine {
 
   World world;
   Options options;
-  Rule rule;  // of all groups, each with its own options
+  Rule rule;  // for all groups, each with its own options
   std::string channel;
   std::vector<at::Tensor> buffers;  // of the module
   std::vector<std::pair<std::string, at::Tensor>>
       model;  // all its parameters and buffers, each once, by name
   std::vector<Block> blocks;
   std::vector<std::size_t> group_sizes;      // parameters of each group that the blocks hold
-  torch::optim::Optimizer* inner = nullptr;  // the local rule, where Starling did not write it
-  int connections = 0;                       // exchanges so far: each group added later makes a new one
-  ExchangeStatistics before;                 // of the exchanges before this one
+  torch::optim::Optimizer* inner = nullptr;  // the local rule, if Starling did not write it
+  int connections = 0;                       // exchanges so far; a later group makes a new one
+  ExchangeStatistics before;                 // of the earlier exchanges
   Clipping clipping;
   std::optional<LocalStep> local;
   std::unique_ptr<Collectives> collectives;
@@ -63,7 +63,7 @@ struct Optimizer::Engine {
   std::unique_ptr<Collectives> inside_node;
   std::unique_ptr<Exchange> exchange;
   std::unique_ptr<Scheme> scheme;
-  std::unique_ptr<GradientSpans> gradient_spans;  // where a timeline is kept
+  std::unique_ptr<GradientSpans> gradient_spans;  // with a timeline
 
   Schedule schedule() const { return schedule_of(options, world.size, world.local_size); }
   // Whether this worker updates the block, and so keeps its states.
@@ -76,7 +76,8 @@ struct Optimizer::Engine {
     }
     return own;
   }
-  // Each block to the place that has least so far, which is the same on all nodes, and whatever comes later.
+  // Assigns each block to the place with the least load so far. The result is the same on all
+  // nodes, and does not depend on later blocks.
   void share_among_node() {
     std::vector<std::int64_t> load(static_cast<std::size_t>(node.size));
     node.owner.clear();
@@ -89,7 +90,8 @@ struct Optimizer::Engine {
     }
   }
 
-  // From the states of all blocks' grids, one after the other; anew where these are not as many.
+  // Sets all blocks' grids from their states, one after the other. Other numbers of states: new
+  // grids.
   void set_grids(std::span<const int> states) {
     if (!is_modular(options.wire)) return;
     const std::size_t each = blocks.front().grid.state().size();

@@ -97,7 +97,8 @@ void GradientAverage::start(std::size_t b) {
     at::Tensor keep;
     const void* const g = s.gradient(keep);
     if (g != nullptr && !block.device.is_cpu()) {
-      bucket.flat.narrow(0, s.offset, s.length).copy_(stretch(keep, s.begin, s.length));  // waits for the GPU
+      // waits for the GPU
+      bucket.flat.narrow(0, s.offset, s.length).copy_(stretch(keep, s.begin, s.length));
     } else if (g != nullptr) {
       kernels::decode(g, s.format, static_cast<std::size_t>(s.length), flat + s.offset);
     } else {

@@ -1,17 +1,19 @@
-// Gradients averaged over workers during backward(), as torch's DistributedDataParallel does (Li et al. 2020,
-// arXiv 2006.15704): g <- 1/n Sum_j g_j.
+// Gradients averaged over workers during backward(), as torch's DistributedDataParallel does (Li et
+// al. 2020, arXiv 2006.15704): g <- 1/n Sum_j g_j.
 //
-// The last block's gradients are there first. As soon as all of a block's are, its bucket is under way, while
-// backward() computes those of the blocks before it. backward() returns when the means are in .grad, so
-// clipping, and whatever else looks at gradients, sees the mean. If a step had no such pass (gradients set by
-// hand, or all under NoSync), step() averages them. A parameter is updated if at least one worker has a
-// gradient for it; a worker without one counts as zero, and is given the mean.
+// backward() computes the last block's gradients first. As soon as all gradients of a block are
+// there, its bucket is sent, while backward() continues with the blocks before it. backward()
+// returns when the means are in .grad. So clipping, and every other reader of gradients, sees the
+// mean. If a step had no such pass (gradients set by hand, or all under NoSync), step() averages
+// them. A parameter is updated if at least one worker has a gradient for it. A worker without one
+// counts as zero, and gets the mean.
 //
-// Gradients of bf16 and fp16 are summed and sent as fp32, since a sum in so few bits would lose more than
-// they have. Their mean is rounded once, into .grad.
+// Gradients of bf16 and fp16 are summed and sent as fp32, since a sum in so few bits would lose
+// more than they have. Their mean is rounded once, into .grad.
 //
-// Gradients on a GPU are added up on the host too: each bucket waits for the GPU and holds up backward. It
-// is there to compare with. Its workers must be processes: within one, torch computes all backward passes of
+// Gradients on a GPU are summed on the host too: each bucket waits for the GPU and holds up
+// backward(). This path serves comparisons. Its workers must be processes: within one process,
+// torch runs all backward passes of a GPU on one thread, which would wait for itself.
 // a GPU on one thread, which would wait for itself.
 #pragma once
 
@@ -27,9 +29,9 @@
 
 namespace starling {
 
-// The worker that gets the mean of a block's gradients; none: all do. If blocks have owners, backward() leaves
-// .grad as it is, and step() puts the mean into the owner's. A change of .grad in between would be lost:
-// step() throws UsageError.
+// The workers that get the mean of each block's gradients; none: all do. If blocks have owners,
+// backward() leaves .grad unchanged, and step() puts the mean into the owner's .grad. A change of
+// .grad in between would be lost, so step() throws UsageError.
 struct Owners {
   int me = 0;
   std::vector<int> of_block{};
@@ -41,9 +43,10 @@ class GradientAverage {
   GradientAverage(std::string scheme, std::vector<Block>& blocks, Collectives& collectives, int workers,
                   Owners owners = {});
 
-  // Averages, unless backward() has; then `adapt` takes the local step from .grad.
+  // Averages, unless backward() has done so. Then calls `adapt`, which takes the local step from
+  // .grad.
   void step(const std::function<void()>& adapt);
-  // Whether the backward passes from here on average; else they add to .grad, and send nothing.
+  // Sets whether later backward passes average. If not, they add to .grad and send nothing.
   void set_sync(bool sync) { sync_ = sync; }
   std::uint64_t bytes_sent() const { return bytes_; }  // computed
   double seconds_waiting() const { return waiting_; }
@@ -56,9 +59,9 @@ class GradientAverage {
   };
   struct Bucket {
     at::Tensor flat;  // the block's gradients in fp32, then per segment how many workers have one
-    std::optional<Collectives::Pending> sum{};  // while it is under way
-    std::vector<Gradient> sent{};               // with owners: what .grad was then, of each segment
-    std::size_t missing = 0;                    // gradients that this pass has not brought yet
+    std::optional<Collectives::Pending> sum{};  // while it is in flight
+    std::vector<Gradient> sent{};               // with owners: each segment's .grad when sent
+    std::size_t missing = 0;                    // gradients that this pass has not produced yet
   };
   void accumulated(std::size_t parameter);
   void begin_pass();
@@ -74,8 +77,9 @@ class GradientAverage {
   const Owners owners_;
   std::vector<Bucket> buckets_;                    // by block
   std::vector<std::vector<std::size_t>> holders_;  // by parameter: the blocks that hold some of it
-  std::vector<bool> there_;                        // by parameter: this pass has brought its gradient
-  std::size_t left_ = 0;  // buckets to be started: these, the last one next, on all workers in the same order
+  std::vector<bool> there_;                        // by parameter: its gradient is there
+  // buckets not started yet; the last of them starts next, in the same order on all workers
+  std::size_t left_ = 0;
   bool in_pass_ = false;
   bool averaged_ = false;  // .grad holds the mean
   bool sync_ = true;

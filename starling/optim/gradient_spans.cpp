@@ -11,8 +11,7 @@ GradientSpans::GradientSpans(const std::vector<Block>& blocks, Timeline& timelin
 void GradientSpans::accumulated(std::size_t parameter) {
   const std::lock_guard lock(mutex_);
   latest_ = Clock::now();
-  if (!in_pass_ || there_[parameter])
-    begin_pass();  // a gradient comes a second time where the last pass failed
+  if (!in_pass_ || there_[parameter]) begin_pass();  // a gradient comes twice if the last pass failed
   there_[parameter] = true;
   for (const std::size_t b : holders_[parameter]) {
     if (--missing_[b] > 0) continue;

@@ -1,4 +1,5 @@
-// When backward() has the gradients of each block: spans of a timeline. Only where one is kept.
+// Timeline spans of backward(): when the gradients of each block were ready. Used only with a
+// timeline.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +13,13 @@
 
 namespace starling {
 
-// The span of a block begins where that of the block before ended, the first one's with the first gradient of the pass. A
-// block some of whose parameters get none in a pass is recorded at its end, with no length.
-// On a GPU these are the times at which backward put its work into the GPU's streams.
+// A block's span begins at the end of the previous block's span; the first span begins with the
+// pass's first gradient. If some parameters of a block get no gradient in a pass, the block is
+// recorded at the end of the pass, with length 0. On a GPU, the times are those at which backward()
+// put its work into the GPU's streams.
 class GradientSpans {
  public:
-  // Of these blocks, which stay as they are; `timeline` outlives this.
+  // The blocks must not change afterwards; `timeline` outlives this object.
   GradientSpans(const std::vector<Block>& blocks, Timeline& timeline);
 
  private:
@@ -28,13 +30,13 @@ class GradientSpans {
 
   const std::vector<Block>& blocks_;
   Timeline& timeline_;
-  std::vector<std::vector<std::size_t>> holders_;  // of each parameter: the blocks that hold it
-  std::mutex mutex_;  // torch has a thread for each device; guards what follows, of this pass:
+  std::vector<std::vector<std::size_t>> holders_;  // by parameter: the blocks that hold it
+  std::mutex mutex_;  // torch has one thread per device; guards the following, of this pass
   bool in_pass_ = false;
-  std::vector<bool> there_;           // the parameter's gradient
-  std::vector<std::size_t> missing_;  // of each block: gradients
-  Time recorded_{};                   // the end of the latest span
-  Time latest_{};                     // the latest gradient
+  std::vector<bool> there_;           // by parameter: its gradient is there
+  std::vector<std::size_t> missing_;  // by block: missing gradients
+  Time recorded_{};                   // end of the latest span
+  Time latest_{};                     // time of the latest gradient
   BackwardHooks hooks_;               // last: they call the others
 };
 

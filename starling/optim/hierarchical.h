@@ -1,16 +1,19 @@
-// Gossip between nodes, all-reduce inside them; optimizer state is kept once per node (ZeRO-1, Rajbhandari et
-// al. 2020, arXiv 1910.02054, with combine-then-adapt between the nodes): Options::hierarchy "node".
+// Gossip between nodes, all-reduce inside them: Options::hierarchy "node". Optimizer state is kept
+// once per node (ZeRO-1, Rajbhandari et al. 2020, arXiv 1910.02054), with combine-then-adapt
+// between the nodes.
 //
-//   x_k(t+1) = Sum_l W_kl x_l(t) - lr u(g_k(x_k(t))),  g_k = mean of the gradients of node k's workers      k, l nodes
+//   x_k(t+1) = Sum_l W_kl x_l(t) - lr u(g_k(x_k(t)))       k, l: nodes
+//   g_k = mean of the gradients of node k's workers
 //
-// A block has one owner on every node, at the same place on each. During backward() the sum of the node's
-// gradients goes to the owner (reduce-scatter), which alone keeps the block's state, updates it, mixes it
-// with the owners on other nodes as schemes/cta.cpp does, and hands the parameters to its node (all-gather).
-// Between nodes a block takes one decision, and a node sends M bytes per round and neighbour, however many
-// workers it has; the workers of a node always agree.
+// A block has one owner on every node, at the same place on each. During backward() the owner gets
+// the sum of the node's gradients (reduce-scatter). Only the owner keeps the block's state and
+// updates the block. It mixes the block with the owners on other nodes, as schemes/cta.cpp does,
+// and sends the parameters to its node (all-gather). So a block has one commit decision between
+// nodes, and the workers of a node always agree. A node sends M bytes per round and neighbour,
+// whatever its number of workers.
 //
-// A worker that dies takes its node along: the node's others end with an Error that names it. The other
-// nodes go on.
+// If a worker dies, its node's other workers end with an Error that names it. The other nodes
+// continue.
 #pragma once
 
 #include <optional>
@@ -23,7 +26,7 @@ namespace starling {
 
 class Hierarchical final : public Scheme {
  public:
-  // The exchange has the blocks that this worker owns, and their Block::index is the number there.
+  // The exchange has only the blocks that this worker owns. Block::index is the number there.
   explicit Hierarchical(const SchemeParts& parts) : Scheme(parts), node_(*parts.node) {}
 
   void attach(const Connection& connection) override;
@@ -32,7 +35,7 @@ class Hierarchical final : public Scheme {
   bool sends_ahead() const override { return true; }
   void step() override;
   void set_sync(bool sync) override { gradients_->set_sync(sync); }
-  // What stays inside the node is not counted as sent.
+  // Traffic inside the node does not count as sent.
   ExchangeStatistics counted() const override;
 
  private:
@@ -43,7 +46,7 @@ class Hierarchical final : public Scheme {
   const LocalNode& node_;
   Collectives* inside_ = nullptr;
   std::vector<Block*> own_;
-  std::vector<at::Tensor> gathered_;  // by block, its parameters
+  std::vector<at::Tensor> gathered_;  // by block: its parameters
   std::optional<GradientAverage> gradients_;
 };
 

@@ -1,5 +1,5 @@
-// The local optimizer as a scheme sees it: a rule of Starling's, which a block's one pass applies, or
-// another optimizer, whose step() takes all parameters at once.
+// The local optimizer as a scheme sees it. It is a rule of Starling's, applied in a block's one
+// pass, or another optimizer, whose step() updates all parameters at once.
 #pragma once
 
 #include <functional>
@@ -18,20 +18,21 @@ class LocalStep {
  public:
   using RuleOf = std::function<const Rule&(int group)>;
 
-  // The rule of each parameter group. Its options are read anew in every step.
+  // `rule`: the rule of each parameter group. Its options are read again in every step.
   LocalStep(std::vector<Block>& blocks, RuleOf rule, Clipping& clipping)
       : blocks_(blocks), rule_(std::move(rule)), clipping_(&clipping) {}
-  // Another optimizer's step().
+  // `step`: another optimizer's step().
   LocalStep(std::vector<Block>& blocks, std::function<void()> step)
       : blocks_(blocks), other_(std::move(step)) {}
 
-  // Whether rule() and scale() are there; else only all() is.
+  // Whether rule() and scale() may be called. Otherwise only all() may.
   bool is_fused() const { return rule_ != nullptr; }
   const Rule& rule(const Block& block) const { return rule_(block.group); }
-  // The factor of this step's gradients; none: the step is skipped. Once per step. Reads the gradients
-  // only if clipping or skipping was asked for; `sum_of_squares` does so in place of all blocks'.
+  // Returns the factor of this step's gradients; none: the step is skipped. Call it once per step.
+  // Reads the gradients only with clipping or skipping. `sum_of_squares` replaces the default,
+  // which reads all blocks.
   std::optional<float> scale(const std::function<double()>& sum_of_squares = {});
-  // The whole step on all parameters, without mixing. `weights`: of each block, see decay_times().
+  // The whole step on all parameters, without mixing. `weights`: one per block, see decay_times().
   void all(std::span<const double> weights = {});
 
  private:

@@ -1,5 +1,6 @@
-// Dynamic loss scaling (Micikevicius et al. 2018, arXiv 1710.03740), as torch.amp.GradScaler does it. Gradients in float16 are 0
-// below 6e-8; so the loss is multiplied by a scale before backward(), and its gradient divided by it inside step().
+// Dynamic loss scaling (Micikevicius et al. 2018, arXiv 1710.03740), as in torch.amp.GradScaler.
+// Gradients in float16 are 0 below 6e-8. So the loss is multiplied by a scale before backward(),
+// and its gradient is divided by it inside step().
 //
 //   a gradient that is not finite            the step mixes only;  scale <- scale / 2
 //   `grow_every` steps in a row without one  scale <- 2 scale
@@ -21,10 +22,12 @@ class LossScale {
   explicit LossScale(LossScaling options) : grow_every_(options.grow_every), value_(options.initial) {}
 
   double value() const { return value_; }
-  std::int64_t finite_steps() const { return finite_steps_; }  // in a row, since the scale last changed
+  // in a row, since the scale last changed
+  std::int64_t finite_steps() const { return finite_steps_; }
   void set(double value, std::int64_t finite_steps) { value_ = value, finite_steps_ = finite_steps; }
 
-  // After a step, whose gradient was finite or not. The scale and its reciprocal stay floats.
+  // Call after each step, with whether its gradient was finite. The scale and its reciprocal stay
+  // in a float's range.
   void stepped(bool finite) {
     if (!finite) {
       set(std::max(value_ / 2, kLeast), 0);

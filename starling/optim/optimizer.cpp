@@ -24,7 +24,7 @@ namespace {
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
-// Each once, in the module's order: a parameter may be shared by several layers.
+// Each once, in the module's order: several layers may share a parameter.
 std::vector<at::Tensor> trainable(const torch::nn::Module& module) {
   std::vector<at::Tensor> parameters;
   std::set<const void*> seen;
@@ -34,7 +34,7 @@ std::vector<at::Tensor> trainable(const torch::nn::Module& module) {
   return parameters;
 }
 
-// Every tensor of the module by its name, once: the first name of those that are shared.
+// Every tensor of the module once, by name. Shared tensors have their first name.
 std::vector<std::pair<std::string, at::Tensor>> tensors_of(const torch::nn::Module& module) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   std::set<const void*> seen;
@@ -48,7 +48,7 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of(const torch::nn::Modu
   return tensors;
 }
 
-// As torch does, but saying which one.
+// As torch does, but names the group.
 const Groups& checked(const Groups& groups) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) check_parameter(groups[g].params()[p], g, p);
@@ -56,12 +56,13 @@ const Groups& checked(const Groups& groups) {
   return groups;
 }
 
-// Newer torch (2.15) merges a group's options with the optimizer's, and drops those whose type is none of its own.
+// torch 2.15 and later merge a group's options with the optimizer's, and drop options of another
+// type.
 void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::OptimizerParamGroup& given) {
   if (given.has_options()) kept.set_options(given.options().clone());
 }
 
-// Where there are no neighbours, the exchange's edges serve the exact averages only.
+// Without neighbours, the exchange's edges only serve the exact averages.
 Schedule without_neighbours(const World& world) { return {"none", {Graph(world.size)}}; }
 
 Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
@@ -143,7 +144,7 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
     e.node = {.size = size, .place = world.rank % size};
   }
   e.clipping = Clipping(e.options.clip, e.options.skip_not_finite, e.options.loss_scaling);
-  kernels::best_kernels();  // throws where STARLING_ISA is wrong
+  kernels::best_kernels();  // throws if STARLING_ISA is wrong
   take_new_groups();
   if (e.blocks.empty())
     throw UsageError("there is no parameter to train: at least one must require a gradient");
@@ -156,7 +157,8 @@ void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) 
   keep_options(param_groups_.back(), group);
 }
 
-// The blocks of the parameter groups that have come since the last time, and the connections for all. Collective.
+// Collective. Makes blocks for the parameter groups that were added since the last call, and new
+// connections for all blocks.
 void Optimizer::take_new_groups() {
   Engine& e = *engine_;
   const std::size_t first = e.group_sizes.size();
@@ -219,7 +221,8 @@ void Optimizer::take_new_groups() {
   if (!e.blocks.empty()) connect(first);
 }
 
-// Of new blocks; of all, where a group's SGD has been given momentum since: from zero, as torch's begins.
+// Makes the states of new blocks. If a group's SGD has got momentum since, makes its momentum: zero
+// at first, as in torch.
 void Optimizer::keep_states() {
   Engine& e = *engine_;
   if (e.inner != nullptr) return;
@@ -238,9 +241,9 @@ void Optimizer::connect(std::size_t first_group) {
   if (e.scheme) {
     wait_for_all();
     settle(e.blocks);
-    // The blocks that are under way are sent again from the parameters, which are the same numbers.
+    // Blocks in flight are sent again from the parameters, which have the same values.
     e.scheme->pause();
-    e.scheme->renew();  // what gossip has averaged is in the parameters
+    e.scheme->renew();  // copies gossip's averages into the parameters
     e.before = counted();
     e.scheme->detach();
     e.exchange.reset();
@@ -293,7 +296,8 @@ void Optimizer::connect(std::size_t first_group) {
                     .collectives = e.collectives.get(),
                     .inside_node = e.inside_node.get(),
                     .make_transport = [&] { return world.make_transport(world, channel + "-gossip"); }});
-  // Gossip needs no collectives any more; a dead worker must not be able to hang anything through them.
+  // Gossip needs no collectives any more. Without them, a dead worker cannot block anything through
+  // them.
   if (sends_parameters) e.collectives.reset();
   e.scheme->begin();
 }

@@ -17,7 +17,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw UsageError(why); }
 
-// The names of the schemes of which this is true.
+// The names of the schemes that satisfy the predicate.
 template <class Predicate>
 std::string schemes_with(const Predicate& predicate) {
   std::vector<std::string_view> names;

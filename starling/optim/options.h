@@ -1,5 +1,5 @@
-// What Options ask for, and what is refused of them whatever the parameters are: before any process is
-// started, too. What concerns schemes follows from their table (schemes/table.h).
+// The meaning of Options, and the checks that do not depend on the parameters. They also run before
+// any process is started. The schemes' table (schemes/table.h) says what depends on the scheme.
 #pragma once
 
 #include <string>
@@ -15,20 +15,20 @@ const SchemeInfo& scheme_of(const Options& options);
 // Whether pairs of workers average beside training, so that there are no rounds.
 bool averages_in_pairs(const Options& options);
 
-// local_workers: on this host, as the launcher says.
+// local_workers: workers on this host, according to the launcher.
 int workers_per_node(const Options& options, int local_workers);
 
-// The edges of each round; for some schemes none. Throws as make_schedule().
+// The edges of each round; some schemes have none. Throws as make_schedule().
 Schedule schedule_of(const Options& options, int workers, int local_workers);
 
-// Throws UsageError, in one line with the reason, if a value is out of range or two make no sense together.
-// `around`: with an optimizer that Starling did not write.
+// Throws UsageError, with the reason in one line, if a value is out of range or two values
+// contradict each other. `around`: with an optimizer that Starling did not write.
 void check_options(const Options& options, int workers, int local_workers, bool around);
 
-// Why all parameters must be float32; empty: they may be bfloat16 or float16.
+// The reason why all parameters must be float32. Empty: they may be bfloat16 or float16.
 std::string needs_float32(const Options& options, bool around);
 
-// Why all parameters must be on the CPU; empty: they may be on CUDA devices.
+// The reason why all parameters must be on the CPU. Empty: they may be on CUDA devices.
 std::string needs_cpu(const Options& options);
 
 }  // namespace starling

@@ -1,4 +1,5 @@
-// A Rule as the options of a torch parameter group, so that torch's learning-rate schedulers reach its lr.
+// A Rule as the options of a torch parameter group, so that torch's learning-rate schedulers can
+// set its lr.
 #include <memory>
 
 #include "starling/core/error.h"

@@ -11,7 +11,7 @@
 namespace starling {
 namespace {
 
-// f.operator()<Info>(options), where Info is the RuleInfo of the rule that is there.
+// Calls f.operator()<Info>(options). Info is the RuleInfo of the rule in the variant.
 template <class AnyRule, class F>
 auto with_info(AnyRule& rule, const F& f) {
   return std::visit(
@@ -23,7 +23,7 @@ std::array<Rule, sizeof...(Rules)> defaults_of(const std::variant<Rules...>&) {
   return {Rules{}...};
 }
 
-// f(number) for each number of an option.
+// Calls f(number) for each number of an option.
 template <class Option, class F>
 void each_number(Option& option, const F& f) {
   if constexpr (requires { option.size(); }) {
@@ -114,7 +114,7 @@ void set_rule_values(Rule& rule, const std::vector<double>& values) {
   const auto set = [&](auto& number) {
     using Number = std::remove_reference_t<decltype(number)>;
     const double value = values[k++];
-    // Files hold any number: one that the type cannot hold must not reach the conversion.
+    // Files may hold any number. One that the type cannot hold must not be converted.
     const bool fits =
         std::is_same_v<Number, double> || (value >= 0 && value <= std::numeric_limits<int>::max());
     if (!fits) refuse_value(rule, fmt::format("option {}", k), value, "a whole number");

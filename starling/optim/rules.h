@@ -2,7 +2,8 @@
 //
 //   starling::AccumAdamW{.lr = 1e-3, .window = 8}
 //
-// Each stands in a file of its own in kernels/rules/, with its paper and formula. The variant Rule holds any.
+// Each rule is one file in kernels/rules/, with its paper and formula. The variant Rule holds any
+// rule.
 #pragma once
 
 #include "starling/kernels/rules/all.h"

@@ -1,4 +1,4 @@
-// An optimizer's state as a file, and back (the names in it: optimizer.h).
+// An optimizer's state as a file, and back (checkpoint.h has the tensors' names).
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -26,10 +26,10 @@
 
 namespace starling {
 
-// A state that came from somewhere.
+// A state to load, from a file or from the caller.
 struct GivenState {
   OptimizerState state;
-  // Throws, saying where it came from; an empty name: it is not about one tensor.
+  // Throws, with the origin of the state. Empty name: the reason is not about one tensor.
   std::function<void(const std::string& name, const std::string& why)> refuse;
 
   std::string_view metadata(const std::string& key) const {
@@ -69,7 +69,7 @@ std::string text_of(const TensorInfo& tensor) {
   return fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.shape, ", "));
 }
 
-// As a tensor that lies as this one does, of floats on the CPU.
+// A tensor of floats on the CPU, with this tensor's strides.
 at::Tensor floats_like(const at::Tensor& tensor) {
   return at::empty_like(tensor, at::TensorOptions(at::kFloat).device(at::kCPU));
 }
@@ -82,10 +82,11 @@ at::Tensor numbers(const std::vector<double>& values) {
   return tensor;
 }
 
-// What a state says of an optimizer that keeps all of its own, where "share" is left out of the metadata.
+// The share of an optimizer that keeps all of its state. The metadata then has no "share".
 constexpr const char* kAll = "all";
 
-// All that a state holds. Loading fills these tensors, then apply() puts into place what is only a copy here.
+// All tensors of a state. Loading fills them. apply() then copies those that are copies to their
+// place.
 struct State {
   std::string rule;  // its name
   Named model;
@@ -93,8 +94,8 @@ struct State {
   at::Tensor steps, rng;
   at::Tensor loss_scale;
 
-  // `engine`: an Optimizer's. Its gossip stands still from here to the next step. Without `values` the copies of
-  // what its blocks and its scheme keep are left to be filled.
+  // `engine`: an Optimizer's. Its gossip stands still from here to the next step. Without `values`,
+  // the copies of the blocks' and the scheme's state are not filled.
   State(auto& engine, Groups& groups, bool values)
       : values_(values),
         blocks_(engine.blocks),
@@ -107,7 +108,8 @@ struct State {
     settle(blocks_);
     scheme_.pause();
     scheme_.renew();
-    if (engine.inner != nullptr) inner_ = TorchState::of(*engine.inner);  // before anything is gathered
+    // before anything is gathered
+    if (engine.inner != nullptr) inner_ = TorchState::of(*engine.inner);
     rule = inner_ ? inner_->name() : rule_name(rule_of(groups.front()));
     const auto names = name_model(engine.model);
     for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -130,8 +132,8 @@ struct State {
     rng = generator.get_state();
   }
 
-  // An optimizer that was not written here has some of its state only after a parameter's first step: this makes it
-  // that of which there is any in what is loaded.
+  // Another optimizer makes some of a parameter's state in its first step. This makes the state
+  // that the given state has for it.
   void make_as_in(const GivenState& given) {
     if (!inner_) return;
     for (Parameter& p : parameters_) {
@@ -150,7 +152,7 @@ struct State {
     return all;
   }
 
-  // Names, types and shapes remain.
+  // Keeps names, types and shapes only.
   void drop_values() {
     const auto drop = [](at::Tensor& tensor) {
       if (tensor.defined()) tensor = at::empty_like(tensor, tensor.options().device(at::kMeta));
@@ -161,7 +163,8 @@ struct State {
     }
   }
 
-  // Of the optimizer's state, which part is here: two with the same text have the same values of the same parameters.
+  // Describes this worker's part of the optimizer's state. Two equal texts mean the same values of
+  // the same parameters.
   std::string share() {
     if (!divided()) return kAll;
     std::uint32_t sum = 0;
@@ -194,7 +197,7 @@ struct State {
     return all;
   }
 
-  // Of what was loaded: what apply() cannot refuse any more.
+  // Checks the loaded values, so that apply() cannot fail on them.
   void check(const GivenState& given) const {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       try {
@@ -237,7 +240,7 @@ struct State {
     }
   }
 
-  // All but the scheme's state.
+  // Applies all but the scheme's state.
   void apply() {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       inner_ ? inner_->set_values(g, values(g)) : set_rule_values(rule_of(groups_[g]), values(g));
@@ -252,7 +255,7 @@ struct State {
     generator.set_state(rng);
   }
 
-  // Between the scheme's restart() and begin().
+  // Call it between the scheme's restart() and begin().
   void apply_to_scheme() {
     Spread spread(*this);
     scheme_.state(spread);
@@ -263,8 +266,9 @@ struct State {
     at::Tensor tensor;
     std::string name;
     int group;
-    std::int64_t kept = 0;  // values whose state is kept here: all, but in a divided state
-    // By field: with the parameter's strides, or divided those that are kept, in memory order.
+    std::int64_t kept = 0;  // values whose state is kept here: all, unless the state is divided
+    // By field, with the parameter's strides. A divided state has the kept values only, in memory
+    // order.
     std::vector<at::Tensor> state{};
     std::vector<at::Tensor> of_scheme{};  // by field of the scheme, with the parameter's strides
   };
@@ -278,7 +282,7 @@ struct State {
     at::Tensor tensor;
   };
 
-  // Copies what the scheme keeps.
+  // Copies the scheme's state to this one.
   class Gather final : public StateVisitor {
    public:
     explicit Gather(State& state) : state_(state) {}
@@ -287,7 +291,7 @@ struct State {
       for (Parameter& p : state_.parameters_) {
         at::Tensor& here = p.of_scheme.emplace_back(floats_like(p.tensor));
         if (!state_.values_) continue;
-        // A parameter without segments is of a group just added: it will begin so.
+        // A parameter of a new group has no segments yet. Its state begins so.
         fresh == Fresh::zero ? here.zero_() : here.copy_(p.tensor);
       }
       if (!state_.values_) return;
@@ -302,7 +306,7 @@ struct State {
     State& state_;
   };
 
-  // And back, in the same order.
+  // Copies it back, in the same order.
   class Spread final : public StateVisitor {
    public:
     explicit Spread(State& state) : state_(state) {}
@@ -323,7 +327,8 @@ struct State {
     return {numbers.const_data_ptr<double>(), static_cast<std::size_t>(numbers.numel())};
   }
 
-  // f(block, segment, parameter, begin) for all segments of own blocks; `begin`: where the segment is in what is kept.
+  // Calls f(block, segment, parameter, begin) for all segments of own blocks. `begin`: the
+  // segment's place in the kept values.
   template <class F>
   void each_segment(const F& f) {
     std::vector<std::int64_t> begin(parameters_.size());
@@ -336,7 +341,8 @@ struct State {
     }
   }
 
-  // f(here, there) for each segment of a field of the scheme: in this state, and in the scheme's memory.
+  // Calls f(here, there) for each segment of a field of the scheme: in this state, and in the
+  // scheme's memory.
   template <class F>
   void each_of_scheme(std::size_t field, const StateVisitor::Access& access, const F& f) {
     for (Block& block : blocks_) {
@@ -349,7 +355,7 @@ struct State {
     }
   }
 
-  // The module's tensors, and as GROUP.INDEX the groups' parameters that it lacks (all, without a module).
+  // The module's tensors, and as GROUP.INDEX the groups' other parameters (all, without a module).
   std::unordered_map<const void*, std::string> name_model(const Named& module) {
     std::unordered_map<const void*, std::string> names;
     model = module;
@@ -381,7 +387,7 @@ struct State {
     each_segment([&](Block&, Segment& s, Parameter&, std::int64_t) { step_count(s) = s.steps; });
     if (!values_) return;
     with_masters(blocks_);
-    // One without segments is of a group just added: this is what it will begin with.
+    // A parameter of a new group has no segments yet. Its state begins so.
     for (Parameter& p : parameters_) {
       for (std::size_t k = 0; k < fields_.size(); ++k) {
         if (!p.state[k].defined()) continue;
@@ -405,7 +411,7 @@ struct State {
     });
   }
 
-  // Of each field, the segment's values in the block; undefined: it has none.
+  // By field: the segment's values in the block; undefined: it has none.
   static std::vector<at::Tensor> values_of(Block& block, Segment& s) {
     std::vector<at::Tensor> values;
     for (const at::Tensor& state : block.states) values.push_back(state.narrow(0, s.state, s.length));
@@ -446,8 +452,8 @@ struct State {
   const std::span<const RuleStateName> state_names_;
   std::unique_ptr<TorchState> inner_;
   std::vector<Parameter> parameters_;                   // in the groups' order
-  std::unordered_map<const void*, std::size_t> index_;  // of a parameter in it
-  std::vector<std::string> fields_;                     // of a parameter's state, each with a point: "m."
+  std::unordered_map<const void*, std::size_t> index_;  // of a parameter in parameters_
+  std::vector<std::string> fields_;                     // of a parameter's state, with a point: "m."
   std::vector<SchemeValues> scheme_values_;
   std::vector<SchemeNumbers> scheme_numbers_;
 };
@@ -463,7 +469,7 @@ std::string grids_text(const std::vector<Block>& blocks) {
 
 std::string grids_key(Wire wire) { return fmt::format("grids.{}", name_of(wire)); }
 
-// Empty where there are none of this wire.
+// Empty if the state has no grids of this wire.
 std::vector<int> grids_in(const GivenState& given, Wire wire) {
   const std::string_view text = is_modular(wire) ? given.metadata(grids_key(wire)) : "";
   std::vector<int> exponents;
@@ -490,7 +496,7 @@ std::int64_t position_in(const GivenState& given) {
   return position;
 }
 
-// Refuses what is not exactly the tensors of `wanted`.
+// Refuses tensors that differ from `wanted`.
 void check_tensors(const GivenState& given, const std::string& rule, const std::string& share,
                    const Named& wanted) {
   if (given.metadata("format") != kFormat) {
@@ -536,7 +542,7 @@ OptimizerState read_state(const SafetensorsReader& file) {
 
 OptimizerState Optimizer::state(bool values) const {
   const c10::AutoGradMode no_gradient(false);
-  // State reads the groups' options through references that could be written to.
+  // State reads the groups' options through references to non-const.
   auto& self = const_cast<Optimizer&>(*this);
   self.keep_states();
   auto& groups = engine_->inner ? engine_->inner->param_groups() : self.param_groups_;
@@ -602,7 +608,8 @@ void Optimizer::take_state(const std::string& what, const std::function<GivenSta
     check_tensors(given, mine.rule, mine.share(), all);
     position = position_in(given);
     grids = grids_in(given, engine_->options.wire);
-    // Those of the model are the module's own: they wait until all workers have theirs.
+    // The model's tensors are the module's own. They are copied only when every worker has its
+    // state.
     for (std::size_t i = mine.model.size(); i < all.size(); ++i)
       all[i].second.copy_(given.state.tensors.at(all[i].first));
     mine.check(given);
@@ -626,7 +633,7 @@ void Optimizer::restart(std::optional<std::uint64_t> position) {
 
 void Optimizer::go_on(std::uint64_t position, const std::function<void()>& set_scheme_state) {
   settle(engine_->blocks);
-  engine_->scheme->pause();  // on all workers, before the exchange lets any of them go on
+  engine_->scheme->pause();  // on all workers, before the exchange lets any worker continue
   engine_->exchange->restart(position);
   engine_->scheme->restart();
   set_scheme_state();

@@ -20,11 +20,11 @@
 namespace starling {
 namespace {
 
-// What is known of each class:
-//   each_option(options, f)  f(option) in an order that files depend on
+// Describes each class:
+//   each_option(options, f)  calls f(option); files depend on the order
 //   fields, tensors(state)   the tensors of a parameter's state
-//   needed(options)          per field, whether step() relies on it wherever there is any
-//   kFromTheStart            a parameter has its state from construction on
+//   needed(options)          per field, whether step() relies on it if any state exists
+//   kFromTheStart            a parameter has state from construction on
 
 struct Sgd {
   using Optimizer = torch::optim::SGD;
@@ -181,7 +181,7 @@ class Typed final : public TorchState {
  private:
   static typename Kind::Options made_of(const std::vector<double>& values) {
     std::size_t k = 0;
-    typename Kind::Options options{0.0};  // the learning rate, which is the first value
+    typename Kind::Options options{0.0};  // the learning rate, the first value
     Kind::each_option(options, [&](auto& option) {
       option = static_cast<std::remove_reference_t<decltype(option)>>(values[k++]);
     });

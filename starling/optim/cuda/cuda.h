@@ -1,16 +1,17 @@
 // The optimizer's interface to GPUs. device.cpp and held_on_device.cpp implement it on
-// kernels/cuda/. In a build without CUDA (STARLING_CUDA=OFF) no_cuda.cpp does, and refuses. The
-// rest of the optimizer includes no other header of this folder.
+// kernels/cuda/. A build without CUDA (STARLING_CUDA=OFF) uses no_cuda.cpp, which refuses. The rest
+// of the optimizer includes no other header of this folder.
 //
-// Parameters and state of a block are in the GPU's memory. What the exchange receives and sends is
-// in the host's:
+// Parameters and state of a block are in the GPU's memory. The exchange's data is in the host's
+// memory:
 //
 //   arrivals -- copied --> page-locked -- uploaded --> update -- downloaded --> page-locked
 //     -- copied --> wire block, start()
 //
-// step() puts this into streams, and does not wait for the GPU, where backward may still run. The
-// calling thread copies the arrivals. The update is in torch's current stream, behind backward. A
-// thread of the device does the rest when the GPU has come so far. Readers of the result on the
+// step() puts this into streams, and does not wait for the GPU, where backward() may still run. The
+// calling thread copies the arrivals. The update is in torch's current stream, behind backward().
+// The device's own thread does the rest when the GPU has come so far. Readers of the result on the
+// host wait for it. The asynchronous schemes differ: see GossipStream.
 // host wait for that. The asynchronous schemes differ: see GossipStream.
 #pragma once
 
@@ -61,7 +62,7 @@ class OnDevice {
   virtual void add(const kernels::Step& step, std::span<const kernels::Mix> mixes,
                    const kernels::Parameters& x, kernels::Gradient g, kernels::RuleState state,
                    const kernels::WireBlock& wire, std::size_t n) = 0;
-  // What a pass has seen, in all stretches or in some of them.
+  // The results of a pass, over all stretches or some of them.
   struct Seen {
     bool finite = true;
     std::uint32_t sum = 0;                      // of what is sent

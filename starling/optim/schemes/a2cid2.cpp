@@ -1,4 +1,5 @@
-// A2CiD2: asynchronous gossip with continuous momentum. Nabli, Belilovsky & Oyallon 2023 (arXiv 2306.08289).
+// A2CiD2: asynchronous gossip with continuous momentum. Nabli, Belilovsky & Oyallon 2023 (arXiv
+// 2306.08289).
 // gossip/a2cid2.h has the equations of x and x~, and the paper's constants eta and alpha~.
 #include "starling/gossip/a2cid2.h"
 

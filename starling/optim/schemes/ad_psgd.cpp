@@ -1,9 +1,11 @@
-// AD-PSGD, asynchronous decentralized parallel SGD: Lian, Zhang, Zhang & Liu 2018 (arXiv 1710.06952).
+// AD-PSGD, asynchronous decentralized parallel SGD: Lian, Zhang, Zhang & Liu 2018 (arXiv
+// 1710.06952).
 //
-//   gradient           x_i <- x_i - lr g(x^_i)              x^_i: what x_i was when the gradient began
+//   gradient           x_i <- x_i - lr g(x^_i)     x^_i: x_i at the gradient's start
 //   averaging of i,j   x_i, x_j <- (x_i + x_j) / 2
 //
-// On any graph: nobody waits, so no circle of workers can (gossip/pairing.h). gossip/ad_psgd.h says more.
+// It runs on any graph: nobody waits, so no cycle of workers can deadlock (gossip/pairing.h). See
+// gossip/ad_psgd.h.
 #include "starling/optim/schemes/pairs.h"
 
 namespace starling {

@@ -1,5 +1,6 @@
-// AD-PSGD on graphs of two sides, as its paper has it (arXiv 1710.06952): workers of the one side ask, those of
-// the other only answer, so fewer requests are refused. gossip/ad_psgd.h has the rates.
+// AD-PSGD on bipartite graphs, as in its paper (arXiv 1710.06952). Workers of one side send
+// requests, workers of the other side only answer, so fewer requests are refused. gossip/ad_psgd.h
+// has the rates.
 #include "starling/gossip/ad_psgd.h"
 #include "starling/optim/schemes/pairs.h"
 

@@ -1,5 +1,5 @@
-// The baseline: gradients averaged over all workers, then the same local step everywhere
-// (optim/gradient_average.h).
+// The baseline: the gradients are averaged over all workers, then every worker takes the same local
+// step (optim/gradient_average.h).
 //
 //   g <- 1/n Sum_j g_j,  then  x <- x - lr u(g)
 #include <optional>

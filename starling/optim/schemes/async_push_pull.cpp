@@ -1,29 +1,34 @@
-// Asynchronous push-pull: Pu, Shi, Xu & Nedic 2021 (arXiv 1810.06653), in its form G-Push-Pull, where one pair
-// at a time meets.
+// Asynchronous push-pull: Pu, Shi, Xu & Nedic 2021 (arXiv 1810.06653), in its form G-Push-Pull,
+// where one pair at a time meets.
 //
-//   x_i, y_i, g_i         the parameters, the tracked gradient, and the gradient that is in it; y = g = 0 at first
-//   gradient of i         y_i <- y_i + g(x_i) - g_i,  g_i <- g(x_i);  x_i <- x_i + d      d: what the local rule makes of y_i
-//   push from i to j      x_j <- (x_i + x_j) / 2                                          j pulls x_i
-//                         y_j <- y_j + y_i / 2,  y_i <- y_i / 2                           i pushes y_i
+//   x_i, y_i          parameters and tracked gradient;  y = 0 at first
+//   g_i               the gradient that is in y_i;  g = 0 at first
+//   d                 the change that the local rule makes with y_i in place of the gradient
+//   gradient of i     y_i <- y_i + g(x_i) - g_i,  g_i <- g(x_i);  x_i <- x_i + d
+//   push from i to j  x_j <- (x_i + x_j) / 2                                j pulls x_i
+//                     y_j <- y_j + y_i / 2,  y_i <- y_i / 2                 i pushes y_i
 //
-// The sum of all y is that of all last gradients: where all x agree and no y moves them, the sum of all
-// gradients is zero. So with a constant learning rate workers come to what is best for all, exactly, however
-// different their data and their speeds are: a worker that makes four times as many gradients only renews its
-// own. Without tracking (async-push-sum, ad-psgd) it counts four times. (Gradients of batches are noisy: then
-// workers come as near as the learning rate lets them.)
+// The sum of all y is the sum of the workers' last gradients. If all x agree and no y moves them,
+// the sum of all gradients is zero. So with a constant learning rate, workers converge exactly to
+// the common optimum, whatever their data and speeds are. A worker that makes four times as many
+// gradients only replaces its own. Without tracking (async-push-sum, ad-psgd) it would count four
+// times. With noisy gradients of batches, workers come as near as the learning rate allows.
 //
-// An exchange that is lost moves nothing; one that is mended late moves its y, and x not, which would be an
-// old one. A worker that dies takes along what it held of y, and leaves what it pushed of its gradient: that
-// is in the others' steps for good, until restart() makes y = g = 0 at all (a checkpoint that is loaded), or
-// attach() (a parameter group that is added). A worker that makes no gradient for now, since it waits for the
-// others at an average, a checkpoint or the end, takes its own out and hands the rest over:
+// A lost exchange moves nothing. An exchange that is mended late moves its y, but not its x, which
+// would be old. A dead worker takes its own y along, and leaves the part of its gradient that it
+// had pushed. This part stays in the others' steps until y = g = 0 is set on all workers: by
+// restart() (a checkpoint is loaded) or attach() (a parameter group is added). A worker that makes
+// no gradients for now (it waits at an average, a checkpoint or the end) removes its own gradient
+// and hands the rest over:
 //
-//   stand by   y_i <- y_i - g_i,  g_i <- 0;  then once x_i and all of y_i to one j, and nobody pushes to i
+//   stand by   y_i <- y_i - g_i,  g_i <- 0;  then once x_i and all of y_i to one j;  nobody
+//              pushes to i
 //
-// A gradient that is not finite would come to all, and does not: if it is in a segment, g stays as it was
-// there, with a warning.
+// A gradient that is not finite must not spread. A segment with such a gradient keeps its earlier
+// g, with a warning.
 //
-// This sends twice as much as others, and keeps 8 bytes for each value (on a GPU 12). The rule finds y in .grad.
+// This scheme sends twice as many bytes as the others, and keeps 8 bytes per value (12 on a GPU).
+// The rule reads y from .grad.
 #include <cstddef>
 #include <functional>
 #include <utility>
@@ -41,10 +46,10 @@ namespace {
 
 at::Tensor part_of(const at::Tensor& block, const Segment& s) { return block.narrow(0, s.offset, s.length); }
 
-// y <- y + g(x) - g, g <- g(x), where g(x) is all finite; else false.
+// y <- y + g(x) - g, g <- g(x) if g(x) is all finite; otherwise returns false.
 bool track(const Segment& s, const at::Tensor& g, const at::Tensor& y) {
   at::Tensor keep;
-  const bool used = s.gradient(keep) != nullptr;  // a parameter that was not has none
+  const bool used = s.gradient(keep) != nullptr;  // a parameter that was not used has no gradient
   const at::Tensor fresh =
       used ? stretch(keep, s.begin, s.length).to(at::kFloat) : at::zeros({s.length}, g.options());
   if (!fresh.isfinite().all().item<bool>()) return false;
@@ -53,7 +58,7 @@ bool track(const Segment& s, const at::Tensor& g, const at::Tensor& y) {
   return true;
 }
 
-// Where nobody has a gradient there is none.
+// Writes y to .grad. If no worker has a gradient, there is none.
 void write_gradient(const Segment& s, const at::Tensor& y) {
   at::Tensor keep;
   const bool there = s.gradient(keep) != nullptr || part_of(y, s).ne(0).any().item<bool>();
@@ -92,7 +97,7 @@ class PushPull final : public PairScheme {
   }
   void track_gradients();
 
-  bool finite_ = true;         // the last gradient was
+  bool finite_ = true;         // the last gradient was finite
   std::vector<at::Tensor> g_;  // by block
 };
 
@@ -114,7 +119,7 @@ void PushPull::track_gradients() {
   });
   if (before && !finite_)
     world_.log(Level::warning, "the gradient is not finite: what is tracked keeps the last one that was");
-  // After all were read: one that lies in another order is made anew.
+  // After all gradients were read, since writing may replace a .grad of another memory order.
   each_y([&](const Block& block, const at::Tensor& y) {
     for (const Segment& s : block.segments) write_gradient(s, y);
   });

@@ -1,6 +1,6 @@
-// Asynchronous gradient push: Assran & Rabbat 2021 (arXiv 1803.08950). Push-sum (push_sum.cpp) in pairs, on
-// directed graphs: at random times a worker pushes half of what it has, of x and of w, to one worker that
-// takes of it. gossip/gossip.h has the equations.
+// Asynchronous gradient push: Assran & Rabbat 2021 (arXiv 1803.08950). It is push-sum
+// (push_sum.cpp) in pairs, on directed graphs. At random times a worker pushes half of its x and w
+// to one out-neighbour. gossip/gossip.h has the equations.
 #include "starling/optim/schemes/pairs.h"
 #include "starling/optim/schemes/weights.h"
 
@@ -13,7 +13,7 @@ class AsyncPushSum final : public PairScheme {
 
   void step() override {
     resume();
-    renew();  // what was done to the parameters since is not divided by w
+    renew();  // other changes of the parameters are not divided by w
     adapt();
     give();
   }

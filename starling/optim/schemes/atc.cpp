@@ -1,12 +1,14 @@
-// Adapt-then-combine: Lopes & Sayed 2008; for deep learning Ying et al. 2021, BlueFog (arXiv 2111.04287).
+// Adapt-then-combine: Lopes & Sayed 2008; for deep learning Ying et al. 2021, BlueFog (arXiv
+// 2111.04287).
 //
-//   x_i(t+1) = Sum_j W_ij ( keep x_j(t) - lr u(g_j(x_j(t))) )      keep: AdamW's weight decay, else 1
+//   x_i(t+1) = Sum_j W_ij ( keep x_j(t) - lr u(g_j(x_j(t))) )    keep: AdamW's decay, else 1
 //
-// The mixed parameters depend on this step's gradients, so an exchange cannot hide behind the next
-// iteration as with CTA. Block after block is updated and sent, then block after block is waited for and
-// mixed: the link works while later blocks are updated. A step takes F + B + max(U, C).
+// The mixed parameters depend on this step's gradients. So, unlike CTA, an exchange cannot overlap
+// the next iteration. All blocks are updated and sent in turn, then all blocks are awaited and
+// mixed in turn. The link thus works while later blocks are updated. A step takes F + B + max(U,
+// C).
 //
-// Around another optimizer, whose step takes all blocks at once: x <- step(x, g), then x <- Wx.
+// Around another optimizer, whose step() updates all blocks at once: x <- step(x, g), then x <- Wx.
 #include "starling/optim/schemes/scheme.h"
 
 namespace starling {

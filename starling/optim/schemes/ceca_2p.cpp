@@ -1,26 +1,28 @@
-// CECA-2P with combine-then-adapt: Ding et al. 2023, DSGD-CECA (arXiv 2306.00256). topology/ceca.h has the
-// rounds.
+// CECA-2P with combine-then-adapt: Ding et al. 2023, DSGD-CECA (arXiv 2306.00256). topology/ceca.h
+// has the rounds.
 //
-//   s   of the two vectors x and h the one that the round sends: the parameters, at which the gradient is taken
-//   d   the other one less s
-//   y   the s of the worker that this one receives from;  w: what the other vector takes of it
+//   x, h  the two vectors of a worker
+//   s     the one that the round sends: the parameters, at which the gradient is taken
+//   d     the other one less s
+//   y     the s that this worker receives;  w: the weight of y in the other vector
 //
 //   d <- (1 - w) d + (w - 1/2) (y - s)
 //   s <- s + 1/2 (y - s) - lr u(g(s))
 //   s <- s + d, d <- -d      if the next round sends the other vector
 //
-// Both vectors take the same step (with AdamW's decay, which is of the s that is sent next), so d knows
-// nothing of it. The paper adapts first, then combines. Without gradients all s are the exact mean after
-// ceil(log2 n) rounds, whatever d was, since the first round forgets it. y - s is the difference of what
-// went over the wire, so every wire keeps the sum of all s, and that of all d, which is 0 (modular codes
-// while nothing wraps: kernels/modular.h).
+// Both vectors take the same step, so d does not contain it. AdamW's decay is that of the s that is
+// sent next. The paper adapts first, then combines. Without gradients, all s are the exact mean
+// after ceil(log2 n) rounds, whatever d was, since the first round forgets it. y - s is the
+// difference of the values on the wire. So every wire keeps the sum of all s, and the sum of all d,
+// which is 0. (With modular codes: if nothing wraps, see kernels/modular.h.)
 //
-// Lost exchanges: in place of a y that does not come a worker takes its own s. Then the sum of all s and
-// that of the other vectors miss 1/2 and w times y - s: the mean moves by |y - s| / 2n, and that is counted
-// (ExchangeStatistics::directed_aborted), as on all directed edges. If the swap was in doubt and is mended,
-// both vectors take what y - s would have become by then, which restores both sums exactly. If the edge is
-// one of a pair (n = 2, and the last round of even n) an abort costs nothing. If a worker is gone, every
-// round loses an exchange: the others still come together, but neither exactly nor at their mean.
+// Lost exchanges: if y does not come, a worker takes its own s. The sum of all s then lacks 1/2 (y
+// - s), and the sum of the other vectors lacks w (y - s). The mean moves by |y - s| / 2n. This is
+// counted (ExchangeStatistics::directed_aborted), as on all directed edges. If the swap was in
+// doubt and is mended later, both vectors add what y - s would have become by then, which restores
+// both sums exactly. If the edge is one of a pair (n = 2, and the last round of even n), an abort
+// costs nothing. If a worker is gone, every round loses one exchange. The others still converge,
+// but neither exactly nor to their mean.
 #include <algorithm>
 
 #include <ATen/ops/zeros.h>
@@ -31,7 +33,7 @@
 namespace starling {
 namespace {
 
-// A vector of a block's length as a block that is mixed.
+// A vector of a block's length as a block to be mixed.
 Block block_of(const Block& block, const at::Tensor& vector) {
   Block d{.length = block.length};
   d.segments.push_back({.parameter = vector, .length = block.length});
@@ -79,7 +81,7 @@ class Ceca2p final : public Scheme {
   void combine_then_adapt(Block& block, const at::Tensor& d, std::uint64_t now, std::optional<float> scale);
 
   const std::vector<CecaRound> rounds_;
-  std::vector<at::Tensor> d_;  // by block, as many floats as it has values
+  std::vector<at::Tensor> d_;  // by block, one float per value
   std::vector<float> zeros_;   // as many as the largest block has
 };
 
@@ -90,7 +92,8 @@ void Ceca2p::combine_then_adapt(Block& block, const at::Tensor& d, std::uint64_t
 
   std::vector<Arrival> of_s(finished.begin(), finished.end()), of_d = of_s;
   for (std::size_t k = 0; k < of_s.size(); ++k) {
-    const CecaShares shares = late_shares(rounds_, of_s[k].round, now);  // of this round: 1/2, w - 1/2
+    // in this round: 1/2, w - 1/2
+    const CecaShares shares = late_shares(rounds_, of_s[k].round, now);
     of_s[k].weight = static_cast<float>(shares.s);
     of_d[k].weight = static_cast<float>(shares.d);
   }

@@ -1,23 +1,26 @@
-// CHOCO-SGD: Koloskova, Stich & Jaggi 2019 (arXiv 1902.00340); for deep learning Koloskova et al. 2020
-// (arXiv 1907.09356).
+// CHOCO-SGD: Koloskova, Stich & Jaggi 2019 (arXiv 1902.00340). For deep learning: Koloskova et al.
+// 2020 (arXiv 1907.09356).
 //
-//   h_i = keep x_i - lr u(g_i)                     the local step of any rule; keep: AdamW's weight decay, else 1
-//   x^_i <- x^_i + C(h_i - x^_i)                   C: the ceil(n / one_in) largest by magnitude of n values
-//   x_i <- h_i + gamma Sum_j W_ij (x^_j - x^_i)    which is h_i + gamma (s_i - x^_i), s_i = Sum_j W_ij x^_j
+//   h_i = keep x_i - lr u(g_i)                    the local step of any rule
+//   x^_i <- x^_i + C(h_i - x^_i)
+//   x_i <- h_i + gamma Sum_j W_ij (x^_j - x^_i)   = h_i + gamma (s_i - x^_i), s_i = Sum_j W_ij x^_j
 //
-// What C leaves out stays in h - x^ until it is sent: top-k needs that memory, random-k (kernels/mask.h)
-// does without. x^ begins as x, which is the same on all workers then.
+//   keep   AdamW's weight decay, else 1
+//   C      the ceil(n / one_in) largest by magnitude of n values
 //
-// A worker publishes its x^ to each neighbour by an exchange of its own, which commits or aborts at both
-// ends alike. So each edge has its own pair of copies, x^_ij and x^_ji, which both of its ends keep
-// (exchange/replicas.h): 2 floats per value and neighbour, where CHOCO without faults needs 2 per value.
-// If a swap commits, both ends take it and both mix that edge, with the same two copies and so in opposite
-// directions to the bit. If it aborts, neither does either. If it was in doubt, the end that learns of it
-// later takes and mixes it then, before any newer one. So the sum of all x is kept whatever aborts, and
-// without faults all x^_ij of a worker are its x^_i.
+// Values that C leaves out stay in h - x^ until they are sent. Top-k needs this memory; random-k
+// (kernels/mask.h) does not. x^ begins as x, which is then the same on all workers.
 //
-// An edge must know its copies from one round to the next: the schedule has one round, whose graph is
-// symmetric. As with ATC an exchange cannot hide behind the next iteration.
+// A worker sends its x^ to each neighbour in a separate exchange, which commits or aborts at both
+// ends alike. So each edge has its own pair of copies, x^_ij and x^_ji, and both of its ends keep
+// both (exchange/replicas.h). They take 2 floats per value and neighbour; CHOCO without faults
+// needs 2 per value. If a swap commits, both ends take it and mix the edge with the same two
+// copies, and so in opposite directions to the bit. If it aborts, neither end takes it. If it was
+// in doubt, the end that learns of it later takes and mixes it then, before any newer swap. So
+// aborts keep the sum of all x. Without faults, all x^_ij of a worker equal its x^_i.
+//
+// An edge must know its copies from one round to the next. So the schedule has one round, with a
+// symmetric graph. As with ATC, an exchange cannot overlap the next iteration.
 #include <algorithm>
 #include <bit>
 #include <span>
@@ -53,9 +56,9 @@ class Choco final : public Scheme {
       : Scheme(parts), top_{static_cast<std::uint32_t>(options_.one_in)}, gamma_(gamma_of(options_)) {}
 
   void attach(const Connection& connection) override;
-  // Collective, but for the first one of new blocks: if the two ends of an edge have different copies (a
-  // swap was in doubt when the state was saved, or when an exchange ended), they begin again from one
-  // worker's parameters.
+  // Collective, except the first one for new blocks. If the two ends of an edge have different
+  // copies, the edge begins again from one worker's parameters. Copies differ if a swap was in
+  // doubt when the state was saved, or when an exchange ended.
   void begin() override {
     if (std::exchange(fresh_, false)) return;
     for (auto edges = differing(); !edges.empty(); edges = differing()) begin_again(edges);
@@ -91,7 +94,7 @@ void Choco::step() {
 void Choco::combine(Block& block) {
   const auto finished = finish(exchange(), block);
   std::vector<Arrival> swaps(finished.begin(), finished.end());
-  std::ranges::stable_sort(swaps, {}, &Arrival::round);  // what was mended is older than what came
+  std::ranges::stable_sort(swaps, {}, &Arrival::round);  // a mended swap is older than this round's
   for (auto first = swaps.begin(); first != swaps.end();) {
     const std::uint64_t round = first->round;
     std::vector<Arrival> mixes;
@@ -127,9 +130,10 @@ void Choco::state(StateVisitor& visitor) {
   }
 }
 
-// Of all workers' edges, each once, the lower rank first. The same on all workers.
+// All workers' edges whose two ends differ, each once, the lower rank first. The same on all
+// workers.
 std::vector<std::pair<int, int>> Choco::differing() {
-  std::vector<std::int64_t> checksums;  // of (i, j), what i has; then what j has
+  std::vector<std::int64_t> checksums;  // for each (i, j): i's, then j's
   std::vector<std::pair<int, int>> edges;
   const auto checksum = [&](int other) {
     std::uint32_t sum = 0;
@@ -152,15 +156,15 @@ std::vector<std::pair<int, int>> Choco::differing() {
   exchange().maximum(checksums);
   std::vector<std::pair<int, int>> differ;
   for (std::size_t e = 0; e < edges.size(); ++e) {
-    // Of an end that is gone nothing is known, nor does it matter.
+    // An end that is gone is unknown, and does not matter.
     const bool both = checksums[2 * e] != 0 && checksums[2 * e + 1] != 0;
     if (both && checksums[2 * e] != checksums[2 * e + 1]) differ.push_back(edges[e]);
   }
   return differ;
 }
 
-// All copies of these edges become the parameters of the first edge's first end. The maximum is that worker's values, since all
-// the others' are 0, or 0 if it has died.
+// Sets all copies of these edges to the parameters of the first edge's first end. All other workers
+// contribute 0, so the maximum is that worker's values, or 0 if it has died.
 void Choco::begin_again(const std::vector<std::pair<int, int>>& edges) {
   const int from = edges.front().first;
   for (Block& block : blocks_) {

@@ -1,18 +1,18 @@
-// Combine-then-adapt (decentralized SGD and Adam): "From Promise to Practice", arXiv 2410.11998; for SGD
-// also Lian et al. 2017, D-PSGD.
+// Combine-then-adapt (decentralized SGD and Adam): "From Promise to Practice", arXiv 2410.11998;
+// for SGD also Lian et al. 2017, D-PSGD.
 //
 //   x_i(t+1) = Sum_j W_ij x_j(t) - lr u(g_i(x_i(t)))
 //
-// x_j(t) are the neighbours' parameters of the LAST step, which they sent at its end: a block has one whole
-// iteration to cross the link. W of round t is the schedule's. u is the rule's direction, from the worker's
-// own gradient and state.
+// x_j(t) are the parameters that the neighbours sent at the end of their LAST step. So a block has
+// one whole iteration to cross the link. W of round t is the schedule's. u is the rule's direction,
+// from the worker's own gradient and state.
 //
-// Around another optimizer mixing and step are two passes, and a third one writes the wire:
+// Around another optimizer, mixing and the step are two passes, and a third one writes the wire:
 //
 //   x <- Wx,  then  x <- step(x, g)      g is the gradient at the worker's own old x
 //
-// A step that looks at x itself (weight decay inside the gradient) then sees the mixed x. Starling's own
-// rules see the old one.
+// A step that reads x itself (weight decay inside the gradient) then reads the mixed x. Starling's
+// own rules read the old one.
 #include "starling/optim/hierarchical.h"
 #include "starling/optim/schemes/scheme.h"
 

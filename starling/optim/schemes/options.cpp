@@ -19,7 +19,7 @@ std::string shown(const SchemeOption& option, const SchemeValue& value) {
                          : fmt::format("{} = {}", option.name, value_text(value));
 }
 
-// The value in the option's type.
+// The value, converted to the option's type.
 SchemeValue checked(const SchemeOption& option, SchemeValue value) {
   const bool is_text = std::holds_alternative<std::string_view>(option.standard);
   const bool is_whole = std::holds_alternative<std::int64_t>(option.standard);
@@ -52,7 +52,7 @@ SchemeValue checked(const SchemeOption& option, SchemeValue value) {
                                names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
 }
 
-// One of other schemes, which may be given as long as it says nothing.
+// Checks an option of other schemes. It may be given if it has no effect.
 void check_foreign(const std::string& name, const SchemeValue& value, const SchemeInfo& info) {
   const auto all = scheme_options();
   const auto of = std::ranges::find(all, name, [](const SharedOption& o) { return o.option->name; });

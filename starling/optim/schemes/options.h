@@ -1,4 +1,5 @@
-// The options of schemes: declared once, in the scheme's file. Ranges, defaults and meanings stand there.
+// The options of schemes. Each scheme's file declares them once, with ranges, defaults and
+// meanings.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,12 @@ namespace starling {
 
 struct SchemeInfo;
 
-// A default that the scheme finds by itself. The option is a real number.
+// A default that the scheme computes. The option is a real number.
 struct Automatic {};
 
 struct SchemeOption {
   std::string_view name;
-  // Its type is the option's.
+  // Its type is the option's type.
   std::variant<Automatic, std::int64_t, double, std::string_view> standard;
   Range range{};                                // of numbers
   std::span<const std::string_view> choices{};  // of a text
@@ -30,16 +31,16 @@ struct SchemeOption {
   bool is_automatic() const { return std::holds_alternative<Automatic>(standard); }
 };
 
-// A scheme's options with their values: those that were given, and the defaults of the others.
+// A scheme's options with their values: the given ones, and defaults for the others.
 class SchemeSettings {
  public:
-  // Throws UsageError where the scheme has no such option, or a value is not allowed. An option of other
-  // schemes may be given if it has its default there.
+  // Throws UsageError if the scheme has no such option, or a value is not allowed. An option of
+  // another scheme is accepted if its value is its default there.
   explicit SchemeSettings(const SchemeChoice& choice);
 
   std::int64_t integer(std::string_view name) const;
   double number(std::string_view name) const;
-  std::optional<double> automatic(std::string_view name) const;  // none: it was not given
+  std::optional<double> automatic(std::string_view name) const;  // none: not given
   const std::string& text(std::string_view name) const;
   // In the order of the declaration.
   const std::vector<std::pair<const SchemeOption*, std::optional<SchemeValue>>>& all() const { return all_; }
@@ -52,7 +53,7 @@ class SchemeSettings {
 // "0.5", "poisson", "automatic".
 std::string value_text(const std::optional<SchemeValue>& value);
 std::string default_text(const SchemeOption& option);
-// "at least 0 and at most 1", "poisson or fixed"; empty: everything is allowed.
+// "at least 0 and at most 1", "poisson or fixed"; empty: all values are allowed.
 std::string allowed_text(const SchemeOption& option);
 // The default as a value; none: automatic.
 std::optional<SchemeValue> default_of(const SchemeOption& option);

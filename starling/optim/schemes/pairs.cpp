@@ -18,9 +18,9 @@
 namespace starling {
 namespace {
 
-constexpr std::int64_t kGrain = 1 << 15;  // elements that are worth a thread
+constexpr std::int64_t kGrain = 1 << 15;  // elements per thread, at least
 
-// Of the parameters, of narrow ones their masters, where the blocks lie.
+// Copies of the parameters, or of their masters, on the blocks' devices.
 std::vector<at::Tensor> copies_of(std::vector<Block>& blocks) {
   const c10::AutoGradMode no_gradient(false);
   with_masters(blocks);
@@ -36,7 +36,7 @@ std::vector<at::Tensor> copies_of(std::vector<Block>& blocks) {
   return copies;
 }
 
-// The same memory.
+// A tensor on the same memory.
 at::Tensor tensor_of(std::span<float> values) {
   return at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, at::kFloat);
 }
@@ -75,7 +75,7 @@ void PairScheme::detach() {
   Scheme::detach();
 }
 
-// x and x~ as the parameters are.
+// Sets x and x~ to the parameters.
 std::vector<std::unique_ptr<HeldBlock>> PairScheme::hold(const GossipOptions& options) {
   std::vector<std::unique_ptr<HeldBlock>> held;
   std::map<const Device*, std::shared_ptr<GossipStream>> streams;
@@ -173,7 +173,7 @@ void PairScheme::give() {
   gossip_->stepped();
 }
 
-// On GPUs: torch's stream before gossip's, and after.
+// Orders the streams on GPUs: torch's before gossip's in catch_up(), after it in lead().
 void PairScheme::catch_up() {
   for (const auto& stream : streams_) stream->catch_up();
 }
@@ -181,7 +181,7 @@ void PairScheme::lead() {
   for (const auto& stream : streams_) stream->lead();
 }
 
-// What was done to the parameters goes to x and x~, times `scale`, and x to the parameters.
+// Adds the changes of the parameters, times `scale`, to x and x~, then copies x to the parameters.
 void PairScheme::renew(std::size_t block, const Held& held, double scale) {
   RECORD_USER_SCOPE("starling::renew");
   w_[block] = held.weight;

@@ -1,19 +1,20 @@
-// Schemes whose workers average in pairs beside training (gossip/gossip.h): as often as the clock says, on the
-// transport's thread. A step waits for nobody:
+// Schemes whose workers average in pairs beside training (gossip/gossip.h), at the clock's times,
+// on the transport's thread. A step waits for nobody:
 //
-//   d   <- what the local rule makes of the parameters, less what they were when they were last renewed
-//   x, x~ <- the momentum up to now;  x + d, x~ + d
-//   the parameters <- x
+//   d      <- parameters after the local rule, less their values at the last renewal
+//   x, x~  <- the momentum up to now;  x + d, x~ + d
+//   parameters <- x
 //
-// The parameters are this thread's copy of x, so the gradient is at what x was one step ago: averagings since
-// then are in x, not yet in the copy. All that was done to the parameters between two steps is in d.
+// The parameters are this thread's copy of x. So the gradient is taken at the x of one step ago.
+// Later averagings are in x, not yet in the copy. d contains every change of the parameters between
+// two steps.
 //
-// Of push-sum x is z, and what the rule does is done to w z: z + d / w, but AdamW's decay is of z. Other
-// changes of the parameters (clamped weights, an average that is kept) are of z as it is: they are taken
-// over first.
+// With push-sum, x is z. The rule's change applies to w z: z + d / w. AdamW's decay applies to z.
+// So do other changes of the parameters (clamped weights, an average that is kept). They are added
+// to x first.
 //
-// Of a parameter in bf16 or fp16 the copy is its master: x, and what goes over the wire, are fp32's numbers.
-// Of parameters on a GPU x and x~ are there too (optim/cuda/cuda.h), and a step waits for backward.
+// For a parameter in bf16 or fp16, the copy is its master: x and the wire have fp32's values. For
+// parameters on a GPU, x and x~ are there too (optim/cuda/cuda.h), and a step waits for backward().
 #pragma once
 
 #include <functional>
@@ -34,10 +35,10 @@ class PairScheme : public Scheme {
   void attach(const Connection& connection) override;
   void detach() override;
   void begin() override;
-  // While gossip stands still: x and x~ become the parameters.
+  // While gossip stands still: sets x and x~ to the parameters.
   void restart() override;
   void step() override;
-  // "clock"; with momentum "x_tilde", with weights "weights".
+  // "clock"; with momentum "x_tilde"; with weights "weights".
   void state(StateVisitor& visitor) override;
   std::vector<double> weights() const override { return weighs_ ? w_ : std::vector<double>(); }
   void stand_by() override;
@@ -51,14 +52,14 @@ class PairScheme : public Scheme {
 
  protected:
   explicit PairScheme(const SchemeParts& parts) : Scheme(parts), settings_(parts.options.scheme) {}
-  // Says in `options`, which have the rest already, who averages with whom and what an averaging moves.
+  // Sets, in `options`, the pairs and the exchanged values. All other options are set already.
   virtual void choose(GossipOptions& options, const Schedule& schedule) const;
 
   void adapt() { local_.all(weighs_ ? w_ : std::vector<double>()); }
-  // Calls f, which may write it, with y of each block, as floats in its order.
+  // Calls f with each block's y, as floats in the block's order. f may write y.
   void each_y(const std::function<void(const Block&, const at::Tensor& y)>& f);
-  // Adds to x and x~ what was done to the parameters since they were last renewed, and copies x into the
-  // parameters: a gradient was made.
+  // After a gradient: adds the changes of the parameters since the last renewal to x and x~, and
+  // copies x into the parameters.
   void give();
 
   const SchemeSettings settings_;
@@ -71,12 +72,12 @@ class PairScheme : public Scheme {
   void lead();
 
   bool momentum_ = false, weighs_ = false;
-  bool fresh_ = true;  // attached, and begin() has not been called since
+  bool fresh_ = true;  // attached, without begin() since
   bool standing_by_ = false, paused_ = false;
-  std::vector<at::Tensor> taken_;                       // by block, the parameters as they were last renewed
-  std::vector<double> w_;                               // by block, of push-sum; else 1
-  std::vector<std::shared_ptr<GossipStream>> streams_;  // of GPUs
-  std::vector<HeldOnDevice*> on_device_;                // by block, gossip's; null: on the CPU
+  std::vector<at::Tensor> taken_;                       // by block: parameters at the last renewal
+  std::vector<double> w_;                               // by block: push-sum's w; else 1
+  std::vector<std::shared_ptr<GossipStream>> streams_;  // on GPUs
+  std::vector<HeldOnDevice*> on_device_;                // by block, gossip's own; null: on the CPU
   std::unique_ptr<Gossip> gossip_;
 };
 
@@ -96,12 +97,12 @@ inline constexpr SchemeOption kClock{
     .meaning = "poisson: a worker asks for averagings at random times, as in theory; fixed: at even ones"};
 inline constexpr SchemeOption kPairOptions[] = {kRate, kClock};
 
-// What all of them refuse, and take.
+// The traits of all schemes in pairs.
 constexpr SchemeTraits pair_traits(EdgeKind edges = EdgeKind::symmetric) {
   return {.path = Path::pairs, .edges = edges, .all_values = "an averaging is of all values", .on_gpu = true};
 }
 
-// Throw UsageError if the schedule's graph is not for them.
+// Throw UsageError if the schedule's graph does not suit the scheme.
 void check_pairs(const SchemeInfo&, const SchemeSettings& settings, const Schedule& schedule);
 void check_pushes(const SchemeInfo&, const SchemeSettings& settings, const Schedule& schedule);
 

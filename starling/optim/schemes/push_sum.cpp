@@ -1,34 +1,35 @@
-// Stochastic gradient push: Assran et al. 2019, SGP and overlap SGP (arXiv 1811.10792); push-sum: Kempe,
-// Dobra & Gehrke 2003. Graphs may be directed, and give each worker another say:
+// Stochastic gradient push: Assran et al. 2019, SGP and overlap SGP (arXiv 1811.10792). Push-sum:
+// Kempe, Dobra & Gehrke 2003. Graphs may be directed, and workers may have different influence:
 //
-//   p_ij    the share of itself that worker j pushes to i; columns sum to 1, with what it keeps
+//   p_ij    the share of itself that worker j pushes to i; with its own share, columns sum to 1
 //   x, w    are pushed: x_i <- Sum_j p_ij x_j,  w_i <- Sum_j p_ij w_j;  w = 1 at first
-//   z       x / w: the parameters, at which the gradient is taken; that gradient's step is x's
+//   z       x / w: the parameters. The gradient is taken at z, and its step is added to x.
 //
-//   x_i <- Sum_j p_ij ( x_j - lr u(g_j(z_j)) )        staleness 0: SGP. Inside step(), as ATC
-//   x_i <- Sum_j p_ij x_j - lr u(g_i(z_i))            staleness 1: overlap SGP, which hides as CTA; x_j is of the last step
-//   staleness s > 1: overlap SGP over s steps. A push is taken s steps later, by its own w as if it had been
-//   here until then (the paper takes it away at once, so that its steps meanwhile are longer); then the next
-//   one is pushed
+//   x_i <- Sum_j p_ij ( x_j - lr u(g_j(z_j)) )    staleness 0: SGP, inside step(), as ATC
+//   x_i <- Sum_j p_ij x_j - lr u(g_i(z_i))        staleness 1: overlap SGP. It overlaps as CTA;
+//                                                 x_j is that of the last step.
+//   staleness s > 1: overlap SGP over s steps. A push is taken s steps later, with its own w, as if
+//   it had been here until then; then the next one is pushed. (The paper takes it away at once, so
+//   its steps are longer meanwhile.)
 //
-// x is never there: written for z, to push is to mix with weights that the w choose. When the mass
-// m = p_ij w_j arrives at z_j,
+// x is never stored. In terms of z, a push mixes with weights that depend on the w. When the mass m
+// = p_ij w_j arrives at z_j,
 //
 //   w_i <- w_i + m        z_i <- z_i + m / w_i (z_j - z_i)
-//   w_j <- w_j - m        z_j stays: what it keeps is where it was
+//   w_j <- w_j - m        z_j does not change
 //   z <- z - lr / w u     the rule's step
 //
-// So the kernel of all schemes does it in the same pass. What went over the wire is q_j, z_j rounded, and
-// either end counts with that: the sender's mass leaves at q_j, z_j <- z_j - m / w_j (q_j - z_j). So the sum
-// of all w, and of all w z, is kept whatever the wire, and whatever is done to the parameters while a push is
-// under way. If all w stay 1 (balanced graphs without losses) this is ATC and CTA.
+// So the kernel of all schemes does it in the same pass. The wire carries q_j, which is z_j
+// rounded, and both ends use q_j. The sender's mass leaves at q_j: z_j <- z_j - m / w_j (q_j -
+// z_j). So every wire keeps the sum of all w, and that of all w z, even if the parameters change
+// while a push is in flight. If all w stay 1 (balanced graphs without losses), this is ATC and CTA.
 //
-// Lost pushes: an aborted push stays with its sender, which alone is another p whose columns sum to 1. In
-// doubt it counts as given, and comes back if it was not taken (exchange.h); so mass is at one place or, for
-// that while, at none. A worker that dies takes its mass along. A worker to which nobody pushes any more
-// would give away what it has: below kLeastWeight it keeps it.
+// Lost pushes: an aborted push stays with its sender. This is another p, whose columns still sum to
+// 1. A push in doubt counts as given, and comes back if it was not taken (exchange.h). So mass is
+// at one place or, until then, at none. A dead worker takes its mass along. A worker to which
+// nobody pushes any more would give away all it has: below kLeastWeight it keeps its mass.
 //
-// Each block has its own w, since its pushes commit alone. It travels behind the block's values
+// Each block has its own w, since its pushes commit separately. w travels behind the block's values
 // (exchange/weight.h).
 #include <algorithm>
 #include <utility>
@@ -45,7 +46,7 @@
 namespace starling {
 namespace {
 
-// The rule whose step on z is this rule's step on x.
+// The rule whose step on z equals this rule's step on x.
 Rule divided(Rule rule, double w) {
   std::visit([w](auto& o) { o.lr /= w; }, rule);
   return decay_times(std::move(rule), w);
@@ -107,9 +108,10 @@ void PushSum::adapt_and_push(Block& block, std::span<const Arrival> mixes, std::
   start(exchange(), block, finite);
 }
 
-// Brings w up to date, and says how z is to be mixed.
+// Updates w, and returns the mixing of z.
 std::vector<Arrival> PushSum::absorb(Block& block) {
-  std::vector<std::pair<double, SentBlock>> moved;  // mass, and where it came from or goes
+  // mass, and the block that it comes from or goes to
+  std::vector<std::pair<double, SentBlock>> moved;
   const auto move = [&](double share, const SentBlock& q) {
     if (share == 0) return;
     const double mass = share * weight_of(q, static_cast<std::size_t>(block.length));
@@ -146,7 +148,8 @@ void PushSum::send_weight(const Block& block, const Outgoing& wire) {
   write_weight(w(block), wire.wire, static_cast<std::byte*>(wire.values) + values);
 }
 
-// A worker must have something left: its push may be lost to it, and what it would receive too.
+// A worker must keep a share of itself: its push may be lost to it, and so may what it would
+// receive.
 void check_shares(const SchemeInfo& info, const SchemeSettings&, const Schedule& schedule) {
   for (std::size_t r = 0; r < schedule.rounds.size(); ++r) {
     const Graph& graph = schedule.rounds[r];

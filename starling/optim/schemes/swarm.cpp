@@ -1,13 +1,15 @@
-// SwarmSGD: Nadiradze, Sabour, Davies, Li & Alistarh 2021 (arXiv 1910.12308), in its form without waiting.
+// SwarmSGD: Nadiradze, Sabour, Davies, Li & Alistarh 2021 (arXiv 1910.12308), in its non-blocking
+// form.
 //
 //   H local steps         p_i <- p_i - lr g(p_i), beginning at p_i = x_i
-//   after the last one    x_i <- x_i + (p_i - what x_i was before the first),  p_i <- x_i
+//   after the last one    x_i <- x_i + (p_i - x_i before the first),  p_i <- x_i
 //   averaging of i,j      x_i, x_j <- (x_i + x_j) / 2
 //
-// Others average with x: a worker that meets i while i makes its local steps takes x_i without them, and they
-// are added to whatever x_i is by then. Time counts such stretches of H steps: with rate 1 a worker averages
-// once for each in the mean, after a random number of them, as in the paper. Its quantised averaging, a code
-// of x modulo the range decoded next to the receiver's own x, is what the wires int8 and int4 do
+// Other workers average with x. A worker that meets i during i's local steps gets x_i without them.
+// They are added after the last one, to the x_i of that moment. The clock counts stretches of H
+// steps. With rate 1, a worker averages once per stretch in the mean, after a random number of
+// stretches, as in the paper. The paper's quantised averaging sends a code of x modulo the range,
+// which the receiver decodes near its own x. The wires int8 and int4 do the same
 // (kernels/modular.h). With H = 1 this is AD-PSGD.
 #include "starling/optim/schemes/pairs.h"
 

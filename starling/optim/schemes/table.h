@@ -1,4 +1,4 @@
-// All schemes, in the order of the list in optim/CMakeLists.txt, from which CMake generates the table.
+// All schemes, in the order of the list in optim/CMakeLists.txt. CMake generates the table.
 #pragma once
 
 #include <span>
@@ -11,12 +11,12 @@ namespace starling {
 
 // The first one is the default.
 std::span<const SchemeInfo* const> schemes();
-// Throws UsageError, with the nearest name, where there is none of that name.
+// Throws UsageError with the nearest name if there is no such scheme.
 const SchemeInfo& scheme_info(const std::string& name);
 std::vector<std::string> scheme_names();
 
-// Each option of any scheme once, with the schemes that have it. Those of one name are alike in type,
-// range and default (SchemesTable in the tests).
+// Each option of any scheme once, with the schemes that have it. Options of one name have the same
+// type, range and default (SchemesTable in the tests).
 struct SharedOption {
   const SchemeOption* option;
   std::vector<std::string> schemes;

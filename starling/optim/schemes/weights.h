@@ -1,4 +1,5 @@
-// The weights w of push-sum, in rounds (push_sum.cpp) and in pairs (async_push_sum.cpp): one for each block.
+// The weights w of push-sum, one for each block: in rounds (push_sum.cpp) and in pairs
+// (async_push_sum.cpp).
 #pragma once
 
 #include <vector>
@@ -7,7 +8,7 @@
 
 namespace starling {
 
-// As the state "weights"; `set` sets them all.
+// Visits them as the state "weights"; `set` sets all of them.
 void visit_weights(StateVisitor& visitor, const std::vector<double>& w,
                    std::function<void(std::span<const double>)> set);
 
