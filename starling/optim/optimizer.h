@@ -43,7 +43,7 @@ struct GivenState;
 struct Options {
   // A name of make_schedule(), or a .toml or .json file. Unused by schemes without a topology.
   std::string topology = "base-2";
-  // The scheme's name and options (scheme_choice.h). `starling schemes` and docs/schemes.md list all.
+  // The scheme's name and options (scheme_choice.h); see `starling schemes` and docs/schemes.md.
   SchemeChoice scheme{};
   // Number format between workers (docs/wires.md); unused by all-reduce. bf16 and fp16 halve the
   // bytes; workers agree to the last bit of the format. int8 and int4 send 1/4 and 1/8; workers

@@ -52,7 +52,7 @@ SchemeValue checked(const SchemeOption& option, SchemeValue value) {
                                names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
 }
 
-// Checks an option of other schemes. It may be given if it has no effect.
+// Checks an option of other schemes. It may be given if it has its default there.
 void check_foreign(const std::string& name, const SchemeValue& value, const SchemeInfo& info) {
   const auto all = scheme_options();
   const auto of = std::ranges::find(all, name, [](const SharedOption& o) { return o.option->name; });

@@ -122,7 +122,7 @@ class Scheme {
   Exchange* exchange_ = nullptr;
 };
 
-//---------------------------------------------------------------- a scheme in the table
+// ---------------------------------------------------------------- a scheme in the table
 
 enum class Path {
   ahead,      // sent at the end of a step, mixed in the next: an exchange has a whole iteration
