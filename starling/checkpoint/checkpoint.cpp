@@ -69,7 +69,7 @@ std::string resolve(const std::string& path) {
   const std::string latest = fs::path(path) / kLatest;
   if (!fs::exists(latest)) {
     throw Error(
-        fmt::format("{}: there is no checkpoint: neither {} nor {} exists", path, kManifest, kLatest));
+        fmt::format("{}: there is no checkpoint: neither {} nor {} is there", path, kManifest, kLatest));
   }
   std::string name = read_text(latest, 64);
   if (!name.ends_with('\n') || !step_of(name.substr(0, name.size() - 1))) {

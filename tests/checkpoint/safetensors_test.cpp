@@ -119,7 +119,7 @@ TEST(Safetensors, WhatTheFormatDoesNotAllowIsRefused) {
       {tensor("\"F64\"", "[2305843009213693953]", "[0,8]"), "12345678", "its size does not fit 64 bits"},
       {f32("[2]", "[0,4]"), "1234", "its shape needs 8 bytes, its offsets say 4"},
       {f32("[1]", "[4,8]"), "12345678", "its offsets are 4 to 8, but the bytes before it end at 0"},
-      {f32("[1]", "[4,0]"), "1234", "its bytes are said to be 4 to 0"},
+      {f32("[1]", "[4,0]"), "1234", "its offsets are 4 to 0"},
       {f32("[1]", "[0,4]"), "12345", "the header lists 4 bytes of tensors, the file has 5"},
       {f32("[1]", "[0,4]"), "123", "the header lists 4 bytes of tensors, the file has 3"},
       {"{}", "1", "offset 10: the header lists 0 bytes of tensors, the file has 1"},
@@ -137,7 +137,7 @@ TEST(Safetensors, WhatTheFormatDoesNotAllowIsRefused) {
 TEST(Safetensors, DeepNestingAndLongHeadersCostNothing) {
   const Folder folder;
   spill(folder / "deep", raw("{" + std::string(1'000'000, '['), ""));
-  EXPECT_THAT(refusal([&] { SafetensorsReader file(folder / "deep"); }), HasSubstr("not JSON"));
+  EXPECT_THAT(refusal([&] { SafetensorsReader file(folder / "deep"); }), HasSubstr("invalid JSON"));
   spill(folder / "deep", raw("{\"x\":" + std::string(1'000'000, '['), ""));
   EXPECT_THAT(refusal([&] { SafetensorsReader file(folder / "deep"); }), HasSubstr("a list is not expected"));
   // A file of 20 bytes claims 2^60 bytes of header.
