@@ -94,7 +94,8 @@ Json measured(const Json& job, const Json& system, starling::World world, const 
   const auto compute = job.at("compute").at(static_cast<std::size_t>(world.rank)).get<std::vector<double>>();
   const auto weights =
       bench::sleeping_weights(job.at("parameters").get<std::int64_t>(), job.at("layers").get<std::int64_t>());
-  starling::Options options{.topology = system.at("topology"), .scheme = system.at("scheme")};
+  starling::Options options{.topology = system.at("topology"),
+                            .scheme = system.at("scheme").get<std::string>()};
   options.wire = starling::wire_named(system.at("wire").get<std::string>());
   const auto rounds =
       static_cast<int>(starling::make_schedule(options.topology, world.size, world.local_size).rounds.size());

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "starling/core/error.h"
+#include "starling/optim/schemes/options.h"
 
 namespace starling {
 namespace {
@@ -102,6 +103,8 @@ TEST_F(RecipeTest, AnOptionOfARuleSaysWhoseItIs) {
   EXPECT_THAT(error_of("[optimizer]\nlr = 0"), testing::HasSubstr(":2: optimizer.lr = 0: out of range"));
 }
 
+SchemeSettings settings_of(const Options& options) { return SchemeSettings(options.scheme); }
+
 TEST_F(RecipeTest, OptionsOfTheOptimizer) {
   const Options options =
       make_options(read("[mixing]\nscheme = 'all-reduce'\ntopology = 'ring'\nmax_wait = 0.0015\n"
@@ -113,29 +116,32 @@ TEST_F(RecipeTest, OptionsOfTheOptimizer) {
   EXPECT_EQ(options.block_bytes, 1000);
   EXPECT_EQ(options.workers_per_node, 2);
   EXPECT_FALSE(make_options(Recipe{}).max_wait);
-  EXPECT_EQ(make_options(Recipe{}).gamma, 0);
   const Options choco = make_options(read("[mixing]\nscheme = 'choco'\none_in = 8\ngamma = 0.25\n"));
-  EXPECT_EQ(choco.scheme, "choco");
+  EXPECT_EQ(choco.scheme.name, "choco");
   EXPECT_EQ(choco.one_in, 8);
-  EXPECT_EQ(choco.gamma, 0.25);
+  EXPECT_EQ(settings_of(choco).number("gamma"), 0.25);
+  EXPECT_EQ(settings_of(make_options(read("[mixing]\nscheme = 'choco'\n"))).number("gamma"), 0);
   EXPECT_FALSE(make_options(read("[model]\ndtype = 'bf16'\n")).loss_scaling);
   const Options fp16 =
       make_options(read("[model]\ndtype = 'fp16'\n[train]\nloss_scale = 8\nloss_scale_steps = 5\n"));
   EXPECT_EQ(fp16.loss_scaling->initial, 8);
   EXPECT_EQ(fp16.loss_scaling->grow_every, 5);
-  EXPECT_EQ(make_options(Recipe{}).rate, 1);
+  EXPECT_EQ(settings_of(make_options(read("[mixing]\nscheme = 'ad-psgd'\n"))).number("rate"), 1);
   const Options gossip = make_options(read("[mixing]\nscheme = 'a2cid2'\nrate = 0.5\n"));
-  EXPECT_EQ(gossip.scheme, "a2cid2");
-  EXPECT_EQ(gossip.rate, 0.5);
-  EXPECT_EQ(gossip.clock, "poisson");
-  EXPECT_FALSE(gossip.eta || gossip.alpha_tilde);
-  const Options given =
-      make_options(read("[mixing]\nscheme = 'a2cid2'\nclock = 'fixed'\neta = 0\nalpha_tilde = 0.7\n"));
-  EXPECT_EQ(given.clock, "fixed");
-  EXPECT_EQ(given.eta, 0);
-  EXPECT_EQ(given.alpha_tilde, 0.7);
-  EXPECT_EQ(make_options(read("[mixing]\nscheme = 'swarm'\nlocal_steps = 4\n")).local_steps, 4);
-  EXPECT_EQ(make_options(read("[mixing]\nscheme = 'push-sum'\nstaleness = 1\n")).staleness, 1);
+  EXPECT_EQ(gossip.scheme.name, "a2cid2");
+  const SchemeSettings pairs = settings_of(gossip);
+  EXPECT_EQ(pairs.number("rate"), 0.5);
+  EXPECT_EQ(pairs.text("clock"), "poisson");
+  EXPECT_FALSE(pairs.automatic("eta") || pairs.automatic("alpha_tilde"));
+  const SchemeSettings given = settings_of(
+      make_options(read("[mixing]\nscheme = 'a2cid2'\nclock = 'fixed'\neta = 0\nalpha_tilde = 0.7\n")));
+  EXPECT_EQ(given.text("clock"), "fixed");
+  EXPECT_EQ(given.automatic("eta"), 0);
+  EXPECT_EQ(given.automatic("alpha_tilde"), 0.7);
+  const Options swarm = make_options(read("[mixing]\nscheme = 'swarm'\nlocal_steps = 4\n"));
+  EXPECT_EQ(settings_of(swarm).integer("local_steps"), 4);
+  const Options push_sum = make_options(read("[mixing]\nscheme = 'push-sum'\nstaleness = 1\n"));
+  EXPECT_EQ(settings_of(push_sum).integer("staleness"), 1);
 }
 
 TEST(LearningRate, ConstantWithWarmup) {
