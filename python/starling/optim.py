@@ -141,6 +141,8 @@ class Optimizer(torch.optim.Optimizer):
                 raise _C.UsageError("give process_group or world, not both")
             group = group_of(group)
         self._scheme = rest.get("scheme", _C.default_scheme)
+        if not isinstance(self._scheme, str):
+            raise TypeError(f"keyword argument 'scheme': {self._scheme!r} has the wrong type")
         self._traits = _C.scheme_traits(self._scheme)
         self._shards = Shards(rest, group, averages_gradients=self._traits["averages_gradients"])
         self._in_nodes = rest.get("hierarchy", "none") != "none"
@@ -442,12 +444,11 @@ class _Ruled(Optimizer):
     def _loaded(self, given: dict) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         """The engine's state for a state of torch's."""
         extra = {}
+        _, _, of_scheme = self._current().state(values=False)
+        numbers = {key for key, fresh in of_scheme.items() if isinstance(fresh, list)} | _OTHERS_NUMBERS
         for group in self.param_groups:
-            for key, value in list(group.items()):
-                # A list that the rule does not know is numbers of the scheme that saved it.
-                numbers = isinstance(value, (list, tuple)) and key not in self.defaults and key != "params"
-                if numbers or key.split(".")[0] in ("round", "share", "grids"):
-                    extra[key] = group.pop(key)
+            for key in [key for key in group if key.split(".")[0] in ("round", "share", "grids", *numbers)]:
+                extra[key] = group.pop(key)
         for group in self.param_groups:
             for key in ("amsgrad", "maximize", "dampening"):
                 if group.get(key):
@@ -457,7 +458,7 @@ class _Ruled(Optimizer):
         held = functools.cache(lambda: self._engine.state()[0])
         metadata["position"] = str(extra.pop("round", 0))
         # A state of another scheme has other numbers, or lacks them.
-        saved_numbers = {key: extra.pop(key) for key in list(extra) if isinstance(extra[key], (list, tuple))}
+        saved_numbers = {key: extra.pop(key) for key in list(extra) if key.split(".")[0] in numbers}
         for key, fresh in of_scheme.items():
             if isinstance(fresh, list):
                 tensors[key] = torch.tensor(saved_numbers.get(key + self._shards.suffix(), fresh), dtype=torch.float64)
@@ -492,6 +493,10 @@ class _Ruled(Optimizer):
                     begins = parameter.detach() if fresh == "parameter" else torch.zeros_like(parameter)
                     tensors[full] = local(begins).float()
         return tensors, metadata
+
+
+# Entries of a parameter group that another scheme may have saved, for which this one has no use.
+_OTHERS_NUMBERS = {"clock", "weights"}
 
 
 class SGD(_Ruled):

@@ -1,5 +1,6 @@
 #include "starling/exchange/inbox.h"
 
+#include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,13 +15,13 @@ void Inbox::put(SwapId id, SentBlock block) {
 }
 
 Inbox::Chunk Inbox::received(SwapId id, const Frame& frame, std::span<const std::byte> chunk, bool sound) {
-  reading_.reset();
+  const auto keep = std::move(reading_);  // until the chunk is read
   if (!sound || (values_ && !kernels::all_finite(chunk, *values_))) {
     drop(id);
     return Chunk::damaged;
   }
   if (frame.total == 0) {  // such a payload has no place
-    static std::byte nothing;
+    alignas(std::max_align_t) static std::byte nothing;
     payloads_[id].room.bytes = {&nothing, 0};
   }
   const auto found = payloads_.find(id);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "starling/core/error.h"
 #include "starling/exchange/exchange.h"
 #include "starling/optim/blocks.h"
 #include "starling/optim/clipping.h"
@@ -65,6 +66,18 @@ struct Optimizer::Engine {
   std::unique_ptr<Scheme> scheme;
   std::unique_ptr<GradientSpans> gradient_spans;  // with a timeline
 
+  // Throws UsageError if the last attempt to connect has failed.
+  Exchange& connected() const {
+    if (!exchange)
+      throw UsageError("the optimizer has no connections: it could not make them for a new parameter group");
+    return *exchange;
+  }
+  void disconnect() {
+    if (scheme) scheme->detach();
+    exchange.reset();
+    collectives.reset();
+    inside_node.reset();
+  }
   Schedule schedule() const { return schedule_of(options, world.size, world.local_size); }
   // Whether this worker updates the block, and so keeps its states.
   bool owns(std::size_t block) const { return node.owner.empty() || node.owner[block] == node.place; }

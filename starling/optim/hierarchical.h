@@ -34,7 +34,9 @@ class Hierarchical final : public Scheme {
   void begin() override;
   bool sends_ahead() const override { return true; }
   void step() override;
-  void set_sync(bool sync) override { gradients_->set_sync(sync); }
+  void set_sync(bool sync) override {
+    if (gradients_) gradients_->set_sync(sync);
+  }
   // Traffic inside the node does not count as sent.
   ExchangeStatistics counted() const override;
 

@@ -169,8 +169,8 @@ void Optimizer::take_new_groups() {
         groups.size()));
   }
   while (param_groups_.size() < groups.size()) add_param_group(groups[param_groups_.size()]);
-  const std::string float32 = needs_float32(e.options, e.inner != nullptr), cpu = needs_cpu(e.options);
   for (std::size_t g = first; g < groups.size(); ++g) {
+    const std::string float32 = needs_float32(e.options, e.inner != nullptr), cpu = needs_cpu(e.options);
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
       const at::Tensor& parameter = groups[g].params()[p];
       const auto refuse = [&](const std::string& what, const std::string& reason) {
@@ -218,7 +218,13 @@ void Optimizer::take_new_groups() {
   if (e.world.timeline) e.gradient_spans = std::make_unique<GradientSpans>(e.blocks, *e.world.timeline);
   for (std::size_t g = first; g < param_groups_.size(); ++g)
     e.group_sizes.push_back(param_groups_[g].params().size());
-  if (!e.blocks.empty()) connect(first);
+  if (e.blocks.empty()) return;
+  try {
+    connect(first);
+  } catch (...) {
+    e.disconnect();
+    throw;
+  }
 }
 
 // Makes the states of new blocks. If a group's SGD has got momentum since, makes its momentum: zero
@@ -238,17 +244,14 @@ void Optimizer::connect(std::size_t first_group) {
   Engine& e = *engine_;
   const World& world = e.world;
   const SchemeTraits& traits = scheme_of(e.options).traits;
-  if (e.scheme) {
+  if (e.exchange) {
     wait_for_all();
     settle(e.blocks);
     // Blocks in flight are sent again from the parameters, which have the same values.
     e.scheme->pause();
     e.scheme->renew();  // copies gossip's averages into the parameters
     e.before = counted();
-    e.scheme->detach();
-    e.exchange.reset();
-    e.collectives.reset();
-    e.inside_node.reset();
+    e.disconnect();
   }
   const std::string channel = fmt::format("{}.{}", e.channel, e.connections++);
   const Schedule schedule = e.schedule();
@@ -328,6 +331,7 @@ at::Tensor Optimizer::step(LossClosure closure) {
   settle(engine_->blocks);
   take_new_groups();
   keep_states();
+  engine_->connected();
   const c10::AutoGradMode no_gradient(false);
   RECORD_USER_SCOPE("starling::step");
   const Timeline::Scope span(engine_->world.timeline.get(), {.name = "optimizer step"});
@@ -338,12 +342,12 @@ at::Tensor Optimizer::step(LossClosure closure) {
 
 int Optimizer::average(std::span<float> values) {
   settle(engine_->blocks);
-  return static_cast<int>(engine_->exchange->average(values).size());
+  return static_cast<int>(engine_->connected().average(values).size());
 }
 
 int Optimizer::maximum(std::span<std::int64_t> values) {
   settle(engine_->blocks);
-  return static_cast<int>(engine_->exchange->maximum(values).size());
+  return static_cast<int>(engine_->connected().maximum(values).size());
 }
 
 void Optimizer::wait_for_all() {
@@ -373,7 +377,10 @@ double Optimizer::loss_scale() const {
   return scale != nullptr ? scale->value() : 1;
 }
 
-NoSync::NoSync(Optimizer& optimizer) : optimizer_(optimizer) { optimizer_.engine_->scheme->set_sync(false); }
+NoSync::NoSync(Optimizer& optimizer) : optimizer_(optimizer) {
+  optimizer_.engine_->connected();
+  optimizer_.engine_->scheme->set_sync(false);
+}
 
 NoSync::~NoSync() { optimizer_.engine_->scheme->set_sync(true); }
 
@@ -382,8 +389,9 @@ double Optimizer::consensus_distance() { return Consensus(*this).distance(); }
 const World& Optimizer::world() const { return engine_->world; }
 
 ExchangeStatistics Optimizer::counted() const {
-  ExchangeStatistics all = engine_->exchange->statistics();
-  all += engine_->scheme->counted();
+  ExchangeStatistics all;
+  if (engine_->exchange) all = engine_->exchange->statistics();
+  if (engine_->scheme) all += engine_->scheme->counted();
   all += engine_->before;
   return all;
 }

@@ -621,7 +621,7 @@ void Optimizer::take_state(const std::string& what, const std::function<GivenSta
 }
 
 std::uint64_t Optimizer::position() const {
-  return engine_->exchange->position(engine_->scheme->sends_ahead());
+  return engine_->connected().position(engine_->scheme->sends_ahead());
 }
 
 void Optimizer::restart(std::optional<std::uint64_t> position) {
@@ -634,7 +634,7 @@ void Optimizer::restart(std::optional<std::uint64_t> position) {
 void Optimizer::go_on(std::uint64_t position, const std::function<void()>& set_scheme_state) {
   settle(engine_->blocks);
   engine_->scheme->pause();  // on all workers, before the exchange lets any worker continue
-  engine_->exchange->restart(position);
+  engine_->connected().restart(position);
   engine_->scheme->restart();
   set_scheme_state();
   engine_->scheme->begin();

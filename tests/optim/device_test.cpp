@@ -560,7 +560,8 @@ std::vector<Tensor> fifty_steps(int me, World& world, at::Device place, const st
 // Of asynchronous workers, which average when they come to it, there is only one.
 std::vector<std::vector<Tensor>> fifty_steps_of_all(at::Device place, const std::string& scheme,
                                                     int workers = 2) {
-  std::vector<std::vector<Tensor>> ends(averages_in_pairs({.scheme = scheme}) ? 1 : workers);
+  std::vector<std::vector<Tensor>> ends(
+      scheme != "around" && averages_in_pairs({.scheme = scheme}) ? 1 : workers);
   flock(static_cast<int>(ends.size()), [&](int i, World& world) {
     ends[static_cast<std::size_t>(i)] = fifty_steps(i, world, place, scheme);
   });

@@ -259,10 +259,10 @@ TEST(Environment, TasksOnANode) {
                                                              {"-1", 0},
                                                              {"a", 0},
                                                              {",2", 0}}) {
-    EXPECT_THAT([&] { tasks(list, node); },
-                ThrowsMessage<UsageError>("environment: LIST='" + list +
-                                          "' does not have the number of tasks on node " +
-                                          std::to_string(node) + " has"));
+    EXPECT_THAT(
+        [&] { tasks(list, node); },
+        ThrowsMessage<UsageError>("environment: LIST='" + list +
+                                  "' does not have the number of tasks on node " + std::to_string(node)));
   }
 }
 

@@ -27,7 +27,9 @@ class AllReduce final : public Scheme {
     average_->step([this] { local_.all(); });
   }
 
-  void set_sync(bool sync) override { average_->set_sync(sync); }
+  void set_sync(bool sync) override {
+    if (average_) average_->set_sync(sync);
+  }
   ExchangeStatistics counted() const override {
     ExchangeStatistics all;
     if (!average_) return all;

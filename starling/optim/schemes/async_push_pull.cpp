@@ -73,6 +73,7 @@ class PushPull final : public PairScheme {
 
   void attach(const Connection& connection) override {
     PairScheme::attach(connection);
+    finite_ = true;
     g_.clear();
     for (const Block& block : blocks_)
       g_.push_back(at::zeros({block.length}, at::TensorOptions(at::kFloat).device(block.device)));

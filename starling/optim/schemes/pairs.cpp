@@ -64,13 +64,15 @@ void PairScheme::attach(const Connection& connection) {
   w_.resize(blocks_.size(), 1);
   on_device_.assign(blocks_.size(), nullptr);
   auto held = hold(options);
+  // Before gossip begins, in which a neighbour may push at once.
+  for (std::size_t b = 0; b < held.size(); ++b) held[b]->now().weight = w_[b];
   gossip_ = std::make_unique<Gossip>(connection.make_transport(), std::move(options), std::move(held),
                                      world_.log, world_.timeline);
-  set_weights(std::vector<double>(w_));
 }
 
 void PairScheme::detach() {
   gossip_.reset();
+  taken_.clear();
   streams_.clear();
   Scheme::detach();
 }

@@ -28,7 +28,8 @@
 
 namespace starling {
 
-// The connection that a scheme is attached to. Its members live until detach().
+// The connection that a scheme is attached to. Its members live until detach(),
+// the schedule during attach() only.
 struct Connection {
   const Schedule& schedule;
   Exchange* exchange = nullptr;        // with rounds
