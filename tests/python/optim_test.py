@@ -512,6 +512,14 @@ class Alone(unittest.TestCase):
             its.load_state_dict(saved)
             train(theirs, its, 1)
 
+    def test_what_others_keep_in_the_groups_stays(self):
+        optimizer = starling.AdamW(model().named_parameters())
+        optimizer.param_groups[0]["tags"] = [1.5, 2.5]
+        names = optimizer.param_groups[0]["param_names"]
+        optimizer.load_state_dict(optimizer.state_dict())
+        self.assertEqual(optimizer.param_groups[0]["param_names"], names)
+        self.assertEqual(optimizer.param_groups[0]["tags"], [1.5, 2.5])
+
     def test_momentum_may_come_later(self):
         """By a scheduler, with a group, or in a state: from zero, like torch's."""
         ends = []
@@ -656,7 +664,10 @@ class Alone(unittest.TestCase):
                 ({"wire": "int9"}, ValueError, "int9"),
                 ({"topology": "rnig"}, ValueError, "rnig"),
                 ({"topologie": "ring"}, TypeError,
-                 "'topologie': beside the rule's there are buffers, check_gradients, process_group, world"),
+                 "'topologie', did you mean 'topology'?: beside the rule's there are block_bytes, buffers, check_gradients, "),
+                ({"scheme": None}, TypeError, "keyword argument 'scheme': None has the wrong type"),
+                ({"scheme": "chocco"}, ValueError, 'scheme "chocco" is unknown, did you mean choco?'),
+                ({"gamma": 0.5}, ValueError, 'gamma = 0.5 is for scheme "choco", not "cta": use 0'),
                 ({"lr": "1e-3"}, TypeError, "lr = '1e-3' is not allowed: a number"),
                 ({"buffers": net.named_parameters()}, TypeError, "buffers: a tuple is no tensor: give model.buffers()"),
                 ({"clip": "much"}, TypeError, "keyword argument 'clip': 'much' has the wrong type")):
