@@ -664,7 +664,7 @@ class Alone(unittest.TestCase):
                 ({"wire": "int9"}, ValueError, "int9"),
                 ({"topology": "rnig"}, ValueError, "rnig"),
                 ({"topologie": "ring"}, TypeError,
-                 "'topologie', did you mean 'topology'?: beside the rule's there are block_bytes, buffers, check_gradients, "),
+                 "'topologie', did you mean 'topology'?: beside the rule's there are alpha_tilde, block_bytes, buffers, "),
                 ({"scheme": None}, TypeError, "keyword argument 'scheme': None has the wrong type"),
                 ({"scheme": "chocco"}, ValueError, 'scheme "chocco" is unknown, did you mean choco?'),
                 ({"gamma": 0.5}, ValueError, 'gamma = 0.5 is for scheme "choco", not "cta": use 0'),
