@@ -518,7 +518,7 @@ PYBIND11_MODULE(_C, m) {
 
   m.def("average", &average_of);
   m.def("scheme_traits", &scheme_traits);
-  m.attr("default_scheme") = SchemeChoice().name;
+  m.def("default_scheme", [] { return SchemeChoice().name; });
   m.def("rules", &rules);
   m.def(
       "save_tensors",

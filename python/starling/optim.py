@@ -140,7 +140,7 @@ class Optimizer(torch.optim.Optimizer):
             if world is not None:
                 raise _C.UsageError("give process_group or world, not both")
             group = group_of(group)
-        self._scheme = rest.get("scheme", _C.default_scheme)
+        self._scheme = rest.get("scheme", _C.default_scheme())
         if not isinstance(self._scheme, str):
             raise TypeError(f"keyword argument 'scheme': {self._scheme!r} has the wrong type")
         self._traits = _C.scheme_traits(self._scheme)
