@@ -159,7 +159,8 @@ class Wheel(unittest.TestCase):
         modules = {f"starling/{file.name}" for file in (ROOT / "python/starling").iterdir() if file.is_file()}
         self.assertIn("starling/_C.pyi", modules)
         self.assertEqual(names, modules | {
-            extension, "starling/_built_with.py", "starling/bin/starling", f"starling_dp-{VERSION}.data/scripts/starling",
+            extension, "starling/_built_with.py", "starling/_scheme_options.py", "starling/bin/starling",
+            f"starling_dp-{VERSION}.data/scripts/starling",
             f"{metadata}/METADATA", f"{metadata}/WHEEL", f"{metadata}/RECORD", f"{metadata}/licenses/LICENSE"})
         for name, text in texts.items():
             for folder in (ROOT, FOLDER, TORCH, TORCH.resolve()):
