@@ -11,7 +11,6 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
-#include "starling/kernels/wire.h"
 #include "starling/optim/schemes/table.h"
 
 namespace starling::cli {
@@ -51,15 +50,6 @@ std::string edges_text(EdgeKind edges) {
       return "no neighbours";
   }
   return "";
-}
-
-std::vector<std::string> wires_of(const SchemeInfo& info) {
-  std::vector<std::string> all;
-  for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16, Wire::int8, Wire::int4}) {
-    if (std::ranges::count(info.traits.refused_wires, wire, &RefusedWire::wire) == 0)
-      all.emplace_back(name_of(wire));
-  }
-  return all;
 }
 
 std::string type_of(const SchemeOption& option) {

@@ -27,21 +27,12 @@ std::string schemes_with(const Predicate& predicate) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-std::string wires_of(const SchemeInfo& info) {
-  std::vector<std::string_view> names;
-  for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16, Wire::int8, Wire::int4}) {
-    if (std::ranges::count(info.traits.refused_wires, wire, &RefusedWire::wire) == 0)
-      names.push_back(name_of(wire));
-  }
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
 void check_scheme(const SchemeInfo& info, const Options& options, bool around) {
   const SchemeTraits& traits = info.traits;
   const auto refused = std::ranges::find(traits.refused_wires, options.wire, &RefusedWire::wire);
   if (refused != traits.refused_wires.end())
-    refuse(fmt::format("scheme \"{}\" needs wire {}, not \"{}\": {}", info.name, wires_of(info),
-                       name_of(options.wire), refused->reason));
+    refuse(fmt::format("scheme \"{}\" needs wire {}, not \"{}\": {}", info.name,
+                       fmt::join(wires_of(info), ", "), name_of(options.wire), refused->reason));
   if (options.one_in < 1 || options.one_in > Mask::kMost)
     refuse(fmt::format("one_in = {} is not allowed: from 1, all values, to {}", options.one_in, Mask::kMost));
   if (options.one_in != 1 && !traits.all_values.empty())

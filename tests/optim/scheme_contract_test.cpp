@@ -1,4 +1,5 @@
-// What every scheme of the table keeps, whatever its algorithm. Its equation is in a test of its own.
+// The properties that every scheme of the table keeps, whatever its algorithm. The test of a scheme
+// has its equation.
 #include <cmath>
 #include <string>
 #include <vector>

@@ -7,6 +7,7 @@
 
 #include "starling/core/config.h"
 #include "starling/core/error.h"
+#include "starling/kernels/wire.h"
 
 namespace starling {
 
@@ -24,6 +25,15 @@ const SchemeInfo& scheme_info(const std::string& name) {
   throw UsageError(fmt::format("scheme \"{}\" is unknown{}: {}", name,
                                nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
                                fmt::join(names, ", ")));
+}
+
+std::vector<std::string_view> wires_of(const SchemeInfo& info) {
+  std::vector<std::string_view> names;
+  for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16, Wire::int8, Wire::int4}) {
+    if (std::ranges::count(info.traits.refused_wires, wire, &RefusedWire::wire) == 0)
+      names.push_back(name_of(wire));
+  }
+  return names;
 }
 
 SchemeChoice::SchemeChoice() : name(schemes().front()->name) {}

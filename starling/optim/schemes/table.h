@@ -14,6 +14,8 @@ std::span<const SchemeInfo* const> schemes();
 // Throws UsageError with the nearest name if there is no such scheme.
 const SchemeInfo& scheme_info(const std::string& name);
 std::vector<std::string> scheme_names();
+// The names of the wires that the scheme takes.
+std::vector<std::string_view> wires_of(const SchemeInfo& info);
 
 // Each option of any scheme once, with the schemes that have it. Options of one name have the same
 // type, range and default (SchemesTable in the tests).
