@@ -49,7 +49,7 @@ double distance_after(int n, bool momentum, int gradients) {
   constexpr auto kGradient = std::chrono::milliseconds(100);
   starling::GossipOptions options;
   options.rates = starling::pair_rates(starling::make_schedule("ring", n), 1);
-  if (momentum) options.momentum = starling::a2cid2_of(options.rates);
+  if (momentum) options.algorithm = starling::pair_averaging(starling::a2cid2_of(options.rates));
   const auto time = std::make_shared<starling::VirtualTime>(n);
   starling::LocalHub hub(n, {}, {.time = time});
   std::vector<std::vector<float>> x(static_cast<std::size_t>(n));
@@ -61,7 +61,7 @@ double distance_after(int n, bool momentum, int gradients) {
       std::normal_distribution<float> normal;
       std::vector<float> mine(kSize);
       for (float& value : mine) value = normal(random);
-      starling::Gossip gossip(hub.endpoint(rank), options, starling::on_host({mine}, options),
+      starling::Gossip gossip(hub.endpoint(rank), options, starling::on_host({mine}, *options.algorithm),
                               [](starling::Level, const std::string&) {});
       gossip.meet();
       for (int k = 0; k < gradients; ++k) {
@@ -69,7 +69,7 @@ double distance_after(int n, bool momentum, int gradients) {
         gossip.stepped();
       }
       gossip.pause();
-      gossip.look(0, [&](const starling::Held& held) {
+      gossip.access(0, [&](const starling::Held& held) {
         x[static_cast<std::size_t>(rank)].assign(held.x.begin(), held.x.end());
       });
       time->sleep(10 * kGradient);  // the others may not have paused yet

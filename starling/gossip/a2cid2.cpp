@@ -77,6 +77,14 @@ A2cid2 a2cid2_of(const PairRates& rates, std::optional<double> eta, std::optiona
   return constants;
 }
 
+A2cid2 at_most(A2cid2 constants, double alpha_tilde) {
+  if (constants.alpha_tilde <= alpha_tilde) return constants;
+  constants.chi1 = 4 * alpha_tilde * alpha_tilde * constants.chi2;
+  constants.eta = 1 / (2 * std::sqrt(constants.chi1 * constants.chi2));
+  constants.alpha_tilde = alpha_tilde;
+  return constants;
+}
+
 void mix_momentum(std::span<float> x, std::span<float> x_tilde, double eta_tau) { mix(x, x_tilde, eta_tau); }
 void mix_momentum(std::span<double> x, std::span<double> x_tilde, double eta_tau) {
   mix(x, x_tilde, eta_tau);

@@ -17,8 +17,8 @@ void mix(std::span<float> x, const kernels::Mix& neighbour) {
 
 }  // namespace
 
-HostBlock::HostBlock(std::vector<float> x, bool momentum, bool tracks)
-    : x_(std::move(x)), x_tilde_(momentum ? x_ : std::vector<float>()), y_(tracks ? x_.size() : 0) {}
+HostBlock::HostBlock(std::vector<float> x, Beside beside)
+    : x_(std::move(x)), x_tilde_(beside.x_tilde ? x_ : std::vector<float>()), y_(beside.y ? x_.size() : 0) {}
 
 Held HostBlock::now() { return {x_, x_tilde_, y_, weight_}; }
 

@@ -1,6 +1,6 @@
-// The gossip's data of one block, and the operations on it: the formulas of a2cid2.h, and of
-// gossip.h for pushes. A block is in the host's memory, or in a GPU's (optim/cuda/). Data for the
-// wire is in the host's memory.
+// The gossip's data of one block, and the operations from which the algorithms for pairs
+// (pair_algorithm.h) are made. A block is in the host's memory, or in a GPU's (optim/cuda/). Data
+// for the wire is in the host's memory.
 #pragma once
 
 #include <memory>
@@ -12,12 +12,18 @@
 
 namespace starling {
 
+// What a block holds beside its x.
+struct Beside {
+  bool x_tilde = false;  // of the continuous momentum; x at first
+  bool y = false;        // of gradient tracking; 0 at first
+  bool weight = false;   // w of push-sum; 1 at first
+};
+
 // A block's present data, valid during a call. The memory is that of the block.
 struct Held {
-  std::span<float> x, x_tilde;  // x~ is empty without momentum
-  std::span<float> y;           // empty unless it tracks; 0 at first
-  double& weight;               // w of pushes, otherwise 1
-  double eta_tau = 0;           // of the momentum that is not mixed in yet (a2cid2.h)
+  std::span<float> x, x_tilde, y;  // x~ and y are empty if the block does not hold them
+  double& weight;
+  double eta_tau = 0;  // of the momentum that is not mixed in yet (a2cid2.h)
 };
 
 // Not for two threads at once: Gossip has a lock for each block.
@@ -42,8 +48,7 @@ class HeldBlock {
 
 class HostBlock final : public HeldBlock {
  public:
-  // x~ is x, y is 0.
-  HostBlock(std::vector<float> x, bool momentum, bool tracks);
+  HostBlock(std::vector<float> x, Beside beside);
 
   Held now() override;
   void mix_momentum(double eta_tau) override;

@@ -121,7 +121,7 @@ void check_options(const Options& options, int workers, int local_workers, bool 
   const Schedule schedule = schedule_of(options, workers, local_workers);
   if (info.traits.edges == EdgeKind::lasting)
     check_lasting_edges(schedule, fmt::format("scheme \"{}\"", info.name));
-  if (info.check != nullptr) info.check(info, settings, schedule);
+  if (info.check != nullptr) info.check(options, settings, schedule);
 }
 
 std::string needs_float32(const Options& options, bool around) {

@@ -30,7 +30,8 @@ struct Trainer {
       : rank(transport->rank()),
         random(static_cast<std::uint64_t>(rank) + 1),
         gossip(std::move(transport), options,
-               on_host({std::vector<float>(kSizes[0], 0.5F), std::vector<float>(kSizes[1], 0.5F)}, options),
+               on_host({std::vector<float>(kSizes[0], 0.5F), std::vector<float>(kSizes[1], 0.5F)},
+                       *options.algorithm),
                [this](Level, const std::string& line) {
                  const std::lock_guard lock(mutex);
                  lines.push_back(line);
@@ -88,9 +89,9 @@ struct Trainers {
   explicit Trainers(const std::string& topology, int n, GossipOptions options = {}, bool momentum = true)
       : hub(n) {
     const double rate = options.rates.rate;
-    options.rates = options.exchanged == Exchanged::pushes ? push_rates(make_shares(topology, n), rate)
-                                                           : pair_rates(make_schedule(topology, n), rate);
-    if (momentum) options.momentum = a2cid2_of(options.rates);
+    options.rates = options.algorithm->direction(true).receive ? pair_rates(make_schedule(topology, n), rate)
+                                                               : push_rates(make_shares(topology, n), rate);
+    if (momentum) options.algorithm = pair_averaging(a2cid2_of(options.rates));
     options.seed = 5;
     for (int rank = 0; rank < n; ++rank)
       all.push_back(std::make_unique<Trainer>(hub.endpoint(rank), options));
@@ -187,8 +188,8 @@ TEST(Gossip, TheSumIsKeptWhileEverybodyTrains) {
 }
 
 TEST(Gossip, WhatIsPushedIsKeptWhileEverybodyTrains) {
-  for (const bool tracks : {false, true}) {
-    GossipOptions options{.exchanged = Exchanged::pushes, .tracks = tracks};
+  for (const auto& algorithm : {pair_push(), pair_push_pull()}) {
+    GossipOptions options{.algorithm = algorithm};
     options.rates.rate = 2;
     Trainers workers("complete", 4, options, false);
     workers.train(300, 0.1F);
@@ -199,7 +200,7 @@ TEST(Gossip, WhatIsPushedIsKeptWhileEverybodyTrains) {
       for (auto& one : workers.all) {
         y -= one->tracked;
         for (int b = 0; b < 2; ++b) {
-          one->gossip.look(b, [&](const Held& held) {
+          one->gossip.access(b, [&](const Held& held) {
             mass += held.weight;
             y += std::accumulate(held.y.begin(), held.y.end(), 0.0);
           });

@@ -287,8 +287,9 @@ TEST_F(GossipOnAnotherDevice, BlocksAreHeldAsOnTheProcessorToTheBit) {
     for (const bool momentum : {false, true}) {
       SCOPED_TRACE(testing::Message() << name_of(wire) << (momentum ? ", momentum" : ""));
       const auto stream = std::make_shared<CudaGossip>(device());
-      HostBlock here(values(0), momentum, false), other(values(0.1), false, false);
-      CudaHeld there(stream, x.clone(), momentum, false);
+      const Beside beside{.x_tilde = momentum};
+      HostBlock here(values(0), beside), other(values(0.1), {});
+      CudaHeld there(stream, x.clone(), beside);
       const auto same = [&] {
         stream->wait();
         const Held a = here.now(), b = there.now();
@@ -323,8 +324,8 @@ TEST_F(GossipOnAnotherDevice, WhatIsTrackedIsSentAndAddedToTheBit) {
   for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16}) {
     SCOPED_TRACE(name_of(wire));
     const auto stream = std::make_shared<CudaGossip>(device());
-    HostBlock here({x.const_data_ptr<float>(), x.const_data_ptr<float>() + n}, false, true);
-    CudaHeld there(stream, x.clone(), false, true);
+    HostBlock here({x.const_data_ptr<float>(), x.const_data_ptr<float>() + n}, {.y = true});
+    CudaHeld there(stream, x.clone(), {.y = true});
     for (std::size_t i = 0; i < n; ++i) here.now().y[i] = there.now().y[i] = std::sin(static_cast<float>(i));
     for (const float times : {1.F, 2.F}) {
       std::vector<SentBlock> q;

@@ -110,7 +110,7 @@ double real_rate(int n, double link, double rate, int gradients) {
   virtual_workers(*time, n, [&](int rank) {
     const auto values = static_cast<std::size_t>(link * kCard / 4 / sizeof(float));
     Gossip gossip(hub.endpoint(rank), options,
-                  on_host({std::vector<float>(values), std::vector<float>(3 * values)}, options),
+                  on_host({std::vector<float>(values), std::vector<float>(3 * values)}, *options.algorithm),
                   [](Level, const std::string&) {});
     gossip.meet();
     for (int k = 0; k < gradients; ++k) {

@@ -104,7 +104,7 @@ class GossipStream {
   // Work that torch's current stream is given from now on comes after this stream's.
   virtual void lead() = 0;
   // Holds a block: takes x, on this GPU, as its own. x~ is x, y is 0.
-  virtual std::unique_ptr<HeldOnDevice> hold(at::Tensor x, bool momentum, bool tracks) = 0;
+  virtual std::unique_ptr<HeldOnDevice> hold(at::Tensor x, const Beside& beside) = 0;
 };
 
 // A GPU, and a thread that waits for it.

@@ -40,8 +40,8 @@ void CudaGossip::catch_up() {
   if (!failure_.empty()) throw Error(failure_);
 }
 
-std::unique_ptr<HeldOnDevice> CudaGossip::hold(at::Tensor x, bool momentum, bool tracks) {
-  return std::make_unique<CudaHeld>(shared_from_this(), std::move(x), momentum, tracks);
+std::unique_ptr<HeldOnDevice> CudaGossip::hold(at::Tensor x, const Beside& beside) {
+  return std::make_unique<CudaHeld>(shared_from_this(), std::move(x), beside);
 }
 
 void CudaGossip::follow() {
@@ -147,12 +147,12 @@ CudaGossip::Seen CudaGossip::Turn::run(Table& table) {
 
 // ---------------------------------------------------------------- CudaHeld
 
-CudaHeld::CudaHeld(std::shared_ptr<CudaGossip> stream, at::Tensor x, bool momentum, bool tracks)
+CudaHeld::CudaHeld(std::shared_ptr<CudaGossip> stream, at::Tensor x, const Beside& beside)
     : stream_(std::move(stream)),
       x_(std::move(x)),
-      x_tilde_(momentum ? x_.clone() : at::Tensor()),
-      y_(tracks ? at::zeros_like(x_) : at::Tensor()),
-      zeros_(tracks ? at::zeros_like(x_) : at::Tensor()) {
+      x_tilde_(beside.x_tilde ? x_.clone() : at::Tensor()),
+      y_(beside.y ? at::zeros_like(x_) : at::Tensor()),
+      zeros_(beside.y ? at::zeros_like(x_) : at::Tensor()) {
   stream_->follow();
 }
 

@@ -35,7 +35,7 @@ class CudaGossip final : public GossipStream, public std::enable_shared_from_thi
   // --- on the training thread
   void catch_up() override;
   void lead() override;
-  std::unique_ptr<HeldOnDevice> hold(at::Tensor x, bool momentum, bool tracks) override;
+  std::unique_ptr<HeldOnDevice> hold(at::Tensor x, const Beside& beside) override;
   // The opposite of lead(): what is launched here from now on comes after torch's current stream.
   void follow();
   // Launches a table, which is written to this room. Call catch_up() before it, once after each
@@ -94,7 +94,7 @@ class CudaGossip final : public GossipStream, public std::enable_shared_from_thi
 
 class CudaHeld final : public HeldOnDevice {
  public:
-  CudaHeld(std::shared_ptr<CudaGossip> stream, at::Tensor x, bool momentum, bool tracks);
+  CudaHeld(std::shared_ptr<CudaGossip> stream, at::Tensor x, const Beside& beside);
   ~CudaHeld() override;
 
   Held now() override;

@@ -3,13 +3,28 @@
 // gossip/a2cid2.h has the equations of x and x~, and the paper's constants eta and alpha~.
 #include "starling/gossip/a2cid2.h"
 
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
 #include "starling/optim/schemes/pairs.h"
 
 namespace starling {
 namespace {
 
-A2cid2 momentum_of(const SchemeSettings& settings, const PairRates& rates) {
-  return a2cid2_of(rates, settings.automatic("eta"), settings.automatic("alpha_tilde"));
+// With int4 the rounding error of a difference is a large part of it. Times alpha~, it would grow
+// from averaging to averaging (VirtualGossip.MomentumIsStable...).
+constexpr double kMostOnInt4 = 1;
+
+A2cid2 momentum_of(const Options& options, const SchemeSettings& settings, const PairRates& rates) {
+  const auto eta = settings.automatic("eta"), alpha_tilde = settings.automatic("alpha_tilde");
+  if (options.wire != Wire::int4) return a2cid2_of(rates, eta, alpha_tilde);
+  if (alpha_tilde.value_or(0) > kMostOnInt4)
+    throw UsageError(
+        fmt::format("alpha_tilde = {} is not allowed with wire \"int4\": at most {}, since its "
+                    "rounding errors would grow without end",
+                    *alpha_tilde, kMostOnInt4));
+  const A2cid2 papers = at_most(a2cid2_of(rates), kMostOnInt4);
+  return {.eta = eta.value_or(papers.eta), .alpha_tilde = alpha_tilde.value_or(papers.alpha_tilde)};
 }
 
 class A2cid2Scheme final : public PairScheme {
@@ -19,12 +34,12 @@ class A2cid2Scheme final : public PairScheme {
  private:
   void choose(GossipOptions& options, const Schedule& schedule) const override {
     PairScheme::choose(options, schedule);
-    options.momentum = momentum_of(settings_, options.rates);
+    options.algorithm = pair_averaging(momentum_of(options_, settings_, options.rates));
   }
 };
 
-void check_constants(const SchemeInfo&, const SchemeSettings& settings, const Schedule& schedule) {
-  momentum_of(settings, pair_rates(schedule, settings.number("rate")));
+void check_constants(const Options& options, const SchemeSettings& settings, const Schedule& schedule) {
+  momentum_of(options, settings, pair_rates(schedule, settings.number("rate")));
 }
 
 constexpr SchemeOption kOptions[] = {
@@ -38,7 +53,8 @@ constexpr SchemeOption kOptions[] = {
     {.name = "alpha_tilde",
      .standard = Automatic{},
      .range = between(0, 1000),
-     .meaning = "how far x~ goes towards the other's x; automatic: the paper's, by topology and rate"},
+     .meaning = "how far x~ goes towards the other's x; automatic: the paper's, by topology and rate, with "
+                "wire int4 at most 1"},
 };
 
 }  // namespace

@@ -21,7 +21,7 @@ class AdPsgdBipartite final : public PairScheme {
   }
 };
 
-void check_sides(const SchemeInfo&, const SchemeSettings& settings, const Schedule& schedule) {
+void check_sides(const Options&, const SchemeSettings& settings, const Schedule& schedule) {
   rates_of(settings, schedule);
 }
 

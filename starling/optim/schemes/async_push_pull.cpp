@@ -93,8 +93,7 @@ class PushPull final : public PairScheme {
  private:
   void choose(GossipOptions& options, const Schedule& schedule) const override {
     options.rates = push_rates(schedule, settings_.number("rate"));
-    options.exchanged = Exchanged::pushes;
-    options.tracks = true;
+    options.algorithm = pair_push_pull();
   }
   void track_gradients();
 

@@ -1,6 +1,6 @@
 // Asynchronous gradient push: Assran & Rabbat 2021 (arXiv 1803.08950). It is push-sum
 // (push_sum.cpp) in pairs, on directed graphs. At random times a worker pushes half of its x and w
-// to one out-neighbour. gossip/gossip.h has the equations.
+// to one out-neighbour. gossip/pair_push.cpp has the equations.
 #include "starling/optim/schemes/pairs.h"
 #include "starling/optim/schemes/weights.h"
 
@@ -21,7 +21,7 @@ class AsyncPushSum final : public PairScheme {
  private:
   void choose(GossipOptions& options, const Schedule& schedule) const override {
     options.rates = push_rates(schedule, settings_.number("rate"));
-    options.exchanged = Exchanged::pushes;
+    options.algorithm = pair_push();
   }
 };
 

@@ -56,14 +56,15 @@ void PairScheme::attach(const Connection& connection) {
                         .silent = world_.timeouts.silent,
                         .interrupted = world_.interrupted};
   choose(options, connection.schedule);
-  momentum_ = options.momentum.eta != 0;
-  weighs_ = options.exchanged == Exchanged::pushes && !options.tracks;
+  const Beside beside = options.algorithm->beside();
+  momentum_ = beside.x_tilde;
+  weighs_ = beside.weight;
   fresh_ = true;
   standing_by_ = paused_ = false;
   taken_ = copies_of(blocks_);
   w_.resize(blocks_.size(), 1);
   on_device_.assign(blocks_.size(), nullptr);
-  auto held = hold(options);
+  auto held = hold(beside);
   // Before gossip begins, in which a neighbour may push at once.
   for (std::size_t b = 0; b < held.size(); ++b) held[b]->now().weight = w_[b];
   gossip_ = std::make_unique<Gossip>(connection.make_transport(), std::move(options), std::move(held),
@@ -78,20 +79,20 @@ void PairScheme::detach() {
 }
 
 // Sets x and x~ to the parameters.
-std::vector<std::unique_ptr<HeldBlock>> PairScheme::hold(const GossipOptions& options) {
+std::vector<std::unique_ptr<HeldBlock>> PairScheme::hold(const Beside& beside) {
   std::vector<std::unique_ptr<HeldBlock>> held;
   std::map<const Device*, std::shared_ptr<GossipStream>> streams;
   for (std::size_t b = 0; b < taken_.size(); ++b) {
     if (!blocks_[b].on_device) {
       const auto* const values = taken_[b].const_data_ptr<float>();
-      held.push_back(std::make_unique<HostBlock>(std::vector<float>(values, values + taken_[b].numel()),
-                                                 momentum_, options.tracks));
+      held.push_back(
+          std::make_unique<HostBlock>(std::vector<float>(values, values + taken_[b].numel()), beside));
       continue;
     }
     const std::shared_ptr<Device>& device = blocks_[b].on_device->device();
     std::shared_ptr<GossipStream>& stream = streams[device.get()];
     if (!stream) streams_.push_back(stream = device->gossip());
-    auto there = stream->hold(taken_[b].clone(), momentum_, options.tracks);
+    auto there = stream->hold(taken_[b].clone(), beside);
     on_device_[b] = there.get();
     held.push_back(std::move(there));
   }
@@ -106,7 +107,7 @@ void PairScheme::restart() {
   gossip_->forget();
   taken_ = copies_of(blocks_);
   for (std::size_t b = 0; b < taken_.size(); ++b) {
-    gossip_->look(static_cast<int>(b), [&](const Held& held) {
+    gossip_->access(static_cast<int>(b), [&](const Held& held) {
       if (on_device_[b] != nullptr) return on_device_[b]->begin(taken_[b]);
       const auto* const x = taken_[b].const_data_ptr<float>();
       std::copy_n(x, held.x.size(), held.x.begin());
@@ -120,14 +121,14 @@ void PairScheme::restart() {
 void PairScheme::set_weights(std::span<const double> weights) {
   std::ranges::copy(weights, w_.begin());
   for (std::size_t b = 0; b < w_.size(); ++b)
-    gossip_->look(static_cast<int>(b), [&](const Held& held) { held.weight = w_[b]; });
+    gossip_->access(static_cast<int>(b), [&](const Held& held) { held.weight = w_[b]; });
 }
 
 void PairScheme::state(StateVisitor& visitor) {
   if (momentum_) {
     visitor.values("x_tilde", Fresh::parameter, [this](Block& block, const auto& f) {
       const auto b = static_cast<std::size_t>(block.index);
-      gossip_->look(block.index, [&](const Held& held) {
+      gossip_->access(block.index, [&](const Held& held) {
         if (on_device_[b] != nullptr) return on_device_[b]->x_tilde(f);
         f(tensor_of(held.x_tilde));
       });
@@ -158,7 +159,7 @@ void PairScheme::step() {
 void PairScheme::each_y(const std::function<void(const Block&, const at::Tensor& y)>& f) {
   catch_up();  // before any block is locked
   for (std::size_t b = 0; b < taken_.size(); ++b) {
-    gossip_->look(static_cast<int>(b), [&](const Held& held) {
+    gossip_->access(static_cast<int>(b), [&](const Held& held) {
       const auto for_block = [&](const at::Tensor& y) { f(blocks_[b], y); };
       if (on_device_[b] != nullptr) return on_device_[b]->y(for_block);
       for_block(tensor_of(held.y));
@@ -222,7 +223,7 @@ void PairScheme::resume() {
 void PairScheme::renew() {
   catch_up();
   for (std::size_t b = 0; b < taken_.size(); ++b) {
-    gossip_->look(static_cast<int>(b), [&](const Held& held) { renew(b, held, 1); });
+    gossip_->access(static_cast<int>(b), [&](const Held& held) { renew(b, held, 1); });
   }
   lead();
 }
@@ -241,11 +242,11 @@ ExchangeStatistics PairScheme::counted() const {
   return all;
 }
 
-void check_pairs(const SchemeInfo&, const SchemeSettings& settings, const Schedule& schedule) {
+void check_pairs(const Options&, const SchemeSettings& settings, const Schedule& schedule) {
   pair_rates(schedule, settings.number("rate"));
 }
 
-void check_pushes(const SchemeInfo&, const SchemeSettings& settings, const Schedule& schedule) {
+void check_pushes(const Options&, const SchemeSettings& settings, const Schedule& schedule) {
   push_rates(schedule, settings.number("rate"));
 }
 

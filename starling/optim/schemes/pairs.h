@@ -52,7 +52,7 @@ class PairScheme : public Scheme {
 
  protected:
   explicit PairScheme(const SchemeParts& parts) : Scheme(parts), settings_(parts.options.scheme) {}
-  // Sets, in `options`, the pairs and the exchanged values. All other options are set already.
+  // Sets, in `options`, the pairs and the algorithm. All other options are set already.
   virtual void choose(GossipOptions& options, const Schedule& schedule) const;
 
   void adapt() { local_.all(weighs_ ? w_ : std::vector<double>()); }
@@ -65,7 +65,7 @@ class PairScheme : public Scheme {
   const SchemeSettings settings_;
 
  private:
-  std::vector<std::unique_ptr<HeldBlock>> hold(const GossipOptions& options);
+  std::vector<std::unique_ptr<HeldBlock>> hold(const Beside& beside);
   void renew(std::size_t block, const Held& held, double scale);
   void set_weights(std::span<const double> weights);
   void catch_up();
@@ -103,7 +103,7 @@ constexpr SchemeTraits pair_traits(EdgeKind edges = EdgeKind::symmetric) {
 }
 
 // Throw UsageError if the schedule's graph does not suit the scheme.
-void check_pairs(const SchemeInfo&, const SchemeSettings& settings, const Schedule& schedule);
-void check_pushes(const SchemeInfo&, const SchemeSettings& settings, const Schedule& schedule);
+void check_pairs(const Options&, const SchemeSettings& settings, const Schedule& schedule);
+void check_pushes(const Options&, const SchemeSettings& settings, const Schedule& schedule);
 
 }  // namespace starling

@@ -150,7 +150,7 @@ void PushSum::send_weight(const Block& block, const Outgoing& wire) {
 
 // A worker must keep a share of itself: its push may be lost to it, and so may what it would
 // receive.
-void check_shares(const SchemeInfo& info, const SchemeSettings&, const Schedule& schedule) {
+void check_shares(const Options& options, const SchemeSettings&, const Schedule& schedule) {
   for (std::size_t r = 0; r < schedule.rounds.size(); ++r) {
     const Graph& graph = schedule.rounds[r];
     std::vector<double> given(static_cast<std::size_t>(graph.workers()));
@@ -162,7 +162,7 @@ void check_shares(const SchemeInfo& info, const SchemeSettings&, const Schedule&
       throw UsageError(fmt::format(
           "scheme \"{}\" needs a topology in which every worker keeps a share of itself: in round {} of "
           "\"{}\" worker {} gives all away",
-          info.name, r, schedule.name, most - given.begin()));
+          options.scheme.name, r, schedule.name, most - given.begin()));
     }
   }
 }

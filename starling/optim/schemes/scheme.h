@@ -167,7 +167,7 @@ struct SchemeInfo {
   // With Options::hierarchy "node"; null: the scheme does not support it.
   std::unique_ptr<Scheme> (*make_in_nodes)(const SchemeParts&) = nullptr;
   // Throws UsageError if values contradict each other, or the schedule.
-  void (*check)(const SchemeInfo&, const SchemeSettings&, const Schedule&) = nullptr;
+  void (*check)(const Options&, const SchemeSettings&, const Schedule&) = nullptr;
 
   bool uses_topology() const { return traits.rounds == nullptr; }
 };
