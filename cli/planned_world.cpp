@@ -184,11 +184,15 @@ std::vector<std::string> advice(const PlannedWorld& world) {
   std::vector<std::string> rates;
   for (const auto& [wire, outcome] : world.asynchronous)
     rates.push_back(fmt::format("{:.2f} over {}", outcome.rate, name_of(wire)));
-  if (!rates.empty())
+  if (!rates.empty()) {
+    const bool reached = std::ranges::all_of(world.asynchronous,
+                                             [](const auto& one) { return one.second.rate > 0.9; });
     lines.push_back(
         fmt::format("Asynchronous gossip on its graph, such as a2cid2, does not wait for other workers: a "
-                    "step takes {:.2f} ms. Of one requested averaging per gradient the network carries {}.",
-                    world.asynchronous.begin()->second.step.step * 1e3, fmt::join(rates, ", ")));
+                    "step takes {:.2f} ms. At rate 1 the network carries, per gradient, {} averagings.{}",
+                    world.asynchronous.begin()->second.step.step * 1e3, fmt::join(rates, ", "),
+                    reached ? "" : " A higher rate than it carries gains nothing: set rate to that."));
+  }
   std::vector<std::string> sizes;
   for (const auto& [bytes, outcome] : world.sizes)
     sizes.push_back(fmt::format("{} MB {:.2f} ms", bytes >> 20, outcome.step * 1e3));

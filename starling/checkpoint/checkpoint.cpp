@@ -79,6 +79,36 @@ std::string resolve(const std::string& path) {
   return fs::path(path) / name;
 }
 
+// Nothing if there is no checkpoint that can be read.
+std::optional<Manifest> manifest_in(const std::string& folder) {
+  try {
+    return Checkpoint(folder).manifest();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+bool is_whole(const std::string& folder) {
+  const auto manifest = manifest_in(folder);
+  return manifest && manifest->files.size() == static_cast<std::size_t>(manifest->workers);
+}
+
+using Steps = std::map<std::int64_t, std::string>;  // the checkpoints' names
+Steps steps_in(const std::string& root) {
+  Steps steps;
+  for (const std::string& name : list(root)) {
+    if (const auto step = step_of(name)) steps[*step] = name;
+  }
+  return steps;
+}
+
+// The name of the newest one that all workers wrote; empty if there is none.
+std::string newest_whole(const std::string& root, const Steps& steps) {
+  const auto whole = std::find_if(steps.rbegin(), steps.rend(),
+                                  [&](const auto& step) { return is_whole(fs::path(root) / step.second); });
+  return whole == steps.rend() ? "" : whole->second;
+}
+
 }  // namespace
 
 Checkpoint::Checkpoint(const std::string& path) : folder_(resolve(path)) {
@@ -90,8 +120,9 @@ std::string Checkpoint::verified(int worker) const {
   const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(),
                                  [&](const WorkerFile& each) { return each.worker == worker; });
   if (file == manifest_.files.end()) {
-    throw Error(fmt::format("{}: has no file of worker {}, which was lost when the checkpoint was written",
-                            folder_, worker));
+    const std::string root = fs::path(folder_).parent_path(), whole = newest_whole(root, steps_in(root));
+    throw Error(fmt::format("{}: has no file of worker {}, which was lost when the checkpoint was written{}",
+                            folder_, worker, whole.empty() ? "" : ": resume " + std::string(fs::path(root) / whole)));
   }
   const std::string path = fs::path(folder_) / file->name();
   const SafetensorsReader reader(path);
@@ -143,23 +174,28 @@ void commit_checkpoint(const std::string& root, const Manifest& manifest, int ke
   }
   write_text(fs::path(draft) / kManifest, to_json(manifest));
   sync_folder(draft);
+  Checkpoint(draft).verify_all();
   const bool replaces = fs::exists(place);
+  const auto there = manifest_in(place);
+  if (there && there->workers == manifest.workers && there->files.size() > manifest.files.size())
+    throw Error(fmt::format("{}: it stays, with the files of {} workers, since the new one has only {}", place,
+                            there->files.size(), manifest.files.size()));
   rename(draft, place, replaces ? RENAME_EXCHANGE : 0);
   sync_folder(root);
-  Checkpoint(place).verify_all();
   write_text(fs::path(root) / kLatest, step_name(manifest.step) + "\n");
   sync_folder(root);
 
-  std::map<std::int64_t, std::string> steps;
+  // Removes replaced checkpoints and the remains of attempts that were killed.
   for (const std::string& name : list(root)) {
-    const auto step = step_of(name);
-    if (step && *step <= manifest.step) steps[*step] = name;
-    // Removes replaced checkpoints and the remains of attempts that were killed.
     const std::string_view stem =
         std::string_view(name).substr(0, name.size() - std::min(name.size(), kDraft.size()));
     if (name.ends_with(kDraft) && step_of(stem)) remove_all(fs::path(root) / name);
   }
+  Steps steps = steps_in(root);
+  steps.erase(steps.upper_bound(manifest.step), steps.end());
+  const std::string stays = newest_whole(root, steps);
   for (; steps.size() > static_cast<std::size_t>(keep); steps.erase(steps.begin())) {
+    if (steps.begin()->second == stays) continue;
     const std::string old = fs::path(root) / steps.begin()->second;
     rename(old, old + std::string(kDraft));  // a checkpoint is complete or absent
     remove_all(old + std::string(kDraft));

@@ -40,8 +40,9 @@ bool has_checkpoints(const std::string& root);
 // it.
 std::string draft_checkpoint(const std::string& root, std::int64_t step);
 // Called by one worker when all files are written; does the steps above. Replaces a checkpoint of
-// the same step. The newest `keep` checkpoints up to this step stay. Later ones (of a run that was
-// resumed from before them) are not touched.
+// the same step, unless that has files of more workers. The newest `keep` checkpoints up to this
+// step stay, and the newest one with the files of all workers: only that can be resumed. Later ones
+// (of a run that was resumed from before them) are not touched.
 void commit_checkpoint(const std::string& root, const Manifest& manifest, int keep);
 // Called by one worker when a worker failed: removes the draft.
 void drop_checkpoint(const std::string& root, std::int64_t step) noexcept;

@@ -155,7 +155,7 @@ void Average::done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended
   // The others have ended. Either I had that result and only waited for a lost worker, or I was
   // struck out.
   if (have_result_) return finish(now_, members_);
-  finish(original_, {rank_});
+  finish(original_, {});
 }
 
 void Average::quit() {
@@ -164,7 +164,7 @@ void Average::quit() {
   for (const int peer : join_.participants) {
     if (peer != rank_) actions_.send_quit(peer, id_);
   }
-  finish(original_, {rank_});
+  finish(original_, {});
 }
 
 void Average::has_quit(int peer, std::uint64_t id) {

@@ -13,6 +13,7 @@ Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedul
                    std::vector<std::size_t> block_sizes, ExchangeOptions options)
     : patience_(options.patience),
       timeline_(options.timeline),
+      log_(options.log),
       meetings_(schedule, transport->rank(), options.contents.has_mean()),
       layout_(options.contents, std::move(block_sizes), meetings_.period()),
       monitor_(*transport, patience_.interrupted),
@@ -98,6 +99,13 @@ void Exchange::begin_round(std::unique_lock<std::mutex>& lock) {
 
 void Exchange::start(int index, bool finite) {
   const std::lock_guard lock(monitor_.mutex);
+  if (!finite) {
+    if (not_finite_ == 0 || rounds_.now() > not_finite_ + 1)
+      log_(Level::warning, fmt::format("this worker's block {} is not finite in round {}: its neighbours go "
+                                       "on without it until it is",
+                                       index, rounds_.now()));
+    not_finite_ = rounds_.now();
+  }
   const SwapId id{rounds_.now(), static_cast<std::uint32_t>(index)};
   const int swaps = meetings_.at(id.round).swaps();
   auto mine = std::exchange(next_[id.block], nullptr);

@@ -99,7 +99,8 @@ class Exchange final : private TransportHandler {
   void restart(std::uint64_t position);
 
   // --- exact averages, on the training thread; every worker calls them in the same order ---
-  // Returns the ranks that took part. Waits as long as the others live. Throws Error if another
+  // Returns the ranks that took part: none if the others have ended this average without this worker,
+  // which then keeps its values. Waits as long as the others live. Throws Error if another
   // averages something else.
   std::set<int> average(std::span<float> values) { return averages_.average(values); }
   std::set<int> maximum(std::span<std::int64_t> values) { return averages_.maximum(values); }
@@ -133,6 +134,7 @@ class Exchange final : private TransportHandler {
 
   const Patience patience_;
   const std::shared_ptr<Timeline> timeline_;
+  const Log log_;
   const Meetings meetings_;
   const Layout layout_;
   mutable Monitor monitor_;  // its lock guards next_, and of the others what they say
@@ -146,6 +148,7 @@ class Exchange final : private TransportHandler {
   GroupSwaps groups_;
   Averages averages_;
 
+  std::uint64_t not_finite_ = 0;  // the last round with such a block; with the monitor's lock
   std::vector<std::shared_ptr<Buffer>>
       next_;  // by block: what wire() gave out, to be written for the round that has begun
 

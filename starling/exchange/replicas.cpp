@@ -29,7 +29,7 @@ void take_block(std::span<const std::byte> block, TopK top, std::vector<float>& 
 
 }  // namespace
 
-double default_gamma(int one_in) { return one_in == 1 ? 1 : 0.8 / std::sqrt(one_in); }
+double default_gamma(int one_in) { return std::min(1.0, 1.6 / one_in); }
 
 void Replicas::begin(std::span<const int> neighbours, Values x) {
   const std::vector<float> all = joined(x);

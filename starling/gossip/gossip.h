@@ -202,6 +202,7 @@ class Gossip final : private TransportHandler {
   std::optional<Averaging> averaging_;
   std::optional<Timeline::Scope> span_;  // of the averaging
   BufferPool pool_;
+  bool finite_ = true;       // all blocks of the last averaging were
   int struck_ = 0;           // clock events while it was paused, in the gradient before
   bool hands_over_ = false;  // the next averaging gives all (StandBy::hands_over)
   std::vector<int> heirs_;   // then: the possible receivers; empty once one has taken it

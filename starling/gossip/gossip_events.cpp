@@ -49,6 +49,7 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
   gossip.note_progress();
   gossip.span_.emplace(gossip.timeline_.get(),
                        Timeline::Span{.name = "averaging", .peer = rank, .round = number});
+  bool all_finite = true;
   for (std::uint32_t b = 0; b < gossip.blocks_.size(); ++b) {
     const SwapId id{number, b};
     LockedBlock& block = *gossip.blocks_[b];
@@ -62,12 +63,17 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
       const std::lock_guard lock(block.mutex);
       finite = gossip.algorithm_.send(*block.held, gossip.momentum_to_now(block), sent, gives_all);
     }
+    all_finite &= finite;
     set_trailer(std::span(*mine).first(gossip.bytes(b)), gossip.options_.wire, trailer);
     peer.open[id] = {.mine = SentBlock(payload_of(std::move(mine)), gossip.options_.wire),
                      .theirs = {},
                      .direction = direction};
     peer.edge.start(id, direction, finite);
   }
+  if (std::exchange(gossip.finite_, all_finite) && !all_finite)
+    gossip.log_(Level::warning, fmt::format("this worker's parameters are not finite in averaging {} with "
+                                            "worker {}: its neighbours go on without it until they are",
+                                            number, rank));
 }
 
 void Gossip::Actions::refuse(int rank, std::uint64_t number) {

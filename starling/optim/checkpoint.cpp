@@ -37,7 +37,12 @@ bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manife
     told[rank * kSlots + kFailed] = 1;
     reason = error.what();
   }
-  optimizer.maximum(told);
+  if (optimizer.maximum(told) == 0) {  // the folder is the others'
+    world.log(Level::warning, fmt::format("no checkpoint of step {} here: the other workers went on without "
+                                          "this one while it was away",
+                                          progress.step));
+    return false;
+  }
 
   Manifest manifest = progress;
   manifest.workers = world.size;

@@ -69,13 +69,15 @@ at::TensorOptions on_cpu(at::ScalarType type) { return at::TensorOptions(type).d
 
 struct Consensus::State {
   // Also runs if an average throws.
-  State(Optimizer& optimizer, Scheme& scheme) : scheme(scheme), log(optimizer.world().log) {
+  State(Optimizer& optimizer, Scheme& scheme)
+      : optimizer(optimizer), scheme(scheme), log(optimizer.world().log) {
     optimizer.wait_for_all();
     scheme.pause();
     scheme.renew();
   }
   ~State() { scheme.resume(); }
 
+  Optimizer& optimizer;
   Scheme& scheme;
   const Log log;
   std::vector<std::pair<at::Tensor, at::Tensor>>
@@ -128,14 +130,27 @@ Consensus::Consensus(Optimizer& optimizer)
   const bool weighted = !weights.empty();
   const Weighing weighing(engine.blocks, weights, begins);
   if (weighted) weighing.before(flat);
+  const bool finite = std::ranges::all_of(mine, [](float x) { return std::isfinite(x); });
+  if (!finite) {
+    state_->log(Level::warning, "consensus: this worker's parameters are not finite: it gets the average of "
+                                "the others, who go on without it");
+    std::ranges::fill(flat, 0.0F);
+  }
+  flat.push_back(finite ? 1 : 0);
   const std::set<int> who = engine.exchange->average(flat);
-  state_->workers = static_cast<int>(who.size());
-  state_->first = *who.begin();
+  const float share = flat.back();  // of the workers whose parameters are finite
+  flat.pop_back();
+  if (share == 0) throw Error("consensus: no worker's parameters are finite");
+  if (share != 1) std::ranges::for_each(flat, [share](float& x) { x /= share; });
+  const std::size_t took_part = std::max(who.size(), std::size_t{1});  // without the others: this one
+  state_->workers = static_cast<int>(std::lround(share * static_cast<float>(took_part)));
+  state_->first = who.empty() ? -1 : *who.begin();
   if (weighted) weighing.after(flat);
   double square = 0;
-  for (std::size_t k = 0; k < d; ++k) square += (double{mine[k]} - flat[k]) * (double{mine[k]} - flat[k]);
+  for (std::size_t k = 0; k < d && finite; ++k) square += (double{mine[k]} - flat[k]) * (double{mine[k]} - flat[k]);
   float mean_square = static_cast<float>(square / static_cast<double>(d));
   optimizer.average({&mean_square, 1});
+  mean_square /= share;
   state_->distance = std::sqrt(double{mean_square});
   std::size_t offset = 0;
   for (at::Tensor& tensor : reals) {
@@ -187,7 +202,11 @@ Consensus::~Consensus() {
 int Consensus::workers() const { return state_->workers; }
 int Consensus::first() const { return state_->first; }
 double Consensus::distance() const { return state_->distance; }
-void Consensus::keep() { state_->keep = true; }
+
+void Consensus::keep() {
+  state_->keep = true;
+  state_->optimizer.begin_again();
+}
 
 int average(const std::vector<at::Tensor>& tensors, const World& world) {
   const c10::AutoGradMode no_gradient(false);

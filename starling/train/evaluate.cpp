@@ -27,7 +27,7 @@ Tally test_together(Optimizer& optimizer, Task& task, std::int64_t first, std::i
   Tally tally = tally_of(task, first, last);
   std::vector<float> values{static_cast<float>(tally.examples), static_cast<float>(tally.loss)};
   for (const std::int64_t count : tally.counts) values.push_back(static_cast<float>(count));
-  const int workers = optimizer.average(values);
+  const int workers = std::max(optimizer.average(values), 1);
   const auto whole_number = [&](std::size_t i) { return std::llround(double{values[i]} * workers); };
   tally.examples = whole_number(0);
   tally.loss = double{values[1]} * workers;

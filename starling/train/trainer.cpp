@@ -53,13 +53,12 @@ std::optional<Checkpoint> find_checkpoint(const Recipe& recipe, int workers) {
   return start;
 }
 
-// Whether this worker has the lowest rank of those that are left. Collective, since
+// Whether this worker has the lowest rank of those that are left. False after they went on without it. Collective, since
 // Statistics::lost does not name workers that ended by themselves.
 bool speaks(Optimizer& optimizer) {
   const std::int64_t mine = -optimizer.world().rank;
   std::int64_t lowest = mine;
-  optimizer.maximum({&lowest, 1});
-  return lowest == mine;
+  return optimizer.maximum({&lowest, 1}) > 0 && lowest == mine;
 }
 
 // Tests the result and summarizes the run over all workers that are left.
@@ -79,7 +78,7 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
                              static_cast<float>(statistics.directed_aborted),
                              static_cast<float>(statistics.skipped),
                              static_cast<float>(statistics.questions.unanswered)};
-  const int left = optimizer.average(means);
+  const int left = std::max(optimizer.average(means), 1);
   const SchemeInfo& scheme = scheme_info(recipe.mixing.scheme);
   return {.scheme = recipe.mixing.scheme,
           .schedule = scheme.uses_topology() ? recipe.mixing.topology : recipe.mixing.scheme,

@@ -55,6 +55,32 @@ TEST(Checkpoint, OneOfTheSameStepIsReplaced) {
   Checkpoint(folder.path).verify_all();
 }
 
+// Of the 3 workers only one has written: such a checkpoint cannot be resumed.
+Manifest write_in_part(const std::string& root, int step) {
+  Manifest part{.step = step, .workers = 3};
+  part.files.push_back({1, write_small(draft_checkpoint(root, step) + "/worker-1.safetensors", 99)});
+  commit_checkpoint(root, part, 2);
+  return part;
+}
+
+TEST(Checkpoint, OneOfFewerWorkersReplacesNone) {
+  const Folder folder;
+  write_checkpoint(folder.path, 5);
+  EXPECT_THAT(refusal([&] { write_in_part(folder.path, 5); }),
+              HasSubstr("step-5: it stays, with the files of 3 workers, since the new one has only 1"));
+  EXPECT_EQ(Checkpoint(folder.path).manifest().files.size(), 3U);
+  Checkpoint(folder.path).verify_all();
+}
+
+TEST(Checkpoint, TheLastThatCanBeResumedStays) {
+  const Folder folder;
+  for (const int step : {5, 10}) write_checkpoint(folder.path, step);
+  for (const int step : {15, 20, 25, 30}) write_in_part(folder.path, step);
+  EXPECT_EQ(names_in(folder.path), (std::vector<std::string>{"latest", "step-10", "step-25", "step-30"}));
+  write_checkpoint(folder.path, 35);
+  EXPECT_EQ(names_in(folder.path), (std::vector<std::string>{"latest", "step-30", "step-35"}));
+}
+
 TEST(Checkpoint, WhatAKilledAttemptLeftIsNoCheckpointAndGoesWithTheNext) {
   const Folder folder;
   write_checkpoint(folder.path, 5);

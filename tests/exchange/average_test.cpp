@@ -169,7 +169,7 @@ void run(int n, std::uint64_t seed, double p_break, double p_death, double p_qui
       ASSERT_LT(k, worker->results.size()) << "worker " << worker->rank << " hangs";
       const auto& [value, participants] = worker->results[k];
       if (worker->quit.contains(k)) {
-        ASSERT_EQ(participants, std::set{worker->rank});
+        ASSERT_TRUE(participants.empty());
         ASSERT_EQ(value, worker->x[k]);
         continue;
       }
@@ -233,7 +233,7 @@ TEST(Average, OneThatIsStruckOutKeepsItsOwnValue) {
   world.begin(world.at(2));  // it wakes
   deliver_all();
   ASSERT_EQ(world.at(2).results.size(), 1U);
-  EXPECT_EQ(world.at(2).results[0].second, std::set{2});
+  EXPECT_TRUE(world.at(2).results[0].second.empty());
   EXPECT_EQ(world.at(2).results[0].first, world.at(2).x[0]);
 }
 

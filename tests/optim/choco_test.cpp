@@ -3,7 +3,9 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/TensorOperators.h>
@@ -16,6 +18,7 @@
 #include <torch/optim/sgd.h>
 
 #include "starling/core/error.h"
+#include "starling/exchange/replicas.h"
 #include "starling/optim/optimizer.h"
 #include "starling/topology/schedules.h"
 #include "tests/optim/flock.h"
@@ -92,6 +95,44 @@ Tensor pulls(bool narrow, int i, int t, std::int64_t from, std::int64_t count) {
   return g;
 }
 
+// Without gradients, with as many chosen values as a block of 4 one_in has.
+TEST(ChocoScheme, BringsWorkersTogetherWithItsOwnGammaHoweverLongItRuns) {
+  for (const auto& [topology, n] : {std::pair("complete", 8UL), std::pair("ring", 16UL), std::pair("torus", 16UL),
+                                    std::pair("star", 8UL), std::pair("hypercube", 16UL)}) {
+    for (const int one_in : {2, 4, 16, 64}) {
+      const Graph graph = make_schedule(topology, static_cast<int>(n)).rounds.front();
+      const std::size_t size = 4 * static_cast<std::size_t>(one_in);
+      const double gamma = default_gamma(one_in);
+      std::mt19937_64 random(1);
+      std::normal_distribution<double> normal;
+      std::vector<std::vector<double>> x(n, std::vector<double>(size)), copy = x;
+      for (auto& one : x) std::ranges::generate(one, [&] { return normal(random); });
+      std::vector<double> distance;
+      for (int t = 0; t < 100 * one_in; ++t) {
+        for (std::size_t i = 0; i < n; ++i) {
+          std::vector<std::size_t> order(size);
+          std::iota(order.begin(), order.end(), std::size_t{0});
+          std::ranges::nth_element(order, order.begin() + 4, std::greater(),
+                                   [&](std::size_t c) { return std::abs(x[i][c] - copy[i][c]); });
+          for (std::size_t k = 0; k < 4; ++k) copy[i][order[k]] = x[i][order[k]];
+        }
+        double squares = 0;
+        for (std::size_t c = 0; c < size; ++c) {
+          std::vector<double> at;
+          for (std::size_t i = 0; i < n; ++i) at.push_back(copy[i][c]);
+          const std::vector<double> s = mixed(at, graph);
+          double mean = 0;
+          for (std::size_t i = 0; i < n; ++i) mean += (x[i][c] += gamma * (s[i] - at[i])) / static_cast<double>(n);
+          for (std::size_t i = 0; i < n; ++i) squares += (x[i][c] - mean) * (x[i][c] - mean);
+        }
+        if (t % (25 * one_in) == 25 * one_in - 1) distance.push_back(std::sqrt(squares));
+      }
+      EXPECT_LT(distance[3], 0.5 * distance[1] + 1e-12) << topology << ", one in " << one_in;
+      EXPECT_LT(distance[3], 0.05 * std::sqrt(static_cast<double>(n * size))) << topology << ", one in " << one_in;
+    }
+  }
+}
+
 TEST(ChocoScheme, IsItsEquationWithEveryRule) {
   for (const ChocoCase& the : {ChocoCase{},
                                {.topology = "complete", .gamma = 0.5},
@@ -101,7 +142,7 @@ TEST(ChocoScheme, IsItsEquationWithEveryRule) {
                                {.gamma = 0.3, .clip = 5}}) {
     SCOPED_TRACE(std::string(the.topology) + (the.adam ? " adam" : "") + (the.narrow ? " bf16" : ""));
     const AccumAdamW rule{.lr = kChocoLr, .eps = 0.5, .weight_decay = 0, .window = 3};
-    const double gamma = the.gamma != 0 ? the.gamma : the.one_in == 1 ? 1 : 0.8 / std::sqrt(the.one_in);
+    const double gamma = the.gamma != 0 ? the.gamma : default_gamma(the.one_in);
     const auto x = plain_choco(the, rule, gamma);
     flock(the.n, [&](int i, World& world) {
       const at::ScalarType type = the.narrow ? at::kBFloat16 : at::kFloat;

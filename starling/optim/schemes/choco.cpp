@@ -56,6 +56,11 @@ class Choco final : public Scheme {
       : Scheme(parts), top_{static_cast<std::uint32_t>(options_.one_in)}, gamma_(gamma_of(options_)) {}
 
   void attach(const Connection& connection) override;
+  void restart() override {
+    replicas_.clear();
+    make_replicas();
+    fresh_ = false;
+  }
   // Collective, except the first one for new blocks. If the two ends of an edge have different
   // copies, the edge begins again from one worker's parameters. Copies differ if a swap was in
   // doubt when the state was saved, or when an exchange ended.
@@ -68,6 +73,7 @@ class Choco final : public Scheme {
 
  private:
   Replicas& replicas(const Block& block) { return replicas_[static_cast<std::size_t>(block.index)]; }
+  void make_replicas();  // of the blocks that have none yet
   void combine(Block& block);
   std::vector<std::pair<int, int>> differing();
   void begin_again(const std::vector<std::pair<int, int>>& edges);
@@ -107,11 +113,15 @@ void Choco::combine(Block& block) {
 void Choco::attach(const Connection& connection) {
   Scheme::attach(connection);
   graph_ = connection.schedule.rounds.front();
+  fresh_ = replicas_.empty();
+  make_replicas();
+}
+
+void Choco::make_replicas() {
   with_masters(blocks_);
   std::vector<int> neighbours;
   for (const Neighbour& j : graph_.neighbours[static_cast<std::size_t>(world_.rank)])
     neighbours.push_back(j.rank);
-  fresh_ = replicas_.empty();
   for (std::size_t b = replicas_.size(); b < blocks_.size(); ++b)
     replicas_.emplace_back().begin(neighbours, pieces_of(blocks_[b]));
 }
@@ -125,8 +135,8 @@ void Choco::state(StateVisitor& visitor) {
       };
     };
     const int rank = replicas_.front().edges[e].rank;
-    visitor.values(fmt::format("published.{}", rank), Fresh::kept, copies(&Replicas::Edge::mine));
-    visitor.values(fmt::format("replica.{}", rank), Fresh::kept, copies(&Replicas::Edge::theirs));
+    visitor.values(fmt::format("published.{}", rank), Fresh::parameter, copies(&Replicas::Edge::mine));
+    visitor.values(fmt::format("replica.{}", rank), Fresh::parameter, copies(&Replicas::Edge::theirs));
   }
 }
 
@@ -192,7 +202,7 @@ constexpr SchemeOption kOptions[] = {{
     .standard = 0.0,
     .range = between(0, 1),
     .meaning = "step of the workers towards each other, gamma in x += gamma Sum_j W_ij (x^_j - x^_i); too "
-               "large a step drives them apart; 0: 1 if one_in is 1, else 0.8 / sqrt(one_in)",
+               "large a step drives them apart; 0: 1.6 / one_in, at most 1",
 }};
 constexpr RefusedWire kRefused[] = {{Wire::bf16, "its values travel as they are, with their indices"},
                                     {Wire::fp16, "its values travel as they are, with their indices"},

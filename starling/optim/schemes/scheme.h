@@ -84,8 +84,7 @@ class Scheme {
   virtual void detach() { exchange_ = nullptr; }
   // Sends the data that neighbours need for the first step. Called after attach() or restart().
   virtual void begin() {}
-  // Forgets everything in flight. The state begins fresh from the parameters, unless it is
-  // Fresh::kept.
+  // Forgets everything in flight. The state begins fresh from the parameters.
   virtual void restart() {}
   virtual void step() = 0;
   virtual void state(StateVisitor&) {}
