@@ -26,10 +26,9 @@ constexpr int kAll = 4;
 
 class ConsensusOf : public testing::TestWithParam<const SchemeInfo*> {
  protected:
-  Options options(int one_in = 1) const {
+  Options options() const {
     const bool directed = GetParam()->traits.edges == EdgeKind::directed;
-    return {.one_in = one_in,
-            .topology = directed ? "n-peer-exponential-1" : "complete",
+    return {.topology = directed ? "n-peer-exponential-1" : "ring",
             .scheme = std::string(GetParam()->name)};
   }
   // Steps with gradients of this size, each time another one.

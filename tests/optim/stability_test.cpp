@@ -1,0 +1,168 @@
+// Every scheme with its own constants stays stable: over topologies, wires and numbers of workers, on
+// networks that are fast enough, ten times too slow, or stand still for a while.
+//
+//   no gradients   the distance never exceeds three times that of the start, and falls
+//   noise          workers that mix stay nearer to each other than workers that do not: after T
+//                  steps of N(0, 1) these are lr sqrt(T) from their mean
+//
+// Asynchronous schemes over a slow network are asked for ten times the averagings that it carries.
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include "starling/core/error.h"
+#include "starling/kernels/format.h"
+#include "starling/optim/optimizer.h"
+#include "starling/optim/options.h"
+#include "starling/optim/schemes/table.h"
+#include "starling/transport/c10d/virtual_collectives.h"
+#include "tests/optim/flock.h"
+#include "tests/virtual_workers.h"
+
+namespace starling {
+namespace {
+
+using namespace std::chrono_literals;
+using at::Tensor;
+
+constexpr std::int64_t kValues = 128;
+constexpr double kLr = 0.1;
+constexpr Duration kGradient = 10ms;
+
+enum class Net { fast, slow, stalls };
+
+struct Distances {
+  double start = 0, end = 0, most = 0;
+};
+
+// Distance of the parameters to their mean.
+double distance(const std::vector<Tensor>& x) {
+  Tensor mean = x.front().detach().clone();
+  for (std::size_t i = 1; i < x.size(); ++i) mean += x[i].detach();
+  mean /= static_cast<double>(x.size());
+  double squares = 0;
+  for (const Tensor& one : x) squares += (one.detach() - mean).square().sum().item<double>();
+  return std::sqrt(squares / static_cast<double>(x.size() * kValues));
+}
+
+// The first step brings the workers apart; `noise` also all later ones.
+Distances run(const Options& options, int n, int steps, bool noise, Net net) {
+  const auto time = std::make_shared<VirtualTime>(n);
+  std::vector<World> worlds = World::threads(n);
+  // A block of fp32 takes ten gradients.
+  const double rate = net == Net::slow ? kValues * sizeof(float) / seconds(10 * kGradient) : 1e9;
+  const auto transports = local_transports(virtual_network(time, rate));
+  const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(1ms); });
+  std::vector<Tensor> x(static_cast<std::size_t>(n));
+  for (Tensor& one : x) one = parameter({kValues});
+  Distances all;
+  virtual_workers(*time, n, [&](int rank) {
+    World& world = worlds[static_cast<std::size_t>(rank)];
+    world.make_transport = transports;
+    world.make_collectives = collectives;
+    world.log = [](Level, const std::string&) {};
+    const Tensor& mine = x[static_cast<std::size_t>(rank)];
+    Optimizer optimizer({mine}, SGD{.lr = kLr}, options, world);
+    std::mt19937_64 random(static_cast<std::uint64_t>(rank) + 1);
+    std::normal_distribution<float> normal;
+    for (int t = 0; t < steps; ++t) {
+      const bool stands = net == Net::stalls && t % 50 == 10 && rank == t / 50 % n;
+      time->sleep(stands ? 40 * kGradient : kGradient);
+      const Tensor g = at::empty({kValues});
+      for (std::int64_t k = 0; k < kValues; ++k)
+        g.mutable_data_ptr<float>()[k] = noise || t == 0 ? normal(random) : 0;
+      mine.mutable_grad() = g;
+      optimizer.step();
+      if (rank != 0 || t == 0) continue;
+      all.end = distance(x);  // one worker runs at a time
+      all.most = std::max(all.most, all.end);
+      if (t == 1) all.start = all.end;
+    }
+    optimizer.wait_for_all();
+    std::int64_t nothing = 0;
+    optimizer.maximum({&nothing, 1});
+  });
+  return all;
+}
+
+class Stability : public testing::TestWithParam<const SchemeInfo*> {
+ protected:
+  static std::vector<int> numbers() {
+    const char* const given = std::getenv("STARLING_STABILITY_WORKERS");
+    std::istringstream text(given == nullptr ? "4" : given);
+    std::vector<int> all;
+    for (int n; text >> n;) all.push_back(n);
+    return all;
+  }
+  // The long run: more workers, topologies and steps.
+  static bool whole() { return std::getenv("STARLING_STABILITY_WORKERS") != nullptr; }
+  static std::vector<std::string> topologies(const SchemeInfo& info) {
+    switch (info.traits.edges) {
+      case EdgeKind::symmetric:
+        if (!whole()) return {"ring", "base-2"};
+        return {"ring", "complete", "base-2", "star", "one-peer-exponential", "torus"};
+      case EdgeKind::lasting:
+        if (!whole()) return {"ring"};
+        return {"ring", "complete", "star", "torus"};
+      case EdgeKind::directed:
+        return {"n-peer-exponential-1", "one-peer-ring"};
+      default:
+        return {"base-2"};  // not used
+    }
+  }
+};
+
+TEST_P(Stability, MixingNeverDrivesWorkersApart) {
+  const SchemeInfo& info = *GetParam();
+  int cases = 0;
+  for (const int n : numbers()) {
+    for (const std::string& topology : topologies(info)) {
+      for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16, Wire::int8, Wire::int4}) {
+        for (const int one_in : {1, 16}) {
+          if (one_in != 1 && wire != Wire::fp32) continue;
+          const Options options{
+              .topology = topology, .scheme = std::string(info.name), .wire = wire, .one_in = one_in};
+          try {
+            check_options(options, n, 1, false);
+          } catch (const UsageError&) {
+            continue;
+          }
+          const auto period = static_cast<int>(schedule_of(options, n, 1).rounds.size());
+          const int steps = std::min(std::max(200, 100 * period * one_in), whole() ? 1000 : 300);
+          const bool in_pairs = info.traits.path == Path::pairs;
+          for (const Net net : {Net::fast, Net::slow, Net::stalls}) {
+            if (net != Net::fast && !in_pairs) continue;  // they wait
+            SCOPED_TRACE(testing::Message() << n << " workers, " << topology << ", " << name_of(wire)
+                                            << ", one in " << one_in << ", network " << static_cast<int>(net));
+            const Distances still = run(options, n, steps, false, net);
+            EXPECT_LE(still.most, 3 * still.start + 1e-6);
+            EXPECT_LE(still.end, std::max(still.start, 1e-6));
+            const Distances noisy = run(options, n, steps, true, net);
+            EXPECT_LT(noisy.end, kLr * std::sqrt(steps));
+            ++cases;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(cases, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Schemes, Stability, testing::ValuesIn(schemes().begin(), schemes().end()),
+                         [](const auto& one) {
+                           std::string name(one.param->name);
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace starling
