@@ -185,8 +185,8 @@ std::vector<std::string> advice(const PlannedWorld& world) {
   for (const auto& [wire, outcome] : world.asynchronous)
     rates.push_back(fmt::format("{:.2f} over {}", outcome.rate, name_of(wire)));
   if (!rates.empty()) {
-    const bool reached = std::ranges::all_of(world.asynchronous,
-                                             [](const auto& one) { return one.second.rate > 0.9; });
+    const bool reached =
+        std::ranges::all_of(world.asynchronous, [](const auto& one) { return one.second.rate > 0.9; });
     lines.push_back(
         fmt::format("Asynchronous gossip on its graph, such as a2cid2, does not wait for other workers: a "
                     "step takes {:.2f} ms. At rate 1 the network carries, per gradient, {} averagings.{}",

@@ -122,7 +122,8 @@ std::string Checkpoint::verified(int worker) const {
   if (file == manifest_.files.end()) {
     const std::string root = fs::path(folder_).parent_path(), whole = newest_whole(root, steps_in(root));
     throw Error(fmt::format("{}: has no file of worker {}, which was lost when the checkpoint was written{}",
-                            folder_, worker, whole.empty() ? "" : ": resume " + std::string(fs::path(root) / whole)));
+                            folder_, worker,
+                            whole.empty() ? "" : ": resume " + std::string(fs::path(root) / whole)));
   }
   const std::string path = fs::path(folder_) / file->name();
   const SafetensorsReader reader(path);
@@ -178,8 +179,8 @@ void commit_checkpoint(const std::string& root, const Manifest& manifest, int ke
   const bool replaces = fs::exists(place);
   const auto there = manifest_in(place);
   if (there && there->workers == manifest.workers && there->files.size() > manifest.files.size())
-    throw Error(fmt::format("{}: it stays, with the files of {} workers, since the new one has only {}", place,
-                            there->files.size(), manifest.files.size()));
+    throw Error(fmt::format("{}: it stays, with the files of {} workers, since the new one has only {}",
+                            place, there->files.size(), manifest.files.size()));
   rename(draft, place, replaces ? RENAME_EXCHANGE : 0);
   sync_folder(root);
   write_text(fs::path(root) / kLatest, step_name(manifest.step) + "\n");

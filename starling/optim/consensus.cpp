@@ -132,8 +132,9 @@ Consensus::Consensus(Optimizer& optimizer)
   if (weighted) weighing.before(flat);
   const bool finite = std::ranges::all_of(mine, [](float x) { return std::isfinite(x); });
   if (!finite) {
-    state_->log(Level::warning, "consensus: this worker's parameters are not finite: it gets the average of "
-                                "the others, who go on without it");
+    state_->log(Level::warning,
+                "consensus: this worker's parameters are not finite: it gets the average of "
+                "the others, who go on without it");
     std::ranges::fill(flat, 0.0F);
   }
   flat.push_back(finite ? 1 : 0);
@@ -147,7 +148,8 @@ Consensus::Consensus(Optimizer& optimizer)
   state_->first = who.empty() ? -1 : *who.begin();
   if (weighted) weighing.after(flat);
   double square = 0;
-  for (std::size_t k = 0; k < d && finite; ++k) square += (double{mine[k]} - flat[k]) * (double{mine[k]} - flat[k]);
+  for (std::size_t k = 0; k < d && finite; ++k)
+    square += (double{mine[k]} - flat[k]) * (double{mine[k]} - flat[k]);
   float mean_square = static_cast<float>(square / static_cast<double>(d));
   optimizer.average({&mean_square, 1});
   mean_square /= share;

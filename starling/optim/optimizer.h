@@ -298,7 +298,7 @@ class Consensus {
   Consensus(const Consensus&) = delete;
   Consensus& operator=(const Consensus&) = delete;
 
-  int workers() const;      // that took part in the average, with finite parameters
+  int workers() const;  // that took part in the average, with finite parameters
   // The lowest rank of these; -1 if the others have ended the average without this worker.
   int first() const;
   double distance() const;  // as Optimizer::consensus_distance()

@@ -97,8 +97,9 @@ Tensor pulls(bool narrow, int i, int t, std::int64_t from, std::int64_t count) {
 
 // Without gradients, with as many chosen values as a block of 4 one_in has.
 TEST(ChocoScheme, BringsWorkersTogetherWithItsOwnGammaHoweverLongItRuns) {
-  for (const auto& [topology, n] : {std::pair("complete", 8UL), std::pair("ring", 16UL), std::pair("torus", 16UL),
-                                    std::pair("star", 8UL), std::pair("hypercube", 16UL)}) {
+  for (const auto& [topology, n] :
+       {std::pair("complete", 8UL), std::pair("ring", 16UL), std::pair("torus", 16UL), std::pair("star", 8UL),
+        std::pair("hypercube", 16UL)}) {
     for (const int one_in : {2, 4, 16, 64}) {
       const Graph graph = make_schedule(topology, static_cast<int>(n)).rounds.front();
       const std::size_t size = 4 * static_cast<std::size_t>(one_in);
@@ -122,13 +123,15 @@ TEST(ChocoScheme, BringsWorkersTogetherWithItsOwnGammaHoweverLongItRuns) {
           for (std::size_t i = 0; i < n; ++i) at.push_back(copy[i][c]);
           const std::vector<double> s = mixed(at, graph);
           double mean = 0;
-          for (std::size_t i = 0; i < n; ++i) mean += (x[i][c] += gamma * (s[i] - at[i])) / static_cast<double>(n);
+          for (std::size_t i = 0; i < n; ++i)
+            mean += (x[i][c] += gamma * (s[i] - at[i])) / static_cast<double>(n);
           for (std::size_t i = 0; i < n; ++i) squares += (x[i][c] - mean) * (x[i][c] - mean);
         }
         if (t % (25 * one_in) == 25 * one_in - 1) distance.push_back(std::sqrt(squares));
       }
       EXPECT_LT(distance[3], 0.5 * distance[1] + 1e-12) << topology << ", one in " << one_in;
-      EXPECT_LT(distance[3], 0.05 * std::sqrt(static_cast<double>(n * size))) << topology << ", one in " << one_in;
+      EXPECT_LT(distance[3], 0.05 * std::sqrt(static_cast<double>(n * size)))
+          << topology << ", one in " << one_in;
     }
   }
 }

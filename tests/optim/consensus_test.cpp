@@ -28,8 +28,7 @@ class ConsensusOf : public testing::TestWithParam<const SchemeInfo*> {
  protected:
   Options options() const {
     const bool directed = GetParam()->traits.edges == EdgeKind::directed;
-    return {.topology = directed ? "n-peer-exponential-1" : "ring",
-            .scheme = std::string(GetParam()->name)};
+    return {.topology = directed ? "n-peer-exponential-1" : "ring", .scheme = std::string(GetParam()->name)};
   }
   // Steps with gradients of this size, each time another one.
   static void train(Optimizer& optimizer, const Tensor& p, int i, int steps, double size) {
@@ -105,7 +104,8 @@ TEST_P(ConsensusOf, AWorkerThatIsNotFiniteIsLeftOut) {
       const c10::AutoGradMode no_gradient(false);
       p.fill_(std::numeric_limits<double>::infinity());
     }
-    EXPECT_THAT(refusal<Error>([&] { const Consensus none(optimizer); }), HasSubstr("no worker's parameters"));
+    EXPECT_THAT(refusal<Error>([&] { const Consensus none(optimizer); }),
+                HasSubstr("no worker's parameters"));
   });
 }
 

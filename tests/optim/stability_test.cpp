@@ -20,6 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "starling/core/error.h"
+#include "starling/exchange/weight.h"
 #include "starling/kernels/format.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/options.h"
@@ -123,6 +124,10 @@ class Stability : public testing::TestWithParam<const SchemeInfo*> {
 
 TEST_P(Stability, MixingNeverDrivesWorkersApart) {
   const SchemeInfo& info = *GetParam();
+  // A push-sum's z is x / w, and a worker pushes while w is at least kLeastWeight. A tracked gradient
+  // is the sum of several.
+  const double most_share =
+      info.traits.path == Path::pairs && info.traits.edges == EdgeKind::directed ? 2 / kLeastWeight : 1;
   int cases = 0;
   for (const int n : numbers()) {
     for (const std::string& topology : topologies(info)) {
@@ -141,13 +146,14 @@ TEST_P(Stability, MixingNeverDrivesWorkersApart) {
           const bool in_pairs = info.traits.path == Path::pairs;
           for (const Net net : {Net::fast, Net::slow, Net::stalls}) {
             if (net != Net::fast && !in_pairs) continue;  // they wait
-            SCOPED_TRACE(testing::Message() << n << " workers, " << topology << ", " << name_of(wire)
-                                            << ", one in " << one_in << ", network " << static_cast<int>(net));
+            SCOPED_TRACE(testing::Message()
+                         << n << " workers, " << topology << ", " << name_of(wire) << ", one in " << one_in
+                         << ", network " << static_cast<int>(net));
             const Distances still = run(options, n, steps, false, net);
             EXPECT_LE(still.most, 3 * still.start + 1e-6);
             EXPECT_LE(still.end, std::max(still.start, 1e-6));
             const Distances noisy = run(options, n, steps, true, net);
-            EXPECT_LT(noisy.end, kLr * std::sqrt(steps));
+            EXPECT_LT(noisy.end, most_share * kLr * std::sqrt(steps));
             ++cases;
           }
         }
