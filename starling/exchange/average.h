@@ -43,8 +43,8 @@ class AverageActions {
   // ended: this average is over for me (answer to a join that came too late).
   virtual void send_done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended) = 0;
   virtual void send_quit(int peer, std::uint64_t id) = 0;
-  // values: the average. participants is empty if this worker was struck out, or has quit: values are
-  // then its own.
+  // values: the average. participants is empty if this worker was struck out, or has quit: values
+  // are then its own.
   virtual void averaged(Bytes values, const std::set<int>& participants) = 0;
 };
 

@@ -99,8 +99,8 @@ class Exchange final : private TransportHandler {
   void restart(std::uint64_t position);
 
   // --- exact averages, on the training thread; every worker calls them in the same order ---
-  // Returns the ranks that took part: none if the others have ended this average without this worker,
-  // which then keeps its values. Waits as long as the others live. Throws Error if another
+  // Returns the ranks that took part: none if the others have ended this average without this
+  // worker, which then keeps its values. Waits as long as the others live. Throws Error if another
   // averages something else.
   std::set<int> average(std::span<float> values) { return averages_.average(values); }
   std::set<int> maximum(std::span<std::int64_t> values) { return averages_.maximum(values); }

@@ -22,10 +22,10 @@
 //   chi1 = 1 / lambda_2(L)       chi2 = 1/2 max over edges of (e_i - e_j)^T L^+ (e_i - e_j)
 //   eta  = 1 / (2 sqrt(chi1 chi2))     alpha = 1/2     alpha~ = 1/2 sqrt(chi1 / chi2)
 //
-// The constants suit the rate for which they were made. So tau is at most the time that lies between two
-// averagings at that rate, for each averaging since the last event, and some kept ones
-// (Gossip::kMostCredit). On a network too slow for the rate, x and x~ would otherwise be equal before
-// each averaging, and x~ would overshoot further each time, without end.
+// The constants suit the rate for which they were made. So tau is at most the time that lies
+// between two averagings at that rate, for each averaging since the last event, and some kept ones
+// (Gossip::kMostCredit). On a network too slow for the rate, x and x~ would otherwise be equal
+// before each averaging, and x~ would overshoot further each time, without end.
 //
 // With eta = 0 this is AD-PSGD (ad_psgd.h): there is then no x~.
 #pragma once
@@ -52,8 +52,8 @@ struct A2cid2 {
 A2cid2 a2cid2_of(const PairRates& rates, std::optional<double> eta = {},
                  std::optional<double> alpha_tilde = {});
 
-// The constants with alpha~ no larger than this, those of a graph that mixes faster: chi2 stays, and
-// alpha~ = 1/2 sqrt(chi1 / chi2) gives chi1, and so eta.
+// The constants with alpha~ no larger than this, those of a graph that mixes faster: chi2 stays,
+// and alpha~ = 1/2 sqrt(chi1 / chi2) gives chi1, and so eta.
 A2cid2 at_most(A2cid2 constants, double alpha_tilde);
 
 // (1-q)/2: the share of x~ in x after the continuous momentum over eta tau.

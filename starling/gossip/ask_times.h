@@ -1,7 +1,7 @@
 // The times at which a worker asks a neighbour for an averaging, counted in its own gradients. A
-// Poisson process, or even times. Events of the gradient that begins now are spread over its expected
-// time. The number of averagings per gradient therefore does not depend on the time of single
-// gradients.
+// Poisson process, or even times. Events of the gradient that begins now are spread over its
+// expected time. The number of averagings per gradient therefore does not depend on the time of
+// single gradients.
 #pragma once
 
 #include <cstdint>

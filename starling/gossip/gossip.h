@@ -11,14 +11,14 @@
 //
 // x and x~ are the gossip's (held_block.h), with a lock for each block. The training thread
 // computes gradients with a copy of its own, so that neither thread ever reads what the other
-// writes. What is sent, and what an averaging does to a block, is the algorithm's
+// writes. The algorithm says what is sent, and what an averaging does to a block
 // (pair_algorithm.h). An "averaging" here is any meeting of two workers, a push too.
 //
 // Time is counted in this worker's own gradients: in a running average of the time of one, in which
-// the last one has weight 1/2. The momentum's constants suit the rate that was asked for. So its time
-// does not run ahead of the averagings: each gives it the time that lies between two at that rate, of
-// which at most kMostCredit are kept. Otherwise x and x~ would be equal before each averaging where
-// the network is too slow for the rate, and x~ would overshoot further each time.
+// the last one has weight 1/2. The momentum's constants suit the rate that was asked for. So its
+// time does not run ahead of the averagings: each gives it the time that lies between two at that
+// rate, of which at most kMostCredit are kept. Otherwise x and x~ would be equal before each
+// averaging where the network is too slow for the rate, and x~ would overshoot further each time.
 #pragma once
 
 #include <atomic>

@@ -366,7 +366,7 @@ void Gossip::tick() {
       if (id.round == number) late.edge.give_up(id);
     }
     // Swaps that I have voted for are decided later, and the next averaging does not wait for them.
-    // What they give is no longer mine.
+    // Their gifts are no longer mine.
     for (auto& [id, swap] : late.open) {
       if (id.round == number) give(id.block, swap);
     }

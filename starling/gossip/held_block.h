@@ -12,7 +12,7 @@
 
 namespace starling {
 
-// What a block holds beside its x.
+// The vectors that a block holds beside its x.
 struct Beside {
   bool x_tilde = false;  // of the continuous momentum; x at first
   bool y = false;        // of gradient tracking; 0 at first

@@ -1,5 +1,5 @@
-// What two workers that meet send to each other, and how it changes their blocks. Each algorithm is
-// one file:
+// An algorithm for pairs: what two workers send to each other, and how it changes their blocks.
+// Each algorithm is one file:
 //
 //   pair_averaging.cpp   x of both, and x~ with momentum, move towards each other: AD-PSGD, A2CiD2
 //   pair_push.cpp        the asker gives half of its mass to the worker that it asks: push-sum
@@ -41,7 +41,8 @@ class PairAlgorithm {
   // Bytes of a block with this number of values on the wire.
   virtual std::size_t bytes(Wire wire, std::size_t size) const = 0;
   // Writes what is sent of a block, after its momentum, with the weight or the tracked values
-  // behind x. `all`: all that is given, where usually a part of it is. Returns whether it is finite.
+  // behind x. `all`: all that is given, where usually a part of it is. Returns whether it is
+  // finite.
   virtual bool send(HeldBlock& block, double eta_tau, const kernels::WireBlock& to, bool all) const = 0;
   // Why an arrival of a block with this number of values is not mixed; empty if it may be.
   virtual std::string_view refusal(const SentBlock& theirs, std::size_t size) const;

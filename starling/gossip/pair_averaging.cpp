@@ -1,6 +1,6 @@
 // Two workers average, as in AD-PSGD and A2CiD2 (a2cid2.h). The momentum is mixed in before a block
-// is sent. Both ends add the same difference of the two sent blocks, whatever their gradients did to
-// x in the meantime:
+// is sent. Both ends add the same difference of the two sent blocks, whatever their gradients did
+// to x in the meantime:
 //
 //   committed   x += alpha (q_j - q_i),  x~ += alpha~ (q_j - q_i)      q: x as it was sent
 //

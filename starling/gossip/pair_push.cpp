@@ -1,6 +1,7 @@
-// Asynchronous gradient push: Assran & Rabbat 2021 (arXiv 1803.08950), on directed graphs. The asker
-// pushes half of its mass w to the worker that it asks; nothing goes the other way. x is then z, and
-// mass moves as in optim/schemes/push_sum.cpp, with m = w_j / 2 and q = x_j as they were sent:
+// Asynchronous gradient push: Assran & Rabbat 2021 (arXiv 1803.08950), on directed graphs. The
+// asker pushes half of its mass w to the worker that it asks; nothing goes the other way. x is then
+// z, and mass moves as in optim/schemes/push_sum.cpp, with m = w_j / 2 and q = x_j as they were
+// sent:
 //
 //   committed: w_i += m,  x_i += m / w_i (q - x_i)   at the worker that was asked
 //              w_j -= m,  x_j -= m / w_j (q - x_j)   at the asker, also while in doubt or given up:

@@ -1,7 +1,7 @@
 // Asynchronous push-pull (optim/schemes/async_push_pull.cpp). A push carries x and the tracked
 // gradient y, with q_x = x_j and q_y = y_j as they were sent:
 //
-//   committed: x_i += 1/2 (q_x - x_i),  y_i += 1/2 q_y   at the worker that was asked, which pulls x
+//   committed: x_i += 1/2 (q_x - x_i),  y_i += 1/2 q_y   at the asked worker, which pulls x
 //              y_j -= 1/2 q_y                            at the asker, like a push-sum's mass
 //
 // So the sum of all y is kept, and there is no w. A worker that stands by sends 2 y to one

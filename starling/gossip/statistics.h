@@ -1,4 +1,4 @@
-// What a worker's gossip has counted.
+// The counts of a worker's gossip.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct GossipStatistics {
     std::uint64_t received = 0;  // averagings that received data: all, except for pushes
     std::uint64_t aborted = 0;   // blocks
     std::uint64_t late = 0;      // blocks averaged late, after a broken connection was restored
-    // Gradients of this worker between two averagings on this edge, including those before the first
-    // and since the last one: their mean, and their maximum so far.
+    // Gradients of this worker between two averagings on this edge, including those before the
+    // first and since the last one: their mean, and their maximum so far.
     double gap = 0;
     std::uint64_t longest_gap = 0;
     // RMS of x_j - x_i at the begin of the last averaging; for pushes, of the last one from j.

@@ -197,8 +197,8 @@ class Optimizer : public torch::optim::Optimizer {
   double loss_scale() const;
 
   // The exact average of `values` over all live workers, over the edges. Collective, with equal
-  // sizes; blocks until all have called it. Returns how many workers took part: 0 if the others have
-  // ended it without this worker, which was away and keeps its values.
+  // sizes; blocks until all have called it. Returns how many workers took part: 0 if the others
+  // have ended it without this worker, which was away and keeps its values.
   int average(std::span<float> values);
   // As average(), but the maximum of each value.
   int maximum(std::span<std::int64_t> values);
@@ -208,9 +208,9 @@ class Optimizer : public torch::optim::Optimizer {
   // Collective, between two steps, after all workers have replaced their parameters: by an earlier
   // copy of the model, or by an average from elsewhere. Drops what is in flight and the scheme's
   // state, then sends the present parameters. So the next step starts from these alone.
-  // Consensus::keep() and set_state() do the same. What one worker changes (clamped weights, averaged
-  // weights for an evaluation) needs no call: mixing adds differences of what was sent, and keeps the
-  // sum of all parameters as it is.
+  // Consensus::keep() and set_state() do the same. Changes by one worker (clamped weights, averaged
+  // weights for an evaluation) need no call: mixing adds differences of what was sent, and so keeps
+  // the sum of all parameters as it is.
   void begin_again();
   // This worker makes no gradient until its next step(): others push no mass or tracked gradients
   // to it (async-push-sum, async-push-pull), since it cannot pass them on. Part of wait_for_all().
@@ -289,8 +289,8 @@ Rule& rule_of(torch::optim::OptimizerParamGroup& group);
 // values. Parameters (of bfloat16 and float16 the masters, then rounded) and floating-point buffers
 // are exact means, with push-sum's weights for parameters. Integer buffers (counters) take the
 // maximum. A worker whose parameters are not finite is left out: it logs a warning, and gets the
-// average of the others. Collective: every worker must make one at the same step. Throws Error on all
-// if no worker's parameters are finite.
+// average of the others. Collective: every worker must make one at the same step. Throws Error on
+// all if no worker's parameters are finite.
 class Consensus {
  public:
   explicit Consensus(Optimizer& optimizer);

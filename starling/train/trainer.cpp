@@ -53,8 +53,8 @@ std::optional<Checkpoint> find_checkpoint(const Recipe& recipe, int workers) {
   return start;
 }
 
-// Whether this worker has the lowest rank of those that are left. False after they went on without it. Collective, since
-// Statistics::lost does not name workers that ended by themselves.
+// Whether this worker has the lowest rank of those that are left. False after they went on without
+// it. Collective, since Statistics::lost does not name workers that ended by themselves.
 bool speaks(Optimizer& optimizer) {
   const std::int64_t mine = -optimizer.world().rank;
   std::int64_t lowest = mine;

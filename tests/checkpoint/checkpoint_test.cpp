@@ -55,7 +55,7 @@ TEST(Checkpoint, OneOfTheSameStepIsReplaced) {
   Checkpoint(folder.path).verify_all();
 }
 
-// Of the 3 workers only one has written: such a checkpoint cannot be resumed.
+// One of 3 workers has written: such a checkpoint cannot be resumed.
 Manifest write_in_part(const std::string& root, int step) {
   Manifest part{.step = step, .workers = 3};
   part.files.push_back({1, write_small(draft_checkpoint(root, step) + "/worker-1.safetensors", 99)});

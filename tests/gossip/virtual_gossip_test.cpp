@@ -597,8 +597,8 @@ TEST(VirtualGossip, EveryEdgeIsUsedAsOftenAsTheTheoryAssumes) {
   }
 }
 
-// A2CiD2's constants suit the rate that was asked for. Where the network is too slow for it, stalls or
-// loses, the workers stay as near to each other as without momentum.
+// A2CiD2's constants suit the rate that was asked for. On a network that is too slow for it, stalls
+// or loses, the workers stay as near to each other as without momentum.
 TEST(VirtualGossip, MomentumIsStableWhereTheAskedRateIsNotReached) {
   struct Case {
     int n;
