@@ -404,8 +404,8 @@ py::dict statistics_of(Engine& engine) {
     py::dict edge;
     edge["rank"] = e.rank;
     edge["averaged"] = e.averaged;
-    edge["staleness"] = e.staleness;
-    edge["stalest"] = e.stalest;
+    edge["gap"] = e.gap;
+    edge["longest_gap"] = e.longest_gap;
     edge["distance"] = e.distance;
     edges.append(edge);
   }

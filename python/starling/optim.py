@@ -297,7 +297,7 @@ class Optimizer(torch.optim.Optimizer):
         starling/optim/optimizer.h. Asynchronous schemes add:
 
         - "rate": averagings per gradient
-        - "edges": for each neighbour {"rank", "averaged", "staleness", "stalest", "distance"}: the
+        - "edges": for each neighbour {"rank", "averaged", "gap", "longest_gap", "distance"}: the
           number of averagings, the mean and the maximum of this worker's gradients between two of
           them, and the distance of both in the last one
         - "distance": RMS over the edges

@@ -211,8 +211,8 @@ GossipStatistics Gossip::statistics() const {
   GossipStatistics statistics = statistics_;
   for (GossipStatistics::Neighbour& j : statistics.neighbours) {
     const std::uint64_t before = peers_[static_cast<std::size_t>(j.rank)]->gradients;
-    j.staleness = static_cast<double>(before) / static_cast<double>(std::max<std::uint64_t>(j.averaged, 1));
-    j.stalest = std::max(j.stalest, statistics.gradients - before);
+    j.gap = static_cast<double>(before) / static_cast<double>(std::max<std::uint64_t>(j.averaged, 1));
+    j.longest_gap = std::max(j.longest_gap, statistics.gradients - before);
   }
   statistics.gradients_of_all = std::accumulate(made_.begin(), made_.end(), std::uint64_t{0});
   statistics.gradient_seconds = gradient_seconds_;
@@ -349,10 +349,10 @@ void Gossip::end_averaging() {
     ++statistics_.averaged;
     ++with.averaged;
     std::uint64_t& before = peer(ended.peer).gradients;
-    with.stalest = std::max(with.stalest, statistics_.gradients - before);
-    const auto staleness = static_cast<double>(statistics_.gradients - before);
+    with.longest_gap = std::max(with.longest_gap, statistics_.gradients - before);
+    const auto gap = static_cast<double>(statistics_.gradients - before);
     before = statistics_.gradients;
-    if (timeline_) timeline_->add({.name = "staleness", .peer = ended.peer, .value = staleness});
+    if (timeline_) timeline_->add({.name = "gap", .peer = ended.peer, .value = gap});
     if (ended.receives) {
       ++with.received;
       with.distance = std::sqrt(ended.squared_distance / static_cast<double>(values_));

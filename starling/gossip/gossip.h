@@ -95,8 +95,8 @@ struct GossipStatistics {
     std::uint64_t late = 0;      // blocks averaged late, after a broken connection was restored
     // Staleness: gradients of this worker between two averagings on this edge, including those
     // before the first and since the last one. Its mean, and its maximum so far.
-    double staleness = 0;
-    std::uint64_t stalest = 0;
+    double gap = 0;
+    std::uint64_t longest_gap = 0;
     // RMS of x_j - x_i at the begin of the last averaging; for pushes, of the last one from j.
     double distance = 0;
   };

@@ -413,7 +413,7 @@ Statistics Optimizer::statistics() const {
   const GossipStatistics& gossip = *of_pairs;
   double squares = 0;
   for (const auto& j : gossip.neighbours) {
-    all.edges.push_back({j.rank, j.averaged, j.staleness, j.stalest, j.distance});
+    all.edges.push_back({j.rank, j.averaged, j.gap, j.longest_gap, j.distance});
     squares += j.distance * j.distance;
   }
   const PairingStatistics& pairing = gossip.pairing;

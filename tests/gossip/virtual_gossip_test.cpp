@@ -503,14 +503,14 @@ TEST(VirtualGossip, OnTwoSidesOnlyOneAsks) {
 }
 
 // The number of gradients between two averagings on an edge, for a Poisson clock.
-TEST(VirtualGossip, StalenessAndDistanceOfEachEdgeAreCounted) {
+TEST(VirtualGossip, GapAndDistanceOfEachEdgeAreCounted) {
   const End end = gossiped(options_of("ring", 8, false), {}, 2000);
   for (const GossipStatistics& mine : end.statistics) {
     EXPECT_NEAR(static_cast<double>(mine.averaged) / static_cast<double>(mine.gradients), 1, 0.1);
     for (const auto& edge : mine.neighbours) {
-      EXPECT_NEAR(edge.staleness, 2, 0.25);  // an edge is used half as often as a worker averages
-      EXPECT_GT(edge.stalest, 8U);           // among 1000, a longer one has a probability of 1e-8
-      EXPECT_LT(edge.stalest, 50U);
+      EXPECT_NEAR(edge.gap, 2, 0.25);   // an edge is used half as often as a worker averages
+      EXPECT_GT(edge.longest_gap, 8U);  // among 1000, a longer one has a probability of 1e-8
+      EXPECT_LT(edge.longest_gap, 50U);
       EXPECT_LT(edge.distance, 1e-6);  // they have come together
     }
   }

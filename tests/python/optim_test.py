@@ -213,7 +213,7 @@ def resume_gossip():
         assert [edge["rank"] for edge in counted["edges"]] == [r for r in range(3) if r != rank()]
         averaged = sum(edge["averaged"] for edge in counted["edges"])
         assert averaged > 0 and abs(counted["rate"] * 200 / more.get("local_steps", 1) - averaged) < 1e-6
-        assert all(edge["staleness"] <= edge["stalest"] <= 200 for edge in counted["edges"])
+        assert all(edge["gap"] <= edge["longest_gap"] <= 200 for edge in counted["edges"])
         assert furthest > 0, (more, counted)
         with optimizer.consensus() as average:
             assert average.workers == 3
