@@ -613,13 +613,13 @@ class Alone(unittest.TestCase):
 
     def copies_of_the_state(self, call, *arguments):
         gathered = []
-        whole = starling._C.Engine.state
+        whole = starling._C.OptimizerBinding.state
 
-        def state(engine, values=True):
+        def state(binding, values=True):
             gathered.append(values)
-            return whole(engine, values)
+            return whole(binding, values)
 
-        with mock.patch.object(starling._C.Engine, "state", state):
+        with mock.patch.object(starling._C.OptimizerBinding, "state", state):
             call(*arguments)
         self.assertGreater(len(gathered), 0)  # it is called
         return sum(gathered)
