@@ -347,7 +347,7 @@ TEST_F(GossipOnAnotherDevice, CatchesUpWithTorchsStream) {
   int from = 7, to = 0;
   gpu->gpu().upload(&to, &from, sizeof to, gpu->current());
   EXPECT_EQ(to, 0);
-  stream.catch_up();
+  stream.wait_for_torch();
   EXPECT_EQ(to, 7);
 }
 
@@ -367,7 +367,7 @@ TEST_F(GossipOnAnotherDevice, TheTrainingThreadIsToldOfAGpuThatFails) {
   fail(true);
   EXPECT_FALSE(block.send(0.1, wire.data(), 1));
   fail(false);
-  EXPECT_EQ(refusal([&] { stream->catch_up(); }),
+  EXPECT_EQ(refusal([&] { stream->wait_for_torch(); }),
             "CUDA: the GPU's work: error 719, unspecified launch failure");
   drain();
 }

@@ -100,11 +100,11 @@ class GossipStream {
   virtual ~GossipStream() = default;
   // Waits until torch's current stream has done all that it was given. Throws Error if the GPU has
   // failed, in an average too.
-  virtual void catch_up() = 0;
+  virtual void wait_for_torch() = 0;
   // Work that torch's current stream is given from now on comes after this stream's.
-  virtual void lead() = 0;
+  virtual void let_torch_follow() = 0;
   // Holds a block: takes x, on this GPU, as its own. x~ is x, y is 0.
-  virtual std::unique_ptr<HeldOnDevice> hold(at::Tensor x, bool momentum, bool tracks) = 0;
+  virtual std::unique_ptr<HeldOnDevice> make_held_block(at::Tensor x, bool momentum, bool tracks) = 0;
 };
 
 // A GPU, and a thread that waits for it.

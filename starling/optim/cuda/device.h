@@ -100,14 +100,14 @@ class CudaPasses final : public OnDevice {
     std::uint32_t not_finite = 0, sum = 0;
   };
   struct Slot {
-    explicit Slot(const kernels::cuda::Gpu& gpu) : uploaded(gpu), computed(gpu), over(gpu) {}
+    explicit Slot(const kernels::cuda::Gpu& gpu) : uploaded(gpu), computed(gpu), downloaded(gpu) {}
     std::deque<CudaDevice::Room> arrivals;
     CudaDevice::Room table, counters;  // Counters, then what was measured
-    kernels::cuda::Event uploaded, computed, over;
+    kernels::cuda::Event uploaded, computed, downloaded;
     std::uint64_t number = 0;  // of the last pass
   };
   // Makes uploads wait for what torch has done so far: new memory may have been another tensor's.
-  void hold_uploads(Slot& slot);
+  void make_uploads_wait(Slot& slot);
 
   const std::shared_ptr<CudaDevice> device_;
   const std::shared_ptr<Device> as_device_ = device_;
