@@ -6,9 +6,9 @@
 // stay as they are. So the bits are those of the processor. (The bits of a NaN may differ: each
 // processor chooses its own.)
 //
-// A block of threads takes kPiece values of one segment. No thread needs another's values, and each
-// reads everything it needs before it writes. Measurements of codes and sums of grid points are
-// added up within each warp first; neither depends on the order.
+// A block of threads takes kPerThreadBlock values of one segment. No thread needs another's values,
+// and each reads everything it needs before it writes. Measurements of codes and sums of grid
+// points are added up within each warp first; neither depends on the order.
 #pragma once
 
 #include <algorithm>
@@ -299,7 +299,8 @@ void update(const Segment<Rule>* segments, std::uint32_t count, const Mix* all_m
   std::uint32_t sum = 0;
   for (std::uint32_t k = 0; k < kTimes; ++k) {
     Mine my;
-    my.at = std::uint64_t{blockIdx.x - s.first_block} * kPiece + (k * kThreads + threadIdx.x) * kSide;
+    my.at =
+        std::uint64_t{blockIdx.x - s.first_block} * kPerThreadBlock + (k * kThreads + threadIdx.x) * kSide;
     my.count = static_cast<std::uint32_t>(std::min(s.n - std::min(my.at, s.n), std::uint64_t{kSide}));
     load(s.x, my);
     Read<Rule> read(s, my);  // before the wait for the neighbours' values

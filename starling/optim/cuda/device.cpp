@@ -21,10 +21,10 @@ using kernels::cuda::Stream;
 
 // Copies by all of torch's threads: one alone is slower than the link to the GPU.
 void copy_by_threads(std::byte* to, std::span<const std::byte> from) {
-  constexpr std::int64_t kPiece = 1 << 20;
+  constexpr std::int64_t kShare = 1 << 20;
   const auto size = static_cast<std::int64_t>(from.size());
-  at::parallel_for(0, (size + kPiece - 1) / kPiece, 1, [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t begin = first * kPiece, end = std::min(last * kPiece, size);
+  at::parallel_for(0, (size + kShare - 1) / kShare, 1, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t begin = first * kShare, end = std::min(last * kShare, size);
     std::memcpy(to + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
   });
 }
