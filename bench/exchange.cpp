@@ -129,8 +129,8 @@ class Ours final : public Competitor {
     return all;
   }
   void start(Block& block, std::span<const starling::Arrival> arrived) {
-    const auto wire = exchange.wire(block.index);
-    exchange.start(block.index, !mixes || starling::mix(block, arrived, wire));
+    const auto outgoing = exchange.outgoing(block.index);
+    exchange.start(block.index, !mixes || starling::mix(block, arrived, outgoing));
   }
 };
 

@@ -75,7 +75,7 @@ Sums by_schedule(const World& world, Collectives& collectives, const Schedule& s
   Sums sums = timed(options.rounds, [&] {
     for (Block& block : blocks) {
       const auto arrived = finish(exchange, block);
-      const bool finite = mix(block, arrived, exchange.wire(block.index));
+      const bool finite = mix(block, arrived, exchange.outgoing(block.index));
       start(exchange, block, finite);
     }
   });

@@ -129,7 +129,7 @@ TEST(Modular, DifferencesAreThoseOfPlainIntegersAndWhatOneGetsTheOtherLoses) {
         const Mix here{0.5F, theirs_sent, mine_sent, &measured}, there{0.5F, mine_sent, theirs_sent, &other};
         kernels.update(SgdStep{}, {&here, 1}, mine.data(), nullptr, {}, {}, n);
         kernels.update(SgdStep{}, {&there, 1}, theirs.data(), nullptr, {}, {}, n);
-        ASSERT_EQ(mine, want) << name_of(wire) << " " << kernels.isa << " " << apart;
+        ASSERT_EQ(mine, want) << name_of(wire) << " " << kernels.isa << " " << difference;
         for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(theirs[i], -mine[i]);
         EXPECT_EQ(measured.largest, seen.largest);
         EXPECT_EQ(measured.sum, seen.sum);

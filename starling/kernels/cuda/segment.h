@@ -24,7 +24,7 @@ struct Segment {
   Parameters x;
   Gradient g;
   RuleState state;
-  WireBlock wire;  // `stream` has no effect here
+  WireBlock outgoing;  // `stream` has no effect here
   std::uint64_t n;
   // Its neighbours in the table of all segments' Mixes.
   std::uint32_t first_mix, mixes;

@@ -126,14 +126,15 @@ void CudaPasses::make_uploads_wait(Slot& slot) {
   slot.computed.make_wait(device_->gpu().uploads());
 }
 
-OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoing& wire, std::size_t bytes) {
-  const bool sends = wire.values != nullptr;
+OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoing& outgoing,
+                                  std::size_t bytes) {
+  const bool sends = outgoing.values != nullptr;
   Slot& slot = sends ? sends_ : keeps_;
   device_->wait(slot.number);
-  slot_ = &slot, arrivals_ = arrived.size(), bytes_ = sends ? bytes : 0, to_ = wire.values;
+  slot_ = &slot, arrivals_ = arrived.size(), bytes_ = sends ? bytes : 0, to_ = outgoing.values;
   table_ = {};
 
-  There there{{arrived.begin(), arrived.end()}, wire, nullptr, nullptr};
+  There there{{arrived.begin(), arrived.end()}, outgoing, nullptr, nullptr};
   bool fresh = slot.counters.fit(*device_, sizeof(Counters) + arrivals_ * sizeof(Measured));
   std::vector<std::pair<CudaDevice::Room*, std::span<const std::byte>>> uploads;
   const auto upload = [&](SentBlock& block) {
@@ -152,10 +153,10 @@ OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoi
     }
   }
   if (sends) {
-    if (wire.mask.one_in != 1) std::swap(sent_, spare_);
+    if (outgoing.mask.one_in != 1) std::swap(sent_, spare_);
     sent_.fit(*device_, bytes);
-    sent_to_ = wire.values;
-    there.wire.values = sent_.on_device();
+    sent_to_ = outgoing.values;
+    there.outgoing.values = sent_.on_device();
   }
   if (fresh) make_uploads_wait(slot);
   for (const auto& [room, from] : uploads) {

@@ -87,11 +87,11 @@ class CudaPasses final : public OnDevice {
   void wait() override;
   void wait_sent() override { device_->wait(sends_.number); }
   void end() noexcept override;
-  There begin(std::span<const Arrival> arrived, const Outgoing& wire, std::size_t bytes) override;
+  There begin(std::span<const Arrival> arrived, const Outgoing& outgoing, std::size_t bytes) override;
   void add(const kernels::Step& step, std::span<const kernels::Mix> mixes, const kernels::Parameters& x,
-           kernels::Gradient g, kernels::RuleState state, const kernels::WireBlock& wire,
+           kernels::Gradient g, kernels::RuleState state, const kernels::WireBlock& outgoing,
            std::size_t n) override {
-    table_.add(step, mixes, x, g, state, wire, n);
+    table_.add(step, mixes, x, g, state, outgoing, n);
   }
   void launch(std::function<void(const Seen&)> then) override;
 
