@@ -301,9 +301,9 @@ Times measure(Competitors& all, const std::vector<Tensor>& g, const Size& size, 
     }
     if (r == 0) {
       for (auto& [name, competitor] : all) {
-        const double apart = largest_difference(all["starling"]->exact(), competitor->exact());
-        if (!(apart < 1e-5))
-          throw std::runtime_error("starling and " + name + " differ by " + std::to_string(apart));
+        const double difference = largest_difference(all["starling"]->exact(), competitor->exact());
+        if (!(difference < 1e-5))
+          throw std::runtime_error("starling and " + name + " differ by " + std::to_string(difference));
       }
     }
     const double speed = triad.gigabytes_per_second();

@@ -93,7 +93,7 @@ struct GossipStatistics {
     std::uint64_t received = 0;  // averagings that received data: all, except for pushes
     std::uint64_t aborted = 0;   // blocks
     std::uint64_t late = 0;      // blocks averaged late, after a broken connection was restored
-    // Staleness: gradients of this worker between two averagings on this edge, including those
+    // Gap: gradients of this worker between two averagings on this edge, including those
     // before the first and since the last one. Its mean, and its maximum so far.
     double gap = 0;
     std::uint64_t longest_gap = 0;

@@ -122,7 +122,7 @@ AveragingTime of_all(Collectives& collectives, const std::string& way, const Sum
   return {.way = way,
           .mean = mean,
           .deviation = std::sqrt(std::max(0.0, all.squares / all.rounds - mean * mean)),
-          .apart = most - least};
+          .spread = most - least};
 }
 
 }  // namespace

@@ -197,11 +197,11 @@ class Plain {
   static void average(Plain& i, Plain& j, Time now, const A2cid2& momentum) {
     for (Plain* one : {&i, &j}) one->mix(now, momentum.eta);
     for (std::size_t k = 0; k < i.x_.size(); ++k) {
-      const T apart = j.x_[k] - i.x_[k];
-      i.x_[k] += T{0.5} * apart;
-      j.x_[k] -= T{0.5} * apart;
-      i.x_tilde_[k] += static_cast<T>(momentum.alpha_tilde) * apart;
-      j.x_tilde_[k] -= static_cast<T>(momentum.alpha_tilde) * apart;
+      const T difference = j.x_[k] - i.x_[k];
+      i.x_[k] += T{0.5} * difference;
+      j.x_[k] -= T{0.5} * difference;
+      i.x_tilde_[k] += static_cast<T>(momentum.alpha_tilde) * difference;
+      j.x_tilde_[k] -= static_cast<T>(momentum.alpha_tilde) * difference;
     }
   }
   const std::vector<T>& x() const { return x_; }

@@ -108,12 +108,12 @@ TEST(Modular, DifferencesAreThoseOfPlainIntegersAndWhatOneGetsTheOtherLoses) {
     }
     const std::size_t n = first.size();
     const std::vector<std::uint8_t> one = packed(first, wire), two = packed(second, wire);
-    for (int apart = -b - 1; apart <= b + 1; ++apart) {
-      const int my_exponent = -9, their_exponent = my_exponent + apart,
+    for (int difference = -b - 1; difference <= b + 1; ++difference) {
+      const int my_exponent = -9, their_exponent = my_exponent + difference,
                 finer = std::min(my_exponent, their_exponent);
       std::vector<float> want(n);
       Measured seen;
-      for (std::size_t i = 0; i < n && std::abs(apart) < b; ++i) {
+      for (std::size_t i = 0; i < n && std::abs(difference) < b; ++i) {
         std::int64_t D = modulo((std::int64_t{second[i]} << (their_exponent - finer)) -
                                     (std::int64_t{first[i]} << (my_exponent - finer)),
                                 codes);

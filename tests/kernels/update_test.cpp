@@ -294,7 +294,7 @@ TEST_P(Update, TheWireMayLieWhereMineLies) {
   const Adam o{.lr = 0.01};
   const Values g = random_values(n, 4);
   const Neighbours near(4, n, 5);
-  Worker apart(n), aliased(n);
+  Worker separate(n), aliased(n);
   // Not equal to x: the parameters were changed between steps.
   const Values mine = random_values(n, 6);
   aliased.outgoing = mine;
