@@ -150,8 +150,8 @@ def main():
     done = [old for old in known if any(one.items() <= old.items() for one in wanted)]
     left = [one for one in wanted if not any(one.items() <= old.items() for old in done)]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for over in concurrent.futures.as_completed([pool.submit(simulate, one, options) for one in left]):
-            done.append(over.result())
+        for finished in concurrent.futures.as_completed([pool.submit(simulate, one, options) for one in left]):
+            done.append(finished.result())
             with runs.open("a") as file:
                 file.write(json.dumps(done[-1] | about()) + "\n")
             (options.out / "table.md").write_text(table(done, options))

@@ -129,8 +129,8 @@ class Ours final : public Competitor {
     return all;
   }
   void start(Block& block, std::span<const starling::Arrival> arrived) {
-    const auto wire = exchange.wire(block.index);
-    exchange.start(block.index, !mixes || starling::mix(block, arrived, wire));
+    const auto outgoing = exchange.outgoing(block.index);
+    exchange.start(block.index, !mixes || starling::mix(block, arrived, outgoing));
   }
 };
 
@@ -260,9 +260,9 @@ Json throughput(Gloo& gloo, const starling::World& world, std::int64_t bytes, st
     if (!mixes || competitor == &own) continue;
     // Each worker began with its rank: two reach their mean, larger rings come nearer to it.
     const double mean = (world.size - 1) / 2.0;
-    const double apart = (competitor->parameters.x - mean).abs().max().item<double>();
-    if (!(apart < (world.size == 2 ? 1e-6 : mean - 0.25)))
-      throw std::runtime_error(name + ": the workers did not mix: " + std::to_string(apart) +
+    const double distance = (competitor->parameters.x - mean).abs().max().item<double>();
+    if (!(distance < (world.size == 2 ? 1e-6 : mean - 0.25)))
+      throw std::runtime_error(name + ": the workers did not mix: " + std::to_string(distance) +
                                " from the mean");
   }
   return {{"bytes", bytes},

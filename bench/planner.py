@@ -223,8 +223,8 @@ def measure_systems(config, wanted, best, options, work):
     while left := [name for name in wanted if best.wants(name)]:
         profile = work / "tried.json"
         runs = runs_of(left, REPETITIONS, str(profile) if left[0] == RECORDED else "")
-        if apart := [name for name in left if are_apart([one["step_ms"] for one in runs[name]])]:
-            for name, more in runs_of(apart, 1).items():
+        if unsteady := [name for name in left if are_apart([one["step_ms"] for one in runs[name]])]:
+            for name, more in runs_of(unsteady, 1).items():
                 runs[name] += more
         for name, of_name in runs.items():
             times = [one["step_ms"] for one in of_name]

@@ -221,7 +221,7 @@ class Foreach final : public Competitor {
   Foreach(const Size& size, bool whole)
       : Competitor(size), theirs_(neighbour(size).split(size.each)), m_(zeros(x)), v_(zeros(x)) {
     for (const Tensor& p : x) {
-      if (whole) mine_.push_back(p.detach().clone()), wire_.push_back(at::zeros_like(p));
+      if (whole) mine_.push_back(p.detach().clone()), sent_.push_back(at::zeros_like(p));
     }
   }
   void step() override {
@@ -241,14 +241,14 @@ class Foreach final : public Competitor {
     at::_foreach_add_(root, kRule.eps);
     at::_foreach_addcdiv_(x, m_, root, -kRule.lr / (1 - std::pow(kRule.betas[0], t_)));
     if (mine_.empty()) return;
-    at::_foreach_copy_(wire_, x);
-    for (const Tensor& norm : at::_foreach_norm(wire_)) {
+    at::_foreach_copy_(sent_, x);
+    for (const Tensor& norm : at::_foreach_norm(sent_)) {
       if (!std::isfinite(norm.item<float>())) throw std::runtime_error("not finite");
     }
   }
 
  private:
-  std::vector<Tensor> theirs_, m_, v_, mine_, wire_;
+  std::vector<Tensor> theirs_, m_, v_, mine_, sent_;
   int t_ = 0;
 };
 
@@ -301,9 +301,9 @@ Times measure(Competitors& all, const std::vector<Tensor>& g, const Size& size, 
     }
     if (r == 0) {
       for (auto& [name, competitor] : all) {
-        const double apart = largest_difference(all["starling"]->exact(), competitor->exact());
-        if (!(apart < 1e-5))
-          throw std::runtime_error("starling and " + name + " differ by " + std::to_string(apart));
+        const double difference = largest_difference(all["starling"]->exact(), competitor->exact());
+        if (!(difference < 1e-5))
+          throw std::runtime_error("starling and " + name + " differ by " + std::to_string(difference));
       }
     }
     const double speed = triad.gigabytes_per_second();

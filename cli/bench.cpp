@@ -35,7 +35,7 @@ void print(const std::vector<AveragingTime>& times, const AveragingOptions& opti
     for (const AveragingTime& time : times) {
       if (time.refused.empty()) {
         rows.push_back(
-            {{"way", time.way}, {"mean", time.mean}, {"deviation", time.deviation}, {"apart", time.apart}});
+            {{"way", time.way}, {"mean", time.mean}, {"deviation", time.deviation}, {"spread", time.spread}});
       } else {
         rows.push_back({{"way", time.way}, {"refused", time.refused}});
       }

@@ -105,15 +105,15 @@ std::string curves(const std::vector<ReportWorld>& worlds) {
 
 // ---------------------------------------------------------------- one iteration
 
-const char* colour_of(Piece::What what) {
+const char* colour_of(Bar::What what) {
   switch (what) {
-    case Piece::What::forward:
+    case Bar::What::forward:
       return "#4f81bd";
-    case Piece::What::backward:
+    case Bar::What::backward:
       return "#8064a2";
-    case Piece::What::update:
+    case Bar::What::update:
       return "#2e7d32";
-    case Piece::What::link:
+    case Bar::What::link:
       return "#e0913a";
   }
   return "";
@@ -127,19 +127,19 @@ std::string lanes(const Iteration& one, const std::string& name, double top, dou
                   R"(<text x="0" y="{:.0f}">computes</text><text x="0" y="{:.0f}">on the link</text>)"
                   "\n",
                   top + 12, name, top + 36, top + 62);
-  for (const Piece& piece : one.pieces) {
-    const double begin = std::max(0.0, piece.begin), end = std::min(one.seconds, piece.end);
+  for (const Bar& bar : one.bars) {
+    const double begin = std::max(0.0, bar.begin), end = std::min(one.seconds, bar.end);
     if (end <= begin) continue;
-    const double y = top + (piece.what == Piece::What::link ? 48 : 22);
-    const std::string block = piece.block < 0 ? "" : fmt::format(" of block {}", piece.block);
-    const char* const what = piece.what == Piece::What::forward    ? "forward"
-                             : piece.what == Piece::What::backward ? "backward"
-                             : piece.what == Piece::What::update   ? "update"
-                                                                   : "transfer";
+    const double y = top + (bar.what == Bar::What::link ? 48 : 22);
+    const std::string block = bar.block < 0 ? "" : fmt::format(" of block {}", bar.block);
+    const char* const what = bar.what == Bar::What::forward    ? "forward"
+                             : bar.what == Bar::What::backward ? "backward"
+                             : bar.what == Bar::What::update   ? "update"
+                                                               : "transfer";
     svg += fmt::format(
         R"(<rect x="{:.2f}" y="{:.0f}" width="{:.2f}" height="20" fill="{}" stroke="#fff" stroke-width="0.5"><title>{}{}: {:.2f} ms</title></rect>)",
-        140 + begin * scale, y, (end - begin) * scale, colour_of(piece.what), what, block,
-        (piece.end - piece.begin) * 1e3);
+        140 + begin * scale, y, (end - begin) * scale, colour_of(bar.what), what, block,
+        (bar.end - bar.begin) * 1e3);
   }
   const double end = 140 + one.seconds * scale;
   return svg + fmt::format(R"(<line x1="{0:.2f}" x2="{0:.2f}" y1="{1:.0f}" y2="{2:.0f}" stroke="#222"/>)"
@@ -152,10 +152,10 @@ std::string iteration(const ReportWorld& world) {
   const double seconds = std::max(world.all_reduce.seconds, world.recommended.seconds);
   const ReportRow& best = recommended(world);
   std::string key;
-  for (const auto& [what, name] : {std::pair{Piece::What::forward, "data and forward"},
-                                   {Piece::What::backward, "backward"},
-                                   {Piece::What::update, "update"},
-                                   {Piece::What::link, "on the link"}})
+  for (const auto& [what, name] : {std::pair{Bar::What::forward, "data and forward"},
+                                   {Bar::What::backward, "backward"},
+                                   {Bar::What::update, "update"},
+                                   {Bar::What::link, "on the link"}})
     key += fmt::format(R"(<span class="key" style="background:{}"></span>{})", colour_of(what), name);
   return fmt::format(
       "<h3>One iteration of all-reduce, and one of what is recommended</h3>\n<p class=\"note\">{}</p>\n"

@@ -55,7 +55,7 @@ Json to_json(const Look& look, const ScoreInfo& score) {
             {"epochs", look.epochs},   {"bytes_sent", look.bytes_sent},
             {"loss", look.loss},       {"test_loss", look.test_loss},
             {score.name, look.score},  {"consensus_distance", look.consensus_distance}};
-  if (look.gossip) json["rate"] = look.gossip->rate, json["stalest"] = look.gossip->stalest;
+  if (look.gossip) json["rate"] = look.gossip->rate, json["longest_gap"] = look.gossip->longest_gap;
   return json;
 }
 

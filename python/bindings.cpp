@@ -240,12 +240,12 @@ class Interrupt {
 thread_local bool Interrupt::listens_ = false;
 thread_local std::optional<py::error_already_set> Interrupt::raised_;
 
-// starling::Optimizer, made for Python.
-class Engine {
+// starling::Optimizer, as Python holds it.
+class OptimizerBinding {
  public:
-  Engine(const std::string& rule, const py::list& param_groups,
-         const std::vector<std::vector<at::Tensor>>& groups, const py::dict& options, const World& world,
-         std::vector<at::Tensor> buffers)
+  OptimizerBinding(const std::string& rule, const py::list& param_groups,
+                   const std::vector<std::vector<at::Tensor>>& groups, const py::dict& options,
+                   const World& world, std::vector<at::Tensor> buffers)
       : rule_(PythonRule(rule)) {
     std::vector<torch::optim::OptimizerParamGroup> all;
     for (std::size_t g = 0; g < groups.size(); ++g)
@@ -256,8 +256,8 @@ class Engine {
       optimizer_ = Maker::keeps(std::make_shared<Optimizer>(all, first, parsed, world, std::move(buffers)));
     });
   }
-  Engine(py::function step, const std::vector<std::vector<at::Tensor>>& groups, const py::dict& options,
-         const World& world, std::vector<at::Tensor> buffers)
+  OptimizerBinding(py::function step, const std::vector<std::vector<at::Tensor>>& groups,
+                   const py::dict& options, const World& world, std::vector<at::Tensor> buffers)
       : inner_(std::make_unique<PythonOptimizer>(groups, std::move(step))) {
     const Options parsed = options_of(options);
     Interrupt::ends([&] {
@@ -326,8 +326,8 @@ class Engine {
 // Consensus, ended on Python's request.
 class Scope {
  public:
-  explicit Scope(Engine& engine) {
-    const auto optimizer = engine.optimizer();
+  explicit Scope(OptimizerBinding& binding) {
+    const auto optimizer = binding.optimizer();
     Interrupt::ends([&] {
       *average_ = Maker::keeps(std::make_shared<Consensus>(*optimizer));
       workers = (*average_)->workers();
@@ -335,12 +335,12 @@ class Scope {
       distance = (*average_)->distance();
     });
     try {
-      engine.optimizer();
+      binding.optimizer();
     } catch (const UsageError&) {  // closed in the meantime
       average_->reset();
       throw;
     }
-    engine.opened(average_);
+    binding.opened(average_);
   }
   void end(bool keep) {
     const py::gil_scoped_release unlock;
@@ -352,7 +352,7 @@ class Scope {
 
  private:
   // Empty once it has ended.
-  std::shared_ptr<Engine::Average> average_ = std::make_shared<Engine::Average>();
+  std::shared_ptr<OptimizerBinding::Average> average_ = std::make_shared<OptimizerBinding::Average>();
 };
 
 // By name "zero", "parameter" or "kept"; for numbers the fresh ones.
@@ -386,8 +386,8 @@ int average_of(const std::vector<at::Tensor>& tensors, const World& world) {
   return workers;
 }
 
-py::dict statistics_of(Engine& engine) {
-  const Statistics s = engine.optimizer()->statistics();
+py::dict statistics_of(OptimizerBinding& binding) {
+  const Statistics s = binding.optimizer()->statistics();
   py::dict all;
   all["rounds"] = s.rounds;
   all["committed"] = s.committed;
@@ -404,8 +404,8 @@ py::dict statistics_of(Engine& engine) {
     py::dict edge;
     edge["rank"] = e.rank;
     edge["averaged"] = e.averaged;
-    edge["staleness"] = e.staleness;
-    edge["stalest"] = e.stalest;
+    edge["gap"] = e.gap;
+    edge["longest_gap"] = e.longest_gap;
     edge["distance"] = e.distance;
     edges.append(edge);
   }
@@ -443,7 +443,7 @@ World from_process_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, do
 }
 
 // The value that a worker has set for the key; nothing if none has so far, or if the store is gone.
-std::optional<std::string> told(const World& world, const std::string& key) {
+std::optional<std::string> stored_value(const World& world, const std::string& key) {
   try {
     return world.store->get(key, std::chrono::milliseconds(0));
   } catch (const Error&) {
@@ -469,48 +469,48 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("local_size", &World::local_size, "Workers on this node.")
       .def_property_readonly("_optimizers", [](const World& world) { return world.optimizers->load(); })
       .def(
-          "_tell",
+          "_set_stored",
           [](const World& world, const std::string& key, const std::string& value) {
             world.store->set(key, value);
           },
           py::call_guard<py::gil_scoped_release>())
-      .def("_told", &told, py::call_guard<py::gil_scoped_release>());
+      .def("_stored", &stored_value, py::call_guard<py::gil_scoped_release>());
 
-  py::class_<Engine>(m, "Engine")
+  py::class_<OptimizerBinding>(m, "OptimizerBinding")
       .def(py::init<const std::string&, const py::list&, const std::vector<std::vector<at::Tensor>>&,
                     const py::dict&, const World&, std::vector<at::Tensor>>())
       .def(py::init<py::function, const std::vector<std::vector<at::Tensor>>&, const py::dict&, const World&,
                     std::vector<at::Tensor>>())
-      .def("close", &Engine::close)
-      .def("set_sync", &Engine::set_sync)
-      .def("add_group", &Engine::add_group)
-      .def("set_rules", &Engine::set_rules)
-      .def("step", &Engine::step)
+      .def("close", &OptimizerBinding::close)
+      .def("set_sync", &OptimizerBinding::set_sync)
+      .def("add_group", &OptimizerBinding::add_group)
+      .def("set_rules", &OptimizerBinding::set_rules)
+      .def("step", &OptimizerBinding::step)
       .def(
           "state",
-          [](Engine& engine, bool values) {
-            const auto optimizer = engine.optimizer();
+          [](OptimizerBinding& binding, bool values) {
+            const auto optimizer = binding.optimizer();
             OptimizerState state;
             Interrupt::ends([&] { state = optimizer->state(values); });
             return std::tuple(state.tensors, state.metadata, scheme_state(state));
           },
           py::arg("values") = true)
       .def("set_state",
-           [](Engine& engine, std::map<std::string, at::Tensor> tensors, Metadata metadata) {
-             const auto optimizer = engine.optimizer();
+           [](OptimizerBinding& binding, std::map<std::string, at::Tensor> tensors, Metadata metadata) {
+             const auto optimizer = binding.optimizer();
              Interrupt::ends([&] { optimizer->set_state({std::move(metadata), std::move(tensors)}); });
            })
-      .def("position", [](Engine& engine) { return engine.optimizer()->position(); })
+      .def("position", [](OptimizerBinding& binding) { return binding.optimizer()->position(); })
       .def("restart",
-           [](Engine& engine, std::optional<std::uint64_t> position) {
-             const auto optimizer = engine.optimizer();
+           [](OptimizerBinding& binding, std::optional<std::uint64_t> position) {
+             const auto optimizer = binding.optimizer();
              Interrupt::ends([&] { optimizer->restart(position); });
            })
       .def("statistics", &statistics_of);
 
   py::class_<Scope>(
       m, "Scope", "What Optimizer.consensus() yields: the average of the workers' models, while it is there.")
-      .def(py::init<Engine&>())
+      .def(py::init<OptimizerBinding&>())
       .def("end", &Scope::end, "Called where consensus() ends.")
       .def_readonly("workers", &Scope::workers, "How many took part.")
       .def_readonly("first", &Scope::first, "The lowest of their ranks.")

@@ -16,15 +16,15 @@ class World:
     local_size: int  # workers on this node
     @property
     def _optimizers(self) -> int: ...  # made so far by this worker
-    def _tell(self, key: str, value: str) -> None: ...  # through the store
+    def _set_stored(self, key: str, value: str) -> None: ...  # through the store
     # At once; None: no worker has set the key so far, or the store is gone.
-    def _told(self, key: str) -> str | None: ...
+    def _stored(self, key: str) -> str | None: ...
     @staticmethod
     def from_environment(meet: float) -> World: ...
     @staticmethod
     def from_process_group(group: torch.distributed.ProcessGroup, meet: float) -> World: ...
 
-class Engine:
+class OptimizerBinding:
     """starling::Optimizer: with a rule of Starling's, or around an optimizer whose step() is called
     back."""
 
@@ -69,7 +69,7 @@ class Scope:
     workers: int
     first: int  # the lowest rank of these
     distance: float
-    def __init__(self, engine: Engine) -> None: ...
+    def __init__(self, binding: OptimizerBinding) -> None: ...
     def end(self, keep: bool) -> None: ...
 
 def default_scheme() -> str: ...

@@ -32,7 +32,7 @@ class FirstGradients:
             return
         self._own = sums
         try:
-            self._world._tell(f"{self._name}{self._world.rank}", f"{total.hex()} {norm.hex()}")
+            self._world._set_stored(f"{self._name}{self._world.rank}", f"{total.hex()} {norm.hex()}")
         except Error:  # the store is gone with its host; training does not need it
             self._looked = self._LOOKS
 
@@ -47,11 +47,11 @@ class FirstGradients:
         # Some would know, others not yet: if all are neighbours they raise in the same step.
         if self._looked == 1:
             return False
-        told = self._world._told(f"{self._name}{self._other}")
-        if told is None:
+        text = self._world._stored(f"{self._name}{self._other}")
+        if text is None:
             return False
         # Equal up to the order of summation, which depends on the number of threads.
-        theirs = map(float.fromhex, told.split())
+        theirs = map(float.fromhex, text.split())
         if all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(self._own, theirs, strict=True)):
             raise UsageError(
                 f"worker {self._world.rank} had the same gradient in its first step as worker {self._other}: if "

@@ -123,12 +123,12 @@ class Optimizer(torch.optim.Optimizer):
     collective. In a process that was forked from this one every call raises UsageError.
     """
 
-    _engine: _C.Engine | None = None
+    _binding: _C.OptimizerBinding | None = None
     _first_gradients: FirstGradients | None = None  # until they are known to differ
     _not_synced = 0  # no_sync() within no_sync()
 
     def _start(self, options: Options, *rule) -> None:
-        """`rule`: the C++ library's task: the first arguments of its Engine."""
+        """`rule`: the C++ library's task: the first arguments of its OptimizerBinding."""
         rest = dict(options)
         buffers = list(rest.pop("buffers", None) or ())
         for buffer in buffers:
@@ -150,8 +150,8 @@ class Optimizer(torch.optim.Optimizer):
         if world is None:
             world = init() if group is None else World.from_process_group(group, 60.0)
         self._world = world
-        engine = _C.Engine(*rule, given, rest, world, buffers)
-        self._engine = engine
+        binding = _C.OptimizerBinding(*rule, given, rest, world, buffers)
+        self._binding = binding
         for group, tensors in zip(self.param_groups, given, strict=True):
             self._shards.take(group["params"], tensors)
         # A scheme that averages gradients, and a node, need equal ones.
@@ -160,7 +160,7 @@ class Optimizer(torch.optim.Optimizer):
             self._first_gradients = FirstGradients(world)
         # If the interpreter ends without deleting the optimizer, the neighbours are also told not
         # to wait.
-        self._finalizer = weakref.finalize(self, engine.close)
+        self._finalizer = weakref.finalize(self, binding.close)
         self._shards.replaced()  # by rank 0's
 
     def _take_last_group(self) -> None:
@@ -168,16 +168,16 @@ class Optimizer(torch.optim.Optimizer):
         group = self.param_groups[-1]
         try:
             given = self._shards.stand_ins(group["params"])
-            self._engine.add_group(given, group)
+            self._binding.add_group(given, group)
         except BaseException:
             self.param_groups.pop()
             raise
         self._shards.take(group["params"], given)
 
-    def _current(self) -> _C.Engine:
+    def _current(self) -> _C.OptimizerBinding:
         """For every call that reads or writes parameters."""
         self._shards.follow()
-        return self._engine
+        return self._binding
 
     def _mix(self, scale: float | None) -> None:
         """A step of the C++ library. Every step pays for each line here, because the cache has lost
@@ -191,7 +191,7 @@ class Optimizer(torch.optim.Optimizer):
             finally:
                 self._shards.changed()
         else:
-            self._engine.step(self.param_groups, scale)
+            self._binding.step(self.param_groups, scale)
         if check is not None and check.decided():
             self._first_gradients = None
 
@@ -282,14 +282,14 @@ class Optimizer(torch.optim.Optimizer):
         averages the sum. Without it the result is the same, but each pass sends. No effect with
         gossip, which never sends gradients."""
         if self._not_synced == 0:
-            self._engine.set_sync(False)
+            self._binding.set_sync(False)
         self._not_synced += 1
         try:
             yield
         finally:
             self._not_synced -= 1
             if self._not_synced == 0:
-                self._engine.set_sync(True)
+                self._binding.set_sync(True)
 
     def statistics(self) -> dict:
         """Counts of this worker since construction: rounds, blocks committed and aborted,
@@ -297,7 +297,7 @@ class Optimizer(torch.optim.Optimizer):
         starling/optim/optimizer.h. Asynchronous schemes add:
 
         - "rate": averagings per gradient
-        - "edges": for each neighbour {"rank", "averaged", "staleness", "stalest", "distance"}: the
+        - "edges": for each neighbour {"rank", "averaged", "gap", "longest_gap", "distance"}: the
           number of averagings, the mean and the maximum of this worker's gradients between two of
           them, and the distance of both in the last one
         - "distance": RMS over the edges
@@ -305,7 +305,7 @@ class Optimizer(torch.optim.Optimizer):
           "unanswered" in time, and "dropped", averagings that were due and never requested
         - "gradients_of_all": the number of all workers' gradients, as far as this one knows from
           requests and answers. A loop that ends by it leaves no worker to wait for a slow one."""
-        return self._engine.statistics()
+        return self._binding.statistics()
 
 
 class _State(defaultdict):
@@ -345,7 +345,7 @@ class _Ruled(Optimizer):
         """Like torch's. All workers must call it before the same step; rank 0's values then reach
         every worker."""
         super().add_param_group(param_group)
-        if self._engine is not None:
+        if self._binding is not None:
             self._take_last_group()
 
     @_hooked
@@ -427,10 +427,10 @@ class _Ruled(Optimizer):
         groups = self.param_groups
         after, self._optimizer_load_state_dict_post_hooks = self._optimizer_load_state_dict_post_hooks, OrderedDict()
         try:
-            with _or_else(lambda: self._engine.set_state({}, {})):
+            with _or_else(lambda: self._binding.set_state({}, {})):
                 super().load_state_dict(state_dict)
                 loaded = self._loaded(given)
-            self._engine.set_state(*loaded)
+            self._binding.set_state(*loaded)
         except BaseException:
             self.param_groups = groups
             raise
@@ -442,7 +442,7 @@ class _Ruled(Optimizer):
             call(self)
 
     def _loaded(self, given: dict) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-        """The engine's state for a state of torch's."""
+        """The binding's state for a state of torch's."""
         extra = {}
         _, _, of_scheme = self._current().state(values=False)
         numbers = {key for key, fresh in of_scheme.items() if isinstance(fresh, list)} | _OTHERS_NUMBERS
@@ -453,9 +453,9 @@ class _Ruled(Optimizer):
             for key in ("amsgrad", "maximize", "dampening"):
                 if group.get(key):
                     raise _C.UsageError(f"state_dict: it was made with {key} = {group[key]}, which Starling's rules do not have")
-        self._engine.set_rules(self.param_groups)  # SGD may have momentum now
+        self._binding.set_rules(self.param_groups)  # SGD may have momentum now
         tensors, metadata, of_scheme = self._current().state(values=False)
-        held = functools.cache(lambda: self._engine.state()[0])
+        held = functools.cache(lambda: self._binding.state()[0])
         metadata["position"] = str(extra.pop("round", 0))
         # A state of another scheme has other numbers, or lacks them.
         saved_numbers = {key: extra.pop(key) for key in list(extra) if key.split(".")[0] in numbers}
@@ -465,7 +465,7 @@ class _Ruled(Optimizer):
         alike = metadata.pop("share", None) == extra.get("share")
         metadata |= {key.removesuffix(self._shards.suffix()): value for key, value in extra.items()}
         if not alike:
-            return tensors, metadata  # the engine reports differences to all workers
+            return tensors, metadata  # the binding reports differences to all workers
         ids = itertools.chain.from_iterable(group["params"] for group in given["param_groups"])
         # By their numbers, or by their names in a state_dict of torch.distributed.checkpoint.
         for number, (index, (name, parameter)) in enumerate(zip(ids, self._numbered(), strict=True)):
@@ -626,7 +626,7 @@ class Decentralized(Optimizer):
 
     def add_param_group(self, param_group: dict) -> None:
         """Like torch's, for the inner optimizer. All workers must call it before the same step."""
-        if self._engine is None:
+        if self._binding is None:
             return super().add_param_group(param_group)
         self.inner.add_param_group(param_group)
         self._share()
@@ -660,7 +660,7 @@ class Decentralized(Optimizer):
             before(self)
         saved = self.inner.state_dict()
         for group in saved["param_groups"]:
-            group["round"] = self._engine.position()
+            group["round"] = self._binding.position()
         for after in self._optimizer_state_dict_post_hooks.values():
             changed = after(self, saved)
             saved = saved if changed is None else changed
@@ -671,7 +671,7 @@ class Decentralized(Optimizer):
         If one worker's inner optimizer cannot load, all raise, and each keeps its old state."""
         had = self.inner.state_dict()
         try:
-            with _or_else(lambda: self._engine.restart(None)):
+            with _or_else(lambda: self._binding.restart(None)):
                 for before in self._optimizer_load_state_dict_pre_hooks.values():
                     changed = before(self, state_dict)
                     state_dict = state_dict if changed is None else changed

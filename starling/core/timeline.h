@@ -17,7 +17,7 @@
 //   averaging                    of asynchronous gossip, per neighbour: `round` is its number on
 //                                the edge, and the outcome is that of all blocks together
 //
-// Asynchronous gossip also adds curves: `distance` to each neighbour and `staleness` of each edge
+// Asynchronous gossip also adds curves: `distance` to each neighbour and `gap` of each edge
 // after every averaging, and the effective `rate` with each gradient (Statistics in
 // optim/optimizer.h).
 //

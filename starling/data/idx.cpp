@@ -87,13 +87,13 @@ Idx read_idx(const std::string& path, int dimensions) {
     size *= extent;
   }
   // The vector grows with the data, so a wrong size in the header costs no memory.
-  constexpr std::int64_t kPiece = 4 << 20;
+  constexpr std::int64_t kReadAtOnce = 4 << 20;
   for (std::int64_t got = 0; got < size;) {
-    const std::int64_t piece = std::min(kPiece, size - got);
-    idx.data.resize(got + piece);
-    const auto n = static_cast<std::int64_t>(file.read(idx.data.data() + got, piece));
+    const std::int64_t part = std::min(kReadAtOnce, size - got);
+    idx.data.resize(got + part);
+    const auto n = static_cast<std::int64_t>(file.read(idx.data.data() + got, part));
     got += n;
-    if (n < piece) file.fail(fmt::format("the data breaks off after {} of {} bytes", got, size));
+    if (n < part) file.fail(fmt::format("the data breaks off after {} of {} bytes", got, size));
   }
   if (file.read(word, 1) != 0)
     file.fail(fmt::format("more data than the {} bytes that the header tells of", size));

@@ -73,7 +73,7 @@ std::span<const Arrival> Exchange::finish(int index) {
   return ledger_.finish(index);
 }
 
-Outgoing Exchange::wire(int index) {
+Outgoing Exchange::outgoing(int index) {
   std::unique_lock lock(monitor_.mutex);
   if (rounds_.complete()) begin_round(lock);
   const SwapId id{rounds_.now(), static_cast<std::uint32_t>(index)};

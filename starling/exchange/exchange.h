@@ -1,9 +1,9 @@
 // The exchange of a worker with its neighbours, hidden behind its computation.
 //
-//   training thread                         transport's thread
-//   finish(b)   waits for the votes    <--  Edge: commit or abort, per neighbour and block
-//   wire(b)     where to write x
-//   start(b)    my block is ready      -->  Edge: send, check, vote
+//   training thread                          transport's thread
+//   finish(b)    waits for the votes    <--  Edge: commit or abort, per neighbour and block
+//   outgoing(b)  where to write x
+//   start(b)     my block is ready      -->  Edge: send, check, vote
 //
 //   round      rises by one with each step: its blocks are started once each, in order
 //   absent     a neighbour that was late or silent: it is not waited for until a block of it comes,
@@ -83,7 +83,7 @@ class Exchange final : private TransportHandler {
   // chooses the grid, and writes the Trailer behind them (kernels/modular.h). The first block of a
   // step begins the next round, which decides the block's mask. If neighbours went on without me,
   // it first asks them which round that is, and waits for the answers as long as Patience allows.
-  Outgoing wire(int block);
+  Outgoing outgoing(int block);
   // The wire block is written. finite = false: the block is not sent, all neighbours go on without
   // it.
   void start(int block, bool finite);
@@ -95,7 +95,7 @@ class Exchange final : private TransportHandler {
   // The one that has begun last, from 1; 0 before the first.
   std::uint64_t round() const;
   // Every worker calls it, with the same position. Finishes and drops what is in flight; the next
-  // wire() begins a round of this position. Rounds themselves only ever rise.
+  // outgoing() begins a round of this position. Rounds themselves only ever rise.
   void restart(std::uint64_t position);
 
   // --- exact averages, on the training thread; every worker calls them in the same order ---
@@ -150,7 +150,7 @@ class Exchange final : private TransportHandler {
 
   std::uint64_t not_finite_ = 0;  // the last round with such a block; with the monitor's lock
   std::vector<std::shared_ptr<Buffer>>
-      next_;  // by block: what wire() gave out, to be written for the round that has begun
+      next_;  // by block: what outgoing() gave out, to be written for the round that has begun
 
   const std::unique_ptr<Transport> transport_;  // last: its thread ends before anything else goes
 };

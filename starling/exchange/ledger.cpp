@@ -21,13 +21,13 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
 }
 
 std::span<const Arrival> Ledger::finish(int index) {
-  Block& block = at(index);
-  std::ranges::sort(block.arrived, {}, &Arrival::rank);
-  block.finished = std::move(block.arrived);
-  block.arrived.clear();
-  std::ranges::move(block.mended, std::back_inserter(block.finished));
-  block.mended.clear();
-  return block.finished;
+  Swaps& swaps = at(index);
+  std::ranges::sort(swaps.arrived, {}, &Arrival::rank);
+  swaps.finished = std::move(swaps.arrived);
+  swaps.arrived.clear();
+  std::ranges::move(swaps.mended, std::back_inserter(swaps.finished));
+  swaps.mended.clear();
+  return swaps.finished;
 }
 
 void Ledger::begin(int index, int swaps) {
@@ -36,9 +36,9 @@ void Ledger::begin(int index, int swaps) {
 }
 
 void Ledger::forget() {
-  for (Block& block : blocks_) {
-    block.finished.clear();
-    block.mended.clear();
+  for (Swaps& swaps : blocks_) {
+    swaps.finished.clear();
+    swaps.mended.clear();
   }
 }
 
@@ -61,9 +61,9 @@ void Ledger::aborted(SwapId id, std::optional<Arrival> arrival, std::size_t coun
 }
 
 void Ledger::close(SwapId id, std::optional<Arrival> arrival) {
-  Block& block = blocks_[id.block];
-  if (arrival) block.arrived.push_back(std::move(*arrival));
-  if (--block.open == 0) monitor_.changed->notify_all();
+  Swaps& swaps = blocks_[id.block];
+  if (arrival) swaps.arrived.push_back(std::move(*arrival));
+  if (--swaps.open == 0) monitor_.changed->notify_all();
 }
 
 void Ledger::mended(SwapId id, Arrival arrival, std::size_t late) {

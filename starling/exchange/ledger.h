@@ -54,19 +54,19 @@ class Ledger {
   void mended(SwapId id, Arrival arrival, std::size_t late);
 
  private:
-  struct Block {
+  struct Swaps {                    // of one block
     int open = 0;                   // swaps not yet decided; a group's counts as one
     std::vector<Arrival> arrived;   // committed
     std::vector<Arrival> mended;    // committed late
     std::vector<Arrival> finished;  // what finish() returned
   };
-  Block& at(int block) { return blocks_[static_cast<std::size_t>(block)]; }
-  const Block& at(int block) const { return blocks_[static_cast<std::size_t>(block)]; }
+  Swaps& at(int block) { return blocks_[static_cast<std::size_t>(block)]; }
+  const Swaps& at(int block) const { return blocks_[static_cast<std::size_t>(block)]; }
   void close(SwapId id, std::optional<Arrival> arrival);
 
   Monitor& monitor_;
   // With the monitor's lock.
-  std::vector<Block> blocks_;
+  std::vector<Swaps> blocks_;
   ExchangeStatistics counts_;
 };
 

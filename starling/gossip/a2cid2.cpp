@@ -13,7 +13,7 @@ namespace starling {
 namespace {
 
 // A worker that is not reached from worker 0, or -1.
-int apart(const PairRates& rates) {
+int unreached_worker(const PairRates& rates) {
   std::vector<bool> reached(rates.asks.size());
   std::vector<int> found{0};
   reached.front() = true;
@@ -45,7 +45,7 @@ void mix(std::span<T> x, std::span<T> x_tilde, double eta_tau) {
 A2cid2 papers_constants(const PairRates& rates) {
   const int n = rates.workers();
   if (n == 1) return {};
-  if (const int alone = apart(rates); alone >= 0)
+  if (const int alone = unreached_worker(rates); alone >= 0)
     throw UsageError(fmt::format("a2cid2: the graph has no path between workers 0 and {}", alone));
   const Matrix L = rates.laplacian();
   const Eigen::Map<const Eigen::MatrixXd> values(L.values.data(), n, n);  // symmetric

@@ -154,19 +154,19 @@ HWY_INLINE void send(const T* values, std::size_t n, T* to, bool past_caches) {
   for (; i < n; ++i) to[i] = values[i];
 }
 
-// Sends the codes of x on the wire's grid. Returns the sum of the grid points.
-HWY_INLINE std::uint32_t send_codes(const float* x, std::size_t at, std::size_t n, const WireBlock& wire,
+// Sends the codes of x on the block's grid. Returns the sum of the grid points.
+HWY_INLINE std::uint32_t send_codes(const float* x, std::size_t at, std::size_t n, const WireBlock& outgoing,
                                     bool past_caches) {
   alignas(64) std::uint8_t encoded[kChunk];
-  const float per_step = power_of_two(-wire.exponent);
+  const float per_step = power_of_two(-outgoing.exponent);
   std::uint32_t sum = 0;
   for (std::size_t i = 0; i < n; ++i) {
     const std::uint32_t k = grid_point(x[i] * per_step);
     sum += k;
     encoded[i] = static_cast<std::uint8_t>(k);
   }
-  std::uint8_t* const to = static_cast<std::uint8_t*>(wire.values) + bytes_of(wire.wire, at);
-  if (wire.wire == Wire::int8) {
+  std::uint8_t* const to = static_cast<std::uint8_t*>(outgoing.values) + bytes_of(outgoing.wire, at);
+  if (outgoing.wire == Wire::int8) {
     send(encoded, n, to, past_caches);
     return sum;
   }
@@ -213,26 +213,27 @@ HWY_INLINE std::uint32_t take_changes(const Parameters& parameters, float* x, st
 }
 
 // Encodes and sends x. Returns 0 if all values sent are finite.
-HWY_INLINE std::uint32_t send_encoded(const float* x, std::size_t at, std::size_t n, const WireBlock& wire,
-                                      bool past_caches) {
-  if (wire.wire == Wire::fp32) {
-    send(x, n, static_cast<float*>(wire.values) + at, past_caches);
+HWY_INLINE std::uint32_t send_encoded(const float* x, std::size_t at, std::size_t n,
+                                      const WireBlock& outgoing, bool past_caches) {
+  if (outgoing.wire == Wire::fp32) {
+    send(x, n, static_cast<float*>(outgoing.values) + at, past_caches);
     return 0;  // the caller checks x
   }
-  if (is_modular(wire.wire)) {
-    const std::uint32_t sum = send_codes(x, at, n, wire, past_caches);
-    if (wire.sum != nullptr) *wire.sum += sum;
+  if (is_modular(outgoing.wire)) {
+    const std::uint32_t sum = send_codes(x, at, n, outgoing, past_caches);
+    if (outgoing.sum != nullptr) *outgoing.sum += sum;
     return 0;  // every code is a number
   }
   alignas(64) std::uint16_t encoded[kChunk];
-  const std::uint32_t bad = encode(x, n, wire.wire, encoded);
-  send(encoded, n, static_cast<std::uint16_t*>(wire.values) + at, past_caches);
+  const std::uint32_t bad = encode(x, n, outgoing.wire, encoded);
+  send(encoded, n, static_cast<std::uint16_t*>(outgoing.values) + at, past_caches);
   return bad;
 }
 
 // The number of values before the next cache line.
-std::size_t before_line(const WireBlock& wire) {
-  return (kLine - reinterpret_cast<std::uintptr_t>(wire.values) % kLine) % kLine * 2 / bytes_of(wire.wire, 2);
+std::size_t before_line(const WireBlock& outgoing) {
+  return (kLine - reinterpret_cast<std::uintptr_t>(outgoing.values) % kLine) % kLine * 2 /
+         bytes_of(outgoing.wire, 2);
 }
 
 // The rule of a step without a gradient.
@@ -240,7 +241,7 @@ struct NoRule {};
 
 template <class Rule>
 bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& p, Gradient gradient,
-                const RuleState& state, WireBlock wire, std::size_t n) {
+                const RuleState& state, WireBlock outgoing, std::size_t n) {
   constexpr bool kAdapts = !std::is_same_v<Rule, NoRule>;
   const Rule step = rule;  // a copy on the stack: no store to memory can change it
   const Wire format = p.format;
@@ -248,10 +249,10 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& 
   float* const x_all = narrow ? p.master : static_cast<float*>(p.values);
   alignas(64) float mixed[kChunk], their_room[kChunk], my_room[kChunk], g_room[kChunk];
   std::uint32_t bad = 0;
-  // Chunks begin at the wire's cache lines: writing a part of a line past the caches is slow. A
+  // Chunks begin at cache lines of `outgoing`: writing a part of a line past the caches is slow. A
   // line of int4 holds more values than a chunk; they are few enough bytes for the caches.
-  const bool stream = wire.values != nullptr && wire.stream && wire.wire != Wire::int4;
-  std::size_t count = stream ? std::min(n, before_line(wire)) : 0;
+  const bool stream = outgoing.values != nullptr && outgoing.stream && outgoing.wire != Wire::int4;
+  std::size_t count = stream ? std::min(n, before_line(outgoing)) : 0;
   bool whole_lines = count == 0;
   for (std::size_t at = 0; at < n; at += count, whole_lines = true) {
     if (whole_lines) count = std::min(kChunk, n - at);
@@ -286,7 +287,7 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& 
     if (narrow && moves)
       bad_parameters = encode(x, count, format, static_cast<std::uint16_t*>(p.values) + at);
     bad |= not_finite(x, count) | bad_parameters;
-    if (wire.values != nullptr) bad |= send_encoded(x, at, count, wire, stream && whole_lines);
+    if (outgoing.values != nullptr) bad |= send_encoded(x, at, count, outgoing, stream && whole_lines);
   }
   if (stream) hwy::FlushStream();  // before another thread learns that the block is there
   return bad == 0;
@@ -295,9 +296,10 @@ bool update_all(const Rule& rule, std::span<const Mix> mixes, const Parameters& 
 }  // namespace
 
 bool update(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g, RuleState state,
-            WireBlock wire, std::size_t n) {
-  if (g.values == nullptr) return update_all(NoRule{}, mixes, x, g, state, wire, n);
-  return std::visit([&](const auto& rule) { return update_all(rule, mixes, x, g, state, wire, n); }, step);
+            WireBlock outgoing, std::size_t n) {
+  if (g.values == nullptr) return update_all(NoRule{}, mixes, x, g, state, outgoing, n);
+  return std::visit([&](const auto& rule) { return update_all(rule, mixes, x, g, state, outgoing, n); },
+                    step);
 }
 
 // at(i) is value i. There are sixteen sums side by side for every width of registers: the same bits

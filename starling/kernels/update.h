@@ -4,7 +4,7 @@
 //
 //   Wx = x + Sum_j W_ij (q_j - q_i)     in the order of the neighbours given; q went over the wire
 //   x <- rule(x, Wx, scale g)           one file per rule in rules/
-//   wire <- x                           in the wire's number format (wire.h)
+//   outgoing <- x                       in the wire's number format (wire.h)
 //
 // A parameter p in bf16 or fp16 has an fp32 master x elsewhere. The master is mixed, stepped and
 // sent; the parameter is the master, rounded to nearest even.
@@ -45,12 +45,12 @@ using Step = StepOf<void STARLING_EACH_STEP(STARLING_STEP)>;
 struct Kernels {
   std::string_view isa;
 
-  // Updates n parameters in place and copies them to the wire. Returns whether every parameter,
-  // every master and every value sent is finite (fp16 ends at 65504). The wire and x may each be
+  // Updates n parameters in place and copies them to `outgoing`. Returns whether every parameter,
+  // every master and every value sent is finite (fp16 ends at 65504). `outgoing` and x may each be
   // the `mine` of any Mix; otherwise no two of the arrays overlap. Without a gradient no rule is
   // applied: pass Step{}.
   bool (*update)(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g,
-                 RuleState state, WireBlock wire, std::size_t n);
+                 RuleState state, WireBlock outgoing, std::size_t n);
 
   // Sum of the squares of fp32, bf16 or fp16 in double: finite if all values are. The sums of
   // pieces do not add up to the bits of the whole's sum, so a caller must split it the same way
@@ -87,8 +87,8 @@ const Kernels& kernels_named(std::string_view isa);
 
 // Kernels::update of best_kernels().
 inline bool update(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g,
-                   RuleState state, WireBlock wire, std::size_t n) {
-  return best_kernels().update(step, mixes, x, g, state, wire, n);
+                   RuleState state, WireBlock outgoing, std::size_t n) {
+  return best_kernels().update(step, mixes, x, g, state, outgoing, n);
 }
 
 // Kernels::all_finite of best_kernels().

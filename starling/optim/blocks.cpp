@@ -111,14 +111,14 @@ void Segment::mark_changed() {
   as_sent = {};
 }
 
-void Segment::mark_sent(const void* x, const void* wire) {
+void Segment::mark_sent(const void* x, const void* sent) {
   // inference tensors have no version
-  if (!parameter.is_inference()) as_sent = {wire, x, version()};
+  if (!parameter.is_inference()) as_sent = {sent, x, version()};
 }
 
 const void* Segment::still_in(const void* x) const {
-  const bool same = as_sent.wire != nullptr && as_sent.x == x && as_sent.version == version();
-  return same ? as_sent.wire : nullptr;
+  const bool same = as_sent.block != nullptr && as_sent.x == x && as_sent.version == version();
+  return same ? as_sent.block : nullptr;
 }
 
 std::uint32_t Segment::version() const {
@@ -245,10 +245,10 @@ namespace {
 // update(), with the grid chosen.
 class Pass {
  public:
-  Pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
+  Pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& outgoing,
        std::optional<float> scale)
-      : block_(block), arrived_(arrived), wire_(wire), scale_(scale.value_or(1)) {
-    pieces_.reserve(block.segments.size());
+      : block_(block), arrived_(arrived), outgoing_(outgoing), scale_(scale.value_or(1)) {
+    updates_.reserve(block.segments.size());
     std::int64_t steps = 0;
     kernels::Step step;  // the same for most segments
     for (Segment& s : block.segments) {
@@ -261,11 +261,11 @@ class Pass {
       if (s.cleared) g = cleared;
       if (const auto t = std::max<std::int64_t>(s.steps, 1); t != steps) step = rule_step(rule, steps = t);
       const kernels::Parameters x = s.values();
-      pieces_.push_back({s.offset, s.offset + s.length, step, x, s.still_in(x.values), s.state, g, cleared,
-                         std::move(keep)});
+      updates_.push_back({s.offset, s.offset + s.length, step, x, s.still_in(x.values), s.state, g, cleared,
+                          std::move(keep)});
       if (g != nullptr || !arrived.empty()) s.mark_changed();
-      if (wire.values != nullptr && wire.wire == Wire::fp32 && x.format == Wire::fp32)
-        s.mark_sent(x.values, wire.values);
+      if (outgoing.values != nullptr && outgoing.wire == Wire::fp32 && x.format == Wire::fp32)
+        s.mark_sent(x.values, outgoing.values);
     }
     for (std::size_t k = 0; k < block.states.size(); ++k)
       states_[k] = block.states[k].mutable_data_ptr<float>();
@@ -286,31 +286,33 @@ class Pass {
       const std::lock_guard lock(mutex);
       seen.add(share);
     });
-    over(block_, arrived_, wire_, seen);
+    use_results(block_, arrived_, outgoing_, seen);
     return seen.finite;
   }
 
   // Puts the pass into the streams of the block's device. When it is over, the device's thread
   // calls then(finite).
-  static void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
-                      std::optional<float> scale, std::function<void(bool finite)> then) {
+  static void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived,
+                      const Outgoing& outgoing, std::optional<float> scale,
+                      std::function<void(bool finite)> then) {
     OnDevice& device = *block.on_device;
     const auto length = static_cast<std::size_t>(block.length);
     const OnDevice::There there =
-        device.begin(arrived, wire, bytes_of(wire.wire, wire.mask.chosen_of(length)));
-    const Pass pass(block, rule, there.arrived, there.wire, scale);
+        device.begin(arrived, outgoing, bytes_of(outgoing.wire, outgoing.mask.chosen_of(length)));
+    const Pass pass(block, rule, there.arrived, there.outgoing, scale);
     pass.each_stretch(0, block.length, there.sum, there.measured,
                       [&](const auto&... arguments) { device.add(arguments...); });
-    device.launch([block = &block, arrived = there.arrived, wire, then = std::move(then)](const Seen& seen) {
-      over(*block, arrived, wire, seen);
-      then(seen.finite);
-    });
+    device.launch(
+        [block = &block, arrived = there.arrived, outgoing, then = std::move(then)](const Seen& seen) {
+          use_results(*block, arrived, outgoing, seen);
+          then(seen.finite);
+        });
   }
 
  private:
   using Seen = OnDevice::Seen;  // by one thread in its share of the block, or by all threads
-  struct Piece {
-    std::int64_t begin, end;  // in the block
+  struct SegmentUpdate {        // of one segment, in this pass
+    std::int64_t begin, end;    // in the block
     kernels::Step step;
     kernels::Parameters x;
     const void* as_sent;  // a block that has x without a change, or null
@@ -328,11 +330,11 @@ class Pass {
         fmt::join(s.parameter.sizes(), ", "), block_.device.str(), s.parameter.device().str()));
   }
 
-  // The end of the stretch from `at` in which each mask, of arrivals and of the wire, chooses all
-  // values or none.
+  // The end of the stretch from `at` in which each mask, of arrivals and of what is sent, chooses
+  // all values or none.
   std::int64_t stretch_end(std::int64_t at) const {
     const auto from = static_cast<std::size_t>(at);
-    std::size_t end = std::min(static_cast<std::size_t>(block_.length), wire_.mask.stretch_end(from));
+    std::size_t end = std::min(static_cast<std::size_t>(block_.length), outgoing_.mask.stretch_end(from));
     for (const Arrival& a : arrived_) end = std::min(end, a.mine.mask.stretch_end(from));
     return static_cast<std::int64_t>(end);
   }
@@ -343,62 +345,64 @@ class Pass {
   void each_stretch(std::int64_t begin, std::int64_t end, std::uint32_t* sum, kernels::Measured* measured,
                     const F& f) const {
     std::vector<kernels::Mix> mixes;
-    auto piece =
-        std::partition_point(pieces_.begin(), pieces_.end(), [&](const Piece& p) { return p.end <= begin; });
-    for (; piece != pieces_.end() && piece->begin < end; ++piece) {
-      const std::int64_t last = std::min(end, piece->end);
-      for (std::int64_t at = std::max(begin, piece->begin), next = 0; at < last; at = next) {
+    auto segment = std::partition_point(updates_.begin(), updates_.end(),
+                                        [&](const SegmentUpdate& s) { return s.end <= begin; });
+    for (; segment != updates_.end() && segment->begin < end; ++segment) {
+      const std::int64_t last = std::min(end, segment->end);
+      for (std::int64_t at = std::max(begin, segment->begin), next = 0; at < last; at = next) {
         next = std::min(last, stretch_end(at));
-        one_stretch(*piece, at, next, sum, measured, mixes, f);
+        one_stretch(*segment, at, next, sum, measured, mixes, f);
       }
     }
   }
 
   // `mixes`: reused memory.
   template <class F>
-  void one_stretch(const Piece& piece, std::int64_t begin, std::int64_t end, std::uint32_t* sum,
+  void one_stretch(const SegmentUpdate& segment, std::int64_t begin, std::int64_t end, std::uint32_t* sum,
                    kernels::Measured* measured, std::vector<kernels::Mix>& mixes, const F& f) const {
     const auto from = static_cast<std::size_t>(begin);  // in the block
-    const auto within = static_cast<std::size_t>(begin - piece.begin);
+    const auto within = static_cast<std::size_t>(begin - segment.begin);
     mixes.clear();
     for (std::size_t j = 0; j < arrived_.size(); ++j) {
       const Arrival& a = arrived_[j];
       if (!a.mine.mask.chooses(from)) continue;
       const void* const sent = a.mine.bytes().data();
-      const bool is_x = sent == nullptr || sent == piece.as_sent;
+      const bool is_x = sent == nullptr || sent == segment.as_sent;
       mixes.push_back(
-          {a.weight, a.theirs.values(from), is_x ? own(piece, within) : a.mine.values(from), measured + j});
+          {a.weight, a.theirs.values(from), is_x ? own(segment, within) : a.mine.values(from), measured + j});
     }
-    const std::size_t skipped = bytes_of(piece.x.format, within);
+    const std::size_t skipped = bytes_of(segment.x.format, within);
     kernels::Gradient g{nullptr, scale_};
-    if (piece.g != nullptr) g.values = static_cast<const std::byte*>(piece.g) + skipped;
-    if (piece.cleared != nullptr) g.cleared = static_cast<std::byte*>(piece.cleared) + skipped;
+    if (segment.g != nullptr) g.values = static_cast<const std::byte*>(segment.g) + skipped;
+    if (segment.cleared != nullptr) g.cleared = static_cast<std::byte*>(segment.cleared) + skipped;
     const auto state = [&](std::size_t k) {
-      return states_[k] == nullptr ? nullptr : states_[k] + piece.state + within;
+      return states_[k] == nullptr ? nullptr : states_[k] + segment.state + within;
     };
-    kernels::WireBlock sent = wire_;
-    sent.stream = bytes_of(wire_.wire, sent_values_) >= kStreamed;
+    kernels::WireBlock sent = outgoing_;
+    sent.stream = bytes_of(outgoing_.wire, sent_values_) >= kStreamed;
     sent.sum = sum;
     sent.values = nullptr;
-    if (wire_.values != nullptr && wire_.mask.chooses(from))
-      sent.values = static_cast<std::byte*>(wire_.values) + bytes_of(wire_.wire, wire_.mask.chosen_of(from));
-    f(piece.step, mixes, piece.x.from(within), g, kernels::RuleState{state(0), state(1), state(2)}, sent,
+    if (outgoing_.values != nullptr && outgoing_.mask.chooses(from))
+      sent.values = static_cast<std::byte*>(outgoing_.values) +
+                    bytes_of(outgoing_.wire, outgoing_.mask.chosen_of(from));
+    f(segment.step, mixes, segment.x.from(within), g, kernels::RuleState{state(0), state(1), state(2)}, sent,
       static_cast<std::size_t>(end - begin));
   }
 
-  static const float* own(const Piece& piece, std::size_t n) {
-    const kernels::Parameters x = piece.x.from(n);
+  static const float* own(const SegmentUpdate& segment, std::size_t n) {
+    const kernels::Parameters x = segment.x.from(n);
     return x.master != nullptr ? x.master : static_cast<const float*>(x.values);
   }
 
-  // Uses the kernel's results: writes the trailer of the wire, and chooses the next block's grid by
-  // the distance between the ends of each edge.
-  static void over(Block& block, std::span<const Arrival> arrived, const Outgoing& wire, const Seen& seen) {
+  // Uses the kernel's results: writes the trailer of what is sent, and chooses the next block's
+  // grid by the distance between the ends of each edge.
+  static void use_results(Block& block, std::span<const Arrival> arrived, const Outgoing& outgoing,
+                          const Seen& seen) {
     const auto length = static_cast<std::size_t>(block.length);
-    if (wire.values != nullptr) {
-      const std::span<std::byte> sent{static_cast<std::byte*>(wire.values),
-                                      block_bytes(wire.wire, wire.mask.chosen_of(length))};
-      set_trailer(sent, wire.wire, {wire.exponent, seen.sum});
+    if (outgoing.values != nullptr) {
+      const std::span<std::byte> sent{static_cast<std::byte*>(outgoing.values),
+                                      block_bytes(outgoing.wire, outgoing.mask.chosen_of(length))};
+      set_trailer(sent, outgoing.wire, {outgoing.exponent, seen.sum});
     }
     Grid::Wanted wanted;
     for (std::size_t j = 0; j < arrived.size(); ++j) {
@@ -411,61 +415,61 @@ class Pass {
 
   Block& block_;
   const std::span<const Arrival> arrived_;
-  const Outgoing& wire_;
+  const Outgoing& outgoing_;
   const float scale_;
-  const std::size_t sent_values_ = wire_.mask.chosen_of(static_cast<std::size_t>(block_.length));
-  std::vector<Piece> pieces_;
+  const std::size_t sent_values_ = outgoing_.mask.chosen_of(static_cast<std::size_t>(block_.length));
+  std::vector<SegmentUpdate> updates_;
   std::array<float*, 3> states_{};
 };
 
 // One pass on the block's device; calls then(finite) at its end.
-void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
+void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& outgoing,
              std::optional<float> scale, std::function<void(bool finite)> then) {
   RECORD_USER_SCOPE("starling::update");
   const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
-  Pass::enqueue(block, rule, arrived, wire, scale, std::move(then));
+  Pass::enqueue(block, rule, arrived, outgoing, scale, std::move(then));
 }
 
 // One pass on the block's device, CPU or GPU. Returns whether the parameters are finite, as far as
 // known.
-bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& wire,
+bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& outgoing,
           std::optional<float> scale) {
   if (block.on_device) {
     const auto finite = std::make_shared<bool>(true);
-    enqueue(block, rule, arrived, wire, scale, [finite](bool all) { *finite = all; });
-    if (wire.values != nullptr) block.on_device->wait();
-    return wire.values == nullptr || *finite;
+    enqueue(block, rule, arrived, outgoing, scale, [finite](bool all) { *finite = all; });
+    if (outgoing.values != nullptr) block.on_device->wait();
+    return outgoing.values == nullptr || *finite;
   }
   RECORD_USER_SCOPE("starling::update");
   const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
-  return Pass(block, rule, arrived, wire, scale).run();
+  return Pass(block, rule, arrived, outgoing, scale).run();
 }
 
 // On the grid that earlier measurements have chosen.
-Outgoing with_grid(Block& block, Outgoing wire) {
-  if (wire.values == nullptr || !is_modular(wire.wire)) return wire;
+Outgoing with_grid(Block& block, Outgoing outgoing) {
+  if (outgoing.values == nullptr || !is_modular(outgoing.wire)) return outgoing;
   if (block.on_device) block.on_device->wait();
-  wire.exponent = block.grid.next();
-  return wire;
+  outgoing.exponent = block.grid.next();
+  return outgoing;
 }
 
 }  // namespace
 
-bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing wire,
+bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing outgoing,
             std::optional<float> scale) {
-  return pass(block, rule, arrived, with_grid(block, wire), scale);
+  return pass(block, rule, arrived, with_grid(block, outgoing), scale);
 }
 
-bool write_again(Block& block, Outgoing wire) {
-  if (is_modular(wire.wire)) wire.exponent = block.grid.again();
-  return pass(block, Rule{}, {}, wire, std::nullopt);
+bool write_again(Block& block, Outgoing outgoing) {
+  if (is_modular(outgoing.wire)) outgoing.exponent = block.grid.again();
+  return pass(block, Rule{}, {}, outgoing, std::nullopt);
 }
 
 void update_and_send(Exchange& exchange, Block& block, const Rule& rule, std::span<const Arrival> arrived,
                      std::optional<float> scale) {
-  const Outgoing wire = with_grid(block, exchange.wire(block.index));
-  if (!block.on_device) return start(exchange, block, pass(block, rule, arrived, wire, scale));
-  enqueue(block, rule, arrived, wire, scale,
+  const Outgoing outgoing = with_grid(block, exchange.outgoing(block.index));
+  if (!block.on_device) return start(exchange, block, pass(block, rule, arrived, outgoing, scale));
+  enqueue(block, rule, arrived, outgoing, scale,
           [exchange = &exchange, block = &block](bool finite) { start(*exchange, *block, finite); });
 }
 
@@ -474,12 +478,12 @@ void mix_and_send(Exchange& exchange, Block& block, std::span<const Arrival> arr
 }
 
 void send_again(Exchange& exchange, Block& block) {
-  const bool finite = write_again(block, exchange.wire(block.index));
+  const bool finite = write_again(block, exchange.outgoing(block.index));
   start(exchange, block, finite);
 }
 
-bool mix(Block& block, std::span<const Arrival> arrived, const Outgoing& wire) {
-  return update(block, Rule{}, arrived, wire, std::nullopt);
+bool mix(Block& block, std::span<const Arrival> arrived, const Outgoing& outgoing) {
+  return update(block, Rule{}, arrived, outgoing, std::nullopt);
 }
 
 void settle(std::span<const Block> blocks) {

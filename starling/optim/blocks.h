@@ -36,9 +36,9 @@ class Timeline;
 // nobody changes x, it can be read in place of the sent block. The parameter's version shows
 // changes. This library's own passes over other segments do not count as changes.
 struct AsSent {
-  const void* wire = nullptr;  // the block; null: there is none
-  const void* x = nullptr;     // x's address
-  std::uint32_t version = 0;   // Segment::version() then
+  const void* block = nullptr;  // the block; null: there is none
+  const void* x = nullptr;      // x's address
+  std::uint32_t version = 0;    // Segment::version() then
 };
 
 struct Segment {
@@ -61,7 +61,7 @@ struct Segment {
   // Tells autograd and the other segments that a pass changes x.
   void mark_changed();
   // Says that a pass writes the x at this address to this block without a change.
-  void mark_sent(const void* x, const void* wire);
+  void mark_sent(const void* x, const void* sent);
   // Returns the block that still has the x at this address without a change, or null.
   const void* still_in(const void* x) const;
   // The parameter's version, less its `passes`.
@@ -116,8 +116,8 @@ std::span<const Arrival> finish(Exchange& exchange, const Block& block);
 void start(Exchange& exchange, const Block& block, bool finite);
 
 // One step of one block in one pass over its memory, by torch's intra-op threads. The pass mixes
-// the arrivals, applies the rule and writes the new parameters to `wire` ({}: sends nothing). An
-// arrival without `mine`, or one whose `mine` still equals the parameters, is mixed by its
+// the arrivals, applies the rule and writes the new parameters to `outgoing` ({}: sends nothing).
+// An arrival without `mine`, or one whose `mine` still equals the parameters, is mixed by its
 // difference to the parameters. Values that a mask does not choose are neither mixed nor sent.
 // Returns whether the parameters, and the values sent, are finite. The bits do not depend on the
 // number of threads.
@@ -125,15 +125,15 @@ void start(Exchange& exchange, const Block& block, bool finite);
 // `scale`: a factor of the gradients. None: the step is skipped, and the block is mixed only. On a
 // GPU the pass goes into torch's current stream. The call waits for it if there is something to
 // send; otherwise it returns true at once.
-bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing wire,
+bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing outgoing,
             std::optional<float> scale = 1);
 
-// The same without a rule: mixes the arrivals, and writes the parameters to `wire`.
-bool mix(Block& block, std::span<const Arrival> arrived, const Outgoing& wire);
+// The same without a rule: mixes the arrivals, and writes the parameters to `outgoing`.
+bool mix(Block& block, std::span<const Arrival> arrived, const Outgoing& outgoing);
 
-// The same with the exchange's wire(), followed by its start(). For a block on a GPU, the device's
-// thread calls start() when the GPU has written the wire. Before every other call of the exchange,
-// except finish() of this block, call settle().
+// The same with the exchange's outgoing(), followed by its start(). For a block on a GPU, the
+// device's thread calls start() when the GPU has written the wire block. Before every other call of
+// the exchange, except finish() of this block, call settle().
 void update_and_send(Exchange& exchange, Block& block, const Rule& rule, std::span<const Arrival> arrived,
                      std::optional<float> scale = 1);
 void mix_and_send(Exchange& exchange, Block& block, std::span<const Arrival> arrived);
@@ -141,10 +141,10 @@ void mix_and_send(Exchange& exchange, Block& block, std::span<const Arrival> arr
 // failed.
 void settle(std::span<const Block> blocks);
 
-// Only writes the parameters to `wire`, as the last update() or mix() with a wire did: modular
+// Only writes the parameters to `outgoing`, as the last update() or mix() that sent did: modular
 // codes use the same grid.
-bool write_again(Block& block, Outgoing wire);
-// The same, with the exchange's wire() and start(), as update_and_send().
+bool write_again(Block& block, Outgoing outgoing);
+// The same, with the exchange's outgoing() and start(), as update_and_send().
 void send_again(Exchange& exchange, Block& block);
 
 // With Block::clears, update() writes zeros to the gradients that it has read. This clears the

@@ -23,21 +23,21 @@ bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manife
   const auto rank = static_cast<std::size_t>(world.rank);
   const auto size = static_cast<std::size_t>(world.size);
   std::string reason;
-  std::vector<std::int64_t> told(size * kSlots + 1);
-  told.back() = std::llround(progress.seconds * 1e6);
+  std::vector<std::int64_t> slots(size * kSlots + 1);
+  slots.back() = std::llround(progress.seconds * 1e6);
   optimizer.wait_for_all();
   try {
     const auto file = std::filesystem::path(draft_checkpoint(root, progress.step)) / worker_file(world.rank);
     const Digest digest = optimizer.save(file);
-    told[rank * kSlots + kWritten] = 1;
-    told[rank * kSlots + kBytes] = static_cast<std::int64_t>(digest.bytes);
-    told[rank * kSlots + kChecksum] = digest.crc32c;
-    told[rank * kSlots + kStep] = mine.value_or(progress.step);
+    slots[rank * kSlots + kWritten] = 1;
+    slots[rank * kSlots + kBytes] = static_cast<std::int64_t>(digest.bytes);
+    slots[rank * kSlots + kChecksum] = digest.crc32c;
+    slots[rank * kSlots + kStep] = mine.value_or(progress.step);
   } catch (const Error& error) {
-    told[rank * kSlots + kFailed] = 1;
+    slots[rank * kSlots + kFailed] = 1;
     reason = error.what();
   }
-  if (optimizer.maximum(told) == 0) {  // the folder is the others'
+  if (optimizer.maximum(slots) == 0) {  // the folder is the others'
     world.log(Level::warning, fmt::format("no checkpoint of step {} here: the other workers went on without "
                                           "this one while it was away",
                                           progress.step));
@@ -46,11 +46,11 @@ bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manife
 
   Manifest manifest = progress;
   manifest.workers = world.size;
-  manifest.seconds = static_cast<double>(told.back()) / 1e6;
+  manifest.seconds = static_cast<double>(slots.back()) / 1e6;
   manifest.files.clear();
   int first_failed = world.size, first = world.size;  // ranks
   for (int r = world.size - 1; r >= 0; --r) {
-    const std::int64_t* const theirs = &told[static_cast<std::size_t>(r) * kSlots];
+    const std::int64_t* const theirs = &slots[static_cast<std::size_t>(r) * kSlots];
     if (theirs[kFailed] != 0) first_failed = r;
     if (theirs[kFailed] + theirs[kWritten] != 0) first = r;
     if (theirs[kWritten] == 0) continue;

@@ -97,11 +97,11 @@ struct Statistics {
   // Schemes in pairs: this worker's averagings on each edge, since the last parameter group was
   // added. Their time unit is a gradient of this worker, or a stretch of local steps.
   struct Edge {
-    int rank = 0;                // the neighbour
-    std::uint64_t averaged = 0;  // averagings of all blocks
-    double staleness = 0;        // mean time between two of them
-    std::uint64_t stalest = 0;   // the longest so far
-    double distance = 0;         // RMS of x_j - x_i in the last one
+    int rank = 0;                   // the neighbour
+    std::uint64_t averaged = 0;     // averagings of all blocks
+    double gap = 0;                 // mean time between two of them
+    std::uint64_t longest_gap = 0;  // so far
+    double distance = 0;            // RMS of x_j - x_i in the last one
   };
   std::vector<Edge> edges{};  // sorted by rank
   // Requests for averagings by this worker, in the same time. A neighbour that answers after the

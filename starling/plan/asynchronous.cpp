@@ -226,13 +226,13 @@ class AsynchronousSimulation {
     Worker &w = worker(i), &other = worker(w.with);
     w.sent = true;
     if (!other.sent) return;
-    const double over = time + 2 * latency(i);
+    const double acknowledged = time + 2 * latency(i);
     for (const int end : {i, w.with}) {
       worker(end).state = State::ending;
-      events_.push(over, n_ + end);
+      events_.push(acknowledged, n_ + end);
       if (!counts(worker(end))) continue;
       ++averaged_;
-      taken_ += over - w.asked;
+      taken_ += acknowledged - w.asked;
     }
   }
 

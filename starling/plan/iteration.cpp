@@ -6,21 +6,21 @@ namespace starling {
 
 namespace {
 
-using What = Piece::What;
+using What = Bar::What;
 
-// Appends one piece after the other.
+// Appends one bar after the other.
 class Lane {
  public:
-  Lane(std::vector<Piece>& pieces, double at) : pieces_(pieces), at_(at) {}
+  Lane(std::vector<Bar>& bars, double at) : bars_(bars), at_(at) {}
   double add(What what, int block, double seconds) {
-    pieces_.push_back({what, block, at_, at_ + seconds});
+    bars_.push_back({what, block, at_, at_ + seconds});
     return at_ += seconds;
   }
   void wait_until(double time) { at_ = std::max(at_, time); }
   double at() const { return at_; }
 
  private:
-  std::vector<Piece>& pieces_;
+  std::vector<Bar>& bars_;
   double at_;
 };
 
@@ -29,7 +29,7 @@ class Lane {
 Iteration all_reduce_iteration(double F, const std::vector<double>& b, const std::vector<double>& u,
                                const std::vector<double>& c) {
   Iteration one;
-  Lane work(one.pieces, 0), link(one.pieces, 0);
+  Lane work(one.bars, 0), link(one.bars, 0);
   work.add(What::forward, -1, F);
   const int blocks = static_cast<int>(b.size());
   for (int i = 0; i < blocks; ++i) {
@@ -46,7 +46,7 @@ Iteration cta_iteration(double F, const std::vector<double>& b, const std::vecto
                         const std::vector<double>& c) {
   constexpr int kUntilSteady = 50;  // iterations
   const int blocks = static_cast<int>(b.size());
-  std::vector<Piece> all;
+  std::vector<Bar> all;
   std::vector<double> arrived(b.size());
   Lane work(all, 0), link(all, 0);
   double begin = 0;
@@ -61,11 +61,11 @@ Iteration cta_iteration(double F, const std::vector<double>& b, const std::vecto
     }
   }
   Iteration last{.seconds = work.at() - begin};
-  for (Piece piece : all) {
-    if (piece.end <= begin) continue;
-    piece.begin -= begin;
-    piece.end -= begin;
-    last.pieces.push_back(piece);
+  for (Bar bar : all) {
+    if (bar.end <= begin) continue;
+    bar.begin -= begin;
+    bar.end -= begin;
+    last.bars.push_back(bar);
   }
   return last;
 }

@@ -1,12 +1,12 @@
-// A picture of one iteration of one worker with constant times: its computation and its link over
-// time.
+// A picture of one iteration of one worker with constant times: its computation and its link as
+// bars over time.
 #pragma once
 
 #include <vector>
 
 namespace starling {
 
-struct Piece {
+struct Bar {
   enum class What { forward, backward, update, link } what;
   int block = -1;  // a forward has none
   double begin = 0, end = 0;
@@ -14,8 +14,8 @@ struct Piece {
 
 struct Iteration {
   double seconds = 0;
-  // From 0 to `seconds`; pieces on the link may begin before and end after.
-  std::vector<Piece> pieces{};
+  // From 0 to `seconds`; bars on the link may begin before and end after.
+  std::vector<Bar> bars{};
 };
 
 // The steps of plan/closed_forms.h, in its letters.

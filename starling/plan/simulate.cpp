@@ -316,7 +316,7 @@ class GossipSimulation {
     depth_ *= 2;
   }
 
-  void over(int i, int block, int round, double time) {
+  void exchanged(int i, int block, int round, double time) {
     Slot& slot = slot_of(i, block, round);
     slot.ready = std::max(slot.ready, time);
     if (--slot.missing > 0) return;
@@ -337,8 +337,8 @@ class GossipSimulation {
       const int j = of.targets[k];
       if (network_.host_of[i] == network_.host_of[j]) {
         const double time = now_ + network_.inside_latency + bytes / network_.inside_rate;
-        over(j, block, round, time);
-        over(i, block, round, time);
+        exchanged(j, block, round, time);
+        exchanged(i, block, round, time);
       } else if (of.back[k] < 0 || !waits(block)) {
         send(of.connections[k], {.block = block, .round = round, .bytes = bytes});
       }
@@ -422,7 +422,7 @@ class GossipSimulation {
     state = {};
     const bool counted = waits(block);
     for (int i : members) workers_[i].moving[round & 1] -= counted;
-    for (int i : members) over(i, block, round, done);
+    for (int i : members) exchanged(i, block, round, done);
     for (int i : members) release(i);
   }
 
@@ -460,8 +460,8 @@ class GossipSimulation {
     if (message.both) {
       for (const int end : {from, to}) --workers_[end].moving[message.round & 1];
     }
-    over(to, message.block, message.round, time + latency);
-    over(from, message.block, message.round, time + latency);
+    exchanged(to, message.block, message.round, time + latency);
+    exchanged(from, message.block, message.round, time + latency);
     if (message.both) {
       for (const int end : {from, to}) release(end);
     }

@@ -75,7 +75,7 @@ Sums by_schedule(const World& world, Collectives& collectives, const Schedule& s
   Sums sums = timed(options.rounds, [&] {
     for (Block& block : blocks) {
       const auto arrived = finish(exchange, block);
-      const bool finite = mix(block, arrived, exchange.wire(block.index));
+      const bool finite = mix(block, arrived, exchange.outgoing(block.index));
       start(exchange, block, finite);
     }
   });
@@ -122,7 +122,7 @@ AveragingTime of_all(Collectives& collectives, const std::string& way, const Sum
   return {.way = way,
           .mean = mean,
           .deviation = std::sqrt(std::max(0.0, all.squares / all.rounds - mean * mean)),
-          .apart = most - least};
+          .spread = most - least};
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ struct AveragingTime {
   double mean = 0;       // seconds of a round, over all rounds and workers
   double deviation = 0;  // over single rounds on all workers
   // The largest of the workers' averages minus the smallest, after all rounds; n - 1 at first.
-  double apart = 0;
+  double spread = 0;
   std::string
       // Not empty: not measured, because the schedule does not exist for this number of workers.
       refused{};

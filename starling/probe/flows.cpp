@@ -94,10 +94,10 @@ std::map<int, double> Flows::stream(const std::set<int>& targets, const std::set
       [&] {
         missing.clear();
         for (const auto& [target, flow] : sending_) {
-          if (!flow.over) missing.push_back(target);
+          if (!flow.ended) missing.push_back(target);
         }
         for (const int source : sources) {
-          if (!receiving_[source].over) missing.push_back(source);
+          if (!receiving_[source].ended) missing.push_back(source);
         }
         return missing.empty();
       },
@@ -153,7 +153,7 @@ void Flows::send_more(int peer) {
     flow.sent += size;
   }
   if (in_time || flow.arrived < flow.sent) return;
-  flow.over = true;
+  flow.ended = true;
   transport_->send(peer, {.type = FrameType::done, .round = met_});
   changed_->notify_all();
 }
@@ -219,7 +219,7 @@ void Flows::received(int peer, const Frame& frame, std::span<const std::byte> pa
       sending_[peer].arrived += frame.value;
       return send_more(peer);
     case FrameType::done:
-      if (frame.round == met_) receiving_[peer].over = true;
+      if (frame.round == met_) receiving_[peer].ended = true;
       changed_->notify_all();
       return;
     case FrameType::join:

@@ -63,7 +63,7 @@ class Flows final : private TransportHandler {
   struct Sending {
     std::uint64_t sent = 0, arrived = 0;  // bytes
     std::uint32_t messages = 0;
-    bool over = false;
+    bool ended = false;
   };
   // Bytes are assumed to come evenly between two arrivals.
   struct Receiving {
@@ -71,7 +71,7 @@ class Flows final : private TransportHandler {
     double bytes = 0;
     Time last{};
     double at_from = -1, at_to = -1;  // bytes by that time, once it has passed
-    bool over = false;
+    bool ended = false;
   };
   struct Pinging {
     int peer = 0;

@@ -67,18 +67,18 @@ Rounds bandwidth_matching(const std::vector<std::vector<double>>& bandwidth) {
   Rounds rounds;
   std::vector<std::vector<double>> gain(n, std::vector<double>(n));
   while (n > 1 && rounds.size() < kMostMatchings) {
-    double most = 0, apart = 0;
+    double most = 0, squared_distances = 0;
     for (std::size_t i = 0; i < n; ++i) {
       for (std::size_t j = i + 1; j < n; ++j) {
         double squares = 0;
         for (std::size_t k = 0; k < n; ++k) squares += (P[i][k] - P[j][k]) * (P[i][k] - P[j][k]);
-        apart += squares;
+        squared_distances += squares;
         gain[i][j] = b[i][j] * squares;
         most = std::max(most, gain[i][j]);
       }
     }
     // At first each of the pairs is 2 apart.
-    if (apart <= kSmall * static_cast<double>(n * (n - 1))) break;
+    if (squared_distances <= kSmall * static_cast<double>(n * (n - 1))) break;
     EdgeWeights weights(static_cast<int>(n));
     for (std::size_t i = 0; i < n; ++i) {
       for (std::size_t j = i + 1; j < n; ++j) {

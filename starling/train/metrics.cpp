@@ -131,8 +131,8 @@ void Metrics::write(const StepRecord& r) {
     for (const Statistics::Edge& e : r.gossip->edges)
       json["edges"].push_back({{"rank", e.rank},
                                {"averaged", e.averaged},
-                               {"staleness", e.staleness},
-                               {"stalest", e.stalest},
+                               {"gap", e.gap},
+                               {"longest_gap", e.longest_gap},
                                {"distance", e.distance}});
     const Statistics::Questions& q = r.gossip->questions;
     json["questions"] = {

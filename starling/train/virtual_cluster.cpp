@@ -331,7 +331,7 @@ class VirtualRun {
       if (!seen.gossip) continue;
       seen.gossip->rate += counted.rate / n_;
       for (const auto& edge : counted.edges)
-        seen.gossip->stalest = std::max(seen.gossip->stalest, edge.stalest);
+        seen.gossip->longest_gap = std::max(seen.gossip->longest_gap, edge.longest_gap);
     }
     observe_(seen);
   }

@@ -64,7 +64,7 @@ struct Look {
   // the largest number of gradients of a worker between two averagings on one edge.
   struct Gossip {
     double rate = 0;
-    std::uint64_t stalest = 0;
+    std::uint64_t longest_gap = 0;
   };
   std::optional<Gossip> gossip{};
 };

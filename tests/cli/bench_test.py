@@ -16,7 +16,7 @@ class Bench(CommandTest):
         self.assertEqual([row["way"] for row in result["averaging"]], WAYS)
         for row in result["averaging"]:
             self.assertGreater(row["mean"], 0)
-            self.assertLess(row["apart"], 1e-5)  # 1 at first
+            self.assertLess(row["spread"], 1e-5)  # 1 at first
 
     def test_table_and_what_does_not_exist_for_so_many(self):
         text = self.averaging("--workers", "3")

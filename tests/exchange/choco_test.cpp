@@ -54,9 +54,9 @@ struct Sparse {
     // In two pieces, like the parameters of a block.
     const std::span<const float> pieces[]{std::span(x).first(x.size() / 3),
                                           std::span(x).subspan(x.size() / 3)};
-    const Outgoing wire = exchange.wire(0);
-    replicas.write(pieces, top, wire.values, room);
-    if (tamper) tamper(static_cast<std::uint32_t*>(wire.values));
+    const Outgoing outgoing = exchange.outgoing(0);
+    replicas.write(pieces, top, outgoing.values, room);
+    if (tamper) tamper(static_cast<std::uint32_t*>(outgoing.values));
     exchange.start(0, true);
   }
   // Returns how many swaps were mixed.

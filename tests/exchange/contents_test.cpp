@@ -51,7 +51,7 @@ TEST(Contents, VectorsAndTailArriveBehindOneAnother) {
     const auto work = [&](int rank) {
       Exchange exchange(hub.endpoint(rank), schedule, {kSize}, {.contents = {.vectors = 2, .tail = 1}});
       exchange.meet();
-      auto* const to = static_cast<float*>(exchange.wire(0).values);
+      auto* const to = static_cast<float*>(exchange.outgoing(0).values);
       std::fill_n(to, kSize, static_cast<float>(rank));
       std::fill_n(to + kSize, kSize, static_cast<float>(10 + rank));
       to[2 * kSize] = static_cast<float>(20 + rank);

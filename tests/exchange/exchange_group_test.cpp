@@ -63,7 +63,7 @@ TEST(GroupExchange, BlocksWithFewerFloatsThanMembers) {
       exchange.meet();
       std::vector<float> x(7, static_cast<float>(rank));
       for (int b = 0; b < 3; ++b) {
-        kernels::update(kernels::SgdStep{}, {}, x.data(), nullptr, {}, exchange.wire(b),
+        kernels::update(kernels::SgdStep{}, {}, x.data(), nullptr, {}, exchange.outgoing(b),
                         sizes[static_cast<std::size_t>(b)]);
         exchange.start(b, true);
       }

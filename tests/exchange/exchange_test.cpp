@@ -68,9 +68,9 @@ TEST(Exchange, WhoMeetsNobodyInARoundHasNothingToWrite) {
       const auto rank = static_cast<std::size_t>(w.transport->rank());
       for (int b = 0; b < 2; ++b) {
         w.mix(b);
-        const Outgoing wire = w.exchange.wire(b);
-        EXPECT_EQ(wire.values == nullptr, schedule.at(t).neighbours[rank].empty());
-        w.exchange.start(b, write_block(w.x[b], wire, 0));
+        const Outgoing outgoing = w.exchange.outgoing(b);
+        EXPECT_EQ(outgoing.values == nullptr, schedule.at(t).neighbours[rank].empty());
+        w.exchange.start(b, write_block(w.x[b], outgoing, 0));
       }
     });
   }

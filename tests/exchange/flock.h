@@ -56,7 +56,9 @@ struct Worker {
     exchange.meet();
     for (int b = 0; b < 2; ++b) write(b);
   }
-  void write(int b) { exchange.start(b, write_block(x[b], exchange.wire(b), lie.value_or(grids[b].next()))); }
+  void write(int b) {
+    exchange.start(b, write_block(x[b], exchange.outgoing(b), lie.value_or(grids[b].next())));
+  }
   // Mixes the arrivals, and returns their number.
   int mix(int b) {
     const auto arrived = exchange.finish(b);

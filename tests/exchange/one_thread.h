@@ -1,4 +1,4 @@
-// The optimizer's work with a block's wire, on one thread.
+// The optimizer's work with what a block sends, on one thread.
 #pragma once
 
 #include <algorithm>
@@ -16,24 +16,26 @@
 
 namespace starling {
 
-// Writes x, or the values of it that the mask chooses, with the trailer on the wire. Returns
+// Writes x, or the values of it that the mask chooses, with the trailer, to be sent. Returns
 // whether it is finite.
-inline bool write_block(std::vector<float>& x, Outgoing wire, int exponent) {
+inline bool write_block(std::vector<float>& x, Outgoing outgoing, int exponent) {
   Trailer trailer{exponent, 0};
-  wire.exponent = exponent;
-  wire.sum = &trailer.sum;
+  outgoing.exponent = exponent;
+  outgoing.sum = &trailer.sum;
   bool finite = true;
   for (std::size_t at = 0, next = 0; at < x.size(); at = next) {
-    next = std::min(x.size(), wire.mask.stretch_end(at));
-    kernels::WireBlock sent = wire;
-    sent.values = wire.values != nullptr && wire.mask.chooses(at)
-                      ? static_cast<std::byte*>(wire.values) + bytes_of(wire.wire, wire.mask.chosen_of(at))
-                      : nullptr;
+    next = std::min(x.size(), outgoing.mask.stretch_end(at));
+    kernels::WireBlock sent = outgoing;
+    sent.values =
+        outgoing.values != nullptr && outgoing.mask.chooses(at)
+            ? static_cast<std::byte*>(outgoing.values) + bytes_of(outgoing.wire, outgoing.mask.chosen_of(at))
+            : nullptr;
     finite &= kernels::update(kernels::SgdStep{}, {}, x.data() + at, nullptr, {}, sent, next - at);
   }
-  if (wire.values == nullptr) return finite;
-  set_trailer({static_cast<std::byte*>(wire.values), block_bytes(wire.wire, wire.mask.chosen_of(x.size()))},
-              wire.wire, trailer);
+  if (outgoing.values == nullptr) return finite;
+  set_trailer({static_cast<std::byte*>(outgoing.values),
+               block_bytes(outgoing.wire, outgoing.mask.chosen_of(x.size()))},
+              outgoing.wire, trailer);
   return finite;
 }
 

@@ -45,7 +45,7 @@ Value one_over(std::uint64_t n) {  // n^(p-2)
   return result;
 }
 
-using Block = std::vector<Value>;  // a value for every shard
+using Values = std::vector<Value>;  // a value for every shard
 
 // --- the world ---
 
@@ -54,7 +54,7 @@ struct Message {
   SwapId id;
   bool yes = false;
   std::uint64_t next_round = 0;
-  Block values;  // of a block; for a part or mean the one value
+  Values values;  // of a block; for a part or mean the one value
 };
 
 // The partners of a round: disjoint sets of workers. A set of three or more is a group, edges, or a
@@ -136,7 +136,7 @@ struct World {
     World& world;
     const int me, other;
     Edge edge{*this};
-    std::map<SwapId, Block> theirs;
+    std::map<SwapId, Values> theirs;
     std::set<SwapId> committed, doubts;
     bool knows_break = false, knows_death = false;
   };
@@ -145,13 +145,13 @@ struct World {
     Worker(World& world, int me) : world(world), me(me) {}
     World& world;
     const int me;
-    std::vector<Block> x;
+    std::vector<Values> x;
     std::vector<int> open;
     std::uint64_t round = 0, jump_to = 0;
     std::size_t started = 0;
     bool alive = true;
     std::map<int, std::unique_ptr<End>> ends;
-    std::map<SwapId, Block> mine;
+    std::map<SwapId, Values> mine;
     Group group{*this};
     std::map<SwapId, std::map<int, Value>> parts, means;  // by sender
     std::set<SwapId> group_committed, group_doubts;
@@ -215,13 +215,13 @@ struct World {
       EXPECT_TRUE(group_committed.insert(id).second);
       const auto& members = world.meeting(id.round, me).members;
       EXPECT_EQ(means[id].size(), members.size());
-      Block mean = mine.at(id);  // shards beyond the members' are unowned
+      Values mean = mine.at(id);  // shards beyond the members' are unowned
       for (const auto& [rank, value] : means[id]) mean[shard(id, rank)] = value;
       add(id, {1}, mean, mine.at(id));
     }
 
     // x += weight * (theirs - mine)
-    void add(SwapId id, Value weight, const Block& theirs, const Block& mine) {
+    void add(SwapId id, Value weight, const Values& theirs, const Values& mine) {
       for (std::size_t k = 0; k < theirs.size(); ++k)
         x[id.block][k] = x[id.block][k] + weight * (theirs[k] - (mine.empty() ? Value{} : mine[k]));
     }
@@ -274,8 +274,8 @@ struct World {
     for (int i = 0; i < n; ++i) {
       auto worker = std::make_unique<Worker>(*this, i);
       worker->open.assign(blocks, 0);
-      worker->x.assign(blocks, Block(static_cast<std::size_t>(n)));
-      for (Block& block : worker->x) {
+      worker->x.assign(blocks, Values(static_cast<std::size_t>(n)));
+      for (Values& block : worker->x) {
         for (Value& value : block) value.v = random() % p;
       }
       workers.push_back(std::move(worker));
@@ -423,7 +423,7 @@ struct World {
   Value sum() const {
     Value sum;
     for (const auto& worker : workers) {
-      for (const Block& block : worker->x) {
+      for (const Values& block : worker->x) {
         for (const Value value : block) sum = sum + value;
       }
     }

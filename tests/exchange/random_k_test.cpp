@@ -143,7 +143,7 @@ TEST(RandomK, BlocksOfAnotherMaskAreRefusedByBothEnds) {
     for (std::uint64_t t = 0; t < 16; ++t) {
       std::atomic<int> arrivals = 0;
       everyone([&](Exchange& exchange, std::vector<float>& values) {
-        write_block(values, exchange.wire(0), 0);
+        write_block(values, exchange.outgoing(0), 0);
         exchange.start(0, true);
         Grid unused(Wire::int8);
         const auto arrived = exchange.finish(0);
@@ -195,7 +195,7 @@ TEST(RandomK, SmallBlocksCommitAndComeTogether) {
           Grid unused(Wire::int8);
           for (int t = 0; t < 90; ++t) {
             for (std::size_t b = 0; b < x.size(); ++b) {
-              write_block(x[b], exchange.wire(static_cast<int>(b)), 0);
+              write_block(x[b], exchange.outgoing(static_cast<int>(b)), 0);
               exchange.start(static_cast<int>(b), true);
             }
             for (std::size_t b = 0; b < x.size(); ++b)

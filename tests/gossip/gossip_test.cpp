@@ -216,10 +216,10 @@ TEST(Gossip, WhatIsPushedIsKeptWhileEverybodyTrains) {
 TEST(Gossip, BringsWorkersTogether) {
   Trainers flock("static-exponential", 6, {.rates = {.rate = 2, .asks = {}}});
   flock.train(3, 1);
-  const double apart = flock.distance();
-  for (int k = 0; k < 100 && flock.distance() > 1e-3 * apart; ++k) flock.train(50, 0);
+  const double distance = flock.distance();
+  for (int k = 0; k < 100 && flock.distance() > 1e-3 * distance; ++k) flock.train(50, 0);
   flock.everyone([](Trainer& t) { t.gossip.pause(); });
-  EXPECT_LT(flock.distance(), 1e-3 * apart);
+  EXPECT_LT(flock.distance(), 1e-3 * distance);
 }
 
 TEST(Gossip, NarrowWiresKeepTheSum) {

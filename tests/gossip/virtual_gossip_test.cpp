@@ -200,11 +200,11 @@ class Plain {
   static void average(Plain& i, Plain& j, Time now, const A2cid2& momentum) {
     for (Plain* one : {&i, &j}) one->mix(now, momentum.eta);
     for (std::size_t k = 0; k < i.x_.size(); ++k) {
-      const T apart = j.x_[k] - i.x_[k];
-      i.x_[k] += T{0.5} * apart;
-      j.x_[k] -= T{0.5} * apart;
-      i.x_tilde_[k] += static_cast<T>(momentum.alpha_tilde) * apart;
-      j.x_tilde_[k] -= static_cast<T>(momentum.alpha_tilde) * apart;
+      const T difference = j.x_[k] - i.x_[k];
+      i.x_[k] += T{0.5} * difference;
+      j.x_[k] -= T{0.5} * difference;
+      i.x_tilde_[k] += static_cast<T>(momentum.alpha_tilde) * difference;
+      j.x_tilde_[k] -= static_cast<T>(momentum.alpha_tilde) * difference;
     }
     // At rate 1 on a ring a worker averages once per gradient.
     for (Plain* one : {&i, &j}) one->credit_ = std::min(one->credit_ + 1, Gossip::kMostCredit);
@@ -509,7 +509,7 @@ TEST(VirtualGossip, OnTwoSidesOnlyOneAsks) {
 }
 
 // The number of gradients between two averagings on an edge, for a Poisson clock.
-TEST(VirtualGossip, StalenessAndDistanceOfEachEdgeAreCounted) {
+TEST(VirtualGossip, GapAndDistanceOfEachEdgeAreCounted) {
   const End end = gossiped(options_of("ring", 8, false), {}, 2000);
   for (const GossipStatistics& mine : end.statistics) {
     EXPECT_NEAR(static_cast<double>(mine.averaged) / static_cast<double>(mine.gradients), 1, 0.1);

@@ -53,13 +53,13 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 
 struct Worker {
   Worker(std::size_t n, Wire format)
-      : format(format), p(rounded(random_values(n, 1), format)), x(n), m(n), v(n), b(n), wire(n) {}
+      : format(format), p(rounded(random_values(n, 1), format)), x(n), m(n), v(n), b(n), outgoing(n) {}
   Parameters parameters() { return {p.data(), format, x.data()}; }
   RuleState state() { return {m.data(), v.data(), b.data()}; }
   Wire format;
   Halves p;
   Values x;  // the master: 0; the kernel makes it from the parameter
-  Values m, v, b, wire;
+  Values m, v, b, outgoing;
 };
 
 // One element in float, with one neighbour: the kernel's computation in plain code.
@@ -82,7 +82,7 @@ void plain(const Rule& rule, Worker& w, std::size_t i, const Mix& mix, const std
     x = rule(x, Wx, scale * widened(g[i], w.format), w.m[i], w.v[i], w.b[i]);
   }
   w.p[i] = rounded(x, w.format);
-  w.wire[i] = x;
+  w.outgoing[i] = x;
 }
 
 using StepAt = std::function<Step(int t)>;
@@ -123,7 +123,7 @@ TEST_P(Master, FiftyStepsOfEveryRuleAreThoseOfAMasterInPlainLoops) {
             const Mix mix{0.3F, theirs.data() + at, mine.data() + at};
             EXPECT_TRUE(GetParam().update(
                 step, {&mix, 1}, got.parameters().from(at), {has_gradient ? &g[at] : nullptr, 0.7F},
-                {&got.m[at], &got.v[at], &got.b[at]}, {&got.wire[at], round % 2 == 0},
+                {&got.m[at], &got.v[at], &got.b[at]}, {&got.outgoing[at], round % 2 == 0},
                 std::min<std::size_t>(piece, n - at)));
           }
           const Mix mix{0.3F, theirs.data(), mine.data()};
@@ -134,7 +134,7 @@ TEST_P(Master, FiftyStepsOfEveryRuleAreThoseOfAMasterInPlainLoops) {
           }
           ASSERT_TRUE(same_bits(got.p, want.p)) << round;
           ASSERT_TRUE(same_bits(got.x, want.x)) << round;
-          ASSERT_TRUE(same_bits(got.wire, want.wire)) << round;
+          ASSERT_TRUE(same_bits(got.outgoing, want.outgoing)) << round;
         }
         EXPECT_TRUE(same_bits(got.m, want.m));
         EXPECT_TRUE(same_bits(got.v, want.v));
@@ -156,7 +156,7 @@ TEST_P(Master, TheSameBitsOnEveryMachine) {
   const auto add = [&](std::uint64_t bits) { hash = (hash ^ bits) * 1099511628211U; };
   for (const Wire format : kFormats) {
     Worker w(0, format);
-    w.x.resize(kCount), w.m.resize(kCount), w.wire.resize(kCount);
+    w.x.resize(kCount), w.m.resize(kCount), w.outgoing.resize(kCount);
     for (std::size_t i = 0; i < kCount; ++i) w.p.push_back(rounded(number(), format));
     for (int t = 0; t < 10; ++t) {
       Halves g;
@@ -166,10 +166,10 @@ TEST_P(Master, TheSameBitsOnEveryMachine) {
       const Values mine(kCount, 0.125F);
       const Mix mix{0.4375F, theirs.data(), mine.data()};
       GetParam().update(MomentumStep{.lr = 0.046875F, .mu = 0.875F, .wd = 0.0625F, .nesterov = true},
-                        {&mix, 1}, w.parameters(), {g.data(), 0.75F}, w.state(), {w.wire.data()}, kCount);
+                        {&mix, 1}, w.parameters(), {g.data(), 0.75F}, w.state(), {w.outgoing.data()}, kCount);
     }
     for (const std::uint16_t p : w.p) add(p);
-    for (const Values* all : {&w.x, &w.m, &w.wire}) {
+    for (const Values* all : {&w.x, &w.m, &w.outgoing}) {
       for (const float value : *all) add(std::bit_cast<std::uint32_t>(value));
     }
     add(std::bit_cast<std::uint64_t>(GetParam().sum_of_squares(w.p.data(), format, kCount)));
@@ -204,9 +204,9 @@ TEST_P(Master, TakesChangedParametersOnly) {
       w.p[n / 2] = rounded(-0.0F, format);
       w.p[n - 1] = static_cast<std::uint16_t>(p[n - 1] + 1U);  // its last bit
       const Halves changed = w.p;
-      EXPECT_TRUE(GetParam().update(step, {}, w.parameters(), {}, {}, {w.wire.data()}, n));
+      EXPECT_TRUE(GetParam().update(step, {}, w.parameters(), {}, {}, {w.outgoing.data()}, n));
       EXPECT_TRUE(same_bits(w.p, changed));
-      EXPECT_TRUE(same_bits(w.wire, w.x));
+      EXPECT_TRUE(same_bits(w.outgoing, w.x));
       for (std::size_t i = 0; i < n; ++i) {
         const float want = w.p[i] == p[i] ? x[i] : widened(w.p[i], format);
         EXPECT_EQ(std::bit_cast<std::uint32_t>(w.x[i]), std::bit_cast<std::uint32_t>(want))

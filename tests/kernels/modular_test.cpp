@@ -108,12 +108,12 @@ TEST(Modular, DifferencesAreThoseOfPlainIntegersAndWhatOneGetsTheOtherLoses) {
     }
     const std::size_t n = first.size();
     const std::vector<std::uint8_t> one = packed(first, wire), two = packed(second, wire);
-    for (int apart = -b - 1; apart <= b + 1; ++apart) {
-      const int my_exponent = -9, their_exponent = my_exponent + apart,
+    for (int difference = -b - 1; difference <= b + 1; ++difference) {
+      const int my_exponent = -9, their_exponent = my_exponent + difference,
                 finer = std::min(my_exponent, their_exponent);
       std::vector<float> want(n);
       Measured seen;
-      for (std::size_t i = 0; i < n && std::abs(apart) < b; ++i) {
+      for (std::size_t i = 0; i < n && std::abs(difference) < b; ++i) {
         std::int64_t D = modulo((std::int64_t{second[i]} << (their_exponent - finer)) -
                                     (std::int64_t{first[i]} << (my_exponent - finer)),
                                 codes);
@@ -129,7 +129,7 @@ TEST(Modular, DifferencesAreThoseOfPlainIntegersAndWhatOneGetsTheOtherLoses) {
         const Mix here{0.5F, theirs_sent, mine_sent, &measured}, there{0.5F, mine_sent, theirs_sent, &other};
         kernels.update(SgdStep{}, {&here, 1}, mine.data(), nullptr, {}, {}, n);
         kernels.update(SgdStep{}, {&there, 1}, theirs.data(), nullptr, {}, {}, n);
-        ASSERT_EQ(mine, want) << name_of(wire) << " " << kernels.isa << " " << apart;
+        ASSERT_EQ(mine, want) << name_of(wire) << " " << kernels.isa << " " << difference;
         for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(theirs[i], -mine[i]);
         EXPECT_EQ(measured.largest, seen.largest);
         EXPECT_EQ(measured.sum, seen.sum);

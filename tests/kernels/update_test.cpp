@@ -43,9 +43,9 @@ bool same_bits(const Values& a, const Values& b) {
 // The data of a worker.
 struct Worker {
   explicit Worker(std::size_t n, std::uint32_t seed = 1)
-      : x(random_values(n, seed)), wire(x), m(n, 0), v(n, 0), b(n, 0) {}
+      : x(random_values(n, seed)), outgoing(x), m(n, 0), v(n, 0), b(n, 0) {}
   RuleState state() { return {m.data(), v.data(), b.data()}; }
-  Values x, wire, m, v, b;
+  Values x, outgoing, m, v, b;
 };
 
 // The neighbours of one round: q_j and W_ij.
@@ -72,7 +72,7 @@ struct Neighbours {
 
 // The papers' formulas, one element at a time, in double.
 struct Reference {
-  double x, wire, m = 0, v = 0, b = 0;
+  double x, outgoing, m = 0, v = 0, b = 0;
 
   void sgd(const SGD& o, double mixed, double g) {
     const double d = g + o.weight_decay * x;
@@ -131,8 +131,8 @@ void expect_near(const Values& got, const std::vector<Reference>& want, double R
 class Update : public testing::TestWithParam<Kernels> {
  protected:
   bool update(const Step& step, std::span<const Mix> mixes, float* x, const float* g, RuleState state,
-              float* wire, std::size_t n) const {
-    return GetParam().update(step, mixes, x, {g}, state, {wire}, n);
+              float* outgoing, std::size_t n) const {
+    return GetParam().update(step, mixes, x, {g}, state, {outgoing}, n);
   }
 
   // Runs 20 steps of a rule, with and without gradients, and of its reference. Sizes are around the
@@ -144,7 +144,7 @@ class Update : public testing::TestWithParam<Kernels> {
         SCOPED_TRACE("n = " + std::to_string(n) + ", neighbours = " + std::to_string(neighbours));
         Worker worker(n);
         std::vector<Reference> reference;
-        for (const float x : worker.x) reference.push_back({.x = x, .wire = x});
+        for (const float x : worker.x) reference.push_back({.x = x, .outgoing = x});
         int t = 0;
         for (std::uint32_t round = 0; round < 20; ++round) {
           const bool has_gradient = round % 7 != 5;
@@ -152,19 +152,19 @@ class Update : public testing::TestWithParam<Kernels> {
           const Neighbours near(neighbours, n, 77 * round);
           if (has_gradient) ++t;
           const bool finite =
-              update(step_at(std::max(t, 1)), near.mixes(worker.wire), worker.x.data(),
-                     has_gradient ? g.data() : nullptr, worker.state(), worker.wire.data(), n);
+              update(step_at(std::max(t, 1)), near.mixes(worker.outgoing), worker.x.data(),
+                     has_gradient ? g.data() : nullptr, worker.state(), worker.outgoing.data(), n);
           ASSERT_TRUE(finite);
-          ASSERT_TRUE(same_bits(worker.x, worker.wire));
+          ASSERT_TRUE(same_bits(worker.x, worker.outgoing));
           for (std::size_t i = 0; i < n; ++i) {
             Reference& r = reference[i];
-            const double mixed = near.mixed(r.x, r.wire, i);
+            const double mixed = near.mixed(r.x, r.outgoing, i);
             if (has_gradient) {
               reference_step(r, mixed, g[i], t);
             } else {
               r.x = mixed;
             }
-            r.wire = r.x;
+            r.outgoing = r.x;
           }
         }
         expect_near(worker.x, reference, &Reference::x, "x");
@@ -238,10 +238,10 @@ TEST_P(Update, AccumAdamWithWindowOneIsAdamToTheBit) {
     for (int t = 1; t <= 50; ++t) {
       const Values g = random_values(n, static_cast<std::uint32_t>(t));
       const Neighbours near(2, n, 9);
-      update(AdamStep::at(adam, decoupled, t), near.mixes(a.wire), a.x.data(), g.data(), a.state(),
-             a.wire.data(), n);
-      update(accum_adam_step<Step>(accum, decoupled, t), near.mixes(b.wire), b.x.data(), g.data(), b.state(),
-             b.wire.data(), n);
+      update(AdamStep::at(adam, decoupled, t), near.mixes(a.outgoing), a.x.data(), g.data(), a.state(),
+             a.outgoing.data(), n);
+      update(accum_adam_step<Step>(accum, decoupled, t), near.mixes(b.outgoing), b.x.data(), g.data(),
+             b.state(), b.outgoing.data(), n);
     }
     EXPECT_TRUE(same_bits(a.x, b.x));
     EXPECT_TRUE(same_bits(a.m, b.m));
@@ -275,10 +275,10 @@ TEST_P(Update, WithoutAGradientItOnlyMixes) {
   worker.m = worker.v = worker.b = random_values(n, 3);
   const Worker before = worker;
   const Neighbours near(3, n, 5);
-  update(AdamStep::at(o, true, 1), near.mixes(worker.wire), worker.x.data(), nullptr, worker.state(),
-         worker.wire.data(), n);
+  update(AdamStep::at(o, true, 1), near.mixes(worker.outgoing), worker.x.data(), nullptr, worker.state(),
+         worker.outgoing.data(), n);
   for (std::size_t i = 0; i < n; ++i) {
-    EXPECT_NEAR(worker.x[i], near.mixed(before.x[i], before.wire[i], i), 1e-6);
+    EXPECT_NEAR(worker.x[i], near.mixed(before.x[i], before.outgoing[i], i), 1e-6);
   }
   EXPECT_TRUE(same_bits(worker.m, before.m));
   EXPECT_TRUE(same_bits(worker.v, before.v));
@@ -294,16 +294,16 @@ TEST_P(Update, TheWireMayLieWhereMineLies) {
   const Adam o{.lr = 0.01};
   const Values g = random_values(n, 4);
   const Neighbours near(4, n, 5);
-  Worker apart(n), aliased(n);
+  Worker separate(n), aliased(n);
   // Not equal to x: the parameters were changed between steps.
   const Values mine = random_values(n, 6);
-  aliased.wire = mine;
-  update(AdamStep::at(o, false, 1), near.mixes(mine), apart.x.data(), g.data(), apart.state(),
-         apart.wire.data(), n);
-  update(AdamStep::at(o, false, 1), near.mixes(aliased.wire), aliased.x.data(), g.data(), aliased.state(),
-         aliased.wire.data(), n);
-  EXPECT_TRUE(same_bits(apart.x, aliased.x));
-  EXPECT_TRUE(same_bits(apart.wire, aliased.wire));
+  aliased.outgoing = mine;
+  update(AdamStep::at(o, false, 1), near.mixes(mine), separate.x.data(), g.data(), separate.state(),
+         separate.outgoing.data(), n);
+  update(AdamStep::at(o, false, 1), near.mixes(aliased.outgoing), aliased.x.data(), g.data(), aliased.state(),
+         aliased.outgoing.data(), n);
+  EXPECT_TRUE(same_bits(separate.x, aliased.x));
+  EXPECT_TRUE(same_bits(separate.outgoing, aliased.outgoing));
 }
 
 TEST_P(Update, SaysWhetherAllIsFinite) {
@@ -358,9 +358,9 @@ struct Way {
 };
 
 struct Result {
-  Values x, wire, m, v, b;
+  Values x, outgoing, m, v, b;
   bool operator==(const Result& o) const {
-    return same_bits(x, o.x) && same_bits(wire, o.wire) && same_bits(m, o.m) && same_bits(v, o.v) &&
+    return same_bits(x, o.x) && same_bits(outgoing, o.outgoing) && same_bits(m, o.m) && same_bits(v, o.v) &&
            same_bits(b, o.b);
   }
 };
@@ -380,7 +380,7 @@ Result run(const Way& way, const Step& step, int neighbours, std::size_t n) {
   auto [m, m0] = array(random_values(n, 2));
   auto [v, v0] = array(random_values(n, 3));
   auto [b, b0] = array(random_values(n, 4));
-  auto [wire, wire0] = array(Values(n, 0.0f));
+  auto [outgoing, outgoing0] = array(Values(n, 0.0f));
   for (float& value : v) value = std::abs(value);
   const auto [g, g0] = array(random_values(n, 5));
   const Values mine = random_values(n, 6);
@@ -392,10 +392,10 @@ Result run(const Way& way, const Step& step, int neighbours, std::size_t n) {
       mix.mine = static_cast<const float*>(mix.mine.values) + at;
     }
     way.kernels->update(step, mixes, &x[x0 + at], {&g[g0 + at], 0.3f},
-                        {&m[m0 + at], &v[v0 + at], &b[b0 + at]}, {&wire[wire0 + at], way.stream},
+                        {&m[m0 + at], &v[v0 + at], &b[b0 + at]}, {&outgoing[outgoing0 + at], way.stream},
                         std::min(way.piece, n - at));
   }
-  for (const auto& [all, begin] : {std::pair(&x, x0), {&wire, wire0}, {&m, m0}, {&v, v0}, {&b, b0}}) {
+  for (const auto& [all, begin] : {std::pair(&x, x0), {&outgoing, outgoing0}, {&m, m0}, {&v, v0}, {&b, b0}}) {
     for (std::size_t i = 0; i < all->size(); ++i) {
       if (i >= begin && i < begin + n) continue;
       EXPECT_EQ((*all)[i], kUntouched) << "written outside, at " << i << " of " << n;
@@ -405,7 +405,7 @@ Result run(const Way& way, const Step& step, int neighbours, std::size_t n) {
     return Values(all.begin() + static_cast<std::ptrdiff_t>(begin),
                   all.begin() + static_cast<std::ptrdiff_t>(begin + n));
   };
-  return {taken(x, x0), taken(wire, wire0), taken(m, m0), taken(v, v0), taken(b, b0)};
+  return {taken(x, x0), taken(outgoing, outgoing0), taken(m, m0), taken(v, v0), taken(b, b0)};
 }
 
 TEST_P(Update, TheSameBitsWithEveryInstructionSetHoweverItIsSplitAndSent) {
@@ -421,7 +421,7 @@ TEST_P(Update, TheSameBitsWithEveryInstructionSetHoweverItIsSplitAndSent) {
     for (const std::size_t n : {1u, 15u, 64u, 67u, 200u, 1031u}) {
       for (const int neighbours : {0, 1, 4, 6}) {
         const Result whole = run({&reference, false, n, 0}, step, neighbours, n);
-        ASSERT_TRUE(same_bits(whole.x, whole.wire));
+        ASSERT_TRUE(same_bits(whole.x, whole.outgoing));
         for (const bool stream : {false, true}) {
           for (const std::size_t piece : {n, std::size_t{37}, std::size_t{128}}) {
             for (const std::size_t offset : {0u, 1u, 4u, 15u}) {
@@ -459,18 +459,18 @@ TEST_P(Update, TheSameBitsOnEveryMachine) {
   const Step rules[] = {SgdStep{.lr = 0.046875f, .wd = 0.0625f},
                         MomentumStep{.lr = 0.046875f, .mu = 0.875f, .wd = 0.0625f, .nesterov = true}, adam,
                         AccumAdamStep<false>{adam, 0.34375f}, AccumAdamStep<true>{adam, 0.34375f}};
-  Values x = values(), m = values(), v = values(), b = values(), wire(n);
+  Values x = values(), m = values(), v = values(), b = values(), outgoing(n);
   for (float& value : v) value = std::abs(value);
   for (int t = 0; t < 10; ++t) {
     for (const Step& rule : rules) {
       const Values g = values(), theirs = values(), mine = values();
       const Mix mix{0.4375f, theirs.data(), mine.data()};
       GetParam().update(rule, {&mix, 1}, x.data(), {g.data(), 0.75f}, {m.data(), v.data(), b.data()},
-                        {wire.data()}, n);
+                        {outgoing.data()}, n);
     }
   }
   std::uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const Values* all : {&x, &m, &v, &b, &wire}) {
+  for (const Values* all : {&x, &m, &v, &b, &outgoing}) {
     for (const float value : *all) hash = (hash ^ std::bit_cast<std::uint32_t>(value)) * 1099511628211u;
   }
   const double squares = GetParam().sum_of_squares(x.data(), Wire::fp32, n);

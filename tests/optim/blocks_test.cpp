@@ -33,7 +33,7 @@ std::vector<Tensor> parameters() {
 
 struct After {
   std::vector<Tensor> parameters;
-  std::vector<std::vector<float>> states, wires;
+  std::vector<std::vector<float>> states, sent;
   double squares = 0;
 };
 
@@ -61,13 +61,13 @@ After step(int threads) {
                          {payload_of(filled(length, 0.3f * static_cast<float>(rank))), Wire::fp32},
                          {payload_of(filled(length, 0.1f)), Wire::fp32}});
     }
-    std::vector<float> wire(length);
-    EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, arrived, wire.data(), 0.5f));
+    std::vector<float> outgoing(length);
+    EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, arrived, outgoing.data(), 0.5f));
     for (const Tensor& state : block.states) {
       const float* const values = state.const_data_ptr<float>();
       after.states.emplace_back(values, values + state.numel());
     }
-    after.wires.push_back(wire);
+    after.sent.push_back(outgoing);
   }
   return after;
 }
@@ -79,7 +79,7 @@ std::vector<std::vector<std::byte>> two_steps(Wire wire, int threads, Mask mask 
   std::vector<Tensor> all = parameters();
   std::vector<Block> blocks;
   append_blocks(blocks, {torch::optim::OptimizerParamGroup(all)}, 0, 4 << 20, wire);
-  std::vector<std::vector<std::byte>> wires;
+  std::vector<std::vector<std::byte>> sent_blocks;
   for (Block& block : blocks) {
     block.keep(2);
     const auto length = static_cast<std::size_t>(block.length);
@@ -93,15 +93,15 @@ std::vector<std::vector<std::byte>> two_steps(Wire wire, int threads, Mask mask 
     EXPECT_TRUE(update(block, AdamW{.lr = 0.1}, {&arrival, 1}, Outgoing{{next.data(), wire}, later}));
     EXPECT_TRUE(write_again(block, Outgoing{{next.data(), wire}, later}));
     for (const Buffer* sent : {mine.get(), theirs.get(), &next})
-      wires.emplace_back(sent->begin(), sent->end());
-    for (const int exponent : block.grid.state()) wires.push_back({static_cast<std::byte>(exponent)});
+      sent_blocks.emplace_back(sent->begin(), sent->end());
+    for (const int exponent : block.grid.state()) sent_blocks.push_back({static_cast<std::byte>(exponent)});
   }
   for (const Tensor& p : all) {
     const Tensor dense = p.contiguous();
     const auto* const bytes = static_cast<const std::byte*>(dense.const_data_ptr());
-    wires.emplace_back(bytes, bytes + p.nbytes());
+    sent_blocks.emplace_back(bytes, bytes + p.nbytes());
   }
-  return wires;
+  return sent_blocks;
 }
 
 // A parameter in several blocks is sent, `change`d, and mixed with a neighbour's, with what was sent as it is in `sent` by then.
@@ -213,7 +213,7 @@ TEST(Blocks, TheSameBitsForAnyNumberOfThreads) {
     const After many = step(threads);
     EXPECT_EQ(one.squares, many.squares);
     EXPECT_EQ(one.states, many.states);
-    EXPECT_EQ(one.wires, many.wires);
+    EXPECT_EQ(one.sent, many.sent);
     for (std::size_t i = 0; i < one.parameters.size(); ++i) {
       EXPECT_TRUE(at::equal(one.parameters[i], many.parameters[i])) << threads << " threads, parameter " << i;
     }

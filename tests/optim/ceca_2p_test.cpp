@@ -89,7 +89,7 @@ TEST(Ceca2PScheme, EveryWireKeepsTheSumAndBringsWorkersTogether) {
     Wire wire;
     double scale;
     int steps;
-    double apart;  // at the end
+    double distance;  // at the end
   };
   for (const int n : {3, 5}) {
     const int exact = n == 3 ? 2 : 3;
@@ -107,7 +107,7 @@ TEST(Ceca2PScheme, EveryWireKeepsTheSumAndBringsWorkersTogether) {
         }
         optimizer.restart(0);
         for (int t = 0; t < the.steps; ++t) optimizer.step();
-        EXPECT_LT(optimizer.consensus_distance(), the.apart);
+        EXPECT_LT(optimizer.consensus_distance(), the.distance);
         const Consensus average(optimizer);
         EXPECT_TRUE(at::allclose(p.detach(), at::linspace(-1, 1, 999) * (the.scale * (n + 1) / 2), 1e-5,
                                  1e-5 * the.scale))

@@ -348,7 +348,7 @@ TEST_F(GossipOnAnotherDevice, CatchesUpWithTorchsStream) {
   int from = 7, to = 0;
   gpu->gpu().upload(&to, &from, sizeof to, gpu->current());
   EXPECT_EQ(to, 0);
-  stream.catch_up();
+  stream.wait_for_torch();
   EXPECT_EQ(to, 7);
 }
 
@@ -357,18 +357,18 @@ TEST_F(GossipOnAnotherDevice, WhatIsNotFiniteIsNotSent) {
   Tensor x = at::randn({5000});
   x[4999] = INFINITY;
   CudaHeld block(stream, x, false, false);
-  std::vector<float> wire(5000);
-  EXPECT_FALSE(block.send(0, wire.data(), 1));
+  std::vector<float> outgoing(5000);
+  EXPECT_FALSE(block.send(0, outgoing.data(), 1));
 }
 
 TEST_F(GossipOnAnotherDevice, TheTrainingThreadIsToldOfAGpuThatFails) {
   const auto stream = std::make_shared<CudaGossip>(device());
   CudaHeld block(stream, at::randn({100}), true, false);
-  std::vector<float> wire(100);
+  std::vector<float> outgoing(100);
   fail(true);
-  EXPECT_FALSE(block.send(0.1, wire.data(), 1));
+  EXPECT_FALSE(block.send(0.1, outgoing.data(), 1));
   fail(false);
-  EXPECT_EQ(refusal([&] { stream->catch_up(); }),
+  EXPECT_EQ(refusal([&] { stream->wait_for_torch(); }),
             "CUDA: the GPU's work: error 719, unspecified launch failure");
   drain();
 }
@@ -476,13 +476,14 @@ TEST_F(ADeviceThatFails, SaysSoToWhoWaits) {
   std::vector<Block> blocks;
   append_blocks(blocks, {torch::optim::OptimizerParamGroup({p})}, 0, 1);
   blocks[0].on_device = device()->passes();
-  std::vector<float> wire(100);
+  std::vector<float> outgoing(100);
   fail(true);
   const std::string failure = "CUDA: the GPU's work: error 719, unspecified launch failure";
-  EXPECT_EQ(refusal([&] { update(blocks[0], SGD{}, {}, wire.data()); }), failure);
+  EXPECT_EQ(refusal([&] { update(blocks[0], SGD{}, {}, outgoing.data()); }), failure);
   EXPECT_EQ(refusal([&] { settle(blocks); }), failure);
   fail(false);
-  EXPECT_EQ(refusal([&] { update(blocks[0], SGD{}, {}, wire.data()); }), failure);  // it does not come back
+  // The GPU does not come back.
+  EXPECT_EQ(refusal([&] { update(blocks[0], SGD{}, {}, outgoing.data()); }), failure);
   drain();  // what was given to it still runs: it must not lose its memory before
 }
 
@@ -495,8 +496,8 @@ TEST_F(ADeviceThatFails, OrANumberThatIsNotFiniteIsSeen) {
     std::vector<Block> blocks;
     append_blocks(blocks, {torch::optim::OptimizerParamGroup({p})}, 0, 1);
     blocks[0].on_device = device()->passes();
-    std::vector<float> wire(5000);
-    EXPECT_EQ(update(blocks[0], SGD{}, {}, wire.data()), !bad);
+    std::vector<float> outgoing(5000);
+    EXPECT_EQ(update(blocks[0], SGD{}, {}, outgoing.data()), !bad);
   }
 }
 

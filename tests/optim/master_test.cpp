@@ -190,8 +190,8 @@ TEST(Master, TheSumOfTheMastersIsKeptWhateverTheWire) {
       const Tensor sum = before[0] + before[1] + before[2], now = after[0] + after[1] + after[2];
       EXPECT_LT((sum - now).abs().max().item<double>(), 2e-6) << name_of(wire);
       EXPECT_GT((before[0] - before[1]).abs().min().item<double>(), 1e-2);
-      const double apart = (after[0] - after[1]).abs().max().item<double>();
-      EXPECT_LT(apart, wire == Wire::fp32 ? 1e-6 : 2e-2) << name_of(wire);
+      const double difference = (after[0] - after[1]).abs().max().item<double>();
+      EXPECT_LT(difference, wire == Wire::fp32 ? 1e-6 : 2e-2) << name_of(wire);
     }
   }
 }

@@ -81,7 +81,7 @@ TEST(Optimizer, AdaptThenCombineIsItsEquation) {
 // the format is fine.
 TEST(Optimizer, ANarrowWireKeepsTheMean) {
   constexpr int kWorkers = 4, kSteps = 40;
-  for (const auto& [wire, apart] :
+  for (const auto& [wire, tolerance] :
        {std::pair{Wire::bf16, 8e-3}, {Wire::fp16, 1e-3}, {Wire::int8, 1e-3}, {Wire::int4, 5e-2}}) {
     for (const char* scheme : {"cta", "atc"}) {
       std::vector<double> means(kWorkers), alone(kWorkers);
@@ -99,7 +99,7 @@ TEST(Optimizer, ANarrowWireKeepsTheMean) {
       });
       const double mean = std::reduce(means.begin(), means.end()) / kWorkers;
       EXPECT_NEAR(mean, std::reduce(alone.begin(), alone.end()) / kWorkers, 1e-5) << name_of(wire) << scheme;
-      for (const double x : means) EXPECT_NEAR(x, mean, apart) << name_of(wire) << " " << scheme;
+      for (const double x : means) EXPECT_NEAR(x, mean, tolerance) << name_of(wire) << " " << scheme;
     }
   }
 }
@@ -108,7 +108,7 @@ TEST(Optimizer, ANarrowWireKeepsTheMean) {
 std::pair<Tensor, double> trained(Wire wire, const char* topology, int one_in = 1) {
   constexpr int kWorkers = 4;
   std::vector<Tensor> ends(kWorkers);
-  double apart = 0;
+  double end_distance = 0;
   flock(kWorkers, [&](int i, World& world) {
     at::Generator random = at::make_generator<at::CPUGeneratorImpl>(7);
     const Tensor goal = at::randn({3000}, random), p = parameter({3000});
@@ -120,10 +120,10 @@ std::pair<Tensor, double> trained(Wire wire, const char* topology, int one_in = 
       optimizer.step();
     }
     const double distance = optimizer.consensus_distance();
-    if (i == 0) apart = distance;
+    if (i == 0) end_distance = distance;
     ends[static_cast<std::size_t>(i)] = p.detach() - goal;
   });
-  return {(ends[0] + ends[1] + ends[2] + ends[3]) / kWorkers, apart};
+  return {(ends[0] + ends[1] + ends[2] + ends[3]) / kWorkers, end_distance};
 }
 
 TEST(Optimizer, ModularCodesTrainAsFp32Does) {

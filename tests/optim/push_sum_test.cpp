@@ -146,7 +146,7 @@ TEST(PushSumScheme, ComesToTheExactMeanWithEveryWire) {
   const Lopsided file;
   struct Case {
     Wire wire;
-    double apart;  // in the end
+    double distance;  // in the end
   };
   for (const int staleness : {0, 1, 2}) {
     for (const Case& the : {Case{Wire::fp32, 1e-6}, {Wire::fp16, 4e-3}, {Wire::bf16, 3e-2}}) {
@@ -169,7 +169,7 @@ TEST(PushSumScheme, ComesToTheExactMeanWithEveryWire) {
           const Consensus average(optimizer);
           EXPECT_TRUE(at::allclose(p.detach(), line(14.0 / 4), 1e-5, 1e-5)) << "step " << t;
         }
-        EXPECT_LT(optimizer.consensus_distance(), the.apart);
+        EXPECT_LT(optimizer.consensus_distance(), the.distance);
         double w = optimizer.weights(p)[0].item<double>(), off = std::abs(w - 1);
         auto sum = static_cast<float>(w);
         optimizer.average({&sum, 1});

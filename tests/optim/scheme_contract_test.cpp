@@ -68,7 +68,7 @@ void EveryScheme::expect_the_mean_is_kept(at::ScalarType type) const {
       return at::cat({p.detach().to(at::kFloat), q.detach().to(at::kFloat)}).clone();
     };
     const Tensor before = mean();
-    const double apart = optimizer.consensus_distance();
+    const double distance = optimizer.consensus_distance();
     for (int t = 0; t < 20; ++t) {
       p.mutable_grad() = at::zeros_like(p);
       optimizer.step();
@@ -79,10 +79,10 @@ void EveryScheme::expect_the_mean_is_kept(at::ScalarType type) const {
       EXPECT_TRUE(at::allclose(mean(), before, 1e-3, 1e-3)) << mean()[0] << " " << before[0];
     }
     if (mixes() && !in_pairs()) {
-      EXPECT_LT(optimizer.consensus_distance(), 0.5 * apart);
+      EXPECT_LT(optimizer.consensus_distance(), 0.5 * distance);
     }
     if (!mixes()) {
-      EXPECT_EQ(optimizer.consensus_distance(), apart);
+      EXPECT_EQ(optimizer.consensus_distance(), distance);
     }
   });
 }

@@ -226,9 +226,9 @@ TEST(VirtualCluster, A2cid2IsItsEquation) {
       const auto t = static_cast<std::size_t>(tick);
       for (std::uint64_t k = averaged[t - 1]; k < averaged[t]; ++k) {
         for (const std::size_t i : {0, 1}) momentum_to(i, tick - 0.5);
-        const double apart = x[1] - x[0];
-        x[0] += apart / 2, x_tilde[0] += alpha_tilde * apart;
-        x[1] -= apart / 2, x_tilde[1] -= alpha_tilde * apart;
+        const double difference = x[1] - x[0];
+        x[0] += difference / 2, x_tilde[0] += alpha_tilde * difference;
+        x[1] -= difference / 2, x_tilde[1] -= alpha_tilde * difference;
       }
       for (const std::size_t i : {0, 1}) {
         if (tick % takes[i] != 0) continue;

@@ -24,11 +24,11 @@ double sum(const std::vector<double>& values) { return std::accumulate(values.be
 // Nothing overlaps on its worker, nor on its link.
 void check_lanes(const Iteration& one) {
   for (const bool link : {false, true}) {
-    std::vector<Piece> lane;
-    for (const Piece& piece : one.pieces) {
-      if ((piece.what == Piece::What::link) == link) lane.push_back(piece);
+    std::vector<Bar> lane;
+    for (const Bar& bar : one.bars) {
+      if ((bar.what == Bar::What::link) == link) lane.push_back(bar);
     }
-    std::sort(lane.begin(), lane.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+    std::sort(lane.begin(), lane.end(), [](const Bar& a, const Bar& b) { return a.begin < b.begin; });
     for (std::size_t k = 1; k < lane.size(); ++k) EXPECT_GE(lane[k].begin, lane[k - 1].end - 1e-12);
   }
 }
@@ -48,11 +48,11 @@ TEST(Iteration, ShowsEachPartOfTheWorkOnce) {
        {all_reduce_iteration(kF, kB, kU, links()[1]), cta_iteration(kF, kB, kU, links()[1])}) {
     double own = 0;
     int work = 0;
-    for (const Piece& piece : one.pieces) {
-      if (piece.what == Piece::What::link) continue;
-      own += piece.end - piece.begin;
+    for (const Bar& bar : one.bars) {
+      if (bar.what == Bar::What::link) continue;
+      own += bar.end - bar.begin;
       ++work;
-      EXPECT_TRUE(piece.begin >= 0 && piece.end <= one.seconds + 1e-12);
+      EXPECT_TRUE(bar.begin >= 0 && bar.end <= one.seconds + 1e-12);
     }
     EXPECT_EQ(work, 7);
     EXPECT_NEAR(own, kF + sum(kB) + sum(kU), 1e-9);

@@ -16,7 +16,7 @@ TEST(Averaging, EveryWayThatExistsIsTimed) {
     for (const AveragingTime& time : times) {
       EXPECT_EQ(time.refused.empty(), time.way != "one-peer-exponential") << time.refused;
       EXPECT_EQ(time.mean > 0, time.refused.empty()) << time.way;
-      EXPECT_LT(time.apart, 1e-5) << time.way;  // 2 at first
+      EXPECT_LT(time.spread, 1e-5) << time.way;  // 2 at first
     }
   });
 }

@@ -57,14 +57,14 @@ def pages():
     torch.manual_seed(int(os.environ["RANK"]))
     optimizer = execute("from-decent-dp.md")["optimizer"]
     ours = torch.load("model.pt") if os.environ["RANK"] == "0" else {}
-    apart = {name: (ours[name] - tensor).abs().max().item() for name, tensor in theirs.items()}
+    differences = {name: (ours[name] - tensor).abs().max().item() for name, tensor in theirs.items()}
 
     several = starling.AdamW(several_blocks().parameters())
     several.step()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         several.step()
     ranges = {event.key: event.count for event in profile.key_averages() if event.key.startswith("starling::")}
-    return [sorted(before), sorted(after), apart, optimizer.statistics()["committed"], ranges]
+    return [sorted(before), sorted(after), differences, optimizer.statistics()["committed"], ranges]
 
 
 # ---------------------------------------------------------------- tests
@@ -77,12 +77,12 @@ class Docs(unittest.TestCase):
             ends = workers.run(pages, 2, FOLDER=folder, **ports)
         self.assertEqual(ends[0][0], ends[0][1])  # names in the checkpoint
         self.assertEqual(len(ends[0][1]), 9)
-        apart = ends[0][2]
-        self.assertEqual(len(apart), 4)
+        differences = ends[0][2]
+        self.assertEqual(len(differences), 4)
         # The parameters have moved 0.01 and more. Weight decay is on all of them here, and on
         # biases alone there.
-        self.assertLess(max(apart.values()), 1e-3, apart)
-        self.assertLess(max(apart["0.bias"], apart["2.bias"]), 1e-5, apart)
+        self.assertLess(max(differences.values()), 1e-3, differences)
+        self.assertLess(max(differences["0.bias"], differences["2.bias"]), 1e-5, differences)
         for *_, committed, ranges in ends:
             self.assertGreaterEqual(committed, 19)
             self.assertEqual(ranges, {"starling::step": 1} | {f"starling::{name}": 5 for name in ("finish", "update", "start")})

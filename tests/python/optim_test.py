@@ -213,7 +213,7 @@ def resume_gossip():
         assert [edge["rank"] for edge in counted["edges"]] == [r for r in range(3) if r != rank()]
         averaged = sum(edge["averaged"] for edge in counted["edges"])
         assert averaged > 0 and abs(counted["rate"] * 200 / more.get("local_steps", 1) - averaged) < 1e-6
-        assert all(edge["staleness"] <= edge["stalest"] <= 200 for edge in counted["edges"])
+        assert all(edge["gap"] <= edge["longest_gap"] <= 200 for edge in counted["edges"])
         assert furthest > 0, (more, counted)
         with optimizer.consensus() as average:
             assert average.workers == 3
@@ -613,13 +613,13 @@ class Alone(unittest.TestCase):
 
     def copies_of_the_state(self, call, *arguments):
         gathered = []
-        whole = starling._C.Engine.state
+        whole = starling._C.OptimizerBinding.state
 
-        def state(engine, values=True):
+        def state(binding, values=True):
             gathered.append(values)
-            return whole(engine, values)
+            return whole(binding, values)
 
-        with mock.patch.object(starling._C.Engine, "state", state):
+        with mock.patch.object(starling._C.OptimizerBinding, "state", state):
             call(*arguments)
         self.assertGreater(len(gathered), 0)  # it is called
         return sum(gathered)

@@ -133,10 +133,10 @@ TEST(Spectrum, RoundsToConsensusOfARingFollowFromItsEigenvalues) {
 }
 
 TEST(Spectrum, NoConsensusWithoutLinks) {
-  Schedule apart{"apart", {Graph(4)}};
-  add_edge(apart.rounds[0], 0, 1, 0.5);
-  add_edge(apart.rounds[0], 2, 3, 0.5);
-  EXPECT_FALSE(rounds_to_consensus(apart));
+  Schedule disconnected{"disconnected", {Graph(4)}};
+  add_edge(disconnected.rounds[0], 0, 1, 0.5);
+  add_edge(disconnected.rounds[0], 2, 3, 0.5);
+  EXPECT_FALSE(rounds_to_consensus(disconnected));
 }
 
 TEST(Spectrum, WhatFallsApartHasTheValueOne) {

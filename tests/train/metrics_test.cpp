@@ -66,8 +66,8 @@ TEST_F(MetricsTest, LinesOfAsynchronousSchemesHaveTheirEdges) {
   EXPECT_EQ(line["rate"], 1.5);
   EXPECT_EQ(line["distance"], 0.25);
   EXPECT_EQ(line["edges"], nlohmann::json::parse(R"([
-      {"rank": 3, "averaged": 10, "staleness": 2.5, "stalest": 7, "distance": 0.25},
-      {"rank": 4, "averaged": 0, "staleness": 0.0, "stalest": 9, "distance": 0.0}])"));
+      {"rank": 3, "averaged": 10, "gap": 2.5, "longest_gap": 7, "distance": 0.25},
+      {"rank": 4, "averaged": 0, "gap": 0.0, "longest_gap": 9, "distance": 0.0}])"));
   EXPECT_EQ(line["questions"],
             nlohmann::json::parse(R"({"asked": 12, "refused": 3, "unanswered": 2, "dropped": 1})"));
   EXPECT_EQ(lines()[2]["edges"], nlohmann::json::array());  // alone

@@ -310,8 +310,8 @@ every = 1
             self.assertAlmostEqual(last["rate"], averaged / gradients)
             self.assertGreater(averaged, 0)
             for edge in last["edges"]:
-                self.assertLessEqual(edge["staleness"] * edge["averaged"], gradients + 1e-6)
-                self.assertLessEqual(edge["staleness"], edge["stalest"])
+                self.assertLessEqual(edge["gap"] * edge["averaged"], gradients + 1e-6)
+                self.assertLessEqual(edge["gap"], edge["longest_gap"])
             self.assertGreater(last["distance"], 0)
 
     def test_a_run_that_ends_together_waits_for_nobody(self):
@@ -332,7 +332,7 @@ every = 1
         self.assertGreaterEqual(summary["accuracy"], 0.95)
         curves = {event["name"] for event in json.loads((self.out / "timeline-0.json").read_text())["traceEvents"]
                   if event["ph"] == "C"}
-        self.assertEqual(curves, {"rate", *(f"{curve}, worker {j}" for curve in ("distance", "staleness") for j in (1, 2))})
+        self.assertEqual(curves, {"rate", *(f"{curve}, worker {j}" for curve in ("distance", "gap") for j in (1, 2))})
         self.assertIn("run.ends = together: with scheme cta", self.usage_error("--run.ends", "together"))
 
     def test_a_run_that_ends_together_is_tested_and_goes_on_where_the_mean_of_its_workers_was(self):

@@ -210,9 +210,9 @@ TEST_F(MappedEdges, WhoLetsNothingGoIsLentNoMore) {
     EXPECT_EQ(recorders[1].block(0, FrameType::data, round), Bytes(kBlock, static_cast<std::byte>(round)));
 }
 
-TEST_F(MappedEdges, MemoryGrowsByTheSegment) {
+TEST_F(MappedEdges, MemoryGrowsByTheRegion) {
   MappedOptions small;
-  small.segment = kBlock;
+  small.region = kBlock;
   begin(small);
   std::vector<std::shared_ptr<Buffer>> blocks;
   for (int i = 0; i < 6; ++i) {
@@ -270,7 +270,7 @@ bool is_mine(const Descriptor& tie) {
 
 TEST_F(MappedEdges, WhoDoesNotKnowTheNonceIsShownOut) {
   MappedOptions small;
-  small.segment = kBlock;
+  small.region = kBlock;
   begin(small, small);
   std::vector<Descriptor> strangers;
   mapped::Arena theirs(1 << 20);
@@ -280,7 +280,7 @@ TEST_F(MappedEdges, WhoDoesNotKnowTheNonceIsShownOut) {
       std::string why;
       auto tie = mapped::call({door, mapped::Nonce{}}, geteuid(), why);
       if (!tie || !is_mine(*tie)) break;  // another program's, which may have ended since
-      EXPECT_TRUE(mapped::give_segment(*tie, 0, theirs.descriptor(0)));
+      EXPECT_TRUE(mapped::give_region(*tie, 0, theirs.descriptor(0)));
       strangers.push_back(std::move(*tie));
     }
   }
@@ -348,20 +348,20 @@ class Liar : public MappedEdges {
     tie = std::move(*made);
   }
   // Whether worker 0 maps it.
-  bool hand_over(std::uint32_t segment, int memory) {
-    EXPECT_TRUE(mapped::give_segment(tie, segment, memory));
-    transports[1]->send(0, {.type = FrameType::handed, .block = segment, .value = number});
-    EXPECT_TRUE(recorders[1].wait_for_frame(0, FrameType::mapped, 0, segment)) << logged();
+  bool hand_over(std::uint32_t region, int memory) {
+    EXPECT_TRUE(mapped::give_region(tie, region, memory));
+    transports[1]->send(0, {.type = FrameType::handed, .block = region, .value = number});
+    EXPECT_TRUE(recorders[1].wait_for_frame(0, FrameType::mapped, 0, region)) << logged();
     for (const auto& e : recorders[1].events()) {
-      if (e.frame.type == FrameType::mapped && e.frame.block == segment) return e.frame.step == 1;
+      if (e.frame.type == FrameType::mapped && e.frame.block == region) return e.frame.step == 1;
     }
     return false;
   }
-  void lies_at(std::uint64_t round, std::uint64_t total, std::uint64_t invitation, std::uint64_t segment,
+  void lies_at(std::uint64_t round, std::uint64_t total, std::uint64_t invitation, std::uint64_t region,
                std::uint64_t offset) {
     auto bytes = std::make_shared<Bytes>(96);
     const auto head = Frame{.type = FrameType::data, .round = round, .total = total}.encode();
-    const std::array numbers{invitation, round, segment, offset};
+    const std::array numbers{invitation, round, region, offset};
     std::memcpy(bytes->data(), head.data(), head.size());
     std::memcpy(bytes->data() + head.size(), numbers.data(), sizeof numbers);
     transports[1]->send(0, {.type = FrameType::lies_at}, payload_of(bytes));
@@ -377,7 +377,7 @@ TEST_F(Liar, PlacesOutsideOfTheMemoryAreNotRead) {
   ASSERT_TRUE(hand_over(0, arena.descriptor(0)));
   constexpr std::uint64_t kSize = 1 << 20, kHuge = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t round = 0;
-  for (const auto& [total, segment, offset] :
+  for (const auto& [total, region, offset] :
        {std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>{8192, 0, kSize - 8191},
         {8192, 0, kSize},
         {8192, 0, kHuge},
@@ -388,19 +388,19 @@ TEST_F(Liar, PlacesOutsideOfTheMemoryAreNotRead) {
         {std::uint64_t{1} << 32, 0, 0},
         {8192, 1, 0},
         {8192, kHuge, 0}}) {
-    lies_at(++round, total, number, segment, offset);
+    lies_at(++round, total, number, region, offset);
   }
   lies_at(++round, 8192, number + 1, 0, 0);  // of another connection
   const std::uint64_t good = ++round;
   lies_at(good, 8192, number, 0, kSize - 8192);
   ASSERT_TRUE(recorders[0].wait_for_frame(1, FrameType::data, good));
-  int told = 0;
+  int deliveries = 0;
   for (const auto& e : recorders[0].events()) {
     if (e.kind != Kind::received || e.frame.type != FrameType::data) continue;
-    ++told;
+    ++deliveries;
     EXPECT_EQ(e.intact, e.frame.round == good) << e.frame.round;
   }
-  EXPECT_EQ(told, 11);  // a message of another connection is not even logged
+  EXPECT_EQ(deliveries, 11);  // a message of another connection is not even logged
   EXPECT_EQ(kept[0].size(), 1U);
   EXPECT_THAT(logged(), HasSubstr("which are outside of it"));
   EXPECT_EQ(recorders[0].times(Kind::disconnected, 1), 0);

@@ -191,7 +191,7 @@ void Event::record(Stream stream) {
   scope.driver.must(scope.driver.cuEventRecord(event_, stream), "recording an event");
 }
 
-void Event::hold(Stream stream) const {
+void Event::make_wait(Stream stream) const {
   const Gpu::Scope scope(gpu_);
   scope.driver.must(scope.driver.cuStreamWaitEvent(stream, event_, 0), "waiting for an event");
 }

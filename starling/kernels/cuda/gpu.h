@@ -77,7 +77,7 @@ class Event {
 
   void record(Stream stream);
   // Later work in this stream waits for the place.
-  void hold(Stream stream) const;
+  void make_wait(Stream stream) const;
   // The calling thread sleeps until the place is reached. Throws Error if the GPU has failed.
   void wait() const;
 

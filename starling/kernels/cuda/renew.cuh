@@ -38,7 +38,8 @@ inline void renew(const Renewal* segments, std::uint32_t count) {
   const Renewal s = segment_of(segments, count, blockIdx.x);
   for (std::uint32_t k = 0; k < kTimes; ++k) {
     Mine my;
-    my.at = std::uint64_t{blockIdx.x - s.first_block} * kPiece + (k * kThreads + threadIdx.x) * kSide;
+    my.at =
+        std::uint64_t{blockIdx.x - s.first_block} * kPerThreadBlock + (k * kThreads + threadIdx.x) * kSide;
     my.count = static_cast<std::uint32_t>(std::min(s.n - std::min(my.at, s.n), std::uint64_t{kSide}));
     renew(s, my);
   }

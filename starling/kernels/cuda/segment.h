@@ -14,8 +14,8 @@ namespace starling::kernels::cuda {
 // four times.
 inline constexpr std::uint32_t kSide = 4;
 inline constexpr std::uint32_t kTimes = 4;
-inline constexpr std::uint32_t kThreads = 256;                      // in a block of threads
-inline constexpr std::uint32_t kPiece = kThreads * kSide * kTimes;  // values of a block of threads
+inline constexpr std::uint32_t kThreads = 256;                               // in a block of threads
+inline constexpr std::uint32_t kPerThreadBlock = kThreads * kSide * kTimes;  // values of a block of threads
 
 // A stretch of memory with the arguments of Kernels::update (kernels/update.h).
 template <class Rule>
@@ -24,7 +24,7 @@ struct Segment {
   Parameters x;
   Gradient g;
   RuleState state;
-  WireBlock wire;  // `stream` has no effect here
+  WireBlock outgoing;  // `stream` has no effect here
   std::uint64_t n;
   // Its neighbours in the table of all segments' Mixes.
   std::uint32_t first_mix, mixes;
@@ -56,7 +56,7 @@ std::uint32_t lay_out(Row* segments, std::size_t count) {
   std::uint64_t blocks = 0;
   for (std::size_t s = 0; s < count; ++s) {
     segments[s].first_block = static_cast<std::uint32_t>(blocks);
-    blocks += (segments[s].n + kPiece - 1) / kPiece;
+    blocks += (segments[s].n + kPerThreadBlock - 1) / kPerThreadBlock;
   }
   return static_cast<std::uint32_t>(blocks);
 }

@@ -27,13 +27,13 @@ void copy(const std::vector<T>& all, std::byte* to) {
 }  // namespace
 
 void Table::add(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g,
-                RuleState state, const WireBlock& wire, std::size_t n) {
+                RuleState state, const WireBlock& outgoing, std::size_t n) {
   const auto first = static_cast<std::uint32_t>(mixes_.size());
   mixes_.insert(mixes_.end(), mixes.begin(), mixes.end());
   std::visit(
       [&]<class Rule>(const Rule& rule) {
         std::get<std::vector<Segment<Rule>>>(rows_).push_back(
-            {rule, x, g, state, wire, n, first, static_cast<std::uint32_t>(mixes.size()), 0});
+            {rule, x, g, state, outgoing, n, first, static_cast<std::uint32_t>(mixes.size()), 0});
       },
       step);
 }

@@ -19,7 +19,7 @@ class Table {
  public:
   // Adds a stretch of memory, with the arguments of Kernels::update.
   void add(const Step& step, std::span<const Mix> mixes, const Parameters& x, Gradient g, RuleState state,
-           const WireBlock& wire, std::size_t n);
+           const WireBlock& outgoing, std::size_t n);
   // Adds a renewal. Renewals are launched before all updates. Sets its first_block.
   void add(const Renewal& renewal);
 

@@ -6,9 +6,9 @@
 // stay as they are. So the bits are those of the processor. (The bits of a NaN may differ: each
 // processor chooses its own.)
 //
-// A block of threads takes kPiece values of one segment. No thread needs another's values, and each
-// reads everything it needs before it writes. Measurements of codes and sums of grid points are
-// added up within each warp first; neither depends on the order.
+// A block of threads takes kPerThreadBlock values of one segment. No thread needs another's values,
+// and each reads everything it needs before it writes. Measurements of codes and sums of grid
+// points are added up within each warp first; neither depends on the order.
 #pragma once
 
 #include <algorithm>
@@ -240,18 +240,18 @@ inline bool mix(std::uint32_t j, const Mix& edge, Mine& my, Lanes& lanes) {
 
 // Writes the wire block and returns the sum of the grid points. A value sent may be infinite though
 // x is finite.
-inline std::uint32_t send(const WireBlock& wire, Mine& my) {
-  if (wire.wire == Wire::fp32) {
-    write(my.x, static_cast<float*>(wire.values) + my.at, my.count);
+inline std::uint32_t send(const WireBlock& outgoing, Mine& my) {
+  if (outgoing.wire == Wire::fp32) {
+    write(my.x, static_cast<float*>(outgoing.values) + my.at, my.count);
     return 0;
   }
-  if (!is_modular(wire.wire)) {
-    const Halves encoded = encode(my.x, wire.wire);
-    write(encoded, static_cast<std::uint16_t*>(wire.values) + my.at, my.count);
-    my.finite &= finite(encoded, wire.wire, my.count);
+  if (!is_modular(outgoing.wire)) {
+    const Halves encoded = encode(my.x, outgoing.wire);
+    write(encoded, static_cast<std::uint16_t*>(outgoing.values) + my.at, my.count);
+    my.finite &= finite(encoded, outgoing.wire, my.count);
     return 0;
   }
-  const float per_step = power_of_two(-wire.exponent);
+  const float per_step = power_of_two(-outgoing.exponent);
   std::uint32_t sum = 0;
   Codes encoded = {};
   for (std::uint32_t i = 0; i < kSide; ++i) {
@@ -260,8 +260,8 @@ inline std::uint32_t send(const WireBlock& wire, Mine& my) {
     sum += k;
     encoded.at[i] = static_cast<std::uint8_t>(k);
   }
-  auto* const to = static_cast<std::uint8_t*>(wire.values) + bytes_of(wire.wire, my.at);
-  if (wire.wire == Wire::int8) {
+  auto* const to = static_cast<std::uint8_t*>(outgoing.values) + bytes_of(outgoing.wire, my.at);
+  if (outgoing.wire == Wire::int8) {
     write(encoded, to, my.count);
     return sum;
   }
@@ -299,7 +299,8 @@ void update(const Segment<Rule>* segments, std::uint32_t count, const Mix* all_m
   std::uint32_t sum = 0;
   for (std::uint32_t k = 0; k < kTimes; ++k) {
     Mine my;
-    my.at = std::uint64_t{blockIdx.x - s.first_block} * kPiece + (k * kThreads + threadIdx.x) * kSide;
+    my.at =
+        std::uint64_t{blockIdx.x - s.first_block} * kPerThreadBlock + (k * kThreads + threadIdx.x) * kSide;
     my.count = static_cast<std::uint32_t>(std::min(s.n - std::min(my.at, s.n), std::uint64_t{kSide}));
     load(s.x, my);
     Read<Rule> read(s, my);  // before the wait for the neighbours' values
@@ -312,14 +313,14 @@ void update(const Segment<Rule>* segments, std::uint32_t count, const Mix* all_m
       my.x = my.Wx;
     }
     store(s.x, moves, my);
-    if (s.wire.values != nullptr) sum += send(s.wire, my);
+    if (s.outgoing.values != nullptr) sum += send(s.outgoing, my);
     all_finite &= my.finite && finite(my.x, my.count);
   }
   lanes.finish(mixes, s.mixes);
   if (!all_finite) atomicOr(not_finite, 1u);
-  if (s.wire.sum == nullptr) return;
+  if (s.outgoing.sum == nullptr) return;
   sum = __reduce_add_sync(~0u, sum);
-  if (Lanes::lane() == 0 && sum != 0) atomicAdd(s.wire.sum, sum);
+  if (Lanes::lane() == 0 && sum != 0) atomicAdd(s.outgoing.sum, sum);
 }
 
 }  // namespace starling::kernels::cuda

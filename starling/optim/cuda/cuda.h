@@ -51,17 +51,17 @@ class OnDevice {
   // The arguments of begin(), by their addresses on the device.
   struct There {
     std::vector<Arrival> arrived;
-    Outgoing wire;
+    Outgoing outgoing;
     std::uint32_t* sum;           // of what is sent
     kernels::Measured* measured;  // by arrival
   };
   // Begins a pass and uploads what arrived. `bytes`: size of what is sent, without a trailer. Waits
   // for the block's last pass that sends, if this one does, else for its last pass that does not.
-  virtual There begin(std::span<const Arrival> arrived, const Outgoing& wire, std::size_t bytes) = 0;
+  virtual There begin(std::span<const Arrival> arrived, const Outgoing& outgoing, std::size_t bytes) = 0;
   // Adds a stretch to the pass that has begun: the arguments of Kernels::update, on the device.
   virtual void add(const kernels::Step& step, std::span<const kernels::Mix> mixes,
                    const kernels::Parameters& x, kernels::Gradient g, kernels::RuleState state,
-                   const kernels::WireBlock& wire, std::size_t n) = 0;
+                   const kernels::WireBlock& outgoing, std::size_t n) = 0;
   // The results of a pass, over all stretches or some of them.
   struct Seen {
     bool finite = true;
@@ -74,7 +74,7 @@ class OnDevice {
     }
   };
   // Starts the pass that has begun. When it is over, and what it sends lies in the host's
-  // wire.values, the device's thread calls then(seen).
+  // outgoing.values, the device's thread calls then(seen).
   virtual void launch(std::function<void(const Seen&)> then) = 0;
 };
 
@@ -100,11 +100,11 @@ class GossipStream {
   virtual ~GossipStream() = default;
   // Waits until torch's current stream has done all that it was given. Throws Error if the GPU has
   // failed, in an average too.
-  virtual void catch_up() = 0;
+  virtual void wait_for_torch() = 0;
   // Work that torch's current stream is given from now on comes after this stream's.
-  virtual void lead() = 0;
+  virtual void let_torch_follow() = 0;
   // Holds a block: takes x, on this GPU, as its own. x~ is x, y is 0.
-  virtual std::unique_ptr<HeldOnDevice> hold(at::Tensor x, const Beside& beside) = 0;
+  virtual std::unique_ptr<HeldOnDevice> make_held_block(at::Tensor x, const Beside& beside) = 0;
 };
 
 // A GPU, and a thread that waits for it.

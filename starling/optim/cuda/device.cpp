@@ -21,10 +21,10 @@ using kernels::cuda::Stream;
 
 // Copies by all of torch's threads: one alone is slower than the link to the GPU.
 void copy_by_threads(std::byte* to, std::span<const std::byte> from) {
-  constexpr std::int64_t kPiece = 1 << 20;
+  constexpr std::int64_t kShare = 1 << 20;
   const auto size = static_cast<std::int64_t>(from.size());
-  at::parallel_for(0, (size + kPiece - 1) / kPiece, 1, [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t begin = first * kPiece, end = std::min(last * kPiece, size);
+  at::parallel_for(0, (size + kShare - 1) / kShare, 1, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t begin = first * kShare, end = std::min(last * kShare, size);
     std::memcpy(to + begin, from.data() + begin, static_cast<std::size_t>(end - begin));
   });
 }
@@ -121,19 +121,20 @@ void CudaPasses::end() noexcept {
 
 void CudaPasses::wait() { device_->wait(std::max(sends_.number, keeps_.number)); }
 
-void CudaPasses::hold_uploads(Slot& slot) {
+void CudaPasses::make_uploads_wait(Slot& slot) {
   slot.computed.record(device_->current());
-  slot.computed.hold(device_->gpu().uploads());
+  slot.computed.make_wait(device_->gpu().uploads());
 }
 
-OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoing& wire, std::size_t bytes) {
-  const bool sends = wire.values != nullptr;
+OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoing& outgoing,
+                                  std::size_t bytes) {
+  const bool sends = outgoing.values != nullptr;
   Slot& slot = sends ? sends_ : keeps_;
   device_->wait(slot.number);
-  slot_ = &slot, arrivals_ = arrived.size(), bytes_ = sends ? bytes : 0, to_ = wire.values;
+  slot_ = &slot, arrivals_ = arrived.size(), bytes_ = sends ? bytes : 0, to_ = outgoing.values;
   table_ = {};
 
-  There there{{arrived.begin(), arrived.end()}, wire, nullptr, nullptr};
+  There there{{arrived.begin(), arrived.end()}, outgoing, nullptr, nullptr};
   bool fresh = slot.counters.fit(*device_, sizeof(Counters) + arrivals_ * sizeof(Measured));
   std::vector<std::pair<CudaDevice::Room*, std::span<const std::byte>>> uploads;
   const auto upload = [&](SentBlock& block) {
@@ -152,12 +153,12 @@ OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoi
     }
   }
   if (sends) {
-    if (wire.mask.one_in != 1) std::swap(sent_, spare_);
+    if (outgoing.mask.one_in != 1) std::swap(sent_, spare_);
     sent_.fit(*device_, bytes);
-    sent_to_ = wire.values;
-    there.wire.values = sent_.on_device();
+    sent_to_ = outgoing.values;
+    there.outgoing.values = sent_.on_device();
   }
-  if (fresh) hold_uploads(slot);
+  if (fresh) make_uploads_wait(slot);
   for (const auto& [room, from] : uploads) {
     copy_by_threads(room->on_host(), from);
     device_->gpu().upload(room->on_device(), room->on_host(), from.size(), device_->gpu().uploads());
@@ -172,7 +173,7 @@ void CudaPasses::launch(std::function<void(const Seen&)> then) {
   Slot& slot = *slot_;
   const Gpu& gpu = device_->gpu();
   const std::size_t counters = sizeof(Counters) + arrivals_ * sizeof(Measured);
-  if (slot.table.fit(*device_, std::bit_ceil(table_.bytes()))) hold_uploads(slot);
+  if (slot.table.fit(*device_, std::bit_ceil(table_.bytes()))) make_uploads_wait(slot);
   const auto launches = table_.write(slot.table.on_host());
   std::memset(slot.counters.on_host(), 0, counters);
   gpu.upload(slot.table.on_device(), slot.table.on_host(), table_.bytes(), gpu.uploads());
@@ -180,18 +181,18 @@ void CudaPasses::launch(std::function<void(const Seen&)> then) {
   slot.uploaded.record(gpu.uploads());
 
   const Stream stream = device_->current();
-  slot.uploaded.hold(stream);
+  slot.uploaded.make_wait(stream);
   auto* const not_finite = &reinterpret_cast<Counters*>(slot.counters.on_device())->not_finite;
   for (const auto& launch : launches) gpu.launch(launch, slot.table.on_device(), not_finite, stream);
   slot.computed.record(stream);
 
-  slot.computed.hold(gpu.downloads());
+  slot.computed.make_wait(gpu.downloads());
   const std::byte* const sent = bytes_ > 0 ? sent_.on_host() : nullptr;
   if (sent != nullptr) gpu.download(sent_.on_host(), sent_.on_device(), bytes_, gpu.downloads());
   gpu.download(slot.counters.on_host(), slot.counters.on_device(), counters, gpu.downloads());
-  slot.over.record(gpu.downloads());
+  slot.downloaded.record(gpu.downloads());
   slot.number = device_->then(
-      slot.over, [&slot, sent, to = to_, bytes = bytes_, arrivals = arrivals_, then = std::move(then)] {
+      slot.downloaded, [&slot, sent, to = to_, bytes = bytes_, arrivals = arrivals_, then = std::move(then)] {
         if (sent != nullptr) std::memcpy(to, sent, bytes);
         const std::byte* const words = slot.counters.on_host();
         Counters counted;

@@ -87,11 +87,11 @@ class CudaPasses final : public OnDevice {
   void wait() override;
   void wait_sent() override { device_->wait(sends_.number); }
   void end() noexcept override;
-  There begin(std::span<const Arrival> arrived, const Outgoing& wire, std::size_t bytes) override;
+  There begin(std::span<const Arrival> arrived, const Outgoing& outgoing, std::size_t bytes) override;
   void add(const kernels::Step& step, std::span<const kernels::Mix> mixes, const kernels::Parameters& x,
-           kernels::Gradient g, kernels::RuleState state, const kernels::WireBlock& wire,
+           kernels::Gradient g, kernels::RuleState state, const kernels::WireBlock& outgoing,
            std::size_t n) override {
-    table_.add(step, mixes, x, g, state, wire, n);
+    table_.add(step, mixes, x, g, state, outgoing, n);
   }
   void launch(std::function<void(const Seen&)> then) override;
 
@@ -100,14 +100,14 @@ class CudaPasses final : public OnDevice {
     std::uint32_t not_finite = 0, sum = 0;
   };
   struct Slot {
-    explicit Slot(const kernels::cuda::Gpu& gpu) : uploaded(gpu), computed(gpu), over(gpu) {}
+    explicit Slot(const kernels::cuda::Gpu& gpu) : uploaded(gpu), computed(gpu), downloaded(gpu) {}
     std::deque<CudaDevice::Room> arrivals;
     CudaDevice::Room table, counters;  // Counters, then what was measured
-    kernels::cuda::Event uploaded, computed, over;
+    kernels::cuda::Event uploaded, computed, downloaded;
     std::uint64_t number = 0;  // of the last pass
   };
   // Makes uploads wait for what torch has done so far: new memory may have been another tensor's.
-  void hold_uploads(Slot& slot);
+  void make_uploads_wait(Slot& slot);
 
   const std::shared_ptr<CudaDevice> device_;
   const std::shared_ptr<Device> as_device_ = device_;

@@ -31,31 +31,31 @@ CudaGossip::CudaGossip(std::shared_ptr<CudaDevice> device)
       own_(gpu()),
       fresh_(gpu()),
       uploaded_(gpu()),
-      over_(gpu()) {}
+      downloaded_(gpu()) {}
 
-void CudaGossip::catch_up() {
+void CudaGossip::wait_for_torch() {
   torchs_.record(device_->current());
   torchs_.wait();
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) throw Error(failure_);
 }
 
-std::unique_ptr<HeldOnDevice> CudaGossip::hold(at::Tensor x, const Beside& beside) {
+std::unique_ptr<HeldOnDevice> CudaGossip::make_held_block(at::Tensor x, const Beside& beside) {
   return std::make_unique<CudaHeld>(shared_from_this(), std::move(x), beside);
 }
 
-void CudaGossip::follow() {
+void CudaGossip::follow_torch() {
   torchs_.record(device_->current());
-  torchs_.hold(gpu().gossip());
+  torchs_.make_wait(gpu().gossip());
 }
 
-void CudaGossip::lead() {
+void CudaGossip::let_torch_follow() {
   own_.record(gpu().gossip());
-  own_.hold(device_->current());
+  own_.make_wait(device_->current());
 }
 
 void CudaGossip::launch(Table& table, CudaDevice::Room& room) {
-  if (room.fit(*device_, std::bit_ceil(table.bytes()))) follow();
+  if (room.fit(*device_, std::bit_ceil(table.bytes()))) follow_torch();
   const auto launches = table.write(room.on_host());
   gpu().upload(room.on_device(), room.on_host(), table.bytes(), gpu().gossip());
   for (const auto& launch : launches) gpu().launch(launch, room.on_device(), nullptr, gpu().gossip());
@@ -75,8 +75,8 @@ void CudaGossip::wait() noexcept {
 void CudaGossip::fit(CudaDevice::Room& room, std::size_t bytes) {
   if (!room.fit(*device_, bytes)) return;
   fresh_.record(device_->current());
-  fresh_.hold(gpu().uploads());
-  fresh_.hold(gpu().gossip());
+  fresh_.make_wait(gpu().uploads());
+  fresh_.make_wait(gpu().gossip());
 }
 
 CudaGossip::Seen CudaGossip::take_turn(const std::function<void(Turn&, Table&)>& fill) noexcept {
@@ -137,8 +137,8 @@ CudaGossip::Seen CudaGossip::Turn::run(Table& table) {
   // Not in downloads(), where the downloads of updates wait for backward.
   if (bytes_ > 0) gpu.download(s.sent_.on_host(), s.sent_.on_device(), bytes_, gpu.gossip());
   gpu.download(s.counters_.on_host(), s.counters_.on_device(), sizeof counted, gpu.gossip());
-  s.over_.record(gpu.gossip());
-  s.over_.wait();
+  s.downloaded_.record(gpu.gossip());
+  s.downloaded_.wait();
   if (bytes_ > 0) std::memcpy(to_.values, s.sent_.on_host(), bytes_);
   std::memcpy(&counted, s.counters_.on_host(), sizeof counted);
   if (to_.sum != nullptr) *to_.sum += counted.sum;
@@ -153,7 +153,7 @@ CudaHeld::CudaHeld(std::shared_ptr<CudaGossip> stream, at::Tensor x, const Besid
       x_tilde_(beside.x_tilde ? x_.clone() : at::Tensor()),
       y_(beside.y ? at::zeros_like(x_) : at::Tensor()),
       zeros_(beside.y ? at::zeros_like(x_) : at::Tensor()) {
-  stream_->follow();
+  stream_->follow_torch();
 }
 
 CudaHeld::~CudaHeld() { stream_->wait(); }
@@ -241,10 +241,10 @@ void CudaHeld::begin(const at::Tensor& x) {
 }
 
 void CudaHeld::with(const at::Tensor& values, const std::function<void(const at::Tensor&)>& f) {
-  stream_->catch_up();
+  stream_->wait_for_torch();
   stream_->wait();
   f(values);
-  stream_->follow();
+  stream_->follow_torch();
 }
 
 }  // namespace starling

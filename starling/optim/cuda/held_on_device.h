@@ -33,15 +33,16 @@ class CudaGossip final : public GossipStream, public std::enable_shared_from_thi
   explicit CudaGossip(std::shared_ptr<CudaDevice> device);
 
   // --- on the training thread
-  void catch_up() override;
-  void lead() override;
-  std::unique_ptr<HeldOnDevice> hold(at::Tensor x, const Beside& beside) override;
-  // The opposite of lead(): what is launched here from now on comes after torch's current stream.
-  void follow();
-  // Launches a table, which is written to this room. Call catch_up() before it, once after each
-  // lead().
+  void wait_for_torch() override;
+  void let_torch_follow() override;
+  std::unique_ptr<HeldOnDevice> make_held_block(at::Tensor x, const Beside& beside) override;
+  // The opposite of let_torch_follow(): what is launched here from now on comes after torch's
+  // current stream.
+  void follow_torch();
+  // Launches a table, which is written to this room. Call wait_for_torch() before it, once after
+  // each let_torch_follow().
   void launch(kernels::cuda::Table& table, CudaDevice::Room& room);
-  // Waits for all that was uploaded and launched here. catch_up() tells of a failure.
+  // Waits for all that was uploaded and launched here. wait_for_torch() tells of a failure.
   void wait() noexcept;
 
   // --- on any thread
@@ -74,7 +75,8 @@ class CudaGossip final : public GossipStream, public std::enable_shared_from_thi
     std::size_t bytes_ = 0;
   };
   // Launches the table that `fill` makes and waits; then its results are on the host. One thread at
-  // a time. If the GPU fails, nothing is finite, later calls do nothing, and catch_up() throws.
+  // a time. If the GPU fails, nothing is finite, later calls do nothing, and wait_for_torch()
+  // throws.
   Seen take_turn(const std::function<void(Turn&, kernels::cuda::Table&)>& fill) noexcept;
 
  private:
@@ -89,7 +91,7 @@ class CudaGossip final : public GossipStream, public std::enable_shared_from_thi
   std::string failure_;
   std::array<CudaDevice::Room, 2> arrivals_;
   CudaDevice::Room sent_, table_, counters_;
-  kernels::cuda::Event fresh_, uploaded_, over_;
+  kernels::cuda::Event fresh_, uploaded_, downloaded_;
 };
 
 class CudaHeld final : public HeldOnDevice {

@@ -88,7 +88,7 @@ class Ceca2p final : public Scheme {
 void Ceca2p::combine_then_adapt(Block& block, const at::Tensor& d, std::uint64_t now,
                                 std::optional<float> scale) {
   const auto finished = finish(exchange(), block);
-  const Outgoing wire = exchange().wire(block.index);
+  const Outgoing outgoing = exchange().outgoing(block.index);
 
   std::vector<Arrival> of_s(finished.begin(), finished.end()), of_d = of_s;
   for (std::size_t k = 0; k < of_s.size(); ++k) {
@@ -107,7 +107,7 @@ void Ceca2p::combine_then_adapt(Block& block, const at::Tensor& d, std::uint64_t
                     .theirs = as_sent(d.const_data_ptr<float>(), block.length),
                     .mine = as_sent(zeros_.data(), block.length)});
   }
-  const bool finite = update(block, local_.rule(block), of_s, wire, scale);
+  const bool finite = update(block, local_.rule(block), of_s, outgoing, scale);
   if (turned.d != 1) d.mul_(turned.d);
   start(exchange(), block, finite);
 }

@@ -90,8 +90,9 @@ void Choco::step() {
   const auto scale = local_.scale();
   for (Block& block : blocks_) {
     const bool finite = update(block, local_.rule(block), {}, {}, scale);
-    const Outgoing wire = exchange().wire(block.index);
-    if (finite && wire.values != nullptr) replicas(block).write(pieces_of(block), top_, wire.values, room_);
+    const Outgoing outgoing = exchange().outgoing(block.index);
+    if (finite && outgoing.values != nullptr)
+      replicas(block).write(pieces_of(block), top_, outgoing.values, room_);
     start(exchange(), block, finite);
   }
   for (Block& block : blocks_) combine(block);

@@ -64,7 +64,7 @@ void PairScheme::attach(const Connection& connection) {
   taken_ = copies_of(blocks_);
   w_.resize(blocks_.size(), 1);
   on_device_.assign(blocks_.size(), nullptr);
-  auto held = hold(beside);
+  auto held = make_held_blocks(beside);
   // Before gossip begins, in which a neighbour may push at once.
   for (std::size_t b = 0; b < held.size(); ++b) held[b]->now().weight = w_[b];
   gossip_ = std::make_unique<Gossip>(connection.make_transport(), std::move(options), std::move(held),
@@ -79,7 +79,7 @@ void PairScheme::detach() {
 }
 
 // Sets x and x~ to the parameters.
-std::vector<std::unique_ptr<HeldBlock>> PairScheme::hold(const Beside& beside) {
+std::vector<std::unique_ptr<HeldBlock>> PairScheme::make_held_blocks(const Beside& beside) {
   std::vector<std::unique_ptr<HeldBlock>> held;
   std::map<const Device*, std::shared_ptr<GossipStream>> streams;
   for (std::size_t b = 0; b < taken_.size(); ++b) {
@@ -92,7 +92,7 @@ std::vector<std::unique_ptr<HeldBlock>> PairScheme::hold(const Beside& beside) {
     const std::shared_ptr<Device>& device = blocks_[b].on_device->device();
     std::shared_ptr<GossipStream>& stream = streams[device.get()];
     if (!stream) streams_.push_back(stream = device->gossip());
-    auto there = stream->hold(taken_[b].clone(), beside);
+    auto there = stream->make_held_block(taken_[b].clone(), beside);
     on_device_[b] = there.get();
     held.push_back(std::move(there));
   }
@@ -157,7 +157,7 @@ void PairScheme::step() {
 }
 
 void PairScheme::each_y(const std::function<void(const Block&, const at::Tensor& y)>& f) {
-  catch_up();  // before any block is locked
+  wait_for_torch();  // before any block is locked
   for (std::size_t b = 0; b < taken_.size(); ++b) {
     gossip_->access(static_cast<int>(b), [&](const Held& held) {
       const auto for_block = [&](const at::Tensor& y) { f(blocks_[b], y); };
@@ -168,20 +168,21 @@ void PairScheme::each_y(const std::function<void(const Block&, const at::Tensor&
 }
 
 void PairScheme::give() {
-  catch_up();
+  wait_for_torch();
   for (std::size_t b = 0; b < taken_.size(); ++b) {
     gossip_->gradient(static_cast<int>(b), [&](const Held& held) { renew(b, held, 1 / held.weight); });
   }
-  lead();
+  let_torch_follow();
   gossip_->stepped();
 }
 
-// Orders the streams on GPUs: torch's before gossip's in catch_up(), after it in lead().
-void PairScheme::catch_up() {
-  for (const auto& stream : streams_) stream->catch_up();
+// Orders the streams on GPUs: torch's comes before gossip's in wait_for_torch(), and after it in
+// let_torch_follow().
+void PairScheme::wait_for_torch() {
+  for (const auto& stream : streams_) stream->wait_for_torch();
 }
-void PairScheme::lead() {
-  for (const auto& stream : streams_) stream->lead();
+void PairScheme::let_torch_follow() {
+  for (const auto& stream : streams_) stream->let_torch_follow();
 }
 
 // Adds the changes of the parameters, times `scale`, to x and x~, then copies x to the parameters.
@@ -221,11 +222,11 @@ void PairScheme::resume() {
 }
 
 void PairScheme::renew() {
-  catch_up();
+  wait_for_torch();
   for (std::size_t b = 0; b < taken_.size(); ++b) {
     gossip_->access(static_cast<int>(b), [&](const Held& held) { renew(b, held, 1); });
   }
-  lead();
+  let_torch_follow();
 }
 
 ExchangeStatistics PairScheme::counted() const {

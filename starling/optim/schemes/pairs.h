@@ -65,11 +65,11 @@ class PairScheme : public Scheme {
   const SchemeSettings settings_;
 
  private:
-  std::vector<std::unique_ptr<HeldBlock>> hold(const Beside& beside);
+  std::vector<std::unique_ptr<HeldBlock>> make_held_blocks(const Beside& beside);
   void renew(std::size_t block, const Held& held, double scale);
   void set_weights(std::span<const double> weights);
-  void catch_up();
-  void lead();
+  void wait_for_torch();
+  void let_torch_follow();
 
   bool momentum_ = false, weighs_ = false;
   bool fresh_ = true;  // attached, without begin() since

@@ -73,8 +73,9 @@ class PushSum final : public Scheme {
 
  private:
   double& w(const Block& block) { return w_[static_cast<std::size_t>(block.index)]; }
-  void send_weight(const Block& block, const Outgoing& wire);
-  bool adapt(Block& block, std::span<const Arrival> mixes, const Outgoing& wire, std::optional<float> scale);
+  void send_weight(const Block& block, const Outgoing& outgoing);
+  bool adapt(Block& block, std::span<const Arrival> mixes, const Outgoing& outgoing,
+             std::optional<float> scale);
   void adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale);
   std::vector<Arrival> absorb(Block& block);
 
@@ -96,15 +97,15 @@ void PushSum::step() {
   }
 }
 
-bool PushSum::adapt(Block& block, std::span<const Arrival> mixes, const Outgoing& wire,
+bool PushSum::adapt(Block& block, std::span<const Arrival> mixes, const Outgoing& outgoing,
                     std::optional<float> scale) {
-  return update(block, divided(local_.rule(block), w(block)), mixes, wire, scale);
+  return update(block, divided(local_.rule(block), w(block)), mixes, outgoing, scale);
 }
 
 void PushSum::adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale) {
-  const Outgoing wire = exchange().wire(block.index);
-  const bool finite = adapt(block, mixes, wire, scale);
-  send_weight(block, wire);
+  const Outgoing outgoing = exchange().outgoing(block.index);
+  const bool finite = adapt(block, mixes, outgoing, scale);
+  send_weight(block, outgoing);
   start(exchange(), block, finite);
 }
 
@@ -135,17 +136,17 @@ void PushSum::begin() {
   if (staleness_ == 0) return;
   steps_ = 0;
   for (Block& block : blocks_) {
-    const Outgoing wire = exchange().wire(block.index);
-    const bool finite = write_again(block, wire);
-    send_weight(block, wire);
+    const Outgoing outgoing = exchange().outgoing(block.index);
+    const bool finite = write_again(block, outgoing);
+    send_weight(block, outgoing);
     start(exchange(), block, finite);
   }
 }
 
-void PushSum::send_weight(const Block& block, const Outgoing& wire) {
-  if (wire.values == nullptr) return;
-  const std::size_t values = bytes_of(wire.wire, static_cast<std::size_t>(block.length));
-  write_weight(w(block), wire.wire, static_cast<std::byte*>(wire.values) + values);
+void PushSum::send_weight(const Block& block, const Outgoing& outgoing) {
+  if (outgoing.values == nullptr) return;
+  const std::size_t values = bytes_of(outgoing.wire, static_cast<std::size_t>(block.length));
+  write_weight(w(block), outgoing.wire, static_cast<std::byte*>(outgoing.values) + values);
 }
 
 // A worker must keep a share of itself: its push may be lost to it, and so may what it would

@@ -21,7 +21,7 @@ struct Operation {
   std::vector<std::vector<at::Tensor>> tensors;  // by rank
   std::vector<std::string> values;               // by rank
   int come = 0;
-  bool over = false;
+  bool done = false;
 };
 
 // The meeting place of a channel's workers.
@@ -118,7 +118,7 @@ class VirtualCollectives final : public Collectives {
     room_->free = std::max(room_->free, time_->now()) + takes;
     time_->at(room_->free, [room = room_, all] {
       const std::lock_guard lock(room->mutex);
-      all->over = true;
+      all->done = true;
       room->changed->notify_all();
     });
     return all;
@@ -126,7 +126,7 @@ class VirtualCollectives final : public Collectives {
 
   void wait(const char* name, const Operation& operation) {
     std::unique_lock lock(room_->mutex);
-    if (!room_->changed->wait_until(lock, time_->now() + stalled_, [&] { return operation.over; })) {
+    if (!room_->changed->wait_until(lock, time_->now() + stalled_, [&] { return operation.done; })) {
       throw Error(fmt::format("{} failed on rank {}: {} of {} workers have come in {:.1f} s", name,
                               first_ + rank_, operation.come, size_, seconds(stalled_)));
     }

@@ -29,10 +29,10 @@ bool may_be_so_large(std::size_t size) {
 
 }  // namespace
 
-struct Arena::Segment {
-  Segment(Descriptor memory, std::span<std::byte> bytes) : memory(std::move(memory)), bytes(bytes) {}
-  ~Segment() { munmap(bytes.data(), bytes.size()); }
-  Segment(const Segment&) = delete;
+struct Arena::Region {
+  Region(Descriptor memory, std::span<std::byte> bytes) : memory(std::move(memory)), bytes(bytes) {}
+  ~Region() { munmap(bytes.data(), bytes.size()); }
+  Region(const Region&) = delete;
 
   const Descriptor memory;
   const std::span<std::byte> bytes;
@@ -41,10 +41,10 @@ struct Arena::Segment {
 
 void Arena::add() {
   const std::lock_guard lock(mutex_);
-  add_segment(whole_pages(segment_bytes_));
+  add_region(whole_pages(region_bytes_));
 }
 
-std::shared_ptr<Arena::Segment> Arena::add_segment(std::size_t size) {
+std::shared_ptr<Arena::Region> Arena::add_region(std::size_t size) {
   if (!may_be_so_large(size)) {
     trouble_ = fmt::format("files may not be as large as {} bytes here (ulimit -f)", size);
     return nullptr;
@@ -58,34 +58,33 @@ std::shared_ptr<Arena::Segment> Arena::add_segment(std::size_t size) {
   if (ftruncate(memory.get(), static_cast<off_t>(size)) != 0) return failed("ftruncate");
   void* const at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
   if (at == MAP_FAILED) return failed("mmap");
-  auto segment = std::make_shared<Segment>(std::move(memory), std::span(static_cast<std::byte*>(at), size));
+  auto region = std::make_shared<Region>(std::move(memory), std::span(static_cast<std::byte*>(at), size));
   constexpr int kSize = F_SEAL_SHRINK | F_SEAL_GROW;
-  const int fd = segment->memory.get();
+  const int fd = region->memory.get();
   // Before Linux 5.1 there is no F_SEAL_FUTURE_WRITE. Neighbours of the same user are then trusted
   // not to write.
   if (fcntl(fd, F_ADD_SEALS, kSize | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0 &&
       fcntl(fd, F_ADD_SEALS, kSize | F_SEAL_SEAL) != 0) {
     return failed("F_ADD_SEALS");
   }
-  return segments_.emplace_back(std::move(segment));
+  return regions_.emplace_back(std::move(region));
 }
 
 std::unique_ptr<Buffer> Arena::make(std::size_t size) {
   const std::size_t pages = whole_pages(size);
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<Segment> segment = segments_.empty() ? nullptr : segments_.back();
-  if (!segment || pages > segment->bytes.size() - segment->used)
-    segment = add_segment(std::max(pages, whole_pages(segment_bytes_)));
-  if (!segment) return nullptr;
+  std::shared_ptr<Region> region = regions_.empty() ? nullptr : regions_.back();
+  if (!region || pages > region->bytes.size() - region->used)
+    region = add_region(std::max(pages, whole_pages(region_bytes_)));
+  if (!region) return nullptr;
   // Allocates now: without free memory this call fails, but the first write would kill the process.
-  if (fallocate(segment->memory.get(), 0, static_cast<off_t>(segment->used), static_cast<off_t>(pages)) !=
-      0) {
+  if (fallocate(region->memory.get(), 0, static_cast<off_t>(region->used), static_cast<off_t>(pages)) != 0) {
     trouble_ = fmt::format("{} bytes: {}", pages, std::strerror(errno));
     return nullptr;
   }
-  const std::span<std::byte> bytes = segment->bytes.subspan(segment->used, size);
-  segment->used += pages;
-  return std::make_unique<Buffer>(std::move(segment), bytes);
+  const std::span<std::byte> bytes = region->bytes.subspan(region->used, size);
+  region->used += pages;
+  return std::make_unique<Buffer>(std::move(region), bytes);
 }
 
 std::string Arena::trouble() const {
@@ -95,24 +94,24 @@ std::string Arena::trouble() const {
 
 std::optional<Arena::Place> Arena::find(std::span<const std::byte> bytes) const {
   const std::lock_guard lock(mutex_);
-  for (std::size_t k = 0; k < segments_.size(); ++k) {
-    const auto& segment = segments_[k]->bytes;
-    const auto from = reinterpret_cast<std::uintptr_t>(segment.data());
+  for (std::size_t k = 0; k < regions_.size(); ++k) {
+    const auto& region = regions_[k]->bytes;
+    const auto from = reinterpret_cast<std::uintptr_t>(region.data());
     const auto at = reinterpret_cast<std::uintptr_t>(bytes.data());
-    if (from <= at && at - from <= segment.size() && bytes.size() <= segment.size() - (at - from))
+    if (from <= at && at - from <= region.size() && bytes.size() <= region.size() - (at - from))
       return Place{static_cast<std::uint32_t>(k), at - from};
   }
   return std::nullopt;
 }
 
-std::size_t Arena::segments() const {
+std::size_t Arena::regions() const {
   const std::lock_guard lock(mutex_);
-  return segments_.size();
+  return regions_.size();
 }
 
-int Arena::descriptor(std::size_t segment) const {
+int Arena::descriptor(std::size_t region) const {
   const std::lock_guard lock(mutex_);
-  return segments_.at(segment)->memory.get();
+  return regions_.at(region)->memory.get();
 }
 
 std::shared_ptr<const Mapping> Mapping::of(Descriptor memory, std::string& why) {

@@ -99,22 +99,22 @@ std::vector<Door::Caller> Door::callers() {
   return all;
 }
 
-std::optional<Segment> take_segment(const Descriptor& tie) {
+std::optional<Region> take_region(const Descriptor& tie) {
   std::uint32_t number = 0;
   Message message(bytes_of_object(number));
   message.head.msg_control = message.control;
   message.head.msg_controllen = CMSG_LEN(sizeof(int));  // at most one
   if (recvmsg(tie.get(), &message.head, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof number)
     return std::nullopt;
-  Segment segment{number, Descriptor()};
+  Region region{number, Descriptor()};
   const cmsghdr* const extra = CMSG_FIRSTHDR(&message.head);
   if (extra != nullptr && extra->cmsg_level == SOL_SOCKET && extra->cmsg_type == SCM_RIGHTS &&
       extra->cmsg_len == CMSG_LEN(sizeof(int))) {
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(extra), sizeof fd);
-    segment.memory = Descriptor(fd);
+    region.memory = Descriptor(fd);
   }
-  return segment;
+  return region;
 }
 
 bool say_released(const Descriptor& tie, std::uint64_t lease) {
@@ -142,7 +142,7 @@ std::optional<Descriptor> call(const Invitation& invitation, uid_t user, std::st
   return tie;
 }
 
-bool give_segment(const Descriptor& tie, std::uint32_t number, int memory) {
+bool give_region(const Descriptor& tie, std::uint32_t number, int memory) {
   Message message(bytes_of_object(number));
   message.attach(memory);
   return message.send(tie);

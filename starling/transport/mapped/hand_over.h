@@ -59,12 +59,12 @@ class Door {
   std::vector<Descriptor> silent_;  // callers that have sent nothing yet
 };
 
-struct Segment {
+struct Region {
   std::uint32_t number = 0;
   Descriptor memory;
 };
-// The next segment from the tie; nothing if none has come.
-std::optional<Segment> take_segment(const Descriptor& tie);
+// The next region from the tie; nothing if none has come.
+std::optional<Region> take_region(const Descriptor& tie);
 // False if the tie is full at this moment. On any thread.
 bool say_released(const Descriptor& tie, std::uint64_t lease);
 // Ends the tie for the other end too, even if the descriptor lives on in a forked process.
@@ -76,7 +76,7 @@ void end_tie(const Descriptor& tie);
 // another user.
 std::optional<Descriptor> call(const Invitation& invitation, uid_t user, std::string& why);
 // False if the tie is full at this moment, or has ended.
-bool give_segment(const Descriptor& tie, std::uint32_t number, int memory);
+bool give_region(const Descriptor& tie, std::uint32_t number, int memory);
 
 enum class Quiet { nothing_yet, ended };
 // The next lease that the reader has released. On any thread.

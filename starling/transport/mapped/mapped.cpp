@@ -25,19 +25,19 @@ namespace mapped {
 namespace {
 
 constexpr std::size_t kMostLent = 8;
-constexpr std::size_t kMostSegments = 256;
+constexpr std::size_t kMostRegions = 256;
 
 // The place of a frame's payload. It is sent as the payload of a control frame.
 struct LiesAt {
   static constexpr std::size_t kBytes = Frame::kBytes + 4 * sizeof(std::uint64_t);
 
   Frame frame;
-  std::uint64_t invitation = 0, lease = 0, segment = 0, offset = 0;
+  std::uint64_t invitation = 0, lease = 0, region = 0, offset = 0;
 
   std::vector<std::byte> encode() const {
     std::vector<std::byte> bytes(kBytes);
     const auto head = frame.encode();
-    const std::array numbers{invitation, lease, segment, offset};
+    const std::array numbers{invitation, lease, region, offset};
     std::memcpy(bytes.data(), head.data(), head.size());
     std::memcpy(bytes.data() + head.size(), numbers.data(), sizeof numbers);
     return bytes;
@@ -62,8 +62,8 @@ struct Lending {
 
   Descriptor tie;
   const std::uint64_t invitation;
-  std::size_t handed = 0;          // segments
-  std::set<std::uint64_t> mapped;  // segments that the reader has mapped
+  std::size_t handed = 0;          // regions
+  std::set<std::uint64_t> mapped;  // regions that the reader has mapped
   std::map<std::uint64_t, Lease> leases;
   std::map<Kind, std::size_t> lent;
   bool ended = false;
@@ -87,7 +87,7 @@ class Borrowing {
   }
 
   const std::uint64_t invitation;
-  std::map<std::uint64_t, std::shared_ptr<const Mapping>> segments;  // the transport's thread only
+  std::map<std::uint64_t, std::shared_ptr<const Mapping>> regions;  // the transport's thread only
 
  private:
   Descriptor tie_;
@@ -112,7 +112,7 @@ class MappedTransport final : public Transport, private TransportHandler {
   MappedTransport(const MappedOptions& options, const World& world, const std::string& channel)
       : user_(options.user),
         log_(world.log),
-        arena_(options.segment),
+        arena_(options.region),
         pool_([this](std::size_t size) { return make(size); }),
         peers_(static_cast<std::size_t>(world.size)),
         tcp_(make_tcp_transport_with(options.tcp, world, channel)) {
@@ -176,7 +176,7 @@ class MappedTransport final : public Transport, private TransportHandler {
   // ---------------------------------------------------------------- the maker
 
   std::unique_ptr<Buffer> make(std::size_t size) {
-    const std::size_t before = arena_.segments();
+    const std::size_t before = arena_.regions();
     auto buffer = arena_.make(size);
     if (!buffer) {
       if (!without_memory_.exchange(true))
@@ -184,7 +184,7 @@ class MappedTransport final : public Transport, private TransportHandler {
              fmt::format("mapped transport: no shared memory ({}): blocks go over TCP", arena_.trouble()));
       return std::make_unique<Buffer>(size);
     }
-    if (arena_.segments() != before) {
+    if (arena_.regions() != before) {
       tcp_->post([this] {
         for (int rank = 0; rank < size_of_world(); ++rank) hand_over(rank);
       });
@@ -205,13 +205,13 @@ class MappedTransport final : public Transport, private TransportHandler {
     std::vector<std::shared_ptr<const void>> gone;  // released outside the lock
     const std::lock_guard lock(mutex_);
     const auto& lending = peer(rank).lending;
-    if (!lending || !lending->mapped.contains(place->segment)) return std::nullopt;
+    if (!lending || !lending->mapped.contains(place->region)) return std::nullopt;
     const Lending::Kind kind{frame.type, frame.block};
     if (lending->lent[kind] >= kMostLent) collect(*lending, gone);
     if (lending->ended || lending->lent[kind] >= kMostLent) return std::nullopt;
     ++lending->lent[kind];
     lending->leases[++leases_] = {kind, payload.owner};
-    return LiesAt{frame, lending->invitation, leases_, place->segment, place->offset};
+    return LiesAt{frame, lending->invitation, leases_, place->region, place->offset};
   }
 
   // Memory that readers have released may be written to again.
@@ -261,7 +261,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     hand_over(rank);
   }
 
-  // Hands over all segments that this peer does not have yet.
+  // Hands over all regions that this peer does not have yet.
   void hand_over(int rank) {
     std::shared_ptr<Lending> lending;
     {
@@ -269,9 +269,9 @@ class MappedTransport final : public Transport, private TransportHandler {
       lending = peer(rank).lending;
     }
     if (!lending) return;
-    for (; lending->handed < arena_.segments(); ++lending->handed) {
+    for (; lending->handed < arena_.regions(); ++lending->handed) {
       const auto number = static_cast<std::uint32_t>(lending->handed);
-      if (!give_segment(lending->tie, number, arena_.descriptor(number))) {
+      if (!give_region(lending->tie, number, arena_.descriptor(number))) {
         return say(
             rank,
             fmt::format("worker {} does not fetch this worker's memory: blocks in it go over TCP", rank));
@@ -332,19 +332,19 @@ class MappedTransport final : public Transport, private TransportHandler {
     if (!door_ || frame.value != other.invitation) return;
     look_at_the_door();
     if (!other.borrowing) return;
-    auto& segments = other.borrowing->segments;
-    while (auto segment = take_segment(other.borrowing->tie())) {
-      std::string why = "it has too many segments";
-      if (segments.size() < kMostSegments && !segments.contains(segment->number)) {
-        if (auto mapping = Mapping::of(std::move(segment->memory), why))
-          segments.emplace(segment->number, std::move(mapping));
+    auto& regions = other.borrowing->regions;
+    while (auto region = take_region(other.borrowing->tie())) {
+      std::string why = "it has too many regions";
+      if (regions.size() < kMostRegions && !regions.contains(region->number)) {
+        if (auto mapping = Mapping::of(std::move(region->memory), why))
+          regions.emplace(region->number, std::move(mapping));
       }
-      const bool here = segments.contains(segment->number);
+      const bool here = regions.contains(region->number);
       if (!here)
         log_(Level::warning,
              fmt::format("mapped transport: the memory of worker {} is not mapped: {}", rank, why));
       tcp_->send(rank, {.type = FrameType::mapped,
-                        .block = segment->number,
+                        .block = region->number,
                         .step = here ? 1U : 0U,
                         .value = other.borrowing->invitation});
     }
@@ -360,15 +360,15 @@ class MappedTransport final : public Transport, private TransportHandler {
     Frame frame = said->frame;
     frame.offset = 0;
     frame.length = static_cast<std::uint32_t>(frame.total);
-    const auto found = borrowing->segments.find(said->segment);
+    const auto found = borrowing->regions.find(said->region);
     const std::span<const std::byte> memory =
-        found == borrowing->segments.end() ? std::span<const std::byte>{} : found->second->bytes();
+        found == borrowing->regions.end() ? std::span<const std::byte>{} : found->second->bytes();
     if (frame.total > std::numeric_limits<std::uint32_t>::max() || frame.total > memory.size() ||
         said->offset > memory.size() - frame.total) {
       log_(Level::warning,
            fmt::format(
-               "mapped transport: worker {} names {} bytes at {} of its segment {}, which are outside of it",
-               rank, frame.total, said->offset, said->segment));
+               "mapped transport: worker {} names {} bytes at {} of its region {}, which are outside of it",
+               rank, frame.total, said->offset, said->region));
       frame.length = 0;
       handler_->received(rank, frame, {}, false);
       return true;

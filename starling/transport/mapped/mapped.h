@@ -11,7 +11,7 @@
 // mapped in this direction; otherwise payloads go over TCP:
 //
 //   reader -> maker    invitation   the name of my door and a nonce, for this connection
-//   maker  -> reader   handed       a segment waits at your door
+//   maker  -> reader   handed       a region waits at your door
 //   reader -> maker    mapped       I have mapped it; from now on I read its payloads there
 //   maker  -> reader   lies_at      a frame, and the place of its payload: a lease
 //   reader -> maker    the lease is released: through the tie, which no frame delays
@@ -23,7 +23,7 @@
 //
 // Memory: a maker's buffers are those of the exchange (a few per block). They are reused, never
 // freed. A reader that releases nothing is lent at most kMostLent payloads of a type and block;
-// further payloads go over TCP. A reader maps at most kMostSegments segments of a maker.
+// further payloads go over TCP. A reader maps at most kMostRegions regions of a maker.
 //
 // The reader trusts no message of a peer. The peer hands over memory that cannot shrink, and gives
 // places within it. The peer could write to a block while it is read, so data that must not change
@@ -44,8 +44,8 @@ namespace starling {
 
 struct MappedOptions {
   TcpOptions tcp{};
-  std::size_t segment = std::size_t{1} << 30;  // bytes of address space; memory only as it is used
-  uid_t user;                                  // only processes of this user are trusted
+  std::size_t region = std::size_t{1} << 30;  // bytes of address space; memory only as it is used
+  uid_t user;                                 // only processes of this user are trusted
   MappedOptions();
 };
 

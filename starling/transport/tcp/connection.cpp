@@ -198,9 +198,9 @@ void Connection::fill_batch() {
     bulk = !chunk.control;
     batch_.push_back({chunk.frame.encode(), std::move(chunk.payload)});
   }
-  for (const Piece& piece : batch_) {
-    buffers_.push_back(asio::buffer(piece.header));
-    const auto payload = piece.payload.bytes;
+  for (const EncodedFrame& frame : batch_) {
+    buffers_.push_back(asio::buffer(frame.header));
+    const auto payload = frame.payload.bytes;
     if (!payload.empty()) buffers_.push_back(asio::buffer(payload.data(), payload.size()));
   }
 }

@@ -69,13 +69,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::vector<std::byte> scratch_;  // for unwanted payloads
 
   // sending
-  struct Piece {
+  struct EncodedFrame {
     std::array<std::byte, Frame::kBytes> header;
     Payload payload;
   };
   Outbox outbox_;
   std::size_t chunk_ = Frame::kMaxPayload;
-  std::vector<Piece> batch_;                 // being written
+  std::vector<EncodedFrame> batch_;          // being written
   std::vector<asio::const_buffer> buffers_;  // the unwritten rest of the batch
   bool writing_ = false;                     // a write() is in flight
 };

@@ -20,8 +20,8 @@ const char* nvrtcGetErrorString(int result) {
   return result == 6 ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR";
 }
 int nvrtcVersion(int* major, int* minor) {
-  const char* const told = std::getenv("OTHER_NVRTC_MINOR");
-  *major = 99, *minor = told == nullptr ? 0 : std::atoi(told);
+  const char* const minor_version = std::getenv("OTHER_NVRTC_MINOR");
+  *major = 99, *minor = minor_version == nullptr ? 0 : std::atoi(minor_version);
   return 0;
 }
 int nvrtcGetNumSupportedArchs(int* count) { return *count = 2, 0; }
