@@ -608,18 +608,17 @@ TEST(VirtualGossip, MomentumIsStableWhereTheAskedRateIsNotReached) {
   };
   const double slow = 16'000, slower = 6'000;  // bytes per second
   for (const Case& c :
-       {Case{16, 1, {.rate = slower}}, Case{16, 4, {.rate = slow}}, Case{24, 4, {.rate = slow}},
-        Case{32, 1, {.rate = slow}}, Case{32, 3, {.rate = slow}}, Case{32, 10, {.rate = slow}},
-        Case{64, 1, {.rate = slow}}, Case{64, 3, {.rate = slow}}, Case{32, 1, {.stalls = true}},
-        Case{32, 1, {.breaks = true}}, Case{64, 1, {}, Wire::int4}, Case{64, 1, {}, Wire::int8},
-        Case{64, 2, {.rate = slow}, Wire::int4}}) {
+       {Case{16, 1, {.rate = slower}}, Case{16, 4, {.rate = slow}}, Case{32, 1, {.rate = slow}},
+        Case{32, 10, {.rate = slow}}, Case{64, 3, {.rate = slow}}, Case{32, 1, {.stalls = true}},
+        Case{32, 1, {.breaks = true}}, Case{32, 2, {.rate = slow}, Wire::int8},
+        Case{64, 1, {.rate = slow}, Wire::int4}}) {
     GossipOptions options{.rates = pair_rates(make_schedule("ring", c.n), c.asked), .wire = c.wire};
     Begin begin = c.begin;
     begin.moves = 0.1F;
-    const End plain = gossiped(options, begin, 400);
+    const End plain = gossiped(options, begin, 300);
     const A2cid2 papers = a2cid2_of(options.rates);
     options.algorithm = pair_averaging(c.wire == Wire::int4 ? at_most(papers, 1) : papers);
-    const End with_momentum = gossiped(options, begin, 400);
+    const End with_momentum = gossiped(options, begin, 300);
     EXPECT_LT(distance(with_momentum.x), 1.25 * distance(plain.x)) << c.n << " at rate " << c.asked;
     EXPECT_LT(with_momentum.drift, 1e-5) << c.n << " at rate " << c.asked;
   }

@@ -356,14 +356,14 @@ TEST_F(GossipOnAnotherDevice, WhatIsNotFiniteIsNotSent) {
   const auto stream = std::make_shared<CudaGossip>(device());
   Tensor x = at::randn({5000});
   x[4999] = INFINITY;
-  CudaHeld block(stream, x, false, false);
+  CudaHeld block(stream, x, {});
   std::vector<float> outgoing(5000);
   EXPECT_FALSE(block.send(0, outgoing.data(), 1));
 }
 
 TEST_F(GossipOnAnotherDevice, TheTrainingThreadIsToldOfAGpuThatFails) {
   const auto stream = std::make_shared<CudaGossip>(device());
-  CudaHeld block(stream, at::randn({100}), true, false);
+  CudaHeld block(stream, at::randn({100}), {.x_tilde = true});
   std::vector<float> outgoing(100);
   fail(true);
   EXPECT_FALSE(block.send(0.1, outgoing.data(), 1));
