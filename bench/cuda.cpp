@@ -46,6 +46,7 @@
 #include "bench/measure.h"
 #include "starling/optim/blocks.h"
 #include "starling/optim/optimizer.h"
+#include "starling/optim/pass.h"
 #include "starling/train/launch.h"
 #include "starling/world/world.h"
 

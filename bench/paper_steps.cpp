@@ -34,6 +34,7 @@
 
 #include <fmt/format.h>
 
+#include "starling/plan/all_reduce.h"
 #include "starling/plan/closed_forms.h"
 #include "starling/plan/simulate.h"
 #include "starling/topology/schedules.h"

@@ -59,6 +59,7 @@
 #include "bench/measure.h"
 #include "bench/triad.h"
 #include "starling/optim/blocks.h"
+#include "starling/optim/pass.h"
 #include "starling/optim/rule_step.h"
 
 namespace {

@@ -19,6 +19,7 @@
 #include "cli/profiles.h"
 #include "starling/checkpoint/file.h"
 #include "starling/kernels/wire.h"
+#include "starling/plan/all_reduce.h"
 #include "starling/plan/iteration.h"
 #include "starling/train/auto_topology.h"
 

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
+#include "starling/plan/all_reduce.h"
 #include "starling/plan/extrapolate.h"
 #include "starling/plan/schedules.h"
 #include "starling/topology/schedules.h"

@@ -17,9 +17,9 @@ endif()
 # -DCMAKE_UNITY_BUILD=OFF compiles each alone.
 set(CMAKE_UNITY_BUILD ON CACHE BOOL "compile a few sources as one")
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
-# The same for a target that the wheel needs too. CMake names the sources by their full paths, so
-# ccache would miss them in another copy. Sources with options of their own, and generated ones,
-# stay alone.
+# The same for a target that other copies of the sources build too: an sdist, a worktree. CMake
+# names the sources by their full paths, so ccache would miss them there. Sources with options of
+# their own, and generated ones, stay alone.
 function(starling_compile_together target)
   if(NOT CMAKE_UNITY_BUILD)
     return()

@@ -1,39 +1,24 @@
 #include "starling/optim/blocks.h"
 
 #include <algorithm>
-#include <array>
-#include <functional>
 #include <map>
-#include <mutex>
-#include <numeric>
 #include <utility>
 
-#include <ATen/Parallel.h>
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/optim/optimizer.h>
 
 #include "starling/core/error.h"
-#include "starling/core/timeline.h"
-#include "starling/kernels/update.h"
-#include "starling/optim/rule_step.h"
+#include "starling/optim/pass.h"
 
 namespace starling {
 namespace {
 
 constexpr std::int64_t kLeastBlock = 256 * 1024;  // bytes
-constexpr std::int64_t kGrain = 1 << 15;          // elements per thread, at least
-constexpr std::size_t kStreamed = 1 << 20;        // bytes; larger wires are written past the caches
 constexpr std::int64_t kLine = 16;                // floats of a cache line
-// threads take whole units, so that no two of them share a byte of int4
-constexpr std::int64_t kUnit = 64;
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
@@ -53,20 +38,6 @@ const Type* type_of(const at::Tensor& tensor) {
 }
 
 const char* type_name(Wire format) { return std::ranges::find(kTypes, format, &Type::format)->name; }
-
-double sum_of_squares(const void* values, Wire format, std::int64_t n) {
-  const kernels::Kernels& kernels = kernels::best_kernels();
-  std::vector<double> sums(static_cast<std::size_t>((n + kGrain - 1) / kGrain));
-  at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t at = i * kGrain;
-      sums[static_cast<std::size_t>(i)] = kernels.sum_of_squares(
-          static_cast<const std::byte*>(values) + bytes_of(format, static_cast<std::size_t>(at)), format,
-          static_cast<std::size_t>(std::min(kGrain, n - at)));
-    }
-  });
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
-}
 
 // The device of earlier blocks on it, or a new one.
 std::shared_ptr<Device> device_of(const std::vector<Block>& blocks, at::Device device) {
@@ -227,309 +198,6 @@ std::vector<std::vector<std::size_t>> holders_of(const std::vector<Block>& block
     }
   }
   return holders;
-}
-
-std::span<const Arrival> finish(Exchange& exchange, const Block& block) {
-  RECORD_USER_SCOPE("starling::finish");
-  if (block.on_device) block.on_device->wait_sent();
-  return exchange.finish(block.index);
-}
-
-void start(Exchange& exchange, const Block& block, bool finite) {
-  RECORD_USER_SCOPE("starling::start");
-  exchange.start(block.index, finite);
-}
-
-namespace {
-
-// update(), with the grid chosen.
-class Pass {
- public:
-  Pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& outgoing,
-       std::optional<float> scale)
-      : block_(block), arrived_(arrived), outgoing_(outgoing), scale_(scale.value_or(1)) {
-    updates_.reserve(block.segments.size());
-    std::int64_t steps = 0;
-    kernels::Step step;  // the same for most segments
-    for (Segment& s : block.segments) {
-      check_place(s);
-      at::Tensor keep;
-      const void* g = scale ? s.gradient(keep) : nullptr;
-      if (g != nullptr) ++s.steps;
-      s.cleared = block.clears && g != nullptr && keep.is_same(s.parameter.grad());
-      void* const cleared = s.cleared ? s.mutable_gradient() : nullptr;
-      if (s.cleared) g = cleared;
-      if (const auto t = std::max<std::int64_t>(s.steps, 1); t != steps) step = rule_step(rule, steps = t);
-      const kernels::Parameters x = s.values();
-      updates_.push_back({s.offset, s.offset + s.length, step, x, s.still_in(x.values), s.state, g, cleared,
-                          std::move(keep)});
-      if (g != nullptr || !arrived.empty()) s.mark_changed();
-      if (outgoing.values != nullptr && outgoing.wire == Wire::fp32 && x.format == Wire::fp32)
-        s.mark_sent(x.values, outgoing.values);
-    }
-    for (std::size_t k = 0; k < block.states.size(); ++k)
-      states_[k] = block.states[k].mutable_data_ptr<float>();
-  }
-
-  // Returns whether the parameters are finite.
-  bool run() {
-    Seen seen = nothing();
-    std::mutex mutex;  // guards `seen` against other threads
-    const std::int64_t units = (block_.length + kUnit - 1) / kUnit;
-    at::parallel_for(0, units, kGrain / kUnit, [&](std::int64_t first, std::int64_t last) {
-      Seen share = nothing();
-      each_stretch(first * kUnit, std::min(last * kUnit, block_.length), &share.sum, share.measured.data(),
-                   [&](const auto&... arguments) {
-                     const bool finite = kernels::update(arguments...);
-                     share.finite = share.finite && finite;
-                   });
-      const std::lock_guard lock(mutex);
-      seen.add(share);
-    });
-    use_results(block_, arrived_, outgoing_, seen);
-    return seen.finite;
-  }
-
-  // Puts the pass into the streams of the block's device. When it is over, the device's thread
-  // calls then(finite).
-  static void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived,
-                      const Outgoing& outgoing, std::optional<float> scale,
-                      std::function<void(bool finite)> then) {
-    OnDevice& device = *block.on_device;
-    const auto length = static_cast<std::size_t>(block.length);
-    const OnDevice::There there =
-        device.begin(arrived, outgoing, bytes_of(outgoing.wire, outgoing.mask.chosen_of(length)));
-    const Pass pass(block, rule, there.arrived, there.outgoing, scale);
-    pass.each_stretch(0, block.length, there.sum, there.measured,
-                      [&](const auto&... arguments) { device.add(arguments...); });
-    device.launch(
-        [block = &block, arrived = there.arrived, outgoing, then = std::move(then)](const Seen& seen) {
-          use_results(*block, arrived, outgoing, seen);
-          then(seen.finite);
-        });
-  }
-
- private:
-  using Seen = OnDevice::Seen;  // by one thread in its share of the block, or by all threads
-  struct SegmentUpdate {        // of one segment, in this pass
-    std::int64_t begin, end;    // in the block
-    kernels::Step step;
-    kernels::Parameters x;
-    const void* as_sent;  // a block that has x without a change, or null
-    std::int64_t state;
-    const void* g;
-    void* cleared;  // g, or null: it is not cleared
-    at::Tensor keep;
-  };
-  Seen nothing() const { return {.measured = std::vector<kernels::Measured>(arrived_.size())}; }
-
-  void check_place(const Segment& s) const {
-    if (s.parameter.device() == block_.device) return;
-    throw UsageError(fmt::format(
-        "a parameter [{}] was on {} when the optimizer was made and is on {} now: it must stay there",
-        fmt::join(s.parameter.sizes(), ", "), block_.device.str(), s.parameter.device().str()));
-  }
-
-  // The end of the stretch from `at` in which each mask, of arrivals and of what is sent, chooses
-  // all values or none.
-  std::int64_t stretch_end(std::int64_t at) const {
-    const auto from = static_cast<std::size_t>(at);
-    std::size_t end = std::min(static_cast<std::size_t>(block_.length), outgoing_.mask.stretch_end(from));
-    for (const Arrival& a : arrived_) end = std::min(end, a.mine.mask.stretch_end(from));
-    return static_cast<std::int64_t>(end);
-  }
-
-  // Calls f with the arguments of Kernels::update for each uniform stretch from begin to end. The
-  // kernel adds to `sum`, and to `measured` for each arrival.
-  template <class F>
-  void each_stretch(std::int64_t begin, std::int64_t end, std::uint32_t* sum, kernels::Measured* measured,
-                    const F& f) const {
-    std::vector<kernels::Mix> mixes;
-    auto segment = std::partition_point(updates_.begin(), updates_.end(),
-                                        [&](const SegmentUpdate& s) { return s.end <= begin; });
-    for (; segment != updates_.end() && segment->begin < end; ++segment) {
-      const std::int64_t last = std::min(end, segment->end);
-      for (std::int64_t at = std::max(begin, segment->begin), next = 0; at < last; at = next) {
-        next = std::min(last, stretch_end(at));
-        one_stretch(*segment, at, next, sum, measured, mixes, f);
-      }
-    }
-  }
-
-  // `mixes`: reused memory.
-  template <class F>
-  void one_stretch(const SegmentUpdate& segment, std::int64_t begin, std::int64_t end, std::uint32_t* sum,
-                   kernels::Measured* measured, std::vector<kernels::Mix>& mixes, const F& f) const {
-    const auto from = static_cast<std::size_t>(begin);  // in the block
-    const auto within = static_cast<std::size_t>(begin - segment.begin);
-    mixes.clear();
-    for (std::size_t j = 0; j < arrived_.size(); ++j) {
-      const Arrival& a = arrived_[j];
-      if (!a.mine.mask.chooses(from)) continue;
-      const void* const sent = a.mine.bytes().data();
-      const bool is_x = sent == nullptr || sent == segment.as_sent;
-      mixes.push_back(
-          {a.weight, a.theirs.values(from), is_x ? own(segment, within) : a.mine.values(from), measured + j});
-    }
-    const std::size_t skipped = bytes_of(segment.x.format, within);
-    kernels::Gradient g{nullptr, scale_};
-    if (segment.g != nullptr) g.values = static_cast<const std::byte*>(segment.g) + skipped;
-    if (segment.cleared != nullptr) g.cleared = static_cast<std::byte*>(segment.cleared) + skipped;
-    const auto state = [&](std::size_t k) {
-      return states_[k] == nullptr ? nullptr : states_[k] + segment.state + within;
-    };
-    kernels::WireBlock sent = outgoing_;
-    sent.stream = bytes_of(outgoing_.wire, sent_values_) >= kStreamed;
-    sent.sum = sum;
-    sent.values = nullptr;
-    if (outgoing_.values != nullptr && outgoing_.mask.chooses(from))
-      sent.values = static_cast<std::byte*>(outgoing_.values) +
-                    bytes_of(outgoing_.wire, outgoing_.mask.chosen_of(from));
-    f(segment.step, mixes, segment.x.from(within), g, kernels::RuleState{state(0), state(1), state(2)}, sent,
-      static_cast<std::size_t>(end - begin));
-  }
-
-  static const float* own(const SegmentUpdate& segment, std::size_t n) {
-    const kernels::Parameters x = segment.x.from(n);
-    return x.master != nullptr ? x.master : static_cast<const float*>(x.values);
-  }
-
-  // Uses the kernel's results: writes the trailer of what is sent, and chooses the next block's
-  // grid by the distance between the ends of each edge.
-  static void use_results(Block& block, std::span<const Arrival> arrived, const Outgoing& outgoing,
-                          const Seen& seen) {
-    const auto length = static_cast<std::size_t>(block.length);
-    if (outgoing.values != nullptr) {
-      const std::span<std::byte> sent{static_cast<std::byte*>(outgoing.values),
-                                      block_bytes(outgoing.wire, outgoing.mask.chosen_of(length))};
-      set_trailer(sent, outgoing.wire, {outgoing.exponent, seen.sum});
-    }
-    Grid::Wanted wanted;
-    for (std::size_t j = 0; j < arrived.size(); ++j) {
-      const Arrival& a = arrived[j];
-      if (a.mine.mask.chosen_of(length) > 0)
-        wanted.add(a.mine.wire, a.theirs.trailer, a.mine.trailer, seen.measured[j]);
-    }
-    block.grid.follow(wanted);
-  }
-
-  Block& block_;
-  const std::span<const Arrival> arrived_;
-  const Outgoing& outgoing_;
-  const float scale_;
-  const std::size_t sent_values_ = outgoing_.mask.chosen_of(static_cast<std::size_t>(block_.length));
-  std::vector<SegmentUpdate> updates_;
-  std::array<float*, 3> states_{};
-};
-
-// One pass on the block's device; calls then(finite) at its end.
-void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& outgoing,
-             std::optional<float> scale, std::function<void(bool finite)> then) {
-  RECORD_USER_SCOPE("starling::update");
-  const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
-  Pass::enqueue(block, rule, arrived, outgoing, scale, std::move(then));
-}
-
-// One pass on the block's device, CPU or GPU. Returns whether the parameters are finite, as far as
-// known.
-bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& outgoing,
-          std::optional<float> scale) {
-  if (block.on_device) {
-    const auto finite = std::make_shared<bool>(true);
-    enqueue(block, rule, arrived, outgoing, scale, [finite](bool all) { *finite = all; });
-    if (outgoing.values != nullptr) block.on_device->wait();
-    return outgoing.values == nullptr || *finite;
-  }
-  RECORD_USER_SCOPE("starling::update");
-  const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
-  return Pass(block, rule, arrived, outgoing, scale).run();
-}
-
-// On the grid that earlier measurements have chosen.
-Outgoing with_grid(Block& block, Outgoing outgoing) {
-  if (outgoing.values == nullptr || !is_modular(outgoing.wire)) return outgoing;
-  if (block.on_device) block.on_device->wait();
-  outgoing.exponent = block.grid.next();
-  return outgoing;
-}
-
-}  // namespace
-
-bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing outgoing,
-            std::optional<float> scale) {
-  return pass(block, rule, arrived, with_grid(block, outgoing), scale);
-}
-
-bool write_again(Block& block, Outgoing outgoing) {
-  if (is_modular(outgoing.wire)) outgoing.exponent = block.grid.again();
-  return pass(block, Rule{}, {}, outgoing, std::nullopt);
-}
-
-void update_and_send(Exchange& exchange, Block& block, const Rule& rule, std::span<const Arrival> arrived,
-                     std::optional<float> scale) {
-  const Outgoing outgoing = with_grid(block, exchange.outgoing(block.index));
-  if (!block.on_device) return start(exchange, block, pass(block, rule, arrived, outgoing, scale));
-  enqueue(block, rule, arrived, outgoing, scale,
-          [exchange = &exchange, block = &block](bool finite) { start(*exchange, *block, finite); });
-}
-
-void mix_and_send(Exchange& exchange, Block& block, std::span<const Arrival> arrived) {
-  update_and_send(exchange, block, Rule{}, arrived, std::nullopt);
-}
-
-void send_again(Exchange& exchange, Block& block) {
-  const bool finite = write_again(block, exchange.outgoing(block.index));
-  start(exchange, block, finite);
-}
-
-bool mix(Block& block, std::span<const Arrival> arrived, const Outgoing& outgoing) {
-  return update(block, Rule{}, arrived, outgoing, std::nullopt);
-}
-
-void settle(std::span<const Block> blocks) {
-  for (const Block& block : blocks) {
-    if (block.on_device) block.on_device->wait();
-  }
-}
-
-namespace {
-
-// Gradients on one device, with torch's own kernels.
-double sum_of_squares(const std::vector<at::Tensor>& gradients) {
-  if (gradients.empty()) return 0;
-  const at::Tensor norms = at::stack(at::_foreach_norm(gradients, 2, at::kFloat)).to(at::kDouble);
-  return norms.square().sum().item<double>();
-}
-
-}  // namespace
-
-void clear_other_gradients(std::span<Block> blocks) {
-  for (Block& block : blocks) {
-    if (!block.clears) continue;
-    for (Segment& s : block.segments) {
-      if (!std::exchange(s.cleared, false) && s.parameter.grad().defined())
-        s.parameter.mutable_grad().zero_();
-    }
-  }
-}
-
-double sum_of_squares(std::span<const Block> blocks) {
-  double sum = 0;
-  std::map<at::DeviceIndex, std::vector<at::Tensor>> on_gpus;
-  for (const Block& block : blocks) {
-    for (const Segment& s : block.segments) {
-      at::Tensor keep;
-      const void* const g = s.gradient(keep);
-      if (g == nullptr) continue;
-      if (block.device.is_cpu()) {
-        sum += sum_of_squares(g, s.format, s.length);
-      } else if (s.begin == 0) {  // a parameter may be in several blocks
-        on_gpus[block.device.index()].push_back(s.parameter.grad());
-      }
-    }
-  }
-  for (const auto& [index, gradients] : on_gpus) sum += sum_of_squares(gradients);
-  return sum;
 }
 
 Masters with_masters(std::span<Block> blocks) {

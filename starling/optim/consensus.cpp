@@ -22,6 +22,7 @@
 #include "starling/core/error.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/engine.h"
+#include "starling/optim/pass.h"
 
 namespace starling {
 namespace {

@@ -1,5 +1,6 @@
 #include "starling/optim/local_step.h"
 
+#include "starling/optim/pass.h"
 #include "starling/optim/rule_step.h"
 
 namespace starling {

@@ -16,6 +16,7 @@
 #include "starling/optim/agreement.h"
 #include "starling/optim/engine.h"
 #include "starling/optim/options.h"
+#include "starling/optim/pass.h"
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/table.h"
 

@@ -25,9 +25,11 @@
 
 #include "starling/checkpoint/safetensors.h"
 #include "starling/kernels/wire.h"
+#include "starling/optim/consensus.h"
 #include "starling/optim/loss_scale.h"
 #include "starling/optim/rules.h"
 #include "starling/optim/scheme_choice.h"
+#include "starling/optim/statistics.h"
 #include "starling/world/world.h"
 
 namespace torch::nn {
@@ -78,50 +80,6 @@ struct Options {
   // by it. A step whose gradient is not finite only mixes, counts as skipped, and halves this
   // worker's scale. With all-reduce, all workers share these. Needs a rule of Starling's. Unset: 1.
   std::optional<LossScaling> loss_scaling{};
-};
-
-// Counts of this worker since construction.
-struct Statistics {
-  std::uint64_t rounds = 0;          // exchanges started; asynchronous: averagings of all blocks
-  std::uint64_t committed = 0;       // blocks mixed, summed over edges
-  std::uint64_t aborted = 0;         // blocks not mixed: a neighbour was late, gone or faulty
-  std::uint64_t late = 0;            // blocks mixed late, after a connection was mended
-  std::uint64_t bytes_sent = 0;      // by the edges; all-reduce: computed, 2M(n-1)/n each time
-  std::uint64_t bytes_in_place = 0;  // of these, by shared memory
-  // `aborted` on directed edges: each moves the mean a little (not with push-sum).
-  std::uint64_t directed_aborted = 0;
-  double seconds_waiting = 0;  // in step(), for neighbours; all-reduce: in backward()
-  std::uint64_t skipped = 0;   // steps whose gradient was not finite (skip_not_finite)
-  std::vector<int> lost;       // workers that are gone
-
-  // Schemes in pairs: this worker's averagings on each edge, since the last parameter group was
-  // added. Their time unit is a gradient of this worker, or a stretch of local steps.
-  struct Edge {
-    int rank = 0;                   // the neighbour
-    std::uint64_t averaged = 0;     // averagings of all blocks
-    double gap = 0;                 // mean time between two of them
-    std::uint64_t longest_gap = 0;  // so far
-    double distance = 0;            // RMS of x_j - x_i in the last one
-  };
-  std::vector<Edge> edges{};  // sorted by rank
-  // Requests for averagings by this worker, in the same time. A neighbour that answers after the
-  // timeout may find this worker in another averaging; its blocks then count as aborted.
-  struct Questions {
-    std::uint64_t asked = 0;
-    std::uint64_t refused = 0;     // of these, by a busy neighbour; retried later
-    std::uint64_t unanswered = 0;  // of these, without an answer in time
-    std::uint64_t dropped = 0;     // due, but too many were, or the neighbour was away
-  };
-  Questions questions{};
-  // Gradients of all workers in the same time, or those in whole stretches of local steps, as far
-  // as requests and answers have told this worker.
-  std::uint64_t gradients_of_all = 0;
-  // Effective rate: averagings per gradient. This is also how many other workers have moved x, in
-  // the mean, between reading a gradient's x and applying the gradient.
-  double rate = 0;
-  // RMS of the edges' distances, at no cost. Over all workers and edges it is sqrt(2) times the
-  // consensus distance if neighbours are as far away as other workers; less on sparse graphs.
-  double distance = 0;
 };
 
 // The start of a scheme's state that a saved state lacks: zeros, the parameter, its present value.
@@ -284,38 +242,5 @@ class NoSync {
 // rule_options(AdamW{.lr = 1e-4})). get_lr / set_lr work, so torch's schedulers do.
 std::unique_ptr<torch::optim::OptimizerOptions> rule_options(Rule rule);
 Rule& rule_of(torch::optim::OptimizerParamGroup& group);
-
-// While it lives, the module holds the average over all workers; afterwards each worker's own
-// values. Parameters (of bfloat16 and float16 the masters, then rounded) and floating-point buffers
-// are exact means, with push-sum's weights for parameters. Integer buffers (counters) take the
-// maximum. A worker whose parameters are not finite is left out: it logs a warning, and gets the
-// average of the others. Collective: every worker must make one at the same step. Throws Error on
-// all if no worker's parameters are finite.
-class Consensus {
- public:
-  explicit Consensus(Optimizer& optimizer);
-  ~Consensus();
-  Consensus(const Consensus&) = delete;
-  Consensus& operator=(const Consensus&) = delete;
-
-  int workers() const;  // that took part in the average, with finite parameters
-  // The lowest rank of these; -1 if the others have ended the average without this worker.
-  int first() const;
-  double distance() const;  // as Optimizer::consensus_distance()
-  // Collective: keeps the average in the module, and the next step starts from it
-  // (Optimizer::begin_again()).
-  void keep();
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
-
-// The average without an optimizer, once, as after training: it makes its own connections, which
-// Consensus has already. Each tensor becomes its average over all workers of the world, exact up to
-// rounding to fp32; integers and booleans become their maximum. Collective, and counted with the
-// world's optimizers: all workers construct and average in the same order, with equal types and
-// sizes. Returns how many took part. Blocks and throws as Optimizer's constructor and average().
-int average(const std::vector<at::Tensor>& tensors, const World& world);
 
 }  // namespace starling

@@ -1,11 +1,9 @@
-// An optimizer's state as a file, and back (checkpoint.h has the tensors' names).
+// An optimizer's state as tensors, and back (checkpoint.h has their names).
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <unordered_map>
 
@@ -21,53 +19,16 @@
 #include "starling/optim/agreement.h"
 #include "starling/optim/checkpoint.h"
 #include "starling/optim/engine.h"
+#include "starling/optim/pass.h"
 #include "starling/optim/rule_step.h"
+#include "starling/optim/state_file.h"
 #include "starling/optim/torch_state.h"
 
 namespace starling {
 
-// A state to load, from a file or from the caller.
-struct GivenState {
-  OptimizerState state;
-  // Throws, with the origin of the state. Empty name: the reason is not about one tensor.
-  std::function<void(const std::string& name, const std::string& why)> refuse;
-
-  std::string_view metadata(const std::string& key) const {
-    const auto found = state.metadata.find(key);
-    return found == state.metadata.end() ? std::string_view() : found->second;
-  }
-};
-
 namespace {
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
-using Named = std::vector<std::pair<std::string, at::Tensor>>;
-
-constexpr const char* kFormat = "starling optimizer 1";
-constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
-    {at::kFloat, "F32"}, {at::kDouble, "F64"}, {at::kHalf, "F16"},  {at::kBFloat16, "BF16"},
-    {at::kLong, "I64"},  {at::kInt, "I32"},    {at::kShort, "I16"}, {at::kChar, "I8"},
-    {at::kByte, "U8"},   {at::kBool, "BOOL"}};
-
-TensorInfo info_of(const std::string& name, const at::Tensor& tensor) {
-  for (const auto& [type, dtype] : kDtypes) {
-    if (type == tensor.scalar_type()) return {.name = name, .dtype = dtype, .shape = tensor.sizes().vec()};
-  }
-  throw UsageError(
-      fmt::format("tensor \"{}\" is {}: that cannot be saved", name, c10::toString(tensor.scalar_type())));
-}
-
-at::ScalarType type_of(const TensorInfo& tensor, const SafetensorsReader& file) {
-  for (const auto& [type, dtype] : kDtypes) {
-    if (dtype == tensor.dtype) return type;
-  }
-  refuse(file.path(), file.offset(tensor),
-         fmt::format("tensor \"{}\" is {}, which no optimizer has", tensor.name, tensor.dtype));
-}
-
-std::string text_of(const TensorInfo& tensor) {
-  return fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.shape, ", "));
-}
 
 // A tensor of floats on the CPU, with this tensor's strides.
 at::Tensor floats_like(const at::Tensor& tensor) {
@@ -81,9 +42,6 @@ at::Tensor numbers(const std::vector<double>& values) {
   std::ranges::copy(values, tensor.mutable_data_ptr<double>());
   return tensor;
 }
-
-// The share of an optimizer that keeps all of its state. The metadata then has no "share".
-constexpr const char* kAll = "all";
 
 // All tensors of a state. Loading fills them. apply() then copies those that are copies to their
 // place.
@@ -166,7 +124,7 @@ struct State {
   // Describes this worker's part of the optimizer's state. Two equal texts mean the same values of
   // the same parameters.
   std::string share() {
-    if (!divided()) return kAll;
+    if (!divided()) return kWholeShare;
     std::uint32_t sum = 0;
     each_segment([&](Block&, Segment& s, Parameter& p, std::int64_t) {
       const std::string text = fmt::format("{} {} {};", p.name, s.begin, s.length);
@@ -458,86 +416,6 @@ struct State {
   std::vector<SchemeNumbers> scheme_numbers_;
 };
 
-// The blocks' grids as text: Grid::state() of each.
-std::string grids_text(const std::vector<Block>& blocks) {
-  std::vector<int> exponents;
-  for (const Block& block : blocks) {
-    for (const int exponent : block.grid.state()) exponents.push_back(exponent);
-  }
-  return fmt::format("{}", fmt::join(exponents, " "));
-}
-
-std::string grids_key(Wire wire) { return fmt::format("grids.{}", name_of(wire)); }
-
-// Empty if the state has no grids of this wire.
-std::vector<int> grids_in(const GivenState& given, Wire wire) {
-  const std::string_view text = is_modular(wire) ? given.metadata(grids_key(wire)) : "";
-  std::vector<int> exponents;
-  const char* at = text.data();
-  for (const char* const end = at + text.size(); at != end;) {
-    int& exponent = exponents.emplace_back();
-    const auto [stop, error] = std::from_chars(at, end, exponent);
-    if (error != std::errc() || !Grid::allows(exponent) || (stop != end && *stop != ' ')) {
-      given.refuse("", fmt::format("{} \"{}\" are not numbers from {} to {}", grids_key(wire), text,
-                                   Grid::kFinest, Grid::kCoarsest));
-    }
-    at = stop == end ? stop : stop + 1;
-  }
-  return exponents;
-}
-
-std::int64_t position_in(const GivenState& given) {
-  const std::string_view text = given.metadata("position");
-  std::int64_t position = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), position);
-  if (error != std::errc() || stop != text.data() + text.size() || position < 0) {
-    given.refuse("", fmt::format("position \"{}\" is not a number from 0", text));
-  }
-  return position;
-}
-
-// Refuses tensors that differ from `wanted`.
-void check_tensors(const GivenState& given, const std::string& rule, const std::string& share,
-                   const Named& wanted) {
-  if (given.metadata("format") != kFormat) {
-    given.refuse("", fmt::format("its format is \"{}\", not \"{}\"", given.metadata("format"), kFormat));
-  }
-  if (given.metadata("rule") != rule) {
-    given.refuse("", fmt::format("its rule is {}, this optimizer's is {}", given.metadata("rule"), rule));
-  }
-  const std::string_view said = given.metadata("share");
-  if (const std::string_view theirs = said.empty() ? kAll : said; theirs != share) {
-    given.refuse("", fmt::format("its share of the rule's state is {}, this worker's is {}: hierarchy, "
-                                 "workers_per_node and block_bytes must be the same",
-                                 theirs, share));
-  }
-  std::set<std::string> names;
-  for (const auto& [name, tensor] : wanted) {
-    names.insert(name);
-    const auto there = given.state.tensors.find(name);
-    if (there == given.state.tensors.end()) given.refuse("", fmt::format("there is no tensor \"{}\"", name));
-    const TensorInfo mine = info_of(name, tensor), other = info_of(name, there->second);
-    if (other.dtype != mine.dtype || other.shape != mine.shape) {
-      given.refuse(name, fmt::format("tensor \"{}\" is {}, this optimizer's is {}", name, text_of(other),
-                                     text_of(mine)));
-    }
-  }
-  for (const auto& [name, tensor] : given.state.tensors) {
-    if (!names.contains(name))
-      given.refuse(name, fmt::format("tensor \"{}\" is not one of this optimizer", name));
-  }
-}
-
-OptimizerState read_state(const SafetensorsReader& file) {
-  OptimizerState state{.metadata = file.metadata(), .tensors = {}};
-  for (const TensorInfo& info : file.tensors()) {
-    at::Tensor tensor = at::empty(info.shape, type_of(info, file));
-    file.read(info, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
-    state.tensors.emplace(info.name, std::move(tensor));
-  }
-  return state;
-}
-
 }  // namespace
 
 OptimizerState Optimizer::state(bool values) const {
@@ -549,48 +427,20 @@ OptimizerState Optimizer::state(bool values) const {
   State state(*engine_, groups, values);
   if (!values) state.drop_values();
   OptimizerState all{
-      .metadata = {{"format", kFormat}, {"rule", state.rule}, {"position", std::to_string(position())}},
+      .metadata = {{"format", kStateFormat}, {"rule", state.rule}, {"position", std::to_string(position())}},
       .tensors = {}};
   const Wire wire = engine_->options.wire;
   if (is_modular(wire) && !engine_->in_pairs()) all.metadata[grids_key(wire)] = grids_text(engine_->blocks);
-  if (const std::string share = state.share(); share != kAll) all.metadata["share"] = share;
+  if (const std::string share = state.share(); share != kWholeShare) all.metadata["share"] = share;
   for (auto& [name, tensor] : state.all()) all.tensors.emplace(name, tensor);
   all.of_scheme = state.of_scheme();
   return all;
-}
-
-Digest save_tensors(const std::string& file, const std::map<std::string, at::Tensor>& tensors,
-                    const Metadata& metadata) {
-  std::vector<TensorInfo> infos;
-  for (const auto& [name, tensor] : tensors) infos.push_back(info_of(name, tensor));
-  SafetensorsWriter writer(file, infos, metadata);
-  for (const TensorInfo& info : writer.tensors()) {
-    const at::Tensor dense = tensors.at(info.name).cpu().contiguous();
-    writer.write({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
-  }
-  return writer.finish();
-}
-
-Digest Optimizer::save(const std::string& file) const {
-  const OptimizerState all = state();
-  return save_tensors(file, all.tensors, all.metadata);
 }
 
 void Optimizer::set_state(const OptimizerState& state) {
   take_state("take its state", [&] {
     return GivenState{state,
                       [](const std::string&, const std::string& why) { throw UsageError("state: " + why); }};
-  });
-}
-
-void Optimizer::load(const std::string& file) {
-  take_state("load its file", [&] {
-    const auto reader = std::make_shared<const SafetensorsReader>(file);
-    return GivenState{read_state(*reader), [reader](const std::string& name, const std::string& why) {
-                        const std::uint64_t header = 8;
-                        refuse(reader->path(), name.empty() ? header : reader->offset(*reader->find(name)),
-                               why);
-                      }};
   });
 }
 
@@ -645,14 +495,6 @@ void Optimizer::go_on(std::uint64_t position, const std::function<void()>& set_s
   engine_->scheme->restart();
   set_scheme_state();
   engine_->scheme->begin();
-}
-
-void Optimizer::save(torch::serialize::OutputArchive&) const {
-  throw UsageError("starling::Optimizer is not saved to torch's archives: use save(file)");
-}
-
-void Optimizer::load(torch::serialize::InputArchive&) {
-  throw UsageError("starling::Optimizer is not loaded from torch's archives: use load(file)");
 }
 
 }  // namespace starling

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/plan/all_reduce.h"
 
 namespace starling {
 

@@ -29,29 +29,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "starling/plan/profile.h"
+#include "starling/plan/network.h"
 #include "starling/topology/graph.h"
 
 namespace starling {
-
-// Rates in bytes a second, latencies in seconds.
-struct Network {
-  std::vector<int> host_of;  // of every worker
-  std::vector<Host> hosts;   // only their rates are used
-  double latency = 0;
-  double inside_latency = 0;
-  double inside_rate = 0;
-  std::vector<HostLink> links;  // exceptions
-  // By rising peers; empty: exchanges with many peers reach all of the interfaces.
-  std::vector<Shape> shapes;
-};
-
-struct Work {
-  std::vector<double> block_bytes;  // by block, as sent to a neighbour
-  std::vector<double> mean_bytes;   // the mean of a group, and a block of gradients
-  bool groups = true;               // false: groups exchange in pairs
-  std::vector<Compute> compute;     // worker i uses compute[i mod size]
-};
 
 enum class Mixing { cta, atc };
 
@@ -84,22 +65,5 @@ struct Forecast {
 // Throws UsageError if the parts do not fit together.
 Forecast simulate(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,
                   const Horizon& run = {});
-
-// All-reduce in a ring of all workers, by rank: 2 (n - 1) steps of a latency and an n-th of the
-// bytes at the slowest rate. If `measured` is not empty, its times replace the formula: linear
-// between its sizes and beyond the last two, constant below the first.
-double all_reduce_seconds(const Network& network, double bytes,
-                          const std::vector<AllReduceTime>& measured = {});
-Forecast simulate_all_reduce(const Network& network, const Work& work, const Horizon& run = {},
-                             const std::vector<AllReduceTime>& measured = {});
-
-// The share of the interfaces that exchanges with so many peers at once reach: linear between two
-// of the shapes, constant beyond them, and 1 without any.
-double share_of(const std::vector<Shape>& shapes, int peers);
-
-// The measured network and work of a profile, for the measured workers. `share`: the part of an
-// fp32 block that goes to a neighbour.
-Network network_of(const Profile& profile);
-Work work_of(const Profile& profile, double share = 1);
 
 }  // namespace starling

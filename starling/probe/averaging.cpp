@@ -12,6 +12,7 @@
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/optim/blocks.h"
+#include "starling/optim/pass.h"
 #include "starling/topology/schedules.h"
 #include "starling/transport/c10d/collectives.h"
 

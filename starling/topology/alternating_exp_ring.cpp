@@ -38,8 +38,6 @@ void add_together(Graph& graph, int a, int b, double weight, int L) {
   for (int local = 0; local < L; ++local) add_edge(graph, both[local], others[local], weight);
 }
 
-}  // namespace
-
 Rounds alternating_exp_ring(int n, int L) {
   const int m = whole_nodes("alternating-exp-ring", n, L);
   if (m == 1) return complete(L);
@@ -63,6 +61,18 @@ Rounds alternating_exp_ring(int n, int L) {
     rounds.push_back(std::move(second));
   }
   return rounds;
+}
+
+}  // namespace
+
+Families families_alternating_exp_ring() {
+  return {{
+      .name = "alternating-exp-ring",
+      .summary = "inside nodes and between pairs of nodes in turn: exact after twice the rounds of "
+                 "base-2 over the nodes; whole nodes",
+      .rounds =
+          [](const ScheduleRequest& asked) { return alternating_exp_ring(asked.n, asked.workers_per_node); },
+  }};
 }
 
 }  // namespace starling

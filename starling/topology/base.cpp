@@ -39,4 +39,14 @@ Rounds base(int n, int k) {
   return simple.size() < rounds.size() ? simple : rounds;
 }
 
+Families families_base() {
+  return {{
+      .name = "base-K",
+      .example = "base-2",
+      .summary = "base-2, base-3, ...: at most K - 1 peers, exact after about 2 log_K n rounds, any n",
+      .rounds = [](const ScheduleRequest& asked) { return base(asked.n, asked.number - 1); },
+      .least = 2,
+  }};
+}
+
 }  // namespace starling

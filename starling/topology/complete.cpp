@@ -19,4 +19,12 @@ Rounds complete(int n) {
   return {graph};
 }
 
+Families families_complete() {
+  return {{
+      .name = "complete",
+      .summary = "each worker mixes with all others, 1/n each: exact in every round, n - 1 peers",
+      .rounds = [](const ScheduleRequest& asked) { return complete(asked.n); },
+  }};
+}
+
 }  // namespace starling

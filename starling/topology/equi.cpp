@@ -53,8 +53,6 @@ std::vector<int> shifts(int n, int M) {
   return all;
 }
 
-}  // namespace
-
 Rounds d_equistatic(int n, int M) {
   if (M >= n - 1) return complete(n);
   const std::vector<int> us = shifts(n, M);
@@ -104,6 +102,52 @@ Rounds ou_equidyn(int n, int seed) {
     }
   }
   return rounds;
+}
+
+}  // namespace
+
+Families families_equi() {
+  return {
+      {
+          .name = "d-equistatic-M",
+          .example = "d-equistatic-3",
+          .summary = "each worker receives from the workers at M random distances: M peers, any n; not "
+                     "symmetric",
+          .rounds = [](const ScheduleRequest& asked) { return d_equistatic(asked.n, asked.number); },
+          .least = 1,
+      },
+      {
+          .name = "u-equistatic-M",
+          .example = "u-equistatic-2",
+          .summary = "each worker mixes with the workers at M random distances on both sides: at most 2 M "
+                     "peers, any n",
+          .rounds = [](const ScheduleRequest& asked) { return u_equistatic(asked.n, asked.number); },
+          .least = 1,
+      },
+      {
+          .name = "od-equidyn",
+          .summary = "each worker takes half from the worker at a random distance, the same for all: 1 "
+                     "peer, any n; not symmetric",
+          .rounds = [](const ScheduleRequest& asked) { return od_equidyn(asked.n, 0); },
+      },
+      {
+          .name = "od-equidyn-SEED",
+          .example = "od-equidyn-7",
+          .summary = "the same with other distances",
+          .rounds = [](const ScheduleRequest& asked) { return od_equidyn(asked.n, asked.number); },
+      },
+      {
+          .name = "ou-equidyn",
+          .summary = "pairs at a random distance, the same on all workers, 1/2 each: 1 peer, any n (some "
+                     "idle)",
+          .rounds = [](const ScheduleRequest& asked) { return ou_equidyn(asked.n, 0); },
+      },
+      {
+          .name = "ou-equidyn-SEED",
+          .example = "ou-equidyn-7",
+          .summary = "the same with other distances",
+          .rounds = [](const ScheduleRequest& asked) { return ou_equidyn(asked.n, asked.number); },
+      }};
 }
 
 }  // namespace starling

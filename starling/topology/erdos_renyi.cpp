@@ -33,8 +33,6 @@ bool hangs_together(int n, const Edges& edges) {
   return parts == 1;
 }
 
-}  // namespace
-
 Rounds erdos_renyi(int n, int seed) {
   if (n <= 2) return complete(n);
   const double p = std::min(1.0, 2 * std::log(n) / n);
@@ -51,6 +49,23 @@ Rounds erdos_renyi(int n, int seed) {
     }
   }
   return {metropolis_hastings(n, edges)};
+}
+
+}  // namespace
+
+Families families_erdos_renyi() {
+  return {
+      {
+          .name = "erdos-renyi",
+          .summary = "a random graph, the same in every round and on all workers: about 2 ln n peers, any n",
+          .rounds = [](const ScheduleRequest& asked) { return erdos_renyi(asked.n, 0); },
+      },
+      {
+          .name = "erdos-renyi-SEED",
+          .example = "erdos-renyi-7",
+          .summary = "another such graph",
+          .rounds = [](const ScheduleRequest& asked) { return erdos_renyi(asked.n, asked.number); },
+      }};
 }
 
 }  // namespace starling

@@ -10,6 +10,8 @@
 
 namespace starling {
 
+namespace {
+
 Rounds grid(int n) {
   const int c = n / most_square_rows(n);
   Edges edges;
@@ -18,6 +20,16 @@ Rounds grid(int n) {
     if (i + c < n) edges.emplace(i, i + c);
   }
   return {metropolis_hastings(n, edges)};
+}
+
+}  // namespace
+
+Families families_grid() {
+  return {{
+      .name = "grid",
+      .summary = "rows and columns, as square as possible: at most 4 peers, any n",
+      .rounds = [](const ScheduleRequest& asked) { return grid(asked.n); },
+  }};
 }
 
 }  // namespace starling

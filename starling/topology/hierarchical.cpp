@@ -35,4 +35,17 @@ Rounds hierarchical(int n, int L, const std::string& between) {
   return rounds;
 }
 
+Families families_hierarchical() {
+  return {{
+      .name = "hierarchical:SCHEDULE",
+      .example = "hierarchical:base-2",
+      .summary = "the mean inside every node and SCHEDULE between nodes in turn: exact after twice "
+                 "SCHEDULE's rounds; whole nodes",
+      .rounds =
+          [](const ScheduleRequest& asked) {
+            return hierarchical(asked.n, asked.workers_per_node, asked.schedule);
+          },
+  }};
+}
+
 }  // namespace starling

@@ -76,4 +76,16 @@ Rounds hyper_hypercube_rounds(int n, int k) {
   return rounds;
 }
 
+Families families_hyper_hypercube() {
+  return {{
+      .name = "hyper-hypercube-K",
+      .example = "hyper-hypercube-2",
+      .summary = "hyper-hypercube-2, ...-3, ...: groups of at most K, exact after about log_K n rounds; "
+                 "n without prime factors above K",
+      .rounds =
+          [](const ScheduleRequest& asked) { return hyper_hypercube_rounds(asked.n, asked.number - 1); },
+      .least = 2,
+  }};
+}
+
 }  // namespace starling

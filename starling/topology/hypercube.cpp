@@ -13,6 +13,8 @@
 
 namespace starling {
 
+namespace {
+
 Rounds hypercube(int n) {
   if (!power_of_two(n)) {
     throw UsageError(fmt::format(
@@ -26,6 +28,16 @@ Rounds hypercube(int n) {
     for (int l = 0; l < r; ++l) add_arc(graph, i, i ^ (1 << l), 1.0 / (r + 1));
   }
   return {graph};
+}
+
+}  // namespace
+
+Families families_hypercube() {
+  return {{
+      .name = "hypercube",
+      .summary = "in each round, worker i mixes with all i XOR 2^j: log2 n peers, symmetric; n = 2^r",
+      .rounds = [](const ScheduleRequest& asked) { return hypercube(asked.n); },
+  }};
 }
 
 }  // namespace starling

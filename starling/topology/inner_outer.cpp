@@ -28,8 +28,6 @@ namespace {
 
 constexpr std::size_t kMostRounds = 10'000;
 
-}  // namespace
-
 Rounds inner_outer(int n, int L, const std::string& name) {
   const int m = whole_nodes("inner-outer:" + name, n, L);
   if (m == 1) return make_schedule(name, L).rounds;
@@ -59,6 +57,21 @@ Rounds inner_outer(int n, int L, const std::string& name) {
     }
   }
   return rounds;
+}
+
+}  // namespace
+
+Families families_inner_outer() {
+  return {{
+      .name = "inner-outer:SCHEDULE",
+      .example = "inner-outer:base-2",
+      .summary = "one worker of each node at a time between the nodes, the others inside, by SCHEDULE; "
+                 "whole nodes",
+      .rounds =
+          [](const ScheduleRequest& asked) {
+            return inner_outer(asked.n, asked.workers_per_node, asked.schedule);
+          },
+  }};
 }
 
 }  // namespace starling

@@ -12,6 +12,8 @@
 
 namespace starling {
 
+namespace {
+
 Rounds n_peer_exponential(int n, int peers) {
   Rounds rounds;
   for (long long power = 1; power < n; power *= peers + 1) {
@@ -24,6 +26,18 @@ Rounds n_peer_exponential(int n, int peers) {
     }
   }
   return rounds;
+}
+
+}  // namespace
+
+Families families_n_peer_exponential() {
+  return {{
+      .name = "n-peer-exponential-P",
+      .example = "n-peer-exponential-2",
+      .summary = "worker i receives from i + j (P + 1)^k, j = 1..P: P peers, any n; not symmetric",
+      .rounds = [](const ScheduleRequest& asked) { return n_peer_exponential(asked.n, asked.number); },
+      .least = 1,
+  }};
 }
 
 }  // namespace starling

@@ -19,6 +19,8 @@
 
 namespace starling {
 
+namespace {
+
 Rounds one_peer_exponential(int n) {
   if (!power_of_two(n)) {
     throw UsageError(fmt::format(
@@ -41,6 +43,23 @@ Rounds one_peer_exponential_directed(int n) {
     for (int i = 0; i < n; ++i) add_arc(graph, i, (i + distance) % n, 0.5);
   }
   return rounds;
+}
+
+}  // namespace
+
+Families families_one_peer_exponential() {
+  return {
+      {
+          .name = "one-peer-exponential",
+          .summary = "pairs i, i XOR 2^j, 1/2 each: 1 peer, exact after log2 n rounds; n = 2^r",
+          .rounds = [](const ScheduleRequest& asked) { return one_peer_exponential(asked.n); },
+      },
+      {
+          .name = "one-peer-exponential-directed",
+          .summary = "worker i takes half from i + 2^j: 1 peer, any n; not symmetric, so a failed exchange "
+                     "moves the mean",
+          .rounds = [](const ScheduleRequest& asked) { return one_peer_exponential_directed(asked.n); },
+      }};
 }
 
 }  // namespace starling

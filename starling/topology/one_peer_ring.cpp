@@ -12,6 +12,8 @@
 
 namespace starling {
 
+namespace {
+
 Rounds one_peer_ring(int n) {
   if (n == 1) return {};
   if (n % 2 != 0) {
@@ -27,6 +29,16 @@ Rounds one_peer_ring(int n) {
     add_edge(rounds[1], i + 1, (i + 2) % n, 0.5);
   }
   return rounds;
+}
+
+}  // namespace
+
+Families families_one_peer_ring() {
+  return {{
+      .name = "one-peer-ring",
+      .summary = "right and left neighbour of the ring in turn, 1/2 each: 1 peer; even n",
+      .rounds = [](const ScheduleRequest& asked) { return one_peer_ring(asked.n); },
+  }};
 }
 
 }  // namespace starling

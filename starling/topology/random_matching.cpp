@@ -21,8 +21,6 @@ namespace {
 
 constexpr int kPeriod = 1000;
 
-}  // namespace
-
 Rounds random_matching(int n, int seed) {
   if (n <= 2) return complete(n);
   Rounds rounds;
@@ -38,6 +36,23 @@ Rounds random_matching(int n, int seed) {
     for (int place = 0; place + 1 < n; place += 2) add_edge(graph, order[place], order[place + 1], 0.5);
   }
   return rounds;
+}
+
+}  // namespace
+
+Families families_random_matching() {
+  return {
+      {
+          .name = "random-matching",
+          .summary = "random pairs, the same on all workers, 1/2 each: 1 peer, any n (one idles if n is odd)",
+          .rounds = [](const ScheduleRequest& asked) { return random_matching(asked.n, 0); },
+      },
+      {
+          .name = "random-matching-SEED",
+          .example = "random-matching-7",
+          .summary = "the same with other pairs",
+          .rounds = [](const ScheduleRequest& asked) { return random_matching(asked.n, asked.number); },
+      }};
 }
 
 }  // namespace starling

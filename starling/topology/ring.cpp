@@ -11,11 +11,23 @@
 
 namespace starling {
 
+namespace {
+
 Rounds ring(int n) {
   if (n <= 3) return complete(n);
   Graph graph(n);
   for (int i = 0; i < n; ++i) add_edge(graph, i, (i + 1) % n, 1.0 / 3);
   return {graph};
+}
+
+}  // namespace
+
+Families families_ring() {
+  return {{
+      .name = "ring",
+      .summary = "static ring, left and right neighbour, 1/3 each: 2 peers, never exact for n > 3",
+      .rounds = [](const ScheduleRequest& asked) { return ring(asked.n); },
+  }};
 }
 
 }  // namespace starling

@@ -9,9 +9,7 @@
 namespace starling {
 
 struct ScheduleInfo {
-  std::string
-      // As a recipe writes it; "base-K" means base-2, "hierarchical:SCHEDULE" hierarchical:ring.
-      name;
+  std::string name;     // as a recipe writes it; "base-K" means base-2, base-3, ...
   std::string example;  // one name of the family: "base-2"
   std::string summary;  // one line for --help
 };

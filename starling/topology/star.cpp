@@ -10,10 +10,22 @@
 
 namespace starling {
 
+namespace {
+
 Rounds star(int n) {
   Graph graph(n);
   for (int j = 1; j < n; ++j) add_edge(graph, 0, j, 1.0 / n);
   return {graph};
+}
+
+}  // namespace
+
+Families families_star() {
+  return {{
+      .name = "star",
+      .summary = "all workers mix with worker 0, 1/n each: n - 1 peers for worker 0, 1 for the others",
+      .rounds = [](const ScheduleRequest& asked) { return star(asked.n); },
+  }};
 }
 
 }  // namespace starling

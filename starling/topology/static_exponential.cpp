@@ -11,6 +11,8 @@
 
 namespace starling {
 
+namespace {
+
 Rounds static_exponential(int n) {
   int peers = 0;
   for (long long distance = 1; distance < n; distance *= 2) ++peers;
@@ -19,6 +21,17 @@ Rounds static_exponential(int n) {
     for (int l = 0; l < peers; ++l) add_arc(graph, i, (i + (1 << l)) % n, 1.0 / (peers + 1));
   }
   return {graph};
+}
+
+}  // namespace
+
+Families families_static_exponential() {
+  return {{
+      .name = "static-exponential",
+      .summary = "in each round, worker i receives from all i + 2^j: about log2 n peers, any n; not "
+                 "symmetric",
+      .rounds = [](const ScheduleRequest& asked) { return static_exponential(asked.n); },
+  }};
 }
 
 }  // namespace starling

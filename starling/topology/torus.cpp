@@ -13,6 +13,8 @@
 
 namespace starling {
 
+namespace {
+
 Rounds torus(int n) {
   const int c = n / most_square_rows(n);
   Edges edges;
@@ -24,6 +26,16 @@ Rounds torus(int n) {
     connect(i, (i + c) % n);
   }
   return {metropolis_hastings(n, edges)};
+}
+
+}  // namespace
+
+Families families_torus() {
+  return {{
+      .name = "torus",
+      .summary = "the grid with its ends joined: at most 4 peers, any n",
+      .rounds = [](const ScheduleRequest& asked) { return torus(asked.n); },
+  }};
 }
 
 }  // namespace starling

@@ -24,6 +24,7 @@
 #include "starling/core/random.h"
 #include "starling/optim/backward_hooks.h"
 #include "starling/optim/options.h"
+#include "starling/plan/all_reduce.h"
 #include "starling/plan/extrapolate.h"
 #include "starling/train/evaluate.h"
 #include "starling/train/learner.h"

@@ -3,13 +3,16 @@
 // the other.
 #include "starling/exchange/exchange.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
 #include <future>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -79,31 +82,9 @@ TEST(Exchange, WhoMeetsNobodyInARoundHasNothingToWrite) {
 // Every symmetric schedule, over the kernel that the optimizer uses.
 TEST(Exchange, TheSumIsConservedOver1000RoundsOfEverySymmetricSchedule) {
   constexpr std::size_t kSize = 64;
-  for (const std::string name : {"complete",
-                                 "ring",
-                                 "one-peer-ring",
-                                 "one-peer-exponential",
-                                 "base-2",
-                                 "base-3",
-                                 "base-4",
-                                 "simple-base-2",
-                                 "simple-base-3",
-                                 "hypercube",
-                                 "hyper-hypercube-2",
-                                 "hyper-hypercube-3",
-                                 "alternating-exp-ring",
-                                 "hierarchical:base-2",
-                                 "inner-outer:base-2",
-                                 "star",
-                                 "grid",
-                                 "torus",
-                                 "erdos-renyi",
-                                 "erdos-renyi-7",
-                                 "u-equistatic-2",
-                                 "ou-equidyn",
-                                 "ou-equidyn-7",
-                                 "random-matching",
-                                 "random-matching-7"}) {
+  std::vector<std::string> names{"base-3", "base-4", "simple-base-3", "hyper-hypercube-3"};
+  for (const ScheduleInfo& info : known_schedules()) names.push_back(info.example);
+  for (const std::string& name : names) {
     for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33}) {
       Schedule schedule;
       try {
@@ -111,6 +92,7 @@ TEST(Exchange, TheSumIsConservedOver1000RoundsOfEverySymmetricSchedule) {
       } catch (const UsageError&) {
         continue;  // the family does not exist for this n
       }
+      if (!std::ranges::all_of(schedule.rounds, &Graph::symmetric)) continue;
       for (const auto& [wire, one_in] :
            {std::pair{Wire::fp32, 1U}, {Wire::int8, 1U}, {Wire::int4, 1U}, {Wire::fp32, 2U}}) {
         std::mt19937_64 random(7);

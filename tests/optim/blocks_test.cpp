@@ -14,6 +14,8 @@
 #include <gtest/gtest.h>
 #include <torch/optim/optimizer.h>
 
+#include "starling/optim/pass.h"
+
 namespace starling {
 namespace {
 

@@ -35,6 +35,7 @@
 #include "starling/optim/cuda/held_on_device.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/options.h"
+#include "starling/optim/pass.h"
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/topology/schedules.h"

@@ -25,6 +25,7 @@
 #include "starling/core/error.h"
 #include "starling/optim/blocks.h"
 #include "starling/optim/checkpoint.h"
+#include "starling/optim/pass.h"
 #include "starling/optim/rule_step.h"
 #include "starling/topology/schedules.h"
 #include "tests/checkpoint/folder.h"

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "starling/core/error.h"
+#include "starling/plan/all_reduce.h"
 #include "tests/refusal.h"
 
 namespace starling {

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "starling/core/error.h"
+#include "starling/plan/all_reduce.h"
 #include "starling/plan/closed_forms.h"
 #include "starling/topology/schedules.h"
 

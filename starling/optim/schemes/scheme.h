@@ -23,6 +23,7 @@
 #include "starling/optim/blocks.h"
 #include "starling/optim/local_step.h"
 #include "starling/optim/optimizer.h"
+#include "starling/optim/pass.h"
 #include "starling/optim/schemes/options.h"
 #include "starling/transport/c10d/collectives.h"
 

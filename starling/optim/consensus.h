@@ -1,0 +1,47 @@
+// The average model: while training stands still, or once without an optimizer.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace starling {
+
+class Optimizer;
+struct World;
+
+// While it lives, the module holds the average over all workers; afterwards each worker's own
+// values. Parameters (of bfloat16 and float16 the masters, then rounded) and floating-point buffers
+// are exact means, with push-sum's weights for parameters. Integer buffers (counters) take the
+// maximum. A worker whose parameters are not finite is left out: it logs a warning, and gets the
+// average of the others. Collective: every worker must make one at the same step. Throws Error on
+// all if no worker's parameters are finite.
+class Consensus {
+ public:
+  explicit Consensus(Optimizer& optimizer);
+  ~Consensus();
+  Consensus(const Consensus&) = delete;
+  Consensus& operator=(const Consensus&) = delete;
+
+  int workers() const;  // that took part in the average, with finite parameters
+  // The lowest rank of these; -1 if the others have ended the average without this worker.
+  int first() const;
+  double distance() const;  // as Optimizer::consensus_distance()
+  // Collective: keeps the average in the module, and the next step starts from it
+  // (Optimizer::begin_again()).
+  void keep();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The average without an optimizer, once, as after training: it makes its own connections, which
+// Consensus has already. Each tensor becomes its average over all workers of the world, exact up to
+// rounding to fp32; integers and booleans become their maximum. Collective, and counted with the
+// world's optimizers: all workers construct and average in the same order, with equal types and
+// sizes. Returns how many took part. Blocks and throws as Optimizer's constructor and average().
+int average(const std::vector<at::Tensor>& tensors, const World& world);
+
+}  // namespace starling

@@ -1,0 +1,158 @@
+#include "starling/optim/state_file.h"
+
+#include <charconv>
+#include <map>
+#include <set>
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/error.h"
+#include "starling/kernels/modular.h"
+#include "starling/optim/checkpoint.h"
+
+namespace starling {
+namespace {
+
+constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
+    {at::kFloat, "F32"}, {at::kDouble, "F64"}, {at::kHalf, "F16"},  {at::kBFloat16, "BF16"},
+    {at::kLong, "I64"},  {at::kInt, "I32"},    {at::kShort, "I16"}, {at::kChar, "I8"},
+    {at::kByte, "U8"},   {at::kBool, "BOOL"}};
+
+TensorInfo info_of(const std::string& name, const at::Tensor& tensor) {
+  for (const auto& [type, dtype] : kDtypes) {
+    if (type == tensor.scalar_type()) return {.name = name, .dtype = dtype, .shape = tensor.sizes().vec()};
+  }
+  throw UsageError(
+      fmt::format("tensor \"{}\" is {}: that cannot be saved", name, c10::toString(tensor.scalar_type())));
+}
+
+at::ScalarType type_of(const TensorInfo& tensor, const SafetensorsReader& file) {
+  for (const auto& [type, dtype] : kDtypes) {
+    if (dtype == tensor.dtype) return type;
+  }
+  refuse(file.path(), file.offset(tensor),
+         fmt::format("tensor \"{}\" is {}, which no optimizer has", tensor.name, tensor.dtype));
+}
+
+std::string text_of(const TensorInfo& tensor) {
+  return fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.shape, ", "));
+}
+
+OptimizerState read_state(const SafetensorsReader& file) {
+  OptimizerState state{.metadata = file.metadata(), .tensors = {}};
+  for (const TensorInfo& info : file.tensors()) {
+    at::Tensor tensor = at::empty(info.shape, type_of(info, file));
+    file.read(info, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
+    state.tensors.emplace(info.name, std::move(tensor));
+  }
+  return state;
+}
+
+}  // namespace
+
+Digest save_tensors(const std::string& file, const std::map<std::string, at::Tensor>& tensors,
+                    const Metadata& metadata) {
+  std::vector<TensorInfo> infos;
+  for (const auto& [name, tensor] : tensors) infos.push_back(info_of(name, tensor));
+  SafetensorsWriter writer(file, infos, metadata);
+  for (const TensorInfo& info : writer.tensors()) {
+    const at::Tensor dense = tensors.at(info.name).cpu().contiguous();
+    writer.write({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
+  }
+  return writer.finish();
+}
+
+Digest Optimizer::save(const std::string& file) const {
+  const OptimizerState all = state();
+  return save_tensors(file, all.tensors, all.metadata);
+}
+
+void Optimizer::load(const std::string& file) {
+  take_state("load its file", [&] {
+    const auto reader = std::make_shared<const SafetensorsReader>(file);
+    return GivenState{read_state(*reader), [reader](const std::string& name, const std::string& why) {
+                        const std::uint64_t header = 8;
+                        refuse(reader->path(), name.empty() ? header : reader->offset(*reader->find(name)),
+                               why);
+                      }};
+  });
+}
+
+void Optimizer::save(torch::serialize::OutputArchive&) const {
+  throw UsageError("starling::Optimizer is not saved to torch's archives: use save(file)");
+}
+
+void Optimizer::load(torch::serialize::InputArchive&) {
+  throw UsageError("starling::Optimizer is not loaded from torch's archives: use load(file)");
+}
+
+std::string grids_text(const std::vector<Block>& blocks) {
+  std::vector<int> exponents;
+  for (const Block& block : blocks) {
+    for (const int exponent : block.grid.state()) exponents.push_back(exponent);
+  }
+  return fmt::format("{}", fmt::join(exponents, " "));
+}
+
+std::string grids_key(Wire wire) { return fmt::format("grids.{}", name_of(wire)); }
+
+std::vector<int> grids_in(const GivenState& given, Wire wire) {
+  const std::string_view text = is_modular(wire) ? given.metadata(grids_key(wire)) : "";
+  std::vector<int> exponents;
+  const char* at = text.data();
+  for (const char* const end = at + text.size(); at != end;) {
+    int& exponent = exponents.emplace_back();
+    const auto [stop, error] = std::from_chars(at, end, exponent);
+    if (error != std::errc() || !Grid::allows(exponent) || (stop != end && *stop != ' ')) {
+      given.refuse("", fmt::format("{} \"{}\" are not numbers from {} to {}", grids_key(wire), text,
+                                   Grid::kFinest, Grid::kCoarsest));
+    }
+    at = stop == end ? stop : stop + 1;
+  }
+  return exponents;
+}
+
+std::int64_t position_in(const GivenState& given) {
+  const std::string_view text = given.metadata("position");
+  std::int64_t position = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), position);
+  if (error != std::errc() || stop != text.data() + text.size() || position < 0) {
+    given.refuse("", fmt::format("position \"{}\" is not a number from 0", text));
+  }
+  return position;
+}
+
+void check_tensors(const GivenState& given, const std::string& rule, const std::string& share,
+                   const Named& wanted) {
+  if (given.metadata("format") != kStateFormat) {
+    given.refuse("", fmt::format("its format is \"{}\", not \"{}\"", given.metadata("format"), kStateFormat));
+  }
+  if (given.metadata("rule") != rule) {
+    given.refuse("", fmt::format("its rule is {}, this optimizer's is {}", given.metadata("rule"), rule));
+  }
+  const std::string_view said = given.metadata("share");
+  if (const std::string_view theirs = said.empty() ? kWholeShare : said; theirs != share) {
+    given.refuse("", fmt::format("its share of the rule's state is {}, this worker's is {}: hierarchy, "
+                                 "workers_per_node and block_bytes must be the same",
+                                 theirs, share));
+  }
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : wanted) {
+    names.insert(name);
+    const auto there = given.state.tensors.find(name);
+    if (there == given.state.tensors.end()) given.refuse("", fmt::format("there is no tensor \"{}\"", name));
+    const TensorInfo mine = info_of(name, tensor), other = info_of(name, there->second);
+    if (other.dtype != mine.dtype || other.shape != mine.shape) {
+      given.refuse(name, fmt::format("tensor \"{}\" is {}, this optimizer's is {}", name, text_of(other),
+                                     text_of(mine)));
+    }
+  }
+  for (const auto& [name, tensor] : given.state.tensors) {
+    if (!names.contains(name))
+      given.refuse(name, fmt::format("tensor \"{}\" is not one of this optimizer", name));
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,49 @@
+// An optimizer's state as a file, and the checks of a state that is given, in a file or otherwise.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "starling/checkpoint/safetensors.h"
+#include "starling/kernels/wire.h"
+#include "starling/optim/blocks.h"
+#include "starling/optim/optimizer.h"
+
+namespace starling {
+
+using Named = std::vector<std::pair<std::string, at::Tensor>>;
+inline constexpr const char* kStateFormat = "starling optimizer 1";
+// The share of an optimizer that keeps all of its state. The metadata then has no "share".
+inline constexpr const char* kWholeShare = "all";
+
+// A state to load, from a file or from the caller.
+struct GivenState {
+  OptimizerState state;
+  // Throws, with the origin of the state. Empty name: the reason is not about one tensor.
+  std::function<void(const std::string& name, const std::string& why)> refuse;
+
+  std::string_view metadata(const std::string& key) const {
+    const auto found = state.metadata.find(key);
+    return found == state.metadata.end() ? std::string_view() : found->second;
+  }
+};
+
+// The blocks' grids as text: Grid::state() of each.
+std::string grids_text(const std::vector<Block>& blocks);
+// The key of the metadata that has the blocks' grids of this wire.
+std::string grids_key(Wire wire);
+// The grids of this wire; empty if the state has none.
+std::vector<int> grids_in(const GivenState& given, Wire wire);
+std::int64_t position_in(const GivenState& given);
+// Refuses tensors that differ from `wanted`.
+void check_tensors(const GivenState& given, const std::string& rule, const std::string& share,
+                   const Named& wanted);
+
+}  // namespace starling
