@@ -1,7 +1,6 @@
 #include "starling/checkpoint/manifest.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/core/crc32c.h"
 #include "tests/checkpoint/folder.h"

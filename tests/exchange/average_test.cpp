@@ -3,6 +3,7 @@
 #include "starling/exchange/average.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -190,20 +191,26 @@ TEST(Average, IsExactForEveryNumberOfWorkers) {
   for (int n = 1; n <= 17; ++n) run(n, 1, 0, 0);
 }
 
+// The number of seeds of a fuzzer: see CMakeLists.txt and scripts/sanitize.
+std::uint64_t seeds() {
+  const char* const runs = std::getenv("STARLING_FUZZ_RUNS");
+  return runs == nullptr ? 1000 : std::strtoull(runs, nullptr, 10);
+}
+
 TEST(Average, SurvivesBrokenConnections) {
-  for (std::uint64_t seed = 1; seed <= 1000 && !testing::Test::HasFatalFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds() && !testing::Test::HasFatalFailure(); ++seed) {
     run(2 + static_cast<int>(seed % 5), seed, 0.02, 0);
   }
 }
 
 TEST(Average, AfterDeathsItIsTheSurvivorsAndAllOfThemAgree) {
-  for (std::uint64_t seed = 1; seed <= 4000 && !testing::Test::HasFatalFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds() && !testing::Test::HasFatalFailure(); ++seed) {
     run(2 + static_cast<int>(seed % 5), seed, 0.005, 0.005);
   }
 }
 
 TEST(Average, WhoeverQuitsKeepsItsOwnValueAndTheOthersAgree) {
-  for (std::uint64_t seed = 1; seed <= 4000 && !testing::Test::HasFatalFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds() && !testing::Test::HasFatalFailure(); ++seed) {
     run(2 + static_cast<int>(seed % 5), seed, 0.005, 0.002, 0.01);
   }
 }

@@ -2,8 +2,6 @@
 // optimizer. The test checks directly that both ends have the same bits, whatever aborts: this
 // implies that the sum is kept.
 #include <atomic>
-#include <cmath>
-#include <thread>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -2,7 +2,6 @@
 // reach.
 #include <array>
 #include <cstdio>
-#include <numeric>
 #include <random>
 #include <string>
 

@@ -1,8 +1,6 @@
 // random-k: one value in `one_in` is exchanged in a round. Against plain loops in double. Two ends
 // never mix with different masks: not after a jump, and not if one of them has another mask.
 #include <atomic>
-#include <cmath>
-#include <thread>
 
 #include <gmock/gmock.h>
 

@@ -1,13 +1,4 @@
 // The exchange on virtual workers: the time of a step, and independence of the machine.
-#include <chrono>
-#include <cmath>
-#include <memory>
-#include <mutex>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "tests/exchange/flock.h"
 #include "tests/virtual_workers.h"
 

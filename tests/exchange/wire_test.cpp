@@ -1,11 +1,9 @@
 // The wires between workers that mix and do nothing else: the distance that they reach, and the
 // conserved sum. Conservation alone shows nothing: a wire that sends zeros conserves too.
-#include <cmath>
-#include <string>
-
 #include <fmt/format.h>
 
 #include "tests/exchange/flock.h"
+#include "tests/sanitized.h"
 
 namespace starling {
 namespace {
@@ -23,7 +21,8 @@ struct Reached {
 };
 
 TEST(Wires, WorkersComeTogetherToTheLastBitOfTheWireAndTheSumIsKept) {
-  for (const char* topology : {"base-2", "ring", "complete", "alternating-exp-ring"}) {
+  for (const char* topology : {"base-2", "complete", "ring", "alternating-exp-ring"}) {
+    if (kSanitized && topology == std::string("ring")) break;  // no other code than the first two
     for (const Reached& reached : {Reached{Wire::fp32, 1, 3e-7},
                                    {Wire::bf16, 1, 2e-3},
                                    {Wire::fp16, 1, 2.5e-4},

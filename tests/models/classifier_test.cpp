@@ -3,7 +3,6 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/core/error.h"
 

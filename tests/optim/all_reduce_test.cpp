@@ -1,24 +1,10 @@
-// The baseline beside plain loops in double: during backward(), inside step(), around torch's own optimizers.
-#include <cmath>
-#include <cstdint>
-#include <optional>
+// The baseline beside plain loops in double: during backward(), inside step(), and around torch's
+// own optimizers.
 #include <stdexcept>
-#include <vector>
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/nn/utils/clip_grad.h>
-#include <torch/optim/adamw.h>
 
-#include "starling/core/error.h"
-#include "starling/optim/optimizer.h"
 #include "tests/optim/flock.h"
-#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -75,8 +61,9 @@ TEST(AllReduce, IsOneWorkerOnTheMeanGradient) {
   }
 }
 
-// The parameters lie in five blocks. When torch comes to the first one's gradient, those after it have been sent.
-TEST(AllReduce, BucketsAreUnderWayWhileBackwardRuns) {
+// The parameters lie in five blocks. When torch reaches the gradient of the first one, the later
+// ones are already sent.
+TEST(AllReduce, SendsBucketsWhileBackwardRuns) {
   flock(kWorkers, [](int i, World& world) {
     const Tensor first = parameter({70'000}, 1), second = parameter({200'000}, 1),
                  third = parameter({10'000}, 1);
@@ -158,7 +145,7 @@ TEST(AllReduce, AroundTorchsOptimizer) {
   });
 }
 
-// Frozen ones do not hold the others up; one that is unfrozen takes part from its first pass on.
+// Frozen parameters do not delay the others. An unfrozen one takes part from its first pass on.
 TEST(AllReduce, AParameterMayBeFrozenAndUnfrozen) {
   flock(2, [](int i, World& world) {
     const Tensor early = parameter({70'000}), late = parameter({70'000});
@@ -184,7 +171,7 @@ TEST(AllReduce, AParameterMayBeFrozenAndUnfrozen) {
   });
 }
 
-TEST(AllReduce, APassThatFailedIsNotTakenForTheNextOne) {
+TEST(AllReduce, NoticesAPassThatFailed) {
   const Tensor first = parameter({2}), second = parameter({2});
   Optimizer optimizer({first, second}, SGD{.lr = 1}, kAllReduce, World::alone());
   const auto hook =
@@ -198,7 +185,7 @@ TEST(AllReduce, APassThatFailedIsNotTakenForTheNextOne) {
   EXPECT_THAT(refusal<Error>(pass), HasSubstr("a second time in one backward pass, or the last pass failed"));
 }
 
-TEST(AllReduce, NothingIsLeftInTheParametersOnceTheOptimizerIsGone) {
+TEST(AllReduce, LeavesNothingInTheParameters) {
   const Tensor p = parameter({2});
   {
     const Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, kAllReduce, World::alone());

@@ -21,7 +21,8 @@ namespace {
 
 using at::Tensor;
 
-// Large and tiny parameters, one without a gradient, a gradient of other strides: segments begin anywhere in a block.
+// Large and tiny parameters, one without a gradient, and a gradient of other strides. Segments
+// begin anywhere in a block.
 std::vector<Tensor> parameters() {
   at::manual_seed(3);
   std::vector<Tensor> all;
@@ -74,8 +75,8 @@ After step(int threads) {
   return after;
 }
 
-// Two steps with modular codes or masks, the second one mixed with what the first one sent: the blocks as they cross the link,
-// and the grids.
+// Two steps with modular codes or masks. The second one mixes the block that the first one sent.
+// Returns the blocks as sent, and the grids.
 std::vector<std::vector<std::byte>> two_steps(Wire wire, int threads, Mask mask = {}) {
   at::set_num_threads(threads);
   std::vector<Tensor> all = parameters();
@@ -106,7 +107,8 @@ std::vector<std::vector<std::byte>> two_steps(Wire wire, int threads, Mask mask 
   return sent_blocks;
 }
 
-// A parameter in several blocks is sent, `change`d, and mixed with a neighbour's, with what was sent as it is in `sent` by then.
+// Sends a parameter of several blocks, applies `change`, and mixes it with a neighbour's. With
+// `damaged`, the values that were sent are overwritten before.
 Tensor mixed(const std::function<void(Tensor&)>& change, bool damaged) {
   Tensor p = at::full({200'000}, 1.0).set_requires_grad(true);
   std::vector<Block> blocks;
@@ -116,7 +118,7 @@ Tensor mixed(const std::function<void(Tensor&)>& change, bool damaged) {
   p.mutable_grad() = at::full({200'000}, 1.0);
   std::vector<std::shared_ptr<Buffer>> sent;
   for (const Block& block : blocks) sent.push_back(filled(static_cast<std::size_t>(block.length), 0));
-  for (int step = 0; step < 2; ++step) {  // the passes over other blocks come between one's
+  for (int step = 0; step < 2; ++step) {  // passes over other blocks come in between
     for (Block& block : blocks)
       EXPECT_TRUE(
           update(block, SGD{.lr = 1}, {}, floats_of(*sent[static_cast<std::size_t>(block.index)]).data()));
@@ -134,12 +136,12 @@ Tensor mixed(const std::function<void(Tensor&)>& change, bool damaged) {
   return p.detach();
 }
 
-TEST(Blocks, WhatWasSentIsReadOnlyWhereTheParametersAreNotThatStill) {
+TEST(Blocks, ReadsSentValuesOnlyIfTheParametersHaveChanged) {
   const auto all = [](const Tensor& p, double value) { return at::equal(p, at::full({200'000}, value)); };
   const auto nothing = [](Tensor&) {};
   EXPECT_TRUE(all(mixed(nothing, false), 1));
   EXPECT_TRUE(all(mixed(nothing, true), 1)) << "what was sent has been read";
-  // A change stays whole, however near to the neighbour it brings the parameters.
+  // No part of a change is lost, however close to the neighbour it brings the parameters.
   EXPECT_TRUE(all(mixed([](Tensor& p) { p.add_(4); }, false), 5));
   EXPECT_TRUE(all(mixed([](Tensor& p) { p.set_data(p.detach() + 4); }, false), 5));
   EXPECT_TRUE(all(
@@ -156,7 +158,7 @@ TEST(Blocks, ModularCodesAreTheSameForAnyNumberOfThreads) {
   at::set_num_threads(before);
 }
 
-// Pieces of segments, of threads' shares and of masks begin and end anywhere.
+// Segments, the shares of threads, and masks begin and end anywhere.
 TEST(Blocks, MasksAreTheSameForAnyNumberOfThreads) {
   const int before = at::get_num_threads();
   for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::int8, Wire::int4}) {
@@ -189,7 +191,8 @@ TEST(Blocks, NoTwoSegmentsShareAByteOfInt4) {
   EXPECT_EQ(values, expected);
 }
 
-// The conversions of the 16-bit wires against torch's. (NaN has many bits, and torch's differ by machine.)
+// Compares the conversions of 16-bit wires with torch's, except for NaN, whose bits differ by
+// machine.
 TEST(Blocks, WiresRoundAsTorchDoes) {
   const Tensor x = at::cat({at::randn({100'000}) * at::randn({100'000}).mul(8).exp2(), at::full({1}, 1e30),
                             at::full({1}, -1e-30)});
@@ -221,7 +224,7 @@ TEST(Blocks, TheSameBitsForAnyNumberOfThreads) {
     }
   }
   at::set_num_threads(before);
-  // It did something: mixed everywhere, stepped where there is a gradient.
+  // The step mixed every parameter, and updated those with a gradient.
   const auto was = parameters();
   EXPECT_NEAR((one.parameters[2] - was[2]).min().item<double>(), 0.1 * (0.3 * (1 + 2 + 3 + 4) - 5 * 0.1),
               1e-5);

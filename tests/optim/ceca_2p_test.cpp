@@ -1,28 +1,8 @@
-// CECA-2P in the optimizer, against the paper's two vectors x and h in plain loops in double; rounds are tested in
-// tests/topology/ceca_test.cpp.
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cmath>
-#include <numeric>
-#include <string>
-#include <vector>
-
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/linspace.h>
-#include <gtest/gtest.h>
-#include <torch/optim/sgd.h>
-
-#include "starling/core/error.h"
-#include "starling/optim/optimizer.h"
+// CECA-2P in the optimizer, beside the paper's two vectors x and h in plain loops in double.
+// tests/topology/ceca_test.cpp tests the rounds.
 #include "starling/topology/ceca.h"
-#include "starling/transport/c10d/virtual_collectives.h"
-#include "tests/optim/flock.h"
+#include "tests/optim/every_scheme.h"
 #include "tests/optim/plain.h"
-#include "tests/refusal.h"
-#include "tests/virtual_workers.h"
 
 namespace starling {
 namespace {
@@ -35,7 +15,7 @@ constexpr std::array<std::int64_t, 2> kTwoVectorSizes{301, 70'001};  // of two p
 
 double pull_of(int i, int t) { return std::sin(0.7 * (i + 1) + 0.9 * t); }
 
-// What every worker has in its parameters after these steps, which are all equal.
+// Returns each worker's parameters after these steps. All values of a worker are equal.
 std::vector<double> plain_ceca(int n, const AccumAdamW* rule, double lr) {
   const auto rounds = ceca_2p_rounds(n);
   const auto workers = static_cast<std::size_t>(n);
@@ -76,14 +56,14 @@ TEST(Ceca2PScheme, IsThePapersTwoVectorsForAnyNumberOfWorkers) {
         EXPECT_TRUE(is_all(at::cat({p.detach(), q.detach()}), should[static_cast<std::size_t>(i)]))
             << p[0] << " " << should[static_cast<std::size_t>(i)];
         EXPECT_EQ(optimizer.statistics().aborted, 0U);
-        std::int64_t nothing = 0;
-        optimizer.maximum({&nothing, 1});  // nobody leaves before all have looked
+        nobody_leaves_yet(optimizer);
       });
     }
   }
 }
 
-// Exact after ceil(log2 n) steps in fp32, and with every wire the sum stays and the workers come together.
+// In fp32 the average is exact after ceil(log2 n) steps. Every wire keeps the sum and brings the
+// workers together.
 TEST(Ceca2PScheme, EveryWireKeepsTheSumAndBringsWorkersTogether) {
   struct Case {
     Wire wire;
@@ -103,7 +83,7 @@ TEST(Ceca2PScheme, EveryWireKeepsTheSumAndBringsWorkersTogether) {
         const Tensor mine = at::linspace(-1, 1, 999) * ((i + 1) * the.scale);
         {
           const c10::AutoGradMode no_gradient(false);
-          p.copy_(mine);  // of both vectors: the first round begins from it
+          p.copy_(mine);  // both vectors begin here in the first round
         }
         optimizer.restart(0);
         for (int t = 0; t < the.steps; ++t) optimizer.step();
@@ -130,16 +110,14 @@ TEST(Ceca2PScheme, GoesOnToTheBitFromTheMiddleOfACycle) {
         }
       };
       go(0, 4);  // of 3 rounds
-      OptimizerState state = optimizer.state();
-      for (auto& [name, tensor] : state.tensors) tensor = tensor.clone();
+      const OptimizerState state = copy_of(optimizer.state());
       EXPECT_GT(state.tensors.at("apart.0.0").abs().max().item<float>(), 0);
       go(4, 9);
       const Tensor then = p.detach().clone();
       optimizer.set_state(state);
       go(4, 9);
       EXPECT_TRUE(p.detach().equal(then));
-      std::int64_t nothing = 0;
-      optimizer.maximum({&nothing, 1});
+      nobody_leaves_yet(optimizer);
     });
   }
 }
@@ -158,30 +136,22 @@ TEST(Ceca2PScheme, AGroupThatIsAddedTakesPart) {
     for (int t = 0; t < 3; ++t) optimizer.step();
     EXPECT_TRUE(is_all(p, -1)) << p[0];
     EXPECT_TRUE(is_all(q, -2)) << q;
-    std::int64_t nothing = 0;
-    optimizer.maximum({&nothing, 1});
+    nobody_leaves_yet(optimizer);
   });
 }
 
-// A worker that sleeps is left behind for some rounds. What is lost moves the mean, by less than the workers are apart, and is
-// counted; one cycle later all agree again.
-TEST(Ceca2PScheme, WhatIsLostIsCountedAndMovesTheMeanALittle) {
+// A worker sleeps, and the others go on without it for some rounds. Every lost exchange is counted.
+// They move the mean by less than the distance between workers. One cycle later all agree again.
+TEST(Ceca2PScheme, LostExchangesAreCountedAndMoveTheMeanALittle) {
   constexpr int n = 5;
-  const auto time = std::make_shared<VirtualTime>(n);
-  std::vector<World> worlds = World::threads(n);
-  const auto transports = local_transports(virtual_network(time, 1e9));
-  const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(1ms); });
   std::vector<double> begin(n), end(n);
   std::vector<std::uint64_t> lost(n);
-  virtual_workers(*time, n, [&](int rank) {
-    World& world = worlds[static_cast<std::size_t>(rank)];
-    world.make_transport = transports;
-    world.make_collectives = collectives;
+  const auto work = [&](int rank, World& world, VirtualTime& time) {
     const Tensor x = parameter({10});
     Optimizer optimizer({x}, SGD{.lr = 1}, {.scheme = "ceca-2p", .max_wait = 20ms}, world);
     const auto go = [&](int steps) {
       for (int t = 0; t < steps; ++t) {
-        time->sleep(10ms);
+        time.sleep(10ms);
         optimizer.step();
         x.mutable_grad() = Tensor();
       }
@@ -190,40 +160,20 @@ TEST(Ceca2PScheme, WhatIsLostIsCountedAndMovesTheMeanALittle) {
     x.mutable_grad() = at::full({10}, static_cast<double>(rank * rank));
     go(1);  // they are apart, in the middle of a cycle
     begin[static_cast<std::size_t>(rank)] = x[0].item<double>();
-    if (rank == 2) time->sleep(100ms);
+    if (rank == 2) time.sleep(100ms);
     go(30);
     EXPECT_LT(optimizer.consensus_distance(), 1e-5);
     end[static_cast<std::size_t>(rank)] = x[0].item<double>();
     lost[static_cast<std::size_t>(rank)] = optimizer.statistics().directed_aborted;
-    std::int64_t nothing = 0;
-    optimizer.maximum({&nothing, 1});
-  });
+    nobody_leaves_yet(optimizer);
+  };
+  virtual_flock(n, work, 1e9);
   const auto [least, most] = std::minmax_element(begin.begin(), begin.end());
   const double before = std::accumulate(begin.begin(), begin.end(), 0.0) / n;
   EXPECT_NEAR(before, -6, 1e-5);  // 0, 1, 4, 9, 16
   EXPECT_GT(std::accumulate(lost.begin(), lost.end(), std::uint64_t{0}), 0U);
   EXPECT_GT(std::abs(end[0] - before), 1e-4);
   EXPECT_LT(std::abs(end[0] - before), *most - *least);
-}
-
-TEST(Ceca2PScheme, WhatCannotBeIsRefusedInOneLine) {
-  const auto refused = [](const Options& options) {
-    return refusal<UsageError>(
-        [&] { Optimizer optimizer(std::vector<Tensor>{parameter({4})}, SGD{}, options, World::alone()); });
-  };
-  EXPECT_EQ(
-      refused({.scheme = "ceca-2p", .one_in = 4}),
-      "scheme \"ceca-2p\" needs one_in = 1, not 4: a value that misses rounds is never averaged exactly");
-  EXPECT_EQ(refused({.scheme = "ceca-2p", .hierarchy = "node", .workers_per_node = 1}),
-            "hierarchy \"node\" needs scheme \"cta\", not \"ceca-2p\"");
-  EXPECT_EQ(
-      refusal<UsageError>([] {
-        const Tensor p = parameter({4});
-        torch::optim::SGD inner({p}, torch::optim::SGDOptions(0.1));
-        Optimizer optimizer(inner, {.scheme = "ceca-2p"}, World::alone());
-      }),
-      "scheme \"ceca-2p\" needs one of Starling's rules, not another optimizer: its two vectors take the "
-      "rule's step together");
 }
 
 }  // namespace

@@ -1,35 +1,17 @@
-// Saving and going on: equal to the bit to not having stopped; workers are threads.
+// Saving and resuming: the bits are those of a run that has not stopped. Workers are threads.
 #include "starling/optim/checkpoint.h"
 
-#include <array>
-#include <chrono>
-#include <cmath>
 #include <cstring>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <thread>
 
 #include <ATen/Context.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/GradMode.h>
-#include <gmock/gmock.h>
-#include <torch/nn/module.h>
 #include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
 #include "tests/checkpoint/folder.h"
-#include "tests/optim/flock.h"
+#include "tests/optim/every_scheme.h"
 
 namespace starling {
 namespace {
@@ -37,8 +19,8 @@ namespace {
 using at::Tensor;
 using testing::HasSubstr;
 
-// Several blocks, strides that are not the plain ones, a frozen parameter, buffers of both kinds, a parameter that has a
-// gradient now and then only, and one that has its first after step 20.
+// Several blocks, unusual strides, a frozen parameter, buffers of both kinds, a parameter that
+// rarely has a gradient, and one whose first gradient comes after step 20.
 struct Net : torch::nn::Module {
   Net() {
     image =
@@ -53,7 +35,7 @@ struct Net : torch::nn::Module {
   Tensor image, large, seldom, late, frozen, mean, count;
 };
 
-// Steps from+1 .. to of worker i. Everything depends on the step, the worker and what was before.
+// Steps from+1 .. to of worker i. Gradients depend on the step, the worker and the values before.
 void train(Net& net, Optimizer& optimizer, int i, int from, int to) {
   for (int t = from + 1; t <= to; ++t) {
     const double centre = std::sin(1.0 + i + 0.3 * t);
@@ -68,16 +50,10 @@ void train(Net& net, Optimizer& optimizer, int i, int from, int to) {
   }
 }
 
-// Nobody leaves before.
-void wait_for_all(Optimizer& optimizer) {
-  std::int64_t nothing = 0;
-  optimizer.maximum({&nothing, 1});
-}
-
 // No exchange was lost.
 void expect_undisturbed(Optimizer& optimizer) {
   EXPECT_EQ(optimizer.statistics().aborted, 0U);
-  wait_for_all(optimizer);
+  nobody_leaves_yet(optimizer);
 }
 
 using Inner = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor>)>;
@@ -113,7 +89,7 @@ struct Run {
   std::unique_ptr<Optimizer> optimizer;
 };
 
-// Worker's file after 40 steps in one go.
+// Writes each worker's file after 40 steps without a stop.
 void run_through(const Setting& s, const Folder& folder) {
   flock(s.workers, [&](int i, World& world) {
     Run run(s, world);
@@ -123,7 +99,7 @@ void run_through(const Setting& s, const Folder& folder) {
   });
 }
 
-// All that a file holds but the random numbers, which the threads of this test share.
+// Compares everything in the files except the random numbers, which the threads of this test share.
 void expect_equal_files(const std::string& a, const std::string& b) {
   const SafetensorsReader first(a), second(b);
   EXPECT_EQ(first.metadata(), second.metadata());
@@ -137,7 +113,8 @@ void expect_equal_files(const std::string& a, const std::string& b) {
   }
 }
 
-// A state without values is the state with values, but that what is of a parameter's size is not there.
+// A state without values differs from the state with values only in the tensors of a parameter's
+// size, which have no memory.
 void expect_outline(const Optimizer& optimizer) {
   const OptimizerState all = optimizer.state(), outline = optimizer.state(/*values=*/false);
   EXPECT_EQ(outline.metadata, all.metadata);
@@ -165,7 +142,7 @@ void check_resume(const Setting& s) {
     EXPECT_TRUE(save_checkpoint(*run.optimizer, folder / "c", {.step = 15, .seconds = 1.0 + i}));
     expect_outline(*run.optimizer);
     train(run.net, *run.optimizer, i, 15, 25);
-    // Back to 15 in the same optimizer, its rounds being farther on.
+    // Back to step 15 in the same optimizer, whose rounds are farther on.
     load_checkpoint(*run.optimizer, Checkpoint(folder / "c"));
     train(run.net, *run.optimizer, i, 15, 40);
     run.optimizer->save(folder / ("back-" + std::to_string(i)));
@@ -201,11 +178,12 @@ TEST(Checkpoint, EveryKindOfRuleAndScheduleGoesOn) {
   check_resume({Adam{.lr = 0.01}, {.scheme = "all-reduce"}, 3});
 }
 
-// Parameters, masters and what else there is.
+// Parameters, masters and the scheme's own state. Gossip's clocks do not repeat.
 TEST(Checkpoint, NarrowParametersGoOn) {
-  for (const char* scheme : {"cta", "atc", "all-reduce"}) {
+  for (const SchemeInfo* const info : schemes()) {
+    if (info->traits.path == Path::pairs) continue;
     check_resume({.rule = AccumAdamW{.lr = 0.01, .window = 4},
-                  .options = {.topology = "base-2", .scheme = scheme},
+                  .options = options_of(*info),
                   .workers = 3,
                   .narrow = true});
   }
@@ -216,7 +194,7 @@ TEST(Checkpoint, NarrowParametersGoOn) {
                 .narrow = true});
 }
 
-// The scale grows every third step, and the gradients of this test are not scaled.
+// The scale grows every seventh step. The gradients of this test are not scaled.
 TEST(Checkpoint, LossScalesGoOn) {
   check_resume({.rule = SGD{.lr = 0.01, .momentum = 0.5},
                 .options = {.loss_scaling = LossScaling{.initial = 1, .grow_every = 7}},
@@ -249,7 +227,7 @@ TEST(Checkpoint, AMasterIsSavedBesideItsParameterAlone) {
               HasSubstr("tensor \"model.image\" is BF16 [4, 3, 5, 5], this optimizer's is F32 [4, 3, 5, 5]"));
 }
 
-// An Inner of this class and these options.
+// Returns an Inner that makes this class with these options.
 template <class O, class TheOptions>
 Inner made(const TheOptions& options) {
   return [options](std::vector<Tensor> parameters) {
@@ -257,7 +235,7 @@ Inner made(const TheOptions& options) {
   };
 }
 
-// What is sent again is sent on the same grids, and the next grids follow from the same measurements.
+// Blocks are sent again on the same grids. The next grids follow from the same measurements.
 TEST(Checkpoint, ModularCodesGoOn) {
   for (const Wire wire : {Wire::int8, Wire::int4}) {
     check_resume({AdamW{.lr = 0.01}, {.topology = "base-2", .wire = wire}, 3});
@@ -271,7 +249,7 @@ TEST(Checkpoint, ModularCodesGoOn) {
   }
 }
 
-// The masks go on where they were, not from the first round's.
+// The masks continue where they were, not from the first round.
 TEST(Checkpoint, RandomKGoesOn) {
   check_resume({AdamW{.lr = 0.01}, {.topology = "base-2", .one_in = 5, .block_bytes = 1}, 3});
   check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .scheme = "atc", .one_in = 7}, 3});
@@ -286,7 +264,7 @@ TEST(Checkpoint, RandomKGoesOn) {
                 made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))});
 }
 
-// What each edge knows of its ends goes on too.
+// The copies of both ends of each edge are saved and resumed too.
 TEST(Checkpoint, ChocoGoesOn) {
   check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .scheme = "choco", .one_in = 6}, 3});
   check_resume(
@@ -300,7 +278,8 @@ TEST(Checkpoint, ChocoGoesOn) {
 
 const Options kNodesOfTwo{.hierarchy = "node", .workers_per_node = 2};
 
-// Each worker has the state of its own blocks only; `large` lies in blocks of both workers of a node.
+// Each worker has the state of its own blocks only. `large` lies in blocks of both workers of a
+// node.
 TEST(Checkpoint, AHierarchyGoesOn) {
   check_resume({AccumAdamW{.lr = 0.01, .window = 4}, kNodesOfTwo, 4});
   Options options = kNodesOfTwo;
@@ -383,7 +362,7 @@ TEST(Checkpoint, AWorkerWithoutAShareGoesOn) {
   EXPECT_FALSE(at::equal(ends[0], ends[2]));
 }
 
-// --- asynchronous gossip: real clocks are not equal to the bit, but what was saved is ---
+// --- asynchronous gossip: runs do not repeat their bits, but a saved state keeps them ---
 
 void expect_equal(const OptimizerState& a, const OptimizerState& b) {
   EXPECT_EQ(a.metadata, b.metadata);
@@ -392,11 +371,6 @@ void expect_equal(const OptimizerState& a, const OptimizerState& b) {
     // The threads of this test share torch's random numbers.
     EXPECT_TRUE(name == "rng" || at::equal(tensor, b.tensors.at(name))) << name;
   }
-}
-
-OptimizerState copy_of(OptimizerState state) {
-  for (auto& [name, tensor] : state.tensors) tensor = tensor.detach().clone();
-  return state;
 }
 
 void check_gossip_resume(const Setting& s) {
@@ -412,7 +386,7 @@ void check_gossip_resume(const Setting& s) {
     train(run.net, *run.optimizer, i, 100, 130);
     load_checkpoint(*run.optimizer, Checkpoint(folder.path));  // in the same optimizer
     expect_equal(run.optimizer->state(), mine);
-    wait_for_all(*run.optimizer);
+    nobody_leaves_yet(*run.optimizer);
   });
   EXPECT_EQ(saved[0].tensors.contains("x_tilde.large"), s.options.scheme.name == "a2cid2");
   EXPECT_EQ(saved[0].tensors.contains("b.large"), !s.inner);
@@ -438,13 +412,14 @@ TEST(Checkpoint, GossipGoesOnWithWhatWasSaved) {
   }
 }
 
-// Workers come to the checkpoint at their own times, while the others average: the states are of one moment all the same.
+// Workers reach the checkpoint at different times, while others still average. Even so, all states
+// are of one moment.
 TEST(Checkpoint, GossipsStatesKeepTheSum) {
   constexpr int n = 4;
   for (const std::string scheme : {"a2cid2", "ad-psgd"}) {
     const Options options{.topology = "ring", .scheme = {scheme, {{"rate", 4}}}};
     const Folder folder;
-    // Of all x; with x~ the mean of both.
+    // The sum of all x, or of the means of x and x~.
     const auto sum_of = [&](int step) {
       double sum = 0;
       for (int i = 0; i < n; ++i) {
@@ -573,12 +548,12 @@ TEST(Checkpoint, WithoutAModuleParametersAreNumbered) {
   EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.5);
 }
 
-// One that was added since the last step has no blocks yet.
+// A group that was added since the last step has no blocks yet.
 TEST(Checkpoint, AnAddedGroupIsSavedWithTheStateItWillBeginWith) {
   const Folder folder;
   Optimizer optimizer(std::vector<Tensor>{parameter({2})}, Adam{}, {}, World::alone());
   optimizer.add_param_group({{parameter({9}, 1)}});
-  at::globalContext().setDeterministicAlgorithms(true, false);  // then memory that nobody has set is NaN
+  at::globalContext().setDeterministicAlgorithms(true, false);  // then unset memory is NaN
   optimizer.save(folder / "a");
   at::globalContext().setDeterministicAlgorithms(false, false);
   const SafetensorsReader file(folder / "a");
@@ -602,7 +577,7 @@ TEST(Checkpoint, AWorkerThatIsGoneLeavesAGapThatIsNamed) {
   flock(3, [&](int i, World& world) {
     Net net;
     auto optimizer = std::make_unique<Optimizer>(net, SGD{}, Options{.topology = "complete"}, world);
-    if (i == 0) return;  // whoever is the lowest writes the manifest
+    if (i == 0) return;  // the lowest worker that is there writes the manifest
     train(net, *optimizer, i, 0, 2);
     EXPECT_TRUE(save_checkpoint(*optimizer, folder.path, {.step = 2}));
   });
@@ -621,7 +596,7 @@ TEST(Checkpoint, AWorkerThatIsGoneLeavesAGapThatIsNamed) {
               HasSubstr("is of 3 workers, this run has 2: the number must be the same"));
 }
 
-TEST(Checkpoint, ThatCannotBeWrittenCostsOneWarningAndNothingElse) {
+TEST(Checkpoint, AFailedWriteCostsOneWarningAndNothingElse) {
   const Folder folder;
   std::mutex mutex;
   std::vector<std::string> warnings;
@@ -633,7 +608,7 @@ TEST(Checkpoint, ThatCannotBeWrittenCostsOneWarningAndNothingElse) {
     Net net;
     Optimizer optimizer(net, SGD{}, {}, world);
     EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = 1}));
-    // Workers 1 and 2 find no room: a folder lies where their file would be.
+    // Workers 1 and 2 cannot write: a folder has the name of their file.
     if (i != 0) std::filesystem::create_directories(draft_checkpoint(folder.path, 2) + "/" + worker_file(i));
     EXPECT_FALSE(save_checkpoint(optimizer, folder.path, {.step = 2}));
     train(net, optimizer, i, 0, 2);
@@ -669,7 +644,7 @@ TEST(Checkpoint, OneDamagedFileIsRefusedByAllAndChangesNothing) {
     Optimizer optimizer(net, AdamW{}, options, world);
     said[i] = refusal([&] { load_checkpoint(optimizer, Checkpoint(folder.path)); });
     EXPECT_TRUE(at::equal(net.large.detach(), Net().large.detach()));
-    train(net, optimizer, i, 0, 2);  // it is as good as new
+    train(net, optimizer, i, 0, 2);  // the optimizer still works
     expect_undisturbed(optimizer);
   });
   EXPECT_EQ(said[0], "worker 1 could not read its part of the checkpoint");
@@ -731,7 +706,7 @@ TEST(Checkpoint, FilesOfAnotherOptimizerOfTorchsAreRefused) {
   EXPECT_EQ(refusal([&] { own.load(path); }),
             path + ": offset 8: its rule is torch::optim::Adam, this optimizer's is Adam");
 
-  // A file in which one thing is changed: a name for one as long, or a number.
+  // Changes one thing in a file: a name to one of the same length, or a number.
   const auto renamed = [&](const Inner& make, const std::string& from, const std::string& to) {
     save(make);
     std::string text = slurp(path);
@@ -818,8 +793,8 @@ TEST(Checkpoint, SparseStateIsRefused) {
       "momentum_buffer of parameter 0.0 in torch::optim::SGD is not dense float32: that cannot be saved");
 }
 
-// A file with a checksum that agrees may still have been made by an enemy.
-TEST(Checkpoint, ValuesThatCannotBeAreRefused) {
+// An attacker can write a file with the right checksum.
+TEST(Checkpoint, ImpossibleValuesAreRefused) {
   const Folder folder;
   const World world = World::alone();
   const std::string path = folder / "a";

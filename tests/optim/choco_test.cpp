@@ -1,42 +1,22 @@
-// CHOCO in the optimizer, against plain loops in double with one public copy per worker; saving is in checkpoint_test.cpp.
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <numeric>
-#include <random>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <torch/optim/sgd.h>
-
-#include "starling/core/error.h"
+// CHOCO in the optimizer, beside plain loops in double with one public copy per worker.
+// checkpoint_test.cpp has saving.
 #include "starling/exchange/replicas.h"
-#include "starling/optim/optimizer.h"
 #include "starling/topology/schedules.h"
 #include "tests/optim/flock.h"
 #include "tests/optim/plain.h"
-#include "tests/refusal.h"
 
 namespace starling {
 namespace {
 
 using at::Tensor;
-using testing::HasSubstr;
 
 constexpr int kChocoSteps = 20;
 constexpr std::int64_t kChocoFirst = 301, kChocoSecond = 700;
 constexpr std::size_t kChocoSize = kChocoFirst + kChocoSecond;
 
-// Every value has its own way. As a float; in bf16 exactly too where it is `narrow`. Values that are equally far from what was
-// sent are so in double and in fp32: of the narrow ones and their learning rate no bit is lost before they are mixed.
+// The gradient of value c: a float, and exact in bf16 if `narrow`. Ties between distances to the
+// sent values must be the same in double and in fp32. So narrow gradients and the learning rate
+// lose no bit before they are mixed.
 constexpr double kChocoLr = 0.125;
 double pull(bool narrow, int i, int t, std::size_t c) {
   const double way = std::sin(0.7 * static_cast<double>(c + 1) * (1 + 0.1 * i) + 0.3 * t);
@@ -174,7 +154,8 @@ TEST(ChocoScheme, IsItsEquationWithEveryRule) {
   }
 }
 
-// Without gradients they agree, on blocks of several sizes, and where a group comes later; the sum stays.
+// Without gradients, workers agree on blocks of several sizes, and on a group added later. The sum
+// stays.
 TEST(ChocoScheme, WorkersComeTogetherAlsoInAGroupThatIsAdded) {
   flock(4, [](int i, World& world) {
     const Tensor p = parameter({150'001}), q = parameter({9});
@@ -196,13 +177,13 @@ TEST(ChocoScheme, WorkersComeTogetherAlsoInAGroupThatIsAdded) {
     EXPECT_TRUE(is_all(p, -1.5));
     EXPECT_TRUE(at::allclose(q.detach(), at::full({9}, -3.0), 1e-4, 1e-4)) << q;
     EXPECT_EQ(optimizer.statistics().aborted, 0U);
-    std::int64_t nothing = 0;
-    optimizer.maximum({&nothing, 1});  // nobody leaves before all have looked
+    nobody_leaves_yet(optimizer);
   });
 }
 
-// A state in which the two ends of an edge have different copies, as after a swap that was in doubt when it was saved.
-TEST(ChocoScheme, CopiesThatDifferBeginAnewAndTheSumIsKept) {
+// In this state, the two ends of an edge have different copies, as after a swap that was in doubt
+// when the state was saved.
+TEST(ChocoScheme, DifferentCopiesBeginAnewAndKeepTheSum) {
   flock(4, [](int i, World& world) {
     const Tensor p = parameter({1000});
     Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1},
@@ -227,46 +208,8 @@ TEST(ChocoScheme, CopiesThatDifferBeginAnewAndTheSumIsKept) {
     }
     for (int t = 0; t < 150; ++t) optimizer.step();
     EXPECT_TRUE(is_all(p, -1.5)) << p;
-    std::int64_t nothing = 0;
-    optimizer.maximum({&nothing, 1});
+    nobody_leaves_yet(optimizer);
   });
-}
-
-TEST(ChocoScheme, WhatCannotBeIsRefusedInOneLine) {
-  const auto refused = [](const Options& options, int n = 4) {
-    return refusal<UsageError>([&] {
-      flock(n, [&](int, World& world) {
-        Optimizer optimizer(std::vector<Tensor>{parameter({4})}, SGD{}, options, world);
-      });
-    });
-  };
-  EXPECT_EQ(
-      refused({.scheme = "choco"}),
-      "scheme \"choco\" needs a topology of one round that is symmetric, such as ring, torus or complete: "
-      "\"base-2\" has 2 rounds");
-  EXPECT_EQ(
-      refused({.topology = "static-exponential", .scheme = "choco"}, 5),
-      "scheme \"choco\" needs a topology of one round that is symmetric, such as ring, torus or complete: "
-      "\"static-exponential\" is not symmetric");
-  EXPECT_EQ(
-      refused({.topology = "ring", .scheme = "choco", .wire = Wire::int8}),
-      "scheme \"choco\" needs wire fp32, not \"int8\": its values travel as they are, with their indices");
-  EXPECT_EQ(refused({.topology = "ring", .scheme = {"choco", {{"gamma", 1.5}}}}),
-            "gamma = 1.5 is not allowed: at least 0 and at most 1");
-  EXPECT_EQ(refused({.topology = "ring", .scheme = {"choco", {{"gamma", NAN}}}}),
-            "gamma = nan is not allowed: at least 0 and at most 1");
-  EXPECT_EQ(refused({.scheme = {"cta", {{"gamma", 0.5}}}}),
-            "gamma = 0.5 is for scheme \"choco\", not \"cta\": use 0");
-  EXPECT_THAT(refused({.topology = "ring", .scheme = "choco", .hierarchy = "node", .workers_per_node = 2}),
-              HasSubstr("\"node\" needs scheme \"cta\", not \"choco\""));
-  EXPECT_EQ(
-      refusal<UsageError>([] {
-        const Tensor p = parameter({4});
-        torch::optim::SGD inner({p}, torch::optim::SGDOptions(0.1));
-        Optimizer optimizer(inner, {.topology = "ring", .scheme = "choco"}, World::alone());
-      }),
-      "scheme \"choco\" needs one of Starling's rules, not another optimizer: it sends what changed in a "
-      "rule's pass");
 }
 
 }  // namespace

@@ -1,23 +1,48 @@
-// Workers as threads, and what they learn.
+// Workers as threads, and the task that they learn. Includes the headers that most tests of this
+// folder need.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/full_like.h>
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <unistd.h>
 
+#include "starling/core/error.h"
+#include "starling/optim/optimizer.h"
 #include "starling/world/world.h"
+#include "tests/refusal.h"
 
 namespace starling {
 
-// f(worker, world) on n threads. The exception of the first worker that has one is thrown here, after all have ended.
+// f(worker, world) on n threads. After all have ended, throws the exception of the first worker
+// that has one.
 inline void flock(int n, const std::function<void(int, World&)>& f) {
   std::vector<World> worlds = World::threads(n);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(n));
@@ -37,17 +62,56 @@ inline void flock(int n, const std::function<void(int, World&)>& f) {
   }
 }
 
-constexpr int kWorkers = 3;  // where a test does not say
+// Blocks until all workers have come here, so that none leaves while others need it.
+inline void nobody_leaves_yet(Optimizer& optimizer) {
+  std::int64_t nothing = 0;
+  optimizer.wait_for_all();
+  optimizer.maximum({&nothing, 1});
+}
 
-inline at::Tensor parameter(at::IntArrayRef sizes, double value = 0) {
-  return at::full(sizes, value, at::kFloat).set_requires_grad(true);
+constexpr int kWorkers = 3;  // the default of these tests
+
+inline at::Tensor parameter(at::IntArrayRef sizes, double value = 0, at::ScalarType type = at::kFloat) {
+  return at::full(sizes, value, type).set_requires_grad(true);
 }
 
 inline bool is_all(const at::Tensor& tensor, double value) {
   return at::allclose(tensor.detach(), at::full_like(tensor.detach(), value), 1e-5, 1e-6);
 }
 
-// Worker i at step t descends 1/2 |x - centre|^2, whose gradient is x - centre: the centres move.
+// Worker i at step t descends 1/2 |x - centre|^2, whose gradient is x - centre. The centres move.
 inline double centre(int i, int t) { return std::sin(1.0 + i + 0.3 * t); }
+
+// Steps from .. to-1 of worker i towards its centres.
+inline void train(const std::vector<at::Tensor>& parameters, Optimizer& optimizer, int i, int from, int to) {
+  for (int t = from; t < to; ++t) {
+    for (const at::Tensor& p : parameters) p.mutable_grad() = p.detach() - centre(i, t);
+    optimizer.step();
+  }
+}
+
+// A state that later steps do not change.
+inline OptimizerState copy_of(OptimizerState state) {
+  for (auto& [name, tensor] : state.tensors) tensor = tensor.detach().clone();
+  return state;
+}
+
+// A file of a topology. It is removed with this object.
+class TopologyFile {
+ public:
+  explicit TopologyFile(const std::string& text)
+      : path_(testing::TempDir() + "topology-" + std::to_string(getpid()) + "-" + std::to_string(++made_) +
+              ".toml") {
+    std::ofstream(path_) << text;
+  }
+  ~TopologyFile() { std::remove(path_.c_str()); }
+  TopologyFile(const TopologyFile&) = delete;
+  TopologyFile& operator=(const TopologyFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  static inline int made_ = 0;
+  const std::string path_;
+};
 
 }  // namespace starling

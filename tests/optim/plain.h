@@ -1,4 +1,4 @@
-// The rules in double on one number, as the papers write them.
+// The rules in double on one number, as in the papers.
 #pragma once
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // Three real processes and real faults: killed, stopped, damaged bytes, strangers at the port.
 //
-// This program is the parent, which runs the tests, and (with STARLING_TEST_STEPS set) also the worker that it starts.
+// This program is the parent that runs the tests. With STARLING_TEST_STEPS set, it is the worker.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -61,8 +61,8 @@ int dial(int port) {
   return fd;
 }
 
-// A wire with a loose contact: stands before a worker's port and flips one random bit in every `every` bytes, in both
-// directions, once the handshake has passed. Lives until the process ends.
+// A proxy before a worker's port. After the handshake it flips one random bit in every `every`
+// bytes, in both directions. It lives until the process ends.
 class BadWire {
  public:
   BadWire(int target, std::size_t every) : target_(target), every_(every) {
@@ -118,7 +118,7 @@ class BadWire {
   std::size_t every_;
 };
 
-// Publishes the address of a bad wire in place of the worker's own, and tells the parent where the worker listens.
+// Publishes the address of a BadWire in place of the worker's own. Prints the worker's port.
 class Meddler final : public Store {
  public:
   Meddler(std::shared_ptr<Store> store, std::size_t every) : store_(std::move(store)), every_(every) {}
@@ -145,12 +145,13 @@ class Meddler final : public Store {
 
 volatile sig_atomic_t stop = 0;
 
-// Prints a line "step T committed C aborted A rounds R" per step and, at the end, "end WORKERS MEAN SUM0 SUM IN_PLACE".
-// Gradients pull each worker to its own centre for the first ten steps and are zero afterwards.
+// Prints a line "step T committed C aborted A rounds R" for each step, and at the end a line "end
+// WORKERS MEAN SUM0 SUM IN_PLACE". In the first ten steps, gradients pull each worker to its own
+// centre. After that they are zero.
 int work() {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   signal(SIGUSR1, [](int) { stop = 1; });
-  signal(SIGPIPE, SIG_IGN);  // of a BadWire whose other end has closed
+  signal(SIGPIPE, SIG_IGN);  // from a BadWire with a closed other end
   World world = World::from_environment({.meet = milliseconds(60'000), .silent = milliseconds(3'000)});
   world.log = log_to_stderr(world.rank);
   const auto make = world.make_transport;
@@ -339,7 +340,7 @@ TEST(Processes, WithoutFaultsEveryExchangeCommits) {
   }
 }
 
-// In the middle of training. The other two end it together, and their average is the same.
+// Kills worker 2 in the middle of training. The others finish together, with the same average.
 void kill_worker_2(Flock& flock) {
   ASSERT_TRUE(
       flock.until([&] { return std::min({flock.step_of(0), flock.step_of(1), flock.step_of(2)}) >= 25; }));
@@ -362,7 +363,7 @@ TEST(Processes, AKilledWorkerDoesNotStopTheOthersAndTheAverageIsTheirs) {
   }
 }
 
-// All on one card, through the memory that neighbours on one host share, and over TCP.
+// All workers share one GPU, and exchange through shared memory or over TCP.
 TEST(Processes, OnAGpuAKilledWorkerDoesNotStopTheOthers) {
   if (const std::string why = find_cuda(); !why.empty()) GTEST_SKIP() << why;
   for (const std::string transport : {"mapped", "tcp"}) {
@@ -376,7 +377,7 @@ TEST(Processes, OnAGpuAKilledWorkerDoesNotStopTheOthers) {
   }
 }
 
-// Its edges are directed: worker 0 hears of nobody any more, 1 of 0.
+// The edges are directed: worker 0 has no sender any more, worker 1 still receives from 0.
 TEST(Processes, AKilledWorkerDoesNotStopTwoVectorsAndEveryLossIsCounted) {
   Flock flock(std::map<std::string, std::string>{{"STARLING_TEST_SCHEME", "ceca-2p"}});
   ASSERT_NO_FATAL_FAILURE(kill_worker_2(flock));
@@ -384,7 +385,7 @@ TEST(Processes, AKilledWorkerDoesNotStopTwoVectorsAndEveryLossIsCounted) {
     const auto last = flock.last(rank, "step");
     const double blocks = 5;  // of 300,000 numbers, each to one and from one in every round
     EXPECT_GT(last[2], 0) << "aborted";
-    EXPECT_NEAR(last[1] + last[2], 2 * blocks * last[3], 2 * blocks);  // but for those under way
+    EXPECT_NEAR(last[1] + last[2], 2 * blocks * last[3], 2 * blocks);  // except those in flight
   }
 }
 
@@ -394,27 +395,27 @@ TEST(Processes, AKilledWorkerDoesNotStopPushes) {
     Flock flock(std::map<std::string, std::string>{{"STARLING_TEST_SCHEME", scheme}});
     ASSERT_NO_FATAL_FAILURE(kill_worker_2(flock));
     const double mean = flock.last(0, "end")[1];
-    // Of 3, 6 and 9, to which they were drawn for ten steps from 1. What is tracked still has the third one's gradient.
+    // For ten steps from 1, the workers descend towards 3, 6 and 9. The tracked gradient still has
+    // the third worker's part.
     EXPECT_TRUE(mean > 2 && mean < (scheme == "async-push-pull" ? 9 : 7)) << mean;
   }
 }
 
-TEST(Processes, WithMaxWaitAWorkerThatPausesFor20SecondsIsBackInTheMixWhenItWakes) {
+TEST(Processes, WithMaxWaitAWorkerThatPausesIsBackInTheMixWhenItWakes) {
   Flock flock({{"STARLING_TEST_STEPS", "100000"}, {"STARLING_TEST_MAX_WAIT", "2000"}});
   ASSERT_TRUE(flock.until([&] { return flock.step_of(2) >= 15; }));
   flock.signal_to(2, SIGSTOP);
   const auto before = flock.last(2, "step");
   const double others = flock.step_of(0);
-  std::this_thread::sleep_for(std::chrono::seconds(20));
-  EXPECT_GT(flock.step_of(0), others + 20);  // they wait for it once, not at every step
+  std::this_thread::sleep_for(std::chrono::seconds(6));  // more than the 3 s to be silent
+  EXPECT_TRUE(flock.until([&] { return flock.step_of(0) > others + 20; }));
   flock.signal_to(2, SIGCONT);
   ASSERT_TRUE(flock.until([&] { return flock.step_of(2) >= before[0] + 30; }));
   const auto after = flock.last(2, "step");
   const double blocks = 5;  // of 300,000 numbers
   const double lost = (after[2] - before[2]) / (2 * blocks), steps = after[0] - before[0];
   EXPECT_GT(flock.last(0, "step")[2], 10) << "the pause was real";
-  EXPECT_LT(lost, 2)
-      << "exchanges lost per edge";  // the one under way; blocks of the next while the others were in it
+  EXPECT_LT(lost, 2) << "exchanges lost per edge";  // the one in flight, and blocks of the next one
   EXPECT_GE(after[1] - before[1], (steps - 6) * 2 * blocks);
   EXPECT_GT(after[3] - before[3], 0);
   for (int rank : {0, 1, 2}) flock.signal_to(rank, SIGUSR1);
@@ -427,7 +428,7 @@ TEST(Processes, WithMaxWaitAWorkerThatPausesFor20SecondsIsBackInTheMixWhenItWake
 TEST(Processes, DamagedBytesAreRefusedAndTheSumIsConserved) {
   Flock flock({{"STARLING_TEST_DAMAGE", "2000000"},
                {"STARLING_TEST_STEPS", "80"},
-               {"STARLING_TRANSPORT", "tcp"}});  // else there is little on the wire
+               {"STARLING_TRANSPORT", "tcp"}});  // shared memory leaves little on the wire
   double frozen = 0, after = 0, aborted = 0;
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(flock.wait(rank), 0) << flock.errors(rank);
@@ -441,10 +442,10 @@ TEST(Processes, DamagedBytesAreRefusedAndTheSumIsConserved) {
   EXPECT_NEAR(after / frozen, 1, 1e-5);
 }
 
-// A worker that paused jumps to the others' round, whose mask is another one.
+// A worker that paused jumps to the others' round, which has another mask.
 TEST(Processes, RandomKKeepsTheSumThroughAPause) {
   Flock flock(
-      {{"STARLING_TEST_ONE_IN", "3"}, {"STARLING_TEST_MAX_WAIT", "3000"}, {"STARLING_TEST_STEPS", "300"}});
+      {{"STARLING_TEST_ONE_IN", "3"}, {"STARLING_TEST_MAX_WAIT", "3000"}, {"STARLING_TEST_STEPS", "200"}});
   ASSERT_TRUE(flock.until([&] { return flock.step_of(2) >= 30; }));
   flock.signal_to(2, SIGSTOP);
   const double there = flock.step_of(0);

@@ -1,25 +1,6 @@
-// Push-pull in the optimizer: gradients as they come, and what begins anew. Its equation: virtual_test.cpp.
-#include <chrono>
-#include <functional>
-#include <limits>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/full_like.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "starling/optim/optimizer.h"
-#include "starling/transport/c10d/virtual_collectives.h"
-#include "tests/optim/flock.h"
-#include "tests/refusal.h"
-#include "tests/virtual_workers.h"
+// Push-pull in the optimizer: unusual gradients, waiting workers, and new beginnings.
+// virtual_test.cpp has its equation.
+#include "tests/optim/every_scheme.h"
 
 namespace starling {
 namespace {
@@ -31,7 +12,8 @@ constexpr std::int64_t kSeveralBlocks = 200'000;
 const Options kPushPull{
     .topology = "n-peer-exponential-1", .scheme = "async-push-pull", .block_bytes = 256 << 10};
 
-// The second parameter's gradients lie in another order, the third has none, and once one is not finite.
+// The second parameter's gradients have another order in memory, the third one has none, and one
+// gradient is not finite.
 TEST(PushPull, AloneItIsTheRuleWhateverTheGradientsAre) {
   flock(1, [](int, World& world) {
     std::vector<std::string> warnings;
@@ -60,20 +42,13 @@ TEST(PushPull, AloneItIsTheRuleWhateverTheGradientsAre) {
 
 // f(rank, world, time) on virtual workers.
 void virtually(int n, const std::function<void(int, World&, VirtualTime&)>& f) {
-  const auto time = std::make_shared<VirtualTime>(n);
-  std::vector<World> worlds = World::threads(n);
-  const auto transports = local_transports(virtual_network(time, std::numeric_limits<double>::infinity()));
-  const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
-  virtual_workers(*time, n, [&](int rank) {
-    World& world = worlds[static_cast<std::size_t>(rank)];
-    world.make_transport = transports;
-    world.make_collectives = collectives;
-    f(rank, world, *time);
-    time->sleep(10s);  // others still push
+  virtual_flock(n, [&](int rank, World& world, VirtualTime& time) {
+    f(rank, world, time);
+    time.sleep(10s);  // others still push
   });
 }
 
-TEST(PushPull, WhoHasNoGradientGoesByThatOfOthers) {
+TEST(PushPull, AWorkerWithoutGradientsFollowsTheOthers) {
   virtually(2, [](int rank, World& world, VirtualTime& time) {
     const Tensor x = parameter({kSeveralBlocks}, 1);
     Optimizer optimizer({x}, SGD{.lr = 0.05}, kPushPull, world);
@@ -88,9 +63,9 @@ TEST(PushPull, WhoHasNoGradientGoesByThatOfOthers) {
   });
 }
 
-// Who waits takes its own gradient out of what is tracked, and keeps nothing: who goes on comes to what is best for itself. And all
-// that go on after they have waited to what is best for all.
-TEST(PushPull, WhoWaitsHandsOver) {
+// A worker that waits takes its own gradient out of the tracked sum, and keeps no part of the sum.
+// So the worker that goes on reaches its own optimum. Once all train again, they reach that of all.
+TEST(PushPull, AWaitingWorkerHandsOver) {
   virtually(3, [](int rank, World& world, VirtualTime& time) {
     const Tensor x = parameter({kSeveralBlocks});
     Optimizer optimizer({x}, SGD{.lr = 0.05}, kPushPull, world);
@@ -116,7 +91,8 @@ TEST(PushPull, WhoWaitsHandsOver) {
   });
 }
 
-// After which nothing is left of what was tracked before, in doubt or not: the best for all is the mean again.
+// Afterwards nothing is left of the gradients tracked before, in doubt or not. The optimum of all
+// is the mean again.
 TEST(PushPull, BeginsAnewWithAParameterGroupAndAtARestart) {
   virtually(3, [](int rank, World& world, VirtualTime& time) {
     const Tensor x = parameter({1000}), late = parameter({1000}, -4);
@@ -140,8 +116,8 @@ TEST(PushPull, BeginsAnewWithAParameterGroupAndAtARestart) {
   });
 }
 
-// Else its share of the mass would halve until what it does moves it out of range.
-TEST(AsynchronousPushSum, NobodyPushesToWhoWaits) {
+// Otherwise pushes would halve its share of the mass again and again.
+TEST(AsynchronousPushSum, NobodyPushesToAWaitingWorker) {
   virtually(3, [](int rank, World& world, VirtualTime& time) {
     const Tensor x = parameter({1000});
     Options options = kPushPull;
@@ -160,8 +136,8 @@ TEST(AsynchronousPushSum, NobodyPushesToWhoWaits) {
   });
 }
 
-// Where nobody has a gradient the mean stays, weighed as the workers were.
-TEST(AsynchronousPushSum, KeepsItsWeightsWhereAParameterGroupIsAdded) {
+// Without gradients the weighted mean stays.
+TEST(AsynchronousPushSum, KeepsItsWeightsWhenAParameterGroupIsAdded) {
   virtually(3, [](int rank, World& world, VirtualTime& time) {
     const Tensor x = parameter({1000}), late = parameter({10});
     Options options = kPushPull;
@@ -185,33 +161,6 @@ TEST(AsynchronousPushSum, KeepsItsWeightsWhereAParameterGroupIsAdded) {
     EXPECT_NEAR(mean(), before, 1e-4);
     EXPECT_GT(before, 1);
   });
-}
-
-TEST(PushPull, WhatCannotBeIsRefusedInOneLine) {
-  const auto refused = [](const std::function<void(Options&)>& change) {
-    return refusal([&] {
-      Options options = kPushPull;
-      change(options);
-      Optimizer optimizer({at::zeros({2}).set_requires_grad(true)}, SGD{}, options, World::alone());
-      optimizer.scale_gradients(0.5F);
-    });
-  };
-  EXPECT_EQ(
-      refused([](Options& o) { o.wire = Wire::fp16; }),
-      "scheme \"async-push-pull\" needs wire fp32, bf16, not \"fp16\": of tracked gradients that are small "
-      "nothing would move");
-  EXPECT_EQ(refused([](Options& o) { o.loss_scaling = LossScaling{}; }),
-            "scheme \"async-push-pull\" takes no loss_scaling: gradients of all workers are added up, and "
-            "each has a "
-            "scale of its own");
-  EXPECT_EQ(refused([](Options& o) { o.skip_not_finite = true; }),
-            "scheme \"async-push-pull\" takes no skip_not_finite: a gradient that is not finite is left out "
-            "of what is "
-            "tracked anyway");
-  EXPECT_EQ(refused([](Options&) {}),
-            "scale_gradients is not for scheme \"async-push-pull\": gradients of all workers are added up, "
-            "and each "
-            "would have a scale of its own");
 }
 
 }  // namespace

@@ -1,37 +1,7 @@
-// Stochastic gradient push in the optimizer, against x and w as the paper has them, in plain loops in double.
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <fstream>
-#include <memory>
-#include <numeric>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/linspace.h>
-#include <ATen/ops/ones.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <torch/optim/sgd.h>
-#include <unistd.h>
-
-#include "starling/core/error.h"
-#include "starling/optim/optimizer.h"
-#include "starling/optim/options.h"
+// Stochastic gradient push in the optimizer, beside the paper's x and w in plain loops in double.
 #include "starling/topology/schedules.h"
-#include "starling/transport/c10d/virtual_collectives.h"
-#include "starling/transport/local/local.h"
-#include "tests/optim/flock.h"
+#include "tests/optim/every_scheme.h"
 #include "tests/optim/plain.h"
-#include "tests/refusal.h"
-#include "tests/virtual_workers.h"
 
 namespace starling {
 namespace {
@@ -40,19 +10,13 @@ using namespace std::chrono_literals;
 using at::Tensor;
 
 // Two rounds of directed edges over four workers: columns sum to 1, rows do not.
-class Lopsided {
- public:
+struct Lopsided : TopologyFile {
   static constexpr int n = 4;
-  Lopsided() : path_(testing::TempDir() + "lopsided-" + std::to_string(getpid()) + ".toml") {
-    std::ofstream(path_) << "workers = 4\n"
-                            "[[rounds]]\nweights = \"push-sum\"\nedges = [[0, 1], [0, 2], [3, 0], [1, 3]]\n"
-                            "[[rounds]]\nweights = \"push-sum\"\nedges = [[2, 0], [1, 0], [0, 3]]\n";
-  }
-  ~Lopsided() { std::remove(path_.c_str()); }
-  const std::string& path() const { return path_; }
-
- private:
-  const std::string path_;
+  Lopsided()
+      : TopologyFile(
+            "workers = 4\n"
+            "[[rounds]]\nweights = \"push-sum\"\nedges = [[0, 1], [0, 2], [3, 0], [1, 3]]\n"
+            "[[rounds]]\nweights = \"push-sum\"\nedges = [[2, 0], [1, 0], [0, 3]]\n") {}
 };
 
 constexpr std::array<std::int64_t, 2> kSizes{301, 70'001};  // of two parameters, in several blocks
@@ -61,11 +25,11 @@ struct Plains {
   std::vector<double> z, w;  // by worker, in the end
 };
 
-// z of every worker, all of whose values are equal: x and w are pushed, and z = x / w.
+// z of every worker, whose values are all equal: x and w are pushed, and z = x / w.
 Plains plain_push_sum(const Schedule& schedule, int steps, const AccumAdamW* adam, double lr, int staleness) {
   const auto n = static_cast<std::size_t>(schedule.workers());
   std::vector<double> x(n, 0.5), w(n, 1);
-  std::vector<double> moved_x(n), moved_w(n);  // by what has been pushed
+  std::vector<double> moved_x(n), moved_w(n);  // by the pushes in flight
   std::vector<Plain> state(n);
   for (int t = 0; t < steps; ++t) {
     std::vector<double> step(n);
@@ -103,11 +67,6 @@ Plains plain_push_sum(const Schedule& schedule, int steps, const AccumAdamW* ada
   return all;
 }
 
-void nobody_leaves_yet(Optimizer& optimizer) {
-  std::int64_t nothing = 0;
-  optimizer.maximum({&nothing, 1});
-}
-
 TEST(PushSumScheme, IsThePapersXAndWOnAGraphThatIsNotDoublyStochastic) {
   const Lopsided file;
   constexpr int kSteps = 13;
@@ -140,9 +99,9 @@ TEST(PushSumScheme, IsThePapersXAndWOnAGraphThatIsNotDoublyStochastic) {
   }
 }
 
-// Without gradients all come to the exact mean of where they were, though they count differently, and whatever the wire their
-// mean by weight stays where it was.
-TEST(PushSumScheme, ComesToTheExactMeanWithEveryWire) {
+// Without gradients all workers reach the exact mean of their start, though their weights differ.
+// With every wire, their weighted mean stays.
+TEST(PushSumScheme, ReachesTheExactMeanWithEveryWire) {
   const Lopsided file;
   struct Case {
     Wire wire;
@@ -182,7 +141,7 @@ TEST(PushSumScheme, ComesToTheExactMeanWithEveryWire) {
   }
 }
 
-// Where the graph is balanced all w stay 1, to the bit on this one.
+// On a balanced graph all w stay 1, on this one exactly.
 TEST(PushSumScheme, OnASymmetricGraphItIsAtcAndCta) {
   for (const int staleness : {0, 1}) {
     flock(4, [&](int i, World& world) {
@@ -222,7 +181,7 @@ TEST(PushSumScheme, OnADirectedBalancedScheduleTheWeightsStayOne) {
   }
 }
 
-// What all workers hold together: Sum of w, and of w z.
+// The sums over all workers of w and of w z.
 struct Mass {
   explicit Mass(int n) : w(static_cast<std::size_t>(n)), x(w) {}
   void take(int rank, const Optimizer& optimizer, const Tensor& z) {
@@ -235,21 +194,14 @@ struct Mass {
   std::vector<double> w, x;  // by worker, means over its values
 };
 
-// A worker that sleeps is left behind for some rounds, in the middle of a run with gradients. The same loss moves the mean of
-// every other scheme on such edges.
+// A worker sleeps in the middle of a run with gradients, and the others go on without it for some
+// rounds. On such edges, this loss moves the mean of every other scheme.
 TEST(PushSumScheme, AbortedPushesStayWithTheirSenders) {
   const Lopsided file;
   for (const int staleness : {0, 1, 2}) {
-    const auto time = std::make_shared<VirtualTime>(Lopsided::n);
-    std::vector<World> worlds = World::threads(Lopsided::n);
-    const auto transports = local_transports(virtual_network(time, 1e9));
-    const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(1ms); });
     Mass mass(Lopsided::n);
     std::uint64_t aborted = 0, moved = 0;  // one worker at a time adds to them
-    virtual_workers(*time, Lopsided::n, [&](int rank) {
-      World& world = worlds[static_cast<std::size_t>(rank)];
-      world.make_transport = transports;
-      world.make_collectives = collectives;
+    const auto work = [&](int rank, World& world, VirtualTime& time) {
       const Tensor x = parameter({10});
       Optimizer optimizer(
           {x}, SGD{.lr = 1},
@@ -257,17 +209,17 @@ TEST(PushSumScheme, AbortedPushesStayWithTheirSenders) {
           world);
       const auto go = [&](int steps, double gradient) {
         for (int t = 0; t < steps; ++t) {
-          time->sleep(10ms);
+          time.sleep(10ms);
           x.mutable_grad() = at::full({10}, gradient);
           optimizer.step();
         }
       };
       go(3, rank * rank);
-      if (rank == 2) time->sleep(100ms);
+      if (rank == 2) time.sleep(100ms);
       go(4, rank);
       x.mutable_grad() = Tensor();
-      while (time->now().time_since_epoch() < 2s) {
-        time->sleep(10ms);
+      while (time.now().time_since_epoch() < 2s) {
+        time.sleep(10ms);
         optimizer.step();
       }
       EXPECT_LT(optimizer.consensus_distance(), 1e-4);
@@ -276,8 +228,9 @@ TEST(PushSumScheme, AbortedPushesStayWithTheirSenders) {
       aborted += optimizer.statistics().aborted;
       moved += optimizer.statistics().directed_aborted;
       nobody_leaves_yet(optimizer);
-    });
-    if (staleness == 0) {  // else some are a round ahead, and have given what the others have yet to take
+    };
+    virtual_flock(Lopsided::n, work, 1e9);
+    if (staleness == 0) {  // otherwise some are a round ahead, with pushes in flight
       EXPECT_NEAR(mass.sum_w(), 4, 1e-12);
       EXPECT_NEAR(mass.sum_x(), -(3 * 14.0 + 4 * 6), 1e-4);
     }
@@ -286,8 +239,8 @@ TEST(PushSumScheme, AbortedPushesStayWithTheirSenders) {
   }
 }
 
-// Connections break before the votes or after them, as the threads happen to be: a push in doubt is at one end alone once they
-// are mended.
+// Connections break before or after the votes, at random. After they are mended, exactly one end
+// has a push that was in doubt.
 TEST(PushSumScheme, BrokenConnectionsLoseNothing) {
   const Lopsided file;
   for (const int staleness : {0, 1}) {
@@ -316,14 +269,14 @@ TEST(PushSumScheme, BrokenConnectionsLoseNothing) {
       x.mutable_grad() = Tensor();
       for (int t = 0; t < 150; ++t) optimizer.step();
       --training;
-      for (int t = 0; t < 200; ++t) optimizer.step();  // what was in doubt is mended, and taken
+      for (int t = 0; t < 200; ++t) optimizer.step();  // decides the pushes that were in doubt
       mass.take(rank, optimizer, x);
       EXPECT_TRUE(at::allclose(x.detach(), at::full({20'000}, -14.0 / 4), 1e-4, 1e-4)) << x[0];
       aborted += optimizer.statistics().aborted;
       nobody_leaves_yet(optimizer);
     });
     breaker.join();
-    if (staleness == 0) {  // else some are one round ahead, and have given what the others have yet to take
+    if (staleness == 0) {  // otherwise some are a round ahead, with pushes in flight
       EXPECT_NEAR(mass.sum_w(), 4, 1e-12);
       EXPECT_NEAR(mass.sum_x(), -14, 1e-4);
     }
@@ -331,15 +284,14 @@ TEST(PushSumScheme, BrokenConnectionsLoseNothing) {
   }
 }
 
-// Around a directed ring of which one has left nobody pushes to the next one any more: it must not give away all that it has, for
-// by what is left its steps are divided.
-TEST(PushSumScheme, WhoHearsOfNobodyKeepsWhatItHas) {
-  const std::string path = testing::TempDir() + "circle-" + std::to_string(getpid()) + ".toml";
-  std::ofstream(path)
-      << "workers = 3\n[[rounds]]\nweights = \"push-sum\"\nedges = [[0, 1], [1, 2], [2, 0]]\n";
+// One worker of a directed ring has left, so nobody pushes to the next one any more. This
+// neighbour must not push away all of its weight, because its steps are divided by the rest.
+TEST(PushSumScheme, AWorkerThatReceivesNothingKeepsSomeWeight) {
+  const TopologyFile circle(
+      "workers = 3\n[[rounds]]\nweights = \"push-sum\"\nedges = [[0, 1], [1, 2], [2, 0]]\n");
   flock(3, [&](int rank, World& world) {
     const Tensor x = parameter({10});
-    Optimizer optimizer({x}, SGD{.lr = 0.1}, {.topology = path, .scheme = "push-sum"}, world);
+    Optimizer optimizer({x}, SGD{.lr = 0.1}, {.topology = circle.path(), .scheme = "push-sum"}, world);
     for (int t = 0; t < (rank == 2 ? 5 : 60); ++t) {
       x.mutable_grad() = x.detach() - rank;
       optimizer.step();
@@ -348,7 +300,6 @@ TEST(PushSumScheme, WhoHearsOfNobodyKeepsWhatItHas) {
     EXPECT_GE(optimizer.weights(x)[0].item<double>(), 1.0 / 16);
     EXPECT_TRUE(at::allclose(x.detach(), at::full({10}, 0.5), 0, 0.6)) << x[0];
   });
-  std::remove(path.c_str());
 }
 
 TEST(PushSumScheme, GoesOnToTheBit) {
@@ -367,8 +318,7 @@ TEST(PushSumScheme, GoesOnToTheBit) {
           }
         };
         go(0, 5);  // of 2 rounds
-        OptimizerState state = optimizer.state();
-        for (auto& [name, tensor] : state.tensors) tensor = tensor.clone();
+        OptimizerState state = copy_of(optimizer.state());
         go(5, 12);
         const Tensor then = p.detach().clone(), weights = optimizer.weights(p);
         optimizer.set_state(state);
@@ -382,41 +332,6 @@ TEST(PushSumScheme, GoesOnToTheBit) {
       });
     }
   }
-}
-
-TEST(PushSumScheme, WhatCannotBeIsRefusedInOneLine) {
-  const auto refused = [](const Options& options, int n = 1) {
-    return refusal<UsageError>([&] { check_options(options, n, 1, false); });
-  };
-  const Lopsided file;
-  EXPECT_EQ(refused({.scheme = "push-sum", .one_in = 4}),
-            "scheme \"push-sum\" needs one_in = 1, not 4: a push is of all values of a block");
-  EXPECT_EQ(refused({.scheme = "push-sum", .wire = Wire::int8}),
-            "scheme \"push-sum\" needs wire fp32, bf16, fp16, not \"int8\": a push takes away what it "
-            "adds, by its "
-            "value, and modular codes say only how far two values are apart");
-  EXPECT_EQ(refused({.scheme = "push-sum", .hierarchy = "node", .workers_per_node = 1}),
-            "hierarchy \"node\" needs scheme \"cta\", not \"push-sum\"");
-  EXPECT_EQ(refused({.scheme = {"push-sum", {{"staleness", -1}}}}),
-            "staleness = -1 is not allowed: at least 0 and at most 1000");
-  EXPECT_EQ(refused({.scheme = {"cta", {{"staleness", 1}}}}),
-            "staleness = 1 is for scheme \"push-sum\", not \"cta\": use 0");
-  EXPECT_THAT(refused({.topology = file.path()}, Lopsided::n),
-              testing::HasSubstr("is for push-sum alone: in round 0 some workers give more than they take"));
-  EXPECT_EQ(
-      refusal<UsageError>([] {
-        const Tensor p = parameter({4});
-        torch::optim::SGD inner({p}, torch::optim::SGDOptions(0.1));
-        Optimizer optimizer(inner, {.scheme = "push-sum"}, World::alone());
-      }),
-      "scheme \"push-sum\" needs one of Starling's rules, not another optimizer: its step is divided by a "
-      "worker's weight");
-  const std::string path = testing::TempDir() + "turn-" + std::to_string(getpid()) + ".toml";
-  std::ofstream(path) << "workers = 2\n[[rounds]]\nedges = [[0, 1, 1]]\n";
-  EXPECT_THAT(
-      refused({.topology = path, .scheme = "push-sum"}, 2),
-      testing::HasSubstr("needs a topology in which every worker keeps a share of itself: in round 0 of"));
-  std::remove(path.c_str());
 }
 
 }  // namespace

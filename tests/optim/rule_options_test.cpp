@@ -43,7 +43,7 @@ TEST(RuleOptions, CarryTheRuleAndItsLearningRate) {
   EXPECT_EQ(std::get<AccumAdamW>(rule_of(group)).window, 4);
 }
 
-TEST(RuleOptions, ACopyOfAGroupIsApart) {
+TEST(RuleOptions, ACopyOfAGroupIsIndependent) {
   OptimizerParamGroup group = group_of(SGD{.lr = 1});
   OptimizerParamGroup copy(group);
   copy.options().set_lr(2);

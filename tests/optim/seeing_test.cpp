@@ -1,18 +1,10 @@
-// What is to be seen of a run: the timeline's spans, and ranges for torch's profiler; workers are threads.
-#include <filesystem>
-#include <fstream>
-#include <map>
+// The timeline's spans, and the ranges for torch's profiler. Workers are threads.
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <tuple>
 
-#include <ATen/ops/full.h>
 #include <ATen/record_function.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include "starling/core/error.h"
-#include "starling/optim/optimizer.h"
+#include "starling/optim/schemes/table.h"
 #include "tests/optim/flock.h"
 
 namespace starling {
@@ -30,7 +22,7 @@ at::Tensor with_gradient(std::int64_t length) {
   return p;
 }
 
-// The timelines of three workers after kRecorded steps, as their files have them.
+// The timelines of three workers after kRecorded steps, as written to files.
 std::vector<json> record(const std::string& scheme) {
   std::vector<std::shared_ptr<Timeline>> timelines(kWorkers);
   flock(kWorkers, [&](int i, World& world) {
@@ -59,7 +51,8 @@ struct Span {
   double begin = 0, end = 0;
 };
 
-// The training thread's spans by name, step and block, and the committed exchanges by peer, round and block.
+// The training thread's spans by name, step and block, and the committed exchanges by peer, round
+// and block.
 struct Spans {
   explicit Spans(const json& file) {
     for (const json& event : file["traceEvents"]) {
@@ -89,7 +82,7 @@ struct Spans {
 
 using Parts = std::vector<std::pair<const char*, int>>;  // name and block
 
-// The parts of every step one after the other within it; steps one after the other.
+// Steps follow each other, and so do the parts within a step.
 void check_training_thread(const Spans& spans, const Parts& parts) {
   double time = 0;
   for (int step = 1; step <= kRecorded; ++step) {
@@ -119,7 +112,7 @@ TEST(Seeing, TheTimelineHoldsEveryStepBlockAndPeer) {
     }
     check_training_thread(spans, parts);
     EXPECT_EQ(spans.training.count({"average", kRecorded, -1}), 1U);
-    // What a step mixes was exchanged in the round of the same number: sent at the end of the step before.
+    // A step mixes the blocks of the round of the same number, which the step before it sent.
     for (int step = 1; step <= kRecorded; ++step) {
       for (int block = 0; block < kBlocks; ++block) {
         for (int peer = 0; peer < kWorkers; ++peer) {
@@ -136,7 +129,8 @@ TEST(Seeing, TheTimelineHoldsEveryStepBlockAndPeer) {
   }
 }
 
-// One block of each parameter; `used` of them have a gradient. The gradients' spans by step, in their order.
+// Each parameter is one block, and `used` of them have a gradient. Returns the gradients' spans by
+// step, in their order.
 std::vector<std::vector<Timeline::Span>> gradient_spans(const std::string& scheme, int used,
                                                         int broken_step) {
   std::vector<std::vector<Timeline::Span>> steps(kRecorded + 1);
@@ -170,7 +164,7 @@ std::vector<std::vector<Timeline::Span>> gradient_spans(const std::string& schem
 }
 
 TEST(Seeing, TheBackwardPassIsTiledByTheGradientsOfBlocks) {
-  for (const char* scheme : {"cta", "all-reduce"}) {
+  for (const std::string& scheme : scheme_names()) {
     const auto steps = gradient_spans(scheme, kBlocks, 0);
     for (int step = 1; step <= kRecorded; ++step) {
       const auto& spans = steps[static_cast<std::size_t>(step)];

@@ -1,38 +1,7 @@
-// What training loops do and expect, each a test of its own; against plain loops in double or torch's own optimizers.
-// Workers are threads.
-#include <functional>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/mse_loss.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/sin.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/GradMode.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <torch/nn/module.h>
-#include <torch/nn/utils/clip_grad.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/schedulers/step_lr.h>
-#include <torch/optim/sgd.h>
-
-#include "starling/core/error.h"
-#include "starling/optim/optimizer.h"
-#include "starling/topology/schedules.h"
-#include "tests/optim/flock.h"
-#include "tests/optim/plain.h"
-#include "tests/refusal.h"
+// The semantics that training loops expect, beside plain loops in double or torch's own optimizers.
+// scheme_equations_test.cpp and scheme_contract_test.cpp have those of all schemes. Workers are
+// threads.
+#include "tests/optim/every_scheme.h"
 
 namespace starling {
 namespace {
@@ -40,30 +9,7 @@ namespace {
 using at::Tensor;
 using testing::HasSubstr;
 
-// Per worker, x after `steps` steps of AdamW from 0.5: at step t with rule(t), and a gradient where used(worker, t).
-std::vector<double> plain_loops(const std::string& scheme, const std::string& topology, int steps,
-                                const std::function<AdamW(int)>& rule,
-                                const std::function<bool(int, int)>& used) {
-  const Schedule schedule = make_schedule(topology, kWorkers);
-  std::vector<double> x(kWorkers, 0.5);
-  std::vector<Plain> plain(kWorkers);
-  for (int t = 1; t <= steps; ++t) {
-    const AdamW o = rule(t);
-    const std::vector<double> old = x;
-    if (scheme == "cta") x = mixed(x, schedule.at(t - 1));
-    for (int i = 0; i < kWorkers; ++i) {
-      const auto k = static_cast<std::size_t>(i);
-      if (!used(i, t)) continue;
-      const double u =
-          plain[k].direction(old[k] - centre(i, t), {.betas = o.betas, .eps = o.eps, .window = 1});
-      x[k] = (1 - o.lr * o.weight_decay) * x[k] - o.lr * u;
-    }
-    if (scheme == "atc") x = mixed(x, schedule.at(t - 1));
-  }
-  return x;
-}
-
-// The loss whose gradient plain_loops() has, of all parameters that require one.
+// The loss with gradient p - centre(i, t), of all parameters that require one.
 Tensor loss_of(const std::vector<Tensor>& parameters, int i, int t) {
   Tensor loss = at::zeros({});
   for (const Tensor& p : parameters) {
@@ -73,88 +19,6 @@ Tensor loss_of(const std::vector<Tensor>& parameters, int i, int t) {
 }
 
 // --- gradients ---
-
-TEST(Semantics, AccumulationOverMicroBatchesIsOneBigBatch) {
-  constexpr int kMicro = 4, kRows = 8;
-  const auto waves = [](std::int64_t rows, std::int64_t columns, double phase) {
-    return at::sin(at::arange(rows * columns, at::kFloat) * 1.7 + phase).view({rows, columns});
-  };
-  for (const std::string scheme : {"cta", "atc", "all-reduce"}) {
-    flock(kWorkers, [&](int i, World& world) {
-      const Options options{.topology = "base-2", .scheme = scheme};
-      const Tensor big = waves(5, 2, 0.3).set_requires_grad(true),
-                   sum = waves(5, 2, 0.3).set_requires_grad(true);
-      Optimizer once(std::vector<Tensor>{big}, AdamW{.lr = 0.05}, options, world);
-      Optimizer often(std::vector<Tensor>{sum}, AdamW{.lr = 0.05}, options, world);
-      for (int t = 1; t <= 8; ++t) {
-        const Tensor inputs = waves(kMicro * kRows, 5, i + t), targets = waves(kMicro * kRows, 2, i - t);
-        once.zero_grad();
-        at::mse_loss(at::mm(inputs, big), targets).backward();
-        once.step();
-        often.zero_grad();
-        for (int k = 0; k < kMicro; ++k) {
-          const auto part = [&](const Tensor& all) { return all.slice(0, k * kRows, (k + 1) * kRows); };
-          (at::mse_loss(at::mm(part(inputs), sum), part(targets)) / kMicro).backward();
-        }
-        often.step();
-      }
-      EXPECT_TRUE(at::allclose(big.detach(), sum.detach(), 1e-4, 1e-5)) << scheme << ", worker " << i;
-      EXPECT_FALSE(at::allclose(big.detach(), waves(5, 2, 0.3), 0.1, 0.1));
-      EXPECT_EQ(often.statistics().rounds, once.statistics().rounds);  // nothing is sent in between
-    });
-  }
-}
-
-// The norm is of all parameters together, over all blocks and groups: what clip_grad_norm_ changed is what step() takes.
-TEST(Semantics, ClippingIsByTheGlobalNorm) {
-  constexpr double kLr = 0.1, kMost = 3;
-  const std::vector<std::int64_t> sizes{90'000, 70'000, 1, 333};
-  const auto slope = [](int i, int t, std::size_t k) {
-    return 0.02 * static_cast<double>(k + 1) * centre(i, t + static_cast<int>(k));
-  };
-  for (const std::string scheme : {"cta", "atc", "all-reduce"}) {
-    std::vector<std::vector<double>> x(sizes.size(), std::vector<double>(kWorkers, 0.5));  // by parameter
-    const Schedule schedule = make_schedule("base-2", kWorkers);
-    bool clipped = false, unclipped = false;
-    for (int t = 1; t <= 6; ++t) {
-      std::vector<double> scale;
-      for (int i = 0; i < kWorkers; ++i) {
-        double square = 0;
-        for (std::size_t k = 0; k < sizes.size(); ++k)
-          square += static_cast<double>(sizes[k]) * slope(i, t, k) * slope(i, t, k);
-        scale.push_back(std::min(1.0, kMost / (std::sqrt(square) + 1e-6)));
-        (scale.back() < 1 ? clipped : unclipped) = true;
-      }
-      for (std::size_t k = 0; k < sizes.size(); ++k) {
-        double mean = 0;
-        for (int i = 0; i < kWorkers; ++i)
-          mean += scale[static_cast<std::size_t>(i)] * slope(i, t, k) / kWorkers;
-        if (scheme == "cta") x[k] = mixed(x[k], schedule.at(t - 1));
-        for (int i = 0; i < kWorkers; ++i) {
-          const auto w = static_cast<std::size_t>(i);
-          x[k][w] -= kLr * (scheme == "all-reduce" ? mean : scale[w] * slope(i, t, k));
-        }
-        if (scheme == "atc") x[k] = mixed(x[k], schedule.at(t - 1));
-      }
-    }
-    EXPECT_TRUE(clipped && unclipped);
-    flock(kWorkers, [&](int i, World& world) {
-      std::vector<Tensor> parameters;
-      for (const std::int64_t size : sizes) parameters.push_back(parameter({size}, 0.5));
-      Optimizer optimizer(parameters, SGD{.lr = kLr}, {.topology = "base-2", .scheme = scheme}, world);
-      for (int t = 1; t <= 6; ++t) {
-        for (std::size_t k = 0; k < sizes.size(); ++k)
-          parameters[k].mutable_grad() = at::full({sizes[k]}, slope(i, t, k));
-        torch::nn::utils::clip_grad_norm_(parameters, kMost);
-        optimizer.step();
-      }
-      for (std::size_t k = 0; k < sizes.size(); ++k) {
-        EXPECT_TRUE(is_all(parameters[k], x[k][static_cast<std::size_t>(i)]))
-            << scheme << ", worker " << i << ", parameter " << k;
-      }
-    });
-  }
-}
 
 TEST(Semantics, AnUnusedParameterIsMixedButNotUpdated) {
   flock(2, [](int i, World& world) {
@@ -168,33 +32,13 @@ TEST(Semantics, AnUnusedParameterIsMixedButNotUpdated) {
     EXPECT_TRUE(at::equal(unused.detach(), at::ones({10})));  // no decay either
     {
       const c10::AutoGradMode no_gradient(false);
-      unused.fill_(i == 0 ? 4 : 2);  // between steps it is the user's; the wire is sent at the end of a step
+      unused.fill_(i == 0 ? 4 : 2);  // the wire block of this step is already sent
     }
     step();
     EXPECT_TRUE(at::equal(unused.detach(), at::full({10}, i == 0 ? 4.0 : 2.0)));
     step();
     EXPECT_TRUE(at::equal(unused.detach(), at::full({10}, 3.0)));
   });
-}
-
-// One that is used by other workers, or in other steps, than its neighbours': nobody has to agree on it.
-TEST(Semantics, AParameterMayBeUnusedBySomeWorkersInSomeSteps) {
-  const AdamW rule{.lr = 0.05, .weight_decay = 0.1};
-  const auto used = [](int i, int t) { return (t + i) % 3 != 0 && i != 2; };
-  for (const std::string scheme : {"cta", "atc"}) {
-    const auto x = plain_loops(scheme, "ring", 12, [&](int) { return rule; }, used);
-    flock(kWorkers, [&](int i, World& world) {
-      const Tensor always = parameter({70'000}, 0.5), sometimes = parameter({70'000}, 0.5);
-      Optimizer optimizer({always, sometimes}, rule, {.topology = "ring", .scheme = scheme}, world);
-      for (int t = 1; t <= 12; ++t) {
-        optimizer.zero_grad();
-        loss_of({always}, i, t).backward();
-        if (used(i, t)) loss_of({sometimes}, i, t).backward();
-        optimizer.step();
-      }
-      EXPECT_TRUE(is_all(sometimes, x[static_cast<std::size_t>(i)])) << scheme << ", worker " << i;
-    });
-  }
 }
 
 // --- parameters ---
@@ -245,51 +89,7 @@ TEST(Semantics, AParameterThatIsGivenTwiceIsRefused) {
             "parameter 0 of group 1 is parameter 1 of group 0 again: give it once");
 }
 
-// Frozen, it is mixed and not updated; its moments and its step count wait, and go on where they were.
-TEST(Semantics, AParameterFrozenInMidRunIsMixedAndItsMomentsWait) {
-  const AdamW rule{.lr = 0.05, .weight_decay = 0.1};
-  const auto all_freeze = [](int, int t) { return t < 5 || t > 8; };
-  const auto one_freezes = [](int i, int t) { return i != 1 || t < 4 || t > 9; };
-  const auto at = [&](int) { return rule; };
-  for (const std::string scheme : {"cta", "atc"}) {
-    const auto x = plain_loops(scheme, "base-2", 13, at, all_freeze);
-    const auto y = plain_loops(scheme, "base-2", 13, at, one_freezes);
-    flock(kWorkers, [&](int i, World& world) {
-      const Tensor by_all = parameter({80'000}, 0.5), by_one = parameter({5}, 0.5),
-                   never = parameter({5}, 0.5);
-      Optimizer optimizer({by_all, by_one, never}, rule, {.topology = "base-2", .scheme = scheme}, world);
-      for (int t = 1; t <= 13; ++t) {
-        by_all.set_requires_grad(all_freeze(i, t));
-        by_one.set_requires_grad(one_freezes(i, t));
-        optimizer.zero_grad();
-        loss_of({by_all, by_one, never}, i, t).backward();
-        optimizer.step();
-      }
-      EXPECT_TRUE(is_all(by_all, x[static_cast<std::size_t>(i)])) << scheme << ", worker " << i;
-      EXPECT_TRUE(is_all(by_one, y[static_cast<std::size_t>(i)])) << scheme << ", worker " << i;
-    });
-  }
-}
-
-// Fine-tuning that thaws a layer late: given from the start, the parameter begins with its first gradient.
-TEST(Semantics, AFrozenParameterUnfrozenInMidRunBeginsAtItsFirstStep) {
-  const AdamW rule{.lr = 0.05, .weight_decay = 0.1};
-  const auto thawed = [](int, int t) { return t > 5; };
-  const auto x = plain_loops("cta", "base-2", 11, [&](int) { return rule; }, thawed);
-  flock(kWorkers, [&](int i, World& world) {
-    const Tensor late = parameter({6}, 0.5).set_requires_grad(false), always = parameter({6}, 0.5);
-    Optimizer optimizer({late, always}, rule, {.topology = "base-2"}, world);
-    for (int t = 1; t <= 11; ++t) {
-      late.set_requires_grad(thawed(i, t));
-      optimizer.zero_grad();
-      loss_of({late, always}, i, t).backward();
-      optimizer.step();
-    }
-    EXPECT_TRUE(is_all(late, x[static_cast<std::size_t>(i)])) << "worker " << i;
-  });
-}
-
-// Of a module only what requires a gradient is taken; what is thawed later is added.
+// The optimizer takes a module's parameters that require a gradient. Later ones are added.
 TEST(Semantics, AModulesFrozenParameterIsAddedWhenItIsUnfrozen) {
   struct Net : torch::nn::Module {
     Net() {
@@ -320,32 +120,6 @@ TEST(Semantics, AModulesFrozenParameterIsAddedWhenItIsUnfrozen) {
     EXPECT_TRUE(is_all(net.head, head));
     EXPECT_TRUE(is_all(net.body, body));
   });
-}
-
-// Adam's moments of the old group go on; the new group begins with rank 0's values on all workers.
-TEST(Semantics, AParameterGroupMayBeAddedInMidRun) {
-  for (const std::string scheme : {"cta", "atc", "all-reduce"}) {
-    flock(kWorkers, [&](int i, World& world) {
-      const Tensor early = parameter({90'000}, 1), alone = parameter({90'000}, 1),
-                   late = parameter({5}, i + 3);
-      const Options options{.topology = "complete", .scheme = scheme};
-      Optimizer grows(std::vector<Tensor>{early}, Adam{.lr = 0.1}, options, world);
-      Optimizer fixed(std::vector<Tensor>{alone}, Adam{.lr = 0.1}, options, world);
-      for (int t = 1; t <= 6; ++t) {
-        if (t == 3) grows.add_param_group({{late}});
-        early.mutable_grad() = early.detach() - centre(i, t);
-        alone.mutable_grad() = alone.detach() - centre(i, t);
-        grows.step();
-        fixed.step();
-        if (t == 3) {
-          EXPECT_TRUE(at::equal(late.detach(), at::full({5}, 3.0)));  // it has no gradient yet
-        }
-      }
-      EXPECT_TRUE(at::equal(early.detach(), alone.detach())) << scheme << ", worker " << i;
-      EXPECT_EQ(grows.statistics().rounds, fixed.statistics().rounds + (scheme == "cta" ? 1 : 0));
-      EXPECT_EQ(grows.parameter_count(), 90'005);
-    });
-  }
 }
 
 TEST(Semantics, AnAddedGroupKeepsItsOwnOptions) {
@@ -398,99 +172,17 @@ TEST(Semantics, ParametersThatAreAddedAtTheWrongPlaceAreRefused) {
 
 // --- the loop ---
 
-// The rule for uneven data: who is done says so, and the others go on without it, its weight on themselves. The average
-// at the end waits for all.
-TEST(Semantics, WorkersWithDifferentNumbersOfBatchesEndWithoutAHang) {
-  for (const std::string scheme : {"cta", "atc"}) {
-    flock(kWorkers, [&](int i, World& world) {
-      const Tensor p = parameter({100'000}, i);
-      Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 0.1}, {.topology = "complete", .scheme = scheme},
-                          world);
-      for (int t = 1; t <= 4 + 3 * i; ++t) {
-        p.mutable_grad() = p.detach() - centre(i, t);
-        optimizer.step();
-      }
-      const Tensor before = p.detach().clone();
-      {
-        const Consensus average(optimizer);
-        EXPECT_EQ(average.workers(), kWorkers);
-      }
-      EXPECT_TRUE(at::equal(p.detach(), before));
-    });
-  }
-}
-
-// Also for those who are nobody's neighbours, and longer than workers that meet wait for each other.
-TEST(Semantics, WhoComesLateToAnAverageIsWaitedFor) {
-  flock(4, [](int i, World& world) {
+// This holds for workers that are not neighbours too, and beyond the timeout to meet.
+TEST(Semantics, AnAverageWaitsForLateWorkers) {
+  virtual_flock(4, [](int i, World& world, VirtualTime& time) {
     world.timeouts.meet = std::chrono::seconds(5);
     Optimizer optimizer({parameter({100}, i)}, SGD{.lr = 0.1}, {.topology = "ring"}, world);
-    if (i == 3) std::this_thread::sleep_for(std::chrono::seconds(7));
+    if (i == 3) time.sleep(std::chrono::seconds(7));
     EXPECT_EQ(Consensus(optimizer).workers(), 4);
   });
 }
 
-// By hand, and by torch's schedulers.
-TEST(Semantics, ALearningRateChangedBetweenStepsIsTheNextSteps) {
-  const auto rule = [](int t) {
-    return AdamW{.lr = (t == 1 ? 0.2 : 0.08) * (t > 9 ? 0.25 : t > 5 ? 0.5 : 1), .weight_decay = 0.1};
-  };
-  for (const std::string scheme : {"cta", "atc"}) {
-    const auto x = plain_loops(scheme, "base-2", 12, rule, [](int, int) { return true; });
-    flock(kWorkers, [&](int i, World& world) {
-      const Tensor p = parameter({9}, 0.5);
-      Optimizer optimizer(std::vector<Tensor>{p}, rule(1), {.topology = "base-2", .scheme = scheme}, world);
-      torch::optim::StepLR halves(optimizer, 4, 0.5);  // torch's halves after 5, 9, .. steps
-      for (int t = 1; t <= 12; ++t) {
-        if (t == 2) optimizer.param_groups()[0].options().set_lr(0.08);
-        optimizer.zero_grad();
-        loss_of({p}, i, t).backward();
-        optimizer.step();
-        halves.step();
-      }
-      EXPECT_DOUBLE_EQ(optimizer.param_groups()[0].options().get_lr(), 0.02);
-      EXPECT_TRUE(is_all(p, x[static_cast<std::size_t>(i)])) << scheme << ", worker " << i;
-    });
-  }
-}
-
 // --- memory ---
-
-// In other orders in memory than their indices: the numbers are those of the plain order, to the bit where the order of
-// sums does not hang on the place (as it does in an all-reduce). Gradients may lie in yet another order, or be expanded.
-TEST(Semantics, ChannelsLastAndTransposedParametersAreUpdatedAndMixedRightly) {
-  for (const std::string scheme : {"cta", "atc", "all-reduce"}) {
-    flock(kWorkers, [&](int i, World& world) {
-      const Tensor image = at::sin(at::arange(4 * 3 * 5 * 5, at::kFloat)).view({4, 3, 5, 5});
-      const Tensor matrix = at::sin(at::arange(400 * 300, at::kFloat)).view({400, 300});
-      const std::vector<Tensor> plain{image.clone().set_requires_grad(true),
-                                      matrix.clone().set_requires_grad(true)};
-      const std::vector<Tensor> strange{
-          image.contiguous(at::MemoryFormat::ChannelsLast).set_requires_grad(true),
-          matrix.t().contiguous().t().set_requires_grad(true)};
-      ASSERT_FALSE(strange[0].is_contiguous() || strange[1].is_contiguous());
-      const Options options{.topology = "base-2", .scheme = scheme};
-      Optimizer ours(strange, Adam{.lr = 0.05}, options, world);
-      Optimizer reference(plain, Adam{.lr = 0.05}, options, world);
-      for (int t = 1; t <= 6; ++t) {
-        for (std::size_t k = 0; k < plain.size(); ++k) {
-          plain[k].mutable_grad() = plain[k].detach() * (1 + i) - centre(i, t);
-          if (t % 3 == 0) plain[k].mutable_grad() = at::full({1}, centre(i, t)).expand(plain[k].sizes());
-          strange[k].mutable_grad() =
-              t % 3 == 1 ? plain[k].grad().contiguous(strange[k].suggest_memory_format()) : plain[k].grad();
-        }
-        ours.step();
-        reference.step();
-      }
-      for (std::size_t k = 0; k < plain.size(); ++k) {
-        EXPECT_FALSE(strange[k].is_contiguous());
-        EXPECT_TRUE(scheme == "all-reduce" ? at::allclose(strange[k].detach(), plain[k].detach(), 1e-5, 1e-6)
-                                           : at::equal(strange[k].detach(), plain[k].detach()))
-            << scheme << ", worker " << i << ", parameter " << k;
-      }
-    });
-  }
-}
 
 TEST(Semantics, ASliceOfOtherMemoryIsRefused) {
   const World world = World::alone();
@@ -499,24 +191,6 @@ TEST(Semantics, ASliceOfOtherMemoryIsRefused) {
           [&] { Optimizer(std::vector<Tensor>{at::zeros({4, 4}).slice(1, 0, 2)}, SGD{}, {}, world); }),
       "parameter 0 of group 0 is a strided view of other memory: parameters must be float32, bfloat16 or "
       "float16 on the CPU or a CUDA device and dense in memory (contiguous or channels_last)");
-}
-
-TEST(Semantics, AThousandTinyParametersAndEmptyOnesBetweenThem) {
-  for (const std::string scheme : {"cta", "atc", "all-reduce"}) {
-    flock(kWorkers, [&](int i, World& world) {
-      std::vector<Tensor> parameters;
-      for (int k = 0; k < 1000; ++k) {
-        parameters.push_back(parameter({k % 3}, 1));
-        parameters.back().mutable_grad() = at::full({k % 3}, i - 1.0);  // whose mean is 0
-      }
-      Optimizer optimizer(parameters, SGD{.lr = 0.5}, {.topology = "complete", .scheme = scheme}, world);
-      EXPECT_EQ(optimizer.parameter_count(), 999);
-      for (int t = 0; t < 3; ++t) optimizer.step();
-      const double expected =
-          scheme == "cta" ? 1 - 0.5 * (i - 1) : 1;  // under CTA the last step is not yet mixed
-      for (const Tensor& p : parameters) EXPECT_TRUE(is_all(p, expected));
-    });
-  }
 }
 
 TEST(Semantics, DoublePrecisionIsRefusedInOneLine) {

@@ -1,24 +1,7 @@
-// The optimizer on the workers of a virtual cluster: every scheme, to the bit and to the nanosecond the same each time.
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cmath>
-#include <fstream>
-#include <limits>
-#include <memory>
+// The optimizer on a virtual cluster: every scheme repeats its bits and its times.
 #include <random>
-#include <string>
-#include <vector>
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/full.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include "starling/optim/optimizer.h"
-#include "starling/transport/c10d/virtual_collectives.h"
-#include "tests/optim/flock.h"
-#include "tests/virtual_workers.h"
+#include "tests/optim/every_scheme.h"
 
 namespace starling {
 namespace {
@@ -30,62 +13,53 @@ constexpr int kMany = 4, kSteps = 40;
 constexpr std::int64_t kSize = 250'000;  // 1 MB
 constexpr double kRate = 1e8;            // so that a block takes 10 ms
 
-struct Trained {
+struct Runs {
   std::vector<Tensor> x;        // by worker
   std::vector<double> seconds;  // by worker, after its last step
 };
 
-// Worker i is drawn to 10 i. compute(): what a gradient takes.
-Trained train(const Options& options, const std::function<Duration()>& compute) {
-  const auto time = std::make_shared<VirtualTime>(kMany);
-  std::vector<World> worlds = World::threads(kMany);
-  const auto transports = local_transports(virtual_network(time, kRate));
-  const auto collectives = virtual_collectives(
-      time, [](int, std::size_t bytes) { return of_seconds(static_cast<double>(bytes) / kRate); });
-  Trained all{std::vector<Tensor>(kMany), std::vector<double>(kMany)};
-  virtual_workers(*time, kMany, [&](int rank) {
-    World& world = worlds[static_cast<std::size_t>(rank)];
-    world.make_transport = transports;
-    world.make_collectives = collectives;
+// Worker i descends towards 10 i. compute(): the time that a gradient takes.
+Runs train(const Options& options, const std::function<Duration()>& compute) {
+  Runs all{std::vector<Tensor>(kMany), std::vector<double>(kMany)};
+  const auto work = [&](int rank, World& world, VirtualTime& time) {
     const Tensor x = parameter({kSize});
     Optimizer optimizer({x}, SGD{.lr = 0.1}, options, world);
     for (int t = 0; t < kSteps; ++t) {
-      time->sleep(compute());
+      time.sleep(compute());
       x.mutable_grad() = x.detach() - 10 * rank;
       optimizer.step();
     }
-    all.seconds[static_cast<std::size_t>(rank)] = seconds(time->now().time_since_epoch());
+    all.seconds[static_cast<std::size_t>(rank)] = seconds(time.now().time_since_epoch());
     const Consensus average(optimizer);
     EXPECT_EQ(average.workers(), kMany);
-    // Whose weight is small has gone far: by pushes they are longer on their way.
+    // A worker of small weight moves far, and pushes need longer to even that out.
     EXPECT_NEAR(x.mean().item<double>(), 15, options.scheme.name == "async-push-sum" ? 3 : 2)
         << options.scheme.name;
     all.x[static_cast<std::size_t>(rank)] = x.detach().clone();
-  });
+  };
+  virtual_flock(kMany, work, kRate);
   return all;
 }
 
 TEST(VirtualCluster, EverySchemeGivesTheSameBitsAndTimes) {
-  for (const Options& options :
-       {Options{.topology = "base-2"}, Options{.topology = "base-2", .wire = Wire::int8},
-        Options{.topology = "complete", .scheme = "atc"},
-        Options{.topology = "ring", .scheme = "choco", .one_in = 4}, Options{.scheme = "ceca-2p"},
-        Options{.topology = "n-peer-exponential-2", .scheme = "push-sum"},
-        Options{.topology = "n-peer-exponential-2", .scheme = {"push-sum", {{"staleness", 1}}}},
-        Options{.scheme = "all-reduce"}, Options{.topology = "ring", .scheme = "a2cid2"},
-        Options{.topology = "ring", .scheme = "a2cid2", .wire = Wire::int8},
-        Options{.topology = "ring", .scheme = "ad-psgd-bipartite"},
-        Options{.topology = "ring", .scheme = {"swarm", {{"local_steps", 3}}}, .wire = Wire::int4},
-        Options{.topology = "n-peer-exponential-1", .scheme = "async-push-sum"},
-        Options{.topology = "n-peer-exponential-1", .scheme = "async-push-pull"},
-        Options{.topology = "complete", .hierarchy = "node", .workers_per_node = 2}}) {
+  std::vector<Options> all{
+      {.topology = "base-2"},
+      {.topology = "base-2", .wire = Wire::int8},
+      {.topology = "complete", .scheme = "atc"},
+      {.topology = "ring", .scheme = "choco", .one_in = 4},
+      {.topology = "n-peer-exponential-2", .scheme = {"push-sum", {{"staleness", 1}}}},
+      {.topology = "ring", .scheme = "a2cid2", .wire = Wire::int8},
+      {.topology = "ring", .scheme = {"swarm", {{"local_steps", 3}}}, .wire = Wire::int4},
+      {.topology = "complete", .hierarchy = "node", .workers_per_node = 2}};
+  for (const SchemeInfo* const info : schemes()) all.push_back(options_of(*info));
+  for (const Options& options : all) {
     const auto once = [&] {
       std::mt19937_64 random(9);
       return train(options, [&] {
         return std::chrono::duration_cast<Duration>(20ms * std::lognormal_distribution<>(0, 0.5)(random));
       });
     };
-    const Trained first = once(), second = once();
+    const Runs first = once(), second = once();
     EXPECT_EQ(first.seconds, second.seconds) << options.scheme.name;
     for (std::size_t i = 0; i < kMany; ++i) EXPECT_TRUE(first.x[i].equal(second.x[i])) << options.scheme.name;
   }
@@ -93,12 +67,13 @@ TEST(VirtualCluster, EverySchemeGivesTheSameBitsAndTimes) {
 
 TEST(VirtualCluster, SwarmWithOneLocalStepIsAdPsgd) {
   const auto compute = [] { return Duration(20ms); };
-  const Trained one = train({.topology = "ring", .scheme = "swarm"}, compute);
-  const Trained other = train({.topology = "ring", .scheme = "ad-psgd"}, compute);
+  const Runs one = train({.topology = "ring", .scheme = "swarm"}, compute);
+  const Runs other = train({.topology = "ring", .scheme = "ad-psgd"}, compute);
   for (std::size_t i = 0; i < kMany; ++i) EXPECT_TRUE(one.x[i].equal(other.x[i]));
 }
 
-// Of parameters in bf16 the masters are averaged, with a wire of a byte: what all have learned is what their gradients say.
+// The masters of parameters in bf16 are averaged, even with wires of a byte or less. Their sum is
+// that of the gradients.
 TEST(VirtualCluster, TheSumOfMastersIsKept) {
   constexpr int kGradients = 42, kValues = 1000;
   constexpr double lr = 0.01;
@@ -106,19 +81,12 @@ TEST(VirtualCluster, TheSumOfMastersIsKept) {
        {Options{.topology = "ring", .scheme = "a2cid2", .wire = Wire::int8},
         Options{.topology = "ring", .scheme = {"swarm", {{"local_steps", 3}}}, .wire = Wire::int4},
         Options{.topology = "n-peer-exponential-1", .scheme = "async-push-sum"}}) {
-    const auto time = std::make_shared<VirtualTime>(kMany);
-    std::vector<World> worlds = World::threads(kMany);
-    const auto transports = local_transports(virtual_network(time, kRate));
-    const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
     double sum = 0, expected = 0;  // one worker at a time adds to them
-    virtual_workers(*time, kMany, [&](int rank) {
-      World& world = worlds[static_cast<std::size_t>(rank)];
-      world.make_transport = transports;
-      world.make_collectives = collectives;
+    const auto work = [&](int rank, World& world, VirtualTime& time) {
       const Tensor x = at::full({kValues}, 1, at::kBFloat16).set_requires_grad(true);
       Optimizer optimizer({x}, SGD{.lr = lr}, options, world);
       for (int t = 0; t < kGradients; ++t) {
-        time->sleep(20ms * (rank + 1));
+        time.sleep(20ms * (rank + 1));
         x.mutable_grad() = at::full_like(x.detach(), rank + 1);
         optimizer.step();
       }
@@ -132,28 +100,23 @@ TEST(VirtualCluster, TheSumOfMastersIsKept) {
       sum += kept.to(at::kDouble).mean().item<double>();
       expected += 1 - lr * kGradients * (rank + 1);
       EXPECT_GT(optimizer.statistics().rounds, 5U);
-      time->sleep(10s);  // others still average
-    });
+      time.sleep(10s);  // others still average
+    };
+    virtual_flock(kMany, work, kRate);
     EXPECT_NEAR(sum, expected, 1e-5) << options.scheme.name;
   }
 }
 
-// Two workers of different speed, of which worker i is drawn to 10 i + 1. What they did when is written down, tick by tick.
+// Two workers of different speed. Worker i descends towards 10 i + 1. The averagings are recorded
+// at each tick.
 struct Pair {
   Pair(const Options& options, double lr, const int (&takes)[2], int ticks, Duration tick)
       : averaged(static_cast<std::size_t>(ticks) + 1) {
-    const auto time = std::make_shared<VirtualTime>(2);
-    std::vector<World> worlds = World::threads(2);
-    const auto transports = local_transports(virtual_network(time, std::numeric_limits<double>::infinity()));
-    const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
-    virtual_workers(*time, 2, [&](int rank) {
-      World& world = worlds[static_cast<std::size_t>(rank)];
-      world.make_transport = transports;
-      world.make_collectives = collectives;
+    virtual_flock(2, [&](int rank, World& world, VirtualTime& time) {
       const Tensor x = parameter({kValues});
       Optimizer optimizer({x}, SGD{.lr = lr}, options, world);
       for (int t = 1; t <= ticks; ++t) {
-        time->sleep(tick);
+        time.sleep(tick);
         const Statistics now = optimizer.statistics();
         ASSERT_EQ(now.edges.size(), 1U);
         if (rank == 0) averaged[static_cast<std::size_t>(t)] = now.edges[0].averaged;
@@ -162,7 +125,7 @@ struct Pair {
         optimizer.step();
       }
       ends[static_cast<std::size_t>(rank)] = x.detach().clone();
-      time->sleep(1s);
+      time.sleep(1s);
     });
   }
   static constexpr int kValues = 3;
@@ -170,7 +133,7 @@ struct Pair {
   std::vector<Tensor> ends{2};
 };
 
-// Done again in plain loops.
+// Repeats the recorded averagings in plain loops.
 TEST(VirtualCluster, PairGossipIsItsEquation) {
   constexpr int kTicks = 2000;
   constexpr double lr = 0.05;
@@ -203,7 +166,8 @@ TEST(VirtualCluster, PairGossipIsItsEquation) {
   }
 }
 
-// The same with momentum, which acts at every instant: ticks are so short that it hardly matters when within one an averaging was.
+// The same with momentum, which acts at every instant. The ticks are so short that the moment of an
+// averaging within a tick hardly matters.
 TEST(VirtualCluster, A2cid2IsItsEquation) {
   constexpr int kTicks = 50'000;
   constexpr double lr = 0.3, eta = 0.8, alpha_tilde = 0.7;
@@ -218,7 +182,7 @@ TEST(VirtualCluster, A2cid2IsItsEquation) {
     int made[2] = {};
     const auto momentum_to = [&](std::size_t i, double now) {
       const double tau =
-          made[i] < 2 ? 0 : (now - mixed[i]) / takes[i];  // how long one takes is not known before
+          made[i] < 2 ? 0 : (now - mixed[i]) / takes[i];  // the time of a gradient is not known before
       const double share = (1 - std::exp(-2 * eta * tau)) / 2, towards = share * (x_tilde[i] - x[i]);
       x[i] += towards, x_tilde[i] -= towards, mixed[i] = now;
     };
@@ -250,8 +214,8 @@ TEST(VirtualCluster, A2cid2IsItsEquation) {
   }
 }
 
-// A circle of workers of different speed, each of which pushes to the next: what they did when is written down, and done again in
-// plain loops.
+// A circle of workers of different speed. Each one pushes to the next. The pushes are recorded, and
+// repeated in plain loops.
 struct Circle {
   static constexpr int n = 3, kTicks = 20'000, kValues = 3;
   static constexpr double lr = 0.05;
@@ -259,22 +223,14 @@ struct Circle {
   static double gradient(int i, double x) { return x - 10 * i - 1; }
 
   explicit Circle(const std::string& scheme) {
-    const std::string circle = testing::TempDir() + "circle-" + std::to_string(getpid()) + ".toml";
-    std::ofstream(circle)
-        << "workers = 3\n[[rounds]]\nweights = \"push-sum\"\nedges = [[1, 0], [2, 1], [0, 2]]\n";
-    const auto time = std::make_shared<VirtualTime>(n);
-    std::vector<World> worlds = World::threads(n);
-    const auto transports = local_transports(virtual_network(time, std::numeric_limits<double>::infinity()));
-    const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(0); });
-    virtual_workers(*time, n, [&](int rank) {
+    const TopologyFile circle(
+        "workers = 3\n[[rounds]]\nweights = \"push-sum\"\nedges = [[1, 0], [2, 1], [0, 2]]\n");
+    virtual_flock(n, [&](int rank, World& world, VirtualTime& time) {
       const auto me = static_cast<std::size_t>(rank);
-      World& world = worlds[me];
-      world.make_transport = transports;
-      world.make_collectives = collectives;
       const Tensor x = parameter({kValues});
-      Optimizer optimizer({x}, SGD{.lr = lr}, {.topology = circle, .scheme = scheme}, world);
+      Optimizer optimizer({x}, SGD{.lr = lr}, {.topology = circle.path(), .scheme = scheme}, world);
       for (int tick = 1; tick <= kTicks; ++tick) {
-        time->sleep(100us);
+        time.sleep(100us);
         const Statistics now = optimizer.statistics();
         const auto next = std::ranges::find(now.edges, (rank + 1) % n, &Statistics::Edge::rank);
         pushed[me][static_cast<std::size_t>(tick)] = next->averaged;
@@ -284,7 +240,7 @@ struct Circle {
       }
       ends[me] = x.detach().clone();
       weights[me] = optimizer.weights(x);
-      time->sleep(1s);
+      time.sleep(1s);
     });
   }
   // Calls push(i, j) and gradient(i) as they were.
@@ -310,7 +266,7 @@ struct Circle {
     }
   }
 
-  // By whom, so far at each tick.
+  // The pushes of each worker up to each tick.
   std::vector<std::vector<std::uint64_t>> pushed{n, std::vector<std::uint64_t>(kTicks + 1)};
   std::vector<Tensor> ends{n}, weights{n};
 };
@@ -338,7 +294,7 @@ TEST(VirtualCluster, AsynchronousPushSumIsItsEquation) {
   }
 }
 
-// And it comes to what is best for all, however often each makes a gradient.
+// It reaches the optimum of all, however often each worker makes a gradient.
 TEST(VirtualCluster, AsynchronousPushPullIsItsEquation) {
   constexpr int n = Circle::n;
   const Circle circle("async-push-pull");
@@ -362,8 +318,9 @@ TEST(VirtualCluster, AsynchronousPushPullIsItsEquation) {
     EXPECT_NEAR(end, 11, 0.05);  // by push-sum the fast ones would be nearer to theirs
 }
 
-// T = max(F + B, C) with combine-then-adapt; F + B + C with adapt-then-combine, and with an all-reduce that overlaps nothing;
-// F + B with gossip, whatever the link. (Neighbours change, and a card may wait for another one's: up to a tenth more.)
+// T = max(F + B, C) with combine-then-adapt. T = F + B + C with adapt-then-combine, and with an
+// all-reduce that overlaps nothing. T = F + B with gossip on any link. Neighbours change, and a
+// card may wait for another one: up to a tenth more.
 TEST(VirtualCluster, AStepTakesWhatTheClosedFormsSay) {
   const double link = 4.0 * kSize / kRate;  // of one neighbour's block
   const auto step = [&](const Options& options, Duration compute) {

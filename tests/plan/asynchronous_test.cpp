@@ -4,8 +4,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <memory>
-#include <vector>
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,9 @@
 #include "starling/plan/extrapolate.h"
 
-#include <string>
 #include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/core/error.h"
 #include "starling/plan/all_reduce.h"

@@ -1,7 +1,6 @@
 #include "starling/plan/schedules.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 namespace starling {
 namespace {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/core/error.h"
 #include "starling/plan/all_reduce.h"

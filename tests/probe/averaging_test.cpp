@@ -1,8 +1,5 @@
 #include "starling/probe/averaging.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "tests/optim/flock.h"
 
 namespace starling {

@@ -1,10 +1,5 @@
 #include "starling/probe/flows.h"
 
-#include <memory>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "starling/probe/probe.h"
 #include "tests/optim/flock.h"
 

@@ -85,16 +85,19 @@ def what_differs():
     return refused
 
 
+PLACES = [[rank, 3, rank, 3, 1.0] for rank in range(3)]
+
+
 class Launchers(unittest.TestCase):
-    def check(self, places):
-        self.assertEqual(sorted(places), [[rank, 3, rank, 3, 1.0] for rank in range(3)])
+    """Each starts three processes that import torch: `make test` leaves them out."""
 
     def launch(self, *launcher):
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run([*launcher, sys.executable, __file__, "--place", folder], stdin=subprocess.DEVNULL,
                                   capture_output=True, text=True, timeout=workers.LIMIT)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.check([json.loads(file.read_text()) for file in pathlib.Path(folder).iterdir()])
+            places = [json.loads(file.read_text()) for file in pathlib.Path(folder).iterdir()]
+        self.assertEqual(sorted(places), PLACES)
 
     def test_torchrun(self):
         self.launch(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3",
@@ -105,8 +108,10 @@ class Launchers(unittest.TestCase):
         self.launch("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated",
                     "-n", "3")
 
+
+class Variables(unittest.TestCase):
     def test_srun(self):
-        self.check(workers.run(place, 3, **SLURM))
+        self.assertEqual(sorted(workers.run(place, 3, **SLURM)), PLACES)
 
     def test_alone(self):
         self.assertEqual(workers.run(place, 1, RANK=None, WORLD_SIZE=None, LOCAL_RANK=None, LOCAL_WORLD_SIZE=None,

@@ -1,5 +1,4 @@
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"

@@ -1,7 +1,6 @@
 // Base-(k+1) against the published construction: lengths, worked examples, and the exact mean after
 // a period.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/topology/families.h"
 #include "starling/topology/schedules.h"

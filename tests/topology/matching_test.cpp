@@ -1,7 +1,6 @@
 #include "starling/topology/matching.h"
 
 #include <algorithm>
-#include <cmath>
 #include <random>
 #include <tuple>
 

@@ -1,6 +1,5 @@
 // Properties of every schedule and every world size, over random ones. Graphs only: no property
 // builds large SVDs.
-#include <cmath>
 #include <regex>
 
 #include <gtest/gtest.h>

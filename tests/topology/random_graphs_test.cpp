@@ -1,9 +1,7 @@
 // EquiTopo's graphs and Erdos-Renyi's.
-#include <cmath>
 #include <set>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"

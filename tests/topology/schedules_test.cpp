@@ -1,11 +1,9 @@
 #include "starling/topology/schedules.h"
 
-#include <cmath>
 #include <map>
 #include <set>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/core/error.h"
 #include "starling/topology/spectrum.h"

@@ -1,7 +1,6 @@
 #include "starling/topology/traffic.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/topology/schedules.h"
 #include "starling/topology/weights.h"

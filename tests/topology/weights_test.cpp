@@ -3,7 +3,6 @@
 #include <cmath>
 #include <numbers>
 #include <random>
-#include <string>
 
 #include <gtest/gtest.h>
 

@@ -7,11 +7,10 @@ import os
 import pathlib
 import socket
 import subprocess
-import tempfile
 import unittest
 import uuid
 
-from train_test import environment, write_images
+from train_test import environment, image_folder
 
 STEPS = 12
 
@@ -48,18 +47,13 @@ class Launchers(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        temporary = tempfile.TemporaryDirectory(prefix="starling-launchers-")
-        cls.addClassCleanup(temporary.cleanup)
-        cls.folder = pathlib.Path(temporary.name)
-        write_images(cls.folder, "train", 480, 1)
-        write_images(cls.folder, "t10k", 100, 2)
-        cls.recipe = cls.folder / "recipe.toml"
+        image_folder(cls, train=480, test=100)
         cls.recipe.write_text(f"""
 [run]
 steps = {STEPS}
 threads = 1
 [data]
-dir = "{cls.folder}"
+dir = "{cls.data}"
 flip = false
 [model]
 width = 8

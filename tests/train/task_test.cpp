@@ -1,15 +1,11 @@
 // Every task of the table, and the code that treats all tasks alike.
 #include "starling/train/task.h"
 
-#include <map>
-#include <mutex>
 #include <set>
 
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
 #include "starling/core/error.h"

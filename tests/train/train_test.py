@@ -37,6 +37,18 @@ def write_images(folder, name, count, seed):
         file.write(struct.pack(">II", 0x801, count) + labels)
 
 
+def image_folder(cls, train=960, test=200):
+    """Gives the class of tests a folder, and a folder of images in it, until its tests end."""
+    folder = tempfile.TemporaryDirectory(prefix="starling-")
+    cls.addClassCleanup(folder.cleanup)
+    cls.folder = pathlib.Path(folder.name)
+    cls.data = cls.folder / "data"
+    cls.data.mkdir()
+    write_images(cls.data, "train", train, 1)
+    write_images(cls.data, "t10k", test, 2)
+    cls.recipe = cls.folder / "recipe.toml"
+
+
 def environment(**changed):
     kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "STARLING_TOKEN")}
     return {**kept, **changed}
@@ -64,12 +76,7 @@ class Train(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory(prefix="starling-train-")
-        cls.data = pathlib.Path(cls.folder.name) / "data"
-        cls.data.mkdir()
-        write_images(cls.data, "train", 960, 1)
-        write_images(cls.data, "t10k", 200, 2)
-        cls.recipe = pathlib.Path(cls.folder.name) / "recipe.toml"
+        image_folder(cls)
         cls.recipe.write_text(f"""
 [run]
 epochs = {EPOCHS}
@@ -90,12 +97,8 @@ batch = 16
 every = 1
 """)
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
-
     def setUp(self):
-        self.out = pathlib.Path(self.folder.name) / self.id().rsplit(".", 1)[1]
+        self.out = self.folder / self.id().rsplit(".", 1)[1]
 
     def start(self, *arguments, workers=WORKERS, **changed):
         command = [os.environ["STARLING"], "train", self.recipe, "--out", self.out, *arguments]
@@ -109,6 +112,13 @@ every = 1
         self.assertEqual(process.returncode, code, stderr)
         self.assertEqual(processes_of(process.pid), {})
         return stdout, stderr
+
+    def kill(self, process):
+        """Kills the launcher. Its workers must end."""
+        process.kill()
+        process.communicate()
+        while processes_of(process.pid):
+            time.sleep(0.02)
 
     def train(self, *arguments, code=0, workers=WORKERS, **changed):
         return self.finish(self.start(*arguments, workers=workers, **changed), code)
@@ -250,10 +260,7 @@ every = 1
         self.out = self.out.with_name("resumed")
         process = self.start(*arguments)
         self.until_step(process, 25)
-        process.kill()
-        process.communicate()
-        while processes_of(process.pid):
-            time.sleep(0.02)
+        self.kill(process)
         first = self.out / "checkpoints" / "step-15"
         self.train(*arguments, "--resume", first)
         self.assertEqual(self.states(40), whole)
@@ -295,10 +302,7 @@ every = 1
             self.out = self.out.with_name(scheme)
             process = self.start(*arguments)
             self.until_step(process, 60)
-            process.kill()
-            process.communicate()
-            while processes_of(process.pid):
-                time.sleep(0.02)
+            self.kill(process)
             first = self.out / "checkpoints" / "step-40"
             self.train(*arguments, "--resume", first)
             summary = self.check_run(scheme)
@@ -477,7 +481,7 @@ print(len(mean))
 
     def test_the_planner_chooses_the_topology(self):
         # Hosts on slow links.
-        path = pathlib.Path(self.folder.name) / "slow.json"
+        path = self.folder / "slow.json"
         blocks = 2
         slow = {"format": "starling-profile", "version": 2, "units": {"time": "s", "data": "B", "rate": "B/s"},
                 "hosts": [{"name": f"h{i}", "workers": [i], "send": 1e4, "receive": 1e4} for i in range(WORKERS)],
@@ -612,10 +616,7 @@ print(len(mean))
     def test_workers_end_with_their_launcher(self):
         process = self.start("--run.epochs", "1000")
         self.until_step(process, 3)
-        process.kill()
-        process.communicate()
-        while processes_of(process.pid):
-            time.sleep(0.02)
+        self.kill(process)
 
     def test_wrong_input_is_one_line(self):
         self.assertEqual(self.usage_error("--run.epochs", "0"),
@@ -643,12 +644,12 @@ print(len(mean))
                 ("--mixing.scheme ad-psgd-bipartite --mixing.topology complete", "the graph has no two sides"),
                 ("--mixing.local_steps 2", 'local_steps = 2 is for scheme "swarm", not "cta": use 1')):
             self.assertIn(said, self.usage_error(*arguments.split()))
-        topology = pathlib.Path(self.folder.name) / "five.toml"
+        topology = self.folder / "five.toml"
         topology.write_text("workers = 5\n[[rounds]]\nedges = [[0, 1, 0.5]]\n")
         self.assertIn(f"{topology}:1: it is for 5 workers, and there are ",
                       self.usage_error("--mixing.topology", str(topology)))
         self.assertIn("not expected", self.usage_error("--nonsense"))
-        bad = pathlib.Path(self.folder.name) / "bad.toml"
+        bad = self.folder / "bad.toml"
         bad.write_text("[optimizer]\nlr = 'fast'\n")
         done = subprocess.run([os.environ["STARLING"], "train", bad], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr),
@@ -668,7 +669,7 @@ print(len(mean))
     def test_print_config_is_a_recipe_that_prints_itself(self):
         for recipe in [self.recipe, *sorted((ROOT / "recipes").glob("*.toml"))]:
             printed = self.print_config(recipe, "--optimizer.betas", "0.5,0.25", "--run.out", 'a "name"')
-            copy = pathlib.Path(self.folder.name) / "printed.toml"
+            copy = self.folder / "printed.toml"
             copy.write_text(printed)
             self.assertEqual(self.print_config(copy), printed)
             self.assertRegex(printed, r"(?m)^betas = \[0\.5, 0\.25\]  # ")

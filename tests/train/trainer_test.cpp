@@ -1,13 +1,9 @@
 // train() in this process; train_test.py and seeing_test.py run it as a user does.
 #include "starling/train/trainer.h"
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "tests/data/data_files.h"
 

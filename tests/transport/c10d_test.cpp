@@ -1,18 +1,11 @@
 // The store, the collectives and the makers of worlds: among threads and among real processes, some
 // of which die.
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <future>
-#include <map>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -3,8 +3,6 @@
 #include <future>
 #include <optional>
 
-#include <gtest/gtest.h>
-
 #include "fabric.h"
 #include "recorder.h"
 #include "starling/core/error.h"
@@ -14,30 +12,20 @@ namespace {
 
 using Kind = Recorder::Kind;
 
-class Contract : public ::testing::TestWithParam<Kit> {
+struct WithFabric {
+  std::unique_ptr<Fabric> fabric;
+};
+
+class Contract : public ::testing::TestWithParam<Kit>, protected WithFabric, protected Ends {
  protected:
   // n workers, all edges open and up.
   void connect(int n) {
     begin(n);
-    for (int a = 0; a < n; ++a) {
-      for (int b = 0; b < n; ++b) {
-        if (a != b) transports[a]->open(b);
-      }
-    }
-    for (int a = 0; a < n; ++a) {
-      for (int b = 0; b < n; ++b) {
-        if (a == b) continue;
-        ASSERT_TRUE(recorders[a]->wait_for(Kind::connected, b)) << a << " with " << b;
-      }
-    }
+    connect_all();
   }
   void begin(int n) {
     fabric = GetParam().make(n);
-    for (int rank = 0; rank < n; ++rank) {
-      recorders.push_back(std::make_unique<Recorder>());
-      transports.push_back(fabric->make(rank, "test"));
-      transports.back()->start(*recorders.back());
-    }
+    for (int rank = 0; rank < n; ++rank) add(fabric->make(rank, "test"));
   }
   void lose_and_regain(int victim);
   // Runs work on the transport's thread and waits for it.
@@ -49,10 +37,6 @@ class Contract : public ::testing::TestWithParam<Kit> {
     });
     done.get_future().wait();
   }
-
-  std::unique_ptr<Fabric> fabric;
-  std::vector<std::unique_ptr<Recorder>> recorders;
-  std::vector<std::unique_ptr<Transport>> transports;  // last: they end before their handlers go
 };
 
 std::vector<Frame> frames_from(int peer, const Recorder::Events& events) {

@@ -1,15 +1,10 @@
 // Edges whose payloads go by a process group, between threads that have a Gloo group each.
 #include "starling/transport/c10d/group_transport.h"
 
-#include <functional>
-#include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <vector>
 
 #include <ATen/ATen.h>
-#include <gtest/gtest.h>
 
 #include "fabric.h"
 #include "two_ends.h"

@@ -1,8 +1,6 @@
 // The faults that the local transport can inject.
 #include "starling/transport/local/local.h"
 
-#include <gtest/gtest.h>
-
 #include "fabric.h"
 #include "recorder.h"
 #include "starling/core/error.h"
@@ -27,31 +25,17 @@ namespace {
 using Kind = Recorder::Kind;
 using std::chrono::milliseconds;
 
-class LocalFaults : public ::testing::Test {
+struct WithHub {
+  std::optional<LocalHub> hub;
+};
+
+class LocalFaults : public ::testing::Test, protected WithHub, protected Ends {
  protected:
   void connect(int n, Timeouts timeouts = {}) {
     hub.emplace(n, timeouts);
-    for (int rank = 0; rank < n; ++rank) {
-      recorders.push_back(std::make_unique<Recorder>());
-      transports.push_back(hub->endpoint(rank));
-      transports.back()->start(*recorders.back());
-    }
-    for (int a = 0; a < n; ++a) {
-      for (int b = 0; b < n; ++b) {
-        if (a != b) transports[a]->open(b);
-      }
-    }
-    for (int a = 0; a < n; ++a) {
-      for (int b = 0; b < n; ++b) {
-        if (a == b) continue;
-        ASSERT_TRUE(recorders[a]->wait_for(Kind::connected, b));
-      }
-    }
+    for (int rank = 0; rank < n; ++rank) add(hub->endpoint(rank));
+    connect_all();
   }
-
-  std::optional<LocalHub> hub;
-  std::vector<std::unique_ptr<Recorder>> recorders;
-  std::vector<std::unique_ptr<Transport>> transports;
 };
 
 TEST_F(LocalFaults, ADelayedEdgeIsLateAndKeepsItsOrder) {

@@ -1,7 +1,6 @@
 // The risks of edges in shared memory: access to the memory, the time of writes, and liars.
 #include "starling/transport/mapped/mapped.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <fstream>
 #include <limits>
@@ -10,7 +9,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>

@@ -3,20 +3,14 @@
 #include "starling/transport/c10d/process_group.h"
 
 #include <chrono>
-#include <cstdlib>
-#include <functional>
-#include <map>
 #include <mutex>
-#include <string>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <vector>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include "processes.h"

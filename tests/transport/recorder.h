@@ -121,6 +121,30 @@ class Recorder final : public TransportHandler {
   std::thread::id thread_;
 };
 
+// Workers with a transport and a recorder each, by rank.
+struct Ends {
+  void add(std::unique_ptr<Transport> transport) {
+    recorders.push_back(std::make_unique<Recorder>());
+    transports.push_back(std::move(transport));
+    transports.back()->start(*recorders.back());
+  }
+  // Opens all edges, and waits for them.
+  void connect_all() {
+    const int n = static_cast<int>(transports.size());
+    for (int a = 0; a < n; ++a) {
+      for (int b = 0; b < n; ++b) {
+        if (a != b) transports[a]->open(b);
+      }
+    }
+    for (int a = 0; a < n; ++a) {
+      for (int b = 0; b < n; ++b)
+        ASSERT_TRUE(a == b || recorders[a]->wait_for(Recorder::Kind::connected, b)) << a << " with " << b;
+    }
+  }
+  std::vector<std::unique_ptr<Recorder>> recorders;
+  std::vector<std::unique_ptr<Transport>> transports;  // last: they end before their handlers go
+};
+
 using Bytes = std::vector<std::byte>;
 
 inline std::shared_ptr<const Bytes> random_block(std::size_t size, unsigned seed) {

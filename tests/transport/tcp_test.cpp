@@ -6,7 +6,6 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -85,7 +84,14 @@ class Stranger {
   int fd_ = -1;
 };
 
-class TcpEdges : public ::testing::Test {
+struct WithLog {
+  World world;
+  TcpOptions options;
+  std::mutex log_mutex;
+  std::string log;
+};
+
+class TcpEdges : public ::testing::Test, protected WithLog, protected Ends {
  protected:
   TcpEdges() {
     world.size = 3;
@@ -104,9 +110,7 @@ class TcpEdges : public ::testing::Test {
   // Workers 0 and 1 of three are up and connected; 2 is played by the test.
   void begin() {
     for (int rank : {0, 1}) {
-      recorders.push_back(std::make_unique<Recorder>());
-      transports.push_back(make(rank));
-      transports[rank]->start(*recorders[rank]);
+      add(make(rank));
       transports[rank]->open(1 - rank);
       transports[rank]->open(2);
     }
@@ -134,6 +138,26 @@ class TcpEdges : public ::testing::Test {
     return shake_hands(peer, rank_2(), tcp::Hello::of(rank_2(), peer));
   }
 
+  // The same, and worker 0 has accepted it, for the n-th time.
+  Stranger introduced(int times = 1) {
+    auto peer = shake_hands(0);
+    if (!peer || !recorders[0]->wait_for(Kind::connected, 2, times)) throw Error("worker 0 did not accept");
+    return std::move(*peer);
+  }
+  // A socket that listens at the address of this worker.
+  int listen_as(int rank) {
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof any;
+    EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&any), sizeof any), 0);
+    EXPECT_EQ(listen(listener, 64), 0);
+    EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&any), &length), 0);
+    world.store->set(tcp_address_key("test", rank), fmt::format("127.0.0.1:{}", ntohs(any.sin_port)));
+    return listener;
+  }
+
   // The edge between 0 and 1 works without interruption, and worker 2 was never considered
   // connected.
   void expect_untouched() {
@@ -149,13 +173,6 @@ class TcpEdges : public ::testing::Test {
     const std::lock_guard lock(log_mutex);
     return log;
   }
-
-  World world;
-  TcpOptions options;
-  std::mutex log_mutex;
-  std::string log;
-  std::vector<std::unique_ptr<Recorder>> recorders;
-  std::vector<std::unique_ptr<Transport>> transports;
 };
 
 TEST_F(TcpEdges, ListensOnTheGivenAddressOnly) {
@@ -309,15 +326,7 @@ TEST_F(TcpEdges, TwoRunsWithDifferentTokensStayApart) {
 TEST_F(TcpEdges, AnImpostorThatIsDialledIsRefused) {
   world.size = 2;
   world.timeouts.meet = milliseconds(3000);
-  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof any;
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&any), sizeof any), 0);
-  ASSERT_EQ(listen(listener, 16), 0);
-  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&any), &length), 0);
-  world.store->set(tcp_address_key("test", 0), fmt::format("127.0.0.1:{}", ntohs(any.sin_port)));
+  const int listener = listen_as(0);
   std::thread impostor([&] {
     for (int fd; (fd = accept(listener, nullptr, nullptr)) >= 0; close(fd)) {
       std::byte hello[tcp::Hello::kBytes], proof[32];
@@ -376,14 +385,12 @@ TEST_F(TcpEdges, StrangersWhoSayNothingKeepNobodyOut) {
 
 TEST_F(TcpEdges, AnIntroducedPeerIsHeardAndAnswered) {
   begin();
-  auto peer = shake_hands(0);
-  ASSERT_TRUE(peer);
-  ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 2));
-  peer->say(Frame{.type = FrameType::heartbeat, .round = 4}.encode());
+  auto peer = introduced();
+  peer.say(Frame{.type = FrameType::heartbeat, .round = 4}.encode());
   ASSERT_TRUE(recorders[0]->wait_for_frame(2, FrameType::heartbeat, 4));
   transports[0]->send(2, {.type = FrameType::resume, .value = 5});
   std::array<std::byte, Frame::kBytes> header;
-  ASSERT_TRUE(peer->hear(header));
+  ASSERT_TRUE(peer.hear(header));
   const auto frame = Frame::decode(header);
   ASSERT_TRUE(frame);
   EXPECT_EQ(frame->type, FrameType::resume);
@@ -394,13 +401,11 @@ TEST_F(TcpEdges, AFlippedBitInAHeaderBreaksTheConnectionAndNoOther) {
   begin();
   std::mt19937 random(5);
   for (int times = 1; times <= 10; ++times) {
-    auto peer = shake_hands(0);
-    ASSERT_TRUE(peer);
-    ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 2, times));
+    auto peer = introduced(times);
     auto header = Frame{.type = FrameType::ack, .round = static_cast<std::uint64_t>(times)}.encode();
     header[random() % header.size()] ^= static_cast<std::byte>(1u << (random() % 8));
-    peer->say(header);
-    peer->wait_until_closed();
+    peer.say(header);
+    peer.wait_until_closed();
     ASSERT_TRUE(recorders[0]->wait_for(Kind::disconnected, 2, times));
   }
   EXPECT_EQ(recorders[0]->times(Kind::received, 2), 0);
@@ -420,11 +425,9 @@ TEST_F(TcpEdges, LengthsThatCannotBeBreakTheConnection) {
         {~std::uint64_t{0}, 0, 0xffffffff},
         {1 << 30, 0, Frame::kMaxPayload + 1},
         {100, ~std::uint64_t{0} - 50, 100}}) {
-    auto peer = shake_hands(0);
-    ASSERT_TRUE(peer);
-    ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 2, ++times));
-    peer->say(Frame{.type = FrameType::data, .total = total, .offset = offset, .length = length}.encode());
-    peer->wait_until_closed();
+    auto peer = introduced(++times);
+    peer.say(Frame{.type = FrameType::data, .total = total, .offset = offset, .length = length}.encode());
+    peer.wait_until_closed();
     ASSERT_TRUE(recorders[0]->wait_for(Kind::disconnected, 2, times));
   }
   EXPECT_EQ(recorders[0]->times(Kind::received, 2), 0);
@@ -433,17 +436,15 @@ TEST_F(TcpEdges, LengthsThatCannotBeBreakTheConnection) {
 
 TEST_F(TcpEdges, AFlippedBitInAPayloadIsToldAndTheConnectionStays) {
   begin();
-  auto peer = shake_hands(0);
-  ASSERT_TRUE(peer);
-  ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 2));
+  auto peer = introduced();
   const auto payload = random_block(10'000, 1);
   for (const std::uint64_t round : {0, 1, 2, 3}) {
     Frame frame{.type = FrameType::data, .round = round, .total = 10'000, .length = 10'000};
     frame.payload_crc = crc32c(*payload);
     Bytes bytes = *payload;
     if (round % 2 == 1) bytes[5'000 + round] ^= std::byte{8};
-    peer->say(frame.encode());
-    peer->say(bytes);
+    peer.say(frame.encode());
+    peer.say(bytes);
   }
   ASSERT_TRUE(recorders[0]->wait_for_frame(2, FrameType::data, 3));
   for (const auto& e : recorders[0]->events()) {
@@ -458,11 +459,9 @@ TEST_F(TcpEdges, AFlippedBitInAPayloadIsToldAndTheConnectionStays) {
 TEST_F(TcpEdges, APayloadThatEndsInTheMiddleIsNeverDelivered) {
   begin();
   {
-    auto peer = shake_hands(0);
-    ASSERT_TRUE(peer);
-    ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 2));
-    peer->say(Frame{.type = FrameType::data, .total = 10'000, .length = 10'000}.encode());
-    peer->say(*random_block(9'999, 1));
+    auto peer = introduced();
+    peer.say(Frame{.type = FrameType::data, .total = 10'000, .length = 10'000}.encode());
+    peer.say(*random_block(9'999, 1));
   }
   ASSERT_TRUE(recorders[0]->wait_for(Kind::disconnected, 2));
   EXPECT_EQ(recorders[0]->times(Kind::received, 2), 0);
@@ -480,11 +479,9 @@ TEST_F(TcpEdges, DuplicatesAreDeliveredAsTheyCome) {  // the protocol handles th
 TEST_F(TcpEdges, RandomBytesFromAnIntroducedPeerBreakItsConnectionOnly) {
   begin();
   for (int times = 1; times <= 20; ++times) {
-    auto peer = shake_hands(0);
-    ASSERT_TRUE(peer);
-    ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 2, times));
-    peer->say(*random_block(64 + 100 * static_cast<std::size_t>(times), static_cast<unsigned>(times)));
-    peer->wait_until_closed();
+    auto peer = introduced(times);
+    peer.say(*random_block(64 + 100 * static_cast<std::size_t>(times), static_cast<unsigned>(times)));
+    peer.wait_until_closed();
     ASSERT_TRUE(recorders[0]->wait_for(Kind::disconnected, 2, times));
   }
   expect_untouched();
@@ -511,13 +508,11 @@ TEST_F(TcpEdges, ANewConnectionOfAPeerReplacesItsOld) {
 
 TEST_F(TcpEdges, AStrangerCannotReplaceAPeer) {
   begin();
-  auto peer = shake_hands(0);
-  ASSERT_TRUE(peer);
-  ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 2));
+  auto peer = introduced();
   tcp::Identity liar = rank_2();
   liar.token = "a guess";
   EXPECT_FALSE(shake_hands(0, liar, tcp::Hello::of(liar, 0)));
-  peer->say(Frame{.type = FrameType::ack, .round = 1}.encode());
+  peer.say(Frame{.type = FrameType::ack, .round = 1}.encode());
   EXPECT_TRUE(recorders[0]->wait_for_frame(2, FrameType::ack, 1));
   EXPECT_EQ(recorders[0]->times(Kind::disconnected, 2), 0);
 }
@@ -575,19 +570,9 @@ TEST_F(TcpEdges, APeerThatListensButDoesNotComeBackIsLostAfterSilence) {
   world.timeouts.silent = milliseconds(300);
   begin();
   // Worker 2's listener exists, but does not accept, like a stopped process.
-  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof any;
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&any), sizeof any), 0);
-  ASSERT_EQ(listen(listener, 64), 0);
-  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&any), &length), 0);
-  world.store->set(tcp_address_key("test", 2), fmt::format("127.0.0.1:{}", ntohs(any.sin_port)));
+  const int listener = listen_as(2);
   {
-    auto peer = shake_hands(0);
-    ASSERT_TRUE(peer);
-    ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 2));
+    auto peer = introduced();
   }
   ASSERT_TRUE(recorders[0]->wait_for(Kind::lost, 2));
   for (const auto& e : recorders[0]->events()) {
@@ -609,11 +594,7 @@ class KilledProcess : public TcpEdges, public ::testing::WithParamInterface<int>
 TEST_P(KilledProcess, IsLostByBothAndTheirEdgeGoesOn) {
   const int victim = GetParam();
   const int others[2] = {victim == 0 ? 1 : 0, victim == 2 ? 1 : 2};
-  for (int rank : others) {
-    recorders.push_back(std::make_unique<Recorder>());
-    transports.push_back(make(rank));
-    transports.back()->start(*recorders.back());
-  }
+  for (int rank : others) add(make(rank));
 
   PeerProcess child({std::to_string(victim), "3", world.token, "test"});
   for (int rank : others) child.say(address_of(rank));

@@ -1,10 +1,8 @@
 #include "starling/transport/local/virtual_time.h"
 
 #include <chrono>
-#include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

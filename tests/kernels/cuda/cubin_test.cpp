@@ -2,15 +2,12 @@
 #include "starling/kernels/cuda/cubin.h"
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
-#include <string>
 #include <utility>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/core/error.h"
 #include "tests/kernels/cuda/other_nvrtc.h"

@@ -3,7 +3,6 @@
 #include "starling/kernels/cuda/gpu.h"
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "tests/kernels/cuda/other_nvrtc.h"
 #include "tests/refusal.h"

@@ -6,11 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
-#include <string>
 
 #include <elf.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/kernels/cuda/program.h"
 #include "tests/kernels/cuda/other_nvrtc.h"

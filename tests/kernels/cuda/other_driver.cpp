@@ -12,11 +12,9 @@
 #include "starling/kernels/cuda/program.cuh"
 // clang-format on
 
-#include <array>
 #include <cstring>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <utility>
 

@@ -7,10 +7,7 @@
 #include "starling/kernels/cuda/program.cuh"
 // clang-format on
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -20,7 +17,6 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/gossip/a2cid2.h"
 #include "starling/kernels/cuda/program.h"

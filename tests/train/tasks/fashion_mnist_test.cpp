@@ -1,11 +1,9 @@
 #include "starling/data/fashion_mnist.h"
 
-#include <filesystem>
 #include <numeric>
 
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "starling/core/error.h"
 #include "starling/train/evaluate.h"

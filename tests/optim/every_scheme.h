@@ -1,0 +1,54 @@
+// Tests that run over the table of all schemes.
+#pragma once
+
+#include "starling/optim/schemes/table.h"
+#include "starling/transport/c10d/virtual_collectives.h"
+#include "tests/optim/flock.h"
+#include "tests/virtual_workers.h"
+
+namespace starling {
+
+// The scheme on a topology that it takes.
+inline Options options_of(const SchemeInfo& info) {
+  const bool directed = info.traits.edges == EdgeKind::directed;
+  return {.topology = directed ? "n-peer-exponential-1" : "ring", .scheme = std::string(info.name)};
+}
+
+// f(worker, world, time) on n threads in virtual time. Every network card, and every collective
+// operation, carries `rate` bytes a second.
+inline void virtual_flock(int n, const std::function<void(int, World&, VirtualTime&)>& f,
+                          double rate = std::numeric_limits<double>::infinity()) {
+  const auto time = std::make_shared<VirtualTime>(n);
+  std::vector<World> worlds = World::threads(n);
+  const auto transports = local_transports(virtual_network(time, rate));
+  const auto collectives = virtual_collectives(
+      time, [rate](int, std::size_t bytes) { return of_seconds(static_cast<double>(bytes) / rate); });
+  virtual_workers(*time, n, [&](int rank) {
+    World& world = worlds[static_cast<std::size_t>(rank)];
+    world.make_transport = transports;
+    world.make_collectives = collectives;
+    f(rank, world, *time);
+  });
+}
+
+class EveryScheme : public testing::TestWithParam<const SchemeInfo*> {
+ protected:
+  static constexpr int kMany = 4;  // workers
+
+  const SchemeInfo& info() const { return *GetParam(); }
+  bool in_pairs() const { return info().traits.path == Path::pairs; }
+  bool mixes() const { return info().traits.path != Path::gradients; }
+  bool may_skip() const { return !info().traits.sums_gradients; }
+  Options options() const { return options_of(info()); }
+};
+
+// Runs the suite, a class derived from EveryScheme, over the table.
+#define STARLING_EVERY_SCHEME(suite)                                                              \
+  INSTANTIATE_TEST_SUITE_P(Schemes, suite, testing::ValuesIn(schemes().begin(), schemes().end()), \
+                           [](const auto& one) {                                                  \
+                             std::string name(one.param->name);                                   \
+                             std::ranges::replace(name, '-', '_');                                \
+                             return name;                                                         \
+                           })
+
+}  // namespace starling

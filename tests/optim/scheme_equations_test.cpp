@@ -1,0 +1,258 @@
+// Every scheme beside its equation in plain loops in double, with all that a training loop does:
+// learning rates that change, gradients that are missing, clipping, narrow parameters. The test of
+// a scheme has its special cases.
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/schedulers/step_lr.h>
+
+#include "starling/optim/options.h"
+#include "starling/topology/ceca.h"
+#include "tests/optim/every_scheme.h"
+#include "tests/optim/plain.h"
+
+namespace starling {
+namespace {
+
+using at::Tensor;
+
+// One value of each worker, in double. An equation takes it through one step.
+struct Values {
+  std::vector<double> x;        // the parameters
+  std::vector<double> other{};  // the second value of a scheme that has one: h of CECA, w of pushes
+  std::vector<double> move{};   // lr u(g) of each worker, or 0 without a gradient
+  std::vector<double> keep{};   // 1 - lr weight_decay, or 1
+  void adapt(std::vector<double>& value) const {
+    for (std::size_t i = 0; i < value.size(); ++i) value[i] = keep[i] * value[i] - move[i];
+  }
+  void adapt() { adapt(x); }
+};
+
+void combine_then_adapt(Values& of, const Graph& round, int) { of.x = mixed(of.x, round), of.adapt(); }
+
+void adapt_then_combine(Values& of, const Graph& round, int) { of.adapt(), of.x = mixed(of.x, round); }
+
+void all_reduce(Values& of, const Graph&, int) { of.adapt(); }
+
+// x is the value divided by its weight w.
+void push_sum(Values& of, const Graph& round, int) {
+  std::vector<double>& w = of.other;
+  if (w.empty()) w.assign(of.x.size(), 1);
+  std::vector<double> value;
+  for (std::size_t i = 0; i < w.size(); ++i) value.push_back(of.x[i] * w[i]);
+  of.adapt(value);
+  std::vector<double> pushed = value, pushed_w = w;
+  for (std::size_t i = 0; i < w.size(); ++i) {
+    for (const Neighbour& j : round.neighbours[i]) {
+      const auto from = static_cast<std::size_t>(j.rank);
+      pushed[i] += j.weight * value[from], pushed[from] -= j.weight * value[from];
+      pushed_w[i] += j.weight * w[from], pushed_w[from] -= j.weight * w[from];
+    }
+  }
+  w = pushed_w;
+  for (std::size_t i = 0; i < w.size(); ++i) of.x[i] = pushed[i] / w[i];
+}
+
+// x is the vector that the next round sends, `other` the second one.
+void ceca_2p(Values& of, const Graph&, int t) {
+  const auto n = static_cast<int>(of.x.size());
+  const auto rounds = ceca_2p_rounds(n);
+  const CecaRound& now = rounds[static_cast<std::size_t>(t) % rounds.size()];
+  const CecaRound& next = rounds[static_cast<std::size_t>(t + 1) % rounds.size()];
+  if (of.other.empty()) of.other = of.x;
+  const std::vector<double> sent = of.x, kept = of.other;
+  const double e = now.e;
+  for (int i = 0; i < n; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const double y = sent[static_cast<std::size_t>((i + n - now.distance()) % n)];
+    const double own = now.sends_x ? e : e + 1, theirs = 2 * e + 1 - own;
+    of.x[at] = (sent[at] + y) / 2;
+    of.other[at] = (own * kept[at] + theirs * y) / (2 * e + 1);
+  }
+  of.adapt(of.x), of.adapt(of.other);
+  if (now.sends_x != next.sends_x) std::swap(of.x, of.other);
+}
+
+struct Equation {
+  void (*step)(Values&, const Graph& round, int t) = nullptr;
+  const char* elsewhere = nullptr;  // the test that has it, and why
+  double weight_decay = 0.1;
+};
+
+constexpr const char* kRecorded =
+    "virtual_test.cpp repeats recorded averagings: their times are random, so no round has a number";
+
+const std::map<std::string, Equation> kEquations{
+    {"cta", {combine_then_adapt}},
+    {"atc", {adapt_then_combine}},
+    {"ceca-2p", {.step = ceca_2p, .weight_decay = 0}},  // the decay follows the vector that is sent
+    {"choco", {adapt_then_combine}},                    // it sends all values by default
+    {"push-sum", {push_sum}},
+    {"all-reduce", {all_reduce}},
+    {"ad-psgd", {.elsewhere = kRecorded}},
+    {"ad-psgd-bipartite", {.elsewhere = kRecorded}},
+    {"swarm", {.elsewhere = kRecorded}},
+    {"a2cid2", {.elsewhere = kRecorded}},
+    {"async-push-sum", {.elsewhere = kRecorded}},
+    {"async-push-pull", {.elsewhere = kRecorded}}};
+
+// How a training loop treats gradients.
+enum class Loop {
+  backward,  // backward(); parameters are frozen by requires_grad
+  by_hand,   // sets .grad, or leaves it out
+  clipping,  // as by_hand, with torch's clip_grad_norm_ before step()
+  clip,      // as by_hand, with Options::clip
+  narrow     // as by_hand, with narrow parameters, and gradients that do not depend on x
+};
+
+constexpr int kEquationSteps = 13;
+constexpr double kLargest = 150;  // of a gradient's norm
+
+// The use of a parameter by worker i in step t.
+struct Used {
+  std::int64_t size;
+  bool (*in)(int i, int t);
+};
+const std::array<Used, 5> kUsed{
+    {{70'000, [](int, int) { return true; }},
+     {80'000, [](int i, int t) { return (t + i) % 3 != 0 && i != 2; }},
+     {60'000, [](int, int t) { return t < 4 || t > 7; }},         // all freeze it
+     {5, [](int i, int t) { return i != 1 || t < 3 || t > 8; }},  // one freezes it
+     {6, [](int, int t) { return t > 4; }}}};                     // it thaws
+
+AccumAdamW rule_at(int t, const Equation& equation) {
+  const double lr = (t == 0 ? 0.2 : 0.08) * (t > 8 ? 0.25 : t > 4 ? 0.5 : 1);
+  return {.lr = lr, .weight_decay = equation.weight_decay, .window = 3};
+}
+
+class SchemeEquations : public EveryScheme {
+ protected:
+  // By parameter and worker.
+  std::vector<std::vector<double>> plain_loops(Loop loop, at::ScalarType type, bool& all_clipped,
+                                               bool& all_free) const;
+  void expect_the_equation(Loop loop, at::ScalarType type = at::kFloat) const;
+};
+
+std::vector<std::vector<double>> SchemeEquations::plain_loops(Loop loop, at::ScalarType type,
+                                                              bool& all_clipped, bool& all_free) const {
+  constexpr std::size_t n = kMany;
+  const Equation& equation = kEquations.at(std::string(info().name));
+  const Schedule schedule = schedule_of(options(), kMany, 1);
+  std::vector<Values> values(kUsed.size(), {.x = std::vector<double>(n, 0.5)});
+  std::vector<std::vector<Plain>> state(kUsed.size(), std::vector<Plain>(n));
+  std::array<std::array<std::optional<double>, n>, kUsed.size()> g;
+  const auto clip = [&] {
+    for (std::size_t i = 0; i < n; ++i) {
+      double square = 0;
+      for (std::size_t k = 0; k < g.size(); ++k)
+        square += static_cast<double>(kUsed[k].size) * std::pow(g[k][i].value_or(0), 2);
+      const double scale = std::min(1.0, kLargest / (std::sqrt(square) + 1e-6));
+      all_clipped = all_clipped && scale < 1, all_free = all_free && scale == 1;
+      for (auto& of : g) {
+        if (of[i]) *of[i] *= scale;
+      }
+    }
+  };
+  for (int t = 0; t < kEquationSteps; ++t) {
+    for (std::size_t k = 0; k < g.size(); ++k) {
+      for (std::size_t i = 0; i < n; ++i) {
+        g[k][i].reset();
+        if (!kUsed[k].in(static_cast<int>(i), t)) continue;
+        const double where = centre(static_cast<int>(i), t);
+        g[k][i] = loop == Loop::narrow ? at::full({}, where, type).item<double>() : values[k].x[i] - where;
+      }
+    }
+    if (loop == Loop::clipping || (loop == Loop::clip && mixes())) clip();
+    if (!mixes()) {  // one worker's gradient reaches all
+      for (auto& of : g) {
+        double sum = 0;
+        bool any = false;
+        for (const auto& one : of) sum += one.value_or(0), any = any || one;
+        // The mean has the type of the gradients.
+        if (any) of.fill(loop == Loop::narrow ? at::full({}, sum / n, type).item<double>() : sum / n);
+      }
+      if (loop == Loop::clip) clip();
+    }
+    const AccumAdamW rule = rule_at(t, equation);
+    for (std::size_t k = 0; k < g.size(); ++k) {
+      values[k].move.assign(n, 0), values[k].keep.assign(n, 1);
+      for (std::size_t i = 0; i < n; ++i) {
+        if (!g[k][i]) continue;
+        values[k].move[i] = rule.lr * state[k][i].direction(*g[k][i], rule);
+        values[k].keep[i] = 1 - rule.lr * rule.weight_decay;
+      }
+      equation.step(values[k], schedule.rounds.empty() ? Graph{} : schedule.at(t), t);
+    }
+  }
+  std::vector<std::vector<double>> ends;
+  for (const Values& of : values) ends.push_back(of.x);
+  return ends;
+}
+
+void SchemeEquations::expect_the_equation(Loop loop, at::ScalarType type) const {
+  const auto known = kEquations.find(std::string(info().name));
+  ASSERT_NE(known, kEquations.end()) << "add the scheme's equation here";
+  const Equation& equation = known->second;
+  ASSERT_NE(equation.step == nullptr, equation.elsewhere == nullptr);
+  if (equation.step == nullptr) GTEST_SKIP() << equation.elsewhere;
+  bool all_clipped = true, all_free = true;
+  const auto x = plain_loops(loop, type, all_clipped, all_free);
+  EXPECT_FALSE((all_clipped || all_free) && (loop == Loop::clip || loop == Loop::clipping));
+  flock(kMany, [&](int i, World& world) {
+    std::vector<Tensor> parameters;
+    for (const Used& used : kUsed) parameters.push_back(parameter({used.size}, 0.5, type));
+    Options options = this->options();
+    if (loop == Loop::clip) options.clip = kLargest;
+    Optimizer optimizer(parameters, rule_at(0, equation), options, world);
+    torch::optim::StepLR halves(optimizer, 4, 0.5);  // torch's halves after 5, 9, .. steps
+    for (int t = 0; t < kEquationSteps; ++t) {
+      if (t == 1) optimizer.param_groups()[0].options().set_lr(0.08);
+      optimizer.zero_grad();
+      Tensor loss = at::zeros({});
+      for (std::size_t k = 0; k < kUsed.size(); ++k) {
+        const Tensor& p = parameters[k];
+        const bool used = kUsed[k].in(i, t);
+        if (loop == Loop::backward) {
+          p.set_requires_grad(used);
+          if (used) loss = loss + (p - centre(i, t)).square().sum() * 0.5;
+        } else if (used) {
+          p.mutable_grad() =
+              loop == Loop::narrow ? at::full_like(p.detach(), centre(i, t)) : p.detach() - centre(i, t);
+        }
+      }
+      if (loop == Loop::backward) loss.backward();
+      if (loop == Loop::clipping) torch::nn::utils::clip_grad_norm_(parameters, kLargest);
+      optimizer.step();
+      halves.step();
+    }
+    EXPECT_DOUBLE_EQ(optimizer.param_groups()[0].options().get_lr(), 0.01);
+    const OptimizerState state = optimizer.state();
+    for (std::size_t k = 0; k < kUsed.size(); ++k) {
+      Tensor now = parameters[k].detach();
+      if (loop == Loop::narrow) {
+        const Tensor master = state.tensors.at("master.0." + std::to_string(k));
+        EXPECT_TRUE(at::equal(now, master.to(type)));
+        now = master;
+      }
+      const double should = x[k][static_cast<std::size_t>(i)];
+      EXPECT_TRUE(at::allclose(now, at::full_like(now, should), 1e-4, 1e-5))
+          << "worker " << i << ", parameter " << k << ": " << now[0].item<double>() << " " << should;
+    }
+    EXPECT_EQ(optimizer.statistics().aborted, 0U);
+    nobody_leaves_yet(optimizer);
+  });
+}
+
+TEST_P(SchemeEquations, HoldWithBackward) { expect_the_equation(Loop::backward); }
+TEST_P(SchemeEquations, HoldWithGradientsSetByHand) { expect_the_equation(Loop::by_hand); }
+TEST_P(SchemeEquations, HoldWithTorchsClipping) { expect_the_equation(Loop::clipping); }
+TEST_P(SchemeEquations, HoldWithTheClippingOption) { expect_the_equation(Loop::clip); }
+TEST_P(SchemeEquations, HoldForMastersOfBfloat16) { expect_the_equation(Loop::narrow, at::kBFloat16); }
+TEST_P(SchemeEquations, HoldForMastersOfFloat16) { expect_the_equation(Loop::narrow, at::kHalf); }
+
+TEST(SchemeEquationTable, NamesNoOtherScheme) {
+  for (const auto& [name, equation] : kEquations) EXPECT_EQ(scheme_info(name).name, name);
+}
+
+STARLING_EVERY_SCHEME(SchemeEquations);
+
+}  // namespace
+}  // namespace starling
