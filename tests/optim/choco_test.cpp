@@ -1,5 +1,7 @@
 // CHOCO in the optimizer, beside plain loops in double with one public copy per worker.
 // checkpoint_test.cpp has saving.
+#include <random>
+
 #include "starling/exchange/replicas.h"
 #include "starling/topology/schedules.h"
 #include "tests/optim/flock.h"

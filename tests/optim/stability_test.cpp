@@ -1,7 +1,7 @@
-// Every scheme with its own constants stays stable: over topologies, wires and numbers of workers, on
-// networks that are fast enough, ten times too slow, or stand still for a while.
+// Every scheme with its own constants stays stable: over topologies, wires and numbers of workers,
+// on networks that are fast enough, ten times too slow, or stand still for a while.
 //
-//   no gradients   the distance never exceeds three times that of the start, nor in the end its start
+//   no gradients   the distance is never above three times that of the start, in the end not above
 //   noise          workers that mix stay nearer to each other than workers that do not: after T
 //                  steps of N(0, 1) these are lr sqrt(T) from their mean
 //
@@ -124,8 +124,8 @@ class Stability : public testing::TestWithParam<const SchemeInfo*> {
 
 TEST_P(Stability, MixingNeverDrivesWorkersApart) {
   const SchemeInfo& info = *GetParam();
-  // A push-sum's z is x / w, and a worker pushes while w is at least kLeastWeight. A tracked gradient
-  // is the sum of several.
+  // A push-sum's z is x / w, and a worker pushes while w is at least kLeastWeight. A tracked
+  // gradient is the sum of several.
   const double most_share =
       info.traits.path == Path::pairs && info.traits.edges == EdgeKind::directed ? 2 / kLeastWeight : 1;
   int cases = 0;
