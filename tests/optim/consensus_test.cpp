@@ -1,20 +1,8 @@
 // The average model under every scheme of the table: what is kept stays, and what is not finite is
 // left out.
-#include <cmath>
-#include <limits>
-#include <string>
+#include "starling/optim/consensus.h"
 
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/full.h>
-#include <c10/core/GradMode.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "starling/core/error.h"
-#include "starling/optim/optimizer.h"
-#include "starling/optim/schemes/table.h"
-#include "tests/optim/flock.h"
-#include "tests/refusal.h"
+#include "tests/optim/every_scheme.h"
 
 namespace starling {
 namespace {
@@ -22,14 +10,8 @@ namespace {
 using at::Tensor;
 using testing::HasSubstr;
 
-constexpr int kAll = 4;
-
-class ConsensusOf : public testing::TestWithParam<const SchemeInfo*> {
+class ConsensusOf : public EveryScheme {
  protected:
-  Options options() const {
-    const bool directed = GetParam()->traits.edges == EdgeKind::directed;
-    return {.topology = directed ? "n-peer-exponential-1" : "ring", .scheme = std::string(GetParam()->name)};
-  }
   // Steps with gradients of this size, each time another one.
   static void train(Optimizer& optimizer, const Tensor& p, int i, int steps, double size) {
     for (int t = 0; t < steps; ++t) {
@@ -41,7 +23,7 @@ class ConsensusOf : public testing::TestWithParam<const SchemeInfo*> {
 };
 
 TEST_P(ConsensusOf, WhatIsKeptIsWhereTheNextStepStarts) {
-  flock(kAll, [&](int i, World& world) {
+  flock(kMany, [&](int i, World& world) {
     const Tensor p = parameter({5000});
     Optimizer optimizer({p}, SGD{.lr = 1}, options(), world);
     train(optimizer, p, i, 6, 1);
@@ -61,7 +43,7 @@ TEST_P(ConsensusOf, WhatIsKeptIsWhereTheNextStepStarts) {
 }
 
 TEST_P(ConsensusOf, WhatAllHaveSetIsWhereTheyBeginAgain) {
-  flock(kAll, [&](int i, World& world) {
+  flock(kMany, [&](int i, World& world) {
     const Tensor p = parameter({5000});
     Optimizer optimizer({p}, SGD{.lr = 1}, options(), world);
     {
@@ -80,7 +62,7 @@ TEST_P(ConsensusOf, WhatAllHaveSetIsWhereTheyBeginAgain) {
 }
 
 TEST_P(ConsensusOf, AWorkerThatIsNotFiniteIsLeftOut) {
-  flock(kAll, [&](int i, World& world) {
+  flock(kMany, [&](int i, World& world) {
     std::string warned;
     const Log log = world.log;
     world.log = [&](Level level, const std::string& line) {
@@ -109,12 +91,7 @@ TEST_P(ConsensusOf, AWorkerThatIsNotFiniteIsLeftOut) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Schemes, ConsensusOf, testing::ValuesIn(schemes().begin(), schemes().end()),
-                         [](const auto& info) {
-                           std::string name(info.param->name);
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+STARLING_EVERY_SCHEME(ConsensusOf);
 
 }  // namespace
 }  // namespace starling

@@ -77,7 +77,7 @@ struct Equation {
   double weight_decay = 0.1;
 };
 
-constexpr const char* kRecorded =
+constexpr const char* kEventByEvent =
     "virtual_test.cpp repeats recorded averagings: their times are random, so no round has a number";
 
 const std::map<std::string, Equation> kEquations{
@@ -87,12 +87,12 @@ const std::map<std::string, Equation> kEquations{
     {"choco", {adapt_then_combine}},                    // it sends all values by default
     {"push-sum", {push_sum}},
     {"all-reduce", {all_reduce}},
-    {"ad-psgd", {.elsewhere = kRecorded}},
-    {"ad-psgd-bipartite", {.elsewhere = kRecorded}},
-    {"swarm", {.elsewhere = kRecorded}},
-    {"a2cid2", {.elsewhere = kRecorded}},
-    {"async-push-sum", {.elsewhere = kRecorded}},
-    {"async-push-pull", {.elsewhere = kRecorded}}};
+    {"ad-psgd", {.elsewhere = kEventByEvent}},
+    {"ad-psgd-bipartite", {.elsewhere = kEventByEvent}},
+    {"swarm", {.elsewhere = kEventByEvent}},
+    {"a2cid2", {.elsewhere = kEventByEvent}},
+    {"async-push-sum", {.elsewhere = kEventByEvent}},
+    {"async-push-pull", {.elsewhere = kEventByEvent}}};
 
 // How a training loop treats gradients.
 enum class Loop {

@@ -6,28 +6,13 @@
 //                  steps of N(0, 1) these are lr sqrt(T) from their mean
 //
 // Asynchronous schemes over a slow network are asked for ten times the averagings that it carries.
-#include <chrono>
-#include <cmath>
 #include <cstdlib>
-#include <memory>
 #include <random>
 #include <sstream>
-#include <string>
-#include <vector>
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <gtest/gtest.h>
-
-#include "starling/core/error.h"
 #include "starling/exchange/weight.h"
-#include "starling/kernels/format.h"
-#include "starling/optim/optimizer.h"
 #include "starling/optim/options.h"
-#include "starling/optim/schemes/table.h"
-#include "starling/transport/c10d/virtual_collectives.h"
-#include "tests/optim/flock.h"
-#include "tests/virtual_workers.h"
+#include "tests/optim/every_scheme.h"
 
 namespace starling {
 namespace {
@@ -57,19 +42,12 @@ double distance(const std::vector<Tensor>& x) {
 
 // The first step brings the workers apart; `noise` also all later ones.
 Distances run(const Options& options, int n, int steps, bool noise, Net net) {
-  const auto time = std::make_shared<VirtualTime>(n);
-  std::vector<World> worlds = World::threads(n);
   // A block of fp32 takes ten gradients.
   const double rate = net == Net::slow ? kValues * sizeof(float) / seconds(10 * kGradient) : 1e9;
-  const auto transports = local_transports(virtual_network(time, rate));
-  const auto collectives = virtual_collectives(time, [](int, std::size_t) { return Duration(1ms); });
   std::vector<Tensor> x(static_cast<std::size_t>(n));
   for (Tensor& one : x) one = parameter({kValues});
   Distances all;
-  virtual_workers(*time, n, [&](int rank) {
-    World& world = worlds[static_cast<std::size_t>(rank)];
-    world.make_transport = transports;
-    world.make_collectives = collectives;
+  const auto work = [&](int rank, World& world, VirtualTime& time) {
     world.log = [](Level, const std::string&) {};
     const Tensor& mine = x[static_cast<std::size_t>(rank)];
     Optimizer optimizer({mine}, SGD{.lr = kLr}, options, world);
@@ -77,7 +55,7 @@ Distances run(const Options& options, int n, int steps, bool noise, Net net) {
     std::normal_distribution<float> normal;
     for (int t = 0; t < steps; ++t) {
       const bool stands = net == Net::stalls && t % 50 == 10 && rank == t / 50 % n;
-      time->sleep(stands ? 40 * kGradient : kGradient);
+      time.sleep(stands ? 40 * kGradient : kGradient);
       const Tensor g = at::empty({kValues});
       for (std::int64_t k = 0; k < kValues; ++k)
         g.mutable_data_ptr<float>()[k] = noise || t == 0 ? normal(random) : 0;
@@ -91,11 +69,12 @@ Distances run(const Options& options, int n, int steps, bool noise, Net net) {
     optimizer.wait_for_all();
     std::int64_t nothing = 0;
     optimizer.maximum({&nothing, 1});
-  });
+  };
+  virtual_flock(n, work, rate);
   return all;
 }
 
-class Stability : public testing::TestWithParam<const SchemeInfo*> {
+class Stability : public EveryScheme {
  protected:
   static std::vector<int> numbers() {
     const char* const given = std::getenv("STARLING_STABILITY_WORKERS");
@@ -123,19 +102,17 @@ class Stability : public testing::TestWithParam<const SchemeInfo*> {
 };
 
 TEST_P(Stability, MixingNeverDrivesWorkersApart) {
-  const SchemeInfo& info = *GetParam();
   // A push-sum's z is x / w, and a worker pushes while w is at least kLeastWeight. A tracked
   // gradient is the sum of several.
-  const double most_share =
-      info.traits.path == Path::pairs && info.traits.edges == EdgeKind::directed ? 2 / kLeastWeight : 1;
+  const double most_share = in_pairs() && info().traits.edges == EdgeKind::directed ? 2 / kLeastWeight : 1;
   int cases = 0;
   for (const int n : numbers()) {
-    for (const std::string& topology : topologies(info)) {
+    for (const std::string& topology : topologies(info())) {
       for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16, Wire::int8, Wire::int4}) {
         for (const int one_in : {1, 16}) {
           if (one_in != 1 && wire != Wire::fp32) continue;
           const Options options{
-              .topology = topology, .scheme = std::string(info.name), .wire = wire, .one_in = one_in};
+              .topology = topology, .scheme = std::string(info().name), .wire = wire, .one_in = one_in};
           try {
             check_options(options, n, 1, false);
           } catch (const UsageError&) {
@@ -143,9 +120,8 @@ TEST_P(Stability, MixingNeverDrivesWorkersApart) {
           }
           const auto period = static_cast<int>(schedule_of(options, n, 1).rounds.size());
           const int steps = std::min(std::max(200, 100 * period * one_in), whole() ? 1000 : 300);
-          const bool in_pairs = info.traits.path == Path::pairs;
           for (const Net net : {Net::fast, Net::slow, Net::stalls}) {
-            if (net != Net::fast && !in_pairs) continue;  // they wait
+            if (net != Net::fast && !in_pairs()) continue;  // they wait
             SCOPED_TRACE(testing::Message()
                          << n << " workers, " << topology << ", " << name_of(wire) << ", one in " << one_in
                          << ", network " << static_cast<int>(net));
@@ -163,12 +139,7 @@ TEST_P(Stability, MixingNeverDrivesWorkersApart) {
   EXPECT_GT(cases, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Schemes, Stability, testing::ValuesIn(schemes().begin(), schemes().end()),
-                         [](const auto& one) {
-                           std::string name(one.param->name);
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+STARLING_EVERY_SCHEME(Stability);
 
 }  // namespace
 }  // namespace starling

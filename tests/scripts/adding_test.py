@@ -87,7 +87,12 @@ class Adding(unittest.TestCase):
 
         shutil.copy(TOYS / "toy.cpp", SOURCE / "starling/optim/schemes/toy.cpp")
         add_word("starling/optim/CMakeLists.txt", "toy", after="atc")
-        append("tests/optim/scheme_contract_test.cpp", "toy_test.cpp")
+        tests = "tests/optim/scheme_equations_test.cpp"
+        entry = '    {"all-reduce", {all_reduce}},\n'
+        text = (SOURCE / tests).read_text()
+        assert text.count(entry) == 1
+        (SOURCE / tests).write_text(text.replace(entry, entry + '    {"toy", {.elsewhere = "Toy.IsItsEquation"}},\n'))
+        append(tests, "toy_test.cpp")
         cls.scheme = changed()
 
         shutil.copy(TOYS / "toy_line.cpp", SOURCE / "starling/topology/toy_line.cpp")
@@ -110,7 +115,7 @@ class Adding(unittest.TestCase):
     def test_a_scheme_is_one_file_one_word_and_one_test(self):
         self.assertEqual(self.scheme, {"starling/optim/schemes/toy.cpp": (lines("toy.cpp"), 0),
                                        "starling/optim/CMakeLists.txt": (1, 0),
-                                       "tests/optim/scheme_contract_test.cpp": (lines("toy_test.cpp"), 0)})
+                                       "tests/optim/scheme_equations_test.cpp": (lines("toy_test.cpp") + 1, 0)})
 
     def test_a_topology_is_one_file_one_word_and_one_test(self):
         self.assertEqual(self.topology, {"starling/topology/toy_line.cpp": (lines("toy_line.cpp"), 0),
