@@ -179,10 +179,12 @@ TEST(VirtualCluster, A2cid2IsItsEquation) {
   const auto& ends = pair.ends;
   const auto end_with = [&](double eta) {
     std::array<double, 2> x{}, x_tilde{}, p{}, taken{}, mixed{};
+    double credit[] = {Gossip::kMostCredit, Gossip::kMostCredit};  // gradients; rate 1: one an averaging
     int made[2] = {};
     const auto momentum_to = [&](std::size_t i, double now) {
-      const double tau =
-          made[i] < 2 ? 0 : (now - mixed[i]) / takes[i];  // the time of a gradient is not known before
+      // The time of a gradient is not known before the second.
+      const double tau = made[i] < 2 ? 0 : std::min((now - mixed[i]) / takes[i], credit[i]);
+      credit[i] -= tau;
       const double share = (1 - std::exp(-2 * eta * tau)) / 2, towards = share * (x_tilde[i] - x[i]);
       x[i] += towards, x_tilde[i] -= towards, mixed[i] = now;
     };
@@ -193,6 +195,7 @@ TEST(VirtualCluster, A2cid2IsItsEquation) {
         const double difference = x[1] - x[0];
         x[0] += difference / 2, x_tilde[0] += alpha_tilde * difference;
         x[1] -= difference / 2, x_tilde[1] -= alpha_tilde * difference;
+        for (double& one : credit) one = std::min(one + 1, Gossip::kMostCredit);
       }
       for (const std::size_t i : {0, 1}) {
         if (tick % takes[i] != 0) continue;
