@@ -11,6 +11,8 @@ namespace starling {
 
 namespace {
 
+constexpr std::size_t kMostMessage = 2000;  // bytes: no file makes a message longer
+
 // The bytes of the code point at the begin of a text that is not empty; 0 if it is not UTF-8.
 std::size_t first_code_point(std::string_view text, std::uint32_t& code) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -52,9 +54,19 @@ std::string printable(std::string_view text, std::string_view also) {
   return out;
 }
 
+// Not more than this of it, and no half of a code point.
+std::string_view beginning_of(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return text;
+  std::size_t end = most;
+  while (end > most - 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
 }  // namespace
 
-Error::Error(const std::string& message) : std::runtime_error(printable(message)) {}
+Error::Error(const std::string& message)
+    : std::runtime_error(printable(beginning_of(message, kMostMessage)) +
+                         (message.size() > kMostMessage ? "..." : "")) {}
 
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
@@ -72,10 +84,7 @@ std::string in_quotes(std::string_view text) { return '"' + printable(text, "\"\
 
 std::string short_of(std::string_view text) {
   constexpr std::size_t kMost = 60;
-  if (text.size() <= kMost) return in_quotes(text);
-  std::size_t end = kMost;
-  while (end > kMost - 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return in_quotes(text.substr(0, end)) + "...";
+  return in_quotes(beginning_of(text, kMost)) + (text.size() > kMost ? "..." : "");
 }
 
 std::string place(const std::string& file, int line) {

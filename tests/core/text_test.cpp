@@ -42,6 +42,8 @@ TEST(Text, QuotesAreClosedByNoTextInThem) {
 
 TEST(Text, EveryErrorIsOneLine) {
   EXPECT_EQ(refusal([] { throw Error("a\nfile.toml: \xff"); }), "a\\u000Afile.toml: \\xFF");
+  // No file makes it a long one.
+  EXPECT_EQ(refusal([] { throw Error(std::string(1'999, 'x') + "éx"); }), std::string(1'999, 'x') + "...");
   EXPECT_EQ(refusal<UsageError>([] { throw UsageError("RANK='\x1b[2J'"); }), "RANK='\\u001B[2J'");
 }
 
