@@ -3,6 +3,7 @@
 TORCH ?=#          another version of torch than the pinned one, in an environment and a build folder of its own
 CMAKE_ARGS ?=#     more for cmake, such as -DSTARLING_WERROR=ON
 BENCH ?=#          more for a benchmark, such as --repetitions 15
+FUZZ ?=#           more for the fuzzers, such as --seconds 1800 toml
 JOBS ?= $(shell nproc)
 
 SUFFIX := $(if $(TORCH),-torch-$(TORCH))
@@ -10,7 +11,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-exchange bench-overhead bench-python_step bench-step bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize clean
+.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-exchange bench-overhead bench-python_step bench-step bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize fuzz clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "make %-19s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +113,10 @@ check-format:  ## fail where `make format` would change something
 sanitize: deps  ## the torch-free tests under ASan and UBSan; transport, exchange and gossip under TSan
 	@scripts/sanitize address,undefined build-asan
 	@scripts/sanitize thread build-tsan transport exchange gossip
+
+fuzz: BOOTSTRAP = --tests
+fuzz: deps  ## libFuzzer on every reader of files and of peers' bytes, a minute each; FUZZ="--seconds 1800 toml" for more
+	@scripts/fuzz $(FUZZ)
 
 clean:  ## remove what was built, keep .venv
 	@rm -rf build build-*

@@ -435,9 +435,16 @@ bool has_sse4() {
          __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") &&
          __builtin_cpu_supports("aes");
 }
+bool has_f16c() {
+#if defined(__clang__)  // it cannot ask for this one, which every processor with AVX2 has
+  return true;
+#else
+  return __builtin_cpu_supports("f16c");
+#endif
+}
 bool has_avx2() {
   return has_sse4() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
