@@ -4,6 +4,7 @@ TORCH ?=#          another version of torch than the pinned one, in an environme
 CMAKE_ARGS ?=#     more for cmake, such as -DSTARLING_WERROR=ON
 BENCH ?=#          more for a benchmark, such as --repetitions 15
 FOLDERS ?=#        of tests/, for coverage: all, if none are named
+FUZZ ?=#           more for the fuzzers, such as --seconds 1800 toml
 JOBS ?= $(shell nproc)
 
 SUFFIX := $(if $(TORCH),-torch-$(TORCH))
@@ -11,7 +12,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-exchange bench-overhead bench-python_step bench-step bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize coverage clean
+.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-exchange bench-overhead bench-python_step bench-step bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize coverage fuzz clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "make %-19s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +119,10 @@ coverage: BOOTSTRAP = --tests
 coverage: deps  ## share of lines that the short tests run, by folder; FOLDERS="core topology": by their tests
 	@scripts/dev-tools requirements-test.txt $(VENV)
 	@JOBS=$(JOBS) scripts/coverage $(FOLDERS)
+
+fuzz: BOOTSTRAP = --tests
+fuzz: deps  ## libFuzzer on every reader of files and of peers' bytes, a minute each; FUZZ="--seconds 1800 toml" for more
+	@scripts/fuzz $(FUZZ)
 
 clean:  ## remove what was built, keep .venv
 	@rm -rf build build-*

@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "starling/checkpoint/consensus.h"
+#include "starling/core/text.h"
 
 namespace starling::cli {
 
@@ -32,7 +33,7 @@ void print_table(const Checkpoint& checkpoint) {
   fmt::print("\nall checksums agree{}\n",
              gone == 0 ? "" : fmt::format("; {} of the workers had been lost", gone));
   if (!m.recipe.empty()) fmt::print("\n");
-  for (const auto& [key, value] : m.recipe) fmt::print("{:<28}{}\n", key, value);
+  for (const auto& [key, value] : m.recipe) fmt::print("{:<28}{}\n", printable(key), printable(value));
 }
 
 void print_json(const Checkpoint& checkpoint) {

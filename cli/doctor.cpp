@@ -18,6 +18,7 @@
 #include "cli/doctor_machine.h"
 #include "cli/doctor_torch.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/kernels/cuda/compiler.h"
 #include "starling/kernels/update.h"
 #include "starling/transport/mapped/arena.h"
@@ -218,7 +219,7 @@ void print_text(const Versions& v, const TorchFacts& torch, const MachineFacts& 
   }
   fmt::print("checks\n");
   for (const Check& check : checks) {
-    fmt::print("  {:<9}{:<14}{}\n", check.ok ? "ok" : "problem", check.name, check.message);
+    fmt::print("  {:<9}{:<14}{}\n", check.ok ? "ok" : "problem", check.name, printable(check.message));
   }
 }
 

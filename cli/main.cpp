@@ -1,24 +1,26 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include <c10/util/Flags.h>
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 
 #include "cli/commands.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
+#include "starling/transport/c10d/one_line.h"
 
 namespace starling::cli {
 
 namespace {
 
-int fail(int code, std::string message) {
-  for (char& c : message) {
-    if (c == '\n') c = ' ';
-  }
-  fmt::print(stderr, "starling: {}\n", message);
+int fail(int code, const std::string& message) {
+  fmt::print(stderr, "starling: {}\n", printable(message));
   return code;
 }
 
@@ -65,13 +67,15 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using starling::cli::fail;
+  // c10d warns with a stack trace when the store's host is gone. Starling says it in one line.
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_ERROR;
   int code = 0;
   try {
     code = starling::cli::run(argc, argv);
   } catch (const starling::UsageError& error) {
     code = fail(2, error.what());
   } catch (const std::exception& error) {
-    code = fail(1, error.what());
+    code = fail(1, starling::one_line(error));
   }
   // A full disk shows only when the last bytes are written.
   if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && code == 0) {

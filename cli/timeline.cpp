@@ -1,6 +1,8 @@
 // starling timeline DIR: the timelines of a run's workers in one file, for Perfetto or
 // chrome://tracing.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -26,8 +28,12 @@ int timeline(const TimelineOptions& options) {
   fmt::print("{} spans of {} of {} workers\n", merged.spans, there, merged.workers);
   fmt::print("written to {}: open it in https://ui.perfetto.dev or chrome://tracing\n", out);
   if (!merged.missing.empty()) {
-    fmt::print(stderr, "starling: no timeline of worker {}: killed, or on another host\n",
-               fmt::join(merged.missing, ", "));
+    constexpr std::size_t kNamed = 20;
+    const std::size_t named = std::min(kNamed, merged.missing.size());
+    fmt::print(
+        stderr, "starling: no timeline of worker {}{}: killed, or on another host\n",
+        fmt::join(merged.missing.begin(), merged.missing.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+        named == merged.missing.size() ? "" : fmt::format(" and {} others", merged.missing.size() - named));
   }
   if (merged.dropped > 0) {
     fmt::print(stderr,

@@ -13,6 +13,7 @@
 #include "cli/recipe_keys.h"
 #include "cli/workers.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/train/launch.h"
 #include "starling/train/progress.h"
 #include "starling/train/trainer.h"
@@ -52,11 +53,11 @@ int train_as_worker(const Recipe& recipe, bool json) {
   const Level least = level_from_environment();
   world.log = [rank = world.rank, terminal, least](Level level, const std::string& message) {
     if (level < least) return;
-    write_stderr(fmt::format("{}starling[{}]: {}\n", terminal ? "\r\x1b[K" : "", rank, message));
+    write_stderr(fmt::format("{}starling[{}]: {}\n", terminal ? "\r\x1b[K" : "", rank, printable(message)));
   };
   limit_threads(recipe, world);
   Observer observer{.progress = {},
-                    .says = [&](const std::string& text) { line.message(text); },
+                    .says = [&](const std::string& text) { line.message(printable(text)); },
                     .interrupted = [] { return interruption() != 0; }};
   if (world.rank == 0)
     observer.progress = [&](const Progress& progress) { line.show(progress, Clock::now()); };

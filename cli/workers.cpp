@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/world/environment.h"
 
 namespace starling::cli {
@@ -32,6 +33,6 @@ void write_stderr(std::string_view text) {
   std::fflush(stderr);
 }
 
-void say_to_stderr(const std::string& text) { write_stderr("starling: " + text + "\n"); }
+void say_to_stderr(const std::string& text) { write_stderr("starling: " + printable(text) + "\n"); }
 
 }  // namespace starling::cli

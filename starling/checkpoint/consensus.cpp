@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/kernels/wire.h"
 
 namespace starling {
@@ -82,9 +83,9 @@ Bytes consensus_of(const TensorInfo& tensor, const std::vector<Bytes>& workers, 
   if (type == "I8") return largest<std::int8_t>(workers);
   if (type == "U8" || type == "BOOL") return largest<std::uint8_t>(workers);
   throw Error(
-      fmt::format("{}: tensor \"{}\" is {}; allowed are F64, F32, F16 and BF16, which are averaged, and "
+      fmt::format("{}: tensor {} is {}; allowed are F64, F32, F16 and BF16, which are averaged, and "
                   "integers, of which the maximum is taken",
-                  path, tensor.name, type));
+                  path, short_of(tensor.name), type));
 }
 
 // The average of push-sum is weighted, and only the optimizer knows which values each weight
@@ -122,8 +123,8 @@ void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
     for (const SafetensorsReader& worker : workers) {
       const TensorInfo* const theirs = worker.find(tensor.name);
       if (theirs == nullptr || theirs->dtype != tensor.dtype || theirs->shape != tensor.shape) {
-        throw Error(fmt::format("{}: there is no tensor \"{}\" with the dtype and shape that it has in {}",
-                                worker.path(), tensor.name, workers.front().path()));
+        throw Error(fmt::format("{}: there is no tensor {} with the dtype and shape that it has in {}",
+                                worker.path(), short_of(tensor.name), workers.front().path()));
       }
     }
     model.push_back({.name = name, .dtype = narrow ? "F32" : own.dtype, .shape = own.shape});

@@ -1,12 +1,14 @@
 #include "starling/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include <fmt/format.h>
 
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 
 namespace starling {
 namespace {
@@ -51,6 +53,18 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
     const std::size_t at = text.find(piece);
     return at == std::string::npos ? std::uint64_t{0} : at;
   };
+  const auto whole = [&](const Json& in, const char* key, std::int64_t least, std::int64_t most) {
+    const Json& value = in.at(key);
+    if (value.is_number_float())
+      refuse(path, place(value.dump()), fmt::format("{} is not a whole number", key));
+    const auto number = value.get<std::int64_t>();
+    if (number < least || number > most) {
+      refuse(path, place(fmt::format("\"{}\": {}", key, value.dump())),
+             fmt::format("{} is {}: allowed are {} to {}", key, value.dump(), least, most));
+    }
+    return number;
+  };
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   Manifest manifest;
   try {
     const auto shallow = [&](int depth, nlohmann::detail::parse_event_t, const Json&) {
@@ -64,37 +78,28 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
     }
     if (json.at("version") != kVersion) {
       refuse(path, place("\"version\""),
-             fmt::format("format version {}; this Starling reads version {}", json.at("version").dump(),
+             fmt::format("format version {}; this Starling reads version {}",
+                         json.at("version").is_number() ? json.at("version").dump()
+                                                        : short_of(json.at("version").dump()),
                          kVersion));
     }
-    manifest.step = json.at("step").get<std::int64_t>();
-    manifest.workers = json.at("workers").get<int>();
+    manifest.step = whole(json, "step", 0, kMost);
+    manifest.workers = static_cast<int>(whole(json, "workers", 1, kMostWorkers));
     manifest.seconds = json.at("seconds").get<double>();
-    if (manifest.step < 0) refuse(path, place("\"step\""), "step: allowed is a number from 0");
-    if (manifest.workers < 1 || manifest.workers > kMostWorkers) {
-      refuse(path, place("\"workers\""), fmt::format("workers: allowed are 1 to {}", kMostWorkers));
-    }
+    if (!(manifest.seconds >= 0)) refuse(path, place("\"seconds\""), "seconds: allowed is a number from 0");
     int last = -1;
     for (const Json& entry : json.at("files")) {
-      const WorkerFile file{.worker = entry.at("worker").get<int>(),
-                            .digest = {entry.at("bytes").get<std::uint64_t>(),
-                                       static_cast<std::uint32_t>(
-                                           std::stoul(entry.at("crc32c").get<std::string>(), nullptr, 16))},
-                            .step = entry.at("step").get<std::int64_t>()};
+      const WorkerFile file{
+          .worker = static_cast<int>(whole(entry, "worker", last + 1, manifest.workers - 1)),
+          .digest = {static_cast<std::uint64_t>(whole(entry, "bytes", 0, kMost)),
+                     static_cast<std::uint32_t>(
+                         std::stoul(entry.at("crc32c").get<std::string>(), nullptr, 16))},
+          .step = whole(entry, "step", 0, kMost)};
       const auto name = entry.at("file").get<std::string>();
       if (name != file.name()) {
         refuse(path, place(entry.at("file").dump()),
-               fmt::format("file \"{}\" of worker {}: allowed is {}, in the same folder", name, file.worker,
-                           file.name()));
-      }
-      if (file.worker <= last || file.worker >= manifest.workers) {
-        refuse(path, place(entry.at("file").dump()),
-               fmt::format("worker {}: allowed are 0 to {}, each once, rising", file.worker,
-                           manifest.workers - 1));
-      }
-      if (file.step < 0) {
-        refuse(path, place(entry.at("file").dump()),
-               fmt::format("step {} of worker {}: allowed is a number from 0", file.step, file.worker));
+               fmt::format("file {} of worker {}: allowed is {}, in the same folder", short_of(name),
+                           file.worker, file.name()));
       }
       last = file.worker;
       manifest.files.push_back(file);

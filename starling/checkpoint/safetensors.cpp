@@ -15,6 +15,7 @@
 
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 
 namespace starling {
 namespace {
@@ -96,19 +97,20 @@ class HeaderParser final : public nlohmann::json::json_sax_t {
   bool end_object() override {
     --depth_;
     if (depth_ == 1 && entry_ != kMetadata && fields_.size() != 3) {
-      return fail(fmt::format("tensor \"{}\" lacks one of dtype, shape and data_offsets", entry_));
+      return fail(fmt::format("tensor {} lacks one of dtype, shape and data_offsets", short_of(entry_)));
     }
     return true;
   }
   bool key(std::string& name) override {
     key_ = name;
     if (name.empty()) return fail("a name is empty");
-    if (depth_ == 1) return names_.insert(name).second || fail(fmt::format("\"{}\" is there twice", name));
+    if (depth_ == 1)
+      return names_.insert(name).second || fail(fmt::format("{} is there twice", short_of(name)));
     if (!fields_.insert(name).second) {
-      return fail(fmt::format("\"{}\" is there twice in \"{}\"", name, entry_));
+      return fail(fmt::format("{} is there twice in {}", short_of(name), short_of(entry_)));
     }
     if (entry_ == kMetadata || name == "dtype" || name == "shape" || name == "data_offsets") return true;
-    return fail(fmt::format("tensor \"{}\" has an unknown field \"{}\"", entry_, name));
+    return fail(fmt::format("tensor {} has an unknown field {}", short_of(entry_), short_of(name)));
   }
   bool string(std::string& text) override {
     if (depth_ != 2) return wrong("a text");
@@ -117,7 +119,7 @@ class HeaderParser final : public nlohmann::json::json_sax_t {
       return true;
     }
     if (key_ != "dtype") return wrong("a text");
-    if (element_bytes(text) == 0) return fail(fmt::format("unknown dtype \"{}\"", text));
+    if (element_bytes(text) == 0) return fail(fmt::format("unknown dtype {}", short_of(text)));
     tensors_.back().dtype = text;
     return true;
   }
@@ -130,7 +132,7 @@ class HeaderParser final : public nlohmann::json::json_sax_t {
   bool end_array() override {
     --depth_;
     if (key_ == "shape" || offsets_ == 2) return true;
-    return fail(fmt::format("data_offsets of \"{}\" are {} numbers, not 2", entry_, offsets_));
+    return fail(fmt::format("data_offsets of {} are {} numbers, not 2", short_of(entry_), offsets_));
   }
   bool number_unsigned(std::uint64_t number) override {
     if (depth_ != 3) return wrong("a number");
@@ -149,7 +151,7 @@ class HeaderParser final : public nlohmann::json::json_sax_t {
     return fail(fmt::format("{} is negative; only whole numbers from 0 are allowed", number));
   }
   bool number_float(double, const std::string& text) override {
-    return fail(fmt::format("{} is not a whole number that fits 64 bits", text));
+    return fail(fmt::format("{} is not a whole number that fits 64 bits", text.substr(0, 40)));
   }
   bool boolean(bool) override { return wrong("a boolean"); }
   bool null() override { return wrong("null"); }
@@ -203,7 +205,7 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : file_(File::to_r
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const TensorInfo& t = tensors_[i];
     const auto complain = [&](const std::string& reason) {
-      refuse(path, data_ + reached, fmt::format("tensor \"{}\": {}", t.name, reason));
+      refuse(path, data_ + reached, fmt::format("tensor {}: {}", short_of(t.name), reason));
     };
     if (t.begin != reached || t.end < t.begin) {
       complain(fmt::format("its offsets are {} to {}, but the bytes before it end at {}", t.begin, t.end,
@@ -258,7 +260,8 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Tensor
   for (TensorInfo& t : tensors_) {
     std::uint64_t bytes = 0;
     if (element_bytes(t.dtype) == 0 || !tensor_bytes(t, bytes)) {
-      throw Error(fmt::format("{}: tensor \"{}\" of dtype {} cannot be written", path, t.name, t.dtype));
+      throw Error(
+          fmt::format("{}: tensor {} of dtype {} cannot be written", path, short_of(t.name), t.dtype));
     }
     t.begin = at;
     t.end = at += bytes;

@@ -23,29 +23,6 @@ struct Overloaded : Ts... {
 template <class... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
-// Well-formed UTF-8 (RFC 3629: no overlong forms, no surrogates).
-bool is_utf8(std::string_view s) {
-  for (std::size_t i = 0; i < s.size();) {
-    const auto c = static_cast<unsigned char>(s[i]);
-    const int more = c < 0x80                  ? 0
-                     : (c >= 0xC2 && c < 0xE0) ? 1
-                     : (c >= 0xE0 && c < 0xF0) ? 2
-                     : (c >= 0xF0 && c < 0xF5) ? 3
-                                               : -1;
-    if (more < 0 || i + more >= s.size()) return false;
-    for (int k = 1; k <= more; ++k) {
-      if ((static_cast<unsigned char>(s[i + k]) & 0xC0) != 0x80) return false;
-    }
-    const auto second = more ? static_cast<unsigned char>(s[i + 1]) : 0;
-    if ((c == 0xE0 && second < 0xA0) || (c == 0xED && second > 0x9F) || (c == 0xF0 && second < 0x90) ||
-        (c == 0xF4 && second > 0x8F)) {
-      return false;
-    }
-    i += more + 1;
-  }
-  return true;
-}
-
 std::string number(double value) {
   std::string text = fmt::format("{}", value);
   if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
@@ -112,9 +89,10 @@ std::string Range::text() const {
   return text;
 }
 
-std::string nearest_name(const std::string& name, const std::vector<std::string>& names) {
+std::string nearest_name(const std::string& name, const std::vector<std::string>& names,
+                         std::optional<std::size_t> most) {
   std::string nearest;
-  std::size_t least = std::max<std::size_t>(2, name.size() / 3) + 1;
+  std::size_t least = most.value_or(std::max<std::size_t>(2, name.size() / 3)) + 1;
   if (name.size() > 64) return nearest;
   for (const std::string& other : names) {
     // Levenshtein distance. row[j]: edits between the part of `name` read so far and the first j

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -93,7 +94,9 @@ class Config {
   std::map<std::string, std::string> origins_;  // "section.key" -> the place that set it
 };
 
-// The name nearest to `name` by edit distance, or empty if none is near.
-std::string nearest_name(const std::string& name, const std::vector<std::string>& names);
+// The name nearest to `name` by edit distance, or empty if none is within `most` edits (default: a
+// third of its characters, at least 2).
+std::string nearest_name(const std::string& name, const std::vector<std::string>& names,
+                         std::optional<std::size_t> most = {});
 
 }  // namespace starling

@@ -1,5 +1,5 @@
 // Errors. Every message is one line: what is wrong, where (file, line, key, rank, peer), what is
-// allowed.
+// allowed. Text that it quotes cannot break the line (core/text.h: printable).
 #pragma once
 
 #include <stdexcept>
@@ -10,7 +10,7 @@ namespace starling {
 // Something failed while running (exit code 1 of the command).
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message);
 };
 
 // The caller asked for something impossible (exit code 2 of the command): a bad option, recipe,

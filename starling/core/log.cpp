@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 
 namespace starling {
 
@@ -22,7 +23,7 @@ Log log_to_stderr(int rank, Level least) {
   return [rank, least](Level level, const std::string& message) {
     if (level >= least) {
       // One write per line, so that lines of several workers stay whole.
-      const std::string line = "starling[" + std::to_string(rank) + "]: " + message + "\n";
+      const std::string line = "starling[" + std::to_string(rank) + "]: " + printable(message) + "\n";
       std::fwrite(line.data(), 1, line.size(), stderr);
     }
   };

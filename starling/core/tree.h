@@ -12,6 +12,8 @@
 #include <variant>
 #include <vector>
 
+#include "starling/core/text.h"
+
 namespace starling {
 
 struct Member;
@@ -46,13 +48,5 @@ std::string read_at_most(const std::string& path, std::size_t most, std::string_
 // limited by the text's length.
 Node parse_toml(std::string_view text, const std::string& name);
 Node parse_json(std::string_view text, const std::string& name);
-
-// "file:7", or "file" if the line is not known.
-std::string place(const std::string& file, int line);
-
-// Quotes text as a TOML basic string. Messages use it too, because it keeps them on one line.
-// short_of() cuts long texts.
-std::string in_quotes(std::string_view text);
-std::string short_of(std::string_view text);
 
 }  // namespace starling

@@ -151,6 +151,7 @@ ExchangeStatistics Exchange::statistics() const {
   ExchangeStatistics statistics = ledger_.counts();
   statistics.bytes_sent = transport_->bytes_sent();
   statistics.bytes_in_place = transport_->bytes_in_place();
+  statistics.payload_sent = transport_->payload_sent();
   statistics.lost = links_.gone();
   return statistics;
 }

@@ -15,6 +15,7 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
   directed_aborted += more.directed_aborted;
   bytes_sent += more.bytes_sent;
   bytes_in_place += more.bytes_in_place;
+  payload_sent += more.payload_sent;
   seconds_waiting += more.seconds_waiting;
   lost.insert(more.lost.begin(), more.lost.end());
   return *this;

@@ -24,6 +24,7 @@ struct ExchangeStatistics {
   std::uint64_t directed_aborted = 0;
   std::uint64_t bytes_sent = 0;      // over links, and what neighbours on this host read in place
   std::uint64_t bytes_in_place = 0;  // the latter alone
+  std::uint64_t payload_sent = 0;    // bytes_sent without headers and control
   double seconds_waiting = 0;        // inside finish()
   std::set<int> lost;
 

@@ -222,6 +222,7 @@ GossipStatistics Gossip::statistics() const {
   statistics.gradients_of_all = std::accumulate(made_.begin(), made_.end(), std::uint64_t{0});
   statistics.gradient_seconds = gradient_seconds_;
   statistics.bytes_sent = transport_->bytes_sent();
+  statistics.payload_sent = transport_->payload_sent();
   return statistics;
 }
 

@@ -31,7 +31,7 @@ struct GossipStatistics {
   // Averagings with all blocks; per gradient that is the effective rate.
   std::uint64_t averaged = 0;
   double gradient_seconds = 0;  // current time of a gradient
-  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_sent = 0, payload_sent = 0;
 };
 
 }  // namespace starling

@@ -431,7 +431,10 @@ bool has_sse4() {
 }
 bool has_avx2() {
   return has_sse4() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#if !defined(__clang__)  // clang cannot ask for this one, which every processor with AVX2 has
+         __builtin_cpu_supports("f16c") &&
+#endif
+         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma");
 }
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&

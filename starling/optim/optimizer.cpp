@@ -405,6 +405,7 @@ Statistics Optimizer::statistics() const {
                  .late = edges.late,
                  .bytes_sent = edges.bytes_sent,
                  .bytes_in_place = edges.bytes_in_place,
+                 .payload_sent = edges.payload_sent,
                  .directed_aborted = edges.directed_aborted,
                  .seconds_waiting = edges.seconds_waiting,
                  .skipped = engine_->clipping.skipped(),

@@ -42,7 +42,7 @@ class AsynchronousSimulation {
         recorded_(recorded(work)),
         workers_(static_cast<std::size_t>(n_)),
         links_(network),
-        events_(3 * workers_.size(), 2 * workers_.size(), span_of(recorded_)),
+        events_(3 * workers_.size(), 2 * workers_.size(), span_of(recorded_), run.most_events),
         ends_(n_, run) {
     // Event sources: below n a worker's clock or the end of its gradient, n + worker the next step
     // of its averaging, 2 n + worker its data on the link.

@@ -8,6 +8,10 @@
 #include <queue>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+
 namespace starling {
 
 // A calendar queue (Brown, "Calendar queues", CACM 31(10), 1988): a ring of buckets, each for a
@@ -21,8 +25,10 @@ class EventQueue {
   };
 
   // For sources 0 .. `sources` - 1. `pending`: estimated number of pending events. `span`: how far
-  // ahead they are, in the unit of their times. Good estimates make it fast.
-  EventQueue(std::size_t sources, std::size_t pending, double span) : sources_(sources) {
+  // ahead they are, in the unit of their times. Good estimates make it fast. `most`: the work that
+  // pop() does before it throws, in events.
+  EventQueue(std::size_t sources, std::size_t pending, double span, std::uint64_t most = UINT64_MAX)
+      : most_(most), sources_(sources) {
     std::size_t buckets = 1024;
     while (buckets < 2 * pending) buckets *= 2;
     first_.assign(buckets, kNone);
@@ -58,7 +64,14 @@ class EventQueue {
     of.place = Place::none;
   }
 
+  // Throws UsageError after `most` events.
   Event pop() {
+    if (++work_ > most_) {
+      throw UsageError(
+          fmt::format("simulate: more than {} events, because workers differ too much in speed, or there are "
+                      "too many workers, blocks or iterations",
+                      most_));
+    }
     for (;;) {
       while (due_.empty()) advance();
       const Due event = due_.top();
@@ -73,6 +86,7 @@ class EventQueue {
 
  private:
   static constexpr int kNone = -1;
+  static constexpr std::size_t kBucketsLikeAnEvent = 64;  // a lap past so many takes as long
   enum class Place : std::uint8_t { none, bucket, heap };
 
   struct Source {
@@ -111,6 +125,7 @@ class EventQueue {
           earliest = std::min(earliest, tick_of(sources_[source].time));
       }
       now_ = earliest;
+      work_ += first_.size() / kBucketsLikeAnEvent;
     }
     int* link = &first_[bucket_of(now_)];
     while (*link != kNone) {
@@ -126,6 +141,8 @@ class EventQueue {
     }
   }
 
+  const std::uint64_t most_;
+  std::uint64_t work_ = 0;
   double per_width_;
   std::vector<int> first_;  // of a bucket
   std::vector<Source> sources_;

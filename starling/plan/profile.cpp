@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/range.h"
 #include "starling/core/tree_reader.h"
 
 namespace starling {
@@ -18,10 +22,14 @@ namespace {
 constexpr std::size_t kMaxProfile = std::size_t{64} << 20;
 constexpr int kProfileVersion = 2;
 constexpr const char* kProfileFormat = "starling-profile";
-constexpr std::size_t kMaxListed = 1'000'000;  // most workers, hosts, blocks or iterations
-constexpr double kMaxSeconds = 1e6;
-constexpr double kMaxBytes = 1e15;  // also per second
-constexpr double kMaxShare = 1000;
+constexpr std::size_t kMaxListed = 1'000'000;  // iterations
+constexpr int kMaxWorkers = 4096;              // also hosts
+constexpr std::size_t kMaxBlocks = 10'000;
+constexpr double kMaxTimes = 1e8;  // of all workers: 0.8 GB
+// The quotient of any two of these fits a clock.
+constexpr Range kSeconds = between(0, 1e4), kForward = between(1e-9, 1e4);
+constexpr Range kBytes = between(1, 1e12), kRate = between(1e3, 1e15);
+constexpr Range kShare = between(1e-3, 1e3);
 
 class ProfileReader : TreeReader {
  public:
@@ -56,12 +64,13 @@ class ProfileReader : TreeReader {
     know_keys(node, keys);
     return node;
   }
-  const Node::Array& array_of(const Node& node, std::string_view what, bool may_be_empty = false) const {
+  const Node::Array& array_of(const Node& node, std::string_view what, std::size_t least = 1,
+                              std::size_t most = kMaxListed) const {
     const auto* array = node.as<Node::Array>();
     if (!array) refuse(node.line, fmt::format("{} must be an array, not {}", what, node.kind()));
-    if ((array->empty() && !may_be_empty) || array->size() > kMaxListed) {
-      refuse(node.line, fmt::format("{} has {} entries, allowed are {} to {}", what, array->size(),
-                                    may_be_empty ? 0 : 1, kMaxListed));
+    if (array->size() < least || array->size() > most) {
+      refuse(node.line,
+             fmt::format("{} has {} entries, allowed are {} to {}", what, array->size(), least, most));
     }
     return *array;
   }
@@ -77,21 +86,19 @@ class ProfileReader : TreeReader {
       refuse(node.line, fmt::format("{} is {}, allowed are {} to {}", what, *number, least, most));
     return *number;
   }
-  double number(const Node& node, std::string_view what, bool zero, double most,
-                std::string_view unit) const {
+  double number(const Node& node, std::string_view what, const Range& range, std::string_view unit) const {
     const std::optional<double> value = number_in(node);
     if (!value) refuse(node.line, fmt::format("{} must be a number of {}, not {}", what, unit, node.kind()));
-    if (!(zero ? *value >= 0 : *value > 0) || !(*value <= most)) {
-      refuse(node.line, fmt::format("{} is {:g} {}, must be {} and at most {:g}", what, *value, unit,
-                                    zero ? "at least 0" : "above 0", most));
-    }
+    if (!range.holds(*value))
+      refuse(node.line, fmt::format("{} is {:g} {}, must be {}", what, *value, unit, range.text()));
     return *value;
   }
   double seconds(const Node& node, std::string_view what) const {
-    return number(node, what, true, kMaxSeconds, "seconds");
+    return number(node, what, kSeconds, "seconds");
   }
+  double bytes(const Node& node) const { return number(node, "bytes", kBytes, "bytes"); }
   double rate(const Node& node, std::string_view what) const {
-    return number(node, what, false, kMaxBytes, "bytes a second");
+    return number(node, what, kRate, "bytes a second");
   }
 
   void check_format(const Node& root) const {
@@ -153,17 +160,17 @@ class ProfileReader : TreeReader {
 
   void read_hosts(const Node& node, Profile& profile) {
     std::vector<int> places;  // worker -> the number of hosts that list it
-    const Node::Array& hosts = array_of(node, "hosts");
+    const Node::Array& hosts = array_of(node, "hosts", 1, kMaxWorkers);
     for (const Node& entry : hosts) {
       section(entry, fmt::format("host {}", profile.hosts.size()), {"name", "workers", "send", "receive"});
       Host host;
       host.name = text(needed(entry, "name"), "name");
-      for (const Host& other : profile.hosts) {
-        if (other.name == host.name)
-          refuse(entry.line, fmt::format("another host is called {} too", short_of(host.name)));
-      }
-      for (const Node& worker : array_of(needed(entry, "workers"), "workers")) {
-        const auto rank = static_cast<int>(whole(worker, "a worker", 0, kMaxListed - 1));
+      if (host.name != printable(host.name))
+        refuse(entry.line, fmt::format("name is {}, must be printable", short_of(host.name)));
+      if (!host_places_.emplace(host.name, profile.hosts.size()).second)
+        refuse(entry.line, fmt::format("another host is called {} too", short_of(host.name)));
+      for (const Node& worker : array_of(needed(entry, "workers"), "workers", 1, kMaxWorkers)) {
+        const auto rank = static_cast<int>(whole(worker, "a worker", 0, kMaxWorkers - 1));
         host.workers.push_back(rank);
         if (places.size() <= static_cast<std::size_t>(rank))
           places.resize(static_cast<std::size_t>(rank) + 1);
@@ -184,24 +191,23 @@ class ProfileReader : TreeReader {
     workers_ = static_cast<int>(places.size());
   }
 
-  int host_called(const Node& node, const Profile& profile, std::string_view what) const {
+  int host_called(const Node& node, std::string_view what) const {
     const std::string& name = text(node, what);
-    for (std::size_t h = 0; h < profile.hosts.size(); ++h) {
-      if (profile.hosts[h].name == name) return static_cast<int>(h);
-    }
-    refuse(node.line, fmt::format("{}: there is no host {}", what, short_of(name)));
+    const auto place = host_places_.find(name);
+    if (place == host_places_.end())
+      refuse(node.line, fmt::format("{}: there is no host {}", what, short_of(name)));
+    return static_cast<int>(place->second);
   }
 
   void read_links(const Node& node, Profile& profile) {
-    for (const Node& entry : array_of(node, "links", true)) {
+    std::set<std::pair<int, int>> known;
+    for (const Node& entry : array_of(node, "links", 0)) {
       section(entry, fmt::format("link {}", profile.links.size()), {"from", "to", "latency", "rate"});
       HostLink link;
-      link.from = host_called(needed(entry, "from"), profile, "from");
-      link.to = host_called(needed(entry, "to"), profile, "to");
+      link.from = host_called(needed(entry, "from"), "from");
+      link.to = host_called(needed(entry, "to"), "to");
       if (link.from == link.to) refuse(entry.line, "its ends must be two hosts");
-      for (const HostLink& other : profile.links) {
-        if (other.from == link.from && other.to == link.to) refuse(entry.line, "this link is listed twice");
-      }
+      if (!known.emplace(link.from, link.to).second) refuse(entry.line, "this link is listed twice");
       link.latency = seconds(needed(entry, "latency"), "latency");
       link.rate = rate(needed(entry, "rate"), "rate");
       profile.links.push_back(link);
@@ -210,11 +216,11 @@ class ProfileReader : TreeReader {
   }
 
   void read_shapes(const Node& node, Profile& profile) {
-    for (const Node& entry : array_of(node, "shapes", true)) {
+    for (const Node& entry : array_of(node, "shapes", 0)) {
       section(entry, fmt::format("shape {}", profile.shapes.size()), {"peers", "share"});
       Shape shape;
-      shape.peers = static_cast<int>(whole(needed(entry, "peers"), "peers", 1, kMaxListed));
-      shape.share = number(needed(entry, "share"), "share", false, kMaxShare, "times an interface");
+      shape.peers = static_cast<int>(whole(needed(entry, "peers"), "peers", 1, kMaxWorkers));
+      shape.share = number(needed(entry, "share"), "share", kShare, "times an interface");
       if (!profile.shapes.empty() && profile.shapes.back().peers >= shape.peers)
         refuse(entry.line, "its peers must be more than those of the previous entry");
       profile.shapes.push_back(shape);
@@ -223,9 +229,9 @@ class ProfileReader : TreeReader {
   }
 
   void read_blocks(const Node& node, Profile& profile) {
-    for (const Node& entry : array_of(node, "blocks")) {
+    for (const Node& entry : array_of(node, "blocks", 1, kMaxBlocks)) {
       section(entry, fmt::format("block {}", profile.blocks.size()), {"bytes"});
-      profile.blocks.push_back(number(needed(entry, "bytes"), "bytes", false, kMaxBytes, "bytes"));
+      profile.blocks.push_back(bytes(needed(entry, "bytes")));
     }
     where_ = "";
   }
@@ -240,8 +246,8 @@ class ProfileReader : TreeReader {
     }
     std::vector<double> values;
     values.reserve(count);
-    const bool may_be_zero = what != "forward";  // an iteration takes some time
-    for (const Node& entry : list) values.push_back(number(entry, what, may_be_zero, kMaxSeconds, "seconds"));
+    const Range& range = what == "forward" ? kForward : kSeconds;  // an iteration takes some time
+    for (const Node& entry : list) values.push_back(number(entry, what, range, "seconds"));
     return values;
   }
   std::vector<std::vector<double>> block_samples(const Node& node, const std::string& what,
@@ -258,7 +264,7 @@ class ProfileReader : TreeReader {
   }
 
   void read_compute(const Node& node, Profile& profile) {
-    const Node::Array& workers = array_of(node, "compute");
+    const Node::Array& workers = array_of(node, "compute", 1, kMaxWorkers);
     if (!profile.has_network()) workers_ = static_cast<int>(workers.size());
     profile.compute.resize(workers_);
     std::vector<bool> seen(workers_);
@@ -282,10 +288,10 @@ class ProfileReader : TreeReader {
   }
 
   void read_all_reduce(const Node& node, Profile& profile) {
-    for (const Node& entry : array_of(node, "all_reduce", true)) {
+    for (const Node& entry : array_of(node, "all_reduce", 0)) {
       section(entry, fmt::format("all_reduce {}", profile.all_reduce.size()), {"bytes", "seconds"});
       AllReduceTime time;
-      time.bytes = number(needed(entry, "bytes"), "bytes", false, kMaxBytes, "bytes");
+      time.bytes = bytes(needed(entry, "bytes"));
       time.seconds = seconds(needed(entry, "seconds"), "seconds");
       if (!profile.all_reduce.empty() && profile.all_reduce.back().bytes >= time.bytes)
         refuse(entry.line, "its bytes must be more than those of the previous entry");
@@ -295,6 +301,7 @@ class ProfileReader : TreeReader {
   }
 
   int workers_ = 0;
+  std::map<std::string, std::size_t> host_places_;
 };
 
 }  // namespace
@@ -315,6 +322,12 @@ int Profile::workers() const {
 }
 
 Profile joined(const Profile& network, const Profile& compute) {
+  const Compute& one = compute.compute.front();
+  const double times =
+      static_cast<double>(one.forward.size() * (2 + 2 * one.backward.size())) * network.workers();
+  if (times > kMaxTimes)
+    throw UsageError(fmt::format("profile: {:g} recorded times for {} workers, at most {:g} are allowed",
+                                 times, network.workers(), kMaxTimes));
   Profile profile = network;
   profile.blocks = compute.blocks;
   profile.compute.clear();

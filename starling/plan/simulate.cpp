@@ -67,7 +67,7 @@ class GossipSimulation {
     // Event sources: a worker (it has updated a block), n + a connection (a message has left), and
     // after these a group (all have their shards).
     events_.emplace(workers_.size() + routes_.size() + states, 2 * workers_.size() + flows,
-                    span_of(recorded_));
+                    span_of(recorded_), run.most_events);
     links_.report_to(*events_, n_);
   }
 

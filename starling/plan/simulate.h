@@ -40,6 +40,7 @@ struct Horizon {
   int iterations = 100;
   int warm_up = 20;  // iterations at the start that are not counted
   std::uint64_t seed = 0;
+  std::uint64_t most_events = 100'000'000;  // some tens of seconds
 };
 
 // The resource in use for longest: a host's interface, or a slow link between hosts
@@ -62,7 +63,7 @@ struct Forecast {
   Busiest busiest;  // in a step; with all-reduce the seconds alone
 };
 
-// Throws UsageError if the parts do not fit together.
+// Throws UsageError if the parts do not fit together, or after `most_events`.
 Forecast simulate(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,
                   const Horizon& run = {});
 

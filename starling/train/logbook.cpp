@@ -5,13 +5,15 @@
 
 #include <fmt/format.h>
 
+#include "starling/core/error.h"
 #include "starling/optim/options.h"
 
 namespace starling {
 
 Logbook::Logbook(const Recipe& recipe, const World& world, const Observer& observer, Metrics& metrics,
                  const RunLength& length)
-    : observer_(observer),
+    : log_(world.log),
+      observer_(observer),
       metrics_(metrics),
       score_(task_of(recipe).score),
       asynchronous_(averages_in_pairs(make_options(recipe))),
@@ -23,7 +25,22 @@ Logbook::Logbook(const Recipe& recipe, const World& world, const Observer& obser
       step_(length.first_step),
       seconds_(length.first_seconds),
       seconds_at_line_(length.first_seconds) {
-  if (recipe.log.tensorboard) events_.emplace(fmt::format("{}/tensorboard/worker-{}", recipe.run.out, rank_));
+  if (recipe.log.tensorboard) {
+    on_events([&] { events_.emplace(fmt::format("{}/tensorboard/worker-{}", recipe.run.out, rank_)); });
+  }
+}
+
+void Logbook::on_events(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& failure) {
+    log_(Level::warning, fmt::format("{}: the run goes on without it", failure.what()));
+    events_.reset();
+  }
+}
+
+void Logbook::with_events(const std::function<void(EventFile&)>& f) {
+  if (events_) on_events([&] { f(*events_); });
 }
 
 void Logbook::add(const Step& step, const Statistics& now, std::int64_t done) {
@@ -38,15 +55,16 @@ void Logbook::add(const Step& step, const Statistics& now, std::int64_t done) {
 void Logbook::add_choice(const ChosenTopology& chosen) {
   metrics_.write_chosen(chosen.name, chosen.why);
   if (observer_.says) observer_.says(chosen.why);
-  if (events_) events_->write_text(step_, "mixing/topology", chosen.why);
+  with_events([&](EventFile& file) { file.write_text(step_, "mixing/topology", chosen.why); });
 }
 
 void Logbook::add_test(const AverageScore& test) {
-  if (!events_) return;
   const std::string tag = fmt::format("test/{}", score_.name);
-  events_->write(step_, {{tag, test.score.value},
-                         {"test/loss", test.score.loss},
-                         {"test/consensus_distance", test.consensus_distance}});
+  with_events([&](EventFile& file) {
+    file.write(step_, {{tag, test.score.value},
+                       {"test/loss", test.score.loss},
+                       {"test/consensus_distance", test.consensus_distance}});
+  });
 }
 
 double Logbook::waiting_share(const Statistics& now) const {
@@ -83,7 +101,7 @@ void Logbook::write_line(double lr, const Statistics& now) {
                   .waiting_share = waiting_share,
                   .bytes_sent = now.bytes_sent,
                   .gossip = gossip});
-  if (events_) write_events(lr, seconds, waiting_share, now);
+  write_events(lr, seconds, waiting_share, now);
   losses_ = 0;
   losses_counted_ = 0;
   waited_ = now.seconds_waiting;
@@ -91,13 +109,14 @@ void Logbook::write_line(double lr, const Statistics& now) {
 }
 
 void Logbook::write_events(double lr, double seconds, double waiting_share, const Statistics& now) {
-  if (asynchronous_) events_->write(step_, {{"gossip/rate", now.rate}, {"gossip/distance", now.distance}});
-  events_->write(step_,
-                 {{"train/loss", loss_},
-                  {"train/lr", lr},
-                  {"train/samples_per_second", static_cast<double>(losses_counted_ * batch_) / seconds},
-                  {"exchange/waiting_share", waiting_share},
-                  {"exchange/bytes_sent", static_cast<double>(now.bytes_sent)}});
+  with_events([&](EventFile& file) {
+    if (asynchronous_) file.write(step_, {{"gossip/rate", now.rate}, {"gossip/distance", now.distance}});
+    file.write(step_, {{"train/loss", loss_},
+                       {"train/lr", lr},
+                       {"train/samples_per_second", static_cast<double>(losses_counted_ * batch_) / seconds},
+                       {"exchange/waiting_share", waiting_share},
+                       {"exchange/bytes_sent", static_cast<double>(now.bytes_sent)}});
+  });
 }
 
 }  // namespace starling

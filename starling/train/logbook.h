@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "starling/optim/optimizer.h"
@@ -49,7 +50,11 @@ class Logbook {
   void show_progress(const Statistics& now, std::int64_t done) const;
   void write_line(double lr, const Statistics& now);
   void write_events(double lr, double seconds, double waiting_share, const Statistics& now);
+  // A failure of f() costs the rest of the event file, and a warning.
+  void on_events(const std::function<void()>& f);
+  void with_events(const std::function<void(EventFile&)>& f);  // if there is one
 
+  const Log log_;
   const Observer& observer_;
   Metrics& metrics_;
   std::optional<EventFile> events_;

@@ -1,19 +1,24 @@
 #include "starling/train/metrics.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
-#include <string_view>
+#include <optional>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <torch/version.h>
 #include <unistd.h>
 
+#include "starling/core/descriptor.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 
 namespace starling {
 
@@ -31,13 +36,26 @@ int open_to_append(const std::string& path) {
   return file;
 }
 
-void write_whole(int file, const std::string& path, const std::string& text) {
+// The bytes that were written: fewer on a full disk, with the reason in errno.
+std::size_t write_part(int file, std::string_view text) {
   ssize_t written = 0;
   do {
     written = ::write(file, text.data(), text.size());
   } while (written < 0 && errno == EINTR);
   if (written >= 0 && written < static_cast<ssize_t>(text.size())) errno = ENOSPC;
-  if (written < static_cast<ssize_t>(text.size())) fail(path, "written");
+  return static_cast<std::size_t>(std::max<ssize_t>(written, 0));
+}
+
+// Names of files need not be UTF-8.
+std::string line_of(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::optional<std::int64_t> whole_of(const Json& record, const char* key, std::int64_t otherwise) {
+  const auto found = record.find(key);
+  if (found == record.end()) return otherwise;
+  if (!found->is_number_integer()) return std::nullopt;
+  return found->get<std::int64_t>();
 }
 
 // Removes the files whose name begins so. A missing folder is no error.
@@ -69,6 +87,7 @@ std::string to_json(const Summary& s) {
                   {"worst_" + s.score_name, s.worst_score},
                   {"consensus_distance", s.consensus_distance},
                   {"bytes_sent_per_worker", s.bytes_sent_per_worker},
+                  {"payload_sent_per_worker", s.payload_sent_per_worker},
                   {"bytes_computed", s.bytes_computed},
                   {"waiting_share", s.waiting_share},
                   {"blocks_aborted", s.blocks_aborted},
@@ -77,20 +96,21 @@ std::string to_json(const Summary& s) {
                   {"steps_skipped", s.steps_skipped},
                   {"seed", s.seed},
                   {"versions", {{"starling", STARLING_VERSION}, {"torch", TORCH_VERSION}}}};
-  return json.dump(2) + "\n";
+  return line_of(json, 2);
 }
 
-Metrics::Metrics(std::string folder) : folder_(std::move(folder)) {
+Metrics::Metrics(std::string folder, Log log)
+    : folder_(std::move(folder)), path_(folder_ + "/metrics.jsonl"), log_(std::move(log)) {
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   if (error) throw Error(fmt::format("{}: cannot be made: {}", folder_, error.message()));
-  file_ = open_to_append(folder_ + "/metrics.jsonl");
+  file_ = open_to_append(path_);
 }
 
 Metrics::~Metrics() { close(file_); }
 
 void Metrics::clear() {
-  if (ftruncate(file_, 0) != 0) fail(folder_ + "/metrics.jsonl", "emptied");
+  if (ftruncate(file_, 0) != 0) fail(path_, "emptied");
   const std::string summary = folder_ + "/summary.json";
   if (unlink(summary.c_str()) != 0 && errno != ENOENT) fail(summary, "removed");
   remove_files(folder_, "timeline-");
@@ -101,17 +121,37 @@ void Metrics::clear() {
 }
 
 void Metrics::clear_after(std::span<const std::int64_t> steps) {
-  const std::string path = folder_ + "/metrics.jsonl";
-  std::ifstream file(path);
+  std::ifstream file(path_);
   std::string kept, line;
-  while (std::getline(file, line)) {
+  for (int number = 1; std::getline(file, line); ++number) {
     const Json record = Json::parse(line, nullptr, false);
-    if (!record.is_object()) continue;
-    const auto rank = record.value("rank", std::size_t{0});
-    if (rank < steps.size() && record.value("step", steps[rank] + 1) <= steps[rank]) kept += line + "\n";
+    std::optional<std::int64_t> rank, step;
+    if (record.is_object()) {
+      rank = whole_of(record, "rank", 0);
+      step = whole_of(record, "step", std::numeric_limits<std::int64_t>::max());
+    }
+    if (!rank || !step) {
+      log_(Level::warning, place(path_, number) + ": is no line of a run, and is dropped");
+      continue;
+    }
+    if (*rank < 0 || *rank >= std::ssize(steps)) continue;
+    if (*step <= steps[static_cast<std::size_t>(*rank)]) kept += line + "\n";
   }
   clear();
-  if (!kept.empty()) write_whole(file_, path, kept);
+  if (!kept.empty()) append(kept);
+}
+
+void Metrics::append(std::string_view lines) {
+  const std::string text = (cut_off_ ? "\n" : "") + std::string(lines);
+  const std::size_t written = write_part(file_, text);
+  const bool whole = written == text.size();
+  if (!whole && !failing_) {
+    log_(Level::warning,
+         fmt::format("{}: cannot be written: {}: lines are missing from here on, the run goes on", path_,
+                     std::strerror(errno)));
+  }
+  if (written > 0) cut_off_ = !whole;
+  failing_ = !whole;
 }
 
 void Metrics::write(const StepRecord& r) {
@@ -138,21 +178,25 @@ void Metrics::write(const StepRecord& r) {
     json["questions"] = {
         {"asked", q.asked}, {"refused", q.refused}, {"unanswered", q.unanswered}, {"dropped", q.dropped}};
   }
-  write_whole(file_, folder_ + "/metrics.jsonl", json.dump() + "\n");
+  append(line_of(json));
 }
 
 void Metrics::write_chosen(const std::string& topology, const std::string& why) {
   const Json json{{"step", 0}, {"topology", topology}, {"why", why}};
-  write_whole(file_, folder_ + "/metrics.jsonl", json.dump() + "\n");
+  append(line_of(json));
 }
 
 void Metrics::write(const Summary& summary) {
   const std::string path = folder_ + "/summary.json";
   const std::string draft = fmt::format("{}.{}", path, getpid());
-  const int file = open_to_append(draft);
-  write_whole(file, draft, to_json(summary));
-  close(file);
-  if (std::rename(draft.c_str(), path.c_str()) != 0) fail(path, "written");
+  const std::string text = to_json(summary);
+  const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (file.get() >= 0 && write_part(file.get(), text) == text.size() &&
+      std::rename(draft.c_str(), path.c_str()) == 0) {
+    return;
+  }
+  log_(Level::warning, fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+  std::remove(draft.c_str());
 }
 
 }  // namespace starling

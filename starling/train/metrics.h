@@ -16,8 +16,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "starling/core/log.h"
 #include "starling/optim/optimizer.h"
 
 namespace starling {
@@ -61,9 +63,10 @@ struct Summary {
   double score = 0;          // of the average model, on the test set
   double worst_score = 0;    // of the worst single worker's own model, on the test set
   double consensus_distance = 0;
-  std::uint64_t bytes_sent_per_worker = 0;  // mean
-  bool bytes_computed = false;              // as 2M(n-1)/n per step, not counted
-  double waiting_share = 0;                 // mean
+  std::uint64_t bytes_sent_per_worker = 0;    // mean
+  std::uint64_t payload_sent_per_worker = 0;  // of these, without headers and control: mean
+  bool bytes_computed = false;                // as 2M(n-1)/n per step, not counted
+  double waiting_share = 0;                   // mean
   // Blocks that were not mixed because a neighbour was late, lost or sent damaged data, counted per
   // edge: mean of the workers. directed_aborted counts those on directed edges, each of which moved
   // the mean of all parameters a little.
@@ -77,26 +80,35 @@ struct Summary {
 std::string to_json(const Summary& summary);  // with the versions of Starling and torch; indented
 
 // Writes metrics.jsonl. Workers with the same folder share the file: each line is one write() to a
-// file that is open for appending, so the kernel keeps lines whole.
+// file that is open for appending, so the kernel keeps lines whole. A line or a file that cannot be
+// written, on a full disk, is a warning: the run goes on.
 class Metrics {
  public:
-  // Makes the folder. Throws Error if that or a later write fails.
-  explicit Metrics(std::string folder);
+  // Makes the folder. Throws Error if that fails, or if the files of an earlier run cannot be
+  // removed.
+  explicit Metrics(std::string folder, Log log = [](Level, const std::string&) {});
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
   // Removes the files of an earlier run. One worker calls it, before any worker writes.
   void clear();
-  // The same for a resumed run: the lines up to these steps of each rank stay.
+  // The same for a resumed run: the lines up to these steps of each rank stay. A line that is none
+  // of ours is dropped with a warning.
   void clear_after(std::span<const std::int64_t> steps);
   void write(const StepRecord& record);
   void write_chosen(const std::string& topology, const std::string& why);
   void write(const Summary& summary);
 
  private:
-  std::string folder_;
+  void append(std::string_view lines);
+
+  const std::string folder_;
+  const std::string path_;  // of metrics.jsonl
+  const Log log_;
   int file_ = -1;
+  bool failing_ = false;  // the latest lines could not be written
+  bool cut_off_ = false;  // .. but a part of them was
 };
 
 }  // namespace starling

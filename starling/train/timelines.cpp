@@ -23,6 +23,24 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
+constexpr std::int64_t kMostWorkers = 1 << 20;
+constexpr std::int64_t kLatestStart = 4'000'000'000'000'000'000;  // ns: in 2096
+constexpr std::int64_t kMostDropped = 1'000'000'000'000;
+constexpr int kDepth = 8;  // of a line's JSON
+
+// Discarded if the text is no JSON, or is nested too deeply.
+Json parsed(const std::string& text) {
+  bool deep = false;
+  Json json = Json::parse(
+      text,
+      [&](int depth, Json::parse_event_t, const Json&) {
+        deep = deep || depth > kDepth;
+        return !deep;
+      },
+      false);
+  return deep ? Json(Json::value_t::discarded) : json;
+}
+
 // R of timeline-R.json.
 std::optional<int> rank_in(const std::string& name) {
   int rank = 0;
@@ -36,20 +54,21 @@ class Source {
  public:
   Source(std::string path, int rank) : path_(std::move(path)), rank_(rank), file_(path_, std::ios::binary) {
     if (!file_) throw Error(fmt::format("{}: cannot be read: {}", path_, std::strerror(errno)));
-    const Json head = Json::parse(next_line() + "]}", nullptr, false);
+    const Json head = parsed(next_line() + "]}");
     const Json about = head.is_object() ? head.value("otherData", Json()) : Json();
     if (!about.is_object() || about.value("format", Json()) != Timeline::kFormat)
       refuse("is no timeline of Starling");
-    const auto number = [&](const char* key) {
+    const auto number = [&](const char* key, std::int64_t least, std::int64_t most) {
       const Json value = about.value(key, Json());
-      if (!value.is_number_integer() || value < 0) refuse(fmt::format("its {} is no number", key));
+      if (!value.is_number_integer() || value < least || value > most)
+        refuse(fmt::format("its {} is no number from {} to {}", key, least, most));
       return value.get<std::int64_t>();
     };
-    if (number("rank") != rank)
-      refuse(fmt::format("is of worker {}, not of the one in its name", number("rank")));
-    workers = number("workers");
-    start = number("start_unix_ns");
-    dropped = number("dropped");
+    workers = number("workers", 1, kMostWorkers);
+    start = number("start_unix_ns", 0, kLatestStart);
+    dropped = number("dropped", 0, kMostDropped);
+    const std::int64_t own = number("rank", 0, workers - 1);
+    if (own != rank) refuse(fmt::format("is of worker {}, not of the one in its name", own));
   }
 
   // The next event of this worker, or nothing at the end.
@@ -61,7 +80,7 @@ class Source {
       return std::nullopt;
     }
     more_ = line.ends_with(',');
-    Json event = Json::parse(line.begin(), line.end() - (more_ ? 1 : 0), nullptr, false);
+    Json event = parsed(line.substr(0, line.size() - (more_ ? 1 : 0)));
     const bool whole =
         event.is_object() && event.value("pid", Json()) == rank_ &&
         (event.value("ph", Json()) == "M" ||

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -69,15 +70,16 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
   const AverageScore test = test_average(optimizer, task);
   const double worst = test_worst(optimizer, task, info);
   constexpr double kMega = 1e6;  // bytes are averaged as floats, in MB
-  std::array<float, 9> means{static_cast<float>(log.loss()),
-                             static_cast<float>(log.seconds()),
-                             static_cast<float>(log.waiting_share(statistics)),
-                             static_cast<float>(static_cast<double>(statistics.bytes_sent) / kMega),
-                             static_cast<float>(log.samples()),
-                             static_cast<float>(statistics.aborted),
-                             static_cast<float>(statistics.directed_aborted),
-                             static_cast<float>(statistics.skipped),
-                             static_cast<float>(statistics.questions.unanswered)};
+  std::array<float, 10> means{static_cast<float>(log.loss()),
+                              static_cast<float>(log.seconds()),
+                              static_cast<float>(log.waiting_share(statistics)),
+                              static_cast<float>(static_cast<double>(statistics.bytes_sent) / kMega),
+                              static_cast<float>(log.samples()),
+                              static_cast<float>(statistics.aborted),
+                              static_cast<float>(statistics.directed_aborted),
+                              static_cast<float>(statistics.skipped),
+                              static_cast<float>(statistics.questions.unanswered),
+                              static_cast<float>(static_cast<double>(statistics.payload_sent) / kMega)};
   const int left = std::max(optimizer.average(means), 1);
   const SchemeInfo& scheme = scheme_info(recipe.mixing.scheme);
   return {.scheme = recipe.mixing.scheme,
@@ -97,6 +99,7 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
           .worst_score = worst,
           .consensus_distance = test.consensus_distance,
           .bytes_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[3]} * kMega)),
+          .payload_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[9]} * kMega)),
           .bytes_computed = scheme.traits.path == Path::gradients,
           .waiting_share = means[2],
           .blocks_aborted = means[5],
@@ -115,8 +118,18 @@ std::shared_ptr<Timeline> make_timeline(const Recipe& recipe, const World& world
   return std::make_shared<Timeline>(world.rank, world.size, options);
 }
 
+// The run is over, so what cannot be written costs that file and a warning, no more.
+void write_at_end(const World& world, const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const Error& failure) {
+    world.log(Level::warning, fmt::format("the run is done, but a file is missing: {}", failure.what()));
+  }
+}
+
 void write_timeline(const Recipe& recipe, const World& world) {
-  world.timeline->write(fmt::format("{}/timeline-{}.json", recipe.run.out, world.rank));
+  write_at_end(
+      world, [&] { world.timeline->write(fmt::format("{}/timeline-{}.json", recipe.run.out, world.rank)); });
   if (const std::size_t dropped = world.timeline->dropped()) {
     world.log(Level::warning, fmt::format("the timeline was full: its last {} spans are missing; "
                                           "log.timeline_from and log.timeline_to choose steps",
@@ -125,7 +138,6 @@ void write_timeline(const Recipe& recipe, const World& world) {
 }
 
 // The workers exchange their recordings through the store, and the one that speaks writes the file.
-// The run is over, so lost workers cost the file and a warning, no more.
 void write_compute(const World& world, const std::vector<std::int64_t>& sizes, const Result& result,
                    const std::string& path) {
   const auto key = [](int rank) { return fmt::format("compute/{}", rank); };
@@ -196,7 +208,7 @@ std::vector<std::int64_t> steps_made(const std::optional<Checkpoint>& start, int
 }
 
 Result run(Recipe recipe, const World& world, const Observer& observer) {
-  Metrics metrics(recipe.run.out);
+  Metrics metrics(recipe.run.out, world.log);
   const std::optional<Checkpoint> start = find_checkpoint(recipe, world.size);
   const std::vector<std::int64_t> made = steps_made(start, world.size);
   // No worker writes before all have an Optimizer.
@@ -270,7 +282,9 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     log.add_test({{end.score, end.test_loss}, end.consensus_distance});
     metrics.write(end);
   }
-  if (!recipe.log.profile.empty()) write_compute(world, optimizer.block_sizes(), result, recipe.log.profile);
+  if (!recipe.log.profile.empty()) {
+    write_at_end(world, [&] { write_compute(world, optimizer.block_sizes(), result, recipe.log.profile); });
+  }
   return result;
 }
 

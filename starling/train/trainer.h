@@ -50,7 +50,8 @@ struct Result {
 // world calls it with the same recipe. With mixing.topology = auto the planner first chooses a
 // topology (auto_topology.h). metrics.jsonl, summary.json, event files and checkpoints name the
 // choice, and a resumed run keeps it. A run that is resumed from a checkpoint gives the same bits
-// as one that was not stopped. Throws RunInterrupted, after writing the timeline; UsageError for a
+// as one that was not stopped. An output that cannot be written, on a full disk, is a
+// warning. Throws RunInterrupted, after writing the timeline; UsageError for a
 // recipe that is not possible; Error for missing data, for a loss that is not finite, and with
 // all-reduce for a lost worker.
 Result train(const Recipe& recipe, const World& world, const Observer& observer = {});

@@ -36,9 +36,14 @@ namespace starling {
 namespace {
 
 Duration duration_of(double seconds) {
-  constexpr double kMost = 1e9;  // a lognormal has no upper bound
+  constexpr double kMost = 1e8;  // a lognormal has no upper bound
   return of_seconds(std::min(seconds, kMost));
 }
+
+constexpr Time kEnd = Time() + std::chrono::seconds(1'000'000'000);
+
+// A clock holds 9e9 seconds.
+Time later(Time begin, double seconds) { return std::min(begin, kEnd) + duration_of(seconds); }
 
 // Draws from the standard normal distribution (Box and Muller).
 double normal(std::uint64_t seed, int worker, std::int64_t k) {
@@ -86,12 +91,12 @@ class Interfaces {
     Time& sent = sends_[static_cast<std::size_t>(a)];
     Time& received = receives_[static_cast<std::size_t>(b)];
     const Time begin = std::max(now, sent);
-    sent = begin + duration_of(n / sender.send);
-    received = std::max(received, begin + latency) + duration_of(n / receiver.receive);
+    sent = later(begin, n / sender.send);
+    received = later(std::max(received, begin + latency), n / receiver.receive);
     const Time there = std::max(sent + latency, received);
     if (slow == links_.end()) return {sent, there};
     Time& crossed = slow->second.busy;
-    crossed = std::max(crossed, begin) + duration_of(n / slow->second.link.rate);
+    crossed = later(std::max(crossed, begin), n / slow->second.link.rate);
     return {std::max(sent, crossed), std::max(there, crossed + latency)};
   }
 
@@ -123,6 +128,10 @@ class GradientClock {
     for (double& share : shares_) share /= all;
   }
   void begin(const GradientTime& takes) {
+    if (time_.now() > kEnd)
+      throw UsageError(
+          fmt::format("simulate: more than {:g} virtual seconds: gradients, links or the run are too long",
+                      seconds(kEnd.time_since_epoch())));
     now_ = takes;
     time_.sleep(duration_of(takes.before));
   }

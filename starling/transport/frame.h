@@ -59,6 +59,12 @@ enum class FrameType : std::uint8_t {
   taken = 41,
 };
 
+// Whether the payload is values of parameters or gradients, and no word between workers.
+constexpr bool carries_values(FrameType type) {
+  return type == FrameType::data || type == FrameType::share || type == FrameType::part ||
+         type == FrameType::mean;
+}
+
 struct Frame {
   static constexpr std::uint32_t kMagic = 0x4c525453;  // "STRL"
   static constexpr std::size_t kBytes = 64;

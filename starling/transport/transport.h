@@ -91,6 +91,9 @@ class Transport {
   // Bytes handed to the operating system so far, including headers, control frames, and the
   // payloads that peers read in place.
   virtual std::uint64_t bytes_sent() const = 0;
+  // The part of them that is values of parameters or gradients (frame.h: carries_values), without
+  // heartbeats and the like, which time and load add.
+  virtual std::uint64_t payload_sent() const = 0;
   // The part of them that peers read in place.
   virtual std::uint64_t bytes_in_place() const { return 0; }
 

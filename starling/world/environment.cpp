@@ -8,7 +8,9 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 
 namespace starling {
@@ -69,11 +71,17 @@ class VariableReader {
     return launch;
   }
 
+  void know_master(Launch& launch) const {
+    launch.host_from = "MASTER_ADDR";
+    launch.host = text(launch.host_from);
+    if (launch.host.size() > 2 && launch.host.front() == '[' && launch.host.back() == ']')
+      launch.host = launch.host.substr(1, launch.host.size() - 2);  // [::1]
+  }
+
   // MASTER_ADDR, or loopback if that reaches all workers; false if neither is available.
   bool know_host(Launch& launch) const {
-    if (const auto host = optional("MASTER_ADDR")) {
-      launch.host = *host;
-      launch.host_from = "MASTER_ADDR";
+    if (optional("MASTER_ADDR")) {
+      know_master(launch);
     } else if (launch.local_size == launch.size) {
       launch.host = "127.0.0.1";
       launch.host_from = launcher_ + " on one host";
@@ -115,8 +123,7 @@ void know_job(const VariableReader& read, Launch& launch, const char* name, cons
 
 Launch of_torchrun(const VariableReader& read) {
   Launch launch = read.in_world("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
-  launch.host = read.text("MASTER_ADDR");
-  launch.host_from = "MASTER_ADDR";
+  read.know_master(launch);
   launch.port = read.integer("MASTER_PORT", 1, 65535);
   // As torch's own rendezvous does: torchrun hosts the store unless told otherwise, and a restart
   // must not find the keys of the last attempt.
@@ -197,6 +204,30 @@ Variables process_variables() {
     if (!value || !*value) return std::nullopt;
     return value;
   };
+}
+
+void refuse_misspelt(const std::vector<std::string>& names) {
+  constexpr std::string_view kPrefix = "STARLING_";
+  // Other programs may have variables with this prefix too, so only the part after it is compared,
+  // and strictly.
+  static const std::vector<std::string> known{"TOKEN", "TOKEN_FILE", "TRANSPORT", "SOCKET_IFNAME", "LOG",
+                                              "ISA",   "NVRTC",      "CACHE",     "LAUNCHER_PID",  "TESTS"};
+  for (const std::string& name : names) {
+    if (!name.starts_with(kPrefix)) continue;
+    const std::string own = name.substr(kPrefix.size());
+    const std::string nearest = nearest_name(own, known, std::max<std::size_t>(1, own.size() / 4));
+    if (nearest.empty() || nearest == own) continue;
+    throw UsageError(fmt::format("environment: {} is unknown, did you mean {}{}?", name, kPrefix, nearest));
+  }
+}
+
+std::vector<std::string> process_variable_names() {
+  std::vector<std::string> names;
+  for (char** line = environ; *line != nullptr; ++line) {
+    const std::string_view text = *line;
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  return names;
 }
 
 std::string launcher_name(const Variables& variable) {

@@ -32,6 +32,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace starling {
 
@@ -39,13 +40,18 @@ namespace starling {
 using Variables = std::function<std::optional<std::string>(const std::string& name)>;
 Variables process_variables();
 
+// Throws UsageError for a variable whose name is nearly that of one of Starling's settings, such as
+// STARLING_TOKN: without this check it would be ignored. `names` are the names of all variables.
+void refuse_misspelt(const std::vector<std::string>& names);
+std::vector<std::string> process_variable_names();
+
 struct Launch {
   std::string launcher;  // "torchrun", "mpirun", "srun" or "PMI"
   int rank = 0;
   int size = 1;
   int local_rank = 0;
   int local_size = 1;
-  std::string host;  // of the store
+  std::string host;  // of the store; an IPv6 address without brackets
   // The source of `host` for messages: MASTER_ADDR, SLURM_STEP_NODELIST, ...
   std::string host_from;
   int port = 0;                 // of the store

@@ -8,17 +8,24 @@
 #include <mutex>
 #include <string>
 
+#include "starling/core/error.h"
 #include "starling/core/wait.h"
 
 namespace starling {
 
+// The store itself has failed: its host is gone, or does not answer.
+class StoreLost : public Error {
+ public:
+  using Error::Error;
+};
+
 class Store {
  public:
   virtual ~Store() = default;
-  // After it returns, every get() finds the value. Throws Error.
+  // After it returns, every get() finds the value. Throws StoreLost.
   virtual void set(const std::string& key, const std::string& value) = 0;
   // Waits until a worker has set the key. Throws Error, naming the key, after `deadline` or when
-  // interrupted.
+  // interrupted; and StoreLost.
   virtual std::string get(const std::string& key, std::chrono::milliseconds deadline,
                           const Interrupted& interrupted = nobody) = 0;
 };

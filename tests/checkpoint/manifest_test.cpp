@@ -68,12 +68,14 @@ TEST(Manifest, ForeignTextsAndVersionsAreRefused) {
 }
 
 TEST(Manifest, NumbersThatCannotBeAreRefused) {
-  EXPECT_THAT(said(forged("\"step\": 15", "\"step\": -1")), HasSubstr("step: allowed is a number from 0"));
-  EXPECT_THAT(said(forged("\"step\": 18", "\"step\": -18")),
-              HasSubstr("step -18 of worker 1: allowed is a number from 0"));
-  EXPECT_THAT(said(forged("\"workers\": 4", "\"workers\": 0")), HasSubstr("workers: allowed are 1 to"));
-  EXPECT_THAT(said(forged("\"workers\": 4", "\"workers\": 3")),
-              HasSubstr("worker 3: allowed are 0 to 2, each once"));
+  EXPECT_THAT(said(forged("\"step\": 15", "\"step\": -1")), HasSubstr("step is -1: allowed are 0 to "));
+  EXPECT_THAT(said(forged("\"step\": 18", "\"step\": -18")), HasSubstr("step is -18: allowed are 0 to "));
+  EXPECT_THAT(said(forged("\"workers\": 4", "\"workers\": 0")), HasSubstr("workers is 0: allowed are 1 to"));
+  EXPECT_THAT(said(forged("\"workers\": 4", "\"workers\": 3")), HasSubstr("worker is 3: allowed are 2 to 2"));
+  EXPECT_THAT(said(forged("\"worker\": 1", "\"worker\": 0")), HasSubstr("worker is 0: allowed are 1 to 3"));
+  EXPECT_THAT(said(forged("\"bytes\": 100", "\"bytes\": 1e300")), HasSubstr("bytes is not a whole number"));
+  EXPECT_THAT(said(forged("\"seconds\": 12.625", "\"seconds\": -12.625")),
+              HasSubstr("seconds: allowed is a number from 0"));
   EXPECT_THAT(said(forged("\"crc32c\": \"8a9136aa\"", "\"crc32c\": \"words\"")),
               HasSubstr("not a hexadecimal number"));
   EXPECT_THAT(said(to_json({.step = 15, .workers = 4})), HasSubstr("there is no worker's file"));

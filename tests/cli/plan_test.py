@@ -274,7 +274,10 @@ class Plan(CommandTest):
                 (good[:len(good) // 2], "not JSON"),
                 (good.replace('"version": 2', '"version": 7'), "version must be 2, not 7"),
                 (good.replace('"worker": 3', '"worker": 2'), "compute of worker 2: it is listed twice"),
-                (good.replace("0.02", "-0.02", 1), "forward is -0.02 seconds, must be above 0 and at most 1e+06"),
+                (good.replace("0.02", "-0.02", 1), "forward is -0.02 seconds, must be at least 1e-09 and at most 10000"),
+                (good.replace('"receive": 100000000.0', '"receive": 1e-308', 1), "receive is 1e-308 bytes a second, must be"),
+                (good.replace("0.005", "100000", 1), "is 100000 seconds, must be at least 0 and at most 10000"),
+                (good.replace('"node0"', '"node\\u001b[31m"'), 'name is "node\\u001B[31m", must be printable'),
                 (good.replace('"B/s"', '"Gbit/s"'), 'rate must be "B/s"')]:
             path = self.write(content)
             error = self.usage_error("plan", "--profile", path)

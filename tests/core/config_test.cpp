@@ -154,7 +154,7 @@ TEST(Config, OverridesSayCommandLine) {
   EXPECT_EQ(override_error("beta.rate", ""),
             "command line: beta.rate = \"\": wrong type, allowed is a number above 0");
   EXPECT_EQ(override_error("beta.text", "\xC3("),
-            "command line: beta.text = \"\xC3(\": not UTF-8, allowed is a text");
+            "command line: beta.text = \"\\xC3(\": not UTF-8, allowed is a text");
 }
 
 TEST(Config, WhatItPrintsIsReadBackEqual) {

@@ -28,6 +28,12 @@ TEST(Log, SaysWhatTheEnvironmentWants) {
   EXPECT_EQ(level_from_environment(), Level::warning);
 }
 
+TEST(Log, AMessageIsOneLine) {
+  testing::internal::CaptureStderr();
+  log_to_stderr(3, Level::info)(Level::info, "a\nb \x1b[31m");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "starling[3]: a\\u000Ab \\u001B[31m\n");
+}
+
 TEST(Log, RefusesWhatIsNoLevel) {
   ::setenv("STARLING_LOG", "loud", 1);
   const std::string refused = refusal<UsageError>([] { level_from_environment(); });

@@ -66,6 +66,32 @@ TEST(Tree, JsonMistakes) {
             "a number");
 }
 
+TEST(Tree, TomlMayHoldEveryLetterWhereTextIs) {
+  // Debian's toml++ takes most of them for impossible where it looks for white space.
+  for (const char* letter : {"é", "\xce\xb1", "中", "\xef\xb6\xbf", "\xef\xbb\xbf", "\xe3\x80\x80", "🙂"}) {
+    const std::string l = letter;
+    const Node root =
+        parse_toml("\"" + l + "\" = '" + l + "' # " + l + "\nb = \"\"\"x\\\n  " + l + "\"\"\"\n", "a");
+    const auto& table = *root.as<Node::Table>();
+    ASSERT_EQ(table.size(), 2U);
+    EXPECT_EQ(*table[1].node.as<std::string>(), l);
+    for (const std::string& text : {"\"\"" + l + "\"", "a = " + l, l + " = 1", "a = 1" + l, "a = \"x\"" + l,
+                                    "a = \"\"\"\\" + l + "\"\"\"", "a = [1," + l + "]", "[" + l + "]"}) {
+      const std::string said = error_of(parse_toml, text);  // white space is none, and accepted
+      EXPECT_TRUE(said == "no error" || said.starts_with("a:1: not TOML: ") ||
+                  said == "a: not TOML: a key is malformed")
+          << said;
+    }
+  }
+  EXPECT_THAT(error_of(parse_toml, "a = é"), testing::StartsWith("a:1: not TOML: "));
+}
+
+TEST(Tree, BytesThatAreNoUtf8AreRefusedWithTheirLine) {
+  EXPECT_EQ(error_of(parse_toml, "a = 1\n# \xff\n"), "a:2: not TOML: not UTF-8");
+  EXPECT_EQ(error_of(parse_toml, "a = 1\n\nb = '\xed\xa0\x80'"), "a:3: not TOML: not UTF-8");
+  EXPECT_EQ(error_of(parse_toml, "a = \"\xc3"), "a:1: not TOML: not UTF-8");
+}
+
 std::string repeated(std::string_view part, std::size_t times) {
   std::string text;
   for (std::size_t i = 0; i < times; ++i) text += part;

@@ -19,11 +19,11 @@ TEST(GroupExchange, AWorkerSends2MTimesGMinus1OverG) {
   for (const int g : {3, 4, 5, 8}) {
     Flock flock("complete", g);
     constexpr int kSteps = 20;  // one round more or less may be in flight: within the allowed tenth
-    const std::uint64_t before = flock[0].exchange.statistics().bytes_sent;
+    const std::uint64_t before = flock[0].exchange.statistics().payload_sent;
     flock.everyone([](Worker& w) {
       for (int t = 0; t < kSteps; ++t) EXPECT_EQ(w.step(), kMeans);
     });
-    const double sent = static_cast<double>(flock[0].exchange.statistics().bytes_sent - before);
+    const double sent = static_cast<double>(flock[0].exchange.statistics().payload_sent - before);
     const double model = 2.0 * Worker::size * sizeof(float);
     EXPECT_NEAR(sent / (kSteps * model), 2.0 * (g - 1) / g, 0.1 * 2 * (g - 1) / g) << "g " << g;
     EXPECT_EQ(flock[0].exchange.statistics().aborted, 0U);

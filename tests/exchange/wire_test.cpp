@@ -68,7 +68,7 @@ TEST(Wires, NarrowOnesAreFewerBytes) {
         for (int t = 0; t < 10; ++t) w.step();
         w.end();
       });
-      const auto sent = static_cast<double>(flock[0].exchange.statistics().bytes_sent);
+      const auto sent = static_cast<double>(flock[0].exchange.statistics().payload_sent);
       if (share == 1) all = sent;
       EXPECT_NEAR(sent / all, share, 0.02) << topology << " " << name_of(wire) << " one in " << one_in;
     }

@@ -79,6 +79,20 @@ TEST(Asynchronous, WorkersOfDifferentSpeedKeepTheirOwn) {
   EXPECT_GT(outcome.rate, 1);  // relative to the slow one's gradients there are more
 }
 
+// A worker that takes hours beside others that take milliseconds: they go on until it is done.
+TEST(Asynchronous, ASimulationHasABound) {
+  Work work = alike_work(1e-3);
+  work.compute = {alike_work(1e-3, 1e4).compute[0], work.compute[0], work.compute[0], work.compute[0]};
+  const PairRates rates = pair_rates(make_schedule("complete", 4), 1);
+  EXPECT_EQ(
+      refusal<UsageError>([&] {
+        simulate_asynchronous(hosts_alike(4), work, rates, {.iterations = 40, .most_events = 100'000});
+      }),
+      "simulate: more than 100000 events, because workers differ too much in speed, or there are too many "
+      "workers, blocks or iterations");
+  EXPECT_EQ(refusal([&] { simulate_asynchronous(hosts_alike(4), alike_work(1e-3), rates, {}); }), "accepted");
+}
+
 TEST(Asynchronous, OnOneHostBlocksCrossMemory) {
   Network network = hosts_alike(4);
   network.host_of.assign(4, 0);

@@ -1,6 +1,9 @@
 #include "starling/plan/profile.h"
 
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 
@@ -92,16 +95,17 @@ TEST(Profile, BadValuesAreNamedWithTheirPlace) {
   EXPECT_THAT(with("0.021", "-0.021"),
               testing::EndsWith(
                   "compute of worker 0: backward of block 0 is -0.021 seconds, must be at least 0 and at "
-                  "most 1e+06"));
+                  "most 10000"));
   EXPECT_THAT(with("\"forward\": [\n    0.01,", "\"forward\": [\n    0,"),
-              testing::EndsWith("forward is 0 seconds, must be above 0 and at most 1e+06"));
+              testing::EndsWith("forward is 0 seconds, must be at least 1e-09 and at most 10000"));
   EXPECT_THAT(with("0.021", "1e999"), testing::StartsWith("p.json:"));
   EXPECT_THAT(with("0.021", "null"),
               testing::EndsWith("backward of block 0 must be a number of seconds, not null"));
   EXPECT_THAT(with("0.021", "0.021, 0.022"),
               testing::EndsWith("backward of block 0 has 3 entries, must have 2: one for each iteration"));
   EXPECT_THAT(with("\"send\": 1250000000.0", "\"send\": 0"),
-              testing::EndsWith("host 0: send is 0 bytes a second, must be above 0 and at most 1e+15"));
+              testing::EndsWith(
+                  "host 0: send is 0 bytes a second, must be at least 1000 and at most 1000000000000000"));
   EXPECT_THAT(with("\"worker\": 2", "\"worker\": 3"),
               testing::EndsWith("compute: worker is 3, allowed are 0 to 2"));
   EXPECT_THAT(with("\"worker\": 2", "\"worker\": 1"),
@@ -112,14 +116,61 @@ TEST(Profile, BadValuesAreNamedWithTheirPlace) {
               testing::EndsWith("link 0: its ends must be two hosts"));
   EXPECT_THAT(with("\"name\": \"b\"", "\"name\": \"a\""),
               testing::EndsWith("another host is called \"a\" too"));
-  EXPECT_THAT(with("\"share\": 0.95", "\"share\": 0"),
-              testing::EndsWith("shape 0: share is 0 times an interface, must be above 0 and at most 1000"));
+  EXPECT_THAT(
+      with("\"share\": 0.95", "\"share\": 0"),
+      testing::EndsWith("shape 0: share is 0 times an interface, must be at least 0.001 and at most 1000"));
   EXPECT_THAT(with("\"peers\": 3", "\"peers\": 1"),
               testing::EndsWith("shape 1: its peers must be more than those of the previous entry"));
   EXPECT_THAT(with("\"blocks\"", "\"block\""),
               testing::HasSubstr("unknown key \"block\", did you mean blocks?"));
   EXPECT_THAT(with("\"bytes\": 1000000.0", "\"bytes\": 100000.0"),
               testing::EndsWith("all_reduce 1: its bytes must be more than those of the previous entry"));
+}
+
+TEST(Profile, EveryNumberHasARange) {
+  const std::string text = print_profile(small());
+  // A key of each kind, with values that no cluster has.
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, std::string>>{{"\"receive\": 1000000000.0", "1e-308"},
+                                                        {"\"receive\": 1000000000.0", "1e308"},
+                                                        {"\"rate\": 8000000000.0", "999"},
+                                                        {"\"rate\": 300000000.0", "2e15"},
+                                                        {"\"latency\": 5e-05", "1e5"},
+                                                        {"\"latency\": 2e-06", "-1e-300"},
+                                                        {"\"share\": 0.95", "1e-9"},
+                                                        {"\"peers\": 1", "4097"},
+                                                        {"\"bytes\": 1048576.0", "1e13"},
+                                                        {"\"bytes\": 1048576.0", "0.5"},
+                                                        {"\"bytes\": 100000.0", "1e-300"},
+                                                        {"\"seconds\": 0.008", "1e300"}}) {
+    const std::string name = key.substr(0, key.find(':'));
+    EXPECT_THAT(refused(replaced(text, key, name + ": " + value)),
+                testing::MatchesRegex(".*(, must be at least .* and at most |, allowed are 1 to 4096).*"))
+        << key << " " << value;
+  }
+  EXPECT_THAT(refused(replaced(text, "0.021", "100000")), testing::HasSubstr("is 100000 seconds, must be"));
+  EXPECT_THAT(refused(replaced(text, "0.03333333333333333", "1e-300")),
+              testing::HasSubstr("forward is 1e-300"));
+  Profile far = small();
+  far.hosts[1].workers = {1 << 20};
+  EXPECT_THAT(refused(print_profile(far)), testing::HasSubstr("a worker is 1048576, allowed are 0 to 4095"));
+  Profile named = small();
+  named.hosts[0].name = "a\x1b[31m";
+  EXPECT_THAT(refused(print_profile(named)),
+              testing::HasSubstr("name is \"a\\u001B[31m\", must be printable"));
+}
+
+TEST(Profile, AFewRecordedWorkersDoNotStandForTooMany) {
+  Profile network = small(), compute = small();
+  network.hosts = {{"a", {}, 1e9, 1e9}};
+  for (int i = 0; i < 4096; ++i) network.hosts[0].workers.push_back(i);
+  compute.compute.resize(1);
+  compute.compute[0] = {std::vector<double>(50'000, 1),
+                        std::vector<double>(50'000, 1),
+                        {2, std::vector<double>(50'000, 1)},
+                        {2, std::vector<double>(50'000, 1)}};
+  EXPECT_THAT([&] { joined(network, compute); },
+              testing::ThrowsMessage<UsageError>(testing::HasSubstr("recorded times for 4096 workers")));
 }
 
 TEST(Profile, EveryWorkerIsThereOnce) {

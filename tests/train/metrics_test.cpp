@@ -31,6 +31,8 @@ class MetricsTest : public testing::Test {
   }
 
   const fs::path folder_ = fs::temp_directory_path() / "starling-metrics-test" / "deep";
+  std::vector<std::string> said_;
+  const Log log_ = [this](Level, const std::string& message) { said_.push_back(message); };
 };
 
 TEST_F(MetricsTest, WritersOfOneFileKeepTheirLinesWhole) {
@@ -124,12 +126,12 @@ TEST_F(MetricsTest, NamesTheFileThatCannotBeWritten) {
 
 TEST_F(MetricsTest, FoldersWhereItsFilesShouldBeAreNamed) {
   fs::create_directories(folder_ / "summary.json");
-  Metrics metrics(folder_);
+  Metrics metrics(folder_, log_);
   const std::string summary = (folder_ / "summary.json").string();
   EXPECT_THAT([&] { metrics.clear(); },
               testing::ThrowsMessage<Error>(summary + ": cannot be removed: Is a directory"));
-  EXPECT_THAT([&] { metrics.write(Summary()); },
-              testing::ThrowsMessage<Error>(summary + ": cannot be written: Is a directory"));
+  metrics.write(Summary());
+  EXPECT_THAT(said_, testing::ElementsAre(summary + ": cannot be written: Is a directory"));
   fs::remove(summary);
   const fs::path inner = folder_ / "inner";
   fs::create_directories(inner / "metrics.jsonl");
@@ -138,22 +140,77 @@ TEST_F(MetricsTest, FoldersWhereItsFilesShouldBeAreNamed) {
                                             ": cannot be opened: Is a directory"));
 }
 
-TEST_F(MetricsTest, AFullDiskIsAnError) {
-  Metrics metrics(folder_);
-  rlimit before{};
-  getrlimit(RLIMIT_FSIZE, &before);
-  signal(SIGXFSZ, SIG_IGN);
-  rlimit none = before;
-  none.rlim_cur = 0;
-  setrlimit(RLIMIT_FSIZE, &none);
-  std::string message = "no error";
-  try {
-    metrics.write({.step = 1});
-  } catch (const Error& error) {
-    message = error.what();
+// No file may grow beyond `bytes`, as on a full disk.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
   }
-  setrlimit(RLIMIT_FSIZE, &before);
-  EXPECT_THAT(message, testing::HasSubstr("metrics.jsonl: cannot be written: File too large"));
+  ~FullDisk() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(MetricsTest, AFullDiskCostsLinesAndOneWarning) {
+  Metrics metrics(folder_, log_);
+  metrics.write({.step = 1});
+  {
+    const FullDisk full(fs::file_size(folder_ / "metrics.jsonl") + 20);  // cuts the next line off
+    for (int step = 2; step < 5; ++step) metrics.write({.step = step});
+    metrics.write(Summary());
+  }
+  ASSERT_EQ(said_.size(), 2U);
+  EXPECT_THAT(said_[0], testing::HasSubstr("metrics.jsonl: cannot be written: "));
+  EXPECT_THAT(said_[0], testing::HasSubstr("lines are missing from here on, the run goes on"));
+  EXPECT_THAT(said_[1], testing::HasSubstr("summary.json: cannot be written: "));
+  EXPECT_FALSE(fs::exists(folder_ / "summary.json"));
+  metrics.write({.step = 5});
+  metrics.write(Summary());
+  EXPECT_TRUE(fs::exists(folder_ / "summary.json"));
+  std::ifstream file(folder_ / "metrics.jsonl");
+  std::vector<std::string> all;
+  for (std::string line; std::getline(file, line);) all.push_back(line);
+  ASSERT_EQ(all.size(), 3U);  // the part of a line stands alone
+  EXPECT_EQ(nlohmann::json::parse(all[2])["step"], 5);
+  // A resumed run drops it.
+  Metrics(folder_, log_).clear_after(std::vector<std::int64_t>{9});
+  EXPECT_THAT(said_.back(), testing::EndsWith("metrics.jsonl:2: is no line of a run, and is dropped"));
+  EXPECT_EQ(lines().size(), 2U);
+}
+
+TEST_F(MetricsTest, LinesOfOtherTypesAreDroppedWithAWarning) {
+  fs::create_directories(folder_);
+  std::ofstream(folder_ / "metrics.jsonl") << R"({"step": 0, "topology": "ring", "why": "so"}
+{"rank": 0, "step": 1}
+{"rank": "0", "step": 1}
+{"rank": 1, "step": [1]}
+{"rank": 1.5, "step": 1}
+{"rank": -1, "step": 1}
+{"rank": 1, "step": 3}
+{"rank": 1, "step": 2}
+[1]
+)" << std::string(100'000, '[') << "\n";
+  Metrics metrics(folder_, log_);
+  metrics.clear_after(std::vector<std::int64_t>{2, 2});
+  const std::string path = (folder_ / "metrics.jsonl").string(),
+                    end = ": is no line of a run, and is dropped";
+  EXPECT_THAT(said_, testing::ElementsAre(path + ":3" + end, path + ":4" + end, path + ":5" + end,
+                                          path + ":9" + end, path + ":10" + end));
+  ASSERT_EQ(lines().size(), 3U);
+  EXPECT_EQ(lines()[2]["step"], 2);
+}
+
+TEST_F(MetricsTest, NamesNeedNotBeUtf8) {
+  Metrics metrics(folder_, log_);
+  metrics.write_chosen("caf\xe9.toml", "so");
+  Summary summary;
+  summary.scheme = "\xff";
+  metrics.write(summary);
+  EXPECT_EQ(lines().size(), 1U);
 }
 
 }  // namespace

@@ -100,14 +100,22 @@ TEST_F(TimelinesTest, RefusesDamage) {
         replaced(good, "timeline-1", "timeline-9"), good.substr(1)}) {
     EXPECT_EQ(refusal(no_timeline), ":1: is no timeline of Starling");
   }
-  EXPECT_EQ(refusal(replaced(good, "\"dropped\":0", "\"dropped\":-1")), ":1: its dropped is no number");
+  EXPECT_EQ(refusal(replaced(good, "\"dropped\":0", "\"dropped\":-1")),
+            ":1: its dropped is no number from 0 to 1000000000000");
   EXPECT_EQ(refusal(replaced(good, "\"start_unix_ns\":", "\"start\":")),
-            ":1: its start_unix_ns is no number");
+            ":1: its start_unix_ns is no number from 0 to 4000000000000000000");
+  for (const char* workers : {"2147483647", "99999999999999999999", "0", "-1", "2.5", "\"2\""}) {
+    EXPECT_EQ(refusal(replaced(good, "\"workers\":2", std::string("\"workers\":") + workers)),
+              ":1: its workers is no number from 1 to 1048576")
+        << workers;
+  }
   EXPECT_EQ(refusal(text(1)), ":1: is of worker 1, not of the one in its name");
   for (const std::string& event :
        {replaced(last, "\"ts\":", "\"ts\":-"), replaced(last, "\"dur\":", "\"dur\":1e99,\"was\":"),
         replaced(last, "\"pid\":0", "\"pid\":1"), replaced(last, "\"ph\":\"X\"", "\"ph\":1,"),
-        std::string("[1]"), std::string("{"), std::string(100'000, '[')}) {
+        std::string("[1]"), std::string("{"), std::string(100'000, '['),
+        replaced(last, "\"args\":{",
+                 "\"args\":{\"deep\":" + std::string(100'000, '[') + std::string(100'000, ']') + ",")}) {
     EXPECT_EQ(refusal(replaced(good, last, event)), ":5: is no event of worker 0") << event.substr(0, 100);
   }
 }

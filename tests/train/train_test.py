@@ -200,7 +200,7 @@ every = 1
             summary = summaries[wire, one_in]
             self.assertLess(abs(summary["accuracy"] - fp32["accuracy"]), 0.02)
             self.assertLess(summary["consensus_distance"], 1e-3)  # of weights of about 0.1
-            self.assertAlmostEqual(summary["bytes_sent_per_worker"] / fp32["bytes_sent_per_worker"], share, delta=0.02)
+            self.assertAlmostEqual(summary["payload_sent_per_worker"] / fp32["payload_sent_per_worker"], share, delta=0.02)
 
     def test_narrow_weights_learn_as_fp32_do(self):
         self.train("--mixing.topology", "base-2")
@@ -217,7 +217,7 @@ every = 1
             skipped = narrow["steps_skipped"]
             self.assertTrue(3 < skipped < 40 if dtype == "fp16" else skipped == 0, skipped)
             # The masters cross the link.
-            self.assertAlmostEqual(narrow["bytes_sent_per_worker"] / fp32["bytes_sent_per_worker"], 1, delta=0.02)
+            self.assertAlmostEqual(narrow["payload_sent_per_worker"] / fp32["payload_sent_per_worker"], 1, delta=0.02)
             # The second half again, from the checkpoint: equal to the bit.
             losses = self.losses()
             self.train(*arguments, "--resume", str(self.out / "checkpoints" / "step-80"))
@@ -415,6 +415,61 @@ every = 1
         self.assertEqual([file["file"] for file in shown["files"]],
                          [f"worker-{rank}.safetensors" for rank in range(WORKERS)])
         self.assertEqual(shown["recipe"]["run.steps"], "10")
+
+    def test_a_full_disk_costs_the_outputs_and_not_the_run(self):
+        def limit():  # as on a full disk
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+        command = [os.environ["STARLING"], "train", self.recipe, "--out", self.out, "--workers", str(WORKERS), "--json",
+                   "--run.steps", "12", "--log.timeline", "true", "--log.tensorboard", "true",
+                   "--profile-out", self.out / "compute.json"]
+        done = subprocess.run(command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              preexec_fn=limit)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["steps"], 12)
+        for file, count in (("metrics.jsonl", WORKERS), ("summary.json", 1), ("tfevents", WORKERS),
+                            ("compute.json", 1), ("timeline-0.json", 1)):
+            named = [line for line in done.stderr.splitlines() if file in line]
+            self.assertEqual(len(named), count, done.stderr)
+            self.assertTrue(all("cannot be written: File too large" in line for line in named), named)
+
+    def test_strange_lines_of_metrics_are_dropped_with_a_warning(self):
+        self.train("--run.steps", "4", "--checkpoint-every", "2")
+        metrics = self.out / "metrics.jsonl"
+        lines = metrics.read_text().splitlines()
+        metrics.write_text("\n".join(['{"rank": "0", "step": 1}', *lines]) + "\n")
+        _, stderr = self.train("--run.steps", "4", "--checkpoint-every", "2", "--resume",
+                               self.out / "checkpoints" / "step-2")
+        self.assertEqual(stderr.count(f"{metrics}:1: is no line of a run, and is dropped\n"), 1, stderr)
+        self.assertEqual({rank: [record["step"] for record in records] for rank, records in self.metrics().items()},
+                         {rank: [1, 2, 3, 4] for rank in range(WORKERS)})
+
+    @unittest.skipUnless(os.access(os.environ.get("TORCH_PYTHON", ""), os.X_OK), "torch has no Python here")
+    def test_the_host_of_the_store_may_go(self):
+        serve = """
+import sys, torch.distributed
+store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+        host = subprocess.Popen([os.environ["TORCH_PYTHON"], "-c", serve], stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        port = host.stdout.readline().strip()
+        profile = self.out / "compute.json"
+        workers = [self.start("--profile-out", profile, workers=0, RANK=str(rank), WORLD_SIZE="2",
+                              LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2", MASTER_ADDR="[127.0.0.1]",
+                              MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="True") for rank in range(2)]
+        self.until(workers[0], lambda steps: len(steps) == 2)
+        host.kill()
+        host.communicate()
+        for rank, worker in enumerate(workers):
+            stdout, stderr = worker.communicate()
+            self.assertEqual(worker.returncode, 0, stderr)
+            self.assertNotIn("frame #", stderr)
+            self.assertIn(f"starling[{rank}]: the run is done, but a file is missing: store: cannot", stderr)
+        self.assertFalse(profile.exists())
+        self.assertEqual(self.summary()["workers_lost"], 0)
 
     @unittest.skipUnless(os.access(os.environ.get("TORCH_PYTHON", ""), os.X_OK), "torch has no Python here")
     def test_pythons_safetensors_reads_the_consensus(self):
@@ -649,6 +704,9 @@ print(len(mean))
         self.assertIn(f"{topology}:1: it is for 5 workers, and there are ",
                       self.usage_error("--mixing.topology", str(topology)))
         self.assertIn("not expected", self.usage_error("--nonsense"))
+        self.assertEqual(self.usage_error("--mixing.topology", "a\nb\x1b[31m").count("a\\u000Ab\\u001B[31m"), 1)
+        _, stderr = self.train(code=2, workers=0, STARLING_TOKN="secret")
+        self.assertEqual(stderr, "starling: environment: STARLING_TOKN is unknown, did you mean STARLING_TOKEN?\n")
         bad = self.folder / "bad.toml"
         bad.write_text("[optimizer]\nlr = 'fast'\n")
         done = subprocess.run([os.environ["STARLING"], "train", bad], capture_output=True, text=True)

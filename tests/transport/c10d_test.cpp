@@ -1,5 +1,6 @@
 // The store, the collectives and the makers of worlds: among threads and among real processes, some
 // of which die.
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <future>
@@ -321,6 +322,39 @@ TEST(WorldFromEnvironment, AnUnreachableStoreIsAnErrorThatSaysWhere) {
   const Environment environment(variables);
   EXPECT_THAT(failure_of([] { World::from_environment({.meet = 1s}); }),
               AllOf(HasSubstr("127.0.0.1 port 1"), Not(HasSubstr("\n"))));
+}
+
+// Its backlog takes the connection, and nobody ever answers.
+TEST(WorldFromEnvironment, AListenerThatIsNoStoreIsAnErrorInTime) {
+  const Descriptor listener = listen_at(resolve("127.0.0.1", 0));
+  const Environment environment(torchruns(1, 2, bound_address(listener).port(), true));
+  EXPECT_THAT(failure_of([] { World::from_environment({.meet = 1s}); }),
+              AllOf(HasSubstr("somebody listens there, but has not answered as a store within 1000 ms"),
+                    Not(HasSubstr("\n"))));
+  std::atomic<bool> stop = false;
+  std::thread user([&] {
+    std::this_thread::sleep_for(200ms);
+    stop = true;
+  });
+  EXPECT_THAT(failure_of([&] { World::from_environment({.meet = 600s}, [&] { return stop.load(); }); }),
+              HasSubstr("interrupted while joining the store"));
+  user.join();
+}
+
+TEST(WorldFromEnvironment, InterfacesMayBeAList) {
+  const MeetingPoint meeting_point;
+  auto variables = torchruns(0, 1, meeting_point.port(), true);
+  for (const char* list : {"nowhere0,lo", "lo,nowhere0", "lo,lo"}) {
+    variables["GLOO_SOCKET_IFNAME"] = list;
+    const Environment environment(variables);
+    EXPECT_EQ(World::from_environment({.meet = 5s}).address, "127.0.0.1") << list;
+  }
+  for (const char* list : {"nowhere0,nowhere1", ",", "lo0 ,"}) {
+    variables["GLOO_SOCKET_IFNAME"] = list;
+    const Environment environment(variables);
+    EXPECT_THAT(failure_of([] { World::from_environment({.meet = 5s}); }),
+                HasSubstr(std::string("GLOO_SOCKET_IFNAME='") + list + "' is no network interface"));
+  }
 }
 
 TEST(WorldFromEnvironment, ATakenPortIsAnErrorThatSaysSo) {

@@ -1,7 +1,12 @@
 // The risks of edges over TCP: strangers, liars and killed processes.
 #include "starling/transport/tcp/tcp.h"
 
+#include <atomic>
+#include <memory>
 #include <optional>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -15,6 +20,7 @@
 #include "peer_process.h"
 #include "recorder.h"
 #include "starling/core/error.h"
+#include "starling/transport/tcp/address_book.h"
 #include "starling/transport/tcp/proof.h"
 
 namespace starling {
@@ -624,6 +630,36 @@ TEST_P(KilledProcess, IsLostByBothAndTheirEdgeGoesOn) {
     transports[i]->send(others[1 - i], {.type = FrameType::ack});
     EXPECT_TRUE(recorders[1 - i]->wait_for_frame(others[i], FrameType::ack));
   }
+}
+
+class LostStore final : public Store {
+ public:
+  void set(const std::string&, const std::string&) override { throw StoreLost("gone"); }
+  std::string get(const std::string&, milliseconds, const Interrupted&) override {
+    ++asked;
+    throw StoreLost("gone");
+  }
+  std::atomic<int> asked = 0;
+};
+
+// Torch's store prints something every time.
+TEST(AddressBook, AStoreThatIsGoneIsAskedSeldom) {
+  const auto store = std::make_shared<LostStore>();
+  std::vector<std::string> said;
+  {
+    tcp::AddressBook book(
+        {.rank = 0, .size = 8, .channel = "0", .token = {}}, store,
+        [&](Level, const std::string& message) { said.push_back(message); },
+        [](int, const tcp::Tcp::endpoint&) { ADD_FAILURE(); });
+    book.start();
+    for (int i = 0; i < 150; ++i) {  // as links do whose peers are lost
+      std::this_thread::sleep_for(milliseconds(10));
+      book.refresh(1 + i % 7);
+    }
+  }
+  EXPECT_GE(store->asked, 1);
+  EXPECT_THAT(said, ::testing::ElementsAre("gone: workers that restart at another address are not found"));
+  EXPECT_LE(store->asked, 8);  // about fifty, if it is asked for each peer, and once a second at least
 }
 
 INSTANTIATE_TEST_SUITE_P(AnyRank, KilledProcess, ::testing::Values(0, 1, 2));

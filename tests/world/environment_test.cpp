@@ -99,6 +99,44 @@ TEST(Environment, OfTorchrun) {
       "torchrun 5/6 1/2 head:29400 (MASTER_ADDR) 0");
 }
 
+TEST(Environment, AnIPv6AddressMayStandInBrackets) {
+  EXPECT_EQ(read(kTorchrun + Map{{"MASTER_ADDR", "[::1]"}}),
+            "torchrun 5/6 1/2 ::1:29400 (MASTER_ADDR) 2 hosted");
+  EXPECT_EQ(read(kTorchrun + Map{{"MASTER_ADDR", "fd00::2"}}),
+            "torchrun 5/6 1/2 fd00::2:29400 (MASTER_ADDR) 2 hosted");
+  EXPECT_THAT(read(kMpirun + Map{{"MASTER_ADDR", "[fd00::2]"}}), HasSubstr(" fd00::2:"));
+}
+
+TEST(Environment, ValuesThatWouldBreakALineAreEscaped) {
+  EXPECT_THAT(why_not(kTorchrun + Map{{"RANK", "5\n\x1b[31m"}}),
+              HasSubstr("RANK='5\\u000A\\u001B[31m' is not"));
+}
+
+TEST(Environment, MisspeltSettingsAreNamed) {
+  const auto said = [](const std::string& name) {
+    try {
+      refuse_misspelt({"PATH", "STARLING", name});
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  for (const auto& [name, meant] :
+       std::vector<std::pair<std::string, std::string>>{{"STARLING_TOKN", "STARLING_TOKEN"},
+                                                        {"STARLING_TOKENFILE", "STARLING_TOKEN_FILE"},
+                                                        {"STARLING_TRANSPROT", "STARLING_TRANSPORT"},
+                                                        {"STARLING_SOCKET_IFNAMES", "STARLING_SOCKET_IFNAME"},
+                                                        {"STARLING_LOGS", "STARLING_LOG"}}) {
+    EXPECT_EQ(said(name), "environment: " + name + " is unknown, did you mean " + meant + "?");
+  }
+  // Variables of other programs, and right ones.
+  for (const char* name :
+       {"STARLING_JOB", "STARLING_ID", "STARLING_DATA_DIR", "STARLING_GOLDEN_FILE", "STARLING_TEST_STEPS",
+        "STARLING_FUZZ_RUNS", "STARLING_TOKEN", "STARLING_ISA", "STARLING_", "XSTARLING_TOKN"}) {
+    EXPECT_EQ(said(name), "accepted");
+  }
+}
+
 TEST(Environment, OfMpirun) {
   EXPECT_EQ(read(kMpirun), "mpirun 2/3 1/2 192.0.2.2:26876 (OMPI_MCA_orte_hnp_uri) 997720065");
   EXPECT_EQ(read(kMpirun + kMpirunOneHost), "mpirun 2/3 2/3 127.0.0.1:26876 (mpirun on one host) 997720065");

@@ -33,7 +33,7 @@ class AllReduce final : public Scheme {
   ExchangeStatistics counted() const override {
     ExchangeStatistics all;
     if (!average_) return all;
-    all.bytes_sent = average_->bytes_sent();
+    all.bytes_sent = all.payload_sent = average_->bytes_sent();
     all.seconds_waiting = average_->seconds_waiting();
     return all;
   }

@@ -236,6 +236,7 @@ ExchangeStatistics PairScheme::counted() const {
   all.rounds = gossip.averaged;
   all.committed = gossip.averaged * taken_.size();
   all.bytes_sent = gossip.bytes_sent;
+  all.payload_sent = gossip.payload_sent;
   for (const auto& neighbour : gossip.neighbours) {
     all.aborted += neighbour.aborted;
     all.late += neighbour.late;

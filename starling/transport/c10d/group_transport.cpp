@@ -113,6 +113,7 @@ class GroupTransport final : public Transport, private TransportHandler {
   void at(Time when, std::function<void()> work) override { tcp_->at(when, std::move(work)); }
   Time now() const override { return tcp_->now(); }
   std::uint64_t bytes_sent() const override { return tcp_->bytes_sent() + bytes_by_group_; }
+  std::uint64_t payload_sent() const override { return tcp_->payload_sent() + bytes_by_group_; }
 
   void send(int rank, Frame frame, Payload payload) override {
     const bool bulk =

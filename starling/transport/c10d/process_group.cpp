@@ -215,6 +215,7 @@ World World::from_process_group(c10d::ProcessGroup& group, Timeouts timeouts,
     throw UsageError(
         "process group: it was made without a store, at which workers could meet: give its constructor one");
   }
+  refuse_misspelt(process_variable_names());
   const Variables variable = process_variables();
   c10::intrusive_ptr<c10d::Backend> backend;
   try {

@@ -1,9 +1,11 @@
 #include "starling/transport/c10d/settings.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <set>
 #include <string_view>
+#include <vector>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -39,15 +41,20 @@ std::string token_from_file(const std::string& path) {
   return token;
 }
 
-SocketAddress address_of_interface(const char* variable_name, const std::string& name) {
-  std::set<std::string> names;
-  for (const Interface& one : interfaces()) {
-    if (one.name == name) return one.address;
-    names.insert(one.name);
+// `list`: "eth0", or "eth0,eth1" as Gloo takes it. The first one that is up counts.
+SocketAddress address_of_interface(const char* variable_name, const std::string& list) {
+  const std::vector<Interface> all = interfaces();
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    const auto found = std::ranges::find(all, list.substr(begin, end - begin), &Interface::name);
+    if (found != all.end()) return found->address;
+    begin = end + 1;
   }
+  std::set<std::string> names;
+  for (const Interface& one : all) names.insert(one.name);
   throw UsageError(
       fmt::format("environment: {}='{}' is no network interface that is up and has an address: there are {}",
-                  variable_name, name, fmt::join(names, ", ")));
+                  variable_name, list, fmt::join(names, ", ")));
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ std::string transport_from_environment(const Variables& variable, bool has_group
 decltype(World::make_transport) own_transport(const std::string& name);
 
 // The address of the interface that STARLING_SOCKET_IFNAME names, else GLOO_SOCKET_IFNAME; nothing
-// if neither is set. Throws UsageError if there is no such interface.
+// if neither is set. In a list such as "eth0,eth1" it is the first one that is up. Throws
+// UsageError if there is no such interface.
 std::optional<SocketAddress> address_from_environment(const Variables& variable);
 
 }  // namespace starling

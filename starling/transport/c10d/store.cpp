@@ -19,7 +19,7 @@ void C10dStore::set(const std::string& key, const std::string& value) {
     store_->set(key, std::vector<std::uint8_t>(value.begin(), value.end()));
     store_->check({key});  // TCPStore does not wait for an answer to set()
   } catch (const std::exception& failure) {
-    throw Error(fmt::format("store: cannot set the key '{}': {}", key, one_line(failure)));
+    throw StoreLost(fmt::format("store: cannot set the key '{}': {}", key, one_line(failure)));
   }
 }
 
@@ -48,7 +48,7 @@ std::string C10dStore::get(const std::string& key, std::chrono::milliseconds dea
   } catch (const Error&) {
     throw;
   } catch (const std::exception& failure) {
-    throw Error(fmt::format("store: cannot get the key '{}': {}", key, one_line(failure)));
+    throw StoreLost(fmt::format("store: cannot get the key '{}': {}", key, one_line(failure)));
   }
 }
 

@@ -1,8 +1,11 @@
 #include "starling/transport/c10d/tcp_store.h"
 
 #include <algorithm>
+#include <exception>
+#include <future>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -24,9 +27,8 @@ c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host, const c10
 }
 
 // TCPStore would wait by itself, but it writes a backtrace to stderr for every attempt.
-void wait_for_server(const std::string& host, int port, std::chrono::milliseconds deadline,
+void wait_for_server(const std::string& host, int port, Time end, std::chrono::milliseconds deadline,
                      const Interrupted& interrupted) {
-  const Time end = Clock::now() + deadline;
   const std::vector<SocketAddress> addresses = resolve_all(host, port);
   const auto serves = [](const SocketAddress& address) {
     return somebody_listens(address, std::chrono::milliseconds(1'000));
@@ -42,6 +44,33 @@ void wait_for_server(const std::string& host, int port, std::chrono::millisecond
       throw Error(fmt::format("interrupted while nobody served the store at {} port {}", host, port));
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+}
+
+// TCPStore's constructor waits without limit if the listener is no store. So a thread calls it,
+// which is left behind in that case, and holds only its arguments.
+c10::intrusive_ptr<c10d::TCPStore> join_in_time(const std::string& host, const c10d::TCPStoreOptions& options,
+                                                Time end, std::chrono::milliseconds deadline,
+                                                const Interrupted& interrupted) {
+  std::promise<c10::intrusive_ptr<c10d::TCPStore>> promise;
+  auto joined = promise.get_future();
+  std::thread([host, options, promise = std::move(promise)]() mutable {
+    try {
+      promise.set_value(make_store(host, options));
+    } catch (...) {
+      promise.set_exception(std::current_exception());
+    }
+  }).detach();
+  while (joined.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
+    if (Clock::now() >= end) {
+      throw Error(
+          fmt::format("cannot reach the store at {} port {}: somebody listens there, but has not answered "
+                      "as a store within {} ms: does another program hold the port?",
+                      host, options.port, deadline.count()));
+    }
+    if (interrupted())
+      throw Error(fmt::format("interrupted while joining the store at {} port {}", host, options.port));
+  }
+  return joined.get();
 }
 
 }  // namespace
@@ -67,12 +96,13 @@ HostedStore host_store(const std::string& host, int port, std::chrono::milliseco
 c10::intrusive_ptr<c10d::Store> join_store(const std::string& host, int port,
                                            std::chrono::milliseconds deadline,
                                            const Interrupted& interrupted) {
-  wait_for_server(host, port, deadline, interrupted);
+  const Time end = Clock::now() + deadline;
+  wait_for_server(host, port, end, deadline, interrupted);
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
   options.timeout = deadline;
   options.waitWorkers = false;
-  return make_store(host, options);
+  return join_in_time(host, options, end, deadline, interrupted);
 }
 
 }  // namespace starling

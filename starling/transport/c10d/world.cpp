@@ -50,6 +50,7 @@ c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, const std::string
 }  // namespace
 
 World World::from_environment(Timeouts timeouts, const Interrupted& interrupted) {
+  refuse_misspelt(process_variable_names());
   const Variables variable = process_variables();
   const std::optional<Launch> launch = read_launch(variable);
   if (!launch) {

@@ -75,6 +75,9 @@ class LocalHub::Core {
   std::uint64_t bytes_sent(int rank) const {
     return nodes_[static_cast<std::size_t>(rank)].bytes_sent.load();
   }
+  std::uint64_t payload_sent(int rank) const {
+    return nodes_[static_cast<std::size_t>(rank)].payload_sent.load();
+  }
 
   // --- called on the dispatcher's thread ---
 
@@ -83,7 +86,7 @@ class LocalHub::Core {
     me.life = life;
     me.handler = handler;
     me.paused = false;
-    me.bytes_sent = 0;
+    me.bytes_sent = me.payload_sent = 0;
     for (int peer = 0; peer < size_; ++peer) {
       Link& out = link(rank, peer);
       out.opened = out.up = out.lost = false;
@@ -198,7 +201,7 @@ class LocalHub::Core {
     std::uint64_t life = 0;
     bool paused = false;
     std::deque<std::function<void()>> waiting;  // while paused
-    std::atomic<std::uint64_t> bytes_sent = 0;
+    std::atomic<std::uint64_t> bytes_sent = 0, payload_sent = 0;
   };
   // One direction, and the sender's knowledge of the peer.
   struct Link {
@@ -292,6 +295,7 @@ class LocalHub::Core {
     Link& out = link(from, to);
     const auto chunk = std::make_shared<const Outbox::Chunk>(out.outbox.take());
     node(from).bytes_sent += Frame::kBytes + chunk->frame.length;
+    if (carries_values(chunk->frame.type)) node(from).payload_sent += chunk->frame.length;
     const bool corrupt = chunk->frame.length > 0 && std::exchange(out.corrupt, false);
     const Time now = dispatcher_->now();
     const Crossing crossing = network_.cross
@@ -391,6 +395,7 @@ class LocalHub::Endpoint final : public Transport {
   Time now() const override { return core_->dispatcher().now(); }
   std::unique_ptr<Condition> condition() const override { return core_->dispatcher().condition(); }
   std::uint64_t bytes_sent() const override { return core_->bytes_sent(rank_); }
+  std::uint64_t payload_sent() const override { return core_->payload_sent(rank_); }
 
  private:
   // Runs at once on the dispatcher's thread, which keeps the order of its calls. On other threads

@@ -141,6 +141,7 @@ class MappedTransport final : public Transport, private TransportHandler {
   void at(Time when, std::function<void()> work) override { tcp_->at(when, std::move(work)); }
   Time now() const override { return tcp_->now(); }
   std::uint64_t bytes_sent() const override { return tcp_->bytes_sent() + bytes_in_place_; }
+  std::uint64_t payload_sent() const override { return tcp_->payload_sent() + bytes_in_place_; }
   std::uint64_t bytes_in_place() const override { return bytes_in_place_; }
 
   std::shared_ptr<Buffer> buffer(std::size_t size) override {

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "starling/core/error.h"
 #include "starling/transport/tcp/local_end.h"
 #include "starling/transport/tcp/tcp.h"
@@ -19,6 +21,8 @@ namespace {
 // The longest time that one query may delay the next one, and other users of the store.
 constexpr auto kQuestion = std::chrono::milliseconds(100);
 constexpr auto kLongestPause = std::chrono::milliseconds(1000);
+// After the store has failed. It hardly comes back, and torch's store prints something every time.
+constexpr auto kLongestPauseWhenLost = std::chrono::milliseconds(60'000);
 constexpr auto kLongestStop = std::chrono::milliseconds(1000);
 
 // "host:port", as to_string() writes it.
@@ -41,20 +45,22 @@ std::optional<Tcp::endpoint> parse(const std::string& text) {
 // The state of the thread. It may outlive the book.
 struct AddressBook::Search {
   void run();
-  bool look_up(int peer);  // false: it is not there yet
+  bool look_up(int peer);  // false: it is not there yet. Throws StoreLost
 
   const Identity identity;
   const std::shared_ptr<Store> store;
   const Found found;
+  const Log log;
   std::mutex mutex;
   std::condition_variable changed;
   std::set<int> missing;
+  bool said = false;  // that the store is lost
   bool stopping = false;
   bool ended = false;
 };
 
-AddressBook::AddressBook(const Identity& identity, std::shared_ptr<Store> store, Found found)
-    : search_(new Search{identity, std::move(store), std::move(found), {}, {}, {}}) {
+AddressBook::AddressBook(const Identity& identity, std::shared_ptr<Store> store, Log log, Found found)
+    : search_(new Search{identity, std::move(store), std::move(found), std::move(log), {}, {}, {}}) {
   for (int peer = 0; peer < identity.size; ++peer) {
     if (peer != identity.rank) search_->missing.insert(peer);
   }
@@ -96,20 +102,31 @@ void AddressBook::Search::run() {
   auto pause = std::chrono::milliseconds(10);
   std::unique_lock lock(mutex);
   while (!stopping) {
-    bool any = false;
+    bool any = false, lost = false;
+    std::string reason;
     for (const int peer : std::vector<int>(missing.begin(), missing.end())) {
-      if (stopping) break;
+      if (stopping || lost) break;
       missing.erase(peer);
       lock.unlock();
-      const bool there = look_up(peer);
+      bool there = false;
+      try {
+        there = look_up(peer);
+      } catch (const StoreLost& failure) {
+        lost = true;
+        reason = failure.what();
+      }
       lock.lock();
       any |= there;
       if (!there) missing.insert(peer);
     }
+    if (lost && !std::exchange(said, true) && !stopping && log)
+      log(Level::warning, fmt::format("{}: workers that restart at another address are not found", reason));
     if (missing.empty()) {
       changed.wait(lock, [&] { return stopping || !missing.empty(); });
     } else {
-      pause = any ? std::chrono::milliseconds(10) : std::min(2 * pause, kLongestPause);
+      if (lost) pause = std::max(pause, kLongestPause / 2);
+      pause = any ? std::chrono::milliseconds(10)
+                  : std::min(2 * pause, lost ? kLongestPauseWhenLost : kLongestPause);
       changed.wait_for(lock, pause, [&] { return stopping; });
     }
   }
@@ -123,8 +140,9 @@ bool AddressBook::Search::look_up(int peer) {
     const std::lock_guard lock(mutex);
     if (address && !stopping) found(peer, *address);
     return address.has_value();
-    // Not there yet, or the store is gone; Link decides how long to wait for a peer.
-  } catch (const Error&) {
+  } catch (const StoreLost&) {
+    throw;
+  } catch (const Error&) {  // not there yet; Link decides how long to wait for a peer
     return false;
   }
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "starling/core/log.h"
 #include "starling/transport/tcp/asio.h"
 #include "starling/transport/tcp/proof.h"
 #include "starling/world/store.h"
@@ -16,10 +17,10 @@ namespace starling::tcp {
 
 class AddressBook {
  public:
-  // `found` is called on the book's thread, and never after stop() has returned.
+  // `found` and `log` are called on the book's thread, and never after stop() has returned.
   using Found = std::function<void(int peer, const Tcp::endpoint& address)>;
 
-  AddressBook(const Identity& identity, std::shared_ptr<Store> store, Found found);
+  AddressBook(const Identity& identity, std::shared_ptr<Store> store, Log log, Found found);
   ~AddressBook();  // stop()
 
   void publish(const Tcp::endpoint& own);

@@ -196,6 +196,7 @@ void Connection::fill_batch() {
   while (!bulk && !outbox_.empty() && batch_.size() < kMaxControlInBatch) {
     auto chunk = outbox_.take(chunk_);
     bulk = !chunk.control;
+    if (carries_values(chunk.frame.type)) local_.payload_sent += chunk.frame.length;
     batch_.push_back({chunk.frame.encode(), std::move(chunk.payload)});
   }
   for (const EncodedFrame& frame : batch_) {

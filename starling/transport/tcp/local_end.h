@@ -19,7 +19,7 @@ struct LocalEnd {
   Timeouts timeouts;
   Log log;
   TransportHandler* handler = nullptr;  // from start() on
-  std::atomic<std::uint64_t> bytes_sent = 0;
+  std::atomic<std::uint64_t> bytes_sent = 0, payload_sent = 0;
   asio::io_context io{1};  // one thread runs it
 
   void warn(const std::string& message) const {

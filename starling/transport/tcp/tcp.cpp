@@ -40,7 +40,7 @@ class SignalsBlocked {
 class TcpTransport final : public Transport {
  public:
   TcpTransport(const TcpOptions& options, const World& world, const std::string& channel)
-      : book_({world.rank, world.size, channel, world.token}, world.store,
+      : book_({world.rank, world.size, channel, world.token}, world.store, world.log,
               [this](int peer, const Tcp::endpoint& address) {
                 asio::post(local_.io, [this, peer, address] { link(peer).found(address); });
               }),
@@ -125,6 +125,7 @@ class TcpTransport final : public Transport {
 
   Time now() const override { return Clock::now(); }
   std::uint64_t bytes_sent() const override { return local_.bytes_sent; }
+  std::uint64_t payload_sent() const override { return local_.payload_sent; }
 
  private:
   LocalEnd& prepared(const TcpOptions& options, const World& world, const std::string& channel) {
