@@ -39,6 +39,7 @@ struct World {
   std::string token;    // the secret that peers must prove; empty: loopback only
   std::string address;  // of this host, as the others reach it; the listener binds to it
   std::shared_ptr<Store> store;
+  std::shared_ptr<void> token_file;  // of a token that rank 0 has made: removed with the last copy
   // Makes one end of the edges to all peers. `channel` separates the optimizers of one worker; it
   // must be equal on all workers.
   std::function<std::unique_ptr<Transport>(const World&, const std::string& channel)> make_transport;
@@ -74,8 +75,9 @@ struct World {
   // address the others reach it. STARLING_SOCKET_IFNAME names the interface. STARLING_TRANSPORT and
   // the token are as above, with two differences. STARLING_TRANSPORT=c10d sends blocks by the group
   // itself (transport/c10d/group_transport.h). If no worker has a token, rank 0 makes a random one
-  // and passes it to the others through the store. The store of a group already tells its members
-  // where the others are, so it is trusted like the group.
+  // and passes it to the others: on one host by a file of this user, else through the store. The
+  // store of a group already tells its members where the others are, so it is trusted like the
+  // group.
   //
   // The World keeps the group's store and, with c10d, its backend. Throws UsageError if the group
   // has no store, if only some workers have a token, or if an address cannot be determined. Throws

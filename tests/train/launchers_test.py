@@ -150,10 +150,10 @@ every = 1
         agent.chmod(0o700)
         two_hosts = self.mpirun(3, "--mca", "plm_rsh_agent", agent, "-H", "here:1,there:2", "-x", "STARLING_TOKEN",
                                 "-x", "MASTER_ADDR")
-        refused = self.run_it(two_hosts, STARLING_TOKEN="secret", MASTER_ADDR="")
+        refused = self.run_it(two_hosts, STARLING_TOKEN="a secret of 20 bytes", MASTER_ADDR="")
         self.assertNotEqual(refused.returncode, 0)
         self.assertIn("mpirun does not say on which host rank 0 runs: set MASTER_ADDR", refused.stderr)
-        done = self.run_it(two_hosts, "--json", STARLING_TOKEN="secret", MASTER_ADDR=outer_address())
+        done = self.run_it(two_hosts, "--json", STARLING_TOKEN="a secret of 20 bytes", MASTER_ADDR=outer_address())
         self.check_they_agree(self.check_three_workers(done))
 
     # A libtorch archive has no torchrun; torch's wheel has.

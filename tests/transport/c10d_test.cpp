@@ -249,7 +249,7 @@ TEST(WorldFromEnvironment, TakesTheVariablesAndTheToken) {
   variables["LOCAL_RANK"] = "1";
   variables["LOCAL_WORLD_SIZE"] = "2";
   variables["STARLING_SOCKET_IFNAME"] = "lo";
-  variables["STARLING_TOKEN"] = "secret";
+  variables["STARLING_TOKEN"] = "a secret of 20 bytes";
   {
     const Environment environment(variables);
     EXPECT_THAT(failure_of([] { World::from_environment(); }),
@@ -264,7 +264,7 @@ TEST(WorldFromEnvironment, TakesTheVariablesAndTheToken) {
   EXPECT_EQ(world.local_rank, 3);
   EXPECT_EQ(world.local_size, 8);
   EXPECT_EQ(world.address, "127.0.0.1");
-  EXPECT_EQ(world.token, "secret");
+  EXPECT_EQ(world.token, "a secret of 20 bytes");
   EXPECT_TRUE(world.make_transport);
 }
 
@@ -368,7 +368,7 @@ TEST(WorldFromEnvironment, ATakenPortIsAnErrorThatSaysSo) {
 
 TEST(WorldFromEnvironment, TheTokenFileMustBeTheOwnersAlone) {
   const std::string path = testing::TempDir() + "/starling_token_" + std::to_string(getpid());
-  std::ofstream(path) << "secret\n";
+  std::ofstream(path) << "a secret of 20 bytes\n";
   const MeetingPoint meeting_point;
   auto variables = torchruns(0, 1, meeting_point.port(), true);
   variables["STARLING_TOKEN_FILE"] = path;
@@ -378,7 +378,10 @@ TEST(WorldFromEnvironment, TheTokenFileMustBeTheOwnersAlone) {
   chmod(path.c_str(), 0640);
   EXPECT_THAT(failure_of([] { World::from_environment(); }), AllOf(HasSubstr(path), HasSubstr("chmod 600")));
   chmod(path.c_str(), 0600);
-  EXPECT_EQ(World::from_environment().token, "secret");
+  EXPECT_EQ(World::from_environment().token, "a secret of 20 bytes");
+  std::ofstream(path) << "secret\n";
+  EXPECT_THAT(failure_of([] { World::from_environment(); }),
+              AllOf(HasSubstr("the token of STARLING_TOKEN_FILE has 6 bytes"), HasSubstr("at least 16")));
   std::ofstream(path) << "\n";
   EXPECT_THAT(failure_of([] { World::from_environment(); }), HasSubstr("is empty"));
   unlink(path.c_str());

@@ -3,6 +3,7 @@
 #include "starling/transport/c10d/process_group.h"
 
 #include <chrono>
+#include <filesystem>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -178,7 +179,16 @@ TEST(FromProcessGroup, OnOneHostUsesLoopbackAndASecretOfItsOwn) {
     EXPECT_EQ(worker.world.local_size, 3);
     EXPECT_EQ(worker.world.token.size(), 64u);
     EXPECT_EQ(worker.world.token, workers[0].world.token);
+    EXPECT_THROW(worker.world.store->get("token", 20ms), Error);
   }
+  // Another user can enter neither the folder nor the file, and both go with rank 0.
+  const std::filesystem::path file = workers[1].world.store->get("token-file", 5s);
+  using std::filesystem::perms;
+  for (const auto& path : {file, file.parent_path()})
+    EXPECT_EQ(std::filesystem::status(path).permissions() & (perms::group_all | perms::others_all),
+              perms::none);
+  workers.clear();
+  EXPECT_FALSE(std::filesystem::exists(file.parent_path()));
 }
 
 TEST(FromProcessGroup, WorldsOfOneGroupShareNothing) {
@@ -225,11 +235,11 @@ TEST(FromProcessGroup, RefusesLoopbackBetweenHosts) {
 }
 
 TEST(FromProcessGroup, TheUsersTokenIsTakenAndStaysOutOfTheStore) {
-  const std::map<std::string, std::string> token{{"STARLING_TOKEN", "secret"}};
+  const std::map<std::string, std::string> token{{"STARLING_TOKEN", "a secret of 20 bytes"}};
   std::vector<Worker> workers{{"here", token}, {"here", token}};
   meet(workers, c10::make_intrusive<c10d::HashStore>());
   for (const Worker& worker : workers) {
-    EXPECT_EQ(worker.world.token, "secret");
+    EXPECT_EQ(worker.world.token, "a secret of 20 bytes");
     EXPECT_THROW(worker.world.store->get("token", 20ms), Error);
   }
 }
@@ -237,7 +247,7 @@ TEST(FromProcessGroup, TheUsersTokenIsTakenAndStaysOutOfTheStore) {
 TEST(FromProcessGroup, ATokenThatOnlySomeHaveIsRefusedByAll) {
   for (const int with_token : {0, 2}) {
     std::vector<Worker> workers(3);
-    workers[static_cast<std::size_t>(with_token)].variables["STARLING_TOKEN"] = "secret";
+    workers[static_cast<std::size_t>(with_token)].variables["STARLING_TOKEN"] = "a secret of 20 bytes";
     meet(workers, c10::make_intrusive<c10d::HashStore>());
     const std::string without = with_token == 0 ? "worker 1 has none" : "worker 0 has none";
     for (const Worker& worker : workers) {

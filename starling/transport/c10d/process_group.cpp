@@ -153,7 +153,6 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
       transport == "c10d" ? group_transports(*backend, kept->call) : own_transport(transport);
   const Card own{host, !world.token.empty(), transport, address ? address->host() : ""};
   world.store->set(fmt::format("worker-{}", rank), own.to_line());
-  if (rank == 0 && !own.has_token) world.store->set("token", random_token());
   std::vector<Card> cards;
   for (int of = 0; of < size; ++of) {
     std::string line;
@@ -188,7 +187,14 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
                       cards[0].transport, other, of));
     }
   }
-  if (!own.has_token) world.token = world.store->get("token", left(), interrupted);
+  if (!own.has_token && world.local_size == size) {
+    LocalToken made = token_on_this_host(*world.store, rank, left(), interrupted);
+    world.token = std::move(made.token);
+    world.token_file = std::move(made.file);
+  } else if (!own.has_token) {
+    if (rank == 0) world.store->set("token", random_token());
+    world.token = world.store->get("token", left(), interrupted);
+  }
 
   if (chosen) {
     address = chosen;

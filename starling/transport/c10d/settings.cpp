@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <fcntl.h>
@@ -16,6 +19,7 @@
 #include "starling/core/error.h"
 #include "starling/transport/mapped/mapped.h"
 #include "starling/transport/tcp/tcp.h"
+#include "starling/world/token.h"
 
 namespace starling {
 namespace {
@@ -23,7 +27,7 @@ namespace {
 // The token is a secret: no other user may have access to its file.
 std::string token_from_file(const std::string& path) {
   const auto refuse = [&](std::string_view why) {
-    throw UsageError(fmt::format("environment: STARLING_TOKEN_FILE='{}' {}", path, why));
+    throw UsageError(fmt::format("environment: the token file '{}' {}", path, why));
   };
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status{};
@@ -40,6 +44,8 @@ std::string token_from_file(const std::string& path) {
   if (token.empty()) refuse("is empty");
   return token;
 }
+
+constexpr std::size_t kLeastToken = 16;  // bytes: a shorter one can be guessed from a proof
 
 // `list`: "eth0", or "eth0,eth1" as Gloo takes it. The first one that is up counts.
 SocketAddress address_of_interface(const char* variable_name, const std::string& list) {
@@ -60,8 +66,33 @@ SocketAddress address_of_interface(const char* variable_name, const std::string&
 }  // namespace
 
 std::string token_from_environment(const Variables& variable) {
-  if (const auto path = variable("STARLING_TOKEN_FILE")) return token_from_file(*path);
-  return variable("STARLING_TOKEN").value_or("");
+  const auto path = variable("STARLING_TOKEN_FILE");
+  const std::string token = path ? token_from_file(*path) : variable("STARLING_TOKEN").value_or("");
+  if (token.empty() || token.size() >= kLeastToken) return token;
+  throw UsageError(
+      fmt::format("environment: the token of {} has {} bytes: it needs at least {}, such as "
+                  "`openssl rand -hex 32` prints",
+                  path ? "STARLING_TOKEN_FILE" : "STARLING_TOKEN", token.size(), kLeastToken));
+}
+
+LocalToken token_on_this_host(Store& store, int rank, std::chrono::milliseconds deadline,
+                              const Interrupted& interrupted) {
+  constexpr const char* kKey = "token-file";
+  if (rank != 0) return {token_from_file(store.get(kKey, deadline, interrupted)), nullptr};
+  namespace fs = std::filesystem;
+  std::string folder = fs::temp_directory_path() / "starling-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr)  // mode 0700
+    throw Error(fmt::format("{}: no folder for this run's token: {}", folder, std::strerror(errno)));
+  const std::shared_ptr<void> keeps(nullptr, [folder](void*) {
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
+  });
+  const std::string file = folder + "/token", token = random_token();
+  const Descriptor written(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (written.get() < 0 || write(written.get(), token.data(), token.size()) != ssize_t(token.size()))
+    throw Error(fmt::format("{}: cannot be written: {}", file, std::strerror(errno)));
+  store.set(kKey, file);
+  return {token, keeps};
 }
 
 std::string transport_from_environment(const Variables& variable, bool has_group) {

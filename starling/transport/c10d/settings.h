@@ -1,6 +1,8 @@
 // The user's settings of a worker's edges, from the environment, with any launcher.
 #pragma once
 
+#include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -11,8 +13,18 @@
 namespace starling {
 
 // From STARLING_TOKEN_FILE, else from STARLING_TOKEN; empty if neither is set. Throws UsageError if
-// the file is empty or if other users have access to it.
+// the file is empty or if other users have access to it, or if the token is shorter than 16 bytes.
 std::string token_from_environment(const Variables& variable);
+
+// A random token for workers of one user on one host that were given none. Rank 0 writes it to a
+// file that no other user may read, and the file's path to the store. The others read it there;
+// they wait for rank 0 up to `deadline`. `file`, at rank 0, removes it. Throws Error.
+struct LocalToken {
+  std::string token;
+  std::shared_ptr<void> file;
+};
+LocalToken token_on_this_host(Store& store, int rank, std::chrono::milliseconds deadline,
+                              const Interrupted& interrupted);
 
 // STARLING_TRANSPORT: "mapped" (the default), "tcp" or, with a process group, "c10d". Throws
 // UsageError for other values.

@@ -92,6 +92,11 @@ World World::from_environment(Timeouts timeouts, const Interrupted& interrupted)
   }
   world.store = std::make_shared<C10dStore>(c10::make_intrusive<c10d::PrefixStore>(
       "starling/" + launch->run, store_of(*launch, world.address, timeouts.meet, interrupted)));
+  if (world.token.empty() && world.size > 1) {
+    LocalToken made = token_on_this_host(*world.store, world.rank, timeouts.meet, interrupted);
+    world.token = std::move(made.token);
+    world.token_file = std::move(made.file);
+  }
   return world;
 }
 

@@ -42,6 +42,11 @@ std::optional<Tcp::endpoint> parse(const std::string& text) {
 
 }  // namespace
 
+std::string signed_address(const Identity& identity, int rank, const std::string& address) {
+  const std::string said = fmt::format("{} {} {}", identity.channel, rank, address);
+  return fmt::format("{} {}", address, sign(identity.token, said));
+}
+
 // The state of the thread. It may outlive the book.
 struct AddressBook::Search {
   void run();
@@ -54,7 +59,8 @@ struct AddressBook::Search {
   std::mutex mutex;
   std::condition_variable changed;
   std::set<int> missing;
-  bool said = false;  // that the store is lost
+  bool said = false;     // that the store is lost
+  std::set<int> forged;  // addresses, as it said; on the search's thread
   bool stopping = false;
   bool ended = false;
 };
@@ -69,7 +75,9 @@ AddressBook::AddressBook(const Identity& identity, std::shared_ptr<Store> store,
 AddressBook::~AddressBook() { stop(); }
 
 void AddressBook::publish(const Tcp::endpoint& own) {
-  search_->store->set(tcp_address_key(search_->identity.channel, search_->identity.rank), to_string(own));
+  const Identity& self = search_->identity;
+  search_->store->set(tcp_address_key(self.channel, self.rank),
+                      signed_address(self, self.rank, to_string(own)));
 }
 
 void AddressBook::start() {
@@ -136,7 +144,16 @@ void AddressBook::Search::run() {
 
 bool AddressBook::Search::look_up(int peer) {
   try {
-    const auto address = parse(store->get(tcp_address_key(identity.channel, peer), kQuestion));
+    const std::string said = store->get(tcp_address_key(identity.channel, peer), kQuestion);
+    const std::string text = said.substr(0, said.find(' '));
+    const auto address = parse(text);
+    if (said != signed_address(identity, peer, text)) {  // anybody can write to the store
+      if (forged.insert(peer).second && log)
+        log(Level::warning, fmt::format("the address of worker {} in the store is not signed with this run's "
+                                        "token: it is not used",
+                                        peer));
+      return false;
+    }
     const std::lock_guard lock(mutex);
     if (address && !stopping) found(peer, *address);
     return address.has_value();

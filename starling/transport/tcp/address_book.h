@@ -15,6 +15,9 @@
 
 namespace starling::tcp {
 
+// An address as the store holds it, signed with the run's token for this worker and channel.
+std::string signed_address(const Identity& identity, int rank, const std::string& address);
+
 class AddressBook {
  public:
   // `found` and `log` are called on the book's thread, and never after stop() has returned.

@@ -114,6 +114,19 @@ Caller examine(const Hello::Message& message, const Identity& self) {
 
 bool is_challenge(const Challenge::Message& message) { return has_magic(message); }
 
+namespace {
+
+Digest hmac(const std::string& token, std::span<const std::byte> said) {
+  Digest digest;
+  if (HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()), raw(said.data()), said.size(),
+           raw(digest.data()), nullptr) == nullptr) {
+    throw Error("tcp transport: OpenSSL has no HMAC-SHA256");
+  }
+  return digest;
+}
+
+}  // namespace
+
 Digest prove(const std::string& token, Role role, const Hello::Message& hello,
              const Challenge::Message& challenge) {
   constexpr std::size_t kRoleBytes = 8;
@@ -122,12 +135,14 @@ Digest prove(const std::string& token, Role role, const Hello::Message& hello,
   std::memcpy(said.data(), name.data(), name.size());
   said.insert(said.end(), hello.begin(), hello.end());
   said.insert(said.end(), challenge.begin(), challenge.end());
-  Digest digest;
-  if (HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()), raw(said.data()), said.size(),
-           raw(digest.data()), nullptr) == nullptr) {
-    throw Error("tcp transport: OpenSSL has no HMAC-SHA256");
-  }
-  return digest;
+  return hmac(token, said);
+}
+
+std::string sign(const std::string& token, const std::string& text) {
+  std::string signature;
+  for (const std::byte byte : hmac(token, std::as_bytes(std::span(text))))
+    signature += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return signature;
 }
 
 bool same(const Digest& a, const Digest& b) { return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }

@@ -69,6 +69,8 @@ bool is_challenge(const Challenge::Message& message);
 enum class Role { dialer, acceptor };
 Digest prove(const std::string& token, Role role, const Hello::Message& hello,
              const Challenge::Message& challenge);
+// HMAC-SHA256(token, text), in hexadecimal: signs what a worker writes to the store.
+std::string sign(const std::string& token, const std::string& text);
 // Compares in constant time.
 bool same(const Digest& a, const Digest& b);
 
