@@ -75,6 +75,20 @@ TEST(VirtualWorkers, ThePresentRoundOfOneGroupWaitsForNothing) {
     EXPECT_LT(1e3 * end, 1354);  // 1374 if it waits, 1000 if links never idled
 }
 
+// Members of a group end after the same steps, at slightly different times. The last one hears that
+// the group has gone on without it, also by members that have left since.
+TEST(VirtualWorkers, NobodyWaitsForGroupMembersThatHaveLeft) {
+  for (int late = 0; late < 40; ++late) {
+    const Trained all = train(
+        "complete", 3, 1e9,
+        [&](int worker, int step) -> Duration {
+          return 10ms + (worker == 1 && step == kSteps - 1 ? late * 100us : 0us);
+        },
+        1ms);
+    for (const double end : all.seconds) EXPECT_LT(end, 1) << "late by " << 0.1 * late << " ms";
+  }
+}
+
 TEST(VirtualWorkers, TheSameSeedGivesTheSameBitsAndTimes) {
   const auto once = [] {
     std::mt19937_64 random(4);
