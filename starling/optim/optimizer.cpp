@@ -14,6 +14,7 @@
 #include "starling/core/error.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/agreement.h"
+#include "starling/optim/average.h"
 #include "starling/optim/engine.h"
 #include "starling/optim/options.h"
 #include "starling/optim/rule_step.h"
@@ -48,6 +49,25 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of(const torch::nn::Modu
   return tensors;
 }
 
+// Those of the module that the groups do not have.
+std::vector<at::Tensor> frozen_in(const torch::nn::Module& module, const Groups& groups) {
+  std::set<const void*> seen;
+  for (const auto& group : groups) {
+    for (const at::Tensor& p : group.params()) seen.insert(p.unsafeGetTensorImpl());
+  }
+  std::vector<at::Tensor> frozen;
+  for (const at::Tensor& p : module.parameters()) {
+    if (seen.insert(p.unsafeGetTensorImpl()).second) frozen.push_back(p);
+  }
+  return frozen;
+}
+
+std::vector<const void*> places_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<const void*> places;
+  for (const at::Tensor& tensor : tensors) places.push_back(tensor.unsafeGetTensorImpl());
+  return places;
+}
+
 // As torch does, but names the group.
 const Groups& checked(const Groups& groups) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -66,7 +86,8 @@ void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::O
 Schedule without_neighbours(const World& world) { return {"none", {Graph(world.size)}}; }
 
 Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
-               const Groups& groups) {
+               const Groups& groups, const std::vector<at::Tensor>& buffers,
+               const std::vector<at::Tensor>& frozen) {
   Terms terms{{"scheme", options.scheme.name},
               {"topology", options.topology},
               {"wire", std::string(name_of(options.wire))},
@@ -97,13 +118,16 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
                                      fmt::join(tensor.sizes(), "x"), fmt::join(tensor.strides(), ",")));
     }
   }
+  add_tensors(terms, "buffer", buffers);
+  add_tensors(terms, "frozen parameter", frozen);
   return terms;
 }
 
 }  // namespace
 
 Optimizer::Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world)
-    : Optimizer(Groups{{trainable(module)}}, rule, options, world, module.buffers()) {
+    : Optimizer(Groups{{trainable(module)}}, rule, options, world, module.buffers(),
+                frozen_in(module, Groups{{trainable(module)}})) {
   engine_->model = tensors_of(module);
 }
 
@@ -112,23 +136,25 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options opti
 
 Optimizer::Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options,
                      const World& world)
-    : Optimizer(inner, options, world, module.buffers()) {
+    : Optimizer(inner, options, world, module.buffers(), frozen_in(module, inner.param_groups())) {
   engine_->model = tensors_of(module);
 }
 
 Optimizer::Optimizer(const Groups& groups, Rule rule, Options options, const World& world,
-                     std::vector<at::Tensor> buffers)
+                     std::vector<at::Tensor> buffers, std::vector<at::Tensor> frozen)
     : torch::optim::Optimizer(checked(groups), rule_options(rule)), engine_(std::make_unique<Engine>()) {
   for (std::size_t g = 0; g < groups.size(); ++g) keep_options(param_groups_[g], groups[g]);
   engine_->rule = rule;
+  engine_->frozen = std::move(frozen);
   begin(std::move(options), world, std::move(buffers));
 }
 
 Optimizer::Optimizer(torch::optim::Optimizer& inner, Options options, const World& world,
-                     std::vector<at::Tensor> buffers)
+                     std::vector<at::Tensor> buffers, std::vector<at::Tensor> frozen)
     : torch::optim::Optimizer(inner.param_groups(), inner.defaults().clone()),
       engine_(std::make_unique<Engine>()) {
   engine_->inner = &inner;
+  engine_->frozen = std::move(frozen);
   begin(std::move(options), world, std::move(buffers));
 }
 
@@ -137,7 +163,7 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
   e.world = world;
   e.options = std::move(options);
   e.channel = fmt::format("optimizer-{}", (*world.optimizers)++);
-  e.buffers = std::move(buffers);
+  set_buffers(std::move(buffers));
   check_options(e.options, world.size, world.local_size, e.inner != nullptr);
   if (e.options.hierarchy == "node") {
     const int size = workers_per_node(e.options, world.local_size);
@@ -146,8 +172,19 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
   e.clipping = Clipping(e.options.clip, e.options.skip_not_finite, e.options.loss_scaling);
   kernels::best_kernels();  // throws if STARLING_ISA is wrong
   take_new_groups();
-  if (e.blocks.empty())
-    throw UsageError("there is no parameter to train: at least one must require a gradient");
+  if (!e.blocks.empty()) return;
+  const bool none = std::ranges::all_of(param_groups_, [](auto& group) { return group.params().empty(); });
+  throw UsageError(none ? "there is no parameter to train: at least one must require a gradient"
+                        : "there is no parameter to train: all have the size 0");
+}
+
+void Optimizer::set_buffers(std::vector<at::Tensor> buffers) {
+  check_averaged("buffer", buffers);
+  engine_->buffers = std::move(buffers);
+}
+
+void Optimizer::fails() {
+  if (engine_->exchange) engine_->exchange->fails();
 }
 
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
@@ -161,7 +198,7 @@ void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) 
 // connections for all blocks.
 void Optimizer::take_new_groups() {
   Engine& e = *engine_;
-  const std::size_t first = e.group_sizes.size();
+  const std::size_t first = e.taken.size();
   Groups& groups = e.inner ? e.inner->param_groups() : param_groups_;
   if (param_groups_.size() > groups.size()) {
     throw UsageError(fmt::format(
@@ -182,11 +219,17 @@ void Optimizer::take_new_groups() {
     }
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    const std::size_t now = groups[g].params().size();
-    if (g < first && now != e.group_sizes[g]) {
+    const auto& now = groups[g].params();
+    if (g < first && now.size() != e.taken[g].size()) {
       throw UsageError(fmt::format(
           "parameter group {} was made with {} parameters and has {} now: add them as a group of their own",
-          g, e.group_sizes[g], now));
+          g, e.taken[g].size(), now.size()));
+    }
+    const auto same = [](const at::Tensor& p, const void* place) { return p.unsafeGetTensorImpl() == place; };
+    if (g < first && !std::ranges::equal(now, e.taken[g], same)) {
+      throw UsageError(fmt::format(
+          "parameter group {} has other parameters than it was made with: add them as a group of their own",
+          g));
     }
     if (e.inner == nullptr && rule_of(param_groups_[g]).index() != e.rule.index()) {
       throw UsageError(fmt::format(
@@ -217,7 +260,7 @@ void Optimizer::take_new_groups() {
   e.gradient_spans.reset();
   if (e.world.timeline) e.gradient_spans = std::make_unique<GradientSpans>(e.blocks, *e.world.timeline);
   for (std::size_t g = first; g < param_groups_.size(); ++g)
-    e.group_sizes.push_back(param_groups_[g].params().size());
+    e.taken.push_back(places_of(param_groups_[g].params()));
   if (e.blocks.empty()) return;
   try {
     connect(first);
@@ -258,9 +301,14 @@ void Optimizer::connect(std::size_t first_group) {
   const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
 
   e.collectives = make_collectives(world, channel);
-  agree(*e.collectives, world, terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_));
+  agree(*e.collectives, world,
+        terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_, e.buffers, e.frozen));
   std::vector<at::Tensor> fresh;
-  if (first_group == 0) fresh = e.buffers;
+  if (first_group == 0) {
+    fresh = e.buffers;
+    fresh.insert(fresh.end(), e.frozen.begin(), e.frozen.end());
+    e.frozen.clear();
+  }
   for (std::size_t g = first_group; g < param_groups_.size(); ++g) {
     const auto& parameters = param_groups_[g].params();
     fresh.insert(fresh.end(), parameters.begin(), parameters.end());
@@ -328,6 +376,7 @@ at::Tensor Optimizer::step(LossClosure closure) {
     const c10::AutoGradMode gradient(true);
     loss = closure();
   }
+  engine_->needs_own_parameters("step()");
   settle(engine_->blocks);
   take_new_groups();
   keep_states();

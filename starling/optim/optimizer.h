@@ -159,20 +159,22 @@ class Optimizer : public torch::optim::Optimizer {
   // (load_state_dict, clipped weights) go to the master; all others keep all their bits.
   //
   // Collective: waits for the constructors of all workers, at most world.timeouts.meet. Copies rank
-  // 0's parameters and buffers to every worker, and proves it with a checksum. Throws UsageError if
-  // options make no sense or differ between workers (with both values), Error if one does not come.
+  // 0's parameters (frozen ones too) and buffers to every worker, and proves it with a checksum.
+  // Throws UsageError if options, parameters or buffers make no sense or differ between workers
+  // (with both values), Error if one does not come.
   Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world);
   // From groups, each with a rule_options(...) of the same rule, or none (then `rule`). Only given
-  // buffers are averaged. Give a parameter once, even if several layers share it.
+  // buffers are averaged. `frozen` parameters get rank 0's values too, once, as a module's frozen
+  // ones do; they are never exchanged. Give a parameter once, even if several layers share it.
   Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
-            const World& world, std::vector<at::Tensor> buffers = {});
+            const World& world, std::vector<at::Tensor> buffers = {}, std::vector<at::Tensor> frozen = {});
   Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world);
   // Around another optimizer, which must outlive this one. Its step() is the local rule. Set
   // learning rates, add parameter groups and clip gradients there. Parameters must be float32,
   // since it knows no masters (UsageError). A module's buffers are averaged. save() and load()
   // support torch's SGD, Adam, AdamW, Adagrad and RMSprop, else throw UsageError.
   Optimizer(torch::optim::Optimizer& inner, Options options, const World& world,
-            std::vector<at::Tensor> buffers = {});
+            std::vector<at::Tensor> buffers = {}, std::vector<at::Tensor> frozen = {});
   Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options, const World& world);
   ~Optimizer() override;  // tells neighbours not to wait for this worker; never blocks for long
 
@@ -186,6 +188,8 @@ class Optimizer : public torch::optim::Optimizer {
   // After add_param_group(), which all workers must call before the same step, step() is
   // collective: every worker gets rank 0's new parameters. Existing groups accept none.
   //
+  // Throws UsageError within a Consensus, whose end would undo it; so do load() and the like.
+  //
   // Parameters may change between steps, with gradients disabled, but not past autograd (.data in
   // Python, raw pointers): if torch's version misses it, neighbours keep part of the old values.
   at::Tensor step(LossClosure closure = nullptr) override;
@@ -195,6 +199,13 @@ class Optimizer : public torch::optim::Optimizer {
   void scale_gradients(std::optional<float> scale);
   // The loss's factor for all backward passes up to the next step(): Options::loss_scaling.
   double loss_scale() const;
+
+  // Replaces the buffers that Consensus averages by others of the same number, types and sizes, if
+  // the module has put others in their place. Throws UsageError if one cannot be averaged.
+  void set_buffers(std::vector<at::Tensor> buffers);
+  // This worker ends because of an error: the destructor tells the others, which warn of it in one
+  // line.
+  void fails();
 
   // The exact average of `values` over all live workers, over the edges. Collective, with equal
   // sizes; blocks until all have called it. Returns how many workers took part.
@@ -278,9 +289,10 @@ std::unique_ptr<torch::optim::OptimizerOptions> rule_options(Rule rule);
 Rule& rule_of(torch::optim::OptimizerParamGroup& group);
 
 // While it lives, the module holds the average over all workers; afterwards each worker's own
-// values. Parameters (of bfloat16 and float16 the masters, then rounded) and floating-point buffers
-// are exact means, with push-sum's weights for parameters. Integer buffers (counters) take the
-// maximum. Collective: every worker must make one at the same step.
+// values. Parameters (of bfloat16 and float16 the masters, then rounded) and floating-point and
+// complex buffers are exact means, with push-sum's weights for parameters. Integer buffers
+// (counters) take the maximum. Collective: every worker must make one at the same step. Throws
+// UsageError on all if set_buffers() was given buffers that differ between workers.
 class Consensus {
  public:
   explicit Consensus(Optimizer& optimizer);
@@ -300,7 +312,8 @@ class Consensus {
 
 // The average without an optimizer, once, as after training: it makes its own connections, which
 // Consensus has already. Each tensor becomes its average over all workers of the world, exact up to
-// rounding to fp32; integers and booleans become their maximum. Collective, and counted with the
+// rounding to fp32, or to fp64 for float64 and complex128; integers and booleans become their
+// maximum. Collective, and counted with the
 // world's optimizers: all workers construct and average in the same order, with equal types and
 // sizes. Returns how many took part. Blocks and throws as Optimizer's constructor and average().
 int average(const std::vector<at::Tensor>& tensors, const World& world);

@@ -596,6 +596,7 @@ void Optimizer::load(const std::string& file) {
 
 void Optimizer::take_state(const std::string& what, const std::function<GivenState()>& give) {
   const c10::AutoGradMode no_gradient(false);
+  engine_->needs_own_parameters("a state is loaded");
   auto& groups = engine_->inner ? engine_->inner->param_groups() : param_groups_;
   State mine(*engine_, groups, /*values=*/false);
   GivenState given;
@@ -625,6 +626,7 @@ std::uint64_t Optimizer::position() const {
 }
 
 void Optimizer::restart(std::optional<std::uint64_t> position) {
+  engine_->needs_own_parameters("a state is loaded");
   together(*this, "load its state", [&] {
     if (!position) throw Error("this worker could not load its state");
   });
