@@ -32,7 +32,6 @@ namespace starling {
 namespace {
 
 using at::Tensor;
-using testing::Contains;
 using testing::HasSubstr;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -139,7 +138,7 @@ TEST(Consensus, BuffersThatWereReplacedAreAveragedAndMustBeAlike) {
       EXPECT_TRUE(is_all(now, 2));
     }
     EXPECT_TRUE(is_all(now, 1.0 + i));
-    optimizer.set_buffers({at::zeros(i == 2 ? at::IntArrayRef{2, 1} : at::IntArrayRef{2})});
+    optimizer.set_buffers({i == 2 ? at::zeros({2, 1}) : at::zeros({2})});
     EXPECT_EQ(refusal<UsageError>([&] { Consensus average(optimizer); }),
               "the workers differ in number, type or size of their buffers; it must be the same on all");
     optimizer.set_buffers({now});
