@@ -4,7 +4,7 @@ behind its own computation. There is no global all-reduce.
     import starling
 
     # Replaces torch.optim.AdamW and DistributedDataParallel.
-    optimizer = starling.AdamW(model.parameters(), lr=1e-3, buffers=model.buffers())
+    optimizer = starling.AdamW(model.parameters(), lr=1e-3, model=model)
     ...
     with optimizer.consensus():   # the average model
         evaluate(model)
@@ -20,10 +20,13 @@ if _complaint := _torch_version.complaint(_built_with.torch, torch.__version__):
     raise ImportError(_complaint)
 
 from starling._C import Error, Scope, UsageError  # noqa: E402
+from starling._options import Options, document  # noqa: E402
 from starling.ddp import no_all_reduce  # noqa: E402
-from starling.optim import SGD, AccumAdam, AccumAdamW, Adam, AdamW, Decentralized, Optimizer, Options  # noqa: E402
+from starling.optim import Decentralized, Optimizer  # noqa: E402
+from starling.rules import SGD, AccumAdam, AccumAdamW, Adam, AdamW  # noqa: E402
 from starling.world import World, average, init  # noqa: E402
 
+document(SGD, Adam, AdamW, AccumAdam, AccumAdamW, Decentralized)
 __version__ = _built_with.version
 __all__ = [
     "SGD",

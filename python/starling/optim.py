@@ -3,78 +3,35 @@ respect, and step() mixes the parameters with those of a few neighbours. They ta
 arguments of torch's optimizer of the same name, up to weight_decay and nesterov, and Options.
 
 The constructor is collective: every worker must construct the same optimizers in the same order.
-Rank 0's parameters and buffers reach every worker.
+Rank 0's parameters and buffers reach every worker, frozen parameters too if `model` is given.
 """
+
+from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
 import itertools
 import os
+import sys
 import weakref
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from collections.abc import Callable, Iterator
+from typing import TypeVar, Unpack
 
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from starling import _C
 from starling._gradients import FirstGradients
-from starling._scheme_options import SchemeOptions
-from starling.sharded import Shards, is_sharded, like, local
+from starling._options import Options
+from starling.sharded import Shards, is_sharded, local
 from starling.world import World, group_of, init
 
-if TYPE_CHECKING:
-    from torch.optim.optimizer import ParamsT
-
-    from starling.world import Group
-
 _profiler_enabled = torch.autograd._profiler_enabled
-Number = float | torch.Tensor
 Step = TypeVar("Step", bound=Callable)
 
 
-class Options(SchemeOptions, total=False):
-    """Keyword arguments of all optimizers."""
-
-    topology: str
-    """"base-2" (default), "ring", "complete" and so on (`starling topology --list`), or a .toml or .json file."""
-    wire: str
-    """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"."""
-    one_in: int
-    """random-k: a round sends and mixes one value in so many, with a scheme that chooses its values top-k; 1 (default): all."""
-    seed: int
-    """Of the random times and pairs of schemes that average beside training; 0 (default)."""
-    buffers: Iterable[torch.Tensor] | None
-    """model.buffers(): rank 0's at the start, averaged by consensus(). Give them after model.to() and the like, which put others
-    in their place."""
-    process_group: "Group | None"
-    """Whose workers mix: a process group, or a device mesh of one dimension."""
-    world: World | None
-    """None (default): that of process_group, else starling.init()."""
-    hierarchy: str
-    """"none" (default), or "node": the workers of a node average their gradients, divide the optimizer's state, and gossip with
-    other nodes as one."""
-    workers_per_node: int
-    """For the hierarchy, and for topologies that know of nodes; 0 (default): the launcher's local world size."""
-    block_bytes: int
-    """Largest block that is exchanged at once; 25 MB (default), and at most an eighth of the model."""
-    max_wait: float | None
-    """Longest, in seconds, that step() waits for a late neighbour that is alive; None (default): ten minutes. Runs in which it
-    is used up are not equal to the bit."""
-    clip: float
-    """Largest norm of this worker's whole gradient, to which a larger one is scaled down inside step(); 0 (default): any."""
-    skip_not_finite: bool
-    """A step whose gradient is not finite mixes only. False by default."""
-    clear_gradients: bool
-    """step() leaves zeros in every .grad, in the pass that reads it: zero_grad() is not needed. False by default."""
-    check_gradients: bool
-    """True (default): UsageError where this worker's first gradient is another's too, since then somebody averages them already,
-    or all have the same data. Costs one read of the first step's gradients."""
-
-
-def _hooked(step: Step) -> Step:
+def hooked(step: Step) -> Step:
     """torch replaces every optimizer's step() by one that calls hooks and shows in the profiler.
     Without either, it costs nothing here. If it raises, the values that a GradScaler has left here
     for this step must not stay for the next."""
@@ -101,7 +58,7 @@ def _hooked(step: Step) -> Step:
 
 
 @contextlib.contextmanager
-def _or_else(refuse: Callable[[], None]) -> Iterator[None]:
+def or_else(refuse: Callable[[], None]) -> Iterator[None]:
     """The part of a collective call that only this worker does. If it fails, `refuse` makes the
     others fail, which would wait."""
     try:
@@ -110,6 +67,13 @@ def _or_else(refuse: Callable[[], None]) -> Iterator[None]:
         with contextlib.suppress(Exception):
             refuse()
         raise
+
+
+def _close(binding: _C.OptimizerBinding) -> None:
+    """Tells the others whether an exception ends this worker: one that is being handled, or one
+    that has ended the script."""
+    ended_script = hasattr(sys, "last_value") and not hasattr(sys, "ps1")
+    binding.close(ended_script or sys.exc_info()[0] is not None)
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -126,14 +90,26 @@ class Optimizer(torch.optim.Optimizer):
     _binding: _C.OptimizerBinding | None = None
     _first_gradients: FirstGradients | None = None  # until they are known to differ
     _not_synced = 0  # no_sync() within no_sync()
+    _overwritten: int | None = None  # the checksum of parameters that rank 0's have replaced
+    _again: tuple[int, Callable[[], None]] | None = None  # after load_state_dict()
 
-    def _start(self, options: Options, *rule) -> None:
-        """`rule`: the C++ library's task: the first arguments of its OptimizerBinding."""
+    def _start(self, options: Options, rule: str | Callable[[], object]) -> None:
+        """`rule`: its name in the C++ library, or the step of another optimizer."""
         rest = dict(options)
         buffers = list(rest.pop("buffers", None) or ())
         for buffer in buffers:
             if not isinstance(buffer, torch.Tensor):
                 raise TypeError(f"buffers: a {type(buffer).__name__} is no tensor: give model.buffers()")
+        self._model = rest.pop("model", None)
+        if self._model is not None:
+            if not isinstance(self._model, torch.nn.Module):
+                raise TypeError(f"model: a {type(self._model).__name__} is no torch.nn.Module")
+            if buffers:
+                raise _C.UsageError("give model or buffers, not both")
+            buffers = self._buffers()
+        trained = {id(parameter) for parameter in self._parameters()}
+        all_parameters = self._model.parameters() if self._model is not None else ()
+        frozen = [local(parameter) for parameter in all_parameters if id(parameter) not in trained]
         check_gradients = rest.pop("check_gradients", True)
         world, group = rest.pop("world", None), rest.pop("process_group", None)
         if group is not None:
@@ -150,29 +126,60 @@ class Optimizer(torch.optim.Optimizer):
         if world is None:
             world = init() if group is None else World.from_process_group(group, 60.0)
         self._world = world
-        binding = _C.OptimizerBinding(*rule, given, rest, world, buffers)
+        own = self._checksum()
+        binding = _C.OptimizerBinding(rule, self.param_groups, given, rest, world, buffers, frozen)
         self._binding = binding
         for group, tensors in zip(self.param_groups, given, strict=True):
             self._shards.take(group["params"], tensors)
         # A scheme that averages gradients, and a node, need equal ones.
-        own = not self._traits["averages_gradients"] and not self._in_nodes
-        if own and world.size > 1 and check_gradients:
+        own_gradients = not self._traits["averages_gradients"] and not self._in_nodes
+        if own_gradients and world.size > 1 and check_gradients:
             self._first_gradients = FirstGradients(world)
         # If the interpreter ends without deleting the optimizer, the neighbours are also told not
         # to wait.
-        self._finalizer = weakref.finalize(self, binding.close)
+        self._finalizer = weakref.finalize(self, _close, binding)
         self._shards.replaced()  # by rank 0's
+        self._overwritten = own if own != self._checksum() else None
 
     def _take_last_group(self) -> None:
         """A group that add_param_group() has added is removed again if it is refused."""
         group = self.param_groups[-1]
         try:
             given = self._shards.stand_ins(group["params"])
-            self._binding.add_group(given, group)
+            self._binding.add_group(given, self.param_groups)
         except BaseException:
             self.param_groups.pop()
             raise
         self._shards.take(group["params"], given)
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        return itertools.chain.from_iterable(group["params"] for group in self.param_groups)
+
+    def _buffers(self) -> list[torch.Tensor]:
+        return [local(buffer) for buffer in self._model.buffers()]
+
+    def _checksum(self) -> int:
+        return _C.checksum([local(parameter) for parameter in self._parameters()])
+
+    def _check_order(self, saved: int | None) -> None:
+        """`saved`: the checksum of this worker's model when the state was saved."""
+        if saved is not None and saved == self._overwritten != self._checksum():
+            raise _C.UsageError(
+                "load_state_dict: this worker's model was loaded before the optimizer was made, which then gave it rank 0's "
+                "parameters: make the optimizer, then load the model, then the optimizer's state"
+            )
+
+    def _load(self, saved: int | None, load: Callable[[], None]) -> None:
+        """load() may have come before the model's parameters are loaded, which it needs. Then it is
+        repeated at the next step, on all workers."""
+        load()
+        late = saved is not None and saved != self._checksum()
+        self._again = (saved, load) if self._binding.any(late) else None
+
+    def _load_again(self) -> None:
+        (saved, load), self._again = self._again, None
+        if self._binding.any(saved == self._checksum()):
+            load()
 
     def _current(self) -> _C.OptimizerBinding:
         """For every call that reads or writes parameters."""
@@ -182,6 +189,8 @@ class Optimizer(torch.optim.Optimizer):
     def _mix(self, scale: float | None) -> None:
         """A step of the C++ library. Every step pays for each line here, because the cache has lost
         it since the last one."""
+        if self._again is not None:
+            self._load_again()
         check = self._first_gradients
         if check is not None:
             check.take(self.param_groups)
@@ -230,22 +239,35 @@ class Optimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def consensus(self, keep: bool = False) -> Iterator[_C.Scope]:
-        """Inside it the parameters are their exact average over all workers, and so are the
-        floating-point buffers; integer buffers take the maximum. Afterwards each worker gets its
-        own values back, unless `keep`. Collective: all workers enter it at the same step. Yields
+        """Inside it the parameters are their exact average over all workers, and so are
+        floating-point and complex buffers; integer buffers take the maximum. Afterwards each worker
+        gets its own values back, unless `keep` and no exception leaves it. Collective: all workers
+        enter it at the same step. step() and load_state_dict() raise UsageError inside it. Yields
         the number of `workers` that took part, the `first` of their ranks, and their `distance`.
 
         Each shard of a sharded model is averaged over its replicas, so the model as a whole is the
         average; `workers` are replicas. It is also a decorator of evaluations: `evaluate =
         optimizer.consensus()(evaluate)`."""
+        if self._model is not None:
+            self._binding.set_buffers(self._buffers())
         scope = _C.Scope(self._current())
         try:
             self._shards.replaced()
             yield scope
+        except BaseException:
+            keep = False
+            raise
         finally:
             self._shards.follow()
             scope.end(keep)
             self._shards.replaced()
+
+    def begin_again(self) -> None:
+        """Call it on all workers, between two steps, after all have replaced their parameters, as
+        by an earlier copy of the model. It drops what is in flight between the workers, so the next
+        step starts from these parameters alone. `consensus(keep=True)` and load_state_dict() do so
+        too. A worker that only changes some (clamped weights) need not call it. Collective."""
+        self._current().begin_again()
 
     def consensus_distance(self) -> float:
         """RMS distance of the workers' parameters to their average. For a sharded model it is that
@@ -259,7 +281,7 @@ class Optimizer(torch.optim.Optimizer):
         of `model.state_dict()`, those of a sharded model whole, each name with a tensor of its own.
         `path` holds the old file or the new one, never half of it. Collective; the lowest present
         rank writes, and only that rank raises Error if it cannot. A value is averaged if this
-        optimizer has it: pass buffers=model.buffers()."""
+        optimizer has it: pass model=model."""
         with self.consensus() as scope:
             writes = self._world.rank == scope.first and self._shards.first()
             tensors = {}
@@ -308,293 +330,6 @@ class Optimizer(torch.optim.Optimizer):
         return self._binding.statistics()
 
 
-class _State(defaultdict):
-    """The state of an optimizer whose state is in the C++ library: empty here, but true. If it were
-    false, torch.distributed.checkpoint would call step() to make it."""
-
-    def __init__(self):
-        super().__init__(dict)
-
-    def __bool__(self) -> bool:
-        return True
-
-
-class _Ruled(Optimizer):
-    """With one of Starling's rules: the C++ library keeps its state and updates all parameters in
-    one pass."""
-
-    _step_supports_amp_scaling = True
-    _rule: str  # its name in the C++ library
-    _states: dict[str, str]  # its possible states: torch's names by the C++ library's
-
-    def __init_subclass__(cls, **options):
-        super().__init_subclass__(**options)
-        cls._states = _C.rules()[cls._rule]["states"]
-
-    def __init__(self, params, defaults: dict, options: Options):
-        super().__init__(params, defaults)
-        self.state = _State()
-        for group in self.param_groups:
-            for key in defaults:
-                for value in group[key] if isinstance(group[key], (tuple, list)) else [group[key]]:
-                    if not hasattr(value, "__float__"):  # a tensor has it, a text has not
-                        raise TypeError(f"{key} = {group[key]!r} is not allowed: a number")
-        self._start(options, self._rule, self.param_groups)
-
-    def add_param_group(self, param_group: dict) -> None:
-        """Like torch's. All workers must call it before the same step; rank 0's values then reach
-        every worker."""
-        super().add_param_group(param_group)
-        if self._binding is not None:
-            self._take_last_group()
-
-    @_hooked
-    def step(self, closure: Callable[[], float] | None = None):
-        """Mixes with the neighbours and applies the rule, block by block. Waits for a neighbour
-        whose block of the last step has not come yet. Ctrl-C ends the wait, and is raised once the
-        step has ended. Scheme all-reduce waits in backward(): an exception raised there ends the
-        averaging for good, at all workers (on a GPU nothing is raised before the wait is over).
-        Parameters without a gradient are mixed but not updated."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self._mix(self._gradient_scale())
-        return loss
-
-    # state: that of torch's optimizer of the same name, as copies, made on request. The original is
-    # in the C++ library.
-
-    def _numbered(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for g, group in enumerate(self.param_groups):
-            for p, parameter in enumerate(group["params"]):
-                yield f"{g}.{p}", parameter
-
-    def state_dict(self) -> dict:
-        """Like torch's, for this worker: every worker saves its own, and loads it again. The
-        parameter groups' entry "round" is the place in the schedule. For a sharded model its
-        tensors are DTensors, sharded like the parameters. With a hierarchy a parameter's tensors
-        have the values that this worker keeps, and the entry "share" describes these. With a scheme
-        that averages in pairs, gossip then stands still until the next step(). If no worker steps
-        before all have saved, for example behind torch.distributed.barrier(), their states are of
-        one moment.
-
-        Workers differ, so each needs a name of its own if all save into one place, for example with
-        torch.distributed.checkpoint:
-
-            state = {"model": ..., "optimizer": ...}      # of get_state_dict(model, optimizer)
-            dcp.save({f"worker-{rank}": state}, checkpoint_id=folder)
-
-        with the rank among the replicas if the model is sharded."""
-        tensors, metadata, of_scheme = self._current().state()
-        state = _State()
-        numbers = [key for key, fresh in of_scheme.items() if isinstance(fresh, list)]
-        for index, (name, parameter) in enumerate(self._numbered()):
-            state[parameter] = {"step": tensors["steps"][index].float()}
-            kept = self._states | {"master": "master"} | {key: key for key in of_scheme}
-            for key, torchs in kept.items():
-                tensor = tensors.get(f"{key}.{name}")
-                if tensor is not None:
-                    state[parameter][torchs] = like(parameter, tensor)
-        extra = {"round": int(metadata["position"])}
-        extra |= {key + self._shards.suffix(): value for key, value in metadata.items() if key.startswith("grids.")}
-        if "share" in metadata:
-            extra["share"] = metadata["share"]
-        extra |= {key + self._shards.suffix(): tensors[key].tolist() for key in numbers}
-        for group in self.param_groups:
-            group.update(extra)
-        self.state = state
-        try:
-            return super().state_dict()
-        finally:
-            self.state = _State()
-            for group in self.param_groups:
-                for key in extra:
-                    del group[key]
-
-    def load_state_dict(self, state_dict: dict) -> None:
-        """Collective: every worker loads its own, or all the same. Blocks in flight are sent again.
-        A resumed run is therefore equal to the bit to one that did not stop, if the model's
-        parameters were loaded before. Also takes the state of torch's optimizer of the same
-        name."""
-        given = {}
-
-        def take(_, after_hooks):
-            given.update(after_hooks)
-            return after_hooks | {"state": {}}  # torch would round it to the parameters' type
-
-        hook = self.register_load_state_dict_pre_hook(take)
-        groups = self.param_groups
-        after, self._optimizer_load_state_dict_post_hooks = self._optimizer_load_state_dict_post_hooks, OrderedDict()
-        try:
-            with _or_else(lambda: self._binding.set_state({}, {})):
-                super().load_state_dict(state_dict)
-                loaded = self._loaded(given)
-            self._binding.set_state(*loaded)
-        except BaseException:
-            self.param_groups = groups
-            raise
-        finally:
-            hook.remove()
-            self._optimizer_load_state_dict_post_hooks = after
-            self.state = _State()
-        for call in after.values():
-            call(self)
-
-    def _loaded(self, given: dict) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-        """The binding's state for a state of torch's."""
-        extra = {}
-        _, _, of_scheme = self._current().state(values=False)
-        numbers = {key for key, fresh in of_scheme.items() if isinstance(fresh, list)} | _OTHERS_NUMBERS
-        for group in self.param_groups:
-            for key in [key for key in group if key.split(".")[0] in ("round", "share", "grids", *numbers)]:
-                extra[key] = group.pop(key)
-        for group in self.param_groups:
-            for key in ("amsgrad", "maximize", "dampening"):
-                if group.get(key):
-                    raise _C.UsageError(f"state_dict: it was made with {key} = {group[key]}, which Starling's rules do not have")
-        self._binding.set_rules(self.param_groups)  # SGD may have momentum now
-        tensors, metadata, of_scheme = self._current().state(values=False)
-        held = functools.cache(lambda: self._binding.state()[0])
-        metadata["position"] = str(extra.pop("round", 0))
-        # A state of another scheme has other numbers, or lacks them.
-        saved_numbers = {key: extra.pop(key) for key in list(extra) if key.split(".")[0] in numbers}
-        for key, fresh in of_scheme.items():
-            if isinstance(fresh, list):
-                tensors[key] = torch.tensor(saved_numbers.get(key + self._shards.suffix(), fresh), dtype=torch.float64)
-        alike = metadata.pop("share", None) == extra.get("share")
-        metadata |= {key.removesuffix(self._shards.suffix()): value for key, value in extra.items()}
-        if not alike:
-            return tensors, metadata  # the binding reports differences to all workers
-        ids = itertools.chain.from_iterable(group["params"] for group in given["param_groups"])
-        # By their numbers, or by their names in a state_dict of torch.distributed.checkpoint.
-        for number, (index, (name, parameter)) in enumerate(zip(ids, self._numbered(), strict=True)):
-            saved = given["state"].get(index, {})
-            where = f"state_dict: parameter {name.replace('.', ', number ')}"
-            tensors["steps"][number] = int(saved.get("step", 0))
-            for key, torchs in self._states.items():
-                if f"{key}.{name}" not in tensors:
-                    continue
-                if saved and torchs not in saved:
-                    raise _C.UsageError(f"{where}: there is no \"{torchs}\", only {sorted(saved)}")
-                value = saved.get(torchs)  # torch's SGD has None before its first step
-                if value is None:
-                    value = torch.zeros_like(tensors[f"{key}.{name}"], device="cpu")
-                tensors[f"{key}.{name}"] = local(value).float()
-            for key, fresh in ({"master": "parameter"} | of_scheme).items():
-                full = f"{key}.{name}"
-                if isinstance(fresh, list) or full not in tensors:
-                    continue
-                if key in saved:
-                    tensors[full] = local(saved[key]).float()
-                elif fresh == "kept":
-                    tensors[full] = held()[full]
-                else:
-                    begins = parameter.detach() if fresh == "parameter" else torch.zeros_like(parameter)
-                    tensors[full] = local(begins).float()
-        return tensors, metadata
-
-
-# Entries of a parameter group that another scheme may have saved, for which this one has no use.
-_OTHERS_NUMBERS = {"clock", "weights"}
-
-
-class SGD(_Ruled):
-    """torch.optim.SGD without dampening: d = g + weight_decay x; m <- momentum m + d; u = d +
-    momentum m with nesterov, else m. Decentralized: D-PSGD (Lian et al. 2017)."""
-
-    _rule = "SGD"
-
-    def __init__(
-        self,
-        params: "ParamsT",
-        lr: Number = 1e-3,
-        momentum: float = 0,
-        dampening: float = 0,
-        weight_decay: float = 0,
-        nesterov: bool = False,
-        **options: Unpack[Options],
-    ):
-        if dampening != 0:
-            raise _C.UsageError(f"dampening = {dampening} is not allowed: 0")
-        defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov}
-        super().__init__(params, defaults, options)
-
-
-class Adam(_Ruled):
-    """torch.optim.Adam's update, mixed: decentralized Adam of "From Promise to Practice" (arXiv
-    2410.11998)."""
-
-    _rule = "Adam"
-
-    def __init__(
-        self,
-        params: "ParamsT",
-        lr: Number = 1e-3,
-        betas: tuple[Number, Number] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        **options: Unpack[Options],
-    ):
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, defaults, options)
-
-
-class AdamW(Adam):
-    """torch.optim.AdamW's update, mixed."""
-
-    _rule = "AdamW"
-
-    def __init__(
-        self,
-        params: "ParamsT",
-        lr: Number = 1e-3,
-        betas: tuple[Number, Number] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        **options: Unpack[Options],
-    ):
-        super().__init__(params, lr, betas, eps, weight_decay, **options)
-
-
-class AccumAdam(_Ruled):
-    """Accumulated Adam (arXiv 2410.11998): the kept moments move once per `window` steps, by the
-    mean gradient of the window. Each step uses them and its own gradient. `window` = 1 is Adam."""
-
-    _rule = "AccumAdam"
-
-    def __init__(
-        self,
-        params: "ParamsT",
-        lr: Number = 1e-3,
-        betas: tuple[Number, Number] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        window: int = 8,
-        **options: Unpack[Options],
-    ):
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "window": window}
-        super().__init__(params, defaults, options)
-
-
-class AccumAdamW(AccumAdam):
-    """Accumulated Adam with AdamW's weight decay."""
-
-    _rule = "AccumAdamW"
-
-    def __init__(
-        self,
-        params: "ParamsT",
-        lr: Number = 1e-3,
-        betas: tuple[Number, Number] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        window: int = 8,
-        **options: Unpack[Options],
-    ):
-        super().__init__(params, lr, betas, eps, weight_decay, window, **options)
-
-
 class Decentralized(Optimizer):
     """Mixing around an optimizer that Starling did not write: `inner.step()` is the local rule.
     Learning rates, parameter groups, gradient clipping and state are inner's: both have the same
@@ -617,7 +352,6 @@ class Decentralized(Optimizer):
         inner.register_load_state_dict_post_hook(lambda _: me() and me()._share())
         # Nothing here may hold on to self, whose deletion ends the exchange.
         overflowed = self._overflowed = [False]
-        self._groups = len(inner.param_groups)
         self._start(options, lambda: None if overflowed[0] else inner.step())
 
     def _share(self) -> None:
@@ -631,9 +365,8 @@ class Decentralized(Optimizer):
         self.inner.add_param_group(param_group)
         self._share()
         self._take_last_group()
-        self._groups += 1
 
-    @_hooked
+    @hooked
     def step(self, closure: Callable[[], float] | None = None):
         """Mixes with the neighbours and calls the inner optimizer's step(), unless a GradScaler has
         found an overflow."""
@@ -646,8 +379,6 @@ class Decentralized(Optimizer):
         if scale not in (None, 1.0):
             gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
             torch._foreach_mul_(gradients, scale)
-        if len(self.param_groups) != self._groups:
-            raise _C.UsageError("parameter groups were added to the inner optimizer: use Decentralized.add_param_group")
         self._mix(1.0)
         return loss
 
@@ -661,6 +392,7 @@ class Decentralized(Optimizer):
         saved = self.inner.state_dict()
         for group in saved["param_groups"]:
             group["round"] = self._binding.position()
+            group["model_checksum" + self._shards.suffix()] = self._checksum()
         for after in self._optimizer_state_dict_post_hooks.values():
             changed = after(self, saved)
             saved = saved if changed is None else changed
@@ -671,13 +403,15 @@ class Decentralized(Optimizer):
         If one worker's inner optimizer cannot load, all raise, and each keeps its old state."""
         had = self.inner.state_dict()
         try:
-            with _or_else(lambda: self._binding.restart(None)):
+            with or_else(lambda: self._binding.restart(None)):
                 for before in self._optimizer_load_state_dict_pre_hooks.values():
                     changed = before(self, state_dict)
                     state_dict = state_dict if changed is None else changed
                 self.inner.load_state_dict(state_dict)
                 position = [group.pop("round", 0) for group in self.param_groups][0]
-            self._current().restart(position)
+                saved = [group.pop("model_checksum" + self._shards.suffix(), None) for group in self.param_groups][0]
+                self._check_order(saved)
+            self._load(saved, lambda: self._current().restart(position))
         except BaseException:
             self.inner.load_state_dict(had)
             raise

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 _world: World | None = None
 _default: "ProcessGroup | None" = None  # torch's default group, if the world is of that
+_chosen = False  # by a call with a group
 
 
 def group_of(process_group: "Group") -> "ProcessGroup":
     """The process group, or that of a mesh of one dimension."""
     if isinstance(process_group, torch.distributed.ProcessGroup):
         return process_group
+    if process_group is torch.distributed.GroupMember.NON_GROUP_MEMBER:
+        raise _C.UsageError("process_group: this worker is not a member of it: only its members may use it")
     if not hasattr(process_group, "get_group"):
         raise TypeError(f"process_group: {process_group!r} is neither a ProcessGroup nor a DeviceMesh")
     if process_group.ndim != 1:
@@ -36,7 +39,8 @@ def group_of(process_group: "Group") -> "ProcessGroup":
 def init(process_group: "Group | None" = None, timeout: float = 60.0) -> World:
     """The world of this process's optimizers. An optimizer calls this by itself. Call it earlier to
     know ``rank``, ``size``, ``local_rank`` and ``local_size``. Later calls without a group return
-    the same world, or that of a new default group if the world was of the old one.
+    the same world. They return that of the default group if this is a new one, or if it has other
+    workers than the launcher has described.
 
     The world is that of ``process_group`` (or of a device mesh of one dimension). Without it, after
     ``torch.distributed.init_process_group``, it is that of the default group. Otherwise it is the
@@ -50,16 +54,20 @@ def init(process_group: "Group | None" = None, timeout: float = 60.0) -> World:
     in STARLING_TOKEN_FILE (or STARLING_TOKEN). The workers of a group may have one, and make a
     random one otherwise.
     """
-    global _world, _default
+    global _world, _default, _chosen
     if process_group is not None:
-        _world, _default = World.from_process_group(group_of(process_group), timeout), None
+        _world = World.from_process_group(group_of(process_group), timeout)
+        _default, _chosen = None, True
         return _world
     there = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if there and (_world is None or _default not in (None, torch.distributed.group.WORLD)):
-        _default = torch.distributed.group.WORLD
-        _world = World.from_process_group(_default, timeout)
-    elif _world is None:
+    group = torch.distributed.group.WORLD if there else None
+    if _world is None and group is None:
         _world = World.from_environment(timeout)
+    elif group is not None and not _chosen and _default is not group:
+        # The launcher's world stays if the group has the same workers: it is at work already.
+        same = _world is not None and _default is None and (_world.rank, _world.size) == (group.rank(), group.size())
+        if not same:
+            _world, _default = World.from_process_group(group, timeout), group
     return _world
 
 

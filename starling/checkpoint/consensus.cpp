@@ -61,6 +61,8 @@ Bytes combine(const std::vector<Bytes>& workers, const std::function<T(std::span
 template <class T>
 Bytes average(const std::vector<Bytes>& workers) {
   return combine<T>(workers, [](std::span<const T> values) {
+    // Equal ones stay what they are, whatever their sum would round to.
+    if (std::ranges::all_of(values, [&](T value) { return value == values.front(); })) return values.front();
     double sum = 0;
     for (const T value : values) sum += value;
     return static_cast<T>(sum / static_cast<double>(values.size()));

@@ -1,6 +1,7 @@
 #include "starling/exchange/averages.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,10 @@ std::vector<std::byte> to_bits(const std::set<int>& ranks, int size) {
   for (const int rank : ranks) bits[static_cast<std::size_t>(rank) / 8] |= std::byte{1} << (rank % 8);
   return bits;
 }
+
+// In double, where two floats differ by no infinity. Two equal infinities differ by no number, and
+// one infinite value stays what it is: then it is theirs, which a weight adds to mine.
+double difference(double theirs, double mine) { return std::isinf(mine) ? theirs : theirs - mine; }
 
 // A share's attempt and step name it as a round and a block name a swap.
 SwapId share_id(const Frame& frame) { return {frame.block, frame.step}; }
@@ -42,20 +47,22 @@ Averages::Averages(Transport& transport, Monitor& monitor, WorkerLinks& links, c
 
 // ---------------------------------------------------------------- the training thread
 
-std::set<int> Averages::average(std::span<float> values) {
+std::set<int> Averages::average(std::span<float> values) { return mean(values); }
+std::set<int> Averages::average_doubles(std::span<double> values) { return mean(values); }
+
+template <class T>
+std::set<int> Averages::mean(std::span<T> values) {
   const auto bytes = std::as_writable_bytes(values);
   return run(
       {bytes.begin(), bytes.end()},
       [](const std::vector<std::byte>& mine, std::span<const Average::Share> shares) {
-        std::vector<std::byte> result(mine.size());
-        const auto* x = reinterpret_cast<const float*>(mine.data());
-        auto* y = reinterpret_cast<float*>(result.data());
-        const std::size_t n = mine.size() / sizeof(float);
-        std::copy(x, x + n, y);
+        std::vector<std::byte> result = mine;
+        const auto* x = reinterpret_cast<const T*>(mine.data());
+        auto* y = reinterpret_cast<T*>(result.data());
         for (const auto& [weight, bytes] : shares) {
-          const auto* theirs = reinterpret_cast<const float*>(bytes->data());
-          const auto w = static_cast<float>(weight);
-          for (std::size_t k = 0; k < n; ++k) y[k] += w * (theirs[k] - x[k]);
+          const auto* theirs = reinterpret_cast<const T*>(bytes->data());
+          for (std::size_t k = 0; k < mine.size() / sizeof(T); ++k)
+            y[k] = static_cast<T>(y[k] + weight * difference(theirs[k], x[k]));
         }
         return result;
       },
@@ -88,6 +95,9 @@ std::set<int> Averages::run(std::vector<std::byte> mine, Average::Combine combin
   auto values = std::make_shared<const std::vector<std::byte>>(std::move(mine));
   transport_.post([this, values, combine = std::move(combine)] {
     bytes_ = values->size();
+    for (int rank = 0; rank < transport_.size(); ++rank) {
+      if (links_.left(rank)) goes_on_without(rank);
+    }
     protocol_.begin(values, links_.there(), combine);
   });
   const Time begin = transport_.now();
@@ -111,6 +121,20 @@ void Averages::give_up(bool interrupted, double waited) {
                              waited));
     protocol_.gone(rank);
   }
+}
+
+void Averages::left(int rank) {
+  if (protocol_.awaited().contains(rank)) goes_on_without(rank);
+  protocol_.gone(rank);
+}
+
+void Averages::goes_on_without(int rank) {
+  if (!missed_.insert(rank).second) return;
+  options_.log(
+      Level::warning,
+      fmt::format("an average goes on without worker {}, which has left before it: every worker must "
+                  "come to an average",
+                  rank));
 }
 
 void Averages::disconnected(int rank) {

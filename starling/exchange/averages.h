@@ -41,7 +41,9 @@ class Averages final : private AverageActions {
            AveragesOptions options);
 
   // --- on the training thread ---
+  // The mean, each value as exact as its type. Equal values stay what they are, infinities too.
   std::set<int> average(std::span<float> values);
+  std::set<int> average_doubles(std::span<double> values);
   std::set<int> maximum(std::span<std::int64_t> values);
 
   // --- on the transport's thread ---
@@ -50,6 +52,7 @@ class Averages final : private AverageActions {
   void disconnected(int rank);
   void connected(int rank) { protocol_.up(rank); }
   void gone(int rank) { protocol_.gone(rank); }
+  void left(int rank);  // gone, on its own account
   std::set<int> awaited() const { return protocol_.awaited(); }
 
  private:
@@ -60,8 +63,11 @@ class Averages final : private AverageActions {
     Inbox shares{kEarly};         // by attempt and step in place of round and block
     std::vector<std::byte> join;  // the payload of a join, being received
   };
+  template <class T>
+  std::set<int> mean(std::span<T> values);
   std::set<int> run(std::vector<std::byte> mine, Average::Combine combine, std::span<std::byte> result);
   void give_up(bool interrupted, double waited);
+  void goes_on_without(int rank);  // says so once
   void received_share(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact);
   void received_join(int from, const Frame& frame, bool intact);
   bool expects_shares(const Frame& frame) const {
@@ -84,6 +90,7 @@ class Averages final : private AverageActions {
   Average protocol_;
   std::vector<Sender> senders_;  // by rank; my own is unused
   std::size_t bytes_ = 0;        // of the running average
+  std::set<int> missed_;         // left, and an average has said so
 
   // With the monitor's lock.
   std::optional<std::pair<Bytes, std::set<int>>> result_;

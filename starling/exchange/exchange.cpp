@@ -43,7 +43,7 @@ Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedul
 }
 
 Exchange::~Exchange() {
-  transport_->post([this] { links_.control_all(FrameType::leave); });
+  transport_->post([this, fails = fails_] { links_.leave(fails); });
   transport_->stop();
 }
 
@@ -246,9 +246,8 @@ void Exchange::disconnected(int rank, const std::string& reason) {
 void Exchange::lost(int rank, const std::string& reason) {
   averages_.gone(rank);
   groups_.protocol().gone(rank);
-  if (links_.left(rank)) return;
-  links_.lost(rank, reason);
   rounds_.has_said(rank);
+  if (!links_.left(rank)) links_.lost(rank, reason);
 }
 
 std::span<std::byte> Exchange::place(int from, const Frame& frame) {
@@ -295,9 +294,10 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::echo:
       return received_echo(from, frame);
     case FrameType::leave:
-      links_.mark_left(from);
+      links_.mark_left(from, frame.value != 0);
       give_up_on(from, 0);
-      return averages_.gone(from);
+      rounds_.has_said(from);
+      return averages_.left(from);
     case FrameType::part:
     case FrameType::mean:
     case FrameType::group_ack:

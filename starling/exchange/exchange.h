@@ -65,7 +65,10 @@ class Exchange final : private TransportHandler {
   // rank r. Every worker has the same sizes and contents.
   Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
            std::vector<std::size_t> block_sizes, ExchangeOptions options);
-  ~Exchange() override;  // tells the others not to wait; takes at most a second
+  // Tells the others not to wait; after fails(), that an error is the reason. Takes at most a
+  // second.
+  ~Exchange() override;
+  void fails() { fails_ = true; }
 
   // Waits until all neighbours of the schedule have been connected. Throws Error, naming the
   // missing, also when interrupted. Connections with the others come by and by: an average needs
@@ -103,6 +106,7 @@ class Exchange final : private TransportHandler {
   // worker, which then keeps its values. Waits as long as the others live. Throws Error if another
   // averages something else.
   std::set<int> average(std::span<float> values) { return averages_.average(values); }
+  std::set<int> average_doubles(std::span<double> values) { return averages_.average_doubles(values); }
   std::set<int> maximum(std::span<std::int64_t> values) { return averages_.maximum(values); }
 
   std::set<int> lost() const;
@@ -149,6 +153,7 @@ class Exchange final : private TransportHandler {
   Averages averages_;
 
   std::uint64_t not_finite_ = 0;  // the last round with such a block; with the monitor's lock
+  bool fails_ = false;            // on the training thread
   std::vector<std::shared_ptr<Buffer>>
       next_;  // by block: what outgoing() gave out, to be written for the round that has begun
 

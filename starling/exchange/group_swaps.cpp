@@ -247,7 +247,9 @@ void GroupSwaps::received(int from, const Frame& frame, std::span<const std::byt
       tools_.rounds.is_at(from, frame.value);
       if (frame.value == 0 || protocol_.past(id)) break;
       // Members that did not give up on me were told that the group is off.
-      for (const Partner& other : others(id)) tools_.rounds.went_on(other.rank);
+      for (const std::set<int> there = tools_.links.there(); const Partner& other : others(id)) {
+        if (there.contains(other.rank)) tools_.rounds.went_on(other.rank);
+      }
       break;
     default:
       break;

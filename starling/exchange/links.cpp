@@ -106,6 +106,15 @@ void WorkerLinks::mark_present(int rank) {
   absent_.erase(rank);
 }
 
+void WorkerLinks::mark_left(int rank, bool failed) {
+  if (failed && !left(rank))
+    options_.log(Level::warning,
+                 fmt::format("worker {} has left with an error: going on without it, its weight stays with "
+                             "its neighbours",
+                             rank));
+  at(rank).left = true;
+}
+
 void WorkerLinks::mark_averaging(int rank, std::uint64_t average, std::uint64_t round) {
   at(rank).averaging = {average, round};
 }
@@ -159,9 +168,9 @@ void WorkerLinks::control(int rank, FrameType type, std::uint64_t value) {
   transport_.send(rank, {.type = type, .value = value});
 }
 
-void WorkerLinks::control_all(FrameType type) {
+void WorkerLinks::leave(bool failed) {
   for (int rank = 0; rank < transport_.size(); ++rank) {
-    if (at(rank).met) control(rank, type);
+    if (at(rank).met) control(rank, FrameType::leave, failed ? 1 : 0);
   }
 }
 

@@ -65,7 +65,7 @@ class WorkerLinks {
   std::set<int> there() const;  // may come to an average, with me. Takes the lock
   void mark_absent(int rank, const std::string& why);
   void mark_present(int rank);  // it has spoken
-  void mark_left(int rank) { at(rank).left = true; }
+  void mark_left(int rank, bool failed);
   // It waits in an average that I have not begun; it has started the rounds up to this one and no
   // more.
   void mark_averaging(int rank, std::uint64_t average, std::uint64_t round);
@@ -88,7 +88,7 @@ class WorkerLinks {
   bool slept() const;
   bool slept_lately() const;
   void control(int rank, FrameType type, std::uint64_t value = 0);
-  void control_all(FrameType type);  // to all that were met
+  void leave(bool failed);  // tells all that were met
 
  private:
   // For one worker.

@@ -2,12 +2,15 @@
 
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include <ATen/ops/empty_like.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
+#include "starling/exchange/exchange.h"
 #include "starling/optim/optimizer.h"
 
 namespace starling {
@@ -30,15 +33,38 @@ void agree(Collectives& collectives, const World& world, const Terms& mine) {
   }
 }
 
-void make_equal(Collectives& collectives, const World& world, const std::vector<at::Tensor>& tensors) {
-  collectives.broadcast(tensors, 0);
+void add_tensors(Terms& terms, const std::string& what, const std::vector<at::Tensor>& tensors) {
+  terms.emplace_back(fmt::format("number of {}s", what), std::to_string(tensors.size()));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    terms.emplace_back(
+        fmt::format("{} {}", what, i),
+        fmt::format("{} {}", c10::toString(tensors[i].scalar_type()), fmt::join(tensors[i].sizes(), "x")));
+  }
+}
+
+void agree(Exchange& exchange, const std::string& what, const Terms& mine) {
+  const std::string text = nlohmann::json(mine).dump();
+  const auto sum = static_cast<std::int64_t>(crc32c(std::as_bytes(std::span(text))));
+  std::int64_t most_and_least[]{sum, -sum};
+  exchange.maximum(most_and_least);
+  if (most_and_least[0] != -most_and_least[1])
+    throw UsageError(fmt::format("the workers differ in {}; it must be the same on all", what));
+}
+
+std::uint32_t checksum_of(const std::vector<at::Tensor>& tensors) {
   std::uint32_t checksum = 0;
   for (const at::Tensor& tensor : tensors) {
+    if (tensor.is_meta() || tensor.layout() != at::kStrided) continue;
     const at::Tensor here = tensor.cpu();
     const at::Tensor dense = here.is_non_overlapping_and_dense() ? here : here.contiguous();
     checksum = crc32c({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()}, checksum);
   }
-  const auto everyone = collectives.all_gather(fmt::format("{:08x}", checksum));
+  return checksum;
+}
+
+void make_equal(Collectives& collectives, const World& world, const std::vector<at::Tensor>& tensors) {
+  collectives.broadcast(tensors, 0);
+  const auto everyone = collectives.all_gather(fmt::format("{:08x}", checksum_of(tensors)));
   for (int rank = 1; rank < world.size; ++rank) {
     const auto& theirs = everyone[static_cast<std::size_t>(rank)];
     if (theirs != everyone.front()) {

@@ -1,6 +1,7 @@
 // All workers want the same, begin with the same numbers, and fail together.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -13,15 +14,25 @@
 
 namespace starling {
 
+class Exchange;
 class Optimizer;
 
 // Values that must be equal on all workers, such as {"topology", "base-2"}. They are compared in
 // this order, and the first difference is reported.
 using Terms = std::vector<std::pair<std::string, std::string>>;
 
+// Their number, then type and sizes of each as "WHAT I".
+void add_tensors(Terms& terms, const std::string& what, const std::vector<at::Tensor>& tensors);
+
 // Throws UsageError on ALL workers if the terms differ. The message has the first term that
 // differs, both values and both ranks.
 void agree(Collectives& collectives, const World& world, const Terms& mine);
+
+// The same over an exchange, at less cost: the message says only WHAT differs.
+void agree(Exchange& exchange, const std::string& what, const Terms& mine);
+
+// The values of dense tensors count, in order, each in its own memory order.
+std::uint32_t checksum_of(const std::vector<at::Tensor>& tensors);
 
 // Copies rank 0's values to every worker, and proves it with a checksum over all workers. Throws
 // Error if the checksums differ.

@@ -13,14 +13,13 @@
 #include <string>
 #include <unordered_map>
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "starling/core/error.h"
 #include "starling/optim/agreement.h"
+#include "starling/optim/average.h"
 #include "starling/optim/engine.h"
 #include "starling/optim/pass.h"
 
@@ -64,23 +63,36 @@ class Weighing {
 
 namespace {
 
+// They may be others than at the start.
+void check_buffers(const auto& engine) {
+  if (engine.buffers.empty()) return;
+  Terms terms;
+  add_tensors(terms, "buffer", engine.buffers);
+  agree(*engine.exchange, "number, type or size of their buffers", terms);
+}
+
 at::TensorOptions on_cpu(at::ScalarType type) { return at::TensorOptions(type).device(at::kCPU); }
 
 }  // namespace
 
 struct Consensus::State {
   // Also runs if an average throws.
-  State(Optimizer& optimizer, Scheme& scheme)
-      : optimizer(optimizer), scheme(scheme), log(optimizer.world().log) {
+  State(Optimizer& optimizer, Scheme& scheme, int& averages)
+      : optimizer(optimizer), scheme(scheme), log(optimizer.world().log), averages(averages) {
     optimizer.wait_for_all();
     scheme.pause();
     scheme.renew();
+    ++averages;
   }
-  ~State() { scheme.resume(); }
+  ~State() {
+    --averages;
+    scheme.resume();
+  }
 
   Optimizer& optimizer;
   Scheme& scheme;
   const Log log;
+  int& averages;  // of the optimizer
   std::vector<std::pair<at::Tensor, at::Tensor>>
       own;  // a parameter, its masters, or a buffer; and this worker's values of it
   int workers = 1, first = 0;
@@ -89,15 +101,16 @@ struct Consensus::State {
 };
 
 Consensus::Consensus(Optimizer& optimizer)
-    : state_(std::make_unique<State>(optimizer, *optimizer.engine_->scheme)) {
+    : state_(std::make_unique<State>(optimizer, *optimizer.engine_->scheme, optimizer.engine_->averages)) {
   const c10::AutoGradMode no_gradient(false);
   auto& engine = *optimizer.engine_;
   settle(engine.blocks);
+  check_buffers(engine);
   const Masters masters = with_masters(engine.blocks);
   const auto remember = [this](const at::Tensor& tensor) {
     state_->own.emplace_back(tensor, tensor.clone());
   };
-  std::vector<at::Tensor> reals, counters;              // masters stand for their parameter
+  std::vector<at::Tensor> reals;                        // masters stand for their parameter
   std::unordered_map<const void*, std::size_t> begins;  // of the parameters in `flat`
   std::size_t numbers = 0;
   for (const auto& group : optimizer.param_groups()) {
@@ -111,22 +124,17 @@ Consensus::Consensus(Optimizer& optimizer)
       for (const Segment* const segment : found->second) remember(segment->master);
     }
   }
-  const std::size_t parameters = reals.size();
-  for (const at::Tensor& buffer : engine.buffers) {
-    remember(buffer);
-    (buffer.is_floating_point() ? reals : counters).push_back(buffer);
-  }
+  for (const at::Tensor& buffer : engine.buffers) remember(buffer);
 
-  // All real numbers as one vector of floats, each tensor in its own memory order. The order is the
-  // same on all workers.
+  // All parameters as one vector of floats, each in its own memory order. The order is the same on
+  // all workers.
   std::vector<float> flat;
-  std::size_t d = 0;
-  for (std::size_t i = 0; i < reals.size(); ++i) {
-    const at::Tensor dense = at::empty_like(reals[i], on_cpu(at::kFloat)).copy_(reals[i]);
+  for (const at::Tensor& real : reals) {
+    const at::Tensor dense = at::empty_like(real, on_cpu(at::kFloat)).copy_(real);
     flat.insert(flat.end(), dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel());
-    if (i < parameters) d = flat.size();
   }
-  const std::vector<float> mine(flat.begin(), flat.begin() + static_cast<std::ptrdiff_t>(d));
+  const std::size_t d = flat.size();
+  const std::vector<float> mine = flat;
   const std::vector<double> weights = engine.scheme->weights();
   const bool weighted = !weights.empty();
   const Weighing weighing(engine.blocks, weights, begins);
@@ -173,21 +181,7 @@ Consensus::Consensus(Optimizer& optimizer)
     }
   }
 
-  std::vector<std::int64_t> counts;
-  for (const at::Tensor& tensor : counters) {
-    const at::Tensor dense = at::empty_like(tensor, on_cpu(at::kLong)).copy_(tensor);
-    counts.insert(counts.end(), dense.const_data_ptr<std::int64_t>(),
-                  dense.const_data_ptr<std::int64_t>() + dense.numel());
-  }
-  if (counts.empty()) return;
-  optimizer.maximum(counts);
-  offset = 0;
-  for (at::Tensor& tensor : counters) {
-    at::Tensor largest = at::empty_like(tensor, on_cpu(at::kLong));
-    std::copy_n(counts.data() + offset, largest.numel(), largest.mutable_data_ptr<std::int64_t>());
-    offset += static_cast<std::size_t>(largest.numel());
-    tensor.copy_(largest);
-  }
+  if (!engine.buffers.empty()) average(*engine.exchange, engine.buffers);
 }
 
 Consensus::~Consensus() {
@@ -209,57 +203,6 @@ double Consensus::distance() const { return state_->distance; }
 void Consensus::keep() {
   state_->keep = true;
   state_->optimizer.begin_again();
-}
-
-int average(const std::vector<at::Tensor>& tensors, const World& world) {
-  const c10::AutoGradMode no_gradient(false);
-  Terms terms{{"number of tensors to average", std::to_string(tensors.size())}};
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const at::Tensor& t = tensors[i];
-    if (!t.defined() || t.is_sparse() || t.is_complex())
-      throw UsageError(fmt::format("average: tensor {} is {}: tensors must be dense and real", i,
-                                   !t.defined()    ? "undefined"
-                                   : t.is_sparse() ? "sparse"
-                                                   : c10::toString(t.scalar_type())));
-    terms.emplace_back(fmt::format("tensor {} to average", i),
-                       fmt::format("{} {}", c10::toString(t.scalar_type()), fmt::join(t.sizes(), "x")));
-  }
-  const std::string channel = fmt::format("average-{}", (*world.optimizers)++);
-  agree(*make_collectives(world, channel), world, terms);
-  // No neighbours and no blocks: the edges only serve the average.
-  Exchange exchange(world.make_transport(world, channel), {"none", {Graph(world.size)}}, {},
-                    exchange_options(world));
-  exchange.meet();
-
-  std::vector<float> reals;
-  std::vector<std::int64_t> counts;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.is_floating_point()) {
-      const at::Tensor dense = tensor.to(at::kCPU, at::kFloat).contiguous();
-      reals.insert(reals.end(), dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel());
-    } else {
-      const at::Tensor dense = tensor.to(at::kCPU, at::kLong).contiguous();
-      counts.insert(counts.end(), dense.const_data_ptr<std::int64_t>(),
-                    dense.const_data_ptr<std::int64_t>() + dense.numel());
-    }
-  }
-  const auto workers = static_cast<int>(exchange.average(reals).size());
-  if (!counts.empty()) exchange.maximum(counts);
-  const float* real = reals.data();
-  const std::int64_t* count = counts.data();
-  for (const at::Tensor& tensor : tensors) {
-    const bool is_real = tensor.is_floating_point();
-    const at::Tensor dense = at::empty(tensor.sizes(), is_real ? at::kFloat : at::kLong);
-    if (is_real) {
-      std::copy_n(real, dense.numel(), dense.mutable_data_ptr<float>());
-      real += dense.numel();
-    } else {
-      std::copy_n(count, dense.numel(), dense.mutable_data_ptr<std::int64_t>());
-      count += dense.numel();
-    }
-    tensor.copy_(dense);
-  }
-  return workers;
 }
 
 }  // namespace starling

@@ -50,13 +50,15 @@ struct Optimizer::Engine {
   Rule rule;  // for all groups, each with its own options
   std::string channel;
   std::vector<at::Tensor> buffers;  // of the module
+  std::vector<at::Tensor> frozen;   // its parameters that nobody trains
+  int averages = 0;                 // that stand in the parameters: scopes of Consensus
   std::vector<std::pair<std::string, at::Tensor>>
       model;  // all its parameters and buffers, each once, by name
   std::vector<Block> blocks;
-  std::vector<std::size_t> group_sizes;      // parameters of each group that the blocks hold
-  torch::optim::Optimizer* inner = nullptr;  // the local rule, if Starling did not write it
-  int connections = 0;                       // exchanges so far; a later group makes a new one
-  ExchangeStatistics before;                 // of the earlier exchanges
+  std::vector<std::vector<const void*>> taken;  // parameters of each group that the blocks hold
+  torch::optim::Optimizer* inner = nullptr;     // the local rule, if Starling did not write it
+  int connections = 0;                          // exchanges so far; a later group makes a new one
+  ExchangeStatistics before;                    // of the earlier exchanges
   Clipping clipping;
   std::optional<LocalStep> local;
   std::unique_ptr<Collectives> collectives;
@@ -71,6 +73,12 @@ struct Optimizer::Engine {
     if (!exchange)
       throw UsageError("the optimizer has no connections: it could not make them for a new parameter group");
     return *exchange;
+  }
+  // Throws UsageError while an average stands in the parameters: a change to them would be lost.
+  void needs_own_parameters(const std::string& what) const {
+    if (averages > 0)
+      throw UsageError(what +
+                       " within consensus(): the end of it puts back this worker's parameters of before");
   }
   void disconnect() {
     if (scheme) scheme->detach();

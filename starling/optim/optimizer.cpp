@@ -4,7 +4,6 @@
 #include <cmath>
 #include <set>
 
-#include <ATen/ops/ones_like.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
@@ -14,6 +13,7 @@
 #include "starling/core/error.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/agreement.h"
+#include "starling/optim/average.h"
 #include "starling/optim/engine.h"
 #include "starling/optim/options.h"
 #include "starling/optim/pass.h"
@@ -49,6 +49,25 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of(const torch::nn::Modu
   return tensors;
 }
 
+// Those of the module that the groups do not have.
+std::vector<at::Tensor> frozen_in(const torch::nn::Module& module, const Groups& groups) {
+  std::set<const void*> seen;
+  for (const auto& group : groups) {
+    for (const at::Tensor& p : group.params()) seen.insert(p.unsafeGetTensorImpl());
+  }
+  std::vector<at::Tensor> frozen;
+  for (const at::Tensor& p : module.parameters()) {
+    if (seen.insert(p.unsafeGetTensorImpl()).second) frozen.push_back(p);
+  }
+  return frozen;
+}
+
+std::vector<const void*> places_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<const void*> places;
+  for (const at::Tensor& tensor : tensors) places.push_back(tensor.unsafeGetTensorImpl());
+  return places;
+}
+
 // As torch does, but names the group.
 const Groups& checked(const Groups& groups) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -67,7 +86,8 @@ void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::O
 Schedule without_neighbours(const World& world) { return {"none", {Graph(world.size)}}; }
 
 Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
-               const Groups& groups) {
+               const Groups& groups, const std::vector<at::Tensor>& buffers,
+               const std::vector<at::Tensor>& frozen) {
   Terms terms{{"scheme", options.scheme.name},
               {"topology", options.topology},
               {"wire", std::string(name_of(options.wire))},
@@ -98,13 +118,16 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
                                      fmt::join(tensor.sizes(), "x"), fmt::join(tensor.strides(), ",")));
     }
   }
+  add_tensors(terms, "buffer", buffers);
+  add_tensors(terms, "frozen parameter", frozen);
   return terms;
 }
 
 }  // namespace
 
 Optimizer::Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world)
-    : Optimizer(Groups{{trainable(module)}}, rule, options, world, module.buffers()) {
+    : Optimizer(Groups{{trainable(module)}}, rule, options, world, module.buffers(),
+                frozen_in(module, Groups{{trainable(module)}})) {
   engine_->model = tensors_of(module);
 }
 
@@ -113,23 +136,25 @@ Optimizer::Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options opti
 
 Optimizer::Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options,
                      const World& world)
-    : Optimizer(inner, options, world, module.buffers()) {
+    : Optimizer(inner, options, world, module.buffers(), frozen_in(module, inner.param_groups())) {
   engine_->model = tensors_of(module);
 }
 
 Optimizer::Optimizer(const Groups& groups, Rule rule, Options options, const World& world,
-                     std::vector<at::Tensor> buffers)
+                     std::vector<at::Tensor> buffers, std::vector<at::Tensor> frozen)
     : torch::optim::Optimizer(checked(groups), rule_options(rule)), engine_(std::make_unique<Engine>()) {
   for (std::size_t g = 0; g < groups.size(); ++g) keep_options(param_groups_[g], groups[g]);
   engine_->rule = rule;
+  engine_->frozen = std::move(frozen);
   begin(std::move(options), world, std::move(buffers));
 }
 
 Optimizer::Optimizer(torch::optim::Optimizer& inner, Options options, const World& world,
-                     std::vector<at::Tensor> buffers)
+                     std::vector<at::Tensor> buffers, std::vector<at::Tensor> frozen)
     : torch::optim::Optimizer(inner.param_groups(), inner.defaults().clone()),
       engine_(std::make_unique<Engine>()) {
   engine_->inner = &inner;
+  engine_->frozen = std::move(frozen);
   begin(std::move(options), world, std::move(buffers));
 }
 
@@ -138,7 +163,7 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
   e.world = world;
   e.options = std::move(options);
   e.channel = fmt::format("optimizer-{}", (*world.optimizers)++);
-  e.buffers = std::move(buffers);
+  set_buffers(std::move(buffers));
   check_options(e.options, world.size, world.local_size, e.inner != nullptr);
   if (e.options.hierarchy == "node") {
     const int size = workers_per_node(e.options, world.local_size);
@@ -147,8 +172,19 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
   e.clipping = Clipping(e.options.clip, e.options.skip_not_finite, e.options.loss_scaling);
   kernels::best_kernels();  // throws if STARLING_ISA is wrong
   take_new_groups();
-  if (e.blocks.empty())
-    throw UsageError("there is no parameter to train: at least one must require a gradient");
+  if (!e.blocks.empty()) return;
+  const bool none = std::ranges::all_of(param_groups_, [](auto& group) { return group.params().empty(); });
+  throw UsageError(none ? "there is no parameter to train: at least one must require a gradient"
+                        : "there is no parameter to train: all have the size 0");
+}
+
+void Optimizer::set_buffers(std::vector<at::Tensor> buffers) {
+  check_averaged("buffer", buffers);
+  engine_->buffers = std::move(buffers);
+}
+
+void Optimizer::fails() {
+  if (engine_->exchange) engine_->exchange->fails();
 }
 
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
@@ -162,7 +198,7 @@ void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) 
 // connections for all blocks.
 void Optimizer::take_new_groups() {
   Engine& e = *engine_;
-  const std::size_t first = e.group_sizes.size();
+  const std::size_t first = e.taken.size();
   Groups& groups = e.inner ? e.inner->param_groups() : param_groups_;
   if (param_groups_.size() > groups.size()) {
     throw UsageError(fmt::format(
@@ -183,11 +219,17 @@ void Optimizer::take_new_groups() {
     }
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    const std::size_t now = groups[g].params().size();
-    if (g < first && now != e.group_sizes[g]) {
+    const auto& now = groups[g].params();
+    if (g < first && now.size() != e.taken[g].size()) {
       throw UsageError(fmt::format(
           "parameter group {} was made with {} parameters and has {} now: add them as a group of their own",
-          g, e.group_sizes[g], now));
+          g, e.taken[g].size(), now.size()));
+    }
+    const auto same = [](const at::Tensor& p, const void* place) { return p.unsafeGetTensorImpl() == place; };
+    if (g < first && !std::ranges::equal(now, e.taken[g], same)) {
+      throw UsageError(fmt::format(
+          "parameter group {} has other parameters than it was made with: add them as a group of their own",
+          g));
     }
     if (e.inner == nullptr && rule_of(param_groups_[g]).index() != e.rule.index()) {
       throw UsageError(fmt::format(
@@ -218,7 +260,7 @@ void Optimizer::take_new_groups() {
   e.gradient_spans.reset();
   if (e.world.timeline) e.gradient_spans = std::make_unique<GradientSpans>(e.blocks, *e.world.timeline);
   for (std::size_t g = first; g < param_groups_.size(); ++g)
-    e.group_sizes.push_back(param_groups_[g].params().size());
+    e.taken.push_back(places_of(param_groups_[g].params()));
   if (e.blocks.empty()) return;
   try {
     connect(first);
@@ -259,9 +301,14 @@ void Optimizer::connect(std::size_t first_group) {
   const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
 
   e.collectives = make_collectives(world, channel);
-  agree(*e.collectives, world, terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_));
+  agree(*e.collectives, world,
+        terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_, e.buffers, e.frozen));
   std::vector<at::Tensor> fresh;
-  if (first_group == 0) fresh = e.buffers;
+  if (first_group == 0) {
+    fresh = e.buffers;
+    fresh.insert(fresh.end(), e.frozen.begin(), e.frozen.end());
+    e.frozen.clear();
+  }
   for (std::size_t g = first_group; g < param_groups_.size(); ++g) {
     const auto& parameters = param_groups_[g].params();
     fresh.insert(fresh.end(), parameters.begin(), parameters.end());
@@ -329,6 +376,7 @@ at::Tensor Optimizer::step(LossClosure closure) {
     const c10::AutoGradMode gradient(true);
     loss = closure();
   }
+  engine_->needs_own_parameters("step()");
   settle(engine_->blocks);
   take_new_groups();
   keep_states();
@@ -389,70 +437,32 @@ double Optimizer::consensus_distance() { return Consensus(*this).distance(); }
 
 const World& Optimizer::world() const { return engine_->world; }
 
-ExchangeStatistics Optimizer::counted() const {
-  ExchangeStatistics all;
-  if (engine_->exchange) all = engine_->exchange->statistics();
-  if (engine_->scheme) all += engine_->scheme->counted();
-  all += engine_->before;
-  return all;
+std::uint64_t Optimizer::position() const {
+  return engine_->connected().position(engine_->scheme->sends_ahead());
 }
 
-Statistics Optimizer::statistics() const {
-  const ExchangeStatistics edges = counted();
-  Statistics all{.rounds = edges.rounds,
-                 .committed = edges.committed,
-                 .aborted = edges.aborted,
-                 .late = edges.late,
-                 .bytes_sent = edges.bytes_sent,
-                 .bytes_in_place = edges.bytes_in_place,
-                 .payload_sent = edges.payload_sent,
-                 .directed_aborted = edges.directed_aborted,
-                 .seconds_waiting = edges.seconds_waiting,
-                 .skipped = engine_->clipping.skipped(),
-                 .lost = {edges.lost.begin(), edges.lost.end()}};
-  const std::optional<GossipStatistics> of_pairs = engine_->scheme->gossip();
-  if (!of_pairs) return all;
-  const GossipStatistics& gossip = *of_pairs;
-  double squares = 0;
-  for (const auto& j : gossip.neighbours) {
-    all.edges.push_back({j.rank, j.averaged, j.gap, j.longest_gap, j.distance});
-    squares += j.distance * j.distance;
-  }
-  const PairingStatistics& pairing = gossip.pairing;
-  all.questions = {pairing.asked, pairing.refused, pairing.unanswered, pairing.dropped};
-  all.gradients_of_all = gossip.gradients_of_all;
-  if (gossip.gradients > 0)
-    all.rate = static_cast<double>(gossip.averaged) / static_cast<double>(gossip.gradients);
-  const auto met = std::ranges::count_if(gossip.neighbours, [](const auto& j) { return j.received > 0; });
-  if (met > 0) all.distance = std::sqrt(squares / static_cast<double>(met));
-  return all;
+void Optimizer::restart(std::optional<std::uint64_t> position) {
+  engine_->needs_own_parameters("a state is loaded");
+  together(*this, "load its state", [&] {
+    if (!position) throw Error("this worker could not load its state");
+  });
+  go_on(*position, [] {});
 }
 
-std::vector<std::int64_t> Optimizer::block_sizes() const {
-  std::vector<std::int64_t> sizes;
-  for (const Block& block : engine_->blocks) sizes.push_back(block.length);
-  return sizes;
+void Optimizer::begin_again() {
+  const c10::AutoGradMode no_gradient(false);
+  auto at = static_cast<std::int64_t>(position());  // a worker that was left behind has another
+  maximum({&at, 1});
+  go_on(static_cast<std::uint64_t>(at), [] {});
 }
 
-at::Tensor Optimizer::weights(const at::Tensor& parameter) const {
-  // In the parameter's memory order.
-  at::Tensor weights = at::ones_like(parameter, at::TensorOptions(at::kDouble).device(at::kCPU));
-  const std::vector<double> of_blocks = engine_->scheme->weights();
-  for (std::size_t b = 0; b < of_blocks.size(); ++b) {
-    for (const Segment& s : engine_->blocks[b].segments) {
-      if (s.parameter.is_same(parameter))
-        std::fill_n(weights.mutable_data_ptr<double>() + s.begin, s.length, of_blocks[b]);
-    }
-  }
-  return weights;
-}
-
-std::int64_t Optimizer::parameter_count() const {
-  std::int64_t count = 0;
-  for (const Block& block : engine_->blocks) {
-    for (const Segment& segment : block.segments) count += segment.length;
-  }
-  return count;
+void Optimizer::go_on(std::uint64_t position, const std::function<void()>& set_scheme_state) {
+  settle(engine_->blocks);
+  engine_->scheme->pause();  // on all workers, before the exchange lets any worker continue
+  engine_->connected().restart(position);
+  engine_->scheme->restart();
+  set_scheme_state();
+  engine_->scheme->begin();
 }
 
 }  // namespace starling

@@ -27,6 +27,7 @@
 #include "starling/kernels/wire.h"
 #include "starling/optim/consensus.h"
 #include "starling/optim/loss_scale.h"
+#include "starling/optim/optimizer_state.h"
 #include "starling/optim/rules.h"
 #include "starling/optim/scheme_choice.h"
 #include "starling/optim/statistics.h"
@@ -82,24 +83,6 @@ struct Options {
   std::optional<LossScaling> loss_scaling{};
 };
 
-// The start of a scheme's state that a saved state lacks: zeros, the parameter, its present value.
-enum class Fresh { zero, parameter, kept };
-
-// A scheme's state: one tensor NAME.PARAMETER for each parameter, or one tensor NAME of a few
-// numbers, with these initial values.
-struct SchemeState {
-  std::string name;
-  Fresh fresh = Fresh::zero;
-  std::optional<std::vector<double>> numbers{};
-};
-
-// See Optimizer::state().
-struct OptimizerState {
-  Metadata metadata;
-  std::map<std::string, at::Tensor> tensors;
-  std::vector<SchemeState> of_scheme{};  // the scheme's part of the tensors; not saved
-};
-
 class Optimizer : public torch::optim::Optimizer {
  public:
   // Takes all parameters of the module that require a gradient, as one group, and its buffers (for
@@ -117,20 +100,22 @@ class Optimizer : public torch::optim::Optimizer {
   // (load_state_dict, clipped weights) go to the master; all others keep all their bits.
   //
   // Collective: waits for the constructors of all workers, at most world.timeouts.meet. Copies rank
-  // 0's parameters and buffers to every worker, and proves it with a checksum. Throws UsageError if
-  // options make no sense or differ between workers (with both values), Error if one does not come.
+  // 0's parameters (frozen ones too) and buffers to every worker, and proves it with a checksum.
+  // Throws UsageError if options, parameters or buffers make no sense or differ between workers
+  // (with both values), Error if one does not come.
   Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world);
   // From groups, each with a rule_options(...) of the same rule, or none (then `rule`). Only given
-  // buffers are averaged. Give a parameter once, even if several layers share it.
+  // buffers are averaged. `frozen` parameters get rank 0's values too, once, as a module's frozen
+  // ones do; they are never exchanged. Give a parameter once, even if several layers share it.
   Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
-            const World& world, std::vector<at::Tensor> buffers = {});
+            const World& world, std::vector<at::Tensor> buffers = {}, std::vector<at::Tensor> frozen = {});
   Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world);
   // Around another optimizer, which must outlive this one. Its step() is the local rule. Set
   // learning rates, add parameter groups and clip gradients there. Parameters must be float32,
   // since it knows no masters (UsageError). A module's buffers are averaged. save() and load()
   // support torch's SGD, Adam, AdamW, Adagrad and RMSprop, else throw UsageError.
   Optimizer(torch::optim::Optimizer& inner, Options options, const World& world,
-            std::vector<at::Tensor> buffers = {});
+            std::vector<at::Tensor> buffers = {}, std::vector<at::Tensor> frozen = {});
   Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options, const World& world);
   ~Optimizer() override;  // tells neighbours not to wait for this worker; never blocks for long
 
@@ -144,6 +129,8 @@ class Optimizer : public torch::optim::Optimizer {
   // After add_param_group(), which all workers must call before the same step, step() is
   // collective: every worker gets rank 0's new parameters. Existing groups accept none.
   //
+  // Throws UsageError within a Consensus, whose end would undo it; so do load() and the like.
+  //
   // Parameters may change between steps, with gradients disabled, but not past autograd (.data in
   // Python, raw pointers): if torch's version misses it, neighbours keep part of the old values.
   at::Tensor step(LossClosure closure = nullptr) override;
@@ -153,6 +140,13 @@ class Optimizer : public torch::optim::Optimizer {
   void scale_gradients(std::optional<float> scale);
   // The loss's factor for all backward passes up to the next step(): Options::loss_scaling.
   double loss_scale() const;
+
+  // Replaces the buffers that Consensus averages by others of the same number, types and sizes, if
+  // the module has put others in their place. Throws UsageError if one cannot be averaged.
+  void set_buffers(std::vector<at::Tensor> buffers);
+  // This worker ends because of an error: the destructor tells the others, which warn of it in one
+  // line.
+  void fails();
 
   // The exact average of `values` over all live workers, over the edges. Collective, with equal
   // sizes; blocks until all have called it. Returns how many workers took part: 0 if the others

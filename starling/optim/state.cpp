@@ -446,6 +446,7 @@ void Optimizer::set_state(const OptimizerState& state) {
 
 void Optimizer::take_state(const std::string& what, const std::function<GivenState()>& give) {
   const c10::AutoGradMode no_gradient(false);
+  engine_->needs_own_parameters("a state is loaded");
   auto& groups = engine_->inner ? engine_->inner->param_groups() : param_groups_;
   State mine(*engine_, groups, /*values=*/false);
   GivenState given;
@@ -468,33 +469,6 @@ void Optimizer::take_state(const std::string& what, const std::function<GivenSta
   mine.apply();
   engine_->set_grids(grids);
   go_on(static_cast<std::uint64_t>(position), [&] { mine.apply_to_scheme(); });
-}
-
-std::uint64_t Optimizer::position() const {
-  return engine_->connected().position(engine_->scheme->sends_ahead());
-}
-
-void Optimizer::restart(std::optional<std::uint64_t> position) {
-  together(*this, "load its state", [&] {
-    if (!position) throw Error("this worker could not load its state");
-  });
-  go_on(*position, [] {});
-}
-
-void Optimizer::begin_again() {
-  const c10::AutoGradMode no_gradient(false);
-  auto at = static_cast<std::int64_t>(position());  // a worker that was left behind has another
-  maximum({&at, 1});
-  go_on(static_cast<std::uint64_t>(at), [] {});
-}
-
-void Optimizer::go_on(std::uint64_t position, const std::function<void()>& set_scheme_state) {
-  settle(engine_->blocks);
-  engine_->scheme->pause();  // on all workers, before the exchange lets any worker continue
-  engine_->connected().restart(position);
-  engine_->scheme->restart();
-  set_scheme_state();
-  engine_->scheme->begin();
 }
 
 }  // namespace starling

@@ -24,7 +24,7 @@ enum class FrameType : std::uint8_t {
   query = 6,      // after a reconnect: how did this exchange end for you?
   outcome = 7,    // answer to query; value = 1 committed, 0 not
   heartbeat = 8,  // I am alive; value = the time by my clock, in any unit
-  leave = 9,      // I am done; do not wait for me
+  leave = 9,      // I am done; do not wait for me; value: 1 after an error, else 0
   // You went on without me and I am back: wait for me again. A resume with value 0 answers: you
   // need not jump.
   where = 10,

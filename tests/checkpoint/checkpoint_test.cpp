@@ -185,6 +185,27 @@ TEST(Consensus, AveragesRealNumbersAndTakesTheLargestOfWholeOnes) {
   EXPECT_EQ(file.metadata().at("starling.step"), "5");
 }
 
+TEST(Consensus, EqualNumbersStayWhatTheyAre) {
+  const Folder folder;
+  const double values[]{0.1, -std::numeric_limits<double>::infinity()};
+  Manifest manifest{.step = 9, .workers = 3};
+  const std::string draft = draft_checkpoint(folder.path, 9);
+  for (int w = 0; w < 3; ++w) {
+    SafetensorsWriter writer(draft + "/" + worker_file(w),
+                             {{.name = "model.x", .dtype = "F64", .shape = {2}}}, {});
+    const auto bytes = std::as_bytes(std::span(values));
+    writer.write({bytes.begin(), bytes.end()});
+    manifest.files.push_back({w, writer.finish()});
+  }
+  commit_checkpoint(folder.path, manifest, 2);
+  write_consensus(Checkpoint(folder.path), folder / "mean");
+  const SafetensorsReader file(folder / "mean");
+  double mean[2];
+  file.read(*file.find("x"), std::as_writable_bytes(std::span(mean)));
+  EXPECT_EQ(mean[0], values[0]);
+  EXPECT_EQ(mean[1], values[1]);
+}
+
 TEST(Consensus, RefusesDamagedFilesAndWorkersThatDoNotFit) {
   const Folder folder;
   const auto put = [&](const std::string& dtype, std::int64_t length, const std::string& name) {

@@ -66,6 +66,26 @@ TEST(VirtualWorkers, ThePresentRoundOfOneGroupWaitsForNothing) {
     EXPECT_LT(1e3 * end, 1354);  // 1374 if it waits, 1000 if links never idled
 }
 
+// A member of a group leaves after its last step, while another is late for its own. The third one
+// tells the late one that the group is off: only it can then say where it is.
+TEST(VirtualWorkers, NobodyWaitsForAGroupMemberThatHasLeft) {
+  const auto time = std::make_shared<VirtualTime>(3);
+  LocalHub hub(3, {}, virtual_network(time, 1e9, 1ms));
+  const Schedule rounds = make_schedule("complete", 3);
+  std::vector<double> ends(3);
+  virtual_workers(*time, 3, [&](int rank) {
+    Worker worker(hub, rank, rounds, {});
+    worker.begin();
+    for (int step = 0; step < 3; ++step) {
+      time->sleep(rank == 1 && step == 2 ? 30ms : 10ms);
+      worker.step();
+    }
+    if (rank == 0) time->sleep(100ms);
+    ends[static_cast<std::size_t>(rank)] = seconds(time->now().time_since_epoch());
+  });
+  for (const double end : ends) EXPECT_LT(end, 1);
+}
+
 TEST(VirtualWorkers, TheSameSeedGivesTheSameBitsAndTimes) {
   const auto once = [] {
     std::mt19937_64 random(4);

@@ -291,29 +291,6 @@ TEST(Consensus, AveragesParametersAndBuffersAndRestoresThem) {
   });
 }
 
-TEST(Average, NeedsNoOptimizerAndTakesAnyRealTensor) {
-  flock(kWorkers, [&](int i, World& world) {
-    const Tensor x = parameter({3, 5}, 1.0 + i), narrow = at::full({2}, 1.0 + i, at::kBFloat16),
-                 count = at::full({2}, i, at::kLong), column = at::full({4, 3}, 1.0 + i).select(1, 1);
-    EXPECT_EQ(average({x, count, narrow, at::zeros({0}), column}, world), kWorkers);
-    EXPECT_TRUE(is_all(x, 2));
-    EXPECT_TRUE(is_all(narrow.to(at::kFloat), 2));
-    EXPECT_TRUE(is_all(column, 2));
-    EXPECT_TRUE(at::equal(count, at::full({2}, kWorkers - 1, at::kLong)));
-    EXPECT_TRUE(x.requires_grad());
-    EXPECT_EQ(average({}, world), kWorkers);
-  });
-}
-
-TEST(Average, RefusesTensorsThatDiffer) {
-  flock(kWorkers, [&](int i, World& world) {
-    EXPECT_THAT(refusal<UsageError>([&] { average({at::zeros({2 + i})}, world); }),
-                HasSubstr("differ in tensor 0 to average: Float 2 at worker 0, Float 3 at worker 1"));
-    EXPECT_THAT(refusal<UsageError>([&] { average({at::zeros({2}, at::kComplexFloat)}, world); }),
-                HasSubstr("average: tensor 0 is ComplexFloat: tensors must be dense and real"));
-  });
-}
-
 TEST(Optimizer, SeveralOptimizersOfOneWorldDoNotMix) {
   flock(2, [](int i, World& world) {
     const Tensor a = parameter({10}), b = parameter({20});

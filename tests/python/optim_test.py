@@ -4,6 +4,7 @@ together."""
 import contextlib
 import copy
 import faulthandler
+import inspect
 import io
 import json
 import os
@@ -346,6 +347,92 @@ def consensus():
             inside["1.running_mean"].tolist(), own["1.running_mean"].tolist())
 
 
+def of_a_model():
+    """Frozen parameters, and a buffer that forward() replaces: the frozen ones, the average of the
+    buffer, and this worker's own."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(rank())
+            self.body, self.head = torch.nn.Linear(6, 4).requires_grad_(False), torch.nn.Linear(4, 2)
+            self.register_buffer("mean", torch.full((4,), float(rank())))
+
+        def forward(self, inputs):
+            hidden = self.body(inputs)
+            self.mean = 0.5 * self.mean + rank()
+            return self.head(hidden)
+
+    ends = []
+    for make in (lambda p, **o: starling.AdamW(p, lr=0.02, **o),
+                 lambda p, **o: starling.Decentralized(torch.optim.AdamW(p, lr=0.02), **o)):
+        net = Net()
+        optimizer = make([p for p in net.parameters() if p.requires_grad], model=net)
+        train(net, optimizer, 3, 0, rank())
+        own = net.mean
+        with optimizer.consensus():
+            mean = net.mean.tolist()
+        ends.append([net.body.weight.flatten().tolist(), mean, own.tolist()])
+        optimizer.close()
+    return ends
+
+
+def differing_buffers():
+    said = []
+    for buffers in ([torch.full((4,), 1.5) if rank() == 0 else torch.ones(4, dtype=torch.int32)],
+                    [torch.zeros(2)] * (1 + rank() % 2), [torch.zeros((2, 3) if rank() == 0 else (3, 2))]):
+        try:
+            starling.AdamW(model().parameters(), buffers=[each.clone() for each in buffers])
+            said.append("accepted")
+        except starling.UsageError as error:
+            said.append(str(error))
+    return said
+
+
+def orders():
+    """Model and state of five steps are loaded in each order. Five more steps follow, beside a run
+    that did not stop. The difference, or the refusal."""
+    ends = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        for make in (RULES["AdamW"], lambda p: starling.Decentralized(torch.optim.AdamW(p, lr=0.02))):
+            if make is not RULES["AdamW"] and dtype != torch.float32:
+                continue
+            net = model(dtype)
+            optimizer = make(net.parameters())
+            train(net, optimizer, 5, 0, rank())
+            saved = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
+            train(net, optimizer, 5, 5, rank())
+            whole = flat(net)
+            optimizer.close()
+            for order in ("optimizer, model, state", "optimizer, state, model", "model, optimizer, state"):
+                net, name = model(dtype), f"{order}: {type(optimizer).__name__} {dtype}"
+                try:
+                    for what in order.split(", "):
+                        if what == "optimizer":
+                            optimizer = make(net.parameters())
+                        if what == "model":
+                            net.load_state_dict(saved[0])
+                        if what == "state":
+                            optimizer.load_state_dict(copy.deepcopy(saved[1]))  # which torch's would train on
+                    train(net, optimizer, 5, 5, rank())
+                    ends[name] = (flat(net) - whole).abs().max().item()
+                except starling.Error as error:
+                    ends[name] = str(error)
+                optimizer.close()
+    return ends
+
+
+def alone_to_an_average():
+    """Only rank 0 comes; the others have left."""
+    net = model()
+    optimizer = starling.AdamW(net.parameters(), lr=0.02)
+    train(net, optimizer, 3, 0, rank())
+    if rank() != 0:
+        return 0
+    with optimizer.consensus() as average:
+        return average.workers
+
+
 def around_others():
     """Decentralized over OTHERS beside both workers in plain loops: the distance to these, and
     between workers without mixing."""
@@ -672,6 +759,13 @@ class Alone(unittest.TestCase):
                 ({"topology": "rnig"}, ValueError, "rnig"),
                 ({"topologie": "ring"}, TypeError,
                  "'topologie', did you mean 'topology'?: beside the rule's there are alpha_tilde, block_bytes, buffers, "),
+                ({"topolgy": "ring"}, TypeError, "'topolgy', did you mean 'topology'?"),
+                ({"fused": True}, ValueError, "fused = True: leave it out, since the update is fused already"),
+                ({"foreach": True}, ValueError, "foreach = True: leave it out"),
+                ({"amsgrad": True}, ValueError, "starling.Decentralized(torch.optim.AdamW(.., amsgrad=True))"),
+                ({"model": net.parameters()}, TypeError, "model: a generator is no torch.nn.Module"),
+                ({"model": net, "buffers": [torch.zeros(1)]}, ValueError, "give model or buffers, not both"),
+                ({"buffers": [torch.zeros(1).expand(3)]}, ValueError, "buffer 0 is expanded: values share memory"),
                 ({"scheme": None}, TypeError, "keyword argument 'scheme': None has the wrong type"),
                 ({"scheme": "chocco"}, ValueError, 'scheme "chocco" is unknown, did you mean choco?'),
                 ({"gamma": 0.5}, ValueError, 'gamma = 0.5 is for scheme "choco", not "cta": use 0'),
@@ -702,8 +796,10 @@ class Alone(unittest.TestCase):
         with self.assertRaisesRegex(starling.UsageError, r"LBFGS.step\(\) must be given a closure"):
             starling.Decentralized(torch.optim.LBFGS(model().parameters()))
         inner.add_param_group({"params": [net[2].bias]})
-        with self.assertRaisesRegex(starling.UsageError, "use Decentralized.add_param_group"):
+        with self.assertRaisesRegex(starling.UsageError, "parameter group 2 was added; new parameters need add_param_group"):
             around.step()
+        with self.assertRaisesRegex(starling.UsageError, "there is no parameter to train: all have the size 0"):
+            starling.SGD([torch.zeros(0, requires_grad=True)])
         optimizer = starling.SGD(net.parameters(), scheme="async-push-pull")
         scaler = torch.amp.GradScaler("cpu")
         scaler.scale(loss_of(net, 1)).backward()
@@ -748,6 +844,79 @@ class Alone(unittest.TestCase):
                     ends.append(net.weight.detach().cpu())
                     optimizer.close()
                 torch.testing.assert_close(ends[1], ends[0], rtol=1e-3, atol=1e-4)
+
+    def test_torchs_defaults_may_be_spelled_out(self):
+        for name in TORCHS:
+            torchs = inspect.signature(getattr(torch.optim, name)).parameters
+            keywords = {key: each.default for key, each in torchs.items() if key != "params"}
+            keywords.pop("decoupled_weight_decay", None)
+            self.assertIn("maximize", keywords)
+            mine, theirs = model(), model()
+            train(mine, getattr(starling, name)(mine.parameters(), **keywords), 3)
+            train(theirs, getattr(torch.optim, name)(theirs.parameters(), **keywords), 3)
+            self.assertLess((flat(mine) - flat(theirs)).abs().max().item(), 1e-6, name)
+
+    def test_param_groups_that_are_edited_are_refused_at_the_next_step(self):
+        """Like torch's, they would train otherwise, and here they would not."""
+        more = torch.zeros(3, requires_grad=True)
+        edits = {
+            "has other parameters": (lambda groups: groups[0]["params"].append(more),
+                                     lambda groups: groups[0].update(params=[more, *groups[0]["params"][1:]]),
+                                     lambda groups: groups[0]["params"].pop()),
+            "was added": (lambda groups: groups.append({**groups[0], "params": [more]}),),
+            "is gone": (lambda groups: groups.clear(),)}
+        for said, each in edits.items():
+            for edit in each:
+                for make in (RULES["AdamW"], lambda p: starling.Decentralized(torch.optim.AdamW(p))):
+                    net = model()
+                    optimizer = make(net.parameters())
+                    train(net, optimizer, 1)
+                    edit(optimizer.param_groups)
+                    with self.assertRaisesRegex(starling.UsageError, f"param_groups was edited: .* {said}; .* add_param_group"):
+                        optimizer.step()
+
+    def test_a_state_goes_between_adam_and_accum_adam(self):
+        """Options that the state lacks stay. With the same moments, the corrections of their bias
+        are the same, so both move alike at first: the accumulated ones move once in a window."""
+        for plain, accumulated in ((starling.AdamW, starling.AccumAdamW), (starling.Adam, starling.AccumAdam)):
+            net = model()
+            before = plain(net.parameters(), lr=0.02)
+            train(net, before, 12)
+            other, again = model(), model()
+            after = accumulated(other.parameters(), lr=0.5, window=4)
+            other.load_state_dict(net.state_dict())
+            after.load_state_dict(before.state_dict())
+            self.assertEqual((after.param_groups[0]["window"], after.param_groups[0]["lr"]), (4, 0.02))
+            saved = after.state_dict()["state"][0]
+            self.assertEqual((saved["step"], saved["accumulated_grad"].abs().max()), (48, 0))
+            back = plain(again.parameters(), lr=0.5)
+            again.load_state_dict(other.state_dict())
+            back.load_state_dict(after.state_dict())
+            for name, tensor in before.state_dict()["state"][0].items():
+                self.assertTrue(torch.equal(back.state_dict()["state"][0][name], tensor), name)
+            for each, its in ((net, before), (other, after), (again, back)):
+                train(each, its, 1, 12)
+            self.assertTrue(torch.equal(flat(again), flat(net)))
+            self.assertLess((flat(other) - flat(net)).abs().max().item(), 1e-3)
+
+    def test_steps_within_consensus_are_refused(self):
+        net = model()
+        for optimizer in (starling.AdamW(net.parameters()), starling.Decentralized(torch.optim.AdamW(net.parameters()))):
+            train(net, optimizer, 1)
+            saved = copy.deepcopy(optimizer.state_dict())
+            with optimizer.consensus():
+                with self.assertRaisesRegex(starling.UsageError, r"step\(\) within consensus"):
+                    optimizer.step()
+                with self.assertRaisesRegex(starling.UsageError, "within consensus"):
+                    optimizer.load_state_dict(saved)
+            train(net, optimizer, 1)
+
+    def test_help_shows_the_options(self):
+        for name in (*RULES, "Decentralized"):
+            said = inspect.getdoc(getattr(starling, name).__init__)
+            for option, text in (("topology", "ring"), ("gamma", "choco"), ("model", "frozen"), ("wire", "int8")):
+                self.assertRegex(said, rf"(?m)^{option}: .*\n    .*{text}", name)
+            self.assertNotIn("class", str(inspect.signature(getattr(starling, name))))
 
     def test_refuses_another_torch(self):
         self.assertIn("built with torch 1.2.3, but torch 1.2.4 is installed",
@@ -831,6 +1000,38 @@ class Together(unittest.TestCase):
             self.assertEqual((count, restored, kept, counter), (3, True, True, 3))
             torch.testing.assert_close(torch.tensor(inside), mean)
 
+    def test_of_a_model_frozen_parameters_begin_equal_and_buffers_are_the_present_ones(self):
+        for ends in zip(*workers.run(of_a_model, 3), strict=True):
+            for number, (frozen, mean, own) in enumerate(ends):
+                self.assertEqual(frozen, ends[0][0])
+                self.assertEqual((mean, own), ([1.75] * 4, [1.75 * number] * 4))
+
+    def test_buffers_that_differ_are_refused_everywhere(self):
+        first, *others = workers.run(differing_buffers, 2)
+        self.assertEqual(others, [first])
+        for said, text in zip(first, ("buffer 0: Float 4 at worker 0, Int 4 at worker 1",
+                                      "number of buffers: 1 at worker 0, 2 at worker 1",
+                                      "buffer 0: Float 2x3 at worker 0, Float 3x2 at worker 1"), strict=True):
+            self.assertIn(f"the workers differ in {text}", said)
+
+    def test_every_order_of_loading_is_right_or_refused(self):
+        results = workers.run(orders, 3)
+        self.assertEqual(len(results[0]), 9)
+        for number, ends in enumerate(results):
+            for name, end in ends.items():
+                if not name.startswith("model"):
+                    self.assertEqual(end, 0, name)
+                elif number == 0:  # its model is what the constructor spreads
+                    self.assertRegex(end, "worker [12] could not", name)
+                else:
+                    self.assertIn("make the optimizer, then load the model", end, name)
+
+    def test_an_average_says_who_has_left_before_it(self):
+        (_, said, count), *_ = workers.ends(alone_to_an_average, 3)
+        self.assertEqual(count, 1, said)
+        for other in (1, 2):
+            self.assertIn(f"an average goes on without worker {other}, which has left before it", said)
+
     def test_ends_within_an_average_and_saves_without_rank_0(self):
         with tempfile.TemporaryDirectory() as folder:
             results = workers.run(closed_within, 3, FOLDER=folder)
@@ -854,6 +1055,10 @@ class Together(unittest.TestCase):
                 ends = workers.ends(ends_badly, 3, HOW=how, FOLDER=folder)
             self.assertEqual([code for code, *_ in ends], [0, code, 0], (how, [said for _, said, _ in ends]))
             self.assertTrue(all(ends[other][2] >= 6 for other in (0, 2)))
+            # A fault is said at the neighbours that still train, and nobody else's end is.
+            said = [ends[other][1] for other in (0, 2)]
+            heard = any("worker 1 has left with an error: going on without it" in each for each in said)
+            self.assertEqual(heard, how in ("exception", "interrupt"), (how, said))
 
 
 class Long(unittest.TestCase):

@@ -20,7 +20,7 @@ import starling
 import torch
 
 net = torch.nn.Linear(2, 2)
-optimizer = starling.AdamW(net.parameters(), lr=1e-3, topology="ring", wire="bf16", buffers=net.buffers(), max_wait=None)
+optimizer = starling.AdamW(net.parameters(), lr=1e-3, topology="ring", wire="bf16", model=net, max_wait=None, foreach=None)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
 optimizer.step(lambda: 1.0)
 with optimizer.consensus() as average:

@@ -1,6 +1,8 @@
 """A worker's identity from each launcher's variables; and averages without an optimizer."""
 
 import json
+import math
+import os
 import pathlib
 import shutil
 import subprocess
@@ -37,8 +39,10 @@ def averages():
     count = starling.average(net)
     seen = {"bf16": torch.full((3, 2), 1.0 + rank(), dtype=torch.bfloat16), "any": torch.tensor([rank() == 1, False]),
             "double": torch.tensor(float(rank()), dtype=torch.float64), "slice": torch.full((2, 4), float(rank()))[:, 1:3],
-            "nothing": torch.empty(0)}
+            "nothing": torch.empty(0), "mask": torch.tensor([1.0, -torch.inf]),
+            "turn": torch.polar(torch.ones(1), torch.tensor([0.1 * (rank() - 1)]))}
     starling.average(tensor for tensor in seen.values())
+    seen["turn"] = torch.view_as_real(seen["turn"]).round(decimals=5)
     again = {name: tensor.tolist() for name, tensor in net.state_dict().items()}
     return count, own, again, {name: tensor.tolist() for name, tensor in seen.items()}
 
@@ -50,7 +54,10 @@ def averages_over_groups():
     optimizer = starling.SGD(net.parameters(), lr=0.1)
     pair = torch.distributed.new_group([0, 2])
     tensor = torch.tensor([1.0 + rank()])
-    count = starling.average([tensor], pair) if rank() != 1 else 0
+    try:
+        count = starling.average([tensor], pair)
+    except starling.UsageError as error:
+        count = str(error)
     optimizer.step()
     mesh = torch.distributed.init_device_mesh("cpu", (3,), mesh_dim_names=("replicate",))
     whole = torch.tensor([1.0 + rank()])
@@ -74,10 +81,23 @@ def init_comes_first():
     return total.item(), mean.item()
 
 
+def alone_before_the_group():
+    """init() without a launcher is a world of one; the default group that comes later is larger."""
+    assert starling.init().size == 1
+    place = os.environ["FOLDER"]
+    torch.distributed.init_process_group("gloo", init_method=f"file://{place}/store", rank=int(os.environ["OF"]), world_size=3)
+    world = starling.init()
+    assert starling.init() is world
+    mean = torch.tensor([1.0 + world.rank])
+    starling.average([mean])
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    return world.size, mean.item()
+
+
 def what_differs():
     refused = []
-    for tensors in ([torch.zeros(3 + rank())], [torch.zeros(2)] * (1 + rank() // 2),
-                    [torch.zeros(2, dtype=torch.complex64)]):
+    for tensors in ([torch.zeros(3 + rank())], [torch.zeros(2)] * (1 + rank() // 2), [torch.zeros(2).to_sparse()]):
         try:
             starling.average(tensors)
         except starling.UsageError as error:
@@ -128,20 +148,29 @@ class Averages(unittest.TestCase):
                 expected = values.amax(0) if name == "1.num_batches_tracked" else values.mean(0)
                 torch.testing.assert_close(torch.tensor(average[name], dtype=torch.float64), expected, rtol=1e-6, atol=1e-6)
             self.assertEqual(seen, {"bf16": [[2.0, 2.0]] * 3, "any": [True, False], "double": 1.0,
-                                    "slice": [[1.0, 1.0]] * 2, "nothing": []})
+                                    "slice": [[1.0, 1.0]] * 2, "nothing": [], "mask": [1.0, -torch.inf],
+                                    "turn": [[torch.tensor((1 + 2 * math.cos(0.1)) / 3).round(decimals=5).item(), 0.0]]})
 
     def test_over_a_process_group_and_a_mesh(self):
-        self.assertEqual(workers.run(averages_over_groups, 3), [[2, 2.0, 2.0], [0, 2.0, 2.0], [2, 2.0, 2.0]])
+        self.assertEqual(workers.run(averages_over_groups, 3), [
+            [2, 2.0, 2.0], ["process_group: this worker is not a member of it: only its members may use it", 2.0, 2.0],
+            [2, 2.0, 2.0]])
 
     def test_a_process_group_may_come_later(self):
         self.assertEqual(workers.run(init_comes_first, 3), [[6.0, 2.0]] * 3)
 
+    def test_a_world_of_one_yields_to_a_process_group(self):
+        nobody = dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+        with tempfile.TemporaryDirectory() as folder:
+            results = workers.run(alone_before_the_group, 3, FOLDER=folder, OF=lambda rank: rank, **nobody)
+        self.assertEqual(results, [[3, 2.0]] * 3)
+
     def test_what_differs_is_refused_everywhere(self):
         for refused in workers.run(what_differs, 3):
             self.assertEqual(len(refused), 3, refused)
-            self.assertIn("the workers differ in tensor 0 to average: Float 3 at worker 0, Float 4 at worker 1", refused[0])
-            self.assertIn("number of tensors to average: 1 at worker 0, 2 at worker 2", refused[1])
-            self.assertIn("average: tensor 0 is ComplexFloat: tensors must be dense and real", refused[2])
+            self.assertIn("the workers differ in tensor 0: Float 3 at worker 0, Float 4 at worker 1", refused[0])
+            self.assertIn("number of tensors: 1 at worker 0, 2 at worker 2", refused[1])
+            self.assertIn("tensor 0 is sparse: to be averaged it must be dense", refused[2])
 
     def test_a_group_that_is_none(self):
         with self.assertRaisesRegex(TypeError, "'gloo' is neither a ProcessGroup nor a DeviceMesh"):

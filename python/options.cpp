@@ -1,0 +1,139 @@
+// Python's options as C++ has them.
+#include "python/options.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/config.h"
+#include "starling/core/error.h"
+#include "starling/kernels/wire.h"
+#include "starling/optim/schemes/table.h"
+
+namespace starling {
+namespace {
+
+double number(py::handle value) {
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return number;
+}
+
+Rule rule_named(const std::string& name) {
+  for (const Rule& rule : known_rules()) {
+    if (rule_name(rule) == name) return rule;
+  }
+  throw UsageError(fmt::format("rule \"{}\" is unknown", name));
+}
+
+// Converts to the option's type.
+SchemeValue scheme_value(const SchemeOption& option, py::handle value) {
+  const std::optional<SchemeValue> standard = default_of(option);
+  if (!standard || std::holds_alternative<double>(*standard)) return value.cast<double>();
+  if (std::holds_alternative<std::int64_t>(*standard)) return value.cast<std::int64_t>();
+  return value.cast<std::string>();
+}
+
+}  // namespace
+
+PythonRule::PythonRule(const std::string& name) : defaults_(rule_named(name)) {
+  each_option(defaults_, [&](const RuleOption& option, const auto&) {
+    const std::string key(option.name);
+    keys_.push_back(py::reinterpret_steal<py::str>(PyUnicode_InternFromString(key.c_str())));
+  });
+}
+
+void PythonRule::set(Rule& rule, const py::dict& group) const {
+  std::vector<double> values;
+  for (const py::str& key : keys_) {
+    const py::object value = group[key];
+    if (py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value)) {
+      for (const py::handle each : value) values.push_back(number(each));
+    } else {
+      values.push_back(number(value));
+    }
+  }
+  set_rule_values(rule, values);
+}
+
+py::dict rules() {
+  py::dict all;
+  for (const Rule& rule : known_rules()) {
+    py::dict options, states;
+    each_option(rule, [&](const RuleOption& option, const auto& value) {
+      options[py::str(std::string(option.name))] = py::cast(value);
+    });
+    for (const RuleStateName& state : rule_state_names(rule))
+      states[py::str(std::string(state.name))] = std::string(state.torch);
+    py::dict one;
+    one["options"] = options;
+    one["states"] = states;
+    all[py::str(rule_name(rule))] = one;
+  }
+  return all;
+}
+
+Options options_of(const py::dict& given) {
+  using Set = void (*)(Options&, py::handle);
+  static const std::map<std::string, Set> setters{
+      {"topology", [](Options& o, py::handle v) { o.topology = v.cast<std::string>(); }},
+      {"scheme", [](Options& o, py::handle v) { o.scheme.name = v.cast<std::string>(); }},
+      {"wire", [](Options& o, py::handle v) { o.wire = wire_named(v.cast<std::string>()); }},
+      {"one_in", [](Options& o, py::handle v) { o.one_in = v.cast<int>(); }},
+      {"seed", [](Options& o, py::handle v) { o.seed = v.cast<std::uint64_t>(); }},
+      {"hierarchy", [](Options& o, py::handle v) { o.hierarchy = v.cast<std::string>(); }},
+      {"workers_per_node", [](Options& o, py::handle v) { o.workers_per_node = v.cast<int>(); }},
+      {"block_bytes", [](Options& o, py::handle v) { o.block_bytes = v.cast<std::int64_t>(); }},
+      {"max_wait",
+       [](Options& o, py::handle v) {
+         if (v.is_none()) return;
+         const std::chrono::duration<double> seconds(v.cast<double>());
+         o.max_wait = std::chrono::duration_cast<std::chrono::milliseconds>(seconds);
+       }},
+      {"clip", [](Options& o, py::handle v) { o.clip = v.cast<double>(); }},
+      {"skip_not_finite", [](Options& o, py::handle v) { o.skip_not_finite = v.cast<bool>(); }},
+      {"clear_gradients", [](Options& o, py::handle v) { o.clear_gradients = v.cast<bool>(); }}};
+  const std::vector<SharedOption> of_schemes = scheme_options();
+  Options options;
+  for (const auto& [name, value] : given) {
+    const auto key = name.cast<std::string>();
+    const auto setter = setters.find(key);
+    const auto of_scheme = std::ranges::find(of_schemes, key, [](const auto& o) { return o.option->name; });
+    if (setter == setters.end() && of_scheme == of_schemes.end()) {
+      std::vector<std::string> known{"buffers", "check_gradients", "model", "process_group", "world"};
+      for (const auto& [other, set] : setters) known.push_back(other);
+      for (const SharedOption& other : of_schemes) known.emplace_back(other.option->name);
+      std::ranges::sort(known);
+      const std::string nearest = nearest_name(key, known);
+      throw py::type_error(fmt::format(
+          "unexpected keyword argument '{}'{}: beside the rule's there are {}", key,
+          nearest.empty() ? "" : fmt::format(", did you mean '{}'?", nearest), fmt::join(known, ", ")));
+    }
+    try {
+      if (of_scheme == of_schemes.end()) {
+        setter->second(options, value);
+      } else if (!(value.is_none() && of_scheme->option->is_automatic())) {
+        options.scheme.options.emplace_back(key, scheme_value(*of_scheme->option, value));
+      }
+    } catch (const py::cast_error&) {
+      throw py::type_error(fmt::format("keyword argument '{}': {} has the wrong type", key,
+                                       py::repr(value).cast<std::string>()));
+    }
+  }
+  return options;
+}
+
+py::dict scheme_traits(const std::string& name) {
+  const SchemeTraits& traits = scheme_info(name).traits;
+  py::dict all;
+  all["averages_gradients"] = traits.path == Path::gradients;
+  all["sums_gradients"] = traits.sums_gradients;
+  return all;
+}
+
+}  // namespace starling

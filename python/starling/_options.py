@@ -1,0 +1,99 @@
+"""Keyword arguments of the optimizers."""
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from starling._C import UsageError
+from starling._scheme_options import SchemeOptions
+from starling.world import World
+
+if TYPE_CHECKING:
+    from starling.world import Group
+
+
+class Options(SchemeOptions, total=False):
+    """Keyword arguments of all optimizers."""
+
+    topology: str
+    """"base-2" (default), "ring", "complete" and so on (`starling topology --list`), or a .toml or .json file."""
+    wire: str
+    """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"."""
+    one_in: int
+    """random-k: a round sends and mixes one value in so many, with a scheme that chooses its values top-k; 1 (default): all."""
+    seed: int
+    """Of the random times and pairs of schemes that average beside training; 0 (default)."""
+    model: torch.nn.Module | None
+    """The model of these parameters. Its frozen parameters are rank 0's at the start, and its buffers too, which consensus()
+    averages; it looks them up anew each time."""
+    buffers: Iterable[torch.Tensor] | None
+    """In place of the model: its buffers alone, such as model.buffers(). Give them after model.to() and the like, which put
+    others in their place."""
+    process_group: "Group | None"
+    """Whose workers mix: a process group, or a device mesh of one dimension."""
+    world: World | None
+    """None (default): that of process_group, else starling.init()."""
+    hierarchy: str
+    """"none" (default), or "node": the workers of a node average their gradients, divide the optimizer's state, and gossip with
+    other nodes as one."""
+    workers_per_node: int
+    """For the hierarchy, and for topologies that know of nodes; 0 (default): the launcher's local world size."""
+    block_bytes: int
+    """Largest block that is exchanged at once; 25 MB (default), and at most an eighth of the model."""
+    max_wait: float | None
+    """Longest, in seconds, that step() waits for a late neighbour that is alive; None (default): ten minutes. Runs in which it
+    is used up are not equal to the bit."""
+    clip: float
+    """Largest norm of this worker's whole gradient, to which a larger one is scaled down inside step(); 0 (default): any."""
+    skip_not_finite: bool
+    """A step whose gradient is not finite mixes only. False by default."""
+    clear_gradients: bool
+    """step() leaves zeros in every .grad, in the pass that reads it: zero_grad() is not needed. False by default."""
+    check_gradients: bool
+    """True (default): UsageError where this worker's first gradient is another's too, since then somebody averages them already,
+    or all have the same data. Costs one read of the first step's gradients."""
+
+
+class RuleOptions(Options, total=False):
+    """Those of torch's optimizer of the same name besides. Each may have its default."""
+
+    amsgrad: bool
+    maximize: bool
+    differentiable: bool
+    decoupled_weight_decay: bool
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+
+
+def without_torchs(options: RuleOptions, name: str) -> Options:
+    """The options without torch's, which must have their defaults. `name`: of the optimizer."""
+    rest = dict(options)
+    for key in sorted(RuleOptions.__annotations__.keys() - Options.__annotations__.keys()):
+        if not (value := rest.pop(key, None)):
+            continue
+        if key in ("foreach", "fused", "capturable"):
+            raise UsageError(f"{key} = {value}: leave it out, since the update is fused already")
+        raise UsageError(
+            f"{key} = {value} is not allowed: Starling's rules do not have it. Wrap torch's optimizer: "
+            f"starling.Decentralized(torch.optim.{name}(.., {key}={value}))"
+        )
+    return rest
+
+
+def document(*optimizers: type) -> None:
+    """Shows the options in help(), with their docstrings, which Python keeps only in the source."""
+    lines = ["Keyword arguments besides:", ""]
+    for kind in (Options, SchemeOptions):
+        body = ast.parse(inspect.getsource(sys.modules[kind.__module__])).body
+        of_kind = next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
+        for field, text in zip(of_kind, of_kind[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                said = inspect.cleandoc(ast.literal_eval(text.value)).replace("\n", "\n    ")
+                lines.append(f"{field.target.id}: {ast.unparse(field.annotation)}\n    {said}")
+    for optimizer in optimizers:
+        optimizer.__init__.__doc__ = "\n".join(lines)

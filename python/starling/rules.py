@@ -1,0 +1,338 @@
+"""The optimizers with Starling's own rules."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Unpack
+
+import torch
+
+from starling import _C
+from starling._options import RuleOptions, without_torchs
+from starling.optim import Optimizer, hooked, or_else
+from starling.sharded import like, local
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
+
+Number = float | torch.Tensor
+
+
+class _State(defaultdict):
+    """The state of an optimizer whose state is in the C++ library: empty here, but true. If it were
+    false, torch.distributed.checkpoint would call step() to make it."""
+
+    def __init__(self):
+        super().__init__(dict)
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class _Ruled(Optimizer):
+    """With one of Starling's rules: the C++ library keeps its state and updates all parameters in
+    one pass."""
+
+    _step_supports_amp_scaling = True
+    _rule: str  # its name in the C++ library
+    _states: dict[str, str]  # its possible states: torch's names by the C++ library's
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        cls._states = _C.rules()[cls._rule]["states"]
+
+    def __init__(self, params, defaults: dict, options: RuleOptions):
+        rest = without_torchs(options, self._rule)
+        super().__init__(params, defaults)
+        self.state = _State()
+        for group in self.param_groups:
+            for key in defaults:
+                for value in group[key] if isinstance(group[key], (tuple, list)) else [group[key]]:
+                    if not hasattr(value, "__float__"):  # a tensor has it, a text has not
+                        raise TypeError(f"{key} = {group[key]!r} is not allowed: a number")
+        self._start(rest, self._rule)
+
+    def add_param_group(self, param_group: dict) -> None:
+        """Like torch's. All workers must call it before the same step; rank 0's values then reach
+        every worker."""
+        super().add_param_group(param_group)
+        if self._binding is not None:
+            self._take_last_group()
+
+    @hooked
+    def step(self, closure: Callable[[], float] | None = None):
+        """Mixes with the neighbours and applies the rule, block by block. Waits for a neighbour
+        whose block of the last step has not come yet. Ctrl-C ends the wait, and is raised once the
+        step has ended. Scheme all-reduce waits in backward(): an exception raised there ends the
+        averaging for good, at all workers (on a GPU nothing is raised before the wait is over).
+        Parameters without a gradient are mixed but not updated."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._mix(self._gradient_scale())
+        return loss
+
+    # state: that of torch's optimizer of the same name, as copies, made on request. The original is
+    # in the C++ library.
+
+    def _numbered(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for g, group in enumerate(self.param_groups):
+            for p, parameter in enumerate(group["params"]):
+                yield f"{g}.{p}", parameter
+
+    def state_dict(self) -> dict:
+        """Like torch's, for this worker: every worker saves its own, and loads it again. The
+        parameter groups' entry "round" is the place in the schedule. For a sharded model its
+        tensors are DTensors, sharded like the parameters. With a hierarchy a parameter's tensors
+        have the values that this worker keeps, and the entry "share" describes these. With a scheme
+        that averages in pairs, gossip then stands still until the next step(). If no worker steps
+        before all have saved, for example behind torch.distributed.barrier(), their states are of
+        one moment.
+
+        Workers differ, so each needs a name of its own if all save into one place, for example with
+        torch.distributed.checkpoint:
+
+            state = {"model": ..., "optimizer": ...}      # of get_state_dict(model, optimizer)
+            dcp.save({f"worker-{rank}": state}, checkpoint_id=folder)
+
+        with the rank among the replicas if the model is sharded."""
+        tensors, metadata, of_scheme = self._current().state()
+        state = _State()
+        numbers = [key for key, fresh in of_scheme.items() if isinstance(fresh, list)]
+        for index, (name, parameter) in enumerate(self._numbered()):
+            state[parameter] = {"step": tensors["steps"][index].float()}
+            kept = self._states | {"master": "master"} | {key: key for key in of_scheme}
+            for key, torchs in kept.items():
+                tensor = tensors.get(f"{key}.{name}")
+                if tensor is not None:
+                    state[parameter][torchs] = like(parameter, tensor)
+        extra = {"round": int(metadata["position"]), "model_checksum" + self._shards.suffix(): self._checksum()}
+        extra |= {key + self._shards.suffix(): value for key, value in metadata.items() if key.startswith("grids.")}
+        if "share" in metadata:
+            extra["share"] = metadata["share"]
+        extra |= {key + self._shards.suffix(): tensors[key].tolist() for key in numbers}
+        for group in self.param_groups:
+            group.update(extra)
+        self.state = state
+        try:
+            return super().state_dict()
+        finally:
+            self.state = _State()
+            for group in self.param_groups:
+                for key in extra:
+                    del group[key]
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Collective: every worker loads its own, or all the same. Blocks in flight are sent again.
+        A resumed run is therefore equal to the bit to one that did not stop. Load the model after
+        the optimizer was made, before this or before the next step. Also takes the state of torch's
+        optimizer of the same name, or of another of Starling's: options that it lacks stay what
+        they are."""
+        given = {}
+
+        def take(_, after_hooks):
+            saved = after_hooks["param_groups"]
+            mine = [{key: group[key] for key in self.defaults} for group in self.param_groups]
+            if len(saved) == len(mine):  # else torch says so
+                after_hooks = after_hooks | {"param_groups": [a | b for a, b in zip(mine, saved, strict=True)]}
+            given.update(after_hooks)
+            return after_hooks | {"state": {}}  # torch would round it to the parameters' type
+
+        hook = self.register_load_state_dict_pre_hook(take)
+        groups = self.param_groups
+        after, self._optimizer_load_state_dict_post_hooks = self._optimizer_load_state_dict_post_hooks, OrderedDict()
+        try:
+            with or_else(lambda: self._binding.set_state({}, {})):
+                super().load_state_dict(state_dict)
+                checksum, tensors, metadata = self._loaded(given)
+                self._check_order(checksum)
+
+            def load():
+                tensors["rng"] = torch.get_rng_state()
+                self._binding.set_state(tensors, metadata)
+
+            self._load(checksum, load)
+        except BaseException:
+            self.param_groups = groups
+            raise
+        finally:
+            hook.remove()
+            self._optimizer_load_state_dict_post_hooks = after
+            self.state = _State()
+        for call in after.values():
+            call(self)
+
+    def _adopted(self, saved: dict, group: dict) -> dict:
+        """A parameter's saved state, which may be that of another rule, as one of this rule."""
+        return saved
+
+    def _loaded(self, given: dict) -> tuple[int | None, dict[str, torch.Tensor], dict[str, str]]:
+        """The saved checksum of the model, and the binding's state for a state of torch's."""
+        extra = {}
+        _, _, of_scheme = self._current().state(values=False)
+        numbers = {key for key, fresh in of_scheme.items() if isinstance(fresh, list)} | _OTHERS_NUMBERS
+        for group in self.param_groups:
+            for key in [key for key in group if key.split(".")[0] in ("round", "share", "grids", "model_checksum", *numbers)]:
+                extra[key] = group.pop(key)
+        for group in self.param_groups:
+            for key in ("amsgrad", "maximize", "dampening"):
+                if group.get(key):
+                    raise _C.UsageError(f"state_dict: it was made with {key} = {group[key]}, which Starling's rules do not have")
+        self._binding.set_rules(self.param_groups)  # SGD may have momentum now
+        tensors, metadata, of_scheme = self._current().state(values=False)
+        held = functools.cache(lambda: self._binding.state()[0])
+        metadata["position"] = str(extra.pop("round", 0))
+        checksum = extra.pop("model_checksum" + self._shards.suffix(), None)
+        # A state of another scheme has other numbers, or lacks them.
+        saved_numbers = {key: extra.pop(key) for key in list(extra) if key.split(".")[0] in numbers}
+        for key, fresh in of_scheme.items():
+            if isinstance(fresh, list):
+                tensors[key] = torch.tensor(saved_numbers.get(key + self._shards.suffix(), fresh), dtype=torch.float64)
+        alike = metadata.pop("share", None) == extra.get("share")
+        metadata |= {key.removesuffix(self._shards.suffix()): value for key, value in extra.items()}
+        if not alike:
+            return checksum, tensors, metadata  # the binding reports differences to all workers
+        ids = itertools.chain.from_iterable(group["params"] for group in given["param_groups"])
+        # By their numbers, or by their names in a state_dict of torch.distributed.checkpoint.
+        for number, (index, (name, parameter)) in enumerate(zip(ids, self._numbered(), strict=True)):
+            saved = self._adopted(given["state"].get(index, {}), self.param_groups[int(name.partition(".")[0])])
+            where = f"state_dict: parameter {name.replace('.', ', number ')}"
+            tensors["steps"][number] = int(saved.get("step", 0))
+            for key, torchs in self._states.items():
+                if f"{key}.{name}" not in tensors:
+                    continue
+                if saved and torchs not in saved:
+                    raise _C.UsageError(f"{where}: there is no \"{torchs}\", only {sorted(saved)}")
+                value = saved.get(torchs)  # torch's SGD has None before its first step
+                if value is None:
+                    value = torch.zeros_like(tensors[f"{key}.{name}"], device="cpu")
+                tensors[f"{key}.{name}"] = local(value).float()
+            for key, fresh in ({"master": "parameter"} | of_scheme).items():
+                full = f"{key}.{name}"
+                if isinstance(fresh, list) or full not in tensors:
+                    continue
+                if key in saved:
+                    tensors[full] = local(saved[key]).float()
+                elif fresh == "kept":
+                    tensors[full] = held()[full]
+                else:
+                    begins = parameter.detach() if fresh == "parameter" else torch.zeros_like(parameter)
+                    tensors[full] = local(begins).float()
+        return checksum, tensors, metadata
+
+
+# Entries of a parameter group that another scheme may have saved, for which this one has no use.
+_OTHERS_NUMBERS = {"clock", "weights"}
+
+
+class SGD(_Ruled):
+    """torch.optim.SGD without dampening: d = g + weight_decay x; m <- momentum m + d; u = d +
+    momentum m with nesterov, else m. Decentralized: D-PSGD (Lian et al. 2017)."""
+
+    _rule = "SGD"
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float = 0,
+        nesterov: bool = False,
+        **options: Unpack[RuleOptions],
+    ):
+        if dampening != 0:
+            raise _C.UsageError(f"dampening = {dampening} is not allowed: 0")
+        defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov}
+        super().__init__(params, defaults, options)
+
+
+class Adam(_Ruled):
+    """torch.optim.Adam's update, mixed: decentralized Adam of "From Promise to Practice" (arXiv
+    2410.11998)."""
+
+    _rule = "Adam"
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        **options: Unpack[RuleOptions],
+    ):
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults, options)
+
+    def _adopted(self, saved: dict, group: dict) -> dict:
+        if "accumulated_grad" not in saved:
+            return saved
+        return saved | {"step": -(-saved["step"] // group["window"])}  # its moments have moved so often
+
+
+class AdamW(Adam):
+    """torch.optim.AdamW's update, mixed."""
+
+    _rule = "AdamW"
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        **options: Unpack[RuleOptions],
+    ):
+        super().__init__(params, lr, betas, eps, weight_decay, **options)
+
+
+class AccumAdam(_Ruled):
+    """Accumulated Adam (arXiv 2410.11998): the kept moments move once per `window` steps, by the
+    mean gradient of the window. Each step uses them and its own gradient. `window` = 1 is Adam."""
+
+    _rule = "AccumAdam"
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        window: int = 8,
+        **options: Unpack[RuleOptions],
+    ):
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "window": window}
+        super().__init__(params, defaults, options)
+
+    def _adopted(self, saved: dict, group: dict) -> dict:
+        if "exp_avg" not in saved or "accumulated_grad" in saved:
+            return saved
+        # Adam's moments have moved in every step, these move once in a window.
+        return saved | {"step": saved["step"] * group["window"], "accumulated_grad": None}
+
+
+class AccumAdamW(AccumAdam):
+    """Accumulated Adam with AdamW's weight decay."""
+
+    _rule = "AccumAdamW"
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        window: int = 8,
+        **options: Unpack[RuleOptions],
+    ):
+        super().__init__(params, lr, betas, eps, weight_decay, window, **options)
+
+

@@ -1,0 +1,33 @@
+// The state of an optimizer in memory, as a file and a checkpoint hold it.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "starling/checkpoint/safetensors.h"
+
+namespace starling {
+
+// The start of a scheme's state that a saved state lacks: zeros, the parameter, its present value.
+enum class Fresh { zero, parameter, kept };
+
+// A scheme's state: one tensor NAME.PARAMETER for each parameter, or one tensor NAME of a few
+// numbers, with these initial values.
+struct SchemeState {
+  std::string name;
+  Fresh fresh = Fresh::zero;
+  std::optional<std::vector<double>> numbers{};
+};
+
+// See Optimizer::state().
+struct OptimizerState {
+  Metadata metadata;
+  std::map<std::string, at::Tensor> tensors;
+  std::vector<SchemeState> of_scheme{};  // the scheme's part of the tensors; not saved
+};
+
+}  // namespace starling

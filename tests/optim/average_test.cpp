@@ -1,0 +1,235 @@
+// Exact averages: of tensors of every type, of a model's buffers, and with workers that do not
+// come. Workers are threads.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <complex>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/polar.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/core/error.h"
+#include "starling/optim/optimizer.h"
+#include "tests/eventually.h"
+#include "tests/optim/flock.h"
+#include "tests/refusal.h"
+
+namespace starling {
+namespace {
+
+using at::Tensor;
+using testing::HasSubstr;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kHuge = 3e38;  // twice as much is no float
+
+TEST(Average, NeedsNoOptimizerAndTakesAnyTensor) {
+  flock(kWorkers, [&](int i, World& world) {
+    const Tensor x = parameter({3, 5}, 1.0 + i), narrow = at::full({2}, 1.0 + i, at::kBFloat16),
+                 count = at::full({2}, i, at::kLong), column = at::full({4, 3}, 1.0 + i).select(1, 1);
+    EXPECT_EQ(average({x, count, narrow, at::zeros({0}), column}, world), kWorkers);
+    EXPECT_TRUE(is_all(x, 2));
+    EXPECT_TRUE(is_all(narrow.to(at::kFloat), 2));
+    EXPECT_TRUE(is_all(column, 2));
+    EXPECT_TRUE(at::equal(count, at::full({2}, kWorkers - 1, at::kLong)));
+    EXPECT_TRUE(x.requires_grad());
+    EXPECT_EQ(average({}, world), kWorkers);
+  });
+}
+
+// Values of the workers and their mean, in every type. Equal values keep all their bits.
+TEST(Average, IsExactInEveryType) {
+  struct Case {
+    std::vector<double> of;
+    double mean;
+  };
+  const Case cases[] = {{{0.1, 0.1, 0.1}, 0.1},        {{-kInf, -kInf, -kInf}, -kInf}, {{kInf, 1, 2}, kInf},
+                        {{1, 2, -kInf}, -kInf},        {{1, kInf, -kInf}, NAN},        {{1, NAN, 2}, NAN},
+                        {{kHuge, -kHuge, 0}, 0},       {{kHuge, kHuge, kHuge}, kHuge}, {{1, 2, 6}, 3},
+                        {{1e-39, 1e-39, 1e-39}, 1e-39}};
+  for (const at::ScalarType type :
+       {at::kFloat, at::kDouble, at::kBFloat16, at::kComplexFloat, at::kComplexDouble}) {
+    flock(kWorkers, [&](int i, World& world) {
+      std::vector<Tensor> mine;
+      for (const Case& one : cases)
+        mine.push_back(at::full({2}, one.of[static_cast<std::size_t>(i)], at::kDouble).to(type));
+      average(mine, world);
+      for (std::size_t k = 0; k < mine.size(); ++k) {
+        const auto& [of, mean] = cases[k];
+        const Tensor right = at::full({2}, mean, at::kDouble).to(type);
+        const auto far = [&] { return (mine[k] - right).abs().max().item<double>(); };
+        const bool same = std::ranges::adjacent_find(of, std::not_equal_to<>()) == of.end();
+        const bool good = std::isnan(mean)               ? at::isnan(mine[k]).all().item<bool>()
+                          : same || !std::isfinite(mean) ? at::equal(mine[k], right)
+                                                         : far() <= 1e-6 * std::abs(of[0]);
+        EXPECT_TRUE(good) << c10::toString(type) << ", case " << k << ": " << mine[k];
+      }
+    });
+  }
+  // float64 keeps what float would round, and complex numbers are averaged as such.
+  flock(kWorkers, [&](int i, World& world) {
+    const Tensor wide = at::full({1}, 1.0 + (i - 1) * 0x1p-40, at::kDouble);
+    const Tensor turns = at::polar(at::ones({1}), at::full({1}, 0.1F * static_cast<float>(i + 1)));
+    average({wide, turns}, world);
+    EXPECT_EQ(wide.item<double>(), 1.0);
+    std::complex<double> mean = 0;
+    for (int k = 1; k <= kWorkers; ++k) mean += std::polar(1.0, 0.1 * k) / double{kWorkers};
+    EXPECT_LT(std::abs(std::complex<double>(turns.item<c10::complex<double>>()) - mean), 1e-6);
+  });
+}
+
+TEST(Average, RefusesWhatDiffersAndWhatHasNoMean) {
+  flock(kWorkers, [&](int i, World& world) {
+    EXPECT_THAT(refusal<UsageError>([&] { average({at::zeros({2 + i})}, world); }),
+                HasSubstr("differ in tensor 0: Float 2 at worker 0, Float 3 at worker 1"));
+    const std::pair<Tensor, const char*> cases[] = {
+        {at::zeros({2}).to_sparse(), "tensor 0 is sparse: to be averaged it must be dense"},
+        {at::zeros({1}).expand({3}), "tensor 0 is expanded: values share memory"},
+        {Tensor(), "tensor 0 is undefined"}};
+    for (const auto& [tensor, text] : cases)
+      EXPECT_THAT(refusal<UsageError>([&] { average({tensor}, world); }), HasSubstr(text));
+  });
+}
+
+// A causal mask, a rotary embedding and wide statistics, as models keep them.
+TEST(Consensus, AveragesBuffersOfEveryType) {
+  flock(kWorkers, [](int i, World& world) {
+    const Tensor mask = at::full({3, 3}, -kInf).triu(1);
+    const Tensor turns = at::polar(at::ones({4}), at::arange(4, at::kFloat));
+    const Tensor wide = at::zeros({2}, at::kDouble), count = at::zeros({}, at::kLong);
+    const Tensor given[] = {mask.clone(), turns.clone()};
+    const std::vector<torch::optim::OptimizerParamGroup> groups{{std::vector<Tensor>{parameter({4})}}};
+    Optimizer optimizer(groups, SGD{}, {}, world, {mask, turns, wide, count});
+    wide.fill_(1.0 + (i - 1) * 0x1p-40);
+    count.fill_(i);
+    {
+      const Consensus average(optimizer);
+      EXPECT_TRUE(at::equal(mask, given[0]));
+      EXPECT_TRUE(at::equal(turns, given[1]));
+      EXPECT_TRUE(at::equal(wide, at::ones({2}, at::kDouble)));
+      EXPECT_EQ(count.item<std::int64_t>(), kWorkers - 1);
+    }
+    EXPECT_EQ(wide[0].item<double>(), 1.0 + (i - 1) * 0x1p-40);
+  });
+}
+
+TEST(Consensus, BuffersThatWereReplacedAreAveragedAndMustBeAlike) {
+  flock(kWorkers, [](int i, World& world) {
+    const std::vector<torch::optim::OptimizerParamGroup> groups{{std::vector<Tensor>{parameter({4})}}};
+    Optimizer optimizer(groups, SGD{}, {}, world, {at::zeros({2})});
+    const Tensor now = at::full({2}, 1.0 + i);
+    optimizer.set_buffers({now});
+    {
+      const Consensus average(optimizer);
+      EXPECT_TRUE(is_all(now, 2));
+    }
+    EXPECT_TRUE(is_all(now, 1.0 + i));
+    optimizer.set_buffers({i == 2 ? at::zeros({2, 1}) : at::zeros({2})});
+    EXPECT_EQ(refusal<UsageError>([&] { Consensus average(optimizer); }),
+              "the workers differ in number, type or size of their buffers; it must be the same on all");
+    optimizer.set_buffers({now});
+    EXPECT_EQ(Consensus(optimizer).workers(), kWorkers);
+  });
+}
+
+TEST(Consensus, WithinItNothingIsSteppedOrLoaded) {
+  flock(2, [](int i, World& world) {
+    for (const std::string scheme : {"cta", "atc", "a2cid2"}) {
+      const Tensor x = parameter({4}, 1);
+      Optimizer optimizer(std::vector<Tensor>{x}, SGD{.lr = 1}, {.topology = "ring", .scheme = scheme},
+                          world);
+      x.mutable_grad() = at::full({4}, 2.0 * i);
+      optimizer.step();
+      const OptimizerState state = optimizer.state();
+      {
+        const Consensus average(optimizer);
+        EXPECT_THAT(refusal<UsageError>([&] { optimizer.step(); }), HasSubstr("step() within consensus()"));
+        EXPECT_THAT(refusal<UsageError>([&] { optimizer.set_state(state); }),
+                    HasSubstr("within consensus()"));
+        EXPECT_THAT(refusal<UsageError>([&] { optimizer.restart(0); }), HasSubstr("within consensus()"));
+      }
+      optimizer.step();
+    }
+  });
+}
+
+// The warnings of all workers.
+struct Heard {
+  void listen(World& world) {
+    world.log = [this](Level level, const std::string& line) {
+      if (level != Level::warning) return;
+      const std::lock_guard lock(mutex);
+      lines.push_back(line);
+    };
+  }
+  std::vector<std::string> all() {
+    const std::lock_guard lock(mutex);
+    return lines;
+  }
+  std::mutex mutex;
+  std::vector<std::string> lines;
+};
+
+TEST(Consensus, SaysWhoHasLeftBeforeIt) {
+  Heard heard;
+  std::atomic<bool> left = false;
+  flock(2, [&](int i, World& world) {
+    heard.listen(world);
+    auto optimizer =
+        std::make_unique<Optimizer>(std::vector<Tensor>{parameter({4})}, SGD{}, Options{}, world);
+    EXPECT_EQ(Consensus(*optimizer).workers(), 2);
+    optimizer->step();
+    if (i == 1) {
+      optimizer.reset();
+      left = true;
+    } else {
+      EXPECT_TRUE(eventually([&] { return left.load(); }));
+      EXPECT_EQ(Consensus(*optimizer).workers(), 1);
+      EXPECT_EQ(Consensus(*optimizer).workers(), 1);
+    }
+  });
+  EXPECT_THAT(heard.all(),
+              testing::ElementsAre(HasSubstr("an average goes on without worker 1, which has left")));
+}
+
+TEST(Optimizer, AWorkerThatFailsSaysSoAndOneThatEndsDoesNot) {
+  for (const bool fails : {true, false}) {
+    Heard heard;
+    std::atomic<bool> left = false;
+    flock(2, [&](int i, World& world) {
+      heard.listen(world);
+      auto optimizer =
+          std::make_unique<Optimizer>(std::vector<Tensor>{parameter({4})}, SGD{}, Options{}, world);
+      optimizer->step();
+      if (i == 1) {
+        if (fails) optimizer->fails();
+        optimizer.reset();
+        left = true;
+      } else {
+        EXPECT_TRUE(eventually([&] { return left.load(); }));
+        for (int t = 0; t < 3; ++t) optimizer->step();
+      }
+    });
+    if (fails)
+      EXPECT_THAT(heard.all(), testing::ElementsAre(HasSubstr("worker 1 has left with an error")));
+    else
+      EXPECT_THAT(heard.all(), testing::IsEmpty());
+  }
+}
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,109 @@
+// How workers begin, and what they must have alike. Workers are threads.
+#include <string>
+#include <vector>
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/optim/sgd.h>
+
+#include "starling/core/error.h"
+#include "starling/optim/optimizer.h"
+#include "tests/optim/flock.h"
+#include "tests/refusal.h"
+
+namespace starling {
+namespace {
+
+using at::Tensor;
+using testing::HasSubstr;
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+struct Halves : torch::nn::Module {
+  explicit Halves(double value) {
+    trained = register_parameter("trained", at::full({4}, value));
+    frozen = register_parameter("frozen", at::full({3}, value), false);
+    count = register_buffer("count", at::full({2}, static_cast<std::int64_t>(value), at::kLong));
+  }
+  Tensor trained, frozen, count;
+};
+
+TEST(Start, FrozenParametersAreRankZerosAndAreNotSentAgain) {
+  flock(kWorkers, [](int i, World& world) {
+    const auto check = [&](Halves& net, Optimizer& optimizer) {
+      EXPECT_TRUE(is_all(net.frozen, 5));
+      EXPECT_EQ(optimizer.parameter_count(), 4);
+      net.frozen.fill_(i);
+      optimizer.step();
+      const Consensus average(optimizer);
+      EXPECT_TRUE(is_all(net.frozen, i));
+    };
+    Halves ruled(5 + i), wrapped(5 + i), listed(5 + i);
+    Optimizer with_rule(ruled, SGD{}, {}, world);
+    check(ruled, with_rule);
+    torch::optim::SGD inner({wrapped.trained}, 0.1);
+    Optimizer around(wrapped, inner, {}, world);
+    check(wrapped, around);
+    Optimizer of_lists(Groups{{std::vector<Tensor>{listed.trained}}}, SGD{}, {}, world, {}, {listed.frozen});
+    check(listed, of_lists);
+  });
+}
+
+// All workers get the same error, before anything is sent.
+TEST(Start, BuffersAndFrozenParametersThatDifferAreNamed) {
+  const Tensor floats = at::full({4}, 1.5), ints = at::full({4}, 1, at::kInt), wide = at::zeros({2, 3}),
+               high = at::zeros({3, 2});
+  struct Case {
+    std::vector<Tensor> first, other;
+    std::string text;
+  };
+  const std::vector<Case> cases{{{floats}, {ints}, "buffer 0: Float 4 at worker 0, Int 4 at worker 1"},
+                                {{wide}, {high}, "buffer 0: Float 2x3 at worker 0, Float 3x2 at worker 1"},
+                                {{floats, wide}, {floats}, "number of buffers: 2 at worker 0, 1 at worker 1"},
+                                {{}, {floats}, "number of buffers: 0 at worker 0, 1 at worker 1"}};
+  flock(kWorkers, [&](int i, World& world) {
+    for (const Case& one : cases) {
+      const Groups groups{{std::vector<Tensor>{parameter({4})}}};
+      std::vector<Tensor> mine;
+      for (const Tensor& tensor : i == 0 ? one.first : one.other) mine.push_back(tensor.clone());
+      EXPECT_THAT(refusal<UsageError>([&] { Optimizer optimizer(groups, SGD{}, {}, world, mine); }),
+                  HasSubstr("the workers differ in " + one.text));
+      EXPECT_THAT(refusal<UsageError>([&] { Optimizer optimizer(groups, SGD{}, {}, world, {}, mine); }),
+                  HasSubstr("the workers differ in "));
+      for (std::size_t k = 0; k < mine.size(); ++k)
+        EXPECT_TRUE(at::equal(mine[k], (i == 0 ? one.first : one.other)[k]));
+    }
+  });
+}
+
+TEST(Start, ABufferWithoutAMeanIsRefusedByItsNumber) {
+  const Groups groups{{std::vector<Tensor>{parameter({4})}}};
+  EXPECT_THAT(refusal<UsageError>([&] {
+                Optimizer optimizer(groups, SGD{}, {}, World::alone(),
+                                    {at::zeros({1}), at::zeros({1}).expand({3})});
+              }),
+              HasSubstr("buffer 1 is expanded: values share memory"));
+}
+
+TEST(Start, WithoutValuesThereIsNothingToTrain) {
+  const auto make = [](std::vector<Tensor> parameters) {
+    return refusal<UsageError>([&] { Optimizer optimizer(parameters, SGD{}, {}, World::alone()); });
+  };
+  EXPECT_EQ(make({}), "there is no parameter to train: at least one must require a gradient");
+  EXPECT_EQ(make({parameter({0}), parameter({3, 0})}), "there is no parameter to train: all have the size 0");
+}
+
+TEST(Start, ParametersReplacedInAGroupAreRefused) {
+  const Tensor x = parameter({4});
+  Optimizer optimizer(std::vector<Tensor>{x}, SGD{}, {}, World::alone());
+  optimizer.step();
+  optimizer.param_groups()[0].params()[0] = parameter({4});
+  EXPECT_THAT(refusal<UsageError>([&] { optimizer.step(); }),
+              HasSubstr("parameter group 0 has other parameters than it was made with"));
+}
+
+}  // namespace
+}  // namespace starling
