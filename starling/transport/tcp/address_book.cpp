@@ -59,8 +59,8 @@ struct AddressBook::Search {
   std::mutex mutex;
   std::condition_variable changed;
   std::set<int> missing;
-  bool said = false;     // that the store is lost
-  std::set<int> forged;  // addresses, as it said; on the search's thread
+  bool said = false;       // that the store is lost
+  std::set<int> forged{};  // addresses, as it said; on the search's thread
   bool stopping = false;
   bool ended = false;
 };

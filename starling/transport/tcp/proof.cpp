@@ -118,8 +118,9 @@ namespace {
 
 Digest hmac(const std::string& token, std::span<const std::byte> said) {
   Digest digest;
-  if (HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()), raw(said.data()), said.size(),
-           raw(digest.data()), nullptr) == nullptr) {
+  if (HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
+           reinterpret_cast<const unsigned char*>(said.data()), said.size(), raw(digest.data()),
+           nullptr) == nullptr) {
     throw Error("tcp transport: OpenSSL has no HMAC-SHA256");
   }
   return digest;
