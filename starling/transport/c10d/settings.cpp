@@ -25,9 +25,9 @@ namespace starling {
 namespace {
 
 // The token is a secret: no other user may have access to its file.
-std::string token_from_file(const std::string& path) {
+std::string token_from_file(const std::string& path, std::string_view origin) {
   const auto refuse = [&](std::string_view why) {
-    throw UsageError(fmt::format("environment: the token file '{}' {}", path, why));
+    throw UsageError(fmt::format("environment: {}='{}' {}", origin, path, why));
   };
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status{};
@@ -67,7 +67,8 @@ SocketAddress address_of_interface(const char* variable_name, const std::string&
 
 std::string token_from_environment(const Variables& variable) {
   const auto path = variable("STARLING_TOKEN_FILE");
-  const std::string token = path ? token_from_file(*path) : variable("STARLING_TOKEN").value_or("");
+  const std::string token =
+      path ? token_from_file(*path, "STARLING_TOKEN_FILE") : variable("STARLING_TOKEN").value_or("");
   if (token.empty() || token.size() >= kLeastToken) return token;
   throw UsageError(
       fmt::format("environment: the token of {} has {} bytes: it needs at least {}, such as "
@@ -78,7 +79,8 @@ std::string token_from_environment(const Variables& variable) {
 LocalToken token_on_this_host(Store& store, int rank, std::chrono::milliseconds deadline,
                               const Interrupted& interrupted) {
   constexpr const char* kKey = "token-file";
-  if (rank != 0) return {token_from_file(store.get(kKey, deadline, interrupted)), nullptr};
+  if (rank != 0)
+    return {token_from_file(store.get(kKey, deadline, interrupted), "the file of rank 0's token"), nullptr};
   namespace fs = std::filesystem;
   std::string folder = fs::temp_directory_path() / "starling-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr)  // mode 0700
