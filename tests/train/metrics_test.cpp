@@ -208,7 +208,9 @@ TEST_F(MetricsTest, LinesOfOtherTypesAreDroppedWithAWarning) {
 TEST_F(MetricsTest, NamesNeedNotBeUtf8) {
   Metrics metrics(folder_, log_);
   metrics.write_chosen("caf\xe9.toml", "so");
-  metrics.write(Summary{.scheme = "\xff"});
+  Summary summary;
+  summary.scheme = "\xff";
+  metrics.write(summary);
   EXPECT_EQ(lines().size(), 1U);
 }
 
