@@ -67,8 +67,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using starling::cli::fail;
-  // c10d warns with a stack trace when the store's host is gone. Starling says it in one line.
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_ERROR;
+  // c10d logs a stack trace when the store's host is gone. Starling says it in one line.
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
   int code = 0;
   try {
     code = starling::cli::run(argc, argv);

@@ -67,7 +67,7 @@ class Source {
     workers = number("workers", 1, kMostWorkers);
     start = number("start_unix_ns", 0, kLatestStart);
     dropped = number("dropped", 0, kMostDropped);
-    const std::int64_t own = number("rank", 0, workers - 1);
+    const std::int64_t own = number("rank", 0, kMostWorkers - 1);
     if (own != rank) refuse(fmt::format("is of worker {}, not of the one in its name", own));
   }
 
