@@ -148,7 +148,6 @@ PYBIND11_MODULE(_C, m) {
       .def("add_group", &OptimizerBinding::add_group)
       .def("set_rules", &OptimizerBinding::set_rules)
       .def("step", &OptimizerBinding::step)
-      .def("any", &OptimizerBinding::any)
       .def("set_buffers", [](OptimizerBinding& binding,
                              Tensors buffers) { binding.optimizer()->set_buffers(std::move(buffers)); })
       .def(
@@ -160,17 +159,21 @@ PYBIND11_MODULE(_C, m) {
             return std::tuple(state.tensors, state.metadata, scheme_state(state));
           },
           py::arg("values") = true)
-      .def("set_state",
-           [](OptimizerBinding& binding, std::map<std::string, at::Tensor> tensors, Metadata metadata) {
-             const auto optimizer = binding.optimizer();
-             Interrupt::ends([&] { optimizer->set_state({std::move(metadata), std::move(tensors)}); });
-           })
+      .def(
+          "set_state",
+          [](OptimizerBinding& binding, std::map<std::string, at::Tensor> tensors, Metadata metadata,
+             bool here, bool again) {
+            const OptimizerState state{std::move(metadata), std::move(tensors)};
+            return binding.loads(here, again, [&](Optimizer& optimizer) { optimizer.set_state(state); });
+          },
+          py::arg("tensors"), py::arg("metadata"), py::arg("here") = false, py::arg("again") = false)
       .def("position", [](OptimizerBinding& binding) { return binding.optimizer()->position(); })
-      .def("restart",
-           [](OptimizerBinding& binding, std::optional<std::uint64_t> position) {
-             const auto optimizer = binding.optimizer();
-             Interrupt::ends([&] { optimizer->restart(position); });
-           })
+      .def(
+          "restart",
+          [](OptimizerBinding& binding, std::optional<std::uint64_t> position, bool here, bool again) {
+            return binding.loads(here, again, [&](Optimizer& optimizer) { optimizer.restart(position); });
+          },
+          py::arg("position"), py::arg("here") = false, py::arg("again") = false)
       .def("begin_again",
            [](OptimizerBinding& binding) {
              const auto optimizer = binding.optimizer();

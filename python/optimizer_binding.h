@@ -123,12 +123,18 @@ class OptimizerBinding {
     if (scale != 1) it->scale_gradients(scale);
     Interrupt::ends([&] { it->step(); });
   }
-  // Whether it is true on any worker.
-  bool any(bool here) {
+  // Calls load(optimizer). Returns whether `here` is true on any worker. `again`: it loads only if
+  // so. This is one call, so that an interrupt leaves the workers at the same count of averages.
+  template <class Load>
+  bool loads(bool here, bool again, const Load& load) {
     const auto it = optimizer();
-    std::int64_t most = here ? 1 : 0;
-    Interrupt::ends([&] { it->maximum({&most, 1}); });
-    return most != 0;
+    std::int64_t any = here ? 1 : 0;
+    Interrupt::ends([&] {
+      if (!again) load(*it);
+      it->maximum({&any, 1});
+      if (again && any != 0) load(*it);
+    });
+    return any != 0;
   }
 
  private:

@@ -91,7 +91,7 @@ class Optimizer(torch.optim.Optimizer):
     _first_gradients: FirstGradients | None = None  # until they are known to differ
     _not_synced = 0  # no_sync() within no_sync()
     _overwritten: int | None = None  # the checksum of parameters that rank 0's have replaced
-    _again: tuple[int, Callable[[], None]] | None = None  # after load_state_dict()
+    _again: tuple[int, Callable[[bool, bool], bool]] | None = None  # after load_state_dict()
 
     def _start(self, options: Options, rule: str | Callable[[], object]) -> None:
         """`rule`: its name in the C++ library, or the step of another optimizer."""
@@ -169,17 +169,15 @@ class Optimizer(torch.optim.Optimizer):
                 "parameters: make the optimizer, then load the model, then the optimizer's state"
             )
 
-    def _load(self, saved: int | None, load: Callable[[], None]) -> None:
-        """load() may have come before the model's parameters are loaded, which it needs. Then it is
-        repeated at the next step, on all workers."""
-        load()
+    def _load(self, saved: int | None, load: Callable[[bool, bool], bool]) -> None:
+        """load(here, again) may come before the model's parameters are loaded, which it needs. It
+        is then repeated at the next step, on all workers."""
         late = saved is not None and saved != self._checksum()
-        self._again = (saved, load) if self._binding.any(late) else None
+        self._again = (saved, load) if load(late, False) else None
 
     def _load_again(self) -> None:
         (saved, load), self._again = self._again, None
-        if self._binding.any(saved == self._checksum()):
-            load()
+        load(saved == self._checksum(), True)
 
     def _current(self) -> _C.OptimizerBinding:
         """For every call that reads or writes parameters."""
@@ -411,7 +409,7 @@ class Decentralized(Optimizer):
                 position = [group.pop("round", 0) for group in self.param_groups][0]
                 saved = [group.pop("model_checksum" + self._shards.suffix(), None) for group in self.param_groups][0]
                 self._check_order(saved)
-            self._load(saved, lambda: self._current().restart(position))
+            self._load(saved, lambda here, again: self._current().restart(position, here, again))
         except BaseException:
             self.inner.load_state_dict(had)
             raise

@@ -151,9 +151,9 @@ class _Ruled(Optimizer):
                 checksum, tensors, metadata = self._loaded(given)
                 self._check_order(checksum)
 
-            def load():
+            def load(here, again):
                 tensors["rng"] = torch.get_rng_state()
-                self._binding.set_state(tensors, metadata)
+                return self._binding.set_state(tensors, metadata, here, again)
 
             self._load(checksum, load)
         except BaseException:

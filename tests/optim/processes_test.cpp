@@ -30,6 +30,7 @@
 #include "starling/optim/cuda/cuda.h"
 #include "starling/optim/optimizer.h"
 #include "starling/transport/c10d/launcher.h"
+#include "starling/transport/tcp/address_book.h"
 #include "starling/transport/tcp/tcp.h"
 
 extern char** environ;
@@ -121,7 +122,8 @@ class BadWire {
 // Publishes the address of a BadWire in place of the worker's own. Prints the worker's port.
 class Meddler final : public Store {
  public:
-  Meddler(std::shared_ptr<Store> store, std::size_t every) : store_(std::move(store)), every_(every) {}
+  Meddler(std::shared_ptr<Store> store, tcp::Identity worker, std::size_t every)
+      : store_(std::move(store)), worker_(std::move(worker)), every_(every) {}
   void set(const std::string& key, const std::string& value) override {
     const auto colon = value.rfind(':');
     if (key.find("optimizer-0") == std::string::npos || colon == std::string::npos)
@@ -130,7 +132,8 @@ class Meddler final : public Store {
     std::printf("port %d\n", port);
     if (every_ == 0) return store_->set(key, value);
     wire_ = std::make_unique<BadWire>(port, every_);
-    store_->set(key, "127.0.0.1:" + std::to_string(wire_->port()));
+    store_->set(key,
+                tcp::signed_address(worker_, worker_.rank, "127.0.0.1:" + std::to_string(wire_->port())));
   }
   std::string get(const std::string& key, std::chrono::milliseconds deadline,
                   const Interrupted& interrupted) override {
@@ -139,6 +142,7 @@ class Meddler final : public Store {
 
  private:
   std::shared_ptr<Store> store_;
+  const tcp::Identity worker_;
   std::size_t every_;
   std::unique_ptr<BadWire> wire_;
 };
@@ -158,7 +162,8 @@ int work() {
   world.make_transport = [make](const World& plain, const std::string& channel) {
     World meddled = plain;
     meddled.store =
-        std::make_shared<Meddler>(plain.store, static_cast<std::size_t>(number("STARLING_TEST_DAMAGE")));
+        std::make_shared<Meddler>(plain.store, tcp::Identity{plain.rank, plain.size, channel, plain.token},
+                                  static_cast<std::size_t>(number("STARLING_TEST_DAMAGE")));
     return make(meddled, channel);
   };
   const at::Device device{std::string(std::getenv("STARLING_TEST_DEVICE"))};

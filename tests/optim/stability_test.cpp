@@ -119,7 +119,7 @@ TEST_P(Stability, MixingNeverDrivesWorkersApart) {
             continue;
           }
           const auto period = static_cast<int>(schedule_of(options, n, 1).rounds.size());
-          const int steps = std::min(std::max(200, 100 * period * one_in), whole() ? 1000 : 300);
+          const int steps = std::min(std::max(200, 100 * period * one_in), whole() ? 500 : 300);
           for (const Net net : {Net::fast, Net::slow, Net::stalls}) {
             if (net != Net::fast && !in_pairs()) continue;  // they wait
             SCOPED_TRACE(testing::Message()
