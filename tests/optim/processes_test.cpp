@@ -146,7 +146,6 @@ class Meddler final : public Store {
   std::size_t every_;
   std::unique_ptr<BadWire> wire_;
 };
-
 volatile sig_atomic_t stop = 0;
 
 // Prints a line "step T committed C aborted A rounds R" for each step, and at the end a line "end
