@@ -211,7 +211,7 @@ void refuse_misspelt(const std::vector<std::string>& names) {
   // Other programs may have variables with this prefix too, so only the part after it is compared,
   // and strictly.
   static const std::vector<std::string> known{"TOKEN", "TOKEN_FILE", "TRANSPORT", "SOCKET_IFNAME", "LOG",
-                                              "ISA",   "NVRTC",      "CACHE",     "LAUNCHER_PID",  "TESTS"};
+                                              "ISA",   "NVRTC",      "CACHE",     "LAUNCHER_PID"};
   for (const std::string& name : names) {
     if (!name.starts_with(kPrefix)) continue;
     const std::string own = name.substr(kPrefix.size());
