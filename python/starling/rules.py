@@ -136,7 +136,7 @@ class _Ruled(Optimizer):
 
         def take(_, after_hooks):
             saved = after_hooks["param_groups"]
-            mine = [{key: group[key] for key in self.defaults} for group in self.param_groups]
+            mine = [{key: group[key] for key in self.defaults if key in group} for group in self.param_groups]
             if len(saved) == len(mine):  # else torch says so
                 after_hooks = after_hooks | {"param_groups": [a | b for a, b in zip(mine, saved, strict=True)]}
             given.update(after_hooks)

@@ -128,7 +128,9 @@ class LocalHub::Core {
       out.up = false;
       out.stop_sending();
       out.arriving = 0;
-      run_at(me, [=](TransportHandler& handler) { handler.disconnected(peer, reason); });
+      run_at(me, [peer = peer, reason = reason](TransportHandler& handler) {
+        handler.disconnected(peer, reason);
+      });
       lose_after(timeouts_.silent, me, peer, "it did not come back");
     }
   }
