@@ -105,7 +105,8 @@ TEST(Profile, BadValuesAreNamedWithTheirPlace) {
   EXPECT_THAT(with("0.021", "0.021, 0.022"),
               testing::EndsWith("backward of block 0 has 3 entries, must have 2: one for each iteration"));
   EXPECT_THAT(with("\"send\": 1250000000.0", "\"send\": 0"),
-              testing::EndsWith("host 0: send is 0 bytes a second, must be at least 1000 and at most 1000000000000000"));
+              testing::EndsWith(
+                  "host 0: send is 0 bytes a second, must be at least 1000 and at most 1000000000000000"));
   EXPECT_THAT(with("\"worker\": 2", "\"worker\": 3"),
               testing::EndsWith("compute: worker is 3, allowed are 0 to 2"));
   EXPECT_THAT(with("\"worker\": 2", "\"worker\": 1"),
