@@ -145,7 +145,7 @@ class Adding(unittest.TestCase):
             self.assertEqual(summary["steps"], 6)
             self.assertIn("mixing.every = 0: out of range",
                           run(self.command, "train", recipe, "--workers", "2", "--mixing.every", "0", code=2))
-            self.assertIn("every is for scheme",
+            self.assertIn('is for scheme "toy", not "cta"',
                           run(self.command, "train", recipe, "--workers", "2", "--mixing.scheme", "cta", code=2))
 
     def test_the_tests_of_all_schemes_and_topologies_run_over_them(self):

@@ -284,15 +284,11 @@ TEST(Schedules, NPeerExponentialTakesFromDistancesJTimesPowersOfPPlus1) {
 }
 
 TEST(Schedules, UnknownNamesListTheKnownOnes) {
-  EXPECT_EQ(
-      error_of("hexagon", 4),
-      "unknown schedule 'hexagon': known are complete, ring, one-peer-ring, one-peer-exponential, "
-      "one-peer-exponential-directed, n-peer-exponential-P, static-exponential, hypercube, "
-      "hyper-hypercube-K, base-K, "
-      "simple-base-K, alternating-exp-ring, hierarchical:SCHEDULE, inner-outer:SCHEDULE, star, grid, torus, "
-      "erdos-renyi, erdos-renyi-SEED, d-equistatic-M, u-equistatic-M, od-equidyn, od-equidyn-SEED, "
-      "ou-equidyn, "
-      "ou-equidyn-SEED, random-matching, random-matching-SEED, and files that end in .toml or .json");
+  std::string known;
+  for (const ScheduleInfo& info : known_schedules()) known += info.name + ", ";
+  EXPECT_TRUE(known.starts_with("complete, ring, one-peer-ring, one-peer-exponential, ")) << known;
+  EXPECT_EQ(error_of("hexagon", 4),
+            "unknown schedule 'hexagon': known are " + known + "and files that end in .toml or .json");
   EXPECT_THAT(error_of("", 4), testing::StartsWith("unknown schedule ''"));
   EXPECT_THAT(error_of("Ring", 4), testing::StartsWith("unknown schedule 'Ring'"));
 }
