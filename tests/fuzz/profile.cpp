@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "starling/gossip/rates.h"
+#include "starling/plan/all_reduce.h"
 #include "starling/plan/asynchronous.h"
 #include "starling/plan/extrapolate.h"
 #include "starling/plan/simulate.h"

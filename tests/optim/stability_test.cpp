@@ -129,7 +129,7 @@ TEST_P(Stability, MixingNeverDrivesWorkersApart) {
             EXPECT_LE(still.most, 3 * still.start + 1e-6);
             EXPECT_LE(still.end, 1.05 * still.start + 1e-6);  // narrow wires round
             const Distances noisy = run(options, n, steps, true, net);
-            EXPECT_LT(noisy.end, most_share * kLr * std::sqrt(steps));
+            EXPECT_LT(noisy.end, 1.2 * most_share * kLr * std::sqrt(steps));
             ++cases;
           }
         }
