@@ -25,7 +25,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// By name "zero", "parameter" or "kept"; for numbers the fresh ones.
+// By name "zero" or "parameter"; for numbers the fresh ones.
 py::dict scheme_state(const OptimizerState& state) {
   py::dict all;
   for (const SchemeState& field : state.of_scheme) {
@@ -33,9 +33,7 @@ py::dict scheme_state(const OptimizerState& state) {
     if (field.numbers) {
       all[name] = *field.numbers;
     } else {
-      all[name] = field.fresh == Fresh::zero        ? "zero"
-                  : field.fresh == Fresh::parameter ? "parameter"
-                                                    : "kept";
+      all[name] = field.fresh == Fresh::zero ? "zero" : "parameter";
     }
   }
   return all;

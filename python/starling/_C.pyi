@@ -57,7 +57,7 @@ class OptimizerBinding:
     def step(self, param_groups: list[dict], scale: float | None) -> None: ...
     def set_buffers(self, buffers: list[torch.Tensor]) -> None: ...
     # Tensors, metadata, and the scheme's part of the tensors: by name the value if a saved state
-    # lacks it, "zero", "parameter" or "kept", and for numbers these. Without values, parameters'
+    # lacks it, "zero" or "parameter", and for numbers these. Without values, parameters'
     # tensors are on the device "meta".
     def state(
         self, values: bool = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
@@ -184,7 +183,6 @@ class _Ruled(Optimizer):
                     raise _C.UsageError(f"state_dict: it was made with {key} = {group[key]}, which Starling's rules do not have")
         self._binding.set_rules(self.param_groups)  # SGD may have momentum now
         tensors, metadata, of_scheme = self._current().state(values=False)
-        held = functools.cache(lambda: self._binding.state()[0])
         metadata["position"] = str(extra.pop("round", 0))
         checksum = extra.pop("model_checksum" + self._shards.suffix(), None)
         # A state of another scheme has other numbers, or lacks them.
@@ -217,8 +215,6 @@ class _Ruled(Optimizer):
                     continue
                 if key in saved:
                     tensors[full] = local(saved[key]).float()
-                elif fresh == "kept":
-                    tensors[full] = held()[full]
                 else:
                     begins = parameter.detach() if fresh == "parameter" else torch.zeros_like(parameter)
                     tensors[full] = local(begins).float()

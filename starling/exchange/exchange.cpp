@@ -134,11 +134,11 @@ void Exchange::restart(std::uint64_t position) {
     groups_.forget_doubts();
   });
   // All have finished what was in flight once this returns, and agree on the farthest.
-  auto farthest = static_cast<std::int64_t>(round());
-  maximum({&farthest, 1});
+  std::int64_t farthest[] = {static_cast<std::int64_t>(round()), static_cast<std::int64_t>(position)};
+  maximum(farthest);
   const std::lock_guard lock(monitor_.mutex);
   ledger_.forget();
-  rounds_.restart(static_cast<std::uint64_t>(farthest), position);
+  rounds_.restart(static_cast<std::uint64_t>(farthest[0]), static_cast<std::uint64_t>(farthest[1]));
 }
 
 std::set<int> Exchange::lost() const {

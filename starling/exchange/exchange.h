@@ -97,8 +97,8 @@ class Exchange final : private TransportHandler {
   std::uint64_t position(bool in_flight) const;
   // The one that has begun last, from 1; 0 before the first.
   std::uint64_t round() const;
-  // Every worker calls it, with the same position. Finishes and drops what is in flight; the next
-  // outgoing() begins a round of this position. Rounds themselves only ever rise.
+  // Every worker calls it; the largest position of any counts. Finishes and drops what is in
+  // flight; the next outgoing() begins a round of this position. Rounds themselves only ever rise.
   void restart(std::uint64_t position);
 
   // --- exact averages, on the training thread; every worker calls them in the same order ---

@@ -1,14 +1,8 @@
 #include "starling/gossip/gossip.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
-#include <string_view>
 #include <utility>
-
-#include <fmt/format.h>
-
-#include "starling/kernels/update.h"
 
 namespace starling {
 namespace {
@@ -21,15 +15,6 @@ std::set<int> asked_or_asking(const PairRates& rates, int rank) {
     if (other != rank && rates.of_pair(rank, other) > 0) neighbours.insert(other);
   }
   return neighbours;
-}
-
-// Averagings that this worker takes part in per gradient.
-double rate_of(const PairRates& rates, int rank) {
-  double rate = 0;
-  for (int other = 0; other < rates.workers(); ++other) {
-    if (other != rank) rate += rates.of_pair(rank, other);
-  }
-  return rate;
 }
 
 }  // namespace
@@ -46,7 +31,7 @@ Gossip::Gossip(std::unique_ptr<Transport> transport, GossipOptions options,
                std::vector<std::unique_ptr<HeldBlock>> blocks, Log log, std::shared_ptr<Timeline> timeline)
     : options_(std::move(options)),
       algorithm_(*options_.algorithm),
-      own_rate_(rate_of(options_.rates, transport->rank())),
+      own_rate_(options_.rates.of_worker(transport->rank())),
       log_(std::move(log)),
       timeline_(std::move(timeline)),
       monitor_(*transport, options_.interrupted),

@@ -32,6 +32,14 @@ double PairRates::of_pair(int i, int j) const {
          (weight_of(asks[static_cast<std::size_t>(i)], j) + weight_of(asks[static_cast<std::size_t>(j)], i));
 }
 
+double PairRates::of_worker(int i) const {
+  double all = 0;
+  for (int j = 0; j < workers(); ++j) {
+    if (j != i) all += of_pair(i, j);
+  }
+  return all;
+}
+
 Matrix PairRates::laplacian() const {
   Matrix L(workers());
   for (int i = 0; i < workers(); ++i) {

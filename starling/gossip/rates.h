@@ -26,6 +26,7 @@ struct PairRates {
   double often(int i) const;  // Sum_j p_ij
   // Averagings in the time of one gradient: rate / 2 (p_ij + p_ji).
   double of_pair(int i, int j) const;
+  double of_worker(int i) const;  // the sum of these over all j
   Matrix laplacian() const;
 
   // For an asker's clock, with `dice` uniform in (0, 1]: gradients from one averaging that it asks

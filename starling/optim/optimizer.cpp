@@ -451,9 +451,7 @@ void Optimizer::restart(std::optional<std::uint64_t> position) {
 
 void Optimizer::begin_again() {
   const c10::AutoGradMode no_gradient(false);
-  auto at = static_cast<std::int64_t>(position());  // a worker that was left behind has another
-  maximum({&at, 1});
-  go_on(static_cast<std::uint64_t>(at), [] {});
+  go_on(position(), [] {});  // a worker that was left behind has another position
 }
 
 void Optimizer::go_on(std::uint64_t position, const std::function<void()>& set_scheme_state) {

@@ -12,8 +12,8 @@
 
 namespace starling {
 
-// The start of a scheme's state that a saved state lacks: zeros, the parameter, its present value.
-enum class Fresh { zero, parameter, kept };
+// The start of a scheme's state that a saved state lacks: zeros or the parameter.
+enum class Fresh { zero, parameter };
 
 // A scheme's state: one tensor NAME.PARAMETER for each parameter, or one tensor NAME of a few
 // numbers, with these initial values.

@@ -106,7 +106,7 @@ struct State {
     std::vector<SchemeState> all;
     for (const SchemeValues& field : scheme_values_) all.push_back({field.name, field.fresh});
     for (const SchemeNumbers& field : scheme_numbers_)
-      all.push_back({field.name, Fresh::kept, field.of.fresh});
+      all.push_back({.name = field.name, .numbers = field.of.fresh});
     return all;
   }
 

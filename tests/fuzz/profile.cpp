@@ -1,4 +1,4 @@
-// A profile. What is accepted can be printed, and a plan comes to an end.
+// A profile. An accepted one can be printed, and its plan comes to an end.
 #include "starling/plan/profile.h"
 
 #include <cmath>
