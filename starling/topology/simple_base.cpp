@@ -13,7 +13,8 @@
 //   Phase 2, one round for each s = 1 .. q-1. R = |V_s| + .. + |V_q|. Every worker i of
 //     V_(s+1) .. V_q takes one worker j from each block of V_s, each j once:
 //     W_ij = W_ji = |V_s| / (R a_s).  Then each block of V_s has the global mean as its mean, and
-//     so have V_(s+1) .. V_q together.
+//     so have V_(s+1) .. V_q together. The workers of V_s that nobody takes average in groups of
+//     k + 1, which changes nothing where they are equal, and brings noisy ones together.
 //   Phase 3, for V_l from the round after s = l on (V_q: after s = q-1). Each block runs HHC(block)
 //     repeatedly, or V_l as a whole if it is smaller than k + 1. It ends when the blocks of V_1 are
 //     done, after p_1 rounds: V_l starts l - 1 rounds later, but needs as many rounds less, since
@@ -21,6 +22,7 @@
 //
 // Length <= 2 log_(k+1) n + 2.
 #include <algorithm>
+#include <utility>
 
 #include "starling/topology/families.h"
 #include "starling/topology/weights.h"
@@ -59,8 +61,9 @@ std::vector<Part> parts_of(int n, int k) {
   return parts;
 }
 
-// Phase 2: each worker behind `part` takes one worker from each of its blocks.
-void add_meetings(Graph& graph, const Part& part) {
+// Phase 2: each worker behind `part` takes one worker from each of its blocks. The rest of them
+// average with each other, as in the authors' code (BaseGraph, `inner_edges`).
+void add_meetings(Graph& graph, const Part& part, int k) {
   const int n = graph.workers();
   const int behind = part.first + part.size();
   const double weight = static_cast<double>(part.size()) / (n - part.first) / part.blocks;
@@ -69,6 +72,14 @@ void add_meetings(Graph& graph, const Part& part) {
       add_edge(graph, i, part.first + b * part.block + (i - behind), weight);
     }
   }
+  std::vector<int> group;
+  for (int b = 0; b < part.blocks; ++b) {
+    for (int position = n - behind; position < part.block; ++position) {
+      group.push_back(part.first + b * part.block + position);
+      if (std::ssize(group) == k + 1) add_group(graph, std::exchange(group, {}));
+    }
+  }
+  if (group.size() > 1) add_group(graph, group);
 }
 
 // Phase 3.
@@ -96,7 +107,7 @@ Rounds simple_base(int n, int k) {
   }
   for (int s = 1; s <= 1 + phase3; ++s) {
     Graph& graph = rounds.emplace_back(n);
-    if (s < q) add_meetings(graph, parts[s - 1]);
+    if (s < q) add_meetings(graph, parts[s - 1], k);
     for (int l = 1; l <= q; ++l) {
       const int met = std::min(l, q - 1);  // the last meeting of V_l
       if (s > met) add_block_rounds(graph, parts[l - 1], k, s - met - 1);

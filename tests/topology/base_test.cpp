@@ -57,7 +57,7 @@ TEST(Base, FiveWorkersRoundByRound) {
   ASSERT_EQ(rounds.size(), 5u);
   EXPECT_EQ(edges(rounds[0]), "(0,1)(2,3)");
   EXPECT_EQ(edges(rounds[1]), "(0,2)(1,3)");
-  EXPECT_EQ(edges(rounds[2], 5), "(0,4:4/5)");
+  EXPECT_EQ(edges(rounds[2], 5), "(0,4:4/5)(1,2)");
   EXPECT_NEAR(rounds[2].self_weight(0), 1.0 / 5, 1e-15);
   EXPECT_NEAR(rounds[2].self_weight(4), 1.0 / 5, 1e-15);
   EXPECT_EQ(edges(rounds[3]), "(0,1)(2,3)");
@@ -72,6 +72,14 @@ TEST(Base, SevenWorkersRoundByRound) {
   EXPECT_EQ(edges(rounds[2], 7), "(0,4:4/7)(1,5:4/7)(2,6:4/7)");
   EXPECT_EQ(edges(rounds[3], 3), "(0,1)(2,3)(4,6:2/3)");
   EXPECT_EQ(edges(rounds[4]), "(0,2)(1,3)(4,5)");
+}
+
+// 9 + 2 with at most two peers. The seven of the nine that nobody takes average among themselves.
+TEST(Base, ElevenWorkersRoundByRound) {
+  const Rounds rounds = simple_base(11, 2);
+  ASSERT_EQ(rounds.size(), 5u);
+  EXPECT_EQ(edges(rounds[2], 33),
+            "(0,9:27/33)(1,10:27/33)(2,3:11/33)(2,4:11/33)(3,4:11/33)(5,6:11/33)(5,7:11/33)(6,7:11/33)");
 }
 
 TEST(Base, SixWorkersAreTwoGroupsOfThreeThenPairsAcross) {
