@@ -10,8 +10,8 @@ std::optional<float> LocalStep::scale(const std::function<double()>& sum) {
 }
 
 void LocalStep::all(std::span<const double> weights) {
-  if (!is_fused()) return other_();
   const auto factor = scale();
+  if (!is_fused()) return factor ? other_() : void();
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     Block& block = blocks_[b];
     if (weights.empty()) {

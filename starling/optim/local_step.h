@@ -21,9 +21,9 @@ class LocalStep {
   // `rule`: the rule of each parameter group. Its options are read again in every step.
   LocalStep(std::vector<Block>& blocks, RuleOf rule, Clipping& clipping)
       : blocks_(blocks), rule_(std::move(rule)), clipping_(&clipping) {}
-  // `step`: another optimizer's step().
-  LocalStep(std::vector<Block>& blocks, std::function<void()> step)
-      : blocks_(blocks), other_(std::move(step)) {}
+  // `step`: another optimizer's step(), which reads .grad as it is. `clipping` may skip it.
+  LocalStep(std::vector<Block>& blocks, std::function<void()> step, Clipping& clipping)
+      : blocks_(blocks), other_(std::move(step)), clipping_(&clipping) {}
 
   // Whether rule() and scale() may be called. Otherwise only all() may.
   bool is_fused() const { return rule_ != nullptr; }
@@ -38,8 +38,8 @@ class LocalStep {
  private:
   std::vector<Block>& blocks_;
   RuleOf rule_{};
-  Clipping* clipping_ = nullptr;
   std::function<void()> other_{};
+  Clipping* clipping_;
 };
 
 }  // namespace starling

@@ -357,7 +357,7 @@ void Optimizer::make_scheme() {
   Engine& e = *engine_;
   const SchemeInfo& info = scheme_of(e.options);
   if (e.inner != nullptr) {
-    e.local.emplace(e.blocks, [&e] { e.inner->step(); });
+    e.local.emplace(e.blocks, [&e] { e.inner->step(); }, e.clipping);
   } else {
     const auto rule = [this](int group) -> const Rule& {
       return rule_of(param_groups_[static_cast<std::size_t>(group)]);

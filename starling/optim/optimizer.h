@@ -73,7 +73,8 @@ struct Options {
   // Largest norm of this worker's gradient, or (all-reduce) of the mean gradient; 0: no limit.
   // step() scales a larger one down, not .grad. This, skip_not_finite or both read gradients once.
   double clip = 0;
-  bool skip_not_finite = false;  // a step whose gradient is not finite only mixes, and counts
+  // A step whose gradient is not finite only mixes, and counts as skipped.
+  bool skip_not_finite = false;
   // step() zeroes .grad in the pass that reads it. This replaces zero_grad() and is cheaper:
   // nothing is allocated, or cleared separately. Needs a rule of Starling's.
   bool clear_gradients = false;

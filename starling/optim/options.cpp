@@ -60,9 +60,9 @@ void check_gradients(const Options& options, bool around) {
     refuse(fmt::format("clip = {} is not allowed: it must be finite and at least 0", options.clip));
   if (around && options.clear_gradients)
     refuse("clear_gradients needs one of Starling's rules: another optimizer's have a zero_grad()");
-  if (around && (options.clip > 0 || options.skip_not_finite || options.loss_scaling)) {
+  if (around && (options.clip > 0 || options.loss_scaling)) {
     refuse(
-        "clip, skip_not_finite and loss_scaling need one of Starling's rules: around another optimizer call "
+        "clip and loss_scaling need one of Starling's rules: around another optimizer call "
         "torch's clip_grad_norm_ before step()");
   }
   if (!options.loss_scaling) return;

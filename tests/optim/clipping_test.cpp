@@ -22,11 +22,14 @@ TEST(Clipping, AllReduceClipsTheMeanGradient) {
   });
 }
 
-TEST(Clipping, AStepWhoseGradientIsNotFiniteMixesOnly) {
-  flock(2, [](int, World& world) {
+void expect_a_bad_gradient_is_skipped(bool around) {
+  flock(2, [around](int, World& world) {
     const Tensor p = at::zeros({100}).set_requires_grad(true);
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1, .momentum = 0.5},
-                        {.topology = "complete", .skip_not_finite = true}, world);
+    const Options options{.topology = "complete", .skip_not_finite = true};
+    torch::optim::SGD torchs({p}, torch::optim::SGDOptions(1).momentum(0.5));
+    Optimizer optimizer =
+        around ? Optimizer(torchs, options, world)
+               : Optimizer(std::vector<Tensor>{p}, SGD{.lr = 1, .momentum = 0.5}, options, world);
     const auto step = [&](double gradient) {
       p.mutable_grad() = at::full({100}, gradient);
       optimizer.step();
@@ -42,6 +45,11 @@ TEST(Clipping, AStepWhoseGradientIsNotFiniteMixesOnly) {
   });
 }
 
+TEST(Clipping, AStepWhoseGradientIsNotFiniteMixesOnly) {
+  expect_a_bad_gradient_is_skipped(false);
+  expect_a_bad_gradient_is_skipped(true);
+}
+
 TEST(Clipping, RefusesInOneLine) {
   const Tensor p = at::zeros({4}).set_requires_grad(true);
   const auto refused = [&](Options options) {
@@ -55,7 +63,8 @@ TEST(Clipping, RefusesInOneLine) {
   EXPECT_EQ(refused({.clip = -1}), "clip = -1 is not allowed: it must be finite and at least 0");
   EXPECT_THAT(refused({.clip = std::nan("")}), testing::HasSubstr("clip = nan is not allowed"));
   EXPECT_THAT(refused_around({.clip = 1}), testing::HasSubstr("clip_grad_norm_ before step()"));
-  EXPECT_THAT(refused_around({.skip_not_finite = true}), testing::HasSubstr("clip_grad_norm_ before step()"));
+  EXPECT_THAT(refused_around({.loss_scaling = LossScaling{}}),
+              testing::HasSubstr("clip_grad_norm_ before step()"));
   EXPECT_THAT(refused_around({.clear_gradients = true}), testing::HasSubstr("zero_grad()"));
   Optimizer around(inner, {}, World::alone());
   EXPECT_EQ(refusal<UsageError>([&] { around.scale_gradients(0.5f); }),

@@ -60,9 +60,7 @@ void SchemeContract::expect_the_mean_is_kept(at::ScalarType type) const {
   });
 }
 
-TEST_P(SchemeContract, KeepsTheMeanOfAllParametersUsedOrNot) {
-  expect_the_mean_is_kept(at::kFloat);
-}
+TEST_P(SchemeContract, KeepsTheMeanOfAllParametersUsedOrNot) { expect_the_mean_is_kept(at::kFloat); }
 
 TEST_P(SchemeContract, KeepsTheMeanOfMasters) { expect_the_mean_is_kept(at::kBFloat16); }
 
@@ -70,11 +68,8 @@ TEST_P(SchemeContract, KeepsTheMeanOfMasters) { expect_the_mean_is_kept(at::kBFl
 TEST_P(SchemeContract, KeepsTheMeanWithEveryWire) {
   constexpr int kSteps = 40;
   if (info().traits.sums_gradients) GTEST_SKIP() << "keeps the sum of tracked gradients, not of x";
-  const std::map<Wire, double> apart{{Wire::fp32, 1e-5},
-                                     {Wire::bf16, 8e-3},
-                                     {Wire::fp16, 1e-3},
-                                     {Wire::int8, 1e-3},
-                                     {Wire::int4, 5e-2}};
+  const std::map<Wire, double> apart{
+      {Wire::fp32, 1e-5}, {Wire::bf16, 8e-3}, {Wire::fp16, 1e-3}, {Wire::int8, 1e-3}, {Wire::int4, 5e-2}};
   double should = 0;
   for (int i = 0; i < kMany; ++i) {
     for (int t = 1; t <= kSteps / 2; ++t) should -= 0.1 * centre(i, t) / kMany;
@@ -279,8 +274,7 @@ void set_gradients(const std::vector<Tensor>& all, int t) {
   for (std::size_t i = 0; i + 1 < all.size(); ++i) all[i].mutable_grad() = at::randn_like(all[i]);
 }
 
-void expect_close(const std::vector<Tensor>& one, const std::vector<Tensor>& other,
-                  double relative) {
+void expect_close(const std::vector<Tensor>& one, const std::vector<Tensor>& other, double relative) {
   for (std::size_t i = 0; i < one.size(); ++i)
     EXPECT_TRUE(at::allclose(one[i].detach(), other[i].detach(), relative, 0.01 * relative))
         << "parameter " << i;
@@ -308,8 +302,7 @@ TEST_P(SchemeContract, AloneItIsTheLocalRule) {
     };
     for (const Rule& each : {Rule(rule), Rule(AccumAdamW{.lr = 0.01, .window = 2})}) {
       const Tensor mine = trained(options(), each), plain = trained({}, each);
-      EXPECT_TRUE(in_pairs() ? at::allclose(mine, plain, 1e-5, 1e-6) : at::equal(mine, plain))
-          << type;
+      EXPECT_TRUE(in_pairs() ? at::allclose(mine, plain, 1e-5, 1e-6) : at::equal(mine, plain)) << type;
     }
     const Tensor mine = trained(options(), rule);
     EXPECT_GT(mine[0].item<double>(), 1.5);
@@ -377,8 +370,7 @@ TEST_P(SchemeContract, ClipsAndSkipsNarrowGradientsAsWideOnes) {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
     at::manual_seed(2);
     const Tensor start = at::randn({70'000}).to(type);
-    const Tensor p = start.clone().set_requires_grad(true),
-                 q = start.to(at::kFloat).set_requires_grad(true);
+    const Tensor p = start.clone().set_requires_grad(true), q = start.to(at::kFloat).set_requires_grad(true);
     Options careful = options();
     careful.clip = 3, careful.skip_not_finite = may_skip();
     Optimizer narrow({p}, AdamW{.lr = 0.01}, careful, World::alone());
@@ -394,8 +386,7 @@ TEST_P(SchemeContract, ClipsAndSkipsNarrowGradientsAsWideOnes) {
       EXPECT_EQ(narrow.statistics().skipped, t >= 3 && may_skip() ? 1U : 0U);
     }
     EXPECT_EQ(narrow.statistics().skipped, wide.statistics().skipped);
-    const Tensor master = narrow.state().tensors.at("master.0.0"),
-                 x = wide.state().tensors.at("model.0.0");
+    const Tensor master = narrow.state().tensors.at("master.0.0"), x = wide.state().tensors.at("model.0.0");
     EXPECT_TRUE(at::equal(master, x.detach())) << type;
   }
 }
@@ -466,10 +457,7 @@ Trained train_virtually(const Training& the, int n) {
       the.gradients(x, optimizer, i, t);
       torch::optim::Optimizer& stepped = optimizer;
       if (t == 5)
-        (the.around_torchs_adamw ? inner : stepped)
-            .param_groups()[0]
-            .options()
-            .set_lr(the.later_lr);
+        (the.around_torchs_adamw ? inner : stepped).param_groups()[0].options().set_lr(the.later_lr);
       optimizer.step();
       if (the.after_step) the.after_step(x, optimizer, i, t);
     }
@@ -481,8 +469,7 @@ Trained train_virtually(const Training& the, int n) {
   return all;
 }
 
-void expect_equal(const Trained& one, const Trained& other, double relative = 0,
-                  double absolute = 0) {
+void expect_equal(const Trained& one, const Trained& other, double relative = 0, double absolute = 0) {
   for (std::size_t i = 0; i < one.x.size(); ++i) {
     ASSERT_EQ(one.x[i].size(), other.x[i].size());
     for (std::size_t k = 0; k < one.x[i].size(); ++k)
@@ -502,8 +489,7 @@ TEST_P(SchemeContract, AccumulationOverMicroBatchesIsOneBigBatch) {
     return train_virtually(
         {.options = options(),
          .steps = 8,
-         .parameters =
-             [](int) { return std::vector<Tensor>{waves(5, 2, 0.3).set_requires_grad(true)}; },
+         .parameters = [](int) { return std::vector<Tensor>{waves(5, 2, 0.3).set_requires_grad(true)}; },
          .gradients =
              [parts](std::vector<Tensor>& x, Optimizer& optimizer, int i, int t) {
                const Tensor inputs = waves(kMicro * kRows, 5, i + t),
@@ -511,9 +497,7 @@ TEST_P(SchemeContract, AccumulationOverMicroBatchesIsOneBigBatch) {
                const int rows = kMicro * kRows / parts;
                optimizer.zero_grad();
                for (int k = 0; k < parts; ++k) {
-                 const auto part = [&](const Tensor& all) {
-                   return all.slice(0, k * rows, (k + 1) * rows);
-                 };
+                 const auto part = [&](const Tensor& all) { return all.slice(0, k * rows, (k + 1) * rows); };
                  (at::mse_loss(at::mm(part(inputs), x[0]), part(targets)) / parts).backward();
                }
              }},
@@ -538,9 +522,8 @@ TEST_P(SchemeContract, UpdatesAndMixesChannelsLastAndTransposedParameters) {
                const auto order = [&](const Tensor& x, const Tensor& other) {
                  return (strange ? other : x.clone()).set_requires_grad(true);
                };
-               return std::vector<Tensor>{
-                   order(image, image.contiguous(at::MemoryFormat::ChannelsLast)),
-                   order(matrix, matrix.t().contiguous().t())};
+               return std::vector<Tensor>{order(image, image.contiguous(at::MemoryFormat::ChannelsLast)),
+                                          order(matrix, matrix.t().contiguous().t())};
              },
          .gradients =
              [strange](std::vector<Tensor>& x, Optimizer&, int i, int t) {
@@ -553,8 +536,7 @@ TEST_P(SchemeContract, UpdatesAndMixesChannelsLastAndTransposedParameters) {
              }},
         kMany);
   };
-  mixes() ? expect_equal(with(true), with(false))
-          : expect_equal(with(true), with(false), 1e-5, 1e-6);
+  mixes() ? expect_equal(with(true), with(false)) : expect_equal(with(true), with(false), 1e-5, 1e-6);
 }
 
 TEST_P(SchemeContract, TakesAThousandTinyParametersAndEmptyOnesBetweenThem) {
@@ -572,8 +554,7 @@ TEST_P(SchemeContract, TakesAThousandTinyParametersAndEmptyOnesBetweenThem) {
                             .gradients =
                                 [many](std::vector<Tensor>& x, Optimizer& optimizer, int i, int) {
                                   EXPECT_EQ(optimizer.parameter_count(), many == 1 ? 2 : 999);
-                                  for (const Tensor& p : x)
-                                    p.mutable_grad() = at::full(p.sizes(), i - 1.0);
+                                  for (const Tensor& p : x) p.mutable_grad() = at::full(p.sizes(), i - 1.0);
                                 }},
                            kMany);
   };
@@ -614,11 +595,9 @@ TEST_P(SchemeContract, ClearsGradientsAndTrainsTheSameParameters) {
                  EXPECT_GT(optimizer.block_sizes().size(), 3U);
                  EXPECT_EQ(optimizer.statistics().skipped, t == 4 && may_skip() ? 1U : 0U);
                  for (std::size_t k = 0; k < x.size(); ++k) {
-                   Tensor g =
-                       waves(1, x[k].numel(), 10 * t + i).to(x[k].scalar_type()).view_as(x[k]);
+                   Tensor g = waves(1, x[k].numel(), 10 * t + i).to(x[k].scalar_type()).view_as(x[k]);
                    if (k == 3) g = g.t().contiguous().t();
-                   if (t == 3 && may_skip())
-                     g.select(0, 0).fill_(std::numeric_limits<float>::quiet_NaN());
+                   if (t == 3 && may_skip()) g.select(0, 0).fill_(std::numeric_limits<float>::quiet_NaN());
                    x[k].mutable_grad() = g;
                  }
                  if (t == 4) x[0].mutable_grad().reset();
@@ -627,8 +606,7 @@ TEST_P(SchemeContract, ClearsGradientsAndTrainsTheSameParameters) {
                [clear](const std::vector<Tensor>& x, const Optimizer&, int, int t) {
                  for (const Tensor& p : x) {
                    if (!p.grad().defined()) continue;
-                   EXPECT_EQ(p.grad().count_nonzero().item<std::int64_t>() == 0, clear)
-                       << "step " << t;
+                   EXPECT_EQ(p.grad().count_nonzero().item<std::int64_t>() == 0, clear) << "step " << t;
                    EXPECT_TRUE(p.grad()._version() > 0 || !clear);
                  }
                }},
@@ -670,8 +648,7 @@ TEST_P(SchemeContract, AnOverflowOnOneWorkerSkipsItsStepAndNoExchange) {
     };
     const Trained scaled = with(true), reference = with(false);
     expect_equal(scaled, reference);
-    for (std::size_t i = 0; i < kMany; ++i)
-      EXPECT_EQ(scaled.counts[i].skipped, i == kWorker ? 1U : 0U);
+    for (std::size_t i = 0; i < kMany; ++i) EXPECT_EQ(scaled.counts[i].skipped, i == kWorker ? 1U : 0U);
   }
 }
 
@@ -682,17 +659,16 @@ TEST_P(SchemeContract, AroundTorchsAdamWItIsStarlingsAdamW) {
   // Starling's rules multiply the decay by a worker's weight, where there are weights.
   const double decay = info().traits.edges == EdgeKind::directed ? 0 : 0.1;
   const auto with = [&](bool around) {
-    return train_virtually(
-        {.options = options(),
-         .rule = AdamW{.lr = 0.05, .weight_decay = decay},
-         .steps = 10,
-         .parameters = [](int) { return std::vector<Tensor>{parameter({70'000}, 1)}; },
-         .gradients = [](std::vector<Tensor>& x, Optimizer&, int i,
-                         int t) { x[0].mutable_grad() = x[0].detach() - centre(i, t); },
-         .later_lr = 0.02,
-         .around_torchs_adamw = around,
-         .decay = decay},
-        kMany);
+    return train_virtually({.options = options(),
+                            .rule = AdamW{.lr = 0.05, .weight_decay = decay},
+                            .steps = 10,
+                            .parameters = [](int) { return std::vector<Tensor>{parameter({70'000}, 1)}; },
+                            .gradients = [](std::vector<Tensor>& x, Optimizer&, int i,
+                                            int t) { x[0].mutable_grad() = x[0].detach() - centre(i, t); },
+                            .later_lr = 0.02,
+                            .around_torchs_adamw = around,
+                            .decay = decay},
+                           kMany);
   };
   expect_equal(with(true), with(false), 1e-4, 1e-6);
 }
