@@ -108,7 +108,7 @@ Predicted predicted(const Cluster& cluster, int n) {
                    .update = std::vector(blocks, std::vector{0.0})}};
 
   const auto gossip = [&](const char* name) {
-    return simulate(network, work, starling::make_schedule(name, n, L), starling::Mixing::cta,
+    return simulate(network, work, starling::make_schedule(name, n, L), starling::Mixing::ahead,
                     {.iterations = 200})
         .step;
   };
@@ -118,7 +118,7 @@ Predicted predicted(const Cluster& cluster, int n) {
           .all_reduce = simulate_all_reduce(network, work).step * 1e3,
           .sgp = gossip("one-peer-exponential-directed") * 1e3,
           .one_peer = gossip("one-peer-exponential") * 1e3,
-          .aer = starling::cta_step(F, compute - F, std::vector(blocks, 0.0), c) * 1e3};
+          .aer = starling::step_ahead(F, compute - F, std::vector(blocks, 0.0), c) * 1e3};
 }
 
 }  // namespace

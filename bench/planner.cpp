@@ -190,7 +190,7 @@ int simulate(int workers, int blocks, int iterations) {
   }
   const auto schedule = starling::make_schedule("base-2", workers);
   const std::clock_t begin = std::clock();
-  const auto outcome = starling::simulate(network, work, schedule, starling::Mixing::cta,
+  const auto outcome = starling::simulate(network, work, schedule, starling::Mixing::ahead,
                                           {.iterations = iterations, .warm_up = iterations / 5});
   const Json result{{"seconds", static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC},
                     {"step_ms", 1e3 * outcome.step}};

@@ -160,11 +160,11 @@ ReportWorld report_of(const Profile& profile, const PlannedWorld& world) {
     mixed.push_back(world.recommended().outcome.busiest.seconds * bytes / total);
   }
   report.all_reduce = all_reduce_iteration(mean.F, mean.b, mean.u, reduced);
-  report.recommended = cta_iteration(mean.F, mean.b, mean.u, mixed);
+  report.recommended = iteration_ahead(mean.F, mean.b, mean.u, mixed);
   return report;
 }
 
-Json json_of(const Forecast& outcome, const PlannedWorld& world, Mixing mixing = Mixing::cta) {
+Json json_of(const Forecast& outcome, const PlannedWorld& world, Mixing mixing = Mixing::ahead) {
   const Banded part = efficiency(outcome), times = speed_up(outcome, world);
   return {{"step", outcome.step},        {"low", outcome.low},
           {"high", outcome.high},        {"efficiency", part.mean},
@@ -192,7 +192,7 @@ Json json_of(const PlannedWorld& world) {
         {"scheme", scheme_planned_as(recommended_scheme(world))},
         {"block_bytes", world.sizes.empty() ? Json() : Json(world.block_bytes)},
         {"all_reduce_is_as_good", all_reduce_is_as_good(world)}}},
-      {scheme_planned_as(Mixing::atc), json_of(world.atc, world, Mixing::atc)},
+      {scheme_planned_as(Mixing::inside), json_of(world.inside, world, Mixing::inside)},
       {"lost_to_failures", {{"all_reduce", world.lost_to_restarts}, {"gossip", world.lost_to_absence}}},
       {"block_sizes", Json::array()},
       {"advice", advice(world)}};

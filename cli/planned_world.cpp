@@ -73,7 +73,7 @@ void compare_block_sizes(PlannedWorld& world, const Profile& profile, const Sche
     const double block = made(bytes);
     if ((next != kBlockBytes.end() && made(*next) == block) || total / block > kMostBlocks) continue;
     const Work work = work_on(in_blocks_of(profile, block), best.wire);
-    world.sizes[bytes] = simulate(world.network, work, schedule, Mixing::cta, run);
+    world.sizes[bytes] = simulate(world.network, work, schedule, Mixing::ahead, run);
     fastest = std::min(fastest, world.sizes[bytes].step);
   }
   for (const auto& [bytes, outcome] : world.sizes) {
@@ -106,7 +106,7 @@ PlannedWorld planned_world(const Profile& profile, int n, const Question& questi
           "were measured.");
   }
   world.rows = candidates(world.network, world.workers_per_host, profile, schedules, question.wires, 1,
-                          Mixing::cta, run);
+                          Mixing::ahead, run);
   if (world.rows.empty())
     throw UsageError(
         "--topologies complete: it is not planned over modular wires alone, because it sends n - 1 models a "
@@ -115,7 +115,7 @@ PlannedWorld planned_world(const Profile& profile, int n, const Question& questi
 
   const Candidate& best = world.recommended();
   const Schedule schedule = make_schedule(best.schedule, n, world.workers_per_host);
-  world.atc = simulate(world.network, work_on(profile, best.wire), schedule, Mixing::atc, run);
+  world.inside = simulate(world.network, work_on(profile, best.wire), schedule, Mixing::inside, run);
   const bool symmetric = std::ranges::all_of(schedule.rounds, &Graph::symmetric);
   for (const Wire wire : question.wires) {
     if (n > 1 && symmetric)
@@ -146,9 +146,9 @@ std::string bottleneck(const Forecast& outcome, const Network& network, Mixing m
     if (outcome.late > outcome.waited / 2) return "the slowest workers";
     return network.hosts.size() == 1 ? fmt::format("the memory of {}", network.hosts[0].name) : "the network";
   }
-  // With ATC the computation waits while the link is busy, and the link waits during the
+  // With Mixing::inside the computation waits while the link is busy, and the link waits during the
   // computation.
-  const double at_most = mixing == Mixing::atc ? outcome.waited : outcome.step;
+  const double at_most = mixing == Mixing::inside ? outcome.waited : outcome.step;
   if (busiest.seconds < kLinkBound * at_most) return "the slowest workers";
   const std::string& name = network.hosts[busiest.host].name;
   return busiest.to < 0 ? fmt::format("the interface of {}", name)
@@ -160,7 +160,8 @@ bool all_reduce_is_as_good(const PlannedWorld& world) {
 }
 
 Mixing recommended_scheme(const PlannedWorld& world) {
-  return world.atc.step <= (1 + kAsGood) * world.recommended().outcome.step ? Mixing::atc : Mixing::cta;
+  return world.inside.step <= (1 + kAsGood) * world.recommended().outcome.step ? Mixing::inside
+                                                                               : Mixing::ahead;
 }
 
 std::vector<std::string> advice(const PlannedWorld& world) {
@@ -175,13 +176,14 @@ std::vector<std::string> advice(const PlannedWorld& world) {
     lines.push_back(
         fmt::format("All-reduce takes {:.2f} ms, no longer than that, and keeps all parameters equal.",
                     world.all_reduce.step * 1e3));
+  const std::string inside = scheme_planned_as(Mixing::inside), ahead = scheme_planned_as(Mixing::ahead);
   lines.push_back(
-      recommended_scheme(world) == Mixing::atc
-          ? fmt::format("Scheme atc: it waits for its exchange within the step, which takes {:.2f} ms, no "
-                        "longer than with cta. It mixes parameters that are one step younger.",
-                        world.atc.step * 1e3)
-          : fmt::format("Scheme cta: atc, which waits for its exchange within the step, takes {:.2f} ms.",
-                        world.atc.step * 1e3));
+      recommended_scheme(world) == Mixing::inside
+          ? fmt::format("Scheme {}: it waits for its exchange within the step, which takes {:.2f} ms, no "
+                        "longer than with {}. It mixes parameters that are one step younger.",
+                        inside, world.inside.step * 1e3, ahead)
+          : fmt::format("Scheme {}: {}, which waits for its exchange within the step, takes {:.2f} ms.",
+                        ahead, inside, world.inside.step * 1e3));
   std::vector<std::string> rates;
   for (const auto& [wire, outcome] : world.asynchronous)
     rates.push_back(fmt::format("{:.2f} over {}", outcome.rate, name_of(wire)));

@@ -29,7 +29,7 @@ struct PlannedWorld {
   std::size_t best = 0;  // the recommended one of `rows`
 
   // Changes to the best row:
-  Forecast atc;                                       // the other scheme
+  Forecast inside;                                    // Mixing::inside
   std::map<Wire, AsynchronousForecast> asynchronous;  // pairs on its graph, at rate 1
   // By Options::block_bytes; only sizes that give different blocks.
   std::map<std::int64_t, Forecast> sizes;
@@ -59,9 +59,9 @@ struct Banded {
 };
 Banded efficiency(const Forecast& outcome);  // a worker's own computation as a part of its step
 Banded speed_up(const Forecast& outcome, const PlannedWorld& world);  // over all-reduce's mean step
-std::string bottleneck(const Forecast& outcome, const Network& network, Mixing mixing = Mixing::cta);
+std::string bottleneck(const Forecast& outcome, const Network& network, Mixing mixing = Mixing::ahead);
 bool all_reduce_is_as_good(const PlannedWorld& world);
-Mixing recommended_scheme(const PlannedWorld& world);        // atc if it takes no longer
+Mixing recommended_scheme(const PlannedWorld& world);        // inside if it takes no longer
 std::vector<std::string> advice(const PlannedWorld& world);  // sentences
 
 // Failures::rate, from the number of failing hosts of 1000 per day.

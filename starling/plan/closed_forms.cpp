@@ -5,7 +5,7 @@
 
 namespace starling {
 
-double cta_step(double F, double B, const std::vector<double>& u, const std::vector<double>& c) {
+double step_ahead(double F, double B, const std::vector<double>& u, const std::vector<double>& c) {
   double U = 0, C = 0, longest = 0;
   for (std::size_t i = 0; i < u.size(); ++i) {
     U += u[i];
@@ -15,7 +15,7 @@ double cta_step(double F, double B, const std::vector<double>& u, const std::vec
   return std::max({F + B + U, C, longest});
 }
 
-double atc_step(double F, double B, const std::vector<double>& u, const std::vector<double>& c) {
+double step_inside(double F, double B, const std::vector<double>& u, const std::vector<double>& c) {
   double updated = 0, sent = 0;
   for (std::size_t i = 0; i < u.size(); ++i) {
     updated += u[i];

@@ -11,16 +11,16 @@
 
 namespace starling {
 
-// Combine-then-adapt. A block has the whole iteration to cross the link, but is not on the link
+// Mixing::ahead (combine-then-adapt). A block has the whole iteration to cross the link, but is not on the link
 // during its update. This matters only for a single block:
 //   T = max(F + B + U, C, max over i of (u_i + c_i))
-double cta_step(double F, double B, const std::vector<double>& u, const std::vector<double>& c);
+double step_ahead(double F, double B, const std::vector<double>& u, const std::vector<double>& c);
 
-// Adapt-then-combine. A step waits for the blocks that it sends, so a block overlaps only with the
+// Mixing::inside (adapt-then-combine). A step waits for the blocks that it sends, so a block overlaps only with the
 // updates of other blocks.
 //   T = F + B + max over i of (u_1 + .. + u_i + c_i + .. + c_last)
 // The last term lies between max(U, C) and max(U, C) plus one block.
-double atc_step(double F, double B, const std::vector<double>& u, const std::vector<double>& c);
+double step_inside(double F, double B, const std::vector<double>& u, const std::vector<double>& c);
 
 // All-reduce of gradients in buckets during backward, as torch's DDP does. E_0 = F, S_i = F + b_1 +
 // .. + b_i:

@@ -42,8 +42,8 @@ Iteration all_reduce_iteration(double F, const std::vector<double>& b, const std
   return one;
 }
 
-Iteration cta_iteration(double F, const std::vector<double>& b, const std::vector<double>& u,
-                        const std::vector<double>& c) {
+Iteration iteration_ahead(double F, const std::vector<double>& b, const std::vector<double>& u,
+                          const std::vector<double>& c) {
   constexpr int kUntilSteady = 50;  // iterations
   const int blocks = static_cast<int>(b.size());
   std::vector<Bar> all;

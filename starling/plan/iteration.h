@@ -21,7 +21,7 @@ struct Iteration {
 // The steps of plan/closed_forms.h, in its letters.
 Iteration all_reduce_iteration(double F, const std::vector<double>& b, const std::vector<double>& u,
                                const std::vector<double>& c);
-Iteration cta_iteration(double F, const std::vector<double>& b, const std::vector<double>& u,
-                        const std::vector<double>& c);
+Iteration iteration_ahead(double F, const std::vector<double>& b, const std::vector<double>& u,
+                          const std::vector<double>& c);
 
 }  // namespace starling

@@ -99,8 +99,8 @@ class GossipSimulation {
   struct alignas(64) Worker {
     double clock = 0;      // the time up to which its work is known
     int iteration = 0;     // the current one
-    int block = 0;         // the next one to update, or with ATC to wait for
-    bool updating = true;  // with ATC: false when all blocks are sent
+    int block = 0;         // the next one to update, or, inside, to wait for
+    bool updating = true;  // inside: false when all blocks are sent
     bool waiting = false;  // for the exchange of `block`
     std::size_t sample = 0;
     // The blocks of this iteration below this one may be sent, if they wait for both ends. 0 while
@@ -235,7 +235,7 @@ class GossipSimulation {
   // Runs up to its next update, or to an unfinished exchange.
   void go_on(int i) {
     Worker& worker = workers_[i];
-    if (mixing_ == Mixing::cta) {
+    if (mixing_ == Mixing::ahead) {
       if (worker.iteration > 0 && !finished(i, worker.iteration - 1)) return;
       return update_block(i);
     }
@@ -276,7 +276,7 @@ class GossipSimulation {
     ++worker.block;
     release(i);
     if (worker.block < blocks_) return go_on(i);
-    if (mixing_ == Mixing::cta) return end_iteration(i);
+    if (mixing_ == Mixing::ahead) return end_iteration(i);
     worker.updating = false;
     worker.block = 0;
     go_on(i);
@@ -319,7 +319,7 @@ class GossipSimulation {
     slot.ready = std::max(slot.ready, time);
     if (--slot.missing > 0) return;
     Worker& worker = workers_[i];
-    const int awaited = mixing_ == Mixing::cta ? worker.iteration - 1 : worker.iteration;
+    const int awaited = mixing_ == Mixing::ahead ? worker.iteration - 1 : worker.iteration;
     if (worker.waiting && worker.block == block && awaited == round) go_on(i);
   }
 

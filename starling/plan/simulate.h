@@ -5,9 +5,9 @@
 // A worker's own work comes from recorded iterations. For every iteration it draws one of its
 // recorded ones, so that correlated times stay together, and a slow worker stays slow.
 //
-//   CTA         for each block: wait for the exchange that the last step started, update, start the
-//               next. A block has a whole iteration to cross the link.
-//   ATC         update and send every block, then wait for all of them.
+//   ahead       (as CTA) for each block: wait for the exchange that the last step started, update,
+//               start the next. A block has a whole iteration to cross the link.
+//   inside      (as ATC) update and send every block, then wait for all of them.
 //   all-reduce  each block is reduced when backward has finished it on all workers, one after the
 //               other; updates follow.
 //
@@ -34,7 +34,8 @@
 
 namespace starling {
 
-enum class Mixing { cta, atc };
+// When a step mixes what it sends: the next step does, or it does so itself.
+enum class Mixing { ahead, inside };
 
 struct Horizon {
   int iterations = 100;

@@ -94,8 +94,8 @@ double model_bytes(const Recipe& recipe) {
 std::optional<Mixing> planned_as(const SchemeInfo& scheme) {
   const SchemeTraits& traits = scheme.traits;
   if (traits.edges != EdgeKind::symmetric) return std::nullopt;
-  if (traits.path == Path::ahead) return Mixing::cta;
-  if (traits.path == Path::inside) return Mixing::atc;
+  if (traits.path == Path::ahead) return Mixing::ahead;
+  if (traits.path == Path::inside) return Mixing::inside;
   return std::nullopt;
 }
 

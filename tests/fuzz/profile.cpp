@@ -22,7 +22,7 @@ void plan(const Profile& profile) {
   const Work work = work_of(profile);
   for (const char* name : {"ring", "complete"}) {
     const Schedule schedule = make_schedule(name, profile.workers());
-    for (const Mixing mixing : {Mixing::cta, Mixing::atc})
+    for (const Mixing mixing : {Mixing::ahead, Mixing::inside})
       check(std::isfinite(simulate(network, work, schedule, mixing, kRun).step), "a step of no time");
     simulate_asynchronous(network, work, pair_rates(schedule, 1), kRun);
   }

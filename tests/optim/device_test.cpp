@@ -169,13 +169,15 @@ After OnAnotherDevice::train(const Case& the, int me, World& world, Where where)
   exchange.meet();
   Clipping clipping(the.clip, /*skip=*/false, std::nullopt);
   const bool around = the.scheme == "around";
-  LocalStep local = around ? LocalStep(blocks,
-                                       [&] {
-                                         drain();
-                                         for (Tensor& p : all) {
-                                           if (p.grad().defined()) p.sub_(p.grad(), 0.1);
-                                         }
-                                       })
+  LocalStep local = around ? LocalStep(
+                                 blocks,
+                                 [&] {
+                                   drain();
+                                   for (Tensor& p : all) {
+                                     if (p.grad().defined()) p.sub_(p.grad(), 0.1);
+                                   }
+                                 },
+                                 clipping)
                            : LocalStep(blocks, [&](int) -> const Rule& { return the.rule; }, clipping);
   const Options options{.topology = the.topology, .scheme = around ? "cta" : the.scheme};
   const std::unique_ptr<Scheme> scheme = scheme_of(options).make({blocks, local, world, options});

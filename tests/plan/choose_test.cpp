@@ -44,12 +44,12 @@ Profile slow_network(double rate) {
 TEST(Candidates, AreTheSchedulesOverEveryWireButCompleteInCodes) {
   const Profile profile = slow_network(1e8);
   const auto all = candidates(network_of(profile), 1, profile, {"base-2", "ring", "complete"},
-                              {Wire::fp32, Wire::int8}, 1, Mixing::cta, {});
+                              {Wire::fp32, Wire::int8}, 1, Mixing::ahead, {});
   std::set<std::string> of_fp32, of_int8;
   for (const Candidate& c : all) (c.wire == Wire::fp32 ? of_fp32 : of_int8).insert(c.schedule);
   EXPECT_EQ(of_fp32, (std::set<std::string>{"base-2", "ring", "complete"}));
   EXPECT_EQ(of_int8, (std::set<std::string>{"base-2", "ring"}));
-  EXPECT_THROW(candidates(network_of(profile), 1, profile, {"no-such"}, {Wire::fp32}, 1, Mixing::cta, {}),
+  EXPECT_THROW(candidates(network_of(profile), 1, profile, {"no-such"}, {Wire::fp32}, 1, Mixing::ahead, {}),
                UsageError);
 }
 
@@ -61,10 +61,10 @@ TEST(Candidates, SendWhatWireAndOneInLeave) {
         .front()
         .outcome.step;
   };
-  EXPECT_NEAR(step(Wire::fp32, 1, Mixing::cta), 0.08, 0.001);
-  EXPECT_NEAR(step(Wire::int8, 1, Mixing::cta), 0.02, 0.001);
-  EXPECT_NEAR(step(Wire::fp32, 10, Mixing::cta), 0.010, 0.001);
-  EXPECT_NEAR(step(Wire::fp32, 1, Mixing::atc), 0.08 + 0.009, 0.001);
+  EXPECT_NEAR(step(Wire::fp32, 1, Mixing::ahead), 0.08, 0.001);
+  EXPECT_NEAR(step(Wire::int8, 1, Mixing::ahead), 0.02, 0.001);
+  EXPECT_NEAR(step(Wire::fp32, 10, Mixing::ahead), 0.010, 0.001);
+  EXPECT_NEAR(step(Wire::fp32, 1, Mixing::inside), 0.08 + 0.009, 0.001);
 }
 
 }  // namespace

@@ -35,9 +35,9 @@ void check_lanes(const Iteration& one) {
 
 TEST(Iteration, TakesAsLongAsItsClosedForm) {
   for (const auto& c : links()) {
-    const Iteration reduced = all_reduce_iteration(kF, kB, kU, c), mixed = cta_iteration(kF, kB, kU, c);
+    const Iteration reduced = all_reduce_iteration(kF, kB, kU, c), mixed = iteration_ahead(kF, kB, kU, c);
     EXPECT_NEAR(reduced.seconds, all_reduce_step(kF, kB, c, sum(kU)), 1e-12);
-    EXPECT_NEAR(mixed.seconds, cta_step(kF, sum(kB), kU, c), 1e-9);
+    EXPECT_NEAR(mixed.seconds, step_ahead(kF, sum(kB), kU, c), 1e-9);
     check_lanes(reduced);
     check_lanes(mixed);
   }
@@ -45,7 +45,7 @@ TEST(Iteration, TakesAsLongAsItsClosedForm) {
 
 TEST(Iteration, ShowsEachPartOfTheWorkOnce) {
   for (const Iteration& one :
-       {all_reduce_iteration(kF, kB, kU, links()[1]), cta_iteration(kF, kB, kU, links()[1])}) {
+       {all_reduce_iteration(kF, kB, kU, links()[1]), iteration_ahead(kF, kB, kU, links()[1])}) {
     double own = 0;
     int work = 0;
     for (const Bar& bar : one.bars) {

@@ -66,10 +66,10 @@ std::vector<Case> cases() {
 
 TEST(Simulate, CtaIsItsClosedForm) {
   for (const Case& one : cases()) {
-    const double wanted = cta_step(kF, sum(one.b), one.u, one.c);
+    const double wanted = step_ahead(kF, sum(one.b), one.u, one.c);
     for (const char* schedule : {"one-peer-exponential", "od-equidyn"}) {
       const Forecast outcome =
-          simulate(even_network(8), even_work(one.b, one.u, one.c), make_schedule(schedule, 8), Mixing::cta,
+          simulate(even_network(8), even_work(one.b, one.u, one.c), make_schedule(schedule, 8), Mixing::ahead,
                    {.iterations = 220, .warm_up = 20});
       // If links decide and blocks are few, the first block of a round shares the link with the
       // last one of the round before, which goes to another worker.
@@ -83,9 +83,9 @@ TEST(Simulate, CtaIsItsClosedForm) {
 
 TEST(Simulate, AtcIsItsClosedForm) {
   for (const Case& one : cases()) {
-    const double wanted = atc_step(kF, sum(one.b), one.u, one.c);
+    const double wanted = step_inside(kF, sum(one.b), one.u, one.c);
     const Forecast outcome = simulate(even_network(8), even_work(one.b, one.u, one.c),
-                                      make_schedule("one-peer-exponential", 8), Mixing::atc);
+                                      make_schedule("one-peer-exponential", 8), Mixing::inside);
     EXPECT_NEAR(outcome.step, wanted, 1e-9) << one.b.size() << " blocks, link " << sum(one.c);
     EXPECT_GE(outcome.step, kF + sum(one.b) + std::max(sum(one.u), sum(one.c)));
   }
@@ -121,7 +121,7 @@ double link_bound(const Network& network, const std::string& schedule, int per_h
   work.groups = groups;
   work.compute[0].forward = {1e-5};
   const int n = static_cast<int>(network.host_of.size());
-  return simulate(network, work, make_schedule(schedule, n, per_host), Mixing::cta,
+  return simulate(network, work, make_schedule(schedule, n, per_host), Mixing::ahead,
                   {.iterations = 240, .warm_up = 40})
       .step;
 }
@@ -148,7 +148,7 @@ TEST(Simulate, LateWorkersAreNotHeldUpByThoseAhead) {
     for (auto& list : *lists) list.assign(kRecorded, list[0]);
   }
   const auto step = [&] {
-    return simulate(even_network(4), work, make_schedule("base-2", 4), Mixing::cta,
+    return simulate(even_network(4), work, make_schedule("base-2", 4), Mixing::ahead,
                     {.iterations = 400, .warm_up = 20})
         .step;
   };
@@ -201,7 +201,7 @@ TEST(Simulate, ASlowLinkSlowsGroupsAndAllReduceAcrossIt) {
     EXPECT_NEAR(all_reduce_seconds(network, 0.01 * kRate), 10 * even, 1e-12);
 
     const Forecast outcome = simulate(network, even_work({0, 0}, {0, 0}, {0.01, 0.01}),
-                                      make_schedule("complete", n, per_host), Mixing::cta);
+                                      make_schedule("complete", n, per_host), Mixing::ahead);
     EXPECT_EQ(outcome.busiest.host, 1);
     EXPECT_EQ(outcome.busiest.to, 2);
     EXPECT_NEAR(outcome.busiest.seconds, crosses * 10 * 0.02, 1e-9);
@@ -212,7 +212,7 @@ TEST(Simulate, ASlowReceiverIsTheBusiest) {
   Network network = even_network(4);
   network.hosts[2].receive = kRate / 4;
   const Forecast outcome =
-      simulate(network, even_work({0.01}, {0.001}, {0.01}), make_schedule("ring", 4), Mixing::cta);
+      simulate(network, even_work({0.01}, {0.001}, {0.01}), make_schedule("ring", 4), Mixing::ahead);
   EXPECT_EQ(outcome.busiest.host, 2);
   EXPECT_EQ(outcome.busiest.to, -1);
   EXPECT_NEAR(outcome.busiest.seconds, 2 * 4 * 0.01, 1e-9);
@@ -223,11 +223,11 @@ TEST(Simulate, AStragglerTakesAllWithItInTheEnd) {
   work.compute.resize(8, work.compute[0]);
   work.compute[3].forward = {3 * kF};
   const double slow = 3 * kF + 0.02 + 0.002;
-  for (const Mixing mixing : {Mixing::cta, Mixing::atc}) {
+  for (const Mixing mixing : {Mixing::ahead, Mixing::inside}) {
     const double step = simulate(even_network(8), work, make_schedule("base-2", 8), mixing,
                                  {.iterations = 300, .warm_up = 100})
                             .step;
-    EXPECT_NEAR(step, slow + (mixing == Mixing::atc ? 0.001 : 0), 0.001);
+    EXPECT_NEAR(step, slow + (mixing == Mixing::inside ? 0.001 : 0), 0.001);
   }
   EXPECT_GT(simulate_all_reduce(even_network(8), work).step, slow);
 }
@@ -243,7 +243,7 @@ TEST(Simulate, SlackTakesWhatAllReducePaysForVaryingCompute) {
     for (auto& list : *lists) list.assign(10, list[0]);
   }
   const Horizon run{.iterations = 400, .warm_up = 50};
-  const Forecast gossip = simulate(even_network(16), work, make_schedule("base-2", 16), Mixing::cta, run);
+  const Forecast gossip = simulate(even_network(16), work, make_schedule("base-2", 16), Mixing::ahead, run);
   const Forecast reduced = simulate_all_reduce(even_network(16), work, run);
   // All-reduce waits for the slowest of 16: late in 1 - 0.9^16 of the steps.
   const double late = 0.016 * (1 - std::pow(0.9, 16));
@@ -263,7 +263,7 @@ TEST(Simulate, SameSeedSameResult) {
   work.compute[0].backward = {{0.01, 0.01}};
   work.compute[0].update = {{0.001, 0.001}};
   const auto step = [&](std::uint64_t seed) {
-    return simulate(even_network(5), work, make_schedule("base-2", 5), Mixing::cta, {.seed = seed}).step;
+    return simulate(even_network(5), work, make_schedule("base-2", 5), Mixing::ahead, {.seed = seed}).step;
   };
   EXPECT_EQ(step(1), step(1));
   EXPECT_NE(step(1), step(2));
@@ -275,7 +275,7 @@ TEST(Simulate, WorkersMayBeFarAhead) {
   Work work = even_work({0.01}, {0.001}, {0.0001});
   work.compute.resize(5, work.compute[0]);
   work.compute[4].forward = {0.0001};
-  const Forecast outcome = simulate(even_network(5), work, make_schedule("base-2", 5), Mixing::cta,
+  const Forecast outcome = simulate(even_network(5), work, make_schedule("base-2", 5), Mixing::ahead,
                                     {.iterations = 200, .warm_up = 100});
   EXPECT_NEAR(outcome.step, kF + 0.011, 1e-4);
 }
@@ -286,19 +286,19 @@ TEST(Simulate, OnOneHostWhoIsWaitedForIsKnown) {
   Work work = even_work({0.01}, {0.001}, {0.01});
   work.compute.resize(4, work.compute[0]);
   work.compute[1].forward = {3 * kF};
-  const Forecast slow_worker = simulate(network, work, schedule, Mixing::cta);
+  const Forecast slow_worker = simulate(network, work, schedule, Mixing::ahead);
   EXPECT_GT(slow_worker.waited, kF);
   EXPECT_NEAR(slow_worker.late, slow_worker.waited, 0.01 * slow_worker.waited);
   work.compute[1].forward = {kF};
   network.inside_rate = kRate / 10;  // 0.1 s for a block
-  const Forecast slow_memory = simulate(network, work, schedule, Mixing::cta);
+  const Forecast slow_memory = simulate(network, work, schedule, Mixing::ahead);
   EXPECT_GT(slow_memory.waited, 0.05);
   EXPECT_EQ(slow_memory.late, 0);
 }
 
 TEST(Simulate, OneWorkerHasNobodyToWaitFor) {
   const Forecast outcome =
-      simulate(even_network(1), even_work({0.01}, {0.001}, {5}), make_schedule("base-2", 1), Mixing::cta);
+      simulate(even_network(1), even_work({0.01}, {0.001}, {5}), make_schedule("base-2", 1), Mixing::ahead);
   EXPECT_NEAR(outcome.step, kF + 0.011, 1e-12);
   EXPECT_EQ(outcome.busiest.host, -1);
 }
@@ -306,7 +306,7 @@ TEST(Simulate, OneWorkerHasNobodyToWaitFor) {
 TEST(Simulate, PartsMustFit) {
   const auto refused = [](const Network& network, const Work& work, int n, Horizon run = {}) {
     try {
-      simulate(network, work, make_schedule("base-2", n), Mixing::cta, run);
+      simulate(network, work, make_schedule("base-2", n), Mixing::ahead, run);
     } catch (const UsageError& error) {
       return std::string(error.what());
     }
@@ -345,7 +345,7 @@ TEST(Simulate, ExchangesWithManyPeersReachTheirShare) {
                                                     {"complete", 5, 4, false},
                                                     {"complete", 6, 5, true}}) {
     Network network = even_network(n);
-    const auto step = [&] { return simulate(network, work, make_schedule(schedule, n), Mixing::cta).step; };
+    const auto step = [&] { return simulate(network, work, make_schedule(schedule, n), Mixing::ahead).step; };
     const double whole = step();
     network.shapes = {{peers, 0.5}};
     EXPECT_NEAR(step(), 2 * whole, 1e-6) << schedule;
