@@ -11,13 +11,13 @@
 
 namespace starling {
 
-// Mixing::ahead (combine-then-adapt). A block has the whole iteration to cross the link, but is not on the link
-// during its update. This matters only for a single block:
+// Mixing::ahead (combine-then-adapt). A block has the whole iteration to cross the link, but is not
+// on the link during its update. This matters only for a single block:
 //   T = max(F + B + U, C, max over i of (u_i + c_i))
 double step_ahead(double F, double B, const std::vector<double>& u, const std::vector<double>& c);
 
-// Mixing::inside (adapt-then-combine). A step waits for the blocks that it sends, so a block overlaps only with the
-// updates of other blocks.
+// Mixing::inside (adapt-then-combine). A step waits for the blocks that it sends, so a block
+// overlaps only with the updates of other blocks.
 //   T = F + B + max over i of (u_1 + .. + u_i + c_i + .. + c_last)
 // The last term lies between max(U, C) and max(U, C) plus one block.
 double step_inside(double F, double B, const std::vector<double>& u, const std::vector<double>& c);
