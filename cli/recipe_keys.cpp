@@ -1,19 +1,16 @@
 #include "cli/recipe_keys.h"
 
-#include <fmt/format.h>
-
 namespace starling::cli {
 
 void add_recipe(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options) {
   sub.add_option("recipe", options->file, "a TOML file, such as recipes/fashion-mnist.toml")
       ->type_name("RECIPE.toml")
       ->required();
-  for (const Config::Entry& key : recipe_keys()) {
-    const std::string path = key.section + "." + key.name;
+  for (const auto& [path, meaning] : recipe_keys()) {
     sub.add_option_function<std::string>(
            "--" + path,
-           [options, path](const std::string& value) { options->overrides.emplace_back(path, value); },
-           fmt::format("{}; {} (else {})", key.help, key.allowed, key.value))
+           [options, path = path](const std::string& value) { options->overrides.emplace_back(path, value); },
+           meaning)
         ->type_name("")
         ->group("Keys of the recipe, which override the file")
         ->take_last();

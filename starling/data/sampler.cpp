@@ -10,17 +10,17 @@
 
 namespace starling {
 
-Sampler::Sampler(std::int64_t images, std::int64_t batch, int rank, int workers, std::uint64_t seed,
+Sampler::Sampler(std::int64_t examples, std::int64_t batch, int rank, int workers, std::uint64_t seed,
                  Split split)
     : batch_(batch),
-      batches_(images / workers / batch),
+      batches_(examples / workers / batch),
       rank_(rank),
       seed_(seed),
       split_(split),
-      order_(images) {
+      order_(examples) {
   if (batches_ == 0) {
-    throw UsageError(fmt::format("train.batch = {}: {} images between {} workers give each only {}", batch,
-                                 images, workers, images / workers));
+    throw UsageError(fmt::format("train.batch = {}: {} examples between {} workers give each only {}", batch,
+                                 examples, workers, examples / workers));
   }
 }
 

@@ -1,4 +1,4 @@
-// The images that a worker sees, and their order.
+// The examples of a training set that a worker sees, and their order.
 //
 //   split   Each epoch has a permutation of the whole set, the same on all workers. It is cut into
 //           one contiguous shard per worker. Shards are disjoint and equally long, so all workers
@@ -20,7 +20,7 @@ enum class Split { split, whole };
 class Sampler {
  public:
   // Throws UsageError if a worker's shard does not fill one batch.
-  Sampler(std::int64_t images, std::int64_t batch, int rank, int workers, std::uint64_t seed,
+  Sampler(std::int64_t examples, std::int64_t batch, int rank, int workers, std::uint64_t seed,
           Split split = Split::split);
 
   std::int64_t batches_per_epoch() const { return batches_; }

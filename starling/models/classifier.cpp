@@ -8,6 +8,10 @@
 
 namespace starling {
 
+at::ScalarType type_named(const std::string& dtype) {
+  return dtype == "bf16" ? at::kBFloat16 : dtype == "fp16" ? at::kHalf : at::kFloat;
+}
+
 const std::vector<std::string>& known_classifiers() {
   static const std::vector<std::string> kNames{"resnet-8"};
   return kNames;
@@ -16,8 +20,7 @@ const std::vector<std::string>& known_classifiers() {
 std::shared_ptr<Classifier> make_classifier(const std::string& name, int width, const std::string& dtype,
                                             std::uint64_t seed) {
   torch::manual_seed(seed);
-  const auto type = dtype == "bf16" ? at::kBFloat16 : dtype == "fp16" ? at::kHalf : at::kFloat;
-  if (name == "resnet-8") return make_resnet8({.width = width, .type = type});
+  if (name == "resnet-8") return make_resnet8({.width = width, .type = type_named(dtype)});
   throw UsageError(
       fmt::format("model.name = {}: unknown, allowed is {}", name, fmt::join(known_classifiers(), ", ")));
 }

@@ -10,6 +10,9 @@
 
 namespace starling {
 
+// The type that is called "fp32", "bf16" or "fp16".
+at::ScalarType type_named(const std::string& dtype);
+
 class Classifier : public torch::nn::Module {
  public:
   // float [n, channels, height, width] -> logits [n, classes]

@@ -1,5 +1,6 @@
 #include "starling/models/resnet.h"
 
+#include <ATen/ops/linear.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
@@ -23,9 +24,17 @@ nn::Conv2d convolution(int in, int out, int size, int stride, at::ScalarType typ
   return conv;
 }
 
+// A 1x1 convolution as a matrix product. With few channels, backward() of oneDNN's 1x1 convolution
+// (torch 2.11 to 2.15, channels-last, AVX2 and AVX-512) writes past its memory.
+at::Tensor product(const nn::Conv2d& conv, const at::Tensor& x, std::int64_t stride) {
+  const at::Tensor kept = x.slice(2, 0, x.size(2), stride).slice(3, 0, x.size(3), stride);
+  return at::linear(kept.permute({0, 2, 3, 1}), conv->weight.flatten(1)).permute({0, 3, 1, 2});
+}
+
 struct ResidualBlock : nn::Module {
   ResidualBlock(int in, int out, int stride, at::ScalarType type)
-      : conv1(register_module("conv1", convolution(in, out, 3, stride, type))),
+      : stride(stride),
+        conv1(register_module("conv1", convolution(in, out, 3, stride, type))),
         norm1(register_module("norm1", nn::BatchNorm2d(out))),
         conv2(register_module("conv2", convolution(out, out, 3, 1, type))),
         norm2(register_module("norm2", nn::BatchNorm2d(out))) {
@@ -37,8 +46,9 @@ struct ResidualBlock : nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = norm1(conv1(x)).relu_();
     y = norm2(conv2(y));
-    return y.add_(shortcut ? shortcut_norm(shortcut(x)) : x).relu_();
+    return y.add_(shortcut ? shortcut_norm(product(shortcut, x, stride)) : x).relu_();
   }
+  const int stride;
   nn::Conv2d conv1;
   nn::BatchNorm2d norm1;
   nn::Conv2d conv2;

@@ -142,7 +142,7 @@ void Metrics::clear_after(std::span<const std::int64_t> steps) {
 }
 
 void Metrics::append(std::string_view lines) {
-  const std::string text = (cut_off_ ? "\n" : "") + std::string(lines);
+  const std::string text = fmt::format("{}{}", cut_off_ ? "\n" : "", lines);
   const std::size_t written = write_part(file_, text);
   const bool whole = written == text.size();
   if (!whole && !failing_) {

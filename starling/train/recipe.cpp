@@ -174,19 +174,39 @@ Config recipe_config(Recipe& r) {
   return c;
 }
 
-std::vector<Config::Entry> recipe_keys() {
-  std::vector<Config::Entry> all;
+std::vector<RecipeKey> recipe_keys() {
+  struct Meaning {
+    std::string path, text;
+    std::vector<std::string_view> tasks{};
+  };
+  std::vector<Meaning> meanings;
   for (const TaskInfo* task : known_tasks()) {
     Recipe recipe;
     recipe.data.name = task->name;
-    for (Config::Entry& entry : recipe_config(recipe).entries()) {
-      const auto same = [&](const auto& other) {
-        return other.section == entry.section && other.name == entry.name;
-      };
-      if (std::ranges::none_of(all, same)) all.push_back(std::move(entry));
+    Config config = recipe_config(recipe);
+    recipe.data.name = Recipe().data.name;  // the default, whatever the task
+    for (const Config::Entry& entry : config.entries()) {
+      const Meaning meaning{.path = fmt::format("{}.{}", entry.section, entry.name),
+                            .text = fmt::format("{}; {} (else {})", entry.help, entry.allowed, entry.value)};
+      auto same = std::ranges::find_if(meanings, [&](const Meaning& known) {
+        return known.path == meaning.path && known.text == meaning.text;
+      });
+      if (same == meanings.end()) same = meanings.insert(meanings.end(), meaning);
+      same->tasks.push_back(task->name);
     }
   }
-  return all;
+  std::vector<RecipeKey> keys;
+  for (const auto& [path, text, tasks] : meanings) {
+    const std::string whose =
+        tasks.size() < known_tasks().size() ? fmt::format("{}: ", fmt::join(tasks, ", ")) : "";
+    const auto known = std::ranges::find(keys, path, &RecipeKey::path);
+    if (known == keys.end()) {
+      keys.push_back({path, whose + text});
+    } else {
+      known->meaning += fmt::format("; {}{}", whose, text);
+    }
+  }
+  return keys;
 }
 
 Recipe read_recipe(const std::string& file, const Overrides& overrides) {
@@ -196,7 +216,7 @@ Recipe read_recipe(const std::string& file, const Overrides& overrides) {
   Config config = recipe_config(recipe);
   config.read_text(text, file);
   for (const auto& [path, value] : overrides) config.set(path, value);
-  task_of(recipe).check(recipe, config);
+  if (const auto check_task = task_of(recipe).check) check_task(recipe, config);
   check(config, recipe.optimizer);
   if (recipe.log.timeline_to > 0 && recipe.log.timeline_to < recipe.log.timeline_from) {
     throw UsageError(

@@ -79,8 +79,13 @@ struct Recipe {
 // The declaration of all keys, bound to `recipe`'s fields; their present values are the defaults.
 // The keys of [data] and [model] are those of the task that data.name chooses now.
 Config recipe_config(Recipe& recipe);
-// The keys of all tasks with their defaults, each once.
-std::vector<Config::Entry> recipe_keys();
+// A key of all tasks, or of those that are named: "text: tokens in a window; a whole number ...".
+struct RecipeKey {
+  std::string path;     // "model.context"
+  std::string meaning;  // with the allowed values and the default
+};
+// The keys of all tasks, each once.
+std::vector<RecipeKey> recipe_keys();
 
 using Overrides = std::vector<std::pair<std::string, std::string>>;  // {"optimizer.lr", "0.002"}
 // The defaults, then the file, then the overrides. Throws UsageError.

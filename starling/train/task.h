@@ -93,8 +93,8 @@ struct TaskInfo {
   void (*data_keys)(Config& config, std::any& keys);
   void (*model_keys)(Config& config, std::any& keys);
   // Throws UsageError for a combination of values that the ranges do not exclude; `config` knows
-  // their origin.
-  void (*check)(const Recipe& recipe, const Config& config);
+  // their origin. Null: there is none.
+  void (*check)(const Recipe& recipe, const Config& config) = nullptr;
   // Throws Error if data is missing. Reads none of it.
   void (*find_data)(const Recipe& recipe);
   // The model with its initial values, which run.seed decides.

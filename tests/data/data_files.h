@@ -1,4 +1,4 @@
-// Small idx files for tests.
+// Small files of data for tests.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,13 @@ inline void write_file(const std::string& path, std::string_view bytes) {
 inline std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// As data/tokens.h reads them.
+inline std::string token_bytes(const std::vector<std::int64_t>& tokens) {
+  std::string bytes;
+  for (const std::int64_t token : tokens) bytes += {static_cast<char>(token), static_cast<char>(token >> 8)};
+  return bytes;
 }
 
 inline void write_gzip(const std::string& path, std::string_view bytes) {

@@ -84,7 +84,7 @@ TEST(Sampler, RefusesAShardWithoutABatch) {
     Sampler(100, 32, 0, 4, 1);
     FAIL();
   } catch (const UsageError& error) {
-    EXPECT_STREQ(error.what(), "train.batch = 32: 100 images between 4 workers give each only 25");
+    EXPECT_STREQ(error.what(), "train.batch = 32: 100 examples between 4 workers give each only 25");
   }
 }
 

@@ -67,7 +67,8 @@ TEST_F(RecipeTest, Refuses) {
   EXPECT_THAT(error_of("[run]\nepochs = 0"), testing::HasSubstr(":2: run.epochs = 0: out of range"));
   EXPECT_EQ(error_of("[optimizer]\nrule = 'sgd'\nnesterov = true"),
             path_ + ":3: optimizer.nesterov = true: wants optimizer.momentum above 0");
-  EXPECT_EQ(error_of("[model]\nwidth = 12"), path_ + ":2: model.width = 12: wants a multiple of 8");
+  EXPECT_EQ(error_of("[data]\nname = 'text'\n[model]\nwidth = 12\nheads = 5"),
+            path_ + ":4: model.width = 12: wants a multiple of model.heads = 5");
   EXPECT_EQ(error_of("[log]\ntimeline_from = 5\ntimeline_to = 4"),
             path_ + ":3: log.timeline_to = 4: wants to be at least log.timeline_from = 5, or 0");
   EXPECT_EQ(error_of("", {{"optimizer.nesterov", "true"}}),

@@ -1,0 +1,61 @@
+#include "starling/data/tokens.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+
+namespace starling {
+
+namespace {
+
+constexpr std::int64_t kSample = 4096;  // tokens
+
+std::int64_t swapped(std::int64_t token) { return (token & 0xff) << 8 | token >> 8; }
+
+}  // namespace
+
+Tokens::Tokens(const std::string& path, std::int64_t vocabulary)
+    : path_(path),
+      vocabulary_(vocabulary),
+      file_(path),
+      size_(static_cast<std::int64_t>(file_.bytes().size() / 2)) {
+  if (file_.bytes().size() % 2 != 0)
+    throw Error(
+        fmt::format("{}: has {} bytes, which are no whole tokens of 2 bytes: the file breaks off, or "
+                    "is none of tokens",
+                    path, file_.bytes().size()));
+  bool fits = true, fits_swapped = true;
+  for (std::int64_t i = 0; i < std::min(kSample, size_); ++i) {
+    const std::int64_t token = at(i * size_ / std::min(kSample, size_));
+    fits &= token < vocabulary_;
+    fits_swapped &= swapped(token) < vocabulary_;
+  }
+  if (!fits && fits_swapped)
+    throw Error(
+        fmt::format("{}: its tokens have the high byte first: write them with the low byte first "
+                    "(numpy's \"<u2\")",
+                    path));
+}
+
+std::int64_t Tokens::at(std::int64_t place) const {
+  const auto byte = [&](std::int64_t i) {
+    return std::to_integer<std::int64_t>(file_.bytes()[static_cast<std::size_t>(i)]);
+  };
+  return byte(2 * place) | byte(2 * place + 1) << 8;
+}
+
+void Tokens::copy(std::int64_t first, std::span<std::int64_t> to) const {
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const std::int64_t place = first + static_cast<std::int64_t>(i);
+    to[i] = at(place);
+    if (to[i] >= vocabulary_)
+      throw Error(
+          fmt::format("{}: token {} at place {} is not in the vocabulary of {} tokens: the file was "
+                      "made with another one (model.vocabulary)",
+                      path_, to[i], place, vocabulary_));
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,67 @@
+#include "starling/data/tokens.h"
+
+#include <filesystem>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include "starling/core/error.h"
+#include "tests/data/data_files.h"
+#include "tests/refusal.h"
+
+namespace starling {
+namespace {
+
+using namespace testing_data;
+using testing::ElementsAre;
+
+class TokensTest : public testing::Test {
+ protected:
+  TokensTest() : folder_(temporary_folder()), path_(folder_ + "/train.bin") {}
+  ~TokensTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string refused(const std::string& bytes, std::int64_t vocabulary = 50257) {
+    write_file(path_, bytes);
+    return refusal<Error>([&] { Tokens(path_, vocabulary); }).substr(path_.size());
+  }
+
+  const std::string folder_, path_;
+};
+
+TEST_F(TokensTest, AreTwoBytesEachTheLowOneFirst) {
+  write_file(path_, token_bytes({5, 0, 256, 50256, 65535}));
+  const Tokens tokens(path_, 65536);
+  ASSERT_EQ(tokens.size(), 5);
+  std::vector<std::int64_t> some(3), all(5);
+  tokens.copy(2, some);
+  EXPECT_THAT(some, ElementsAre(256, 50256, 65535));
+  tokens.copy(0, all);
+  EXPECT_THAT(all, ElementsAre(5, 0, 256, 50256, 65535));
+}
+
+TEST_F(TokensTest, RefusesWhatIsNoTextOfTokens) {
+  EXPECT_EQ(refused(""), ": is empty");
+  EXPECT_EQ(refused("abc"),
+            ": has 3 bytes, which are no whole tokens of 2 bytes: the file breaks off, or is none of "
+            "tokens");
+  EXPECT_EQ(refused(std::string{"\x00\xff\x01\x00", 4}),
+            ": its tokens have the high byte first: write them with the low byte first (numpy's \"<u2\")");
+  EXPECT_EQ(refusal<Error>([&] { Tokens("/nowhere/train.bin", 2); }),
+            "/nowhere/train.bin: cannot be opened: No such file or directory");
+  EXPECT_EQ(refusal<Error>([&] { Tokens(folder_, 2); }), folder_ + ": is not a file");
+}
+
+TEST_F(TokensTest, RefusesATokenOfAnotherVocabulary) {
+  write_file(path_, token_bytes({1, 2, 300, 4}));
+  const Tokens tokens(path_, 300);
+  std::vector<std::int64_t> two(2);
+  tokens.copy(0, two);
+  EXPECT_EQ(
+      refusal<Error>([&] { tokens.copy(1, two); }),
+      path_ +
+          ": token 300 at place 2 is not in the vocabulary of 300 tokens: the file was made with another "
+          "one (model.vocabulary)");
+}
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,95 @@
+// A small data set for every task, for tests.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "starling/train/recipe.h"
+#include "starling/train/task.h"
+#include "tests/data/data_files.h"
+
+namespace starling::testing_data {
+
+struct SmallData {
+  std::string task;
+  std::int64_t train = 0, test = 0;  // examples
+  // Writes the data into the folder. Returns the keys of a recipe that reads it.
+  std::function<Overrides(const std::string& folder)> write;
+};
+
+inline void write_images(const std::string& path, int images, int seed) {
+  std::vector<std::uint8_t> pixels(static_cast<std::size_t>(images) * 28 * 28),
+      labels(static_cast<std::size_t>(images));
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * 7 + i / 784);
+  for (std::size_t i = 0; i < labels.size(); ++i)
+    labels[i] = static_cast<std::uint8_t>((i + static_cast<std::size_t>(seed)) % 10);
+  const auto n = static_cast<std::uint32_t>(images);
+  write_gzip(path + "-images-idx3-ubyte.gz", idx_bytes({n, 28, 28}, pixels));
+  write_gzip(path + "-labels-idx1-ubyte.gz", idx_bytes({n}, labels));
+}
+
+// Token i of the text is i.
+inline void write_text(const std::string& path, std::int64_t size) {
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(size));
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int64_t>(i);
+  write_file(path, token_bytes(tokens));
+}
+
+inline const std::vector<SmallData>& small_data() {
+  static const std::vector<SmallData> kAll{
+      {.task = "fashion-mnist",
+       .train = 60,
+       .test = 23,
+       .write = [](const std::string& folder) -> Overrides {
+         write_images(folder + "/train", 60, 0);
+         write_images(folder + "/t10k", 23, 3);
+         return {{"data.dir", folder}, {"model.width", "8"}};
+       }},
+      // 60 windows, and the token behind the last one, from any of 8 places on.
+      {.task = "text",
+       .train = 60,
+       .test = 23,
+       .write = [](const std::string& folder) -> Overrides {
+         write_text(folder + "/train.bin", 7 + 60 * 8 + 1);
+         write_text(folder + "/val.bin", 23 * 8 + 4);
+         return {{"data.dir", folder}, {"model.layers", "1"},  {"model.heads", "2"},
+                 {"model.width", "8"}, {"model.context", "8"}, {"model.vocabulary", "500"}};
+       }},
+  };
+  return kAll;
+}
+
+class TaskTest : public testing::Test {
+ protected:
+  explicit TaskTest(const SmallData& data)
+      : folder_(temporary_folder()), data_(data), keys_(data.write(folder_)) {}
+  ~TaskTest() override { std::filesystem::remove_all(folder_); }
+
+  Recipe recipe(const Overrides& overrides = {}) const {
+    Recipe recipe;
+    recipe.data.name = data_.task;
+    Config config = recipe_config(recipe);
+    config.set("train.batch", "5");
+    for (const Overrides& keys : {keys_, overrides}) {
+      for (const auto& [key, value] : keys) config.set(key, value);
+    }
+    return recipe;
+  }
+  std::unique_ptr<Task> task(const Recipe& recipe, int rank = 0, int workers = 1) const {
+    return task_of(recipe).load(recipe)(rank, workers);
+  }
+
+  const std::string folder_;
+  const SmallData data_;
+
+ private:
+  const Overrides keys_;
+};
+
+inline const SmallData& small_data_of(const std::string& task) {
+  return *std::ranges::find(small_data(), task, &SmallData::task);
+}
+
+}  // namespace starling::testing_data
