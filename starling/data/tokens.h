@@ -12,9 +12,9 @@ namespace starling {
 
 class Tokens {
  public:
-  // `vocabulary`: every token is smaller. Throws Error, with the path, if the file cannot be mapped,
-  // breaks off within a token, or has its bytes the other way round, as far as a sample of it
-  // shows.
+  // `vocabulary`: every token is smaller. Throws Error, with the path, if the file cannot be
+  // mapped, breaks off within a token, or has its bytes the other way round, as far as a sample of
+  // it shows.
   Tokens(const std::string& path, std::int64_t vocabulary);
 
   std::int64_t size() const { return size_; }

@@ -80,7 +80,7 @@ std::shared_ptr<Gpt2> gpt2(const Recipe& recipe) {
 }
 std::shared_ptr<torch::nn::Module> model(const Recipe& recipe) { return gpt2(recipe); }
 
-// Of the windows from `offset` on.
+// These windows; window 0 begins at `offset`.
 Batch batch_of(const Tokens& text, std::int64_t offset, std::int64_t context,
                std::span<const std::int64_t> windows) {
   const auto count = static_cast<std::int64_t>(windows.size());

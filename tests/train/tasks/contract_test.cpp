@@ -1,4 +1,4 @@
-// What every task promises (train/task.h), on its small data.
+// The promises of train/task.h, kept by every task, on its small data.
 #include <algorithm>
 #include <utility>
 
