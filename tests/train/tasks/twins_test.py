@@ -1,5 +1,5 @@
-"""Tasks beside the same model in Python, from the same weights: the same losses, step by step. Needs
-the packages of requirements-examples.txt and the program (environment: STARLING)."""
+"""Tasks beside the same model in Python, from the same weights: the same losses, step by step.
+Needs the packages of requirements-examples.txt and the program (environment: STARLING)."""
 
 import json
 import math

@@ -1,0 +1,201 @@
+"""starling pack: makes the files that training reads from raw data, once.
+
+This file needs neither torch nor the package: `starling pack` runs it by its path.
+"""
+
+import argparse
+import hashlib
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+
+END_OF_TEXT = "<|endoftext|>"
+MOST_TOKENS = 1 << 16  # in a vocabulary: tokens have 16 bits
+BATCH = 256  # documents that are encoded at once
+
+
+class Refusal(Exception):
+    """One line: what is wrong, and where."""
+
+
+def imported(module, package=None):
+    try:
+        return __import__(module)
+    except ImportError as error:
+        raise Refusal(
+            f"needs the package {package or module}: {sys.executable} -m pip install {package or module}") from error
+
+
+def documents(paths):
+    """The texts in files and folders, in order: a .jsonl file has one in each line, as "text"; any other file is
+    one."""
+    for path in paths:
+        if path.is_dir():
+            yield from documents(sorted(path.iterdir()))
+        elif not path.exists():
+            raise Refusal(f"{path}: not there")
+        elif path.suffix == ".jsonl":
+            with open(path, encoding="utf-8") as lines:
+                for number, line in enumerate(lines, 1):
+                    try:
+                        yield json.loads(line)["text"]
+                    except (ValueError, KeyError, TypeError) as error:
+                        raise Refusal(f'{path}:{number}: wants {{"text": "..."}}') from error
+        else:
+            try:
+                yield path.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise Refusal(f"{path}: is no UTF-8 text: byte {error.start}") from error
+
+
+def tokenizer_of(vocabulary):
+    """A tokenizer.json, or GPT-2's two tables in a folder."""
+    tokenizers = imported("tokenizers")
+    path = pathlib.Path(vocabulary)
+    if path.is_file():
+        try:
+            return tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise Refusal(f"{path}: is no tokenizer: {error}") from error
+    for table, merges in (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")):
+        if (path / table).exists() and (path / merges).exists():
+            tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(path / table), str(path / merges)))
+            return with_bytes(tokenizers, tokenizer)
+    raise Refusal(f"{path}: wants a tokenizer.json, or a folder of encoder.json and vocab.bpe (vocab.json and "
+                  "merges.txt)")
+
+
+def with_bytes(tokenizers, tokenizer):
+    """GPT-2's way from text to byte-pair encoding and back."""
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens([END_OF_TEXT])
+    return tokenizer
+
+
+def learnt_tokenizer(paths, size):
+    """A byte-pair encoding of `size` tokens, made from the texts as GPT-2's was made."""
+    tokenizers = imported("tokenizers")
+    tokenizer = with_bytes(tokenizers, tokenizers.Tokenizer(tokenizers.models.BPE()))
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size, special_tokens=[END_OF_TEXT], show_progress=False,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(documents(paths), trainer)
+    return tokenizer
+
+
+def is_held_out(text, share):
+    """Depends on the text alone, so a document that comes twice is on one side."""
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    return number < share * 2**64
+
+
+def encode(paths, tokenizer, held_out, files):
+    """Writes the tokens of every document, and the end of text behind it. Returns documents and tokens by split."""
+    numpy = imported("numpy")
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    counts = {split: {"documents": 0, "tokens": 0} for split in files}
+
+    def write(batch):
+        for text, encoding in zip(batch, tokenizer.encode_batch(batch, add_special_tokens=False), strict=True):
+            split = "val" if is_held_out(text, held_out) else "train"
+            tokens = numpy.array([*encoding.ids, end], dtype="<u2")
+            files[split].write(tokens.tobytes())
+            counts[split]["documents"] += 1
+            counts[split]["tokens"] += len(tokens)
+
+    batch = []
+    for text in documents(paths):
+        if not text:
+            continue
+        batch.append(text)
+        if len(batch) == BATCH:
+            write(batch)
+            batch = []
+    write(batch)
+    return counts
+
+
+def pack_text(options):
+    if options.vocabulary:
+        tokenizer = tokenizer_of(options.vocabulary)
+    else:
+        tokenizer = learnt_tokenizer(options.sources, options.learn_vocabulary)
+    size = tokenizer.get_vocab_size()
+    if size > MOST_TOKENS:
+        raise Refusal(f"{options.vocabulary}: has {size} tokens, at most {MOST_TOKENS} are allowed")
+    if tokenizer.token_to_id(END_OF_TEXT) is None:
+        raise Refusal(f"{options.vocabulary}: has no token {END_OF_TEXT}")
+    out = pathlib.Path(options.out)
+    if out.exists() and any(out.iterdir()):
+        raise Refusal(f"{out}: is not empty")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the folder, so that it appears whole or not at all.
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
+        draft = pathlib.Path(name) / "text"
+        draft.mkdir()
+        with open(draft / "train.bin", "wb") as train, open(draft / "val.bin", "wb") as val:
+            counts = encode(options.sources, tokenizer, options.held_out, {"train": train, "val": val})
+        for split, count in counts.items():
+            if count["documents"] == 0:
+                raise Refusal(f"no document is left for {split}.bin: give more documents, or another --held-out")
+        tokenizer.save(str(draft / "tokenizer.json"))
+        (draft / "text.json").write_text(json.dumps({"vocabulary": size, **counts}, indent=2) + "\n")
+        if out.exists():
+            out.rmdir()
+        shutil.move(draft, out)
+    for split, count in counts.items():
+        print(f"{out / split}.bin: {count['tokens']:,} tokens of {count['documents']:,} documents", file=sys.stderr)
+    print(f"model.vocabulary = {size}")
+
+
+def share(text):
+    value = float(text)
+    if not 0 < value < 1:
+        raise ValueError
+    return value
+
+
+def vocabulary_size(text):
+    value = int(text)
+    if not 257 <= value <= MOST_TOKENS:
+        raise ValueError
+    return value
+
+
+def parser():
+    parser = argparse.ArgumentParser(prog="starling pack", description=__doc__.splitlines()[0].split(": ", 1)[1],
+                                     allow_abbrev=False)
+    kinds = parser.add_subparsers(required=True, metavar="KIND")
+    text = kinds.add_parser(
+        "text", allow_abbrev=False, help="train.bin and val.bin of data.name = \"text\"",
+        description="Encodes texts as 16-bit tokens, in nanoGPT's layout: OUT/train.bin, OUT/val.bin, "
+                    "OUT/tokenizer.json, OUT/text.json. Prints the recipe's model.vocabulary.")
+    text.add_argument("sources", nargs="+", type=pathlib.Path, metavar="SOURCE",
+                      help='a text, a .jsonl file with {"text": ...} in each line, or a folder of them')
+    text.add_argument("out", metavar="OUT", help="the new folder")
+    of = text.add_mutually_exclusive_group(required=True)
+    of.add_argument("--vocabulary", metavar="PATH",
+                    help="tokenizer.json, or a folder of GPT-2's encoder.json and vocab.bpe")
+    of.add_argument("--learn-vocabulary", type=vocabulary_size, metavar="N",
+                    help="make a byte-pair encoding of N tokens from the texts, 257 to 65536")
+    text.add_argument("--held-out", type=share, default=0.005, metavar="SHARE",
+                      help="share of the documents for val.bin, between 0 and 1 (default %(default)s)")
+    text.set_defaults(pack=pack_text)
+    return parser
+
+
+def main():
+    options = parser().parse_args()
+    try:
+        options.pack(options)
+    except (Refusal, OSError) as error:
+        print(f"starling: pack: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
