@@ -42,9 +42,10 @@ int become_script(const std::vector<std::string>& arguments) {
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   ::execvp(pointers[0], pointers.data());
-  throw Error(fmt::format("pack needs Python 3 with numpy, but \"{}\" cannot be started: {}; STARLING_PYTHON "
-                          "names another one",
-                          words[0], std::strerror(errno)));
+  throw Error(
+      fmt::format("pack needs Python 3 with numpy, but \"{}\" cannot be started: {}; STARLING_PYTHON "
+                  "names another one",
+                  words[0], std::strerror(errno)));
 }
 
 }  // namespace

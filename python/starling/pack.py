@@ -29,8 +29,8 @@ def imported(module, package=None):
 
 
 def documents(paths):
-    """The texts in files and folders, in order: a .jsonl file has one in each line, as "text"; any other file is
-    one."""
+    """The texts in files and folders, in order: a .jsonl file has one in each line, as "text";
+    any other file is one."""
     for path in paths:
         if path.is_dir():
             yield from documents(sorted(path.iterdir()))
@@ -93,7 +93,8 @@ def is_held_out(text, share):
 
 
 def encode(paths, tokenizer, held_out, files):
-    """Writes the tokens of every document, and the end of text behind it. Returns documents and tokens by split."""
+    """Writes the tokens of every document, and the end of text behind it. Returns the number of
+    documents and tokens of each split."""
     numpy = imported("numpy")
     end = tokenizer.token_to_id(END_OF_TEXT)
     counts = {split: {"documents": 0, "tokens": 0} for split in files}
