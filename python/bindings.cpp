@@ -53,6 +53,7 @@ py::dict statistics_of(OptimizerBinding& binding) {
   all["aborted"] = s.aborted;
   all["late"] = s.late;
   all["bytes_sent"] = s.bytes_sent;
+  all["payload_sent"] = s.payload_sent;
   all["bytes_in_place"] = s.bytes_in_place;
   all["directed_aborted"] = s.directed_aborted;
   all["seconds_waiting"] = s.seconds_waiting;

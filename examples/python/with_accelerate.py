@@ -12,7 +12,7 @@ import starling
 accelerator = accelerate.Accelerator(cpu=True)
 # Before the optimizer: parameters stay where they are.
 model = counting.Model().to(accelerator.device)
-optimizer = starling.AdamW(model.parameters(), lr=1e-2, buffers=model.buffers())
+optimizer = starling.AdamW(model.parameters(), lr=1e-2, model=model)
 loader = torch.utils.data.DataLoader(counting.Sequences(), batch_size=16, shuffle=True)
 model, step, loader = accelerator.prepare(model, optimizer, loader)
 starling.no_all_reduce(model)  # prepare() has wrapped it in DistributedDataParallel

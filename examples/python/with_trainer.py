@@ -44,7 +44,7 @@ model = transformers.GPT2LMHeadModel(
         eos_token_id=0,
     )
 )
-optimizer = starling.AdamW(model.parameters(), lr=1e-2, buffers=model.buffers())
+optimizer = starling.AdamW(model.parameters(), lr=1e-2, model=model)
 trainer = transformers.Trainer(
     model=model,
     args=args,

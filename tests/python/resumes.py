@@ -49,7 +49,7 @@ def trainer(resume):
         vocab_size=counting.NUMBERS, n_positions=counting.LENGTH, n_embd=16, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
     )
     model = transformers.GPT2LMHeadModel(config)
-    optimizer = starling.AdamW(model.parameters(), lr=1e-2, buffers=model.buffers())
+    optimizer = starling.AdamW(model.parameters(), lr=1e-2, model=model)
     trainer = transformers.Trainer(
         model=model, args=args, train_dataset=counting.Sequences(), optimizers=(optimizer, None), callbacks=[Callback()]
     )
@@ -62,7 +62,7 @@ def accelerate(resume):
 
     accelerator = accelerate.Accelerator(cpu=True)
     model = counting.Model().to(accelerator.device)
-    optimizer = starling.AdamW(model.parameters(), lr=1e-2, buffers=model.buffers())
+    optimizer = starling.AdamW(model.parameters(), lr=1e-2, model=model)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 4 * HALF)
     model, step, batches, schedule = accelerator.prepare(model, optimizer, loader(), schedule)
     starling.no_all_reduce(model)

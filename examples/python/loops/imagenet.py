@@ -105,7 +105,7 @@ if __name__ == "__main__":
     model = networks.ResNet(classes=10)
     criterion = torch.nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=args.momentum, weight_decay=args.wd)
-    optimizer = starling.Decentralized(optimizer, buffers=model.buffers())
+    optimizer = starling.Decentralized(optimizer, model=model)
     validate = optimizer.consensus()(validate)  # of the average model
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.1)
     start_epoch, best_acc1 = 0, 0.0

@@ -59,7 +59,7 @@ if __name__ == "__main__":
 
     model = networks.Net()
     optimizer = torch.optim.Adadelta(model.parameters(), lr=args.lr)
-    optimizer = starling.Decentralized(optimizer, buffers=model.buffers())
+    optimizer = starling.Decentralized(optimizer, model=model)
     test = optimizer.consensus()(test)  # of the average model
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=args.gamma)
     for epoch in range(1, args.epochs + 1):
