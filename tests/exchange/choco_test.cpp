@@ -10,6 +10,7 @@
 #include "starling/transport/mapped/mapped.h"
 #include "starling/transport/tcp/tcp.h"
 #include "tests/exchange/flock.h"
+#include "tests/mixed.h"
 
 namespace starling {
 namespace {
@@ -186,12 +187,8 @@ TEST(Choco, IsItsEquation) {
       }
       for (int i = 0; i < n; ++i) {
         const auto k = static_cast<std::size_t>(i);
-        for (std::size_t c = 0; c < kSize; ++c) {
-          double s = graph.self_weight(i) * copy[k][c];
-          for (const Neighbour& j : graph.neighbours[k])
-            s += j.weight * copy[static_cast<std::size_t>(j.rank)][c];
-          x[k][c] += gamma * (s - copy[k][c]);
-        }
+        for (std::size_t c = 0; c < kSize; ++c)
+          x[k][c] += gamma * (mixed(graph, i, [&](std::size_t j) { return copy[j][c]; }) - copy[k][c]);
       }
     }
     for (int i = 0; i < n; ++i) {
@@ -215,12 +212,10 @@ TEST(Choco, WithAllValuesItIsGossip) {
   std::vector<std::vector<float>> h;
   for (int i = 0; i < 5; ++i) h.push_back(workers[i].x);
   workers.everyone([](Sparse& w) { EXPECT_EQ(w.step(), 2); });
-  for (std::size_t i = 0; i < 5; ++i) {
+  for (int i = 0; i < 5; ++i) {
     for (std::size_t c = 0; c < 1000; ++c) {
-      double Wh = schedule.rounds.front().self_weight(static_cast<int>(i)) * h[i][c];
-      for (const Neighbour& j : schedule.rounds.front().neighbours[i])
-        Wh += j.weight * h[static_cast<std::size_t>(j.rank)][c];
-      ASSERT_NEAR(workers[static_cast<int>(i)].x[c], Wh, 1e-6);
+      const double Wh = mixed(schedule.rounds.front(), i, [&](std::size_t j) { return h[j][c]; });
+      ASSERT_NEAR(workers[i].x[c], Wh, 1e-6);
     }
   }
 }

@@ -126,6 +126,14 @@ struct Flock {
     }
     for (auto& thread : threads) thread.join();
   }
+  // So many steps of all, on this thread. Returns how many arrivals each has mixed.
+  std::vector<int> steps(int times) {
+    std::vector<int> mixed(workers.size());
+    for (int t = 0; t < times; ++t) {
+      for (std::size_t i = 0; i < workers.size(); ++i) mixed[i] += workers[i]->step();
+    }
+    return mixed;
+  }
   Worker& operator[](int i) { return *workers[static_cast<std::size_t>(i)]; }
   double sum() const {
     double sum = 0;
