@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "starling/topology/schedules.h"
+#include "tests/mixed.h"
 #include "tests/optim/flock.h"
 #include "tests/optim/plain.h"
 

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "starling/optim/rules.h"
-#include "tests/mixed.h"
 
 namespace starling {
 
