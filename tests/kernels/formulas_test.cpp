@@ -1,5 +1,5 @@
-// The kernels of every instruction set that runs here, against the papers' formulas as plain loops in
-// double.
+// The kernels of every instruction set that runs here, against the papers' formulas as plain loops
+// in double.
 #include <algorithm>
 #include <cmath>
 #include <string>

@@ -1,5 +1,5 @@
-// The update's promises beside its formulas: mixing alone, memory that may be shared, values that are
-// not finite, scaled and cleared gradients, and the choice of the instruction set.
+// The update's promises beside its formulas: mixing alone, memory that may be shared, values that
+// are not finite, scaled and cleared gradients, and the choice of the instruction set.
 #include "tests/kernels/update.h"
 
 #include <algorithm>

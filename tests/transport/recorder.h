@@ -94,7 +94,7 @@ class Recorder final : public TransportHandler {
     const std::lock_guard lock(mutex_);
     return events_;
   }
-  // What has come from this peer.
+  // The frames that have come from this peer.
   Events received(int peer) {
     Events all = events();
     std::erase_if(all, [=](const Event& e) { return e.kind != Kind::received || e.peer != peer; });

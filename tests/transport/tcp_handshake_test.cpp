@@ -1,4 +1,4 @@
-// Who is accepted over TCP: addresses, tokens, and strangers of all kinds.
+// TCP's handshake: addresses, tokens, and strangers of all kinds.
 #include <atomic>
 #include <string>
 #include <thread>
