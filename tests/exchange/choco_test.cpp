@@ -30,11 +30,7 @@ struct Sparse {
         random(static_cast<std::uint64_t>(rank) + 1),
         exchange(std::move(over), schedule, {size},
                  {.patience = patience,
-                  .log =
-                      [this](Level, const std::string& line) {
-                        const std::lock_guard lock(mutex);
-                        lines.push_back(line);
-                      },
+                  .log = lines.log(Level::debug),
                   .contents = {.one_in = one_in, .chooser = Chooser::sender}}) {
     std::vector<int> neighbours;
     for (const Neighbour& j : schedule.rounds.front().neighbours[static_cast<std::size_t>(rank)])
@@ -75,10 +71,7 @@ struct Sparse {
     return combine();
   }
   double sum() const { return std::accumulate(x.begin(), x.end(), 0.0); }
-  std::vector<std::string> said() {
-    const std::lock_guard lock(mutex);
-    return lines;
-  }
+  std::vector<std::string> said() { return lines.all(); }
   const Replicas::Edge& edge(int other) const {
     return *std::ranges::find(replicas.edges, other, &Replicas::Edge::rank);
   }
@@ -93,8 +86,7 @@ struct Sparse {
   std::normal_distribution<float> change;
   double learned = 0;
   std::function<void(std::uint32_t*)> tamper{};
-  std::mutex mutex;
-  std::vector<std::string> lines;
+  LogLines lines;
   Exchange exchange;
 };
 

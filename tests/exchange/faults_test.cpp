@@ -19,18 +19,8 @@ TEST(Exchange, WithMaxWaitALateNeighbourCostsOneExchangeAndIsBackWhenItWakes) {
   Flock flock(triangle(), {.max_wait = milliseconds(2000)});
   const double before = flock.sum();
   flock.everyone([](Worker& w) { w.step(); });
-  flock.hub.pause(2);
-  std::thread one([&] { flock[1].step(), flock[1].step(); });
-  flock[0].step();
-  flock[0].step();
-  one.join();
-  int mixed = 0;
-  for (int t = 0; t < 20; ++t) {  // worker 2 is not waited for: the two go on with each other
-    flock[0].step();
-    mixed += flock[1].step();
-  }
+  int mixed = flock.steps_while_2_sleeps();
   EXPECT_GE(mixed, 36);
-  flock.hub.resume(2);
   // The exchange in flight when it fell asleep may have been decided before. The next exchange is
   // lost: in it the sleeper hears that the others went on, and asks for their round. (Here two on
   // one thread run on as fast as they can, so it may have to ask again.) Then it mixes again.
@@ -161,14 +151,7 @@ TEST(Exchange, NumbersThatAreNotFiniteAreNeverMixed) {
 TEST(Exchange, ABrokenConnectionIsMendedAndTheSumIsRestored) {
   Flock flock(triangle());
   const double before = flock.sum();
-  std::mt19937_64 random(3);
-  for (int t = 0; t < 30; ++t) {
-    if (t % 3 == 0) flock.hub.sever(0, 1);
-    if (t % 3 == 1) flock.hub.mend(0, 1);
-    for (int i = 0; i < 3; ++i) flock[i].step();
-  }
-  flock.hub.mend(0, 1);
-  ASSERT_TRUE(eventually([&] { return flock[0].step() + flock[1].step() + flock[2].step() == 12; }));
+  ASSERT_TRUE(flock.mends_its_edge(12));
   flock.everyone([](Worker& w) { w.end(); });
   EXPECT_NEAR(flock.sum(), before, 1e-2);
   EXPECT_GT(flock[0].exchange.statistics().aborted, 0U);

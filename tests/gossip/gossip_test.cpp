@@ -18,6 +18,7 @@
 #include "tests/eventually.h"
 #include "tests/exchange/one_thread.h"
 #include "tests/gossip/held.h"
+#include "tests/log_lines.h"
 
 namespace starling {
 namespace {
@@ -34,10 +35,7 @@ struct Trainer {
         gossip(std::move(transport), options,
                on_host({std::vector<float>(kSizes[0], 0.5F), std::vector<float>(kSizes[1], 0.5F)},
                        *options.algorithm),
-               [this](Level, const std::string& line) {
-                 const std::lock_guard lock(mutex);
-                 lines.push_back(line);
-               }) {}
+               lines.log(Level::debug)) {}
 
   void gradient(float size) {
     for (int b = 0; b < 2; ++b) {
@@ -59,17 +57,13 @@ struct Trainer {
     return all;
   }
 
-  bool said(const std::string& what) {
-    const std::lock_guard lock(mutex);
-    return std::ranges::any_of(lines, [&](const std::string& line) { return line.find(what) != line.npos; });
-  }
+  bool said(const std::string& what) { return lines.text().find(what) != std::string::npos; }
 
   const int rank;
   std::mt19937_64 random;
   std::normal_distribution<float> change;
   double learned = 0, tracked = 0;
-  std::mutex mutex;
-  std::vector<std::string> lines;
+  LogLines lines;
   Gossip gossip;
 };
 
