@@ -10,7 +10,7 @@ import subprocess
 import unittest
 import uuid
 
-from train_test import environment, image_folder
+from runs import environment, image_folder
 
 STEPS = 12
 
@@ -47,16 +47,10 @@ class Launchers(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        image_folder(cls, train=480, test=100)
-        cls.recipe.write_text(f"""
+        image_folder(cls, f"""
 [run]
 steps = {STEPS}
 threads = 1
-[data]
-dir = "{cls.data}"
-flip = false
-[model]
-width = 8
 [optimizer]
 rule = "adam"
 lr = 0.01
@@ -64,7 +58,7 @@ lr = 0.01
 batch = 16
 [log]
 every = 1
-""")
+""", train=480, test=100)
 
     def setUp(self):
         self.out = self.folder / self.id().rsplit(".", 1)[1]
