@@ -7,6 +7,7 @@
 
 #include "starling/core/error.h"
 #include "starling/topology/spectrum.h"
+#include "tests/refusal.h"
 #include "tests/topology/rounds.h"
 
 namespace starling {
@@ -21,12 +22,7 @@ std::vector<std::string> rounds_of(const std::string& name, int n, int denominat
 }
 
 std::string error_of(const std::string& name, int n, int workers_per_node = 1) {
-  try {
-    make_schedule(name, n, workers_per_node);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "no error";
+  return refusal<UsageError>([&] { make_schedule(name, n, workers_per_node); });
 }
 
 TEST(Schedules, ForEachPlaceIsOneOfNodesManyTimesOver) {
