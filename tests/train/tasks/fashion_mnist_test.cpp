@@ -31,17 +31,16 @@ void write_set(const std::string& path, int images, int seed) {
 
 class FashionMnistTaskTest : public testing::Test {
  protected:
-  FashionMnistTaskTest() : folder_(temporary_folder()) {
-    write_set(folder_ + "/train", kTrain, 0);
-    write_set(folder_ + "/t10k", kTest, 3);
+  FashionMnistTaskTest() {
+    write_set(folder_ / "train", kTrain, 0);
+    write_set(folder_ / "t10k", kTest, 3);
   }
-  ~FashionMnistTaskTest() override { std::filesystem::remove_all(folder_); }
 
   Recipe recipe(const Overrides& overrides = {}) const {
     Recipe recipe;
     recipe.data.name = "fashion-mnist";
     Config config = recipe_config(recipe);
-    config.set("data.dir", folder_);
+    config.set("data.dir", folder_.path);
     config.set("model.width", "8");
     config.set("train.batch", "5");
     for (const auto& [key, value] : overrides) config.set(key, value);
@@ -51,7 +50,7 @@ class FashionMnistTaskTest : public testing::Test {
     return task_of(recipe).load(recipe)(rank, workers);
   }
 
-  const std::string folder_;
+  const Folder folder_;
 };
 
 bool same(const Batch& a, const Batch& b) {
