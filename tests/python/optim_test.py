@@ -8,7 +8,7 @@ from unittest import mock
 
 import torch
 import workers
-from learning import RULES, flat, loss_of, model, train
+from learning import RULES, flat, loss_of, model, refusal, train
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import starling
@@ -163,8 +163,7 @@ class Alone(unittest.TestCase):
         optimizer = starling.Decentralized(torch.optim.SGD(net.parameters()))
         optimizer.inner.register_step_post_hook(lambda *_: optimizer.close())
         train(net, optimizer, 1)
-        with self.assertRaisesRegex(starling.UsageError, "closed"):
-            optimizer.step()
+        self.assertIn("closed", refusal(optimizer.step))
 
     def copies_of_the_state(self, call, *arguments):
         gathered = []
@@ -237,8 +236,7 @@ class Alone(unittest.TestCase):
                 starling.AdamW(net.parameters(), **options)
             self.assertIn(text, str(caught.exception))
             self.assertNotIn("\n", str(caught.exception))
-        with self.assertRaisesRegex(starling.UsageError, "dampening = 0.5 is not allowed: 0"):
-            starling.SGD(net.parameters(), 0.1, 0.9, 0.5)
+        self.assertIn("dampening = 0.5 is not allowed: 0", refusal(starling.SGD, net.parameters(), 0.1, 0.9, 0.5))
         with self.assertRaisesRegex(starling.UsageError, "it was made with amsgrad = True"):
             starling.AdamW(net.parameters()).load_state_dict(torch.optim.AdamW(net.parameters(), amsgrad=True).state_dict())
         inner = torch.optim.SGD(list(net[0].parameters()), lr=0.1)
@@ -257,30 +255,25 @@ class Alone(unittest.TestCase):
         with self.assertRaisesRegex(starling.UsageError, r"LBFGS.step\(\) must be given a closure"):
             starling.Decentralized(torch.optim.LBFGS(model().parameters()))
         inner.add_param_group({"params": [net[2].bias]})
-        with self.assertRaisesRegex(starling.UsageError, "parameter group 2 was added; new parameters need add_param_group"):
-            around.step()
+        self.assertIn("parameter group 2 was added; new parameters need add_param_group", refusal(around.step))
         with self.assertRaisesRegex(starling.UsageError, "there is no parameter to train: all have the size 0"):
             starling.SGD([torch.zeros(0, requires_grad=True)])
         optimizer = starling.SGD(net.parameters(), scheme="async-push-pull")
         scaler = torch.amp.GradScaler("cpu")
         scaler.scale(loss_of(net, 1)).backward()
-        with self.assertRaisesRegex(starling.UsageError, 'scheme = "async-push-pull" does not go with a GradScaler'):
-            scaler.step(optimizer)
+        self.assertIn('scheme = "async-push-pull" does not go with a GradScaler', refusal(scaler.step, optimizer))
         optimizer = starling.AdamW(net.parameters())
         saved = optimizer.state_dict()
         del saved["state"][1]["exp_avg_sq"]
-        with self.assertRaisesRegex(starling.UsageError, 'parameter 0, number 1: there is no "exp_avg_sq"'):
-            optimizer.load_state_dict(saved)
+        self.assertIn('parameter 0, number 1: there is no "exp_avg_sq"', refusal(optimizer.load_state_dict, saved))
         for call in (copy.deepcopy, pickle.dumps):
             for one in (optimizer, around):
-                with self.assertRaisesRegex(starling.UsageError, "cannot be copied or pickled: save its state_dict"):
-                    call(one)
+                self.assertIn("cannot be copied or pickled: save its state_dict", refusal(call, one))
         with self.assertRaisesRegex(starling.UsageError, "parameter 0 of group 1"):
             optimizer.add_param_group({"params": [torch.zeros(3, dtype=torch.float64, requires_grad=True)]})
         train(net, optimizer, 1)
         optimizer.close()
-        with self.assertRaisesRegex(starling.UsageError, "closed"):
-            optimizer.step()
+        self.assertIn("closed", refusal(optimizer.step))
 
     @unittest.skipUnless(torch.cuda.is_available(), "torch finds no CUDA device")
     def test_on_a_gpu_it_is_as_on_the_cpu(self):
@@ -366,10 +359,8 @@ class Alone(unittest.TestCase):
             train(net, optimizer, 1)
             saved = copy.deepcopy(optimizer.state_dict())
             with optimizer.consensus():
-                with self.assertRaisesRegex(starling.UsageError, r"step\(\) within consensus"):
-                    optimizer.step()
-                with self.assertRaisesRegex(starling.UsageError, "within consensus"):
-                    optimizer.load_state_dict(saved)
+                self.assertIn("step() within consensus", refusal(optimizer.step))
+                self.assertIn("within consensus", refusal(optimizer.load_state_dict, saved))
             train(net, optimizer, 1)
 
     def test_help_shows_the_options(self):
