@@ -10,7 +10,7 @@ import subprocess
 import unittest
 import uuid
 
-from runs import environment, image_folder
+from runs import Images, environment
 
 STEPS = 12
 
@@ -42,12 +42,9 @@ def processes_with(mark):
     return found
 
 
-class Launchers(unittest.TestCase):
-    maxDiff = None
-
-    @classmethod
-    def setUpClass(cls):
-        image_folder(cls, f"""
+class Launchers(Images):
+    train_images, test_images = 480, 100
+    recipe_text = f"""
 [run]
 steps = {STEPS}
 threads = 1
@@ -58,10 +55,7 @@ lr = 0.01
 batch = 16
 [log]
 every = 1
-""", train=480, test=100)
-
-    def setUp(self):
-        self.out = self.folder / self.id().rsplit(".", 1)[1]
+"""
 
     def starling(self, launcher, *arguments, **changed):
         """The result of `LAUNCHER starling ARGUMENTS`; none of its processes may be left."""

@@ -41,16 +41,26 @@ def write_images(folder, train, test):
     _write_images(folder, "t10k", test, 2)
 
 
-def image_folder(cls, recipe, train=960, test=200, flip="false"):
-    """Gives the class of tests a folder until its tests end: images, and a recipe for them."""
-    folder = tempfile.TemporaryDirectory(prefix="starling-")
-    cls.addClassCleanup(folder.cleanup)
-    cls.folder = pathlib.Path(folder.name)
-    cls.data = cls.folder / "data"
-    cls.data.mkdir()
-    write_images(cls.data, train, test)
-    cls.recipe = cls.folder / "recipe.toml"
-    cls.recipe.write_text(f"{recipe}\n[data]\ndir = '{cls.data}'\nflip = {flip}\n[model]\nwidth = 8\n")
+class Images(unittest.TestCase):
+    """Tests with a folder: images, a recipe for them, and a folder for each test's output."""
+
+    maxDiff = None
+    recipe_text, train_images, test_images, flip = "", 960, 200, "false"
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="starling-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        cls.data = cls.folder / "data"
+        cls.data.mkdir()
+        write_images(cls.data, cls.train_images, cls.test_images)
+        cls.recipe = cls.folder / "recipe.toml"
+        cls.recipe.write_text(
+            f"{cls.recipe_text}\n[data]\ndir = '{cls.data}'\nflip = {cls.flip}\n[model]\nwidth = 8\n")
+
+    def setUp(self):
+        self.out = self.folder / self.id().rsplit(".", 1)[1]
 
 
 def environment(**changed):
@@ -109,12 +119,8 @@ def load_tests(loader, tests, pattern):
         if which == "all" or hasattr(getattr(test, test._testMethodName), "long") == (which == "long"))
 
 
-class Run(unittest.TestCase):
-    maxDiff = None
-
-    @classmethod
-    def setUpClass(cls):
-        image_folder(cls, f"""
+class Run(Images):
+    recipe_text = f"""
 [run]
 epochs = {EPOCHS}
 [optimizer]
@@ -127,10 +133,7 @@ warmup = 0.1
 batch = 16
 [log]
 every = 1
-""")
-
-    def setUp(self):
-        self.out = self.folder / self.id().rsplit(".", 1)[1]
+"""
 
     def start(self, *arguments, workers=WORKERS, **changed):
         command = [os.environ["STARLING"], "train", self.recipe, "--out", self.out, *arguments]

@@ -4,7 +4,7 @@ and timelines, merged by the command."""
 import json
 import unittest
 
-from runs import command, image_folder
+from runs import Images, command
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 WORKERS = 3
@@ -13,14 +13,19 @@ EVERY = 2  # steps per logged line
 TESTS = [3, STEPS]  # steps after which the average model is tested
 
 
-class Seeing(unittest.TestCase):
+class Seeing(Images):
+    recipe_text, train_images, test_images, flip = "[mixing]\ntopology = 'complete'\n", 300, 60, "true"
+
     @classmethod
     def setUpClass(cls):
-        image_folder(cls, "[mixing]\ntopology = 'complete'\n", train=300, test=60, flip="true")
+        super().setUpClass()
         cls.out = cls.folder / "out"
         for steps in (1, STEPS):  # the second run replaces the files of the first
             cls.train("--log.timeline", "true", "--log.tensorboard", "true", "--run.steps", str(steps))
         cls.timeline_stdout = command("timeline", cls.out).stdout
+
+    def setUp(self):
+        """All tests read the same run."""
 
     @classmethod
     def train(cls, *arguments, out=None):

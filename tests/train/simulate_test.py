@@ -5,7 +5,7 @@ import json
 import os
 import unittest
 
-from runs import command, image_folder
+from runs import Images, command
 
 STEPS = 16
 # The short tests run the first three.
@@ -18,12 +18,9 @@ SCHEMES = (("cta", ()), ("all-reduce", ()), ("a2cid2", ("--mixing.topology", "ri
            ("swarm", ("--mixing.topology", "complete", "--mixing.local_steps", 2)))
 
 
-class Simulate(unittest.TestCase):
-    maxDiff = None
-
-    @classmethod
-    def setUpClass(cls):
-        image_folder(cls, f"""
+class Simulate(Images):
+    flip = "true"
+    recipe_text = f"""
 [run]
 steps = {STEPS}
 threads = 1
@@ -32,7 +29,7 @@ rule = "adam"
 lr = 0.01
 [train]
 batch = 8
-""", flip="true")
+"""
 
     def simulate(self, *arguments, name="run"):
         out = self.folder / name
