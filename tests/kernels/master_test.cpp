@@ -1,5 +1,5 @@
 // Parameters in bf16 and fp16 with an fp32 master, by the kernels of every instruction set that
-// runs here: the rules on a master in plain loops, to the bit. (update_test.cpp checks the rules'
+// runs here: the rules on a master in plain loops, to the bit. (formulas_test.cpp checks the rules'
 // formulas.)
 #include <cmath>
 #include <functional>
