@@ -1,5 +1,5 @@
-// Options::clip and skip_not_finite. scheme_contract_test.cpp tests them, and clear_gradients, with
-// every scheme.
+// Options::clip and skip_not_finite. SchemeContract tests them, and clear_gradients, with every
+// scheme.
 #include <torch/nn/utils/clip_grad.h>
 
 #include "tests/optim/flock.h"
@@ -12,7 +12,7 @@ using at::Tensor;
 TEST(Clipping, AllReduceClipsTheMeanGradient) {
   flock(2, [](int, World& world) {
     const Tensor p = at::zeros({4}).set_requires_grad(true);
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, {.scheme = "all-reduce", .clip = 1}, world);
+    Optimizer optimizer({p}, SGD{.lr = 1}, {.scheme = "all-reduce", .clip = 1}, world);
     p.mutable_grad() = at::full({4}, world.rank == 0 ? 100.0 : -99.8);  // the mean is 0.1, its norm 0.2
     optimizer.step();
     EXPECT_TRUE(at::allclose(p.detach(), at::full({4}, -0.1), 1e-3));
@@ -25,8 +25,8 @@ TEST(Clipping, AllReduceClipsTheMeanGradient) {
 TEST(Clipping, AStepWhoseGradientIsNotFiniteMixesOnly) {
   flock(2, [](int, World& world) {
     const Tensor p = at::zeros({100}).set_requires_grad(true);
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1, .momentum = 0.5},
-                        {.topology = "complete", .skip_not_finite = true}, world);
+    Optimizer optimizer({p}, SGD{.lr = 1, .momentum = 0.5}, {.topology = "complete", .skip_not_finite = true},
+                        world);
     const auto step = [&](double gradient) {
       p.mutable_grad() = at::full({100}, gradient);
       optimizer.step();
@@ -45,8 +45,7 @@ TEST(Clipping, AStepWhoseGradientIsNotFiniteMixesOnly) {
 TEST(Clipping, RefusesInOneLine) {
   const Tensor p = at::zeros({4}).set_requires_grad(true);
   const auto refused = [&](Options options) {
-    return refusal<UsageError>(
-        [&] { Optimizer optimizer(std::vector<Tensor>{p}, SGD{}, options, World::alone()); });
+    return refusal<UsageError>([&] { Optimizer optimizer({p}, SGD{}, options, World::alone()); });
   };
   torch::optim::SGD inner({p}, 0.1);
   const auto refused_around = [&](Options options) {
