@@ -1,4 +1,4 @@
-// What a test expects of bad input: one clear line.
+// The expected end of bad input: one clear line.
 #pragma once
 
 #include <functional>

@@ -10,7 +10,8 @@
 
 namespace starling {
 
-// Every host's card carries `rate` bytes a second each way, one thing after the other. Infinite: at once.
+// Every host's card carries `rate` bytes a second each way, one thing after the other. Infinite: at
+// once.
 inline LocalNetwork virtual_network(std::shared_ptr<VirtualTime> time, double rate, Duration latency = {}) {
   auto sending = std::make_shared<std::map<int, Time>>();
   auto receiving = std::make_shared<std::map<int, Time>>();

@@ -1,43 +1,15 @@
-// A temporary folder, and small files and checkpoints in it.
+// Small files and checkpoints in a temporary folder.
 #pragma once
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "starling/checkpoint/checkpoint.h"
-#include "starling/core/error.h"
+#include "tests/folder.h"
 #include "tests/refusal.h"
 
 namespace starling {
-
-struct Folder {
-  Folder() {
-    std::string name = std::filesystem::temp_directory_path() / "starling-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
-    path = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string operator/(const std::string& name) const { return path + "/" + name; }
-  std::string path;
-};
-
-inline std::string slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-inline void spill(const std::string& path, const std::string& text) {
-  // Some file systems sync a file at once that is emptied and filled.
-  std::filesystem::remove(path);
-  std::ofstream(path, std::ios::binary) << text;
-}
 
 // A file as its bytes, from a header and the data behind it.
 inline std::string raw(const std::string& header, const std::string& data) {

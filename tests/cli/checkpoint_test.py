@@ -1,4 +1,4 @@
-"""starling checkpoint: the messages if there is nothing to show. tests/train/train_test.py has its
+"""starling checkpoint: the messages if there is nothing to show. tests/train/resume_test.py has its
 output."""
 
 import pathlib

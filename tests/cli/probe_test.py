@@ -12,7 +12,7 @@ from command import CommandTest
 from plan_test import profile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "train"))
-from train_test import processes_of  # noqa: E402
+from runs import processes_of  # noqa: E402
 
 
 class Probe(CommandTest):

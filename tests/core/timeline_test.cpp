@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 
 #include "starling/core/error.h"
+#include "tests/folder.h"
 
 namespace starling {
 namespace {
@@ -22,12 +23,9 @@ using testing::ElementsAre;
 
 class TimelineTest : public testing::Test {
  protected:
-  ~TimelineTest() override { std::filesystem::remove(path_); }
-
   json written(const Timeline& timeline) {
     timeline.write(path_);
-    std::ifstream file(path_);
-    return json::parse(file);
+    return json::parse(slurp(path_));
   }
   static std::vector<json> spans(const json& file) {
     std::vector<json> spans;
@@ -37,9 +35,8 @@ class TimelineTest : public testing::Test {
     return spans;
   }
 
-  const std::string path_ =
-      std::filesystem::temp_directory_path() /
-      ("starling-" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + ".json");
+  const Folder folder_;
+  const std::string path_ = folder_ / "timeline.json";
 };
 
 TEST_F(TimelineTest, AScopeIsASpanOfItsStep) {

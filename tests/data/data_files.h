@@ -1,11 +1,8 @@
-// Small files of data for tests.
+// Small idx files for tests.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <initializer_list>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,25 +10,9 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include "tests/folder.h"
+
 namespace starling::testing_data {
-
-inline std::string temporary_folder() {
-  const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-  const auto folder = std::filesystem::temp_directory_path() /
-                      ("starling-" + std::string(info->test_suite_name()) + "-" + info->name());
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  return folder;
-}
-
-inline void write_file(const std::string& path, std::string_view bytes) {
-  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
-
-inline std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // As data/tokens.h reads them.
 inline std::string token_bytes(const std::vector<std::int64_t>& tokens) {

@@ -9,6 +9,7 @@
 
 #include "starling/core/error.h"
 #include "tests/data/data_files.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -24,30 +25,24 @@ std::vector<std::uint8_t> pixels(int images) {
 
 class FashionMnistTest : public testing::Test {
  protected:
-  FashionMnistTest() : folder_(temporary_folder()) {
-    write_gzip(folder_ + "/train-images-idx3-ubyte.gz", idx_bytes({20, 28, 28}, pixels(20)));
+  FashionMnistTest() {
+    write_gzip(folder_ / "train-images-idx3-ubyte.gz", idx_bytes({20, 28, 28}, pixels(20)));
     std::vector<std::uint8_t> labels(20);
     for (int i = 0; i < 20; ++i) labels[i] = static_cast<std::uint8_t>(i % 10);
-    write_gzip(folder_ + "/train-labels-idx1-ubyte.gz", idx_bytes({20}, labels));
-    write_gzip(folder_ + "/t10k-images-idx3-ubyte.gz", idx_bytes({3, 28, 28}, pixels(3)));
-    write_gzip(folder_ + "/t10k-labels-idx1-ubyte.gz", idx_bytes({3}, {1, 0, 9}));
+    write_gzip(folder_ / "train-labels-idx1-ubyte.gz", idx_bytes({20}, labels));
+    write_gzip(folder_ / "t10k-images-idx3-ubyte.gz", idx_bytes({3, 28, 28}, pixels(3)));
+    write_gzip(folder_ / "t10k-labels-idx1-ubyte.gz", idx_bytes({3}, {1, 0, 9}));
   }
-  ~FashionMnistTest() override { std::filesystem::remove_all(folder_); }
 
   std::string error() const {
-    try {
-      load_fashion_mnist(folder_);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return refusal([&] { load_fashion_mnist(folder_.path); });
   }
 
-  std::string folder_;
+  const Folder folder_;
 };
 
 TEST_F(FashionMnistTest, ReadsTheFourFiles) {
-  const FashionMnist data = load_fashion_mnist(folder_);
+  const FashionMnist data = load_fashion_mnist(folder_.path);
   EXPECT_EQ(data.train.size(), 20);
   EXPECT_EQ(data.train.images.sizes(), (std::vector<std::int64_t>{20, 28, 28}));
   EXPECT_EQ(data.train.images[19][27][27].item<int>(), pixels(20).back());
@@ -55,15 +50,15 @@ TEST_F(FashionMnistTest, ReadsTheFourFiles) {
 }
 
 TEST_F(FashionMnistTest, NamesWhatIsWrong) {
-  write_gzip(folder_ + "/t10k-labels-idx1-ubyte.gz", idx_bytes({3}, {1, 10, 9}));
+  write_gzip(folder_ / "t10k-labels-idx1-ubyte.gz", idx_bytes({3}, {1, 10, 9}));
   EXPECT_THAT(error(),
               HasSubstr("t10k-labels-idx1-ubyte.gz: offset 9 (unpacked): label 10, allowed are 0 to 9"));
-  write_gzip(folder_ + "/t10k-labels-idx1-ubyte.gz", idx_bytes({2}, {1, 9}));
+  write_gzip(folder_ / "t10k-labels-idx1-ubyte.gz", idx_bytes({2}, {1, 9}));
   EXPECT_THAT(error(), HasSubstr("t10k-labels-idx1-ubyte.gz: 2 labels for the 3 images"));
-  write_gzip(folder_ + "/t10k-images-idx3-ubyte.gz",
+  write_gzip(folder_ / "t10k-images-idx3-ubyte.gz",
              idx_bytes({3, 27, 28}, std::vector<std::uint8_t>(3 * 27 * 28)));
   EXPECT_THAT(error(), HasSubstr("t10k-images-idx3-ubyte.gz: images of 27x28 pixels, wanted are 28x28"));
-  std::filesystem::remove(folder_ + "/t10k-images-idx3-ubyte.gz");
+  std::filesystem::remove(folder_ / "t10k-images-idx3-ubyte.gz");
   EXPECT_THAT(error(),
               HasSubstr("t10k-images-idx3-ubyte.gz: not there; scripts/fetch-fashion-mnist fetches it"));
 }
@@ -81,7 +76,7 @@ TEST(FashionMnistFolder, FollowsTheEnvironment) {
 }
 
 TEST_F(FashionMnistTest, BatchesAreNormalised) {
-  const ImageSet train = load_fashion_mnist(folder_).train;
+  const ImageSet train = load_fashion_mnist(folder_.path).train;
   const std::array<std::int64_t, 3> indices{4, 0, 17};
   const ImageBatch batch = make_batch(train, indices);
   EXPECT_EQ(batch.images.sizes(), (std::vector<std::int64_t>{3, 1, 28, 28}));
@@ -93,7 +88,7 @@ TEST_F(FashionMnistTest, BatchesAreNormalised) {
 }
 
 TEST_F(FashionMnistTest, FlipsEachImageByItsSeedAlone) {
-  const ImageSet train = load_fashion_mnist(folder_).train;
+  const ImageSet train = load_fashion_mnist(folder_.path).train;
   std::vector<std::int64_t> indices(20);
   std::iota(indices.begin(), indices.end(), 0);
   const ImageBatch plain = make_batch(train, indices);

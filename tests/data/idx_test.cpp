@@ -6,6 +6,7 @@
 
 #include "starling/core/error.h"
 #include "tests/data/data_files.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -14,29 +15,21 @@ using namespace testing_data;
 using testing::HasSubstr;
 
 std::string error_of(const std::string& path, int dimensions) {
-  try {
-    read_idx(path, dimensions);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return refusal([&] { read_idx(path, dimensions); });
 }
 
 class IdxTest : public testing::Test {
  protected:
-  IdxTest() : folder_(temporary_folder()), path_(folder_ + "/a.gz"), data_(2 * 3 * 4) {
-    std::iota(data_.begin(), data_.end(), std::uint8_t{100});
-  }
-  ~IdxTest() override { std::filesystem::remove_all(folder_); }
+  IdxTest() { std::iota(data_.begin(), data_.end(), std::uint8_t{100}); }
 
   std::string error_of_bytes(std::string_view bytes) {
     write_gzip(path_, bytes);
     return error_of(path_, 3);
   }
 
-  std::string folder_;
-  std::string path_;
-  std::vector<std::uint8_t> data_;
+  const Folder folder_;
+  const std::string path_ = folder_ / "a.gz";
+  std::vector<std::uint8_t> data_ = std::vector<std::uint8_t>(2 * 3 * 4);
 };
 
 TEST_F(IdxTest, ReadsShapeAndData) {
@@ -77,23 +70,23 @@ TEST_F(IdxTest, RefusesTooLittleAndTooMuchData) {
 }
 
 TEST_F(IdxTest, RefusesFilesThatAreNotGzip) {
-  write_file(path_, idx_bytes({2, 3, 4}, data_));
+  spill(path_, idx_bytes({2, 3, 4}, data_));
   EXPECT_THAT(error_of(path_, 3), HasSubstr("not a gzip file"));
-  write_file(path_, "");
-  EXPECT_NE(error_of(path_, 3), "no error");
-  EXPECT_THAT(error_of(folder_ + "/none.gz", 3),
+  spill(path_, "");
+  EXPECT_NE(error_of(path_, 3), "accepted");
+  EXPECT_THAT(error_of(folder_ / "none.gz", 3),
               HasSubstr("none.gz: cannot be opened: No such file or directory"));
-  EXPECT_EQ(error_of(folder_, 3), folder_ + ": offset 0 (unpacked): Is a directory");
+  EXPECT_EQ(error_of(folder_.path, 3), folder_.path + ": offset 0 (unpacked): Is a directory");
 }
 
 TEST_F(IdxTest, RefusesEveryTruncation) {
   write_gzip(path_, idx_bytes({2, 3, 4}, data_));
-  const std::string whole = read_file(path_);
+  const std::string whole = slurp(path_);
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    write_file(path_, whole.substr(0, size));
-    EXPECT_NE(error_of(path_, 3), "no error") << size << " of " << whole.size();
+    spill(path_, whole.substr(0, size));
+    EXPECT_NE(error_of(path_, 3), "accepted") << size << " of " << whole.size();
   }
-  write_file(path_, whole.substr(0, whole.size() - 1));  // all data and half a checksum
+  spill(path_, whole.substr(0, whole.size() - 1));  // all data and half a checksum
   EXPECT_EQ(error_of(path_, 3), path_ + ": offset 40 (unpacked): the file breaks off");
 }
 
@@ -101,14 +94,14 @@ TEST_F(IdxTest, RefusesEveryTruncation) {
 // A flipped bit anywhere else must be detected, and none may change the data.
 TEST_F(IdxTest, RefusesEveryFlippedBitOfTheData) {
   write_gzip(path_, idx_bytes({2, 3, 4}, data_));
-  const std::string whole = read_file(path_);
+  const std::string whole = slurp(path_);
   constexpr std::size_t kGzipHeader = 10;
   int unseen = 0;
   for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
     std::string bytes = whole;
     bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
-    write_file(path_, bytes);
-    if (error_of(path_, 3) != "no error") continue;
+    spill(path_, bytes);
+    if (error_of(path_, 3) != "accepted") continue;
     EXPECT_EQ(read_idx(path_, 3).data, data_) << "bit " << bit;
     if (bit / 8 >= kGzipHeader) ++unseen;
   }

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "starling/core/error.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -80,12 +81,8 @@ TEST(Sampler, EveryImageComesUpAboutEquallyOften) {
 }
 
 TEST(Sampler, RefusesAShardWithoutABatch) {
-  try {
-    Sampler(100, 32, 0, 4, 1);
-    FAIL();
-  } catch (const UsageError& error) {
-    EXPECT_STREQ(error.what(), "train.batch = 32: 100 examples between 4 workers give each only 25");
-  }
+  EXPECT_EQ(refusal<UsageError>([] { Sampler(100, 32, 0, 4, 1); }),
+            "train.batch = 32: 100 examples between 4 workers give each only 25");
 }
 
 }  // namespace

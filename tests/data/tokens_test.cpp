@@ -1,6 +1,5 @@
 #include "starling/data/tokens.h"
 
-#include <filesystem>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -17,19 +16,17 @@ using testing::ElementsAre;
 
 class TokensTest : public testing::Test {
  protected:
-  TokensTest() : folder_(temporary_folder()), path_(folder_ + "/train.bin") {}
-  ~TokensTest() override { std::filesystem::remove_all(folder_); }
-
   std::string refused(const std::string& bytes, std::int64_t vocabulary = 50257) {
-    write_file(path_, bytes);
+    spill(path_, bytes);
     return refusal<Error>([&] { Tokens(path_, vocabulary); }).substr(path_.size());
   }
 
-  const std::string folder_, path_;
+  const Folder folder_;
+  const std::string path_ = folder_ / "train.bin";
 };
 
 TEST_F(TokensTest, AreTwoBytesEachTheLowOneFirst) {
-  write_file(path_, token_bytes({5, 0, 256, 50256, 65535}));
+  spill(path_, token_bytes({5, 0, 256, 50256, 65535}));
   const Tokens tokens(path_, 65536);
   ASSERT_EQ(tokens.size(), 5);
   std::vector<std::int64_t> some(3), all(5);
@@ -48,11 +45,11 @@ TEST_F(TokensTest, RefusesWhatIsNoTextOfTokens) {
             ": its tokens have the high byte first: write them with the low byte first (numpy's \"<u2\")");
   EXPECT_EQ(refusal<Error>([&] { Tokens("/nowhere/train.bin", 2); }),
             "/nowhere/train.bin: cannot be opened: No such file or directory");
-  EXPECT_EQ(refusal<Error>([&] { Tokens(folder_, 2); }), folder_ + ": is not a file");
+  EXPECT_EQ(refusal<Error>([&] { Tokens(folder_.path, 2); }), folder_.path + ": is not a file");
 }
 
 TEST_F(TokensTest, RefusesATokenOfAnotherVocabulary) {
-  write_file(path_, token_bytes({1, 2, 300, 4}));
+  spill(path_, token_bytes({1, 2, 300, 4}));
   const Tokens tokens(path_, 300);
   std::vector<std::int64_t> two(2);
   tokens.copy(0, two);

@@ -10,6 +10,7 @@
 #include "starling/transport/mapped/mapped.h"
 #include "starling/transport/tcp/tcp.h"
 #include "tests/exchange/flock.h"
+#include "tests/mixed.h"
 
 namespace starling {
 namespace {
@@ -29,11 +30,7 @@ struct Sparse {
         random(static_cast<std::uint64_t>(rank) + 1),
         exchange(std::move(over), schedule, {size},
                  {.patience = patience,
-                  .log =
-                      [this](Level, const std::string& line) {
-                        const std::lock_guard lock(mutex);
-                        lines.push_back(line);
-                      },
+                  .log = lines.log(Level::debug),
                   .contents = {.one_in = one_in, .chooser = Chooser::sender}}) {
     std::vector<int> neighbours;
     for (const Neighbour& j : schedule.rounds.front().neighbours[static_cast<std::size_t>(rank)])
@@ -74,10 +71,7 @@ struct Sparse {
     return combine();
   }
   double sum() const { return std::accumulate(x.begin(), x.end(), 0.0); }
-  std::vector<std::string> said() {
-    const std::lock_guard lock(mutex);
-    return lines;
-  }
+  std::vector<std::string> said() { return lines.all(); }
   const Replicas::Edge& edge(int other) const {
     return *std::ranges::find(replicas.edges, other, &Replicas::Edge::rank);
   }
@@ -92,8 +86,7 @@ struct Sparse {
   std::normal_distribution<float> change;
   double learned = 0;
   std::function<void(std::uint32_t*)> tamper{};
-  std::mutex mutex;
-  std::vector<std::string> lines;
+  LogLines lines;
   Exchange exchange;
 };
 
@@ -186,12 +179,8 @@ TEST(Choco, IsItsEquation) {
       }
       for (int i = 0; i < n; ++i) {
         const auto k = static_cast<std::size_t>(i);
-        for (std::size_t c = 0; c < kSize; ++c) {
-          double s = graph.self_weight(i) * copy[k][c];
-          for (const Neighbour& j : graph.neighbours[k])
-            s += j.weight * copy[static_cast<std::size_t>(j.rank)][c];
-          x[k][c] += gamma * (s - copy[k][c]);
-        }
+        for (std::size_t c = 0; c < kSize; ++c)
+          x[k][c] += gamma * (mixed(graph, i, [&](std::size_t j) { return copy[j][c]; }) - copy[k][c]);
       }
     }
     for (int i = 0; i < n; ++i) {
@@ -215,12 +204,10 @@ TEST(Choco, WithAllValuesItIsGossip) {
   std::vector<std::vector<float>> h;
   for (int i = 0; i < 5; ++i) h.push_back(workers[i].x);
   workers.everyone([](Sparse& w) { EXPECT_EQ(w.step(), 2); });
-  for (std::size_t i = 0; i < 5; ++i) {
+  for (int i = 0; i < 5; ++i) {
     for (std::size_t c = 0; c < 1000; ++c) {
-      double Wh = schedule.rounds.front().self_weight(static_cast<int>(i)) * h[i][c];
-      for (const Neighbour& j : schedule.rounds.front().neighbours[i])
-        Wh += j.weight * h[static_cast<std::size_t>(j.rank)][c];
-      ASSERT_NEAR(workers[static_cast<int>(i)].x[c], Wh, 1e-6);
+      const double Wh = mixed(schedule.rounds.front(), i, [&](std::size_t j) { return h[j][c]; });
+      ASSERT_NEAR(workers[i].x[c], Wh, 1e-6);
     }
   }
 }

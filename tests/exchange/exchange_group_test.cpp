@@ -110,12 +110,8 @@ TEST(GroupExchange, ADamagedShardSendsTheGroupIntoPairsForThatRound) {
     const double before = flock.sum();
     flock.everyone([](Worker& w) { w.step(); });
     flock.hub.corrupt_next(from, to);
-    int mixed[3] = {};
-    for (int t = 0; t < 4; ++t) {
-      for (int i = 0; i < 3; ++i) mixed[i] += flock[i].step();
-    }
-    for (const int count : mixed)
-      EXPECT_EQ(count, 4 * kMeans + 1);  // one block from both others instead of the mean
+    // One block from both others instead of the mean.
+    EXPECT_THAT(flock.steps(4), testing::Each(4 * kMeans + 1));
     EXPECT_NEAR(flock.sum(), before, 1e-2);
     EXPECT_EQ(flock[0].exchange.statistics().aborted, 0U);
     ASSERT_FALSE(flock[to].said().empty());
@@ -139,12 +135,9 @@ TEST(GroupExchange, NumbersThatAreNotFiniteKeepTheirOwnerOutOnly) {
   Flock flock("complete", 3);
   flock.everyone([](Worker& w) { w.step(); });
   flock[1].x[0][5] = std::numeric_limits<float>::quiet_NaN();
-  for (int t = 0; t < 2; ++t) {
-    for (int i = 0; i < 3; ++i) flock[i].step();
-  }
-  EXPECT_EQ(flock[0].step(), 2);  // block 0 of worker 2, and the mean of block 1
-  EXPECT_EQ(flock[1].step(), 1);
-  EXPECT_EQ(flock[2].step(), 2);
+  flock.steps(2);
+  // At workers 0 and 2 block 0 of the other, and the mean of block 1.
+  EXPECT_EQ(flock.steps(1), (std::vector{2, 1, 2}));
   for (const auto& block : flock[0].x) {
     for (const float value : block) ASSERT_TRUE(std::isfinite(value));
   }
@@ -153,17 +146,7 @@ TEST(GroupExchange, NumbersThatAreNotFiniteKeepTheirOwnerOutOnly) {
 TEST(GroupExchange, ABrokenConnectionIsMendedAndTheSumIsRestored) {
   Flock flock("complete", 4);
   const double before = flock.sum();
-  for (int t = 0; t < 30; ++t) {
-    if (t % 3 == 0) flock.hub.sever(0, 1);
-    if (t % 3 == 1) flock.hub.mend(0, 1);
-    for (int i = 0; i < 4; ++i) flock[i].step();
-  }
-  flock.hub.mend(0, 1);
-  ASSERT_TRUE(eventually([&] {
-    int mixed = 0;
-    for (int i = 0; i < 4; ++i) mixed += flock[i].step();
-    return mixed == 4 * kMeans;
-  }));
+  ASSERT_TRUE(flock.mends_its_edge(4 * kMeans));
   flock.everyone([](Worker& w) { w.end(); });
   EXPECT_NEAR(flock.sum(), before, 1e-2);
   EXPECT_GT(flock[0].exchange.statistics().aborted, 0U);
@@ -174,17 +157,8 @@ TEST(GroupExchange, WithMaxWaitTheOthersGoOnInPairsAndTheSleeperIsBackWhenItWake
   Flock flock("complete", 3, {.max_wait = milliseconds(2000)});
   const double before = flock.sum();
   flock.everyone([](Worker& w) { w.step(); });
-  flock.hub.pause(2);
-  std::thread one([&] { flock[1].step(), flock[1].step(); });
-  flock[0].step(), flock[0].step();
-  one.join();
-  int mixed = 0;
-  for (int t = 0; t < 20; ++t) {
-    flock[0].step();
-    mixed += flock[1].step();
-  }
-  EXPECT_GE(mixed, 36);  // two blocks of one neighbour, except those in flight
-  flock.hub.resume(2);
+  // Two blocks of one neighbour, except those in flight.
+  EXPECT_GE(flock.steps_while_2_sleeps(), 36);
   std::atomic<bool> stop = false;
   std::vector<std::thread> others;
   for (int i = 0; i < 2; ++i) {

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -23,6 +22,7 @@
 #include "starling/transport/local/local.h"
 #include "tests/eventually.h"
 #include "tests/exchange/one_thread.h"
+#include "tests/log_lines.h"
 
 namespace starling {
 
@@ -36,15 +36,7 @@ struct Worker {
          int one_in = 1)
       : transport(over.get()),
         exchange(std::move(over), schedule, {size, size},
-                 {.patience = patience,
-                  .log =
-                      [this](Level level, const std::string& line) {
-                        if (level == Level::warning) {
-                          const std::lock_guard lock(mutex);
-                          warnings.push_back(line);
-                        }
-                      },
-                  .contents = {.wire = wire, .one_in = one_in}}),
+                 {.patience = patience, .log = warnings.log(), .contents = {.wire = wire, .one_in = one_in}}),
         grids{Grid(wire, schedule.rounds.size() * static_cast<std::size_t>(one_in)),
               Grid(wire, schedule.rounds.size() * static_cast<std::size_t>(one_in))} {
     std::mt19937_64 random(static_cast<std::uint64_t>(transport->rank()) + 1);
@@ -81,14 +73,10 @@ struct Worker {
     for (const auto& block : x) sum = std::accumulate(block.begin(), block.end(), sum);
     return sum;
   }
-  std::vector<std::string> said() {
-    const std::lock_guard lock(mutex);
-    return warnings;
-  }
+  std::vector<std::string> said() { return warnings.all(); }
 
   static constexpr std::size_t size = 100'000;  // more than one chunk
-  std::mutex mutex;
-  std::vector<std::string> warnings;
+  LogLines warnings;
   std::vector<float> x[2]{std::vector<float>(size), std::vector<float>(size)};
   Transport* const transport;  // the exchange's
   Exchange exchange;
@@ -125,6 +113,41 @@ struct Flock {
       if (worker) threads.emplace_back([&] { f(*worker); });
     }
     for (auto& thread : threads) thread.join();
+  }
+  // So many steps of all, on this thread. Returns how many arrivals each has mixed.
+  std::vector<int> steps(int times) {
+    std::vector<int> mixed(workers.size());
+    for (int t = 0; t < times; ++t) {
+      for (std::size_t i = 0; i < workers.size(); ++i) mixed[i] += workers[i]->step();
+    }
+    return mixed;
+  }
+  // Breaks and mends the edge of workers 0 and 1, until a step of all mixes the whole again.
+  testing::AssertionResult mends_its_edge(int whole) {
+    for (int t = 0; t < 30; ++t) {
+      if (t % 3 == 0) hub.sever(0, 1);
+      if (t % 3 == 1) hub.mend(0, 1);
+      steps(1);
+    }
+    hub.mend(0, 1);
+    return eventually([&] {
+      const std::vector<int> mixed = steps(1);
+      return std::accumulate(mixed.begin(), mixed.end(), 0) == whole;
+    });
+  }
+  // Worker 2 falls asleep, and 0 and 1 go on without it. Returns what 1 mixed in the last 20 steps.
+  int steps_while_2_sleeps() {
+    hub.pause(2);
+    std::thread one([&] { workers[1]->step(), workers[1]->step(); });
+    workers[0]->step(), workers[0]->step();
+    one.join();
+    int mixed = 0;
+    for (int t = 0; t < 20; ++t) {
+      workers[0]->step();
+      mixed += workers[1]->step();
+    }
+    hub.resume(2);
+    return mixed;
   }
   Worker& operator[](int i) { return *workers[static_cast<std::size_t>(i)]; }
   double sum() const {

@@ -64,12 +64,12 @@ struct Meeting {
   bool group = false;
   bool directed = false;
 
+  std::size_t place(int rank) const {
+    return static_cast<std::size_t>(std::ranges::find(members, rank) - members.begin());
+  }
   Direction direction(int from, int to) const {
     if (!directed) return {};
-    const auto place = [&](int rank) {
-      return std::find(members.begin(), members.end(), rank) - members.begin();
-    };
-    const auto n = static_cast<std::ptrdiff_t>(members.size());
+    const std::size_t n = members.size();
     return {.send = (place(from) + 1) % n == place(to), .receive = (place(to) + 1) % n == place(from)};
   }
   std::set<int> others(int me) const {
@@ -93,7 +93,7 @@ struct World {
 
   struct End final : EdgeActions {
     End(World& world, int me, int other) : world(world), me(me), other(other) {}
-    Worker& worker() { return *world.workers[static_cast<std::size_t>(me)]; }
+    Worker& worker() { return world.worker(me); }
     Queue& out() { return world.queues[{me, other}]; }
     bool link() const { return world.linked(me, other); }
     void send_block(SwapId id) override {
@@ -207,10 +207,7 @@ struct World {
     void bulk(int to, FrameType type, SwapId id, Value value) {
       if (world.linked(me, to)) ends.at(to)->out().bulk.push_back({type, id, false, 0, {value}});
     }
-    std::size_t shard(SwapId id, int rank) const {
-      const auto& members = world.meeting(id.round, me).members;
-      return static_cast<std::size_t>(std::find(members.begin(), members.end(), rank) - members.begin());
-    }
+    std::size_t shard(SwapId id, int rank) const { return world.meeting(id.round, me).place(rank); }
     void mix(SwapId id) {
       EXPECT_TRUE(group_committed.insert(id).second);
       const auto& members = world.meeting(id.round, me).members;
@@ -238,17 +235,13 @@ struct World {
         group.release(id);
       }
     }
-    bool may_step() const {
-      return alive && std::all_of(open.begin(), open.end(), [](int n) { return n == 0; });
-    }
+    bool may_step() const { return alive && std::ranges::count(open, 0) == std::ssize(open); }
     void step() {
-      const std::uint64_t next = std::max(round + 1, jump_to);
       started = 0;
-      const bool jump = next > round + 1;
-      round = next;
-      if (jump) {
-        for (auto& [rank, end] : ends) end->edge.skip(next);
-        group.skip(next);
+      if (jump_to > ++round) {
+        round = jump_to;
+        for (auto& [rank, end] : ends) end->edge.skip(round);
+        group.skip(round);
       }
       const Meeting& now = world.meeting(round, me);
       const std::set<int> others = now.others(me);
@@ -258,8 +251,7 @@ struct World {
         open[b] = now.group ? 1 : static_cast<int>(others.size());
         ++started;
         if (now.group) {
-          const bool all_here =
-              std::all_of(others.begin(), others.end(), [&](int r) { return ends.at(r)->edge.up(); });
+          const bool all_here = std::ranges::all_of(others, [&](int r) { return ends.at(r)->edge.up(); });
           group.start(id, others, all_here, sending(id));
         } else {
           for (const int rank : others)
@@ -284,11 +276,10 @@ struct World {
     std::iota(order.begin(), order.end(), 0);
     for (std::size_t r = 1 + pick(3); r > 0; --r) {
       std::shuffle(order.begin(), order.end(), random);
-      const auto cut =
-          order.begin() + (chance(0.5) ? n : static_cast<int>(pick(static_cast<std::size_t>(n))));
+      const auto cut = order.begin() + (chance(0.5) ? n : static_cast<int>(pick(order.size())));
       Round& round = rounds.emplace_back();
       for (std::vector<int> members : {std::vector(order.begin(), cut), std::vector(cut, order.end())}) {
-        std::sort(members.begin(), members.end());
+        std::ranges::sort(members);
         const bool group = members.size() >= 3 && chance(0.7);
         const bool directed = members.size() >= 3 && !group && chance(0.5);
         round.push_back({std::move(members), group, directed});
@@ -296,7 +287,7 @@ struct World {
     }
     for (int i = 0; i < n; ++i) {
       for (int j = 0; j < n; ++j) {
-        if (i != j) workers[static_cast<std::size_t>(i)]->ends[j] = std::make_unique<End>(*this, i, j);
+        if (i != j) worker(i).ends[j] = std::make_unique<End>(*this, i, j);
       }
     }
     for (int i = 0; i < n; ++i) {
@@ -306,8 +297,7 @@ struct World {
 
   const Meeting& meeting(std::uint64_t round, int rank) const {
     const Round& now = rounds[round % rounds.size()];
-    return std::find(now[0].members.begin(), now[0].members.end(), rank) != now[0].members.end() ? now[0]
-                                                                                                 : now[1];
+    return std::ranges::count(now[0].members, rank) > 0 ? now[0] : now[1];
   }
   Worker& worker(int i) { return *workers[static_cast<std::size_t>(i)]; }
   End& end(int i, int j) { return *worker(i).ends.at(j); }
@@ -327,9 +317,8 @@ struct World {
   void break_link(int i, int j) {
     if (links.erase(std::minmax(i, j)) == 0) return;
     for (const auto& [a, b] : {std::pair{i, j}, std::pair{j, i}}) {
-      for (auto* queue : {&queues[{a, b}].control, &queues[{a, b}].bulk}) {
+      for (auto* queue : {&queues[{a, b}].control, &queues[{a, b}].bulk})
         queue->resize(pick(queue->size() + 1));
-      }
     }
   }
   void learn_of_break(Worker& worker, End& here, Queue& in) {
@@ -351,7 +340,7 @@ struct World {
     std::vector<std::function<void()>> events;
     const int n = static_cast<int>(workers.size());
     for (int i = 0; i < n; ++i) {
-      Worker& worker = *workers[static_cast<std::size_t>(i)];
+      Worker& worker = this->worker(i);
       if (!worker.alive) continue;
       if (worker.may_step() && worker.round < last_round) events.push_back([&] { worker.step(); });
       if (!worker.held.empty()) events.push_back([&] { worker.release(); });
@@ -360,7 +349,7 @@ struct World {
         Queue& in = queues[{j, i}];
         End& here = end(i, j);
         const bool broken = !linked(i, j);
-        const bool peer_alive = workers[static_cast<std::size_t>(j)]->alive;
+        const bool peer_alive = this->worker(j).alive;
         if (!here.knows_break) {
           if (!in.control.empty()) events.push_back([&] { deliver_control(worker, here, in); });
           if (!in.bulk.empty()) events.push_back([&, faults] { deliver_bulk(worker, here, in, faults); });
@@ -423,16 +412,12 @@ struct World {
   Value sum() const {
     Value sum;
     for (const auto& worker : workers) {
-      for (const Values& block : worker->x) {
-        for (const Value value : block) sum = sum + value;
-      }
+      for (const Values& block : worker->x) sum = std::accumulate(block.begin(), block.end(), sum);
     }
     return sum;
   }
   std::uint64_t latest() const {
-    std::uint64_t round = 0;
-    for (const auto& worker : workers) round = std::max(round, worker->round);
-    return round;
+    return (*std::ranges::max_element(workers, {}, [](const auto& worker) { return worker->round; }))->round;
   }
 
   Random& random;
@@ -442,15 +427,6 @@ struct World {
   std::map<std::pair<int, int>, Queue> queues;
   std::set<std::pair<int, int>> links;
 };
-
-std::set<SwapId> of_group(const World& world, const std::set<SwapId>& swaps, int member) {
-  std::set<SwapId> theirs;
-  for (const SwapId id : swaps) {
-    const auto& group = world.meeting(id.round, member);
-    if (group.group) theirs.insert(id);
-  }
-  return theirs;
-}
 
 // Counts of the tested events: a test in which they do not happen shows nothing.
 struct Seen {
@@ -467,21 +443,19 @@ void run(std::uint64_t seed, Seen& seen) {
   // one round past those that wait at the end of a stretch. After a few stretches all must meet in
   // every round.
   const auto go_on_to = [&](std::uint64_t round) {
-    for (int k = 0; k < 20000 && world.event(false, round); ++k) {
-    }
+    for (int k = 0; k < 20000 && world.event(false, round);) ++k;
   };
   for (int stretch = 0; stretch < 3; ++stretch) go_on_to(world.latest() + 3);
   const std::uint64_t goal = world.latest() + 3;
   go_on_to(goal);
   bool deaths = false;
-  for (const auto& worker : world.workers) deaths |= !worker->alive;
   for (const auto& worker : world.workers) {
-    if (worker->alive) {
-      ASSERT_EQ(worker->round, goal) << "a worker is stuck";
-      ASSERT_TRUE(worker->group_doubts.empty());
-      seen.groups += worker->group_committed.size();
-      seen.mended_late += worker->mended_late;
-    }
+    deaths |= !worker->alive;
+    if (!worker->alive) continue;
+    ASSERT_EQ(worker->round, goal) << "a worker is stuck";
+    ASSERT_TRUE(worker->group_doubts.empty());
+    seen.groups += worker->group_committed.size();
+    seen.mended_late += worker->mended_late;
   }
   const int n = static_cast<int>(world.workers.size());
   for (int i = 0; i < n; ++i) {
@@ -496,9 +470,8 @@ void run(std::uint64_t seed, Seen& seen) {
         return &world.meeting(id.round, i) == &world.meeting(id.round, j);
       };
       for (const auto& [a, b] : {std::pair{i, j}, std::pair{j, i}}) {
-        for (const SwapId id : of_group(world, world.worker(a).group_committed, a)) {
+        for (const SwapId id : world.worker(a).group_committed)
           ASSERT_TRUE(!together(id) || world.worker(b).group_committed.contains(id));
-        }
       }
       const SwapId last{goal, 0};
       if (together(last) && world.meeting(goal, i).others(i).contains(j)) {

@@ -64,12 +64,7 @@ TEST(RandomK, AJumpTakesTheMaskAlong) {
   Flock flock(triangle(), {.max_wait = milliseconds(2000)}, Wire::fp32, 7);
   const double before = flock.sum();
   flock.everyone([](Worker& w) { w.step(); });
-  flock.hub.pause(2);
-  std::thread one([&] { flock[1].step(), flock[1].step(); });
-  flock[0].step(), flock[0].step();
-  one.join();
-  for (int t = 0; t < 20; ++t) flock[0].step(), flock[1].step();
-  flock.hub.resume(2);
+  flock.steps_while_2_sleeps();
   std::atomic<bool> stop = false;
   std::thread others([&] {
     while (!stop) flock[0].step(), flock[1].step();
@@ -93,14 +88,7 @@ TEST(RandomK, ABrokenConnectionIsMendedAndTheSumIsRestored) {
     SCOPED_TRACE(schedule.name);
     Flock flock(schedule, {}, Wire::fp32, 3);
     const double before = flock.sum();
-    for (int t = 0; t < 30; ++t) {
-      if (t % 3 == 0) flock.hub.sever(0, 1);
-      if (t % 3 == 1) flock.hub.mend(0, 1);
-      for (int i = 0; i < 3; ++i) flock[i].step();
-    }
-    flock.hub.mend(0, 1);
-    const int whole = schedule.name == "complete" ? 6 : 12;
-    ASSERT_TRUE(eventually([&] { return flock[0].step() + flock[1].step() + flock[2].step() == whole; }));
+    ASSERT_TRUE(flock.mends_its_edge(schedule.name == "complete" ? 6 : 12));
     flock.everyone([](Worker& w) { w.end(); });
     EXPECT_NEAR(flock.sum(), before, 1e-2);
   }
@@ -116,19 +104,13 @@ TEST(RandomK, BlocksOfAnotherMaskAreRefusedByBothEnds) {
     const Graph graph = make_schedule("complete", n).rounds[0];
     const Schedule once{"once", {graph}}, twice{"twice", {graph, graph}};
     LocalHub hub(n);
-    std::mutex mutex;
-    std::vector<std::string> said;
+    LogLines said;
     std::vector<std::unique_ptr<Exchange>> exchanges;
     std::vector<std::vector<float>> x;
     for (int i = 0; i < n; ++i) {
-      exchanges.push_back(std::make_unique<Exchange>(hub.endpoint(i), i == 0 ? once : twice,
-                                                     std::vector<std::size_t>{kSize},
-                                                     ExchangeOptions{.log =
-                                                                         [&](Level, const std::string& line) {
-                                                                           const std::lock_guard lock(mutex);
-                                                                           said.push_back(line);
-                                                                         },
-                                                                     .contents = {.one_in = kOneIn}}));
+      exchanges.push_back(std::make_unique<Exchange>(
+          hub.endpoint(i), i == 0 ? once : twice, std::vector<std::size_t>{kSize},
+          ExchangeOptions{.log = said.log(Level::debug), .contents = {.one_in = kOneIn}}));
       x.emplace_back(kSize, static_cast<float>(i));
     }
     const auto everyone = [&](auto&& f) {
@@ -160,7 +142,7 @@ TEST(RandomK, BlocksOfAnotherMaskAreRefusedByBothEnds) {
     double sum = 0;
     for (const auto& values : x) sum = std::accumulate(values.begin(), values.end(), sum);
     EXPECT_NEAR(sum, n * (n - 1) / 2.0 * static_cast<double>(kSize), 1e-1);
-    EXPECT_THAT(said, testing::Contains(testing::HasSubstr("sent a damaged block 0")));
+    EXPECT_THAT(said.all(), testing::Contains(testing::HasSubstr("sent a damaged block 0")));
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "starling/core/error.h"
 #include "starling/topology/schedules.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -69,12 +70,8 @@ TEST(A2cid2, AGraphThatFallsApartIsRefused) {
   Schedule pairs{"pairs", {Graph(4)}};
   for (const auto& [i, j] : {std::pair{0, 1}, {1, 0}, {2, 3}, {3, 2}})
     pairs.rounds[0].neighbours[static_cast<std::size_t>(i)] = {{j, 0.5}};
-  try {
-    a2cid2_of(pair_rates(pairs, 1));
-    FAIL();
-  } catch (const UsageError& refusal) {
-    EXPECT_STREQ(refusal.what(), "a2cid2: the graph has no path between workers 0 and 2");
-  }
+  EXPECT_EQ(refusal<UsageError>([&] { a2cid2_of(pair_rates(pairs, 1)); }),
+            "a2cid2: the graph has no path between workers 0 and 2");
 }
 
 TEST(A2cid2, ASchedulesEdgesAreThoseOfAllItsRounds) {

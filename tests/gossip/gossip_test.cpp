@@ -16,6 +16,9 @@
 #include "starling/topology/schedules.h"
 #include "starling/transport/local/local.h"
 #include "tests/eventually.h"
+#include "tests/exchange/one_thread.h"
+#include "tests/gossip/held.h"
+#include "tests/log_lines.h"
 
 namespace starling {
 namespace {
@@ -32,56 +35,35 @@ struct Trainer {
         gossip(std::move(transport), options,
                on_host({std::vector<float>(kSizes[0], 0.5F), std::vector<float>(kSizes[1], 0.5F)},
                        *options.algorithm),
-               [this](Level, const std::string& line) {
-                 const std::lock_guard lock(mutex);
-                 lines.push_back(line);
-               }) {}
+               lines.log(Level::debug)) {}
 
   void gradient(float size) {
     for (int b = 0; b < 2; ++b) {
       gossip.gradient(b, [&](const Held& held) {
-        mix_momentum(held.x, held.x_tilde, held.eta_tau);
-        const auto x = held.x, x_tilde = held.x_tilde;
-        for (std::size_t i = 0; i < x.size(); ++i) {
-          const float d = size * change(random);
-          const float before = x[i];
-          x[i] += d;
-          learned += double{x[i]} - double{before};
-          if (!x_tilde.empty()) x_tilde[i] += d;
-        }
-        for (float& y : held.y) {
-          const float before = y;
-          y += size * change(random);
-          tracked += double{y} - double{before};
-        }
+        const Added added = add_gradient(held, [&](std::size_t) { return size * change(random); });
+        learned += added.x, tracked += added.y;
       });
     }
     gossip.stepped();
   }
-  std::vector<float> values(bool tilde = false) {
+  std::vector<float> values() {
     std::vector<float> all;
     for (int b = 0; b < 2; ++b) {
       gossip.gradient(b, [&](const Held& held) {
         mix_momentum(held.x, held.x_tilde, held.eta_tau);
-        const auto x = held.x, x_tilde = held.x_tilde;
-        const auto taken = tilde ? x_tilde : x;
-        all.insert(all.end(), taken.begin(), taken.end());
+        all.insert(all.end(), held.x.begin(), held.x.end());
       });
     }
     return all;
   }
 
-  bool said(const std::string& what) {
-    const std::lock_guard lock(mutex);
-    return std::ranges::any_of(lines, [&](const std::string& line) { return line.find(what) != line.npos; });
-  }
+  bool said(const std::string& what) { return lines.text().find(what) != std::string::npos; }
 
   const int rank;
   std::mt19937_64 random;
   std::normal_distribution<float> change;
   double learned = 0, tracked = 0;
-  std::mutex mutex;
-  std::vector<std::string> lines;
+  LogLines lines;
   Gossip gossip;
 };
 
@@ -130,13 +112,10 @@ struct Trainers {
     return has_happened;
   }
   std::uint64_t averaged(int i) { return (*this)[i].gossip.statistics().averaged; }
-  // The conserved sum: of all x, and with momentum of all (x + x~) / 2.
   double sum() {
     double sum = 0;
     for (auto& one : all) {
-      const auto x = one->values(), x_tilde = one->values(true);
-      const double of_x = std::accumulate(x.begin(), x.end(), 0.0);
-      sum += x_tilde.empty() ? of_x : (of_x + std::accumulate(x_tilde.begin(), x_tilde.end(), 0.0)) / 2;
+      for (int b = 0; b < 2; ++b) one->gossip.gradient(b, [&](const Held& held) { sum += kept_sum(held); });
     }
     return sum;
   }
@@ -155,17 +134,10 @@ struct Trainers {
     for (const auto& one : all) sum += one->learned;
     return sum;
   }
-  // RMS distance to the mean.
   double distance() {
     std::vector<std::vector<float>> x;
     for (auto& one : all) x.push_back(one->values());
-    double squares = 0;
-    for (std::size_t i = 0; i < x[0].size(); ++i) {
-      double mean = 0;
-      for (const auto& values : x) mean += values[i] / static_cast<double>(x.size());
-      for (const auto& values : x) squares += (values[i] - mean) * (values[i] - mean);
-    }
-    return std::sqrt(squares / static_cast<double>(x.size() * x[0].size()));
+    return rms_to_mean({x.begin(), x.end()});
   }
   Trainer& operator[](int i) { return *all[static_cast<std::size_t>(i)]; }
   LocalHub hub;

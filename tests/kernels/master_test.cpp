@@ -1,37 +1,25 @@
 // Parameters in bf16 and fp16 with an fp32 master, by the kernels of every instruction set that
-// runs here: the rules on a master in plain loops, to the bit. (update_test.cpp checks the rules'
+// runs here: the rules on a master in plain loops, to the bit. (formulas_test.cpp checks the rules'
 // formulas.)
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <map>
-#include <random>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 
-#include "starling/kernels/update.h"
 #include "starling/optim/rules.h"
+#include "tests/kernels/values.h"
 
 namespace starling::kernels {
 namespace {
 
-using Values = std::vector<float>;
 using Halves = std::vector<std::uint16_t>;
 
 constexpr Wire kFormats[] = {Wire::bf16, Wire::fp16};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-Values random_values(std::size_t n, std::uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  Values values(n);
-  for (float& value : values) value = normal(generator);
-  return values;
-}
 
 std::uint16_t rounded(float value, Wire format) {
   return format == Wire::bf16 ? to_bf16(value) : to_fp16(value);
@@ -43,11 +31,6 @@ Halves rounded(const Values& values, Wire format) {
   Halves halves;
   for (const float value : values) halves.push_back(rounded(value, format));
   return halves;
-}
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
 struct Worker {
@@ -96,9 +79,7 @@ const std::map<std::string, StepAt> kRules{
      [](int t) { return accum_adam_step<Step>(AccumAdamW{.lr = 0.01, .window = 4}, true, t); }}};
 
 class Master : public testing::TestWithParam<Kernels> {};
-std::string isa_of(const testing::TestParamInfo<Kernels>& info) { return std::string(info.param.isa); }
-INSTANTIATE_TEST_SUITE_P(Isa, Master,
-                         testing::ValuesIn(supported_kernels().begin(), supported_kernels().end()), isa_of);
+STARLING_EVERY_ISA(Master);
 
 // Split into pieces that begin anywhere, streamed or not. In step 9 another party changes
 // parameters.
@@ -147,12 +128,8 @@ TEST_P(Master, FiftyStepsOfEveryRuleAreThoseOfAMasterInPlainLoops) {
 // One number for all bits: the same on x86 and ARM.
 TEST_P(Master, TheSameBitsOnEveryMachine) {
   constexpr std::size_t kCount = 257;
-  auto number = [state = 1U]() mutable {
-    state = state * 1664525U + 1013904223U;
-    return static_cast<float>(static_cast<std::int32_t>(state) / 4096) * 0x1p-18F;
-  };
-  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
-  const auto add = [&](std::uint64_t bits) { hash = (hash ^ bits) * 1099511628211U; };
+  Numbers number;
+  Hash hash;
   for (const Wire format : kFormats) {
     Worker w(0, format);
     w.x.resize(kCount), w.m.resize(kCount), w.outgoing.resize(kCount);
@@ -167,13 +144,11 @@ TEST_P(Master, TheSameBitsOnEveryMachine) {
       GetParam().update(MomentumStep{.lr = 0.046875F, .mu = 0.875F, .wd = 0.0625F, .nesterov = true},
                         {&mix, 1}, w.parameters(), {g.data(), 0.75F}, w.state(), {w.outgoing.data()}, kCount);
     }
-    for (const std::uint16_t p : w.p) add(p);
-    for (const Values* all : {&w.x, &w.m, &w.outgoing}) {
-      for (const float value : *all) add(std::bit_cast<std::uint32_t>(value));
-    }
-    add(std::bit_cast<std::uint64_t>(GetParam().sum_of_squares(w.p.data(), format, kCount)));
+    for (const std::uint16_t p : w.p) hash.add(std::uint64_t{p});
+    for (const Values* all : {&w.x, &w.m, &w.outgoing}) hash.add(*all);
+    hash.add(std::bit_cast<std::uint64_t>(GetParam().sum_of_squares(w.p.data(), format, kCount)));
   }
-  EXPECT_EQ(hash, 4983941727527096210U);
+  EXPECT_EQ(hash.value, 4983941727527096210U);
 }
 
 TEST_P(Master, KeepsWhatTheParameterCannotHold) {

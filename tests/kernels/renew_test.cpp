@@ -2,34 +2,18 @@
 // loops, to the bit.
 #include <cmath>
 #include <cstdint>
-#include <random>
-#include <string>
 #include <vector>
 
-#include <gtest/gtest.h>
-
-#include "starling/kernels/update.h"
+#include "tests/kernels/values.h"
 
 namespace starling::kernels {
 namespace {
-
-using Values = std::vector<float>;
-
-Values random_values(std::size_t n, std::uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  Values values(n);
-  for (float& value : values) value = normal(generator);
-  return values;
-}
 
 class Renew : public testing::TestWithParam<Kernels> {
  protected:
   const Kernels kernels = GetParam();
 };
-INSTANTIATE_TEST_SUITE_P(Isa, Renew,
-                         testing::ValuesIn(supported_kernels().begin(), supported_kernels().end()),
-                         [](const auto& info) { return std::string(info.param.isa); });
+STARLING_EVERY_ISA(Renew);
 
 TEST_P(Renew, GivesWhatWasDoneAndTakesX) {
   for (const std::size_t n : {1U, 63U, 64U, 200U}) {

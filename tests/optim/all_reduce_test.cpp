@@ -30,7 +30,7 @@ void backward(const std::vector<Tensor>& parameters, double slope) {
 TEST(AllReduce, IsOneWorkerOnTheMeanGradient) {
   const World one = World::alone();
   const Tensor reference = parameter({300}, 0.2);
-  Optimizer plain(std::vector<Tensor>{reference}, Adam{.lr = 0.05}, {}, one);
+  Optimizer plain({reference}, Adam{.lr = 0.05}, {}, one);
   for (int t = 1; t <= 10; ++t) {
     reference.mutable_grad() = at::full({300}, mean_centre(t));
     plain.step();
@@ -93,7 +93,7 @@ TEST(AllReduce, AccumulationSendsOnceUnderNoSync) {
     for (const bool last_too : {true, false}) {
       flock(kWorkers, [&](int i, World& world) {
         const Tensor p = parameter({100'000}, 0);
-        Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, kAllReduce, world);
+        Optimizer optimizer({p}, SGD{.lr = 1}, kAllReduce, world);
         double x = 0;
         for (int t = 1; t <= 3; ++t) {
           optimizer.zero_grad();
@@ -117,7 +117,7 @@ TEST(AllReduce, AccumulationSendsOnceUnderNoSync) {
 TEST(AllReduce, ClippingAfterBackwardSeesTheMean) {
   flock(2, [](int i, World& world) {
     const Tensor p = parameter({4});
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, kAllReduce, world);
+    Optimizer optimizer({p}, SGD{.lr = 1}, kAllReduce, world);
     backward({p}, i == 0 ? 100 : -94);  // the mean is 3, its norm 6
     torch::nn::utils::clip_grad_norm_({p}, 1);
     optimizer.step();
@@ -188,7 +188,7 @@ TEST(AllReduce, NoticesAPassThatFailed) {
 TEST(AllReduce, LeavesNothingInTheParameters) {
   const Tensor p = parameter({2});
   {
-    const Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, kAllReduce, World::alone());
+    const Optimizer optimizer({p}, SGD{.lr = 1}, kAllReduce, World::alone());
   }
   backward({p}, 1);
   EXPECT_TRUE(is_all(p.grad(), 1));

@@ -1,5 +1,5 @@
 // Asynchronous gossip in the optimizer: together, workers reach the optimum of all of them.
-// scheme_contract_test.cpp has one worker alone.
+// scheme_alone_test.cpp has one worker alone.
 #include "starling/optim/options.h"
 #include "starling/topology/schedules.h"
 #include "tests/optim/every_scheme.h"

@@ -150,8 +150,7 @@ TEST(Consensus, WithinItNothingIsSteppedOrLoaded) {
   flock(2, [](int i, World& world) {
     for (const std::string scheme : {"cta", "atc", "a2cid2"}) {
       const Tensor x = parameter({4}, 1);
-      Optimizer optimizer(std::vector<Tensor>{x}, SGD{.lr = 1}, {.topology = "ring", .scheme = scheme},
-                          world);
+      Optimizer optimizer({x}, SGD{.lr = 1}, {.topology = "ring", .scheme = scheme}, world);
       x.mutable_grad() = at::full({4}, 2.0 * i);
       optimizer.step();
       const OptimizerState state = optimizer.state();
@@ -167,28 +166,11 @@ TEST(Consensus, WithinItNothingIsSteppedOrLoaded) {
   });
 }
 
-// The warnings of all workers.
-struct Heard {
-  void listen(World& world) {
-    world.log = [this](Level level, const std::string& line) {
-      if (level != Level::warning) return;
-      const std::lock_guard lock(mutex);
-      lines.push_back(line);
-    };
-  }
-  std::vector<std::string> all() {
-    const std::lock_guard lock(mutex);
-    return lines;
-  }
-  std::mutex mutex;
-  std::vector<std::string> lines;
-};
-
 TEST(Consensus, SaysWhoHasLeftBeforeIt) {
-  Heard heard;
+  LogLines heard;
   std::atomic<bool> left = false;
   flock(2, [&](int i, World& world) {
-    heard.listen(world);
+    world.log = heard.log();
     auto optimizer =
         std::make_unique<Optimizer>(std::vector<Tensor>{parameter({4})}, SGD{}, Options{}, world);
     EXPECT_EQ(Consensus(*optimizer).workers(), 2);
@@ -208,10 +190,10 @@ TEST(Consensus, SaysWhoHasLeftBeforeIt) {
 
 TEST(Optimizer, AWorkerThatFailsSaysSoAndOneThatEndsDoesNot) {
   for (const bool fails : {true, false}) {
-    Heard heard;
+    LogLines heard;
     std::atomic<bool> left = false;
     flock(2, [&](int i, World& world) {
-      heard.listen(world);
+      world.log = heard.log();
       auto optimizer =
           std::make_unique<Optimizer>(std::vector<Tensor>{parameter({4})}, SGD{}, Options{}, world);
       optimizer->step();

@@ -46,8 +46,7 @@ TEST(Ceca2PScheme, IsThePapersTwoVectorsForAnyNumberOfWorkers) {
       const std::vector<double> should = plain_ceca(n, adam ? &rule : nullptr, 0.1);
       flock(n, [&](int i, World& world) {
         const Tensor p = parameter({kTwoVectorSizes[0]}, 0.5), q = parameter({kTwoVectorSizes[1]}, 0.5);
-        Optimizer optimizer(std::vector<Tensor>{p, q}, adam ? Rule(rule) : Rule(SGD{.lr = 0.1}),
-                            {.scheme = "ceca-2p"}, world);
+        Optimizer optimizer({p, q}, adam ? Rule(rule) : Rule(SGD{.lr = 0.1}), {.scheme = "ceca-2p"}, world);
         for (int t = 1; t <= kTwoVectorSteps; ++t) {
           p.mutable_grad() = at::full({kTwoVectorSizes[0]}, pull_of(i, t));
           q.mutable_grad() = at::full({kTwoVectorSizes[1]}, pull_of(i, t));
@@ -78,8 +77,7 @@ TEST(Ceca2PScheme, EveryWireKeepsTheSumAndBringsWorkersTogether) {
       SCOPED_TRACE(std::string(name_of(the.wire)) + " " + std::to_string(n));
       flock(n, [&](int i, World& world) {
         const Tensor p = parameter({999});
-        Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, {.scheme = "ceca-2p", .wire = the.wire},
-                            world);
+        Optimizer optimizer({p}, SGD{.lr = 1}, {.scheme = "ceca-2p", .wire = the.wire}, world);
         const Tensor mine = at::linspace(-1, 1, 999) * ((i + 1) * the.scale);
         {
           const c10::AutoGradMode no_gradient(false);
@@ -101,8 +99,7 @@ TEST(Ceca2PScheme, GoesOnToTheBitFromTheMiddleOfACycle) {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     flock(5, [&](int i, World& world) {
       const Tensor p = at::full({500}, 0.5, type).set_requires_grad(true);
-      Optimizer optimizer(std::vector<Tensor>{p}, AdamW{.lr = 0.01},
-                          {.scheme = "ceca-2p", .wire = Wire::int8}, world);
+      Optimizer optimizer({p}, AdamW{.lr = 0.01}, {.scheme = "ceca-2p", .wire = Wire::int8}, world);
       const auto go = [&](int from, int to) {
         for (int t = from; t < to; ++t) {
           p.mutable_grad() = (at::linspace(-1, 1, 500) * pull_of(i, t)).to(type);
@@ -125,7 +122,7 @@ TEST(Ceca2PScheme, GoesOnToTheBitFromTheMiddleOfACycle) {
 TEST(Ceca2PScheme, AGroupThatIsAddedTakesPart) {
   flock(3, [](int i, World& world) {
     const Tensor p = parameter({1000}), q = parameter({9});
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, {.scheme = "ceca-2p"}, world);
+    Optimizer optimizer({p}, SGD{.lr = 1}, {.scheme = "ceca-2p"}, world);
     p.mutable_grad() = at::full({1000}, static_cast<double>(i));
     optimizer.step();  // the second vector goes next
     p.mutable_grad() = Tensor();

@@ -1,9 +1,10 @@
 // CHOCO in the optimizer, beside plain loops in double with one public copy per worker.
-// checkpoint_test.cpp has saving.
+// resume_test.cpp has saving.
 #include <random>
 
 #include "starling/exchange/replicas.h"
 #include "starling/topology/schedules.h"
+#include "tests/mixed.h"
 #include "tests/optim/flock.h"
 #include "tests/optim/plain.h"
 
@@ -133,7 +134,7 @@ TEST(ChocoScheme, IsItsEquationWithEveryRule) {
       const at::ScalarType type = the.narrow ? at::kBFloat16 : at::kFloat;
       const Tensor p = at::full({kChocoFirst}, 0.5, type).set_requires_grad(true);
       const Tensor q = at::full({kChocoSecond}, 0.5, type).set_requires_grad(true);
-      Optimizer optimizer(std::vector<Tensor>{p, q}, the.adam ? Rule(rule) : Rule(SGD{.lr = kChocoLr}),
+      Optimizer optimizer({p, q}, the.adam ? Rule(rule) : Rule(SGD{.lr = kChocoLr}),
                           {.topology = the.topology,
                            .scheme = {"choco", {{"gamma", the.gamma}}},
                            .one_in = the.one_in,
@@ -161,8 +162,7 @@ TEST(ChocoScheme, IsItsEquationWithEveryRule) {
 TEST(ChocoScheme, WorkersComeTogetherAlsoInAGroupThatIsAdded) {
   flock(4, [](int i, World& world) {
     const Tensor p = parameter({150'001}), q = parameter({9});
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1},
-                        {.topology = "ring", .scheme = "choco", .one_in = 4}, world);
+    Optimizer optimizer({p}, SGD{.lr = 1}, {.topology = "ring", .scheme = "choco", .one_in = 4}, world);
     const auto go = [&](int steps) {
       for (int t = 0; t < steps; ++t) optimizer.step();
     };
@@ -188,8 +188,7 @@ TEST(ChocoScheme, WorkersComeTogetherAlsoInAGroupThatIsAdded) {
 TEST(ChocoScheme, DifferentCopiesBeginAnewAndKeepTheSum) {
   flock(4, [](int i, World& world) {
     const Tensor p = parameter({1000});
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1},
-                        {.topology = "ring", .scheme = "choco", .one_in = 4}, world);
+    Optimizer optimizer({p}, SGD{.lr = 1}, {.topology = "ring", .scheme = "choco", .one_in = 4}, world);
     p.mutable_grad() = at::full({1000}, static_cast<double>(i));
     optimizer.step();
     p.mutable_grad() = Tensor();

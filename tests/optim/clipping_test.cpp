@@ -1,5 +1,5 @@
-// Options::clip and skip_not_finite. scheme_contract_test.cpp tests them, and clear_gradients, with
-// every scheme.
+// Options::clip and skip_not_finite. SchemeContract tests them, and clear_gradients, with every
+// scheme.
 #include <torch/nn/utils/clip_grad.h>
 
 #include "tests/optim/flock.h"
@@ -12,7 +12,7 @@ using at::Tensor;
 TEST(Clipping, AllReduceClipsTheMeanGradient) {
   flock(2, [](int, World& world) {
     const Tensor p = at::zeros({4}).set_requires_grad(true);
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, {.scheme = "all-reduce", .clip = 1}, world);
+    Optimizer optimizer({p}, SGD{.lr = 1}, {.scheme = "all-reduce", .clip = 1}, world);
     p.mutable_grad() = at::full({4}, world.rank == 0 ? 100.0 : -99.8);  // the mean is 0.1, its norm 0.2
     optimizer.step();
     EXPECT_TRUE(at::allclose(p.detach(), at::full({4}, -0.1), 1e-3));
@@ -27,9 +27,8 @@ void expect_a_bad_gradient_is_skipped(bool around) {
     const Tensor p = at::zeros({100}).set_requires_grad(true);
     const Options options{.topology = "complete", .skip_not_finite = true};
     torch::optim::SGD torchs({p}, torch::optim::SGDOptions(1).momentum(0.5));
-    Optimizer optimizer =
-        around ? Optimizer(torchs, options, world)
-               : Optimizer(std::vector<Tensor>{p}, SGD{.lr = 1, .momentum = 0.5}, options, world);
+    Optimizer optimizer = around ? Optimizer(torchs, options, world)
+                                 : Optimizer({p}, SGD{.lr = 1, .momentum = 0.5}, options, world);
     const auto step = [&](double gradient) {
       p.mutable_grad() = at::full({100}, gradient);
       optimizer.step();
@@ -53,8 +52,7 @@ TEST(Clipping, AStepWhoseGradientIsNotFiniteMixesOnly) {
 TEST(Clipping, RefusesInOneLine) {
   const Tensor p = at::zeros({4}).set_requires_grad(true);
   const auto refused = [&](Options options) {
-    return refusal<UsageError>(
-        [&] { Optimizer optimizer(std::vector<Tensor>{p}, SGD{}, options, World::alone()); });
+    return refusal<UsageError>([&] { Optimizer optimizer({p}, SGD{}, options, World::alone()); });
   };
   torch::optim::SGD inner({p}, 0.1);
   const auto refused_around = [&](Options options) {

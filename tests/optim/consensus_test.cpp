@@ -63,11 +63,8 @@ TEST_P(ConsensusOf, WhatAllHaveSetIsWhereTheyBeginAgain) {
 
 TEST_P(ConsensusOf, AWorkerThatIsNotFiniteIsLeftOut) {
   flock(kMany, [&](int i, World& world) {
-    std::string warned;
-    const Log log = world.log;
-    world.log = [&](Level level, const std::string& line) {
-      if (level == Level::warning) warned += line;
-    };
+    LogLines warned;
+    world.log = warned.log();
     const Tensor p = parameter({5000});
     Optimizer optimizer({p}, SGD{.lr = 1}, options(), world);
     {
@@ -81,7 +78,7 @@ TEST_P(ConsensusOf, AWorkerThatIsNotFiniteIsLeftOut) {
       EXPECT_TRUE(at::allclose(p, at::full_like(p, (2.0 + 3 + 5) / 3))) << p[0];
       EXPECT_NEAR(average.distance(), std::sqrt((16.0 + 1 + 25) / 9 / 3 * 1), 1e-3);
     }
-    EXPECT_EQ(warned.find("are not finite") != std::string::npos, i == 2) << warned;
+    EXPECT_EQ(warned.text().find("are not finite") != std::string::npos, i == 2) << warned.text();
     {
       const c10::AutoGradMode no_gradient(false);
       p.fill_(std::numeric_limits<double>::infinity());

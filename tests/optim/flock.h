@@ -9,10 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
@@ -22,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -32,11 +30,12 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
-#include <unistd.h>
 
 #include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
 #include "starling/world/world.h"
+#include "tests/folder.h"
+#include "tests/log_lines.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -60,6 +59,14 @@ inline void flock(int n, const std::function<void(int, World&)>& f) {
   for (const auto& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+// The results of f(worker, world), by worker.
+template <class F>
+auto results_of(int n, F&& f) {
+  std::vector<std::invoke_result_t<F, int, World&>> all(static_cast<std::size_t>(n));
+  flock(n, [&](int i, World& world) { all[static_cast<std::size_t>(i)] = f(i, world); });
+  return all;
 }
 
 // Blocks until all workers have come here, so that none leaves while others need it.
@@ -99,19 +106,11 @@ inline OptimizerState copy_of(OptimizerState state) {
 // A file of a topology. It is removed with this object.
 class TopologyFile {
  public:
-  explicit TopologyFile(const std::string& text)
-      : path_(testing::TempDir() + "topology-" + std::to_string(getpid()) + "-" + std::to_string(++made_) +
-              ".toml") {
-    std::ofstream(path_) << text;
-  }
-  ~TopologyFile() { std::remove(path_.c_str()); }
-  TopologyFile(const TopologyFile&) = delete;
-  TopologyFile& operator=(const TopologyFile&) = delete;
-  const std::string& path() const { return path_; }
+  explicit TopologyFile(const std::string& text) { spill(path(), text); }
+  std::string path() const { return folder_ / "topology.toml"; }
 
  private:
-  static inline int made_ = 0;
-  const std::string path_;
+  const Folder folder_;
 };
 
 }  // namespace starling

@@ -26,8 +26,7 @@ std::vector<double> losses(const Rule& rule, const std::string& scheme) {
     const Tensor inner = waves(4, 8, 0.3, 0.5).set_requires_grad(true);
     const Tensor outer = waves(8, 1, 0.8, 0.5).set_requires_grad(true);
     const Tensor inputs = waves(16, 4, i, 1), targets = inputs.sum(1, true).tanh();
-    Optimizer optimizer(std::vector<Tensor>{inner, outer}, rule, {.topology = "base-2", .scheme = scheme},
-                        world);
+    Optimizer optimizer({inner, outer}, rule, {.topology = "base-2", .scheme = scheme}, world);
     for (int t = 0; t < kSteps; ++t) {
       optimizer.zero_grad();
       const Tensor loss = at::mse_loss(at::mm(at::tanh(at::mm(inputs, inner)), outer), targets);

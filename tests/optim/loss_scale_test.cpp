@@ -1,4 +1,4 @@
-// Options::loss_scaling. checkpoint_test.cpp has saving, scheme_contract_test.cpp the schemes.
+// Options::loss_scaling. resume_test.cpp has saving, SchemeContract the schemes.
 #include "starling/optim/loss_scale.h"
 
 #include "tests/optim/flock.h"

@@ -110,8 +110,7 @@ TEST(Master, TheSumOfTheMastersIsKeptWhateverTheWire) {
       std::vector<Tensor> before(kWorkers), after(kWorkers);
       flock(kWorkers, [&](int i, World& world) {
         const Tensor p = parameter({300}, 0.5, type);
-        Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 0.1}, {.topology = "ring", .wire = wire},
-                            world);
+        Optimizer optimizer({p}, SGD{.lr = 0.1}, {.topology = "ring", .wire = wire}, world);
         for (int t = 1; t <= 60; ++t) {
           p.mutable_grad() = at::full({300}, t <= 5 ? centre(i, t) : 0, type);
           optimizer.step();
@@ -132,7 +131,7 @@ TEST(Master, TheSumOfTheMastersIsKeptWhateverTheWire) {
 TEST(Master, KeepsWhatTheParameterCannotHold) {
   for (const at::ScalarType type : kNarrow) {
     const Tensor p = parameter({10}, 1, type);
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1e-4}, {}, World::alone());
+    Optimizer optimizer({p}, SGD{.lr = 1e-4}, {}, World::alone());
     for (int t = 0; t < 1000; ++t) {
       p.mutable_grad() = at::ones({10}, type);
       optimizer.step();
@@ -147,8 +146,8 @@ TEST(Master, KeepsWhatTheParameterCannotHold) {
 TEST(Master, AChangeByOneWorkerIsMixed) {
   flock(2, [&](int i, World& world) {
     const Tensor p = parameter({10}, 1, at::kBFloat16), q = parameter({10}, 1);
-    Optimizer narrow(std::vector<Tensor>{p}, SGD{}, {.topology = "complete"}, world);
-    Optimizer wide(std::vector<Tensor>{q}, SGD{}, {.topology = "complete"}, world);
+    Optimizer narrow({p}, SGD{}, {.topology = "complete"}, world);
+    Optimizer wide({q}, SGD{}, {.topology = "complete"}, world);
     const c10::AutoGradMode no_gradient(false);
     for (int t = 0; t < 4; ++t) {
       if (t == 1 && i == 0) p.fill_(3), q.fill_(3);
@@ -184,7 +183,7 @@ TEST(Master, AllReduceSumsNarrowGradientsInFp32) {
 TEST(Master, AGroupMayBeAddedInMidRun) {
   flock(3, [](int i, World& world) {
     const Tensor p = parameter({10}), q = parameter({10}, i, at::kHalf);
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 0.5}, {.topology = "complete"}, world);
+    Optimizer optimizer({p}, SGD{.lr = 0.5}, {.topology = "complete"}, world);
     optimizer.add_param_group({std::vector<Tensor>{q}});
     EXPECT_TRUE(at::equal(master(optimizer, "1.0"), at::full({10}, static_cast<double>(i))));
     for (int t = 0; t < 2; ++t) {
@@ -198,11 +197,9 @@ TEST(Master, AGroupMayBeAddedInMidRun) {
 // --- averages and files ---
 
 TEST(Master, ConsensusIsTheMeanOfTheMastersAndGivesThemBack) {
-  std::mutex mutex;
-  std::vector<Tensor> kept;
-  flock(3, [&](int i, World& world) {
+  const auto kept = results_of(3, [&](int i, World& world) -> Tensor {
     const Tensor p = parameter({90'000}, 1, at::kBFloat16), q = parameter({4}, 1);
-    Optimizer optimizer(std::vector<Tensor>{p, q}, SGD{.lr = 1}, {.topology = "ring"}, world);
+    Optimizer optimizer({p, q}, SGD{.lr = 1}, {.topology = "ring"}, world);
     // 1 + (0, 3, 6) / 1024: of these bf16 holds only 1, and 1 + 8 / 1024 above
     p.mutable_grad() = at::full({90'000}, -3.0 / 1024 * i, at::kBFloat16);
     optimizer.step();
@@ -219,8 +216,7 @@ TEST(Master, ConsensusIsTheMeanOfTheMastersAndGivesThemBack) {
     EXPECT_TRUE(at::equal(master(optimizer), mine));
     Consensus(optimizer).keep();
     EXPECT_NEAR(optimizer.consensus_distance(), 0, 1e-7);
-    const std::lock_guard lock(mutex);
-    kept.push_back(master(optimizer));
+    return master(optimizer);
   });
   for (const Tensor& each : kept) EXPECT_TRUE(at::equal(each, kept.front()));
   EXPECT_TRUE(at::allclose(kept.front(), at::full({90'000}, 1 + 3.0 / 1024), 0, 1e-7));
@@ -230,7 +226,7 @@ TEST(Master, ConsensusIsTheMeanOfTheMastersAndGivesThemBack) {
 TEST(Master, ConsensusIncludesChanges) {
   flock(2, [&](int i, World& world) {
     const Tensor p = parameter({10}, 1, at::kHalf);
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{}, {.topology = "complete"}, world);
+    Optimizer optimizer({p}, SGD{}, {.topology = "complete"}, world);
     optimizer.step();
     const c10::AutoGradMode no_gradient(false);
     p.fill_(i == 0 ? 2 : 5);
@@ -277,7 +273,7 @@ TEST(Master, RefusesInOneLine) {
   const World world = World::alone();
   const Tensor p = parameter({2}, 1, at::kBFloat16);
   const auto make = [&](const Tensor& tensor) {
-    return refusal<UsageError>([&] { Optimizer optimizer(std::vector<Tensor>{tensor}, SGD{}, {}, world); });
+    return refusal<UsageError>([&] { Optimizer optimizer({tensor}, SGD{}, {}, world); });
   };
   EXPECT_EQ(make(p), "accepted");
   EXPECT_EQ(make(at::ones({2}, at::kDouble)),
@@ -285,8 +281,7 @@ TEST(Master, RefusesInOneLine) {
             "a CUDA device "
             "and dense "
             "in memory (contiguous or channels_last)");
-  EXPECT_EQ(refusal<UsageError>(
-                [&] { Optimizer optimizer(std::vector<Tensor>{p}, SGD{}, {.hierarchy = "node"}, world); }),
+  EXPECT_EQ(refusal<UsageError>([&] { Optimizer optimizer({p}, SGD{}, {.hierarchy = "node"}, world); }),
             "parameter 0 of group 0 is BFloat16: with hierarchy \"node\" it must be float32, since a node's "
             "workers "
             "share no fp32 masters");

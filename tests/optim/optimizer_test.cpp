@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "starling/topology/schedules.h"
+#include "tests/mixed.h"
 #include "tests/optim/flock.h"
 #include "tests/optim/plain.h"
 
@@ -31,11 +32,8 @@ void check_equation(const std::string& scheme, const std::string& topology, int 
   }
   flock(n, [&](int i, World& world) {
     const Tensor p = parameter({3, 5}, 0.5);
-    Optimizer optimizer(std::vector<Tensor>{p}, rule, {.topology = topology, .scheme = scheme}, world);
-    for (int t = 1; t <= kSteps; ++t) {
-      p.mutable_grad() = p.detach() - centre(i, t);
-      optimizer.step();
-    }
+    Optimizer optimizer({p}, rule, {.topology = topology, .scheme = scheme}, world);
+    train({p}, optimizer, i, 1, kSteps + 1);
     EXPECT_TRUE(at::allclose(p.detach(), at::full({3, 5}, x[static_cast<std::size_t>(i)]), 1e-4, 1e-5))
         << scheme << ", " << topology << ", worker " << i;
   });
@@ -59,21 +57,20 @@ TEST(Optimizer, AdaptThenCombineIsItsEquation) {
 // Returns the workers' consensus after 150 noisy steps towards one place, and their distance.
 std::pair<Tensor, double> trained(Wire wire, const char* topology, int one_in = 1) {
   constexpr int kWorkers = 4;
-  std::vector<Tensor> ends(kWorkers);
   double end_distance = 0;
-  flock(kWorkers, [&](int i, World& world) {
+  const auto ends = results_of(kWorkers, [&](int i, World& world) -> Tensor {
     at::Generator random = at::make_generator<at::CPUGeneratorImpl>(7);
     const Tensor goal = at::randn({3000}, random), p = parameter({3000});
     random.set_current_seed(static_cast<std::uint64_t>(i) + 100);
-    Optimizer optimizer(std::vector<Tensor>{p}, AdamW{.lr = 0.02},
-                        {.topology = topology, .wire = wire, .one_in = one_in}, world);
+    Optimizer optimizer({p}, AdamW{.lr = 0.02}, {.topology = topology, .wire = wire, .one_in = one_in},
+                        world);
     for (int t = 1; t <= 150; ++t) {
       p.mutable_grad() = p.detach() - goal + at::randn({3000}, random);
       optimizer.step();
     }
     const double distance = optimizer.consensus_distance();
     if (i == 0) end_distance = distance;
-    ends[static_cast<std::size_t>(i)] = p.detach() - goal;
+    return p.detach() - goal;
   });
   return {(ends[0] + ends[1] + ends[2] + ends[3]) / kWorkers, end_distance};
 }
@@ -132,29 +129,24 @@ TEST(Optimizer, ManyBlocksAndOddSizesChangeNothing) {
 }
 
 TEST(Optimizer, EqualGradientsOnTheCompleteGraphKeepWorkersEqual) {
-  std::mutex mutex;
-  std::vector<Tensor> results;
-  flock(4, [&](int, World& world) {
+  const auto results = results_of(4, [&](int, World& world) -> Tensor {
     const Tensor p = parameter({1000}, 0.3);
-    Optimizer optimizer(std::vector<Tensor>{p}, AccumAdam{.lr = 0.01, .window = 3}, {.topology = "complete"},
-                        world);
+    Optimizer optimizer({p}, AccumAdam{.lr = 0.01, .window = 3}, {.topology = "complete"}, world);
     for (int t = 1; t <= 20; ++t) {
       p.mutable_grad() = p.detach() * centre(0, t);
       optimizer.step();
     }
-    const std::lock_guard lock(mutex);
-    results.push_back(p.detach());
+    return p.detach();
   });
   for (const Tensor& result : results) EXPECT_TRUE(at::equal(result, results.front()));
 }
 
 TEST(Optimizer, TheSameSeedGivesTheSameBits) {
-  std::mutex mutex;
-  std::vector<std::vector<Tensor>> runs(2, std::vector<Tensor>(3));
+  std::vector<Tensor> runs[2];
   for (auto& run : runs) {
-    flock(3, [&](int i, World& world) {
+    run = results_of(3, [&](int i, World& world) -> Tensor {
       const Tensor p = parameter({5000}, 0.1);
-      Optimizer optimizer(std::vector<Tensor>{p}, AccumAdamW{.lr = 0.03, .window = 4}, {}, world);
+      Optimizer optimizer({p}, AccumAdamW{.lr = 0.03, .window = 4}, {}, world);
       for (int t = 1; t <= 30; ++t) {
         p.mutable_grad() = p.detach() * 2 - centre(i, t);
         optimizer.step();
@@ -163,8 +155,7 @@ TEST(Optimizer, TheSameSeedGivesTheSameBits) {
           EXPECT_EQ(average.workers(), 3);
         }
       }
-      const std::lock_guard lock(mutex);
-      run[static_cast<std::size_t>(i)] = p.detach();
+      return p.detach();
     });
   }
   for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(runs[0][i], runs[1][i]));
@@ -177,7 +168,7 @@ void check_alone(const Rule& rule, const Theirs& make_theirs) {
   const Tensor start = at::randn({7, 11});
   const Tensor ours = start.clone().set_requires_grad(true), theirs = start.clone().set_requires_grad(true);
   const World world = World::alone();
-  Optimizer optimizer(std::vector<Tensor>{ours}, rule, {}, world);
+  Optimizer optimizer({ours}, rule, {}, world);
   auto reference = make_theirs(theirs);
   for (int t = 1; t <= 25; ++t) {
     ours.mutable_grad() = ours.detach() - centre(0, t);
@@ -229,7 +220,7 @@ TEST(Optimizer, GroupsKeepTheirOwnOptionsAndLearningRatesAreReadAtEveryStep) {
 TEST(Optimizer, ParametersStayWhereTheyLieAndPointersAreReadAnew) {
   const World world = World::alone();
   Tensor p = parameter({6}, 1);
-  Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 1}, {}, world);
+  Optimizer optimizer({p}, SGD{.lr = 1}, {}, world);
   const auto version = p.unsafeGetTensorImpl()->version_counter().current_version();
   const void* const where = p.const_data_ptr();
   p.mutable_grad() = at::ones({6});
@@ -294,8 +285,8 @@ TEST(Consensus, AveragesParametersAndBuffersAndRestoresThem) {
 TEST(Optimizer, SeveralOptimizersOfOneWorldDoNotMix) {
   flock(2, [](int i, World& world) {
     const Tensor a = parameter({10}), b = parameter({20});
-    Optimizer first(std::vector<Tensor>{a}, SGD{.lr = 1}, {.topology = "complete"}, world);
-    Optimizer second(std::vector<Tensor>{b}, SGD{.lr = 1}, {.topology = "complete"}, world);
+    Optimizer first({a}, SGD{.lr = 1}, {.topology = "complete"}, world);
+    Optimizer second({b}, SGD{.lr = 1}, {.topology = "complete"}, world);
     for (int t = 0; t < 2; ++t) {
       a.mutable_grad() = at::full({10}, i == 0 ? 2.0 : 0.0);
       b.mutable_grad() = at::full({20}, i == 0 ? 0.0 : 4.0);
@@ -312,8 +303,7 @@ TEST(Optimizer, SeveralOptimizersOfOneWorldDoNotMix) {
 TEST(Optimizer, NamesOptionsThatDifferWithBothValues) {
   const std::string said = refusal<UsageError>([] {
     flock(2, [](int i, World& world) {
-      Optimizer optimizer(std::vector<Tensor>{parameter({10})}, SGD{},
-                          {.topology = i == 0 ? "ring" : "complete"}, world);
+      Optimizer optimizer({parameter({10})}, SGD{}, {.topology = i == 0 ? "ring" : "complete"}, world);
     });
   });
   EXPECT_EQ(
@@ -321,14 +311,14 @@ TEST(Optimizer, NamesOptionsThatDifferWithBothValues) {
       "the workers differ in topology: ring at worker 0, complete at worker 1; it must be the same on all");
   EXPECT_EQ(refusal<UsageError>([] {
               flock(2, [](int i, World& world) {
-                Optimizer optimizer(std::vector<Tensor>{parameter({10})}, SGD{},
-                                    {.wire = i == 0 ? Wire::fp32 : Wire::fp16}, world);
+                Optimizer optimizer({parameter({10})}, SGD{}, {.wire = i == 0 ? Wire::fp32 : Wire::fp16},
+                                    world);
               });
             }),
             "the workers differ in wire: fp32 at worker 0, fp16 at worker 1; it must be the same on all");
   EXPECT_EQ(refusal<UsageError>([] {
               flock(2, [](int i, World& world) {
-                Optimizer optimizer(std::vector<Tensor>{parameter({4})}, SGD{}, {.one_in = 2 + i}, world);
+                Optimizer optimizer({parameter({4})}, SGD{}, {.one_in = 2 + i}, world);
               });
             }),
             "the workers differ in one_in: 2 at worker 0, 3 at worker 1; it must be the same on all");
@@ -337,25 +327,23 @@ TEST(Optimizer, NamesOptionsThatDifferWithBothValues) {
       refusal<UsageError>([] {
         flock(4, [](int i, World& world) {
           world.local_size = i == 3 ? 2 : 1;
-          Optimizer optimizer(std::vector<Tensor>{parameter({10})}, SGD{},
-                              {.topology = "alternating-exp-ring"}, world);
+          Optimizer optimizer({parameter({10})}, SGD{}, {.topology = "alternating-exp-ring"}, world);
         });
       }),
       testing::MatchesRegex("the workers differ in rounds of the topology: 4 with checksum [0-9a-f]+ at "
                             "worker 0, 2 with checksum [0-9a-f]+ at worker 3; it must be the same on all"));
-  EXPECT_THAT(refusal<UsageError>([] {
-                flock(2, [](int i, World& world) {
-                  Optimizer optimizer(std::vector<Tensor>{parameter({10 + i})}, SGD{}, {}, world);
-                });
-              }),
-              HasSubstr("parameter 0 of group 0: Float 10 with strides 1 at worker 0, Float 11 with strides "
-                        "1 at worker 1"));
+  EXPECT_THAT(
+      refusal<UsageError>([] {
+        flock(2, [](int i, World& world) { Optimizer optimizer({parameter({10 + i})}, SGD{}, {}, world); });
+      }),
+      HasSubstr("parameter 0 of group 0: Float 10 with strides 1 at worker 0, Float 11 with strides "
+                "1 at worker 1"));
 }
 
 TEST(Optimizer, RefusesInOneLine) {
   const World world = World::alone();
   const auto make = [&](Tensor p, Rule rule = SGD{}, Options options = {}) {
-    return refusal<UsageError>([&] { Optimizer optimizer(std::vector<Tensor>{p}, rule, options, world); });
+    return refusal<UsageError>([&] { Optimizer optimizer({p}, rule, options, world); });
   };
   EXPECT_THAT(make(at::zeros({0})), HasSubstr("no parameter to train"));
   EXPECT_THAT(make(at::zeros({2}), SGD{}, {.scheme = "gossip"}), HasSubstr("scheme \"gossip\" is unknown: "));

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cmath>
-#include <vector>
 
 #include "starling/optim/rules.h"
-#include "starling/topology/graph.h"
 
 namespace starling {
 
@@ -28,17 +26,5 @@ struct Plain {
     return (mt / (1 - std::pow(o.betas[0], k))) / (std::sqrt(vt / (1 - std::pow(o.betas[1], k))) + o.eps);
   }
 };
-
-// Wx: x_i <- Sum_j W_ij x_j.
-inline std::vector<double> mixed(const std::vector<double>& x, const Graph& graph) {
-  std::vector<double> Wx;
-  for (int i = 0; i < graph.workers(); ++i) {
-    double sum = graph.self_weight(i) * x[static_cast<std::size_t>(i)];
-    for (const Neighbour& j : graph.neighbours[static_cast<std::size_t>(i)])
-      sum += j.weight * x[static_cast<std::size_t>(j.rank)];
-    Wx.push_back(sum);
-  }
-  return Wx;
-}
 
 }  // namespace starling

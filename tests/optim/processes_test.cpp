@@ -174,7 +174,7 @@ int work() {
                   .one_in = number("STARLING_TEST_ONE_IN")};
   if (number("STARLING_TEST_MAX_WAIT") != 0)
     options.max_wait = milliseconds(number("STARLING_TEST_MAX_WAIT"));
-  Optimizer optimizer(std::vector<at::Tensor>{x}, SGD{.lr = 0.1}, options, world);
+  Optimizer optimizer({x}, SGD{.lr = 0.1}, options, world);
   const auto sum = [&] { return x.detach().to(at::kDouble).sum().item<double>(); };
   double frozen = 0;
   const int steps = number("STARLING_TEST_STEPS");
@@ -237,13 +237,9 @@ class Flock {
       close(p.out), close(p.err);
     }
   }
-  void signal_to(int rank, int signal) { kill(processes_[static_cast<std::size_t>(rank)].pid, signal); }
-  const std::string& errors(int rank) {
-    return read_all(), processes_[static_cast<std::size_t>(rank)].errors;
-  }
-  const std::string& output(int rank) {
-    return read_all(), processes_[static_cast<std::size_t>(rank)].output;
-  }
+  void signal_to(int rank, int signal) { kill(of(rank).pid, signal); }
+  const std::string& errors(int rank) { return read_all(), of(rank).errors; }
+  const std::string& output(int rank) { return read_all(), of(rank).output; }
 
   // The numbers of the last line of `rank` that begins with this word.
   std::vector<double> last(int rank, const std::string& word) {
@@ -272,17 +268,15 @@ class Flock {
       std::this_thread::sleep_for(milliseconds(10));
     }
     auto failure = ::testing::AssertionFailure() << "did not happen";
-    for (std::size_t r = 0; r < processes_.size(); ++r) {
-      failure << "\nworker " << r << ": "
-              << processes_[r].output.substr(
-                     processes_[r].output.size() > 300 ? processes_[r].output.size() - 300 : 0)
-              << processes_[r].errors;
+    for (const Process& p : processes_) {
+      failure << "\nworker " << &p - &processes_[0] << ": "
+              << p.output.substr(p.output.size() - std::min<std::size_t>(p.output.size(), 300)) << p.errors;
     }
     return failure;
   }
   // Exit code, or -signal.
   int wait(int rank) {
-    Process& p = processes_[static_cast<std::size_t>(rank)];
+    Process& p = of(rank);
     int status = 0;
     EXPECT_TRUE(until([&] { return read_all(), waitpid(p.pid, &status, WNOHANG) == p.pid; }));
     p.pid = -1;
@@ -291,6 +285,7 @@ class Flock {
   }
 
  private:
+  Process& of(int rank) { return processes_[static_cast<std::size_t>(rank)]; }
   static Process start(const std::map<std::string, std::string>& settings) {
     int out[2], err[2];
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) throw Error("no pipe");
@@ -429,21 +424,27 @@ TEST(Processes, WithMaxWaitAWorkerThatPausesIsBackInTheMixWhenItWakes) {
   }
 }
 
-TEST(Processes, DamagedBytesAreRefusedAndTheSumIsConserved) {
-  Flock flock({{"STARLING_TEST_DAMAGE", "2000000"},
-               {"STARLING_TEST_STEPS", "80"},
-               {"STARLING_TRANSPORT", "tcp"}});  // shared memory leaves little on the wire
-  double frozen = 0, after = 0, aborted = 0;
+// All three end well, and their sum is what it was when it was frozen.
+void expect_the_sum_is_kept(Flock& flock) {
+  double frozen = 0, after = 0;
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(flock.wait(rank), 0) << flock.errors(rank);
     const auto end = flock.last(rank, "end");
     ASSERT_EQ(end.size(), 5U) << flock.errors(rank);
     EXPECT_EQ(end[0], 3);
     frozen += end[2], after += end[3];
-    aborted += flock.last(rank, "step")[2];
   }
-  EXPECT_GT(aborted, 0);  // the damage was real
   EXPECT_NEAR(after / frozen, 1, 1e-5);
+}
+
+TEST(Processes, DamagedBytesAreRefusedAndTheSumIsConserved) {
+  Flock flock({{"STARLING_TEST_DAMAGE", "2000000"},
+               {"STARLING_TEST_STEPS", "80"},
+               {"STARLING_TRANSPORT", "tcp"}});  // shared memory leaves little on the wire
+  expect_the_sum_is_kept(flock);
+  double aborted = 0;
+  for (int rank = 0; rank < 3; ++rank) aborted += flock.last(rank, "step")[2];
+  EXPECT_GT(aborted, 0);  // the damage was real
 }
 
 // A worker that paused jumps to the others' round, which has another mask.
@@ -455,18 +456,12 @@ TEST(Processes, RandomKKeepsTheSumThroughAPause) {
   const double there = flock.step_of(0);
   ASSERT_TRUE(flock.until([&] { return flock.step_of(0) >= there + 60; }));
   flock.signal_to(2, SIGCONT);
-  double frozen = 0, after = 0;
+  expect_the_sum_is_kept(flock);
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(flock.wait(rank), 0) << flock.errors(rank);
-    const auto end = flock.last(rank, "end");
-    ASSERT_EQ(end.size(), 5U) << flock.errors(rank);
-    EXPECT_EQ(end[0], 3);
     EXPECT_EQ(count(flock.errors(rank), "damaged"), 0U) << flock.errors(rank);
-    EXPECT_GT(end[4], 0.8) << "of the bytes were read in place";
-    frozen += end[2], after += end[3];
+    EXPECT_GT(flock.last(rank, "end").at(4), 0.8) << "of the bytes were read in place";
   }
   EXPECT_GT(flock.last(0, "step")[2], 0);  // the pause was real
-  EXPECT_NEAR(after / frozen, 1, 1e-5);
 }
 
 TEST(Processes, StrangersAtThePortDisturbNothing) {

@@ -16,10 +16,8 @@ const Options kPushPull{
 // gradient is not finite.
 TEST(PushPull, AloneItIsTheRuleWhateverTheGradientsAre) {
   flock(1, [](int, World& world) {
-    std::vector<std::string> warnings;
-    world.log = [&](Level level, const std::string& line) {
-      if (level == Level::warning) warnings.push_back(line);
-    };
+    LogLines warnings;
+    world.log = warnings.log();
     const Tensor p = parameter({kSeveralBlocks}, 1), q = parameter({64, 48}, 2), unused = parameter({10}, 3);
     Tensor x = p.detach().clone(), y = q.detach().clone();
     Optimizer optimizer({p, q, unused}, SGD{.lr = 0.1, .weight_decay = 0.5}, kPushPull, world);
@@ -36,7 +34,7 @@ TEST(PushPull, AloneItIsTheRuleWhateverTheGradientsAre) {
     EXPECT_TRUE(at::allclose(p.detach(), x, 1e-5, 1e-6));
     EXPECT_TRUE(at::allclose(q.detach(), y, 1e-5, 1e-6));
     EXPECT_TRUE(is_all(unused, 3));
-    EXPECT_THAT(warnings, testing::ElementsAre(testing::HasSubstr("the gradient is not finite")));
+    EXPECT_THAT(warnings.all(), testing::ElementsAre(testing::HasSubstr("the gradient is not finite")));
   });
 }
 

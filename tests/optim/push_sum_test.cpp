@@ -78,14 +78,10 @@ TEST(PushSumScheme, IsThePapersXAndWOnAGraphThatIsNotDoublyStochastic) {
                                            adam ? &rule : nullptr, 0.1, staleness);
       flock(Lopsided::n, [&](int i, World& world) {
         const Tensor p = parameter({kSizes[0]}, 0.5), q = parameter({kSizes[1]}, 0.5);
-        Optimizer optimizer(std::vector<Tensor>{p, q}, adam ? Rule(rule) : Rule(SGD{.lr = 0.1}),
+        Optimizer optimizer({p, q}, adam ? Rule(rule) : Rule(SGD{.lr = 0.1}),
                             {.topology = file.path(), .scheme = {"push-sum", {{"staleness", staleness}}}},
                             world);
-        for (int t = 0; t < kSteps; ++t) {
-          p.mutable_grad() = p.detach() - centre(i, t);
-          q.mutable_grad() = q.detach() - centre(i, t);
-          optimizer.step();
-        }
+        train({p, q}, optimizer, i, 0, kSteps);
         const auto at = static_cast<std::size_t>(i);
         EXPECT_TRUE(is_all(at::cat({p.detach(), q.detach()}), should.z[at])) << p[0] << " " << should.z[at];
         for (const Tensor& parameter : {p, q})
@@ -148,7 +144,7 @@ TEST(PushSumScheme, OnASymmetricGraphItIsAtcAndCta) {
       const auto train = [&](Options options) {
         const Tensor p = parameter({1000});
         options.topology = "ring";
-        Optimizer optimizer(std::vector<Tensor>{p}, AdamW{.lr = 0.1}, options, world);
+        Optimizer optimizer({p}, AdamW{.lr = 0.1}, options, world);
         for (int t = 0; t < 12; ++t) {
           p.mutable_grad() = p.detach() - at::linspace(-1, 1, 1000) * centre(i, t);
           optimizer.step();
@@ -168,8 +164,7 @@ TEST(PushSumScheme, OnADirectedBalancedScheduleTheWeightsStayOne) {
        {"one-peer-exponential-directed", "n-peer-exponential-2", "static-exponential"}) {
     flock(5, [&](int i, World& world) {
       const Tensor p = parameter({100});
-      Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = 0.1},
-                          {.topology = topology, .scheme = "push-sum"}, world);
+      Optimizer optimizer({p}, SGD{.lr = 0.1}, {.topology = topology, .scheme = "push-sum"}, world);
       for (int t = 0; t < 20; ++t) {
         p.mutable_grad() = at::full({100}, static_cast<double>(i));
         optimizer.step();
@@ -308,7 +303,7 @@ TEST(PushSumScheme, GoesOnToTheBit) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       flock(Lopsided::n, [&](int i, World& world) {
         const Tensor p = at::full({500}, 0.5, type).set_requires_grad(true);
-        Optimizer optimizer(std::vector<Tensor>{p}, AdamW{.lr = 0.01},
+        Optimizer optimizer({p}, AdamW{.lr = 0.01},
                             {.topology = file.path(), .scheme = {"push-sum", {{"staleness", staleness}}}},
                             world);
         const auto go = [&](int from, int to) {

@@ -115,7 +115,7 @@ TEST(RandomK, BetweenNodes) {
   };
   flock(2, [&](int k, World& world) {
     const Tensor p = parameter({3000}, 0.5);
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = kLr}, {.topology = "complete", .one_in = 3}, world);
+    Optimizer optimizer({p}, SGD{.lr = kLr}, {.topology = "complete", .one_in = 3}, world);
     for (int t = 1; t <= kSteps; ++t) {
       p.mutable_grad() = mean(k, t);
       optimizer.step();
@@ -124,7 +124,7 @@ TEST(RandomK, BetweenNodes) {
   });
   flock(4, [&](int i, World& world) {
     const Tensor p = parameter({3000}, 0.5);
-    Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = kLr},
+    Optimizer optimizer({p}, SGD{.lr = kLr},
                         {.topology = "complete", .one_in = 3, .hierarchy = "node", .workers_per_node = 2},
                         world);
     for (int t = 1; t <= kSteps; ++t) {

@@ -6,6 +6,7 @@
 
 #include "starling/optim/options.h"
 #include "starling/topology/ceca.h"
+#include "tests/mixed.h"
 #include "tests/optim/every_scheme.h"
 #include "tests/optim/plain.h"
 

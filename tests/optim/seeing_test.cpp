@@ -22,14 +22,19 @@ at::Tensor with_gradient(std::int64_t length) {
   return p;
 }
 
+json written(Timeline& timeline) {
+  const Folder folder;
+  timeline.write(folder / "timeline.json");
+  return json::parse(slurp(folder / "timeline.json"));
+}
+
 // The timelines of three workers after kRecorded steps, as written to files.
 std::vector<json> record(const std::string& scheme) {
   std::vector<std::shared_ptr<Timeline>> timelines(kWorkers);
   flock(kWorkers, [&](int i, World& world) {
     timelines[static_cast<std::size_t>(i)] = world.timeline = std::make_shared<Timeline>(i, kWorkers);
     const at::Tensor p = with_gradient(kBlocks * kBlockFloats);
-    Optimizer optimizer(std::vector<at::Tensor>{p}, SGD{.lr = 0.1},
-                        {.topology = "complete", .scheme = scheme}, world);
+    Optimizer optimizer({p}, SGD{.lr = 0.1}, {.topology = "complete", .scheme = scheme}, world);
     for (int step = 1; step <= kRecorded; ++step) {
       world.timeline->step(step);
       optimizer.step();
@@ -37,13 +42,7 @@ std::vector<json> record(const std::string& scheme) {
     optimizer.consensus_distance();
   });
   std::vector<json> files;
-  const auto path = std::filesystem::temp_directory_path() / ("starling-seeing-" + scheme + ".json");
-  for (const auto& timeline : timelines) {
-    timeline->write(path);
-    std::ifstream file(path);
-    files.push_back(json::parse(file));
-  }
-  std::filesystem::remove(path);
+  for (const auto& timeline : timelines) files.push_back(written(*timeline));
   return files;
 }
 
@@ -208,24 +207,19 @@ TEST(Seeing, AllReduceWaitsForAllBlocksAndThenUpdates) {
 TEST(Seeing, AnExchangeThatFailsSaysSo) {
   std::vector<World> worlds = World::threads(2);
   worlds[0].timeline = std::make_shared<Timeline>(0, 2);
-  std::thread leaver([&] {
-    Optimizer(std::vector<at::Tensor>{with_gradient(8)}, SGD{.lr = 0.1}, {.topology = "complete"}, worlds[1]);
-  });
+  std::thread leaver(
+      [&] { Optimizer({with_gradient(8)}, SGD{.lr = 0.1}, {.topology = "complete"}, worlds[1]); });
   {
     const at::Tensor p = with_gradient(8);
-    Optimizer optimizer(std::vector<at::Tensor>{p}, SGD{.lr = 0.1}, {.topology = "complete"}, worlds[0]);
+    Optimizer optimizer({p}, SGD{.lr = 0.1}, {.topology = "complete"}, worlds[0]);
     leaver.join();
     for (int step = 1; step <= 3; ++step) optimizer.step();  // nobody is there for the second
   }
-  const auto path = std::filesystem::temp_directory_path() / "starling-seeing-aborted.json";
-  worlds[0].timeline->write(path);
-  std::ifstream file(path);
-  const json written = json::parse(file);
   int aborted = 0;
-  for (const json& event : written["traceEvents"]) {
+  const json file = written(*worlds[0].timeline);
+  for (const json& event : file["traceEvents"]) {
     if (event["name"] == "exchange") aborted += event["args"].value("outcome", "") == "aborted" ? 1 : 0;
   }
-  std::filesystem::remove(path);
   EXPECT_GE(aborted, 2);
 }
 
@@ -255,7 +249,7 @@ TEST(Seeing, TorchsProfilerShowsTheStep) {
                     end = "/";
   const auto step = [](const char* scheme) {
     const at::Tensor p = with_gradient(2 * kBlockFloats);
-    Optimizer optimizer(std::vector<at::Tensor>{p}, SGD{.lr = 0.1}, {.scheme = scheme}, World::alone());
+    Optimizer optimizer({p}, SGD{.lr = 0.1}, {.scheme = scheme}, World::alone());
     const Ranges recorded;
     optimizer.step();
     return ranges;

@@ -1,6 +1,5 @@
 // The semantics that training loops expect, beside plain loops in double or torch's own optimizers.
-// scheme_equations_test.cpp and scheme_contract_test.cpp have those of all schemes. Workers are
-// threads.
+// SchemeEquations and SchemeContract have those of all schemes. Workers are threads.
 #include "tests/optim/every_scheme.h"
 
 namespace starling {
@@ -59,7 +58,7 @@ TEST(Semantics, ASharedParameterAppearsOnce) {
     ASSERT_EQ(tied.parameters().size(), 2U);
     const Tensor alone = parameter({4, 3}, 0.5);
     Optimizer once(tied, AdamW{.lr = 0.05}, {.topology = "complete"}, world);
-    Optimizer reference(std::vector<Tensor>{alone}, AdamW{.lr = 0.05}, {.topology = "complete"}, world);
+    Optimizer reference({alone}, AdamW{.lr = 0.05}, {.topology = "complete"}, world);
     EXPECT_EQ(once.parameter_count(), 12);
     for (int t = 1; t <= 5; ++t) {
       once.zero_grad();
@@ -125,7 +124,7 @@ TEST(Semantics, AModulesFrozenParameterIsAddedWhenItIsUnfrozen) {
 TEST(Semantics, AnAddedGroupKeepsItsOwnOptions) {
   const World world = World::alone();
   const Tensor early = parameter({2}, 1), late = parameter({2}, 1);
-  Optimizer optimizer(std::vector<Tensor>{early}, SGD{.lr = 0.1}, {}, world);
+  Optimizer optimizer({early}, SGD{.lr = 0.1}, {}, world);
   optimizer.add_param_group({{late}, rule_options(SGD{.lr = 0.5})});
   early.mutable_grad() = at::ones({2});
   late.mutable_grad() = at::ones({2});
@@ -159,7 +158,7 @@ TEST(Semantics, AGroupAddedToTheOptimizerInsideIsExchangedToo) {
 
 TEST(Semantics, ParametersThatAreAddedAtTheWrongPlaceAreRefused) {
   const World world = World::alone();
-  Optimizer optimizer(std::vector<Tensor>{parameter({2})}, SGD{}, {}, world);
+  Optimizer optimizer({parameter({2})}, SGD{}, {}, world);
   optimizer.add_parameters({parameter({3})});
   EXPECT_EQ(refusal<UsageError>([&] { optimizer.step(); }),
             "parameter group 0 was made with 1 parameters and has 2 now: add them as a group of their own");
@@ -187,8 +186,7 @@ TEST(Semantics, AnAverageWaitsForLateWorkers) {
 TEST(Semantics, ASliceOfOtherMemoryIsRefused) {
   const World world = World::alone();
   EXPECT_EQ(
-      refusal<UsageError>(
-          [&] { Optimizer(std::vector<Tensor>{at::zeros({4, 4}).slice(1, 0, 2)}, SGD{}, {}, world); }),
+      refusal<UsageError>([&] { Optimizer({at::zeros({4, 4}).slice(1, 0, 2)}, SGD{}, {}, world); }),
       "parameter 0 of group 0 is a strided view of other memory: parameters must be float32, bfloat16 or "
       "float16 on the CPU or a CUDA device and dense in memory (contiguous or channels_last)");
 }

@@ -98,7 +98,7 @@ TEST(Start, WithoutValuesThereIsNothingToTrain) {
 
 TEST(Start, ParametersReplacedInAGroupAreRefused) {
   const Tensor x = parameter({4});
-  Optimizer optimizer(std::vector<Tensor>{x}, SGD{}, {}, World::alone());
+  Optimizer optimizer({x}, SGD{}, {}, World::alone());
   optimizer.step();
   optimizer.param_groups()[0].params()[0] = parameter({4});
   EXPECT_THAT(refusal<UsageError>([&] { optimizer.step(); }),

@@ -9,6 +9,7 @@
 
 #include "starling/core/error.h"
 #include "starling/plan/simulate.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -41,13 +42,9 @@ std::string replaced(std::string text, const std::string& what, const std::strin
 }
 
 std::string refused(const std::string& text) {
-  try {
-    parse_profile(text, "p.json");
-  } catch (const UsageError& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    return error.what();
-  }
-  return "no error";
+  const std::string said = refusal<UsageError>([&] { parse_profile(text, "p.json"); });
+  EXPECT_EQ(said.find('\n'), std::string::npos);
+  return said;
 }
 
 TEST(Profile, WhatIsPrintedIsReadBackToTheBit) {
@@ -258,12 +255,8 @@ TEST(Profile, WhatOneHostNeedNotSay) {
 }
 
 TEST(Profile, FilesThatAreNotThere) {
-  try {
-    read_profile("no/such.json");
-    FAIL() << "no error";
-  } catch (const UsageError& error) {
-    EXPECT_STREQ(error.what(), "no/such.json: cannot be opened: No such file or directory");
-  }
+  EXPECT_EQ(refusal<UsageError>([] { read_profile("no/such.json"); }),
+            "no/such.json: cannot be opened: No such file or directory");
 }
 
 TEST(Profile, IsWhatTheModelRunsOn) {

@@ -13,6 +13,7 @@
 #include "starling/plan/all_reduce.h"
 #include "starling/plan/closed_forms.h"
 #include "starling/topology/schedules.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -305,12 +306,8 @@ TEST(Simulate, OneWorkerHasNobodyToWaitFor) {
 
 TEST(Simulate, PartsMustFit) {
   const auto refused = [](const Network& network, const Work& work, int n, Horizon run = {}) {
-    try {
-      simulate(network, work, make_schedule("base-2", n), Mixing::ahead, run);
-    } catch (const UsageError& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return refusal<UsageError>(
+        [&] { simulate(network, work, make_schedule("base-2", n), Mixing::ahead, run); });
   };
   const Work work = even_work({1}, {1}, {1});
   EXPECT_EQ(refused(even_network(4), work, 5), "simulate: the schedule is for 5 workers, and there are 4");

@@ -4,6 +4,16 @@ import os
 
 import torch
 
+import starling
+
+RULES = {
+    "SGD": lambda p, **o: starling.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01, **o),
+    "Adam": lambda p, **o: starling.Adam(p, lr=0.02, weight_decay=0.01, **o),
+    "AdamW": lambda p, **o: starling.AdamW(p, lr=0.02, **o),
+    "AccumAdam": lambda p, **o: starling.AccumAdam(p, lr=0.02, window=4, **o),
+    "AccumAdamW": lambda p, **o: starling.AccumAdamW(p, lr=0.02, window=4, **o),
+}
+
 
 def rank():
     return int(os.environ["RANK"])
@@ -37,6 +47,15 @@ def train(net, optimizer, steps, first=0, seed=0):
         optimizer.zero_grad()
         loss_of(net, 1000 * seed + t).backward()
         optimizer.step()
+
+
+def refusal(call, *arguments, kind=starling.UsageError, **options):
+    """The message of the error with which this call ends, or "accepted"."""
+    try:
+        call(*arguments, **options)
+    except kind as error:
+        return str(error)
+    return "accepted"
 
 
 def flat(net):

@@ -17,7 +17,7 @@ import unittest
 
 import torch
 import workers
-from learning import batch, error_of, flat, loss_of, model, rank, several_blocks, train
+from learning import batch, error_of, flat, loss_of, model, rank, refusal, several_blocks, train
 from torch.optim.lr_scheduler import StepLR
 from torch.optim.swa_utils import update_bn
 from torch.utils.checkpoint import checkpoint
@@ -288,11 +288,7 @@ def refused_by_one(make=ours, damage=lambda saved: saved["state"][0].pop("exp_av
     saved["state"][1]["exp_avg"] += 1
     if rank() == 1:
         damage(saved)
-    try:
-        optimizer.load_state_dict(saved)
-        said = "accepted"
-    except (starling.Error, ValueError) as error:
-        said = str(error)
+    said = refusal(optimizer.load_state_dict, saved, kind=(starling.Error, ValueError))
     kept = repr(optimizer.state_dict()) == had
     train(net, optimizer, 1, seed=rank())
     with optimizer.consensus() as scope:

@@ -10,7 +10,7 @@ import weakref
 import torch
 import torch.distributed.checkpoint as dcp
 import workers
-from learning import batch, error_of, flat, model, rank
+from learning import batch, error_of, flat, model, rank, refusal
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
@@ -62,22 +62,12 @@ def hierarchy():
         ends[name] = difference, distance, flat(net).tolist()
     net = model()
     optimizer = starling.AdamW(net.parameters(), hierarchy="node", workers_per_node=2)
-    said = []
+    net(batch(rank())).sum().backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+    clipped = refusal(optimizer.step)
     scaler = torch.amp.GradScaler("cpu")
-    for scaled in (False, True):
-        loss = net(batch(rank())).sum()
-        try:
-            if scaled:
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-            else:
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
-                optimizer.step()
-            said.append("accepted")
-        except starling.UsageError as error:
-            said.append(str(error))
-    ends["refused"] = said
+    scaler.scale(net(batch(rank())).sum()).backward()
+    ends["refused"] = clipped, refusal(scaler.step, optimizer)
     optimizer.close()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -261,26 +251,14 @@ def refused():
             (net.parameters(), {"process_group": mesh["replicate"], "skip_not_finite": True}),
             (net.parameters(), {"process_group": mesh["replicate"], "scheme": "all-reduce"}),
             (net.parameters(), {"process_group": mesh["replicate"], "hierarchy": "node"})):
-        try:
-            starling.AdamW(parameters, lr=0.1, **options)
-            said.append("accepted")
-        except starling.UsageError as error:
-            said.append(str(error))
+        said.append(refusal(starling.AdamW, parameters, lr=0.1, **options))
     optimizer = starling.AdamW(net.parameters(), lr=0.1, process_group=mesh["replicate"])
     scaler = torch.amp.GradScaler("cpu")
-    try:
-        scaler.scale(net(batch(0)).sum()).backward()
-        scaler.step(optimizer)
-        said.append("accepted")
-    except Exception as error:  # torch's own, or ours
-        said.append(str(error))
+    scaler.scale(net(batch(0)).sum()).backward()
+    said.append(refusal(scaler.step, optimizer, kind=Exception))  # torch's own, or ours
     late = torch.nn.Parameter(distribute_tensor(torch.zeros(4, dtype=torch.float64), mesh["shard"], [Shard(0)]))
     still_there = weakref.ref(late)
-    try:
-        optimizer.add_param_group({"params": [late]})
-        said.append("accepted")
-    except starling.UsageError as error:
-        said.append(str(error))
+    said.append(refusal(optimizer.add_param_group, {"params": [late]}))
     del late
     gc.collect()
     said.append("accepted" if still_there() is not None else "gone")

@@ -198,9 +198,9 @@ class Wheel(unittest.TestCase):
             self.assertTrue(file.startswith(str(FOLDER)), file)
 
     def test_trains(self):
-        """optim_test.py's three processes learn with every rule as C++ does, here with the
+        """together_test.py's three processes learn with every rule as C++ does, here with the
         wheel."""
-        done = run(self.python, ROOT / "tests/python/optim_test.py", "Together.test_learns_what_cpp_learns")
+        done = run(self.python, ROOT / "tests/python/together_test.py", "Together.test_learns_what_cpp_learns")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("Ran 1 test", done.stderr)
 
@@ -214,7 +214,7 @@ class Wheel(unittest.TestCase):
             subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)
             stack.callback(subprocess.run, ["umount", "--lazy", root / "proc"], check=True)
             tests = pathlib.Path("/tests/python")
-            for file in ("python/optim_test.py", "python/workers.py", "python/learning.py", "optim/golden_losses.json"):
+            for file in ("python/together_test.py", "python/workers.py", "python/learning.py", "optim/golden_losses.json"):
                 put(ROOT / "tests" / file, root / "tests" / file)
 
             def inside(*command):
@@ -224,7 +224,7 @@ class Wheel(unittest.TestCase):
             self.assertEqual((said.returncode, said.stdout), (0, f"starling {VERSION}\n"), said.stderr)
             doctor = inside("/packages/bin/starling", "doctor", "--json")
             self.assertEqual(json.loads(doctor.stdout)["versions"]["torch"], TORCH_VERSION, doctor.stderr)
-            done = inside(tests / "optim_test.py", "Together.test_learns_what_cpp_learns")
+            done = inside(tests / "together_test.py", "Together.test_learns_what_cpp_learns")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("Ran 1 test", done.stderr)
 

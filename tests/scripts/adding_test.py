@@ -20,7 +20,7 @@ FOLDER = pathlib.Path(sys.argv.pop(1))
 SOURCE = FOLDER / "source"
 BUILD = SOURCE / "build"
 sys.path.insert(0, str(ROOT / "tests/train"))
-from train_test import environment, write_images  # noqa: E402
+from runs import environment, write_images  # noqa: E402
 
 WORKERS = 3
 
@@ -135,8 +135,7 @@ class Adding(unittest.TestCase):
     def test_workers_train_with_them(self):
         with tempfile.TemporaryDirectory() as folder:
             data = pathlib.Path(folder)
-            write_images(data, "train", 240, 1)
-            write_images(data, "t10k", 60, 2)
+            write_images(data, 240, 60)
             recipe = data / "recipe.toml"
             recipe.write_text(f'[run]\nsteps = 6\n[data]\ndir = "{data}"\n[model]\nwidth = 8\n[train]\nbatch = 8\n'
                               '[mixing]\nscheme = "toy"\nevery = 2\ntopology = "toy-line"\n')

@@ -17,7 +17,7 @@ import uuid
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CLUSTER = ROOT / "scripts/cluster"
 sys.path.insert(0, str(ROOT / "tests/train"))
-from train_test import environment, write_images  # noqa: E402
+from runs import environment, write_images  # noqa: E402
 
 STEPS = 60
 
@@ -169,8 +169,7 @@ class Cluster(unittest.TestCase):
         self.nothing_is_left()
 
     def recipe(self):
-        write_images(self.folder, "train", 480, 1)
-        write_images(self.folder, "t10k", 100, 2)
+        write_images(self.folder, 480, 100)
         path = self.folder / "recipe.toml"
         path.write_text(f"""
 run = {{steps = {STEPS}, threads = 1}}

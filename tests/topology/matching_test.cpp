@@ -10,6 +10,7 @@
 #include "starling/topology/families.h"
 #include "starling/topology/spectrum.h"
 #include "starling/topology/weights.h"
+#include "tests/refusal.h"
 #include "tests/topology/rounds.h"
 
 namespace starling {
@@ -140,15 +141,9 @@ TEST(BandwidthMatching, ReachesConsensusOverAnyLinksThatHangTogether) {
 TEST(BandwidthMatching, NeedsLinksBothWays) {
   Bandwidth b = nodes(3, 1, 1, 5);
   b[2][0] = b[1][2] = 0;
-  try {
-    bandwidth_matching(b);
-    FAIL() << "no error";
-  } catch (const UsageError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "worker 2 cannot be reached from worker 0: links with a bandwidth above 0 in both directions "
-        "must connect them");
-  }
+  EXPECT_EQ(refusal<UsageError>([&] { bandwidth_matching(b); }),
+            "worker 2 cannot be reached from worker 0: links with a bandwidth above 0 in both directions "
+            "must connect them");
   EXPECT_EQ(bandwidth_matching({{0}}).size(), 1u);
 }
 

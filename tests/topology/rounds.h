@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include <fmt/format.h>
 
-#include "starling/topology/graph.h"
+#include "starling/core/error.h"
+#include "starling/topology/schedules.h"
 
 namespace starling {
 
@@ -29,6 +31,15 @@ inline std::string edges(const Graph& graph, int denominator = 1) {
     }
   }
   return text;
+}
+
+// The schedule, if the family exists for so many workers.
+inline std::optional<Schedule> schedule_if_any(const std::string& name, int n, int workers_per_node = 1) {
+  try {
+    return make_schedule(name, n, workers_per_node);
+  } catch (const UsageError&) {
+    return std::nullopt;
+  }
 }
 
 inline int most_peers(const Graph& graph) {

@@ -10,7 +10,7 @@ import subprocess
 import unittest
 import uuid
 
-from train_test import environment, image_folder
+from runs import Images, environment
 
 STEPS = 12
 
@@ -42,21 +42,12 @@ def processes_with(mark):
     return found
 
 
-class Launchers(unittest.TestCase):
-    maxDiff = None
-
-    @classmethod
-    def setUpClass(cls):
-        image_folder(cls, train=480, test=100)
-        cls.recipe.write_text(f"""
+class Launchers(Images):
+    train_images, test_images = 480, 100
+    recipe_text = f"""
 [run]
 steps = {STEPS}
 threads = 1
-[data]
-dir = "{cls.data}"
-flip = false
-[model]
-width = 8
 [optimizer]
 rule = "adam"
 lr = 0.01
@@ -64,10 +55,7 @@ lr = 0.01
 batch = 16
 [log]
 every = 1
-""")
-
-    def setUp(self):
-        self.out = self.folder / self.id().rsplit(".", 1)[1]
+"""
 
     def starling(self, launcher, *arguments, **changed):
         """The result of `LAUNCHER starling ARGUMENTS`; none of its processes may be left."""

@@ -1,7 +1,6 @@
 #include "starling/train/metrics.h"
 
 #include <cmath>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -9,9 +8,10 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 
 #include "starling/core/error.h"
+#include "tests/folder.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -20,9 +20,6 @@ namespace fs = std::filesystem;
 
 class MetricsTest : public testing::Test {
  protected:
-  MetricsTest() { fs::remove_all(folder_); }
-  ~MetricsTest() override { fs::remove_all(folder_); }
-
   std::vector<nlohmann::json> lines() const {
     std::vector<nlohmann::json> lines;
     std::ifstream file(folder_ / "metrics.jsonl");
@@ -30,7 +27,8 @@ class MetricsTest : public testing::Test {
     return lines;
   }
 
-  const fs::path folder_ = fs::temp_directory_path() / "starling-metrics-test" / "deep";
+  const Folder above_;
+  const fs::path folder_ = above_ / "deep";
   std::vector<std::string> said_;
   const Log log_ = [this](Level, const std::string& message) { said_.push_back(message); };
 };
@@ -97,8 +95,7 @@ TEST_F(MetricsTest, SummaryHoldsWhatTheCommandPromises) {
   summary.score = 0.9;
   summary.consensus_distance = NAN;
   metrics.write(summary);
-  std::ifstream file(folder_ / "summary.json");
-  const auto json = nlohmann::json::parse(file);
+  const auto json = nlohmann::json::parse(slurp(folder_ / "summary.json"));
   for (const char* key : {"scheme", "schedule", "rule", "wire", "one_in", "workers", "workers_lost", "steps",
                           "samples", "seconds", "loss", "accuracy", "worst_accuracy", "consensus_distance",
                           "bytes_sent_per_worker", "waiting_share", "seed", "versions"}) {
@@ -112,14 +109,9 @@ TEST_F(MetricsTest, SummaryHoldsWhatTheCommandPromises) {
 }
 
 TEST_F(MetricsTest, NamesTheFileThatCannotBeWritten) {
-  fs::create_directories(folder_.parent_path());
-  std::ofstream(folder_) << "a file in the way";
-  try {
-    Metrics metrics(folder_);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::StartsWith(folder_.string() + ": cannot be made: "));
-  }
+  spill(folder_, "a file in the way");
+  EXPECT_THAT(refusal([&] { Metrics metrics(folder_); }),
+              testing::StartsWith(folder_.string() + ": cannot be made: "));
   EXPECT_THAT([] { Metrics("/dev/null/x"); },
               testing::ThrowsMessage<Error>(testing::HasSubstr("Not a directory")));
 }
@@ -139,21 +131,6 @@ TEST_F(MetricsTest, FoldersWhereItsFilesShouldBeAreNamed) {
               testing::ThrowsMessage<Error>((inner / "metrics.jsonl").string() +
                                             ": cannot be opened: Is a directory"));
 }
-
-// No file may grow beyond `bytes`, as on a full disk.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FullDisk() { setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_{};
-};
 
 TEST_F(MetricsTest, AFullDiskCostsLinesAndOneWarning) {
   Metrics metrics(folder_, log_);

@@ -9,6 +9,8 @@
 
 #include "starling/core/error.h"
 #include "starling/optim/schemes/options.h"
+#include "tests/folder.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -16,22 +18,15 @@ namespace {
 class RecipeTest : public testing::Test {
  protected:
   Recipe read(const std::string& text, const Overrides& overrides = {}) {
-    std::ofstream(path_) << text;
+    spill(path_, text);
     return read_recipe(path_, overrides);
   }
   std::string error_of(const std::string& text, const Overrides& overrides = {}) {
-    try {
-      read(text, overrides);
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "no error";
+    return refusal<UsageError>([&] { read(text, overrides); });
   }
-  ~RecipeTest() override { std::filesystem::remove(path_); }
 
-  const std::string path_ =
-      std::filesystem::temp_directory_path() /
-      ("starling-" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + ".toml");
+  const Folder folder_;
+  const std::string path_ = folder_ / "recipe.toml";
 };
 
 TEST_F(RecipeTest, FileThenOverrides) {

@@ -2,14 +2,10 @@
 and timelines, merged by the command."""
 
 import json
-import os
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
+from runs import Images, command
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-from train_test import environment, write_images
 
 WORKERS = 3
 STEPS = 6
@@ -17,36 +13,24 @@ EVERY = 2  # steps per logged line
 TESTS = [3, STEPS]  # steps after which the average model is tested
 
 
-class Seeing(unittest.TestCase):
+class Seeing(Images):
+    recipe_text, train_images, test_images, flip = "[mixing]\ntopology = 'complete'\n", 300, 60, "true"
+
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory(prefix="starling-seeing-")
-        folder = pathlib.Path(cls.folder.name)
-        write_images(folder, "train", 300, 1)
-        write_images(folder, "t10k", 60, 2)
-        (folder / "recipe.toml").write_text("[model]\nwidth = 8\n[mixing]\ntopology = 'complete'\n")
-        cls.out = folder / "out"
+        super().setUpClass()
+        cls.out = cls.folder / "out"
         for steps in (1, STEPS):  # the second run replaces the files of the first
             cls.train("--log.timeline", "true", "--log.tensorboard", "true", "--run.steps", str(steps))
-        cls.timeline_stdout = cls.starling("timeline", cls.out)
+        cls.timeline_stdout = command("timeline", cls.out).stdout
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
-
-    @staticmethod
-    def starling(*arguments):
-        done = subprocess.run([os.environ["STARLING"], *arguments], env=environment(), stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True)
-        if done.returncode != 0:
-            raise AssertionError(done.stderr)
-        return done.stdout
+    def setUp(self):
+        """All tests read the same run."""
 
     @classmethod
     def train(cls, *arguments, out=None):
-        folder = cls.folder.name
-        cls.starling("train", f"{folder}/recipe.toml", "--workers", str(WORKERS), "--data.dir", folder, "--train.batch",
-                     "4", "--log.every", str(EVERY), "--log.eval_every", str(TESTS[0]), "--out", out or cls.out, *arguments)
+        command("train", cls.recipe, "--workers", WORKERS, "--train.batch", 4, "--log.every", EVERY, "--log.eval_every",
+                TESTS[0], "--out", out or cls.out, *arguments)
 
     def scalars(self, rank):
         """tag -> {step: value}, of this worker's only event file."""
@@ -132,7 +116,7 @@ class Seeing(unittest.TestCase):
                 around.append(end)
 
     def test_only_what_is_asked_for_is_written(self):
-        out = pathlib.Path(self.folder.name) / "plain"
+        out = self.folder / "plain"
         self.train("--run.steps", "4", out=out)
         self.assertEqual(sorted(path.name for path in out.iterdir()), ["metrics.jsonl", "summary.json"])
         self.train("--run.steps", "4", "--log.timeline", "true", "--log.timeline_from", "2", "--log.timeline_to", "3",

@@ -3,10 +3,9 @@ real one."""
 
 import json
 import os
-import subprocess
 import unittest
 
-from train_test import environment, image_folder
+from runs import Images, command
 
 STEPS = 16
 # The short tests run the first three.
@@ -19,36 +18,22 @@ SCHEMES = (("cta", ()), ("all-reduce", ()), ("a2cid2", ("--mixing.topology", "ri
            ("swarm", ("--mixing.topology", "complete", "--mixing.local_steps", 2)))
 
 
-class Simulate(unittest.TestCase):
-    maxDiff = None
-
-    @classmethod
-    def setUpClass(cls):
-        image_folder(cls)
-        cls.recipe.write_text(f"""
+class Simulate(Images):
+    flip = "true"
+    recipe_text = f"""
 [run]
 steps = {STEPS}
 threads = 1
-[data]
-dir = "{cls.data}"
-[model]
-width = 8
 [optimizer]
 rule = "adam"
 lr = 0.01
 [train]
 batch = 8
-""")
-
-    def run_command(self, *arguments, code=0):
-        done = subprocess.run([os.environ["STARLING"], *map(str, arguments)], env=environment(), capture_output=True,
-                              text=True, timeout=300)
-        self.assertEqual(done.returncode, code, done.stderr)
-        return done
+"""
 
     def simulate(self, *arguments, name="run"):
         out = self.folder / name
-        said = self.run_command("simulate", self.recipe, "--out", out, "--json", *arguments).stdout
+        said = command("simulate", self.recipe, "--out", out, "--json", *arguments).stdout
         self.assertEqual(said, (out / "simulate.jsonl").read_text())
         self.assertIn("<polyline", (out / "simulate.svg").read_text())
         return [json.loads(line) for line in said.splitlines()]
@@ -73,7 +58,7 @@ batch = 8
             with self.subTest(scheme):
                 asked = ("--workers", 3, "--mixing.scheme", scheme)
                 last = self.simulate(*asked, "--look-every", 100)[-1]
-                real = json.loads(self.run_command("train", self.recipe, *asked, "--json", "--out",
+                real = json.loads(command("train", self.recipe, *asked, "--json", "--out",
                                                    self.folder / "real").stdout)
                 self.assertAlmostEqual(last["test_loss"], real["test_loss"], places=4)
                 self.assertAlmostEqual(last["accuracy"], real["accuracy"], places=6)
@@ -149,11 +134,11 @@ batch = 8
     def test_what_only_processes_have_is_refused(self):
         for key, value in (("checkpoint.every", 10), ("log.timeline", "true"), ("log.tensorboard", "true")):
             asked = ("--workers", 2, "--look-every", 1, f"--{key}", value)
-            said = self.run_command("simulate", self.recipe, *asked, code=2).stderr
+            said = command("simulate", self.recipe, *asked, code=2).stderr
             self.assertEqual(said, f"starling: simulate: {key} is for workers that are processes: leave it out\n")
-        said = self.run_command("simulate", self.recipe, *asked[:4], "--mixing.topology", "auto", code=2).stderr
+        said = command("simulate", self.recipe, *asked[:4], "--mixing.topology", "auto", code=2).stderr
         self.assertIn("simulate: mixing.topology = auto is for workers that are processes", said)
-        said = self.run_command("simulate", self.recipe, "--look-every", 1, code=2).stderr
+        said = command("simulate", self.recipe, "--look-every", 1, code=2).stderr
         self.assertIn("--workers N, or --profile FILE", said)
 
 

@@ -1,13 +1,14 @@
 #include "starling/train/timelines.h"
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include <gmock/gmock.h>
 
 #include "starling/core/error.h"
 #include "starling/core/timeline.h"
+#include "tests/folder.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -16,36 +17,23 @@ namespace fs = std::filesystem;
 
 class TimelinesTest : public testing::Test {
  protected:
-  TimelinesTest() {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~TimelinesTest() override { fs::remove_all(folder_); }
-
   std::string path(int rank) const { return folder_ / ("timeline-" + std::to_string(rank) + ".json"); }
   void record(int rank, int workers) const {
     Timeline timeline(rank, workers);
     for (int i = 0; i < 2; ++i) const Timeline::Scope span(&timeline, {.name = "forward"});
     timeline.write(path(rank));
   }
-  std::string text(int rank) const {
-    std::ifstream file(path(rank));
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  void merge() const { merge_timelines(folder_.path, folder_ / "timeline.json"); }
+  std::string text(int rank) const { return slurp(path(rank)); }
   // The error, after its name, if worker 0's file has this text. Nothing may be left behind.
   std::string refusal(const std::string& damaged) const {
-    std::ofstream(path(0), std::ios::binary) << damaged;
-    std::string said = "accepted";
-    try {
-      merge_timelines(folder_, folder_ / "timeline.json");
-    } catch (const Error& error) {
-      said = error.what();
-    }
-    EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2) << said;
+    spill(path(0), damaged);
+    const std::string said = starling::refusal([&] { merge(); });
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path), fs::directory_iterator()), 2) << said;
     return said.starts_with(path(0)) ? said.substr(path(0).size()) : said;
   }
 
-  const fs::path folder_ = fs::temp_directory_path() / "starling-timelines-test";
+  const Folder folder_;
 };
 
 std::string replaced(std::string text, const std::string& what, const std::string& by) {
@@ -57,7 +45,7 @@ std::string replaced(std::string text, const std::string& what, const std::strin
 TEST_F(TimelinesTest, MergesWhatIsThere) {
   record(0, 3);
   record(2, 3);
-  const MergedTimeline merged = merge_timelines(folder_, folder_ / "timeline.json");
+  const MergedTimeline merged = merge_timelines(folder_.path, folder_ / "timeline.json");
   EXPECT_EQ(merged.workers, 3);
   EXPECT_THAT(merged.missing, testing::ElementsAre(1));
   EXPECT_EQ(merged.spans, 4);
@@ -68,9 +56,8 @@ TEST_F(TimelinesTest, MergesCurves) {
   Timeline timeline(0, 1);
   timeline.add({.name = "rate", .value = 0.25});
   timeline.write(path(0));
-  EXPECT_EQ(merge_timelines(folder_, folder_ / "timeline.json").spans, 0);
-  std::ifstream file(folder_ / "timeline.json");
-  const std::string all{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(merge_timelines(folder_.path, folder_ / "timeline.json").spans, 0);
+  const std::string all = slurp(folder_ / "timeline.json");
   EXPECT_THAT(all, testing::HasSubstr(R"("name":"rate")"));
   EXPECT_THAT(all, testing::HasSubstr(R"("value":0.25)"));
 }
@@ -123,7 +110,7 @@ TEST_F(TimelinesTest, RefusesDamage) {
 TEST_F(TimelinesTest, RefusesFilesOfDifferentRuns) {
   record(0, 2);
   record(1, 3);
-  const auto merge = [&] { merge_timelines(folder_, folder_ / "timeline.json"); };
+  const auto merge = [&] { this->merge(); };
   EXPECT_THAT(merge, testing::ThrowsMessage<Error>(
                          path(1) + ":1: is of another run than timeline-0.json, which has 2 workers"));
   fs::remove(path(1));

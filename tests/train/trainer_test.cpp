@@ -11,10 +11,10 @@ namespace starling {
 namespace {
 
 TEST(Trainer, AnInterruptedRunLeavesItsTimeline) {
-  const std::string folder = testing_data::temporary_folder();
+  const Folder folder;
   for (const char* set : {"train", "t10k"}) {
     constexpr std::uint32_t kImages = 20;
-    const std::string path = folder + "/" + set;
+    const std::string path = folder / set;
     testing_data::write_gzip(
         path + "-images-idx3-ubyte.gz",
         testing_data::idx_bytes({kImages, 28, 28}, std::vector<std::uint8_t>(kImages * 28 * 28)));
@@ -22,26 +22,24 @@ TEST(Trainer, AnInterruptedRunLeavesItsTimeline) {
                              testing_data::idx_bytes({kImages}, std::vector<std::uint8_t>(kImages)));
   }
   Recipe recipe;
-  recipe.run.out = folder + "/out";
+  recipe.run.out = folder / "out";
   recipe.run.steps = 100;
   recipe.train.batch = 2;
   recipe.log.timeline = true;
   Config keys = recipe_config(recipe);
-  keys.set("data.dir", folder);
+  keys.set("data.dir", folder.path);
   keys.set("model.width", "8");
   int asked = 0;
   Observer observer;
   observer.interrupted = [&] { return ++asked == 3; };
   EXPECT_THROW(train(recipe, World::alone(), observer), RunInterrupted);
 
-  std::ifstream file(folder + "/out/timeline-0.json");
-  const auto written = nlohmann::json::parse(file);
+  const auto written = nlohmann::json::parse(slurp(folder / "out/timeline-0.json"));
   std::vector<int> steps;
   for (const auto& event : written["traceEvents"]) {
     if (event["name"] == "backward") steps.push_back(event["args"]["step"]);
   }
   EXPECT_THAT(steps, testing::ElementsAre(1, 2));
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

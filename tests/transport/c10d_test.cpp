@@ -19,6 +19,7 @@
 #include "starling/transport/c10d/launcher.h"
 #include "starling/transport/c10d/socket.h"
 #include "starling/world/world.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -120,14 +121,14 @@ TEST(Collectives, AfterAFailureNothingHangs) {
       std::vector<Collectives::Pending> pending;
       for (int i = 0; i < 8; ++i) {
         if (world.rank == 1 && i == 4) raise(SIGKILL);
-        first = failure_of([&] { pending.push_back(all->all_reduce_sum(at::ones({100'000}))); });
-        if (first != "no failure") break;
+        first = refusal([&] { pending.push_back(all->all_reduce_sum(at::ones({100'000}))); });
+        if (first != "accepted") break;
       }
-      if (first == "no failure")
-        first = failure_of([&] {
+      if (first == "accepted")
+        first = refusal([&] {
           for (auto& one : pending) one.wait();
         });
-      second = failure_of([&] { all->all_gather("x"); });
+      second = refusal([&] { all->all_gather("x"); });
     }
     if (first.find("worker 1 is gone") == std::string::npos) return first;
     if (second.find("worker 1 is gone") == std::string::npos) return second;
@@ -148,7 +149,7 @@ TEST(Collectives, SayWhoHasNotCome) {
   worlds.pop_back();
   in_threads(worlds, [](World& world) {
     world.timeouts.meet = 3s;
-    EXPECT_THAT(failure_of([&] { make_collectives(world, "test"); }),
+    EXPECT_THAT(refusal([&] { make_collectives(world, "test"); }),
                 AllOf(HasSubstr("rank " + std::to_string(world.rank)), HasSubstr("worker 2 has not come")));
   });
 }
@@ -159,7 +160,7 @@ TEST(Collectives, ASilentWorkerIsAnErrorAfterTheTimeout) {
     world.timeouts.stalled = 1s;
     const auto all = make_collectives(world, "test");
     if (world.rank == 0) {
-      EXPECT_THAT(failure_of([&] { all->all_reduce_sum(at::ones({10})).wait(); }),
+      EXPECT_THAT(refusal([&] { all->all_reduce_sum(at::ones({10})).wait(); }),
                   AllOf(HasSubstr("all-reduce failed on rank 0: "), HasSubstr("all workers are alive"),
                         Not(HasSubstr("\n"))));
       said.set_value();
@@ -183,9 +184,9 @@ TEST(C10dStore, WaitsForAKeyAndNamesTheOneThatDoesNotCome) {
   });
   EXPECT_EQ(world.store->get("late", 60s), std::string("a\0b", 3));
   other.join();
-  EXPECT_THAT(failure_of([&] { world.store->get("never", 20ms); }),
+  EXPECT_THAT(refusal([&] { world.store->get("never", 20ms); }),
               AllOf(HasSubstr("'never'"), HasSubstr("20 ms")));
-  EXPECT_THAT(failure_of([&] { world.store->get("never", 1h, [] { return true; }); }),
+  EXPECT_THAT(refusal([&] { world.store->get("never", 1h, [] { return true; }); }),
               HasSubstr("interrupted while nobody had set the key 'never'"));
 }
 
@@ -252,7 +253,7 @@ TEST(WorldFromEnvironment, TakesTheVariablesAndTheToken) {
   variables["STARLING_TOKEN"] = "a secret of 20 bytes";
   {
     const Environment environment(variables);
-    EXPECT_THAT(failure_of([] { World::from_environment(); }),
+    EXPECT_THAT(refusal([] { World::from_environment(); }),
                 HasSubstr("loopback"));  // eight workers on four hosts
   }
   variables["LOCAL_RANK"] = "3";
@@ -288,12 +289,7 @@ TEST(WorldFromEnvironment, NamesTheVariableThatIsWrong) {
     auto variables = good;
     variables[name] = value;
     const Environment environment(variables);
-    try {
-      World::from_environment({.meet = 1s});
-    } catch (const UsageError& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return starling::refusal<UsageError>([] { World::from_environment({.meet = 1s}); });
   };
   for (const auto& [name, value] : good) {
     if (name.starts_with("TORCHELASTIC")) continue;
@@ -320,7 +316,7 @@ TEST(WorldFromEnvironment, NamesTheVariableThatIsWrong) {
 TEST(WorldFromEnvironment, AnUnreachableStoreIsAnErrorThatSaysWhere) {
   auto variables = torchruns(1, 2, 1, true);
   const Environment environment(variables);
-  EXPECT_THAT(failure_of([] { World::from_environment({.meet = 1s}); }),
+  EXPECT_THAT(refusal([] { World::from_environment({.meet = 1s}); }),
               AllOf(HasSubstr("127.0.0.1 port 1"), Not(HasSubstr("\n"))));
 }
 
@@ -328,7 +324,7 @@ TEST(WorldFromEnvironment, AnUnreachableStoreIsAnErrorThatSaysWhere) {
 TEST(WorldFromEnvironment, AListenerThatIsNoStoreIsAnErrorInTime) {
   const Descriptor listener = listen_at(resolve("127.0.0.1", 0));
   const Environment environment(torchruns(1, 2, bound_address(listener).port(), true));
-  EXPECT_THAT(failure_of([] { World::from_environment({.meet = 1s}); }),
+  EXPECT_THAT(refusal([] { World::from_environment({.meet = 1s}); }),
               AllOf(HasSubstr("somebody listens there, but has not answered as a store within 1000 ms"),
                     Not(HasSubstr("\n"))));
   std::atomic<bool> stop = false;
@@ -336,7 +332,7 @@ TEST(WorldFromEnvironment, AListenerThatIsNoStoreIsAnErrorInTime) {
     std::this_thread::sleep_for(200ms);
     stop = true;
   });
-  EXPECT_THAT(failure_of([&] { World::from_environment({.meet = 600s}, [&] { return stop.load(); }); }),
+  EXPECT_THAT(refusal([&] { World::from_environment({.meet = 600s}, [&] { return stop.load(); }); }),
               HasSubstr("interrupted while joining the store"));
   user.join();
 }
@@ -352,7 +348,7 @@ TEST(WorldFromEnvironment, InterfacesMayBeAList) {
   for (const char* list : {"nowhere0,nowhere1", ",", "lo0 ,"}) {
     variables["GLOO_SOCKET_IFNAME"] = list;
     const Environment environment(variables);
-    EXPECT_THAT(failure_of([] { World::from_environment({.meet = 5s}); }),
+    EXPECT_THAT(refusal([] { World::from_environment({.meet = 5s}); }),
                 HasSubstr(std::string("GLOO_SOCKET_IFNAME='") + list + "' is no network interface"));
   }
 }
@@ -361,7 +357,7 @@ TEST(WorldFromEnvironment, ATakenPortIsAnErrorThatSaysSo) {
   const Descriptor taken = listen_at(resolve("127.0.0.1", 0));
   const int port = bound_address(taken).port();
   const Environment environment(torchruns(0, 2, port, false));
-  EXPECT_THAT(failure_of([] { World::from_environment({.meet = 1s}); }),
+  EXPECT_THAT(refusal([] { World::from_environment({.meet = 1s}); }),
               AllOf(HasSubstr("127.0.0.1 port " + std::to_string(port)), HasSubstr("in use"),
                     HasSubstr("rank 0 hosts the store: 127.0.0.1 (MASTER_ADDR)"), Not(HasSubstr("\n"))));
 }
@@ -376,17 +372,17 @@ TEST(WorldFromEnvironment, TheTokenFileMustBeTheOwnersAlone) {
   const Environment environment(variables);
 
   chmod(path.c_str(), 0640);
-  EXPECT_THAT(failure_of([] { World::from_environment(); }), AllOf(HasSubstr(path), HasSubstr("chmod 600")));
+  EXPECT_THAT(refusal([] { World::from_environment(); }), AllOf(HasSubstr(path), HasSubstr("chmod 600")));
   chmod(path.c_str(), 0600);
   EXPECT_EQ(World::from_environment().token, "a secret of 20 bytes");
   std::ofstream(path) << "secret\n";
-  EXPECT_THAT(failure_of([] { World::from_environment(); }),
+  EXPECT_THAT(refusal([] { World::from_environment(); }),
               AllOf(HasSubstr("the token of STARLING_TOKEN_FILE has 6 bytes"), HasSubstr("at least 16")));
   std::ofstream(path) << "\n";
-  EXPECT_THAT(failure_of([] { World::from_environment(); }), HasSubstr("is empty"));
+  EXPECT_THAT(refusal([] { World::from_environment(); }), HasSubstr("is empty"));
   unlink(path.c_str());
   setenv("STARLING_TOKEN_FILE", "/dev/null", 1);
-  EXPECT_THAT(failure_of([] { World::from_environment(); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(refusal([] { World::from_environment(); }), HasSubstr("not a regular file"));
 }
 
 }  // namespace

@@ -1,51 +1,16 @@
-// The contract of transport.h, for every transport.
-#include <atomic>
-#include <future>
-#include <optional>
+// The contract of transport.h, for every transport: what is sent arrives, in which order, and from
+// which threads. contract_ends_test.cpp has the ends of edges and workers.
+#include "contract.h"
 
-#include "fabric.h"
-#include "recorder.h"
+#include <future>
+
 #include "starling/core/error.h"
+#include "tests/eventually.h"
 
 namespace starling {
 namespace {
 
 using Kind = Recorder::Kind;
-
-struct WithFabric {
-  std::unique_ptr<Fabric> fabric;
-};
-
-class Contract : public ::testing::TestWithParam<Kit>, protected WithFabric, protected Ends {
- protected:
-  // n workers, all edges open and up.
-  void connect(int n) {
-    begin(n);
-    connect_all();
-  }
-  void begin(int n) {
-    fabric = GetParam().make(n);
-    for (int rank = 0; rank < n; ++rank) add(fabric->make(rank, "test"));
-  }
-  void lose_and_regain(int victim);
-  // Runs work on the transport's thread and waits for it.
-  void on_thread_of(int rank, const std::function<void()>& work) {
-    std::promise<void> done;
-    transports[rank]->post([&] {
-      work();
-      done.set_value();
-    });
-    done.get_future().wait();
-  }
-};
-
-std::vector<Frame> frames_from(int peer, const Recorder::Events& events) {
-  std::vector<Frame> frames;
-  for (const auto& e : events) {
-    if (e.kind == Kind::received && e.peer == peer) frames.push_back(e.frame);
-  }
-  return frames;
-}
 
 TEST_P(Contract, KnowsItsRankAndSize) {
   begin(3);
@@ -65,20 +30,13 @@ TEST_P(Contract, AWorldOfOneIsAWorld) {
 
 TEST_P(Contract, AllPairsConnectOnceAndTalk) {
   connect(5);
-  for (int a = 0; a < 5; ++a) {
-    for (int b = 0; b < 5; ++b) {
-      if (a != b)
-        transports[a]->send(b, {.type = FrameType::ack, .round = static_cast<std::uint64_t>(10 * a + b)});
-    }
-  }
-  for (int a = 0; a < 5; ++a) {
-    for (int b = 0; b < 5; ++b) {
-      if (a == b) continue;
-      EXPECT_TRUE(recorders[b]->wait_for_frame(a, FrameType::ack, static_cast<std::uint64_t>(10 * a + b)));
-      EXPECT_EQ(recorders[b]->times(Kind::connected, a), 1);
-      EXPECT_EQ(recorders[b]->times(Kind::disconnected, a), 0);
-      EXPECT_EQ(recorders[b]->times(Kind::lost, a), 0);
-    }
+  for (const auto& [a, b] : ordered_pairs(5))
+    transports[a]->send(b, {.type = FrameType::ack, .round = static_cast<std::uint64_t>(10 * a + b)});
+  for (const auto& [a, b] : ordered_pairs(5)) {
+    EXPECT_TRUE(recorders[b]->wait_for_frame(a, FrameType::ack, static_cast<std::uint64_t>(10 * a + b)));
+    EXPECT_EQ(recorders[b]->times(Kind::connected, a), 1);
+    EXPECT_EQ(recorders[b]->times(Kind::disconnected, a), 0);
+    EXPECT_EQ(recorders[b]->times(Kind::lost, a), 0);
   }
 }
 
@@ -122,8 +80,7 @@ TEST_P(Contract, PayloadsOfEverySizeArriveWhole) {
     EXPECT_EQ(recorders[0]->block(1, FrameType::data, 9, b), *sent[b]) << sent[b]->size() << " bytes";
   }
   std::map<std::uint32_t, std::uint64_t> next;
-  for (const auto& e : recorders[0]->events()) {
-    if (e.kind != Kind::received) continue;
+  for (const auto& e : recorders[0]->received(1)) {
     EXPECT_TRUE(e.intact);
     EXPECT_EQ(e.frame.dtype, 2);
     EXPECT_EQ(e.frame.epoch, 7u);
@@ -193,9 +150,7 @@ TEST_P(Contract, ControlOvertakesBulk) {
 
 TEST_P(Contract, ControlOvertakesBulkThatIsUnderWay) {
   connect(2);
-  const auto bulk = random_block(64 << 20, 1);
-  transports[0]->send(1, {.type = FrameType::data}, payload_of(bulk));
-  ASSERT_TRUE(recorders[1]->wait([](const auto& events) { return !frames_from(0, events).empty(); }));
+  ASSERT_TRUE(bulk_is_under_way());
   transports[0]->send(1, {.type = FrameType::ack});
   ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::ack));
   ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data));
@@ -232,8 +187,7 @@ TEST_P(Contract, BulkIsCancelledUnderWayAndTheNextArrives) {
   EXPECT_EQ(recorders[1]->block(0, FrameType::data, 2), *next);
   EXPECT_TRUE(alive.expired());
   std::uint64_t arrived = 0;
-  for (const auto& e : recorders[1]->events()) {
-    if (e.kind != Kind::received) continue;
+  for (const auto& e : recorders[1]->received(0)) {
     EXPECT_TRUE(e.intact);
     if (e.frame.round == 1) arrived += e.frame.length;
   }
@@ -246,9 +200,7 @@ TEST_P(Contract, APayloadIsReleasedOnceItIsSent) {
   const std::weak_ptr<const Bytes> alive = bulk;
   transports[0]->send(1, {.type = FrameType::data}, payload_of(std::move(bulk)));
   ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data));
-  for (int i = 0; i < 6000 && !alive.expired(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_TRUE(alive.expired());
+  EXPECT_TRUE(eventually([&] { return alive.expired(); }));
 }
 
 TEST_P(Contract, WhatCannotBeSentIsDropped) {
@@ -257,9 +209,7 @@ TEST_P(Contract, WhatCannotBeSentIsDropped) {
   const std::weak_ptr<const Bytes> alive = bulk;
   on_thread_of(0, [&] { transports[0]->send(1, {.type = FrameType::data}, payload_of(std::move(bulk))); });
   EXPECT_TRUE(alive.expired());
-  transports[0]->open(1);
-  transports[1]->open(0);
-  ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 1));
+  connect_all();
   transports[0]->send(1, {.type = FrameType::ack});
   ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::ack));
   EXPECT_EQ(frames_from(0, recorders[1]->events()).size(), 1u);
@@ -268,151 +218,15 @@ TEST_P(Contract, WhatCannotBeSentIsDropped) {
 TEST_P(Contract, APayloadThatIsNotWantedIsReadPast) {
   begin(2);
   recorders[1]->unwanted = [](const Frame& frame) { return frame.round == 1; };
-  transports[0]->open(1);
-  transports[1]->open(0);
-  ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 1));
+  connect_all();
   const auto block = random_block(700'001, 1);
   for (const std::uint64_t round : {1, 2}) {
     transports[0]->send(1, {.type = FrameType::data, .round = round}, payload_of(block));
   }
   ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data, 2));
-  for (const auto& e : recorders[1]->events()) {
-    if (e.kind != Kind::received) continue;
-    EXPECT_EQ(e.intact, e.frame.round == 2);
-  }
+  for (const auto& e : recorders[1]->received(0)) EXPECT_EQ(e.intact, e.frame.round == 2);
   EXPECT_EQ(frames_from(0, recorders[1]->events()).size(), 6u);
   EXPECT_EQ(recorders[1]->block(0, FrameType::data, 2), *block);
-}
-
-TEST_P(Contract, AResetConnectionComesBack) {
-  connect(3);
-  for (int times = 2; times <= 6; ++times) {
-    transports[times % 2]->reset(1 - times % 2, "because the test wants it");
-    for (int rank = 0; rank < 2; ++rank) {
-      ASSERT_TRUE(recorders[rank]->wait_for(Kind::disconnected, 1 - rank, times - 1));
-      ASSERT_TRUE(recorders[rank]->wait_for(Kind::connected, 1 - rank, times));
-    }
-    for (int rank = 0; rank < 2; ++rank) {
-      transports[rank]->send(1 - rank, {.type = FrameType::ack, .round = static_cast<std::uint64_t>(times)});
-    }
-    for (int rank = 0; rank < 2; ++rank) {
-      ASSERT_TRUE(
-          recorders[rank]->wait_for_frame(1 - rank, FrameType::ack, static_cast<std::uint64_t>(times)));
-    }
-  }
-  for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(recorders[rank]->times(Kind::lost, 1 - rank), 0);
-    EXPECT_EQ(recorders[rank]->times(Kind::disconnected, 2), 0) << "another edge suffered";
-  }
-  EXPECT_EQ(recorders[2]->times(Kind::disconnected, 0) + recorders[2]->times(Kind::disconnected, 1), 0);
-  for (const auto& e : recorders[0]->events()) {
-    if (e.kind == Kind::disconnected) {
-      EXPECT_EQ(e.reason, "because the test wants it");
-      break;
-    }
-  }
-}
-
-TEST_P(Contract, NothingOfABrokenConnectionArrivesOnTheNext) {
-  connect(2);
-  const auto bulk = random_block(64 << 20, 1);
-  transports[0]->send(1, {.type = FrameType::data}, payload_of(bulk));
-  ASSERT_TRUE(recorders[1]->wait([](const auto& events) { return !frames_from(0, events).empty(); }));
-  transports[0]->reset(1, "test");
-  // Just before, or dropped: either is correct.
-  transports[0]->send(1, {.type = FrameType::ack, .round = 1});
-  ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 1, 2));
-  transports[0]->send(1, {.type = FrameType::ack, .round = 2});
-  ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::ack, 2));
-  const auto events = recorders[1]->events();
-  const auto broke =
-      std::find_if(events.begin(), events.end(), [](const auto& e) { return e.kind == Kind::disconnected; });
-  EXPECT_EQ(frames_from(0, {broke, events.end()}).size(), 1u);
-  EXPECT_LT(frames_from(0, {events.begin(), broke}).size(), 64u * 4);
-}
-
-// The worker goes, is lost once, and comes back. The edge between the other two sees nothing of it.
-void Contract::lose_and_regain(int victim) {
-  connect(3);
-  const int a = (victim + 1) % 3, b = (victim + 2) % 3;
-  transports[victim].reset();
-  for (int peer : {a, b}) {
-    ASSERT_TRUE(recorders[peer]->wait_for(Kind::lost, victim));
-    EXPECT_EQ(recorders[peer]->times(Kind::disconnected, victim), 1);
-    for (const auto& e : recorders[peer]->events()) {
-      if (e.kind == Kind::lost) {
-        EXPECT_NE(e.reason.find(std::to_string(victim)), std::string::npos) << e.reason;
-      }
-    }
-  }
-  transports[a]->send(b, {.type = FrameType::ack});
-  EXPECT_TRUE(recorders[b]->wait_for_frame(a, FrameType::ack));
-
-  recorders[victim] = std::make_unique<Recorder>();
-  transports[victim] = fabric->make(victim, "test");
-  transports[victim]->start(*recorders[victim]);
-  for (int peer : {a, b}) transports[victim]->open(peer);
-  for (int peer : {a, b}) {
-    ASSERT_TRUE(recorders[victim]->wait_for(Kind::connected, peer));
-    ASSERT_TRUE(recorders[peer]->wait_for(Kind::connected, victim, 2));
-    transports[peer]->send(victim, {.type = FrameType::ack});
-    EXPECT_TRUE(recorders[victim]->wait_for_frame(peer, FrameType::ack));
-    EXPECT_EQ(recorders[peer]->times(Kind::lost, victim), 1);
-  }
-  EXPECT_EQ(recorders[a]->times(Kind::disconnected, b), 0);
-  EXPECT_EQ(recorders[b]->times(Kind::disconnected, a), 0);
-}
-
-TEST_P(Contract, AStoppedPeerIsLostOnceAndMayComeBack) { lose_and_regain(1); }
-TEST_P(Contract, TheLowestRankIsNoSpecialRank) { lose_and_regain(0); }
-TEST_P(Contract, TheHighestRankIsNoSpecialRank) { lose_and_regain(2); }
-
-TEST_P(Contract, NoCallAfterStop) {
-  connect(2);
-  const auto bulk = random_block(64 << 20, 1);
-  transports[0]->send(1, {.type = FrameType::data}, payload_of(bulk));
-  ASSERT_TRUE(recorders[1]->wait([](const auto& events) { return !frames_from(0, events).empty(); }));
-  std::atomic<bool> stopped = false;
-  std::atomic<int> late = 0;
-  const auto tick = [&] { late += stopped; };
-  for (int i = 0; i < 200; ++i) transports[1]->at(transports[1]->now() + std::chrono::milliseconds(i), tick);
-  transports[1]->stop();
-  stopped = true;
-  const std::size_t events = recorders[1]->events().size();
-  ASSERT_TRUE(recorders[0]->wait_for(Kind::lost, 1));
-  EXPECT_EQ(recorders[1]->events().size(), events);
-  EXPECT_EQ(late, 0);
-  transports[1]->send(0, {.type = FrameType::ack});  // harmless
-  transports[1]->open(0);
-  transports[1]->reset(0, "harmless");
-  transports[1]->post(tick);
-  transports[1]->stop();
-}
-
-TEST_P(Contract, AFarewellArrives) {
-  connect(4);
-  const auto bulk = random_block(64 << 20, 1);
-  transports[3]->send(0, {.type = FrameType::data},
-                      payload_of(bulk));  // the leaver is busy with another worker's bulk
-  for (int peer : {0, 1, 2}) transports[3]->send(peer, {.type = FrameType::leave});
-  transports[3]->stop();
-  for (int peer : {1, 2}) EXPECT_TRUE(recorders[peer]->wait_for_frame(3, FrameType::leave));
-  for (int peer : {0, 1, 2}) {
-    EXPECT_TRUE(recorders[peer]->wait_for(Kind::lost, 3));
-    const auto frames = frames_from(3, recorders[peer]->events());
-    EXPECT_TRUE(
-        std::any_of(frames.begin(), frames.end(), [](const Frame& f) { return f.type == FrameType::leave; }));
-  }
-}
-
-TEST_P(Contract, AFarewellArrivesThoughTheLeaverIsBeingSentTo) {
-  connect(2);
-  const auto bulk = random_block(64 << 20, 1);
-  transports[0]->send(1, {.type = FrameType::data}, payload_of(bulk));
-  ASSERT_TRUE(recorders[1]->wait([](const auto& events) { return !frames_from(0, events).empty(); }));
-  transports[1]->send(0, {.type = FrameType::leave});
-  transports[1]->stop();
-  EXPECT_TRUE(recorders[0]->wait_for_frame(1, FrameType::leave));
 }
 
 TEST_P(Contract, ChannelsDoNotMix) {
@@ -480,23 +294,17 @@ TEST_P(Contract, ManyThreadsMaySendAtOnce) {
 
 TEST_P(Contract, BothDirectionsAtOnce) {
   connect(3);
-  for (int a = 0; a < 3; ++a) {
-    for (int b = 0; b < 3; ++b) {
-      if (a == b) continue;
-      for (std::uint32_t k = 0; k < 8; ++k) {
-        transports[a]->send(b, {.type = FrameType::data, .block = k},
-                            payload_of(random_block(2'000'000 + 17 * k, 100 * a + 10 * b + k)));
-      }
-    }
+  const auto block = [](int a, int b, std::uint32_t k) {
+    return random_block(2'000'000 + 17 * k, 100 * a + 10 * b + k);
+  };
+  for (const auto& [a, b] : ordered_pairs(3)) {
+    for (std::uint32_t k = 0; k < 8; ++k)
+      transports[a]->send(b, {.type = FrameType::data, .block = k}, payload_of(block(a, b, k)));
   }
-  for (int a = 0; a < 3; ++a) {
-    for (int b = 0; b < 3; ++b) {
-      if (a == b) continue;
-      for (std::uint32_t k = 0; k < 8; ++k) {
-        ASSERT_TRUE(recorders[b]->wait_for_frame(a, FrameType::data, 0, k));
-        EXPECT_EQ(recorders[b]->block(a, FrameType::data, 0, k),
-                  *random_block(2'000'000 + 17 * k, 100 * a + 10 * b + k));
-      }
+  for (const auto& [a, b] : ordered_pairs(3)) {
+    for (std::uint32_t k = 0; k < 8; ++k) {
+      ASSERT_TRUE(recorders[b]->wait_for_frame(a, FrameType::data, 0, k));
+      EXPECT_EQ(recorders[b]->block(a, FrameType::data, 0, k), *block(a, b, k));
     }
   }
 }

@@ -11,6 +11,7 @@
 #include "starling/transport/transport.h"
 #include "starling/world/store.h"
 #include "starling/world/world.h"
+#include "tests/log_lines.h"
 
 namespace starling {
 
@@ -37,6 +38,19 @@ class Loopback : public Fabric {
 
  protected:
   World world_;
+};
+
+// A world on this host's loopback, and the lines of its log.
+struct LoggedWorld {
+  explicit LoggedWorld(int size) {
+    world.size = size;
+    world.token = "the right token";
+    world.address = "127.0.0.1";
+    world.store = std::make_shared<MemoryStore>();
+    world.log = log.log(Level::debug);
+  }
+  LogLines log;
+  World world;
 };
 
 using MakeFabric = std::unique_ptr<Fabric> (*)(int size);

@@ -146,10 +146,7 @@ TEST_F(LocalFaults, ACorruptedPayloadIsToldAndTheConnectionStays) {
   transports[0]->send(1, {.type = FrameType::data, .round = 1}, payload_of(block));
   transports[0]->send(1, {.type = FrameType::data, .round = 2}, payload_of(block));
   ASSERT_TRUE(recorders[1]->wait_for_frame(0, FrameType::data, 2));
-  for (const auto& e : recorders[1]->events()) {
-    if (e.kind != Kind::received) continue;
-    EXPECT_EQ(e.intact, e.frame.round != 1) << e.frame.round;
-  }
+  for (const auto& e : recorders[1]->received(0)) EXPECT_EQ(e.intact, e.frame.round != 1) << e.frame.round;
   EXPECT_EQ(recorders[1]->times(Kind::disconnected, 0), 0);
 }
 

@@ -36,18 +36,9 @@ using ::testing::HasSubstr;
 
 constexpr std::size_t kBlock = 700'000;  // more than one chunk
 
-class MappedEdges : public ::testing::Test {
+class MappedEdges : public ::testing::Test, protected LoggedWorld {
  protected:
-  MappedEdges() {
-    world.size = 2;
-    world.token = "the right token";
-    world.address = "127.0.0.1";
-    world.store = std::make_shared<MemoryStore>();
-    world.log = [this](Level, const std::string& line) {
-      const std::lock_guard lock(mutex);
-      log += line + "\n";
-    };
-  }
+  MappedEdges() : LoggedWorld(2) {}
   // Worker 0 maps memory. Worker 1 does too, unless the test plays it.
   void begin(const MappedOptions& first = {}, const MappedOptions& second = {}) {
     for (const auto& [rank, options] : {std::pair(0, first), std::pair(1, second)}) {
@@ -101,15 +92,10 @@ class MappedEdges : public ::testing::Test {
     return !payload.bytes.empty() && std::all_of(payload.bytes.begin(), payload.bytes.end(),
                                                  [value](std::byte b) { return b == value; });
   }
-  std::string logged() {
-    const std::lock_guard lock(mutex);
-    return log;
-  }
+  std::string logged() { return log.text(); }
 
   static constexpr std::uint64_t kTrial = 1'000'000;
-  World world;
   std::mutex mutex;
-  std::string log;
   bool keeps = true;
   std::vector<Payload> kept[2];
   Recorder recorders[2];
@@ -125,10 +111,9 @@ TEST_F(MappedEdges, APayloadIsReadWhereItLies) {
     transports[from]->send(1 - from, {.type = FrameType::data, .dtype = 3, .round = 5, .block = 6},
                            payload_of(block));
     ASSERT_TRUE(recorders[1 - from].wait_for_frame(from, FrameType::data, 5, 6));
-    const auto events = recorders[1 - from].events();
+    const auto events = recorders[1 - from].received(from);
     const Frame frame = std::ranges::find_if(events, [](const auto& event) {
-                          return event.kind == Kind::received && event.frame.type == FrameType::data &&
-                                 event.frame.round == 5;
+                          return event.frame.type == FrameType::data && event.frame.round == 5;
                         })->frame;
     EXPECT_EQ(frame.dtype, 3);
     EXPECT_EQ(frame.total, kBlock);
@@ -152,8 +137,8 @@ TEST_F(MappedEdges, AHandlerThatWantsChunksGetsThem) {
   until_mapped(0);
   for (const std::uint64_t round : {1, 2, 3}) lend(static_cast<std::byte>(round), round);
   EXPECT_GE(transports[0]->bytes_in_place(), 3 * kBlock);
-  for (const auto& e : recorders[1].events()) {
-    if (e.kind == Kind::received && e.frame.round < kTrial) {
+  for (const auto& e : recorders[1].received(0)) {
+    if (e.frame.round < kTrial) {
       EXPECT_EQ(e.intact, e.frame.round != 2) << e.frame.round;
       EXPECT_LE(e.frame.length, Frame::kMaxPayload);
     }
@@ -393,8 +378,8 @@ TEST_F(Liar, PlacesOutsideOfTheMemoryAreNotRead) {
   lies_at(good, 8192, number, 0, kSize - 8192);
   ASSERT_TRUE(recorders[0].wait_for_frame(1, FrameType::data, good));
   int deliveries = 0;
-  for (const auto& e : recorders[0].events()) {
-    if (e.kind != Kind::received || e.frame.type != FrameType::data) continue;
+  for (const auto& e : recorders[0].received(1)) {
+    if (e.frame.type != FrameType::data) continue;
     ++deliveries;
     EXPECT_EQ(e.intact, e.frame.round == good) << e.frame.round;
   }

@@ -19,6 +19,7 @@
 #include "starling/optim/optimizer.h"
 #include "starling/transport/c10d/tcp_store.h"
 #include "starling/world/world.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -139,7 +140,7 @@ TEST(FromProcessGroup, AWorkerKilledOverTheGroupItselfIsLostAndNamed) {
 
 TEST(FromProcessGroup, NeedsAStore) {
   c10d::ProcessGroup group(0, 1);
-  EXPECT_THAT(failure_of([&] { World::from_process_group(group); }), HasSubstr("without a store"));
+  EXPECT_THAT(refusal([&] { World::from_process_group(group); }), HasSubstr("without a store"));
 }
 
 // One worker per entry, each a thread with its own host and variables. World or error of each.
@@ -160,7 +161,7 @@ void meet(std::vector<Worker>& workers, const c10::intrusive_ptr<c10d::Store>& s
         const auto found = worker.variables.find(name);
         return found == worker.variables.end() ? std::nullopt : std::optional(found->second);
       };
-      worker.failure = failure_of([&] {
+      worker.failure = refusal([&] {
         worker.world = meet_at(store, static_cast<int>(i), size, {.meet = patience}, variable, worker.host);
       });
     });
@@ -173,7 +174,7 @@ TEST(FromProcessGroup, OnOneHostUsesLoopbackAndASecretOfItsOwn) {
   meet(workers, c10::make_intrusive<c10d::HashStore>());
   for (int rank = 0; rank < 3; ++rank) {
     const Worker& worker = workers[static_cast<std::size_t>(rank)];
-    ASSERT_EQ(worker.failure, "no failure");
+    ASSERT_EQ(worker.failure, "accepted");
     EXPECT_EQ(worker.world.address, "127.0.0.1");
     EXPECT_EQ(worker.world.local_rank, rank);
     EXPECT_EQ(worker.world.local_size, 3);
@@ -215,7 +216,7 @@ TEST(FromProcessGroup, FindsWhoSharesAHost) {
   meet(workers, c10::make_intrusive<c10d::HashStore>());
   std::vector<int> ranks, sizes;
   for (const Worker& worker : workers) {
-    EXPECT_EQ(worker.failure, "no failure");
+    EXPECT_EQ(worker.failure, "accepted");
     EXPECT_FALSE(resolve(worker.world.address, 0).is_loopback());
     ranks.push_back(worker.world.local_rank);
     sizes.push_back(worker.world.local_size);
@@ -276,7 +277,7 @@ TEST(FromProcessGroup, TheGroupCarriesOnlyWhatItsBackendsCan) {
               AllOf(HasSubstr("'c10d' is not allowed"), HasSubstr("from_process_group")));
   const Environment over_the_group(transport("c10d"));
   c10d::ProcessGroup group(c10::make_intrusive<c10d::HashStore>(), 0, 1);
-  EXPECT_THAT(failure_of([&] { World::from_process_group(group); }),
+  EXPECT_THAT(refusal([&] { World::from_process_group(group); }),
               HasSubstr("backend for tensors on the CPU"));
 }
 

@@ -59,16 +59,6 @@ inline std::map<std::string, std::string> torchruns(int rank, int size, int port
           {"TORCHELASTIC_USE_AGENT_STORE", launcher_hosts ? "True" : "False"}};
 }
 
-template <class Work>
-std::string failure_of(Work work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no failure";
-}
-
 // n threads, each with its world.
 inline void in_threads(std::vector<World> worlds, const std::function<void(World&)>& work) {
   std::vector<std::thread> threads;

@@ -94,6 +94,19 @@ class Recorder final : public TransportHandler {
     const std::lock_guard lock(mutex_);
     return events_;
   }
+  // The frames that have come from this peer.
+  Events received(int peer) {
+    Events all = events();
+    std::erase_if(all, [=](const Event& e) { return e.kind != Kind::received || e.peer != peer; });
+    return all;
+  }
+  std::vector<std::string> reasons(Kind kind) {
+    std::vector<std::string> all;
+    for (const Event& e : events()) {
+      if (e.kind == kind) all.push_back(e.reason);
+    }
+    return all;
+  }
   std::vector<std::byte> block(int peer, FrameType type, std::uint64_t round = 0, std::uint32_t block = 0) {
     const std::lock_guard lock(mutex_);
     return blocks_[{peer, type, round, block}];
@@ -121,6 +134,17 @@ class Recorder final : public TransportHandler {
   std::thread::id thread_;
 };
 
+// All (a, b) of n workers with a != b.
+inline std::vector<std::pair<int, int>> ordered_pairs(int n) {
+  std::vector<std::pair<int, int>> pairs;
+  for (int a = 0; a < n; ++a) {
+    for (int b = 0; b < n; ++b) {
+      if (a != b) pairs.emplace_back(a, b);
+    }
+  }
+  return pairs;
+}
+
 // Workers with a transport and a recorder each, by rank.
 struct Ends {
   void add(std::unique_ptr<Transport> transport) {
@@ -130,16 +154,10 @@ struct Ends {
   }
   // Opens all edges, and waits for them.
   void connect_all() {
-    const int n = static_cast<int>(transports.size());
-    for (int a = 0; a < n; ++a) {
-      for (int b = 0; b < n; ++b) {
-        if (a != b) transports[a]->open(b);
-      }
-    }
-    for (int a = 0; a < n; ++a) {
-      for (int b = 0; b < n; ++b)
-        ASSERT_TRUE(a == b || recorders[a]->wait_for(Recorder::Kind::connected, b)) << a << " with " << b;
-    }
+    const auto pairs = ordered_pairs(static_cast<int>(transports.size()));
+    for (const auto& [a, b] : pairs) transports[a]->open(b);
+    for (const auto& [a, b] : pairs)
+      ASSERT_TRUE(recorders[a]->wait_for(Recorder::Kind::connected, b)) << a << " with " << b;
   }
   std::vector<std::unique_ptr<Recorder>> recorders;
   std::vector<std::unique_ptr<Transport>> transports;  // last: they end before their handlers go

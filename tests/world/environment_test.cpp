@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 
 #include "starling/core/error.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -34,13 +35,9 @@ Map operator+(Map some, const Map& others) {
 }
 
 std::string why_not(const Map& map) {
-  try {
-    read_launch(in(map));
-  } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), AllOf(testing::StartsWith("environment: "), Not(HasSubstr("\n"))));
-    return error.what();
-  }
-  return "accepted";
+  const std::string said = refusal<UsageError>([&] { read_launch(in(map)); });
+  EXPECT_THAT(said, AnyOf("accepted", AllOf(testing::StartsWith("environment: "), Not(HasSubstr("\n")))));
+  return said;
 }
 
 // "srun 5/6 1/2 node001:16421 (SLURM_STEP_NODELIST) 1.0"
@@ -114,12 +111,7 @@ TEST(Environment, ValuesThatWouldBreakALineAreEscaped) {
 
 TEST(Environment, MisspeltSettingsAreNamed) {
   const auto said = [](const std::string& name) {
-    try {
-      refuse_misspelt({"PATH", "STARLING", name});
-    } catch (const UsageError& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return refusal<UsageError>([&] { refuse_misspelt({"PATH", "STARLING", name}); });
   };
   for (const auto& [name, meant] :
        std::vector<std::pair<std::string, std::string>>{{"STARLING_TOKN", "STARLING_TOKEN"},

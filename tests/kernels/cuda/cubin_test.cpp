@@ -2,14 +2,13 @@
 #include "starling/kernels/cuda/cubin.h"
 
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <utility>
 
 #include <gmock/gmock.h>
 
 #include "starling/core/error.h"
+#include "tests/folder.h"
 #include "tests/kernels/cuda/other_nvrtc.h"
 #include "tests/refusal.h"
 
@@ -20,30 +19,15 @@ namespace fs = std::filesystem;
 
 class CubinCache : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = fs::temp_directory_path() / "starling-XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    root = name;
-    folder = root / "starling/cuda";
-  }
-  void TearDown() override {
-    fs::remove_all(root);
-    unsetenv("OTHER_NVRTC_MINOR");
-  }
+  void TearDown() override { unsetenv("OTHER_NVRTC_MINOR"); }
   Cubin get(int architecture = 90) const { return cubin_of(nvrtc, program, architecture, folder); }
 
-  static std::string slurp(const fs::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  static void spill(const fs::path& path, const std::string& text) {
-    std::ofstream(path, std::ios::binary) << text;
-  }
   std::size_t files() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
   }
 
-  fs::path root, folder;
+  const Folder root;
+  fs::path folder = root / "starling/cuda";
   Nvrtc nvrtc{other_nvrtc()};
   Program program{.source = {"folder/small.cuh", "text"}, .headers = {{"a.h", "one"}}, .options = {"--one"}};
 };
@@ -104,7 +88,7 @@ TEST_F(CubinCache, CompilesAgainWhatIsDamaged) {
 
 TEST_F(CubinCache, ServesWhereNothingCanBeKept) {
   spill(root / "file", "");
-  folder = root / "file" / "cuda";
+  folder = root / "file/cuda";
   const Cubin cubin = get();
   EXPECT_FALSE(cubin.kept);
   EXPECT_THAT(cubin.bytes, testing::HasSubstr("compilation"));

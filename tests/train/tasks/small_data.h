@@ -34,7 +34,7 @@ inline void write_images(const std::string& path, int images, int seed) {
 inline void write_text(const std::string& path, std::int64_t size) {
   std::vector<std::int64_t> tokens(static_cast<std::size_t>(size));
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int64_t>(i);
-  write_file(path, token_bytes(tokens));
+  spill(path, token_bytes(tokens));
 }
 
 inline const std::vector<SmallData>& small_data() {
@@ -63,9 +63,7 @@ inline const std::vector<SmallData>& small_data() {
 
 class TaskTest : public testing::Test {
  protected:
-  explicit TaskTest(const SmallData& data)
-      : folder_(temporary_folder()), data_(data), keys_(data.write(folder_)) {}
-  ~TaskTest() override { std::filesystem::remove_all(folder_); }
+  explicit TaskTest(const SmallData& data) : data_(data), keys_(data.write(folder_.path)) {}
 
   Recipe recipe(const Overrides& overrides = {}) const {
     Recipe recipe;
@@ -81,7 +79,7 @@ class TaskTest : public testing::Test {
     return task_of(recipe).load(recipe)(rank, workers);
   }
 
-  const std::string folder_;
+  const Folder folder_;
   const SmallData data_;
 
  private:

@@ -1,0 +1,127 @@
+// Blocks on a GPU have the bits of the CPU, through streams, copies and the device's thread. The
+// GPU is the mock driver tests/kernels/cuda/other_driver.cpp. It uses the host's memory, and does
+// all work as late as possible. Workers are threads.
+#pragma once
+
+#include <cstdlib>
+
+#include <dlfcn.h>
+
+#include "starling/optim/blocks.h"
+#include "starling/optim/cuda/device.h"
+#include "starling/optim/options.h"
+#include "starling/optim/pass.h"
+#include "starling/optim/rule_step.h"
+#include "starling/optim/schemes/table.h"
+#include "starling/topology/schedules.h"
+#include "tests/checkpoint/folder.h"
+#include "tests/kernels/cuda/other_nvrtc.h"
+#include "tests/optim/flock.h"
+
+namespace starling {
+
+using at::Tensor;
+
+constexpr int kSteps = 5;
+
+struct Case {
+  std::string name;
+  Rule rule = AdamW{.lr = 0.05};
+  Wire wire = Wire::fp32;
+  at::ScalarType type = at::kFloat;
+  std::string scheme = "cta";
+  std::string topology = "ring";
+  int one_in = 1;
+  double clip = 20;
+};
+inline void PrintTo(const Case& the, std::ostream* out) { *out << the.name; }
+
+// A worker's parameters, masters and rule state at the end, as bytes.
+using After = std::vector<std::vector<std::byte>>;
+
+inline std::vector<std::byte> bytes_in(const Tensor& tensor) {
+  const Tensor here = tensor.cpu();
+  const auto* const bytes = static_cast<const std::byte*>(here.const_data_ptr());
+  return {bytes, bytes + here.nbytes()};
+}
+
+class OtherDevice : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    setenv("XDG_CACHE_HOME", (cache_ / "").c_str(), 1);
+    setenv("STARLING_NVRTC", kernels::cuda::other_nvrtc().c_str(), 1);
+    library_ = dlopen(kernels::cuda::other_driver().c_str(), RTLD_NOW);
+    ASSERT_NE(library_, nullptr) << dlerror();
+  }
+  void TearDown() override {
+    unsetenv("XDG_CACHE_HOME");
+    unsetenv("STARLING_NVRTC");
+  }
+  std::shared_ptr<CudaDevice> device() {
+    return std::make_shared<CudaDevice>(
+        std::make_unique<kernels::cuda::Gpu>(0, kernels::cuda::other_driver()), at::TensorOptions(at::kByte),
+        at::TensorOptions(at::kByte), [] { return nullptr; });
+  }
+  // Empties the default stream, as torch's next work in it would.
+  void drain() { reinterpret_cast<void (*)()>(dlsym(library_, "other_driver_drain"))(); }
+  void fail(bool now) { reinterpret_cast<void (*)(bool)>(dlsym(library_, "other_driver_fail"))(now); }
+
+  // On the CPU, on the mock GPU, or on a real one.
+  enum class Where { here, other, cuda };
+  std::vector<Block> some_blocks(const Case& the, int me, Where where, std::vector<Tensor>& all);
+
+ private:
+  Folder cache_;
+  void* library_ = nullptr;
+};
+
+// More than one block, of unaligned sizes. `all`: the parameters.
+inline std::vector<Block> OtherDevice::some_blocks(const Case& the, int me, Where where,
+                                                   std::vector<Tensor>& all) {
+  const at::Device place(where == Where::cuda ? at::kCUDA : at::kCPU, where == Where::cuda ? 0 : -1);
+  const auto gpu = where == Where::other ? device() : nullptr;
+  {
+    const c10::AutoGradMode no_gradient(false);
+    for (const int n : {3, 5000, 17, 66'000, 4097})
+      all.push_back((at::arange(n, at::kFloat) + 100.0 * me).sin().to(the.type).to(place));
+  }
+  for (Tensor& p : all) p.set_requires_grad(true);
+  std::vector<Block> blocks;
+  append_blocks(blocks, {torch::optim::OptimizerParamGroup(all)}, 0, 1, the.wire);
+  EXPECT_GE(blocks.size(), 2u);
+  for (Block& block : blocks) {
+    block.keep(rule_states(the.rule));
+    if (gpu) block.on_device = gpu->passes();
+  }
+  return blocks;
+}
+
+// One parameter has no gradient in some steps.
+inline void give_gradients(std::vector<Tensor>& all, int me, int t) {
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    Tensor& g = all[k].mutable_grad();
+    if (g.defined()) g.zero_();  // as zero_grad() does; the update must not see it
+    if (k == 2 && t % 2 == 1) {
+      g.reset();
+    } else {
+      g = all[k] - centre(me, t);
+    }
+  }
+}
+
+inline After bytes_after(const std::vector<Tensor>& all, const std::vector<Block>& blocks) {
+  After after;
+  for (const Tensor& p : all) after.push_back(bytes_in(p));
+  for (const Block& block : blocks) {
+    for (const Segment& s : block.segments) {
+      if (s.master.defined()) after.push_back(bytes_in(s.master));
+    }
+    for (const Tensor& state : block.states) after.push_back(bytes_in(state));
+    const std::vector<int> grid = block.grid.state();
+    const auto exponents = std::as_bytes(std::span(grid));
+    after.emplace_back(exponents.begin(), exponents.end());
+  }
+  return after;
+}
+
+}  // namespace starling

@@ -1,0 +1,172 @@
+"""Runs that stop and go on, and their checkpoints."""
+
+import json
+import os
+import subprocess
+import unittest
+
+from runs import WORKERS, Run, command, files_below, load_tests, long  # noqa: F401  unittest calls load_tests
+
+
+class Resume(Run):
+    def test_a_killed_run_resumes_to_the_bit(self):
+        # In the middle of an accumulation window, in base-2, whose rounds differ.
+        arguments = ("--run.steps", "40", "--optimizer.window", "4", "--data.flip", "true", "--checkpoint-every", "15",
+                     "--checkpoint.keep", "3")
+        self.train(*arguments)
+        whole, losses = self.states(40), self.losses()
+        self.out = self.out.with_name("resumed")
+        process = self.start(*arguments)
+        self.until_step(process, 25)
+        self.kill(process)
+        first = self.out / "checkpoints" / "step-15"
+        self.train(*arguments, "--resume", first)
+        self.assertEqual(self.states(40), whole)
+        self.assertEqual(self.losses(), losses)
+        lines = self.metrics()[0]
+        self.assertEqual([line["step"] for line in lines], list(range(1, 41)))
+        self.assertEqual(sorted(line["seconds"] for line in lines), [line["seconds"] for line in lines])
+        self.assertEqual((self.summary()["steps"], self.summary()["samples"]), (40, 40 * 16 * WORKERS))
+        self.check_refusals(arguments, first)
+
+    def test_a_hierarchy_resumes_to_the_bit(self):
+        # The model has several blocks, so that both workers of a node keep some of the state.
+        arguments = ("--run.steps", "20", "--model.width", "32", "--train.batch", "4", "--checkpoint-every", "10",
+                     "--mixing.hierarchy", "node", "--mixing.workers_per_node", "2")
+        self.train(*arguments, workers=4)
+        whole, losses = self.states(20, 4), self.losses()
+        first = self.out / "checkpoints" / "step-10"
+        self.train(*arguments, "--resume", first, workers=4)
+        self.assertEqual(self.states(20, 4), whole)
+        self.assertEqual(self.losses(), losses)
+        sizes = [len(state) for state in whole]
+        self.assertLess(max(sizes), 0.8 * len(self.whole_state(arguments)))
+        for change in (("--mixing.workers_per_node", "4"), ("--mixing.block_bytes", "300000"),
+                       ("--mixing.hierarchy", "none")):
+            said = self.usage_error(*arguments, *change, "--resume", first, workers=4)
+            self.assertTrue(said.startswith(f"checkpoint.resume: {change[0][2:]} = "), said)
+            self.assertTrue(said.endswith(": it must be the same"), said)
+
+    def whole_state(self, arguments):
+        self.out = self.out.with_name("whole")
+        self.train(*arguments, "--mixing.hierarchy", "none", "--run.steps", "1", workers=1)
+        return self.states(1, 1)[0]
+
+    @long
+    def test_asynchronous_gossip_resumes(self):
+        for scheme, *more in (("a2cid2",), ("swarm", "--mixing.local_steps", "2", "--mixing.wire", "int8",
+                                            "--model.dtype", "bf16")):
+            arguments = ("--mixing.scheme", scheme, "--mixing.topology", "ring", "--checkpoint-every", "40",
+                         "--checkpoint.keep", "4", *more)
+            self.out = self.out.with_name(scheme)
+            process = self.start(*arguments)
+            self.until_step(process, 60)
+            self.kill(process)
+            first = self.out / "checkpoints" / "step-40"
+            self.train(*arguments, "--resume", first)
+            summary = self.check_run(scheme)
+            self.assertLess(summary["consensus_distance"], 0.05)
+            last = json.loads((self.out / "metrics.jsonl").read_text().splitlines()[-1])
+            self.assertEqual([edge["rank"] for edge in last["edges"]], [r for r in range(3) if r != last["rank"]])
+            averaged = sum(edge["averaged"] for edge in last["edges"])
+            gradients = (last["step"] - 40) // (2 if more else 1)
+            self.assertAlmostEqual(last["rate"], averaged / gradients)
+            self.assertGreater(averaged, 0)
+            for edge in last["edges"]:
+                self.assertLessEqual(edge["gap"] * edge["averaged"], gradients + 1e-6)
+                self.assertLessEqual(edge["gap"], edge["longest_gap"])
+            self.assertGreater(last["distance"], 0)
+
+    def check_refusals(self, arguments, first):
+        root = first.parent
+        self.assertEqual(self.usage_error(*arguments),
+                         f"{root} holds the checkpoints of another run: resume it (--resume {root}), remove them, or "
+                         "give another folder (--out)")
+        _, stderr = self.train(*arguments, "--resume", root, code=2)  # the latest
+        self.assertIn("step-40 is of step 40: the run was done, there is nothing to resume\n", stderr)
+        for change in (("--run.steps", "41"), ("--optimizer.window", "2"), ("--mixing.topology", "ring"),
+                       ("--run.seed", "2")):
+            said = self.usage_error(*arguments, *change, "--resume", first)
+            self.assertTrue(said.startswith(f"checkpoint.resume: {change[0][2:]} = "), said)
+            self.assertIn(change[1], said)
+            self.assertTrue(said.endswith(": it must be the same"), said)
+        self.assertIn("is of 3 workers, this run has 2", self.usage_error(*arguments, "--resume", first, workers=2))
+        _, stderr = self.train(*arguments, "--resume", "/nowhere", code=1)
+        self.assertEqual(stderr, "starling: /nowhere: there is no checkpoint: neither manifest.json nor latest is there\n")
+        file = first / "worker-1.safetensors"
+        text = bytearray(file.read_bytes())
+        text[-1] ^= 1
+        file.write_bytes(text)
+        _, stderr = self.train(*arguments, "--resume", first, code=1)
+        self.assertIn(f"starling: {file}: offset 0: damaged", stderr)
+
+    def test_a_full_disk_costs_the_checkpoint_and_not_the_run(self):
+        self.train("--run.steps", "10", "--checkpoint-every", "5")
+        size = (self.out / "checkpoints" / "step-5" / "worker-0.safetensors").stat().st_size
+        done = command("train", self.recipe, "--out", self.out, "--workers", WORKERS, "--run.steps", 10,
+                       "--checkpoint-every", 5, "--resume", self.out / "checkpoints" / "step-5",
+                       preexec_fn=files_below(size))  # no file may become as large as a worker's
+        self.assertEqual(done.stderr.count("no checkpoint of step 10, the ones before it are kept"), 1, done.stderr)
+        self.assertIn("File too large", done.stderr)
+        self.assertEqual(self.summary()["steps"], 10)
+        self.assertEqual((self.out / "checkpoints" / "latest").read_text(), "step-10\n")
+        shown = json.loads(command("checkpoint", "show", self.out / "checkpoints", "--json").stdout)
+        self.assertEqual((shown["step"], shown["workers"], shown["verified"]), (10, WORKERS, True))
+        self.assertEqual([file["file"] for file in shown["files"]],
+                         [f"worker-{rank}.safetensors" for rank in range(WORKERS)])
+        self.assertEqual(shown["recipe"]["run.steps"], "10")
+
+    def test_strange_lines_of_metrics_are_dropped_with_a_warning(self):
+        self.train("--run.steps", "4", "--checkpoint-every", "2")
+        metrics = self.out / "metrics.jsonl"
+        lines = metrics.read_text().splitlines()
+        metrics.write_text("\n".join(['{"rank": "0", "step": 1}', *lines]) + "\n")
+        _, stderr = self.train("--run.steps", "4", "--checkpoint-every", "2", "--resume",
+                               self.out / "checkpoints" / "step-2")
+        self.assertEqual(stderr.count(f"{metrics}:1: is no line of a run, and is dropped\n"), 1, stderr)
+        self.assertEqual({rank: [record["step"] for record in records] for rank, records in self.metrics().items()},
+                         {rank: [1, 2, 3, 4] for rank in range(WORKERS)})
+
+    @unittest.skipUnless(os.access(os.environ.get("TORCH_PYTHON", ""), os.X_OK), "torch has no Python here")
+    def test_pythons_safetensors_reads_the_consensus(self):
+        self.train("--run.steps", "4", "--checkpoint-every", "4")
+        file = self.out / "mean.safetensors"
+        folder = self.out / "checkpoints"
+        done = command("checkpoint", "consensus", folder, file)
+        self.assertEqual(done.stdout, f"{file}: the average of {WORKERS} workers after step 4\n")
+        self.assertEqual(done.stderr, "")
+        read = """
+import sys, torch
+from safetensors.torch import load_file
+mean, *workers = [load_file(name) for name in sys.argv[1:]]
+names = {name.removeprefix("model.") for name in workers[0] if name.startswith("model.")}
+assert set(mean) == names and len(names) > 10, sorted(mean)
+for name, tensor in mean.items():
+    theirs = torch.stack([worker["model." + name] for worker in workers])
+    real = theirs.is_floating_point()
+    wanted = theirs.double().mean(0).float() if real else theirs.amax(0)
+    assert tensor.shape == wanted.shape and tensor.dtype == wanted.dtype, name
+    assert torch.allclose(tensor, wanted, rtol=1e-6, atol=0), name
+print(len(mean))
+"""
+        workers = sorted((folder / "step-4").glob("worker-*.safetensors"))
+        self.assertEqual(len(workers), WORKERS)
+        # Run by `make test`, which installs requirements-test.txt.
+        done = subprocess.run([os.environ["TORCH_PYTHON"], "-c", read, file, *workers], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_two_vectors_with_any_number_of_workers(self):
+        self.train("--mixing.scheme", "ceca-2p", "--run.steps", "14", "--checkpoint-every", "7")
+        summary = self.summary()
+        self.assertEqual((summary["scheme"], summary["schedule"], summary["directed_aborted"]), ("ceca-2p", "ceca-2p", 0))
+        self.assertLess(summary["consensus_distance"], 0.01)
+        whole = self.metrics()
+        self.train("--mixing.scheme", "ceca-2p", "--run.steps", "14", "--checkpoint-every", "7",
+                   "--resume", self.out / "checkpoints" / "step-7")  # in the middle of a cycle
+        for rank, records in self.metrics().items():  # to the bit
+            self.assertEqual([(record["step"], record["loss"]) for record in records],
+                             [(record["step"], record["loss"]) for record in whole[rank]])
+
+
+if __name__ == "__main__":
+    unittest.main()

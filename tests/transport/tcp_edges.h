@@ -1,0 +1,164 @@
+// Workers 0 and 1 of three, with edges over TCP. The test plays worker 2, correctly or not.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "fabric.h"
+#include "recorder.h"
+#include "starling/core/error.h"
+#include "starling/transport/tcp/address_book.h"
+#include "starling/transport/tcp/proof.h"
+#include "starling/transport/tcp/tcp.h"
+
+namespace starling {
+
+// A raw socket with which a test plays any role.
+class Stranger {
+ public:
+  explicit Stranger(const std::string& address) {
+    const std::size_t colon = address.rfind(':');
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(colon + 1))));
+    EXPECT_EQ(inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr), 1);
+    fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0) << address;
+  }
+  Stranger(Stranger&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Stranger(const Stranger&) = delete;
+  ~Stranger() {
+    if (fd_ >= 0) close(fd_);
+  }
+
+  // False if the other end has closed.
+  bool say(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      bytes = bytes.subspan(static_cast<std::size_t>(sent));
+    }
+    return true;
+  }
+  // False if the other end has closed.
+  bool hear(std::span<std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t got = ::recv(fd_, bytes.data(), bytes.size(), 0);
+      if (got <= 0) return false;
+      bytes = bytes.subspan(static_cast<std::size_t>(got));
+    }
+    return true;
+  }
+  // Waits until the other end closes. True if it sent nothing before.
+  bool is_closed_without_a_word() {
+    std::byte byte;
+    return ::recv(fd_, &byte, 1, 0) <= 0;
+  }
+  void wait_until_closed() {
+    std::byte bytes[4096];
+    while (::recv(fd_, bytes, sizeof bytes, 0) > 0) {
+    }
+  }
+  bool is_open() {
+    pollfd poll{.fd = fd_, .events = POLLIN, .revents = 0};
+    return ::poll(&poll, 1, 0) == 0;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+// A base of its own: the threads of the ends write to the log.
+struct TcpWorld : LoggedWorld {
+  TcpWorld() : LoggedWorld(3) {}
+  TcpOptions options;
+};
+
+class TcpEdges : public ::testing::Test, protected TcpWorld, protected Ends {
+ protected:
+  std::unique_ptr<Transport> make(int rank) {
+    world.rank = rank;
+    return make_tcp_transport_with(options, world, "test");
+  }
+  // Workers 0 and 1 of three are up and connected; 2 is played by the test.
+  void begin() {
+    for (int rank : {0, 1}) {
+      add(make(rank));
+      transports[rank]->open(1 - rank);
+      transports[rank]->open(2);
+    }
+    for (int rank : {0, 1}) ASSERT_TRUE(recorders[rank]->wait_for(Recorder::Kind::connected, 1 - rank));
+  }
+  std::string published(int rank) {
+    return world.store->get(tcp_address_key("test", rank), std::chrono::milliseconds(1000));
+  }
+  std::string address_of(int rank) {
+    const std::string said = published(rank);
+    return said.substr(0, said.find(' '));
+  }
+  tcp::Identity rank_2() { return {2, 3, "test", world.token}; }
+
+  // As worker 2, correctly. With `identity` and `hello` changed, incorrectly.
+  std::optional<Stranger> shake_hands(int peer, const tcp::Identity& identity, const tcp::Hello& hello) {
+    Stranger stranger(address_of(peer));
+    const auto said = hello.encode();
+    tcp::Challenge::Message challenge;
+    tcp::Digest proof;
+    if (!stranger.say(said) || !stranger.hear(challenge)) return std::nullopt;
+    EXPECT_TRUE(tcp::is_challenge(challenge));
+    if (!stranger.say(tcp::prove(identity.token, tcp::Role::dialer, said, challenge))) return std::nullopt;
+    if (!stranger.hear(proof)) return std::nullopt;
+    EXPECT_EQ(proof, tcp::prove(world.token, tcp::Role::acceptor, said, challenge));
+    return stranger;
+  }
+  std::optional<Stranger> shake_hands(int peer) {
+    return shake_hands(peer, rank_2(), tcp::Hello::of(rank_2(), peer));
+  }
+
+  // The same, and worker 0 has accepted it, for the n-th time.
+  Stranger introduced(int times = 1) {
+    auto peer = shake_hands(0);
+    if (!peer || !recorders[0]->wait_for(Recorder::Kind::connected, 2, times))
+      throw Error("worker 0 did not accept");
+    return std::move(*peer);
+  }
+  // A socket that listens at the address of this worker.
+  int listen_as(int rank) {
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof any;
+    EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&any), sizeof any), 0);
+    EXPECT_EQ(listen(listener, 64), 0);
+    EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&any), &length), 0);
+    const std::string address = fmt::format("127.0.0.1:{}", ntohs(any.sin_port));
+    world.store->set(tcp_address_key("test", rank),
+                     tcp::signed_address({rank, world.size, "test", world.token}, rank, address));
+    return listener;
+  }
+
+  // The edge between 0 and 1 works without interruption, and worker 2 was never considered
+  // connected.
+  void expect_untouched() {
+    static std::uint64_t round = 0;
+    const std::uint64_t now = ++round;
+    for (int rank : {0, 1}) {
+      transports[rank]->send(1 - rank, {.type = FrameType::ack, .round = now});
+      EXPECT_TRUE(recorders[1 - rank]->wait_for_frame(rank, FrameType::ack, now));
+      EXPECT_EQ(recorders[rank]->times(Recorder::Kind::disconnected, 1 - rank), 0);
+    }
+  }
+  std::string logged() { return log.text(); }
+};
+
+}  // namespace starling
