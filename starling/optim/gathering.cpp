@@ -16,6 +16,7 @@
 namespace starling {
 namespace {
 
+constexpr char kChannel[] = "gathering-";  // the beginning of its name
 constexpr std::int64_t kWord = sizeof(std::int64_t);
 // The maximum with it is the other's word, whatever its bits mean.
 constexpr std::int64_t kNobodys = std::numeric_limits<std::int64_t>::min();
@@ -30,8 +31,8 @@ std::int64_t words_of(const at::Tensor& tensor) { return words(static_cast<std::
 Gathering::Gathering(const World& world, const std::string& channel)
     : rank_(world.rank),
       size_(world.size),
-      exchange_(world.make_transport(world, std::string(kPrefix) + channel),
-                make_schedule("complete", world.size), {}, exchange_options(world)) {
+      exchange_(world.make_transport(world, kChannel + channel), make_schedule("complete", world.size), {},
+                exchange_options(world)) {
   exchange_.meet();
 }
 
@@ -85,6 +86,13 @@ void Gathering::spread(const std::vector<at::Tensor>& tensors) {
     maximum({pack.mutable_data_ptr<std::int64_t>(), static_cast<std::size_t>(length)});
     if (rank_ != 0) each([](const at::Tensor& tensor, const at::Tensor& part) { tensor.copy_(part); });
   }
+}
+
+decltype(World::make_transport) virtual_transports(const LocalNetwork& network) {
+  return [at_once = local_transports({.time = network.time}), timed = local_transports(network)](
+             const World& world, const std::string& channel) {
+    return (channel.starts_with(kChannel) ? at_once : timed)(world, channel);
+  };
 }
 
 }  // namespace starling

@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "starling/exchange/exchange.h"
+#include "starling/transport/local/local.h"
 #include "starling/world/world.h"
 
 namespace starling {
@@ -22,9 +23,6 @@ class Gathering {
  public:
   // Blocks until all workers have come, at most world.timeouts.meet. `channel`: see World.
   Gathering(const World& world, const std::string& channel);
-  // Whether World::make_transport is asked for the edges of a Gathering.
-  static bool is_channel(const std::string& channel) { return channel.starts_with(kPrefix); }
-
   // Blocks until all workers have called it.
   void wait() { maximum({}); }
   // Replaces each value by the largest of all workers.
@@ -39,10 +37,12 @@ class Gathering {
   Exchange& exchange() { return exchange_; }
 
  private:
-  static constexpr std::string_view kPrefix = "gathering-";
-
   const int rank_, size_;
   Exchange exchange_;
 };
+
+// For World::make_transport of workers in virtual time: local_transports(), but a Gathering takes
+// no time.
+decltype(World::make_transport) virtual_transports(const LocalNetwork& network);
 
 }  // namespace starling

@@ -183,9 +183,7 @@ class VirtualRun {
  private:
   std::vector<World> virtual_worlds() {
     const auto interfaces = std::make_shared<Interfaces>(cluster_.network, cluster_.link_cv, link_seed());
-    // Start-up takes no virtual time.
-    const auto at_once = local_transports({.time = time_});
-    const auto timed = local_transports(
+    const auto transports = virtual_transports(
         {.time = time_, .cross = [interfaces](int from, int to, std::size_t bytes, Time now) {
            return interfaces->cross(from, to, bytes, now);
          }});
@@ -197,9 +195,7 @@ class VirtualRun {
     for (World& world : worlds) {
       const int host = cluster_.network.host_of[static_cast<std::size_t>(world.rank)];
       world.local_rank = on_host[host]++;
-      world.make_transport = [at_once, timed](const World& one, const std::string& channel) {
-        return (Gathering::is_channel(channel) ? at_once : timed)(one, channel);
-      };
+      world.make_transport = transports;
       world.make_collectives = collectives;
     }
     for (World& world : worlds)
