@@ -62,7 +62,7 @@ Check check_torch(const TorchFacts& torch) {
 
 Check check_gloo(const TorchFacts& torch) {
   if (torch.gloo) return {"Gloo", true, "part of this torch"};
-  return {"Gloo", false, "this torch was built without it: no start-up broadcast, no All-Reduce baseline"};
+  return {"Gloo", false, "this torch was built without it: no scheme all-reduce and no hierarchy"};
 }
 
 Check check_openssl(const Versions& v) {

@@ -2,29 +2,42 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "starling/topology/schedules.h"
 
 namespace starling {
+namespace {
 
-void Average::begin(Bytes mine, std::set<int> participants, Combine combine) {
+constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();  // no attempt
+
+}  // namespace
+
+void Average::begin(AverageId id, Bytes mine, std::set<int> there, Combine combine) {
+  if (id.part > 0) {
+    if (last_.empty()) return actions_.averaged(std::move(mine), {});
+    std::erase_if(there, [&](int peer) { return !last_.contains(peer); });
+  }
   running_ = true;
-  ++id_;
+  id_ = id;
   original_ = std::move(mine);
   combine_ = std::move(combine);
   shares_.clear();
   done_.clear();
   have_result_ = false;
-  std::erase_if(participants, [&](int peer) { return has_quit_[peer] == id_; });
+  std::erase_if(there, [&](int peer) { return id.follows(has_quit_[peer]); });
   // Peers that came before me and are not there any more, as I see it.
   for (const auto& [peer, join] : heard_) {
-    if (join.id == id_ && !participants.contains(peer)) actions_.send_done(peer, id_, 0, true);
+    if (join.id == id_ && !there.contains(peer)) tell_end(peer, id_);
   }
-  attempt(0, std::move(participants));
+  attempt(0, std::move(there));
 }
 
-// Sends my view to all workers in it.
+// Sends my view to all workers in it, and tells those that are not in it any more.
 void Average::attempt(std::uint32_t number, std::set<int> participants) {
+  for (const int peer : join_.participants) {
+    if (join_.id == id_ && !participants.contains(peer)) actions_.send_done(peer, id_, kNone, true);
+  }
   join_ = {id_, number, std::move(participants)};
   rounds_ = false;
   for (const int peer : join_.participants) {
@@ -71,6 +84,8 @@ void Average::proceed() {
   if (!have_result_) return;
   const std::set<int>& done = done_[join_.attempt];
   if (std::includes(done.begin(), done.end(), join_.participants.begin(), join_.participants.end())) {
+    // A worker that was struck out, and finds nobody else, is no survivor.
+    if (members_.size() == 1 && struck_out_) return quit();
     finish(now_, members_);
   }
 }
@@ -101,6 +116,7 @@ void Average::run_rounds() {
     sent_ = false;
     if (++step_ < schedule_.rounds.size()) continue;
     have_result_ = true;
+    result_ = {id_, join_.attempt};
     done_[join_.attempt].insert(rank_);
     for (const int peer : ranks) {
       if (peer != rank_) actions_.send_done(peer, id_, join_.attempt, false);
@@ -110,6 +126,8 @@ void Average::run_rounds() {
 
 void Average::finish(Bytes values, const std::set<int>& participants) {
   running_ = false;
+  last_ = participants;
+  if (!participants.empty()) struck_out_ = false;
   shares_.clear();
   original_.reset();
   now_.reset();
@@ -130,23 +148,29 @@ std::set<int> Average::awaited() const {
   return peers;
 }
 
-void Average::joined(int peer, std::uint64_t id, std::uint32_t attempt, const std::set<int>& participants) {
-  if (i_quit_.contains(id)) return actions_.send_quit(peer, id);
-  if (id < id_ || (id == id_ && !running_)) return actions_.send_done(peer, id, join_.attempt, true);
+bool Average::has_come(int peer) const {
+  const auto heard = heard_.find(peer);
+  return heard != heard_.end() && heard->second.id == id_;
+}
+
+void Average::joined(int peer, AverageId id, std::uint32_t attempt, const std::set<int>& participants) {
+  if (i_quit_ && id.follows(*i_quit_)) return actions_.send_quit(peer, id);
+  if (id < id_ || (id == id_ && !running_)) return tell_end(peer, id);
   heard_[peer] = {id, attempt, participants};
   if (!running_ || id != id_) return;
-  if (!join_.participants.contains(peer)) return actions_.send_done(peer, id, join_.attempt, true);
+  if (!join_.participants.contains(peer)) return tell_end(peer, id);
   proceed();
 }
 
-void Average::share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step, Bytes share) {
+void Average::share(int peer, AverageId id, std::uint32_t attempt, std::uint32_t step, Bytes share) {
   if (!running_ || id != id_ || attempt < join_.attempt) return;
   if (share->size() != original_->size()) return trouble(peer);
   shares_[{attempt, step}][peer] = std::move(share);
   proceed();
 }
 
-void Average::done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended) {
+void Average::done(int peer, AverageId id, std::uint32_t attempt, bool ended) {
+  if (ended && id > id_) was_away();
   if (!running_ || id != id_) return;
   if (!ended) {
     done_[attempt].insert(peer);
@@ -154,22 +178,23 @@ void Average::done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended
   }
   // The others have ended. Either I had that result and only waited for a lost worker, or I was
   // struck out.
-  if (have_result_) return finish(now_, members_);
-  finish(original_, {});
+  if (have_result_ && attempt == result_.second) return finish(now_, members_);
+  was_away();
+  quit();
 }
 
 void Average::quit() {
   if (!running_) return;
-  i_quit_.insert(id_);
+  i_quit_ = id_;
   for (const int peer : join_.participants) {
     if (peer != rank_) actions_.send_quit(peer, id_);
   }
   finish(original_, {});
 }
 
-void Average::has_quit(int peer, std::uint64_t id) {
+void Average::has_quit(int peer, AverageId id) {
   has_quit_[peer] = id;
-  if (id < id_) return;
+  if (!id_.follows(id) && id < id_) return;
   // It may have joined a later average already.
   if (const auto heard = heard_.find(peer); heard != heard_.end() && heard->second.id <= id)
     heard_.erase(heard);
@@ -181,6 +206,12 @@ void Average::gone(int peer) {
   strike_out(peer);
 }
 
+// Only if I am done with it, the peer may keep the result of the same attempt.
+void Average::tell_end(int peer, AverageId id) {
+  const bool done = id == result_.first && (id != id_ || !running_);
+  actions_.send_done(peer, id, done ? result_.second : kNone, true);
+}
+
 void Average::strike_out(int peer) {
   if (!running_ || !join_.participants.contains(peer)) return;
   std::set<int> rest = join_.participants;
@@ -188,6 +219,7 @@ void Average::strike_out(int peer) {
   if (!(rounds_ && have_result_)) return attempt(join_.attempt + 1, std::move(rest));
   // I have the result. If all the others have it, the average is over; if not, they will ask for a
   // new attempt.
+  tell_end(peer, id_);
   join_.participants = std::move(rest);
   proceed();
 }

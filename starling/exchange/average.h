@@ -12,8 +12,13 @@
 //
 // A worker that dies or falls silent before the end is struck from P, and the others begin a new
 // attempt from their own values. A worker that still joins an average that others have ended is
-// told. It has the result already (it was only waiting for lost workers), or it was struck out and
-// keeps its own values.
+// told. It has the result already (it was only waiting for lost workers), or it was struck out: it
+// quits, and keeps its own values.
+//
+// An average is named by the operation that it is a part of, and by its number therein (AverageId).
+// All workers may come to the first part. The others are for those that took part in the one
+// before: a worker that did not keeps its own values at once. So what it calls within an operation
+// disturbs nobody.
 //
 // A state machine without threads, I/O or clock: events in, actions out.
 #pragma once
@@ -23,6 +28,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -32,17 +38,29 @@
 
 namespace starling {
 
+// Operations rise by one with each call of a worker, so that equal calls meet.
+struct AverageId {
+  std::uint64_t operation = 0;
+  std::uint16_t part = 0;
+
+  // In a frame.
+  static AverageId of(std::uint64_t word) { return {word >> 16, static_cast<std::uint16_t>(word)}; }
+  std::uint64_t word() const { return operation << 16 | part; }
+  auto operator<=>(const AverageId&) const = default;
+  // Whether a worker that is out of `earlier` is out of this one too.
+  bool follows(AverageId earlier) const { return operation == earlier.operation && part >= earlier.part; }
+};
+
 class AverageActions {
  public:
   using Bytes = std::shared_ptr<const std::vector<std::byte>>;
   virtual ~AverageActions() = default;
-  virtual void send_join(int peer, std::uint64_t id, std::uint32_t attempt,
+  virtual void send_join(int peer, AverageId id, std::uint32_t attempt,
                          const std::set<int>& participants) = 0;
-  virtual void send_share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step,
-                          Bytes share) = 0;
-  // ended: this average is over for me (answer to a join that came too late).
-  virtual void send_done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended) = 0;
-  virtual void send_quit(int peer, std::uint64_t id) = 0;
+  virtual void send_share(int peer, AverageId id, std::uint32_t attempt, std::uint32_t step, Bytes share) = 0;
+  // ended: this average is over for me, with the result of this attempt, or goes on without you.
+  virtual void send_done(int peer, AverageId id, std::uint32_t attempt, bool ended) = 0;
+  virtual void send_quit(int peer, AverageId id) = 0;
   // values: the average. participants is empty if this worker was struck out, or has quit: values
   // are then its own.
   virtual void averaged(Bytes values, const std::set<int>& participants) = 0;
@@ -61,23 +79,26 @@ class Average {
 
   Average(int rank, AverageActions& actions) : rank_(rank), actions_(actions) {}
 
-  // Begins the next average. participants: the present workers as far as I know, with me. Averages
-  // are counted: the k-th call of one worker meets the k-th call of the others.
-  void begin(Bytes mine, std::set<int> participants, Combine combine);
+  // Begins an average, later than all before. there: the present workers as far as I know, with me.
+  void begin(AverageId id, Bytes mine, std::set<int> there, Combine combine);
   bool running() const { return running_; }
-  // The running or the last average; 0 before the first.
-  std::uint64_t id() const { return id_; }
+  // The running or the last average.
+  AverageId id() const { return id_; }
+  // I was silent for so long that the others may have gone on without me.
+  void was_away() { struck_out_ = true; }
   // Ends the running average with my own values; the others do without me.
   void quit();
   // The workers that this average still waits for; empty when not running.
   std::set<int> awaited() const;
+  // Whether this worker has joined the running average.
+  bool has_come(int peer) const;
 
   // Messages of a peer.
-  void joined(int peer, std::uint64_t id, std::uint32_t attempt, const std::set<int>& participants);
+  void joined(int peer, AverageId id, std::uint32_t attempt, const std::set<int>& participants);
   // Only whole and checked shares. For a damaged one call trouble().
-  void share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step, Bytes share);
-  void done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended);
-  void has_quit(int peer, std::uint64_t id);
+  void share(int peer, AverageId id, std::uint32_t attempt, std::uint32_t step, Bytes share);
+  void done(int peer, AverageId id, std::uint32_t attempt, bool ended);
+  void has_quit(int peer, AverageId id);
   // The peer is gone, or silent for too long: it is struck out.
   void gone(int peer);
   // A message from or to the peer was lost, but the peer is there: begins a new attempt.
@@ -87,7 +108,7 @@ class Average {
 
  private:
   struct Join {
-    std::uint64_t id = 0;
+    AverageId id{};
     std::uint32_t attempt = 0;
     std::set<int> participants;
   };
@@ -95,6 +116,7 @@ class Average {
   void proceed();  // as far as the present messages allow
   void run_rounds();
   void strike_out(int peer);
+  void tell_end(int peer, AverageId id);
   bool everyone_joined() const;
   void finish(Bytes values, const std::set<int>& participants);
 
@@ -103,21 +125,24 @@ class Average {
   Combine combine_;
 
   bool running_ = false;
-  std::uint64_t id_ = 0;
-  Join join_;             // my last statement
-  Bytes original_, now_;  // my values at the start; my partial average
-  bool rounds_ = false;   // everyone has joined: the rounds of this attempt run
+  AverageId id_{};
+  std::set<int> last_;       // the participants of the last average: none if I did not take part
+  bool struck_out_ = false;  // perhaps, since I last took part: alone I am then no survivor
+  Join join_;                // my last statement
+  Bytes original_, now_;     // my values at the start; my partial average
+  bool rounds_ = false;      // everyone has joined: the rounds of this attempt run
   bool have_result_ = false;
-  std::set<int> members_;  // P of the running rounds, or of my result
-  Schedule schedule_;      // over positions in members_
+  std::pair<AverageId, std::uint32_t> result_;  // the last: of which average and attempt
+  std::set<int> members_;                       // P of the running rounds, or of my result
+  Schedule schedule_;                           // over positions in members_
   std::uint32_t step_ = 0;
   bool sent_ = false;          // my share of this step
   std::map<int, Join> heard_;  // last join of each peer
   // (attempt, step) -> peer.
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::map<int, Bytes>> shares_;
   std::map<std::uint32_t, std::set<int>> done_;  // attempt -> the workers that have its result
-  std::set<std::uint64_t> i_quit_;               // ids
-  std::map<int, std::uint64_t> has_quit_;        // the last id that a peer has quit
+  std::optional<AverageId> i_quit_;              // the last one, or was struck out of it
+  std::map<int, AverageId> has_quit_;            // by peer
 };
 
 }  // namespace starling

@@ -86,6 +86,12 @@ std::set<int> Averages::maximum(std::span<std::int64_t> values) {
       bytes);
 }
 
+AverageId Averages::next_id() {
+  if (nested_ == 0 || !std::exchange(begun_, true)) return last_id_ = {last_id_.operation + 1, 0};
+  ++last_id_.part;
+  return last_id_;
+}
+
 std::set<int> Averages::run(std::vector<std::byte> mine, Average::Combine combine,
                             std::span<std::byte> result) {
   const Timeline::Scope span(options_.timeline.get(), {.name = "average"});
@@ -93,12 +99,13 @@ std::set<int> Averages::run(std::vector<std::byte> mine, Average::Combine combin
   std::unique_lock lock(monitor_.mutex);
   result_.reset();
   auto values = std::make_shared<const std::vector<std::byte>>(std::move(mine));
-  transport_.post([this, values, combine = std::move(combine)] {
+  transport_.post([this, values, id = next_id(), combine = std::move(combine)] {
     bytes_ = values->size();
+    began_ = transport_.now();
     for (int rank = 0; rank < transport_.size(); ++rank) {
-      if (links_.left(rank)) goes_on_without(rank);
+      if (links_.left(rank)) goes_on_without(rank, "has left before it");
     }
-    protocol_.begin(values, links_.there(), combine);
+    protocol_.begin(id, values, links_.there(), combine);
   });
   const Time begin = transport_.now();
   while (!monitor_.wait(lock, options_.stalled, [&] { return result_.has_value(); })) {
@@ -119,22 +126,36 @@ void Averages::give_up(bool interrupted, double waited) {
     options_.log(Level::warning,
                  fmt::format("worker {} has not come to an average after {:.1f} s: going on without it", rank,
                              waited));
-    protocol_.gone(rank);
+    gone(rank);
   }
 }
 
-void Averages::left(int rank) {
-  if (protocol_.awaited().contains(rank)) goes_on_without(rank);
+void Averages::gone(int rank) {
+  was_away(rank);
   protocol_.gone(rank);
 }
 
-void Averages::goes_on_without(int rank) {
+void Averages::left(int rank) {
+  if (protocol_.awaited().contains(rank)) goes_on_without(rank, "has left before it");
+  protocol_.gone(rank);
+}
+
+// A worker that was away may have many steps to make before it comes.
+void Averages::tick() {
+  if (transport_.now() - began_ <= options_.silent) return;
+  for (const int rank : protocol_.awaited()) {
+    if (!away_.contains(rank) || protocol_.has_come(rank)) continue;
+    goes_on_without(rank, fmt::format("was away and has not come within {:.1f} s", seconds(options_.silent)));
+    gone(rank);
+  }
+}
+
+void Averages::goes_on_without(int rank, const std::string& why) {
   if (!missed_.insert(rank).second) return;
   options_.log(
       Level::warning,
-      fmt::format("an average goes on without worker {}, which has left before it: every worker must "
-                  "come to an average",
-                  rank));
+      fmt::format("an average goes on without worker {}, which {}: every worker must come to an average",
+                  rank, why));
 }
 
 void Averages::disconnected(int rank) {
@@ -163,10 +184,10 @@ void Averages::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::join:
       return received_join(from, frame, intact);
     case FrameType::done:
-      return protocol_.done(from, frame.round, frame.block, frame.value != 0);
+      return protocol_.done(from, AverageId::of(frame.round), frame.block, frame.value != 0);
     case FrameType::quit:
       links_.end_averaging(from);
-      return protocol_.has_quit(from, frame.round);
+      return protocol_.has_quit(from, AverageId::of(frame.round));
     default:
       return;
   }
@@ -194,44 +215,47 @@ void Averages::received_share(int from, const Frame& frame, std::span<const std:
   }
   auto share = std::static_pointer_cast<std::vector<std::byte>>(shares.take(share_id(frame)).room.owner);
   if (!share) share = std::make_shared<std::vector<std::byte>>();  // no values at all
-  protocol_.share(from, frame.round, frame.block, frame.step, std::move(share));
+  protocol_.share(from, AverageId::of(frame.round), frame.block, frame.step, std::move(share));
 }
 
 void Averages::received_join(int from, const Frame& frame, bool intact) {
   if (frame.length != join_bytes()) return;
   if (!intact) return protocol_.trouble(from);
-  if (frame.round > protocol_.id()) {
+  if (frame.round > protocol_.id().word()) {
     // It has left the steps for an average: rounds that it has not started will not come before I
     // am there too.
     links_.mark_averaging(from, frame.round, frame.value);
     options_.stands_still(from, frame.value + 1);
   }
-  protocol_.joined(from, frame.round, frame.block, from_bits(sender(from).join, transport_.size()));
+  protocol_.joined(from, AverageId::of(frame.round), frame.block,
+                   from_bits(sender(from).join, transport_.size()));
 }
 
-void Averages::send_join(int to, std::uint64_t id, std::uint32_t attempt, const std::set<int>& participants) {
+void Averages::send_join(int to, AverageId id, std::uint32_t attempt, const std::set<int>& participants) {
   auto bits = std::make_shared<std::vector<std::byte>>(to_bits(participants, transport_.size()));
   const std::span<const std::byte> bytes(*bits);
-  transport_.send(to, {.type = FrameType::join, .round = id, .block = attempt, .value = rounds_.next() - 1},
-                  {std::move(bits), bytes});
+  transport_.send(
+      to, {.type = FrameType::join, .round = id.word(), .block = attempt, .value = rounds_.next() - 1},
+      {std::move(bits), bytes});
 }
 
-void Averages::send_share(int to, std::uint64_t id, std::uint32_t attempt, std::uint32_t step, Bytes share) {
+void Averages::send_share(int to, AverageId id, std::uint32_t attempt, std::uint32_t step, Bytes share) {
   const std::span<const std::byte> bytes(*share);
-  transport_.send(to, {.type = FrameType::share, .round = id, .block = attempt, .step = step},
+  transport_.send(to, {.type = FrameType::share, .round = id.word(), .block = attempt, .step = step},
                   {std::move(share), bytes});
 }
 
-void Averages::send_done(int to, std::uint64_t id, std::uint32_t attempt, bool ended) {
-  transport_.send(to, {.type = FrameType::done, .round = id, .block = attempt, .value = ended});
+void Averages::send_done(int to, AverageId id, std::uint32_t attempt, bool ended) {
+  transport_.send(to, {.type = FrameType::done, .round = id.word(), .block = attempt, .value = ended});
 }
 
-void Averages::send_quit(int to, std::uint64_t id) {
-  transport_.send(to, {.type = FrameType::quit, .round = id});
+void Averages::send_quit(int to, AverageId id) {
+  transport_.send(to, {.type = FrameType::quit, .round = id.word()});
 }
 
 void Averages::averaged(Bytes values, const std::set<int>& participants) {
-  links_.end_averages(protocol_.id());
+  links_.end_averages(protocol_.id().word());
+  for (const int rank : participants) away_.erase(rank), missed_.erase(rank);
   for (Sender& sender : senders_) sender.shares.clear();
   const std::lock_guard lock(monitor_.mutex);
   result_ = {std::move(values), participants};

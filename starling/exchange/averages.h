@@ -26,6 +26,7 @@
 namespace starling {
 
 struct AveragesOptions {
+  std::chrono::milliseconds silent{5'000};     // for a worker that was away: it may not come
   std::chrono::milliseconds stalled{600'000};  // alive, but it does not come
   Log log{};
   std::shared_ptr<Timeline> timeline{};
@@ -41,6 +42,9 @@ class Averages final : private AverageActions {
            AveragesOptions options);
 
   // --- on the training thread ---
+  // The averages between these calls, which may be nested, are parts of one operation (average.h).
+  void begin_operation() { begun_ = nested_++ > 0 && begun_; }
+  void end_operation() { --nested_; }
   // The mean, each value as exact as its type. Equal values stay what they are, infinities too.
   std::set<int> average(std::span<float> values);
   std::set<int> average_doubles(std::span<double> values);
@@ -51,8 +55,11 @@ class Averages final : private AverageActions {
   void received(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact);
   void disconnected(int rank);
   void connected(int rank) { protocol_.up(rank); }
-  void gone(int rank) { protocol_.gone(rank); }
-  void left(int rank);  // gone, on its own account
+  void gone(int rank);
+  void left(int rank);                             // gone, on its own account
+  void was_away(int rank) { away_.insert(rank); }  // silent or lost: it may be far behind
+  void i_was_away() { protocol_.was_away(); }
+  void tick();  // often within `silent`
   std::set<int> awaited() const { return protocol_.awaited(); }
 
  private:
@@ -67,19 +74,20 @@ class Averages final : private AverageActions {
   std::set<int> mean(std::span<T> values);
   std::set<int> run(std::vector<std::byte> mine, Average::Combine combine, std::span<std::byte> result);
   void give_up(bool interrupted, double waited);
-  void goes_on_without(int rank);  // says so once
+  AverageId next_id();
+  void goes_on_without(int rank, const std::string& why);  // says so once
   void received_share(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact);
   void received_join(int from, const Frame& frame, bool intact);
   bool expects_shares(const Frame& frame) const {
-    return protocol_.running() && frame.round == protocol_.id();
+    return protocol_.running() && frame.round == protocol_.id().word();
   }
   std::size_t join_bytes() const { return (senders_.size() + 7) / 8; }
   Sender& sender(int rank) { return senders_[static_cast<std::size_t>(rank)]; }
 
-  void send_join(int to, std::uint64_t id, std::uint32_t attempt, const std::set<int>& participants) override;
-  void send_share(int to, std::uint64_t id, std::uint32_t attempt, std::uint32_t step, Bytes share) override;
-  void send_done(int to, std::uint64_t id, std::uint32_t attempt, bool ended) override;
-  void send_quit(int to, std::uint64_t id) override;
+  void send_join(int to, AverageId id, std::uint32_t attempt, const std::set<int>& participants) override;
+  void send_share(int to, AverageId id, std::uint32_t attempt, std::uint32_t step, Bytes share) override;
+  void send_done(int to, AverageId id, std::uint32_t attempt, bool ended) override;
+  void send_quit(int to, AverageId id) override;
   void averaged(Bytes values, const std::set<int>& participants) override;
 
   Transport& transport_;
@@ -90,7 +98,14 @@ class Averages final : private AverageActions {
   Average protocol_;
   std::vector<Sender> senders_;  // by rank; my own is unused
   std::size_t bytes_ = 0;        // of the running average
-  std::set<int> missed_;         // left, and an average has said so
+  Time began_{};                 // it
+  std::set<int> away_;           // were, and have not taken part since
+  std::set<int> missed_;         // an average has said that it goes on without them
+
+  // On the training thread.
+  AverageId last_id_{};
+  int nested_ = 0;      // operations
+  bool begun_ = false;  // an average of this operation
 
   // With the monitor's lock.
   std::optional<std::pair<Bytes, std::set<int>>> result_;

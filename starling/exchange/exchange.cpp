@@ -28,7 +28,8 @@ Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedul
       edges_(tools_, options.contents.exchanged == Exchanged::pushes),
       groups_(tools_, edges_),
       averages_(*transport, monitor_, links_, rounds_,
-                {.stalled = patience_.stalled,
+                {.silent = patience_.silent,
+                 .stalled = patience_.stalled,
                  .log = options.log,
                  .timeline = timeline_,
                  .stands_still = [this](int rank, std::uint64_t from) { give_up_on(rank, from); }}),
@@ -357,9 +358,12 @@ void Exchange::received_word(int from, const Frame& frame) {
 void Exchange::tick() {
   const Time now = transport_->now();
   const std::set<int> awaited = averages_.awaited();
+  if (links_.was_away()) averages_.i_was_away();
   links_.tick([&](int rank, const std::string& why) {
+    averages_.was_away(rank);
     if (waits_for(rank) || awaited.contains(rank)) is_silent(rank, why);
   });
+  averages_.tick();
   transport_->at(now + patience_.silent / 10, [this] { tick(); });
 }
 

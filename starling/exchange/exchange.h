@@ -103,11 +103,17 @@ class Exchange final : private TransportHandler {
 
   // --- exact averages, on the training thread; every worker calls them in the same order ---
   // Returns the ranks that took part: none if the others have ended this average without this
-  // worker, which then keeps its values. Waits as long as the others live. Throws Error if another
-  // averages something else.
+  // worker, which then keeps its values. Waits as long as the others live; for a worker that was
+  // silent since it took part in one, and may be far behind, as long as one may be silent. Throws
+  // Error if another averages something else.
   std::set<int> average(std::span<float> values) { return averages_.average(values); }
   std::set<int> average_doubles(std::span<double> values) { return averages_.average_doubles(values); }
   std::set<int> maximum(std::span<std::int64_t> values) { return averages_.maximum(values); }
+
+  // Averages between these calls are parts of one operation: who is no member of its first average
+  // gets nobody from the others at once, and may leave them out.
+  void begin_operation() { averages_.begin_operation(); }
+  void end_operation() { averages_.end_operation(); }
 
   std::set<int> lost() const;
   ExchangeStatistics statistics() const;

@@ -138,8 +138,6 @@ void WorkerLinks::wait_for_vote(int rank) {
 
 void WorkerLinks::start() { ticked_ = transport_.now(); }
 
-bool WorkerLinks::slept() const { return transport_.now() - ticked_ > options_.silent / 2; }
-
 bool WorkerLinks::slept_lately() const {
   return slept() || (woke_ && transport_.now() - *woke_ <= options_.silent);
 }

@@ -85,7 +85,9 @@ class WorkerLinks {
   void say_alive(int rank);
   // True if a tick is long overdue, or was until a short time ago: others may have lost patience
   // with me in that time.
-  bool slept() const;
+  bool slept() const { return overdue() > options_.silent / 2; }
+  // True if I slept so long that I am silent for others. There must be others.
+  bool was_away() const { return overdue() > options_.silent && transport_.size() > 1; }
   bool slept_lately() const;
   void control(int rank, FrameType type, std::uint64_t value = 0);
   void leave(bool failed);  // tells all that were met
@@ -102,6 +104,7 @@ class WorkerLinks {
   };
   State& at(int rank) { return states_[static_cast<std::size_t>(rank)]; }
   const State& at(int rank) const { return states_[static_cast<std::size_t>(rank)]; }
+  Duration overdue() const { return transport_.now() - ticked_; }
   bool silent(int rank) const { return ticked_ - at(rank).heard > options_.silent; }
 
   Transport& transport_;

@@ -11,15 +11,30 @@
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/exchange/exchange.h"
+#include "starling/optim/gathering.h"
 #include "starling/optim/optimizer.h"
 
 namespace starling {
 
-void agree(Collectives& collectives, const World& world, const Terms& mine) {
-  const auto everyone = collectives.all_gather(nlohmann::json(mine).dump());
+namespace {
+
+// Whether the text is the same on all workers, by a checksum. maximum: of all of them.
+bool same_on_all(const std::string& text, const std::function<void(std::span<std::int64_t>)>& maximum) {
+  const auto sum = static_cast<std::int64_t>(crc32c(std::as_bytes(std::span(text))));
+  std::int64_t most_and_least[]{sum, -sum};
+  maximum(most_and_least);
+  return most_and_least[0] == -most_and_least[1];
+}
+
+}  // namespace
+
+void agree(Gathering& all, const Terms& mine) {
+  const std::string text = nlohmann::json(mine).dump();
+  if (same_on_all(text, [&](auto values) { all.maximum(values); })) return;
+  const auto everyone = all.texts(text);
   const auto reference = nlohmann::json::parse(everyone.front()).get<Terms>();
-  for (int rank = 1; rank < world.size; ++rank) {
-    const auto theirs = nlohmann::json::parse(everyone[static_cast<std::size_t>(rank)]).get<Terms>();
+  for (std::size_t rank = 1; rank < everyone.size(); ++rank) {
+    const auto theirs = nlohmann::json::parse(everyone[rank]).get<Terms>();
     for (std::size_t i = 0; i < std::max(reference.size(), theirs.size()); ++i) {
       const auto term = [&](const Terms& terms) {
         return i < terms.size() ? terms[i] : std::pair<std::string, std::string>{"", "nothing"};
@@ -43,11 +58,7 @@ void add_tensors(Terms& terms, const std::string& what, const std::vector<at::Te
 }
 
 void agree(Exchange& exchange, const std::string& what, const Terms& mine) {
-  const std::string text = nlohmann::json(mine).dump();
-  const auto sum = static_cast<std::int64_t>(crc32c(std::as_bytes(std::span(text))));
-  std::int64_t most_and_least[]{sum, -sum};
-  exchange.maximum(most_and_least);
-  if (most_and_least[0] != -most_and_least[1])
+  if (!same_on_all(nlohmann::json(mine).dump(), [&](auto values) { exchange.maximum(values); }))
     throw UsageError(fmt::format("the workers differ in {}; it must be the same on all", what));
 }
 
@@ -62,16 +73,9 @@ std::uint32_t checksum_of(const std::vector<at::Tensor>& tensors) {
   return checksum;
 }
 
-void make_equal(Collectives& collectives, const World& world, const std::vector<at::Tensor>& tensors) {
-  collectives.broadcast(tensors, 0);
-  const auto everyone = collectives.all_gather(fmt::format("{:08x}", checksum_of(tensors)));
-  for (int rank = 1; rank < world.size; ++rank) {
-    const auto& theirs = everyone[static_cast<std::size_t>(rank)];
-    if (theirs != everyone.front()) {
-      throw Error(fmt::format("worker {} did not receive worker 0's parameters: checksum {} instead of {}",
-                              rank, theirs, everyone.front()));
-    }
-  }
+void make_equal(Gathering& all, const std::vector<at::Tensor>& tensors) {
+  all.spread(tensors);
+  agree(all, {{"the copy of worker 0's parameters", fmt::format("checksum {:08x}", checksum_of(tensors))}});
 }
 
 void together(Optimizer& optimizer, const std::string& what, const std::function<void()>& own) {

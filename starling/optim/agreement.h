@@ -9,12 +9,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "starling/transport/c10d/collectives.h"
-#include "starling/world/world.h"
-
 namespace starling {
 
 class Exchange;
+class Gathering;
 class Optimizer;
 
 // Values that must be equal on all workers, such as {"topology", "base-2"}. They are compared in
@@ -26,7 +24,7 @@ void add_tensors(Terms& terms, const std::string& what, const std::vector<at::Te
 
 // Throws UsageError on ALL workers if the terms differ. The message has the first term that
 // differs, both values and both ranks.
-void agree(Collectives& collectives, const World& world, const Terms& mine);
+void agree(Gathering& all, const Terms& mine);
 
 // The same over an exchange, at less cost: the message says only WHAT differs.
 void agree(Exchange& exchange, const std::string& what, const Terms& mine);
@@ -34,9 +32,8 @@ void agree(Exchange& exchange, const std::string& what, const Terms& mine);
 // The values of dense tensors count, in order, each in its own memory order.
 std::uint32_t checksum_of(const std::vector<at::Tensor>& tensors);
 
-// Copies rank 0's values to every worker, and proves it with a checksum over all workers. Throws
-// Error if the checksums differ.
-void make_equal(Collectives& collectives, const World& world, const std::vector<at::Tensor>& tensors);
+// Copies worker 0's values to all, and agrees on their checksum.
+void make_equal(Gathering& all, const std::vector<at::Tensor>& tensors);
 
 // Collective, over the edges: every worker calls its own function. If `own` throws Error on one
 // worker, all workers throw: this one its own error, the others an error that names it ("worker 2

@@ -12,7 +12,7 @@
 
 #include "starling/core/error.h"
 #include "starling/optim/agreement.h"
-#include "starling/optim/engine.h"
+#include "starling/optim/gathering.h"
 #include "starling/optim/optimizer.h"
 
 namespace starling {
@@ -92,12 +92,9 @@ int average(const std::vector<at::Tensor>& tensors, const World& world) {
   Terms terms;
   add_tensors(terms, "tensor", tensors);
   const std::string channel = fmt::format("average-{}", (*world.optimizers)++);
-  agree(*make_collectives(world, channel), world, terms);
-  // No neighbours and no blocks: the edges only serve the average.
-  Exchange exchange(world.make_transport(world, channel), {"none", {Graph(world.size)}}, {},
-                    exchange_options(world));
-  exchange.meet();
-  return static_cast<int>(average(exchange, tensors).size());
+  Gathering all(world, channel);
+  agree(all, terms);
+  return static_cast<int>(average(all.exchange(), tensors).size());
 }
 
 }  // namespace starling

@@ -25,6 +25,7 @@ bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manife
   std::string reason;
   std::vector<std::int64_t> slots(size * kSlots + 1);
   slots.back() = std::llround(progress.seconds * 1e6);
+  const Operation operation(optimizer);
   optimizer.wait_for_all();
   try {
     const auto file = std::filesystem::path(draft_checkpoint(root, progress.step)) / worker_file(world.rank);

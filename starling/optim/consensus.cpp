@@ -75,10 +75,20 @@ at::TensorOptions on_cpu(at::ScalarType type) { return at::TensorOptions(type).d
 
 }  // namespace
 
+Operation::Operation(Optimizer& optimizer) : exchange_(optimizer.engine_->connected()) {
+  exchange_.begin_operation();
+}
+
+Operation::~Operation() { exchange_.end_operation(); }
+
 struct Consensus::State {
   // Also runs if an average throws.
   State(Optimizer& optimizer, Scheme& scheme, int& averages)
-      : optimizer(optimizer), scheme(scheme), log(optimizer.world().log), averages(averages) {
+      : operation(std::in_place, optimizer),
+        optimizer(optimizer),
+        scheme(scheme),
+        log(optimizer.world().log),
+        averages(averages) {
     optimizer.wait_for_all();
     scheme.pause();
     scheme.renew();
@@ -89,6 +99,7 @@ struct Consensus::State {
     scheme.resume();
   }
 
+  std::optional<Operation> operation;  // of the constructor's averages
   Optimizer& optimizer;
   Scheme& scheme;
   const Log log;
@@ -182,6 +193,7 @@ Consensus::Consensus(Optimizer& optimizer)
   }
 
   if (!engine.buffers.empty()) average(*engine.exchange, engine.buffers);
+  state_->operation.reset();
 }
 
 Consensus::~Consensus() {

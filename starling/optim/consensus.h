@@ -8,6 +8,7 @@
 
 namespace starling {
 
+class Exchange;
 class Optimizer;
 struct World;
 
@@ -36,6 +37,20 @@ class Consensus {
  private:
   struct State;
   std::unique_ptr<State> state_;
+};
+
+// While it lives, this worker's averages, maxima, Consensus and checkpoints are parts of one
+// operation. A worker that was away from the first average is asked for none of the others, so what
+// it calls instead does not matter. Collective; may be nested.
+class Operation {
+ public:
+  explicit Operation(Optimizer& optimizer);
+  ~Operation();
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+ private:
+  Exchange& exchange_;
 };
 
 // The average without an optimizer, once, as after training: it makes its own connections, which

@@ -63,7 +63,7 @@ void Hierarchical::gather() {
       for (const Segment& s : blocks_[b].segments)
         gathered_[b].narrow(0, s.offset, s.length).copy_(values(s));
     }
-    pending.push_back(inside_->start_broadcast(gathered_[b], node_.owner[b]));
+    pending.push_back(inside_->broadcast(gathered_[b], node_.owner[b]));
   }
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     pending[b].wait();

@@ -15,6 +15,7 @@
 #include "starling/optim/agreement.h"
 #include "starling/optim/average.h"
 #include "starling/optim/engine.h"
+#include "starling/optim/gathering.h"
 #include "starling/optim/options.h"
 #include "starling/optim/pass.h"
 #include "starling/optim/rule_step.h"
@@ -300,9 +301,8 @@ void Optimizer::connect(std::size_t first_group) {
   const Schedule schedule = e.schedule();
   const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
 
-  e.collectives = make_collectives(world, channel);
-  agree(*e.collectives, world,
-        terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_, e.buffers, e.frozen));
+  std::optional<Gathering> all(std::in_place, world, channel);
+  agree(*all, terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_, e.buffers, e.frozen));
   std::vector<at::Tensor> fresh;
   if (first_group == 0) {
     fresh = e.buffers;
@@ -313,10 +313,8 @@ void Optimizer::connect(std::size_t first_group) {
     const auto& parameters = param_groups_[g].params();
     fresh.insert(fresh.end(), parameters.begin(), parameters.end());
   }
-  {
-    const c10::AutoGradMode no_gradient(false);
-    make_equal(*e.collectives, world, fresh);
-  }
+  make_equal(*all, fresh);
+  all.reset();
 
   const bool in_pairs = traits.path == Path::pairs;
   std::vector<std::size_t> sizes;  // of rounds
@@ -332,8 +330,11 @@ void Optimizer::connect(std::size_t first_group) {
   e.exchange = std::make_unique<Exchange>(world.make_transport(world, channel),
                                           in_pairs ? without_neighbours(world) : schedule, sizes,
                                           std::move(exchange_with));
-  const bool sends_parameters = traits.path != Path::gradients;
-  if (sends_parameters) e.exchange->meet();
+  if (traits.path == Path::gradients) {
+    e.collectives = make_collectives(world, channel);
+  } else {
+    e.exchange->meet();
+  }
   if (e.options.hierarchy == "node") {
     World inside = world;
     inside.rank = e.node.place;
@@ -347,9 +348,6 @@ void Optimizer::connect(std::size_t first_group) {
                     .collectives = e.collectives.get(),
                     .inside_node = e.inside_node.get(),
                     .make_transport = [&] { return world.make_transport(world, channel + "-gossip"); }});
-  // Gossip needs no collectives any more. Without them, a dead worker cannot block anything through
-  // them.
-  if (sends_parameters) e.collectives.reset();
   e.scheme->begin();
 }
 

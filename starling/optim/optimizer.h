@@ -206,6 +206,7 @@ class Optimizer : public torch::optim::Optimizer {
  private:
   friend class Consensus;
   friend class NoSync;
+  friend class Operation;
   struct Engine;  // engine.h
   void begin(Options options, const World& world, std::vector<at::Tensor> buffers);
   void take_new_groups();

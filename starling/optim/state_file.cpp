@@ -32,8 +32,8 @@ at::ScalarType type_of(const TensorInfo& tensor, const SafetensorsReader& file) 
   for (const auto& [type, dtype] : kDtypes) {
     if (dtype == tensor.dtype) return type;
   }
-  refuse(file.path(), file.offset(tensor),
-         fmt::format("tensor \"{}\" is {}, which no optimizer has", tensor.name, tensor.dtype));
+  starling::refuse(file.path(), file.offset(tensor),
+                   fmt::format("tensor \"{}\" is {}, which no optimizer has", tensor.name, tensor.dtype));
 }
 
 std::string text_of(const TensorInfo& tensor) {
@@ -74,8 +74,8 @@ void Optimizer::load(const std::string& file) {
     const auto reader = std::make_shared<const SafetensorsReader>(file);
     return GivenState{read_state(*reader), [reader](const std::string& name, const std::string& why) {
                         const std::uint64_t header = 8;
-                        refuse(reader->path(), name.empty() ? header : reader->offset(*reader->find(name)),
-                               why);
+                        starling::refuse(reader->path(),
+                                         name.empty() ? header : reader->offset(*reader->find(name)), why);
                       }};
   });
 }

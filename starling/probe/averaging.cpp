@@ -12,6 +12,7 @@
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/optim/blocks.h"
+#include "starling/optim/gathering.h"
 #include "starling/optim/pass.h"
 #include "starling/topology/schedules.h"
 #include "starling/transport/c10d/collectives.h"
@@ -54,7 +55,7 @@ std::vector<at::Tensor> tensors_of(const World& world, const AveragingOptions& o
   return tensors;
 }
 
-Sums by_schedule(const World& world, Collectives& collectives, const Schedule& schedule,
+Sums by_schedule(const World& world, Gathering& gathering, const Schedule& schedule,
                  const AveragingOptions& options) {
   std::vector<Block> blocks;
   std::vector<std::size_t> sizes;
@@ -71,7 +72,7 @@ Sums by_schedule(const World& world, Collectives& collectives, const Schedule& s
                                   .interrupted = world.interrupted},
                      .log = world.log});
   exchange.meet();
-  collectives.all_gather("");
+  gathering.wait();
   for (Block& block : blocks) send_again(exchange, block);
   Sums sums = timed(options.rounds, [&] {
     for (Block& block : blocks) {
@@ -81,7 +82,7 @@ Sums by_schedule(const World& world, Collectives& collectives, const Schedule& s
     }
   });
   for (Block& block : blocks) finish(exchange, block);
-  collectives.all_gather("");  // the others may still need this one
+  gathering.wait();  // the others may still need this one
   const ExchangeStatistics statistics = exchange.statistics();
   if (statistics.aborted > 0) {
     throw Error(fmt::format("averaging by {}: worker {}: {} of {} exchanges were aborted", schedule.name,
@@ -91,12 +92,13 @@ Sums by_schedule(const World& world, Collectives& collectives, const Schedule& s
   return sums;
 }
 
-Sums by_all_reduce(const World& world, Collectives& collectives, const AveragingOptions& options) {
+Sums by_all_reduce(const World& world, Gathering& gathering, const AveragingOptions& options) {
   const std::vector<at::Tensor> tensors = tensors_of(world, options);
-  collectives.all_gather("");
+  const std::unique_ptr<Collectives> collectives = make_collectives(world, "averaging");
+  gathering.wait();
   Sums sums = timed(options.rounds, [&] {
     std::vector<Collectives::Pending> pending;
-    for (const at::Tensor& tensor : tensors) pending.push_back(collectives.all_reduce_sum(tensor));
+    for (const at::Tensor& tensor : tensors) pending.push_back(collectives->all_reduce_sum(tensor));
     for (std::size_t k = 0; k < tensors.size(); ++k) {
       pending[k].wait();
       tensors[k].div_(world.size);
@@ -106,11 +108,11 @@ Sums by_all_reduce(const World& world, Collectives& collectives, const Averaging
   return sums;
 }
 
-AveragingTime of_all(Collectives& collectives, const std::string& way, const Sums& mine) {
+AveragingTime of_all(Gathering& gathering, const std::string& way, const Sums& mine) {
   Sums all;
   double least = mine.value, most = mine.value;
-  for (const std::string& said : collectives.all_gather(fmt::format(
-           "{:.17g} {:.17g} {:.17g} {:.17g}", mine.rounds, mine.seconds, mine.squares, mine.value))) {
+  for (const std::string& said : gathering.texts(fmt::format("{:.17g} {:.17g} {:.17g} {:.17g}", mine.rounds,
+                                                             mine.seconds, mine.squares, mine.value))) {
     Sums one;
     std::istringstream(said) >> one.rounds >> one.seconds >> one.squares >> one.value;
     least = std::min(least, one.value);
@@ -129,8 +131,7 @@ AveragingTime of_all(Collectives& collectives, const std::string& way, const Sum
 }  // namespace
 
 std::vector<AveragingTime> measure_averaging(const World& world, const AveragingOptions& options) {
-  const std::unique_ptr<Collectives> made = make_collectives(world, "averaging");
-  Collectives& collectives = *made;
+  Gathering gathering(world, "averaging");
   std::vector<AveragingTime> times;
   for (const std::string& way : options.ways) {
     Schedule schedule;
@@ -143,9 +144,9 @@ std::vector<AveragingTime> measure_averaging(const World& world, const Averaging
       }
     }
     if (options.says) options.says(way);
-    const Sums mine = way == "all-reduce" ? by_all_reduce(world, collectives, options)
-                                          : by_schedule(world, collectives, schedule, options);
-    times.push_back(of_all(collectives, way, mine));
+    const Sums mine = way == "all-reduce" ? by_all_reduce(world, gathering, options)
+                                          : by_schedule(world, gathering, schedule, options);
+    times.push_back(of_all(gathering, way, mine));
   }
   return times;
 }

@@ -15,6 +15,7 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/optim/gathering.h"
 #include "starling/plan/schedules.h"
 #include "starling/probe/evaluate.h"
 #include "starling/probe/flows.h"
@@ -68,7 +69,7 @@ const char* text_of(Measurement::Kind kind) {
 }
 
 // The hosts, by their lowest ranks. Hosts with the same name get their address appended.
-std::vector<Host> find_hosts(Collectives& collectives, const World& world) {
+std::vector<Host> find_hosts(Gathering& gathering, const World& world) {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
   // By host: identity, name, address.
@@ -76,7 +77,7 @@ std::vector<Host> find_hosts(Collectives& collectives, const World& world) {
   std::vector<Host> hosts;
   int rank = 0;
   for (const std::string& line :
-       collectives.all_gather(fmt::format("{}\n{}\n{}", host_identity(), name.data(), world.address))) {
+       gathering.texts(fmt::format("{}\n{}\n{}", host_identity(), name.data(), world.address))) {
     std::istringstream lines(line);
     std::tuple<std::string, std::string, std::string> card;
     std::getline(lines, std::get<0>(card));
@@ -168,19 +169,17 @@ std::map<std::pair<int, int>, double> measure(Flows& flows, const World& world,
   return mine;
 }
 
-void barrier(Collectives& collectives) { collectives.all_gather(""); }
-
 // The measurements of all workers: [measurement] by flow.
 using Measured = std::vector<std::map<std::pair<int, int>, double>>;
 
-Measured gathered(Collectives& collectives, const Measured& mine) {
+Measured gathered(Gathering& gathering, const Measured& mine) {
   std::string text;
   for (std::size_t k = 0; k < mine.size(); ++k) {
     for (const auto& [flow, value] : mine[k])
       text += fmt::format("{} {} {} {:.17g}\n", k, flow.first, flow.second, value);
   }
   Measured all(mine.size());
-  for (const std::string& said : collectives.all_gather(text)) {
+  for (const std::string& said : gathering.texts(text)) {
     std::istringstream words(said);
     std::size_t k = 0;
     std::pair<int, int> flow;
@@ -191,21 +190,22 @@ Measured gathered(Collectives& collectives, const Measured& mine) {
 }
 
 // The slowest worker's time.
-double slowest(Collectives& collectives, double seconds) {
+double slowest(Gathering& gathering, double seconds) {
   double most = 0;
-  for (const std::string& said : collectives.all_gather(fmt::format("{:.17g}", seconds)))
+  for (const std::string& said : gathering.texts(fmt::format("{:.17g}", seconds)))
     most = std::max(most, std::stod(said));
   return most;
 }
 
-std::vector<AllReduceTime> measure_all_reduce(Collectives& collectives) {
+std::vector<AllReduceTime> measure_all_reduce(Gathering& gathering, const World& world) {
+  const std::unique_ptr<Collectives> collectives = make_collectives(world, "probe");
   std::vector<AllReduceTime> times;
   for (const std::int64_t bytes : kAllReduced) {
     if (times.size() > 1 && times.back().seconds > kLargeAllReduce) break;
     std::array<at::Tensor, kAtOnce> tensors;
     for (at::Tensor& tensor : tensors) tensor = at::zeros({bytes / static_cast<std::int64_t>(sizeof(float))});
     const auto run = [&](int repetitions) {
-      barrier(collectives);
+      gathering.wait();
       const Time begin = Clock::now();
       std::deque<Collectives::Pending> under_way;
       for (int k = 0; k < repetitions; ++k) {
@@ -213,10 +213,10 @@ std::vector<AllReduceTime> measure_all_reduce(Collectives& collectives) {
           under_way.front().wait();
           under_way.pop_front();
         }
-        under_way.push_back(collectives.all_reduce_sum(tensors[static_cast<std::size_t>(k) % kAtOnce]));
+        under_way.push_back(collectives->all_reduce_sum(tensors[static_cast<std::size_t>(k) % kAtOnce]));
       }
       for (Collectives::Pending& last : under_way) last.wait();
-      return slowest(collectives, seconds(Clock::now() - begin)) / repetitions;
+      return slowest(gathering, seconds(Clock::now() - begin)) / repetitions;
     };
     const int repetitions =
         std::clamp(static_cast<int>(kAllReduceTurn / run(1)), kLeastRepetitions, kMostRepetitions);
@@ -256,8 +256,8 @@ Measurements measurements(const std::vector<Host>& hosts, const std::vector<int>
   return all;
 }
 
-ProbeResult run(Flows& flows, Collectives& collectives, const World& world, const ProbeOptions& options) {
-  const std::vector<Host> hosts = find_hosts(collectives, world);
+ProbeResult run(Flows& flows, Gathering& gathering, const World& world, const ProbeOptions& options) {
+  const std::vector<Host> hosts = find_hosts(gathering, world);
   const std::vector<int> host_of = hosts_of_workers(hosts);
   std::vector<Measurement> plan;
   const auto add = [&](const std::vector<Measurement>& part) {
@@ -282,8 +282,8 @@ ProbeResult run(Flows& flows, Collectives& collectives, const World& world, cons
   }
   if (options.says && options.all_reduce)
     options.says(fmt::format("{0} of {0}: all-reduce", plan.size() + 1));
-  Measurements all = measurements(hosts, host_of, plan, gathered(collectives, mine));
-  if (options.all_reduce) all.all_reduce = measure_all_reduce(collectives);
+  Measurements all = measurements(hosts, host_of, plan, gathered(gathering, mine));
+  if (options.all_reduce) all.all_reduce = measure_all_reduce(gathering, world);
   ProbeResult result{.network = network_profile(all), .bandwidths = {}, .remarks = {}};
   result.bandwidths = bandwidths(all, result.network);
   result.remarks = remarks(all, result.network);
@@ -298,8 +298,8 @@ ProbeResult probe(const World& world, const ProbeOptions& options) {
         "probe: one worker alone has no network: start several with --workers N, or with a launcher");
   Flows flows(world);
   try {
-    const std::unique_ptr<Collectives> collectives = make_collectives(world, "probe");
-    return run(flows, *collectives, world, options);
+    Gathering gathering(world, "probe");
+    return run(flows, gathering, world, options);
   } catch (const WorkerGone&) {
     throw;
   } catch (const Error&) {

@@ -12,13 +12,13 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
+#include "starling/optim/gathering.h"
 #include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/plan/choose.h"
 #include "starling/plan/schedules.h"
 #include "starling/probe/probe.h"
 #include "starling/train/compute.h"
-#include "starling/transport/c10d/collectives.h"
 
 namespace starling {
 
@@ -51,10 +51,10 @@ RecordedCompute measured_compute(const Recipe& recipe, const World& world, Learn
 }
 
 // The measurements of all workers, in rank 0's order of blocks, since only rank 0 reads them.
-Profile gathered_compute(Collectives& collectives, const RecordedCompute& mine) {
+Profile gathered_compute(Gathering& gathering, const RecordedCompute& mine) {
   Profile all = mine.profile;
   all.compute.clear();
-  for (const std::string& said : collectives.all_gather(print_profile(mine.profile)))
+  for (const std::string& said : gathering.texts(print_profile(mine.profile)))
     all.compute.push_back(parse_profile(said, "a worker").compute.front());
   return in_order(all, mine.order);
 }
@@ -154,9 +154,9 @@ ChosenTopology choose_topology(const Recipe& recipe, const World& world, Learner
   if (!recipe.mixing.profile.empty()) profile = read_profile(recipe.mixing.profile);
   const bool has_compute = profile && profile->has_compute();
   if (!profile) profile = probe(world, {.seconds = kProbeSeconds, .all_reduce = false}).network;
-  const auto collectives = make_collectives(world, "auto-topology");
+  Gathering gathering(world, "auto-topology");
   if (!has_compute)
-    profile = joined(*profile, gathered_compute(*collectives, measured_compute(recipe, world, learner)));
+    profile = joined(*profile, gathered_compute(gathering, measured_compute(recipe, world, learner)));
   const std::string& file = recipe.mixing.profile;
   ChosenTopology mine;
   if (world.rank == 0)
@@ -164,8 +164,8 @@ ChosenTopology choose_topology(const Recipe& recipe, const World& world, Learner
                   file.empty()  ? "what was measured now"
                   : has_compute ? file
                                 : file + " and the compute measured now");
-  mine.name = collectives->all_gather(mine.name).front();
-  mine.why = collectives->all_gather(mine.why).front();
+  mine.name = gathering.texts(mine.name).front();
+  mine.why = gathering.texts(mine.why).front();
   return mine;
 }
 

@@ -45,6 +45,7 @@ std::int64_t sortable(std::int64_t bits) {
 Score test(Task& task) { return task.score(tally_of(task, 0, task.test_examples())); }
 
 AverageScore test_average(Optimizer& optimizer, Task& task) {
+  const Operation operation(optimizer);
   const Consensus average(optimizer);
   // This worker's place among those that are left.
   const std::vector<int> lost = optimizer.statistics().lost;

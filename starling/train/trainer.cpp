@@ -250,6 +250,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
                       recipe.checkpoint.keep, own);
     }
     if (recipe.log.eval_every > 0 && done % recipe.log.eval_every == 0 && done < steps) {
+      const Operation operation(optimizer);
       const AverageScore test = test_average(optimizer, learner.task());
       if (speaks(optimizer)) {
         log.add_test(test);
@@ -275,6 +276,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     for (std::int64_t passed = before + 1; passed <= done; ++passed) reached(passed, step + 1);
   }
 
+  const Operation operation(optimizer);
   const Result result{.summary = summarize(recipe, world, optimizer, learner.task(), log, steps),
                       .speaks = speaks(optimizer)};
   if (result.speaks) {

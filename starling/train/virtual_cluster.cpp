@@ -23,6 +23,7 @@
 #include "starling/core/error.h"
 #include "starling/core/random.h"
 #include "starling/optim/backward_hooks.h"
+#include "starling/optim/gathering.h"
 #include "starling/optim/options.h"
 #include "starling/plan/all_reduce.h"
 #include "starling/plan/extrapolate.h"
@@ -182,7 +183,7 @@ class VirtualRun {
  private:
   std::vector<World> virtual_worlds() {
     const auto interfaces = std::make_shared<Interfaces>(cluster_.network, cluster_.link_cv, link_seed());
-    const auto transports = local_transports(
+    const auto transports = virtual_transports(
         {.time = time_, .cross = [interfaces](int from, int to, std::size_t bytes, Time now) {
            return interfaces->cross(from, to, bytes, now);
          }});

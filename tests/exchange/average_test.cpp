@@ -45,19 +45,18 @@ struct World {
     void post(int to, std::function<void(Worker&)> message) {
       if (world.linked(rank, to)) world.queues[{rank, to}].push_back(std::move(message));
     }
-    void send_join(int to, std::uint64_t id, std::uint32_t attempt, const std::set<int>& who) override {
+    void send_join(int to, AverageId id, std::uint32_t attempt, const std::set<int>& who) override {
       post(to, [from = rank, id, attempt, who](Worker& w) { w.average.joined(from, id, attempt, who); });
     }
-    void send_share(int to, std::uint64_t id, std::uint32_t attempt, std::uint32_t step,
-                    Bytes share) override {
+    void send_share(int to, AverageId id, std::uint32_t attempt, std::uint32_t step, Bytes share) override {
       post(to, [from = rank, id, attempt, step, share](Worker& w) {
         w.average.share(from, id, attempt, step, share);
       });
     }
-    void send_done(int to, std::uint64_t id, std::uint32_t attempt, bool ended) override {
+    void send_done(int to, AverageId id, std::uint32_t attempt, bool ended) override {
       post(to, [from = rank, id, attempt, ended](Worker& w) { w.average.done(from, id, attempt, ended); });
     }
-    void send_quit(int to, std::uint64_t id) override {
+    void send_quit(int to, AverageId id) override {
       post(to, [from = rank, id](Worker& w) { w.average.has_quit(from, id); });
     }
     void averaged(Bytes values, const std::set<int>& participants) override {
@@ -68,16 +67,21 @@ struct World {
     Average average;
     std::vector<double> x;       // of each average; they follow one another
     std::set<std::size_t> quit;  // which averages
+    std::vector<AverageId> ids;  // of its averages
     bool alive = true;
     std::set<int> gone;
     std::vector<std::pair<double, std::set<int>>> results;
   };
 
-  World(int n, std::mt19937_64& random, int averages = 1) : random(random) {
+  // parts: averages of each operation.
+  World(int n, std::mt19937_64& random, int averages = 1, int parts = 1) : random(random) {
     for (int i = 0; i < n; ++i) {
       workers.push_back(std::make_unique<Worker>(*this, i));
-      for (int k = 0; k < averages; ++k)
+      for (int k = 0; k < averages; ++k) {
         workers.back()->x.push_back(std::normal_distribution<double>()(random));
+        workers.back()->ids.push_back(
+            {static_cast<std::uint64_t>(1 + k / parts), static_cast<std::uint16_t>(k % parts)});
+      }
     }
   }
   bool linked(int i, int j) const {
@@ -92,9 +96,10 @@ struct World {
     for (const auto& other : workers) {
       if (!worker.gone.contains(other->rank)) there.insert(other->rank);
     }
-    worker.average.begin(pack(worker.x.at(worker.results.size())), there, mix);
+    const std::size_t now = worker.results.size();
+    worker.average.begin(worker.ids.at(now), pack(worker.x.at(now)), there, mix);
   }
-  bool event(double p_break, double p_death, double p_quit = 0) {
+  bool event(double p_break, double p_death, double p_quit = 0, double p_silent = 0) {
     std::vector<std::function<void()>> events;
     for (const auto& w : workers) {
       Worker& worker = *w;
@@ -107,6 +112,7 @@ struct World {
       for (const auto& o : workers) {
         Worker& other = *o;
         if (&other == &worker) continue;
+        if (chance(p_silent)) events.push_back([&] { worker.average.gone(other.rank); });
         auto& queue = queues[{other.rank, worker.rank}];
         if (!queue.empty()) {
           events.push_back([&worker, &queue] {
@@ -149,18 +155,32 @@ struct World {
     for (const auto& [a, b] : {std::pair{i, j}, std::pair{j, i}}) at(a).average.up(b);
   }
 
+  void deliver_all() {
+    for (bool more = true; more;) {
+      more = false;
+      for (auto& [edge, queue] : queues) {
+        if (queue.empty()) continue;
+        auto message = std::move(queue.front());
+        queue.pop_front();
+        message(at(edge.second));
+        more = true;
+      }
+    }
+  }
+
   std::mt19937_64& random;
   std::vector<std::unique_ptr<Worker>> workers;
   std::map<std::pair<int, int>, std::deque<std::function<void(Worker&)>>> queues;
   std::set<std::pair<int, int>> broken;
 };
 
-void run(int n, std::uint64_t seed, double p_break, double p_death, double p_quit = 0) {
+void run(int n, std::uint64_t seed, double p_break, double p_death, double p_quit = 0, double p_silent = 0) {
   SCOPED_TRACE("n " + std::to_string(n) + ", seed " + std::to_string(seed));
   constexpr int kInARow = 3;
   std::mt19937_64 random(seed);
-  World world(n, random, kInARow);
-  for (int k = 0; k < kInARow * 200; ++k) world.event(p_break, p_death, p_quit);
+  const int parts = 1 + static_cast<int>(seed % kInARow);
+  World world(n, random, kInARow, parts);
+  for (int k = 0; k < kInARow * 200; ++k) world.event(p_break, p_death, p_quit, p_silent);
   for (int k = 0; k < 100000 && world.event(0, 0); ++k) {
   }
   for (std::size_t k = 0; k < kInARow; ++k) {
@@ -169,13 +189,21 @@ void run(int n, std::uint64_t seed, double p_break, double p_death, double p_qui
       if (!worker->alive) continue;
       ASSERT_LT(k, worker->results.size()) << "worker " << worker->rank << " hangs";
       const auto& [value, participants] = worker->results[k];
-      if (worker->quit.contains(k)) {
-        ASSERT_TRUE(participants.empty());
+      if (participants.empty()) {
+        ASSERT_TRUE(p_quit > 0 || p_silent > 0);
         ASSERT_EQ(value, worker->x[k]);
         continue;
       }
-      if (!agreed) agreed = participants;
-      ASSERT_EQ(participants, *agreed);
+      ASSERT_TRUE(participants.contains(worker->rank) && !worker->quit.contains(k));
+      for (const int rank : participants) {
+        if (!world.at(rank).alive) continue;
+        const std::set<int>& theirs = world.at(rank).results.at(k).second;
+        ASSERT_TRUE(theirs.empty() || theirs == participants);
+      }
+      if (p_silent == 0) {
+        if (!agreed) agreed = participants;
+        ASSERT_EQ(participants, *agreed);
+      }
       double mean = 0;
       for (const int rank : participants)
         mean += world.at(rank).x[k] / static_cast<double>(participants.size());
@@ -215,33 +243,57 @@ TEST(Average, WhoeverQuitsKeepsItsOwnValueAndTheOthersAgree) {
   }
 }
 
+// Silence may be an error: the worker lives, and goes on from its own value.
+TEST(Average, AfterSilencesNobodyHangsAndMembersAgree) {
+  for (std::uint64_t seed = 1; seed <= seeds() && !testing::Test::HasFatalFailure(); ++seed) {
+    run(2 + static_cast<int>(seed % 5), seed, 0.005, 0.002, 0, 0.003);
+  }
+}
+
 TEST(Average, OneThatIsStruckOutKeepsItsOwnValue) {
   std::mt19937_64 random(1);
-  World world(3, random);
+  World world(3, random, 5, 2);
   world.begin(world.at(0));
   world.begin(world.at(1));
   world.at(0).average.gone(2);  // silent for too long
   world.at(1).average.gone(2);
-  const auto deliver_all = [&] {
-    for (bool more = true; more;) {
-      more = false;
-      for (auto& [edge, queue] : world.queues) {
-        if (queue.empty()) continue;
-        auto message = std::move(queue.front());
-        queue.pop_front();
-        message(world.at(edge.second));
-        more = true;
-      }
-    }
-  };
-  deliver_all();
+  world.deliver_all();
   ASSERT_TRUE(world.at(0).results.size() == 1 && world.at(1).results.size() == 1);
   EXPECT_EQ(world.at(0).results[0].second, (std::set{0, 1}));
   world.begin(world.at(2));  // it wakes
-  deliver_all();
+  world.deliver_all();
   ASSERT_EQ(world.at(2).results.size(), 1U);
   EXPECT_TRUE(world.at(2).results[0].second.empty());
   EXPECT_EQ(world.at(2).results[0].first, world.at(2).x[0]);
+  const auto results = [&] {
+    std::vector<std::set<int>> last;
+    for (const auto& worker : world.workers) last.push_back(worker->results.back().second);
+    return last;
+  };
+  // It is no member of the operation's other parts, and need not ask for them.
+  world.begin(world.at(0));
+  world.begin(world.at(1));
+  world.deliver_all();
+  EXPECT_EQ(world.at(1).results.size(), 2U);
+  world.begin(world.at(2));
+  EXPECT_EQ(results(), (std::vector<std::set<int>>{{0, 1}, {0, 1}, {}}));
+  // Alone it is no survivor of the others.
+  world.at(2).gone = {0, 1};
+  world.at(2).ids = {{1, 0}, {1, 1}, {2, 0}, {3, 0}};
+  world.begin(world.at(2));
+  EXPECT_EQ(world.at(2).results.back().second, std::set<int>());
+  world.at(2).gone = {};
+  for (const int rank : {0, 1}) {
+    world.at(rank).average.has_quit(2, {2, 0});
+    world.at(rank).ids = {{1, 0}, {1, 1}, {2, 0}, {3, 0}};
+    world.begin(world.at(rank));
+  }
+  world.deliver_all();
+  EXPECT_EQ(results(), (std::vector<std::set<int>>{{0, 1}, {0, 1}, {}}));
+  // The next operation is all workers'.
+  for (const int rank : {1, 2, 0}) world.begin(world.at(rank));
+  world.deliver_all();
+  EXPECT_EQ(results(), (std::vector<std::set<int>>{{0, 1, 2}, {0, 1, 2}, {0, 1, 2}}));
 }
 
 }  // namespace

@@ -86,6 +86,63 @@ TEST(VirtualWorkers, NobodyWaitsForAGroupMemberThatHasLeft) {
   for (const double end : ends) EXPECT_LT(end, 1);
 }
 
+// Worker 2 sleeps for 20 s, and is then that far behind. Each operation waits for it no longer than
+// for a silent worker, until it has caught up. When it misses the first average of an operation, it
+// leaves out the second one.
+TEST(VirtualWorkers, APauseIsNotEverybodysPause) {
+  const auto time = std::make_shared<VirtualTime>(3);
+  LocalHub hub(3, {}, virtual_network(time, 1e9));
+  const Patience patience{};
+  std::vector<std::vector<std::size_t>> took_part(3);
+  double longest = 0;
+  virtual_workers(*time, 3, [&](int rank) {
+    Worker worker(hub, rank, make_schedule("ring", 3), patience);
+    worker.begin();
+    for (int step = 1; step <= 160; ++step) {
+      if (rank == 2 && step == 10) {
+        hub.pause(2);
+        time->sleep(20s);
+        hub.resume(2);
+      }
+      time->sleep(500ms);
+      worker.step();
+      if (step % 20 != 0) continue;
+      const Time begin = time->now();
+      float x = 1;
+      worker.exchange.begin_operation();
+      const std::size_t others = worker.exchange.average({&x, 1}).size();
+      const std::size_t again = others == 0 ? 0 : worker.exchange.average({&x, 1}).size();
+      EXPECT_EQ(again, others);
+      worker.exchange.end_operation();
+      if (rank != 2) longest = std::max(longest, seconds(time->now() - begin));
+      took_part[static_cast<std::size_t>(rank)].push_back(others);
+    }
+  });
+  EXPECT_LT(longest, seconds(patience.silent) * 1.2);
+  EXPECT_EQ(took_part[0], took_part[1]);
+  EXPECT_EQ(took_part[0].front(), 2U);
+  EXPECT_EQ(took_part[2].front(), 0U);
+  for (const auto& each : took_part) EXPECT_EQ(each.back(), 3U);
+}
+
+TEST(VirtualWorkers, AReturnerThatFindsNobodyIsNoSurvivor) {
+  for (const bool sleeps : {true, false}) {
+    const auto time = std::make_shared<VirtualTime>(2);
+    LocalHub hub(2, {}, virtual_network(time, 1e9));
+    virtual_workers(*time, 2, [&](int rank) {
+      Worker worker(hub, rank, make_schedule("ring", 2), {});
+      worker.begin();
+      worker.step();
+      if (rank == 0) return;
+      if (sleeps) hub.pause(1);
+      time->sleep(20s);
+      if (sleeps) hub.resume(1);
+      time->sleep(1s);
+      EXPECT_EQ(worker.exchange.average({}), sleeps ? std::set<int>() : std::set{1});
+    });
+  }
+}
+
 TEST(VirtualWorkers, TheSameSeedGivesTheSameBitsAndTimes) {
   const auto once = [] {
     std::mt19937_64 random(4);

@@ -1,6 +1,7 @@
 // The contents of a worker's file, and checkpoints of which a part is missing. Workers are threads.
 #include <ATen/Context.h>
 
+#include "tests/eventually.h"
 #include "tests/log_lines.h"
 #include "tests/optim/checkpointed.h"
 
@@ -136,6 +137,31 @@ TEST(Checkpoint, AWorkerThatIsGoneLeavesAGapThatIsNamed) {
   EXPECT_THAT(said, HasSubstr("has no file of worker 0"));
   EXPECT_THAT(refusal([&] { check_workers(checkpoint, 2); }),
               HasSubstr("is of 3 workers, this run has 2: the number must be the same"));
+}
+
+// It leaves the first average of the checkpoint, and is asked for none of the others.
+TEST(Checkpoint, AWorkerThatMissesOneTakesPartInTheNext) {
+  const Folder folder;
+  std::atomic<int> done = 0;  // with step 1
+  flock(kWorkers, [&](int i, World& world) {
+    bool away = false;
+    world.interrupted = [&] { return away; };
+    Net net;
+    Optimizer optimizer(net, SGD{}, {.topology = "complete"}, world);
+    if (i == 1) {
+      away = true;
+      EXPECT_FALSE(save_checkpoint(optimizer, folder.path, {.step = 1}));
+      away = false;
+    } else {
+      EXPECT_TRUE(eventually([&] { return done > 0; }));
+      EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = 1}));
+    }
+    ++done;
+    EXPECT_TRUE(eventually([&] { return done == kWorkers; }));
+    EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = 2}));
+  });
+  EXPECT_EQ(Checkpoint(folder / "step-1").manifest().files.size(), 2U);
+  EXPECT_EQ(Checkpoint(folder / "step-2").manifest().files.size(), 3U);
 }
 
 TEST(Checkpoint, AFailedWriteCostsOneWarningAndNothingElse) {

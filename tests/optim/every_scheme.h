@@ -1,6 +1,7 @@
 // Tests that run over the table of all schemes.
 #pragma once
 
+#include "starling/optim/gathering.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/transport/c10d/virtual_collectives.h"
 #include "tests/optim/flock.h"
@@ -20,7 +21,7 @@ inline void virtual_flock(int n, const std::function<void(int, World&, VirtualTi
                           double rate = std::numeric_limits<double>::infinity()) {
   const auto time = std::make_shared<VirtualTime>(n);
   std::vector<World> worlds = World::threads(n);
-  const auto transports = local_transports(virtual_network(time, rate));
+  const auto transports = virtual_transports(virtual_network(time, rate));
   const auto collectives = virtual_collectives(
       time, [rate](int, std::size_t bytes) { return of_seconds(static_cast<double>(bytes) / rate); });
   virtual_workers(*time, n, [&](int rank) {

@@ -126,7 +126,7 @@ class Meddler final : public Store {
       : store_(std::move(store)), worker_(std::move(worker)), every_(every) {}
   void set(const std::string& key, const std::string& value) override {
     const auto colon = value.rfind(':');
-    if (key.find("optimizer-0") == std::string::npos || colon == std::string::npos)
+    if (key.find("/optimizer-0") == std::string::npos || colon == std::string::npos)
       return store_->set(key, value);
     const int port = std::atoi(value.c_str() + colon + 1);
     std::printf("port %d\n", port);

@@ -254,7 +254,10 @@ TEST(PushSumScheme, BrokenConnectionsLoseNothing) {
       }
     });
     flock(Lopsided::n, [&](int rank, World& world) {
-      world.make_transport = [&](const World& the, const std::string&) { return hub.endpoint(the.rank); };
+      world.make_transport = [&hub, start = world.make_transport](const World& the,
+                                                                  const std::string& channel) {
+        return channel.starts_with("optimizer") ? hub.endpoint(the.rank) : start(the, channel);
+      };
       const Tensor x = parameter({20'000});
       Optimizer optimizer({x}, SGD{.lr = 1},
                           {.topology = file.path(), .scheme = {"push-sum", {{"staleness", staleness}}}},

@@ -1,4 +1,5 @@
 // How workers begin, and what they must have alike. Workers are threads.
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,9 @@
 #include <torch/optim/sgd.h>
 
 #include "starling/core/error.h"
+#include "starling/optim/gathering.h"
 #include "starling/optim/optimizer.h"
+#include "tests/optim/every_scheme.h"
 #include "tests/optim/flock.h"
 #include "tests/refusal.h"
 
@@ -30,6 +33,65 @@ struct Halves : torch::nn::Module {
   }
   Tensor trained, frozen, count;
 };
+
+TEST(Gathering, SpreadsEveryTypeAndTellsEveryText) {
+  for (const int n : {1, 2, 3}) {
+    flock(n, [&](int i, World& world) {
+      const Tensor real = parameter({3, 5}, 1.5 + i), strided = at::full({4, 6}, 2.5 + i).t(),
+                   counter = at::full({}, 7 - 9 * i, at::kLong), mask = at::full({3}, i == 0, at::kBool),
+                   half = at::full({7}, 0.25 + i, at::kBFloat16), none = at::zeros({0}),
+                   large = at::full({7 << 20}, 3.0 + i);  // more than one pack
+      Gathering all(world, "test");
+      all.spread({real, none, counter, mask, strided, large, half});
+      EXPECT_TRUE(is_all(real, 1.5) && is_all(strided, 2.5) && is_all(half, 0.25) && is_all(large, 3));
+      EXPECT_TRUE(mask.all().item<bool>() && real.requires_grad());
+      EXPECT_EQ(counter.item<std::int64_t>(), 7);
+      const auto text = [](int of) { return std::string(static_cast<std::size_t>(3 * of), '\0'); };
+      const std::vector<std::string> texts = all.texts(text(i));
+      ASSERT_EQ(std::ssize(texts), n);
+      for (int of = 0; of < n; ++of) EXPECT_EQ(texts[static_cast<std::size_t>(of)], text(of));
+    });
+  }
+}
+
+TEST(Gathering, WithoutEverybodyIsAnErrorThatNamesTheMissing) {
+  flock(kWorkers, [](int i, World& world) {
+    std::optional<Gathering> all(std::in_place, world, "one leaves");
+    all->wait();
+    if (i == 2) return all.reset();
+    EXPECT_EQ(refusal<Error>([&] { all->wait(); }),
+              "worker 2 left, died or fell silent while all workers had to be together");
+  });
+  flock(kWorkers, [](int i, World& world) {
+    world.timeouts.meet = std::chrono::milliseconds(300);
+    if (i == 2) return;
+    EXPECT_THAT(refusal<Error>([&] { Gathering all(world, "one is not there"); }), HasSubstr("worker"));
+  });
+}
+
+// Gloo asks nobody for the token.
+TEST(Start, OnlySchemesThatSumGradientsMakeCollectives) {
+  for (const SchemeInfo* const info : schemes()) {
+    SCOPED_TRACE(info->name);
+    flock(2, [&](int i, World& world) {
+      world.make_collectives = [](const World&, const std::string&, int) -> std::unique_ptr<Collectives> {
+        throw Error("collectives are made");
+      };
+      const Tensor x = parameter({4}, i), buffer = at::full({2}, i);
+      const auto start = [&] {
+        Optimizer optimizer(Groups{{std::vector<Tensor>{x}}}, SGD{}, options_of(*info), world, {buffer});
+        nobody_leaves_yet(optimizer);
+      };
+      if (info->traits.path == Path::gradients) {
+        EXPECT_EQ(refusal<Error>(start), "collectives are made");
+      } else {
+        start();
+      }
+      EXPECT_TRUE(is_all(x, 0) && is_all(buffer, 0));
+      EXPECT_EQ(average({x}, world), 2);
+    });
+  }
+}
 
 TEST(Start, FrozenParametersAreRankZerosAndAreNotSentAgain) {
   flock(kWorkers, [](int i, World& world) {

@@ -46,28 +46,12 @@ std::string use_all(const World& world) {
   }
 
   for (int root = 0; root < n; ++root) {
-    const bool mine = world.rank == root;
-    at::Tensor parameter = at::full({3, 5}, mine ? 1.5 : 0.0).requires_grad_();
-    const at::Tensor strided = at::full({4, 6}, mine ? 2.5 : 0.0).t();
-    const at::Tensor counter = at::full({}, mine ? 7 : 0, at::kLong);
-    const at::Tensor mask = at::full({3}, mine, at::kBool);
-    const at::Tensor half = at::full({7}, mine ? 0.25 : 0.0, at::kBFloat16);
-    const at::Tensor nothing = at::zeros({0});
-    const at::Tensor large = at::full({8 << 20}, mine ? 3.0 : 0.0);  // more than one pack
-    all->broadcast({parameter, nothing, counter, mask, strided, large, half}, root);
-    if (!parameter.eq(1.5).all().item<bool>() || !parameter.requires_grad()) return "parameter";
-    if (!strided.eq(2.5).all().item<bool>()) return "strided";
-    if (counter.item<std::int64_t>() != 7) return "counter";
-    if (!mask.all().item<bool>()) return "mask";
-    if (!half.eq(0.25).all().item<bool>()) return "half";
-    if (!large.eq(3.0).all().item<bool>()) return "large";
-  }
-
-  const std::string value(static_cast<std::size_t>(world.rank), '\0');  // empty on rank 0
-  const std::vector<std::string> values = all->all_gather(value);
-  if (static_cast<int>(values.size()) != n) return "not all values";
-  for (int of = 0; of < n; ++of) {
-    if (values[of] != std::string(static_cast<std::size_t>(of), '\0')) return "a value is wrong";
+    const at::Tensor copied = at::full({3, 5}, world.rank), sum = copied.clone();
+    auto copies = all->broadcast(copied, root), sums = all->reduce_sum(sum, root);
+    copies.wait();
+    sums.wait();
+    if (!copied.eq(root).all().item<bool>()) return "a copy is wrong";
+    if (world.rank == root && !sum.eq(n * (n - 1) / 2).all().item<bool>()) return "a root's sum is wrong";
   }
   return "ok";
 }
@@ -99,9 +83,9 @@ TEST(Collectives, AKilledWorkerIsAnErrorThatNamesIt) {
 TEST(Collectives, TheDeathOfTheStoresHostIsAnErrorThatNamesIt) {
   const Processes three(3, false, [](const World& world) {
     const auto all = make_collectives(world, "test");
-    all->all_gather("all have come");
+    all->all_reduce_sum(at::ones({10})).wait();  // all have come
     if (world.rank == 0) raise(SIGKILL);
-    all->broadcast({at::ones({10})}, 0);
+    all->broadcast(at::ones({10}), 0).wait();
     return "";
   });
   // Without a store, a second worker cannot know that the first has ended because of the failure.
@@ -128,7 +112,7 @@ TEST(Collectives, AfterAFailureNothingHangs) {
         first = refusal([&] {
           for (auto& one : pending) one.wait();
         });
-      second = refusal([&] { all->all_gather("x"); });
+      second = refusal([&] { all->all_reduce_sum(at::ones({1})); });
     }
     if (first.find("worker 1 is gone") == std::string::npos) return first;
     if (second.find("worker 1 is gone") == std::string::npos) return second;

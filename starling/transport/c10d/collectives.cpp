@@ -24,14 +24,7 @@ using std::chrono::milliseconds;
 
 // While waiting: the interval of checks for another worker's failure.
 constexpr milliseconds kPollInterval{500};
-constexpr milliseconds kPatience{1'000};       // for a host that does not answer
-constexpr std::int64_t kPackBytes = 25 << 20;  // small tensors are broadcast together
-constexpr std::int64_t kAlignment = 16;        // of each tensor in a pack
-
-std::int64_t padded_bytes(const at::Tensor& tensor) {
-  const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
+constexpr milliseconds kPatience{1'000};  // for a host that does not answer
 
 // Detects the loss of a worker. Gloo tells only the neighbours of the lost worker in the current
 // pattern, and does not name it; the others would wait on. Therefore each worker keeps a socket
@@ -54,8 +47,6 @@ struct State {
   ~State();
   void meet(const World& world, const std::string& channel);
 
-  template <class Start>
-  void run(const char* operation, Start start);
   template <class Start>
   c10::intrusive_ptr<c10d::Work> begin(const char* operation, Start start);
   void finish(const char* operation, c10d::Work& work);
@@ -201,56 +192,19 @@ void State::finish(const char* operation, c10d::Work& work) {
   }
 }
 
-template <class Start>
-void State::run(const char* operation, Start start) {
-  finish(operation, *begin(operation, start));
-}
-
 class GlooCollectives final : public Collectives {
  public:
   GlooCollectives(const World& world, const std::string& channel, int first)
       : state_(std::make_shared<State>(world, channel, first)) {}
-  void broadcast(const std::vector<at::Tensor>& tensors, int root) override;
   Pending all_reduce_sum(const at::Tensor& tensor) override;
   Pending reduce_sum(const at::Tensor& tensor, int root) override;
-  Pending start_broadcast(const at::Tensor& tensor, int root) override;
-  std::vector<std::string> all_gather(const std::string& value) override;
+  Pending broadcast(const at::Tensor& tensor, int root) override;
 
  private:
   template <class Options, class Start>
   Pending pending(const char* operation, const at::Tensor& tensor, Options options, Start start);
   std::shared_ptr<State> state_;
 };
-
-void GlooCollectives::broadcast(const std::vector<at::Tensor>& tensors, int root) {
-  const at::NoGradGuard no_grad;
-  c10d::BroadcastOptions options;
-  options.rootRank = root;
-  options.timeout = state_->stalled;
-  for (std::size_t first = 0, end = 0; first < tensors.size(); first = end) {
-    std::int64_t bytes = 0;
-    do {
-      bytes += padded_bytes(tensors[end++]);
-    } while (end < tensors.size() && bytes + padded_bytes(tensors[end]) <= kPackBytes);
-
-    const at::Tensor pack = at::zeros({bytes}, at::kByte);
-    std::vector<at::Tensor> parts;  // views of the pack, in the tensors' shapes
-    for (std::int64_t i = first, offset = 0; i < static_cast<std::int64_t>(end); ++i) {
-      const at::Tensor& tensor = tensors[i];
-      const auto length = static_cast<std::int64_t>(tensor.nbytes());
-      parts.push_back(pack.narrow(0, offset, length).view(tensor.scalar_type()).view(tensor.sizes()));
-      offset += padded_bytes(tensor);
-    }
-    if (state_->rank == root) {
-      for (std::size_t i = 0; i < parts.size(); ++i) parts[i].copy_(tensors[first + i]);
-    }
-    std::vector<at::Tensor> packs{pack};
-    if (bytes > 0) state_->run("broadcast", [&] { return state_->gloo->broadcast(packs, options); });
-    if (state_->rank != root) {
-      for (std::size_t i = 0; i < parts.size(); ++i) tensors[first + i].copy_(parts[i]);
-    }
-  }
-}
 
 struct GlooWork final : Collectives::Pending::Work {
   GlooWork(std::shared_ptr<State> state, const char* operation, c10::intrusive_ptr<c10d::Work> work)
@@ -283,37 +237,11 @@ Collectives::Pending GlooCollectives::reduce_sum(const at::Tensor& tensor, int r
                  [](auto& gloo, auto& tensors, auto& options) { return gloo.reduce(tensors, options); });
 }
 
-Collectives::Pending GlooCollectives::start_broadcast(const at::Tensor& tensor, int root) {
+Collectives::Pending GlooCollectives::broadcast(const at::Tensor& tensor, int root) {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   return pending("broadcast", tensor, options,
                  [](auto& gloo, auto& tensors, auto& options) { return gloo.broadcast(tensors, options); });
-}
-
-std::vector<std::string> GlooCollectives::all_gather(const std::string& value) {
-  c10d::AllgatherOptions options;
-  options.timeout = state_->stalled;
-  const auto gather = [&](const at::Tensor& mine) {
-    std::vector<at::Tensor> input{mine};
-    std::vector<std::vector<at::Tensor>> output(1);
-    for (int of = 0; of < state_->size; ++of) output[0].push_back(at::empty_like(mine));
-    state_->run("all-gather", [&] { return state_->gloo->allgather(output, input, options); });
-    return output[0];
-  };
-  const auto length = static_cast<std::int64_t>(value.size());
-  const std::vector<at::Tensor> lengths = gather(at::full({1}, length, at::kLong));
-  std::int64_t longest = 1;
-  for (const at::Tensor& one : lengths) longest = std::max(longest, one.item<std::int64_t>());
-
-  at::Tensor mine = at::zeros({longest}, at::kByte);
-  std::copy(value.begin(), value.end(), mine.data_ptr<std::uint8_t>());
-  const std::vector<at::Tensor> padded = gather(mine);
-  std::vector<std::string> values;
-  for (std::size_t of = 0; of < padded.size(); ++of) {
-    const auto* bytes = reinterpret_cast<const char*>(padded[of].data_ptr<std::uint8_t>());
-    values.emplace_back(bytes, lengths[of].item<std::int64_t>());
-  }
-  return values;
 }
 
 }  // namespace

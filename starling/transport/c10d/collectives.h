@@ -1,5 +1,5 @@
-// Collective operations of all workers: the start-up broadcast and the All-Reduce baseline. Gossip
-// uses the edges of transport.h instead.
+// Sums of gradients over all workers, for schemes that need them. Everything else goes over the
+// edges of transport.h, which prove the token.
 //
 // Every worker must call the same operations in the same order, from one thread. A failure (a
 // worker is gone, or silent for World::timeouts.stalled) is an Error of one line that names the
@@ -9,7 +9,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -22,10 +21,6 @@ class Collectives {
  public:
   virtual ~Collectives() = default;
 
-  // Copies the root's values to all. Shapes and types must be equal on all workers; any device, any
-  // strides.
-  virtual void broadcast(const std::vector<at::Tensor>& tensors, int root) = 0;
-
   // Operations in flight on a contiguous CPU tensor, which must not be touched before wait() has
   // returned. Several may be in flight.
   class Pending;
@@ -34,10 +29,7 @@ class Collectives {
   // The same for the root alone; the other tensors are undefined afterwards.
   virtual Pending reduce_sum(const at::Tensor& tensor, int root) = 0;
   // Replaces the tensor by the root's.
-  virtual Pending start_broadcast(const at::Tensor& tensor, int root) = 0;
-
-  // Every worker's value, by rank.
-  virtual std::vector<std::string> all_gather(const std::string& value) = 0;
+  virtual Pending broadcast(const at::Tensor& tensor, int root) = 0;
 
   virtual Time now() const { return Clock::now(); }
 };

@@ -18,8 +18,7 @@ using Takes = std::function<Duration(int workers, std::size_t bytes)>;
 
 // One operation of all workers.
 struct Operation {
-  std::vector<std::vector<at::Tensor>> tensors;  // by rank
-  std::vector<std::string> values;               // by rank
+  std::vector<at::Tensor> tensors;  // by rank
   int come = 0;
   bool done = false;
 };
@@ -45,9 +44,6 @@ class VirtualCollectives final : public Collectives {
         room_(std::move(room)),
         takes_(std::move(takes)) {}
 
-  void broadcast(const std::vector<at::Tensor>& tensors, int root) override {
-    wait("broadcast", *come(tensors, "", {}, [root](Operation& all) { copy_from(all, root); }));
-  }
   Pending all_reduce_sum(const at::Tensor& tensor) override {
     return start("all-reduce", tensor, [](Operation& all) {
       add_to(all, 0);
@@ -57,13 +53,8 @@ class VirtualCollectives final : public Collectives {
   Pending reduce_sum(const at::Tensor& tensor, int root) override {
     return start("reduce", tensor, [root](Operation& all) { add_to(all, root); });
   }
-  Pending start_broadcast(const at::Tensor& tensor, int root) override {
+  Pending broadcast(const at::Tensor& tensor, int root) override {
     return start("broadcast", tensor, [root](Operation& all) { copy_from(all, root); });
-  }
-  std::vector<std::string> all_gather(const std::string& value) override {
-    const auto all = come({}, value, {}, [](Operation&) {});
-    wait("all-gather", *all);
-    return all->values;
   }
   Time now() const override { return time_->now(); }
 
@@ -80,37 +71,33 @@ class VirtualCollectives final : public Collectives {
 
   static void copy_from(Operation& all, int root) {
     const at::NoGradGuard no_grad;
-    const auto& from = all.tensors[static_cast<std::size_t>(root)];
-    for (auto& to : all.tensors) {
-      if (&to == &from) continue;
-      for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
+    const at::Tensor& from = all.tensors[static_cast<std::size_t>(root)];
+    for (const at::Tensor& to : all.tensors) {
+      if (!to.is_same(from)) to.copy_(from);
     }
   }
   static void add_to(Operation& all, int root) {
     const at::NoGradGuard no_grad;
-    const at::Tensor& sum = all.tensors[static_cast<std::size_t>(root)].front();
-    for (const auto& one : all.tensors) {
-      if (!one.front().is_same(sum)) sum.add_(one.front());
+    const at::Tensor& sum = all.tensors[static_cast<std::size_t>(root)];
+    for (const at::Tensor& one : all.tensors) {
+      if (!one.is_same(sum)) sum.add_(one);
     }
   }
 
   Pending start(const char* name, const at::Tensor& tensor, Combine combine) {
-    return Pending(std::make_unique<Work>(
-        *this, name, come({tensor}, "", takes_(size_, tensor.nbytes()), std::move(combine))));
+    return Pending(std::make_unique<Work>(*this, name,
+                                          come(tensor, takes_(size_, tensor.nbytes()), std::move(combine))));
   }
 
   // The last worker combines the values of all.
-  std::shared_ptr<Operation> come(const std::vector<at::Tensor>& tensors, const std::string& value,
-                                  Duration takes, const Combine& combine) {
+  std::shared_ptr<Operation> come(const at::Tensor& tensor, Duration takes, const Combine& combine) {
     const std::lock_guard lock(room_->mutex);
     const std::uint64_t number = number_++;
     auto& slot = room_->open[number];
     if (!slot) slot = std::make_shared<Operation>();
     const auto all = slot;
     all->tensors.resize(static_cast<std::size_t>(size_));
-    all->values.resize(static_cast<std::size_t>(size_));
-    all->tensors[static_cast<std::size_t>(rank_)] = tensors;
-    all->values[static_cast<std::size_t>(rank_)] = value;
+    all->tensors[static_cast<std::size_t>(rank_)] = tensor;
     if (++all->come < size_) return all;
     room_->open.erase(number);
     combine(*all);

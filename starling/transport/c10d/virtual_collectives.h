@@ -15,7 +15,7 @@ namespace starling {
 
 // For World::make_collectives of all of them. takes(workers, bytes) is the duration of an operation
 // that returns a Pending. It starts when the last worker has come and the previous operation of the
-// same Collectives is over. The other operations take no time.
+// same Collectives is over.
 std::function<std::unique_ptr<Collectives>(const World&, const std::string& channel, int first)>
 virtual_collectives(std::shared_ptr<VirtualTime> time,
                     std::function<Duration(int workers, std::size_t bytes)> takes);
