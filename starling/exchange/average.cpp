@@ -6,14 +6,18 @@
 #include "starling/topology/schedules.h"
 
 namespace starling {
+namespace {
+
+constexpr std::uint64_t kHorizon = 1000;   // attempts that a peer may be ahead
+constexpr std::uint32_t kMostRounds = 64;  // of base-2, for any number of workers
+
+}  // namespace
 
 void Average::begin(Bytes mine, std::set<int> participants, Combine combine) {
   running_ = true;
   ++id_;
   original_ = std::move(mine);
   combine_ = std::move(combine);
-  shares_.clear();
-  done_.clear();
   have_result_ = false;
   std::erase_if(participants, [&](int peer) { return has_quit_[peer] == id_; });
   // Peers that came before me and are not there any more, as I see it.
@@ -27,18 +31,22 @@ void Average::begin(Bytes mine, std::set<int> participants, Combine combine) {
 void Average::attempt(std::uint32_t number, std::set<int> participants) {
   join_ = {id_, number, std::move(participants)};
   rounds_ = false;
+  shares_.clear();
+  done_.clear();
   for (const int peer : join_.participants) {
     if (peer != rank_) actions_.send_join(peer, id_, number, join_.participants);
   }
   proceed();
 }
 
+bool Average::joined(int peer) const {
+  const auto heard = heard_.find(peer);
+  return heard != heard_.end() && heard->second.id == id_ && heard->second.attempt == join_.attempt;
+}
+
 bool Average::everyone_joined() const {
-  return std::all_of(join_.participants.begin(), join_.participants.end(), [&](int peer) {
-    const auto heard = heard_.find(peer);
-    return peer == rank_ ||
-           (heard != heard_.end() && heard->second.id == id_ && heard->second.attempt == join_.attempt &&
-            heard->second.participants == join_.participants);
+  return std::ranges::all_of(join_.participants, [&](int peer) {
+    return peer == rank_ || (joined(peer) && heard_.at(peer).participants == join_.participants);
   });
 }
 
@@ -65,14 +73,10 @@ void Average::proceed() {
     now_ = original_;
     members_ = join_.participants;
     schedule_ = make_schedule("base-2", static_cast<int>(members_.size()));
-    std::erase_if(shares_, [&](const auto& entry) { return entry.first.first < join_.attempt; });
   }
   run_rounds();
   if (!have_result_) return;
-  const std::set<int>& done = done_[join_.attempt];
-  if (std::includes(done.begin(), done.end(), join_.participants.begin(), join_.participants.end())) {
-    finish(now_, members_);
-  }
+  if (std::ranges::includes(done_, join_.participants)) finish(now_, members_);
 }
 
 // Runs one period. My share of a step goes out when the step begins; the step ends with the last
@@ -89,7 +93,7 @@ void Average::run_rounds() {
         actions_.send_share(rank_of(n), id_, join_.attempt, step_, now_);
       }
     }
-    const auto& here = shares_[{join_.attempt, step_}];
+    const auto& here = shares_[step_];
     std::vector<Share> shares;
     for (const Neighbour& n : neighbours) {
       const auto share = here.find(rank_of(n));
@@ -97,11 +101,11 @@ void Average::run_rounds() {
       shares.push_back({n.weight, share->second});
     }
     if (!shares.empty()) now_ = std::make_shared<const std::vector<std::byte>>(combine_(*now_, shares));
-    shares_.erase({join_.attempt, step_});
+    shares_.erase(step_);
     sent_ = false;
     if (++step_ < schedule_.rounds.size()) continue;
     have_result_ = true;
-    done_[join_.attempt].insert(rank_);
+    done_.insert(rank_);
     for (const int peer : ranks) {
       if (peer != rank_) actions_.send_done(peer, id_, join_.attempt, false);
     }
@@ -120,19 +124,22 @@ std::set<int> Average::awaited() const {
   std::set<int> peers;
   if (!running_) return peers;
   for (const int peer : join_.participants) {
-    if (peer == rank_) continue;
-    const auto heard = heard_.find(peer);
-    const auto done = done_.find(join_.attempt);
-    const bool joined =
-        heard != heard_.end() && heard->second.id == id_ && heard->second.attempt == join_.attempt;
-    if (!joined || done == done_.end() || !done->second.contains(peer)) peers.insert(peer);
+    if (peer != rank_ && !(joined(peer) && done_.contains(peer))) peers.insert(peer);
   }
   return peers;
+}
+
+std::set<int> Average::late() const {
+  const std::set<int> all = awaited();
+  std::set<int> late = all;
+  std::erase_if(late, [&](int peer) { return joined(peer); });
+  return late.empty() ? all : late;
 }
 
 void Average::joined(int peer, std::uint64_t id, std::uint32_t attempt, const std::set<int>& participants) {
   if (i_quit_.contains(id)) return actions_.send_quit(peer, id);
   if (id < id_ || (id == id_ && !running_)) return actions_.send_done(peer, id, join_.attempt, true);
+  if (attempt > kHorizon + (id == id_ ? join_.attempt : 0)) return gone(peer);
   heard_[peer] = {id, attempt, participants};
   if (!running_ || id != id_) return;
   if (!join_.participants.contains(peer)) return actions_.send_done(peer, id, join_.attempt, true);
@@ -140,16 +147,16 @@ void Average::joined(int peer, std::uint64_t id, std::uint32_t attempt, const st
 }
 
 void Average::share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step, Bytes share) {
-  if (!running_ || id != id_ || attempt < join_.attempt) return;
+  if (!running_ || id != id_ || attempt != join_.attempt || step >= kMostRounds) return;
   if (share->size() != original_->size()) return trouble(peer);
-  shares_[{attempt, step}][peer] = std::move(share);
+  shares_[step][peer] = std::move(share);
   proceed();
 }
 
 void Average::done(int peer, std::uint64_t id, std::uint32_t attempt, bool ended) {
   if (!running_ || id != id_) return;
   if (!ended) {
-    done_[attempt].insert(peer);
+    if (attempt == join_.attempt) done_.insert(peer);
     return proceed();
   }
   // The others have ended. Either I had that result and only waited for a lost worker, or I was

@@ -71,8 +71,11 @@ class Average {
   void quit();
   // The workers that this average still waits for; empty when not running.
   std::set<int> awaited() const;
+  // Those of them that have not stated this attempt, or all if all have.
+  std::set<int> late() const;
 
-  // Messages of a peer.
+  // Messages of a peer. A peer whose attempt is far ahead of mine is struck out, because attempts
+  // rise by one, and all workers follow.
   void joined(int peer, std::uint64_t id, std::uint32_t attempt, const std::set<int>& participants);
   // Only whole and checked shares. For a damaged one call trouble().
   void share(int peer, std::uint64_t id, std::uint32_t attempt, std::uint32_t step, Bytes share);
@@ -95,6 +98,7 @@ class Average {
   void proceed();  // as far as the present messages allow
   void run_rounds();
   void strike_out(int peer);
+  bool joined(int peer) const;  // this attempt, with any participants
   bool everyone_joined() const;
   void finish(Bytes values, const std::set<int>& participants);
 
@@ -113,11 +117,11 @@ class Average {
   std::uint32_t step_ = 0;
   bool sent_ = false;          // my share of this step
   std::map<int, Join> heard_;  // last join of each peer
-  // (attempt, step) -> peer.
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::map<int, Bytes>> shares_;
-  std::map<std::uint32_t, std::set<int>> done_;  // attempt -> the workers that have its result
-  std::set<std::uint64_t> i_quit_;               // ids
-  std::map<int, std::uint64_t> has_quit_;        // the last id that a peer has quit
+  // In my last statement's attempt: a peer that sends a share has heard all of us state it.
+  std::map<std::uint32_t, std::map<int, Bytes>> shares_;  // step -> peer
+  std::set<int> done_;                                    // have the result
+  std::set<std::uint64_t> i_quit_;                        // ids
+  std::map<int, std::uint64_t> has_quit_;                 // the last id that a peer has quit
 };
 
 }  // namespace starling

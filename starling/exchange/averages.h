@@ -26,6 +26,7 @@
 namespace starling {
 
 struct AveragesOptions {
+  std::chrono::milliseconds silent{5'000};     // then it says who has not come
   std::chrono::milliseconds stalled{600'000};  // alive, but it does not come
   Log log{};
   std::shared_ptr<Timeline> timeline{};
@@ -67,6 +68,7 @@ class Averages final : private AverageActions {
   std::set<int> mean(std::span<T> values);
   std::set<int> run(std::vector<std::byte> mine, Average::Combine combine, std::span<std::byte> result);
   void give_up(bool interrupted, double waited);
+  void say_awaited(double waited) const;
   void goes_on_without(int rank);  // says so once
   void received_share(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact);
   void received_join(int from, const Frame& frame, bool intact);

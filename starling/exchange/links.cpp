@@ -134,6 +134,13 @@ void WorkerLinks::wait_for_vote(int rank) {
   }
 }
 
+void WorkerLinks::refuse(int rank, const std::string& claim) {
+  const std::string why = fmt::format("it claims {}, which no worker can have reached", claim);
+  if (!std::exchange(at(rank).refused, true))
+    options_.log(Level::warning, fmt::format("worker {} is refused: {}", rank, why));
+  transport_.reset(rank, why);
+}
+
 // ---------------------------------------------------------------- time
 
 void WorkerLinks::start() { ticked_ = transport_.now(); }

@@ -78,6 +78,9 @@ class WorkerLinks {
   void wait_for_vote(int rank);
   void has_voted(int rank) { at(rank).owes_vote.reset(); }
 
+  // It claims what cannot be: breaks the connection, and says so once.
+  void refuse(int rank, const std::string& claim);
+
   // --- time ---
   void start();  // once, before the first tick
   // Says to all that were met that I am alive, and names those that are silent, with why.
@@ -96,6 +99,7 @@ class WorkerLinks {
     bool met = false;
     bool absent = false;
     bool left = false;
+    bool refused = false;
     Time heard{};
     std::optional<Time> owes_vote{};                                     // since when
     std::optional<std::pair<std::uint64_t, std::uint64_t>> averaging{};  // average, round
