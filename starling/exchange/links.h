@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -42,7 +43,7 @@ class WorkerLinks {
   // Wants connections with all others. They come by and by.
   void open_all();
   // Wants connections with the neighbours, and waits until each has been met. Throws Error, naming
-  // the missing, also when interrupted.
+  // the missing, also when interrupted, or once one is lost before it was met.
   void meet(std::chrono::milliseconds patience);
 
   // --- with the monitor's lock, on any thread ---
@@ -54,6 +55,7 @@ class WorkerLinks {
   void connected(int rank);
   void disconnected(int rank, const std::string& reason);
   void lost(int rank, const std::string& reason);
+  void never_met(int rank, const std::string& reason);  // it is lost: ends meet()
   void heard(int rank) { at(rank).heard = transport_.now(); }
 
   // --- which take part ---
@@ -119,6 +121,7 @@ class WorkerLinks {
   std::set<int> connected_, met_;  // now; ever. These four with the monitor's lock
   std::set<int> absent_;
   std::set<int> gone_;
+  std::map<int, std::string> never_met_;  // and lost, with the reason; with the lock too
 };
 
 }  // namespace starling

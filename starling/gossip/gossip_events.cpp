@@ -250,6 +250,7 @@ void Gossip::disconnected(int rank, const std::string& reason) {
 // The optimizer's exchange, which is connected with all workers, reports the loss.
 void Gossip::lost(int rank, const std::string& reason) {
   log_(Level::info, fmt::format("worker {} is gone ({}): gossip goes on without it", rank, reason));
+  links_.never_met(rank, reason);
 }
 
 bool Gossip::expects(const Peer& peer, const Frame& frame) const {

@@ -676,8 +676,8 @@ TEST(VirtualGossip, LateAnswersAreRefusedOrTaken) {
   EXPECT_NEAR(kept, 0, 0.01);
 }
 
-// A neighbour tells far numbers of averagings and gradients, and takes part again: the edge goes on,
-// and the count of all gradients is right.
+// A neighbour tells far numbers of averagings and gradients, and takes part again: the edge goes
+// on, and the count of all gradients is right.
 TEST(VirtualGossip, FarNumbersAreNotBelieved) {
   const GossipOptions options{.rates = pair_rates(make_schedule("complete", 2), 1), .seed = 5};
   const auto time = std::make_shared<VirtualTime>(2);
