@@ -10,6 +10,8 @@ namespace starling {
 namespace {
 
 constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();  // no attempt
+constexpr std::uint32_t kHorizon = 1000;   // attempts that a peer may be ahead
+constexpr std::uint32_t kMostRounds = 64;  // of base-2, for any number of workers
 
 }  // namespace
 
@@ -22,8 +24,6 @@ void Average::begin(AverageId id, Bytes mine, std::set<int> there, Combine combi
   id_ = id;
   original_ = std::move(mine);
   combine_ = std::move(combine);
-  shares_.clear();
-  done_.clear();
   have_result_ = false;
   std::erase_if(there, [&](int peer) { return id.follows(has_quit_[peer]); });
   // Peers that came before me and are not there any more, as I see it.
@@ -40,18 +40,22 @@ void Average::attempt(std::uint32_t number, std::set<int> participants) {
   }
   join_ = {id_, number, std::move(participants)};
   rounds_ = false;
+  shares_.clear();
+  done_.clear();
   for (const int peer : join_.participants) {
     if (peer != rank_) actions_.send_join(peer, id_, number, join_.participants);
   }
   proceed();
 }
 
+bool Average::joined(int peer) const {
+  const auto heard = heard_.find(peer);
+  return heard != heard_.end() && heard->second.id == id_ && heard->second.attempt == join_.attempt;
+}
+
 bool Average::everyone_joined() const {
-  return std::all_of(join_.participants.begin(), join_.participants.end(), [&](int peer) {
-    const auto heard = heard_.find(peer);
-    return peer == rank_ ||
-           (heard != heard_.end() && heard->second.id == id_ && heard->second.attempt == join_.attempt &&
-            heard->second.participants == join_.participants);
+  return std::ranges::all_of(join_.participants, [&](int peer) {
+    return peer == rank_ || (joined(peer) && heard_.at(peer).participants == join_.participants);
   });
 }
 
@@ -78,16 +82,13 @@ void Average::proceed() {
     now_ = original_;
     members_ = join_.participants;
     schedule_ = make_schedule("base-2", static_cast<int>(members_.size()));
-    std::erase_if(shares_, [&](const auto& entry) { return entry.first.first < join_.attempt; });
   }
   run_rounds();
   if (!have_result_) return;
-  const std::set<int>& done = done_[join_.attempt];
-  if (std::includes(done.begin(), done.end(), join_.participants.begin(), join_.participants.end())) {
-    // A worker that was struck out, and finds nobody else, is no survivor.
-    if (members_.size() == 1 && struck_out_) return quit();
-    finish(now_, members_);
-  }
+  if (!std::ranges::includes(done_, join_.participants)) return;
+  // A worker that was struck out, and finds nobody else, is no survivor.
+  if (members_.size() == 1 && struck_out_) return quit();
+  finish(now_, members_);
 }
 
 // Runs one period. My share of a step goes out when the step begins; the step ends with the last
@@ -104,7 +105,7 @@ void Average::run_rounds() {
         actions_.send_share(rank_of(n), id_, join_.attempt, step_, now_);
       }
     }
-    const auto& here = shares_[{join_.attempt, step_}];
+    const auto& here = shares_[step_];
     std::vector<Share> shares;
     for (const Neighbour& n : neighbours) {
       const auto share = here.find(rank_of(n));
@@ -112,12 +113,12 @@ void Average::run_rounds() {
       shares.push_back({n.weight, share->second});
     }
     if (!shares.empty()) now_ = std::make_shared<const std::vector<std::byte>>(combine_(*now_, shares));
-    shares_.erase({join_.attempt, step_});
+    shares_.erase(step_);
     sent_ = false;
     if (++step_ < schedule_.rounds.size()) continue;
     have_result_ = true;
     result_ = {id_, join_.attempt};
-    done_[join_.attempt].insert(rank_);
+    done_.insert(rank_);
     for (const int peer : ranks) {
       if (peer != rank_) actions_.send_done(peer, id_, join_.attempt, false);
     }
@@ -138,12 +139,7 @@ std::set<int> Average::awaited() const {
   std::set<int> peers;
   if (!running_) return peers;
   for (const int peer : join_.participants) {
-    if (peer == rank_) continue;
-    const auto heard = heard_.find(peer);
-    const auto done = done_.find(join_.attempt);
-    const bool joined =
-        heard != heard_.end() && heard->second.id == id_ && heard->second.attempt == join_.attempt;
-    if (!joined || done == done_.end() || !done->second.contains(peer)) peers.insert(peer);
+    if (peer != rank_ && !(joined(peer) && done_.contains(peer))) peers.insert(peer);
   }
   return peers;
 }
@@ -153,9 +149,17 @@ bool Average::has_come(int peer) const {
   return heard != heard_.end() && heard->second.id == id_;
 }
 
+std::set<int> Average::late() const {
+  const std::set<int> all = awaited();
+  std::set<int> late = all;
+  std::erase_if(late, [&](int peer) { return joined(peer); });
+  return late.empty() ? all : late;
+}
+
 void Average::joined(int peer, AverageId id, std::uint32_t attempt, const std::set<int>& participants) {
   if (i_quit_ && id.follows(*i_quit_)) return actions_.send_quit(peer, id);
   if (id < id_ || (id == id_ && !running_)) return tell_end(peer, id);
+  if (attempt > kHorizon + (id == id_ ? join_.attempt : 0)) return gone(peer);
   heard_[peer] = {id, attempt, participants};
   if (!running_ || id != id_) return;
   if (!join_.participants.contains(peer)) return tell_end(peer, id);
@@ -163,9 +167,9 @@ void Average::joined(int peer, AverageId id, std::uint32_t attempt, const std::s
 }
 
 void Average::share(int peer, AverageId id, std::uint32_t attempt, std::uint32_t step, Bytes share) {
-  if (!running_ || id != id_ || attempt < join_.attempt) return;
+  if (!running_ || id != id_ || attempt != join_.attempt || step >= kMostRounds) return;
   if (share->size() != original_->size()) return trouble(peer);
-  shares_[{attempt, step}][peer] = std::move(share);
+  shares_[step][peer] = std::move(share);
   proceed();
 }
 
@@ -173,7 +177,7 @@ void Average::done(int peer, AverageId id, std::uint32_t attempt, bool ended) {
   if (ended && id > id_) was_away();
   if (!running_ || id != id_) return;
   if (!ended) {
-    done_[attempt].insert(peer);
+    if (attempt == join_.attempt) done_.insert(peer);
     return proceed();
   }
   // The others have ended. Either I had that result and only waited for a lost worker, or I was

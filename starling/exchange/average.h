@@ -92,8 +92,11 @@ class Average {
   std::set<int> awaited() const;
   // Whether this worker has joined the running average.
   bool has_come(int peer) const;
+  // Those that are awaited and have not stated this attempt, or all of them if all have.
+  std::set<int> late() const;
 
-  // Messages of a peer.
+  // Messages of a peer. A peer whose attempt is far ahead of mine is struck out, because attempts
+  // rise by one, and all workers follow.
   void joined(int peer, AverageId id, std::uint32_t attempt, const std::set<int>& participants);
   // Only whole and checked shares. For a damaged one call trouble().
   void share(int peer, AverageId id, std::uint32_t attempt, std::uint32_t step, Bytes share);
@@ -117,6 +120,7 @@ class Average {
   void run_rounds();
   void strike_out(int peer);
   void tell_end(int peer, AverageId id);
+  bool joined(int peer) const;  // this attempt, with any participants
   bool everyone_joined() const;
   void finish(Bytes values, const std::set<int>& participants);
 
@@ -138,11 +142,11 @@ class Average {
   std::uint32_t step_ = 0;
   bool sent_ = false;          // my share of this step
   std::map<int, Join> heard_;  // last join of each peer
-  // (attempt, step) -> peer.
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::map<int, Bytes>> shares_;
-  std::map<std::uint32_t, std::set<int>> done_;  // attempt -> the workers that have its result
-  std::optional<AverageId> i_quit_;              // the last one, or was struck out of it
-  std::map<int, AverageId> has_quit_;            // by peer
+  // In my last statement's attempt: a peer that sends a share has heard all of us state it.
+  std::map<std::uint32_t, std::map<int, Bytes>> shares_;  // step -> peer
+  std::set<int> done_;                                    // have the result
+  std::optional<AverageId> i_quit_;                       // the last one, or was struck out of it
+  std::map<int, AverageId> has_quit_;                     // by peer
 };
 
 }  // namespace starling

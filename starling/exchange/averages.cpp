@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "starling/core/error.h"
 
@@ -108,9 +109,15 @@ std::set<int> Averages::run(std::vector<std::byte> mine, Average::Combine combin
     protocol_.begin(id, values, links_.there(), combine);
   });
   const Time begin = transport_.now();
-  while (!monitor_.wait(lock, options_.stalled, [&] { return result_.has_value(); })) {
-    transport_.post([this, interrupted = monitor_.is_interrupted(lock),
-                     waited = seconds(transport_.now() - begin)] { give_up(interrupted, waited); });
+  auto patience = std::min(options_.silent, options_.stalled);
+  while (!monitor_.wait(lock, patience, [&] { return result_.has_value(); })) {
+    const auto waited = std::chrono::ceil<std::chrono::milliseconds>(transport_.now() - begin);
+    const bool interrupted = monitor_.is_interrupted(lock);
+    const bool enough = waited >= options_.stalled || interrupted;
+    transport_.post([this, enough, interrupted, waited = seconds(waited)] {
+      enough ? give_up(interrupted, waited) : say_awaited(waited);
+    });
+    patience = enough ? options_.stalled : options_.stalled - waited;
   }
   auto [bytes, participants] = *std::exchange(result_, std::nullopt);
   if (!failure_.empty()) throw Error(std::exchange(failure_, {}));
@@ -122,12 +129,19 @@ std::set<int> Averages::run(std::vector<std::byte> mine, Average::Combine combin
 
 void Averages::give_up(bool interrupted, double waited) {
   if (interrupted) return protocol_.quit();
-  for (const int rank : protocol_.awaited()) {
+  for (const int rank : protocol_.late()) {
     options_.log(Level::warning,
                  fmt::format("worker {} has not come to an average after {:.1f} s: going on without it", rank,
                              waited));
     gone(rank);
   }
+}
+
+void Averages::say_awaited(double waited) const {
+  const std::set<int> awaited = protocol_.late();
+  if (awaited.empty()) return;
+  options_.log(Level::warning, fmt::format("an average has waited {:.1f} s for worker{} {}", waited,
+                                           awaited.size() == 1 ? "" : "s", fmt::join(awaited, ", ")));
 }
 
 void Averages::gone(int rank) {

@@ -26,7 +26,8 @@
 namespace starling {
 
 struct AveragesOptions {
-  std::chrono::milliseconds silent{5'000};     // for a worker that was away: it may not come
+  // For a worker that was away: it may not come. After this time, who is waited for is named.
+  std::chrono::milliseconds silent{5'000};
   std::chrono::milliseconds stalled{600'000};  // alive, but it does not come
   Log log{};
   std::shared_ptr<Timeline> timeline{};
@@ -74,6 +75,7 @@ class Averages final : private AverageActions {
   std::set<int> mean(std::span<T> values);
   std::set<int> run(std::vector<std::byte> mine, Average::Combine combine, std::span<std::byte> result);
   void give_up(bool interrupted, double waited);
+  void say_awaited(double waited) const;
   AverageId next_id();
   void goes_on_without(int rank, const std::string& why);  // says so once
   void received_share(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact);

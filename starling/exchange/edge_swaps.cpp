@@ -161,7 +161,7 @@ bool EdgeSwaps::received_in_place(int from, const Frame& frame, const Payload& p
 }
 
 void EdgeSwaps::received_chunk(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact) {
-  if (frame.block >= tools_.layout.blocks() || frame.round > tools_.rounds.horizon()) return;
+  if (frame.block >= tools_.layout.blocks()) return;
   Swaps& sender = at(from);
   const SwapId id{frame.round, frame.block};
   tools_.links.mark_present(from);

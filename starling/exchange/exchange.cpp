@@ -4,8 +4,52 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/error.h"
 
 namespace starling {
+namespace {
+
+// Its `round` is one of the schedule's, and the sender has come to it.
+bool is_of_a_round(FrameType type) {
+  switch (type) {
+    case FrameType::data:
+    case FrameType::ready:
+    case FrameType::ack:
+    case FrameType::abort:
+    case FrameType::skip:
+    case FrameType::query:
+    case FrameType::outcome:
+    case FrameType::part:
+    case FrameType::mean:
+    case FrameType::group_ready:
+    case FrameType::group_got:
+    case FrameType::group_ack:
+    case FrameType::group_abort:
+    case FrameType::group_query:
+    case FrameType::group_outcome:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The farthest round that the frame claims for its sender; 0 if it claims none.
+std::uint64_t claimed_round(const Frame& frame) {
+  switch (frame.type) {
+    case FrameType::abort:
+    case FrameType::group_abort:
+      return std::max(frame.round, frame.value);
+    case FrameType::resume:
+    case FrameType::join:
+      return frame.value;
+    default:
+      return is_of_a_round(frame.type) ? frame.round : 0;
+  }
+}
+
+}  // namespace
 
 // ---------------------------------------------------------------- the training thread
 
@@ -61,14 +105,17 @@ std::span<const Arrival> Exchange::finish(int index) {
   if (!decided() && !links_.absent_ranks().empty()) {
     transport_->post([this, index] { give_up(static_cast<std::uint32_t>(index), {}); });
   }
-  auto patience = patience_.max_wait.value_or(patience_.stalled);
+  const auto most = patience_.max_wait.value_or(patience_.stalled);
+  auto patience = std::min(most, patience_.silent);
   while (!monitor_.wait(lock, patience, decided)) {
+    const auto waited = std::chrono::ceil<std::chrono::milliseconds>(transport_->now() - begin);
+    const bool enough = waited >= most || monitor_.is_interrupted(lock);
     // The swaps that I voted for must still be waited for: their vote comes, or their connection
     // breaks.
-    transport_->post([this, index, waited = seconds(transport_->now() - begin)] {
-      give_up(static_cast<std::uint32_t>(index), fmt::format("no block after {:.1f} s", waited));
+    transport_->post([this, block = static_cast<std::uint32_t>(index), enough, waited = seconds(waited)] {
+      enough ? give_up(block, fmt::format("no block after {:.1f} s", waited)) : say_awaited(block, waited);
     });
-    patience = patience_.max_wait.value_or(patience_.silent);
+    patience = enough ? patience_.max_wait.value_or(patience_.silent) : most - waited;
   }
   ledger_.counts().seconds_waiting += seconds(transport_->now() - begin);
   return ledger_.finish(index);
@@ -137,6 +184,8 @@ void Exchange::restart(std::uint64_t position) {
   // All have finished what was in flight once this returns, and agree on the farthest.
   std::int64_t farthest[] = {static_cast<std::int64_t>(round()), static_cast<std::int64_t>(position)};
   maximum(farthest);
+  if (!rounds_.possible(static_cast<std::uint64_t>(farthest[0])))
+    throw Error(fmt::format("a worker claims round {}, which no worker can have reached", farthest[0]));
   const std::lock_guard lock(monitor_.mutex);
   ledger_.forget();
   rounds_.restart(static_cast<std::uint64_t>(farthest[0]), static_cast<std::uint64_t>(farthest[1]));
@@ -217,6 +266,27 @@ void Exchange::give_up_on(int rank, std::uint64_t from_round) {
   }
 }
 
+void Exchange::say_awaited(std::uint32_t block, double waited) {
+  std::set<int> awaited;
+  std::uint64_t round = 0;
+  for (int rank = 0; rank < transport_->size(); ++rank) {
+    for (const SwapId id : edges_.edge(rank).open()) {
+      if (id.block == block) awaited.insert(rank), round = id.round;
+    }
+  }
+  const Group& groups = groups_.protocol();
+  for (const SwapId id : groups.open()) {
+    if (id.block != block) continue;
+    std::set<int> late = groups.not_started(id);
+    if (late.empty()) late = groups.not_voted(id);
+    awaited.merge(late);
+    round = id.round;
+  }
+  if (awaited.empty()) return;
+  log_(Level::warning, fmt::format("round {} has waited {:.1f} s for worker{} {}", round, waited,
+                                   awaited.size() == 1 ? "" : "s", fmt::join(awaited, ", ")));
+}
+
 bool Exchange::waits_for(int rank) const {
   const Group& groups = groups_.protocol();
   return !edges_.edge(rank).open().empty() ||
@@ -268,7 +338,7 @@ std::span<std::byte> Exchange::place(int from, const Frame& frame) {
 }
 
 bool Exchange::received_in_place(int from, const Frame& frame, const Payload& payload) {
-  if (frame.epoch != 0 || frame.round > rounds_.horizon()) return false;
+  if (frame.epoch != 0 || !rounds_.expects(from, frame.round)) return false;
   if (frame.type == FrameType::part) return groups_.received_in_place(from, frame, payload);
   return frame.type == FrameType::data && edges_.received_in_place(from, frame, payload);
 }
@@ -276,6 +346,9 @@ bool Exchange::received_in_place(int from, const Frame& frame, const Payload& pa
 void Exchange::received(int from, const Frame& frame, std::span<const std::byte> payload, bool intact) {
   links_.heard(from);
   if (frame.epoch != 0) return;
+  if (const std::uint64_t round = claimed_round(frame); !rounds_.possible(round))
+    return links_.refuse(from, fmt::format("round {}", round));
+  if (is_of_a_round(frame.type) && !rounds_.expects(from, frame.round)) return;
   switch (frame.type) {
     case FrameType::data:
       return edges_.received_chunk(from, frame, payload, intact);
@@ -346,8 +419,6 @@ void Exchange::received_word(int from, const Frame& frame) {
   if (type == FrameType::skip) {
     rounds_.is_at(from, frame.round);
     groups_.protocol().skipped(from, frame.round);
-  } else if (frame.round > rounds_.horizon()) {
-    return;
   }
   const bool past = edges_.edge(from).past({frame.round, frame.block});
   if (type == FrameType::abort && frame.value != 0 && !past) rounds_.went_on(from);

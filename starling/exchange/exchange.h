@@ -136,6 +136,7 @@ class Exchange final : private TransportHandler {
   void give_up(std::uint32_t block, const std::string& why);
   void give_up_groups(std::uint32_t block, const std::string& why);
   void give_up_on(int rank, std::uint64_t from_round);
+  void say_awaited(std::uint32_t block, double waited);
   bool waits_for(int rank) const;
   void is_silent(int rank, const std::string& why);
   void received_echo(int from, const Frame& frame);

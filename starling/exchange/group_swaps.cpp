@@ -227,7 +227,6 @@ void GroupSwaps::received(int from, const Frame& frame, std::span<const std::byt
   if (!member(from, frame)) return;
   const bool bulk = frame.type == FrameType::part || frame.type == FrameType::mean;
   if (bulk && frame.offset + frame.length == frame.total) say_got(from, frame);
-  if (frame.round > tools_.rounds.horizon()) return;
   const SwapId id{frame.round, frame.block};
   switch (frame.type) {
     case FrameType::group_ready:

@@ -27,7 +27,12 @@ void WorkerLinks::meet(std::chrono::milliseconds patience) {
   const Time begin = transport_.now();
   for (const int rank : neighbours) transport_.open(rank);
   std::unique_lock lock(monitor_.mutex);
-  if (monitor_.wait(lock, patience, [&] { return std::ranges::includes(met_, neighbours); })) return;
+  const auto all_met = [&] { return std::ranges::includes(met_, neighbours); };
+  monitor_.wait(lock, patience, [&] { return all_met() || !never_met_.empty(); });
+  if (all_met()) return;
+  if (!never_met_.empty())
+    throw Error(fmt::format("worker {}: worker {} is gone before all have met ({})", transport_.rank(),
+                            never_met_.begin()->first, never_met_.begin()->second));
   std::vector<int> missing;
   std::ranges::set_difference(neighbours, met_, std::back_inserter(missing));
   throw Error(fmt::format(
@@ -47,6 +52,7 @@ void WorkerLinks::connected(int rank) {
   std::unique_lock lock(monitor_.mutex);
   connected_.insert(rank);
   met_.insert(rank);
+  never_met_.erase(rank);
   const bool was_gone = gone_.erase(rank) != 0;
   monitor_.changed->notify_all();
   lock.unlock();
@@ -61,12 +67,21 @@ void WorkerLinks::disconnected(int rank, const std::string& reason) {
 }
 
 void WorkerLinks::lost(int rank, const std::string& reason) {
+  const bool before_meeting = !at(rank).met && is_neighbour(rank);  // then meet() says it
   options_.log(
-      Level::warning,
+      before_meeting ? Level::info : Level::warning,
       fmt::format("worker {} is gone ({}): going on without it, its weight stays with its neighbours", rank,
                   reason));
+  if (before_meeting) never_met(rank, reason);
   const std::lock_guard lock(monitor_.mutex);
   gone_.insert(rank);
+  monitor_.changed->notify_all();
+}
+
+void WorkerLinks::never_met(int rank, const std::string& reason) {
+  if (at(rank).met || !is_neighbour(rank)) return;
+  const std::lock_guard lock(monitor_.mutex);
+  never_met_[rank] = reason;
   monitor_.changed->notify_all();
 }
 
@@ -132,6 +147,13 @@ void WorkerLinks::wait_for_vote(int rank) {
   } else if (transport_.now() - *late.owes_vote > options_.silent) {
     transport_.reset(rank, "it does not answer a vote");
   }
+}
+
+void WorkerLinks::refuse(int rank, const std::string& claim) {
+  const std::string why = fmt::format("it claims {}, which no worker can have reached", claim);
+  if (!std::exchange(at(rank).refused, true))
+    options_.log(Level::warning, fmt::format("worker {} is refused: {}", rank, why));
+  transport_.reset(rank, why);
 }
 
 // ---------------------------------------------------------------- time

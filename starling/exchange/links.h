@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -42,7 +43,7 @@ class WorkerLinks {
   // Wants connections with all others. They come by and by.
   void open_all();
   // Wants connections with the neighbours, and waits until each has been met. Throws Error, naming
-  // the missing, also when interrupted.
+  // the missing, also when interrupted, or once one is lost before it was met.
   void meet(std::chrono::milliseconds patience);
 
   // --- with the monitor's lock, on any thread ---
@@ -54,6 +55,7 @@ class WorkerLinks {
   void connected(int rank);
   void disconnected(int rank, const std::string& reason);
   void lost(int rank, const std::string& reason);
+  void never_met(int rank, const std::string& reason);  // it is lost: ends meet()
   void heard(int rank) { at(rank).heard = transport_.now(); }
 
   // --- which take part ---
@@ -78,6 +80,9 @@ class WorkerLinks {
   void wait_for_vote(int rank);
   void has_voted(int rank) { at(rank).owes_vote.reset(); }
 
+  // It claims what cannot be: breaks the connection, and says so once.
+  void refuse(int rank, const std::string& claim);
+
   // --- time ---
   void start();  // once, before the first tick
   // Says to all that were met that I am alive, and names those that are silent, with why.
@@ -98,6 +103,7 @@ class WorkerLinks {
     bool met = false;
     bool absent = false;
     bool left = false;
+    bool refused = false;
     Time heard{};
     std::optional<Time> owes_vote{};                                     // since when
     std::optional<std::pair<std::uint64_t, std::uint64_t>> averaging{};  // average, round
@@ -118,6 +124,7 @@ class WorkerLinks {
   std::set<int> connected_, met_;  // now; ever. These four with the monitor's lock
   std::set<int> absent_;
   std::set<int> gone_;
+  std::map<int, std::string> never_met_;  // and lost, with the reason; with the lock too
 };
 
 }  // namespace starling

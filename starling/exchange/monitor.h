@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -14,7 +15,10 @@ namespace starling {
 
 struct Monitor {
   Monitor(const Transport& transport, Interrupted interrupted)
-      : changed(transport.condition()), transport(transport), interrupted(std::move(interrupted)) {}
+      : changed(transport.condition()),
+        transport(transport),
+        began(transport.now()),
+        interrupted(std::move(interrupted)) {}
 
   // On the training thread: core/wait.h.
   template <class Done>
@@ -22,12 +26,18 @@ struct Monitor {
     return starling::wait(*changed, lock, [this] { return transport.now(); }, patience, interrupted, done);
   }
   bool is_interrupted(std::unique_lock<std::mutex>& lock) const { return ask(interrupted, lock); }
+  // The most rounds, averagings or gradients that any worker can have made since this one began:
+  // none takes less than a microsecond. A peer that claims more is not believed.
+  std::uint64_t countable() const {
+    return static_cast<std::uint64_t>((transport.now() - began) / std::chrono::microseconds(1));
+  }
 
   mutable std::mutex mutex;
   const std::unique_ptr<Condition> changed;
 
  private:
   const Transport& transport;
+  const Time began;
   const Interrupted interrupted;
 };
 

@@ -5,7 +5,7 @@
 namespace starling {
 namespace {
 
-constexpr std::uint64_t kFarthestJump = std::uint64_t{1} << 32;
+constexpr std::uint64_t kHorizon = 1000;
 // Neighbours may be a round ahead at any time. A worker that jumped then would leave out a round
 // that the others wait for.
 constexpr std::uint64_t kSlack = 1;
@@ -17,7 +17,24 @@ std::uint64_t Rounds::next() const {
   return round_ + 1;
 }
 
-std::uint64_t Rounds::horizon() const { return next() + std::max(kHorizon, 2 * layout_.cycle()); }
+std::uint64_t Rounds::known() const {
+  const std::lock_guard lock(monitor_.mutex);
+  return std::max(round_ + 1, jump_to_);
+}
+
+// A neighbour that waits for me is never further ahead than a period or two, or after restart() a
+// cycle.
+std::uint64_t Rounds::horizon() const { return std::max(kHorizon, 2 * layout_.cycle()); }
+
+bool Rounds::possible(std::uint64_t round) const {
+  return round <= known() + horizon() || round <= monitor_.countable() + horizon();
+}
+
+bool Rounds::expects(int rank, std::uint64_t round) {
+  if (round <= known() + horizon()) return true;
+  is_at(rank, round);
+  return round <= known() + horizon();
+}
 
 // The word that a neighbour went on is as old as my absence: it has to be asked where it is now.
 // Such words may still come meanwhile.
@@ -54,9 +71,10 @@ void Rounds::restart(std::uint64_t farthest, std::uint64_t position) {
 // A neighbour that is past a round in which we meet goes on without me. Others may be far ahead:
 // they do not wait for me.
 void Rounds::is_at(int rank, std::uint64_t round) {
+  if (!possible(round)) return;
   const std::lock_guard lock(monitor_.mutex);
   const std::uint64_t next = round_ + 1;
-  if (round <= next + kSlack || round - next >= kFarthestJump) return;
+  if (round <= next + kSlack) return;
   const std::uint64_t end = std::min(round - kSlack, next + meetings_.period());
   for (std::uint64_t missed = next; missed < end; ++missed) {
     const std::vector<Partner>& partners = meetings_.at(missed).partners;

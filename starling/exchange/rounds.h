@@ -26,9 +26,9 @@ class Rounds {
 
   // --- on any thread; these take the lock ---
   std::uint64_t next() const;
-  // A peer is never further ahead than a period or two, or after restart() a cycle. A frame that
-  // claims to be is not kept, so that nobody fills my memory.
-  std::uint64_t horizon() const;
+  // Can a worker be at this round? It has had no time for more. (Gossip and averages have numbers
+  // of their own.)
+  bool possible(std::uint64_t round) const;
 
   // --- on the training thread, with the lock ---
   std::uint64_t now() const {
@@ -50,12 +50,15 @@ class Rounds {
 
   // --- on the transport's thread ---
   void is_at(int rank, std::uint64_t round);  // the neighbour's next one
-  void went_on(int rank);                     // without me
-  void has_said(int rank);                    // where it is
+  // True if this neighbour's frames of the round are kept: those up to a horizon beyond where I am
+  // or jump to, so that nobody fills my memory. A frame from beyond it says where the neighbour is.
+  bool expects(int rank, std::uint64_t round);
+  void went_on(int rank);   // without me
+  void has_said(int rank);  // where it is
 
  private:
-  // Rounds that control frames may be ahead.
-  static constexpr std::uint64_t kHorizon = 1000;
+  std::uint64_t known() const;    // the farthest round that I believe to be begun, or mine. Locks
+  std::uint64_t horizon() const;  // rounds beyond known()
 
   const Meetings& meetings_;
   const Layout& layout_;

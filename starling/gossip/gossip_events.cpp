@@ -12,8 +12,8 @@
 namespace starling {
 namespace {
 
-// A peer's averaging number that is further ahead of mine than this is not believed.
-constexpr std::uint64_t kHorizon = std::uint64_t{1} << 32;
+// Averagings that control frames may be ahead, or a number beyond those for which there was time.
+constexpr std::uint64_t kHorizon = 1000;
 constexpr std::size_t kEarly = 2;  // averagings whose blocks are kept before I have begun them
 // Bytes sent between two ticks that are more than heartbeats.
 constexpr std::uint64_t kMoves = 1 << 16;
@@ -250,6 +250,7 @@ void Gossip::disconnected(int rank, const std::string& reason) {
 // The optimizer's exchange, which is connected with all workers, reports the loss.
 void Gossip::lost(int rank, const std::string& reason) {
   log_(Level::info, fmt::format("worker {} is gone ({}): gossip goes on without it", rank, reason));
+  links_.never_met(rank, reason);
 }
 
 bool Gossip::expects(const Peer& peer, const Frame& frame) const {
@@ -278,7 +279,10 @@ std::span<std::byte> Gossip::place(int from, const Frame& frame) {
 void Gossip::received(int from, const Frame& frame, std::span<const std::byte> payload, bool intact) {
   Peer& sender = peer(from);
   links_.heard(from);
-  if (frame.epoch != 0 || frame.round > kHorizon || !sender.neighbour) return;
+  if (frame.epoch != 0 || !sender.neighbour) return;
+  // The number of an averaging is at most two higher than the last one's on its edge.
+  if (frame.round > 2 * monitor_.countable() + kHorizon)
+    return links_.refuse(from, fmt::format("averaging {}", frame.round));
   if (averaging_ && averaging_->peer == from && averaging_->number == frame.round) note_progress();
   switch (frame.type) {
     case FrameType::ask:
@@ -298,7 +302,7 @@ void Gossip::received(int from, const Frame& frame, std::span<const std::byte> p
     case FrameType::skip:
     case FrameType::query:
     case FrameType::outcome:
-      if (frame.block < blocks_.size())
+      if (frame.block < blocks_.size() && frame.round <= pairing_.number(from) + kHorizon)
         sender.edge.frame(frame.type, {frame.round, frame.block}, frame.value != 0);
       return;
     default:
@@ -314,7 +318,8 @@ Payload Gossip::gradients_made() const {
 }
 
 void Gossip::learn_gradients(const Peer& peer) {
-  if (std::ranges::any_of(peer.made, [](std::uint64_t made) { return made > kHorizon; })) return;
+  const std::uint64_t most = monitor_.countable() + kHorizon;
+  if (std::ranges::any_of(peer.made, [&](std::uint64_t made) { return made > most; })) return;
   const std::lock_guard lock(monitor_.mutex);
   for (std::size_t rank = 0; rank < peer.made.size(); ++rank) {
     if (static_cast<int>(rank) != transport_->rank()) made_[rank] = std::max(made_[rank], peer.made[rank]);

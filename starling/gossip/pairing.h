@@ -91,6 +91,7 @@ class Pairing {
 
   bool idle() const { return !asking_ && !averaging_; }
   std::size_t due() const { return due_.size(); }
+  std::uint64_t number(int peer) { return peers_[peer].number; }  // of the last averaging
   const PairingStatistics& statistics() const { return statistics_; }
 
  private:

@@ -66,7 +66,9 @@ pid_t spawn(std::vector<std::string> arguments, std::vector<std::string> environ
 // The running workers, and the exit codes of the others. The destructor kills the running ones.
 class Workers {
  public:
-  explicit Workers(const std::function<void(const std::string&)>& say) : say_(say) {}
+  explicit Workers(std::function<void(int rank, const std::string& how)> ended,
+                   const std::function<void(const std::string&)>& say)
+      : ended_(std::move(ended)), say_(say) {}
   ~Workers() {
     send(SIGKILL);
     for (const auto& [pid, rank] : running_) waitpid(pid, nullptr, 0);
@@ -94,6 +96,9 @@ class Workers {
  private:
   void ended(int rank, int status, bool quietly) {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    const std::string how = WIFSIGNALED(status) ? fmt::format("was killed by signal {}", WTERMSIG(status))
+                                                : fmt::format("ended with exit code {}", code);
+    ended_(rank, how);
     if (code == 0) {
       ++done_;
     } else if (code == 128 + SIGINT || code == 128 + SIGTERM) {
@@ -102,13 +107,14 @@ class Workers {
       }
       if (!interrupted_by_) interrupted_by_ = code - 128;
     } else if (WIFSIGNALED(status)) {
-      if (!quietly) say_(fmt::format("worker {} was killed by signal {}", rank, WTERMSIG(status)));
+      if (!quietly) say_(fmt::format("worker {} {}", rank, how));
     } else {
       failed_ = std::max(failed_, code);
       if (!quietly) say_(fmt::format("worker {} failed with exit code {}", rank, code));
     }
   }
 
+  const std::function<void(int rank, const std::string& how)> ended_;
   const std::function<void(const std::string&)>& say_;
   std::map<pid_t, int> running_;  // -> rank
   int done_ = 0;
@@ -154,7 +160,7 @@ int launch_workers(int count, const std::vector<std::string>& arguments,
                       {kParent, fmt::format("{}", getpid())}};
   std::vector<std::string> command{"starling"};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  Workers workers(say);
+  Workers workers([&](int rank, const std::string& how) { meeting_point.ended(rank, how); }, say);
   for (int rank = 0; rank < count; ++rank) {
     variables["RANK"] = variables["LOCAL_RANK"] = fmt::format("{}", rank);
     workers.add(spawn(command, environment_with(variables)), rank);

@@ -151,7 +151,7 @@ void write_compute(const World& world, const std::vector<std::int64_t>& sizes, c
   Profile all = mine.profile;
   all.compute.clear();
   for (int rank = 0; rank < world.size; ++rank) {
-    const std::string said = world.store->get(key(rank), world.timeouts.meet, world.interrupted);
+    const std::string said = world.value_of(rank, key(rank), world.timeouts.meet);
     all.compute.push_back(parse_profile(said, fmt::format("worker {}", rank)).compute.front());
   }
   write_text(path, print_profile(in_order(all, mine.order)));

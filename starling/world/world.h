@@ -40,6 +40,9 @@ struct World {
   std::string address;  // of this host, as the others reach it; the listener binds to it
   std::shared_ptr<Store> store;
   std::shared_ptr<void> token_file;  // of a token that rank 0 has made: removed with the last copy
+  // How a worker has ended, such as "was killed by signal 9", if its launcher has said so in the
+  // store; else nothing. On any thread.
+  std::function<std::string(int rank)> fate = [](int) { return std::string(); };
   // Makes one end of the edges to all peers. `channel` separates the optimizers of one worker; it
   // must be equal on all workers.
   std::function<std::unique_ptr<Transport>(const World&, const std::string& channel)> make_transport;
@@ -59,6 +62,10 @@ struct World {
   // The number of optimizers that this worker has made. The k-th optimizers of all workers belong
   // together.
   std::shared_ptr<std::atomic<int>> optimizers = std::make_shared<std::atomic<int>>(0);
+
+  // The value of a key that this worker sets. Throws Error, naming the worker, after `deadline`,
+  // when interrupted, or once the worker is known to have ended; and StoreLost.
+  std::string value_of(int rank, const std::string& key, std::chrono::milliseconds deadline) const;
 
   // A World from the launcher's environment (world/environment.h): torchrun, `starling train
   // --workers N`, srun, mpirun or a PMI launcher; without a launcher, a world of one. The token

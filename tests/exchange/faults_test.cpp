@@ -174,15 +174,17 @@ TEST(Exchange, ALeaverIsNotWaitedFor) {
   }
 }
 
+struct Deaf : TransportHandler {
+  void connected(int) override {}
+  void disconnected(int, const std::string&) override {}
+  void lost(int, const std::string&) override {}
+  std::span<std::byte> place(int, const Frame&) override { return {}; }
+  void received(int, const Frame&, std::span<const std::byte>, bool) override {}
+};
+
 // Worker 2 is not a worker but a bare end of the edges that sends arbitrary frames.
 TEST(Exchange, NonsenseFromAPeerIsRefusedAndTheOthersGoOn) {
-  struct Deaf : TransportHandler {
-    void connected(int) override {}
-    void disconnected(int, const std::string&) override {}
-    void lost(int, const std::string&) override {}
-    std::span<std::byte> place(int, const Frame&) override { return {}; }
-    void received(int, const Frame&, std::span<const std::byte>, bool) override {}
-  } deaf;
+  Deaf deaf;
   LocalHub hub(3);
   const auto liar = hub.endpoint(2);
   liar->start(deaf);
@@ -234,6 +236,23 @@ TEST(Exchange, AWorkerThatHasComeAndGoneAgainIsNotWaitedFor) {
   one.transport->post([&] { heard.set_value(); });
   heard.get_future().wait();
   EXPECT_NO_THROW(one.exchange.meet());
+}
+
+TEST(Exchange, AWorkerThatDiesBeforeItIsMetIsNamedAtOnce) {
+  LocalHub hub(2);
+  Deaf deaf;
+  const auto dies = hub.endpoint(1);
+  dies->start(deaf);
+  Worker zero(hub, 0, make_schedule("complete", 2), {.meet = std::chrono::hours(1), .max_wait = {}});
+  std::promise<void> opened;
+  hub.pause(1);
+  zero.transport->open(1);
+  zero.transport->post([&] { opened.set_value(); });
+  opened.get_future().wait();
+  hub.kill(1);
+  EXPECT_THAT(refusal([&] { zero.exchange.meet(); }),
+              testing::StartsWith("worker 0: worker 1 is gone before all have met ("));
+  EXPECT_TRUE(zero.said().empty());
 }
 
 TEST(Exchange, AWorkerThatDoesNotComeIsNamed) {

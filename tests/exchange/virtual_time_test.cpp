@@ -1,4 +1,8 @@
 // The exchange on virtual workers: the time of a step, and independence of the machine.
+#include <algorithm>
+
+#include <fmt/format.h>
+
 #include "tests/exchange/flock.h"
 #include "tests/virtual_workers.h"
 
@@ -141,6 +145,110 @@ TEST(VirtualWorkers, AReturnerThatFindsNobodyIsNoSurvivor) {
       EXPECT_EQ(worker.exchange.average({}), sleeps ? std::set<int>() : std::set{1});
     });
   }
+}
+
+// A member of the run takes part, tells a neighbour a far round or attempt, and leaves. The others
+// lose a few rounds at most, and all of them come to the average at the end.
+TEST(VirtualWorkers, AClaimOfAFarRoundFreezesNobody) {
+  constexpr std::uint64_t kPossible = 20'000, kFar = std::uint64_t{1} << 31, kFarthest = ~std::uint64_t{0};
+  const auto no_one = std::make_shared<const std::vector<std::byte>>(1);
+  for (const char* schedule : {"ring", "base-2", "complete"}) {
+    const Schedule rounds = make_schedule(schedule, 4);
+    const int neighbour = rounds.at(0).neighbours[3].front().rank;
+    for (const Frame& claim :
+         std::initializer_list<Frame>{{.type = FrameType::resume, .value = kPossible},
+                                      {.type = FrameType::resume, .value = kFar},
+                                      {.type = FrameType::resume, .value = kFarthest},
+                                      {.type = FrameType::abort, .value = kFar},
+                                      {.type = FrameType::skip, .round = kPossible},
+                                      {.type = FrameType::skip, .round = kFar},
+                                      {.type = FrameType::ready, .round = kPossible},
+                                      {.type = FrameType::ready, .round = kFarthest},
+                                      {.type = FrameType::group_abort, .value = kFar},
+                                      {.type = FrameType::join, .round = 1, .block = ~0U},
+                                      {.type = FrameType::join, .value = kFar}}) {
+      SCOPED_TRACE(fmt::format("{}: frame {}, round {}, block {}, value {}", schedule,
+                               static_cast<int>(claim.type), claim.round, claim.block, claim.value));
+      const auto time = std::make_shared<VirtualTime>(4);
+      LocalHub hub(4, {}, virtual_network(time, 1e9, 1ms));
+      virtual_workers(*time, 4, [&](int rank) {
+        Worker worker(hub, rank, rounds, {});
+        worker.begin();
+        const auto steps = [&](int n) {
+          for (int step = 0; step < n; ++step) {
+            time->sleep(10ms);
+            worker.step();
+          }
+        };
+        steps(5);
+        if (rank == 3) {
+          const bool join = claim.type == FrameType::join;
+          worker.transport->send(neighbour, claim, join ? Payload{no_one, *no_one} : Payload{});
+          return;
+        }
+        steps(20);
+        std::vector<float> mean(1);
+        EXPECT_EQ(worker.exchange.average(mean).size(), 3U) << "worker " << rank;
+        EXPECT_LT(seconds(time->now().time_since_epoch()), 1) << "worker " << rank;
+        EXPECT_LT(worker.exchange.statistics().aborted, 50U) << "worker " << rank;
+        const bool refused = std::ranges::any_of(worker.said(), [](const std::string& line) {
+          return line.starts_with("worker 3 is refused: it claims round ");
+        });
+        EXPECT_EQ(refused, rank == neighbour && std::max(claim.round, claim.value) >= kFar) << rank;
+      });
+    }
+  }
+}
+
+// Two neighbours are away for more rounds than frames may be ahead. The first that is back sends to
+// the other, which does not know yet how far the run is.
+TEST(VirtualWorkers, TwoThatWereAwayForLongComeBackTogether) {
+  constexpr int kAway = 1500;
+  const auto time = std::make_shared<VirtualTime>(4);
+  LocalHub hub(4, {}, virtual_network(time, 1e9, 1ms));
+  const Schedule rounds = make_schedule("ring", 4);
+  virtual_workers(*time, 4, [&](int rank) {
+    const bool sleeps = rank == 1 || rank == 2;
+    Worker worker(hub, rank, rounds, {.max_wait = sleeps ? std::nullopt : std::optional(milliseconds(50))});
+    worker.begin();
+    worker.step();
+    if (sleeps) {
+      time->sleep(kAway * 10ms + rank * 1500us);
+    } else {
+      for (int step = 0; step < kAway; ++step) {
+        time->sleep(10ms);
+        for (int b = 0; b < 2; ++b) {
+          worker.exchange.finish(b);
+          worker.exchange.start(b, (worker.exchange.outgoing(b), true));
+        }
+      }
+    }
+    for (int step = 0; step < 20; ++step) {
+      time->sleep(10ms);
+      worker.step();
+    }
+    EXPECT_LT(seconds(time->now().time_since_epoch()), 0.01 * kAway + 2) << "worker " << rank;
+  });
+}
+
+// The wait itself goes on: the worker is alive.
+TEST(VirtualWorkers, WhoIsWaitedForIsNamed) {
+  const auto time = std::make_shared<VirtualTime>(3);
+  LocalHub hub(3, {}, virtual_network(time, 1e9, 1ms));
+  const Schedule rounds = make_schedule("ring", 3);
+  virtual_workers(*time, 3, [&](int rank) {
+    Worker worker(hub, rank, rounds, {});
+    worker.begin();
+    worker.step();
+    if (rank == 2) time->sleep(20s);
+    worker.step(), worker.step();
+    if (rank == 2) time->sleep(20s);
+    std::vector<float> mean(1);
+    worker.exchange.average(mean);
+    const std::vector<std::string> named{"round 3 has waited 5.0 s for worker 2",
+                                         "an average has waited 5.0 s for worker 2"};
+    EXPECT_EQ(worker.said(), rank == 2 ? std::vector<std::string>{} : named) << "worker " << rank;
+  });
 }
 
 TEST(VirtualWorkers, TheSameSeedGivesTheSameBitsAndTimes) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <future>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -19,6 +20,7 @@
 #include "tests/exchange/one_thread.h"
 #include "tests/gossip/held.h"
 #include "tests/log_lines.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -249,6 +251,30 @@ TEST(Gossip, ADeathEndsOneAveragingAndNothingElse) {
   }));
   for (int i = 0; i < 3; ++i) flock[i].gossip.pause();
   EXPECT_TRUE(flock[0].said("worker 3 is gone"));
+}
+
+TEST(Gossip, ADeathBeforeAllHaveMetEndsTheWait) {
+  struct Deaf : TransportHandler {
+    void connected(int) override {}
+    void disconnected(int, const std::string&) override {}
+    void lost(int, const std::string&) override {}
+    std::span<std::byte> place(int, const Frame&) override { return {}; }
+    void received(int, const Frame&, std::span<const std::byte>, bool) override {}
+  } deaf;
+  LocalHub hub(2);
+  const auto dies = hub.endpoint(1);
+  dies->start(deaf);
+  hub.pause(1);
+  auto over = hub.endpoint(0);
+  Transport& transport = *over;
+  Trainer zero(std::move(over), {.rates = pair_rates(make_schedule("complete", 2), 1), .meet = 1h});
+  std::promise<void> opened;
+  transport.open(1);
+  transport.post([&] { opened.set_value(); });
+  opened.get_future().wait();
+  hub.kill(1);
+  EXPECT_EQ(refusal([&] { zero.gossip.meet(); }).find("worker 0: worker 1 is gone before all have met ("),
+            0U);
 }
 
 TEST(Gossip, DamageIsNotMixed) {

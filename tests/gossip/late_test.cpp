@@ -166,5 +166,39 @@ TEST(VirtualGossip, AWaitForTheLastAveragingIsInterrupted) {
   });
 }
 
+// A neighbour tells far numbers of averagings and gradients, and takes part again: the edge goes
+// on, and the count of all gradients is right.
+TEST(VirtualGossip, FarNumbersAreNotBelieved) {
+  const GossipOptions options{.rates = pair_rates(make_schedule("complete", 2), 1), .seed = 5};
+  const auto time = std::make_shared<VirtualTime>(2);
+  LocalHub hub(2, {}, {.time = time});
+  const auto lie =
+      std::make_shared<const std::vector<std::uint64_t>>(std::vector<std::uint64_t>{0, 1ULL << 32});
+  virtual_workers(*time, 2, [&](int rank) {
+    auto over = hub.endpoint(rank);
+    Transport& transport = *over;
+    Gossip gossip(std::move(over), options, on_host({std::vector<float>(kSize)}, *options.algorithm),
+                  [](Level, const std::string&) {});
+    gossip.meet();
+    const auto train = [&] {
+      for (int k = 0; k < 100; ++k) {
+        gossip.gradient(0, [](const Held&) {});
+        gossip.stepped();
+        time->sleep(kGradient);
+      }
+      return gossip.statistics().averaged;
+    };
+    const std::uint64_t before = train();
+    if (rank == 1) {
+      transport.send(0, {.type = FrameType::ask, .round = (1ULL << 32) - 2});
+      for (const FrameType type : {FrameType::ack, FrameType::answer, FrameType::ask})
+        transport.send(0, {.type = type, .round = 2}, {lie, std::as_bytes(std::span(*lie))});
+    }
+    EXPECT_GT(train(), before + 50) << rank;
+    time->sleep(1s);
+    EXPECT_LE(gossip.statistics().gradients_of_all, 400U) << rank;
+  });
+}
+
 }  // namespace
 }  // namespace starling

@@ -1,5 +1,6 @@
 // The store, the collectives and the makers of worlds: among threads and among real processes, some
 // of which die.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
@@ -138,6 +139,41 @@ TEST(Collectives, SayWhoHasNotCome) {
   });
 }
 
+// The life sign of a worker that has died refuses. A restarted worker's answers, but Gloo waits for
+// the one before.
+TEST(Collectives, WhoDiesOrWasRestartedOnTheWayIsAnErrorInTime) {
+  const Descriptor alive = listen_at(resolve("127.0.0.1", 0));
+  for (const auto& [port, meet, said] :
+       {std::tuple{1, 3'600s, "worker 2 is gone"},
+        {bound_address(alive).port(), 1s, "the workers have not connected within 1.0 s (all are alive)"}}) {
+    std::vector<World> worlds = World::threads(3);
+    worlds[2].store->set("life/test/2", std::to_string(port) + " 127.0.0.1");
+    worlds.pop_back();
+    in_threads(worlds, [&, meet = meet, said = said](World& world) {
+      world.timeouts.meet = meet;
+      EXPECT_THAT(
+          refusal([&] { make_collectives(world, "test"); }),
+          AllOf(HasSubstr("rank " + std::to_string(world.rank)), HasSubstr(said), Not(HasSubstr("\n"))));
+    });
+  }
+}
+
+TEST(Collectives, ADeathOfWhichTheLauncherTellsEndsTheWait) {
+  const MeetingPoint meeting_point;
+  const Environment environment(torchruns(0, 3, meeting_point.port(), true));
+  const World world = World::from_environment({.meet = 3'600s});
+  std::thread launcher([&] {
+    std::this_thread::sleep_for(100ms);
+    meeting_point.ended(1, "was killed by signal 9");
+  });
+  EXPECT_EQ(
+      refusal([&] { make_collectives(world, "test"); }),
+      "rank 0 cannot join the collectives of 3 workers: worker 1 has not come: it was killed by signal 9");
+  launcher.join();
+  EXPECT_EQ(world.fate(1), "was killed by signal 9");
+  EXPECT_EQ(world.fate(2), "");
+}
+
 TEST(Collectives, ASilentWorkerIsAnErrorAfterTheTimeout) {
   std::promise<void> said;
   in_threads(World::threads(2), [&](World& world) {
@@ -202,6 +238,23 @@ TEST(C10dStore, WhatWasSetIsThere) {
     a.store->set(key, "value");
     ASSERT_EQ(b.store->get(key, 0ms), "value") << key;
   }
+}
+
+// torch writes a stack trace to stderr when it meets a lost server.
+TEST(C10dStore, AServerThatIsGoneIsNotAskedAgain) {
+  auto meeting_point = std::make_unique<MeetingPoint>();
+  const int port = meeting_point->port();
+  const Environment environment(torchruns(0, 1, port, true));
+  const World world = World::from_environment();
+  meeting_point.reset();
+  std::this_thread::sleep_for(300ms);  // an answer of just now is believed
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(refusal([&] { world.store->get("key", 1h); }),
+            "store: cannot get the key 'key': nobody listens at 127.0.0.1 port " + std::to_string(port));
+  EXPECT_EQ(refusal([&] { world.store->set("key", ""); }),
+            "store: cannot set the key 'key': it has failed before");
+  EXPECT_EQ(world.fate(0), "");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(MeetingPoint, ServesLoopbackOnlyAndEnds) {
@@ -335,6 +388,24 @@ TEST(WorldFromEnvironment, InterfacesMayBeAList) {
     EXPECT_THAT(refusal([] { World::from_environment({.meet = 5s}); }),
                 HasSubstr(std::string("GLOO_SOCKET_IFNAME='") + list + "' is no network interface"));
   }
+}
+
+// Workers on several hosts know rank 0 by one address, and it serves the store there alone.
+TEST(WorldFromEnvironment, TheStoreListensAtTheMastersAddressOnly) {
+  const std::vector<Interface> all = interfaces();
+  const auto outward = std::ranges::find_if(all, [](const Interface& i) { return !i.address.is_loopback(); });
+  if (outward == all.end()) GTEST_SKIP() << "this machine has no interface but the loopback";
+  const std::string host = outward->address.host();
+  const int port = bound_address(listen_at(resolve(host, 0))).port();
+  auto variables = torchruns(0, 2, port, false);
+  variables["LOCAL_WORLD_SIZE"] = "1";
+  variables["MASTER_ADDR"] = host;
+  variables["STARLING_TOKEN"] = "a secret of 20 bytes";
+  const Environment environment(variables);
+  const World world = World::from_environment({.meet = 60s});
+  world.store->set("key", "value");
+  EXPECT_TRUE(somebody_listens(resolve(host, port), 5s));
+  EXPECT_FALSE(somebody_listens(resolve("127.0.0.1", port), 5s));
 }
 
 TEST(WorldFromEnvironment, ATakenPortIsAnErrorThatSaysSo) {

@@ -13,6 +13,7 @@
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/transport/c10d/hand_to_gloo.h"
+#include "starling/transport/c10d/in_time.h"
 #include "starling/transport/c10d/one_line.h"
 #include "starling/transport/c10d/socket.h"
 #include "starling/transport/c10d/store.h"
@@ -37,7 +38,7 @@ struct State {
   int first;  // rank 0 in messages
   milliseconds stalled;
   Interrupted interrupted;
-  c10::intrusive_ptr<c10d::Store> store;
+  std::unique_ptr<C10dStore> store;
   Descriptor life_sign;
   std::vector<SocketAddress> life_signs;  // of all workers, by rank
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
@@ -45,7 +46,8 @@ struct State {
 
   State(const World& world, const std::string& channel, int first);
   ~State();
-  void meet(const World& world, const std::string& channel);
+  void meet(const World& world, const std::string& channel, Time end);
+  void connect(const World& world, const c10::intrusive_ptr<c10d::Store>& at, Time end);
 
   template <class Start>
   c10::intrusive_ptr<c10d::Work> begin(const char* operation, Start start);
@@ -67,13 +69,12 @@ State::State(const World& world, const std::string& channel, int first)
   const auto* c10d_store = dynamic_cast<const C10dStore*>(world.store.get());
   if (!c10d_store)
     throw UsageError("World::store must be a starling::C10dStore for collectives (transport/c10d/store.h)");
+  const Time end = Clock::now() + world.timeouts.meet;
   try {
-    meet(world, channel);
-    store = c10d_store->clone("collectives/" + channel);
-    const WithoutSigpipe errors_only;  // for the threads that Gloo starts
-    auto options = c10d::ProcessGroupGloo::Options::create(world.timeouts.meet);
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(world.address));
-    gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    meet(world, channel, end);
+    const auto at = c10d_store->clone("collectives/" + channel);
+    store = std::make_unique<C10dStore>(at);
+    connect(world, at, end);
   } catch (const std::exception& failure) {
     throw Error(fmt::format("rank {} cannot join the collectives of {} workers: {}", first + rank, size,
                             one_line(failure)));
@@ -81,20 +82,46 @@ State::State(const World& world, const std::string& channel, int first)
 }
 
 // Finds all workers, and names the missing ones before Gloo waits for them.
-void State::meet(const World& world, const std::string& channel) {
+void State::meet(const World& world, const std::string& channel, Time end) {
   life_sign = listen_at(resolve(world.address, 0));
   const auto key = [&](int of) { return fmt::format("life/{}/{}", channel, of); };
   world.store->set(key(rank), fmt::format("{} {}", bound_address(life_sign).port(), world.address));
-  const Time end = Clock::now() + world.timeouts.meet;
   for (int of = 0; of < size; ++of) {
-    try {
-      const Duration left = std::max(end - Clock::now(), Duration::zero());
-      const std::string place =
-          world.store->get(key(of), std::chrono::duration_cast<milliseconds>(left), interrupted);
-      life_signs.push_back(resolve(place.substr(place.find(' ') + 1), std::stoi(place)));
-    } catch (const Error& missing) {
-      throw Error(fmt::format("worker {} has not come: {}", first + of, missing.what()));
-    }
+    const Duration left = std::max(end - Clock::now(), Duration::zero());
+    const std::string place =
+        world.value_of(first + of, key(of), std::chrono::duration_cast<milliseconds>(left));
+    life_signs.push_back(resolve(place.substr(place.find(' ') + 1), std::stoi(place)));
+  }
+}
+
+// Gloo itself tries for five times its timeout, and does not see that a worker has died. So it has
+// more time than is left here.
+void State::connect(const World& world, const c10::intrusive_ptr<c10d::Store>& at, Time end) {
+  const auto make = [rank = rank, size = size, at, meet = world.timeouts.meet, address = world.address] {
+    const WithoutSigpipe errors_only;  // for the threads that Gloo starts
+    auto options = c10d::ProcessGroupGloo::Options::create(2 * meet);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(at, rank, size, options);
+  };
+  const auto look = [&] {
+    std::string why = find_lost();
+    if (const std::string found = found_elsewhere(); !found.empty()) throw Error(found);
+    if (why.empty() && interrupted()) why = fmt::format("worker {} was interrupted", first + rank);
+    if (why.empty() && Clock::now() >= end)
+      why = fmt::format(
+          "the workers have not connected within {:.1f} s (all are alive): has one been "
+          "restarted, and do the others go on without it?",
+          seconds(world.timeouts.meet));
+    if (why.empty()) return;
+    give_up(why);
+    throw Error(why);
+  };
+  try {
+    gloo = in_time(make, look);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& failure) {
+    fail("connecting", one_line(failure));
   }
 }
 
@@ -107,8 +134,8 @@ State::~State() {
 // The failure that another worker has found; empty if there is none.
 std::string State::found_elsewhere() {
   try {
-    return store->check({"failure"}) ? store->get_to_str("failure") : "";
-  } catch (const std::exception&) {
+    return store->look("failure").value_or("");
+  } catch (const StoreLost&) {
     return find_lost();  // the store is gone, and perhaps the worker that hosted it
   }
 }
@@ -145,7 +172,7 @@ void State::give_up(const std::string& reason) {
   failure = reason;
   try {
     store->set("failure", failure);
-  } catch (const std::exception&) {
+  } catch (const StoreLost&) {
     // Without a store the others find out by themselves: found_elsewhere().
   }
 }

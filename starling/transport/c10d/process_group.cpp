@@ -60,7 +60,7 @@ std::shared_ptr<GroupStore> store_for_a_call(const c10::intrusive_ptr<c10d::Stor
   try {
     const auto connection = store->clone();
     const auto call = connection->add(fmt::format("starling/worlds-of-{}", rank), 1);
-    return std::make_shared<GroupStore>(GroupStore{
+    return std::shared_ptr<GroupStore>(new GroupStore{
         store, call,
         C10dStore(c10::make_intrusive<c10d::PrefixStore>(fmt::format("starling/{}", call), connection))});
   } catch (const std::exception& failure) {

@@ -1,14 +1,21 @@
 // The workers' store on any store of c10d: TCPStore between processes, HashStore between threads.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
+#include "starling/core/clock.h"
+#include "starling/transport/c10d/socket.h"
 #include "starling/world/store.h"
 
 namespace starling {
 
+// Once an operation has failed the store is lost for good: torch's stores do not connect again, and
+// TCPStore writes a stack trace to stderr each time.
 class C10dStore final : public Store {
  public:
   explicit C10dStore(c10::intrusive_ptr<c10d::Store> store);
@@ -16,13 +23,21 @@ class C10dStore final : public Store {
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds deadline,
                   const Interrupted& interrupted = nobody) override;
+  // The key's value, if it is set. Does not wait. Throws StoreLost.
+  std::optional<std::string> look(const std::string& key);
 
   // Another store on the same keys, each behind `prefix`. Calls that wait in it block no other
   // store.
   c10::intrusive_ptr<c10d::Store> clone(const std::string& prefix) const;
 
  private:
+  template <class Work>
+  auto work(const char* what, const std::string& key, Work work);
+
   c10::intrusive_ptr<c10d::Store> store_;
+  std::vector<SocketAddress> server_;  // of a TCPStore
+  std::atomic<Time> answered_ = Clock::now();
+  std::atomic<bool> lost_ = false;
 };
 
 }  // namespace starling

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <exception>
-#include <future>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
@@ -11,6 +11,7 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/transport/c10d/in_time.h"
 #include "starling/transport/c10d/one_line.h"
 #include "starling/transport/c10d/socket.h"
 
@@ -46,36 +47,13 @@ void wait_for_server(const std::string& host, int port, Time end, std::chrono::m
   }
 }
 
-// TCPStore's constructor waits without limit if the listener is no store. So a thread calls it,
-// which is left behind in that case, and holds only its arguments.
-c10::intrusive_ptr<c10d::TCPStore> join_in_time(const std::string& host, const c10d::TCPStoreOptions& options,
-                                                Time end, std::chrono::milliseconds deadline,
-                                                const Interrupted& interrupted) {
-  std::promise<c10::intrusive_ptr<c10d::TCPStore>> promise;
-  auto joined = promise.get_future();
-  std::thread([host, options, promise = std::move(promise)]() mutable {
-    try {
-      promise.set_value(make_store(host, options));
-    } catch (...) {
-      promise.set_exception(std::current_exception());
-    }
-  }).detach();
-  while (joined.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) {
-    if (Clock::now() >= end) {
-      throw Error(
-          fmt::format("cannot reach the store at {} port {}: somebody listens there, but has not answered "
-                      "as a store within {} ms: does another program hold the port?",
-                      host, options.port, deadline.count()));
-    }
-    if (interrupted())
-      throw Error(fmt::format("interrupted while joining the store at {} port {}", host, options.port));
-  }
-  return joined.get();
-}
-
 }  // namespace
 
-HostedStore host_store(const std::string& host, int port, std::chrono::milliseconds deadline) {
+namespace {
+
+// At the listening socket, or else, as TCPStore does by itself, at all addresses.
+HostedStore host_at(const std::string& host, int port, std::chrono::milliseconds deadline,
+                    std::optional<Descriptor> listener) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
   options.isServer = true;
@@ -83,14 +61,22 @@ HostedStore host_store(const std::string& host, int port, std::chrono::milliseco
   options.multiTenant = true;
   options.waitWorkers = false;
   options.timeout = deadline;
-  const SocketAddress address = resolve(host, port);
-  if (address.is_loopback()) {  // TCPStore itself would listen on all interfaces
-    Descriptor listener = listen_at(address);
-    options.port = static_cast<std::uint16_t>(bound_address(listener).port());
-    options.masterListenFd = listener.release();
+  if (listener) {
+    options.port = static_cast<std::uint16_t>(bound_address(*listener).port());
+    options.masterListenFd = listener->release();
   }
   const c10::intrusive_ptr<c10d::TCPStore> store = make_store(host, options);
   return {store, store->getPort()};
+}
+
+}  // namespace
+
+HostedStore host_store(const std::string& host, int port, std::chrono::milliseconds deadline) {
+  return host_at(host, port, deadline, listen_at(resolve(host, port)));
+}
+
+HostedStore host_store_everywhere(const std::string& host, int port, std::chrono::milliseconds deadline) {
+  return host_at(host, port, deadline, std::nullopt);
 }
 
 c10::intrusive_ptr<c10d::Store> join_store(const std::string& host, int port,
@@ -102,7 +88,18 @@ c10::intrusive_ptr<c10d::Store> join_store(const std::string& host, int port,
   options.port = static_cast<std::uint16_t>(port);
   options.timeout = deadline;
   options.waitWorkers = false;
-  return join_in_time(host, options, end, deadline, interrupted);
+  // TCPStore's constructor waits without limit if the listener is no store.
+  return in_time(
+      [host, options] { return make_store(host, options); },
+      [&] {
+        if (Clock::now() >= end)
+          throw Error(fmt::format(
+              "cannot reach the store at {} port {}: somebody listens there, but has not answered "
+              "as a store within {} ms: does another program hold the port?",
+              host, port, deadline.count()));
+        if (interrupted())
+          throw Error(fmt::format("interrupted while joining the store at {} port {}", host, port));
+      });
 }
 
 }  // namespace starling

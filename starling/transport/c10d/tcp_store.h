@@ -9,14 +9,15 @@
 
 namespace starling {
 
-// Serves the store at `host` and `port` (0: any free one) and joins it. A loopback host serves
-// loopback only. Any other host serves all interfaces, because workers elsewhere may know this host
-// by another address. Throws Error.
+// Serves the store at `host` and `port` (0: any free one), at this address alone, and joins it.
+// Throws Error.
 struct HostedStore {
   c10::intrusive_ptr<c10d::Store> store;
   int port;
 };
 HostedStore host_store(const std::string& host, int port, std::chrono::milliseconds deadline);
+// Serves it at all of this machine's addresses, and joins it at `host`.
+HostedStore host_store_everywhere(const std::string& host, int port, std::chrono::milliseconds deadline);
 
 // Joins the store that another process serves. Throws Error if it cannot be reached within the
 // deadline, or when it is interrupted.

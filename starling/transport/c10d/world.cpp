@@ -1,12 +1,14 @@
 // The makers of Worlds, except the one for a process group (process_group.cpp).
 #include "starling/world/world.h"
 
+#include <algorithm>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/transport/c10d/launcher.h"
 #include "starling/transport/c10d/settings.h"
 #include "starling/transport/c10d/socket.h"
 #include "starling/transport/c10d/store.h"
@@ -30,15 +32,19 @@ SocketAddress own_address(const Variables& variable, const SocketAddress& master
   return *local;
 }
 
-// Across hosts rank 0 hosts the store at its own address, because its host's name may be a loopback
-// address to itself.
-c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, const std::string& own_address,
-                                         std::chrono::milliseconds deadline, const Interrupted& interrupted) {
+// Rank 0 hosts the store at the address that all workers know. If this is a loopback address to its
+// own host, or one that only the network translates, it serves all of its addresses.
+c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, const SocketAddress& master,
+                                         const std::string& own_address, std::chrono::milliseconds deadline,
+                                         const Interrupted& interrupted) {
   if (launch.launcher_hosts || launch.rank != 0)
     return join_store(launch.host, launch.port, deadline, interrupted);
-  const std::string host = launch.local_size == launch.size ? launch.host : own_address;
+  const bool one_host = launch.local_size == launch.size;
+  const bool is_mine = std::ranges::any_of(
+      interfaces(), [&](const Interface& mine) { return mine.address.host() == master.host(); });
+  const std::string& host = one_host || (is_mine && !master.is_loopback()) ? launch.host : own_address;
   try {
-    return host_store(host, launch.port, deadline).store;
+    return (&host == &launch.host ? host_store : host_store_everywhere)(host, launch.port, deadline).store;
   } catch (const Error& failure) {
     throw Error(
         fmt::format("{}: rank 0 hosts the store: {} ({}) must be its host, and the port free there; "
@@ -90,14 +96,34 @@ World World::from_environment(Timeouts timeouts, const Interrupted& interrupted)
                     "STARLING_TOKEN) to the same secret on all of them",
                     world.address));
   }
-  world.store = std::make_shared<C10dStore>(c10::make_intrusive<c10d::PrefixStore>(
-      "starling/" + launch->run, store_of(*launch, world.address, timeouts.meet, interrupted)));
+  const auto store = std::make_shared<C10dStore>(c10::make_intrusive<c10d::PrefixStore>(
+      store_prefix(launch->run), store_of(*launch, master, world.address, timeouts.meet, interrupted)));
+  world.store = store;
+  world.fate = [store](int rank) {
+    try {
+      return store->look(fate_key(rank)).value_or("");
+    } catch (const StoreLost&) {
+      return std::string();
+    }
+  };
   if (world.token.empty() && world.size > 1) {
     LocalToken made = token_on_this_host(*world.store, world.rank, timeouts.meet, interrupted);
     world.token = std::move(made.token);
     world.token_file = std::move(made.file);
   }
   return world;
+}
+
+std::string World::value_of(int of, const std::string& key, std::chrono::milliseconds deadline) const {
+  std::string ended;
+  try {
+    return store->get(key, deadline, [&] { return !(ended = fate(of)).empty() || interrupted(); });
+  } catch (const StoreLost&) {
+    throw;
+  } catch (const Error& missing) {
+    throw Error(
+        fmt::format("worker {} has not come: {}", of, ended.empty() ? missing.what() : "it " + ended));
+  }
 }
 
 World World::alone() { return threads(1).front(); }

@@ -21,8 +21,6 @@ namespace {
 // The longest time that one query may delay the next one, and other users of the store.
 constexpr auto kQuestion = std::chrono::milliseconds(100);
 constexpr auto kLongestPause = std::chrono::milliseconds(1000);
-// After the store has failed. It hardly comes back, and torch's store prints something every time.
-constexpr auto kLongestPauseWhenLost = std::chrono::milliseconds(60'000);
 constexpr auto kLongestStop = std::chrono::milliseconds(1000);
 
 // "host:port", as to_string() writes it.
@@ -54,21 +52,30 @@ struct AddressBook::Search {
 
   const Identity identity;
   const std::shared_ptr<Store> store;
-  const Found found;
   const Log log;
+  const std::function<std::string(int rank)> fate;
+  const Found found;
+  const Ended ended;
   std::mutex mutex;
   std::condition_variable changed;
   std::set<int> missing;
-  bool said = false;       // that the store is lost
   std::set<int> forged{};  // addresses, as it said; on the search's thread
   bool stopping = false;
-  bool ended = false;
+  bool done = false;
 };
 
-AddressBook::AddressBook(const Identity& identity, std::shared_ptr<Store> store, Log log, Found found)
-    : search_(new Search{identity, std::move(store), std::move(found), std::move(log), {}, {}, {}}) {
-  for (int peer = 0; peer < identity.size; ++peer) {
-    if (peer != identity.rank) search_->missing.insert(peer);
+AddressBook::AddressBook(const World& world, const std::string& channel, Found found, Ended ended)
+    : search_(new Search{{world.rank, world.size, channel, world.token},
+                         world.store,
+                         world.log,
+                         world.fate,
+                         std::move(found),
+                         std::move(ended),
+                         {},
+                         {},
+                         {}}) {
+  for (int peer = 0; peer < world.size; ++peer) {
+    if (peer != world.rank) search_->missing.insert(peer);
   }
 }
 
@@ -89,9 +96,9 @@ void AddressBook::stop() {
   search_->stopping = true;
   search_->changed.notify_all();
   if (!thread_.joinable()) return;
-  const bool ended = search_->changed.wait_for(lock, kLongestStop, [&] { return search_->ended; });
+  const bool done = search_->changed.wait_for(lock, kLongestStop, [&] { return search_->done; });
   lock.unlock();
-  if (ended) {
+  if (done) {
     thread_.join();
   } else {
     thread_.detach();
@@ -110,35 +117,32 @@ void AddressBook::Search::run() {
   auto pause = std::chrono::milliseconds(10);
   std::unique_lock lock(mutex);
   while (!stopping) {
-    bool any = false, lost = false;
-    std::string reason;
+    bool any = false;
     for (const int peer : std::vector<int>(missing.begin(), missing.end())) {
-      if (stopping || lost) break;
+      if (stopping) break;
       missing.erase(peer);
       lock.unlock();
       bool there = false;
+      std::string reason;
       try {
         there = look_up(peer);
-      } catch (const StoreLost& failure) {
-        lost = true;
+      } catch (const StoreLost& failure) {  // it does not come back
         reason = failure.what();
       }
       lock.lock();
+      if (!reason.empty() && !std::exchange(stopping, true))
+        log(Level::warning, fmt::format("{}: workers that restart at another address are not found", reason));
       any |= there;
       if (!there) missing.insert(peer);
     }
-    if (lost && !std::exchange(said, true) && !stopping && log)
-      log(Level::warning, fmt::format("{}: workers that restart at another address are not found", reason));
     if (missing.empty()) {
       changed.wait(lock, [&] { return stopping || !missing.empty(); });
     } else {
-      if (lost) pause = std::max(pause, kLongestPause / 2);
-      pause = any ? std::chrono::milliseconds(10)
-                  : std::min(2 * pause, lost ? kLongestPauseWhenLost : kLongestPause);
+      pause = any ? std::chrono::milliseconds(10) : std::min(2 * pause, kLongestPause);
       changed.wait_for(lock, pause, [&] { return stopping; });
     }
   }
-  ended = true;
+  done = true;
   changed.notify_all();
 }
 
@@ -160,6 +164,9 @@ bool AddressBook::Search::look_up(int peer) {
   } catch (const StoreLost&) {
     throw;
   } catch (const Error&) {  // not there yet; Link decides how long to wait for a peer
+    const std::string how = fate(peer);
+    const std::lock_guard lock(mutex);
+    if (!how.empty() && !stopping) ended(peer, how);
     return false;
   }
 }

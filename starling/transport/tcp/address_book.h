@@ -8,10 +8,9 @@
 #include <string>
 #include <thread>
 
-#include "starling/core/log.h"
 #include "starling/transport/tcp/asio.h"
 #include "starling/transport/tcp/proof.h"
-#include "starling/world/store.h"
+#include "starling/world/world.h"
 
 namespace starling::tcp {
 
@@ -20,10 +19,12 @@ std::string signed_address(const Identity& identity, int rank, const std::string
 
 class AddressBook {
  public:
-  // `found` and `log` are called on the book's thread, and never after stop() has returned.
+  // These and the world's log are called on the book's thread, never after stop() has returned.
   using Found = std::function<void(int peer, const Tcp::endpoint& address)>;
+  // A worker without an address, and how it has ended (World::fate).
+  using Ended = std::function<void(int peer, const std::string& how)>;
 
-  AddressBook(const Identity& identity, std::shared_ptr<Store> store, Log log, Found found);
+  AddressBook(const World& world, const std::string& channel, Found found, Ended ended);
   ~AddressBook();  // stop()
 
   void publish(const Tcp::endpoint& own);

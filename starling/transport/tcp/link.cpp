@@ -74,6 +74,10 @@ void Link::found(const Tcp::endpoint& address) {
   }
 }
 
+void Link::ended(const std::string& how) {
+  if (wanted_ && !connection_ && !lost_ && !finishing_) lose("it " + how);
+}
+
 void Link::accepted(std::shared_ptr<Acceptance> caller) {
   if (finishing_) return caller->close();
   if (wanted_) return welcome(caller);

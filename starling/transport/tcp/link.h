@@ -43,6 +43,7 @@ class Link {
   void close();  // at once
 
   void found(const Tcp::endpoint& address);           // by the address book
+  void ended(const std::string& how);                 // by it too
   void accepted(std::shared_ptr<Acceptance> caller);  // by the listener: proven to be this peer
 
  private:

@@ -40,10 +40,14 @@ class SignalsBlocked {
 class TcpTransport final : public Transport {
  public:
   TcpTransport(const TcpOptions& options, const World& world, const std::string& channel)
-      : book_({world.rank, world.size, channel, world.token}, world.store, world.log,
-              [this](int peer, const Tcp::endpoint& address) {
-                asio::post(local_.io, [this, peer, address] { link(peer).found(address); });
-              }),
+      : book_(
+            world, channel,
+            [this](int peer, const Tcp::endpoint& address) {
+              asio::post(local_.io, [this, peer, address] { link(peer).found(address); });
+            },
+            [this](int peer, const std::string& how) {
+              asio::post(local_.io, [this, peer, how] { link(peer).ended(how); });
+            }),
         listener_(
             prepared(options, world, channel), world.address,
             [this](int peer, std::shared_ptr<Acceptance> caller) { link(peer).accepted(std::move(caller)); }),
