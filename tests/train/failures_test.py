@@ -5,9 +5,10 @@ import os
 import pathlib
 import signal
 import subprocess
+import time
 import unittest
 
-from runs import WORKERS, Run, command, files_below
+from runs import WORKERS, Run, command, files_below, processes_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -68,6 +69,16 @@ sys.stdin.read()
 
     def test_not_even_the_first(self):
         self.check_killed(0)
+
+    def test_a_worker_killed_before_all_have_met_is_named_at_once(self):
+        process = self.start()
+        while len(processes_of(process.pid)) < WORKERS:
+            time.sleep(0.01)
+        os.kill(processes_of(process.pid)[2], signal.SIGKILL)
+        _, stderr = process.communicate()
+        if process.returncode != 0:  # else they had met already
+            self.assertRegex(stderr, r"worker 2 (has not come: it was killed by signal 9|is gone)")
+            self.assertNotIn(" within ", stderr)
 
     def test_a_killed_worker_ends_its_node_and_no_other(self):
         process = self.start("--mixing.hierarchy", "node", "--mixing.workers_per_node", "2", workers=4)
