@@ -14,6 +14,7 @@
 
 #include "cli/commands.h"
 #include "starling/core/error.h"
+#include "starling/core/library.h"
 
 namespace starling::cli {
 
@@ -21,22 +22,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A wheel has the script beside the program's folder, a build folder has the source tree's.
-std::string script() {
+// Beside the program's folder.
+fs::path script() {
+  const fs::path found = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "pack.py";
   std::error_code none;
-  const fs::path own = fs::read_symlink("/proc/self/exe", none).parent_path().parent_path() / "pack.py";
-  return fs::exists(own, none) ? own.string() : STARLING_PACK_SCRIPT;
+  if (!fs::exists(found, none)) throw Error(fmt::format("pack needs the script {}", found.string()));
+  return found;
 }
 
-// STARLING_PYTHON, else the Python of the torch that the program was built with, else python3.
+// STARLING_PYTHON, else the Python that has the loaded torch, else python3.
 std::string python() {
-  std::error_code none;
   if (const char* given = std::getenv("STARLING_PYTHON"); given != nullptr && *given != '\0') return given;
-  return fs::exists(STARLING_BUILT_WITH_PYTHON, none) ? STARLING_BUILT_WITH_PYTHON : "python3";
+  // PYTHON/lib/python3.X/site-packages/torch/lib
+  fs::path root = loaded_folder("libc10.so");
+  for (int up = 0; up < 5; ++up) root = root.parent_path();
+  std::error_code none;
+  return fs::exists(root / "bin/python", none) ? (root / "bin/python").string() : "python3";
 }
 
 int become_script(const std::vector<std::string>& arguments) {
-  std::vector<std::string> words{python(), "-B", script()};
+  std::vector<std::string> words{python(), "-B", script().string()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());

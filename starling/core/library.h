@@ -2,9 +2,15 @@
 // are never unloaded, because they may have started threads.
 #pragma once
 
+#include <cstddef>
+#include <filesystem>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include "starling/core/error.h"
 
@@ -14,6 +20,22 @@ namespace starling {
 inline std::string loader_trouble() {
   const char* const trouble = dlerror();
   return trouble == nullptr ? "unknown" : trouble;
+}
+
+// The folder of a library that this process has loaded, by its file's name; empty without one.
+inline std::filesystem::path loaded_folder(std::string_view library) {
+  std::pair<std::string_view, std::string> found{library, {}};
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, std::size_t, void* to) {
+        auto& [name, path] = *static_cast<decltype(found)*>(to);
+        if (std::filesystem::path(object->dlpi_name).filename() != name) return 0;
+        path = object->dlpi_name;
+        return 1;
+      },
+      &found);
+  if (found.second.empty()) return {};
+  std::error_code none;
+  return std::filesystem::weakly_canonical(found.second, none).parent_path();
 }
 
 // Sets a pointer to the function with this name. Throws Error, "{whose}: it has no {name}".

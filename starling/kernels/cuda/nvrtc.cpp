@@ -10,7 +10,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <link.h>
 
 #include "starling/core/error.h"
 #include "starling/core/library.h"
@@ -75,21 +74,6 @@ std::unique_ptr<NvrtcFunctions> load(const std::string& file, std::string_view n
   return functions_of(library, file);
 }
 
-// The folder of the torch that this process has loaded; empty without one.
-fs::path torch_folder() {
-  std::string found;
-  dl_iterate_phdr(
-      [](dl_phdr_info* object, std::size_t, void* to) {
-        if (fs::path(object->dlpi_name).filename() != "libc10.so") return 0;
-        *static_cast<std::string*>(to) = object->dlpi_name;
-        return 1;
-      },
-      &found);
-  if (found.empty()) return {};
-  std::error_code none;
-  return fs::weakly_canonical(found, none).parent_path();
-}
-
 // The NVRTC libraries in a folder, by file name. libtorch's archive names it libnvrtc-HASH.so.13.
 // Its builtins are another library, and `alt` is another build of the same compiler.
 std::vector<fs::path> nvrtcs_in(const fs::path& folder) {
@@ -119,7 +103,7 @@ std::unique_ptr<NvrtcFunctions> search() {
   if (const char* const named = std::getenv(kVariable); named != nullptr && *named != '\0')
     return load(named, kVariable);
   std::vector<std::string> files{"libnvrtc.so.13", "libnvrtc.so.12"};
-  for (const fs::path& file : beside_torch(torch_folder())) files.push_back(file);
+  for (const fs::path& file : beside_torch(loaded_folder("libc10.so"))) files.push_back(file);
   for (const std::string& file : files) {
     if (void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return functions_of(library, file);
   }
@@ -166,7 +150,7 @@ struct Handle {
 
 Nvrtc::Nvrtc(const std::string& file) : functions_(file.empty() ? search() : load(file, "the caller")) {
   if (functions_ == nullptr) {
-    const fs::path torch = torch_folder();
+    const fs::path torch = loaded_folder("libc10.so");
     throw Error(
         fmt::format("NVRTC was not found: neither libnvrtc.so.13 nor .12 by the loader, {}; install torch's "
                     "package nvidia-cuda-nvrtc, or name the file by {}",
