@@ -36,7 +36,8 @@ RecordedCompute measured_compute(const Recipe& recipe, const World& world, Learn
   for (const at::Tensor& buffer : learner.model().buffers()) buffers.push_back(buffer.clone());
   Recipe measured = recipe;
   measured.mixing.topology = planned_schedules().front();
-  Optimizer optimizer(learner.model(), make_rule(measured), make_options(measured), recorded);
+  const auto made = make_optimizer(measured, learner.model(), recorded);
+  Optimizer& optimizer = *made;
   for (auto& group : optimizer.param_groups()) group.options().set_lr(0);
   for (std::int64_t step = 0; step < kMeasuredSteps; ++step) {
     recorded.timeline->step(step + 1);

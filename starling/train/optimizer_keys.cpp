@@ -62,6 +62,10 @@ void declare(Config& config, OptimizerKeys& keys) {
   config.key("rule", &keys.rule, std::move(rules), "update rule");
   // A rule takes 0 too, which a schedule may reach. Here it is the highest rate.
   config.key(std::string(kLearningRate.name), &keys.lr, above(0), "learning rate at its highest");
+  config.key(
+      "decay", &keys.decay, Choices{"all", "matrices"},
+      "parameters to which weight_decay applies; matrices: those of two and more dimensions, so not biases "
+      "and normalisation");
   for (OptimizerKeys::Key& key : keys.options) {
     std::visit(
         [&]<class Value>(Value& value) {
@@ -97,6 +101,13 @@ Rule make_rule(const OptimizerKeys& keys) {
       if (option.name == kLearningRate.name) return void(value = keys.lr);
     }
     value = std::get<Value>(key_of(keys.options, option.name)->value);
+  });
+  return rule;
+}
+
+Rule without_decay(Rule rule) {
+  each_option(rule, []<class Value>(const RuleOption& option, Value& value) {
+    if (option.name == "weight_decay") value = Value{};
   });
   return rule;
 }

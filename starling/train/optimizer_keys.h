@@ -24,6 +24,7 @@ struct OptimizerKeys {
 
   std::string rule = "accum-adamw";
   double lr = 1e-3;
+  std::string decay = "all";
   std::vector<Key> options = of_all_rules();  // without lr
 };
 
@@ -34,5 +35,7 @@ void check(const Config& config, const OptimizerKeys& keys);
 
 // Takes the options that the rule has.
 Rule make_rule(const OptimizerKeys& keys);
+// The rule of the parameters that do not decay.
+Rule without_decay(Rule rule);
 
 }  // namespace starling

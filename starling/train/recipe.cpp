@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/nn/module.h>
 
 #include "starling/core/error.h"
 #include "starling/core/tree.h"
@@ -285,6 +286,19 @@ Options make_options(const Recipe& recipe) {
         std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(recipe.mixing.max_wait * 1e3)));
   }
   return options;
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const Recipe& recipe, torch::nn::Module& model,
+                                          const World& world) {
+  const Rule rule = make_rule(recipe);
+  const Options options = make_options(recipe);
+  if (recipe.optimizer.decay == "all") return std::make_unique<Optimizer>(model, rule, options, world);
+  std::vector<at::Tensor> matrices, others;
+  for (const at::Tensor& p : model.parameters()) (p.dim() >= 2 ? matrices : others).push_back(p);
+  return std::make_unique<Optimizer>(
+      std::vector<torch::optim::OptimizerParamGroup>{{matrices, rule_options(rule)},
+                                                     {others, rule_options(without_decay(rule))}},
+      rule, options, world, model.buffers());
 }
 
 double learning_rate(const Recipe& recipe, std::int64_t step, std::int64_t steps) {

@@ -4,6 +4,7 @@
 
 #include <any>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +106,8 @@ std::string topology_in(const RecipeValues& saved, const std::string& where);
 // The recipe as settings of the optimizer. Throws UsageError for combinations that make no sense.
 Rule make_rule(const Recipe& recipe);
 Options make_options(const Recipe& recipe);
+// The optimizer of a model. Collective, see Optimizer's constructor.
+std::unique_ptr<Optimizer> make_optimizer(const Recipe& recipe, torch::nn::Module& model, const World& world);
 
 // The learning rate of step 0, 1, .. steps-1. It rises linearly for `warmup` * steps, then follows
 //   constant   lr

@@ -224,7 +224,8 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
 
   const ChosenTopology topology = topology_of(recipe, world, observer, learner, start);
   recipe.mixing.topology = topology.name;
-  Optimizer optimizer(learner.model(), make_rule(recipe), make_options(recipe), world);
+  const auto made_optimizer = make_optimizer(recipe, learner.model(), world);
+  Optimizer& optimizer = *made_optimizer;
   if (start) load_checkpoint(optimizer, *start);
   const std::int64_t first_step = made[static_cast<std::size_t>(world.rank)];
   Logbook log(recipe, world, observer, metrics,

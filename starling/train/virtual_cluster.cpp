@@ -255,8 +255,7 @@ class VirtualRun {
     me.learner = std::make_unique<Learner>(recipe_, make_task_, world.rank, world.size);
     torch::nn::Module& model = me.learner->model();
     me.clock = std::make_unique<GradientClock>(*time_, model.parameters(), recipe_.train.accumulate);
-    const Options options = make_options(recipe_);
-    me.optimizer = std::make_unique<Optimizer>(model, make_rule(recipe_), options, world);
+    me.optimizer = make_optimizer(recipe_, model, world);
     if (++training_ == n_) look_later();
     const std::int64_t steps = me.learner->steps();
     for (std::int64_t k = 0; !failure_; ++k) {

@@ -5,7 +5,10 @@
 #include <fstream>
 #include <numbers>
 
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
+#include <torch/nn/modules/linear.h>
 
 #include "starling/core/error.h"
 #include "starling/optim/schemes/options.h"
@@ -173,6 +176,24 @@ TEST(LearningRate, WarmupOfTheWholeRun) {
   recipe.schedule.warmup = 1;
   EXPECT_DOUBLE_EQ(learning_rate(recipe, 9, 10), 1);
   EXPECT_DOUBLE_EQ(learning_rate(recipe, 4, 10), 0.5);
+}
+
+TEST(MakeOptimizer, ParametersDecayAsTheRecipeSays) {
+  for (const auto& [decay, of_bias] : {std::pair{"all", 0.95}, {"matrices", 1.0}}) {
+    Recipe recipe;
+    Config config = recipe_config(recipe);
+    config.set("optimizer.rule", "adamw");
+    config.set("optimizer.lr", "0.1");
+    config.set("optimizer.weight_decay", "0.5");
+    config.set("optimizer.decay", decay);
+    torch::nn::Linear model(3, 2);
+    const at::Tensor weight = model->weight.detach().clone(), bias = model->bias.detach().clone();
+    const auto optimizer = make_optimizer(recipe, *model, World::alone());
+    for (const at::Tensor& p : model->parameters()) p.mutable_grad() = at::zeros_like(p);
+    optimizer->step();
+    EXPECT_TRUE(at::allclose(model->weight, 0.95 * weight)) << decay;
+    EXPECT_TRUE(at::allclose(model->bias, of_bias * bias)) << decay;
+  }
 }
 
 }  // namespace
