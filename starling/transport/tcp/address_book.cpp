@@ -151,14 +151,14 @@ bool AddressBook::Search::look_up(int peer) {
     const std::string said = store->get(tcp_address_key(identity.channel, peer), kQuestion);
     const std::string text = said.substr(0, said.find(' '));
     const auto address = parse(text);
+    const std::lock_guard lock(mutex);                   // after stop() nobody is told anything
     if (said != signed_address(identity, peer, text)) {  // anybody can write to the store
-      if (forged.insert(peer).second && log)
+      if (forged.insert(peer).second && !stopping && log)
         log(Level::warning, fmt::format("the address of worker {} in the store is not signed with this run's "
                                         "token: it is not used",
                                         peer));
       return false;
     }
-    const std::lock_guard lock(mutex);
     if (address && !stopping) found(peer, *address);
     return address.has_value();
   } catch (const StoreLost&) {
