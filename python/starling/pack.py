@@ -20,12 +20,11 @@ class Refusal(Exception):
     """One line: what is wrong, and where."""
 
 
-def imported(module, package=None):
+def imported(package):
     try:
-        return __import__(module)
+        return __import__(package)
     except ImportError as error:
-        raise Refusal(
-            f"needs the package {package or module}: {sys.executable} -m pip install {package or module}") from error
+        raise Refusal(f"needs the package {package}: {sys.executable} -m pip install {package}") from error
 
 
 def documents(paths):
@@ -120,6 +119,9 @@ def encode(paths, tokenizer, held_out, files):
 
 
 def pack_text(options):
+    out = pathlib.Path(options.out)
+    if out.exists() and any(out.iterdir()):
+        raise Refusal(f"{out}: is not empty")
     if options.vocabulary:
         tokenizer = tokenizer_of(options.vocabulary)
     else:
@@ -129,9 +131,6 @@ def pack_text(options):
         raise Refusal(f"{options.vocabulary}: has {size} tokens, at most {MOST_TOKENS} are allowed")
     if tokenizer.token_to_id(END_OF_TEXT) is None:
         raise Refusal(f"{options.vocabulary}: has no token {END_OF_TEXT}")
-    out = pathlib.Path(options.out)
-    if out.exists() and any(out.iterdir()):
-        raise Refusal(f"{out}: is not empty")
     out.parent.mkdir(parents=True, exist_ok=True)
     # Beside the folder, so that it appears whole or not at all.
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:

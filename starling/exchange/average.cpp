@@ -48,10 +48,12 @@ void Average::attempt(std::uint32_t number, std::set<int> participants) {
   proceed();
 }
 
-bool Average::joined(int peer) const {
+bool Average::has_come(int peer) const {
   const auto heard = heard_.find(peer);
-  return heard != heard_.end() && heard->second.id == id_ && heard->second.attempt == join_.attempt;
+  return heard != heard_.end() && heard->second.id == id_;
 }
+
+bool Average::joined(int peer) const { return has_come(peer) && heard_.at(peer).attempt == join_.attempt; }
 
 bool Average::everyone_joined() const {
   return std::ranges::all_of(join_.participants, [&](int peer) {
@@ -62,9 +64,8 @@ bool Average::everyone_joined() const {
 void Average::proceed() {
   // Adopts the latest attempt and the smallest set that any worker of P has named.
   for (const int peer : join_.participants) {
-    const auto heard = heard_.find(peer);
-    if (heard == heard_.end() || heard->second.id != id_) continue;
-    const auto& [id, number, theirs] = heard->second;
+    if (!has_come(peer)) continue;
+    const auto& [id, number, theirs] = heard_.at(peer);
     std::set<int> both;
     std::set_intersection(join_.participants.begin(), join_.participants.end(), theirs.begin(), theirs.end(),
                           std::inserter(both, both.end()));
@@ -142,11 +143,6 @@ std::set<int> Average::awaited() const {
     if (peer != rank_ && !(joined(peer) && done_.contains(peer))) peers.insert(peer);
   }
   return peers;
-}
-
-bool Average::has_come(int peer) const {
-  const auto heard = heard_.find(peer);
-  return heard != heard_.end() && heard->second.id == id_;
 }
 
 std::set<int> Average::late() const {

@@ -9,6 +9,7 @@
 #include "starling/exchange/exchange.h"
 #include "starling/topology/schedules.h"
 #include "starling/transport/local/local.h"
+#include "tests/exchange/deaf.h"
 #include "tests/exchange/flock.h"
 #include "tests/refusal.h"
 
@@ -173,14 +174,6 @@ TEST(Exchange, ALeaverIsNotWaitedFor) {
     EXPECT_TRUE(flock[0].said().empty());
   }
 }
-
-struct Deaf : TransportHandler {
-  void connected(int) override {}
-  void disconnected(int, const std::string&) override {}
-  void lost(int, const std::string&) override {}
-  std::span<std::byte> place(int, const Frame&) override { return {}; }
-  void received(int, const Frame&, std::span<const std::byte>, bool) override {}
-};
 
 // Worker 2 is not a worker but a bare end of the edges that sends arbitrary frames.
 TEST(Exchange, NonsenseFromAPeerIsRefusedAndTheOthersGoOn) {

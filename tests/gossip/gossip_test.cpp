@@ -17,6 +17,7 @@
 #include "starling/topology/schedules.h"
 #include "starling/transport/local/local.h"
 #include "tests/eventually.h"
+#include "tests/exchange/deaf.h"
 #include "tests/exchange/one_thread.h"
 #include "tests/gossip/held.h"
 #include "tests/log_lines.h"
@@ -254,13 +255,7 @@ TEST(Gossip, ADeathEndsOneAveragingAndNothingElse) {
 }
 
 TEST(Gossip, ADeathBeforeAllHaveMetEndsTheWait) {
-  struct Deaf : TransportHandler {
-    void connected(int) override {}
-    void disconnected(int, const std::string&) override {}
-    void lost(int, const std::string&) override {}
-    std::span<std::byte> place(int, const Frame&) override { return {}; }
-    void received(int, const Frame&, std::span<const std::byte>, bool) override {}
-  } deaf;
+  Deaf deaf;
   LocalHub hub(2);
   const auto dies = hub.endpoint(1);
   dies->start(deaf);
