@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "starling/core/error.h"
 
@@ -140,8 +139,8 @@ void Averages::give_up(bool interrupted, double waited) {
 void Averages::say_awaited(double waited) const {
   const std::set<int> awaited = protocol_.late();
   if (awaited.empty()) return;
-  options_.log(Level::warning, fmt::format("an average has waited {:.1f} s for worker{} {}", waited,
-                                           awaited.size() == 1 ? "" : "s", fmt::join(awaited, ", ")));
+  options_.log(Level::warning,
+               fmt::format("an average has waited {:.1f} s for {}", waited, name_of_workers(awaited)));
 }
 
 void Averages::gone(int rank) {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "starling/core/error.h"
 
@@ -283,8 +282,8 @@ void Exchange::say_awaited(std::uint32_t block, double waited) {
     round = id.round;
   }
   if (awaited.empty()) return;
-  log_(Level::warning, fmt::format("round {} has waited {:.1f} s for worker{} {}", round, waited,
-                                   awaited.size() == 1 ? "" : "s", fmt::join(awaited, ", ")));
+  log_(Level::warning,
+       fmt::format("round {} has waited {:.1f} s for {}", round, waited, name_of_workers(awaited)));
 }
 
 bool Exchange::waits_for(int rank) const {

@@ -10,6 +10,10 @@
 
 namespace starling {
 
+std::string name_of_workers(const std::set<int>& ranks) {
+  return fmt::format("worker{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
 WorkerLinks::WorkerLinks(Transport& transport, Monitor& monitor, LinkOptions options)
     : transport_(transport),
       monitor_(monitor),
@@ -33,12 +37,11 @@ void WorkerLinks::meet(std::chrono::milliseconds patience) {
   if (!never_met_.empty())
     throw Error(fmt::format("worker {}: worker {} is gone before all have met ({})", transport_.rank(),
                             never_met_.begin()->first, never_met_.begin()->second));
-  std::vector<int> missing;
-  std::ranges::set_difference(neighbours, met_, std::back_inserter(missing));
-  throw Error(fmt::format(
-      "worker {}: no connection to worker{} {} after {:.1f} s: is it running, and is its port open?",
-      transport_.rank(), missing.size() == 1 ? "" : "s", fmt::join(missing, ", "),
-      seconds(transport_.now() - begin)));
+  std::set<int> missing;
+  std::ranges::set_difference(neighbours, met_, std::inserter(missing, missing.end()));
+  throw Error(
+      fmt::format("worker {}: no connection to {} after {:.1f} s: is it running, and is its port open?",
+                  transport_.rank(), name_of_workers(missing), seconds(transport_.now() - begin)));
 }
 
 // ---------------------------------------------------------------- what the transport reports

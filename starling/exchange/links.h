@@ -34,6 +34,9 @@ struct LinkOptions {
   std::function<void(int)> greet = [](int) {};  // tells a worker that was away where I am
 };
 
+// "worker 2" or "workers 1, 2".
+std::string name_of_workers(const std::set<int>& ranks);
+
 class WorkerLinks {
  public:
   // The transport and the monitor outlive it.

@@ -7,7 +7,6 @@
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "starling/core/error.h"
 #include "starling/optim/engine.h"
@@ -38,15 +37,15 @@ Gathering::Gathering(const World& world, const std::string& channel)
 
 void Gathering::maximum(std::span<std::int64_t> values) {
   const std::set<int> here = exchange_.maximum(values);
-  std::vector<int> missing;
+  std::set<int> missing;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!here.contains(rank)) missing.push_back(rank);
+    if (!here.contains(rank)) missing.insert(rank);
   }
   if (missing.empty()) return;
   if (here.empty())
     throw Error(fmt::format("worker {} was away or interrupted while all workers had to be together", rank_));
-  throw Error(fmt::format("worker{} {} left, died or fell silent while all workers had to be together",
-                          missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")));
+  throw Error(fmt::format("{} left, died or fell silent while all workers had to be together",
+                          name_of_workers(missing)));
 }
 
 std::vector<std::string> Gathering::texts(const std::string& mine) {
