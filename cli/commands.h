@@ -25,6 +25,8 @@ void add_plan(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
 void add_timeline(CLI::App& app, Command& command);
 void add_checkpoint(CLI::App& app, Command& command);
+void add_eval(CLI::App& app, Command& command);
+void add_generate(CLI::App& app, Command& command);
 void add_pack(CLI::App& app, Command& command);
 void add_doctor(CLI::App& app, Command& command);
 

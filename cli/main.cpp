@@ -50,6 +50,8 @@ int run(int argc, char** argv) {
   add_bench(app, command);
   add_timeline(app, command);
   add_checkpoint(app, command);
+  add_eval(app, command);
+  add_generate(app, command);
   add_pack(app, command);
   add_doctor(app, command);
   try {

@@ -6,6 +6,10 @@ void add_recipe(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options) {
   sub.add_option("recipe", options->file, "a TOML file, such as recipes/fashion-mnist.toml")
       ->type_name("RECIPE.toml")
       ->required();
+  add_recipe_keys(sub, options);
+}
+
+void add_recipe_keys(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options) {
   for (const auto& [path, meaning] : recipe_keys()) {
     sub.add_option_function<std::string>(
            "--" + path,

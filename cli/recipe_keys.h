@@ -16,6 +16,7 @@ struct RecipeOptions {
 
 // `options` lives as long as `sub`.
 void add_recipe(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options);
+void add_recipe_keys(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options);
 // Call it after the command line has been parsed. It refuses an unknown key with the same message
 // as in a file.
 void take_unknown_keys(const CLI::App& sub, RecipeOptions& options);

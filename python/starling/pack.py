@@ -151,6 +151,20 @@ def pack_text(options):
     print(f"model.vocabulary = {size}")
 
 
+def encode_text(options):
+    tokenizer = tokenizer_of(options.tokenizer)
+    tokens = tokenizer.encode(END_OF_TEXT + sys.stdin.read(), add_special_tokens=False).ids
+    print(*tokens, sep="\n")
+
+
+def decode_text(options):
+    tokenizer = tokenizer_of(options.tokenizer)
+    words = sys.stdin.read().split()
+    if not all(word.isdecimal() and int(word) < tokenizer.get_vocab_size() for word in words):
+        raise Refusal(f"stdin: wants numbers below {tokenizer.get_vocab_size()}")
+    sys.stdout.write(tokenizer.decode([int(word) for word in words], skip_special_tokens=False))
+
+
 def share(text):
     value = float(text)
     if not 0 < value < 1:
@@ -184,6 +198,12 @@ def parser():
     text.add_argument("--held-out", type=share, default=0.005, metavar="SHARE",
                       help="share of the documents for val.bin, between 0 and 1 (default %(default)s)")
     text.set_defaults(pack=pack_text)
+    for name, does, meaning in (
+            ("encode", encode_text, "the tokens of a text on stdin, behind that of the end of a text"),
+            ("decode", decode_text, "the text of tokens on stdin")):
+        kind = kinds.add_parser(name, allow_abbrev=False, help=meaning, description=f"Prints {meaning}.")
+        kind.add_argument("tokenizer", metavar="TOKENIZER", help="tokenizer.json, or a folder of GPT-2's tables")
+        kind.set_defaults(pack=does)
     return parser
 
 

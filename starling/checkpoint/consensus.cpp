@@ -32,7 +32,7 @@ std::optional<Wire> narrow_format(const TensorInfo& tensor) {
 }
 
 // Reads F16 and BF16 as F32.
-Bytes read(const SafetensorsReader& file, const TensorInfo& tensor) {
+Bytes read_wide(const SafetensorsReader& file, const TensorInfo& tensor) {
   Bytes bytes(tensor.bytes());
   file.read(tensor, bytes);
   const std::optional<Wire> narrow = narrow_format(tensor);
@@ -106,46 +106,65 @@ void check_weights(const SafetensorsReader& worker) {
   }
 }
 
+// The recipe of the run, as TOML.
+std::string recipe_text(const Manifest& manifest) {
+  std::map<std::string, std::string> sections;
+  for (const auto& [key, value] : manifest.recipe) {
+    const std::size_t dot = key.find('.');
+    sections[key.substr(0, dot)] += fmt::format("{} = {}\n", key.substr(dot + 1), value);
+  }
+  std::string text;
+  for (const auto& [section, keys] : sections) text += fmt::format("[{}]\n{}", section, keys);
+  return text;
+}
+
 }  // namespace
 
-void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
-  std::vector<SafetensorsReader> workers;
+AverageModel::AverageModel(const Checkpoint& checkpoint)
+    : step_(checkpoint.manifest().step), recipe_(recipe_text(checkpoint.manifest())) {
   for (const WorkerFile& file : checkpoint.manifest().files)
-    workers.emplace_back(checkpoint.verified(file.worker));
-  for (const SafetensorsReader& worker : workers) check_weights(worker);
-  std::vector<TensorInfo> model;
-  std::map<std::string, std::string> sources;  // name in the model -> name in the workers' files
-  for (const TensorInfo& own : workers.front().tensors()) {
+    workers_.emplace_back(checkpoint.verified(file.worker));
+  for (const SafetensorsReader& worker : workers_) check_weights(worker);
+  const SafetensorsReader& first = workers_.front();
+  for (const TensorInfo& own : first.tensors()) {
     if (!own.name.starts_with(kPrefix)) continue;
     const std::string name = own.name.substr(kPrefix.size());
     const bool narrow = narrow_format(own).has_value();
-    const TensorInfo* const master = narrow ? workers.front().find(std::string(kMaster) + name) : nullptr;
+    const TensorInfo* const master = narrow ? first.find(std::string(kMaster) + name) : nullptr;
     const bool known = master != nullptr && master->dtype == "F32" && master->shape == own.shape;
     const TensorInfo& tensor = known ? *master : own;
-    for (const SafetensorsReader& worker : workers) {
+    for (const SafetensorsReader& worker : workers_) {
       const TensorInfo* const theirs = worker.find(tensor.name);
       if (theirs == nullptr || theirs->dtype != tensor.dtype || theirs->shape != tensor.shape) {
         throw Error(fmt::format("{}: there is no tensor {} with the dtype and shape that it has in {}",
-                                worker.path(), short_of(tensor.name), workers.front().path()));
+                                worker.path(), short_of(tensor.name), first.path()));
       }
     }
-    model.push_back({.name = name, .dtype = narrow ? "F32" : own.dtype, .shape = own.shape});
-    sources[name] = tensor.name;
+    tensors_.push_back({.name = name, .dtype = narrow ? "F32" : own.dtype, .shape = own.shape});
+    sources_[name] = tensor.name;
   }
-  if (model.empty())
-    throw Error(workers.front().path() + ": holds no model: no tensor's name begins with model.");
+  if (tensors_.empty()) throw Error(first.path() + ": holds no model: no tensor's name begins with model.");
+}
 
+std::vector<std::byte> AverageModel::read(const TensorInfo& tensor) const {
+  std::vector<Bytes> values;
+  for (const SafetensorsReader& worker : workers_)
+    values.push_back(read_wide(worker, *worker.find(sources_.at(tensor.name))));
+  return consensus_of(tensor, values, workers_.front().path());
+}
+
+Metadata AverageModel::metadata() const {
+  Metadata metadata{{"starling.step", std::to_string(step_)},
+                    {"starling.workers", std::to_string(workers_.size())}};
+  if (!recipe_.empty()) metadata[kRecipe] = recipe_;
+  return metadata;
+}
+
+void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
+  const AverageModel model(checkpoint);
   const std::string draft = out + ".tmp";
-  SafetensorsWriter writer(draft, model,
-                           {{"starling.step", std::to_string(checkpoint.manifest().step)},
-                            {"starling.workers", std::to_string(workers.size())}});
-  for (const TensorInfo& tensor : writer.tensors()) {
-    std::vector<Bytes> values;
-    for (const SafetensorsReader& worker : workers) {
-      values.push_back(read(worker, *worker.find(sources.at(tensor.name))));
-    }
-    writer.write(consensus_of(tensor, values, workers.front().path()));
-  }
+  SafetensorsWriter writer(draft, model.tensors(), model.metadata());
+  for (const TensorInfo& tensor : writer.tensors()) writer.write(model.read(tensor));
   writer.finish();
   if (std::rename(draft.c_str(), out.c_str()) != 0) {
     throw Error(fmt::format("{}: cannot be put in place: {}", out, std::strerror(errno)));

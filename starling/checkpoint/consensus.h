@@ -1,18 +1,44 @@
-// The average model of a checkpoint, as one safetensors file that other programs read.
+// The average model of a checkpoint, also as one safetensors file that other programs read.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "starling/checkpoint/checkpoint.h"
 
 namespace starling {
 
-// A worker's file holds its model as "model.NAME", with the module's names. Writes each as NAME.
-// Real numbers (F32, F64) are the average over all workers of the checkpoint, summed in double;
-// integers (counters) are the maximum. Refused if workers count differently (scheme push-sum). The
-// average of F16 and BF16 is written as F32; that of a parameter is the average of its fp32
-// masters, "master.NAME". Verifies all files first. Throws Error, also if the workers' files do not
-// fit each other.
+// The key of the metadata that has the recipe of the run, as TOML.
+inline constexpr const char* kRecipe = "starling.recipe";
+
+// A worker's file holds its model as "model.NAME", with the module's names. Here each is NAME. Real
+// numbers (F32, F64) are the average over all workers of the checkpoint, summed in double; integers
+// (counters) are the maximum. The average of F16 and BF16 is F32; that of a parameter is the
+// average of its fp32 masters, "master.NAME".
+class AverageModel {
+ public:
+  // Verifies all files. Throws Error, also if the workers' files do not fit each other, or if
+  // workers count differently (scheme push-sum).
+  explicit AverageModel(const Checkpoint& checkpoint);
+
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  // The values of one of them. Throws Error.
+  std::vector<std::byte> read(const TensorInfo& tensor) const;
+  // starling.step, starling.workers, and the recipe.
+  Metadata metadata() const;
+
+ private:
+  std::vector<SafetensorsReader> workers_;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, std::string> sources_;  // name in the model -> name in the workers' files
+  std::int64_t step_;
+  std::string recipe_;
+};
+
+// Writes it to a file that is put in place whole. Throws Error.
 void write_consensus(const Checkpoint& checkpoint, const std::string& out);
 
 }  // namespace starling

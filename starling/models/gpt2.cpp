@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -38,12 +39,21 @@ struct Attention : nn::Module {
       : heads(o.heads),
         c_attn(register_module("c_attn", std::make_shared<Projection>(o.width, 3 * o.width, kDeviation))),
         c_proj(register_module("c_proj", std::make_shared<Projection>(o.width, o.width, last))) {}
-  Tensor forward(const Tensor& x) {
+  // `cached`: keys and values of earlier tokens, `past` of them, with room for these.
+  Tensor forward(const Tensor& x, const Tensor& cached, std::int64_t past) {
     const std::int64_t n = x.size(0), t = x.size(1), width = x.size(2);
     // [3, n, heads, t, width / heads]
     const Tensor qkv = c_attn->forward(x).view({n, t, 3, heads, width / heads}).permute({2, 0, 3, 1, 4});
-    const Tensor mixed =
-        at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, /*dropout_p=*/0, /*is_causal=*/true);
+    Tensor mixed;
+    if (cached.defined()) {
+      cached.narrow(3, past, t).copy_(qkv.narrow(0, 1, 2));
+      const Tensor all = cached.narrow(3, 0, past + t);
+      const Tensor seen = at::ones({t, past + t}, at::device(x.device()).dtype(at::kBool)).tril(past);
+      mixed = at::scaled_dot_product_attention(qkv[0], all[0], all[1], seen);
+    } else {
+      mixed =
+          at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, /*dropout_p=*/0, /*is_causal=*/true);
+    }
     return c_proj->forward(mixed.transpose(1, 2).reshape({n, t, width}));
   }
   const std::int64_t heads;
@@ -64,8 +74,8 @@ struct Layer : nn::Module {
         attn(register_module("attn", std::make_shared<Attention>(o, last))),
         ln_2(register_module("ln_2", nn::LayerNorm(nn::LayerNormOptions({o.width})))),
         mlp(register_module("mlp", std::make_shared<Mlp>(o.width, last))) {}
-  Tensor forward(Tensor x) {
-    x = x + attn->forward(ln_1(x));
+  Tensor forward(Tensor x, const Tensor& cached, std::int64_t past) {
+    x = x + attn->forward(ln_1(x), cached, past);
     return x + mlp->forward(ln_2(x));
   }
   nn::LayerNorm ln_1;
@@ -94,14 +104,31 @@ struct Gpt2::Decoder : nn::Module {
 };
 
 Gpt2::Gpt2(const Gpt2Options& options)
-    : decoder_(register_module("transformer", std::make_shared<Decoder>(options))) {
+    : options_(options), decoder_(register_module("transformer", std::make_shared<Decoder>(options))) {
   to(options.type);
 }
 
-Tensor Gpt2::forward(const Tensor& tokens) {
+Tensor Gpt2::forward(const Tensor& tokens) { return logits(tokens, nullptr); }
+
+Tensor Gpt2::forward(const Tensor& tokens, Gpt2Cache& cache) {
+  const torch::NoGradGuard no_gradient;
+  if (cache.layers.empty()) {
+    const Gpt2Options& o = options_;
+    const auto like = decoder_->wte->weight.options();
+    for (std::int64_t i = 0; i < o.layers; ++i)
+      cache.layers.push_back(at::empty({2, tokens.size(0), o.heads, o.context, o.width / o.heads}, like));
+  }
+  const Tensor result = logits(tokens, &cache);
+  cache.size += tokens.size(1);
+  return result;
+}
+
+Tensor Gpt2::logits(const Tensor& tokens, Gpt2Cache* cache) {
   Decoder& d = *decoder_;
-  Tensor x = d.wte(tokens) + d.wpe->weight.narrow(0, 0, tokens.size(1));
-  for (const auto& layer : *d.h) x = layer->as<Layer>()->forward(x);
+  const std::int64_t past = cache != nullptr ? cache->size : 0;
+  Tensor x = d.wte(tokens) + d.wpe->weight.narrow(0, past, tokens.size(1));
+  for (std::size_t i = 0; i < d.h->size(); ++i)
+    x = d.h[i]->as<Layer>()->forward(x, cache != nullptr ? cache->layers[i] : Tensor(), past);
   return at::linear(d.ln_f(x), d.wte->weight).to(at::kFloat);
 }
 

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include <torch/nn/module.h>
 
@@ -30,6 +31,12 @@ struct Gpt2Options {
   at::ScalarType type = at::kFloat;  // of parameters and activations
 };
 
+// The keys and values of the tokens that a model has read, so that it goes on from there.
+struct Gpt2Cache {
+  std::vector<at::Tensor> layers;  // [2, n, heads, context, width / heads]
+  std::int64_t size = 0;           // tokens
+};
+
 class Gpt2 final : public torch::nn::Module {
  public:
   // Draws the weights from torch's global generator: N(0, 0.02^2); projections that end on x have
@@ -38,11 +45,18 @@ class Gpt2 final : public torch::nn::Module {
 
   // int64 [n, t], t <= context -> float [n, t, vocabulary]: of the token after each one.
   at::Tensor forward(const at::Tensor& tokens);
+  // The same for the tokens behind those in the cache, which are added to it. An empty cache fits
+  // any n; together at most `context` tokens. Without gradient.
+  at::Tensor forward(const at::Tensor& tokens, Gpt2Cache& cache);
+  const Gpt2Options& options() const { return options_; }
   // The mean cross entropy, in nats, of the targets, int64 [n, t].
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets);
 
  private:
+  at::Tensor logits(const at::Tensor& tokens, Gpt2Cache* cache);
+
   struct Decoder;
+  const Gpt2Options options_;
   const std::shared_ptr<Decoder> decoder_;
 };
 

@@ -29,9 +29,7 @@ TensorInfo info_of(const std::string& name, const at::Tensor& tensor) {
 }
 
 at::ScalarType type_of(const TensorInfo& tensor, const SafetensorsReader& file) {
-  for (const auto& [type, dtype] : kDtypes) {
-    if (dtype == tensor.dtype) return type;
-  }
+  if (const auto type = torch_type(tensor.dtype)) return *type;
   starling::refuse(file.path(), file.offset(tensor),
                    fmt::format("tensor \"{}\" is {}, which no optimizer has", tensor.name, tensor.dtype));
 }
@@ -51,6 +49,13 @@ OptimizerState read_state(const SafetensorsReader& file) {
 }
 
 }  // namespace
+
+std::optional<at::ScalarType> torch_type(const std::string& name) {
+  for (const auto& [type, dtype] : kDtypes) {
+    if (dtype == name) return type;
+  }
+  return std::nullopt;
+}
 
 Digest save_tensors(const std::string& file, const std::map<std::string, at::Tensor>& tensors,
                     const Metadata& metadata) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,6 +23,9 @@ using Named = std::vector<std::pair<std::string, at::Tensor>>;
 inline constexpr const char* kStateFormat = "starling optimizer 1";
 // The share of an optimizer that keeps all of its state. The metadata then has no "share".
 inline constexpr const char* kWholeShare = "all";
+
+// torch's type of a dtype in a safetensors file, "F32"; nothing if torch has none.
+std::optional<at::ScalarType> torch_type(const std::string& dtype);
 
 // A state to load, from a file or from the caller.
 struct GivenState {

@@ -211,11 +211,14 @@ std::vector<RecipeKey> recipe_keys() {
 }
 
 Recipe read_recipe(const std::string& file, const Overrides& overrides) {
-  const std::string text = read_at_most(file, Config::kMostBytes, "recipe");
+  return parse_recipe(read_at_most(file, Config::kMostBytes, "recipe"), file, overrides);
+}
+
+Recipe parse_recipe(const std::string& text, const std::string& origin, const Overrides& overrides) {
   Recipe recipe;
-  choose_task(recipe, text, file, overrides);
+  choose_task(recipe, text, origin, overrides);
   Config config = recipe_config(recipe);
-  config.read_text(text, file);
+  config.read_text(text, origin);
   for (const auto& [path, value] : overrides) config.set(path, value);
   if (const auto check_task = task_of(recipe).check) check_task(recipe, config);
   check(config, recipe.optimizer);

@@ -91,6 +91,8 @@ std::vector<RecipeKey> recipe_keys();
 using Overrides = std::vector<std::pair<std::string, std::string>>;  // {"optimizer.lr", "0.002"}
 // The defaults, then the file, then the overrides. Throws UsageError.
 Recipe read_recipe(const std::string& file, const Overrides& overrides = {});
+// The same of a file's text; messages name its origin.
+Recipe parse_recipe(const std::string& text, const std::string& origin, const Overrides& overrides = {});
 std::string print_recipe(Recipe recipe);
 
 // {"optimizer.lr", "0.002"}, for all keys.

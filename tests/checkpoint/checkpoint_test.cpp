@@ -185,6 +185,20 @@ TEST(Consensus, AveragesRealNumbersAndTakesTheLargestOfWholeOnes) {
   EXPECT_EQ(file.metadata().at("starling.step"), "5");
 }
 
+TEST(Consensus, HoldsTheRecipeAsToml) {
+  const Folder folder;
+  write_checkpoint(folder.path, 5);
+  Manifest manifest = Checkpoint(folder.path).manifest();
+  manifest.step = 6;
+  manifest.recipe = {{"run.seed", "3"}, {"data.dir", "\"a b\""}, {"run.out", "\"out\""}};
+  const std::string draft = draft_checkpoint(folder.path, 6);
+  for (const WorkerFile& file : manifest.files)
+    fs::copy_file(folder / "step-5/" + file.name(), draft + "/" + file.name());
+  commit_checkpoint(folder.path, manifest, 2);
+  const AverageModel model{Checkpoint(folder.path)};
+  EXPECT_EQ(model.metadata().at(kRecipe), "[data]\ndir = \"a b\"\n[run]\nseed = 3\nout = \"out\"\n");
+}
+
 TEST(Consensus, EqualNumbersStayWhatTheyAre) {
   const Folder folder;
   const double values[]{0.1, -std::numeric_limits<double>::infinity()};

@@ -11,13 +11,16 @@
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
+#include "tests/models/tiny_gpt2.h"
+
 namespace starling {
 namespace {
 
 using at::Tensor;
 using Vector = std::vector<double>;
 
-constexpr Gpt2Options kTiny{.vocabulary = 11, .context = 6, .width = 8, .heads = 2, .layers = 2};
+using testing_models::kTiny;
+using testing_models::tiny;
 
 // GPT-2 in plain loops, on one sequence.
 class Loops {
@@ -115,15 +118,6 @@ class Loops {
   std::map<std::string, Vector> values_;
 };
 
-// A tiny one whose weights are large enough to matter.
-std::shared_ptr<Gpt2> tiny() {
-  torch::manual_seed(3);
-  auto model = std::make_shared<Gpt2>(kTiny);
-  const torch::NoGradGuard no_gradient;
-  for (Tensor& p : model->parameters()) p.add_(at::randn_like(p), 0.3);
-  return model;
-}
-
 TEST(Gpt2, IsItsEquation) {
   const auto model = tiny();
   const Tensor tokens = at::randint(kTiny.vocabulary, {3, kTiny.context}, at::kLong);
@@ -155,6 +149,19 @@ TEST(Gpt2, AShorterSequenceHasTheFirstLogitsOfALongerOne) {
   const Tensor tokens = at::arange(kTiny.context).unsqueeze(0);
   EXPECT_TRUE(at::allclose(model->forward(tokens.narrow(1, 0, 4)), model->forward(tokens).narrow(1, 0, 4),
                            1e-4, 1e-5));
+}
+
+TEST(Gpt2, WhatIsInTheCacheNeedNotBeReadAgain) {
+  const auto model = tiny();
+  const Tensor tokens = at::randint(kTiny.vocabulary, {2, kTiny.context}, at::kLong);
+  const Tensor whole = model->forward(tokens);
+  Gpt2Cache cache;
+  for (const auto& [first, count] : {std::pair{0, 3}, {3, 1}, {4, 2}}) {
+    const Tensor logits = model->forward(tokens.narrow(1, first, count), cache);
+    EXPECT_FALSE(logits.requires_grad());
+    EXPECT_TRUE(at::allclose(logits, whole.narrow(1, first, count), 1e-4, 1e-5)) << first;
+    EXPECT_EQ(cache.size, first + count);
+  }
 }
 
 TEST(Gpt2, NarrowTypesHaveLogitsInFloat) {

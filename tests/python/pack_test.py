@@ -16,7 +16,7 @@ STARLING = os.environ["STARLING"]
 TEXTS = [f"Document {i}: it's the {i}th, ünïcödé and 漢字 too.\n\n  It doesn't end here." * (i % 3 + 1) for i in range(200)]
 
 
-class PackText(unittest.TestCase):
+class Packing(unittest.TestCase):
     def setUp(self):
         holder = tempfile.TemporaryDirectory()
         self.addCleanup(holder.cleanup)
@@ -31,6 +31,8 @@ class PackText(unittest.TestCase):
         return subprocess.run([STARLING, "pack", "text", *map(str, arguments)], capture_output=True, text=True,
                               timeout=120, env=os.environ | {"STARLING_PYTHON": sys.executable} | environment)
 
+
+class PackText(Packing):
     def documents(self, split, tokenizer):
         tokens = numpy.fromfile(self.folder / "out" / f"{split}.bin", dtype="<u2").tolist()
         end = tokenizer.token_to_id("<|endoftext|>")
@@ -99,6 +101,62 @@ class PackText(unittest.TestCase):
         done = self.pack(texts, new, STARLING_PYTHON="/nowhere/python")
         self.assertEqual(done.returncode, 1)
         self.assertIn('"/nowhere/python" cannot be started: No such file or directory', done.stderr)
+
+
+class Generate(Packing):
+    """A tiny GPT-2 that has learnt the texts by heart."""
+
+    recipe = """
+[run]
+steps = 300
+[data]
+name = "text"
+[model]
+layers = 2
+heads = 2
+width = 32
+context = 32
+vocabulary = 400
+[optimizer]
+lr = 0.01
+[train]
+batch = 8
+[checkpoint]
+every = 300
+"""
+    def starling(self, *arguments, code=0):
+        done = subprocess.run([STARLING, *map(str, arguments)], capture_output=True, text=True, timeout=300,
+                              cwd=self.folder, env=os.environ | {"STARLING_PYTHON": sys.executable})
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stdout if code == 0 else done.stderr
+
+    def test_writes_what_it_has_learnt(self):
+        data, run = self.folder / "data", self.folder / "run"
+        self.pack(self.folder / "texts", data, "--learn-vocabulary", 400, "--held-out", 0.2)
+        (self.folder / "recipe.toml").write_text(self.recipe)
+        self.starling("train", "recipe.toml", "--data.dir", data, "--out", run)
+        likeliest = self.starling("generate", run / "checkpoints", "--prompt", "Document 1", "--temperature", 0)
+        self.assertTrue(likeliest.startswith("Document 1"), likeliest)
+        self.assertIn("th, ünïcödé and 漢字 too.\n\n  It doesn't end here.", likeliest)
+        self.assertNotIn("<|endoftext|>", likeliest)
+
+        self.starling("checkpoint", "consensus", run / "checkpoints", "model.safetensors")
+        (data / "tokenizer.json").rename(self.folder / "tokenizer.json")
+        model = ("generate", "model.safetensors", "--tokenizer", "tokenizer.json")
+        self.assertEqual(self.starling(*model, "--prompt", "Document 1", "--temperature", 0), likeliest)
+        drawn = [self.starling(*model, "--temperature", 3, "--seed", seed, "--tokens", 30) for seed in (1, 1, 2)]
+        self.assertEqual(drawn[0], drawn[1])
+        self.assertNotEqual(drawn[0], drawn[2])
+
+        self.assertIn("tokenizer.json: wants a tokenizer.json, or a folder",
+                      self.starling("generate", "model.safetensors", code=1))
+        other = json.loads((self.folder / "tokenizer.json").read_text())
+        other["model"]["vocab"]["<|endoftext|>"] = other["added_tokens"][0]["id"] = 1000
+        (self.folder / "other.json").write_text(json.dumps(other))
+        self.assertIn("other.json: has token 1000, but model.vocabulary = 400: is it the one that packed the text?",
+                      self.starling(*model[:2], "--tokenizer", "other.json", code=1))
+        self.assertIn("data.name = fashion-mnist: generate wants a model of text",
+                      self.starling(*model, "--recipe", "/dev/null", code=2))
 
 
 if __name__ == "__main__":

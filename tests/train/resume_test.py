@@ -155,6 +155,31 @@ print(len(mean))
         done = subprocess.run([os.environ["TORCH_PYTHON"], "-c", read, file, *workers], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_eval_finds_the_score_of_the_run(self):
+        self.train("--run.steps", "8", "--checkpoint-every", "8")
+        summary = self.summary()
+        folder, file = self.out / "checkpoints", self.out / "mean.safetensors"
+        command("checkpoint", "consensus", folder, file)
+        for model in (folder, folder / "step-8", file):
+            score = json.loads(command("eval", model, "--json").stdout)
+            self.assertEqual((score["examples"], score["accuracy"]), (self.test_images, summary["accuracy"]))
+            self.assertAlmostEqual(score["test_loss"], summary["test_loss"], places=5)
+        self.assertIn(f"{100 * summary['accuracy']:.2f} %", command("eval", file).stdout)
+
+        names = sorted(path.name for path in self.out.iterdir())
+        worker = folder / "step-8" / "worker-0.safetensors"
+        for arguments, code, message in (
+                ([worker], 2, f"{worker} does not say with which recipe it was trained: name one, --recipe FILE"),
+                ([worker, "--recipe", self.recipe], 1, f'{worker}: the model of the recipe has no tensor "'),
+                ([file, "--model.width", 16], 1, f"{file}: tensor "),
+                ([file, "--model.width", 0], 2, "model.width = 0"),
+                ([file, "--data.dir", "/nowhere"], 1, "/nowhere")):
+            with self.subTest(message):
+                stderr = command("eval", *arguments, code=code).stderr
+                self.assertIn(message, stderr)
+                self.assertEqual(stderr.count("\n"), 1, stderr)
+        self.assertEqual(sorted(path.name for path in self.out.iterdir()), names)
+
     def test_two_vectors_with_any_number_of_workers(self):
         self.train("--mixing.scheme", "ceca-2p", "--run.steps", "14", "--checkpoint-every", "7")
         summary = self.summary()

@@ -1,0 +1,68 @@
+// starling eval MODEL: tests a trained model on the test set of its task.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "cli/trained.h"
+#include "starling/train/evaluate.h"
+#include "starling/train/trained.h"
+#include "starling/train/trainer.h"
+
+namespace starling::cli {
+
+void add_trained(CLI::App& sub, const std::shared_ptr<TrainedOptions>& options) {
+  sub.add_option("model", options->model,
+                 "a checkpoint, a folder of several, which means the latest, or a safetensors file")
+      ->type_name("MODEL")
+      ->required();
+  sub.add_option("--recipe", options->recipe->file,
+                 "the recipe, if the file does not hold it; `starling checkpoint consensus` writes it")
+      ->type_name("RECIPE.toml");
+  add_recipe_keys(sub, options->recipe);
+}
+
+namespace {
+
+struct EvalOptions {
+  std::shared_ptr<TrainedOptions> trained = std::make_shared<TrainedOptions>();
+  bool json = false;
+};
+
+int eval(const EvalOptions& options) {
+  const TrainedModel model(options.trained->model);
+  const Recipe recipe = model.recipe(options.trained->recipe->file, options.trained->recipe->overrides);
+  limit_threads(recipe, World());
+  const TaskInfo& info = task_of(recipe);
+  info.find_data(recipe);
+  const std::unique_ptr<Task> task = info.load(recipe)(0, 1);
+  model.load_into(task->model());
+  const Score score = test(*task);
+  if (options.json) {
+    fmt::print("{}\n", nlohmann::ordered_json({{"examples", task->test_examples()},
+                                               {"test_loss", score.loss},
+                                               {info.score.name, score.value}})
+                           .dump(2));
+  } else {
+    fmt::print("test {:<24} {}\ntest loss                     {:.4f}\nexamples                      {}\n",
+               info.score.name, info.score.text(score.value), score.loss, task->test_examples());
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, Command& command) {
+  CLI::App* sub = app.add_subcommand("eval", "Test a trained model");
+  auto options = std::make_shared<EvalOptions>();
+  add_trained(*sub, options->trained);
+  sub->add_flag("--json", options->json, "print JSON instead of a table");
+  sub->callback([sub, options, &command] {
+    take_unknown_keys(*sub, *options->trained->recipe);
+    command = [options] { return eval(*options); };
+  });
+}
+
+}  // namespace starling::cli

@@ -1,0 +1,114 @@
+// starling generate MODEL: text that a trained GPT-2 writes.
+#include "starling/models/generate.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/commands.h"
+#include "cli/pack_script.h"
+#include "cli/trained.h"
+#include "starling/core/error.h"
+#include "starling/core/tree.h"
+#include "starling/train/trained.h"
+#include "starling/train/trainer.h"
+
+namespace starling::cli {
+
+namespace {
+
+struct GenerateOptions {
+  std::shared_ptr<TrainedOptions> trained = std::make_shared<TrainedOptions>();
+  std::string prompt, tokenizer;
+  std::int64_t tokens = 200;
+  Sampling sampling{.temperature = 0.8};
+};
+
+// Numbers, one in a line.
+std::vector<std::int64_t> tokens_in(const std::string& text, std::int64_t vocabulary,
+                                    const std::string& tokenizer) {
+  std::vector<std::int64_t> tokens;
+  const char* at = text.data();
+  for (const char* const end = at + text.size(); at != end; ++at) {
+    std::int64_t& token = tokens.emplace_back();
+    const auto [stop, error] = std::from_chars(at, end, token);
+    if (error != std::errc() || stop == end || *stop != '\n' || token < 0)
+      throw Error(fmt::format("{}: its output is not a number in each line", tokenizer));
+    if (token >= vocabulary)
+      throw Error(
+          fmt::format("{}: has token {}, but model.vocabulary = {}: is it the one that packed the text?",
+                      tokenizer, token, vocabulary));
+    at = stop;
+  }
+  return tokens;
+}
+
+std::string data_dir(const Recipe& recipe) {
+  const RecipeValues values = recipe_values(recipe);
+  const auto found = std::ranges::find(values, "data.dir", [](const auto& value) { return value.first; });
+  const Node root = parse_toml("dir = " + found->second, "data.dir");  // every task of text has this key
+  return *root.as<Node::Table>()->front().node.as<std::string>();
+}
+
+int generate(const GenerateOptions& options) {
+  const TrainedModel trained(options.trained->model);
+  const Recipe recipe = trained.recipe(options.trained->recipe->file, options.trained->recipe->overrides);
+  const std::shared_ptr<torch::nn::Module> module = task_of(recipe).model(recipe);
+  const auto model = std::dynamic_pointer_cast<Gpt2>(module);
+  if (model == nullptr)
+    throw UsageError(fmt::format("data.name = {}: generate wants a model of text", recipe.data.name));
+  limit_threads(recipe, World());
+  trained.load_into(*model);
+  model->eval();
+  const std::string tokenizer =
+      options.tokenizer.empty() ? data_dir(recipe) + "/tokenizer.json" : options.tokenizer;
+  // The end of a text, which is also what precedes one, then the prompt.
+  std::vector<std::int64_t> prompt = tokens_in(output_of_pack_script({"encode", tokenizer}, options.prompt),
+                                               model->options().vocabulary, tokenizer);
+  Sampling sampling = options.sampling;
+  sampling.end = prompt.front();
+  const std::vector<std::int64_t> tokens =
+      starling::generate(*model, std::move(prompt), options.tokens, sampling);
+  fmt::print("{}{}\n", options.prompt,
+             output_of_pack_script({"decode", tokenizer}, fmt::format("{}\n", fmt::join(tokens, "\n"))));
+  return 0;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Command& command) {
+  CLI::App* sub = app.add_subcommand("generate", "Let a trained model of text write");
+  auto options = std::make_shared<GenerateOptions>();
+  add_trained(*sub, options->trained);
+  sub->add_option("--prompt", options->prompt, "how the text begins (default: empty)")->type_name("TEXT");
+  sub->add_option("--tokens", options->tokens, "the most tokens to write")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  sub->add_option("--temperature", options->sampling.temperature,
+                  "divides the logits: below 1 rarer tokens become rarer; 0: always the likeliest one")
+      ->type_name("X")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  sub->add_option("--top-k", options->sampling.top_k,
+                  "draw among the N likeliest tokens (default: among all)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 16));
+  sub->add_option("--seed", options->sampling.seed, "of the random draws")
+      ->type_name("N")
+      ->capture_default_str();
+  sub->add_option("--tokenizer", options->tokenizer, "tokenizer.json (default: the one in data.dir)")
+      ->type_name("FILE");
+  sub->callback([sub, options, &command] {
+    take_unknown_keys(*sub, *options->trained->recipe);
+    command = [options] { return generate(*options); };
+  });
+}
+
+}  // namespace starling::cli

@@ -1,0 +1,36 @@
+// A model that was trained, to be tested and used.
+#pragma once
+
+#include <string>
+#include <variant>
+
+#include "starling/checkpoint/consensus.h"
+#include "starling/checkpoint/safetensors.h"
+#include "starling/train/recipe.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace starling {
+
+// The average model of a checkpoint, or a model in a safetensors file.
+class TrainedModel {
+ public:
+  // `path`: a checkpoint, a folder of several, which means the latest, or a safetensors file.
+  // Verifies all files of a checkpoint. Throws Error.
+  explicit TrainedModel(const std::string& path);
+
+  // That of the run, with overrides. `starling checkpoint consensus` writes it to its file; any
+  // other file needs a recipe: `file`, unless it is empty, counts in any case. Throws UsageError.
+  Recipe recipe(const std::string& file, const Overrides& overrides) const;
+  // Copies the values to the parameters and buffers of these names, in their own dtypes. Throws
+  // Error if one is missing or has another shape, or if one is left over.
+  void load_into(torch::nn::Module& model) const;
+
+ private:
+  std::string path_;
+  std::variant<SafetensorsReader, AverageModel> source_;
+};
+
+}  // namespace starling
