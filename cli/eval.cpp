@@ -4,10 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include <fmt/format.h>
+#include <torch/nn/module.h>
 
 #include "cli/commands.h"
 #include "cli/trained.h"
 #include "starling/train/evaluate.h"
+#include "starling/train/learner.h"
 #include "starling/train/trained.h"
 #include "starling/train/trainer.h"
 
@@ -34,11 +36,13 @@ struct EvalOptions {
 int eval(const EvalOptions& options) {
   const TrainedModel model(options.trained->model);
   const Recipe recipe = model.recipe(options.trained->recipe->file, options.trained->recipe->overrides);
+  const at::Device device = device_of(recipe, 0);
   limit_threads(recipe, World());
   const TaskInfo& info = task_of(recipe);
   info.find_data(recipe);
   const std::unique_ptr<Task> task = info.load(recipe)(0, 1);
   model.load_into(task->model());
+  task->model().to(device);
   const Score score = test(*task);
   if (options.json) {
     fmt::print("{}\n", nlohmann::ordered_json({{"examples", task->test_examples()},

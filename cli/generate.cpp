@@ -16,6 +16,7 @@
 #include "cli/trained.h"
 #include "starling/core/error.h"
 #include "starling/core/tree.h"
+#include "starling/train/learner.h"
 #include "starling/train/trained.h"
 #include "starling/train/trainer.h"
 
@@ -66,6 +67,7 @@ int generate(const GenerateOptions& options) {
   limit_threads(recipe, World());
   trained.load_into(*model);
   model->eval();
+  model->to(device_of(recipe, 0));
   const std::string tokenizer =
       options.tokenizer.empty() ? data_dir(recipe) + "/tokenizer.json" : options.tokenizer;
   // The end of a text, which is also what precedes one, then the prompt.

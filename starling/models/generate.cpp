@@ -33,6 +33,7 @@ std::vector<std::int64_t> generate(Gpt2& model, std::vector<std::int64_t> prompt
   const auto random = at::make_generator<at::CPUGeneratorImpl>(sampling.seed);
   std::vector<std::int64_t> text = std::move(prompt);  // all tokens
   const std::size_t begin = text.size();
+  const at::Device device = model.parameters().front().device();
   Gpt2Cache cache;
   std::size_t read = text.size() - std::min(text.size(), context);  // tokens of the text in the model
   while (std::ssize(text) < static_cast<std::int64_t>(begin) + count) {
@@ -40,7 +41,7 @@ std::vector<std::int64_t> generate(Gpt2& model, std::vector<std::int64_t> prompt
       cache.size = 0;
       read = text.size() - std::max<std::size_t>(context / 2, 1);
     }
-    const at::Tensor next = at::tensor(at::ArrayRef(text).slice(read), at::kLong).unsqueeze(0);
+    const at::Tensor next = at::tensor(at::ArrayRef(text).slice(read), at::kLong).unsqueeze(0).to(device);
     const at::Tensor logits = model.forward(next, cache)[0][-1].cpu();
     read = text.size();
     const std::int64_t token = draw(logits, sampling, random);

@@ -4,14 +4,50 @@
 #include <cmath>
 #include <optional>
 
+#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
+#include <torch/cuda.h>
+#include <torch/nn/module.h>
 
 #include "starling/core/error.h"
 
 namespace starling {
 
-Learner::Learner(const Recipe& recipe, const MakeTask& make, int rank, int workers)
-    : recipe_(recipe), rank_(rank), task_(make(rank, workers)) {}
+namespace {
+
+// As long as it lives, torch chooses the types of operations on this device as torch.autocast does.
+class Autocast {
+ public:
+  Autocast(at::DeviceType device, at::ScalarType type) : device_(device) {
+    at::autocast::set_autocast_dtype(device, type);
+    at::autocast::set_autocast_enabled(device, true);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    at::autocast::decrement_nesting();
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(device_, false);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  const at::DeviceType device_;
+};
+
+}  // namespace
+
+at::Device device_of(const Recipe& recipe, int local_rank) {
+  if (recipe.run.device == "cpu") return at::kCPU;
+  const int count = torch::cuda::device_count();
+  if (count == 0) throw UsageError("run.device = cuda: torch sees no GPU on this machine");
+  return {at::kCUDA, static_cast<at::DeviceIndex>(local_rank % count)};
+}
+
+Learner::Learner(const Recipe& recipe, const MakeTask& make, int rank, int workers, at::Device device)
+    : recipe_(recipe), rank_(rank), device_(device), task_(make(rank, workers)) {
+  model().to(device);
+}
 
 double Learner::steps_per_epoch() const {
   return static_cast<double>(task_->batches_per_epoch()) / static_cast<double>(recipe_.train.accumulate);
@@ -41,6 +77,8 @@ double Learner::gradient(std::int64_t step, Optimizer& optimizer) {
     at::Tensor loss;
     {
       const Timeline::Scope span(timeline, {.name = "forward"});
+      std::optional<Autocast> autocast;
+      if (recipe_.train.autocast == "bf16") autocast.emplace(device_.type(), at::kBFloat16);
       loss = task_->loss(batch) / static_cast<double>(passes);
     }
     {

@@ -10,9 +10,13 @@
 
 namespace starling {
 
+// The device that run.device names, for this worker of its machine. Throws UsageError if torch sees
+// none.
+at::Device device_of(const Recipe& recipe, int local_rank);
+
 class Learner {
  public:
-  Learner(const Recipe& recipe, const MakeTask& make, int rank, int workers);
+  Learner(const Recipe& recipe, const MakeTask& make, int rank, int workers, at::Device device = at::kCPU);
 
   Task& task() { return *task_; }
   torch::nn::Module& model() { return task_->model(); }
@@ -29,6 +33,7 @@ class Learner {
  private:
   const Recipe recipe_;
   const int rank_;
+  const at::Device device_;
   const std::unique_ptr<Task> task_;
 };
 

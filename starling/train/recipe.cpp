@@ -101,6 +101,8 @@ Config recipe_config(Recipe& r) {
         "each: when every worker has made its steps; together: when all of them have made as many in all, so "
         "that nobody waits for a slow one (asynchronous schemes); steps are then the mean of all workers'");
   c.key("out", &r.run.out, "folder for metrics.jsonl and summary.json");
+  c.key("device", &r.run.device, Choices{"cpu", "cuda"},
+        "where model and batches are; cuda: the GPU of the worker's number on this machine");
   c.key("threads", &r.run.threads, between(0, 1024),
         "torch's threads per worker; 0: cores / workers of this machine");
 
@@ -145,6 +147,9 @@ Config recipe_config(Recipe& r) {
         fmt::format("{} per worker and forward pass", task.batch_of));
   c.key("accumulate", &r.train.accumulate, between(1, 1 << 16),
         "forward and backward passes per optimizer step");
+  c.key("autocast", &r.train.autocast, Choices{"none", "bf16"},
+        "bf16: fp32 weights, and matrix products of the forward pass in bf16, as torch.autocast; tests stay "
+        "in fp32");
   c.key("clip", &r.train.clip, at_least(0),
         "largest global norm of a worker's gradient, with all-reduce of their mean; 0: not clipped");
   c.key("loss_scale", &r.train.loss_scale, between(1, 0x1p100),
@@ -244,9 +249,9 @@ void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std:
   // With a hierarchy a worker keeps the state of its own blocks only.
   const bool whole = recipe.mixing.hierarchy == "none";
   const auto free = [&](const std::string& key) {
-    return key == "run.out" || key == "run.threads" || key == "data.dir" || key == "mixing.max_wait" ||
-           key == "mixing.profile" || (key == "mixing.block_bytes" && whole) || key.starts_with("log.") ||
-           key.starts_with("checkpoint.");
+    return key == "run.out" || key == "run.threads" || key == "run.device" || key == "data.dir" ||
+           key == "mixing.max_wait" || key == "mixing.profile" || (key == "mixing.block_bytes" && whole) ||
+           key.starts_with("log.") || key.starts_with("checkpoint.");
   };
   for (const auto& [key, value] : recipe_values(recipe)) {
     const auto before =

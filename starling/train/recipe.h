@@ -26,6 +26,7 @@ struct Recipe {
     std::int64_t steps = 0;
     std::string ends = "each";
     std::string out = "out/run";
+    std::string device = "cpu";
     int threads = 0;
   } run;
   struct {
@@ -57,6 +58,7 @@ struct Recipe {
   struct {
     std::int64_t batch = 32;
     int accumulate = 1;
+    std::string autocast = "none";
     double clip = 0;
     double loss_scale = LossScaling{}.initial;
     int loss_scale_steps = LossScaling{}.grow_every;
@@ -99,8 +101,8 @@ std::string print_recipe(Recipe recipe);
 using RecipeValues = std::vector<std::pair<std::string, std::string>>;
 RecipeValues recipe_values(Recipe recipe);
 // Checks that a saved run is resumed with the settings that it had. Throws UsageError, with both
-// values, if a key differs that changes results. Folders, threads, patience and logging may differ;
-// topology "auto" keeps the choice that was made. `where` names the checkpoint.
+// values, if a key differs that changes results. Folders, device, threads, patience and logging may
+// differ; topology "auto" keeps the choice that was made. `where` names the checkpoint.
 void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std::string& where);
 // The saved mixing.topology.
 std::string topology_in(const RecipeValues& saved, const std::string& where);

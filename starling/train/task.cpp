@@ -1,6 +1,7 @@
 #include "starling/train/task.h"
 
 #include <fmt/format.h>
+#include <torch/nn/module.h>
 
 #include "starling/core/error.h"
 #include "starling/train/recipe.h"
@@ -16,6 +17,13 @@ const TaskInfo& task_of(const Recipe& recipe) {
     if (task->name == recipe.data.name) return *task;
   }
   throw UsageError(fmt::format("data.name = {}: there is no such task", recipe.data.name));
+}
+
+Batch beside(const torch::nn::Module& model, const Batch& batch) {
+  const at::Device device = model.parameters().front().device();
+  Batch here;
+  for (const at::Tensor& tensor : batch) here.push_back(tensor.to(device, /*non_blocking=*/true));
+  return here;
 }
 
 }  // namespace starling

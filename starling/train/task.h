@@ -31,6 +31,8 @@ struct Recipe;
 
 // The inputs and targets of one forward pass. Only the task knows what each tensor is.
 using Batch = std::vector<at::Tensor>;
+// The batch on the device of the model's parameters. Without a copy if it is there.
+Batch beside(const torch::nn::Module& model, const Batch& batch);
 
 // The result of a test on a part of the test set. Tallies add up over disjoint parts, and so over
 // workers.
@@ -70,7 +72,8 @@ class Task {
   // run.seed, the rank and the number of workers alone, so the step is the data cursor of a
   // checkpoint.
   virtual Batch batch(std::int64_t number) = 0;
-  // The mean loss over the batch, from which backward() starts.
+  // The mean loss over the batch, which may be on another device than the model. backward() starts
+  // from it.
   virtual at::Tensor loss(const Batch& batch) = 0;
 
   virtual std::int64_t test_examples() const = 0;  // below 2^24: workers add them up as floats

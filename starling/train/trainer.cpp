@@ -167,6 +167,7 @@ void limit_threads(const Recipe& recipe, const World& world) {
 
 void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   kernels::best_kernels();  // throws if STARLING_ISA is wrong
+  device_of(recipe, 0);
   task_of(recipe).find_data(recipe);
   check_auto_topology(recipe, workers);
   Options options = make_options(recipe);
@@ -214,7 +215,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   // No worker writes before all have an Optimizer.
   if (world.local_rank == 0) metrics.clear_after(made);
   const TaskInfo& task = task_of(recipe);
-  Learner learner(recipe, task.load(recipe), world.rank, world.size);
+  Learner learner(recipe, task.load(recipe), world.rank, world.size, device_of(recipe, world.local_rank));
   const std::int64_t steps = learner.steps();
 
   if (start && start->manifest().step >= steps) {

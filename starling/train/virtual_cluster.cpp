@@ -376,6 +376,9 @@ void check(const Recipe& recipe, const VirtualCluster& cluster, double look_ever
   refuse(!recipe.log.profile.empty(), "log.profile");
   refuse(recipe.log.tensorboard, "log.tensorboard");
   refuse(recipe.mixing.topology == "auto", "mixing.topology = auto");
+  if (recipe.run.device != "cpu")
+    throw UsageError(
+        fmt::format("simulate: run.device = {}: workers are simulated on the cpu", recipe.run.device));
   if (!(look_every > 0))
     throw UsageError(fmt::format("simulate: a look every {} s is not allowed: above 0", look_every));
   if (recipe.model.dtype != "fp32") {

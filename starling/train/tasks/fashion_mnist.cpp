@@ -83,7 +83,8 @@ class FashionMnistTask final : public Task {
     return {drawn.images, drawn.labels};
   }
   at::Tensor loss(const Batch& batch) override {
-    return at::cross_entropy_loss(model_->forward(batch[0]), batch[1]);
+    const Batch here = beside(*model_, batch);
+    return at::cross_entropy_loss(model_->forward(here[0]), here[1]);
   }
 
   std::int64_t test_examples() const override { return data_->test.size(); }
@@ -94,11 +95,12 @@ class FashionMnistTask final : public Task {
     for (std::int64_t begin = first; begin < last; begin += kBatch) {
       std::vector<std::int64_t> indices(std::min(kBatch, last - begin));
       std::iota(indices.begin(), indices.end(), begin);
-      const ImageBatch batch = make_batch(data_->test, indices);
-      const at::Tensor logits = model_->forward(batch.images);
-      tally.examples += batch.labels.size(0);
-      tally.counts[0] += logits.argmax(1).eq(batch.labels).sum().item<std::int64_t>();
-      tally.loss += at::cross_entropy_loss(logits, batch.labels, {}, at::Reduction::Sum).item<double>();
+      const ImageBatch drawn = make_batch(data_->test, indices);
+      const Batch batch = beside(*model_, {drawn.images, drawn.labels});
+      const at::Tensor logits = model_->forward(batch[0]);
+      tally.examples += batch[1].size(0);
+      tally.counts[0] += logits.argmax(1).eq(batch[1]).sum().item<std::int64_t>();
+      tally.loss += at::cross_entropy_loss(logits, batch[1], {}, at::Reduction::Sum).item<double>();
     }
     return tally;
   }

@@ -122,7 +122,10 @@ class TextTask final : public Task {
     const auto offset = random_bits({seed_, epoch}) % static_cast<std::uint64_t>(context_);
     return batch_of(data_->train, static_cast<std::int64_t>(offset), context_, sampler_.batch(number));
   }
-  at::Tensor loss(const Batch& batch) override { return model_->loss(batch[0], batch[1]); }
+  at::Tensor loss(const Batch& batch) override {
+    const Batch here = beside(*model_, batch);
+    return model_->loss(here[0], here[1]);
+  }
 
   std::int64_t test_examples() const override { return test_windows_; }
 

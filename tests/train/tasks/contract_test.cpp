@@ -1,11 +1,18 @@
 // The promises of train/task.h, kept by every task, on its small data.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/equal.h>
 #include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
+#include <torch/cuda.h>
+#include <torch/nn/module.h>
 
+#include "starling/core/error.h"
+#include "starling/train/learner.h"
+#include "tests/refusal.h"
 #include "tests/train/tasks/small_data.h"
 
 namespace starling {
@@ -51,6 +58,56 @@ TEST_P(TaskContract, WorkersOfAProcessShareTheDataAndNotTheModel) {
     EXPECT_TRUE(at::equal(x[i], y[i]));
     EXPECT_NE(x[i].data_ptr(), y[i].data_ptr());
   }
+}
+
+// The loss of step 0, and the gradients that it leaves.
+std::pair<double, std::vector<at::Tensor>> first_step(const Recipe& recipe, at::Device device) {
+  Learner learner(recipe, task_of(recipe).load(recipe), 0, 1, device);
+  const auto optimizer = make_optimizer(recipe, learner.model(), World::alone());
+  learner.begin_step(0, *optimizer);
+  const double loss = learner.gradient(0, *optimizer);
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& p : learner.model().parameters()) gradients.push_back(p.grad().cpu());
+  return {loss, gradients};
+}
+
+void expect_near(const Recipe& recipe, at::Device device, double relative) {
+  Recipe exact = recipe;
+  exact.train.autocast = "none";
+  const auto [loss, gradients] = first_step(recipe, device);
+  const auto [exact_loss, exact_gradients] = first_step(exact, at::kCPU);
+  EXPECT_NEAR(loss, exact_loss, relative * exact_loss);
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    ASSERT_EQ(gradients[i].scalar_type(), at::kFloat);
+    difference += (gradients[i] - exact_gradients[i]).square().sum().item<double>();
+    norm += exact_gradients[i].square().sum().item<double>();
+  }
+  EXPECT_LT(std::sqrt(difference), 10 * relative * std::sqrt(norm));
+  if (recipe.train.autocast != "none") {
+    EXPECT_GT(difference, 0);
+  }
+}
+
+TEST_P(TaskContract, AutocastComputesInBf16AndLeavesFp32) {
+  expect_near(recipe({{"train.autocast", "bf16"}}), at::kCPU, 0.02);
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+}
+
+TEST_P(TaskContract, AGpuComputesTheSame) {
+  const Recipe on_gpu = recipe({{"run.device", "cuda"}});
+  if (!torch::cuda::is_available()) {
+    EXPECT_EQ(refusal<UsageError>([&] { device_of(on_gpu, 0); }),
+              "run.device = cuda: torch sees no GPU on this machine");
+    GTEST_SKIP() << "no GPU";
+  }
+  expect_near(on_gpu, device_of(on_gpu, 0), 1e-4);
+  const auto mine = task(on_gpu), same = task(recipe());
+  mine->model().to(at::kCUDA);
+  const c10::AutoGradMode no_gradient(false);
+  const Tally gpu = mine->test(0, 5), cpu = same->test(0, 5);
+  EXPECT_NEAR(gpu.loss, cpu.loss, 1e-4 * cpu.loss);
+  EXPECT_EQ(gpu.examples, cpu.examples);
 }
 
 TEST_P(TaskContract, TheModelIsThatOfTheSeedInTheRecipesType) {
