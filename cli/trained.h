@@ -1,4 +1,4 @@
-// MODEL [--recipe RECIPE.toml] [--section.key VALUE]... of the subcommands that use a trained model.
+// A trained model on a command line: MODEL [--recipe RECIPE.toml] [--section.key VALUE]...
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -55,8 +55,8 @@ void load(const TensorInfo& info, std::span<const std::byte> bytes, at::Tensor& 
 
 TrainedModel::TrainedModel(const std::string& path) : path_(path), source_(open(path)) {}
 
-Recipe TrainedModel::recipe(const std::string& file, const Overrides& overrides) const {
-  if (!file.empty()) return read_recipe(file, overrides);
+Recipe TrainedModel::recipe(const std::string& recipe_file, const Overrides& overrides) const {
+  if (!recipe_file.empty()) return read_recipe(recipe_file, overrides);
   const Metadata metadata = std::visit([](const auto& source) { return source.metadata(); }, source_);
   const auto found = metadata.find(kRecipe);
   if (found == metadata.end())

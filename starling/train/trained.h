@@ -21,9 +21,10 @@ class TrainedModel {
   // Verifies all files of a checkpoint. Throws Error.
   explicit TrainedModel(const std::string& path);
 
-  // That of the run, with overrides. `starling checkpoint consensus` writes it to its file; any
-  // other file needs a recipe: `file`, unless it is empty, counts in any case. Throws UsageError.
-  Recipe recipe(const std::string& file, const Overrides& overrides) const;
+  // The recipe of the run, with overrides. A checkpoint holds it, and so does a file of `starling
+  // checkpoint consensus`. Any other file needs `recipe_file`, which counts in any case unless it
+  // is empty. Throws UsageError.
+  Recipe recipe(const std::string& recipe_file, const Overrides& overrides) const;
   // Copies the values to the parameters and buffers of these names, in their own dtypes. Throws
   // Error if one is missing or has another shape, or if one is left over.
   void load_into(torch::nn::Module& model) const;

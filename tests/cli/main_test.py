@@ -1,4 +1,5 @@
 import os
+import pathlib
 import subprocess
 import unittest
 
@@ -27,6 +28,13 @@ class Main(CommandTest):
         self.assertEqual(self.usage_error("--verbose"), "unknown option '--verbose' (starling --help lists them)")
         self.assertEqual(self.usage_error("doctor", "--verbose"),
                          "The following argument was not expected: --verbose")
+
+    def test_every_recipe_is_one(self):
+        recipes = sorted((pathlib.Path(__file__).parent.parent.parent / "recipes").rglob("*.toml"))
+        self.assertGreater(len(recipes), 3)
+        for recipe in recipes:
+            with self.subTest(recipe.name):
+                self.assertIn("[optimizer]", self.starling("train", recipe, "--print-config"))
 
     def test_a_result_that_cannot_be_written_is_a_failure(self):
         with open("/dev/full", "w") as full:
