@@ -24,6 +24,7 @@ void add_probe(CLI::App& app, Command& command);
 void add_plan(CLI::App& app, Command& command);
 void add_bench(CLI::App& app, Command& command);
 void add_timeline(CLI::App& app, Command& command);
+void add_report(CLI::App& app, Command& command);
 void add_checkpoint(CLI::App& app, Command& command);
 void add_pack(CLI::App& app, Command& command);
 void add_doctor(CLI::App& app, Command& command);

@@ -1,5 +1,5 @@
 """The records of a run of three real workers: event files, read back by TensorBoard's own reader,
-and timelines, merged by the command."""
+timelines, merged by the command, and the folder as `starling report` reads it."""
 
 import json
 import unittest
@@ -81,6 +81,29 @@ class Seeing(Images):
             self.assertAlmostEqual(scalars[tag][STEPS], summary[key], delta=1e-6 * abs(summary[key]))
         for rank in range(1, WORKERS):
             self.assertNotIn("test/accuracy", self.scalars(rank))
+        tests = [json.loads(line) for line in (self.out / "tests.jsonl").read_text().splitlines()]
+        self.assertEqual([test["step"] for test in tests], TESTS)
+        self.assertEqual({key: tests[-1][key] for key in ("accuracy", "test_loss", "consensus_distance")},
+                         {key: summary[key] for key in ("accuracy", "test_loss", "consensus_distance")})
+        lines = [json.loads(line) for line in (self.out / "metrics.jsonl").read_text().splitlines()]
+        end = next(line for line in lines if (line["rank"], line["step"]) == (0, STEPS))
+        self.assertEqual(tests[-1]["seconds"], end["seconds"])
+
+    def test_the_folder_holds_its_recipe(self):
+        kept = (self.out / "recipe.toml").read_text()
+        self.assertEqual(kept, command("train", self.recipe, "--train.batch", 4, "--log.every", EVERY, "--log.eval_every",
+                                       TESTS[0], "--out", self.out, "--log.timeline", "true", "--log.tensorboard", "true",
+                                       "--run.steps", STEPS, "--print-config").stdout)
+        self.assertEqual(command("train", self.out / "recipe.toml", "--print-config").stdout, kept)
+
+    def test_the_report_reads_the_folder(self):
+        said = command("report", self.out).stdout
+        self.assertIn(f"written to {self.out}/report.html", said)
+        page = (self.out / "report.html").read_text()
+        summary = json.loads((self.out / "summary.json").read_text())
+        self.assertIn(f"<td>test accuracy, average model</td><td>{100 * summary['accuracy']:.2f} %</td>", page)
+        self.assertIn("<td>run</td><td>finished</td>", page)
+        self.assertNotIn("No run has this", page)
 
     def test_the_timeline_shows_all_steps_of_all_workers(self):
         events = json.loads((self.out / "timeline.json").read_text())["traceEvents"]
@@ -118,7 +141,8 @@ class Seeing(Images):
     def test_only_what_is_asked_for_is_written(self):
         out = self.folder / "plain"
         self.train("--run.steps", "4", out=out)
-        self.assertEqual(sorted(path.name for path in out.iterdir()), ["metrics.jsonl", "summary.json"])
+        self.assertEqual(sorted(path.name for path in out.iterdir()), ["metrics.jsonl", "recipe.toml", "summary.json",
+                                                                         "tests.jsonl"])
         self.train("--run.steps", "4", "--log.timeline", "true", "--log.timeline_from", "2", "--log.timeline_to", "3",
                    out=out)
         for rank in range(WORKERS):
