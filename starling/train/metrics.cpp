@@ -46,10 +46,15 @@ std::size_t write_part(int file, std::string_view text) {
   return static_cast<std::size_t>(std::max<ssize_t>(written, 0));
 }
 
+// To a file that has one writer: all of the lines, or none and a warning.
 void append_to(const std::string& path, std::string_view lines, const Log& log) {
   const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  const off_t before = lseek(file.get(), 0, SEEK_END);
   if (file.get() >= 0 && write_part(file.get(), lines) == lines.size()) return;
-  log(Level::warning, fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+  const int why = errno;
+  const bool half = file.get() >= 0 && ftruncate(file.get(), before) != 0;
+  log(Level::warning, fmt::format("{}: cannot be written: {}{}", path, std::strerror(why),
+                                  half ? ", and its last line is cut off" : ""));
 }
 
 // Names of files need not be UTF-8.

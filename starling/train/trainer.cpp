@@ -235,8 +235,8 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
                .first_step = first_step,
                .first_seconds = start ? start->manifest().seconds : 0});
   if (world.rank == 0) {
+    if (!topology.why.empty()) log.add_choice(topology);  // the first line
     metrics.write_recipe(as_given);
-    if (!topology.why.empty()) log.add_choice(topology);
   }
   Timeline* const timeline = world.timeline.get();
 

@@ -164,6 +164,7 @@ TEST_F(MetricsTest, AFullDiskCostsLinesAndOneWarning) {
   EXPECT_THAT(said_[0], testing::HasSubstr("lines are missing from here on, the run goes on"));
   EXPECT_THAT(said_[1], testing::HasSubstr("summary.json: cannot be written: "));
   EXPECT_THAT(said_[2], testing::HasSubstr("tests.jsonl: cannot be written: "));
+  EXPECT_EQ(slurp(folder_ / "tests.jsonl"), "");
   EXPECT_FALSE(fs::exists(folder_ / "summary.json"));
   metrics.write({.step = 5});
   metrics.write(Summary());

@@ -1,10 +1,17 @@
 """The records of a run of three real workers: event files, read back by TensorBoard's own reader,
 timelines, merged by the command, and the folder as `starling report` reads it."""
 
+import fcntl
 import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
 import unittest
 
-from runs import Images, command
+from runs import Images, command, environment
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 WORKERS = 3
@@ -137,6 +144,19 @@ class Seeing(Images):
                     around.pop()
                 self.assertTrue(not around or end <= around[-1])
                 around.append(end)
+
+    def test_the_progress_line_fits_the_terminal(self):
+        ours, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        subprocess.run([os.environ["STARLING"], "train", self.recipe, "--workers", "1", "--run.steps", "3", "--train.batch", "4",
+                        "--out", self.folder / "terminal"], stdout=subprocess.DEVNULL, stderr=terminal, check=True,
+                       env=environment())
+        os.close(terminal)
+        said = os.read(ours, 1 << 16).decode()
+        os.close(ours)
+        shown = re.findall(r"\r([^\r\n]*)\x1b\[K", said)
+        self.assertRegex(shown[-1], "^step 3/3  epoch 0.04/0.04  loss ")
+        self.assertTrue(all(len(text) < 40 and not text.endswith(" ") for text in shown), said)
 
     def test_only_what_is_asked_for_is_written(self):
         out = self.folder / "plain"
