@@ -49,6 +49,7 @@ int run(int argc, char** argv) {
   add_plan(app, command);
   add_bench(app, command);
   add_timeline(app, command);
+  add_report(app, command);
   add_checkpoint(app, command);
   add_eval(app, command);
   add_generate(app, command);

@@ -12,6 +12,7 @@
 #include "starling/plan/extrapolate.h"
 #include "starling/plan/schedules.h"
 #include "starling/topology/schedules.h"
+#include "starling/train/auto_topology.h"
 
 namespace starling::cli {
 

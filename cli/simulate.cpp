@@ -51,11 +51,38 @@ VirtualCluster cluster_of(const SimulateOptions& options, const Recipe& recipe) 
 }
 
 Json to_json(const Look& look, const ScoreInfo& score) {
-  Json json{{"seconds", look.seconds}, {"gradients", look.gradients},
-            {"epochs", look.epochs},   {"bytes_sent", look.bytes_sent},
-            {"loss", look.loss},       {"test_loss", look.test_loss},
-            {score.name, look.score},  {"consensus_distance", look.consensus_distance}};
+  Json json{{"seconds", look.seconds},
+            {"gradients", look.gradients},
+            {"epochs", look.epochs},
+            {"bytes_sent", look.bytes_sent},
+            {"loss", look.loss},
+            {"loss_least", look.loss_least},
+            {"loss_most", look.loss_most},
+            {"lr", look.lr},
+            {"waiting_share", look.waiting_share},
+            {"test_loss", look.test_loss},
+            {score.name, look.score},
+            {"consensus_distance", look.consensus_distance}};
   if (look.gossip) json["rate"] = look.gossip->rate, json["longest_gap"] = look.gossip->longest_gap;
+  return json;
+}
+
+// The cluster's options, for `starling report`.
+Json to_json(const SimulateOptions& options, int workers, double look_every) {
+  Json json{{"workers", workers}};
+  if (options.profile.empty()) {
+    json.update({{"gradient", options.gradient},
+                 {"cv", options.cv},
+                 {"straggler", options.straggler},
+                 {"gigabits", options.gigabits},
+                 {"latency", options.latency},
+                 {"link_cv", options.link_cv},
+                 {"slow_link", options.slow_link}});
+  } else {
+    json["profile"] = options.profile;
+    if (!options.compute.empty()) json["compute"] = options.compute;
+  }
+  json["look_every"] = look_every;
   return json;
 }
 
@@ -81,18 +108,25 @@ void print(const Look& look, const ScoreInfo& score) {
 std::string plot(const std::string& title, const ScoreInfo& score, const std::vector<Look>& looks) {
   const std::string tested =
       fmt::format("test {} of the average model{}", score.name, score.percent ? ", %" : "");
-  std::vector<Chart> charts = {{"virtual seconds", "training loss", {}},
-                               {"virtual seconds", tested, {}},
-                               {"sent by all workers, MB", "training loss", {}},
-                               {"sent by all workers, MB", tested, {}}};
+  ChartLine loss{.name = "all workers"}, tests{.name = "average model"};
   for (const Look& look : looks) {
-    const double sent = static_cast<double>(look.bytes_sent) / 1e6;
-    charts[0].points.emplace_back(look.seconds, look.loss);
-    charts[1].points.emplace_back(look.seconds, score.shown(look.score));
-    charts[2].points.emplace_back(sent, look.loss);
-    charts[3].points.emplace_back(sent, score.shown(look.score));
+    const double shown = score.shown(look.score);
+    loss.points.push_back({look.seconds, look.loss, look.loss_least, look.loss_most});
+    tests.points.push_back({look.seconds, shown, shown, shown});
   }
-  return charts_svg(title, charts);
+  const auto against_bytes = [&](ChartLine line) {
+    for (std::size_t i = 0; i < looks.size(); ++i)
+      line.points[i].x = static_cast<double>(looks[i].bytes_sent) / 1e6;
+    return line;
+  };
+  const auto chart = [](const std::string& name, const char* x, const ChartLine& line) {
+    return Chart{.title = name, .x = x, .y = name, .lines = {line}, .from_zero = false};
+  };
+  constexpr const char* kTime = "virtual seconds";
+  constexpr const char* kSent = "sent by all workers, MB";
+  return charts_svg(title, {chart("training loss", kTime, loss), chart(tested, kTime, tests),
+                            chart("training loss", kSent, against_bytes(loss)),
+                            chart(tested, kSent, against_bytes(tests))});
 }
 
 int simulate(const SimulateOptions& options) {
@@ -118,6 +152,10 @@ int simulate(const SimulateOptions& options) {
     }
   });
   write_text(recipe.run.out + "/simulate.jsonl", lines);
+  write_text(recipe.run.out + "/recipe.toml", print_recipe(recipe));
+  write_text(
+      recipe.run.out + "/cluster.json",
+      to_json(options, cluster.workers(), every).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   const auto& m = recipe.mixing;
   write_text(recipe.run.out + "/simulate.svg",
              plot(fmt::format("{} workers, {}{}, {}", cluster.workers(), m.scheme,

@@ -1,13 +1,13 @@
 // starling train RECIPE.toml: trains, as one worker or, with --workers N, by starting N of them on
 // this machine.
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/recipe_keys.h"
@@ -47,13 +47,11 @@ void print_summary(const Summary& s, const ScoreInfo& score, const std::string& 
 
 int train_as_worker(const Recipe& recipe, bool json) {
   note_interruptions();
-  const bool terminal = isatty(STDERR_FILENO) != 0;
-  ProgressLine line(terminal, write_stderr);
+  ProgressLine line(stderr_is_terminal() ? stderr_columns : std::function<int()>(), write_stderr);
   World world = World::from_environment();
   const Level least = level_from_environment();
-  world.log = [rank = world.rank, terminal, least](Level level, const std::string& message) {
-    if (level < least) return;
-    write_stderr(fmt::format("{}starling[{}]: {}\n", terminal ? "\r\x1b[K" : "", rank, printable(message)));
+  world.log = [rank = world.rank, least](Level level, const std::string& message) {
+    if (level >= least) write_message(fmt::format("starling[{}]: {}", rank, message));
   };
   limit_threads(recipe, world);
   Observer observer{.progress = {},

@@ -3,6 +3,8 @@
 #include <cstdio>
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "starling/core/error.h"
 #include "starling/core/text.h"
@@ -33,6 +35,17 @@ void write_stderr(std::string_view text) {
   std::fflush(stderr);
 }
 
-void say_to_stderr(const std::string& text) { write_stderr("starling: " + printable(text) + "\n"); }
+bool stderr_is_terminal() { return isatty(STDERR_FILENO) != 0; }
+
+int stderr_columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+void write_message(const std::string& message) {
+  write_stderr(fmt::format("{}{}\n", stderr_is_terminal() ? "\r\x1b[K" : "", printable(message)));
+}
+
+void say_to_stderr(const std::string& text) { write_message("starling: " + text); }
 
 }  // namespace starling::cli

@@ -13,7 +13,11 @@ constexpr int kMostLocalWorkers = 256;
 void refuse_two_launchers(const std::string& command);
 
 void write_stderr(std::string_view text);
-// Writes "starling: text" and a newline to stderr.
+bool stderr_is_terminal();
+int stderr_columns();  // the width of that terminal, 80 if it does not say
+// Writes a message and a newline to stderr. On a terminal it replaces a worker's progress line.
+void write_message(const std::string& message);
+// The same for "starling: text".
 void say_to_stderr(const std::string& text);
 
 }  // namespace starling::cli

@@ -209,6 +209,14 @@ class JsonTree final : public nlohmann::json_sax<nlohmann::json> {
   std::vector<Node*> open_;  // from the root to the latest; only the last one grows
 };
 
+Node any_json(std::string_view text, const std::string& name, int first_line) {
+  Reading reading{.line = first_line};
+  JsonTree tree(name, reading);
+  nlohmann::json::sax_parse(Reader{text.data(), &reading}, Reader{text.data() + text.size(), &reading},
+                            &tree);
+  return std::move(tree.root);
+}
+
 }  // namespace
 
 std::string Node::kind() const {
@@ -244,14 +252,17 @@ Node parse_toml(std::string_view text, const std::string& name) {
 }
 
 Node parse_json(std::string_view text, const std::string& name) {
-  Reading reading;
-  JsonTree tree(name, reading);
-  nlohmann::json::sax_parse(Reader{text.data(), &reading}, Reader{text.data() + text.size(), &reading},
-                            &tree);
-  if (!tree.root.as<Node::Table>()) {
-    throw UsageError(fmt::format("{}: it must contain one object, not {}", name, tree.root.kind()));
-  }
-  return std::move(tree.root);
+  Node root = any_json(text, name, 1);
+  if (!root.as<Node::Table>())
+    throw UsageError(fmt::format("{}: it must contain one object, not {}", name, root.kind()));
+  return root;
+}
+
+Node parse_json_line(std::string_view text, const std::string& name, int number) {
+  Node root = any_json(text, name, number);
+  if (!root.as<Node::Table>())
+    throw UsageError(fmt::format("{}:{}: it must contain one object, not {}", name, number, root.kind()));
+  return root;
 }
 
 }  // namespace starling

@@ -48,5 +48,7 @@ std::string read_at_most(const std::string& path, std::size_t most, std::string_
 // limited by the text's length.
 Node parse_toml(std::string_view text, const std::string& name);
 Node parse_json(std::string_view text, const std::string& name);
+// The same for line `number` of a file with one object per line.
+Node parse_json_line(std::string_view text, const std::string& name, int number);
 
 }  // namespace starling

@@ -59,6 +59,12 @@ void Logbook::add_choice(const ChosenTopology& chosen) {
 }
 
 void Logbook::add_test(const AverageScore& test) {
+  metrics_.write_test({.step = step_,
+                       .seconds = seconds_,
+                       .test_loss = test.score.loss,
+                       .score_name = std::string(score_.name),
+                       .score = test.score.value,
+                       .consensus_distance = test.consensus_distance});
   const std::string tag = fmt::format("test/{}", score_.name);
   with_events([&](EventFile& file) {
     file.write(step_, {{tag, test.score.value},

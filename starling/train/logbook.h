@@ -1,4 +1,4 @@
-// One worker's record of its run: progress for the observer, lines of metrics.jsonl, event files.
+// One worker's record of its run: progress for the observer, the files of metrics.h, event files.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class Logbook {
   // of all workers'. The line of the run's last step is always written.
   void add(const Step& step, const Statistics& now, std::int64_t done);
   void add_choice(const ChosenTopology& chosen);
-  // A test of the average model, for the event file of the worker that speaks.
+  // A test of the average model, which the worker that speaks records.
   void add_test(const AverageScore& test);
 
   std::int64_t samples() const { return step_ * batch_; }  // of this worker

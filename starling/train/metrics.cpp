@@ -46,6 +46,17 @@ std::size_t write_part(int file, std::string_view text) {
   return static_cast<std::size_t>(std::max<ssize_t>(written, 0));
 }
 
+// To a file that has one writer: all of the lines, or none and a warning.
+void append_to(const std::string& path, std::string_view lines, const Log& log) {
+  const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  const off_t before = lseek(file.get(), 0, SEEK_END);
+  if (file.get() >= 0 && write_part(file.get(), lines) == lines.size()) return;
+  const int why = errno;
+  const bool half = file.get() >= 0 && ftruncate(file.get(), before) != 0;
+  log(Level::warning, fmt::format("{}: cannot be written: {}{}", path, std::strerror(why),
+                                  half ? ", and its last line is cut off" : ""));
+}
+
 // Names of files need not be UTF-8.
 std::string line_of(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -100,7 +111,10 @@ std::string to_json(const Summary& s) {
 }
 
 Metrics::Metrics(std::string folder, Log log)
-    : folder_(std::move(folder)), path_(folder_ + "/metrics.jsonl"), log_(std::move(log)) {
+    : folder_(std::move(folder)),
+      path_(folder_ + "/metrics.jsonl"),
+      tests_(folder_ + "/tests.jsonl"),
+      log_(std::move(log)) {
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
   if (error) throw Error(fmt::format("{}: cannot be made: {}", folder_, error.message()));
@@ -111,8 +125,9 @@ Metrics::~Metrics() { close(file_); }
 
 void Metrics::clear() {
   if (ftruncate(file_, 0) != 0) fail(path_, "emptied");
-  const std::string summary = folder_ + "/summary.json";
-  if (unlink(summary.c_str()) != 0 && errno != ENOENT) fail(summary, "removed");
+  for (const std::string& path : {tests_, folder_ + "/recipe.toml", folder_ + "/summary.json"}) {
+    if (unlink(path.c_str()) != 0 && errno != ENOENT) fail(path, "removed");
+  }
   remove_files(folder_, "timeline-");
   std::error_code none;
   for (const auto& worker : std::filesystem::directory_iterator(folder_ + "/tensorboard", none)) {
@@ -120,8 +135,8 @@ void Metrics::clear() {
   }
 }
 
-void Metrics::clear_after(std::span<const std::int64_t> steps) {
-  std::ifstream file(path_);
+std::string Metrics::kept(const std::string& path, std::span<const std::int64_t> steps) const {
+  std::ifstream file(path);
   std::string kept, line;
   for (int number = 1; std::getline(file, line); ++number) {
     const Json record = Json::parse(line, nullptr, false);
@@ -131,14 +146,20 @@ void Metrics::clear_after(std::span<const std::int64_t> steps) {
       step = whole_of(record, "step", std::numeric_limits<std::int64_t>::max());
     }
     if (!rank || !step) {
-      log_(Level::warning, place(path_, number) + ": is no line of a run, and is dropped");
+      log_(Level::warning, place(path, number) + ": is no line of a run, and is dropped");
       continue;
     }
     if (*rank < 0 || *rank >= std::ssize(steps)) continue;
     if (*step <= steps[static_cast<std::size_t>(*rank)]) kept += line + "\n";
   }
+  return kept;
+}
+
+void Metrics::clear_after(std::span<const std::int64_t> steps) {
+  const std::string lines = kept(path_, steps), tests = kept(tests_, steps);
   clear();
-  if (!kept.empty()) append(kept);
+  if (!lines.empty()) append(lines);
+  if (!tests.empty()) append_to(tests_, tests, log_);
 }
 
 void Metrics::append(std::string_view lines) {
@@ -186,10 +207,24 @@ void Metrics::write_chosen(const std::string& topology, const std::string& why) 
   append(line_of(json));
 }
 
-void Metrics::write(const Summary& summary) {
-  const std::string path = folder_ + "/summary.json";
+void Metrics::write_test(const TestRecord& r) {
+  append_to(tests_,
+            line_of({{"step", r.step},
+                     {"seconds", r.seconds},
+                     {"test_loss", r.test_loss},
+                     {r.score_name, r.score},
+                     {"consensus_distance", r.consensus_distance}}),
+            log_);
+}
+
+void Metrics::write_recipe(const std::string& toml) { write_whole("recipe.toml", toml); }
+
+void Metrics::write(const Summary& summary) { write_whole("summary.json", to_json(summary)); }
+
+// Under another name first, so that nobody sees half of it.
+void Metrics::write_whole(const std::string& name, const std::string& text) {
+  const std::string path = folder_ + "/" + name;
   const std::string draft = fmt::format("{}.{}", path, getpid());
-  const std::string text = to_json(summary);
   const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (file.get() >= 0 && write_part(file.get(), text) == text.size() &&
       std::rename(draft.c_str(), path.c_str()) == 0) {

@@ -4,6 +4,8 @@
 //                   writing. With mixing.topology = auto the first line is
 //                   {"step": 0, "topology": NAME, "why": ...}. Asynchronous schemes add
 //                   Statistics::rate, distance and edges since the start
+//   tests.jsonl     one JSON object per line, for each test of the average model
+//   recipe.toml     every key of the recipe with the value that it had, overrides included
 //   summary.json    one JSON object, written at the end by the lowest rank that is left
 //   timeline-R.json, tensorboard/worker-R/
 //                   if the recipe asks for them (core/timeline.h, tensorboard.h)
@@ -46,6 +48,16 @@ struct StepRecord {
   std::optional<Gossip> gossip{};
 };
 
+// A test of the average model, by the worker that speaks.
+struct TestRecord {
+  std::int64_t step = 0;  // of that worker, counted from 1
+  double seconds = 0;     // of training, since the start
+  double test_loss = 0;
+  std::string score_name;  // ScoreInfo::name
+  double score = 0;
+  double consensus_distance = 0;
+};
+
 struct Summary {
   std::string scheme;
   std::string schedule;  // of the topology
@@ -79,9 +91,9 @@ struct Summary {
 };
 std::string to_json(const Summary& summary);  // with the versions of Starling and torch; indented
 
-// Writes metrics.jsonl. Workers with the same folder share the file: each line is one write() to a
-// file that is open for appending, so the kernel keeps lines whole. A line or a file that cannot be
-// written, on a full disk, is a warning: the run goes on.
+// Writes these files. Workers with the same folder share metrics.jsonl: each line is one write() to
+// a file that is open for appending, so the kernel keeps lines whole. A line or a file that cannot
+// be written, on a full disk, is a warning: the run goes on.
 class Metrics {
  public:
   // Makes the folder. Throws Error if that fails, or if the files of an earlier run cannot be
@@ -93,18 +105,23 @@ class Metrics {
 
   // Removes the files of an earlier run. One worker calls it, before any worker writes.
   void clear();
-  // The same for a resumed run: the lines up to these steps of each rank stay. A line that is none
-  // of ours is dropped with a warning.
+  // The same for a resumed run: the lines up to these steps of each rank stay. A line of another
+  // form is dropped with a warning.
   void clear_after(std::span<const std::int64_t> steps);
   void write(const StepRecord& record);
   void write_chosen(const std::string& topology, const std::string& why);
+  void write_test(const TestRecord& record);
+  void write_recipe(const std::string& toml);
   void write(const Summary& summary);
 
  private:
   void append(std::string_view lines);
+  std::string kept(const std::string& path, std::span<const std::int64_t> steps) const;
+  void write_whole(const std::string& name, const std::string& text);
 
   const std::string folder_;
-  const std::string path_;  // of metrics.jsonl
+  const std::string path_;   // of metrics.jsonl
+  const std::string tests_;  // .. and of tests.jsonl
   const Log log_;
   int file_ = -1;
   bool failing_ = false;  // the latest lines could not be written

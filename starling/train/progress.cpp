@@ -1,5 +1,6 @@
 #include "starling/train/progress.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -23,16 +24,24 @@ std::string progress_text(const Progress& p) {
       100 * p.waiting_share);
 }
 
-ProgressLine::ProgressLine(bool terminal, std::function<void(std::string_view)> write)
-    : terminal_(terminal), write_(std::move(write)) {}
+std::string shortened(const std::string& text, int columns) {
+  const auto width = static_cast<std::size_t>(std::max(columns, 1));
+  if (text.size() <= width) return text;
+  const std::size_t end = text.rfind("  ", width);  // parts are two spaces apart
+  return text.substr(0, end == std::string::npos ? width : end);
+}
+
+ProgressLine::ProgressLine(std::function<int()> columns, std::function<void(std::string_view)> write)
+    : columns_(std::move(columns)), write_(std::move(write)) {}
 
 void ProgressLine::show(const Progress& progress, Time now) {
-  const Duration interval = terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10);
+  const Duration interval = columns_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10);
   const bool last = progress.step == progress.steps;
   if (!last && shown_ && now - *shown_ < interval) return;
   shown_ = now;
-  if (!terminal_) return write_(progress_text(progress) + "\n");
-  write_(fmt::format("\r{}\x1b[K", progress_text(progress)));  // erases the rest of a longer line
+  if (!columns_) return write_(progress_text(progress) + "\n");
+  // One column less: the cursor stands behind the text. Then erases the rest of a longer line.
+  write_(fmt::format("\r{}\x1b[K", shortened(progress_text(progress), columns_() - 1)));
   open_ = true;
   if (last) end();
 }

@@ -14,12 +14,15 @@
 namespace starling {
 
 std::string progress_text(const Progress& progress);
+// The leading parts of a progress text that fit into so many columns; at least the step.
+std::string shortened(const std::string& text, int columns);
 
-// On a terminal, one line that is overwritten five times a second; elsewhere, a new line every ten
-// seconds. The last step is always shown.
+// On a terminal, one line that is overwritten five times a second and never wraps; elsewhere, a new
+// line every ten seconds. The last step is always shown.
 class ProgressLine {
  public:
-  ProgressLine(bool terminal, std::function<void(std::string_view)> write);
+  // `columns` returns the width of the terminal; null: there is no terminal.
+  ProgressLine(std::function<int()> columns, std::function<void(std::string_view)> write);
 
   void show(const Progress& progress, Time now);
   // Writes a message on a line of its own.
@@ -28,7 +31,7 @@ class ProgressLine {
   void end();
 
  private:
-  bool terminal_;
+  std::function<int()> columns_;
   std::function<void(std::string_view)> write_;
   std::optional<Time> shown_;
   bool open_ = false;  // the cursor is at the end of a progress line

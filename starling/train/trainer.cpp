@@ -224,6 +224,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   }
 
   const ChosenTopology topology = topology_of(recipe, world, observer, learner, start);
+  const std::string as_given = print_recipe(recipe);
   recipe.mixing.topology = topology.name;
   const auto made_optimizer = make_optimizer(recipe, learner.model(), world);
   Optimizer& optimizer = *made_optimizer;
@@ -234,7 +235,10 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
                .steps_per_epoch = learner.steps_per_epoch(),
                .first_step = first_step,
                .first_seconds = start ? start->manifest().seconds : 0});
-  if (!topology.why.empty() && world.rank == 0) log.add_choice(topology);
+  if (world.rank == 0) {
+    if (!topology.why.empty()) log.add_choice(topology);  // the first line
+    metrics.write_recipe(as_given);
+  }
   Timeline* const timeline = world.timeline.get();
 
   // The steps of the run: this worker's own, or the mean of all workers' as far as this one knows.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numbers>
@@ -151,6 +152,12 @@ struct Worker {
   std::unique_ptr<Learner> learner;
   std::unique_ptr<GradientClock> clock;
   std::unique_ptr<Optimizer> optimizer;
+  double lr = 0;  // of the latest step
+  // Since the last look:
+  double losses = 0;
+  int losses_counted = 0;
+  // At the last look:
+  double waited = 0;
 };
 
 constexpr int kMostThreads = 1024;
@@ -261,14 +268,14 @@ class VirtualRun {
     for (std::int64_t k = 0; !failure_; ++k) {
       const std::int64_t done = recipe_.run.ends == "together" ? gradients_ / n_ : k;
       if (done >= steps) break;
-      me.learner->begin_step(done, *me.optimizer);
+      me.lr = me.learner->begin_step(done, *me.optimizer);
       me.clock->begin(cluster_.gradient(world.rank, k));
       const double loss = me.learner->gradient(k, *me.optimizer);
       me.clock->update();
       me.optimizer->step();
       ++gradients_;
-      losses_ += loss;
-      ++losses_counted_;
+      me.losses += loss;
+      ++me.losses_counted;
     }
     me.optimizer->stand_by();
     if (--training_ == 0 && !failure_) look();
@@ -301,10 +308,8 @@ class VirtualRun {
     const c10::AutoGradMode no_gradient(false);
     Look seen{.seconds = seconds(time_->now().time_since_epoch()),
               .gradients = static_cast<std::uint64_t>(gradients_),
-              .epochs = static_cast<double>(gradients_) / n_ / average_.steps_per_epoch(),
-              .loss = losses_counted_ > 0 ? losses_ / losses_counted_ : 0};
-    losses_ = 0;
-    losses_counted_ = 0;
+              .epochs = static_cast<double>(gradients_) / n_ / average_.steps_per_epoch()};
+    look_at_training(seen);
     double squares = 0;
     std::int64_t values = 0;
     const auto mean_of = [&](std::size_t i, const auto& tensors_of, at::Tensor to, bool counts) {
@@ -346,6 +351,32 @@ class VirtualRun {
     observe_(seen);
   }
 
+  // Losses, learning rate and waiting since the last look; as they were then, if nothing was done
+  // since.
+  void look_at_training(Look& seen) {
+    double losses = 0, waited = 0;
+    int counted = 0;
+    seen.loss_least = std::numeric_limits<double>::infinity();
+    seen.loss_most = -seen.loss_least;
+    for (Worker& worker : workers_) {
+      seen.lr += worker.lr / n_;
+      const double waiting = worker.optimizer->statistics().seconds_waiting;
+      waited += waiting - std::exchange(worker.waited, waiting);
+      const int own = std::exchange(worker.losses_counted, 0);
+      const double sum = std::exchange(worker.losses, 0);
+      if (own == 0) continue;
+      seen.loss_least = std::min(seen.loss_least, sum / own);
+      seen.loss_most = std::max(seen.loss_most, sum / own);
+      losses += sum;
+      counted += own;
+    }
+    const double took = seen.seconds - last_.seconds;
+    seen.waiting_share = took > 0 ? waited / n_ / took : last_.waiting_share;
+    seen.loss = counted > 0 ? losses / counted : last_.loss;
+    if (counted == 0) seen.loss_least = last_.loss_least, seen.loss_most = last_.loss_most;
+    last_ = seen;
+  }
+
   const Recipe recipe_;
   const VirtualCluster cluster_;
   const Duration look_every_;
@@ -360,8 +391,7 @@ class VirtualRun {
   int training_ = 0;  // workers that still train
   std::int64_t gradients_ = 0;
   std::uint64_t collectives_ = 0;
-  double losses_ = 0;  // since the last look
-  int losses_counted_ = 0;
+  Look last_;  // as far as look_at_training() has filled it in
   std::exception_ptr failure_;
 };
 

@@ -55,8 +55,12 @@ struct Look {
   double seconds = 0;           // virtual
   std::uint64_t gradients = 0;  // of all workers
   double epochs = 0;
-  std::uint64_t bytes_sent = 0;   // by all workers
-  double loss = 0;                // mean of the gradients since the last look
+  std::uint64_t bytes_sent = 0;  // by all workers
+  double loss = 0;               // mean of the gradients since the last look
+  double loss_least = 0;         // of the workers' own means
+  double loss_most = 0;
+  double lr = 0;                  // mean of the workers
+  double waiting_share = 0;       // of the time since the last look, for neighbours: mean
   double test_loss = 0;           // of the average model, on the test set
   double score = 0;               // of the average model, on the test set
   double consensus_distance = 0;  // RMS distance of the workers' parameters to their mean

@@ -49,6 +49,16 @@ TEST(Tree, BothLanguagesSayTheSame) {
   EXPECT_EQ(parse_toml("a = 1979-05-27", "a").as<Node::Table>()->front().node.kind(), "a date or time");
 }
 
+TEST(Tree, LinesOfAFileKeepTheirNumbers) {
+  EXPECT_EQ(shown(parse_json_line(R"({"a": [1]})", "a", 7)), "{a@7=[1:7 ]:7 }:7");
+  const auto error = [](const char* line) {
+    return refusal<UsageError>([&] { parse_json_line(line, "a", 7); });
+  };
+  EXPECT_EQ(error("[1]"), "a:7: it must contain one object, not an array");
+  EXPECT_THAT(error("{\"a\":"), testing::StartsWith("a:7: not JSON: "));
+  EXPECT_EQ(error("{\"a\": 1, \"a\": 2}"), "a:7: \"a\" stands twice in one table");
+}
+
 TEST(Tree, JsonMistakes) {
   EXPECT_EQ(error_of(parse_json, "[1]"), "a: it must contain one object, not an array");
   EXPECT_EQ(error_of(parse_json, "{\"a\": 1,\n\"b\": 1,\n\"a\": 2}"), "a:3: \"a\" stands twice in one table");

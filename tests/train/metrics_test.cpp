@@ -1,5 +1,6 @@
 #include "starling/train/metrics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -108,6 +109,23 @@ TEST_F(MetricsTest, SummaryHoldsWhatTheCommandPromises) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2);
 }
 
+TEST_F(MetricsTest, TestsAndTheRecipeHaveFilesOfTheirOwn) {
+  Metrics metrics(folder_);
+  metrics.write_recipe("[run]\n");
+  for (const int step : {10, 20})
+    metrics.write_test(
+        {.step = step, .seconds = 0.5, .test_loss = 0.25, .score_name = "bleu", .score = step + 0.5});
+  EXPECT_EQ(slurp(folder_ / "recipe.toml"), "[run]\n");
+  EXPECT_EQ(slurp(folder_ / "tests.jsonl"),
+            "{\"step\":10,\"seconds\":0.5,\"test_loss\":0.25,\"bleu\":10.5,\"consensus_distance\":0.0}\n"
+            "{\"step\":20,\"seconds\":0.5,\"test_loss\":0.25,\"bleu\":20.5,\"consensus_distance\":0.0}\n");
+  metrics.clear_after(std::vector<std::int64_t>{10, 30});  // worker 0's steps count
+  EXPECT_EQ(std::ranges::count(slurp(folder_ / "tests.jsonl"), '\n'), 1);
+  EXPECT_FALSE(fs::exists(folder_ / "recipe.toml"));
+  metrics.clear();
+  EXPECT_FALSE(fs::exists(folder_ / "tests.jsonl"));
+}
+
 TEST_F(MetricsTest, NamesTheFileThatCannotBeWritten) {
   spill(folder_, "a file in the way");
   EXPECT_THAT(refusal([&] { Metrics metrics(folder_); }),
@@ -139,11 +157,14 @@ TEST_F(MetricsTest, AFullDiskCostsLinesAndOneWarning) {
     const FullDisk full(fs::file_size(folder_ / "metrics.jsonl") + 20);  // cuts the next line off
     for (int step = 2; step < 5; ++step) metrics.write({.step = step});
     metrics.write(Summary());
+    metrics.write_test({.step = 1, .score_name = std::string(4096, 'x')});
   }
-  ASSERT_EQ(said_.size(), 2U);
+  ASSERT_EQ(said_.size(), 3U);
   EXPECT_THAT(said_[0], testing::HasSubstr("metrics.jsonl: cannot be written: "));
   EXPECT_THAT(said_[0], testing::HasSubstr("lines are missing from here on, the run goes on"));
   EXPECT_THAT(said_[1], testing::HasSubstr("summary.json: cannot be written: "));
+  EXPECT_THAT(said_[2], testing::HasSubstr("tests.jsonl: cannot be written: "));
+  EXPECT_EQ(slurp(folder_ / "tests.jsonl"), "");
   EXPECT_FALSE(fs::exists(folder_ / "summary.json"));
   metrics.write({.step = 5});
   metrics.write(Summary());

@@ -26,9 +26,27 @@ TEST(Progress, Text) {
   EXPECT_NE(progress_text(slow).find("2:03:04 left"), std::string::npos);
 }
 
+TEST(Progress, ANarrowTerminalShowsTheLeadingParts) {
+  EXPECT_EQ(shortened(kStartText, 77), kStartText);
+  EXPECT_EQ(shortened(kStartText, 76), "step 1/300  epoch 0.01/3  loss 2.3026  2105 samples/s  1:15 left");
+  EXPECT_EQ(shortened(kStartText, 12), "step 1/300");
+  EXPECT_EQ(shortened(kStartText, 10), "step 1/300");
+  EXPECT_EQ(shortened(kStartText, 6), "step 1");
+  EXPECT_EQ(shortened(kStartText, -1), "s");
+  int columns = 60;
+  std::string out;
+  ProgressLine line([&] { return columns; }, [&](std::string_view text) { out += text; });
+  line.show(kStart, Time{});
+  EXPECT_EQ(out, "\rstep 1/300  epoch 0.01/3  loss 2.3026  2105 samples/s\x1b[K");
+  out.clear();
+  columns = 40;  // the terminal was resized
+  line.show(kStart, Time{} + seconds(1));
+  EXPECT_EQ(out, "\rstep 1/300  epoch 0.01/3  loss 2.3026\x1b[K");
+}
+
 TEST(Progress, OnATerminalOneLineIsWrittenOver) {
   std::string out;
-  ProgressLine line(true, [&](std::string_view text) { out += text; });
+  ProgressLine line([] { return 80; }, [&](std::string_view text) { out += text; });
   const Time start{};
   line.show(kStart, start);
   EXPECT_EQ(out, "\r" + std::string(kStartText) + "\x1b[K");
@@ -51,7 +69,7 @@ TEST(Progress, OnATerminalOneLineIsWrittenOver) {
 
 TEST(Progress, ElsewhereAPlainLineEveryTenSeconds) {
   std::string out;
-  ProgressLine line(false, [&](std::string_view text) { out += text; });
+  ProgressLine line(nullptr, [&](std::string_view text) { out += text; });
   const Time start{};
   line.show(kStart, start);
   EXPECT_EQ(out, std::string(kStartText) + "\n");

@@ -1,10 +1,17 @@
 """The records of a run of three real workers: event files, read back by TensorBoard's own reader,
-and timelines, merged by the command."""
+timelines, merged by the command, and the folder as `starling report` reads it."""
 
+import fcntl
 import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
 import unittest
 
-from runs import Images, command
+from runs import Images, command, environment
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 WORKERS = 3
@@ -81,6 +88,29 @@ class Seeing(Images):
             self.assertAlmostEqual(scalars[tag][STEPS], summary[key], delta=1e-6 * abs(summary[key]))
         for rank in range(1, WORKERS):
             self.assertNotIn("test/accuracy", self.scalars(rank))
+        tests = [json.loads(line) for line in (self.out / "tests.jsonl").read_text().splitlines()]
+        self.assertEqual([test["step"] for test in tests], TESTS)
+        self.assertEqual({key: tests[-1][key] for key in ("accuracy", "test_loss", "consensus_distance")},
+                         {key: summary[key] for key in ("accuracy", "test_loss", "consensus_distance")})
+        lines = [json.loads(line) for line in (self.out / "metrics.jsonl").read_text().splitlines()]
+        end = next(line for line in lines if (line["rank"], line["step"]) == (0, STEPS))
+        self.assertEqual(tests[-1]["seconds"], end["seconds"])
+
+    def test_the_folder_holds_its_recipe(self):
+        kept = (self.out / "recipe.toml").read_text()
+        self.assertEqual(kept, command("train", self.recipe, "--train.batch", 4, "--log.every", EVERY, "--log.eval_every",
+                                       TESTS[0], "--out", self.out, "--log.timeline", "true", "--log.tensorboard", "true",
+                                       "--run.steps", STEPS, "--print-config").stdout)
+        self.assertEqual(command("train", self.out / "recipe.toml", "--print-config").stdout, kept)
+
+    def test_the_report_reads_the_folder(self):
+        said = command("report", self.out).stdout
+        self.assertIn(f"written to {self.out}/report.html", said)
+        page = (self.out / "report.html").read_text()
+        summary = json.loads((self.out / "summary.json").read_text())
+        self.assertIn(f"<td>test accuracy, average model</td><td>{100 * summary['accuracy']:.2f} %</td>", page)
+        self.assertIn("<td>run</td><td>finished</td>", page)
+        self.assertNotIn("No run has this", page)
 
     def test_the_timeline_shows_all_steps_of_all_workers(self):
         events = json.loads((self.out / "timeline.json").read_text())["traceEvents"]
@@ -115,10 +145,24 @@ class Seeing(Images):
                 self.assertTrue(not around or end <= around[-1])
                 around.append(end)
 
+    def test_the_progress_line_fits_the_terminal(self):
+        ours, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        subprocess.run([os.environ["STARLING"], "train", self.recipe, "--workers", "1", "--run.steps", "3", "--train.batch", "4",
+                        "--out", self.folder / "terminal"], stdout=subprocess.DEVNULL, stderr=terminal, check=True,
+                       env=environment())
+        os.close(terminal)
+        said = os.read(ours, 1 << 16).decode()
+        os.close(ours)
+        shown = re.findall(r"\r([^\r\n]*)\x1b\[K", said)
+        self.assertRegex(shown[-1], "^step 3/3  epoch 0.04/0.04  loss ")
+        self.assertTrue(all(len(text) < 40 and not text.endswith(" ") for text in shown), said)
+
     def test_only_what_is_asked_for_is_written(self):
         out = self.folder / "plain"
         self.train("--run.steps", "4", out=out)
-        self.assertEqual(sorted(path.name for path in out.iterdir()), ["metrics.jsonl", "summary.json"])
+        self.assertEqual(sorted(path.name for path in out.iterdir()), ["metrics.jsonl", "recipe.toml", "summary.json",
+                                                                         "tests.jsonl"])
         self.train("--run.steps", "4", "--log.timeline", "true", "--log.timeline_from", "2", "--log.timeline_to", "3",
                    out=out)
         for rank in range(WORKERS):

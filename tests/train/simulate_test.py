@@ -47,6 +47,10 @@ batch = 8
                 self.assertEqual(looks, self.simulate(*asked))
                 self.assertGreaterEqual(looks[-1]["gradients"], 4 * STEPS)
                 self.assertLess(looks[-1]["loss"], looks[0]["loss"])
+                for look in looks:
+                    self.assertTrue(look["loss_least"] <= look["loss"] <= look["loss_most"], look)
+                    self.assertTrue(0 <= look["waiting_share"] <= 1 and look["lr"] >= 0, look)
+                self.assertIn("written to", command("report", self.folder / "run").stdout)
                 self.assertEqual("rate" in looks[-1], scheme in ("a2cid2", "async-push-sum", "async-push-pull", "swarm"))
                 if "rate" in looks[-1]:
                     self.assertTrue(0.3 < looks[-1]["rate"] < 1.5 and looks[-1]["longest_gap"] > 2, looks[-1])
@@ -70,6 +74,9 @@ batch = 8
             return self.simulate("--workers", 4, "--straggler", 4, "--look-every", 100, *arguments)[-1]["seconds"] / STEPS
 
         self.assertAlmostEqual(step("--mixing.topology", "ring"), 0.4, delta=0.02)
+        # Three of the four workers wait for 0.3 s of each 0.4 s.
+        look = json.loads((self.folder / "run" / "simulate.jsonl").read_text().splitlines()[-1])
+        self.assertAlmostEqual(look["waiting_share"], 0.75 * 0.75, delta=0.08)
         gossip = ("--mixing.topology", "ring", "--mixing.scheme", "a2cid2")
         self.assertAlmostEqual(step(*gossip), 0.4, delta=0.02)  # it makes all of its steps, too
         # Three of four workers make a gradient in 0.1 s, and one in 0.4 s.

@@ -1,0 +1,25 @@
+// Runs as one self-contained HTML file: `starling report`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/chart.h"
+#include "starling/train/run_folder.h"
+#include "starling/train/task.h"
+
+namespace starling::cli {
+
+constexpr std::size_t kMostRuns = 2 * kChartColours;
+
+// The runs' names in legends: the last part of each folder, or the whole path where two are alike.
+std::vector<std::string> names_of(const std::vector<RunFolder>& runs);
+
+// A page that loads nothing: charts against steps, seconds and bytes, final figures, and the
+// settings in which the runs differ.
+std::string run_report(const std::vector<RunFolder>& runs);
+
+// The training loss against the seconds of training.
+Chart loss_chart(const std::vector<RunFolder>& runs);
+
+}  // namespace starling::cli
