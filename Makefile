@@ -2,6 +2,7 @@
 
 TORCH ?=#          another version of torch than the pinned one, in an environment and a build folder of its own
 CMAKE_ARGS ?=#     more for cmake, such as -DSTARLING_WERROR=ON
+TASK ?=#           of the demo, in place of Fashion-MNIST: scripts/demo --help
 BENCH ?=#          more for a benchmark, such as --repetitions 15
 FOLDERS ?=#        of tests/, for coverage: all, if none are named
 FUZZ ?=#           more for the fuzzers, such as --seconds 1800 toml
@@ -44,8 +45,9 @@ test-long: build  ## run the long tests: many seeds, wheel, frameworks, notebook
 test-all: test  ## run all tests
 	@$(MAKE) --no-print-directory test-long
 
-demo: command  ## four workers learn Fashion-MNIST without an all-reduce, beside the same run with one
-	@scripts/demo
+demo: command  ## four workers learn Fashion-MNIST (or TASK) without an all-reduce, beside the same run with one
+	@$(if $(TASK),scripts/dev-tools requirements-pack.txt $(VENV))
+	@scripts/demo $(TASK)
 
 bench-accuracy: command  ## the demo's two runs, and narrow wires, with five paired seeds: out/bench/accuracy.json
 	@bench/accuracy.py $(BENCH)
