@@ -9,7 +9,6 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/workers.h"
@@ -64,17 +63,16 @@ void print(const std::vector<AveragingTime>& times, const AveragingOptions& opti
 int average_as_worker(const AveragingCommand& command) {
   note_interruptions();
   World world = World::from_environment();
-  const bool terminal = isatty(STDERR_FILENO) != 0;
+  const bool terminal = stderr_is_terminal();
   world.interrupted = [] { return interruption() != 0; };
   world.log = log_to_stderr(world.rank);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   at::set_num_threads(std::max(1, cores / world.local_size));
   AveragingOptions options{.rounds = command.rounds,
                            .bytes = static_cast<std::size_t>(command.megabytes * (1 << 20))};
-  if (terminal && world.rank == 0)
-    options.says = [](const std::string& what) { write_stderr("\r\x1b[K" + what); };
+  if (terminal && world.rank == 0) options.says = show_on_line;
   const auto clear = [&] {
-    if (terminal && world.rank == 0) write_stderr("\r\x1b[K");
+    if (terminal && world.rank == 0) show_on_line("");
   };
   try {
     const std::vector<AveragingTime> times = measure_averaging(world, options);

@@ -10,7 +10,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/workers.h"
@@ -78,12 +77,11 @@ int probe_as_worker(const ProbeCommand& command) {
   const Time begin = Clock::now();
   World world = World::from_environment({.stalled = kSilent});
   world.interrupted = [] { return interruption() != 0; };
-  const bool terminal = isatty(STDERR_FILENO) != 0;
+  const bool terminal = stderr_is_terminal();
   ProbeOptions options{.seconds = command.seconds};
-  if (terminal && world.rank == 0)
-    options.says = [](const std::string& what) { write_stderr("\r\x1b[K" + what); };
+  if (terminal && world.rank == 0) options.says = show_on_line;
   const auto clear = [&] {
-    if (terminal) write_stderr("\r\x1b[K");
+    if (terminal) show_on_line("");
   };
   try {
     const ProbeResult result = probe(world, options);

@@ -31,7 +31,7 @@ input[name=axis] { position: absolute; opacity: 0; }
 #bytes:focus-visible ~ nav label[for=bytes] { outline: 2px solid var(--c0); }
 .wide { overflow-x: auto; } th:first-child, td:first-child { text-align: left; }
 th { vertical-align: bottom; } td.text { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
-figure { margin: 0; } figure p.note { margin: 0 0 0 5em; }
+details { margin-top: 2em; } figure { margin: 0; } figure p.note { margin: 0 0 0 5em; }
 )";
 
 // A unit in which the largest value is easy to read.

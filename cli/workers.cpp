@@ -1,5 +1,6 @@
 #include "cli/workers.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -40,6 +41,10 @@ bool stderr_is_terminal() { return isatty(STDERR_FILENO) != 0; }
 int stderr_columns() {
   winsize size{};
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+void show_on_line(const std::string& text) {
+  write_stderr("\r\x1b[K" + text.substr(0, static_cast<std::size_t>(std::max(stderr_columns() - 1, 0))));
 }
 
 void write_message(const std::string& message) {

@@ -15,6 +15,8 @@ void refuse_two_launchers(const std::string& command);
 void write_stderr(std::string_view text);
 bool stderr_is_terminal();
 int stderr_columns();  // the width of that terminal, 80 if it does not say
+// Replaces the line on which the terminal's cursor stands, by no more than fits into it.
+void show_on_line(const std::string& text);
 // Writes a message and a newline to stderr. On a terminal it replaces a worker's progress line.
 void write_message(const std::string& message);
 // The same for "starling: text".
