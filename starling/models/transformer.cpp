@@ -61,8 +61,8 @@ struct Linear : nn::Module {
   Tensor weight, bias;
 };
 
-struct Attention : nn::Module {
-  explicit Attention(const TransformerOptions& o)
+struct MultiheadAttention : nn::Module {
+  explicit MultiheadAttention(const TransformerOptions& o)
       : width(o.width),
         heads(o.heads),
         in_proj_weight(register_parameter("in_proj_weight", glorot(3 * width, width))),
@@ -97,7 +97,7 @@ nn::LayerNorm norm(const TransformerOptions& o) { return nn::LayerNorm(nn::Layer
 
 struct EncoderLayer : nn::Module {
   explicit EncoderLayer(const TransformerOptions& o)
-      : self_attn(register_module("self_attn", std::make_shared<Attention>(o))),
+      : self_attn(register_module("self_attn", std::make_shared<MultiheadAttention>(o))),
         linear1(register_module("linear1", std::make_shared<Linear>(o.width, o.inner))),
         linear2(register_module("linear2", std::make_shared<Linear>(o.inner, o.width))),
         norm1(register_module("norm1", norm(o))),
@@ -106,15 +106,15 @@ struct EncoderLayer : nn::Module {
     x = norm1(x + dropout(self_attn->over_itself(x, seen, /*causal=*/false)));
     return norm2(x + dropout(linear2->forward(at::relu(linear1->forward(x)))));
   }
-  const std::shared_ptr<Attention> self_attn;
+  const std::shared_ptr<MultiheadAttention> self_attn;
   const std::shared_ptr<Linear> linear1, linear2;
   nn::LayerNorm norm1, norm2;
 };
 
 struct DecoderLayer : nn::Module {
   explicit DecoderLayer(const TransformerOptions& o)
-      : self_attn(register_module("self_attn", std::make_shared<Attention>(o))),
-        multihead_attn(register_module("multihead_attn", std::make_shared<Attention>(o))),
+      : self_attn(register_module("self_attn", std::make_shared<MultiheadAttention>(o))),
+        multihead_attn(register_module("multihead_attn", std::make_shared<MultiheadAttention>(o))),
         linear1(register_module("linear1", std::make_shared<Linear>(o.width, o.inner))),
         linear2(register_module("linear2", std::make_shared<Linear>(o.inner, o.width))),
         norm1(register_module("norm1", norm(o))),
@@ -127,7 +127,7 @@ struct DecoderLayer : nn::Module {
     x = norm2(x + dropout(other(x)));
     return norm3(x + dropout(linear2->forward(at::relu(linear1->forward(x)))));
   }
-  const std::shared_ptr<Attention> self_attn, multihead_attn;
+  const std::shared_ptr<MultiheadAttention> self_attn, multihead_attn;
   const std::shared_ptr<Linear> linear1, linear2;
   nn::LayerNorm norm1, norm2, norm3;
 };
@@ -205,7 +205,7 @@ Tensor Transformer::forward(const Tensor& source, const Tensor& target,
   Tensor x = p.embedded(target, 0, dropout);
   for (const auto& module : *p.decoder) {
     auto& layer = *module->as<DecoderLayer>();
-    const Attention &own = *layer.self_attn, &other = *layer.multihead_attn;
+    const MultiheadAttention &own = *layer.self_attn, &other = *layer.multihead_attn;
     x = layer.forward(
         x, [&](const Tensor& y) { return own.over_itself(y, {}, /*causal=*/true); },
         [&](const Tensor& y) {
@@ -248,7 +248,7 @@ Tensor Transformer::Decoding::next(const Tensor& tokens) {
     x = layer.forward(
         x,
         [&](const Tensor& y) {
-          const Attention& own = *layer.self_attn;
+          const MultiheadAttention& own = *layer.self_attn;
           const Tensor qkv = own.projected(y, 0, 3);
           kept.keys = kept.keys.defined() ? at::cat({kept.keys, qkv[1]}, 2) : qkv[1];
           kept.values = kept.values.defined() ? at::cat({kept.values, qkv[2]}, 2) : qkv[2];
@@ -256,7 +256,7 @@ Tensor Transformer::Decoding::next(const Tensor& tokens) {
         },
         [&](const Tensor& y) {
           // The rows of a sentence are queries to the same keys.
-          const Attention& other = *layer.multihead_attn;
+          const MultiheadAttention& other = *layer.multihead_attn;
           const Tensor grouped = y.view({kept.source_keys.size(0), -1, y.size(2)});
           return other.mixed(other.projected(grouped, 0, 1)[0], kept.source_keys, kept.source_values, seen_)
               .view(y.sizes());

@@ -80,15 +80,16 @@ TEST(BeamSearch, AllBeamsAreTheBestOfAllTranslations) {
   std::set<Sentence> all;
   for (const std::uint64_t seed : {1, 2, 3, 4, 5}) {
     const auto model = tiny_transformer(0, 5, seed);
-    for (const double alpha : {0.0, 2.0}) {
+    for (const double alpha : {0.6, 4.0}) {
       BruteForce brute{.model = *model, .source = source, .longest = 3, .alpha = alpha};
       brute.search();
-      EXPECT_EQ(translate(*model, padded({source}), {.beams = 64, .alpha = alpha, .longer = 0})[0], brute.best)
+      EXPECT_EQ(translate(*model, padded({source}), {.beams = 64, .alpha = alpha, .longer = 0})[0],
+                brute.best)
           << "seed " << seed << " alpha " << alpha;
       all.insert(brute.best);
     }
   }
-  EXPECT_GT(all.size(), 3U);
+  EXPECT_GT(all.size(), 2U);
 }
 
 TEST(BeamSearch, FourBeamsFindLikelierTranslationsThanOneWhateverTheBatch) {

@@ -14,14 +14,14 @@
 
 namespace starling {
 
-constexpr TransformerOptions kTiny{
+constexpr TransformerOptions kTinyTransformer{
     .vocabulary = 11, .width = 8, .heads = 2, .layers = 2, .inner = 12, .dropout = 0};
 
 // In eval mode, with weights that are large enough to matter.
 inline std::shared_ptr<Transformer> tiny_transformer(double dropout = 0, std::int64_t vocabulary = 11,
                                                      std::uint64_t seed = 3) {
   torch::manual_seed(seed);
-  TransformerOptions options = kTiny;
+  TransformerOptions options = kTinyTransformer;
   options.dropout = dropout;
   options.vocabulary = vocabulary;
   auto model = std::make_shared<Transformer>(options);

@@ -23,9 +23,9 @@ using Rows = std::vector<std::vector<double>>;
 using Sentence = std::vector<std::int64_t>;
 
 // The Transformer in plain loops, on one pair.
-class Loops {
+class TransformerLoops {
  public:
-  explicit Loops(const Transformer& model) {
+  explicit TransformerLoops(const Transformer& model) {
     for (const auto& p : model.named_parameters()) {
       const Tensor values = p.value().detach().to(at::kDouble).contiguous();
       values_[p.key()] = {values.data_ptr<double>(), values.data_ptr<double>() + values.numel()};
@@ -35,19 +35,19 @@ class Loops {
   // The logits behind each token of the target.
   Rows logits(const Sentence& source, const Sentence& target) const {
     Rows memory = embedded(source);
-    for (int i = 0; i < kTiny.layers; ++i) {
+    for (int i = 0; i < kTinyTransformer.layers; ++i) {
       const std::string layer = "encoder.layers." + std::to_string(i) + ".";
       memory = normed(memory, attention(layer + "self_attn.", memory, memory, false), layer + "norm1.");
       memory = normed(memory, feed_forward(layer, memory), layer + "norm2.");
     }
     Rows x = embedded(target);
-    for (int i = 0; i < kTiny.layers; ++i) {
+    for (int i = 0; i < kTinyTransformer.layers; ++i) {
       const std::string layer = "decoder.layers." + std::to_string(i) + ".";
       x = normed(x, attention(layer + "self_attn.", x, x, true), layer + "norm1.");
       x = normed(x, attention(layer + "multihead_attn.", x, memory, false), layer + "norm2.");
       x = normed(x, feed_forward(layer, x), layer + "norm3.");
     }
-    return product(x, at("embedding.weight"), std::vector<double>(kTiny.vocabulary));
+    return product(x, at("embedding.weight"), std::vector<double>(kTinyTransformer.vocabulary));
   }
 
  private:
@@ -55,12 +55,13 @@ class Loops {
 
   Rows embedded(const Sentence& tokens) const {
     const auto& embedding = at("embedding.weight");
-    Rows x(tokens.size(), std::vector<double>(kTiny.width));
+    Rows x(tokens.size(), std::vector<double>(kTinyTransformer.width));
     for (std::size_t t = 0; t < tokens.size(); ++t) {
       for (std::size_t c = 0; c < x[t].size(); ++c) {
         const double angle =
-            static_cast<double>(t) / std::pow(10000, static_cast<double>(c / 2 * 2) / kTiny.width);
-        x[t][c] = std::sqrt(kTiny.width) * embedding[static_cast<std::size_t>(tokens[t] * kTiny.width) + c] +
+            static_cast<double>(t) / std::pow(10000, static_cast<double>(c / 2 * 2) / kTinyTransformer.width);
+        x[t][c] = std::sqrt(kTinyTransformer.width) *
+                      embedding[static_cast<std::size_t>(tokens[t] * kTinyTransformer.width) + c] +
                   (c % 2 == 0 ? std::sin(angle) : std::cos(angle));
       }
     }
@@ -99,11 +100,13 @@ class Loops {
     return x;
   }
   Rows attention(const std::string& name, const Rows& x, const Rows& over, bool causal) const {
-    const std::size_t width = kTiny.width, head = width / static_cast<std::size_t>(kTiny.heads);
+    const std::size_t width = kTinyTransformer.width,
+                      head = width / static_cast<std::size_t>(kTinyTransformer.heads);
     const auto projected = [&](const Rows& from, std::size_t which) {
       const auto& bias = at(name + "in_proj_bias");
       const auto first = bias.begin() + static_cast<std::ptrdiff_t>(which * width);
-      return product(from, at(name + "in_proj_weight"), {first, first + kTiny.width}, which * width);
+      return product(from, at(name + "in_proj_weight"), {first, first + kTinyTransformer.width},
+                     which * width);
     };
     const Rows q = projected(x, 0), k = projected(over, 1), v = projected(over, 2);
     Rows y(x.size(), std::vector<double>(width));
@@ -132,8 +135,8 @@ TEST(Transformer, IsItsEquationHoweverMuchPaddingThereIs) {
   const std::vector<Sentence> sources{{4, 5, 6, 7, 1}, {9, 1}, {3, 3, 8, 1}},
       targets{{1, 6, 2}, {1, 8, 9, 10, 4}, {1}};
   const Tensor logits = model->forward(padded(sources), padded(targets));
-  ASSERT_EQ(logits.sizes(), (std::vector<std::int64_t>{3, 5, kTiny.vocabulary}));
-  const Loops loops(*model);
+  ASSERT_EQ(logits.sizes(), (std::vector<std::int64_t>{3, 5, kTinyTransformer.vocabulary}));
+  const TransformerLoops loops(*model);
   for (std::size_t n = 0; n < sources.size(); ++n) {
     const Rows expected = loops.logits(sources[n], targets[n]);
     for (std::size_t t = 0; t < expected.size(); ++t) {
@@ -171,7 +174,7 @@ TEST(Transformer, CachedDecodingIsTheWholeForwardPass) {
   const c10::AutoGradMode no_gradient(false);
   const Tensor source = padded({{4, 5, 6, 1}, {9, 1}, {2, 7, 1}});
   // Two rows for each sentence.
-  const Tensor target = at::randint(2, kTiny.vocabulary, {6, 5}, at::kLong);
+  const Tensor target = at::randint(2, kTinyTransformer.vocabulary, {6, 5}, at::kLong);
   const Tensor whole = model->forward(source.repeat_interleave(2, 0), target);
   auto decoding = model->decode(source);
   for (int t = 0; t < 3; ++t)
