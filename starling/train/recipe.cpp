@@ -118,7 +118,7 @@ Config recipe_config(Recipe& r) {
   declare(c, r.optimizer);
 
   c.section("schedule", "the learning rate over the run");
-  c.key("name", &r.schedule.name, Choices{"constant", "cosine"}, "shape after the warm-up");
+  c.key("name", &r.schedule.name, Choices{"constant", "cosine", "inverse-sqrt"}, "shape after the warm-up");
   c.key("warmup", &r.schedule.warmup, between(0, 1), "part of the run in which the rate rises from 0");
   c.key("final", &r.schedule.final, between(0, 1), "cosine: the last rate as part of the highest");
 
@@ -315,6 +315,7 @@ double learning_rate(const Recipe& recipe, std::int64_t step, std::int64_t steps
   const double now = static_cast<double>(step);
   if (now < rise) return lr * (now + 1) / rise;
   if (recipe.schedule.name == "constant") return lr;
+  if (recipe.schedule.name == "inverse-sqrt") return lr * std::sqrt(std::max(1.0, rise) / (now + 1));
   const double t = (now - rise) / std::max(1.0, static_cast<double>(steps) - rise);
   const double final = recipe.schedule.final;
   return lr * (final + (1 - final) * (1 + std::cos(std::numbers::pi * t)) / 2);

@@ -114,8 +114,9 @@ Options make_options(const Recipe& recipe);
 std::unique_ptr<Optimizer> make_optimizer(const Recipe& recipe, torch::nn::Module& model, const World& world);
 
 // The learning rate of step 0, 1, .. steps-1. It rises linearly for `warmup` * steps, then follows
-//   constant   lr
-//   cosine     lr (final + (1 - final) (1 + cos(pi t)) / 2),   t from 0 after the warm-up to 1
+//   constant       lr
+//   cosine         lr (final + (1 - final) (1 + cos(pi t)) / 2),   t from 0 after the warm-up to 1
+//   inverse-sqrt   lr sqrt(w / (step + 1)),   w: steps of the warm-up, at least 1
 double learning_rate(const Recipe& recipe, std::int64_t step, std::int64_t steps);
 
 }  // namespace starling

@@ -1,4 +1,4 @@
-// Small idx files for tests.
+// Small data files for tests.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,28 @@ inline std::string token_bytes(const std::vector<std::int64_t>& tokens) {
   std::string bytes;
   for (const std::int64_t token : tokens) bytes += {static_cast<char>(token), static_cast<char>(token >> 8)};
   return bytes;
+}
+
+struct Pair {
+  std::vector<std::int64_t> source, target;
+};
+
+inline std::string number_bytes(std::uint64_t value, int bytes) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> 8 * i);
+  return text;
+}
+
+// As data/pairs.h reads them.
+inline std::string pair_bytes(const std::vector<Pair>& pairs) {
+  std::string places = number_bytes(0, 8), tokens;
+  for (const Pair& pair : pairs) {
+    for (const auto& sentence : {pair.source, pair.target}) {
+      tokens += token_bytes(sentence);
+      places += number_bytes(tokens.size() / 2, 8);
+    }
+  }
+  return "PAIR" + number_bytes(1, 4) + number_bytes(pairs.size(), 8) + places + tokens;
 }
 
 inline void write_gzip(const std::string& path, std::string_view bytes) {

@@ -170,6 +170,22 @@ TEST(LearningRate, CosineWithWarmup) {
   EXPECT_DOUBLE_EQ(learning_rate(recipe, 0, 1), 2);
 }
 
+TEST(LearningRate, InverseSquareRootIsThePapersTransformersSchedule) {
+  Recipe recipe;
+  recipe.optimizer.lr = 0.5;
+  recipe.schedule.name = "inverse-sqrt";
+  recipe.schedule.warmup = 0.1;
+  for (int step = 0; step < 200; ++step) {
+    // lr sqrt(w) min(s^-0.5, s w^-1.5), with s from 1 on and w = 20
+    const double s = step + 1;
+    EXPECT_NEAR(learning_rate(recipe, step, 200),
+                0.5 * std::sqrt(20) * std::min(std::pow(s, -0.5), s * std::pow(20, -1.5)), 1e-12);
+  }
+  recipe.schedule.warmup = 0;
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, 0, 100), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, 3, 100), 0.25);
+}
+
 TEST(LearningRate, WarmupOfTheWholeRun) {
   Recipe recipe;
   recipe.optimizer.lr = 1;

@@ -15,6 +15,7 @@ namespace starling::testing_data {
 struct SmallData {
   std::string task;
   std::int64_t train = 0, test = 0;  // examples
+  std::int64_t losses = 1;           // in the loss of an example
   // Writes the data into the folder. Returns the keys of a recipe that reads it.
   std::function<Overrides(const std::string& folder)> write;
 };
@@ -37,6 +38,13 @@ inline void write_text(const std::string& path, std::int64_t size) {
   spill(path, token_bytes(tokens));
 }
 
+// The first token of each pair is its number, from 2 on.
+inline void write_pairs(const std::string& path, std::int64_t size) {
+  std::vector<Pair> pairs;
+  for (std::int64_t i = 2; i < size + 2; ++i) pairs.push_back({{i, i + 1, i + 2}, {i, 99 - i, 2}});
+  spill(path, pair_bytes(pairs));
+}
+
 inline const std::vector<SmallData>& small_data() {
   static const std::vector<SmallData> kAll{
       {.task = "fashion-mnist",
@@ -56,6 +64,18 @@ inline const std::vector<SmallData>& small_data() {
          write_text(folder + "/val.bin", 23 * 8 + 4);
          return {{"data.dir", folder}, {"model.layers", "1"},  {"model.heads", "2"},
                  {"model.width", "8"}, {"model.context", "8"}, {"model.vocabulary", "500"}};
+       }},
+      // All pairs are of 3 tokens and the end on each side, so 5 of them are 20 tokens.
+      {.task = "translation",
+       .train = 60,
+       .test = 23,
+       .losses = 4,
+       .write = [](const std::string& folder) -> Overrides {
+         write_pairs(folder + "/train.pairs", 60);
+         write_pairs(folder + "/val.pairs", 23);
+         return {{"data.dir", folder},       {"model.layers", "1"}, {"model.heads", "2"},
+                 {"model.width", "8"},       {"model.inner", "12"}, {"train.batch", "20"},
+                 {"model.vocabulary", "100"}};
        }},
   };
   return kAll;
