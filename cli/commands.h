@@ -26,6 +26,7 @@ void add_bench(CLI::App& app, Command& command);
 void add_timeline(CLI::App& app, Command& command);
 void add_checkpoint(CLI::App& app, Command& command);
 void add_pack(CLI::App& app, Command& command);
+void add_translate(CLI::App& app, Command& command);
 void add_doctor(CLI::App& app, Command& command);
 
 }  // namespace starling::cli

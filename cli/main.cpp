@@ -51,6 +51,7 @@ int run(int argc, char** argv) {
   add_timeline(app, command);
   add_checkpoint(app, command);
   add_pack(app, command);
+  add_translate(app, command);
   add_doctor(app, command);
   try {
     app.parse(argc, argv);

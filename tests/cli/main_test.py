@@ -4,7 +4,7 @@ import unittest
 
 from command import CommandTest
 
-COMMANDS = "train, simulate, schemes, topology, probe, plan, bench, timeline, checkpoint, pack, doctor"
+COMMANDS = "train, simulate, schemes, topology, probe, plan, bench, timeline, checkpoint, pack, translate, doctor"
 
 
 class Main(CommandTest):
