@@ -29,6 +29,7 @@ void add_checkpoint(CLI::App& app, Command& command);
 void add_eval(CLI::App& app, Command& command);
 void add_generate(CLI::App& app, Command& command);
 void add_pack(CLI::App& app, Command& command);
+void add_translate(CLI::App& app, Command& command);
 void add_doctor(CLI::App& app, Command& command);
 
 }  // namespace starling::cli

@@ -12,7 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
-#include "cli/pack_script.h"
+#include "cli/script.h"
 #include "cli/trained.h"
 #include "starling/core/error.h"
 #include "starling/core/tree.h"
@@ -23,6 +23,8 @@
 namespace starling::cli {
 
 namespace {
+
+const Script kScript{"pack", "tokenizers"};
 
 struct GenerateOptions {
   std::shared_ptr<TrainedOptions> trained = std::make_shared<TrainedOptions>();
@@ -71,14 +73,14 @@ int generate(const GenerateOptions& options) {
   const std::string tokenizer =
       options.tokenizer.empty() ? data_dir(recipe) + "/tokenizer.json" : options.tokenizer;
   // The end of a text, which is also what precedes one, then the prompt.
-  std::vector<std::int64_t> prompt = tokens_in(output_of_pack_script({"encode", tokenizer}, options.prompt),
+  std::vector<std::int64_t> prompt = tokens_in(output_of(kScript, {"encode", tokenizer}, options.prompt),
                                                model->options().vocabulary, tokenizer);
   Sampling sampling = options.sampling;
   sampling.end = prompt.front();
   const std::vector<std::int64_t> tokens =
       starling::generate(*model, std::move(prompt), options.tokens, sampling);
   fmt::print("{}{}\n", options.prompt,
-             output_of_pack_script({"decode", tokenizer}, fmt::format("{}\n", fmt::join(tokens, "\n"))));
+             output_of(kScript, {"decode", tokenizer}, fmt::format("{}\n", fmt::join(tokens, "\n"))));
   return 0;
 }
 

@@ -54,6 +54,7 @@ int run(int argc, char** argv) {
   add_eval(app, command);
   add_generate(app, command);
   add_pack(app, command);
+  add_translate(app, command);
   add_doctor(app, command);
   try {
     app.parse(argc, argv);

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.h"
-#include "cli/pack_script.h"
+#include "cli/script.h"
 
 namespace starling::cli {
 
@@ -11,8 +11,9 @@ void add_pack(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("pack", "Make the files that training reads from raw data, in Python");
   sub->set_help_flag();  // the script has its own
   sub->prefix_command();
-  sub->callback(
-      [sub, &command] { command = [words = sub->remaining()]() -> int { become_pack_script(words); }; });
+  sub->callback([sub, &command] {
+    command = [words = sub->remaining()]() -> int { become({"pack", "numpy"}, words); };
+  });
 }
 
 }  // namespace starling::cli

@@ -28,7 +28,7 @@ complaint = runpy.run_path(str(starling / "_torch_version.py"))["complaint"](bui
 if complaint:
     sys.exit(f"starling: error: {complaint}")
 
-environment = {"STARLING_PYTHON": sys.executable} | dict(os.environ)  # for `starling pack`
+environment = {"STARLING_PYTHON": sys.executable} | dict(os.environ)  # for `starling pack` and `translate`
 if torch.resolve() != (starling.parent / "torch").resolve():  # the program searches there by itself
     libraries = [str(torch / "lib"), environment.get("LD_LIBRARY_PATH")]
     environment["LD_LIBRARY_PATH"] = ":".join(filter(None, libraries))

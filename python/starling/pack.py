@@ -4,16 +4,21 @@ This file needs neither torch nor the package: `starling pack` runs it by its pa
 """
 
 import argparse
+import contextlib
 import hashlib
+import io
+import itertools
 import json
 import pathlib
 import shutil
+import struct
 import sys
 import tempfile
 
 END_OF_TEXT = "<|endoftext|>"
 MOST_TOKENS = 1 << 16  # in a vocabulary: tokens have 16 bits
 BATCH = 256  # documents that are encoded at once
+FIRST_TOKEN = 2  # of sentences: before it are padding and the end of a sentence
 
 
 class Refusal(Exception):
@@ -118,10 +123,23 @@ def encode(paths, tokenizer, held_out, files):
     return counts
 
 
-def pack_text(options):
-    out = pathlib.Path(options.out)
-    if out.exists() and any(out.iterdir()):
+@contextlib.contextmanager
+def new_folder(path):
+    """A folder to fill, which then appears whole as `path`, or not at all."""
+    out = pathlib.Path(path)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refusal(f"{out}: is not empty")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
+        draft = pathlib.Path(name) / "draft"
+        draft.mkdir()
+        yield draft
+        if out.exists():
+            out.rmdir()
+        shutil.move(draft, out)
+
+
+def pack_text(options):
     if options.vocabulary:
         tokenizer = tokenizer_of(options.vocabulary)
     else:
@@ -131,11 +149,7 @@ def pack_text(options):
         raise Refusal(f"{options.vocabulary}: has {size} tokens, at most {MOST_TOKENS} are allowed")
     if tokenizer.token_to_id(END_OF_TEXT) is None:
         raise Refusal(f"{options.vocabulary}: has no token {END_OF_TEXT}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the folder, so that it appears whole or not at all.
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
-        draft = pathlib.Path(name) / "text"
-        draft.mkdir()
+    with new_folder(options.out) as draft:
         with open(draft / "train.bin", "wb") as train, open(draft / "val.bin", "wb") as val:
             counts = encode(options.sources, tokenizer, options.held_out, {"train": train, "val": val})
         for split, count in counts.items():
@@ -143,11 +157,106 @@ def pack_text(options):
                 raise Refusal(f"no document is left for {split}.bin: give more documents, or another --held-out")
         tokenizer.save(str(draft / "tokenizer.json"))
         (draft / "text.json").write_text(json.dumps({"vocabulary": size, **counts}, indent=2) + "\n")
-        if out.exists():
-            out.rmdir()
-        shutil.move(draft, out)
     for split, count in counts.items():
-        print(f"{out / split}.bin: {count['tokens']:,} tokens of {count['documents']:,} documents", file=sys.stderr)
+        print(f"{options.out}/{split}.bin: {count['tokens']:,} tokens of {count['documents']:,} documents",
+              file=sys.stderr)
+    print(f"model.vocabulary = {size}")
+
+
+def lines_of(path):
+    """A sentence in each line. Only a line feed ends a line."""
+    try:
+        with open(path, encoding="utf-8", newline="\n") as lines:
+            for line in lines:
+                yield line.strip()
+    except UnicodeDecodeError as error:
+        raise Refusal(f"{path}: is no UTF-8 text: {error.reason}") from error
+
+
+def sentence_pairs(sources, targets):
+    ended = object()
+    for number, (source, target) in enumerate(itertools.zip_longest(lines_of(sources), lines_of(targets),
+                                                                    fillvalue=ended), 1):
+        if ended in (source, target):
+            shorter, longer = (sources, targets) if source is ended else (targets, sources)
+            raise Refusal(f"{shorter}: ends before line {number} of {longer}: line N of one translates line N of "
+                          "the other")
+        yield source, target
+
+
+def learnt_pieces(paths, size):
+    """A byte-pair encoding of `size` tokens for both languages."""
+    sentencepiece = imported("sentencepiece")
+    model = io.BytesIO()
+    sentencepiece.set_random_generator_seed(1)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=itertools.chain.from_iterable(map(lines_of, paths)), model_writer=model,
+            model_type="bpe", vocab_size=size - FIRST_TOKEN, byte_fallback=True, unk_id=0, bos_id=-1, eos_id=-1,
+            pad_id=-1, input_sentence_size=4_000_000, shuffle_input_sentence=True, minloglevel=2)
+    except RuntimeError as error:
+        raise Refusal(f"--learn-vocabulary {size}: {str(error).split('] ')[-1]}") from error
+    return model.getvalue()
+
+
+def encode_pairs(sources, targets, pieces, longest, out):
+    """Writes the pairs that are not empty, and have at most `longest` tokens on each side. Returns
+    their numbers."""
+    numpy = imported("numpy")
+    lengths, left_out = [], 0
+    with open(out.with_suffix(".tokens"), "w+b") as tokens:
+        pairs = sentence_pairs(sources, targets)
+        while batch := list(itertools.islice(pairs, BATCH)):
+            sides = [pieces.encode(list(side)) for side in zip(*batch, strict=True)]
+            for pair in zip(*sides, strict=True):
+                if not all(1 <= len(sentence) <= longest for sentence in pair):
+                    left_out += 1
+                    continue
+                for sentence in pair:
+                    lengths.append(len(sentence))
+                    tokens.write((numpy.array(sentence) + FIRST_TOKEN).astype("<u2").tobytes())
+        tokens.seek(0)
+        with open(out, "wb") as file:  # starling/data/pairs.h
+            file.write(b"PAIR" + struct.pack("<IQ", 1, len(lengths) // 2))
+            file.write(numpy.cumsum([0, *lengths], dtype="<u8").tobytes())
+            shutil.copyfileobj(tokens, file)
+    out.with_suffix(".tokens").unlink()
+    return {"pairs": len(lengths) // 2, "source_tokens": sum(lengths[::2]), "target_tokens": sum(lengths[1::2]),
+            "left_out": left_out}
+
+
+def pack_translation(options):
+    sentencepiece = imported("sentencepiece")
+    for path in (options.train_source, options.train_target, options.val_source, options.val_target):
+        if not path.is_file():
+            raise Refusal(f"{path}: not there")
+    for paths in ((options.train_source, options.train_target), (options.val_source, options.val_target)):
+        for _ in sentence_pairs(*paths):
+            pass  # refuses what cannot be read, before the work
+    with new_folder(options.out) as draft:
+        if options.vocabulary:
+            model = pathlib.Path(options.vocabulary).read_bytes()
+        else:
+            model = learnt_pieces((options.train_source, options.train_target), options.learn_vocabulary)
+        try:
+            pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise Refusal(f"{options.vocabulary}: is no vocabulary of sentencepiece") from error
+        size = pieces.get_piece_size() + FIRST_TOKEN
+        if size > MOST_TOKENS:
+            raise Refusal(f"{options.vocabulary}: has {size} tokens, at most {MOST_TOKENS} are allowed")
+        (draft / "sentencepiece.model").write_bytes(model)
+        counts = {
+            "train": encode_pairs(options.train_source, options.train_target, pieces, options.longest,
+                                  draft / "train.pairs"),
+            "val": encode_pairs(options.val_source, options.val_target, pieces, options.longest, draft / "val.pairs")}
+        for split, count in counts.items():
+            if count["pairs"] == 0:
+                raise Refusal(f"no pair is left for {split}.pairs: --longest is {options.longest}")
+        (draft / "translation.json").write_text(json.dumps({"vocabulary": size, **counts}, indent=2) + "\n")
+    for split, count in counts.items():
+        print(f"{options.out}/{split}.pairs: {count['pairs']:,} pairs of {count['source_tokens']:,} and "
+              f"{count['target_tokens']:,} tokens, {count['left_out']:,} left out", file=sys.stderr)
     print(f"model.vocabulary = {size}")
 
 
@@ -179,6 +288,13 @@ def vocabulary_size(text):
     return value
 
 
+def length(text):
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
 def parser():
     parser = argparse.ArgumentParser(prog="starling pack", description=__doc__.splitlines()[0].split(": ", 1)[1],
                                      allow_abbrev=False)
@@ -204,6 +320,23 @@ def parser():
         kind = kinds.add_parser(name, allow_abbrev=False, help=meaning, description=f"Prints {meaning}.")
         kind.add_argument("tokenizer", metavar="TOKENIZER", help="tokenizer.json, or a folder of GPT-2's tables")
         kind.set_defaults(pack=does)
+
+    pairs = kinds.add_parser(
+        "translation", allow_abbrev=False, help="train.pairs and val.pairs of data.name = \"translation\"",
+        description="Encodes pairs of sentences: OUT/train.pairs, OUT/val.pairs, OUT/sentencepiece.model, "
+                    "OUT/translation.json. Line N of a target file translates line N of its source file. Prints the "
+                    "recipe's model.vocabulary.")
+    for name, meaning in (("train_source", "sentences to learn from, one a line"), ("train_target", "their translations"),
+                          ("val_source", "sentences of the test"), ("val_target", "their translations")):
+        pairs.add_argument(name, type=pathlib.Path, metavar=name.upper(), help=meaning)
+    pairs.add_argument("out", metavar="OUT", help="the new folder")
+    of = pairs.add_mutually_exclusive_group(required=True)
+    of.add_argument("--vocabulary", metavar="PATH", help="a model of sentencepiece, for both languages")
+    of.add_argument("--learn-vocabulary", type=vocabulary_size, metavar="N",
+                    help="make a byte-pair encoding of N tokens from the training sentences, 257 to 65536")
+    pairs.add_argument("--longest", type=length, default=250, metavar="N",
+                       help="leave out pairs with a sentence of more tokens (default %(default)s)")
+    pairs.set_defaults(pack=pack_translation)
     return parser
 
 

@@ -169,8 +169,8 @@ class TranslationTask final : public Task {
   Tally test(std::int64_t first, std::int64_t last) override {
     Tally tally{.examples = last - first, .counts = std::vector<std::int64_t>(kBleuCounts + 1)};
     for (const std::vector<std::int64_t>& pairs : test_batches(first, last)) {
-      const Batch here = beside(*model_, {sentences(data_->val, Side::source, pairs),
-                                          sentences(data_->val, Side::target, pairs)});
+      const Batch here = beside(
+          *model_, {sentences(data_->val, Side::source, pairs), sentences(data_->val, Side::target, pairs)});
       const Tensor &source = here[0], &target = here[1];
       tally.loss += model_->loss(source, target, 0, at::Reduction::Sum).item<double>();
       const auto translations = translate(*model_, source, {.beams = 1});

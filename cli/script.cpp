@@ -1,4 +1,4 @@
-#include "cli/pack_script.h"
+#include "cli/script.h"
 
 #include <cerrno>
 #include <cstdlib>
@@ -23,10 +23,12 @@ namespace {
 namespace fs = std::filesystem;
 
 // Beside the program's folder.
-fs::path script() {
-  const fs::path found = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "pack.py";
+fs::path path_of(const Script& script) {
+  const fs::path found =
+      fs::read_symlink("/proc/self/exe").parent_path().parent_path() / (script.name + ".py");
   std::error_code none;
-  if (!fs::exists(found, none)) throw Error(fmt::format("the script {} is missing", found.string()));
+  if (!fs::exists(found, none))
+    throw Error(fmt::format("{} needs the script {}", script.name, found.string()));
   return found;
 }
 
@@ -39,11 +41,10 @@ std::string python() {
   return fs::exists(root / "bin/python", none) ? (root / "bin/python").string() : "python3";
 }
 
-// The command line of the script.
 class CommandLine {
  public:
-  explicit CommandLine(const std::vector<std::string>& arguments)
-      : words_{python(), "-B", script().string()} {
+  CommandLine(const Script& script, const std::vector<std::string>& arguments)
+      : script_(script), words_{python(), "-B", path_of(script).string()} {
     words_.insert(words_.end(), arguments.begin(), arguments.end());
     for (std::string& word : words_) pointers_.push_back(word.data());
     pointers_.push_back(nullptr);
@@ -51,11 +52,13 @@ class CommandLine {
   char** pointers() { return pointers_.data(); }
   [[noreturn]] void refuse(int error) const {
     throw Error(
-        fmt::format("wants Python 3, but \"{}\" cannot be started: {}; STARLING_PYTHON names another one",
-                    words_[0], std::strerror(error)));
+        fmt::format("{} needs Python 3 with {}, but \"{}\" cannot be started: {}; STARLING_PYTHON names "
+                    "another one",
+                    script_.name, script_.packages, words_[0], std::strerror(error)));
   }
 
  private:
+  const Script script_;
   std::vector<std::string> words_;
   std::vector<char*> pointers_;
 };
@@ -89,14 +92,15 @@ std::string text_of(const Descriptor& file) {
 
 }  // namespace
 
-void become_pack_script(const std::vector<std::string>& arguments) {
-  CommandLine line(arguments);
+void become(const Script& script, const std::vector<std::string>& arguments) {
+  CommandLine line(script, arguments);
   ::execvp(line.pointers()[0], line.pointers());
   line.refuse(errno);
 }
 
-std::string output_of_pack_script(const std::vector<std::string>& arguments, const std::string& input) {
-  CommandLine line(arguments);
+std::string output_of(const Script& script, const std::vector<std::string>& arguments,
+                      const std::string& input) {
+  CommandLine line(script, arguments);
   const Descriptor in = file_of(input), out = file_of("");
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
@@ -110,7 +114,7 @@ std::string output_of_pack_script(const std::vector<std::string>& arguments, con
   while (waitpid(child, &status, 0) < 0) {
     if (errno != EINTR) refuse("waitpid");
   }
-  if (status != 0) throw Error(fmt::format("{} failed", arguments[0]));
+  if (status != 0) throw Error(fmt::format("{} {} failed", script.name, arguments[0]));
   return text_of(out);
 }
 

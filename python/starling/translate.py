@@ -1,0 +1,74 @@
+"""starling translate: text into tokens, through the program, and back.
+
+`starling translate` runs this file by its path, as: PROGRAM VOCABULARY REFERENCE ARGUMENT.. The
+program with these arguments reads and writes tokens. With a REFERENCE, its BLEU goes to stderr.
+"""
+
+import subprocess
+import sys
+
+FIRST_TOKEN = 2  # before it: padding and the end of a sentence
+
+
+class Refusal(Exception):
+    """One line: what is wrong, and where."""
+
+
+def imported(package):
+    try:
+        return __import__(package)
+    except ImportError as error:
+        raise Refusal(f"needs the package {package}: {sys.executable} -m pip install {package}") from error
+
+
+def lines_of(data, name):
+    try:
+        lines = data.decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise Refusal(f"{name}: is no UTF-8 text: byte {error.start}") from error
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def translate(program, vocabulary, reference, arguments):
+    sentencepiece = imported("sentencepiece")
+    sacrebleu = imported("sacrebleu") if reference else None
+    try:
+        pieces = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
+    except (OSError, RuntimeError) as error:
+        raise Refusal(f"{vocabulary}: is no vocabulary of sentencepiece") from error
+    sources = lines_of(sys.stdin.buffer.read(), "stdin")
+    if reference:
+        with open(reference, "rb") as file:
+            references = lines_of(file.read(), reference)
+        if len(references) != len(sources):
+            raise Refusal(f"{reference}: has {len(references)} lines, stdin has {len(sources)}")
+    tokens = [" ".join(str(piece + FIRST_TOKEN) for piece in line) for line in pieces.encode(sources)]
+    done = subprocess.run([program, *arguments], input="".join(line + "\n" for line in tokens), stdout=subprocess.PIPE,
+                          text=True)
+    if done.returncode != 0:
+        return done.returncode  # it has said why
+    found = [[int(token) - FIRST_TOKEN for token in line.split()] for line in done.stdout.splitlines()]
+    largest = max((piece for line in found for piece in line), default=0)
+    if largest >= pieces.get_piece_size():
+        raise Refusal(f"{vocabulary}: has {pieces.get_piece_size()} pieces, the model knows more: it is another one's")
+    translations = pieces.decode(found)
+    sys.stdout.reconfigure(encoding="utf-8")
+    for line in translations:
+        print(line)
+    if reference:
+        bleu = sacrebleu.BLEU()
+        print(f"{bleu.corpus_score(translations, [references])}\n{bleu.get_signature()}", file=sys.stderr)
+    return 0
+
+
+def main():
+    program, vocabulary, reference, *arguments = sys.argv[1:]
+    try:
+        return translate(program, vocabulary, reference, arguments)
+    except (Refusal, OSError) as error:
+        print(f"starling: translate: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

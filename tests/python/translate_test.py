@@ -1,0 +1,165 @@
+"""`starling pack translation` and `starling translate`. Needs the packages of
+requirements-examples.txt and the program (environment: STARLING)."""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy
+import sacrebleu
+import sentencepiece
+
+STARLING = os.environ["STARLING"]
+DIGITS = (
+    "zero one two three four five six seven eight nine".split(),
+    "null eins zwei drei vier fünf sechs sieben acht neun".split())
+
+
+def sentence(number):
+    """In both languages."""
+    return [" ".join(words[int(digit)] for digit in str(number)) for words in DIGITS]
+
+
+def run(*arguments, **more):
+    return subprocess.run([STARLING, *map(str, arguments)], capture_output=True, text=True, timeout=600,
+                          env=os.environ | {"STARLING_PYTHON": sys.executable}, **more)
+
+
+class Translation(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = pathlib.Path(holder.name)
+        for split, numbers in (("train", range(3, 3000, 2)), ("val", range(1000, 1100, 2))):
+            for language, lines in zip(("en", "de"), zip(*map(sentence, numbers), strict=True), strict=True):
+                (self.folder / f"{split}.{language}").write_text("\n".join(lines) + "\n")
+        self.texts = [self.folder / name for name in ("train.en", "train.de", "val.en", "val.de")]
+
+    def sentences(self, split):
+        data = (self.folder / "out" / f"{split}.pairs").read_bytes()
+        kind, version, pairs = struct.unpack_from("<4sIQ", data)
+        self.assertEqual((kind, version), (b"PAIR", 1))
+        places = numpy.frombuffer(data, "<u8", 2 * pairs + 1, 16).tolist()
+        tokens = numpy.frombuffer(data, "<u2", offset=16 + 8 * len(places)).tolist()
+        self.assertEqual(len(tokens), places[-1])
+        return [tokens[a:b] for a, b in zip(places, places[1:], strict=False)]
+
+    def test_the_files_are_the_sentences(self):
+        with open(self.folder / "val.de", "a") as german, open(self.folder / "val.en", "a") as english:
+            german.write("漢字 fünf\nsechs\n\n")
+            english.write("kanji\u2028five\n\nsix\n")
+        done = run("pack", "translation", *self.texts, self.folder / "out", "--learn-vocabulary", 330)
+        self.assertEqual((done.returncode, done.stdout), (0, "model.vocabulary = 330\n"), done.stderr)
+        pieces = sentencepiece.SentencePieceProcessor(model_file=str(self.folder / "out/sentencepiece.model"))
+        for split, numbers in (("train", range(3, 3000, 2)), ("val", range(1000, 1100, 2))):
+            packed = self.sentences(split)
+            self.assertTrue(all(2 <= token < 330 for tokens in packed for token in tokens))
+            texts = pieces.decode([[token - 2 for token in tokens] for tokens in packed])
+            expected = [text for number in numbers for text in sentence(number)]
+            if split == "val":
+                expected += ["kanji five", "漢字 fünf"]
+            self.assertEqual(texts, expected)
+        about = json.loads((self.folder / "out/translation.json").read_text())
+        self.assertEqual((about["vocabulary"], about["val"]["pairs"], about["val"]["left_out"]), (330, 51, 2))
+
+        # The same again, by the vocabulary that was made.
+        again = run("pack", "translation", *self.texts, self.folder / "again", "--longest", 4, "--vocabulary",
+                    self.folder / "out/sentencepiece.model")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        longest = max(map(len, self.sentences("train")))
+        self.assertGreater(longest, 4)
+        self.folder.joinpath("out").rename(self.folder / "first")
+        self.folder.joinpath("again").rename(self.folder / "out")
+        self.assertEqual(max(map(len, self.sentences("train"))), 4)
+
+    def test_translates_text_that_it_has_learnt(self):
+        done = run("pack", "translation", *self.texts, self.folder / "out", "--learn-vocabulary", 330)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        recipe = self.folder / "recipe.toml"
+        recipe.write_text(f"""
+            [run]
+            steps = 300
+            out = "{self.folder}/run"
+            [data]
+            name = "translation"
+            dir = "{self.folder}/out"
+            [model]
+            layers = 1
+            heads = 4
+            width = 64
+            inner = 128
+            vocabulary = 330
+            [optimizer]
+            rule = "adam"
+            lr = 0.003
+            [schedule]
+            warmup = 0.1
+            [train]
+            batch = 600
+            [checkpoint]
+            every = 300
+            """)
+        done = run("train", recipe, "--workers", 2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        summary = json.loads((self.folder / "run/summary.json").read_text())
+        self.assertGreater(summary["token_bleu"], 0.9)
+        vocabulary = self.folder / "out/sentencepiece.model"
+        source, target = ((self.folder / f"val.{language}").read_text() for language in ("en", "de"))
+        done = run("translate", self.folder / "run/checkpoints", vocabulary, "--reference", self.folder / "val.de",
+                   input=source)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        said = done.stdout.splitlines()
+        bleu = sacrebleu.corpus_bleu(said, [target.splitlines()])
+        self.assertGreater(bleu.score, 90)
+        self.assertEqual(done.stderr.splitlines()[0], str(bleu))
+        self.assertRegex(done.stderr.splitlines()[1], r"^nrefs:1\|.*\|version:")
+        # One sentence by itself is translated alike, and an empty line stays one.
+        alone = run("translate", self.folder / "run/checkpoints", vocabulary, input=f"\n{source.splitlines()[7]}\n")
+        self.assertEqual(alone.stdout, f"\n{said[7]}\n")
+
+        refused = run("translate", self.folder / "run/checkpoints", "--tokens", input="5 6\n5 1 6\n")
+        self.assertEqual((refused.returncode, refused.stderr),
+                         (1, 'starling: stdin:2: "1": wants tokens from 2 to 329\n'))
+        refused = run("translate", self.folder / "run/checkpoints", input="")
+        self.assertEqual((refused.returncode, refused.stderr), (
+            2, "starling: translate: give the vocabulary, a sentencepiece.model; or --tokens without one\n"))
+        refused = run("translate", self.folder / "run/checkpoints", vocabulary, "--reference", recipe, input="a\n")
+        self.assertEqual((refused.returncode, refused.stderr.count("\n")), (1, 1))
+        self.assertIn("recipe.toml: has ", refused.stderr)
+        refused = run("translate", self.folder / "run/checkpoints", recipe, input="a\n")
+        self.assertEqual((refused.returncode, refused.stderr),
+                         (1, f"starling: translate: {recipe}: is no vocabulary of sentencepiece\n"))
+
+    def test_refuses_in_one_line_and_leaves_nothing(self):
+        (self.folder / "latin").write_bytes(b"caf\xe9\n")
+        (self.folder / "short").write_text("one\n")
+        new, learn = self.folder / "new", ("--learn-vocabulary", 330)
+        english, german = self.texts[:2]
+        cases = [
+            ([english, self.folder / "nowhere", *self.texts[2:], new, *learn], f"{self.folder}/nowhere: not there"),
+            ([english, german, english, self.folder / "short", new, *learn],
+             f"{self.folder}/short: ends before line 2 of {english}: line N of one translates line N of the other"),
+            ([english, self.folder / "latin", *self.texts[2:], new, *learn],
+             f"{self.folder}/latin: is no UTF-8 text: invalid continuation byte"),
+            ([*self.texts, self.folder, *learn], f"{self.folder}: is not empty"),
+            ([*self.texts, new, "--vocabulary", english], f"{english}: is no vocabulary of sentencepiece"),
+            ([*self.texts, new, *learn, "--longest", 1], "no pair is left for train.pairs: --longest is 1"),
+        ]
+        before = sorted(self.folder.iterdir())
+        for arguments, message in cases:
+            with self.subTest(message):
+                done = run("pack", "translation", *arguments)
+                self.assertEqual((done.returncode, done.stderr), (1, f"starling: pack: {message}\n"))
+        done = run("pack", "translation", *self.texts, new, "--learn-vocabulary", 260)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
+        self.assertIn("pack: --learn-vocabulary 260: Vocabulary size is smaller than required_chars", done.stderr)
+        self.assertEqual(sorted(self.folder.iterdir()), before)
+
+
+if __name__ == "__main__":
+    unittest.main()
