@@ -106,8 +106,6 @@ void print(const Look& look, const ScoreInfo& score) {
 
 // Loss and score, against time and against the bytes sent.
 std::string plot(const std::string& title, const ScoreInfo& score, const std::vector<Look>& looks) {
-  const std::string tested =
-      fmt::format("test {} of the average model{}", score.name, score.percent ? ", %" : "");
   ChartLine loss{.name = "all workers"}, tests{.name = "average model"};
   for (const Look& look : looks) {
     const double shown = score.shown(look.score);
@@ -119,14 +117,16 @@ std::string plot(const std::string& title, const ScoreInfo& score, const std::ve
       line.points[i].x = static_cast<double>(looks[i].bytes_sent) / 1e6;
     return line;
   };
-  const auto chart = [](const std::string& name, const char* x, const ChartLine& line) {
-    return Chart{.title = name, .x = x, .y = name, .lines = {line}, .from_zero = false};
-  };
-  constexpr const char* kTime = "virtual seconds";
-  constexpr const char* kSent = "sent by all workers, MB";
-  return charts_svg(title, {chart("training loss", kTime, loss), chart(tested, kTime, tests),
-                            chart("training loss", kSent, against_bytes(loss)),
-                            chart(tested, kSent, against_bytes(tests))});
+  const Chart losses{.title = "Training loss", .x = "virtual seconds", .y = "loss", .from_zero = false};
+  const Chart scores{.title = fmt::format("Test {} of the average model", score.name),
+                     .x = losses.x,
+                     .y = fmt::format("{}{}", score.name, score.percent ? ", %" : ""),
+                     .from_zero = false};
+  std::vector<Chart> charts = {losses, scores, losses, scores};
+  charts[0].lines = {loss}, charts[2].lines = {against_bytes(loss)};
+  charts[1].lines = {tests}, charts[3].lines = {against_bytes(tests)};
+  charts[2].x = charts[3].x = "sent by all workers, MB";
+  return charts_svg(title, charts);
 }
 
 int simulate(const SimulateOptions& options) {
