@@ -7,24 +7,14 @@ import argparse
 import hashlib
 import json
 import pathlib
-import shutil
 import sys
-import tempfile
+
+import pack_images
+from packing import Refusal, appearing, imported, wants_new
 
 END_OF_TEXT = "<|endoftext|>"
 MOST_TOKENS = 1 << 16  # in a vocabulary: tokens have 16 bits
 BATCH = 256  # documents that are encoded at once
-
-
-class Refusal(Exception):
-    """One line: what is wrong, and where."""
-
-
-def imported(package):
-    try:
-        return __import__(package)
-    except ImportError as error:
-        raise Refusal(f"needs the package {package}: {sys.executable} -m pip install {package}") from error
 
 
 def documents(paths):
@@ -120,8 +110,7 @@ def encode(paths, tokenizer, held_out, files):
 
 def pack_text(options):
     out = pathlib.Path(options.out)
-    if out.exists() and any(out.iterdir()):
-        raise Refusal(f"{out}: is not empty")
+    wants_new(out)
     if options.vocabulary:
         tokenizer = tokenizer_of(options.vocabulary)
     else:
@@ -131,11 +120,7 @@ def pack_text(options):
         raise Refusal(f"{options.vocabulary}: has {size} tokens, at most {MOST_TOKENS} are allowed")
     if tokenizer.token_to_id(END_OF_TEXT) is None:
         raise Refusal(f"{options.vocabulary}: has no token {END_OF_TEXT}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the folder, so that it appears whole or not at all.
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
-        draft = pathlib.Path(name) / "text"
-        draft.mkdir()
+    with appearing(out) as draft:
         with open(draft / "train.bin", "wb") as train, open(draft / "val.bin", "wb") as val:
             counts = encode(options.sources, tokenizer, options.held_out, {"train": train, "val": val})
         for split, count in counts.items():
@@ -143,9 +128,6 @@ def pack_text(options):
                 raise Refusal(f"no document is left for {split}.bin: give more documents, or another --held-out")
         tokenizer.save(str(draft / "tokenizer.json"))
         (draft / "text.json").write_text(json.dumps({"vocabulary": size, **counts}, indent=2) + "\n")
-        if out.exists():
-            out.rmdir()
-        shutil.move(draft, out)
     for split, count in counts.items():
         print(f"{out / split}.bin: {count['tokens']:,} tokens of {count['documents']:,} documents", file=sys.stderr)
     print(f"model.vocabulary = {size}")
@@ -184,6 +166,7 @@ def parser():
     text.add_argument("--held-out", type=share, default=0.005, metavar="SHARE",
                       help="share of the documents for val.bin, between 0 and 1 (default %(default)s)")
     text.set_defaults(pack=pack_text)
+    pack_images.add_to(kinds)
     return parser
 
 

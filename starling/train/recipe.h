@@ -40,6 +40,7 @@ struct Recipe {
     std::string name = "cosine";
     double warmup = 0;
     double final = 0;
+    std::string drops = "0.3 0.6 0.8";
   } schedule;
   struct {
     std::string scheme = SchemeChoice().name;
@@ -112,6 +113,7 @@ std::unique_ptr<Optimizer> make_optimizer(const Recipe& recipe, torch::nn::Modul
 // The learning rate of step 0, 1, .. steps-1. It rises linearly for `warmup` * steps, then follows
 //   constant   lr
 //   cosine     lr (final + (1 - final) (1 + cos(pi t)) / 2),   t from 0 after the warm-up to 1
+//   steps      lr / 10^k,   k drops of schedule.drops * steps are over
 double learning_rate(const Recipe& recipe, std::int64_t step, std::int64_t steps);
 
 }  // namespace starling

@@ -1,62 +1,25 @@
 """Tasks beside the same model in Python, from the same weights: the same losses, step by step.
 Needs the packages of requirements-examples.txt and the program (environment: STARLING)."""
 
-import json
 import math
-import os
 import pathlib
-import subprocess
 import tempfile
 import unittest
 
 import numpy
 import torch
-from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
+from twins import order_of, random_bits, train
 
-STARLING = os.environ["STARLING"]
 LAYERS, HEADS, WIDTH, CONTEXT, VOCABULARY = 2, 2, 32, 16, 64
 WINDOWS, BATCH, STEPS = 24, 8, 10
-MASK = (1 << 64) - 1
 
 
-def random_bits(*keys):
-    """starling/core/random.h"""
-    x = 0
-    for key in keys:
-        x = ((x ^ key) + 0x9E3779B97F4A7C15) & MASK
-        x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & MASK
-        x = ((x ^ x >> 27) * 0x94D049BB133111EB) & MASK
-        x ^= x >> 31
-    return x
-
-
-def windows_of(epoch, seed):
-    """The windows of one worker's epoch, in order: starling/data/sampler.h."""
-    order = list(range(WINDOWS))
-    for i in range(WINDOWS - 1, 0, -1):
-        j = random_bits(seed, epoch, i) % (i + 1)
-        order[i], order[j] = order[j], order[i]
-    return order
-
-
-def train(folder, out, **keys):
-    values = {
-        "data.name": "text", "data.dir": folder, "run.out": out, "run.steps": STEPS,
-        "model.layers": LAYERS, "model.heads": HEADS, "model.width": WIDTH, "model.context": CONTEXT,
-        "model.vocabulary": VOCABULARY, "train.batch": BATCH, "optimizer.rule": "adamw",
-        "schedule.name": "constant", "log.every": 1, "checkpoint.every": 1,
-    } | keys
-    recipe = folder / "recipe.toml"
-    recipe.write_text("")
-    options = [f"--{key}={value}" for key, value in values.items()]
-    subprocess.run([STARLING, "train", recipe, *options], check=True, capture_output=True, timeout=300)
-    weights = out / "weights.safetensors"
-    subprocess.run([STARLING, "checkpoint", "consensus", out / "checkpoints", weights], check=True,
-                   stdout=subprocess.DEVNULL, timeout=300)
-    steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    summary = json.loads((out / "summary.json").read_text())
-    return load_file(weights), [step["loss"] for step in steps], summary
+def train_gpt2(folder, out, **keys):
+    return train(out, **{
+        "data.name": "text", "data.dir": folder, "model.layers": LAYERS, "model.heads": HEADS, "model.width": WIDTH,
+        "model.context": CONTEXT, "model.vocabulary": VOCABULARY, "train.batch": BATCH, "run.steps": STEPS,
+        "optimizer.rule": "adamw"} | keys)
 
 
 class Gpt2(unittest.TestCase):
@@ -68,9 +31,9 @@ class Gpt2(unittest.TestCase):
             folder = pathlib.Path(name)
             for text, tokens in texts.items():
                 tokens.tofile(folder / f"{text}.bin")
-            start, _, before = train(folder, folder / "before", **{"run.steps": 1, "optimizer.lr": 1e-30})
-            end, losses, after = train(folder, folder / "after",
-                                       **{"optimizer.lr": 1e-3, "optimizer.weight_decay": 0.1})
+            start, _, before = train_gpt2(folder, folder / "before", **{"run.steps": 1, "optimizer.lr": 1e-30})
+            end, losses, after = train_gpt2(folder, folder / "after",
+                                            **{"optimizer.lr": 1e-3, "optimizer.weight_decay": 0.1})
         train_text, val_text = (torch.from_numpy(texts[text].astype(numpy.int64)) for text in ("train", "val"))
 
         twin = GPT2LMHeadModel(GPT2Config(
@@ -94,7 +57,7 @@ class Gpt2(unittest.TestCase):
         for step in range(STEPS):
             epoch, batch = divmod(step, WINDOWS // BATCH)
             first = random_bits(1, epoch) % CONTEXT
-            starts = [first + CONTEXT * window for window in windows_of(epoch, 1)[batch * BATCH:(batch + 1) * BATCH]]
+            starts = [first + CONTEXT * window for window in order_of(WINDOWS, epoch, 1)[batch * BATCH:(batch + 1) * BATCH]]
             loss = loss_of(train_text, starts)
             self.assertTrue(math.isclose(losses[step], loss.item(), rel_tol=1e-5), (step, losses[step], loss.item()))
             optimizer.zero_grad()
