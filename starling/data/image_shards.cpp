@@ -29,10 +29,10 @@ T number_at(Bytes bytes, std::size_t at) {
   return value;
 }
 
-// Of the header.
+// Places in the header.
 constexpr std::size_t kImagesAt = 8, kEndAt = 16, kIndexAt = 24, kNamesAt = 32, kShardAt = 40, kShardsAt = 44,
                       kClassesAt = 48, kIndexSumAt = 56, kHeaderSumAt = 60;
-// Of an entry of the index.
+// Places in an entry of the index.
 constexpr std::size_t kOffsetAt = 0, kSizeAt = 8, kLabelAt = 12, kSumAt = 16;
 
 std::string shard_path(const std::string& folder, const std::string& split, std::size_t number) {

@@ -25,7 +25,7 @@ class ImageShard {
   std::int64_t shards() const { return shards_; }
   const std::vector<std::string>& classes() const { return classes_; }
 
-  // Of image 0 .. size()-1:
+  // The images are 0 .. size()-1.
   std::int64_t label(std::int64_t image) const;
   // Throws Error if the checksum is wrong.
   std::span<const std::byte> jpeg(std::int64_t image) const;

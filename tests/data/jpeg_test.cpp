@@ -183,7 +183,7 @@ TEST(Jpeg, RefusesBrokenOnes) {
   EXPECT_THAT(refused(endless + "\xff\xd9"), HasSubstr("broken JPEG: "));
 }
 
-// What other programs leave behind a JPEG is no damage.
+// Other programs leave bytes behind a JPEG, which is no damage.
 TEST(Jpeg, IgnoresBytesBehindTheEnd) {
   const ImageView view{.width = 64, .height = 48, .cut = true};
   const std::string good = jpeg_bytes({});
