@@ -24,7 +24,7 @@ class Broken(Exception):
 
 
 def jpeg_of(path, shorter, quality):
-    """The bytes of a JPEG with grey or RGB pixels: those of the file, if it is one of the wanted size."""
+    """The bytes of a grey or RGB JPEG: those of the file, if it is one of the wanted size."""
     image_module = imported("PIL.Image", "pillow")
     data = path.read_bytes()
     try:

@@ -1,4 +1,4 @@
-"""What all kinds of `starling pack` share."""
+"""The parts that all kinds of `starling pack` share."""
 
 import contextlib
 import pathlib
@@ -29,7 +29,7 @@ def wants_new(out):
 
 @contextlib.contextmanager
 def appearing(out):
-    """A folder beside `out` that takes its place at the end, so that it appears whole or not at all."""
+    """A folder beside `out` that takes its place at the end: `out` appears whole or not at all."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
         draft = pathlib.Path(name) / "draft"
