@@ -204,7 +204,7 @@ class ImagesTask final : public Task {
   const std::uint64_t seed_;
   Sampler sampler_;
   const std::shared_ptr<Classifier> model_;
-  // Of ImageNet's colours.
+  // ImageNet's colours have these.
   const at::Tensor mean_ = at::tensor({123.675, 116.28, 103.53}, at::kFloat).view({3, 1, 1});
   const at::Tensor deviation_ = at::tensor({58.395, 57.12, 57.375}, at::kFloat).view({3, 1, 1});
   std::set<std::string> broken_;
