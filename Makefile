@@ -38,6 +38,7 @@ test: build  ## run the tests, without the long ones
 test-long: BOOTSTRAP = --tests
 test-long: build  ## run the long tests: many seeds, wheel, frameworks, notebook, launchers, programs on the package
 	@scripts/dev-tools requirements-test.txt $(VENV)
+	@scripts/dev-tools requirements-pack.txt $(VENV)
 	@scripts/dev-tools requirements-examples.txt $(VENV)
 	@scripts/dev-tools requirements-docs.txt $(VENV)
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2 -L '^long$$'

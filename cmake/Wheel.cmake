@@ -11,10 +11,10 @@ endif()
 set_target_properties(starling_python PROPERTIES INSTALL_RPATH "")
 set_target_properties(starling-cli PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch/lib")
 
-# Statically linked libraries stay private: Python loads an OpenSSL too, possibly another one. (mold
-# 1.10 never ends on a list of both.)
+# Statically linked libraries stay private: Python loads an OpenSSL too, and torchvision and Pillow
+# load a libjpeg, possibly another one. (mold 1.10 never ends on a list of them.)
 foreach(target IN ITEMS starling_python starling-cli)
-  target_link_options(${target} PRIVATE -Wl,--exclude-libs,libcrypto.a,--exclude-libs,libz.a)
+  target_link_options(${target} PRIVATE -Wl,--exclude-libs,libcrypto.a,--exclude-libs,libz.a,--exclude-libs,libjpeg.a)
 endforeach()
 
 install(TARGETS starling_python LIBRARY DESTINATION starling)

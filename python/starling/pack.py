@@ -4,7 +4,6 @@ This file needs neither torch nor the package: `starling pack` runs it by its pa
 """
 
 import argparse
-import contextlib
 import hashlib
 import io
 import itertools
@@ -13,23 +12,14 @@ import pathlib
 import shutil
 import struct
 import sys
-import tempfile
+
+import pack_images
+from packing import Refusal, appearing, imported, wants_new
 
 END_OF_TEXT = "<|endoftext|>"
 MOST_TOKENS = 1 << 16  # in a vocabulary: tokens have 16 bits
 BATCH = 256  # documents that are encoded at once
 FIRST_TOKEN = 2  # of sentences: before it are padding and the end of a sentence
-
-
-class Refusal(Exception):
-    """One line: what is wrong, and where."""
-
-
-def imported(package):
-    try:
-        return __import__(package)
-    except ImportError as error:
-        raise Refusal(f"needs the package {package}: {sys.executable} -m pip install {package}") from error
 
 
 def documents(paths):
@@ -123,23 +113,9 @@ def encode(paths, tokenizer, held_out, files):
     return counts
 
 
-@contextlib.contextmanager
-def new_folder(path):
-    """A folder to fill, which then appears whole as `path`, or not at all."""
-    out = pathlib.Path(path)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Refusal(f"{out}: is not empty")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
-        draft = pathlib.Path(name) / "draft"
-        draft.mkdir()
-        yield draft
-        if out.exists():
-            out.rmdir()
-        shutil.move(draft, out)
-
-
 def pack_text(options):
+    out = pathlib.Path(options.out)
+    wants_new(out)
     if options.vocabulary:
         tokenizer = tokenizer_of(options.vocabulary)
     else:
@@ -149,7 +125,7 @@ def pack_text(options):
         raise Refusal(f"{options.vocabulary}: has {size} tokens, at most {MOST_TOKENS} are allowed")
     if tokenizer.token_to_id(END_OF_TEXT) is None:
         raise Refusal(f"{options.vocabulary}: has no token {END_OF_TEXT}")
-    with new_folder(options.out) as draft:
+    with appearing(out) as draft:
         with open(draft / "train.bin", "wb") as train, open(draft / "val.bin", "wb") as val:
             counts = encode(options.sources, tokenizer, options.held_out, {"train": train, "val": val})
         for split, count in counts.items():
@@ -227,13 +203,15 @@ def encode_pairs(sources, targets, pieces, longest, out):
 
 def pack_translation(options):
     sentencepiece = imported("sentencepiece")
+    out = pathlib.Path(options.out)
+    wants_new(out)
     for path in (options.train_source, options.train_target, options.val_source, options.val_target):
         if not path.is_file():
             raise Refusal(f"{path}: not there")
     for paths in ((options.train_source, options.train_target), (options.val_source, options.val_target)):
         for _ in sentence_pairs(*paths):
             pass  # refuses what cannot be read, before the work
-    with new_folder(options.out) as draft:
+    with appearing(out) as draft:
         if options.vocabulary:
             model = pathlib.Path(options.vocabulary).read_bytes()
         else:
@@ -337,6 +315,8 @@ def parser():
     pairs.add_argument("--longest", type=length, default=250, metavar="N",
                        help="leave out pairs with a sentence of more tokens (default %(default)s)")
     pairs.set_defaults(pack=pack_translation)
+
+    pack_images.add_to(kinds)
     return parser
 
 

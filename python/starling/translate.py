@@ -7,18 +7,9 @@ program with these arguments reads and writes tokens. With a REFERENCE, its BLEU
 import subprocess
 import sys
 
+from packing import Refusal, imported
+
 FIRST_TOKEN = 2  # before it: padding and the end of a sentence
-
-
-class Refusal(Exception):
-    """One line: what is wrong, and where."""
-
-
-def imported(package):
-    try:
-        return __import__(package)
-    except ImportError as error:
-        raise Refusal(f"needs the package {package}: {sys.executable} -m pip install {package}") from error
 
 
 def lines_of(data, name):

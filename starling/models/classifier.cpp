@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
-#include "starling/models/resnet.h"
+#include "starling/models/resnet8.h"
 
 namespace starling {
 

@@ -1,10 +1,17 @@
 #include "starling/models/resnet.h"
 
-#include <ATen/ops/linear.h>
+#include <array>
+#include <vector>
+
+#include <ATen/ops/max_pool2d.h>
+#include <fmt/format.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+
+#include "starling/core/error.h"
+#include "starling/models/convolution.h"
 
 namespace starling {
 
@@ -12,84 +19,107 @@ namespace {
 
 namespace nn = torch::nn;
 
-nn::Conv2d convolution(int in, int out, int size, int stride, at::ScalarType type) {
-  nn::Conv2d conv(nn::Conv2dOptions(in, out, size).stride(stride).padding(size / 2).bias(false));
-  nn::init::kaiming_normal_(conv->weight, 0, torch::kFanOut, torch::kReLU);
-  torch::NoGradGuard no_grad;
-  // A copy, since contiguous() does not change a weight of one input channel: it has the same
-  // layout in both formats, and torch would compute this convolution and the following layers in
-  // the slower format.
-  const auto options = conv->weight.options().dtype(type).memory_format(at::MemoryFormat::ChannelsLast);
-  conv->weight.set_data(at::empty(conv->weight.sizes(), options).copy_(conv->weight));
-  return conv;
-}
-
-// A 1x1 convolution as a matrix product. With few channels, backward() of oneDNN's 1x1 convolution
-// (torch 2.11 to 2.15, channels-last, AVX2 and AVX-512) writes past its memory.
-at::Tensor product(const nn::Conv2d& conv, const at::Tensor& x, std::int64_t stride) {
-  const at::Tensor kept = x.slice(2, 0, x.size(2), stride).slice(3, 0, x.size(3), stride);
-  return at::linear(kept.permute({0, 2, 3, 1}), conv->weight.flatten(1)).permute({0, 3, 1, 2});
-}
-
-struct ResidualBlock : nn::Module {
-  ResidualBlock(int in, int out, int stride, at::ScalarType type)
-      : stride(stride),
-        conv1(register_module("conv1", convolution(in, out, 3, stride, type))),
-        norm1(register_module("norm1", nn::BatchNorm2d(out))),
-        conv2(register_module("conv2", convolution(out, out, 3, 1, type))),
-        norm2(register_module("norm2", nn::BatchNorm2d(out))) {
-    if (in != out || stride != 1) {
-      shortcut = register_module("shortcut", convolution(in, out, 1, stride, type));
-      shortcut_norm = register_module("shortcut_norm", nn::BatchNorm2d(out));
-    }
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    at::Tensor y = norm1(conv1(x)).relu_();
-    y = norm2(conv2(y));
-    return y.add_(shortcut ? shortcut_norm(product(shortcut, x, stride)) : x).relu_();
-  }
-  const int stride;
-  nn::Conv2d conv1;
-  nn::BatchNorm2d norm1;
-  nn::Conv2d conv2;
-  nn::BatchNorm2d norm2;
-  nn::Conv2d shortcut{nullptr};
-  nn::BatchNorm2d shortcut_norm{nullptr};
+struct Blocks {
+  std::array<int, 4> count;
+  bool bottleneck;  // blocks of three convolutions
 };
 
-class ResNet8 final : public Classifier {
+Blocks blocks_of(int depth) {
+  switch (depth) {
+    case 18:
+      return {{2, 2, 2, 2}, false};
+    case 34:
+      return {{3, 4, 6, 3}, false};
+    case 50:
+      return {{3, 4, 6, 3}, true};
+    case 101:
+      return {{3, 4, 23, 3}, true};
+    default:
+      throw UsageError(fmt::format("ResNet-{}: unknown, allowed are 18, 34, 50 and 101", depth));
+  }
+}
+
+struct Residual : nn::Module {
+  Residual(int in, int width, int stride, bool bottleneck, const ResNetOptions& o) {
+    const int out = bottleneck ? 4 * width : width;
+    const auto add = [&](int from, int to, int size, int step) {
+      const std::size_t i = convolutions.size() + 1;
+      convolutions.push_back(
+          register_module(fmt::format("conv{}", i), convolution(from, to, size, step, o.type)));
+      norms.push_back(register_module(fmt::format("bn{}", i), nn::BatchNorm2d(to)));
+    };
+    if (bottleneck) {
+      add(in, width, 1, 1);
+      add(width, width, 3, stride);
+      add(width, out, 1, 1);
+    } else {
+      add(in, width, 3, stride);
+      add(width, width, 3, 1);
+    }
+    if (o.zero_init) nn::init::zeros_(norms.back()->weight);
+    if (in != out || stride != 1)
+      downsample = register_module(
+          "downsample", nn::Sequential(convolution(in, out, 1, stride, o.type), nn::BatchNorm2d(out)));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = x;
+    for (std::size_t i = 0; i < convolutions.size(); ++i) {
+      y = norms[i](convolutions[i](y));
+      if (i + 1 < convolutions.size()) y = y.relu_();
+    }
+    return y.add_(downsample ? downsample->forward(x) : x).relu_();
+  }
+
+  std::vector<nn::Conv2d> convolutions;
+  std::vector<nn::BatchNorm2d> norms;
+  nn::Sequential downsample{nullptr};
+};
+
+class ResNet final : public Classifier {
  public:
-  explicit ResNet8(const ResNetOptions& o)
-      : stem_(register_module("stem", convolution(o.channels, o.width, 3, 1, o.type))),
-        stem_norm_(register_module("stem_norm", nn::BatchNorm2d(o.width))),
-        stage1_(register_module("stage1", std::make_shared<ResidualBlock>(o.width, o.width, 1, o.type))),
-        stage2_(register_module("stage2", std::make_shared<ResidualBlock>(o.width, 2 * o.width, 2, o.type))),
-        stage3_(
-            register_module("stage3", std::make_shared<ResidualBlock>(2 * o.width, 4 * o.width, 2, o.type))),
-        head_(register_module("head", nn::Linear(4 * o.width, o.classes))) {
-    head_->to(o.type);
+  explicit ResNet(const ResNetOptions& o)
+      : small_images_(o.small_images),
+        conv1_(register_module(
+            "conv1", o.small_images ? convolution(3, 64, 3, 1, o.type) : convolution(3, 64, 7, 2, o.type))),
+        bn1_(register_module("bn1", nn::BatchNorm2d(64))) {
+    const Blocks kind = blocks_of(o.depth);
+    int channels = 64;
+    for (int layer = 0; layer < 4; ++layer) {
+      const int width = 64 << layer;
+      nn::Sequential blocks;
+      for (int i = 0; i < kind.count[static_cast<std::size_t>(layer)]; ++i) {
+        const int stride = i == 0 && layer > 0 ? 2 : 1;
+        blocks->push_back(Residual(channels, width, stride, kind.bottleneck, o));
+        channels = kind.bottleneck ? 4 * width : width;
+      }
+      layers_.push_back(register_module(fmt::format("layer{}", layer + 1), blocks));
+    }
+    fc_ = register_module("fc", nn::Linear(channels, o.classes));
+    fc_->to(o.type);
   }
 
   at::Tensor forward(at::Tensor x) override {
-    x = x.to(head_->weight.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
-    x = stem_norm_(stem_(x)).relu_();
-    x = stage3_->forward(stage2_->forward(stage1_->forward(x)));
-    return head_(x.mean({2, 3})).to(at::kFloat);
+    x = x.to(fc_->weight.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
+    x = bn1_(conv1_(x)).relu_();
+    if (!small_images_) x = at::max_pool2d(x, 3, 2, 1);
+    for (nn::Sequential& layer : layers_) x = layer->forward(x);
+    return fc_(x.mean({2, 3})).to(at::kFloat);
   }
 
  private:
-  nn::Conv2d stem_;
-  nn::BatchNorm2d stem_norm_;
-  std::shared_ptr<ResidualBlock> stage1_;
-  std::shared_ptr<ResidualBlock> stage2_;
-  std::shared_ptr<ResidualBlock> stage3_;
-  nn::Linear head_;
+  const bool small_images_;
+  nn::Conv2d conv1_;
+  nn::BatchNorm2d bn1_;
+  std::vector<nn::Sequential> layers_;
+  nn::Linear fc_{nullptr};
 };
 
 }  // namespace
 
-std::shared_ptr<Classifier> make_resnet8(const ResNetOptions& options) {
-  return std::make_shared<ResNet8>(options);
+std::shared_ptr<Classifier> make_resnet(const ResNetOptions& options) {
+  blocks_of(options.depth);  // refuses before it draws
+  return std::make_shared<ResNet>(options);
 }
 
 }  // namespace starling

@@ -25,6 +25,7 @@ Tally tally_of(Task& task, std::int64_t first, std::int64_t last) {
 // The sum over all workers of their tallies, each of its own part of the test set.
 Tally test_together(Optimizer& optimizer, Task& task, std::int64_t first, std::int64_t last) {
   Tally tally = tally_of(task, first, last);
+  log_warnings(task, optimizer.world().log);
   std::vector<float> values{static_cast<float>(tally.examples), static_cast<float>(tally.loss)};
   for (const std::int64_t count : tally.counts) values.push_back(static_cast<float>(count));
   const int workers = std::max(optimizer.average(values), 1);
@@ -62,6 +63,7 @@ AverageScore test_average(Optimizer& optimizer, Task& task) {
 double test_worst(Optimizer& optimizer, Task& task, const ScoreInfo& info) {
   const double sign = info.higher_is_better ? -1 : 1;
   std::int64_t worst = sortable(std::bit_cast<std::int64_t>(sign * test(task).value));
+  log_warnings(task, optimizer.world().log);
   optimizer.maximum({&worst, 1});
   return sign * std::bit_cast<double>(sortable(worst));
 }

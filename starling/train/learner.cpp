@@ -74,6 +74,7 @@ double Learner::gradient(std::int64_t step, Optimizer& optimizer) {
       const Timeline::Scope span(timeline, {.name = "data"});
       return task_->batch(pass);
     }();
+    log_warnings(*task_, optimizer.world().log);
     at::Tensor loss;
     {
       const Timeline::Scope span(timeline, {.name = "forward"});

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <locale>
 #include <numbers>
+#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,6 +13,7 @@
 #include <torch/nn/module.h>
 
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/core/tree.h"
 #include "starling/kernels/mask.h"
 #include "starling/optim/schemes/table.h"
@@ -118,9 +122,10 @@ Config recipe_config(Recipe& r) {
   declare(c, r.optimizer);
 
   c.section("schedule", "the learning rate over the run");
-  c.key("name", &r.schedule.name, Choices{"constant", "cosine", "inverse-sqrt"}, "shape after the warm-up");
+  c.key("name", &r.schedule.name, Choices{"constant", "cosine", "inverse-sqrt", "steps"}, "shape after the warm-up");
   c.key("warmup", &r.schedule.warmup, between(0, 1), "part of the run in which the rate rises from 0");
   c.key("final", &r.schedule.final, between(0, 1), "cosine: the last rate as part of the highest");
+  c.key("drops", &r.schedule.drops, "steps: the parts of the run after which the rate falls to a tenth");
 
   c.section("mixing", "how workers learn from each other");
   c.key("scheme", &r.mixing.scheme, scheme_names(), "how workers mix; `starling schemes` describes them");
@@ -215,6 +220,23 @@ std::vector<RecipeKey> recipe_keys() {
   return keys;
 }
 
+namespace {
+
+// The rising numbers between 0 and 1 in schedule.drops.
+std::vector<double> drops_of(const Recipe& recipe, const std::string& where) {
+  std::istringstream text(recipe.schedule.drops);
+  text.imbue(std::locale::classic());
+  std::vector<double> drops;
+  for (double drop = 0; text >> drop;) drops.push_back(drop);
+  const bool rising = std::ranges::adjacent_find(drops, std::greater_equal()) == drops.end();
+  if (!text.eof() || drops.empty() || !rising || drops.front() <= 0 || drops.back() >= 1)
+    throw UsageError(fmt::format("{}: schedule.drops = {}: wants rising numbers between 0 and 1: \"0.3 0.6\"",
+                                 where, short_of(recipe.schedule.drops)));
+  return drops;
+}
+
+}  // namespace
+
 Recipe read_recipe(const std::string& file, const Overrides& overrides) {
   return parse_recipe(read_at_most(file, Config::kMostBytes, "recipe"), file, overrides);
 }
@@ -227,6 +249,7 @@ Recipe parse_recipe(const std::string& text, const std::string& origin, const Ov
   for (const auto& [path, value] : overrides) config.set(path, value);
   if (const auto check_task = task_of(recipe).check) check_task(recipe, config);
   check(config, recipe.optimizer);
+  drops_of(recipe, config.origin("schedule.drops"));
   if (recipe.log.timeline_to > 0 && recipe.log.timeline_to < recipe.log.timeline_from) {
     throw UsageError(
         fmt::format("{}: log.timeline_to = {}: wants to be at least log.timeline_from = {}, or 0",
@@ -250,6 +273,7 @@ void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std:
   const bool whole = recipe.mixing.hierarchy == "none";
   const auto free = [&](const std::string& key) {
     return key == "run.out" || key == "run.threads" || key == "run.device" || key == "data.dir" ||
+           key == "data.threads" ||
            key == "mixing.max_wait" || key == "mixing.profile" || (key == "mixing.block_bytes" && whole) ||
            key.starts_with("log.") || key.starts_with("checkpoint.");
   };
@@ -316,6 +340,12 @@ double learning_rate(const Recipe& recipe, std::int64_t step, std::int64_t steps
   if (now < rise) return lr * (now + 1) / rise;
   if (recipe.schedule.name == "constant") return lr;
   if (recipe.schedule.name == "inverse-sqrt") return lr * std::sqrt(std::max(1.0, rise) / (now + 1));
+  if (recipe.schedule.name == "steps") {
+    double rate = lr;
+    for (const double drop : drops_of(recipe, "recipe"))
+      if (now >= drop * static_cast<double>(steps)) rate /= 10;
+    return rate;
+  }
   const double t = (now - rise) / std::max(1.0, static_cast<double>(steps) - rise);
   const double final = recipe.schedule.final;
   return lr * (final + (1 - final) * (1 + std::cos(std::numbers::pi * t)) / 2);

@@ -41,6 +41,7 @@ struct Recipe {
     std::string name = "cosine";
     double warmup = 0;
     double final = 0;
+    std::string drops = "0.3 0.6 0.8";
   } schedule;
   struct {
     std::string scheme = SchemeChoice().name;
@@ -117,6 +118,7 @@ std::unique_ptr<Optimizer> make_optimizer(const Recipe& recipe, torch::nn::Modul
 //   constant       lr
 //   cosine         lr (final + (1 - final) (1 + cos(pi t)) / 2),   t from 0 after the warm-up to 1
 //   inverse-sqrt   lr sqrt(w / (step + 1)),   w: steps of the warm-up, at least 1
+//   steps          lr / 10^k,   k drops of schedule.drops * steps are over
 double learning_rate(const Recipe& recipe, std::int64_t step, std::int64_t steps);
 
 }  // namespace starling

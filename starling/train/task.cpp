@@ -12,6 +12,10 @@ std::string ScoreInfo::text(double value) const {
   return fmt::format("{:.2f}{}", shown(value), percent ? " %" : "");
 }
 
+void log_warnings(Task& task, const Log& log) {
+  for (const std::string& line : task.warnings()) log(Level::warning, line);
+}
+
 const TaskInfo& task_of(const Recipe& recipe) {
   for (const TaskInfo* task : known_tasks()) {
     if (task->name == recipe.data.name) return *task;

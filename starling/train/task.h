@@ -20,6 +20,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "starling/core/log.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -81,6 +83,9 @@ class Task {
   // and called eval().
   virtual Tally test(std::int64_t first, std::int64_t last) = 0;
   virtual Score score(const Tally& whole) const = 0;  // of the whole test set
+
+  // Lines for the log since the last call: what batch() and test() left out.
+  virtual std::vector<std::string> warnings() { return {}; }
 };
 
 using MakeTask = std::function<std::unique_ptr<Task>(int rank, int workers)>;
@@ -105,6 +110,9 @@ struct TaskInfo {
   // Reads the data. Throws Error if it is missing or damaged.
   MakeTask (*load)(const Recipe& recipe);
 };
+
+// Logs the task's warnings.
+void log_warnings(Task& task, const Log& log);
 
 // The table, in the order of the list in train/tasks/CMakeLists.txt. The first one is the default.
 std::span<const TaskInfo* const> known_tasks();

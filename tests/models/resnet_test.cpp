@@ -1,170 +1,110 @@
 #include "starling/models/resnet.h"
 
 #include <cmath>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <ATen/ops/allclose.h>
-#include <ATen/ops/batch_norm.h>
-#include <ATen/ops/conv2d.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/conv.h>
+
+#include "starling/core/error.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
 
-std::shared_ptr<Classifier> seeded(const ResNetOptions& options) {
+// tests/train/tasks/twins_test.py compares outputs and steps with torchvision's.
+
+std::shared_ptr<Classifier> drawn(const ResNetOptions& options) {
   torch::manual_seed(3);
-  return make_resnet8(options);
+  return make_resnet(options);
 }
 
-bool is_norm(const std::string& parameter) { return parameter.find("norm") != std::string::npos; }
-
-// The network of resnet.h in plain functions: every tensor contiguous (NCHW), with the parameters
-// of `model`.
-class Plain {
- public:
-  explicit Plain(const Classifier& model)
-      : parameters_(model.named_parameters()),
-        buffers_(model.named_buffers()),
-        training_(model.is_training()) {}
-
-  at::Tensor forward(const at::Tensor& images) {
-    at::Tensor x = norm("stem_norm", convolution("stem", images.contiguous(), 1)).relu();
-    x = block("stage3", block("stage2", block("stage1", x, 1), 2), 2);
-    return at::linear(x.mean({2, 3}), parameters_["head.weight"], parameters_["head.bias"]);
-  }
-
- private:
-  at::Tensor convolution(const std::string& name, const at::Tensor& x, int stride) {
-    const at::Tensor weight = parameters_[name + ".weight"].contiguous();
-    const std::int64_t padding = weight.size(2) / 2;
-    return at::conv2d(x, weight, {}, stride, at::IntArrayRef{padding, padding}).contiguous();
-  }
-  at::Tensor norm(const std::string& name, const at::Tensor& x) {
-    return at::batch_norm(x, parameters_[name + ".weight"], parameters_[name + ".bias"],
-                          buffers_[name + ".running_mean"].clone(), buffers_[name + ".running_var"].clone(),
-                          training_, 0.1, 1e-5, false);
-  }
-  at::Tensor block(const std::string& name, const at::Tensor& x, int stride) {
-    at::Tensor y = norm(name + ".norm1", convolution(name + ".conv1", x, stride)).relu();
-    y = norm(name + ".norm2", convolution(name + ".conv2", y, 1));
-    const bool shortcut = parameters_.contains(name + ".shortcut.weight");
-    return (y + (shortcut ? norm(name + ".shortcut_norm", convolution(name + ".shortcut", x, stride)) : x))
-        .relu();
-  }
-
-  torch::OrderedDict<std::string, at::Tensor> parameters_, buffers_;
-  const bool training_;
-};
-
-TEST(ResNet8, MapsImagesOfAnySizeToOneLogitPerClass) {
-  const auto grey = seeded({.width = 8});
-  EXPECT_EQ(grey->forward(at::randn({5, 1, 28, 28})).sizes(), (std::vector<std::int64_t>{5, 10}));
-  EXPECT_EQ(grey->forward(at::randn({2, 1, 9, 17})).sizes(), (std::vector<std::int64_t>{2, 10}));
-  const auto colour = seeded({.channels = 3, .classes = 7, .width = 8});
-  EXPECT_EQ(colour->forward(at::randn({4, 3, 32, 32})).sizes(), (std::vector<std::int64_t>{4, 7}));
+bool is_batch_norm(const std::string& name) {
+  return name.find("bn") != std::string::npos || name.find("downsample.1") != std::string::npos;
 }
 
-TEST(ResNet8, CountsItsParameters) {
-  const auto norm = [](std::int64_t channels) { return 2 * channels; };
-  const auto block = [&](std::int64_t in, std::int64_t out) {
-    const std::int64_t shortcut = in == out ? 0 : in * out + norm(out);
-    return 9 * in * out + norm(out) + 9 * out * out + norm(out) + shortcut;
-  };
-  for (const auto& [channels, classes, w] : std::vector<std::array<int, 3>>{{1, 10, 16}, {3, 7, 8}}) {
-    const std::int64_t expected = 9 * channels * w + norm(w) + block(w, w) + block(w, 2 * w) +
-                                  block(2 * w, 4 * w) + 4 * w * classes + classes;
+// The numbers that torchvision's documentation names.
+TEST(ResNet, CountsItsParameters) {
+  for (const auto& [depth, expected] : std::vector<std::pair<int, std::int64_t>>{
+           {18, 11'689'512}, {34, 21'797'672}, {50, 25'557'032}, {101, 44'549'160}}) {
     std::int64_t counted = 0;
-    for (const at::Tensor& p : seeded({.channels = channels, .classes = classes, .width = w})->parameters()) {
-      EXPECT_TRUE(p.requires_grad());
-      counted += p.numel();
+    for (const at::Tensor& p : make_resnet({.depth = depth})->parameters()) counted += p.numel();
+    EXPECT_EQ(counted, expected) << depth;
+  }
+  EXPECT_EQ(refusal<UsageError>([] { make_resnet({.depth = 20}); }),
+            "ResNet-20: unknown, allowed are 18, 34, 50 and 101");
+}
+
+TEST(ResNet, MapsImagesToLogits) {
+  const c10::AutoGradMode no_gradient(false);
+  EXPECT_EQ(drawn({.depth = 18})->forward(at::randn({2, 3, 64, 96})).sizes(),
+            (std::vector<std::int64_t>{2, 1000}));
+  EXPECT_EQ(
+      drawn({.depth = 50, .classes = 7, .small_images = true})->forward(at::randn({2, 3, 32, 32})).sizes(),
+      (std::vector<std::int64_t>{2, 7}));
+}
+
+TEST(ResNet, TheStrideOfABottleneckIsInIts3x3) {
+  const auto model = drawn({.depth = 50});
+  const auto weights = model->named_parameters();
+  EXPECT_EQ(weights["layer2.0.conv2.weight"].sizes(), (std::vector<std::int64_t>{128, 128, 3, 3}));
+  const auto stride = [&](const std::string& name) {
+    return (*model->named_modules()[name]->as<torch::nn::Conv2d>()->options.stride())[0];
+  };
+  EXPECT_EQ(stride("layer2.0.conv1"), 1);
+  EXPECT_EQ(stride("layer2.0.conv2"), 2);
+}
+
+// With its last normalisation at 0, a block without a convolution in its shortcut is the identity.
+TEST(ResNet, BlocksBeginAsTheIdentity) {
+  for (const bool zero_init : {true, false}) {
+    for (const int depth : {18, 50}) {
+      const std::string last = depth == 18 ? "bn2.weight" : "bn3.weight";
+      int zeros = 0, others = 0;
+      for (const auto& [name, p] :
+           drawn({.depth = depth, .zero_init = zero_init})->named_parameters().pairs()) {
+        if (!is_batch_norm(name) || !name.ends_with("weight")) continue;
+        const bool zero = p.abs().max().item<double>() == 0;
+        EXPECT_EQ(zero, zero_init && name.ends_with(last)) << name;
+        ++(zero ? zeros : others);
+      }
+      EXPECT_EQ(zeros, zero_init ? (depth == 18 ? 8 : 16) : 0);
+      EXPECT_GT(others, 10);
     }
-    EXPECT_EQ(counted, expected) << channels << " " << classes << " " << w;
   }
 }
 
-// In training mode and in evaluation mode, with gradients, to rounding.
-void expect_the_plain_network(Classifier& model) {
-  const at::Tensor images = at::randn({6, 1, 28, 28});
-  for (const auto& [name, parameter] : model.named_parameters().pairs()) {
-    if (parameter.dim() == 4) {
-      EXPECT_TRUE(parameter.is_contiguous(at::MemoryFormat::ChannelsLast)) << name;
-    }
+TEST(ResNet, WeightsAreChannelsLastOfTheTypeAndOfTheirDeviation) {
+  const auto wide = drawn({.depth = 18});
+  const auto expected = wide->named_parameters();
+  const auto narrow = drawn({.depth = 18, .type = at::kBFloat16});
+  for (const auto& [name, p] : narrow->named_parameters().pairs()) {
+    EXPECT_EQ(p.scalar_type(), is_batch_norm(name) ? at::kFloat : at::kBFloat16) << name;
+    EXPECT_TRUE(at::equal(p, expected[name].to(p.scalar_type()))) << name;
+    if (p.dim() != 4) continue;
+    EXPECT_TRUE(p.is_contiguous(at::MemoryFormat::ChannelsLast)) << name;
+    const double deviation = std::sqrt(2.0 / static_cast<double>(p.size(0) * p.size(2) * p.size(3)));
+    const double error = 5 * deviation / std::sqrt(2.0 * static_cast<double>(p.numel()));
+    EXPECT_NEAR(expected[name].std().item<double>(), deviation, error) << name;
   }
-  for (const bool training : {true, false}) {
-    SCOPED_TRACE(training ? "training" : "evaluation");
-    model.train(training);
-    Plain plain(model);
-    model.zero_grad();
-    const at::Tensor expected = plain.forward(images);
-    expected.square().sum().backward();
-    std::vector<at::Tensor> gradients;
-    for (const at::Tensor& p : model.parameters()) gradients.push_back(p.grad().clone());
-    model.zero_grad();
-    const at::Tensor logits = model.forward(images);
-    logits.square().sum().backward();
-    EXPECT_TRUE(at::allclose(logits, expected, 1e-4, 1e-5));
-    const auto parameters = model.named_parameters().pairs();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const double size = gradients[i].abs().max().item<double>();
-      EXPECT_TRUE(at::allclose(parameters[i].second.grad(), gradients[i], 0, 1e-3 * size + 1e-5))
-          << parameters[i].first;
-    }
-  }
+  const c10::AutoGradMode no_gradient(false);
+  const at::Tensor images = at::randn({2, 3, 64, 64}), logits = narrow->forward(images);
+  EXPECT_EQ(logits.scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::allclose(logits, wide->forward(images), 0.1, 0.1));
 }
 
-// Also with few channels, where torch's own 1x1 convolutions write past their memory.
-TEST(ResNet8, ChannelsLastComputesWhatThePlainLayoutDoes) {
-  for (const int width : {4, 8, 16}) expect_the_plain_network(*seeded({.width = width}));
-}
-
-TEST(ResNet8, NarrowTypesKeepNormalisationAndLogitsInFloat) {
-  const auto wide = seeded({.width = 8});
-  for (const auto type : {at::kBFloat16, at::kHalf}) {
-    SCOPED_TRACE(at::toString(type));
-    const auto narrow = seeded({.width = 8, .type = type});
-    const auto expected = wide->named_parameters();
-    for (const auto& [name, parameter] : narrow->named_parameters().pairs()) {
-      EXPECT_EQ(parameter.scalar_type(), is_norm(name) ? at::kFloat : type) << name;
-      // The initial values are those of fp32, rounded.
-      EXPECT_TRUE(at::equal(parameter, expected[name].to(parameter.scalar_type()))) << name;
-    }
-    for (const auto& [name, buffer] : narrow->named_buffers().pairs())
-      EXPECT_NE(buffer.scalar_type(), type) << name;
-    const c10::AutoGradMode no_gradient(false);
-    const at::Tensor images = at::randn({4, 1, 28, 28});
-    const at::Tensor logits = narrow->forward(images);
-    EXPECT_EQ(logits.scalar_type(), at::kFloat);
-    EXPECT_TRUE(at::allclose(logits, wide->forward(images), 0.1, 0.1));
-  }
-}
-
-// He initialisation: the standard deviation is sqrt(2 / (outputs * size^2)).
-TEST(ResNet8, InitialWeightsHaveTheirDeviation) {
-  for (const auto& [name, parameter] : seeded({.width = 32})->named_parameters().pairs()) {
-    if (parameter.dim() != 4 || parameter.numel() < 1000) continue;
-    const auto fan_out = static_cast<double>(parameter.size(0) * parameter.size(2) * parameter.size(3));
-    const double deviation = std::sqrt(2 / fan_out), n = static_cast<double>(parameter.numel());
-    EXPECT_NEAR(parameter.std().item<double>(), deviation, 5 * deviation / std::sqrt(2 * n)) << name;
-    EXPECT_NEAR(parameter.mean().item<double>(), 0, 5 * deviation / std::sqrt(n)) << name;
-  }
-}
-
-TEST(ResNet8, EveryParameterGetsAGradient) {
-  for (const auto type : {at::kFloat, at::kBFloat16}) {
-    const auto model = seeded({.width = 8, .type = type});
-    model->forward(at::randn({4, 1, 28, 28})).square().sum().backward();
-    for (const auto& [name, parameter] : model->named_parameters().pairs()) {
-      ASSERT_TRUE(parameter.grad().defined()) << name;
-      EXPECT_TRUE(at::isfinite(parameter.grad()).all().item<bool>()) << name;
-      EXPECT_GT(parameter.grad().abs().max().item<double>(), 0) << name;
+TEST(ResNet, EveryParameterGetsAGradient) {
+  for (const int depth : {18, 50}) {
+    const auto model = drawn({.depth = depth, .classes = 5, .zero_init = false});
+    model->forward(at::randn({4, 3, 40, 40})).square().sum().backward();
+    for (const auto& [name, p] : model->named_parameters().pairs()) {
+      ASSERT_TRUE(p.grad().defined()) << name;
+      EXPECT_GT(p.grad().abs().max().item<double>(), 0) << name;
     }
   }
 }

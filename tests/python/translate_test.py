@@ -1,5 +1,5 @@
 """`starling pack translation` and `starling translate`. Needs the packages of
-requirements-examples.txt and the program (environment: STARLING)."""
+requirements-pack.txt and the program (environment: STARLING)."""
 
 import json
 import os

@@ -49,6 +49,14 @@ TEST_F(RecipeTest, WhatIsPrintedIsReadBack) {
   EXPECT_THAT(printed, testing::HasSubstr("betas = [0.95, 0.98]"));
 }
 
+TEST_F(RecipeTest, RefusesDropsThatDoNotRise) {
+  EXPECT_EQ(error_of("[schedule]\ndrops = '0.6 0.3'\n"),
+            path_ + ":2: schedule.drops = \"0.6 0.3\": wants rising numbers between 0 and 1: \"0.3 0.6\"");
+  for (const std::string drops : {"", "x", "0.3 x", "0.3 0.3", "0 0.5", "0.5 1", "0.5, 0.6", "nan"})
+    EXPECT_THAT(error_of("[schedule]\ndrops = '" + drops + "'\n"), testing::HasSubstr("wants rising numbers"))
+        << drops;
+}
+
 TEST_F(RecipeTest, Refuses) {
   EXPECT_EQ(error_of("[optimiser]\nlr = 1"),
             path_ +
@@ -184,6 +192,18 @@ TEST(LearningRate, InverseSquareRootIsThePapersTransformersSchedule) {
   recipe.schedule.warmup = 0;
   EXPECT_DOUBLE_EQ(learning_rate(recipe, 0, 100), 0.5);
   EXPECT_DOUBLE_EQ(learning_rate(recipe, 3, 100), 0.25);
+}
+
+TEST(LearningRate, FallsInSteps) {
+  Recipe recipe;
+  recipe.optimizer.lr = 2;
+  recipe.schedule.name = "steps";
+  recipe.schedule.warmup = 0.1;
+  recipe.schedule.drops = "0.3 0.6 0.85";
+  EXPECT_DOUBLE_EQ(learning_rate(recipe, 4, 100), 1);
+  for (const auto& [step, expected] : std::vector<std::pair<int, double>>{
+           {10, 2}, {29, 2}, {30, 0.2}, {59, 0.2}, {60, 0.02}, {84, 0.02}, {85, 0.002}, {99, 0.002}})
+    EXPECT_DOUBLE_EQ(learning_rate(recipe, step, 100), expected) << step;
 }
 
 TEST(LearningRate, WarmupOfTheWholeRun) {

@@ -1,5 +1,5 @@
 // Fashion-MNIST (data/fashion_mnist.h), sorted into its ten classes by a small ResNet
-// (models/resnet.h).
+// (models/resnet8.h).
 //
 //   batch   images and labels; with data.flip every second image is mirrored, by chance
 //   loss    cross entropy

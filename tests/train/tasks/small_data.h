@@ -9,6 +9,7 @@
 #include "starling/train/recipe.h"
 #include "starling/train/task.h"
 #include "tests/data/data_files.h"
+#include "tests/data/image_files.h"
 
 namespace starling::testing_data {
 
@@ -45,6 +46,14 @@ inline void write_pairs(const std::string& path, std::int64_t size) {
   spill(path, pair_bytes(pairs));
 }
 
+inline void write_shard(const std::string& path, int images) {
+  std::vector<LabelledJpeg> jpegs;
+  for (int i = 0; i < images; ++i)
+    jpegs.push_back(
+        {static_cast<std::uint32_t>(i % 4), jpeg_bytes({.width = 40, .height = 30 + i, .seed = i})});
+  spill(path, shard_bytes(jpegs, {"ant", "bee", "cat", "dog"}));
+}
+
 inline const std::vector<SmallData>& small_data() {
   static const std::vector<SmallData> kAll{
       {.task = "fashion-mnist",
@@ -54,6 +63,18 @@ inline const std::vector<SmallData>& small_data() {
          write_images(folder + "/train", 60, 0);
          write_images(folder + "/t10k", 23, 3);
          return {{"data.dir", folder}, {"model.width", "8"}};
+       }},
+      {.task = "images",
+       .train = 60,
+       .test = 23,
+       .write = [](const std::string& folder) -> Overrides {
+         write_shard(folder + "/train-00000.shard", 60);
+         write_shard(folder + "/val-00000.shard", 23);
+         return {{"data.dir", folder},
+                 {"data.size", "16"},
+                 {"model.depth", "18"},
+                 {"model.classes", "4"},
+                 {"model.stem", "3x3"}};
        }},
       // 60 windows, and the token behind the last one, from any of 8 places on.
       {.task = "text",

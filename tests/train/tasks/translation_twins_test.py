@@ -1,9 +1,7 @@
-"""Tasks beside the same model in Python, from the same weights: the same losses, step by step.
+"""The Transformer beside torch's layers, from the same weights: the same losses, step by step.
 Needs the packages of requirements-examples.txt and the program (environment: STARLING)."""
 
-import json
 import math
-import os
 import pathlib
 import struct
 import subprocess
@@ -12,25 +10,10 @@ import unittest
 
 import numpy
 import torch
-from safetensors.torch import load_file
-from transformers import GPT2Config, GPT2LMHeadModel
+from twins import STARLING, train
 
-STARLING = os.environ["STARLING"]
-LAYERS, HEADS, WIDTH, CONTEXT, VOCABULARY = 2, 2, 32, 16, 64
-WINDOWS, BATCH, STEPS = 24, 8, 10
-INNER, PADDING, END = 48, 0, 1
-MASK = (1 << 64) - 1
-
-
-def random_bits(*keys):
-    """starling/core/random.h"""
-    x = 0
-    for key in keys:
-        x = ((x ^ key) + 0x9E3779B97F4A7C15) & MASK
-        x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & MASK
-        x = ((x ^ x >> 27) * 0x94D049BB133111EB) & MASK
-        x ^= x >> 31
-    return x
+LAYERS, HEADS, WIDTH, INNER, VOCABULARY, STEPS = 2, 2, 32, 48, 64, 10
+PADDING, END = 0, 1
 
 
 def write_pairs(path, pairs):
@@ -44,79 +27,6 @@ def write_pairs(path, pairs):
 def padded(sentences):
     rows = [torch.tensor([*sentence, END]) for sentence in sentences]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PADDING)
-
-
-def windows_of(epoch, seed):
-    """The windows of one worker's epoch, in order: starling/data/sampler.h."""
-    order = list(range(WINDOWS))
-    for i in range(WINDOWS - 1, 0, -1):
-        j = random_bits(seed, epoch, i) % (i + 1)
-        order[i], order[j] = order[j], order[i]
-    return order
-
-
-def train(folder, out, **keys):
-    values = {"run.out": out, "run.steps": STEPS, "schedule.name": "constant", "log.every": 1, "checkpoint.every": 1,
-              "data.dir": folder} | keys
-    recipe = folder / "recipe.toml"
-    recipe.write_text("")
-    options = [f"--{key}={value}" for key, value in values.items()]
-    subprocess.run([STARLING, "train", recipe, *options], check=True, capture_output=True, timeout=300)
-    weights = out / "weights.safetensors"
-    subprocess.run([STARLING, "checkpoint", "consensus", out / "checkpoints", weights], check=True,
-                   stdout=subprocess.DEVNULL, timeout=300)
-    steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    summary = json.loads((out / "summary.json").read_text())
-    return load_file(weights), [step["loss"] for step in steps], summary
-
-
-class Gpt2(unittest.TestCase):
-    def test_ten_steps_are_hugging_faces(self):
-        generator = numpy.random.default_rng(1)
-        texts = {name: generator.integers(0, VOCABULARY, size).astype("<u2")
-                 for name, size in [("train", CONTEXT * (WINDOWS + 1)), ("val", CONTEXT * 5 + 3)]}
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            for text, tokens in texts.items():
-                tokens.tofile(folder / f"{text}.bin")
-            keys = {
-                "data.name": "text", "model.layers": LAYERS, "model.heads": HEADS, "model.width": WIDTH,
-                "model.context": CONTEXT, "model.vocabulary": VOCABULARY, "train.batch": BATCH,
-                "optimizer.rule": "adamw", "optimizer.weight_decay": 0.1}
-            start, _, before = train(folder, folder / "before", **keys, **{"run.steps": 1, "optimizer.lr": 1e-30})
-            end, losses, after = train(folder, folder / "after", **keys, **{"optimizer.lr": 1e-3})
-        train_text, val_text = (torch.from_numpy(texts[text].astype(numpy.int64)) for text in ("train", "val"))
-
-        twin = GPT2LMHeadModel(GPT2Config(
-            vocab_size=VOCABULARY, n_positions=CONTEXT, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, resid_pdrop=0,
-            embd_pdrop=0, attn_pdrop=0, attn_implementation="eager",
-            bos_token_id=0, eos_token_id=0))
-        result = twin.load_state_dict(start, strict=False)
-        self.assertEqual((result.missing_keys, result.unexpected_keys), (["lm_head.weight"], []))  # it is tied
-
-        def loss_of(text, starts):
-            rows = torch.stack([text[start:start + CONTEXT + 1] for start in starts])
-            logits = twin(rows[:, :-1]).logits
-            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
-
-        def test_loss():
-            with torch.no_grad():
-                return loss_of(val_text, range(0, 5 * CONTEXT, CONTEXT)).item()
-
-        self.assertTrue(math.isclose(before["test_loss"], test_loss(), rel_tol=1e-5))
-        optimizer = torch.optim.AdamW(twin.parameters(), lr=1e-3, weight_decay=0.1)
-        for step in range(STEPS):
-            epoch, batch = divmod(step, WINDOWS // BATCH)
-            first = random_bits(1, epoch) % CONTEXT
-            starts = [first + CONTEXT * window for window in windows_of(epoch, 1)[batch * BATCH:(batch + 1) * BATCH]]
-            loss = loss_of(train_text, starts)
-            self.assertTrue(math.isclose(losses[step], loss.item(), rel_tol=1e-5), (step, losses[step], loss.item()))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        self.assertTrue(math.isclose(after["test_loss"], test_loss(), rel_tol=1e-5))
-        for key, value in end.items():
-            torch.testing.assert_close(value, twin.state_dict()[key], rtol=1e-4, atol=1e-5)
 
 
 class TransformerTwin(torch.nn.Module):
@@ -175,8 +85,8 @@ class Transformer(unittest.TestCase):
             folder = pathlib.Path(name)
             for split in pairs:
                 write_pairs(folder / f"{split}.pairs", pairs[split])
-            start, _, before = train(folder, folder / "before", **keys, **{"run.steps": 1, "optimizer.lr": 1e-30})
-            end, losses, after = train(folder, folder / "after", **keys, **{"optimizer.lr": 1e-3})
+            start, _, before = train(folder / "before", **keys, **{"data.dir": folder, "run.steps": 1, "optimizer.lr": 1e-30})
+            end, losses, after = train(folder / "after", **keys, **{"data.dir": folder, "run.steps": STEPS, "optimizer.lr": 1e-3})
             lines = "".join(" ".join(map(str, source)) + "\n" for source, _ in pairs["val"])
             said = subprocess.run([STARLING, "translate", folder / "after/checkpoints", "--tokens", "--beams=1"],
                                   input=lines, check=True, capture_output=True, text=True, timeout=300).stdout

@@ -1,0 +1,251 @@
+// Images in shards (data/image_shards.h), sorted into their classes by a ResNet (models/resnet.h).
+//
+//   batch   uint8 images and labels; each image is a random part of the original, resized
+//   loss    cross entropy, with label smoothing
+//   score   accuracy: the share of images of the split "val" whose class is predicted, from their
+//           middle
+//
+// Broken images are left out of their batch, or of the test, and named in the log.
+#include <algorithm>
+#include <deque>
+#include <future>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/core/random.h"
+#include "starling/data/image_loader.h"
+#include "starling/data/image_shards.h"
+#include "starling/data/sampler.h"
+#include "starling/models/resnet.h"
+#include "starling/train/recipe.h"
+#include "starling/train/task.h"
+
+namespace starling::images {
+namespace {
+
+struct Keys {
+  std::string dir;
+  int size = 224, test_size = 0, test_side = 0;
+  RandomViews views;
+  std::string split = "split";
+  int threads = 2;
+  ResNetOptions model;
+  std::string stem = "7x7";
+  double label_smoothing = 0;
+};
+
+void data_keys(Config& c, std::any& keys) {
+  auto& k = keys_in<Keys>(keys);
+  c.key("dir", &k.dir, "folder of train-*.shard and val-*.shard, as `starling pack images` makes them");
+  c.key("size", &k.size, between(8, 4096), "pixels along each side of the square that the network sees");
+  c.key("test_size", &k.test_size, between(0, 4096), "the same in a test; 0: size");
+  c.key(
+      "test_side", &k.test_side, between(0, 8192),
+      "pixels of an image's shorter side in a test, before its middle is cut out; 0: test_size * 256 / 224");
+  c.key("area", &k.views.least_area, between(0.001, 1),
+        "the least area of the random part of a training image, as a share of the image");
+  c.key("flip", &k.views.flip, "turn every second training image left to right, by chance");
+  c.key("split", &k.split, Choices{"split", "whole"},
+        "split: the workers share the set out in every epoch; whole: each goes through all of it by itself");
+  c.key("threads", &k.threads, between(1, 1024), "threads of each worker that decode images");
+}
+
+void model_keys(Config& c, std::any& keys) {
+  auto& k = keys_in<Keys>(keys);
+  c.key("depth", &k.model.depth, between(18, 101), "layers of the ResNet: 18, 34, 50 or 101");
+  c.key("classes", &k.model.classes, between(1, 1 << 20), "classes that there are");
+  c.key("stem", &k.stem, Choices{"7x7", "3x3"},
+        "first layer: 7x7 with stride 2 and pooling, or 3x3 for images of about 32x32 pixels");
+  c.key("zero_init", &k.model.zero_init, "begin with blocks that change nothing");
+  c.key("label_smoothing", &k.label_smoothing, from_below(0, 1),
+        "share of the target that all classes share");
+}
+
+const Keys& keys_of(const Recipe& recipe) { return keys_in<Keys>(recipe.task); }
+std::uint64_t seed_of(const Recipe& recipe) { return static_cast<std::uint64_t>(recipe.run.seed); }
+
+int test_size_of(const Keys& keys) { return keys.test_size > 0 ? keys.test_size : keys.size; }
+int test_side_of(const Keys& keys) {
+  return keys.test_side > 0 ? keys.test_side : test_size_of(keys) * 256 / 224;
+}
+
+void check(const Recipe& recipe, const Config& config) {
+  const Keys& k = keys_of(recipe);
+  if (const int depth = k.model.depth; depth != 18 && depth != 34 && depth != 50 && depth != 101)
+    throw UsageError(
+        fmt::format("{}: model.depth = {}: wants 18, 34, 50 or 101", config.origin("model.depth"), depth));
+  if (test_side_of(k) < test_size_of(k))
+    throw UsageError(fmt::format("{}: data.test_side = {}: wants at least {}, the size in a test",
+                                 config.origin("data.test_side"), k.test_side, test_size_of(k)));
+}
+
+const std::string& folder_of(const Recipe& recipe) {
+  const std::string& dir = keys_of(recipe).dir;
+  if (dir.empty()) throw UsageError("data.dir is not set: the folder of train-*.shard and val-*.shard");
+  return dir;
+}
+
+void find_data(const Recipe& recipe) {
+  for (const char* split : {"train", "val"}) find_image_shards(folder_of(recipe), split);
+}
+
+std::shared_ptr<Classifier> classifier(const Recipe& recipe) {
+  torch::manual_seed(seed_of(recipe));
+  ResNetOptions options = keys_of(recipe).model;
+  options.small_images = keys_of(recipe).stem == "3x3";
+  options.type = type_named(recipe.model.dtype);
+  return make_resnet(options);
+}
+std::shared_ptr<torch::nn::Module> model(const Recipe& recipe) { return classifier(recipe); }
+
+struct Data {
+  std::shared_ptr<const ImageShards> train, val;
+};
+
+class ImagesTask final : public Task {
+ public:
+  ImagesTask(Data data, const Recipe& recipe, int rank, int workers)
+      : data_(std::move(data)),
+        keys_(keys_of(recipe)),
+        seed_(seed_of(recipe)),
+        sampler_(data_.train->size(), recipe.train.batch, rank, workers, seed_,
+                 keys_.split == "whole" ? Split::whole : Split::split),
+        model_(classifier(recipe)),
+        loader_(keys_.threads) {}
+
+  torch::nn::Module& model() override { return *model_; }
+  std::int64_t batches_per_epoch() const override { return sampler_.batches_per_epoch(); }
+
+  Batch batch(std::int64_t number) override {
+    constexpr std::size_t kAhead = 2;
+    if (number != next_) ahead_.clear();
+    next_ = number + 1;
+    while (ahead_.size() <= kAhead) ahead_.push_back(start(number + std::ssize(ahead_)));
+    DecodedImages now = ahead_.front().get();
+    ahead_.pop_front();
+    note(now.skipped);
+    if (now.labels.numel() == 0) throw Error(fmt::format("no image of a batch is whole: {}", now.skipped[0]));
+    return {now.images, now.labels};
+  }
+  at::Tensor loss(const Batch& batch) override {
+    const Batch here = beside(*model_, batch);
+    return at::cross_entropy_loss(logits(here[0]), here[1], {}, at::Reduction::Mean, -100,
+                                  keys_.label_smoothing);
+  }
+
+  std::int64_t test_examples() const override { return data_.val->size(); }
+
+  // Broken images count as examples, so that parts add up to the whole.
+  Tally test(std::int64_t first, std::int64_t last) override {
+    constexpr std::int64_t kBatch = 64;
+    const int size = test_size_of(keys_), side = test_side_of(keys_);
+    const auto part = [&](std::int64_t begin) {
+      std::vector<std::int64_t> images(
+          static_cast<std::size_t>(std::clamp<std::int64_t>(last - begin, 0, kBatch)));
+      std::iota(images.begin(), images.end(), begin);
+      return loader_.start(data_.val, std::move(images), size, [side, size](std::int64_t, ImageSize whole) {
+        return centre_view(whole, side, size);
+      });
+    };
+    Tally tally{.examples = last - first, .counts = {0, 0}};
+    std::future<DecodedImages> next = part(first);
+    for (std::int64_t begin = first; begin < last; begin += kBatch) {
+      const DecodedImages now = next.get();
+      next = part(begin + kBatch);
+      note(now.skipped);
+      tally.counts[1] += std::ssize(now.skipped);
+      if (now.labels.numel() == 0) continue;
+      const Batch here = beside(*model_, {now.images, now.labels});
+      const at::Tensor said = logits(here[0]);
+      tally.counts[0] += said.argmax(1).eq(here[1]).sum().item<std::int64_t>();
+      tally.loss += at::cross_entropy_loss(said, here[1], {}, at::Reduction::Sum).item<double>();
+    }
+    return tally;
+  }
+
+  Score score(const Tally& whole) const override {
+    const auto images = static_cast<double>(std::max<std::int64_t>(1, whole.examples - whole.counts[1]));
+    return {static_cast<double>(whole.counts[0]) / images, whole.loss / images};
+  }
+
+  std::vector<std::string> warnings() override { return std::exchange(warnings_, {}); }
+
+ private:
+  std::future<DecodedImages> start(std::int64_t number) {
+    const auto epoch = static_cast<std::uint64_t>(number / batches_per_epoch());
+    const auto images = sampler_.batch(number);
+    return loader_.start(data_.train, {images.begin(), images.end()}, keys_.size,
+                         [views = keys_.views, seed = seed_, epoch](std::int64_t image, ImageSize whole) {
+                           return random_view(whole, views,
+                                              random_bits({seed, epoch, static_cast<std::uint64_t>(image)}));
+                         });
+  }
+
+  at::Tensor logits(const at::Tensor& images) {
+    const Batch colours = beside(*model_, {mean_, deviation_});
+    return model_->forward((images.to(at::kFloat) - colours[0]) / colours[1]);
+  }
+
+  void note(const std::vector<std::string>& skipped) {
+    for (const std::string& line : skipped) {
+      if (broken_.insert(line).second)
+        warnings_.push_back(fmt::format("{}; it is left out ({} so far)", line, broken_.size()));
+    }
+  }
+
+  const Data data_;
+  const Keys keys_;
+  const std::uint64_t seed_;
+  Sampler sampler_;
+  const std::shared_ptr<Classifier> model_;
+  // ImageNet's colours have these.
+  const at::Tensor mean_ = at::tensor({123.675, 116.28, 103.53}, at::kFloat).view({3, 1, 1});
+  const at::Tensor deviation_ = at::tensor({58.395, 57.12, 57.375}, at::kFloat).view({3, 1, 1});
+  std::set<std::string> broken_;
+  std::vector<std::string> warnings_;
+  std::int64_t next_ = 0;
+  std::deque<std::future<DecodedImages>> ahead_;  // batches next_, next_ + 1, ..
+  ImageLoader loader_;
+};
+
+MakeTask load(const Recipe& recipe) {
+  const std::string& folder = folder_of(recipe);
+  const Data data{std::make_shared<const ImageShards>(folder, "train"),
+                  std::make_shared<const ImageShards>(folder, "val")};
+  if (data.train->classes() != data.val->classes())
+    throw Error(fmt::format("{}: the splits train and val have different classes", folder));
+  const int classes = keys_of(recipe).model.classes;
+  if (std::ssize(data.train->classes()) != classes)
+    throw UsageError(
+        fmt::format("model.classes = {}: {} has {} classes", classes, folder, data.train->classes().size()));
+  return [recipe, data](int rank, int workers) {
+    return std::make_unique<ImagesTask>(data, recipe, rank, workers);
+  };
+}
+
+}  // namespace
+
+extern constinit const TaskInfo task{
+    .name = "images",
+    .examples = "images",
+    .batch_of = "images",
+    .drawn = "the order of the images and the part of each that is seen",
+    .score = {.name = "accuracy", .higher_is_better = true, .percent = true},
+    .data_keys = data_keys,
+    .model_keys = model_keys,
+    .check = check,
+    .find_data = find_data,
+    .model = model,
+    .load = load,
+};
+
+}  // namespace starling::images
