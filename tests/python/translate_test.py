@@ -18,6 +18,8 @@ STARLING = os.environ["STARLING"]
 DIGITS = (
     "zero one two three four five six seven eight nine".split(),
     "null eins zwei drei vier fünf sechs sieben acht neun".split())
+VAL = range(1000, 3000, 37)
+TRAIN = [number for number in range(3, 3000) if number not in VAL]
 
 
 def sentence(number):
@@ -35,7 +37,7 @@ class Translation(unittest.TestCase):
         holder = tempfile.TemporaryDirectory()
         self.addCleanup(holder.cleanup)
         self.folder = pathlib.Path(holder.name)
-        for split, numbers in (("train", range(3, 3000, 2)), ("val", range(1000, 1100, 2))):
+        for split, numbers in (("train", TRAIN), ("val", VAL)):
             for language, lines in zip(("en", "de"), zip(*map(sentence, numbers), strict=True), strict=True):
                 (self.folder / f"{split}.{language}").write_text("\n".join(lines) + "\n")
         self.texts = [self.folder / name for name in ("train.en", "train.de", "val.en", "val.de")]
@@ -56,7 +58,7 @@ class Translation(unittest.TestCase):
         done = run("pack", "translation", *self.texts, self.folder / "out", "--learn-vocabulary", 330)
         self.assertEqual((done.returncode, done.stdout), (0, "model.vocabulary = 330\n"), done.stderr)
         pieces = sentencepiece.SentencePieceProcessor(model_file=str(self.folder / "out/sentencepiece.model"))
-        for split, numbers in (("train", range(3, 3000, 2)), ("val", range(1000, 1100, 2))):
+        for split, numbers in (("train", TRAIN), ("val", VAL)):
             packed = self.sentences(split)
             self.assertTrue(all(2 <= token < 330 for tokens in packed for token in tokens))
             texts = pieces.decode([[token - 2 for token in tokens] for tokens in packed])
@@ -65,17 +67,20 @@ class Translation(unittest.TestCase):
                 expected += ["kanji five", "漢字 fünf"]
             self.assertEqual(texts, expected)
         about = json.loads((self.folder / "out/translation.json").read_text())
-        self.assertEqual((about["vocabulary"], about["val"]["pairs"], about["val"]["left_out"]), (330, 51, 2))
+        self.assertEqual((about["vocabulary"], about["val"]["pairs"], about["val"]["left_out"]),
+                         (330, len(VAL) + 1, 2))
 
-        # The same again, by the vocabulary that was made.
-        again = run("pack", "translation", *self.texts, self.folder / "again", "--longest", 4, "--vocabulary",
-                    self.folder / "out/sentencepiece.model")
-        self.assertEqual(again.returncode, 0, again.stderr)
-        longest = max(map(len, self.sentences("train")))
-        self.assertGreater(longest, 4)
+        # The same again, by the vocabulary that was made, without the longest sentences.
+        packed = self.sentences("train")
+        longest = max(map(len, packed)) - 1
         self.folder.joinpath("out").rename(self.folder / "first")
-        self.folder.joinpath("again").rename(self.folder / "out")
-        self.assertEqual(max(map(len, self.sentences("train"))), 4)
+        again = run("pack", "translation", *self.texts, self.folder / "out", "--longest", longest, "--vocabulary",
+                    self.folder / "first/sentencepiece.model")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        pairs = zip(packed[::2], packed[1::2], strict=True)
+        expected = [tokens for pair in pairs if max(map(len, pair)) <= longest for tokens in pair]
+        self.assertLess(len(expected), len(packed))
+        self.assertEqual(self.sentences("train"), expected)
 
     def test_translates_text_that_it_has_learnt(self):
         done = run("pack", "translation", *self.texts, self.folder / "out", "--learn-vocabulary", 330)
@@ -83,7 +88,7 @@ class Translation(unittest.TestCase):
         recipe = self.folder / "recipe.toml"
         recipe.write_text(f"""
             [run]
-            steps = 300
+            steps = 400
             out = "{self.folder}/run"
             [data]
             name = "translation"
@@ -102,7 +107,7 @@ class Translation(unittest.TestCase):
             [train]
             batch = 600
             [checkpoint]
-            every = 300
+            every = 400
             """)
         done = run("train", recipe, "--workers", 2)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -148,7 +153,7 @@ class Translation(unittest.TestCase):
              f"{self.folder}/latin: is no UTF-8 text: invalid continuation byte"),
             ([*self.texts, self.folder, *learn], f"{self.folder}: is not empty"),
             ([*self.texts, new, "--vocabulary", english], f"{english}: is no vocabulary of sentencepiece"),
-            ([*self.texts, new, *learn, "--longest", 1], "no pair is left for train.pairs: --longest is 1"),
+            ([*self.texts, new, *learn, "--longest", 1], "no pair is left for val.pairs: --longest is 1"),
         ]
         before = sorted(self.folder.iterdir())
         for arguments, message in cases:

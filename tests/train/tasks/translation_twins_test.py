@@ -108,7 +108,10 @@ class Transformer(unittest.TestCase):
             optimizer.step()
         self.assertTrue(math.isclose(after["test_loss"], test_loss(), rel_tol=1e-5))
         for key, value in end.items():
-            torch.testing.assert_close(value, twin.state_dict()[key], rtol=1e-4, atol=1e-5)
+            expected = twin.state_dict()[key]
+            if key.endswith("in_proj_bias"):  # that of the keys changes nothing, so Adam follows rounding errors
+                value, expected = (torch.cat([bias[:WIDTH], bias[2 * WIDTH:]]) for bias in (value, expected))
+            torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
         with torch.no_grad():
             expected = [twin.translated(source) for source, _ in pairs["val"]]
         self.assertEqual([[int(token) for token in line.split()] for line in said.splitlines()], expected)
