@@ -122,7 +122,8 @@ Config recipe_config(Recipe& r) {
   declare(c, r.optimizer);
 
   c.section("schedule", "the learning rate over the run");
-  c.key("name", &r.schedule.name, Choices{"constant", "cosine", "inverse-sqrt", "steps"}, "shape after the warm-up");
+  c.key("name", &r.schedule.name, Choices{"constant", "cosine", "inverse-sqrt", "steps"},
+        "shape after the warm-up");
   c.key("warmup", &r.schedule.warmup, between(0, 1), "part of the run in which the rate rises from 0");
   c.key("final", &r.schedule.final, between(0, 1), "cosine: the last rate as part of the highest");
   c.key("drops", &r.schedule.drops, "steps: the parts of the run after which the rate falls to a tenth");
@@ -273,9 +274,9 @@ void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std:
   const bool whole = recipe.mixing.hierarchy == "none";
   const auto free = [&](const std::string& key) {
     return key == "run.out" || key == "run.threads" || key == "run.device" || key == "data.dir" ||
-           key == "data.threads" ||
-           key == "mixing.max_wait" || key == "mixing.profile" || (key == "mixing.block_bytes" && whole) ||
-           key.starts_with("log.") || key.starts_with("checkpoint.");
+           key == "data.threads" || key == "mixing.max_wait" || key == "mixing.profile" ||
+           (key == "mixing.block_bytes" && whole) || key.starts_with("log.") ||
+           key.starts_with("checkpoint.");
   };
   for (const auto& [key, value] : recipe_values(recipe)) {
     const auto before =
