@@ -87,6 +87,12 @@ bench-async: command  ## what a slow, stopped or dead worker costs the others un
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-async
 	@bench/async.py --program $(BUILD)/bin/bench-async --starling $(BUILD)/bin/starling $(BENCH)
 
+bench-loader: BOOTSTRAP = --tests
+bench-loader: command  ## images per second and core beside torchvision's loader and libjpeg-turbo: out/bench/loader.json
+	@cmake --build $(BUILD) -j $(JOBS) --target bench-loader
+	@scripts/dev-tools requirements-examples.txt $(VENV)
+	@$(VENV)/bin/python bench/loader.py --program $(BUILD)/bin/bench-loader --starling $(BUILD)/bin/starling $(BENCH)
+
 bench-planner: BOOTSTRAP = --tests
 bench-planner: command  ## what the planner predicts beside measured steps, on emulated hosts (root): out/bench/planner.json
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-planner
