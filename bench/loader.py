@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Images per second of one core that decodes, crops and resizes JPEGs of 500x375 pixels for training
-at 224x224: Starling's loader beside torchvision's and beside bare libjpeg-turbo.
+"""Images per second of one core that decodes, crops and resizes JPEGs of 500x375 pixels for
+training at 224x224: Starling's loader beside torchvision's and beside bare libjpeg-turbo.
 
-    .venv/bin/python bench/loader.py [--program PATH] [--starling PATH] [--images N] [--turns N] [--out PATH]
+    .venv/bin/python bench/loader.py [--program PATH] [--starling PATH] [--images N] [--turns N]
+        [--out PATH]
 
 Needs the packages of requirements-examples.txt. The images are drawn here: smooth shapes with
-grain, about 60 KB each. torchvision reads them by ImageFolder, RandomResizedCrop,
+grain, about 75 KB each. torchvision reads them by ImageFolder, RandomResizedCrop,
 RandomHorizontalFlip and PILToTensor, in the process of its DataLoader; all sides make bytes.
 Starling and torchvision take turns. Writes out/bench/loader.json:
 

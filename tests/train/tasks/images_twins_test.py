@@ -70,7 +70,7 @@ class ResNet(unittest.TestCase):
             self.assertAlmostEqual(summary["accuracy"], (logits.argmax(1) == test_labels).float().mean().item(), 6)
 
         check_test(before)
-        # The step has changed the statistics of the batch normalisation, and nothing else.
+        # The step before has changed the statistics of the batch normalisation, and nothing else.
         for module in twin.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.reset_running_stats()
