@@ -53,8 +53,8 @@ int run(int argc, char** argv) {
   add_checkpoint(app, command);
   add_eval(app, command);
   add_generate(app, command);
-  add_pack(app, command);
   add_translate(app, command);
+  add_pack(app, command);
   add_doctor(app, command);
   try {
     app.parse(argc, argv);
