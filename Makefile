@@ -90,6 +90,7 @@ bench-async: command  ## what a slow, stopped or dead worker costs the others un
 bench-loader: BOOTSTRAP = --tests
 bench-loader: command  ## images per second and core beside torchvision's loader and libjpeg-turbo: out/bench/loader.json
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-loader
+	@scripts/dev-tools requirements-pack.txt $(VENV)
 	@scripts/dev-tools requirements-examples.txt $(VENV)
 	@$(VENV)/bin/python bench/loader.py --program $(BUILD)/bin/bench-loader --starling $(BUILD)/bin/starling $(BENCH)
 

@@ -1,4 +1,4 @@
-"""`starling pack images`. Needs the packages of requirements-examples.txt and the program
+"""`starling pack images`. Needs the packages of requirements-pack.txt and the program
 (environment: STARLING)."""
 
 import io
