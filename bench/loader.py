@@ -5,8 +5,8 @@ training at 224x224: Starling's loader beside torchvision's and beside bare libj
     .venv/bin/python bench/loader.py [--program PATH] [--starling PATH] [--images N] [--turns N]
         [--out PATH]
 
-Needs the packages of requirements-examples.txt and requirements-pack.txt. The images are drawn here: smooth shapes with
-grain, about 75 KB each. torchvision reads them by ImageFolder, RandomResizedCrop,
+Needs the packages of requirements-examples.txt and requirements-pack.txt. The images are drawn
+here: smooth shapes with grain, about 75 KB each. torchvision reads them by ImageFolder, RandomResizedCrop,
 RandomHorizontalFlip and PILToTensor, in the process of its DataLoader; all sides make bytes.
 Starling and torchvision take turns. Writes out/bench/loader.json:
 
