@@ -6,9 +6,9 @@ training at 224x224: Starling's loader beside torchvision's and beside bare libj
         [--out PATH]
 
 Needs the packages of requirements-examples.txt and requirements-pack.txt. The images are drawn
-here: smooth shapes with grain, about 75 KB each. torchvision reads them by ImageFolder, RandomResizedCrop,
-RandomHorizontalFlip and PILToTensor, in the process of its DataLoader; all sides make bytes.
-Starling and torchvision take turns. Writes out/bench/loader.json:
+here: smooth shapes with grain, about 75 KB each. torchvision reads them by ImageFolder,
+RandomResizedCrop, RandomHorizontalFlip and PILToTensor, in the process of its DataLoader; all sides
+make bytes. Starling and torchvision take turns. Writes out/bench/loader.json:
 
     vs_torchvision    images per second over torchvision's, the median of the turns
     share_of_decode   the same over those of libjpeg-turbo, which decodes every image whole

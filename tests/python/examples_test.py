@@ -3,12 +3,14 @@ Without network. The loops run in workers that have torch already, in the enviro
 makes."""
 
 import gzip
+import itertools
 import json
 import os
 import pathlib
 import re
 import runpy
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,7 @@ import unittest
 
 import torch
 import workers
+from PIL import Image
 
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent.parent / "examples/python"
 LIMIT = 240  # seconds: a hang is a failure
@@ -86,6 +89,52 @@ class Examples(unittest.TestCase):
         distances = [float(distance) for distance in re.findall(r"distance ([\d.]+)", said)]
         self.assertEqual(len(distances), 3, said)
         self.assertEqual(distances, sorted(distances, reverse=True), said)  # ring, base-2, complete
+
+
+class Tasks(unittest.TestCase):
+    """examples/python/tasks/ on small files of `starling pack`."""
+
+    def final_loss(self, name, folder, *arguments):
+        said = torchrun(folder, EXAMPLES / "tasks" / f"{name}.py", folder, *arguments)
+        return float(re.search(r"^average of 2: loss (\S+)$", said, re.MULTILINE)[1])
+
+    def test_text(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            for file in ("train.bin", "val.bin"):
+                folder.joinpath(file).write_bytes(b"".join(struct.pack("<H", 3 * i % 20) for i in range(2000)))
+            loss = self.final_loss("text", folder, "--vocabulary", 20, "--context", 16, "--width", 32, "--steps", 60)
+        self.assertLess(loss, 1)  # log 20 = 3
+
+    def test_images(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            for split in ("train", "val"):
+                for colour in ("red", "blue"):
+                    place = folder / "raw" / split / colour
+                    place.mkdir(parents=True)
+                    for i in range(16):
+                        Image.new("RGB", (40, 40 + i), colour).save(place / f"{i}.jpg")
+            subprocess.run([os.environ["STARLING"], "pack", "images", folder / "raw", folder / "out"], check=True,
+                           env=os.environ | {"STARLING_PYTHON": sys.executable}, capture_output=True, timeout=LIMIT)
+            loss = self.final_loss("images", folder / "out", "--size", 64, "--batch", 8, "--steps", 30)
+        self.assertLess(loss, 0.4)  # log 2 = 0.69
+
+    def test_translation(self):
+        def sentences(pair):
+            numbers = [2 + (pair * k) % 9 for k in range(1, 3 + pair % 3)]
+            return numbers, [number + 9 for number in numbers]
+
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            both = [sentence for pair in range(200) for sentence in sentences(pair)]
+            ends = itertools.accumulate(map(len, both), initial=0)
+            content = b"PAIR" + struct.pack("<IQ", 1, 200) + b"".join(struct.pack("<Q", end) for end in ends)
+            content += b"".join(struct.pack("<H", token) for sentence in both for token in sentence)
+            for file in ("train.pairs", "val.pairs"):
+                folder.joinpath(file).write_bytes(content)
+            loss = self.final_loss("translation", folder, "--vocabulary", 20, "--width", 32, "--steps", 150)
+        self.assertLess(loss, 1)  # log 20 = 3
 
 
 def loop():
