@@ -9,6 +9,7 @@
 
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
+#include "starling/core/little_endian.h"
 #include "starling/core/text.h"
 
 namespace starling {
@@ -19,15 +20,6 @@ using Bytes = std::span<const std::byte>;
 
 constexpr std::string_view kMagic = "STARIMG1", kSwappedMagic = "1GMIRATS";
 constexpr std::size_t kHeader = 64, kEntry = 24;
-
-// A whole number, the low byte first.
-template <class T>
-T number_at(Bytes bytes, std::size_t at) {
-  T value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    value |= static_cast<T>(std::to_integer<T>(bytes[at + i]) << (8 * i));
-  return value;
-}
 
 // Places in the header.
 constexpr std::size_t kImagesAt = 8, kEndAt = 16, kIndexAt = 24, kNamesAt = 32, kShardAt = 40, kShardsAt = 44,
@@ -52,24 +44,23 @@ ImageShard::ImageShard(const std::string& path) : path_(path), file_(path) {
   if (!begins(kMagic)) fail("is no shard of images: `starling pack images` makes them");
   if (all.size() < kHeader) fail(fmt::format("breaks off in its header: it has {} bytes", all.size()));
   const Bytes header = all.first(kHeader);
-  if (crc32c(header.first(kHeaderSumAt)) != number_at<std::uint32_t>(header, kHeaderSumAt))
+  if (crc32c(header.first(kHeaderSumAt)) != take<std::uint32_t>(header, kHeaderSumAt))
     fail("its header is damaged, or the file was never finished");
-  const auto end = number_at<std::uint64_t>(header, kEndAt);
+  const auto end = take<std::uint64_t>(header, kEndAt);
   if (all.size() < end) fail(fmt::format("breaks off: it has {} bytes of {}", all.size(), end));
   if (all.size() > end) fail(fmt::format("has {} bytes, but its header says {}", all.size(), end));
 
-  const auto images = number_at<std::uint64_t>(header, kImagesAt);
-  const auto index = number_at<std::uint64_t>(header, kIndexAt);
-  const auto names = number_at<std::uint64_t>(header, kNamesAt);
-  const auto classes = number_at<std::uint64_t>(header, kClassesAt);
-  number_ = number_at<std::uint32_t>(header, kShardAt);
-  shards_ = number_at<std::uint32_t>(header, kShardsAt);
+  const auto images = take<std::uint64_t>(header, kImagesAt);
+  const auto index = take<std::uint64_t>(header, kIndexAt);
+  const auto names = take<std::uint64_t>(header, kNamesAt);
+  const auto classes = take<std::uint64_t>(header, kClassesAt);
+  number_ = take<std::uint32_t>(header, kShardAt);
+  shards_ = take<std::uint32_t>(header, kShardsAt);
   if (index < kHeader || index > names || names > end || (names - index) % kEntry != 0 ||
       images != (names - index) / kEntry)
     fail(fmt::format("{} images do not fit an index from {} to {} in {} bytes", images, index, names, end));
   if (number_ >= shards_) fail(fmt::format("says that it is shard {} of {}", number_, shards_));
-  if (crc32c(all.subspan(index)) != number_at<std::uint32_t>(header, kIndexSumAt))
-    fail("its index is damaged");
+  if (crc32c(all.subspan(index)) != take<std::uint32_t>(header, kIndexSumAt)) fail("its index is damaged");
   size_ = static_cast<std::int64_t>(images);
   index_ = all.subspan(index, names - index);
 
@@ -84,8 +75,8 @@ ImageShard::ImageShard(const std::string& path) : path_(path), file_(path) {
   if (classes_.size() != classes)
     fail(fmt::format("has the names of {} classes, but its header says {}", classes_.size(), classes));
   for (std::int64_t i = 0; i < size_; ++i) {
-    const auto offset = number_at<std::uint64_t>(entry(i), kOffsetAt);
-    const std::uint64_t size = number_at<std::uint32_t>(entry(i), kSizeAt);
+    const auto offset = take<std::uint64_t>(entry(i), kOffsetAt);
+    const std::uint64_t size = take<std::uint32_t>(entry(i), kSizeAt);
     if (offset < kHeader || offset > index || size > index - offset)
       fail(fmt::format("image {} lies at {} with {} bytes, outside of {} to {}", i, offset, size, kHeader,
                        index));
@@ -99,14 +90,14 @@ Bytes ImageShard::entry(std::int64_t image) const {
 }
 
 std::int64_t ImageShard::label(std::int64_t image) const {
-  return number_at<std::uint32_t>(entry(image), kLabelAt);
+  return take<std::uint32_t>(entry(image), kLabelAt);
 }
 
 Bytes ImageShard::jpeg(std::int64_t image) const {
   const Bytes mine = entry(image);
-  const Bytes bytes = file_.bytes().subspan(number_at<std::uint64_t>(mine, kOffsetAt),
-                                            number_at<std::uint32_t>(mine, kSizeAt));
-  if (crc32c(bytes) != number_at<std::uint32_t>(mine, kSumAt)) throw Error("its checksum is wrong");
+  const Bytes bytes =
+      file_.bytes().subspan(take<std::uint64_t>(mine, kOffsetAt), take<std::uint32_t>(mine, kSizeAt));
+  if (crc32c(bytes) != take<std::uint32_t>(mine, kSumAt)) throw Error("its checksum is wrong");
   return bytes;
 }
 

@@ -5,21 +5,15 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/little_endian.h"
 
 namespace starling {
 
 namespace {
 
 constexpr std::string_view kKind = "PAIR";
-constexpr std::uint64_t kVersion = 1;
+constexpr std::uint32_t kVersion = 1;
 constexpr std::size_t kHeader = 16;  // bytes
-
-// A number of `bytes` bytes, the low one first.
-std::uint64_t number(std::span<const std::byte> file, std::size_t first, std::size_t bytes) {
-  std::uint64_t value = 0;
-  for (std::size_t i = bytes; i-- > 0;) value = value << 8 | std::to_integer<std::uint64_t>(file[first + i]);
-  return value;
-}
 
 }  // namespace
 
@@ -29,11 +23,11 @@ Pairs::Pairs(const std::string& path, std::int64_t vocabulary)
   const std::span<const std::byte> bytes = file_.bytes();
   if (bytes.size() < kHeader || std::string_view(reinterpret_cast<const char*>(bytes.data()), 4) != kKind)
     fail("is no file of sentence pairs, as `starling pack translation` makes them");
-  const std::uint64_t version = number(bytes, 4, 4);
+  const auto version = take<std::uint32_t>(bytes, 4);
   if (version == kVersion << 24)
     fail("has the high byte of its numbers first: write them with the low byte first");
   if (version != kVersion) fail(fmt::format("has layout {}, known is {}", version, kVersion));
-  const std::uint64_t pairs = number(bytes, 8, 8);
+  const auto pairs = take<std::uint64_t>(bytes, 8);
   if (pairs == 0) fail("has no pairs");
   if (pairs >= bytes.size() / 16)  // each needs more than its two places
     fail(fmt::format("breaks off: it has {} bytes, too few for {} pairs", bytes.size(), pairs));
@@ -57,14 +51,14 @@ Pairs::Pairs(const std::string& path, std::int64_t vocabulary)
 
 std::int64_t Pairs::place(std::int64_t sentence) const {
   return static_cast<std::int64_t>(
-      number(file_.bytes(), kHeader + 8 * static_cast<std::size_t>(sentence), 8));
+      take<std::uint64_t>(file_.bytes(), kHeader + 8 * static_cast<std::size_t>(sentence)));
 }
 
 void Pairs::copy(std::int64_t sentence, std::span<std::int64_t> to) const {
   const std::size_t tokens = kHeader + 8 * (2 * static_cast<std::size_t>(size_) + 1);
   const std::size_t first = tokens + 2 * static_cast<std::size_t>(place(sentence));
   for (std::size_t i = 0; i < to.size(); ++i) {
-    to[i] = static_cast<std::int64_t>(number(file_.bytes(), first + 2 * i, 2));
+    to[i] = take<std::uint16_t>(file_.bytes(), first + 2 * i);
     if (to[i] < kFirstToken || to[i] >= vocabulary_)
       throw Error(fmt::format(
           "{}: token {} in the {} of pair {}: allowed are {} to {} (model.vocabulary = {}): the file "

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/little_endian.h"
 
 namespace starling {
 
@@ -40,10 +41,7 @@ Tokens::Tokens(const std::string& path, std::int64_t vocabulary)
 }
 
 std::int64_t Tokens::at(std::int64_t place) const {
-  const auto byte = [&](std::int64_t i) {
-    return std::to_integer<std::int64_t>(file_.bytes()[static_cast<std::size_t>(i)]);
-  };
-  return byte(2 * place) | byte(2 * place + 1) << 8;
+  return take<std::uint16_t>(file_.bytes(), 2 * static_cast<std::size_t>(place));
 }
 
 void Tokens::copy(std::int64_t first, std::span<std::int64_t> to) const {

@@ -1,8 +1,9 @@
 #include "starling/transport/frame.h"
 
 #include <array>
-#include <concepts>
 #include <cstring>
+
+#include "starling/core/little_endian.h"
 
 namespace starling {
 namespace {
@@ -24,19 +25,6 @@ enum At : std::size_t {
   kPayloadCrcAt = 56,
   kHeaderCrcAt = 60,
 };
-
-template <std::unsigned_integral T>
-void put(std::span<std::byte> to, std::size_t at, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) to[at + i] = static_cast<std::byte>(value >> (8 * i));
-}
-
-template <std::unsigned_integral T>
-T take(std::span<const std::byte> from, std::size_t at) {
-  T value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    value |= static_cast<T>(static_cast<T>(from[at + i]) << (8 * i));
-  return value;
-}
 
 bool known(std::uint8_t type) {
   switch (static_cast<FrameType>(type)) {

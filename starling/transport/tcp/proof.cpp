@@ -12,6 +12,7 @@
 #include <openssl/rand.h>
 
 #include "starling/core/error.h"
+#include "starling/core/little_endian.h"
 
 namespace starling::tcp {
 namespace {
@@ -22,16 +23,6 @@ constexpr std::string_view kMagic = "STARLING";
 // 32.
 constexpr std::size_t kVersionAt = 8, kSizeAt = 12, kFromAt = 16, kToAt = 20, kChannelAt = 24, kNonceAt = 56;
 constexpr std::size_t kChallengeNonceAt = 8;
-
-void put(std::span<std::byte> to, std::size_t at, std::uint32_t value) {
-  for (std::size_t i = 0; i < sizeof value; ++i) to[at + i] = static_cast<std::byte>(value >> (8 * i));
-}
-
-std::uint32_t take(std::span<const std::byte> from, std::size_t at) {
-  std::uint32_t value = 0;
-  for (std::size_t i = 0; i < sizeof value; ++i) value |= static_cast<std::uint32_t>(from[at + i]) << (8 * i);
-  return value;
-}
 
 void put_magic(std::span<std::byte> to) { std::memcpy(to.data(), kMagic.data(), kMagic.size()); }
 bool has_magic(std::span<const std::byte> from) {
@@ -89,8 +80,9 @@ Challenge::Message Challenge::encode() const {
 
 Caller examine(const Hello::Message& message, const Identity& self) {
   if (!has_magic(message)) return {.refusal = "it does not speak Starling's protocol"};
-  const std::uint32_t version = take(message, kVersionAt), size = take(message, kSizeAt);
-  const std::uint32_t from = take(message, kFromAt), to = take(message, kToAt);
+  const std::uint32_t version = take<std::uint32_t>(message, kVersionAt),
+                      size = take<std::uint32_t>(message, kSizeAt);
+  const std::uint32_t from = take<std::uint32_t>(message, kFromAt), to = take<std::uint32_t>(message, kToAt);
   if (version != kVersion) {
     return {.refusal =
                 fmt::format("it speaks version {} of the protocol, this worker {}", version, kVersion)};
