@@ -112,6 +112,7 @@ Config recipe_config(Recipe& r) {
 
   c.section("data", "what is learnt from");
   c.key("name", &r.data.name, task_names(), "dataset");
+  c.key("dir", &r.data.dir, fmt::format("folder of {}", task.dir));
   task.data_keys(c, r.task);
 
   c.section("model", "what learns");
@@ -297,6 +298,8 @@ std::string topology_in(const RecipeValues& saved, const std::string& where) {
   return before.mixing.topology;
 }
 
+std::uint64_t seed_of(const Recipe& recipe) { return static_cast<std::uint64_t>(recipe.run.seed); }
+
 Rule make_rule(const Recipe& recipe) { return make_rule(recipe.optimizer); }
 
 Options make_options(const Recipe& recipe) {
@@ -305,7 +308,7 @@ Options make_options(const Recipe& recipe) {
   options.scheme = scheme_choice(recipe);
   options.wire = wire_named(recipe.mixing.wire);
   options.one_in = recipe.mixing.one_in;
-  options.seed = static_cast<std::uint64_t>(recipe.run.seed);
+  options.seed = seed_of(recipe);
   options.hierarchy = recipe.mixing.hierarchy;
   options.workers_per_node = recipe.mixing.workers_per_node;
   options.block_bytes = recipe.mixing.block_bytes;

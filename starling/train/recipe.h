@@ -31,6 +31,7 @@ struct Recipe {
   } run;
   struct {
     std::string name{known_tasks().front()->name};
+    std::string dir;
   } data;
   struct {
     std::string dtype = "fp32";
@@ -108,6 +109,8 @@ void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std:
 // The saved mixing.topology.
 std::string topology_in(const RecipeValues& saved, const std::string& where);
 
+// run.seed, which is at least 0.
+std::uint64_t seed_of(const Recipe& recipe);
 // The recipe as settings of the optimizer. Throws UsageError for combinations that make no sense.
 Rule make_rule(const Recipe& recipe);
 Options make_options(const Recipe& recipe);

@@ -16,6 +16,11 @@ void log_warnings(Task& task, const Log& log) {
   for (const std::string& line : task.warnings()) log(Level::warning, line);
 }
 
+const std::string& needed_dir(const Recipe& recipe, std::string_view files) {
+  if (recipe.data.dir.empty()) throw UsageError(fmt::format("data.dir is not set: the folder of {}", files));
+  return recipe.data.dir;
+}
+
 const TaskInfo& task_of(const Recipe& recipe) {
   for (const TaskInfo* task : known_tasks()) {
     if (task->name == recipe.data.name) return *task;

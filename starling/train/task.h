@@ -95,9 +95,11 @@ struct TaskInfo {
   std::string_view examples;  // the members of the training set, in the plural: "images"
   std::string_view batch_of;  // what train.batch counts: "images", "tokens"
   std::string_view drawn;     // what run.seed decides about the batches, for that key's help
+  std::string_view dir;       // the files in the folder data.dir, for that key's help
   ScoreInfo score;
 
-  // Declare the task's keys in the sections [data] and [model]. `keys` holds them; see keys_in().
+  // Declare the task's other keys in the sections [data] and [model]. `keys` holds them; see
+  // keys_in().
   void (*data_keys)(Config& config, std::any& keys);
   void (*model_keys)(Config& config, std::any& keys);
   // Throws UsageError for a combination of values that the ranges do not exclude; `config` knows
@@ -113,6 +115,9 @@ struct TaskInfo {
 
 // Logs the task's warnings.
 void log_warnings(Task& task, const Log& log);
+
+// data.dir, the folder of `files`. Throws UsageError if it is not set.
+const std::string& needed_dir(const Recipe& recipe, std::string_view files);
 
 // The table, in the order of the list in train/tasks/CMakeLists.txt. The first one is the default.
 std::span<const TaskInfo* const> known_tasks();

@@ -1,10 +1,9 @@
 #include "starling/train/trained.h"
 
 #include <filesystem>
-#include <span>
 #include <vector>
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -37,7 +36,7 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
 }
 
 // Copies them to the model's tensor of that name.
-void load(const TensorInfo& info, std::span<const std::byte> bytes, at::Tensor& to, const std::string& path) {
+void load(const TensorInfo& info, std::vector<std::byte> bytes, at::Tensor& to, const std::string& path) {
   const auto type = torch_type(info.dtype);
   if (!type)
     throw Error(
@@ -46,9 +45,7 @@ void load(const TensorInfo& info, std::span<const std::byte> bytes, at::Tensor& 
     throw Error(fmt::format("{}: tensor {} is {}, the model of the recipe wants {}", path,
                             short_of(info.name), text_of(info.shape), text_of(to.sizes().vec())));
   }
-  const at::Tensor values = at::empty(info.shape, *type);
-  std::ranges::copy(bytes, static_cast<std::byte*>(values.mutable_data_ptr()));
-  to.copy_(values);
+  to.copy_(at::from_blob(bytes.data(), info.shape, *type));
 }
 
 }  // namespace

@@ -236,7 +236,7 @@ class VirtualRun {
     }
     return *std::ranges::max_element(end) / steps;
   }
-  std::uint64_t link_seed() const { return random_bits({static_cast<std::uint64_t>(recipe_.run.seed), 1}); }
+  std::uint64_t link_seed() const { return random_bits({seed_of(recipe_), 1}); }
 
   void live(const World& world) {
     Worker& me = workers_[static_cast<std::size_t>(world.rank)];

@@ -28,7 +28,6 @@ namespace starling::fashion_mnist {
 namespace {
 
 struct Keys {
-  std::string dir;
   std::int64_t limit = 0;
   bool flip = true;
   std::string split = "split";
@@ -38,7 +37,6 @@ struct Keys {
 
 void data_keys(Config& c, std::any& keys) {
   auto& k = keys_in<Keys>(keys);
-  c.key("dir", &k.dir, "folder of the dataset's files; empty: where scripts/fetch-fashion-mnist puts them");
   c.key("limit", &k.limit, at_least(0), "take only the first so many training images; 0: all");
   c.key("flip", &k.flip, "turn every second training image left to right, by chance");
   c.key("split", &k.split, Choices{"split", "whole"},
@@ -52,9 +50,8 @@ void model_keys(Config& c, std::any& keys) {
 }
 
 const Keys& keys_of(const Recipe& recipe) { return keys_in<Keys>(recipe.task); }
-std::uint64_t seed_of(const Recipe& recipe) { return static_cast<std::uint64_t>(recipe.run.seed); }
 
-void find_data(const Recipe& recipe) { find_fashion_mnist(keys_of(recipe).dir); }
+void find_data(const Recipe& recipe) { find_fashion_mnist(recipe.data.dir); }
 
 std::shared_ptr<Classifier> classifier(const Recipe& recipe) {
   const Keys& keys = keys_of(recipe);
@@ -119,7 +116,7 @@ class FashionMnistTask final : public Task {
 };
 
 MakeTask load(const Recipe& recipe) {
-  FashionMnist data = load_fashion_mnist(keys_of(recipe).dir);
+  FashionMnist data = load_fashion_mnist(recipe.data.dir);
   if (keys_of(recipe).limit > 0) data.train = data.train.first(keys_of(recipe).limit);
   return [recipe, shared = std::make_shared<const FashionMnist>(std::move(data))](int rank, int workers) {
     return std::make_unique<FashionMnistTask>(shared, recipe, rank, workers);
@@ -133,6 +130,7 @@ extern constinit const TaskInfo task{
     .examples = "images",
     .batch_of = "images",
     .drawn = "the order of the images and their flips",
+    .dir = "the dataset's files; empty: where scripts/fetch-fashion-mnist puts them",
     .score = {.name = "accuracy", .higher_is_better = true, .percent = true},
     .data_keys = data_keys,
     .model_keys = model_keys,

@@ -33,7 +33,6 @@ namespace starling::images {
 namespace {
 
 struct Keys {
-  std::string dir;
   int size = 224, test_size = 0, test_side = 0;
   RandomViews views;
   std::string split = "split";
@@ -45,7 +44,6 @@ struct Keys {
 
 void data_keys(Config& c, std::any& keys) {
   auto& k = keys_in<Keys>(keys);
-  c.key("dir", &k.dir, "folder of train-*.shard and val-*.shard, as `starling pack images` makes them");
   c.key("size", &k.size, between(8, 4096), "pixels along each side of the square that the network sees");
   c.key("test_size", &k.test_size, between(0, 4096), "the same in a test; 0: size");
   c.key(
@@ -71,7 +69,6 @@ void model_keys(Config& c, std::any& keys) {
 }
 
 const Keys& keys_of(const Recipe& recipe) { return keys_in<Keys>(recipe.task); }
-std::uint64_t seed_of(const Recipe& recipe) { return static_cast<std::uint64_t>(recipe.run.seed); }
 
 int test_size_of(const Keys& keys) { return keys.test_size > 0 ? keys.test_size : keys.size; }
 int test_side_of(const Keys& keys) {
@@ -89,9 +86,7 @@ void check(const Recipe& recipe, const Config& config) {
 }
 
 const std::string& folder_of(const Recipe& recipe) {
-  const std::string& dir = keys_of(recipe).dir;
-  if (dir.empty()) throw UsageError("data.dir is not set: the folder of train-*.shard and val-*.shard");
-  return dir;
+  return needed_dir(recipe, "train-*.shard and val-*.shard");
 }
 
 void find_data(const Recipe& recipe) {
@@ -239,6 +234,7 @@ extern constinit const TaskInfo task{
     .examples = "images",
     .batch_of = "images",
     .drawn = "the order of the images and the part of each that is seen",
+    .dir = "train-*.shard and val-*.shard, as `starling pack images` makes them",
     .score = {.name = "accuracy", .higher_is_better = true, .percent = true},
     .data_keys = data_keys,
     .model_keys = model_keys,

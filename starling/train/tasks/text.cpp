@@ -26,14 +26,12 @@ namespace starling::text {
 namespace {
 
 struct Keys {
-  std::string dir;
   std::int64_t test_limit = 0;
   Gpt2Options model;
 };
 
 void data_keys(Config& c, std::any& keys) {
   auto& k = keys_in<Keys>(keys);
-  c.key("dir", &k.dir, "folder of train.bin and val.bin: 16-bit tokens, as `starling pack text` makes them");
   c.key("test_limit", &k.test_limit, at_least(0), "test on the first so many windows of val.bin; 0: on all");
 }
 
@@ -48,7 +46,6 @@ void model_keys(Config& c, std::any& keys) {
 }
 
 const Keys& keys_of(const Recipe& recipe) { return keys_in<Keys>(recipe.task); }
-std::uint64_t seed_of(const Recipe& recipe) { return static_cast<std::uint64_t>(recipe.run.seed); }
 
 void check(const Recipe& recipe, const Config& config) {
   const Gpt2Options& m = keys_of(recipe).model;
@@ -58,9 +55,7 @@ void check(const Recipe& recipe, const Config& config) {
 }
 
 std::string path_of(const Recipe& recipe, const char* file) {
-  const std::string& dir = keys_of(recipe).dir;
-  if (dir.empty()) throw UsageError("data.dir is not set: the folder of train.bin and val.bin");
-  return fmt::format("{}/{}", dir, file);
+  return fmt::format("{}/{}", needed_dir(recipe, "train.bin and val.bin"), file);
 }
 
 struct Data {
@@ -166,6 +161,7 @@ extern constinit const TaskInfo task{
     .examples = "windows",
     .batch_of = "windows",
     .drawn = "the windows of the text and their order",
+    .dir = "train.bin and val.bin: 16-bit tokens, as `starling pack text` makes them",
     .score = {.name = "perplexity", .higher_is_better = false},
     .data_keys = data_keys,
     .model_keys = model_keys,

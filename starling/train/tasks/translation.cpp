@@ -36,7 +36,6 @@ namespace {
 using at::Tensor;
 
 struct Keys {
-  std::string dir;
   std::int64_t test_limit = 0;
   double smoothing = 0.1;
   TransformerOptions model;
@@ -44,7 +43,6 @@ struct Keys {
 
 void data_keys(Config& c, std::any& keys) {
   auto& k = keys_in<Keys>(keys);
-  c.key("dir", &k.dir, "folder of train.pairs and val.pairs, as `starling pack translation` makes them");
   c.key("test_limit", &k.test_limit, at_least(0), "test on the first so many pairs of val.pairs; 0: on all");
 }
 
@@ -66,7 +64,6 @@ void model_keys(Config& c, std::any& keys) {
 }
 
 const Keys& keys_of(const Recipe& recipe) { return keys_in<Keys>(recipe.task); }
-std::uint64_t seed_of(const Recipe& recipe) { return static_cast<std::uint64_t>(recipe.run.seed); }
 
 void check(const Recipe& recipe, const Config& config) {
   const TransformerOptions& m = keys_of(recipe).model;
@@ -76,9 +73,7 @@ void check(const Recipe& recipe, const Config& config) {
 }
 
 std::string path_of(const Recipe& recipe, const char* file) {
-  const std::string& dir = keys_of(recipe).dir;
-  if (dir.empty()) throw UsageError("data.dir is not set: the folder of train.pairs and val.pairs");
-  return fmt::format("{}/{}", dir, file);
+  return fmt::format("{}/{}", needed_dir(recipe, "train.pairs and val.pairs"), file);
 }
 
 struct Data {
@@ -228,6 +223,7 @@ extern constinit const TaskInfo task{
     .examples = "pairs",
     .batch_of = "tokens of the longer sentences, with padding,",
     .drawn = "the batches of sentences, their order and dropout",
+    .dir = "train.pairs and val.pairs, as `starling pack translation` makes them",
     .score = {.name = "token_bleu", .higher_is_better = true, .percent = true},
     .data_keys = data_keys,
     .model_keys = model_keys,
