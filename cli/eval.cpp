@@ -15,17 +15,6 @@
 
 namespace starling::cli {
 
-void add_trained(CLI::App& sub, const std::shared_ptr<TrainedOptions>& options) {
-  sub.add_option("model", options->model,
-                 "a checkpoint, a folder of several, which means the latest, or a safetensors file")
-      ->type_name("MODEL")
-      ->required();
-  sub.add_option("--recipe", options->recipe->file,
-                 "the recipe, if the file does not hold it; `starling checkpoint consensus` writes it")
-      ->type_name("RECIPE.toml");
-  add_recipe_keys(sub, options->recipe);
-}
-
 namespace {
 
 struct EvalOptions {

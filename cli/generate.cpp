@@ -2,7 +2,6 @@
 #include "starling/models/generate.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <charconv>
 #include <memory>
 #include <string>
@@ -15,10 +14,6 @@
 #include "cli/script.h"
 #include "cli/trained.h"
 #include "starling/core/error.h"
-#include "starling/core/tree.h"
-#include "starling/train/learner.h"
-#include "starling/train/trained.h"
-#include "starling/train/trainer.h"
 
 namespace starling::cli {
 
@@ -52,33 +47,18 @@ std::vector<std::int64_t> tokens_in(const std::string& text, std::int64_t vocabu
   return tokens;
 }
 
-std::string data_dir(const Recipe& recipe) {
-  const RecipeValues values = recipe_values(recipe);
-  const auto found = std::ranges::find(values, "data.dir", [](const auto& value) { return value.first; });
-  const Node root = parse_toml("dir = " + found->second, "data.dir");  // every task of text has this key
-  return *root.as<Node::Table>()->front().node.as<std::string>();
-}
-
 int generate(const GenerateOptions& options) {
-  const TrainedModel trained(options.trained->model);
-  const Recipe recipe = trained.recipe(options.trained->recipe->file, options.trained->recipe->overrides);
-  const std::shared_ptr<torch::nn::Module> module = task_of(recipe).model(recipe);
-  const auto model = std::dynamic_pointer_cast<Gpt2>(module);
-  if (model == nullptr)
-    throw UsageError(fmt::format("data.name = {}: generate wants a model of text", recipe.data.name));
-  limit_threads(recipe, World());
-  trained.load_into(*model);
-  model->eval();
-  model->to(device_of(recipe, 0));
+  const auto [recipe, module] = load_trained(*options.trained, "generate", "text");
+  auto& model = dynamic_cast<Gpt2&>(*module);
   const std::string tokenizer =
-      options.tokenizer.empty() ? data_dir(recipe) + "/tokenizer.json" : options.tokenizer;
+      options.tokenizer.empty() ? recipe.data.dir + "/tokenizer.json" : options.tokenizer;
   // The end of a text, which is also what precedes one, then the prompt.
   std::vector<std::int64_t> prompt = tokens_in(output_of(kScript, {"encode", tokenizer}, options.prompt),
-                                               model->options().vocabulary, tokenizer);
+                                               model.options().vocabulary, tokenizer);
   Sampling sampling = options.sampling;
   sampling.end = prompt.front();
   const std::vector<std::int64_t> tokens =
-      starling::generate(*model, std::move(prompt), options.tokens, sampling);
+      starling::generate(model, std::move(prompt), options.tokens, sampling);
   fmt::print("{}{}\n", options.prompt,
              output_of(kScript, {"decode", tokenizer}, fmt::format("{}\n", fmt::join(tokens, "\n"))));
   return 0;

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "cli/recipe_keys.h"
 
@@ -16,5 +17,13 @@ struct TrainedOptions {
 
 // `options` lives as long as `sub`.
 void add_trained(CLI::App& sub, const std::shared_ptr<TrainedOptions>& options);
+
+struct LoadedModel {
+  Recipe recipe;
+  std::shared_ptr<torch::nn::Module> module;  // with its weights, in eval(), on the recipe's device
+};
+// For a command that wants a model of this task (data.name). Sets torch's threads. Throws Error,
+// also if the model is of another task.
+LoadedModel load_trained(const TrainedOptions& options, std::string_view command, std::string_view task);
 
 }  // namespace starling::cli

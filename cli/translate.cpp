@@ -21,9 +21,6 @@
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/models/beam_search.h"
-#include "starling/train/learner.h"
-#include "starling/train/trained.h"
-#include "starling/train/trainer.h"
 
 namespace starling::cli {
 
@@ -70,17 +67,10 @@ at::Tensor batch_of(const std::vector<Sentence>& sentences, std::span<const std:
 }
 
 int translate_tokens(const TranslateOptions& options) {
-  const TrainedModel trained(options.trained->model);
-  const Recipe recipe = trained.recipe(options.trained->recipe->file, options.trained->recipe->overrides);
-  const auto model = std::dynamic_pointer_cast<Transformer>(task_of(recipe).model(recipe));
-  if (model == nullptr)
-    throw UsageError(fmt::format("data.name = {}: translate wants a model of translation", recipe.data.name));
-  const at::Device device = device_of(recipe, 0);
-  limit_threads(recipe, World());
-  trained.load_into(*model);
-  model->eval();
-  model->to(device);
-  const std::int64_t vocabulary = model->vocabulary();
+  const LoadedModel loaded = load_trained(*options.trained, "translate", "translation");
+  auto& model = dynamic_cast<Transformer&>(*loaded.module);
+  const at::Device device = model.parameters().front().device();
+  const std::int64_t vocabulary = model.vocabulary();
   std::vector<Sentence> sentences;
   for (std::string line; std::getline(std::cin, line);)
     sentences.push_back(read_sentence(line, sentences.size() + 1, vocabulary));
@@ -98,7 +88,7 @@ int translate_tokens(const TranslateOptions& options) {
                                                       (sentences[order[end]].size() + 1)) <= options.batch))
       ++end;
     const auto numbers = std::span(order).subspan(begin, end - begin);
-    const auto found = translate(*model, batch_of(sentences, numbers).to(device), options.search);
+    const auto found = translate(model, batch_of(sentences, numbers).to(device), options.search);
     for (std::size_t i = 0; i < numbers.size(); ++i) translations[numbers[i]] = found[i];
   }
   for (const Sentence& translation : translations) fmt::print("{}\n", fmt::join(translation, " "));

@@ -50,9 +50,12 @@ def tokenizer_of(vocabulary):
     path = pathlib.Path(vocabulary)
     if path.is_file():
         try:
-            return tokenizers.Tokenizer.from_file(str(path))
+            tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises nothing narrower
             raise Refusal(f"{path}: is no tokenizer: {error}") from error
+        if tokenizer.token_to_id(END_OF_TEXT) is None:
+            raise Refusal(f"{path}: has no token {END_OF_TEXT}")
+        return tokenizer
     for table, merges in (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")):
         if (path / table).exists() and (path / merges).exists():
             tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(path / table), str(path / merges)))
@@ -123,8 +126,6 @@ def pack_text(options):
     size = tokenizer.get_vocab_size()
     if size > MOST_TOKENS:
         raise Refusal(f"{options.vocabulary}: has {size} tokens, at most {MOST_TOKENS} are allowed")
-    if tokenizer.token_to_id(END_OF_TEXT) is None:
-        raise Refusal(f"{options.vocabulary}: has no token {END_OF_TEXT}")
     with appearing(out) as draft:
         with open(draft / "train.bin", "wb") as train, open(draft / "val.bin", "wb") as val:
             counts = encode(options.sources, tokenizer, options.held_out, {"train": train, "val": val})
