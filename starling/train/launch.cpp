@@ -151,10 +151,7 @@ int launch_workers(int count, const std::vector<std::string>& arguments,
   const MeetingPoint meeting_point;
   Variables variables{{"WORLD_SIZE", fmt::format("{}", count)},
                       {"LOCAL_WORLD_SIZE", fmt::format("{}", count)},
-                      {"MASTER_ADDR", "127.0.0.1"},
-                      {"MASTER_PORT", fmt::format("{}", meeting_point.port())},
-                      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                      {"TORCHELASTIC_RESTART_COUNT", "0"},
+                      meeting_point.variable(),
                       {"STARLING_TOKEN", random_token()},
                       {"STARLING_TOKEN_FILE", ""},  // a file would take precedence
                       {kParent, fmt::format("{}", getpid())}};

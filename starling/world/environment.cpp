@@ -123,6 +123,17 @@ void know_job(const VariableReader& read, Launch& launch, const char* name, cons
 
 Launch of_torchrun(const VariableReader& read) {
   Launch launch = read.in_world("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
+  launch.store_file = read.optional(kStoreFile).value_or("");
+  if (!launch.store_file.empty()) {
+    if (launch.local_size != launch.size)
+      throw UsageError(
+          fmt::format("environment: {}='{}' is for workers of one host, but LOCAL_WORLD_SIZE='{}' of {}",
+                      kStoreFile, launch.store_file, launch.local_size, launch.size));
+    launch.host = "127.0.0.1";
+    launch.host_from = kStoreFile;
+    launch.run = "0";
+    return launch;
+  }
   read.know_master(launch);
   launch.port = read.integer("MASTER_PORT", 1, 65535);
   // As torch's own rendezvous does: torchrun hosts the store unless told otherwise, and a restart
@@ -210,8 +221,9 @@ void refuse_misspelt(const std::vector<std::string>& names) {
   constexpr std::string_view kPrefix = "STARLING_";
   // Other programs may have variables with this prefix too, so only the part after it is compared,
   // and strictly.
-  static const std::vector<std::string> known{"TOKEN", "TOKEN_FILE", "TRANSPORT", "SOCKET_IFNAME", "LOG",
-                                              "ISA",   "NVRTC",      "CACHE",     "LAUNCHER_PID"};
+  static const std::vector<std::string> known{"TOKEN",         "TOKEN_FILE",  "STORE_FILE", "TRANSPORT",
+                                              "SOCKET_IFNAME", "LOG",         "ISA",        "NVRTC",
+                                              "CACHE",         "LAUNCHER_PID"};
   for (const std::string& name : names) {
     if (!name.starts_with(kPrefix)) continue;
     const std::string own = name.substr(kPrefix.size());

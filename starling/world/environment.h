@@ -6,7 +6,7 @@
 //   launcher   recognized by            reads
 //   torchrun   RANK or WORLD_SIZE       RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 //                                       MASTER_ADDR, MASTER_PORT; `starling train --workers N`
-//                                       sets them too
+//                                       sets the first four and STARLING_STORE_FILE
 //   mpirun     OMPI_COMM_WORLD_RANK     Open MPI: OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
 //   srun       SLURM_STEP_ID and        SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_NODEID,
 //              SLURM_PROCID             SLURM_STEP_TASKS_PER_NODE
@@ -17,6 +17,8 @@
 // of workers that differs from the step's. WORLD_SIZE without RANK, which job scripts often export,
 // counts only if there is no other launcher. SLURM_NTASKS never gives the number of workers,
 // because a script, a shell or a helper inside an allocation inherits it.
+//
+// STARLING_STORE_FILE names a file, at which workers of one host meet in place of a port.
 //
 // MASTER_ADDR and MASTER_PORT apply with every launcher. Without them all launchers but torchrun
 // have a default:
@@ -45,6 +47,8 @@ Variables process_variables();
 void refuse_misspelt(const std::vector<std::string>& names);
 std::vector<std::string> process_variable_names();
 
+inline constexpr const char* kStoreFile = "STARLING_STORE_FILE";
+
 struct Launch {
   std::string launcher;  // "torchrun", "mpirun", "srun" or "PMI"
   int rank = 0;
@@ -55,6 +59,7 @@ struct Launch {
   // The source of `host` for messages: MASTER_ADDR, SLURM_STEP_NODELIST, ...
   std::string host_from;
   int port = 0;                 // of the store
+  std::string store_file;       // the store, in place of host and port; empty: there is none
   bool launcher_hosts = false;  // the launcher hosts the store; otherwise rank 0 does
   std::string run;              // tells runs apart that meet at one store
 };

@@ -222,9 +222,7 @@ class Flock {
                           {"WORLD_SIZE", std::to_string(n)},
                           {"LOCAL_RANK", std::to_string(rank)},
                           {"LOCAL_WORLD_SIZE", std::to_string(n)},
-                          {"MASTER_ADDR", "127.0.0.1"},
-                          {"MASTER_PORT", std::to_string(meeting_.port())},
-                          {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                          meeting_.variable(),
                           {"STARLING_TOKEN", "a token for this test"},
                           {"OMP_NUM_THREADS", "1"}});
       if (rank != 1) environment["STARLING_TEST_DAMAGE"] = "0";

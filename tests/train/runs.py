@@ -85,10 +85,10 @@ def processes_of(launcher):
     return found
 
 
-def command(*arguments, code=0, **more):
-    """The end of the built command."""
-    done = subprocess.run([os.environ["STARLING"], *map(str, arguments)], env=environment(), stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, **more)
+def command(*arguments, code=0, inside=(), **more):
+    """The end of the built command, started by the command `inside`."""
+    done = subprocess.run([*map(str, inside), os.environ["STARLING"], *map(str, arguments)], env=environment(),
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, **more)
     if done.returncode != code:
         raise AssertionError(f"exit code {done.returncode}: {done.stderr}")
     return done
@@ -102,6 +102,16 @@ def files_below(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, size - 1))
 
     return limit
+
+
+def on_full_disk(folder):
+    """A command that starts another one, for which this folder is a disk without a free byte."""
+    full = 'mkdir -p "$0" && mount -t tmpfs -o size=4k full "$0" && head -c 4096 /dev/zero >"$0/full" && exec "$@"'
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", full, folder]
+
+
+def may_mount():
+    return subprocess.run(["unshare", "--map-root-user", "--mount", "true"], capture_output=True).returncode == 0
 
 
 def long(test):

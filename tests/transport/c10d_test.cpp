@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <future>
+#include <optional>
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -19,12 +21,14 @@
 #include "starling/transport/c10d/collectives.h"
 #include "starling/transport/c10d/launcher.h"
 #include "starling/transport/c10d/socket.h"
+#include "starling/world/environment.h"
 #include "starling/world/world.h"
 #include "tests/refusal.h"
 
 namespace starling {
 namespace {
 
+namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -160,7 +164,9 @@ TEST(Collectives, WhoDiesOrWasRestartedOnTheWayIsAnErrorInTime) {
 
 TEST(Collectives, ADeathOfWhichTheLauncherTellsEndsTheWait) {
   const MeetingPoint meeting_point;
-  const Environment environment(torchruns(0, 3, meeting_point.port(), true));
+  auto variables = torchruns(0, 3, 1, true);
+  variables.insert(meeting_point.variable());
+  const Environment environment(variables);
   const World world = World::from_environment({.meet = 3'600s});
   std::thread launcher([&] {
     std::this_thread::sleep_for(100ms);
@@ -212,8 +218,8 @@ TEST(C10dStore, WaitsForAKeyAndNamesTheOneThatDoesNotCome) {
 
 // One thread waits for a key that another one sets through the same connection.
 TEST(C10dStore, AThreadThatWaitsHoldsUpNoOther) {
-  const MeetingPoint meeting_point;
-  const Environment environment(torchruns(0, 1, meeting_point.port(), true));
+  const HostedStore hosted = launchers_store();
+  const Environment environment(torchruns(0, 1, hosted.port, true));
   const World world = World::from_environment();
   std::string got;
   std::thread waiting([&] { got = world.store->get("key", 60s); });
@@ -227,9 +233,9 @@ TEST(C10dStore, AThreadThatWaitsHoldsUpNoOther) {
 
 // By two connections: a set() that does not wait for the store might come after a later get().
 TEST(C10dStore, WhatWasSetIsThere) {
-  const MeetingPoint meeting_point;
+  const HostedStore hosted = launchers_store();
   const auto joined = [&](int rank) {
-    const Environment environment(torchruns(rank, 2, meeting_point.port(), true));
+    const Environment environment(torchruns(rank, 2, hosted.port, true));
     return World::from_environment();
   };
   const World a = joined(0), b = joined(1);
@@ -242,11 +248,11 @@ TEST(C10dStore, WhatWasSetIsThere) {
 
 // torch writes a stack trace to stderr when it meets a lost server.
 TEST(C10dStore, AServerThatIsGoneIsNotAskedAgain) {
-  auto meeting_point = std::make_unique<MeetingPoint>();
-  const int port = meeting_point->port();
+  std::optional<HostedStore> hosted = launchers_store();
+  const int port = hosted->port;
   const Environment environment(torchruns(0, 1, port, true));
   const World world = World::from_environment();
-  meeting_point.reset();
+  hosted.reset();
   std::this_thread::sleep_for(300ms);  // an answer of just now is believed
   testing::internal::CaptureStderr();
   EXPECT_EQ(refusal([&] { world.store->get("key", 1h); }),
@@ -257,11 +263,11 @@ TEST(C10dStore, AServerThatIsGoneIsNotAskedAgain) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-TEST(MeetingPoint, ServesLoopbackOnlyAndEnds) {
+TEST(C10dStore, ServesLoopbackOnlyAndEnds) {
   int port = 0;
   {
-    const MeetingPoint meeting_point;
-    port = meeting_point.port();
+    const HostedStore hosted = launchers_store();
+    port = hosted.port;
     EXPECT_TRUE(somebody_listens(resolve("127.0.0.1", port), 5s));
     EXPECT_FALSE(somebody_listens(resolve("127.0.0.2", port), 5s));
     for (const Interface& one : interfaces()) {
@@ -270,6 +276,40 @@ TEST(MeetingPoint, ServesLoopbackOnlyAndEnds) {
     }
   }
   EXPECT_FALSE(somebody_listens(resolve("127.0.0.1", port), 5s));
+}
+
+TEST(MeetingPoint, IsAFileOfItsUserAloneAndEnds) {
+  auto meeting_point = std::make_unique<MeetingPoint>();
+  auto variables = torchruns(0, 2, 1, true);
+  variables.insert(meeting_point->variable());
+  variables.erase("MASTER_ADDR");
+  variables.erase("MASTER_PORT");
+  const fs::path file = meeting_point->variable().second;
+  EXPECT_EQ(fs::status(file.parent_path()).permissions(), fs::perms::owner_all);
+  {
+    const Environment environment(variables);
+    const World a = World::from_environment();
+    variables["RANK"] = "1", variables["LOCAL_RANK"] = "0";
+    const Environment of_another(variables);
+    const World b = World::from_environment();
+    EXPECT_EQ(b.address, "127.0.0.1");
+    a.store->set("key", "value");
+    EXPECT_EQ(b.store->get("key", 5s), "value");
+    meeting_point.reset();
+    EXPECT_FALSE(fs::exists(file.parent_path()));
+    std::this_thread::sleep_for(300ms);  // an answer of just now is believed
+    EXPECT_EQ(refusal([&] { b.store->get("key", 1h); }),
+              "store: cannot get the key 'key': the file \"" + file.string() + "\" is gone");
+  }
+  const auto refused = [&](const std::string& name, const std::string& value) {
+    auto changed = variables;
+    changed[name] = value;
+    const Environment environment(changed);
+    return refusal<UsageError>([] { World::from_environment(); });
+  };
+  EXPECT_THAT(refused("LOCAL_WORLD_SIZE", "1"),
+              HasSubstr(" is for workers of one host, but LOCAL_WORLD_SIZE='1' of 2"));
+  EXPECT_THAT(refused(kStoreFile, "/usr/store"), HasSubstr("the folder \"/usr\" must be yours"));
 }
 
 TEST(WorldFromEnvironment, WithoutVariablesIsAWorldOfOne) {
@@ -282,8 +322,8 @@ TEST(WorldFromEnvironment, WithoutVariablesIsAWorldOfOne) {
 }
 
 TEST(WorldFromEnvironment, TakesTheVariablesAndTheToken) {
-  const MeetingPoint meeting_point;
-  auto variables = torchruns(3, 8, meeting_point.port(), true);
+  const HostedStore hosted = launchers_store();
+  auto variables = torchruns(3, 8, hosted.port, true);
   variables["LOCAL_RANK"] = "1";
   variables["LOCAL_WORLD_SIZE"] = "2";
   variables["STARLING_SOCKET_IFNAME"] = "lo";
@@ -306,10 +346,21 @@ TEST(WorldFromEnvironment, TakesTheVariablesAndTheToken) {
   EXPECT_TRUE(world.make_transport);
 }
 
+TEST(WorldFromEnvironment, WorkersOfOneHostWithoutATokenShareARandomOne) {
+  const HostedStore hosted = launchers_store();
+  const auto joined = [&](int rank) {
+    const Environment environment(torchruns(rank, 2, hosted.port, true));
+    return World::from_environment();
+  };
+  const World a = joined(0), b = joined(1);
+  EXPECT_EQ(a.token.size(), 64U);
+  EXPECT_EQ(a.token, b.token);
+}
+
 // A restarted run must not see the keys of the attempt before.
 TEST(WorldFromEnvironment, KeepsAttemptsApart) {
-  const MeetingPoint meeting_point;
-  auto variables = torchruns(0, 1, meeting_point.port(), true);
+  const HostedStore hosted = launchers_store();
+  auto variables = torchruns(0, 1, hosted.port, true);
   const auto world_of_attempt = [&](const std::string& attempt) {
     variables["TORCHELASTIC_RESTART_COUNT"] = attempt;
     const Environment environment(variables);
@@ -375,8 +426,8 @@ TEST(WorldFromEnvironment, AListenerThatIsNoStoreIsAnErrorInTime) {
 }
 
 TEST(WorldFromEnvironment, InterfacesMayBeAList) {
-  const MeetingPoint meeting_point;
-  auto variables = torchruns(0, 1, meeting_point.port(), true);
+  const HostedStore hosted = launchers_store();
+  auto variables = torchruns(0, 1, hosted.port, true);
   for (const char* list : {"nowhere0,lo", "lo,nowhere0", "lo,lo"}) {
     variables["GLOO_SOCKET_IFNAME"] = list;
     const Environment environment(variables);
@@ -420,8 +471,8 @@ TEST(WorldFromEnvironment, ATakenPortIsAnErrorThatSaysSo) {
 TEST(WorldFromEnvironment, TheTokenFileMustBeTheOwnersAlone) {
   const std::string path = testing::TempDir() + "/starling_token_" + std::to_string(getpid());
   std::ofstream(path) << "a secret of 20 bytes\n";
-  const MeetingPoint meeting_point;
-  auto variables = torchruns(0, 1, meeting_point.port(), true);
+  const HostedStore hosted = launchers_store();
+  auto variables = torchruns(0, 1, hosted.port, true);
   variables["STARLING_TOKEN_FILE"] = path;
   variables["STARLING_TOKEN"] = "another";
   const Environment environment(variables);

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -13,11 +14,15 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include "processes.h"
 #include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
+#include "starling/transport/c10d/settings.h"
 #include "starling/transport/c10d/tcp_store.h"
+#include "starling/world/store.h"
+#include "starling/world/token.h"
 #include "starling/world/world.h"
 #include "tests/refusal.h"
 
@@ -190,6 +195,32 @@ TEST(FromProcessGroup, OnOneHostUsesLoopbackAndASecretOfItsOwn) {
               perms::none);
   workers.clear();
   EXPECT_FALSE(std::filesystem::exists(file.parent_path()));
+}
+
+// Whoever can write to the store may name another file, whose content he knows.
+TEST(FromProcessGroup, ATokenFileThatRankZeroHasNotMadeIsRefused) {
+  std::string folder = testing::TempDir() + "starling-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const auto written = [&](const std::string& text, mode_t of_folder) {
+    const std::string file = folder + "/token";
+    std::ofstream(file) << text;
+    chmod(file.c_str(), 0600);
+    chmod(folder.c_str(), of_folder);
+    return file;
+  };
+  const std::string made = random_token();
+  const auto refused = [](const std::string& file) {
+    MemoryStore store;
+    store.set("token-file", file);
+    return refusal([&] { token_on_this_host(store, 1, 5s, nobody); });
+  };
+  EXPECT_EQ(refused(written(made, 0700)), "accepted");
+  const std::string no_token = " is not one: somebody else may have written to the store";
+  EXPECT_THAT(refused(written(made, 0711)), HasSubstr(no_token));
+  EXPECT_THAT(refused(written("00000000", 0700)), HasSubstr(no_token));
+  EXPECT_THAT(refused(written(std::string(64, 'x'), 0700)), HasSubstr(no_token));
+  EXPECT_THAT(refused("/proc/self/personality"), HasSubstr(no_token));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(FromProcessGroup, WorldsOfOneGroupShareNothing) {

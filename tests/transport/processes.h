@@ -1,11 +1,12 @@
 // Workers that are threads, or real processes, each in an environment of its own.
 #pragma once
 
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <functional>
 #include <map>
-#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,8 +15,8 @@
 #include <unistd.h>
 
 #include "starling/core/error.h"
-#include "starling/transport/c10d/launcher.h"
 #include "starling/transport/c10d/socket.h"
+#include "starling/transport/c10d/tcp_store.h"
 #include "starling/world/world.h"
 
 namespace starling {
@@ -24,11 +25,11 @@ namespace starling {
 class Environment {
  public:
   explicit Environment(const std::map<std::string, std::string>& variables) {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-          "STARLING_TOKEN", "STARLING_TOKEN_FILE", "STARLING_TRANSPORT", "STARLING_SOCKET_IFNAME",
-          "GLOO_SOCKET_IFNAME", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT",
-          "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID", "SLURM_NTASKS"}) {
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+                             "MASTER_PORT", "STARLING_TOKEN", "STARLING_TOKEN_FILE", "STARLING_STORE_FILE",
+                             "STARLING_TRANSPORT", "STARLING_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
+                             "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT",
+                             "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID", "SLURM_NTASKS"}) {
       const char* value = std::getenv(name);
       before_[name] = value ? value : "";
       unsetenv(name);
@@ -58,6 +59,9 @@ inline std::map<std::string, std::string> torchruns(int rank, int size, int port
           {"MASTER_PORT", std::to_string(port)},
           {"TORCHELASTIC_USE_AGENT_STORE", launcher_hosts ? "True" : "False"}};
 }
+
+// The store that torchrun serves.
+inline HostedStore launchers_store() { return host_store("127.0.0.1", 0, std::chrono::seconds(60)); }
 
 // n threads, each with its world.
 inline void in_threads(std::vector<World> worlds, const std::function<void(World&)>& work) {
@@ -101,8 +105,9 @@ class Processes {
       close(answer_pipe[1]);
       children_.push_back({child, port_pipe[1], answer_pipe[0]});
     }
-    if (launcher_hosts) meeting_point_ = std::make_unique<MeetingPoint>();
-    const int port = launcher_hosts ? meeting_point_->port() : free_port();
+    const std::optional<HostedStore> hosted =
+        launcher_hosts ? std::optional(launchers_store()) : std::nullopt;
+    const int port = hosted ? hosted->port : free_port();
     for (Child& child : children_) {
       if (write(child.port_pipe, &port, sizeof port) != sizeof port) throw Error("write");
       close(child.port_pipe);
@@ -134,7 +139,6 @@ class Processes {
   static int free_port() { return bound_address(listen_at(resolve("127.0.0.1", 0))).port(); }
 
   std::vector<Child> children_;
-  std::unique_ptr<MeetingPoint> meeting_point_;
 };
 
 }  // namespace starling

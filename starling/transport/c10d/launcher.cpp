@@ -4,8 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "starling/transport/c10d/private_folder.h"
 #include "starling/transport/c10d/store.h"
-#include "starling/transport/c10d/tcp_store.h"
+#include "starling/world/environment.h"
 #include "starling/world/world.h"
 
 namespace starling {
@@ -13,20 +14,23 @@ namespace starling {
 std::string store_prefix(const std::string& run) { return "starling/" + run; }
 std::string fate_key(int rank) { return fmt::format("fate/{}", rank); }
 
-struct MeetingPoint::Server {
-  HostedStore hosted = host_store("127.0.0.1", 0, Timeouts{}.meet);
-  C10dStore workers{c10::make_intrusive<c10d::PrefixStore>(store_prefix("0"), hosted.store)};
+struct MeetingPoint::Place {
+  PrivateFolder folder;
+  std::string file = folder.path() / "store";
+  C10dStore workers{c10::make_intrusive<c10d::PrefixStore>(store_prefix("0"), file_store(file))};
 };
 
-MeetingPoint::MeetingPoint() : server_(std::make_unique<Server>()) {}
+MeetingPoint::MeetingPoint() : place_(std::make_unique<Place>()) {
+  place_->workers.set("made", "");  // the file exists before a worker looks for it
+}
 
 MeetingPoint::~MeetingPoint() = default;
 
-int MeetingPoint::port() const { return server_->hosted.port; }
+std::pair<std::string, std::string> MeetingPoint::variable() const { return {kStoreFile, place_->file}; }
 
 void MeetingPoint::ended(int rank, const std::string& how) const {
   try {
-    server_->workers.set(fate_key(rank), how);
+    place_->workers.set(fate_key(rank), how);
   } catch (const StoreLost&) {
     // The workers have lost it too, and find out by themselves.
   }

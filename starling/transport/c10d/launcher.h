@@ -1,9 +1,10 @@
-// The meeting place of the workers of `starling train --workers N`: a store that the parent process
-// hosts.
+// The meeting place of the workers of `starling train --workers N`: a store in a file that only
+// their user can reach, so no other user of the host can disturb them.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace starling {
 
@@ -11,21 +12,20 @@ namespace starling {
 std::string store_prefix(const std::string& run);
 std::string fate_key(int rank);
 
-// Serves on 127.0.0.1 only, at a free port, as long as it lives. Workers reach it with
-// MASTER_ADDR=127.0.0.1, MASTER_PORT=port(), TORCHELASTIC_USE_AGENT_STORE=True and
-// TORCHELASTIC_RESTART_COUNT=0 in their environment.
+// The file is there as long as this object lives.
 class MeetingPoint {
  public:
-  MeetingPoint();
+  MeetingPoint();  // throws Error
   ~MeetingPoint();
 
-  int port() const;
+  // The variable that the workers find it by, and its value.
+  std::pair<std::string, std::string> variable() const;
   // Tells the workers, which may be waiting for this one, how it has ended.
   void ended(int rank, const std::string& how) const;
 
  private:
-  struct Server;
-  std::unique_ptr<Server> server_;
+  struct Place;
+  std::unique_ptr<Place> place_;
 };
 
 }  // namespace starling

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <set>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include <fcntl.h>
@@ -17,6 +15,8 @@
 #include <unistd.h>
 
 #include "starling/core/error.h"
+#include "starling/core/text.h"
+#include "starling/transport/c10d/private_folder.h"
 #include "starling/transport/mapped/mapped.h"
 #include "starling/transport/tcp/tcp.h"
 #include "starling/world/token.h"
@@ -24,7 +24,11 @@
 namespace starling {
 namespace {
 
-// The token is a secret: no other user may have access to its file.
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMadeBy = "the file of rank 0's token";
+
+// The token is a secret: no other user may have access to its file, nor have written it.
 std::string token_from_file(const std::string& path, std::string_view origin) {
   const auto refuse = [&](std::string_view why) {
     throw UsageError(fmt::format("environment: {}='{}' {}", origin, path, why));
@@ -34,6 +38,8 @@ std::string token_from_file(const std::string& path, std::string_view origin) {
   if (file.get() < 0 || fstat(file.get(), &status) != 0)
     refuse(fmt::format("cannot be read: {}", std::strerror(errno)));
   if (!S_ISREG(status.st_mode)) refuse("is not a regular file");
+  if (status.st_uid != geteuid() && status.st_uid != 0)
+    refuse(fmt::format("belongs to user {}, not to you", status.st_uid));
   if (status.st_mode & (S_IRWXG | S_IRWXO)) refuse("can be reached by group or others: chmod 600 it");
   char buffer[4096];
   const ssize_t length = read(file.get(), buffer, sizeof buffer);
@@ -43,6 +49,20 @@ std::string token_from_file(const std::string& path, std::string_view origin) {
   token.erase(token.find_last_not_of(" \t\r\n") + 1);
   if (token.empty()) refuse("is empty");
   return token;
+}
+
+// The file at a path that the store says, which any user of the host may have written. It counts
+// only if it is what rank 0 makes: a random token, in a folder that only this user can enter.
+std::string made_token(const std::string& path) {
+  const bool trusted = is_private(fs::path(path).parent_path());
+  const std::string token = trusted ? token_from_file(path, kMadeBy) : "";
+  if (token.size() == random_token().size() &&
+      token.find_first_not_of("0123456789abcdef") == std::string::npos)
+    return token;
+  throw Error(
+      fmt::format("{} {} is not one: somebody else may have written to the store at which the workers "
+                  "meet; set STARLING_TOKEN_FILE",
+                  kMadeBy, in_quotes(path)));
 }
 
 constexpr std::size_t kLeastToken = 16;  // bytes: a shorter one can be guessed from a proof
@@ -79,22 +99,14 @@ std::string token_from_environment(const Variables& variable) {
 LocalToken token_on_this_host(Store& store, int rank, std::chrono::milliseconds deadline,
                               const Interrupted& interrupted) {
   constexpr const char* kKey = "token-file";
-  if (rank != 0)
-    return {token_from_file(store.get(kKey, deadline, interrupted), "the file of rank 0's token"), nullptr};
-  namespace fs = std::filesystem;
-  std::string folder = fs::temp_directory_path() / "starling-XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr)  // mode 0700
-    throw Error(fmt::format("{}: no folder for this run's token: {}", folder, std::strerror(errno)));
-  const std::shared_ptr<void> keeps(nullptr, [folder](void*) {
-    std::error_code ignored;
-    fs::remove_all(folder, ignored);
-  });
-  const std::string file = folder + "/token", token = random_token();
+  if (rank != 0) return {made_token(store.get(kKey, deadline, interrupted)), nullptr};
+  const auto folder = std::make_shared<PrivateFolder>();
+  const std::string file = folder->path() / "token", token = random_token();
   const Descriptor written(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (written.get() < 0 || write(written.get(), token.data(), token.size()) != ssize_t(token.size()))
     throw Error(fmt::format("{}: cannot be written: {}", file, std::strerror(errno)));
   store.set(kKey, file);
-  return {token, keeps};
+  return {token, folder};
 }
 
 std::string transport_from_environment(const Variables& variable, bool has_group) {

@@ -1,15 +1,23 @@
 #include "starling/transport/c10d/store.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <functional>
 #include <thread>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/transport/c10d/one_line.h"
+#include "starling/transport/c10d/private_folder.h"
+#include "starling/transport/c10d/socket.h"
+#include "starling/world/environment.h"
 
 namespace starling {
 namespace {
@@ -17,18 +25,34 @@ namespace {
 constexpr std::chrono::milliseconds kPause{200};
 constexpr std::chrono::milliseconds kPatience{5'000};  // for a host that does not answer
 
+std::string gone_server(const std::vector<SocketAddress>& server) {
+  const auto serves = [](const SocketAddress& address) { return somebody_listens(address, kPatience); };
+  if (server.empty() || std::ranges::any_of(server, serves)) return "";
+  return fmt::format("nobody listens at {} port {}", server[0].host(), server[0].port());
+}
+
+std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) {
+  if (const auto file = c10::dynamic_intrusive_pointer_cast<c10d::FileStore>(store)) {
+    return [path = file->getPath()] {
+      return std::filesystem::exists(path) ? std::string()
+                                           : fmt::format("the file {} is gone", in_quotes(path));
+    };
+  }
+  if (const auto tcp = c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(store)) {
+    try {
+      return std::bind_front(gone_server, resolve_all(tcp->getHost(), tcp->getPort()));
+    } catch (const Error&) {
+      // Only the store's own resolver knows the name.
+    }
+  }
+  return [] { return std::string(); };
+}
+
 }  // namespace
 
 C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {
   const auto prefixed = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store_);
-  const auto tcp = c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(
-      prefixed ? prefixed->getUnderlyingNonPrefixStore() : store_);
-  if (!tcp) return;
-  try {
-    server_ = resolve_all(tcp->getHost(), tcp->getPort());
-  } catch (const Error&) {
-    // Only the store's own resolver knows the name.
-  }
+  gone_ = gone(prefixed ? prefixed->getUnderlyingNonPrefixStore() : store_);
 }
 
 // After a pause it looks for the server first, since torch would say in ten lines that it is gone.
@@ -39,9 +63,9 @@ auto C10dStore::work(const char* what, const std::string& key, Work work) {
     return StoreLost(fmt::format("store: cannot {} the key '{}': {}", what, key, why));
   };
   if (lost_) throw lost("it has failed before");
-  const auto serves = [](const SocketAddress& address) { return somebody_listens(address, kPatience); };
-  if (!server_.empty() && Clock::now() - answered_.load() > kPause && std::ranges::none_of(server_, serves))
-    throw lost(fmt::format("nobody listens at {} port {}", server_[0].host(), server_[0].port()));
+  if (Clock::now() - answered_.load() > kPause) {
+    if (const std::string why = gone_(); !why.empty()) throw lost(why);
+  }
   try {
     auto result = work();
     answered_ = Clock::now();
@@ -89,6 +113,16 @@ std::string C10dStore::get(const std::string& key, std::chrono::milliseconds dea
 
 c10::intrusive_ptr<c10d::Store> C10dStore::clone(const std::string& prefix) const {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, store_->clone());
+}
+
+c10::intrusive_ptr<c10d::Store> file_store(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!is_private(folder))
+    throw UsageError(fmt::format("{}={}: the folder {} must be yours, and closed to others: chmod 700 it",
+                                 kStoreFile, in_quotes(path), in_quotes(folder.string())));
+  auto store = c10::make_intrusive<c10d::FileStore>(path, -1);  // -1: no worker's end removes the file
+  store->setTimeout(kPatience);
+  return store;
 }
 
 }  // namespace starling

@@ -1,15 +1,15 @@
-// The workers' store on any store of c10d: TCPStore between processes, HashStore between threads.
+// The workers' store on any store of c10d: TCPStore or FileStore between processes, HashStore
+// between threads.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <vector>
 
 #include "starling/core/clock.h"
-#include "starling/transport/c10d/socket.h"
 #include "starling/world/store.h"
 
 namespace starling {
@@ -35,9 +35,12 @@ class C10dStore final : public Store {
   auto work(const char* what, const std::string& key, Work work);
 
   c10::intrusive_ptr<c10d::Store> store_;
-  std::vector<SocketAddress> server_;  // of a TCPStore
+  std::function<std::string()> gone_;  // why the store is gone, or ""
   std::atomic<Time> answered_ = Clock::now();
   std::atomic<bool> lost_ = false;
 };
+
+// A store in a file, which need not exist yet. Throws UsageError if others can enter its folder.
+c10::intrusive_ptr<c10d::Store> file_store(const std::string& path);
 
 }  // namespace starling

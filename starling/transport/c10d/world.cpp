@@ -32,11 +32,13 @@ SocketAddress own_address(const Variables& variable, const SocketAddress& master
   return *local;
 }
 
-// Rank 0 hosts the store at the address that all workers know. If this is a loopback address to its
-// own host, or one that only the network translates, it serves all of its addresses.
+// A file, if the launcher names one. Else rank 0 hosts the store at the address that all workers
+// know. If this is a loopback address to its own host, or one that only the network translates, it
+// serves all of its addresses.
 c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, const SocketAddress& master,
                                          const std::string& own_address, std::chrono::milliseconds deadline,
                                          const Interrupted& interrupted) {
+  if (!launch.store_file.empty()) return file_store(launch.store_file);
   if (launch.launcher_hosts || launch.rank != 0)
     return join_store(launch.host, launch.port, deadline, interrupted);
   const bool one_host = launch.local_size == launch.size;
