@@ -70,6 +70,8 @@ void print_one(const SchemeInfo& info) {
   row("one_in", traits.all_values.empty() ? "any" : fmt::format("1: {}", traits.all_values));
   row("optimizer", traits.own_rule.empty() ? "any" : fmt::format("Starling's rules: {}", traits.own_rule));
   row("GPU", traits.on_gpu ? "yes" : "no");
+  row("skewed data", traits.exact ? "exact with a constant learning rate"
+                                  : "off by a distance that falls with the learning rate");
   row("hierarchy", info.make_in_nodes != nullptr ? "yes" : "no");
   for (const SchemeOption& option : info.options) {
     fmt::print("\n  {}: {}, default {}", option.name, type_of(option), default_text(option));

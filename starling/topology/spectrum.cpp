@@ -123,10 +123,22 @@ bool doubly_stochastic(const Matrix& W) {
 
 bool averaging(const Matrix& W) { return distance_to_average(W) <= tolerance; }
 
+namespace {
+
+Eigen::MatrixXd dense(const Matrix& W) {
+  using Rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  return Eigen::Map<const Rows>(W.values.data(), W.n, W.n);
+}
+
+}  // namespace
+
+double smallest_eigenvalue(const Matrix& W) {
+  return Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd>(dense(W), Eigen::EigenvaluesOnly).eigenvalues()(0);
+}
+
 double second_singular_value(const Matrix& W) {
   if (falls_apart(W)) return 1;
-  using Dense = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  const Eigen::MatrixXd A = Eigen::Map<const Dense>(W.values.data(), W.n, W.n).array() - 1.0 / W.n;
+  const Eigen::MatrixXd A = dense(W).array() - 1.0 / W.n;
   // The largest eigenvalue of A^T A. Squaring costs digits of small singular values only.
   const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> squares(A.transpose() * A, Eigen::EigenvaluesOnly);
   return std::sqrt(std::max(0.0, squares.eigenvalues()(W.n - 1)));

@@ -44,6 +44,9 @@ struct Approach {
 constexpr int kCounted = 2000;
 std::optional<Approach> rounds_to_consensus(const Schedule& schedule, double tolerance = 1e-6);
 
+// For symmetric W.
+double smallest_eigenvalue(const Matrix& W);
+
 // For doubly stochastic W. O(n^3), unless W falls apart.
 double second_singular_value(const Matrix& W);
 

@@ -94,7 +94,7 @@ double model_bytes(const Recipe& recipe) {
 
 std::optional<Mixing> planned_as(const SchemeInfo& scheme) {
   const SchemeTraits& traits = scheme.traits;
-  if (traits.edges != EdgeKind::symmetric) return std::nullopt;
+  if (traits.edges != EdgeKind::symmetric || traits.contents.vectors != 1) return std::nullopt;
   if (traits.path == Path::ahead) return Mixing::ahead;
   if (traits.path == Path::inside) return Mixing::inside;
   return std::nullopt;
@@ -121,7 +121,7 @@ void check_auto_topology(const Recipe& recipe, int workers) {
     }
     throw UsageError(
         fmt::format("mixing.topology = auto: the planner knows mixing.scheme {}, not {}: name a topology",
-                    fmt::join(known, " and "), mixing.scheme));
+                    fmt::join(known, ", "), mixing.scheme));
   }
   if (mixing.hierarchy != "none")
     throw UsageError(fmt::format(

@@ -1,7 +1,9 @@
 // Tests that run over the table of all schemes.
 #pragma once
 
+#include "starling/core/error.h"
 #include "starling/optim/gathering.h"
+#include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/transport/c10d/virtual_collectives.h"
 #include "tests/optim/flock.h"
@@ -12,7 +14,14 @@ namespace starling {
 // The scheme on a topology that it takes.
 inline Options options_of(const SchemeInfo& info) {
   const bool directed = info.traits.edges == EdgeKind::directed;
-  return {.topology = directed ? "n-peer-exponential-1" : "ring", .scheme = std::string(info.name)};
+  const Options options{.topology = directed ? "n-peer-exponential-1" : "ring",
+                        .scheme = std::string(info.name)};
+  try {
+    check_options(options, 4, 4, false);
+    return options;
+  } catch (const UsageError&) {  // of the weights of this ring
+    return {.topology = "star", .scheme = options.scheme};
+  }
 }
 
 // f(worker, world, time) on n threads in virtual time. Every network card, and every collective

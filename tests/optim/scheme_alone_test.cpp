@@ -1,5 +1,5 @@
-// One worker alone: every scheme is the local rule, with clipping, loss scales and narrow
-// parameters.
+// One worker alone: every scheme, without a momentum of its own, is the local rule, with clipping,
+// loss scales and narrow parameters.
 #include <torch/nn/utils/clip_grad.h>
 
 #include "tests/optim/scheme_contract.h"
@@ -50,10 +50,10 @@ TEST_P(SchemeContract, AloneItIsTheLocalRule) {
       return master;
     };
     for (const Rule& each : {Rule(rule), Rule(AccumAdamW{.lr = 0.01, .window = 2})}) {
-      const Tensor mine = trained(options(), each), plain = trained({}, each);
+      const Tensor mine = trained(without_momentum(), each), plain = trained({}, each);
       EXPECT_TRUE(in_pairs() ? at::allclose(mine, plain, 1e-5, 1e-6) : at::equal(mine, plain)) << type;
     }
-    const Tensor mine = trained(options(), rule);
+    const Tensor mine = trained(without_momentum(), rule);
     EXPECT_GT(mine[0].item<double>(), 1.5);
     if (type != at::kFloat) continue;
     const Tensor torchs = parameter({300}, 1);
@@ -70,10 +70,10 @@ TEST_P(SchemeContract, AloneItIsTheLocalRule) {
 TEST_P(SchemeContract, ClipsAsTorchDoesButLeavesTheGradient) {
   for (const double clip : {10.0, 1e9}) {  // the norm is about 387
     const auto mine = some_parameters(), torchs = some_parameters();
-    Options clipped = options();
+    Options clipped = without_momentum();
     clipped.clip = clip;
     Optimizer optimizer(mine, AdamW{.lr = 0.01}, clipped, World::alone());
-    Optimizer plain(torchs, AdamW{.lr = 0.01}, options(), World::alone());
+    Optimizer plain(torchs, AdamW{.lr = 0.01}, without_momentum(), World::alone());
     for (int t = 1; t <= 5; ++t) {
       set_gradients(mine, t);
       set_gradients(torchs, t);
@@ -90,7 +90,7 @@ TEST_P(SchemeContract, ClipsAsTorchDoesButLeavesTheGradient) {
 TEST_P(SchemeContract, TakesLossScalingBackBeforeItClipsAndForOneStep) {
   if (!may_skip()) GTEST_SKIP() << "no worker may scale its own gradients";
   const auto scaled = some_parameters(), plain = some_parameters();
-  Options clipped = options();
+  Options clipped = without_momentum();
   clipped.clip = 10;
   Optimizer mine(scaled, AdamW{.lr = 0.01}, clipped, World::alone());
   Optimizer other(plain, AdamW{.lr = 0.01}, clipped, World::alone());
@@ -120,7 +120,7 @@ TEST_P(SchemeContract, ClipsAndSkipsNarrowGradientsAsWideOnes) {
     at::manual_seed(2);
     const Tensor start = at::randn({70'000}).to(type);
     const Tensor p = start.clone().set_requires_grad(true), q = start.to(at::kFloat).set_requires_grad(true);
-    Options careful = options();
+    Options careful = without_momentum();
     careful.clip = 3, careful.skip_not_finite = may_skip();
     Optimizer narrow({p}, AdamW{.lr = 0.01}, careful, World::alone());
     Optimizer wide({q}, AdamW{.lr = 0.01}, careful, World::alone());
@@ -146,7 +146,7 @@ TEST_P(SchemeContract, TakesNarrowParametersThatWereChangedBetweenSteps) {
     at::manual_seed(1);
     const Tensor p = at::randn({400}).to(type).set_requires_grad(true);
     const Tensor g = at::full({400}, 0.3, type).to(at::kFloat);
-    Optimizer optimizer({p}, SGD{.lr = 0.01}, options(), World::alone());
+    Optimizer optimizer({p}, SGD{.lr = 0.01}, without_momentum(), World::alone());
     const auto step = [&] {
       p.mutable_grad() = g.to(type);
       optimizer.step();

@@ -17,10 +17,14 @@ using at::Tensor;
 
 // One value of each worker, in double. An equation takes it through one step.
 struct Values {
-  std::vector<double> x;        // the parameters
-  std::vector<double> other{};  // the second value of a scheme that has one: h of CECA, w of pushes
-  std::vector<double> move{};   // lr u(g) of each worker, or 0 without a gradient
-  std::vector<double> keep{};   // 1 - lr weight_decay, or 1
+  std::vector<double> x;  // the parameters
+  // The second value of a scheme that has one: h of CECA, w of pushes, e of diffusion, y of
+  // tracking, a momentum.
+  std::vector<double> other{};
+  std::vector<double> own{};  // m of tracking
+  double lr = 0;
+  std::vector<double> move{};  // lr u(g) of each worker, or 0 without a gradient
+  std::vector<double> keep{};  // 1 - lr weight_decay, or 1
   void adapt(std::vector<double>& value) const {
     for (std::size_t i = 0; i < value.size(); ++i) value[i] = keep[i] * value[i] - move[i];
   }
@@ -31,7 +35,7 @@ void combine_then_adapt(Values& of, const Graph& round, int) { of.x = mixed(of.x
 
 void adapt_then_combine(Values& of, const Graph& round, int) { of.adapt(), of.x = mixed(of.x, round); }
 
-void all_reduce(Values& of, const Graph&, int) { of.adapt(); }
+void adapt_alone(Values& of, const Graph&, int) { of.adapt(); }
 
 // x is the value divided by its weight w.
 void push_sum(Values& of, const Graph& round, int) {
@@ -72,8 +76,67 @@ void ceca_2p(Values& of, const Graph&, int t) {
   if (now.sends_x != next.sends_x) std::swap(of.x, of.other);
 }
 
+template <int share_percent>
+void diffusion(Values& of, const Graph& round, int) {
+  if (of.other.empty()) of.other.assign(of.x.size(), 0);
+  for (std::size_t i = 0; i < of.x.size(); ++i) of.x[i] += of.other[i];
+  of.adapt();
+  const std::vector<double> together = mixed(of.x, round);
+  for (std::size_t i = 0; i < of.x.size(); ++i) {
+    const double moved = 0.01 * share_percent * (together[i] - of.x[i]);
+    of.x[i] += moved, of.other[i] += moved;
+  }
+}
+
+// One gradient of each worker, before the rule. `rounded`: to the type of the gradients.
+using Gradients = std::vector<std::optional<double>>;
+using Rounded = std::function<double(double)>;
+
+// One worker's gradient reaches all.
+void average_gradients(Values&, Gradients& g, const Graph&, const Rounded& rounded) {
+  double sum = 0;
+  bool any = false;
+  for (const auto& one : g) sum += one.value_or(0), any = any || one;
+  if (any) std::ranges::fill(g, rounded(sum / static_cast<double>(g.size())));
+}
+
+template <int beta_percent>
+void track(Values& of, Gradients& g, const Graph& round, const Rounded& rounded) {
+  if (of.other.empty()) of.other = of.own = std::vector<double>(g.size());
+  of.other = mixed(of.other, round);
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    const double fresh = 0.01 * beta_percent * of.own[i] + g[i].value_or(0);
+    of.other[i] += fresh - of.own[i];
+    of.own[i] = fresh;
+    if (g[i] || of.other[i] != 0) g[i] = rounded(of.other[i]);
+  }
+}
+
+// `other` is m.
+void quasi_global(Values& of, const Graph& round, int) {
+  if (of.other.empty()) of.other.assign(of.x.size(), 0);
+  const std::vector<double> before = of.x;
+  for (std::size_t i = 0; i < of.x.size(); ++i) of.x[i] -= of.lr * 0.9 * of.other[i];
+  of.adapt();
+  of.x = mixed(of.x, round);
+  for (std::size_t i = 0; i < of.x.size(); ++i)
+    of.other[i] = 0.9 * of.other[i] + 0.1 * (before[i] - of.x[i]) / of.lr;
+}
+
+void decentlam(Values& of, const Graph& round, int) {
+  if (of.other.empty()) of.other.assign(of.x.size(), 0);
+  const std::vector<double> before = of.x;
+  of.adapt();
+  const std::vector<double> together = mixed(of.x, round);
+  for (std::size_t i = 0; i < of.x.size(); ++i) {
+    of.other[i] = 0.9 * of.other[i] + (before[i] - together[i]) / of.lr;
+    of.x[i] = before[i] - of.lr * of.other[i];
+  }
+}
+
 struct Equation {
   void (*step)(Values&, const Graph& round, int t) = nullptr;
+  void (*gradients)(Values&, Gradients&, const Graph& round, const Rounded&) = nullptr;
   const char* elsewhere = nullptr;  // the test that has it, and why
   double weight_decay = 0.1;
 };
@@ -85,9 +148,15 @@ const std::map<std::string, Equation> kEquations{
     {"cta", {combine_then_adapt}},
     {"atc", {adapt_then_combine}},
     {"ceca-2p", {.step = ceca_2p, .weight_decay = 0}},  // the decay follows the vector that is sent
-    {"choco", {adapt_then_combine}},                    // it sends all values by default
+    {"gradient-tracking", {.step = combine_then_adapt, .gradients = track<0>}},
+    {"momentum-tracking", {.step = combine_then_adapt, .gradients = track<90>}},
+    {"exact-diffusion", {diffusion<50>}},
+    {"d2", {diffusion<100>}},
+    {"quasi-global", {quasi_global}},
+    {"decentlam", {decentlam}},
+    {"choco", {adapt_then_combine}},  // it sends all values by default
     {"push-sum", {push_sum}},
-    {"all-reduce", {all_reduce}},
+    {"all-reduce", {.step = adapt_alone, .gradients = average_gradients}},
     {"ad-psgd", {.elsewhere = kEventByEvent}},
     {"ad-psgd-bipartite", {.elsewhere = kEventByEvent}},
     {"swarm", {.elsewhere = kEventByEvent}},
@@ -139,7 +208,10 @@ std::vector<std::vector<double>> SchemeEquations::plain_loops(Loop loop, at::Sca
   const Schedule schedule = schedule_of(options(), kMany, 1);
   std::vector<Values> values(kUsed.size(), {.x = std::vector<double>(n, 0.5)});
   std::vector<std::vector<Plain>> state(kUsed.size(), std::vector<Plain>(n));
-  std::array<std::array<std::optional<double>, n>, kUsed.size()> g;
+  std::vector<Gradients> g(kUsed.size(), Gradients(n));
+  const auto rounded = [&](double value) {
+    return loop == Loop::narrow ? at::full({}, value, type).item<double>() : value;
+  };
   const auto clip = [&] {
     for (std::size_t i = 0; i < n; ++i) {
       double square = 0;
@@ -158,29 +230,29 @@ std::vector<std::vector<double>> SchemeEquations::plain_loops(Loop loop, at::Sca
         g[k][i].reset();
         if (!kUsed[k].in(static_cast<int>(i), t)) continue;
         const double where = centre(static_cast<int>(i), t);
-        g[k][i] = loop == Loop::narrow ? at::full({}, where, type).item<double>() : values[k].x[i] - where;
+        g[k][i] = loop == Loop::narrow ? rounded(where) : values[k].x[i] - where;
       }
     }
-    if (loop == Loop::clipping || (loop == Loop::clip && mixes())) clip();
-    if (!mixes()) {  // one worker's gradient reaches all
-      for (auto& of : g) {
-        double sum = 0;
-        bool any = false;
-        for (const auto& one : of) sum += one.value_or(0), any = any || one;
-        // The mean has the type of the gradients.
-        if (any) of.fill(loop == Loop::narrow ? at::full({}, sum / n, type).item<double>() : sum / n);
+    const Graph round = schedule.rounds.empty() ? Graph{} : schedule.at(t);
+    if (loop == Loop::clipping) clip();
+    for (std::size_t k = 0; k < g.size() && equation.gradients != nullptr; ++k) {
+      const Gradients before = g[k];
+      equation.gradients(values[k], g[k], round, rounded);
+      // A frozen parameter takes no gradient from others either, unless they are summed for all.
+      for (std::size_t i = 0; i < n && loop == Loop::backward && mixes(); ++i) {
+        if (!before[i]) g[k][i].reset();
       }
-      if (loop == Loop::clip) clip();
     }
+    if (loop == Loop::clip) clip();
     const AccumAdamW rule = rule_at(t, equation);
     for (std::size_t k = 0; k < g.size(); ++k) {
-      values[k].move.assign(n, 0), values[k].keep.assign(n, 1);
+      values[k].move.assign(n, 0), values[k].keep.assign(n, 1), values[k].lr = rule.lr;
       for (std::size_t i = 0; i < n; ++i) {
         if (!g[k][i]) continue;
         values[k].move[i] = rule.lr * state[k][i].direction(*g[k][i], rule);
         values[k].keep[i] = 1 - rule.lr * rule.weight_decay;
       }
-      equation.step(values[k], schedule.rounds.empty() ? Graph{} : schedule.at(t), t);
+      equation.step(values[k], round, t);
     }
   }
   std::vector<std::vector<double>> ends;

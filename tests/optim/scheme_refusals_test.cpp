@@ -155,9 +155,10 @@ TEST_P(SchemeRefusals, NameOptionsOutOfRangeAndThoseOfOtherSchemes) {
     const std::string key(other.option->name);
     const auto standard = default_of(*other.option);
     if (standard) SchemeSettings({name(), {{key, *standard}}});  // no complaint
-    SchemeValue value = other.option->range.most;                // which is no default
+    const Range& range = other.option->range;
+    SchemeValue value = range.most_open ? range.least : range.most;  // which is no default
     if (standard && std::holds_alternative<std::int64_t>(*standard))
-      value = static_cast<std::int64_t>(other.option->range.most);
+      value = static_cast<std::int64_t>(range.most);
     if (!other.option->choices.empty()) value = std::string(other.option->choices.back());
     EXPECT_THAT(refusal<UsageError>([&] { SchemeSettings({name(), {{key, value}}}); }),
                 testing::AllOf(HasSubstr("is for scheme"), HasSubstr("not \"" + name() + "\"")));

@@ -91,7 +91,7 @@ class Stability : public EveryScheme {
         if (!whole()) return {"ring", "base-2"};
         return {"ring", "complete", "base-2", "star", "one-peer-exponential", "torus"};
       case EdgeKind::lasting:
-        if (!whole()) return {"ring"};
+        if (!whole()) return {"ring", "star"};
         return {"ring", "complete", "star", "torus"};
       case EdgeKind::directed:
         return {"n-peer-exponential-1", "one-peer-ring"};
@@ -105,6 +105,9 @@ TEST_P(Stability, MixingNeverDrivesWorkersApart) {
   // A push-sum's z is x / w, and a worker pushes while w is at least kLeastWeight. A tracked
   // gradient is the sum of several.
   const double most_share = in_pairs() && info().traits.edges == EdgeKind::directed ? 2 / kLeastWeight : 1;
+  // A momentum of the scheme's own carries the first step on.
+  const bool momentum = std::ranges::count(info().options, "beta", &SchemeOption::name) > 0;
+  const double carried = momentum ? 1 / (1 - 0.9) : 1;
   int cases = 0;
   for (const int n : numbers()) {
     for (const std::string& topology : topologies(info())) {
@@ -126,7 +129,7 @@ TEST_P(Stability, MixingNeverDrivesWorkersApart) {
                          << n << " workers, " << topology << ", " << name_of(wire) << ", one in " << one_in
                          << ", network " << static_cast<int>(net));
             const Distances still = run(options, n, steps, false, net);
-            EXPECT_LE(still.most, 3 * still.start + 1e-6);
+            EXPECT_LE(still.most, 3 * carried * still.start + 1e-6);
             EXPECT_LE(still.end, 1.05 * still.start + 1e-6);  // narrow wires round
             const Distances noisy = run(options, n, steps, true, net);
             EXPECT_LT(noisy.end, 1.2 * most_share * kLr * std::sqrt(steps));

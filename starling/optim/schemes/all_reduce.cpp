@@ -60,7 +60,8 @@ extern constinit const SchemeInfo scheme_all_reduce{
                .rounds = nobody,
                .refused_wires = kRefused,
                .all_values = "it sends gradients, not parameters",
-               .on_gpu = true},
+               .on_gpu = true,
+               .exact = true},
     .make = make<AllReduce>,
 };
 

@@ -33,39 +33,16 @@
 #include <functional>
 #include <utility>
 
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 
 #include "starling/optim/schemes/pairs.h"
+#include "starling/optim/schemes/tracked.h"
 #include "starling/optim/schemes/weights.h"
 
 namespace starling {
 namespace {
-
-at::Tensor part_of(const at::Tensor& block, const Segment& s) { return block.narrow(0, s.offset, s.length); }
-
-// y <- y + g(x) - g, g <- g(x) if g(x) is all finite; otherwise returns false.
-bool track(const Segment& s, const at::Tensor& g, const at::Tensor& y) {
-  at::Tensor keep;
-  const bool used = s.gradient(keep) != nullptr;  // a parameter that was not used has no gradient
-  const at::Tensor fresh =
-      used ? stretch(keep, s.begin, s.length).to(at::kFloat) : at::zeros({s.length}, g.options());
-  if (!fresh.isfinite().all().item<bool>()) return false;
-  part_of(y, s).add_(fresh.sub(part_of(g, s)));
-  part_of(g, s).copy_(fresh);
-  return true;
-}
-
-// Writes y to .grad. If no worker has a gradient, there is none.
-void write_gradient(const Segment& s, const at::Tensor& y) {
-  at::Tensor keep;
-  const bool there = s.gradient(keep) != nullptr || part_of(y, s).ne(0).any().item<bool>();
-  if (!there || !s.parameter.requires_grad()) return;
-  s.mutable_gradient();
-  stretch(s.parameter.grad(), s.begin, s.length).copy_(part_of(y, s));
-}
 
 class PushPull final : public PairScheme {
  public:
@@ -131,7 +108,7 @@ constexpr RefusedWire kRefused[] = {{Wire::int8, kNoModularPush},
 constexpr SchemeTraits traits() {
   SchemeTraits all = pair_traits(EdgeKind::directed);
   all.refused_wires = kRefused;
-  all.sums_gradients = true;
+  all.exact = all.sums_gradients = true;
   return all;
 }
 

@@ -23,26 +23,11 @@
 // both sums exactly. If the edge is one of a pair (n = 2, and the last round of even n), an abort
 // costs nothing. If a worker is gone, every round loses one exchange. The others still converge,
 // but neither exactly nor to their mean.
-#include <algorithm>
-
-#include <ATen/ops/zeros.h>
-
-#include "starling/optim/schemes/scheme.h"
+#include "starling/optim/schemes/vectors.h"
 #include "starling/topology/ceca.h"
 
 namespace starling {
 namespace {
-
-// A vector of a block's length as a block to be mixed.
-Block block_of(const Block& block, const at::Tensor& vector) {
-  Block d{.length = block.length};
-  d.segments.push_back({.parameter = vector, .length = block.length});
-  return d;
-}
-
-SentBlock as_sent(const float* values, std::int64_t n) {
-  return {{nullptr, std::as_bytes(std::span(values, static_cast<std::size_t>(n)))}, Wire::fp32};
-}
 
 class Ceca2p final : public Scheme {
  public:
@@ -52,10 +37,7 @@ class Ceca2p final : public Scheme {
 
   void attach(const Connection& connection) override {
     Scheme::attach(connection);
-    for (std::size_t b = d_.size(); b < blocks_.size(); ++b) {
-      d_.push_back(at::zeros({blocks_[b].length}, at::kFloat));
-      zeros_.resize(std::max(zeros_.size(), static_cast<std::size_t>(blocks_[b].length)));
-    }
+    d_.attach(blocks_);
   }
 
   void begin() override {
@@ -65,28 +47,20 @@ class Ceca2p final : public Scheme {
   void step() override {
     const auto scale = local_.scale();
     const std::uint64_t now = exchange().round();
-    for (Block& block : blocks_) combine_then_adapt(block, d(block), now, scale);
+    for (Block& block : blocks_) combine_then_adapt(block, now, scale);
   }
 
-  void restart() override {
-    for (const at::Tensor& d : d_) d.zero_();
-  }
-
-  void state(StateVisitor& visitor) override {
-    visitor.values("apart", Fresh::zero, [this](Block& block, const auto& f) { f(d(block)); });
-  }
+  void restart() override { d_.zero(); }
+  void state(StateVisitor& visitor) override { d_.state(visitor, "apart"); }
 
  private:
-  const at::Tensor& d(const Block& block) const { return d_[static_cast<std::size_t>(block.index)]; }
-  void combine_then_adapt(Block& block, const at::Tensor& d, std::uint64_t now, std::optional<float> scale);
+  void combine_then_adapt(Block& block, std::uint64_t now, std::optional<float> scale);
 
   const std::vector<CecaRound> rounds_;
-  std::vector<at::Tensor> d_;  // by block, one float per value
-  std::vector<float> zeros_;   // as many as the largest block has
+  Vectors d_;
 };
 
-void Ceca2p::combine_then_adapt(Block& block, const at::Tensor& d, std::uint64_t now,
-                                std::optional<float> scale) {
+void Ceca2p::combine_then_adapt(Block& block, std::uint64_t now, std::optional<float> scale) {
   const auto finished = finish(exchange(), block);
   const Outgoing outgoing = exchange().outgoing(block.index);
 
@@ -97,18 +71,13 @@ void Ceca2p::combine_then_adapt(Block& block, const at::Tensor& d, std::uint64_t
     of_s[k].weight = static_cast<float>(shares.s);
     of_d[k].weight = static_cast<float>(shares.d);
   }
-  d.mul_(1 - rounds_[(now - 1) % rounds_.size()].w());
-  Block mixed = block_of(block, d);
-  mix(mixed, of_d, {});
+  d_.of(block).mul_(1 - rounds_[(now - 1) % rounds_.size()].w());
+  d_.mix(block, of_d);
 
   const CecaShares turned = shares_of_d(rounds_, now, exchange().round());
-  if (turned.s != 0) {
-    of_s.push_back({.weight = static_cast<float>(turned.s),
-                    .theirs = as_sent(d.const_data_ptr<float>(), block.length),
-                    .mine = as_sent(zeros_.data(), block.length)});
-  }
+  if (turned.s != 0) of_s.push_back(d_.plus(block, static_cast<float>(turned.s)));
   const bool finite = update(block, local_.rule(block), of_s, outgoing, scale);
-  if (turned.d != 1) d.mul_(turned.d);
+  if (turned.d != 1) d_.of(block).mul_(turned.d);
   start(exchange(), block, finite);
 }
 

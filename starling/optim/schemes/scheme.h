@@ -154,6 +154,7 @@ struct SchemeTraits {
   std::string_view all_values{};  // why one_in must be 1; empty: it may be larger
   std::string_view own_rule{};    // why only Starling's rules work; empty: any optimizer works
   bool on_gpu = false;            // parameters may be on CUDA devices
+  bool exact = false;             // a constant learning rate reaches the optimum of all workers' losses
   bool sums_gradients = false;    // over workers, so no worker may scale or skip its own
 };
 

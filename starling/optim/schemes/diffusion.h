@@ -1,0 +1,51 @@
+// Diffusion with a correction, the step of exact-diffusion and d2:
+//
+//   phi_i     = keep (x_i + e_i) - lr u(g_i(x_i))       keep: AdamW's decay, else 1
+//   x_i(t+1)  = phi_i + share Sum_j W_ij (phi_j - phi_i)
+//   e_i(t+1)  = e_i   + share Sum_j W_ij (phi_j - phi_i)            e_i = 0 at first
+//
+// e is what mixing has moved the worker by so far. The step gives it that once more, so that at the
+// optimum of all workers' losses the worker's own gradient and e cancel. The sum of all e is zero.
+// A swap that aborts moves neither x nor e. One that is mended k rounds late moves e once, and x k
+// times more, as the steps since then would have. A worker that has missed k rounds adds e k times
+// more. So the sum of all x is kept.
+//
+// The papers write phi with the last psi(t) = x(t) - lr u(t): phi(t+1) = psi(t+1) + x(t+1) - psi(t).
+// It is the same, since e(t+1) = x(t+1) - psi(t).
+//
+// If a worker dies, it takes its e along. The others' e then have a sum, which keeps their optimum
+// off until e = 0 is set on all: by restart() (a checkpoint is loaded).
+#pragma once
+
+#include <string_view>
+
+#include "starling/optim/schemes/vectors.h"
+
+namespace starling {
+
+class Diffusion : public Scheme {
+ public:
+  void attach(const Connection& connection) override {
+    Scheme::attach(connection);
+    e_.attach(blocks_);
+  }
+  void begin() override { round_ = exchange().round(); }
+  void restart() override { e_.zero(); }
+  void state(StateVisitor& visitor) override { e_.state(visitor, "correction"); }
+  void step() override;
+
+ protected:
+  Diffusion(const SchemeParts& parts, float share) : Scheme(parts), share_(share) {}
+
+ private:
+  void adapt_and_send();
+
+  const float share_;
+  std::uint64_t round_ = 0;  // the last one that this worker took part in
+  Vectors e_;
+};
+
+inline constexpr std::string_view kEveryValueCorrected =
+    "its correction is added in every step, so every value must be mixed in every step";
+
+}  // namespace starling

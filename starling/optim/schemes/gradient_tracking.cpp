@@ -1,0 +1,30 @@
+// Gradient tracking in rounds, DIGing: Nedic, Olshevsky & Shi 2017 (arXiv 1607.03218); also Qu & Li
+// 2018 (arXiv 1605.07112).
+//
+//   y_i(t)    = Sum_j W_ij y_j(t-1) + g_i(x_i(t)) - g_i(x_i(t-1))
+//   x_i(t+1)  = Sum_j W_ij x_j(t) - lr u(y_i(t))
+//
+// It reaches the optimum of the sum of all workers' losses with a constant learning rate, however
+// different their data are, also over graphs that change. tracking.h says how.
+#include "starling/optim/schemes/tracking.h"
+
+namespace starling {
+namespace {
+
+class GradientTracking final : public Tracking {
+ public:
+  explicit GradientTracking(const SchemeParts& parts) : Tracking(parts, 0) {}
+};
+
+}  // namespace
+
+extern constinit const SchemeInfo scheme_gradient_tracking{
+    .name = "gradient-tracking",
+    .summary =
+        "cta with a tracked gradient, twice the bytes: exact on skewed data, also over changing graphs",
+    .paper = "arXiv 1607.03218",
+    .traits = kTrackingTraits,
+    .make = make<GradientTracking>,
+};
+
+}  // namespace starling

@@ -1,0 +1,70 @@
+#include "starling/optim/schemes/vectors.h"
+
+#include <algorithm>
+
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+namespace starling {
+namespace {
+
+// The vector as a block to be mixed.
+Block block_of(const Block& block, const at::Tensor& vector) {
+  Block v{.length = block.length};
+  v.segments.push_back({.parameter = vector, .length = block.length});
+  return v;
+}
+
+SentBlock as_sent(const float* values, std::int64_t n) {
+  return {{nullptr, std::as_bytes(std::span(values, static_cast<std::size_t>(n)))}, Wire::fp32};
+}
+
+}  // namespace
+
+void Vectors::attach(std::span<const Block> blocks) {
+  for (std::size_t b = values_.size(); b < blocks.size(); ++b) {
+    values_.push_back(at::zeros({blocks[b].length}, at::kFloat));
+    zeros_.resize(std::max(zeros_.size(), static_cast<std::size_t>(blocks[b].length)));
+  }
+}
+
+void Vectors::zero() {
+  for (const at::Tensor& v : values_) v.zero_();
+}
+
+void Vectors::state(StateVisitor& visitor, const std::string& name) {
+  visitor.values(name, Fresh::zero, [this](Block& block, const auto& f) { f(of(block)); });
+}
+
+void Vectors::copy(Block& block) const {
+  with_masters({&block, 1});
+  of(block).zero_();
+  less_parameters(block).neg_();
+}
+
+const at::Tensor& Vectors::less_parameters(const Block& block) const {
+  const c10::AutoGradMode no_gradient(false);
+  for (const Segment& s : block.segments) {
+    const at::Tensor x = s.master.defined() ? s.master : stretch(s.parameter, s.begin, s.length);
+    of(block).narrow(0, s.offset, s.length).sub_(x);
+  }
+  return of(block);
+}
+
+void Vectors::mix(const Block& block, std::span<const Arrival> arrived) const {
+  Block v = block_of(block, of(block));
+  starling::mix(v, arrived, {});
+}
+
+bool Vectors::write(const Block& block, const Outgoing& outgoing) const {
+  Block v = block_of(block, of(block));
+  return starling::mix(v, {}, outgoing);
+}
+
+Arrival Vectors::plus(const Block& block, float weight) const {
+  return {.weight = weight,
+          .theirs = as_sent(of(block).const_data_ptr<float>(), block.length),
+          .mine = as_sent(zeros_.data(), block.length)};
+}
+
+}  // namespace starling

@@ -1,0 +1,41 @@
+// A vector that a scheme keeps beside the parameters: one float for each value of each block. It is
+// mixed and added by the same pass as the parameters.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "starling/optim/schemes/scheme.h"
+
+namespace starling {
+
+class Vectors {
+ public:
+  // Those of new blocks are zero. The others keep their values.
+  void attach(std::span<const Block> blocks);
+  void zero();
+  // As the state `name`, which begins at zero.
+  void state(StateVisitor& visitor, const std::string& name);
+
+  const at::Tensor& of(const Block& block) const { return values_[static_cast<std::size_t>(block.index)]; }
+  // v <- x, the parameters, or their masters.
+  void copy(Block& block) const;
+  // v - x, which replaces v.
+  const at::Tensor& less_parameters(const Block& block) const;
+  // v <- v + Sum_j weight (theirs - mine), as mix() does it with the parameters.
+  void mix(const Block& block, std::span<const Arrival> arrived) const;
+  // Writes v to `outgoing`. Returns whether v is finite.
+  bool write(const Block& block, const Outgoing& outgoing) const;
+  // To be mixed into the parameters: x <- x + weight v. Valid until v changes.
+  Arrival plus(const Block& block, float weight = 1) const;
+
+ private:
+  std::vector<at::Tensor> values_;  // by block
+  std::vector<float> zeros_;        // as many as the largest block has
+};
+
+}  // namespace starling
