@@ -51,6 +51,8 @@ TEST(Spectrum, AveragingMeansEveryEntryIsOneOverN) {
 
 TEST(Spectrum, SecondSingularValueOfKnownMatrices) {
   EXPECT_NEAR(second_singular_value(matrix(2, {0.75, 0.25, 0.25, 0.75})), 0.5, 1e-14);
+  EXPECT_NEAR(smallest_eigenvalue(matrix(2, {0.25, 0.75, 0.75, 0.25})), -0.5, 1e-14);
+  EXPECT_NEAR(smallest_eigenvalue(mixing_matrix(make_schedule("ring", 4).rounds[0])), -1.0 / 3, 1e-14);
   EXPECT_NEAR(second_singular_value(matrix(2, {0.5, 0.5, 0.5, 0.5})), 0.0, 1e-14);
   EXPECT_NEAR(second_singular_value(matrix(2, {1, 0, 0, 1})), 1.0, 1e-14);
   EXPECT_NEAR(second_singular_value(matrix(1, {1})), 0.0, 1e-14);

@@ -22,7 +22,7 @@ class D2 final : public Diffusion {
 void check_spectrum(const Options&, const SchemeSettings&, const Schedule& schedule) {
   for (const Graph& graph : schedule.rounds) {
     const double least = smallest_eigenvalue(mixing_matrix(graph));
-    if (least <= -1.0 / 3) {
+    if (least <= -1.0 / 3 + 1e-6) {
       throw UsageError(
           fmt::format("scheme \"d2\" needs mixing weights whose eigenvalues are above -1/3: those of \"{}\" "
                       "go down to {:.3f}; scheme \"exact-diffusion\" takes them",
