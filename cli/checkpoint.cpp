@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/workers.h"
 #include "starling/checkpoint/consensus.h"
 #include "starling/core/text.h"
 
@@ -66,8 +67,9 @@ int show(const CheckpointOptions& options) {
 
 int consensus(const CheckpointOptions& options) {
   const Checkpoint checkpoint(options.folder);
-  write_consensus(checkpoint, options.out);
-  fmt::print("{}: the average of {} workers after step {}\n", options.out, checkpoint.manifest().files.size(),
+  const AverageModel model(checkpoint, warn_to_stderr);
+  write_consensus(model, options.out);
+  fmt::print("{}: the average of {} workers after step {}\n", options.out, model.workers(),
              checkpoint.manifest().step);
   return 0;
 }

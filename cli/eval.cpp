@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/trained.h"
+#include "cli/workers.h"
 #include "starling/train/evaluate.h"
 #include "starling/train/learner.h"
 #include "starling/train/trained.h"
@@ -23,7 +24,7 @@ struct EvalOptions {
 };
 
 int eval(const EvalOptions& options) {
-  const TrainedModel model(options.trained->model);
+  const TrainedModel model(options.trained->model, warn_to_stderr);
   const Recipe recipe = model.recipe(options.trained->recipe->file, options.trained->recipe->overrides);
   const at::Device device = device_of(recipe, 0);
   limit_threads(recipe, World());

@@ -13,9 +13,11 @@
 #include "cli/commands.h"
 #include "cli/profiles.h"
 #include "cli/recipe_keys.h"
+#include "cli/workers.h"
 #include "starling/checkpoint/file.h"
 #include "starling/core/error.h"
 #include "starling/optim/schemes/table.h"
+#include "starling/train/lines_file.h"
 #include "starling/train/virtual_cluster.h"
 
 namespace starling::cli {
@@ -139,29 +141,38 @@ int simulate(const SimulateOptions& options) {
                "sent, MB", "loss", "test loss", score.name, "distance");
   }
   std::vector<Look> looks;
-  std::string lines;
+  LinesFile lines(recipe.run.out + "/simulate.jsonl", warn_to_stderr);
+  lines.keep("");
   const double every = options.look_every ? *options.look_every : look_every(cluster);
   train(recipe, cluster, every, [&](const Look& look) {
     looks.push_back(look);
     const std::string line = to_json(look, score).dump() + "\n";
-    lines += line;
+    lines.append(line);
     if (options.json) {
       fmt::print("{}", line);
     } else {
       print(look, score);
     }
   });
-  write_text(recipe.run.out + "/simulate.jsonl", lines);
-  write_text(recipe.run.out + "/recipe.toml", print_recipe(recipe));
-  write_text(
-      recipe.run.out + "/cluster.json",
+  bool written = true;
+  const auto write = [&](const char* name, const std::string& text) {
+    try {
+      write_text(recipe.run.out + name, text);
+    } catch (const Error& error) {
+      warn_to_stderr(Level::warning, error.what());
+      written = false;
+    }
+  };
+  write("/recipe.toml", print_recipe(recipe));
+  write(
+      "/cluster.json",
       to_json(options, cluster.workers(), every).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   const auto& m = recipe.mixing;
-  write_text(recipe.run.out + "/simulate.svg",
-             plot(fmt::format("{} workers, {}{}, {}", cluster.workers(), m.scheme,
-                              scheme_info(m.scheme).uses_topology() ? ", " + m.topology : "", m.wire),
-                  score, looks));
-  if (!options.json) fmt::print("written to {}/simulate.jsonl, simulate.svg\n", recipe.run.out);
+  write("/simulate.svg",
+        plot(fmt::format("{} workers, {}{}, {}", cluster.workers(), m.scheme,
+                         scheme_info(m.scheme).uses_topology() ? ", " + m.topology : "", m.wire),
+             score, looks));
+  if (!options.json && written) fmt::print("written to {}/simulate.jsonl, simulate.svg\n", recipe.run.out);
   return 0;
 }
 

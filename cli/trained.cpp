@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
+#include "cli/workers.h"
 #include "starling/core/error.h"
 #include "starling/train/learner.h"
 #include "starling/train/trained.h"
@@ -22,7 +23,7 @@ void add_trained(CLI::App& sub, const std::shared_ptr<TrainedOptions>& options) 
 }
 
 LoadedModel load_trained(const TrainedOptions& options, std::string_view command, std::string_view task) {
-  const TrainedModel trained(options.model);
+  const TrainedModel trained(options.model, warn_to_stderr);
   LoadedModel loaded{.recipe = trained.recipe(options.recipe->file, options.recipe->overrides), .module = {}};
   if (loaded.recipe.data.name != task)
     throw UsageError(

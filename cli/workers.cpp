@@ -53,4 +53,6 @@ void write_message(const std::string& message) {
 
 void say_to_stderr(const std::string& text) { write_message("starling: " + text); }
 
+void warn_to_stderr(Level /*level*/, const std::string& text) { say_to_stderr(text); }
+
 }  // namespace starling::cli

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "starling/core/log.h"
+
 namespace starling::cli {
 
 constexpr int kMostLocalWorkers = 256;
@@ -21,5 +23,7 @@ void show_on_line(const std::string& text);
 void write_message(const std::string& message);
 // The same for "starling: text".
 void say_to_stderr(const std::string& text);
+// The log of commands that have no World: every message, as say_to_stderr().
+void warn_to_stderr(Level level, const std::string& text);
 
 }  // namespace starling::cli

@@ -182,7 +182,7 @@ PYBIND11_MODULE(_C, m) {
 
   py::class_<Scope>(
       m, "Scope", "What Optimizer.consensus() yields: the average of the workers' models, while it is there.")
-      .def(py::init<OptimizerBinding&>())
+      .def(py::init<OptimizerBinding&, bool>())
       .def("end", &Scope::end, "Called where consensus() ends.")
       .def_readonly("workers", &Scope::workers, "How many took part.")
       .def_readonly("first", &Scope::first, "The lowest of their ranks.")

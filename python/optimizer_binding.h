@@ -174,9 +174,16 @@ class OptimizerBinding {
 // Consensus, ended on Python's request.
 class Scope {
  public:
-  explicit Scope(OptimizerBinding& binding) {
+  // `keep` must be the same on all workers, because keep() is collective.
+  Scope(OptimizerBinding& binding, bool keep) {
     const auto optimizer = binding.optimizer();
     Interrupt::ends([&] {
+      const Operation operation(*optimizer);
+      optimizer->wait_for_all();
+      std::int64_t wishes[]{keep ? 1 : 0, keep ? 0 : 1};
+      optimizer->maximum(wishes);
+      if (wishes[0] + wishes[1] == 2)
+        throw UsageError("consensus(): keep differs between workers; it must be the same on all");
       *average_ = Maker::keeps(std::make_shared<Consensus>(*optimizer));
       workers = (*average_)->workers();
       first = (*average_)->first();

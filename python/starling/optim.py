@@ -240,15 +240,17 @@ class Optimizer(torch.optim.Optimizer):
         """Inside it the parameters are their exact average over all workers, and so are
         floating-point and complex buffers; integer buffers take the maximum. Afterwards each worker
         gets its own values back, unless `keep` and no exception leaves it. Collective: all workers
-        enter it at the same step. step() and load_state_dict() raise UsageError inside it. Yields
-        the number of `workers` that took part, the `first` of their ranks, and their `distance`.
+        enter it at the same step, with the same `keep`. step(), load_state_dict() and begin_again()
+        raise UsageError inside it. A worker whose parameters are not finite is left out, and one
+        with a NaN in a buffer is left out of that buffer; each warns of it. Yields the number of
+        `workers` that took part, the `first` of their ranks, and their `distance`.
 
         Each shard of a sharded model is averaged over its replicas, so the model as a whole is the
         average; `workers` are replicas. It is also a decorator of evaluations: `evaluate =
         optimizer.consensus()(evaluate)`."""
         if self._model is not None:
             self._binding.set_buffers(self._buffers())
-        scope = _C.Scope(self._current())
+        scope = _C.Scope(self._current(), keep)
         try:
             self._shards.replaced()
             yield scope

@@ -181,6 +181,11 @@ void commit_checkpoint(const std::string& root, const Manifest& manifest, int ke
   if (there && there->workers == manifest.workers && there->files.size() > manifest.files.size())
     throw Error(fmt::format("{}: it stays, with the files of {} workers, since the new one has only {}",
                             place, there->files.size(), manifest.files.size()));
+  const auto latest = manifest_in(root);
+  const bool whole = manifest.files.size() == static_cast<std::size_t>(manifest.workers);
+  if (!whole && latest && latest->step > manifest.step)
+    throw Error(fmt::format("{}: not kept: it has the files of only {} of {} workers, and {} is the latest",
+                            place, manifest.files.size(), manifest.workers, step_name(latest->step)));
   rename(draft, place, replaces ? RENAME_EXCHANGE : 0);
   sync_folder(root);
   write_text(fs::path(root) / kLatest, step_name(manifest.step) + "\n");

@@ -44,6 +44,19 @@ Bytes read_wide(const SafetensorsReader& file, const TensorInfo& tensor) {
   return {wide.begin(), wide.end()};
 }
 
+template <class T>
+bool all_finite(const Bytes& bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return std::ranges::all_of(values, [](T value) { return std::isfinite(value); });
+}
+
+// Integers always are. `wide`: as read_wide() gives them.
+bool is_finite(const TensorInfo& tensor, const Bytes& wide) {
+  if (tensor.dtype == "F32" || narrow_format(tensor)) return all_finite<float>(wide);
+  return tensor.dtype != "F64" || all_finite<double>(wide);
+}
+
 // f(k, element k of worker 0, 1, ..) becomes element k of the result.
 template <class T>
 Bytes combine(const std::vector<Bytes>& workers, const std::function<T(std::span<const T>)>& f) {
@@ -120,7 +133,7 @@ std::string recipe_text(const Manifest& manifest) {
 
 }  // namespace
 
-AverageModel::AverageModel(const Checkpoint& checkpoint)
+AverageModel::AverageModel(const Checkpoint& checkpoint, const Log& log)
     : step_(checkpoint.manifest().step), recipe_(recipe_text(checkpoint.manifest())) {
   for (const WorkerFile& file : checkpoint.manifest().files)
     workers_.emplace_back(checkpoint.verified(file.worker));
@@ -144,6 +157,36 @@ AverageModel::AverageModel(const Checkpoint& checkpoint)
     sources_[name] = tensor.name;
   }
   if (tensors_.empty()) throw Error(first.path() + ": holds no model: no tensor's name begins with model.");
+  leave_out(log);
+}
+
+void AverageModel::leave_out(const Log& log) {
+  std::map<std::size_t, std::string> out;  // worker -> the first tensor that shows it
+  for (const TensorInfo& tensor : tensors_) {
+    std::vector<std::size_t> not_finite;
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      const TensorInfo& source = *workers_[i].find(sources_.at(tensor.name));
+      if (!is_finite(source, read_wide(workers_[i], source))) not_finite.push_back(i);
+    }
+    if (not_finite.size() == workers_.size()) continue;  // on purpose, as a mask
+    for (const std::size_t i : not_finite) out.emplace(i, tensor.name);
+  }
+  if (out.size() == workers_.size())
+    throw Error(
+        fmt::format("{}: there is no average model: of each worker some tensor is not finite, here {}",
+                    workers_.front().path(), short_of(out.begin()->second)));
+  std::vector<SafetensorsReader> counted;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const auto found = out.find(i);
+    if (found == out.end()) {
+      counted.push_back(std::move(workers_[i]));
+    } else {
+      log(Level::warning,
+          fmt::format("{}: left out of the average model, because its tensor {} is not finite",
+                      workers_[i].path(), short_of(found->second)));
+    }
+  }
+  workers_ = std::move(counted);
 }
 
 std::vector<std::byte> AverageModel::read(const TensorInfo& tensor) const {
@@ -160,8 +203,7 @@ Metadata AverageModel::metadata() const {
   return metadata;
 }
 
-void write_consensus(const Checkpoint& checkpoint, const std::string& out) {
-  const AverageModel model(checkpoint);
+void write_consensus(const AverageModel& model, const std::string& out) {
   const std::string draft = out + ".tmp";
   SafetensorsWriter writer(draft, model.tensors(), model.metadata());
   for (const TensorInfo& tensor : writer.tensors()) writer.write(model.read(tensor));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "starling/checkpoint/checkpoint.h"
+#include "starling/core/log.h"
 
 namespace starling {
 
@@ -17,21 +18,27 @@ inline constexpr const char* kRecipe = "starling.recipe";
 // A worker's file holds its model as "model.NAME", with the module's names. Here each is NAME. Real
 // numbers (F32, F64) are the average over all workers of the checkpoint, summed in double; integers
 // (counters) are the maximum. The average of F16 and BF16 is F32; that of a parameter is the
-// average of its fp32 masters, "master.NAME".
+// average of its fp32 masters, "master.NAME". A worker with numbers that are not finite, in a
+// tensor that is finite at another worker, is left out of all tensors.
 class AverageModel {
  public:
-  // Verifies all files. Throws Error, also if the workers' files do not fit each other, or if
-  // workers count differently (scheme push-sum).
-  explicit AverageModel(const Checkpoint& checkpoint);
+  // Verifies all files, and reads them once more. Logs a warning for each worker that is left out.
+  // Throws Error, also if the workers' files do not fit each other, if workers count differently
+  // (scheme push-sum), or if every worker is left out.
+  AverageModel(const Checkpoint& checkpoint, const Log& log);
 
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   // The values of one of them. Throws Error.
   std::vector<std::byte> read(const TensorInfo& tensor) const;
+  // How many workers it is the average of.
+  std::size_t workers() const { return workers_.size(); }
   // starling.step, starling.workers, and the recipe.
   Metadata metadata() const;
 
  private:
-  std::vector<SafetensorsReader> workers_;
+  void leave_out(const Log& log);
+
+  std::vector<SafetensorsReader> workers_;  // that are averaged
   std::vector<TensorInfo> tensors_;
   std::map<std::string, std::string> sources_;  // name in the model -> name in the workers' files
   std::int64_t step_;
@@ -39,6 +46,6 @@ class AverageModel {
 };
 
 // Writes it to a file that is put in place whole. Throws Error.
-void write_consensus(const Checkpoint& checkpoint, const std::string& out);
+void write_consensus(const AverageModel& model, const std::string& out);
 
 }  // namespace starling

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <map>
+#include <span>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -29,29 +34,70 @@ at::Tensor as_real(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
 }
 
-// The numbers of all tensors that are averaged as T, one after the other.
+using Indices = std::vector<std::size_t>;  // of tensors
+
+// The numbers of one tensor, in order.
 template <class T>
-std::vector<T> numbers_of(const std::vector<at::Tensor>& tensors) {
-  constexpr at::ScalarType type = c10::CppTypeToScalarType<T>::value;
-  std::vector<T> all;
-  for (const at::Tensor& tensor : tensors) {
-    if (averaged_as(tensor) != type) continue;
-    const at::Tensor dense = as_real(tensor).to(at::kCPU, type).contiguous();
-    all.insert(all.end(), dense.const_data_ptr<T>(), dense.const_data_ptr<T>() + dense.numel());
-  }
-  return all;
+at::Tensor numbers_of(const at::Tensor& tensor) {
+  return as_real(tensor).to(at::kCPU, c10::CppTypeToScalarType<T>::value).contiguous();
 }
 
 template <class T>
-void set_numbers(const std::vector<at::Tensor>& tensors, const std::vector<T>& all) {
-  constexpr at::ScalarType type = c10::CppTypeToScalarType<T>::value;
-  const T* from = all.data();
-  for (const at::Tensor& tensor : tensors) {
-    if (averaged_as(tensor) != type) continue;
-    const at::Tensor dense = at::empty(as_real(tensor).sizes(), type);
-    std::copy_n(from, dense.numel(), dense.mutable_data_ptr<T>());
-    from += dense.numel();
-    tensor.copy_(tensor.is_complex() ? at::view_as_complex(dense) : dense);
+void append(std::vector<T>& all, const at::Tensor& numbers) {
+  all.insert(all.end(), numbers.const_data_ptr<T>(), numbers.const_data_ptr<T>() + numbers.numel());
+}
+
+template <class T>
+void set_numbers(const at::Tensor& tensor, const T* values) {
+  const at::Tensor dense = at::empty(as_real(tensor).sizes(), c10::CppTypeToScalarType<T>::value);
+  std::copy_n(values, dense.numel(), dense.mutable_data_ptr<T>());
+  tensor.copy_(tensor.is_complex() ? at::view_as_complex(dense) : dense);
+}
+
+std::set<int> mean(Exchange& exchange, std::span<float> values) { return exchange.average(values); }
+std::set<int> mean(Exchange& exchange, std::span<double> values) { return exchange.average_doubles(values); }
+
+// The mean of the tensors `of`, each over the workers that give it: gives(its index, its numbers).
+// The others send zeros, and the share of those that give it corrects the mean. A tensor that
+// nobody gives keeps its values and goes to `missing`, on all workers alike.
+template <class T, class Gives>
+std::set<int> mean(Exchange& exchange, const std::vector<at::Tensor>& tensors, const Indices& of,
+                   const Gives& gives, Indices& missing) {
+  std::vector<T> all, shares;
+  for (const std::size_t i : of) {
+    const at::Tensor numbers = numbers_of<T>(tensors[i]);
+    shares.push_back(gives(i, numbers) ? 1 : 0);
+    append(all, shares.back() == 1 ? numbers : at::zeros_like(numbers));
+  }
+  const std::size_t end = all.size();
+  all.insert(all.end(), shares.begin(), shares.end());
+  std::set<int> workers = mean(exchange, std::span<T>(all));
+  if (workers.empty()) return workers;
+  T* values = all.data();
+  for (std::size_t k = 0; k < of.size(); ++k) {
+    const at::Tensor& tensor = tensors[of[k]];
+    const T share = all[end + k];
+    const std::int64_t n = as_real(tensor).numel();
+    if (share != 1) std::for_each_n(values, n, [share](T& x) { x /= share; });
+    if (share != 0) set_numbers(tensor, values);
+    if (share == 0) missing.push_back(of[k]);
+    values += n;
+  }
+  return workers;
+}
+
+// The maximum of the tensors `of`, over the workers that count.
+void maximum(Exchange& exchange, const std::vector<at::Tensor>& tensors, const Indices& of, bool counts) {
+  std::vector<std::int64_t> all;
+  for (const std::size_t i : of) append(all, numbers_of<std::int64_t>(tensors[i]));
+  if (!counts) std::ranges::fill(all, std::numeric_limits<std::int64_t>::min());
+  all.push_back(counts ? 1 : 0);
+  exchange.maximum(all);
+  if (all.back() == 0) return;
+  const std::int64_t* values = all.data();
+  for (const std::size_t i : of) {
+    set_numbers(tensors[i], values);
+    values += tensors[i].numel();
   }
 }
 
@@ -73,16 +119,37 @@ void check_averaged(const std::string& what, const std::vector<at::Tensor>& tens
   }
 }
 
-std::set<int> average(Exchange& exchange, const std::vector<at::Tensor>& tensors) {
-  auto floats = numbers_of<float>(tensors);
-  auto doubles = numbers_of<double>(tensors);
-  auto counts = numbers_of<std::int64_t>(tensors);
-  const std::set<int> workers = exchange.average(floats);
-  if (!doubles.empty()) exchange.average_doubles(doubles);
-  if (!counts.empty()) exchange.maximum(counts);
-  set_numbers(tensors, floats);
-  set_numbers(tensors, doubles);
-  set_numbers(tensors, counts);
+std::set<int> average(Exchange& exchange, const std::vector<at::Tensor>& tensors,
+                      const AverageOptions& options) {
+  std::map<at::ScalarType, Indices> of;
+  for (std::size_t i = 0; i < tensors.size(); ++i) of[averaged_as(tensors[i])].push_back(i);
+  Indices left_out, missing;
+  const auto without_nan = [&](std::size_t i, const at::Tensor& numbers) {
+    if (!options.counts) return false;
+    if (!at::isnan(numbers).any().item<bool>()) return true;
+    left_out.push_back(i);
+    return false;
+  };
+  const auto all = [](std::size_t, const at::Tensor&) { return true; };
+  const auto means = [&]<class T>(T) {
+    const Indices& these = of[c10::CppTypeToScalarType<T>::value];
+    Indices rest, none;
+    std::set<int> workers = mean<T>(exchange, tensors, these, without_nan, rest);
+    if (!rest.empty()) mean<T>(exchange, tensors, rest, all, none);
+    missing.insert(missing.end(), rest.begin(), rest.end());
+    return workers;
+  };
+  std::set<int> workers = means(float{});
+  if (!of[at::kDouble].empty()) means(double{});
+  if (!of[at::kLong].empty()) maximum(exchange, tensors, of[at::kLong], options.counts);
+  std::erase_if(left_out, [&](std::size_t i) { return std::ranges::find(missing, i) != missing.end(); });
+  if (!left_out.empty() && !workers.empty()) {
+    const std::size_t more = left_out.size() - 1;
+    options.log(Level::warning,
+                fmt::format("average: {} {}{} has NaN at this worker, which gets the average of the others",
+                            options.what, std::ranges::min(left_out),
+                            more == 0 ? "" : fmt::format(" (and {} more)", more)));
+  }
   return workers;
 }
 
@@ -94,7 +161,7 @@ int average(const std::vector<at::Tensor>& tensors, const World& world) {
   const std::string channel = fmt::format("average-{}", (*world.optimizers)++);
   Gathering all(world, channel);
   agree(all, terms);
-  return static_cast<int>(average(all.exchange(), tensors).size());
+  return static_cast<int>(average(all.exchange(), tensors, {.log = world.log}).size());
 }
 
 }  // namespace starling

@@ -2,6 +2,10 @@
 //
 //   floating-point, complex   the mean; of float64 and complex128 in double, of others in float
 //   integers, bool            the maximum
+//
+// A worker with a NaN in a tensor is left out of that tensor: it gets the average of the others. If
+// no worker is without one there, all count, and numbers that are NaN at a worker become NaN.
+// Infinities count as numbers, because masks have them.
 #pragma once
 
 #include <set>
@@ -10,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "starling/core/log.h"
 #include "starling/exchange/exchange.h"
 
 namespace starling {
@@ -17,8 +22,16 @@ namespace starling {
 // Throws UsageError, naming the tensor as "WHAT I", if one cannot be averaged in place.
 void check_averaged(const std::string& what, const std::vector<at::Tensor>& tensors);
 
+struct AverageOptions {
+  std::string what = "tensor";  // in messages
+  Log log{};                    // one warning if this worker is left out of tensors
+  bool counts = true;           // false: this worker is left out of all tensors, without a warning
+};
+
 // Replaces the values. Collective: types and sizes are equal on all workers. Returns the ranks of
-// the workers that took part. Blocks and throws as Exchange::average().
-std::set<int> average(Exchange& exchange, const std::vector<at::Tensor>& tensors);
+// the workers that took part: none if the others have ended it without this one, which keeps its
+// values. Blocks and throws as Exchange::average().
+std::set<int> average(Exchange& exchange, const std::vector<at::Tensor>& tensors,
+                      const AverageOptions& options);
 
 }  // namespace starling

@@ -151,22 +151,24 @@ Consensus::Consensus(Optimizer& optimizer)
   const Weighing weighing(engine.blocks, weights, begins);
   if (weighted) weighing.before(flat);
   const bool finite = std::ranges::all_of(mine, [](float x) { return std::isfinite(x); });
-  if (!finite) {
-    state_->log(Level::warning,
-                "consensus: this worker's parameters are not finite: it gets the average of "
-                "the others, who go on without it");
-    std::ranges::fill(flat, 0.0F);
-  }
+  if (!finite) std::ranges::fill(flat, 0.0F);
   flat.push_back(finite ? 1 : 0);
   const std::set<int> who = engine.exchange->average(flat);
-  const float share = flat.back();  // of the workers whose parameters are finite
+  const bool alone = who.empty();               // the others have ended it: own values stay
+  const float share = alone ? 1 : flat.back();  // of the workers whose parameters are finite
   flat.pop_back();
+  if (!finite)
+    state_->log(Level::warning, fmt::format("consensus: this worker's parameters are not finite{}",
+                                            alone ? ""
+                                                  : ": it gets the average of the others, who go on "
+                                                    "without it"));
   if (share == 0) throw Error("consensus: no worker's parameters are finite");
   if (share != 1) std::ranges::for_each(flat, [share](float& x) { x /= share; });
   const std::size_t took_part = std::max(who.size(), std::size_t{1});  // without the others: this one
   state_->workers = static_cast<int>(std::lround(share * static_cast<float>(took_part)));
-  state_->first = who.empty() ? -1 : *who.begin();
-  if (weighted) weighing.after(flat);
+  state_->first = alone ? -1 : *who.begin();
+  if (weighted && !alone) weighing.after(flat);
+  if (alone) flat = mine;
   double square = 0;
   for (std::size_t k = 0; k < d && finite; ++k)
     square += (double{mine[k]} - flat[k]) * (double{mine[k]} - flat[k]);
@@ -192,7 +194,9 @@ Consensus::Consensus(Optimizer& optimizer)
     }
   }
 
-  if (!engine.buffers.empty()) average(*engine.exchange, engine.buffers);
+  // A worker whose parameters do not count gives no buffers either.
+  if (!engine.buffers.empty())
+    average(*engine.exchange, engine.buffers, {.what = "buffer", .log = state_->log, .counts = finite});
   state_->operation.reset();
 }
 
@@ -213,8 +217,9 @@ int Consensus::first() const { return state_->first; }
 double Consensus::distance() const { return state_->distance; }
 
 void Consensus::keep() {
+  const c10::AutoGradMode no_gradient(false);
   state_->keep = true;
-  state_->optimizer.begin_again();
+  state_->optimizer.go_on(state_->optimizer.position(), [] {});
 }
 
 }  // namespace starling

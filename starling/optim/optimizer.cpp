@@ -201,6 +201,12 @@ void Optimizer::take_new_groups() {
   Engine& e = *engine_;
   const std::size_t first = e.taken.size();
   Groups& groups = e.inner ? e.inner->param_groups() : param_groups_;
+  if (groups.size() < first) {
+    throw UsageError(
+        fmt::format("parameter group {} is gone, which the optimizer was made with: groups stay, and an "
+                    "unused one has parameters without gradients",
+                    groups.size()));
+  }
   if (param_groups_.size() > groups.size()) {
     throw UsageError(fmt::format(
         "parameter group {} was added to the optimizer around another one: add it to that other one",
@@ -449,6 +455,7 @@ void Optimizer::restart(std::optional<std::uint64_t> position) {
 
 void Optimizer::begin_again() {
   const c10::AutoGradMode no_gradient(false);
+  engine_->needs_own_parameters("begin_again()");
   go_on(position(), [] {});  // a worker that was left behind has another position
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "starling/plan/events.h"
 #include "starling/plan/recorded.h"
 
 namespace starling {
@@ -44,6 +45,9 @@ Forecast simulate_all_reduce(const Network& network, const Work& work, const Hor
   const std::vector<Recorded> all = recorded(work);
   const auto n = static_cast<int>(network.host_of.size());
   const std::size_t blocks = work.mean_bytes.size();
+  if (static_cast<double>(run.iterations) * n * static_cast<double>(blocks) >
+      static_cast<double>(run.most_events))
+    refuse_more_than(run.most_events);
   std::vector<double> c, begin(static_cast<std::size_t>(n)), ready(blocks);
   for (double bytes : work.mean_bytes) c.push_back(n == 1 ? 0 : all_reduce_seconds(network, bytes, measured));
   Ends ends(n, run);

@@ -12,6 +12,7 @@ namespace starling {
 // between its sizes and beyond the last two, constant below the first.
 double all_reduce_seconds(const Network& network, double bytes,
                           const std::vector<AllReduceTime>& measured = {});
+// Throws as simulate(). An event is one block of one worker in one iteration.
 Forecast simulate_all_reduce(const Network& network, const Work& work, const Horizon& run = {},
                              const std::vector<AllReduceTime>& measured = {});
 

@@ -14,6 +14,13 @@
 
 namespace starling {
 
+[[noreturn]] inline void refuse_more_than(std::uint64_t events) {
+  throw UsageError(
+      fmt::format("simulate: more than {} events, because workers differ too much in speed, or there are "
+                  "too many workers, blocks or iterations",
+                  events));
+}
+
 // A calendar queue (Brown, "Calendar queues", CACM 31(10), 1988): a ring of buckets, each for a
 // short interval. Events of the current interval are in a heap, which is small if times differ.
 // Events at equal times come in the order of their sources.
@@ -66,12 +73,7 @@ class EventQueue {
 
   // Throws UsageError after `most` events.
   Event pop() {
-    if (++work_ > most_) {
-      throw UsageError(
-          fmt::format("simulate: more than {} events, because workers differ too much in speed, or there are "
-                      "too many workers, blocks or iterations",
-                      most_));
-    }
+    if (++work_ > most_) refuse_more_than(most_);
     for (;;) {
       while (due_.empty()) advance();
       const Due event = due_.top();

@@ -8,10 +8,12 @@
 //     the other L - 1 workers of each node, in order, mix as U_s says.
 //
 // The counter s advances only when each place has been outside once, so that each place meets all
-// pairs of each V_s. (BlueFog takes both from t. Some pairs then never meet if L and the number of
-// rounds have a common factor.) With L = 2 the worker inside would be alone, and its node would
-// stay in two halves for ever. For L = 2 the schedule is therefore hierarchical:SCHEDULE, which has
-// one peer too. Any SCHEDULE of one peer works; not exact in general.
+// pairs of each V_s. (BlueFog takes both from t: `index` in GetInnerOuterExp2DynamicSendRecvRanks,
+// bluefog/common/topology_util.py @022307f. Place p then goes out at t = p mod L alone, and meets a
+// part of the rounds if L and their number have a common factor.) With L = 2 the worker inside
+// would be alone, and its node would stay in two halves for ever. For L = 2 the schedule is
+// therefore hierarchical:SCHEDULE, which has one peer too. Any SCHEDULE of one peer works; not
+// exact in general.
 #include <numeric>
 
 #include <fmt/format.h>

@@ -62,7 +62,8 @@ std::vector<Part> parts_of(int n, int k) {
 }
 
 // Phase 2: each worker behind `part` takes one worker from each of its blocks. The rest of them
-// average with each other, as in the authors' code (BaseGraph, `inner_edges`).
+// average with each other, as in the authors' code (`inner_edges` in simple_base_graph.py,
+// github.com/yukiTakezawa/BaseGraph @1374120).
 void add_meetings(Graph& graph, const Part& part, int k) {
   const int n = graph.workers();
   const int behind = part.first + part.size();

@@ -30,27 +30,21 @@ using Json = nlohmann::ordered_json;
   throw Error(fmt::format("{}: cannot be {}: {}", path, what, std::strerror(errno)));
 }
 
-int open_to_append(const std::string& path) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file < 0) fail(path, "opened");
-  return file;
-}
-
-// The bytes that were written: fewer on a full disk, with the reason in errno.
-std::size_t write_part(int file, std::string_view text) {
+// Whether all of it was written. Else errno has the reason.
+bool write_all(int file, std::string_view text) {
   ssize_t written = 0;
   do {
     written = ::write(file, text.data(), text.size());
   } while (written < 0 && errno == EINTR);
   if (written >= 0 && written < static_cast<ssize_t>(text.size())) errno = ENOSPC;
-  return static_cast<std::size_t>(std::max<ssize_t>(written, 0));
+  return written == static_cast<ssize_t>(text.size());
 }
 
 // To a file that has one writer: all of the lines, or none and a warning.
 void append_to(const std::string& path, std::string_view lines, const Log& log) {
   const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   const off_t before = lseek(file.get(), 0, SEEK_END);
-  if (file.get() >= 0 && write_part(file.get(), lines) == lines.size()) return;
+  if (file.get() >= 0 && write_all(file.get(), lines)) return;
   const int why = errno;
   const bool half = file.get() >= 0 && ftruncate(file.get(), before) != 0;
   log(Level::warning, fmt::format("{}: cannot be written: {}{}", path, std::strerror(why),
@@ -77,6 +71,14 @@ void remove_files(const std::filesystem::path& folder, std::string_view begin) {
     std::filesystem::remove(entry.path(), error);
     if (error) throw Error(fmt::format("{}: cannot be removed: {}", entry.path().string(), error.message()));
   }
+}
+
+// Makes the folder, too.
+LinesFile lines_in(const std::string& folder, const Log& log) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw Error(fmt::format("{}: cannot be made: {}", folder, error.message()));
+  return {folder + "/metrics.jsonl", log};
 }
 
 }  // namespace
@@ -112,20 +114,18 @@ std::string to_json(const Summary& s) {
 
 Metrics::Metrics(std::string folder, Log log)
     : folder_(std::move(folder)),
-      path_(folder_ + "/metrics.jsonl"),
       tests_(folder_ + "/tests.jsonl"),
-      log_(std::move(log)) {
-  std::error_code error;
-  std::filesystem::create_directories(folder_, error);
-  if (error) throw Error(fmt::format("{}: cannot be made: {}", folder_, error.message()));
-  file_ = open_to_append(path_);
-}
+      log_(std::move(log)),
+      lines_(lines_in(folder_, log_)) {}
 
-Metrics::~Metrics() { close(file_); }
+void Metrics::clear() { clear_to("", ""); }
 
-void Metrics::clear() {
-  if (ftruncate(file_, 0) != 0) fail(path_, "emptied");
-  for (const std::string& path : {tests_, folder_ + "/recipe.toml", folder_ + "/summary.json"}) {
+void Metrics::clear_to(std::string_view lines, std::string_view tests) {
+  lines_.keep(lines);
+  if (!tests.empty()) LinesFile(tests_, log_).keep(tests);
+  std::vector<std::string> gone{folder_ + "/recipe.toml", folder_ + "/summary.json"};
+  if (tests.empty()) gone.push_back(tests_);
+  for (const std::string& path : gone) {
     if (unlink(path.c_str()) != 0 && errno != ENOENT) fail(path, "removed");
   }
   remove_files(folder_, "timeline-");
@@ -156,23 +156,7 @@ std::string Metrics::kept(const std::string& path, std::span<const std::int64_t>
 }
 
 void Metrics::clear_after(std::span<const std::int64_t> steps) {
-  const std::string lines = kept(path_, steps), tests = kept(tests_, steps);
-  clear();
-  if (!lines.empty()) append(lines);
-  if (!tests.empty()) append_to(tests_, tests, log_);
-}
-
-void Metrics::append(std::string_view lines) {
-  const std::string text = fmt::format("{}{}", cut_off_ ? "\n" : "", lines);
-  const std::size_t written = write_part(file_, text);
-  const bool whole = written == text.size();
-  if (!whole && !failing_) {
-    log_(Level::warning,
-         fmt::format("{}: cannot be written: {}: lines are missing from here on, the run goes on", path_,
-                     std::strerror(errno)));
-  }
-  if (written > 0) cut_off_ = !whole;
-  failing_ = !whole;
+  clear_to(kept(lines_.path(), steps), kept(tests_, steps));
 }
 
 void Metrics::write(const StepRecord& r) {
@@ -199,12 +183,12 @@ void Metrics::write(const StepRecord& r) {
     json["questions"] = {
         {"asked", q.asked}, {"refused", q.refused}, {"unanswered", q.unanswered}, {"dropped", q.dropped}};
   }
-  append(line_of(json));
+  lines_.append(line_of(json));
 }
 
 void Metrics::write_chosen(const std::string& topology, const std::string& why) {
   const Json json{{"step", 0}, {"topology", topology}, {"why", why}};
-  append(line_of(json));
+  lines_.append(line_of(json));
 }
 
 void Metrics::write_test(const TestRecord& r) {
@@ -226,8 +210,7 @@ void Metrics::write_whole(const std::string& name, const std::string& text) {
   const std::string path = folder_ + "/" + name;
   const std::string draft = fmt::format("{}.{}", path, getpid());
   const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (file.get() >= 0 && write_part(file.get(), text) == text.size() &&
-      std::rename(draft.c_str(), path.c_str()) == 0) {
+  if (file.get() >= 0 && write_all(file.get(), text) && std::rename(draft.c_str(), path.c_str()) == 0) {
     return;
   }
   log_(Level::warning, fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));

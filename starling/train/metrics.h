@@ -23,6 +23,7 @@
 
 #include "starling/core/log.h"
 #include "starling/optim/optimizer.h"
+#include "starling/train/lines_file.h"
 
 namespace starling {
 
@@ -99,14 +100,10 @@ class Metrics {
   // Makes the folder. Throws Error if that fails, or if the files of an earlier run cannot be
   // removed.
   explicit Metrics(std::string folder, Log log = [](Level, const std::string&) {});
-  ~Metrics();
-  Metrics(const Metrics&) = delete;
-  Metrics& operator=(const Metrics&) = delete;
-
   // Removes the files of an earlier run. One worker calls it, before any worker writes.
   void clear();
   // The same for a resumed run: the lines up to these steps of each rank stay. A line of another
-  // form is dropped with a warning.
+  // form is dropped with a warning. A full disk does not cost the others.
   void clear_after(std::span<const std::int64_t> steps);
   void write(const StepRecord& record);
   void write_chosen(const std::string& topology, const std::string& why);
@@ -115,17 +112,14 @@ class Metrics {
   void write(const Summary& summary);
 
  private:
-  void append(std::string_view lines);
+  void clear_to(std::string_view lines, std::string_view tests);
   std::string kept(const std::string& path, std::span<const std::int64_t> steps) const;
   void write_whole(const std::string& name, const std::string& text);
 
   const std::string folder_;
-  const std::string path_;   // of metrics.jsonl
-  const std::string tests_;  // .. and of tests.jsonl
+  const std::string tests_;  // the path of tests.jsonl
   const Log log_;
-  int file_ = -1;
-  bool failing_ = false;  // the latest lines could not be written
-  bool cut_off_ = false;  // .. but a part of them was
+  LinesFile lines_;  // metrics.jsonl
 };
 
 }  // namespace starling

@@ -16,9 +16,9 @@
 namespace starling {
 namespace {
 
-std::variant<SafetensorsReader, AverageModel> open(const std::string& path) {
+std::variant<SafetensorsReader, AverageModel> open(const std::string& path, const Log& log) {
   std::error_code none;
-  if (std::filesystem::is_directory(path, none)) return AverageModel(Checkpoint(path));
+  if (std::filesystem::is_directory(path, none)) return AverageModel(Checkpoint(path), log);
   return SafetensorsReader(path);
 }
 
@@ -50,7 +50,7 @@ void load(const TensorInfo& info, std::vector<std::byte> bytes, at::Tensor& to, 
 
 }  // namespace
 
-TrainedModel::TrainedModel(const std::string& path) : path_(path), source_(open(path)) {}
+TrainedModel::TrainedModel(const std::string& path, const Log& log) : path_(path), source_(open(path, log)) {}
 
 Recipe TrainedModel::recipe(const std::string& recipe_file, const Overrides& overrides) const {
   if (!recipe_file.empty()) return read_recipe(recipe_file, overrides);

@@ -18,8 +18,8 @@ namespace starling {
 class TrainedModel {
  public:
   // `path`: a checkpoint, a folder of several, which means the latest, or a safetensors file.
-  // Verifies all files of a checkpoint. Throws Error.
-  explicit TrainedModel(const std::string& path);
+  // Verifies all files of a checkpoint. Throws Error, and warns, as AverageModel.
+  TrainedModel(const std::string& path, const Log& log);
 
   // The recipe of the run, with overrides. A checkpoint holds it, and so does a file of `starling
   // checkpoint consensus`. Any other file needs `recipe_file`, which counts in any case unless it

@@ -4,6 +4,7 @@
 
 #include "starling/checkpoint/consensus.h"
 #include "tests/checkpoint/folder.h"
+#include "tests/log_lines.h"
 
 namespace starling {
 namespace {
@@ -72,6 +73,19 @@ TEST(Checkpoint, OneOfFewerWorkersReplacesNone) {
   Checkpoint(folder.path).verify_all();
 }
 
+// Workers that were away have written an old step, while the others went on.
+TEST(Checkpoint, OneOfAFewWorkersDoesNotMoveTheLatestBack) {
+  const Folder folder;
+  for (const int step : {5, 15}) write_checkpoint(folder.path, step);
+  EXPECT_THAT(
+      refusal([&] { write_in_part(folder.path, 10); }),
+      HasSubstr("step-10: not kept: it has the files of only 1 of 3 workers, and step-15 is the latest"));
+  EXPECT_FALSE(fs::exists(folder / "step-10"));
+  EXPECT_EQ(Checkpoint(folder.path).manifest().step, 15);
+  write_checkpoint(folder.path, 10);  // all workers have gone back
+  EXPECT_EQ(Checkpoint(folder.path).manifest().step, 10);
+}
+
 TEST(Checkpoint, TheLastThatCanBeResumedStays) {
   const Folder folder;
   for (const int step : {5, 10}) write_checkpoint(folder.path, step);
@@ -103,6 +117,7 @@ TEST(Checkpoint, AFileThatIsNotWhatItsManifestSaysKeepsTheLatest) {
   write_small(draft_checkpoint(folder.path, 10) + "/worker-0.safetensors", 1);
   EXPECT_THAT(refusal([&] { commit_checkpoint(folder.path, manifest, 2); }),
               HasSubstr("the manifest says 1"));
+  EXPECT_FALSE(fs::exists(folder / "step-10"));
   EXPECT_EQ(Checkpoint(folder.path).manifest().step, 5);
 }
 
@@ -136,7 +151,7 @@ TEST(Checkpoint, PlacesThatCannotHoldOneAreNamed) {
   EXPECT_EQ(refusal([&] { Checkpoint checkpoint(root); }), root + "/latest: is not a regular file");
   fs::remove(root + "/latest");
   write_checkpoint(root, 5);
-  EXPECT_EQ(refusal([&] { write_consensus(Checkpoint(root), root); }),
+  EXPECT_EQ(refusal([&] { write_consensus(AverageModel(Checkpoint(root), LogLines().log()), root); }),
             root + ": cannot be put in place: Is a directory");
   spill(root + "/latest", std::string(65, 'a'));
   EXPECT_EQ(refusal([&] { Checkpoint checkpoint(root); }),
@@ -172,7 +187,7 @@ TEST(Checkpoint, MissingSwappedForeignAndShortFilesAreRefused) {
 TEST(Consensus, AveragesRealNumbersAndTakesTheLargestOfWholeOnes) {
   const Folder folder;
   write_checkpoint(folder.path, 5);
-  write_consensus(Checkpoint(folder.path), folder / "mean");
+  write_consensus(AverageModel(Checkpoint(folder.path), LogLines().log()), folder / "mean");
   const SafetensorsReader file(folder / "mean");
   ASSERT_EQ(file.tensors().size(), 3U);  // the model alone, under the module's names
   float weight[4];
@@ -195,29 +210,59 @@ TEST(Consensus, HoldsTheRecipeAsToml) {
   for (const WorkerFile& file : manifest.files)
     fs::copy_file(folder / "step-5/" + file.name(), draft + "/" + file.name());
   commit_checkpoint(folder.path, manifest, 2);
-  const AverageModel model{Checkpoint(folder.path)};
+  const AverageModel model(Checkpoint(folder.path), LogLines().log());
   EXPECT_EQ(model.metadata().at(kRecipe), "[data]\ndir = \"a b\"\n[run]\nseed = 3\nout = \"out\"\n");
 }
 
-TEST(Consensus, EqualNumbersStayWhatTheyAre) {
+using Values = std::vector<double>;
+
+// A checkpoint of workers that have one tensor of these values; then it is averaged.
+Values average_of(const std::vector<Values>& workers, LogLines& said) {
   const Folder folder;
-  const double values[]{0.1, -std::numeric_limits<double>::infinity()};
-  Manifest manifest{.step = 9, .workers = 3};
+  Manifest manifest{.step = 9, .workers = static_cast<int>(workers.size())};
   const std::string draft = draft_checkpoint(folder.path, 9);
-  for (int w = 0; w < 3; ++w) {
+  for (int w = 0; w < manifest.workers; ++w) {
+    const Values& values = workers[static_cast<std::size_t>(w)];
+    const auto n = static_cast<std::int64_t>(values.size());
     SafetensorsWriter writer(draft + "/" + worker_file(w),
-                             {{.name = "model.x", .dtype = "F64", .shape = {2}}}, {});
-    const auto bytes = std::as_bytes(std::span(values));
-    writer.write({bytes.begin(), bytes.end()});
+                             {{.name = "model.x", .dtype = "F64", .shape = {n - 1}},
+                              {.name = "model.y", .dtype = "F64", .shape = {1}}},
+                             {});
+    writer.write(std::as_bytes(std::span(values)).first(8 * (values.size() - 1)));
+    writer.write(std::as_bytes(std::span(values)).last(8));
     manifest.files.push_back({w, writer.finish()});
   }
   commit_checkpoint(folder.path, manifest, 2);
-  write_consensus(Checkpoint(folder.path), folder / "mean");
+  const AverageModel model(Checkpoint(folder.path), said.log());
+  write_consensus(model, folder / "mean");
   const SafetensorsReader file(folder / "mean");
-  double mean[2];
-  file.read(*file.find("x"), std::as_writable_bytes(std::span(mean)));
-  EXPECT_EQ(mean[0], values[0]);
-  EXPECT_EQ(mean[1], values[1]);
+  EXPECT_EQ(file.metadata().at("starling.workers"), std::to_string(model.workers()));
+  Values mean(workers.front().size());
+  const auto bytes = std::as_writable_bytes(std::span(mean));
+  file.read(*file.find("x"), bytes.first(bytes.size() - 8));
+  file.read(*file.find("y"), bytes.last(8));
+  return mean;
+}
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+TEST(Consensus, EqualNumbersStayWhatTheyAre) {
+  LogLines said;
+  const Values values{0.1, -kInf, 0.3};  // -inf as in a mask
+  EXPECT_EQ(average_of({values, values, values}, said), values);
+  EXPECT_EQ(said.text(), "");
+}
+
+TEST(Consensus, AWorkerThatIsNotFiniteIsLeftOut) {
+  for (const double bad : {std::nan(""), kInf}) {
+    LogLines said;
+    EXPECT_EQ(average_of({{1, 2, 3}, {100, 100, bad}, {3, 4, 5}}, said), (Values{2, 3, 4}));
+    EXPECT_THAT(said.all(), testing::ElementsAre(HasSubstr(
+                                "step-9/worker-1.safetensors: left out of the average model, because its "
+                                "tensor \"y\" is not finite")));
+    EXPECT_THAT(refusal([&] { average_of({{1, 2, bad}, {1, bad, 2}}, said); }),
+                HasSubstr("there is no average model: of each worker some tensor is not finite"));
+  }
 }
 
 TEST(Consensus, RefusesDamagedFilesAndWorkersThatDoNotFit) {
@@ -233,7 +278,8 @@ TEST(Consensus, RefusesDamagedFilesAndWorkersThatDoNotFit) {
       manifest.files.push_back({w, writer.finish()});
     }
     commit_checkpoint(folder.path, manifest, 2);
-    return refusal([&] { write_consensus(Checkpoint(folder.path), folder / "mean"); });
+    return refusal(
+        [&] { write_consensus(AverageModel(Checkpoint(folder.path), LogLines().log()), folder / "mean"); });
   };
   EXPECT_EQ(put("I16", 2, "model.x"), "accepted");
   EXPECT_THAT(put("I16", 3, "model.x"),
@@ -246,7 +292,9 @@ TEST(Consensus, RefusesDamagedFilesAndWorkersThatDoNotFit) {
   std::string text = slurp(folder / "step-10/worker-1.safetensors");
   text.back() ^= 1;
   spill(folder / "step-10/worker-1.safetensors", text);
-  EXPECT_THAT(refusal([&] { write_consensus(Checkpoint(folder.path), folder / "mean"); }),
+  EXPECT_THAT(refusal([&] {
+                write_consensus(AverageModel(Checkpoint(folder.path), LogLines().log()), folder / "mean");
+              }),
               HasSubstr("damaged"));
 }
 

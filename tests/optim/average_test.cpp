@@ -57,10 +57,12 @@ TEST(Average, IsExactInEveryType) {
     std::vector<double> of;
     double mean;
   };
-  const Case cases[] = {{{0.1, 0.1, 0.1}, 0.1},        {{-kInf, -kInf, -kInf}, -kInf}, {{kInf, 1, 2}, kInf},
-                        {{1, 2, -kInf}, -kInf},        {{1, kInf, -kInf}, NAN},        {{1, NAN, 2}, NAN},
-                        {{kHuge, -kHuge, 0}, 0},       {{kHuge, kHuge, kHuge}, kHuge}, {{1, 2, 6}, 3},
-                        {{1e-39, 1e-39, 1e-39}, 1e-39}};
+  const Case cases[] = {{{0.1, 0.1, 0.1}, 0.1},  {{-kInf, -kInf, -kInf}, -kInf},
+                        {{kInf, 1, 2}, kInf},    {{1, 2, -kInf}, -kInf},
+                        {{1, kInf, -kInf}, NAN}, {{1, NAN, 3}, 2},
+                        {{NAN, NAN, 4}, 4},      {{NAN, NAN, NAN}, NAN},
+                        {{kHuge, -kHuge, 0}, 0}, {{kHuge, kHuge, kHuge}, kHuge},
+                        {{1, 2, 6}, 3},          {{1e-39, 1e-39, 1e-39}, 1e-39}};
   for (const at::ScalarType type :
        {at::kFloat, at::kDouble, at::kBFloat16, at::kComplexFloat, at::kComplexDouble}) {
     flock(kWorkers, [&](int i, World& world) {
@@ -73,9 +75,11 @@ TEST(Average, IsExactInEveryType) {
         const Tensor right = at::full({2}, mean, at::kDouble).to(type);
         const auto far = [&] { return (mine[k] - right).abs().max().item<double>(); };
         const bool same = std::ranges::adjacent_find(of, std::not_equal_to<>()) == of.end();
+        const double largest =
+            *std::ranges::max_element(of, {}, [](double x) { return std::isnan(x) ? 0 : std::abs(x); });
         const bool good = std::isnan(mean)               ? at::isnan(mine[k]).all().item<bool>()
                           : same || !std::isfinite(mean) ? at::equal(mine[k], right)
-                                                         : far() <= 1e-6 * std::abs(of[0]);
+                                                         : far() <= 1e-6 * std::abs(largest);
         EXPECT_TRUE(good) << c10::toString(type) << ", case " << k << ": " << mine[k];
       }
     });
@@ -90,6 +94,31 @@ TEST(Average, IsExactInEveryType) {
     for (int k = 1; k <= kWorkers; ++k) mean += std::polar(1.0, 0.1 * k) / double{kWorkers};
     EXPECT_LT(std::abs(std::complex<double>(turns.item<c10::complex<double>>()) - mean), 1e-6);
   });
+}
+
+// Numbers that are NaN on purpose at the same place of all workers stay so, and cost no others.
+TEST(Average, AWorkerWithANaNIsLeftOutOfThatTensorAndSaysSo) {
+  std::vector<LogLines> said(kWorkers);
+  flock(kWorkers, [&](int i, World& world) {
+    world.log = said[static_cast<std::size_t>(i)].log();
+    const double at_two = i == 2 ? NAN : 1.0 + i;
+    const Tensor good = at::full({2}, 1.0 + i), bad = at::full({2}, at_two), wide = bad.to(at::kDouble);
+    const Tensor on_purpose = at::full({2}, 1.0 + i);
+    on_purpose[0] = NAN;
+    const Tensor one = at::full({2}, 1.0 + i);
+    if (i == 1) one[1] = NAN;
+    average({good, bad, wide, on_purpose, one}, world);
+    EXPECT_TRUE(is_all(good, 2)) << good;
+    EXPECT_TRUE(is_all(bad, 1.5)) << bad;
+    EXPECT_TRUE(is_all(wide, 1.5)) << wide;
+    EXPECT_TRUE(at::isnan(on_purpose[0]).item<bool>());
+    EXPECT_NEAR(on_purpose[1].item<double>(), 2, 1e-6);
+    EXPECT_TRUE(is_all(one, 2)) << one;
+  });
+  EXPECT_EQ(said[0].text(), "");
+  EXPECT_EQ(said[1].text(),
+            "average: tensor 4 has NaN at this worker, which gets the average of the others\n");
+  EXPECT_THAT(said[2].text(), HasSubstr("tensor 1 (and 1 more) has NaN at this worker"));
 }
 
 TEST(Average, RefusesWhatDiffersAndWhatHasNoMean) {
@@ -127,6 +156,39 @@ TEST(Consensus, AveragesBuffersOfEveryType) {
   });
 }
 
+// Statistics of a BatchNorm after one input that was NaN: in worker 2's parameters too, or in its
+// buffers alone.
+TEST(Consensus, AWorkerThatIsNotFiniteGivesNoBuffers) {
+  for (const bool parameters_too : {true, false}) {
+    LogLines said;
+    flock(kWorkers, [&](int i, World& world) {
+      if (i == 2) world.log = said.log();
+      const Tensor mean = at::zeros({2}), variance = at::zeros({2}), count = at::zeros({}, at::kLong);
+      const std::vector<torch::optim::OptimizerParamGroup> groups{{std::vector<Tensor>{parameter({4})}}};
+      Optimizer optimizer(groups, SGD{}, {}, world, {mean, variance, count});
+      mean.fill_(i == 2 ? NAN : 1.0 + i);
+      variance.fill_(i == 2 ? 100.0 : 1.0 + i);
+      count.fill_(10 * i);
+      if (i == 2 && parameters_too) {
+        const c10::AutoGradMode no_gradient(false);
+        optimizer.param_groups()[0].params()[0].fill_(NAN);
+      }
+      {
+        const Consensus average(optimizer);
+        EXPECT_EQ(average.workers(), parameters_too ? 2 : 3);
+        EXPECT_TRUE(is_all(mean, 1.5)) << mean;
+        EXPECT_TRUE(is_all(variance, parameters_too ? 1.5 : 103.0 / 3)) << variance;
+        EXPECT_EQ(count.item<std::int64_t>(), parameters_too ? 10 : 20);
+      }
+      EXPECT_EQ(at::isnan(mean).all().item<bool>(), i == 2);
+    });
+    EXPECT_THAT(
+        said.all(),
+        testing::ElementsAre(HasSubstr(parameters_too ? "consensus: this worker's parameters are not finite"
+                                                      : "average: buffer 0 has NaN at this worker")));
+  }
+}
+
 TEST(Consensus, BuffersThatWereReplacedAreAveragedAndMustBeAlike) {
   flock(kWorkers, [](int i, World& world) {
     const std::vector<torch::optim::OptimizerParamGroup> groups{{std::vector<Tensor>{parameter({4})}}};
@@ -160,6 +222,8 @@ TEST(Consensus, WithinItNothingIsSteppedOrLoaded) {
         EXPECT_THAT(refusal<UsageError>([&] { optimizer.set_state(state); }),
                     HasSubstr("within consensus()"));
         EXPECT_THAT(refusal<UsageError>([&] { optimizer.restart(0); }), HasSubstr("within consensus()"));
+        EXPECT_THAT(refusal<UsageError>([&] { optimizer.begin_again(); }),
+                    HasSubstr("begin_again() within consensus()"));
       }
       optimizer.step();
     }

@@ -1,6 +1,7 @@
 // The contents of a worker's file, and checkpoints of which a part is missing. Workers are threads.
 #include <ATen/Context.h>
 
+#include "starling/checkpoint/consensus.h"
 #include "tests/eventually.h"
 #include "tests/log_lines.h"
 #include "tests/optim/checkpointed.h"
@@ -67,6 +68,26 @@ TEST(Checkpoint, ANodesWorkersShareOneState) {
                     HasSubstr(", this worker's is that of worker 0 of 4 in a node"),
                     HasSubstr("hierarchy, workers_per_node and block_bytes must be the same")));
   EXPECT_THAT(said({}), HasSubstr(", this worker's is all: "));
+}
+
+TEST(Checkpoint, AWorkerThatIsNotFiniteIsNotInItsAverageModel) {
+  const Folder folder;
+  flock(3, [&](int i, World& world) {
+    Net net;
+    Optimizer optimizer(net, SGD{.lr = 0.1}, {}, world);
+    train(net, optimizer, i, 0, 2);
+    const c10::AutoGradMode no_gradient(false);
+    net.late.fill_(i == 2 ? NAN : 1.0 + i);
+    net.mean.fill_(i == 2 ? NAN : 1.0 + i);
+    EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = 2}));
+  });
+  LogLines said;
+  write_consensus(AverageModel(Checkpoint(folder.path), said.log()), folder / "mean");
+  const SafetensorsReader file(folder / "mean");
+  EXPECT_EQ(values_in<float>(file, "late"), std::vector<float>(4, 1.5F));
+  EXPECT_EQ(values_in<float>(file, "mean"), std::vector<float>(3, 1.5F));
+  EXPECT_TRUE(std::ranges::all_of(values_in<float>(file, "large"), [](float x) { return std::isfinite(x); }));
+  EXPECT_THAT(said.all(), testing::ElementsAre(HasSubstr("worker-2.safetensors: left out")));
 }
 
 TEST(Checkpoint, TheStateOfTorchsOptimizersHasTorchsNames) {

@@ -78,43 +78,69 @@ Tensor pulls(bool narrow, int i, int t, std::int64_t from, std::int64_t count) {
   return g;
 }
 
-// Without gradients, with as many chosen values as a block of 4 one_in has.
+// The equation in plain loops, from values N(0, 1) or, with `noise`, from equal ones: each worker
+// then adds N(0, noise) in every round. Of `chosen` one_in values, `chosen` are sent. The distances
+// of all workers to their mean (RMS), after each quarter of 100 one_in rounds.
+std::array<double, 4> plain_distances(const char* topology, int workers, int one_in, std::size_t chosen,
+                                      double noise) {
+  const auto n = static_cast<std::size_t>(workers);
+  const Graph graph = make_schedule(topology, workers).rounds.front();
+  const std::size_t size = chosen * static_cast<std::size_t>(one_in);
+  const double gamma = default_gamma(one_in);
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> normal;
+  std::vector<std::vector<double>> x(n, std::vector<double>(size)), copy = x;
+  if (noise == 0) {
+    for (auto& one : x) std::ranges::generate(one, [&] { return normal(random); });
+  }
+  std::array<double, 4> distances{};
+  std::vector<std::size_t> order(size);
+  std::vector<double> at(n);
+  for (int t = 0; t < 100 * one_in; ++t) {
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t c = 0; c < size && noise != 0; ++c) x[i][c] += noise * normal(random);
+      std::iota(order.begin(), order.end(), std::size_t{0});
+      std::ranges::nth_element(order, order.begin() + static_cast<std::ptrdiff_t>(chosen), std::greater(),
+                               [&](std::size_t c) { return std::abs(x[i][c] - copy[i][c]); });
+      for (std::size_t k = 0; k < chosen; ++k) copy[i][order[k]] = x[i][order[k]];
+    }
+    double squares = 0;
+    for (std::size_t c = 0; c < size; ++c) {
+      for (std::size_t i = 0; i < n; ++i) at[i] = copy[i][c];
+      const std::vector<double> s = mixed(at, graph);
+      double mean = 0;
+      for (std::size_t i = 0; i < n; ++i)
+        mean += (x[i][c] += gamma * (s[i] - at[i])) / static_cast<double>(n);
+      for (std::size_t i = 0; i < n; ++i) squares += (x[i][c] - mean) * (x[i][c] - mean);
+    }
+    if (t % (25 * one_in) == 25 * one_in - 1)
+      distances[static_cast<std::size_t>(t / (25 * one_in))] =
+          std::sqrt(squares / static_cast<double>(n * size));
+  }
+  return distances;
+}
+
+constexpr std::pair<const char*, int> kGraphs[] = {{"complete", 8}, {"ring", 8}, {"ring", 16},
+                                                   {"torus", 16},   {"star", 8}, {"hypercube", 16}};
+
 TEST(ChocoScheme, BringsWorkersTogetherWithItsOwnGammaHoweverLongItRuns) {
-  for (const auto& [topology, n] :
-       {std::pair("complete", 8UL), std::pair("ring", 16UL), std::pair("torus", 16UL), std::pair("star", 8UL),
-        std::pair("hypercube", 16UL)}) {
-    for (const int one_in : {2, 4, 16, 64}) {
-      const Graph graph = make_schedule(topology, static_cast<int>(n)).rounds.front();
-      const std::size_t size = 4 * static_cast<std::size_t>(one_in);
-      const double gamma = default_gamma(one_in);
-      std::mt19937_64 random(1);
-      std::normal_distribution<double> normal;
-      std::vector<std::vector<double>> x(n, std::vector<double>(size)), copy = x;
-      for (auto& one : x) std::ranges::generate(one, [&] { return normal(random); });
-      std::vector<double> distance;
-      for (int t = 0; t < 100 * one_in; ++t) {
-        for (std::size_t i = 0; i < n; ++i) {
-          std::vector<std::size_t> order(size);
-          std::iota(order.begin(), order.end(), std::size_t{0});
-          std::ranges::nth_element(order, order.begin() + 4, std::greater(),
-                                   [&](std::size_t c) { return std::abs(x[i][c] - copy[i][c]); });
-          for (std::size_t k = 0; k < 4; ++k) copy[i][order[k]] = x[i][order[k]];
-        }
-        double squares = 0;
-        for (std::size_t c = 0; c < size; ++c) {
-          std::vector<double> at;
-          for (std::size_t i = 0; i < n; ++i) at.push_back(copy[i][c]);
-          const std::vector<double> s = mixed(at, graph);
-          double mean = 0;
-          for (std::size_t i = 0; i < n; ++i)
-            mean += (x[i][c] += gamma * (s[i] - at[i])) / static_cast<double>(n);
-          for (std::size_t i = 0; i < n; ++i) squares += (x[i][c] - mean) * (x[i][c] - mean);
-        }
-        if (t % (25 * one_in) == 25 * one_in - 1) distance.push_back(std::sqrt(squares));
-      }
+  for (const auto& [topology, n] : kGraphs) {
+    for (const int one_in : {2, 4, 16, 64, 256}) {
+      const auto distance = plain_distances(topology, n, one_in, one_in < 64 ? 4 : 1, 0);
       EXPECT_LT(distance[3], 0.5 * distance[1] + 1e-12) << topology << ", one in " << one_in;
-      EXPECT_LT(distance[3], 0.05 * std::sqrt(static_cast<double>(n * size)))
-          << topology << ", one in " << one_in;
+      EXPECT_LT(distance[3], 1e-3) << topology << ", one in " << one_in;
+    }
+  }
+}
+
+TEST(ChocoScheme, NoisyGradientsDoNotDriveWorkersApartOverAHundredPeriods) {
+  for (const auto& [topology, n] : kGraphs) {
+    for (const int one_in : {4, 16}) {
+      const double noise = 0.1;
+      const auto distance = plain_distances(topology, n, one_in, 4, noise);
+      EXPECT_LT(distance[3], 1.5 * distance[0]) << topology << ", one in " << one_in;
+      // A worker alone would be so far from where it began.
+      EXPECT_LT(distance[3], 0.2 * noise * std::sqrt(100.0 * one_in)) << topology << ", one in " << one_in;
     }
   }
 }

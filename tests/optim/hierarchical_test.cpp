@@ -150,7 +150,7 @@ TEST(Hierarchical, ANodeSendsItsParametersOnceHoweverManyWorkersItHas) {
     for (int t = 0; t < 20; ++t) optimizer.step();
     const auto after = optimizer.statistics();
     optimizer.consensus_distance();  // no worker leaves before
-    sent[static_cast<std::size_t>(i)] = static_cast<double>(after.bytes_sent - before.bytes_sent) / 20;
+    sent[static_cast<std::size_t>(i)] = static_cast<double>(after.payload_sent - before.payload_sent) / 20;
     parameter_bytes = 4.0 * static_cast<double>(optimizer.parameter_count());
     EXPECT_EQ(after.aborted, 0U);
   });

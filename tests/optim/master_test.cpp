@@ -256,7 +256,7 @@ TEST(Master, TheConsensusOfACheckpointIsTheMeanOfTheMasters) {
     net.mean.fill_(i);
     save_checkpoint(optimizer, folder.path, {.step = 1});
   });
-  write_consensus(Checkpoint(folder.path), folder / "mean");
+  write_consensus(AverageModel(Checkpoint(folder.path), LogLines().log()), folder / "mean");
   const SafetensorsReader file(folder / "mean");
   ASSERT_EQ(file.tensors().size(), 2U);
   for (const auto& [name, want] : {std::pair{"weight", 1 + 3.0 / 1024}, {"mean", 1.0}}) {

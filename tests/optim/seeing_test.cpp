@@ -1,11 +1,12 @@
-// The timeline's spans, and the ranges for torch's profiler. Workers are threads.
+// The timeline's spans, the ranges for torch's profiler, and the warnings of a worker that is not
+// finite. Workers are threads.
 #include <nlohmann/json.hpp>
 #include <tuple>
 
 #include <ATen/record_function.h>
 
 #include "starling/optim/schemes/table.h"
-#include "tests/optim/flock.h"
+#include "tests/optim/every_scheme.h"
 
 namespace starling {
 namespace {
@@ -263,6 +264,44 @@ TEST(Seeing, TorchsProfilerShowsTheStep) {
               testing::ElementsAre("starling::step", update, end, update, end, renew, end, renew, end, end));
   EXPECT_THAT(step("async-push-pull"), testing::ElementsAre("starling::step", "starling::track", end, update,
                                                             end, update, end, renew, end, renew, end, end));
+}
+
+// Once, and once more after it was finite in between.
+TEST(Seeing, AWorkerThatIsNotFiniteSaysSoOnce) {
+  for (const std::string scheme : {"cta", "atc", "ad-psgd", "a2cid2"}) {
+    std::vector<LogLines> said(kWorkers);
+    virtual_flock(kWorkers, [&](int i, World& world, VirtualTime& time) {
+      world.log = said[static_cast<std::size_t>(i)].log();
+      const at::Tensor p = with_gradient(1000);
+      Optimizer optimizer({p}, SGD{.lr = 0.1}, {.topology = "ring", .scheme = scheme}, world);
+      const auto steps_from = [&](double value) {
+        {
+          const c10::AutoGradMode no_gradient(false);
+          p.fill_(value);
+        }
+        optimizer.begin_again();
+        for (int t = 0; t < 20; ++t) {
+          time.sleep(std::chrono::milliseconds(10));
+          optimizer.step();
+        }
+      };
+      for (int turn = 0; turn < 2; ++turn) {
+        steps_from(1);
+        steps_from(i == 1 ? NAN : 1);
+        EXPECT_EQ(at::isfinite(p).all().item<bool>(), i != 1) << scheme;
+      }
+      nobody_leaves_yet(optimizer);
+    });
+    std::string what = scheme.starts_with("a") && scheme != "atc"
+                           ? "this worker's parameters are not finite in averaging"
+                           : "this worker's block 0 is not finite in round";
+    for (int i = 0; i < kWorkers; ++i) {
+      std::vector<std::string> lines = said[static_cast<std::size_t>(i)].all();
+      std::erase_if(lines, [](const std::string& line) { return line.find("finite") == std::string::npos; });
+      EXPECT_EQ(lines.size(), i == 1 ? 2U : 0U) << scheme << ": " << said[static_cast<std::size_t>(i)].text();
+      EXPECT_THAT(lines, testing::Each(testing::HasSubstr(what)));
+    }
+  }
 }
 
 }  // namespace

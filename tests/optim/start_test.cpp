@@ -167,5 +167,20 @@ TEST(Start, ParametersReplacedInAGroupAreRefused) {
               HasSubstr("parameter group 0 has other parameters than it was made with"));
 }
 
+TEST(Start, AGroupThatIsRemovedIsRefused) {
+  for (const bool around : {false, true}) {
+    const Tensor x = parameter({4}), y = parameter({4});
+    const std::vector<torch::optim::OptimizerParamGroup> groups{{std::vector<Tensor>{x}},
+                                                                {std::vector<Tensor>{y}}};
+    torch::optim::SGD inner(groups, torch::optim::SGDOptions(0.1));
+    const auto optimizer = around ? std::make_unique<Optimizer>(inner, Options{}, World::alone())
+                                  : std::make_unique<Optimizer>(groups, SGD{}, Options{}, World::alone());
+    optimizer->step();
+    (around ? static_cast<torch::optim::Optimizer&>(inner) : *optimizer).param_groups().pop_back();
+    EXPECT_THAT(refusal<UsageError>([&] { optimizer->step(); }),
+                HasSubstr("parameter group 1 is gone, which the optimizer was made with"));
+  }
+}
+
 }  // namespace
 }  // namespace starling

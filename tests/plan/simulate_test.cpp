@@ -333,6 +333,26 @@ TEST(Simulate, SharesAreInProportionBetweenTheMeasuredOnes) {
   EXPECT_EQ(share_of({{2, 0.5}}, 1), 0.5);
 }
 
+TEST(Simulate, HasABound) {
+  const Work work = even_work({0.001, 0.001}, {0, 0}, {0.05, 0.05});
+  const char* const refused =
+      "simulate: more than 500 events, because workers differ too much in speed, or there are too many "
+      "workers, blocks or iterations";
+  const Horizon few{.iterations = 100, .most_events = 500}, enough{.iterations = 100, .most_events = 50'000};
+  for (const Mixing mixing : {Mixing::ahead, Mixing::inside}) {
+    for (const char* topology : {"ring", "complete"}) {
+      const auto said = [&](const Horizon& run) {
+        return refusal<UsageError>(
+            [&] { simulate(even_network(4), work, make_schedule(topology, 4), mixing, run); });
+      };
+      EXPECT_EQ(said(few), refused);
+      EXPECT_EQ(said(enough), "accepted");
+    }
+  }
+  EXPECT_EQ(refusal<UsageError>([&] { simulate_all_reduce(even_network(4), work, few); }), refused);
+  EXPECT_EQ(refusal<UsageError>([&] { simulate_all_reduce(even_network(4), work, enough); }), "accepted");
+}
+
 // If links decide, an exchange that reaches a part of the interfaces takes longer in proportion:
 // pairs, and groups' shards.
 TEST(Simulate, ExchangesWithManyPeersReachTheirShare) {

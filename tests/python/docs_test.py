@@ -67,6 +67,44 @@ def pages():
     return [sorted(before), sorted(after), differences, optimizer.statistics()["committed"], ranges]
 
 
+def decent_dps_averages():
+    """Decent-DP's own code: for each call in the table of from-decent-dp.md the workers' RMS
+    distance before it, after it, and after one step more with the learning rate 0."""
+    torch.optim.Optimizer._cuda_graph_capture_health_check = lambda self: None  # as the page says
+    from decent_dp.ddp import DecentralizedDataParallel
+    from decent_dp.utils import initialize_dist
+
+    rank, size = initialize_dist()
+    found = {}
+    for call, options in (("global_avg()", {}), ("global_avg(will_revert=False)", {"will_revert": False})):
+        torch.manual_seed(0)
+        net = torch.nn.Linear(8, 8)
+        model = DecentralizedDataParallel(net, lambda named: torch.optim.SGD([p for _, p in named], lr=0.1),
+                                          topology="one-peer-exp")
+        torch.manual_seed(rank)
+
+        def step(model=model):
+            torch.nn.functional.mse_loss(model(torch.randn(16, 8)), torch.randn(16, 8)).backward()
+
+        def distance(net=net):
+            mine = torch.cat([p.detach().flatten() for p in net.parameters()])
+            all_of_them = [torch.empty_like(mine) for _ in range(size)]
+            torch.distributed.all_gather(all_of_them, mine)
+            together = torch.stack(all_of_them)
+            return (together - together.mean(0)).square().mean().sqrt().item()
+
+        for _ in range(8):
+            step()
+        found[call] = [distance()]
+        model.global_avg(**options)
+        found[call].append(distance())
+        for optimizer in model._optims:
+            optimizer.param_groups[0]["lr"] = 0.0
+        step()
+        found[call].append(distance())
+    return found
+
+
 # ---------------------------------------------------------------- tests
 
 
@@ -86,6 +124,17 @@ class Docs(unittest.TestCase):
         for *_, committed, ranges in ends:
             self.assertGreaterEqual(committed, 19)
             self.assertEqual(ranges, {"starling::step": 1} | {f"starling::{name}": 5 for name in ("finish", "update", "start")})
+
+    def test_the_table_of_decent_dps_averages_is_what_its_code_does(self):
+        page = (DOCS / "from-decent-dp.md").read_text()
+        for found in workers.run(decent_dps_averages, 4):
+            for call, distances in found.items():
+                line = f"| `{call}` | " + " | ".join(f"{distance:.4f}" for distance in distances) + " |"
+                self.assertIn(line, page)
+            # Only the second one goes on from the average.
+            (before, at, after), (_, _, stays) = found.values()
+            self.assertGreater(after, 0.2 * before)
+            self.assertLess(max(at, stays), 1e-6)
 
     def test_diffs_of_loops_are_those_of_the_files(self):
         shown = re.findall(r"^```diff\n(.*?)^```", (DOCS / "from-ddp.md").read_text(), re.MULTILINE | re.DOTALL)[1:]

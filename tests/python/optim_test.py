@@ -361,6 +361,7 @@ class Alone(unittest.TestCase):
             with optimizer.consensus():
                 self.assertIn("step() within consensus", refusal(optimizer.step))
                 self.assertIn("within consensus", refusal(optimizer.load_state_dict, saved))
+                self.assertIn("begin_again() within consensus", refusal(optimizer.begin_again))
             train(net, optimizer, 1)
 
     def test_help_shows_the_options(self):

@@ -186,6 +186,34 @@ def consensus():
             inside["1.running_mean"].tolist(), own["1.running_mean"].tolist())
 
 
+def kept_and_set():
+    """The distance of the workers one step without gradient after consensus(keep=True), with what
+    of an earlier exchange is in flight; the parameters one such step after all have set theirs to 1
+    and begun again; and what a `keep` that differs is refused with."""
+    ends = []
+    for options in ({"topology": "ring"}, {"scheme": "choco", "one_in": 4, "topology": "ring"},
+                    {"scheme": "push-sum", "staleness": 1}):
+        net = model()
+        optimizer = starling.SGD(net.parameters(), lr=1.0, **options)
+        train(net, optimizer, 4, 0, rank())
+        with optimizer.consensus(keep=True):
+            kept = flat(net)
+        optimizer.zero_grad()
+        optimizer.step()
+        moved, distance = (flat(net) - kept).abs().max().item(), optimizer.consensus_distance()
+        train(net, optimizer, 4, 4, rank())
+        with torch.no_grad():
+            for p in net.parameters():
+                p.fill_(1.0)
+        optimizer.begin_again()
+        optimizer.zero_grad()
+        optimizer.step()
+        ends.append([moved, distance, (flat(net) - 1).abs().max().item()])
+        differs = refusal(lambda: optimizer.consensus(keep=rank() == 0).__enter__())
+        optimizer.close()
+    return ends, differs
+
+
 def of_a_model():
     """Frozen parameters, and a buffer that forward() replaces: the frozen ones, the average of the
     buffer, and this worker's own."""
@@ -299,6 +327,12 @@ class Together(unittest.TestCase):
         for count, restored, kept, counter, inside, _ in results:
             self.assertEqual((count, restored, kept, counter), (3, True, True, 3))
             torch.testing.assert_close(torch.tensor(inside), mean)
+
+    def test_a_step_after_keep_or_begin_again_starts_from_the_parameters(self):
+        for ends, differs in workers.run(kept_and_set, 3):
+            for distances in ends:
+                self.assertLess(max(distances), 1e-5, ends)
+            self.assertIn("keep differs between workers", differs)
 
     def test_of_a_model_frozen_parameters_begin_equal_and_buffers_are_the_present_ones(self):
         for ends in zip(*workers.run(of_a_model, 3), strict=True):

@@ -1,5 +1,6 @@
 """Workers that are killed or told to end, full disks, and wrong input."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -8,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from runs import WORKERS, Run, command, may_mount, on_full_disk, processes_of
+from runs import WORKERS, Run, command, long, may_mount, on_full_disk, processes_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -91,6 +92,58 @@ sys.stdin.read()
         for survivor in (2, 3):
             self.assertEqual(self.metrics()[survivor][-1]["step"], summary["steps"])
         self.assertGreaterEqual(summary["accuracy"], 0.9)
+
+    def stopped_worker(self, *arguments):
+        """A run with a checkpoint every 20 steps, and its worker 2, which stands still."""
+        process = self.start("--checkpoint.every", "20", "--checkpoint.keep", "100", "--log.eval_every", "20", *arguments)
+        stopped = self.until_step(process, 5)[2]
+        os.kill(stopped, signal.SIGSTOP)
+        return process, stopped
+
+    def checkpoints(self):
+        """The workers whose files each checkpoint has, by its step."""
+        return {int(file.parent.name.removeprefix("step-")):
+                [part["worker"] for part in json.loads(file.read_text())["files"]]
+                for file in (self.out / "checkpoints").glob("step-*/manifest.json")
+                if not file.parent.name.endswith(".tmp")}
+
+    @long
+    def test_a_worker_that_was_away_spoils_no_checkpoint(self):
+        process, stopped = self.stopped_worker("--run.epochs", "1000")
+        latest = []
+
+        def survivors_are_at(step):
+            def done(steps):
+                with contextlib.suppress(OSError):
+                    latest.append(int((self.out / "checkpoints/latest").read_text().strip().removeprefix("step-")))
+                return min(steps.get(rank, 0) for rank in (0, 1)) >= step
+            return done
+
+        # The survivors have waited for the stopped worker until it was silent for too long.
+        self.until(process, survivors_are_at(85))
+        without = {step: files for step, files in self.checkpoints().items() if step >= 40}
+        self.assertGreaterEqual(len(without), 2)
+        self.assertTrue(all(files == [0, 1] for files in without.values()), without)
+        os.kill(stopped, signal.SIGCONT)
+        self.until(process, lambda steps: survivors_are_at(85)(steps) and steps[2] >= 100)
+        self.until(process, survivors_are_at(max(latest) + 45))
+        after = self.checkpoints()
+        self.assertEqual({step: after[step] for step in without}, without)
+        self.assertEqual(latest, sorted(latest))
+        process.terminate()
+        process.communicate()
+
+    @long
+    def test_a_worker_that_returns_after_the_end_spoils_no_result(self):
+        process, stopped = self.stopped_worker("--run.epochs", "4")
+        self.until(process, lambda steps: (self.out / "summary.json").exists())
+        before = {file: (self.out / file).read_text() for file in ("summary.json", "tests.jsonl", "checkpoints/latest")}
+        kept = self.checkpoints()
+        self.assertEqual(self.summary()["workers_lost"], 1)
+        os.kill(stopped, signal.SIGCONT)
+        process.communicate()
+        self.assertEqual({file: (self.out / file).read_text() for file in before}, before)
+        self.assertEqual(self.checkpoints(), kept)
 
     def test_all_reduce_without_a_worker_names_it(self):
         process = self.start("--mixing.scheme", "all-reduce", "--run.epochs", "1000")

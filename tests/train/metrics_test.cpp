@@ -180,6 +180,28 @@ TEST_F(MetricsTest, AFullDiskCostsLinesAndOneWarning) {
   EXPECT_EQ(lines().size(), 2U);
 }
 
+TEST_F(MetricsTest, AFullDiskAtAResumeCostsNoEarlierLines) {
+  {
+    Metrics metrics(folder_);
+    for (int step = 1; step < 9; ++step) {
+      metrics.write({.step = step});
+      metrics.write_test({.step = step, .score_name = "bleu"});
+    }
+  }
+  const std::string before = slurp(folder_ / "metrics.jsonl"), tests = slurp(folder_ / "tests.jsonl");
+  Metrics metrics(folder_, log_);
+  {
+    const FullDisk full(100);
+    metrics.clear_after(std::vector<std::int64_t>{8});
+  }
+  EXPECT_EQ(slurp(folder_ / "metrics.jsonl"), before);
+  EXPECT_EQ(slurp(folder_ / "tests.jsonl"), tests);
+  EXPECT_THAT(said_, testing::ElementsAre(testing::HasSubstr("metrics.jsonl: cannot be written"),
+                                          testing::HasSubstr("tests.jsonl: cannot be written")));
+  metrics.clear_after(std::vector<std::int64_t>{3});
+  EXPECT_EQ(lines().size(), 3U);
+}
+
 TEST_F(MetricsTest, LinesOfOtherTypesAreDroppedWithAWarning) {
   fs::create_directories(folder_);
   std::ofstream(folder_ / "metrics.jsonl") << R"({"step": 0, "topology": "ring", "why": "so"}

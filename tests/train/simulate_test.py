@@ -5,7 +5,7 @@ import json
 import os
 import unittest
 
-from runs import Images, command
+from runs import Images, command, files_below
 
 STEPS = 16
 # The short tests run the first three.
@@ -37,6 +37,16 @@ batch = 8
         self.assertEqual(said, (out / "simulate.jsonl").read_text())
         self.assertIn("<polyline", (out / "simulate.svg").read_text())
         return [json.loads(line) for line in said.splitlines()]
+
+    def test_a_full_disk_costs_the_files_and_not_the_simulation(self):
+        out = self.folder / "full"
+        done = command("simulate", self.recipe, "--out", out, "--json", "--workers", 2, "--look-every", 1,
+                       preexec_fn=files_below(1))
+        self.assertGreater(len([json.loads(line) for line in done.stdout.splitlines()]), 1)
+        for file in ("simulate.jsonl", "recipe.toml", "cluster.json", "simulate.svg"):
+            named = [line for line in done.stderr.splitlines() if file in line]
+            self.assertEqual(len(named), 1, done.stderr)
+            self.assertIn("File too large", named[0])
 
     def test_the_same_seed_gives_the_same_run_whatever_the_scheme(self):
         for scheme, more in SCHEMES if os.environ.get("STARLING_TESTS", "all") == "all" else SCHEMES[:3]:

@@ -1,0 +1,33 @@
+// A file of lines that grows during a run. A full disk costs lines and one warning, not the run.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "starling/core/descriptor.h"
+#include "starling/core/log.h"
+
+namespace starling {
+
+class LinesFile {
+ public:
+  // Opens the file to append to it, and makes it if it is missing. Throws Error.
+  LinesFile(std::string path, Log log);
+
+  const std::string& path() const { return path_; }
+  // One write(), so several processes may append to one file. After a failure the next one that
+  // succeeds begins on a new line.
+  void append(std::string_view lines);
+  // Replaces the contents by some of its lines, in place: no room is needed. On a failure, all of
+  // the file stays that is not written yet.
+  void keep(std::string_view lines);
+
+ private:
+  const std::string path_;
+  const Log log_;
+  Descriptor file_;
+  bool failing_ = false;  // the latest lines could not be written
+  bool cut_off_ = false;  // .. but a part of them was
+};
+
+}  // namespace starling
