@@ -27,7 +27,7 @@ class TarReader {
   std::optional<TarFile> next();
 
  private:
-  // What headers of their own say about the next member.
+  // The next member's name and size, from headers of their own in front of its header.
   struct Said {
     std::optional<std::string> name;
     std::optional<std::uint64_t> size;

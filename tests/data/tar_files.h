@@ -1,4 +1,5 @@
-// Tar archives for tests, after POSIX.1-2017, "pax Interchange Format" and "ustar Interchange Format".
+// Tar archives for tests, after "ustar Interchange Format" and "pax Interchange Format" of
+// POSIX.1-2017.
 #pragma once
 
 #include <string>
