@@ -88,10 +88,11 @@ bench-async: command  ## what a slow, stopped or dead worker costs the others un
 	@bench/async.py --program $(BUILD)/bin/bench-async --starling $(BUILD)/bin/starling $(BENCH)
 
 bench-loader: BOOTSTRAP = --tests
-bench-loader: command  ## images per second and core beside torchvision's loader and libjpeg-turbo: out/bench/loader.json
+bench-loader: command  ## images per second and core beside torchvision's and DALI's loaders; text and translation: out/bench/loader.json
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-loader
 	@scripts/dev-tools requirements-pack.txt $(VENV)
 	@scripts/dev-tools requirements-examples.txt $(VENV)
+	@scripts/dev-tools requirements-loader.txt $(VENV)
 	@$(VENV)/bin/python bench/loader.py --program $(BUILD)/bin/bench-loader --starling $(BUILD)/bin/starling $(BENCH)
 
 bench-planner: BOOTSTRAP = --tests

@@ -4,6 +4,7 @@
 
 #include "starling/core/error.h"
 #include "tests/data/image_files.h"
+#include "tests/data/tar_files.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -11,7 +12,6 @@ namespace {
 
 using namespace testing_data;
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -21,19 +21,15 @@ const std::vector<std::string> kClasses{"cat", "dog"};
 
 class ImageShardsTest : public testing::Test {
  protected:
-  std::string refused(const std::string& bytes) {
-    const std::string path = folder_ / "train-00000.shard";
-    spill(path, bytes);
-    const std::string said = refusal<Error>([&] { ImageShards(folder_.path, "train"); });
-    EXPECT_THAT(said, testing::StartsWith(path + ": "));
-    return said.substr(std::min(said.size(), path.size() + 2));
-  }
   void spill_shard(int number, const std::string& bytes) {
     spill(folder_ / "train-0000" + std::to_string(number) + ".shard", bytes);
   }
+  void spill_tar(const std::string& number, const std::string& image, const std::string& label = "0") {
+    spill(folder_ / "train-" + number + ".tar",
+          tar_bytes({{image + ".jpg", image}, {image + ".cls", label}}));
+  }
 
   const Folder folder_;
-  const std::string good_ = shard_bytes({{1, "first"}, {0, ""}, {1, "third one"}}, kClasses);
 };
 
 TEST_F(ImageShardsTest, HoldImagesLabelsAndClasses) {
@@ -55,70 +51,6 @@ TEST_F(ImageShardsTest, HoldImagesLabelsAndClasses) {
   EXPECT_EQ(shards.name(3), folder_ / "train-00002.shard: image 0 (\"cat\")");
 }
 
-TEST_F(ImageShardsTest, RefusesWhatIsNoShard) {
-  EXPECT_EQ(refused(""), "is empty");
-  EXPECT_EQ(refused("\xff\xd8\xff\xe0 a JPEG"), "is no shard of images: `starling pack images` makes them");
-  std::string swapped = good_;
-  std::reverse(swapped.begin(), swapped.begin() + 8);
-  EXPECT_EQ(refused(swapped),
-            "its numbers have the high byte first: pack the images again, with the low byte first");
-  EXPECT_EQ(refused(good_.substr(0, 40)), "breaks off in its header: it has 40 bytes");
-  for (std::size_t size = 64; size < good_.size(); ++size)
-    EXPECT_EQ(refused(good_.substr(0, size)),
-              "breaks off: it has " + std::to_string(size) + " bytes of " + std::to_string(good_.size()));
-  EXPECT_EQ(refused(good_ + "!"), "has " + std::to_string(good_.size() + 1) + " bytes, but its header says " +
-                                      std::to_string(good_.size()));
-}
-
-TEST_F(ImageShardsTest, NoticesEveryDamagedByte) {
-  const std::size_t data = 64, index = data + 14;  // "first" and "third one"
-  for (std::size_t i = 0; i < good_.size(); ++i) {
-    std::string damaged = good_;
-    damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
-    if (i < 8) {
-      EXPECT_THAT(refused(damaged), HasSubstr("is no shard of images")) << i;
-    } else if (i < data) {
-      EXPECT_EQ(refused(damaged), "its header is damaged, or the file was never finished") << i;
-    } else if (i >= index) {
-      EXPECT_EQ(refused(damaged), "its index is damaged") << i;
-    } else {
-      spill_shard(0, damaged);
-      const ImageShards shards(folder_.path, "train");
-      const std::int64_t hit = i < data + 5 ? 0 : 2;
-      EXPECT_EQ(refusal<Error>([&] { shards.jpeg(hit); }), "its checksum is wrong") << i;
-      EXPECT_EQ(text_of(shards.jpeg(2 - hit)), hit == 0 ? "third one" : "first");
-    }
-  }
-}
-
-// Every checksum is right.
-TEST_F(ImageShardsTest, RefusesNumbersOutside) {
-  EXPECT_EQ(refused(shard_bytes({{2, "x"}}, kClasses)), "image 0 has the label 2, but there are 2 classes");
-  EXPECT_EQ(refused(shard_bytes({{0, "x"}}, kClasses, 2, 2)), "says that it is shard 2 of 2");
-  const auto changed = [&](std::size_t at, const std::string& bytes) {
-    std::string text = good_;
-    text.replace(at, bytes.size(), bytes);
-    const std::size_t index = 64 + 14;
-    if (at >= index) text.replace(56, 4, low_first(crc32c(bytes_of(std::string_view(text).substr(index)))));
-    return text.replace(60, 4, low_first(crc32c(bytes_of(std::string_view(text).substr(0, 60)))));
-  };
-  const std::size_t end = good_.size();
-  const std::string fit = " images do not fit an index from ";
-  EXPECT_THAT(refused(changed(8, low_first<std::uint64_t>(4))), HasSubstr("4" + fit));
-  EXPECT_THAT(refused(changed(8, low_first(~std::uint64_t{0}))), HasSubstr(fit));
-  for (const std::uint64_t index : {std::uint64_t{0}, std::uint64_t{79}, ~std::uint64_t{0}})
-    EXPECT_THAT(refused(changed(24, low_first(index))), HasSubstr(fit)) << index;
-  for (const std::uint64_t names : {std::uint64_t{0}, std::uint64_t{end + 1}, ~std::uint64_t{0}})
-    EXPECT_THAT(refused(changed(32, low_first(names))), HasSubstr(fit)) << names;
-  EXPECT_EQ(refused(changed(48, low_first<std::uint64_t>(3))),
-            "has the names of 2 classes, but its header says 3");
-  EXPECT_EQ(refused(changed(end - 1, "!")), "the name of its last class breaks off");
-  for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{76}, ~std::uint64_t{0}})
-    EXPECT_THAT(refused(changed(64 + 14, low_first(offset))), HasSubstr("image 0 lies at ")) << offset;
-  EXPECT_THAT(refused(changed(64 + 14 + 8, low_first(~std::uint32_t{0}))),
-              HasSubstr("image 0 lies at 64 with "));
-}
-
 TEST_F(ImageShardsTest, RefusesShardsThatAreNotOfOnePacking) {
   const auto refused_pair = [&](const std::string& second) {
     spill_shard(0, shard_bytes({{0, "x"}}, kClasses, 0, 2));
@@ -136,8 +68,50 @@ TEST_F(ImageShardsTest, RefusesShardsThatAreNotOfOnePacking) {
             folder_.path + "/train-00001.shard: cannot be opened: No such file or directory");
   EXPECT_EQ(refusal<Error>([&] { find_image_shards(folder_.path, "val"); }),
             folder_.path +
-                "/val-00000.shard: not there; `starling pack images` makes it, data.dir names the folder");
+                "/val-00000.shard: not there, and no val-0.tar; `starling pack images` makes shards, "
+                "data.dir names "
+                "the folder");
   EXPECT_NO_THROW(find_image_shards(folder_.path, "train"));
+}
+
+TEST_F(ImageShardsTest, HoldTheImagesOfTarArchivesInTheOrderOfTheirNumbers) {
+  for (int i = 0; i < 11; ++i)
+    spill_tar(std::to_string(i), "image " + std::to_string(i), std::to_string(3 * i));
+  for (const char* other :
+       {"train-x.tar", "train-1x.tar", "train-.tar", "train-2.tar.gz", "train.tar", "val-0.tar"})
+    spill(folder_ / other, "another");
+  EXPECT_NO_THROW(find_image_shards(folder_.path, "train"));
+  const ImageShards shards(folder_.path, "train");
+  ASSERT_EQ(shards.size(), 11);
+  EXPECT_TRUE(shards.classes().empty());
+  EXPECT_EQ(shards.highest_label(), 30);
+  for (int i = 0; i < 11; ++i) {
+    EXPECT_EQ(text_of(shards.jpeg(i)), "image " + std::to_string(i));
+    EXPECT_EQ(shards.label(i), 3 * i);
+  }
+  EXPECT_EQ(shards.name(10), folder_ / "train-10.tar: \"image 10.jpg\"");
+}
+
+TEST_F(ImageShardsTest, RefuseTarArchivesThatAreNotOneSet) {
+  const auto refused = [&] {
+    const std::string said = refusal<Error>([&] { ImageShards(folder_.path, "train"); });
+    EXPECT_EQ(refusal<Error>([&] { find_image_shards(folder_.path, "train"); }), said);
+    return said;
+  };
+  spill_tar("000001", "b");
+  EXPECT_EQ(refused(), folder_ / "train-*.tar: number 0 is missing");
+  spill_tar("000000", "a");
+  spill_tar("000003", "d");
+  EXPECT_EQ(refused(), folder_ / "train-*.tar: number 2 is missing");
+  spill_tar("000002", "c");
+  spill_tar("2", "c");
+  EXPECT_THAT(refused(),
+              testing::AllOf(testing::HasSubstr("/train-2.tar"), testing::HasSubstr("/train-000002.tar"),
+                             testing::EndsWith(" have the same number")));
+  std::filesystem::remove(folder_ / "train-2.tar");
+  spill_shard(0, shard_bytes({{0, "x"}}, kClasses));
+  EXPECT_EQ(refused(), folder_ / "train-000000.tar and " + folder_ / "train-00000.shard" +
+                           " are both there: remove one kind");
 }
 
 }  // namespace

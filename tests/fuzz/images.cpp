@@ -1,10 +1,10 @@
-// Images (data/image_shards.h, data/jpeg.h). The first byte chooses: 0 a shard; 1 a shard whose
+// Images (data/packed_shard.h, data/jpeg.h). The first byte chooses: 0 a shard; 1 a shard whose
 // checksums become right first; else a JPEG, of which the next five bytes choose a view.
 #include <vector>
 
 #include "starling/core/crc32c.h"
-#include "starling/data/image_shards.h"
 #include "starling/data/jpeg.h"
+#include "starling/data/packed_shard.h"
 #include "tests/fuzz/target.h"
 
 namespace starling::fuzz {
@@ -55,7 +55,7 @@ void read(std::string_view bytes) {
   bytes.remove_prefix(1);
   const TemporaryFile file(kind == 0 ? std::string(bytes) : with_sums(std::string(bytes)), ".shard");
   accepted([&] {
-    const ImageShard shard(file.path());
+    const PackedShard shard(file.path());
     for (std::int64_t i = 0; i < shard.size(); ++i) {
       check(0 <= shard.label(i) && shard.label(i) < std::ssize(shard.classes()), "a label without a class");
       accepted([&] { decode(decoder, shard.jpeg(i), choice); });

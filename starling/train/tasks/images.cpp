@@ -1,4 +1,5 @@
-// Images in shards (data/image_shards.h), sorted into their classes by a ResNet (models/resnet.h).
+// Images in shards or tar archives (data/image_shards.h), sorted into their classes by a ResNet
+// (models/resnet.h).
 //
 //   batch   uint8 images and labels; each image is a random part of the original, resized
 //   loss    cross entropy, with label smoothing
@@ -86,7 +87,7 @@ void check(const Recipe& recipe, const Config& config) {
 }
 
 const std::string& folder_of(const Recipe& recipe) {
-  return needed_dir(recipe, "train-*.shard and val-*.shard");
+  return needed_dir(recipe, "train-*.shard and val-*.shard, or train-*.tar and val-*.tar");
 }
 
 void find_data(const Recipe& recipe) {
@@ -219,9 +220,13 @@ MakeTask load(const Recipe& recipe) {
   if (data.train->classes() != data.val->classes())
     throw Error(fmt::format("{}: the splits train and val have different classes", folder));
   const int classes = keys_of(recipe).model.classes;
-  if (std::ssize(data.train->classes()) != classes)
-    throw UsageError(
-        fmt::format("model.classes = {}: {} has {} classes", classes, folder, data.train->classes().size()));
+  if (const std::size_t names = data.train->classes().size(); names > 0 && std::cmp_not_equal(names, classes))
+    throw UsageError(fmt::format("model.classes = {}: {} has {} classes", classes, folder, names));
+  for (const auto& split : {data.train, data.val}) {
+    if (const std::int64_t highest = split->highest_label(); highest >= classes)
+      throw UsageError(fmt::format("model.classes = {}: {} has the label {}, and the first one is 0", classes,
+                                   folder, highest));
+  }
   return [recipe, data](int rank, int workers) {
     return std::make_unique<ImagesTask>(data, recipe, rank, workers);
   };
@@ -234,7 +239,8 @@ extern constinit const TaskInfo task{
     .examples = "images",
     .batch_of = "images",
     .drawn = "the order of the images and the part of each that is seen",
-    .dir = "train-*.shard and val-*.shard, as `starling pack images` makes them",
+    .dir =
+        "train-*.shard and val-*.shard, as `starling pack images` makes them, or train-*.tar and val-*.tar",
     .score = {.name = "accuracy", .higher_is_better = true, .percent = true},
     .data_keys = data_keys,
     .model_keys = model_keys,

@@ -1,6 +1,10 @@
 // The promises of train/task.h, kept by every task, on its small data.
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 #include <utility>
 
 #include <ATen/autocast_mode.h>
@@ -10,8 +14,11 @@
 #include <torch/cuda.h>
 #include <torch/nn/module.h>
 
+#include "starling/checkpoint/checkpoint.h"
 #include "starling/core/error.h"
 #include "starling/train/learner.h"
+#include "starling/train/trainer.h"
+#include "tests/folder.h"
 #include "tests/refusal.h"
 #include "tests/train/tasks/small_data.h"
 
@@ -50,6 +57,86 @@ TEST_P(TaskContract, ABatchFollowsFromSeedRankAndNumber) {
   for (std::int64_t k = 8; k >= 0; --k) EXPECT_TRUE(same(again->batch(k), batches[k])) << k;
   EXPECT_FALSE(same(task(recipe(), 2, 3)->batch(0), batches[0]));
   EXPECT_FALSE(same(task(recipe({{"run.seed", "2"}}), 1, 3)->batch(0), batches[0]));
+}
+
+// All workers' examples of an epoch, as the model sees them.
+std::multiset<std::string> epoch_of(const std::vector<std::unique_ptr<Task>>& workers, std::int64_t epoch) {
+  std::multiset<std::string> seen;
+  for (const auto& worker : workers) {
+    const std::int64_t batches = worker->batches_per_epoch();
+    for (std::int64_t k = epoch * batches; k < (epoch + 1) * batches; ++k) {
+      const Batch batch = worker->batch(k);
+      for (std::int64_t row = 0; row < batch[0].size(0); ++row) {
+        std::string bytes;
+        for (const at::Tensor& tensor : batch) {
+          if (tensor.dim() == 0) continue;  // it is of the whole batch
+          const at::Tensor mine = tensor[row].contiguous();
+          bytes.append(static_cast<const char*>(mine.data_ptr()), mine.nbytes());
+        }
+        seen.insert(bytes);
+      }
+    }
+  }
+  return seen;
+}
+
+TEST_P(TaskContract, AnyNumberOfWorkersSeesEachExampleOfAnEpochOnce) {
+  const Recipe mine = recipe(data_.unvaried);
+  const MakeTask make = task_of(mine).load(mine);
+  std::map<std::int64_t, std::multiset<std::string>> all;  // by epoch
+  for (const int workers : {1, 2, 3, 4, 7}) {
+    std::vector<std::unique_ptr<Task>> tasks;
+    for (int rank = 0; rank < workers; ++rank) tasks.push_back(make(rank, workers));
+    for (const std::int64_t epoch : {0, 2}) {
+      const auto seen = epoch_of(tasks, epoch);
+      if (workers == 1) {
+        all[epoch] = seen;
+        ASSERT_EQ(std::set(seen.begin(), seen.end()).size(), data_.train);
+      }
+      // The rest does not fill a batch of each worker.
+      EXPECT_EQ(std::ssize(seen), data_.train / (5 * workers) * 5 * workers) << workers;
+      EXPECT_TRUE(std::ranges::includes(all[epoch], seen)) << workers;
+    }
+  }
+}
+
+// By step, as metrics.jsonl has them.
+std::map<int, double> losses_of(const Recipe& recipe) {
+  std::map<int, double> losses;
+  std::istringstream lines(slurp(recipe.run.out + "/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto record = nlohmann::json::parse(line);
+    if (record.contains("loss")) losses[record["step"]] = record["loss"];
+  }
+  return losses;
+}
+
+// An epoch is 12 batches. The run stops in step 8, and has to go on from step 5.
+TEST_P(TaskContract, ARunThatStopsInAnEpochGoesOnToTheBit) {
+  const auto run_in = [&](const char* out) {
+    return recipe({{"run.out", folder_ / out},
+                   {"run.steps", "14"},
+                   {"log.every", "1"},
+                   {"checkpoint.every", "5"},
+                   {"checkpoint.keep", "3"}});
+  };
+  const Recipe whole = run_in("whole");
+  train(whole, World::alone());
+
+  Recipe stopped = run_in("stopped");
+  Observer observer;
+  observer.interrupted = [asked = 0]() mutable { return ++asked == 8; };
+  EXPECT_THROW(train(stopped, World::alone(), observer), RunInterrupted);
+  stopped.checkpoint.resume = stopped.run.out + "/checkpoints";
+  ASSERT_EQ(Checkpoint(stopped.checkpoint.resume).manifest().step, 5);
+  train(stopped, World::alone());
+
+  for (const char* step : {"step-10", "step-14"}) {
+    const std::string file = std::string("/checkpoints/") + step + "/" + worker_file(0);
+    EXPECT_TRUE(slurp(whole.run.out + file) == slurp(stopped.run.out + file)) << step;
+  }
+  EXPECT_EQ(losses_of(whole).size(), 14U);
+  EXPECT_EQ(losses_of(stopped), losses_of(whole));
 }
 
 TEST_P(TaskContract, WorkersOfAProcessShareTheDataAndNotTheModel) {

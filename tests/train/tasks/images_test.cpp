@@ -7,6 +7,7 @@
 
 #include "starling/core/error.h"
 #include "starling/models/classifier.h"
+#include "tests/data/tar_files.h"
 #include "tests/refusal.h"
 #include "tests/train/tasks/small_data.h"
 
@@ -103,6 +104,32 @@ TEST_F(ImagesTask, LeavesBrokenImagesOutAndWarnsOnce) {
   EXPECT_EQ(mine->warnings().size(), 2U);
 }
 
+TEST_F(ImagesTask, ReadsTarArchivesAsShards) {
+  const Batch expected = task(recipe())->batch(0);
+  const auto replace = [&](const std::string& split, int images) {
+    std::vector<TarMember> members;
+    for (int i = 0; i < images; ++i) {
+      const std::string name = "image " + std::to_string(i);
+      members.push_back({name + ".jpg", jpeg_bytes({.width = 40, .height = 30 + i, .seed = i})});
+      members.push_back({name + ".cls", std::to_string(i % 4)});
+    }
+    std::filesystem::remove(folder_ / split + "-00000.shard");
+    spill(folder_ / split + "-0.tar", tar_bytes(members));
+  };
+  replace("train", 60);
+  EXPECT_EQ(refusal<Error>([&] { task(recipe()); }),
+            folder_.path + ": the splits train and val have different classes");
+  replace("val", 23);
+  task_of(recipe()).find_data(recipe());
+  const auto mine = task(recipe());
+  EXPECT_EQ(mine->test_examples(), 23);
+  const Batch batch = mine->batch(0);
+  EXPECT_TRUE(at::equal(batch[0], expected[0]));
+  EXPECT_TRUE(at::equal(batch[1], expected[1]));
+  EXPECT_EQ(refusal<UsageError>([&] { task(recipe({{"model.classes", "3"}})); }),
+            "model.classes = 3: " + folder_.path + " has the label 3, and the first one is 0");
+}
+
 TEST_F(ImagesTask, RefusesABatchWithNoWholeImage) {
   std::vector<int> all(60);
   for (int i = 0; i < 60; ++i) all[static_cast<std::size_t>(i)] = i;
@@ -113,13 +140,14 @@ TEST_F(ImagesTask, RefusesABatchWithNoWholeImage) {
 
 TEST_F(ImagesTask, RefusesInOneLine) {
   const auto refused = [&](const Overrides& keys) { return refusal<Error>([&] { task(recipe(keys)); }); };
-  EXPECT_EQ(refused({{"data.dir", ""}}), "data.dir is not set: the folder of train-*.shard and val-*.shard");
+  EXPECT_EQ(refused({{"data.dir", ""}}),
+            "data.dir is not set: the folder of train-*.shard and val-*.shard, or train-*.tar and val-*.tar");
   EXPECT_EQ(refused({{"data.dir", "/nowhere"}}),
             "/nowhere/train-00000.shard: cannot be opened: No such file or directory");
   EXPECT_EQ(refused({{"model.classes", "1000"}}), "model.classes = 1000: " + folder_.path + " has 4 classes");
   const Recipe other = recipe({{"data.dir", "/nowhere"}});
   EXPECT_THAT(refusal<Error>([&] { task_of(other).find_data(other); }),
-              HasSubstr("`starling pack images` makes it"));
+              HasSubstr("`starling pack images` makes shards"));
 
   const auto checked = [&](const Overrides& keys) {
     Recipe mine = recipe(keys), copy = mine;

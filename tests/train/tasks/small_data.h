@@ -17,6 +17,7 @@ struct SmallData {
   std::string task;
   std::int64_t train = 0, test = 0;  // examples
   std::int64_t losses = 1;           // in the loss of an example
+  Overrides unvaried{};              // with them, an example looks the same in all batches
   // Writes the data into the folder. Returns the keys of a recipe that reads it.
   std::function<Overrides(const std::string& folder)> write;
 };
@@ -59,6 +60,7 @@ inline const std::vector<SmallData>& small_data() {
       {.task = "fashion-mnist",
        .train = 60,
        .test = 23,
+       .unvaried = {{"data.flip", "false"}},
        .write = [](const std::string& folder) -> Overrides {
          write_images(folder + "/train", 60, 0);
          write_images(folder + "/t10k", 23, 3);
@@ -67,6 +69,7 @@ inline const std::vector<SmallData>& small_data() {
       {.task = "images",
        .train = 60,
        .test = 23,
+       .unvaried = {{"data.flip", "false"}, {"data.area", "1"}},
        .write = [](const std::string& folder) -> Overrides {
          write_shard(folder + "/train-00000.shard", 60);
          write_shard(folder + "/val-00000.shard", 23);
