@@ -3,6 +3,7 @@
 
     bench/time_to_loss.py [--task text|translation] [--hosts N] [--steps N] [--longer FACTOR]
         [--lr X ..] [--only REGEX] [--quick]
+    bench/time_to_loss.py --document out/bench/time_to_loss.json
 
 One worker on each host of scripts/cluster (root is needed) trains a small GPT-2 (or Transformer) in
 real time. All systems run the same model in Python on the same packed data, from the same weights,
@@ -25,7 +26,8 @@ loss at the end of DDP's run. Writes out/bench/time_to_loss.json:
     settings       per system: steps, seconds and bytes until the goal; the three over DDP's; the
                    curve of the loss against steps, seconds and bytes (of one worker, on the wire)
 
-Also out/bench/time_to_loss.md, the same as tables.
+Also out/bench/time_to_loss.md, the same as tables. --document puts these into
+docs/results/measurements.md, where scripts/pictures finds what it draws.
 """
 
 import argparse
@@ -48,6 +50,8 @@ SHAPES = {"text": {"context": 128, "width": 128, "heads": 4, "layers": 4},
 DATA = {"text": "out/small/english", "translation": "out/small/ende"}
 BATCH = {"text": 4, "translation": 16}  # examples
 SNAPSHOTS = 20
+PAGE = ROOT / "docs/results/measurements.md"
+BEGIN, END = "<!-- Written by bench/time_to_loss.py --document: begin -->\n", "<!-- end -->\n"
 
 
 def system(by, rule="adam", ratios=(1, 3), **more):
@@ -135,13 +139,13 @@ def summary(settings):
     if of_both:
         keys["vs_decent_dp"] = max(of_both)
     else:
-        missing["vs_decent_dp"] = "Starling's or Decent-DP's runs did not reach DDP's loss"
+        missing["vs_decent_dp"] = "in no setting did runs of both reach DDP's loss"
     return keys | {"missing": missing}
 
 
 # ---------------------------------------------------------------- as tables
 
-PERCENT = range(10, 101, 10)
+PERCENT = range(5, 101, 5)
 
 
 def loss_at(curve, seconds):
@@ -159,7 +163,10 @@ def row(cells):
 
 def tables(result):
     """Markdown for docs/results/measurements.md, which scripts/pictures reads."""
-    said = ""
+    said = (f"{result['date']}: {result['device']}.\n"
+            f"{result['hosts']} hosts, {result['parameters']:,} parameters, batches of {result['batch']}, "
+            f"seed {result['seed']}.\n"
+            f"A step computes for {result['compute_ms']:.0f} ms. DDP and the all-reduce train for {result['steps']} steps.\n\n")
     for at in result["settings"]:
         title, goal = f"link = {at['link_over_compute']} x compute", at["goal"]
         if goal is None:
@@ -177,6 +184,16 @@ def tables(result):
             said += row([run["name"], *("" if loss is None else f"{loss:.3f}" for loss in losses)])
         said += "\n"
     return said
+
+
+def document(path):
+    """Puts the tables of this result into the page."""
+    text = PAGE.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        sys.exit(f"bench: {PAGE}: there is no place for the tables: {BEGIN.strip()} .. {END.strip()}")
+    PAGE.write_text(before + begin + tables(json.loads(path.read_text())).rstrip("\n") + "\n" + end + after)
 
 
 # ---------------------------------------------------------------- runs
@@ -296,7 +313,11 @@ def main():
     parser.add_argument("--python", default=sys.executable, help="a python that has torch, Decent-DP and starling")
     parser.add_argument("--starling", default=str(ROOT / ".venv/bin/starling"), help="the command, to pack the data")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/time_to_loss.json")
+    parser.add_argument("--document", type=pathlib.Path, metavar="JSON",
+                        help="measures nothing: puts the tables of this result into docs/results/measurements.md")
     options = parser.parse_args()
+    if options.document:
+        return document(options.document)
     for name, least in (("hosts", 2), ("longer", 1), ("test", 1), ("steps", 4), ("batch", 1)):
         if (value := getattr(options, name)) is not None and value < least:
             parser.error(f"--{name} {value}: at least {least} is needed")

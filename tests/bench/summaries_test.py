@@ -1,7 +1,10 @@
 """The benches' summaries of synthetic times."""
+import json
 import pathlib
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
 
@@ -147,11 +150,26 @@ class TimeToLoss(unittest.TestCase):
 
     def test_tables(self):
         setting = self.setting(1, ddp=self.DDP, fp32=curve((10, 35, 5), (30, 80, 3.9)))
-        said = time_to_loss.tables({"settings": [setting]})
+        about = {"date": "today", "device": "a machine", "hosts": 2, "parameters": 1000, "batch": 4, "seed": 1, "compute_ms": 9.6,
+                 "steps": 20}
+        with tempfile.TemporaryDirectory() as name:
+            result, page = pathlib.Path(name, "result.json"), pathlib.Path(name, "page.md")
+            result.write_text(json.dumps(about | {"settings": [setting]}))
+            page.write_text(f"before\n{time_to_loss.BEGIN}old\n{time_to_loss.END}after\n")
+            with mock.patch.object(time_to_loss, "PAGE", page):
+                time_to_loss.document(result)
+                said = page.read_text()
+                time_to_loss.document(result)
+                self.assertEqual(page.read_text(), said)
+                page.write_text("nothing")
+                self.assertRaisesRegex(SystemExit, "there is no place for the tables", time_to_loss.document, result)
+        self.assertTrue(said.startswith("before\n") and said.endswith("\n<!-- end -->\nafter\n") and "old" not in said)
+        self.assertIn("A step computes for 10 ms.", said)
         self.assertIn("| Starling DAdam | 0.002 | 9 | 20 | 3.900 | 75.9 | 0.76 | 1.41 | 1.41 |\n", said)
-        self.assertIn("| DDP |  |  |  |  | 5.000 | 4.800 | 4.600 | 4.400 | 4.200 | 4.000 |\n", said)
+        falling = "".join(f" {5 - i / 10:.3f} |" for i in range(11))
+        self.assertIn("| DDP |" + 9 * "  |" + falling + "\n", said)
         for line in said.splitlines():
-            self.assertIn(line.count("|"), (0, 10, 12))
+            self.assertIn(line.count("|"), (0, 10, 22))
 
     def test_recipes_give_the_rules(self):
         rules = time_to_loss.rules_of("text", None)
