@@ -2,7 +2,7 @@
 """Seconds until a loss: Starling beside torch's DDP and Decent-DP, on emulated hosts; prints JSON.
 
     bench/time_to_loss.py [--task text|translation] [--hosts N] [--steps N] [--longer FACTOR]
-        [--lr X ..] [--only REGEX] [--quick]
+        [--lr X ..] [--window N] [--only REGEX] [--quick]
     bench/time_to_loss.py --document out/bench/time_to_loss.json
 
 One worker on each host of scripts/cluster (root is needed) trains a small GPT-2 (or Transformer) in
@@ -15,7 +15,7 @@ with --lr these for AdamW, and AccumAdamW's in the recipes' proportion.
 The systems that average gradients train for --steps. The others see gradients of their own, and
 train --longer times as many steps; the schedule is stretched to the length of a run. The loss is
 that of the average model on held-out data, computed after the run from snapshots. The goal is the
-loss at the end of DDP's run. Writes out/bench/time_to_loss.json:
+loss at the end of DDP's run. Writes out/bench/time_to_loss.json (--out):
 
     fp32_vs_ddp    seconds until the goal of Starling's fastest system in fp32, over DDP's seconds;
                    link = compute (wanted: at most 0.7)
@@ -204,8 +204,9 @@ def recipe_of(task, twin=""):
         return tomllib.load(file)
 
 
-def rules_of(task, lr):
-    """Adam's rule and the accumulating one, from the recipe and its twin. lr: Adam's, or None."""
+def rules_of(task, lr=None, window=None):
+    """Adam's rule and the accumulating one, from the recipe and its twin. lr: Adam's. None: the
+    recipe's."""
     names = {"adam": "Adam", "adamw": "AdamW", "accum-adam": "AccumAdam", "accum-adamw": "AccumAdamW"}
     rules = {}
     twin = recipe_of(task, "-all-reduce")["optimizer"]
@@ -213,7 +214,7 @@ def rules_of(task, lr):
         rules[kind] = {"name": names[own["rule"]], "betas": own["betas"], "weight_decay": own.get("weight_decay", 0.0),
                        "lr": own["lr"] * (1 if lr is None else lr / twin["lr"])}
         if "window" in own:
-            rules[kind]["window"] = own["window"]
+            rules[kind]["window"] = window or own["window"]
     return rules
 
 
@@ -229,11 +230,6 @@ class Bench:
                     "clip": recipe["train"].get("clip", 0.0), "folder": str(folder)}
         self.parameters = None
 
-    def said(self, command, rate):
-        if rate is None:
-            return loopback(command, self.options.hosts, "tcp")
-        return emulated(command, self.options.hosts, rate)
-
     def line(self, rate):
         """Bytes per second that a host sends while it receives as many."""
         job = self.folder / "job.json"
@@ -248,7 +244,11 @@ class Bench:
         if system.get("bucket_mb") == "an eighth":
             system = system | {"bucket_mb": 4 * self.parameters / 8 / 2**20}
         job.write_text(json.dumps(self.job | {"system": system, "rule": rule, "steps": steps, "snapshots": snapshots}))
-        self.said([self.options.python, str(WORKER), str(job)], rate)
+        command = [self.options.python, str(WORKER), str(job)]
+        if rate is None:
+            loopback(command, self.options.hosts, "tcp")
+        else:
+            emulated(command, self.options.hosts, rate)
         workers = [json.loads((self.folder / f"{rank}.json").read_text()) for rank in range(self.options.hosts)]
         self.parameters = workers[0]["parameters"]
         curve = []
@@ -264,7 +264,7 @@ class Bench:
     def compute_ms(self):
         """The time of a step without an exchange, while all workers compute."""
         options = self.options
-        rule, rate = rules_of(options.task, None)["adam"], None if options.no_line else "0"
+        rule, rate = rules_of(options.task)["adam"], None if options.no_line else "0"
         return self.run({"by": "alone"}, rule, options.alone, [options.alone], rate)["step_ms"]
 
     def setting(self, ratio, compute_ms):
@@ -275,7 +275,7 @@ class Bench:
             line = self.line(rate)
         runs = []
         for lr in options.lr or [None]:
-            rules = rules_of(options.task, lr)
+            rules = rules_of(options.task, lr, options.window)
             for name, system in SYSTEMS.items():
                 if ratio not in system["ratios"] or not re.search(options.only, name):
                     continue
@@ -301,6 +301,7 @@ def main():
     parser.add_argument("--steps", type=int, help="of the systems that average gradients (default 400)")
     parser.add_argument("--longer", type=float, default=1.2, help="the steps of the others over these (default 1.2)")
     parser.add_argument("--lr", type=float, nargs="+", help="learning rates of Adam's rule to try (default: the recipe's)")
+    parser.add_argument("--window", type=int, help="steps in a window of AccumAdam (default: the recipe's)")
     parser.add_argument("--batch", type=int, help="examples of a worker's batch (default: 4 windows, 16 pairs)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--test", type=int, help="held-out examples (default 64)")
@@ -312,16 +313,23 @@ def main():
     parser.add_argument("--vocabulary", type=int, help="of --data (default: the recipe's)")
     parser.add_argument("--python", default=sys.executable, help="a python that has torch, Decent-DP and starling")
     parser.add_argument("--starling", default=str(ROOT / ".venv/bin/starling"), help="the command, to pack the data")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/time_to_loss.json")
+    parser.add_argument("--out", type=pathlib.Path,
+                        help="default: out/bench/time_to_loss.json, or time_to_loss-TASK-HOSTS.json for others than text and 2")
     parser.add_argument("--document", type=pathlib.Path, metavar="JSON",
                         help="measures nothing: puts the tables of this result into docs/results/measurements.md")
     options = parser.parse_args()
     if options.document:
         return document(options.document)
-    for name, least in (("hosts", 2), ("longer", 1), ("test", 1), ("steps", 4), ("batch", 1)):
+    for name, least in (("hosts", 2), ("longer", 1), ("test", 1), ("steps", 4), ("batch", 1), ("window", 1)):
         if (value := getattr(options, name)) is not None and value < least:
             parser.error(f"--{name} {value}: at least {least} is needed")
+    if not any(re.search(options.only, name) for name in SYSTEMS):
+        parser.error(f"--only: no system has '{options.only}' in its name: {'; '.join(SYSTEMS)}")
+    if options.data and not options.data.is_dir():
+        parser.error(f"--data {options.data}: there is no such folder")
     options.batch = options.batch or BATCH[options.task]
+    other = "" if (options.task, options.hosts) == ("text", 2) else f"-{options.task}-{options.hosts}"
+    options.out = options.out or ROOT / f"out/bench/time_to_loss{other}.json"
     options.alone = 10 if options.quick else 40
     options.steps = options.steps or (20 if options.quick else 400)
     options.test = options.test or (16 if options.quick else 64)

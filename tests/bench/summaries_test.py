@@ -172,11 +172,12 @@ class TimeToLoss(unittest.TestCase):
             self.assertIn(line.count("|"), (0, 10, 22))
 
     def test_recipes_give_the_rules(self):
-        rules = time_to_loss.rules_of("text", None)
+        rules = time_to_loss.rules_of("text")
         self.assertEqual({kind: rule["name"] for kind, rule in rules.items()}, {"adam": "AdamW", "accum": "AccumAdamW"})
         twice = time_to_loss.rules_of("text", 2 * rules["adam"]["lr"])
         self.assertEqual(twice["accum"], rules["accum"] | {"lr": 2 * rules["accum"]["lr"]})
-        self.assertEqual(time_to_loss.rules_of("translation", None)["accum"]["name"], "AccumAdam")
+        self.assertEqual(time_to_loss.rules_of("text", None, 3), {"adam": rules["adam"], "accum": rules["accum"] | {"window": 3}})
+        self.assertEqual(time_to_loss.rules_of("translation")["accum"]["name"], "AccumAdam")
 
 
 if __name__ == "__main__":
