@@ -13,7 +13,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-exchange bench-overhead bench-python_step bench-step bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize coverage fuzz clean
+.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-exchange bench-overhead bench-python_step bench-step bench-time_to_loss bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize coverage fuzz clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "make %-19s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,13 @@ bench-step: command  ## a step beside DDP's and Decent-DP's, on an emulated link
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-step
 	@scripts/dev-tools requirements-bench.txt $(VENV)
 	@bench/step.py --program $(BUILD)/bin/bench-step --python $(VENV)/bin/python $(BENCH)
+
+bench-time_to_loss: BOOTSTRAP = --tests
+bench-time_to_loss: command  ## seconds until DDP's loss, beside DDP and Decent-DP, on emulated hosts (root): out/bench/time_to_loss.json
+	@cmake --build $(BUILD) -j $(JOBS) --target starling_python
+	@scripts/dev-tools requirements-bench.txt $(VENV)
+	@scripts/dev-tools requirements-pack.txt $(VENV)
+	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python bench/time_to_loss.py --starling $(VENV)/bin/starling $(BENCH)
 
 bench-async: BOOTSTRAP = --tests
 bench-async: command  ## what a slow, stopped or dead worker costs the others under gossip (root): out/bench/async.json

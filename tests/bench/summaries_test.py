@@ -1,12 +1,16 @@
 """The benches' summaries of synthetic times."""
+import json
 import pathlib
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
 
 import planner  # noqa: E402
 import step  # noqa: E402
+import time_to_loss  # noqa: E402
 
 
 def row(system, predicted, measured):
@@ -95,6 +99,85 @@ class Step(unittest.TestCase):
         # 2 (n - 1) / n models.
         self.assertAlmostEqual(step.limit(cell | {"hosts": 4}, "complete"), 75)
         self.assertAlmostEqual(step.limit(self.cell(1, alone=60.0), "base-2"), 60)
+
+
+def curve(*points):
+    return [{"step": step, "seconds": seconds, "bytes": 10 * step, "loss": loss} for step, seconds, loss in points]
+
+
+class TimeToLoss(unittest.TestCase):
+    # DDP ends at a loss of 4, after 100 s.
+    DDP = curve((10, 50, 5), (20, 100, 4))
+
+    def setting(self, ratio, **curves):
+        names = {"ddp": "DDP", "decent": "Decent-DP, DAdam", "fp32": "Starling DAdam", "accum": "Starling AccumAdam",
+                 "int8": "Starling DAdam, int8", "all_reduce": "Starling all-reduce"}
+        runs = [{"name": names[key]} | time_to_loss.SYSTEMS[names[key]] |
+                {"rule": {"lr": 0.002}, "steps": 20, "step_ms": 9, "curve": one} for key, one in curves.items()]
+        return {"link_over_compute": ratio, "goal": time_to_loss.judged(runs), "runs": runs}
+
+    def test_way_to_a_loss(self):
+        self.assertEqual(time_to_loss.reached(self.DDP, 4), {"step": 20, "seconds": 100, "bytes": 200})
+        self.assertEqual(time_to_loss.reached(self.DDP, 4.5), {"step": 15, "seconds": 75, "bytes": 150})
+        self.assertEqual(time_to_loss.reached(self.DDP, 6), {"step": 10, "seconds": 50, "bytes": 100})
+        self.assertIsNone(time_to_loss.reached(self.DDP, 3.9))
+        unknown = [point | {"bytes": None} for point in self.DDP]
+        self.assertEqual(time_to_loss.reached(unknown, 4.5), {"step": 15, "seconds": 75, "bytes": None})
+
+    def test_summary(self):
+        equal = self.setting(1, ddp=self.DDP, decent=curve((10, 40, 5), (30, 90, 4)), fp32=curve((10, 35, 5), (30, 80, 4)),
+                             accum=curve((10, 35, 5), (30, 80, 3)), all_reduce=curve((10, 5, 5), (20, 10, 4)))
+        slow = self.setting(3, ddp=self.DDP, decent=curve((10, 40, 5), (30, 90, 4)), fp32=curve((10, 5, 5), (30, 10, 4)),
+                            int8=curve((10, 15, 5), (30, 30, 4)))
+        said = time_to_loss.summary([equal, slow])
+        self.assertAlmostEqual(said["fp32_vs_ddp"], 0.575)  # of AccumAdam: at 4 after 57.5 s. No all-reduce counts
+        self.assertAlmostEqual(said["int8_vs_ddp"], 0.3)
+        self.assertAlmostEqual(said["vs_decent_dp"], 57.5 / 90)
+        self.assertEqual(said["missing"], {})
+        self.assertEqual(equal["runs"][2]["over_ddp"], {"step": 1.5, "seconds": 0.8, "bytes": 1.5})
+
+    def test_what_was_not_reached_has_no_value(self):
+        above = curve((10, 35, 5), (30, 80, 4.1))
+        said = time_to_loss.summary([self.setting(1, ddp=self.DDP, decent=self.DDP, fp32=above), self.setting(3, fp32=self.DDP)])
+        self.assertEqual([said[key] for key in ("fp32_vs_ddp", "int8_vs_ddp", "vs_decent_dp")], [None] * 3)
+        self.assertEqual(set(said["missing"]), {"fp32_vs_ddp", "int8_vs_ddp", "vs_decent_dp"})
+
+    def test_the_best_learning_rate_of_ddp_sets_the_goal(self):
+        slower = self.setting(1, ddp=curve((10, 40, 5), (20, 90, 4.5)))
+        runs = slower["runs"] + self.setting(1, ddp=self.DDP)["runs"]
+        self.assertEqual(time_to_loss.judged(runs), {"loss": 4, "seconds": 100})
+        self.assertIsNone(runs[0]["goal"])
+
+    def test_tables(self):
+        setting = self.setting(1, ddp=self.DDP, fp32=curve((10, 35, 5), (30, 80, 3.9)))
+        about = {"date": "today", "device": "a machine", "hosts": 2, "parameters": 1000, "batch": 4, "seed": 1, "compute_ms": 9.6,
+                 "steps": 20}
+        with tempfile.TemporaryDirectory() as name:
+            result, page = pathlib.Path(name, "result.json"), pathlib.Path(name, "page.md")
+            result.write_text(json.dumps(about | {"settings": [setting]}))
+            page.write_text(f"before\n{time_to_loss.BEGIN}old\n{time_to_loss.END}after\n")
+            with mock.patch.object(time_to_loss, "PAGE", page):
+                time_to_loss.document(result)
+                said = page.read_text()
+                time_to_loss.document(result)
+                self.assertEqual(page.read_text(), said)
+                page.write_text("nothing")
+                self.assertRaisesRegex(SystemExit, "there is no place for the tables", time_to_loss.document, result)
+        self.assertTrue(said.startswith("before\n") and said.endswith("\n<!-- end -->\nafter\n") and "old" not in said)
+        self.assertIn("A step computes for 10 ms.", said)
+        self.assertIn("| Starling DAdam | 0.002 | 9 | 20 | 3.900 | 75.9 | 0.76 | 1.41 | 1.41 |\n", said)
+        falling = "".join(f" {5 - i / 10:.3f} |" for i in range(11))
+        self.assertIn("| DDP |" + 9 * "  |" + falling + "\n", said)
+        for line in said.splitlines():
+            self.assertIn(line.count("|"), (0, 10, 22))
+
+    def test_recipes_give_the_rules(self):
+        rules = time_to_loss.rules_of("text")
+        self.assertEqual({kind: rule["name"] for kind, rule in rules.items()}, {"adam": "AdamW", "accum": "AccumAdamW"})
+        twice = time_to_loss.rules_of("text", 2 * rules["adam"]["lr"])
+        self.assertEqual(twice["accum"], rules["accum"] | {"lr": 2 * rules["accum"]["lr"]})
+        self.assertEqual(time_to_loss.rules_of("text", None, 3), {"adam": rules["adam"], "accum": rules["accum"] | {"window": 3}})
+        self.assertEqual(time_to_loss.rules_of("translation")["accum"]["name"], "AccumAdam")
 
 
 if __name__ == "__main__":
