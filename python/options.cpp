@@ -85,6 +85,7 @@ Options options_of(const py::dict& given) {
       {"scheme", [](Options& o, py::handle v) { o.scheme.name = v.cast<std::string>(); }},
       {"wire", [](Options& o, py::handle v) { o.wire = wire_named(v.cast<std::string>()); }},
       {"one_in", [](Options& o, py::handle v) { o.one_in = v.cast<int>(); }},
+      {"mean_every", [](Options& o, py::handle v) { o.mean_every = v.cast<int>(); }},
       {"seed", [](Options& o, py::handle v) { o.seed = v.cast<std::uint64_t>(); }},
       {"hierarchy", [](Options& o, py::handle v) { o.hierarchy = v.cast<std::string>(); }},
       {"workers_per_node", [](Options& o, py::handle v) { o.workers_per_node = v.cast<int>(); }},

@@ -25,6 +25,9 @@ class Options(SchemeOptions, total=False):
     """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"."""
     one_in: int
     """random-k: a round sends and mixes one value in so many, with a scheme that chooses its values top-k; 1 (default): all."""
+    mean_every: int
+    """After every so many steps, all workers go on from the exact mean of their parameters and buffers (Gossip-PGA); 0 (default):
+    never. Not for schemes that average beside training, nor for all-reduce."""
     seed: int
     """Of the random times and pairs of schemes that average beside training; 0 (default)."""
     model: torch.nn.Module | None

@@ -120,6 +120,7 @@ class Optimizer(torch.optim.Optimizer):
         if not isinstance(self._scheme, str):
             raise TypeError(f"keyword argument 'scheme': {self._scheme!r} has the wrong type")
         self._traits = _C.scheme_traits(self._scheme)
+        self._means = bool(rest.get("mean_every", 0))
         self._shards = Shards(rest, group, averages_gradients=self._traits["averages_gradients"])
         self._in_nodes = rest.get("hierarchy", "none") != "none"
         given = [self._shards.stand_ins(group["params"]) for group in self.param_groups]
@@ -192,6 +193,8 @@ class Optimizer(torch.optim.Optimizer):
         check = self._first_gradients
         if check is not None:
             check.take(self.param_groups)
+        if self._means and self._model is not None:
+            self._binding.set_buffers(self._buffers())
         if self._shards.pairs:
             try:
                 self._current().step(self.param_groups, scale)

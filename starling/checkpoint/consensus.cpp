@@ -143,9 +143,14 @@ AverageModel::AverageModel(const Checkpoint& checkpoint, const Log& log)
     if (!own.name.starts_with(kPrefix)) continue;
     const std::string name = own.name.substr(kPrefix.size());
     const bool narrow = narrow_format(own).has_value();
-    const TensorInfo* const master = narrow ? first.find(std::string(kMaster) + name) : nullptr;
-    const bool known = master != nullptr && master->dtype == "F32" && master->shape == own.shape;
-    const TensorInfo& tensor = known ? *master : own;
+    // The tensor of fp32 that stands for it, or null.
+    const auto instead = [&](const std::string& prefix) {
+      const TensorInfo* const found = first.find(prefix + name);
+      return found != nullptr && found->dtype == "F32" && found->shape == own.shape ? found : nullptr;
+    };
+    const TensorInfo* source = instead(kMovingAverage);
+    if (source == nullptr && narrow) source = instead(std::string(kMaster));
+    const TensorInfo& tensor = source != nullptr ? *source : own;
     for (const SafetensorsReader& worker : workers_) {
       const TensorInfo* const theirs = worker.find(tensor.name);
       if (theirs == nullptr || theirs->dtype != tensor.dtype || theirs->shape != tensor.shape) {
@@ -153,7 +158,7 @@ AverageModel::AverageModel(const Checkpoint& checkpoint, const Log& log)
                                 worker.path(), short_of(tensor.name), first.path()));
       }
     }
-    tensors_.push_back({.name = name, .dtype = narrow ? "F32" : own.dtype, .shape = own.shape});
+    tensors_.push_back({.name = name, .dtype = narrow ? "F32" : tensor.dtype, .shape = own.shape});
     sources_[name] = tensor.name;
   }
   if (tensors_.empty()) throw Error(first.path() + ": holds no model: no tensor's name begins with model.");

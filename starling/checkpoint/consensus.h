@@ -15,11 +15,15 @@ namespace starling {
 // The key of the metadata that has the recipe of the run, as TOML.
 inline constexpr const char* kRecipe = "starling.recipe";
 
+// The prefix of the tensors that stand in the average model for those of the same name.
+inline constexpr const char* kMovingAverage = "ema.";
+
 // A worker's file holds its model as "model.NAME", with the module's names. Here each is NAME. Real
 // numbers (F32, F64) are the average over all workers of the checkpoint, summed in double; integers
 // (counters) are the maximum. The average of F16 and BF16 is F32; that of a parameter is the
-// average of its fp32 masters, "master.NAME". A worker with numbers that are not finite, in a
-// tensor that is finite at another worker, is left out of all tensors.
+// average of its fp32 masters, "master.NAME". If the files have "ema.NAME" (train.ema), it is the
+// average of these. A worker with numbers that are not finite, in a tensor that is finite at
+// another worker, is left out of all tensors.
 class AverageModel {
  public:
   // Verifies all files, and reads them once more. Logs a warning for each worker that is left out.

@@ -14,6 +14,8 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 
+#include "starling/models/recompute.h"
+
 namespace starling {
 
 namespace {
@@ -127,8 +129,16 @@ Tensor Gpt2::logits(const Tensor& tokens, Gpt2Cache* cache) {
   Decoder& d = *decoder_;
   const std::int64_t past = cache != nullptr ? cache->size : 0;
   Tensor x = d.wte(tokens) + d.wpe->weight.narrow(0, past, tokens.size(1));
-  for (std::size_t i = 0; i < d.h->size(); ++i)
-    x = d.h[i]->as<Layer>()->forward(x, cache != nullptr ? cache->layers[i] : Tensor(), past);
+  for (std::size_t i = 0; i < d.h->size(); ++i) {
+    auto& layer = *d.h[i]->as<Layer>();
+    if (cache != nullptr) {
+      x = layer.forward(x, cache->layers[i], past);
+    } else if (options_.recompute) {
+      x = recomputed(layer, [&layer](const auto& inputs) { return layer.forward(inputs[0], {}, 0); }, {x});
+    } else {
+      x = layer.forward(x, {}, 0);
+    }
+  }
   return at::linear(d.ln_f(x), d.wte->weight).to(at::kFloat);
 }
 

@@ -29,6 +29,7 @@ struct Gpt2Options {
   std::int64_t heads = 12;
   std::int64_t layers = 12;
   at::ScalarType type = at::kFloat;  // of parameters and activations
+  bool recompute = false;            // the layers' activations in the backward pass (recompute.h)
 };
 
 // The keys and values of the tokens that a model has read, so that it goes on from there.

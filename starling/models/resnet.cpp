@@ -1,6 +1,7 @@
 #include "starling/models/resnet.h"
 
 #include <array>
+#include <optional>
 #include <vector>
 
 #include <ATen/ops/max_pool2d.h>
@@ -12,6 +13,7 @@
 
 #include "starling/core/error.h"
 #include "starling/models/convolution.h"
+#include "starling/models/recompute.h"
 
 namespace starling {
 
@@ -24,18 +26,18 @@ struct Blocks {
   bool bottleneck;  // blocks of three convolutions
 };
 
-Blocks blocks_of(int depth) {
+std::optional<Blocks> blocks_of(int depth) {
   switch (depth) {
     case 18:
-      return {{2, 2, 2, 2}, false};
+      return Blocks{{2, 2, 2, 2}, false};
     case 34:
-      return {{3, 4, 6, 3}, false};
+      return Blocks{{3, 4, 6, 3}, false};
     case 50:
-      return {{3, 4, 6, 3}, true};
+      return Blocks{{3, 4, 6, 3}, true};
     case 101:
-      return {{3, 4, 23, 3}, true};
+      return Blocks{{3, 4, 23, 3}, true};
     default:
-      throw UsageError(fmt::format("ResNet-{}: unknown, allowed are 18, 34, 50 and 101", depth));
+      return {};
   }
 }
 
@@ -80,10 +82,11 @@ class ResNet final : public Classifier {
  public:
   explicit ResNet(const ResNetOptions& o)
       : small_images_(o.small_images),
+        recompute_(o.recompute),
         conv1_(register_module(
             "conv1", o.small_images ? convolution(3, 64, 3, 1, o.type) : convolution(3, 64, 7, 2, o.type))),
         bn1_(register_module("bn1", nn::BatchNorm2d(64))) {
-    const Blocks kind = blocks_of(o.depth);
+    const Blocks kind = *blocks_of(o.depth);
     int channels = 64;
     for (int layer = 0; layer < 4; ++layer) {
       const int width = 64 << layer;
@@ -103,12 +106,19 @@ class ResNet final : public Classifier {
     x = x.to(fc_->weight.scalar_type()).contiguous(at::MemoryFormat::ChannelsLast);
     x = bn1_(conv1_(x)).relu_();
     if (!small_images_) x = at::max_pool2d(x, 3, 2, 1);
-    for (nn::Sequential& layer : layers_) x = layer->forward(x);
+    for (nn::Sequential& layer : layers_) {
+      for (std::size_t i = 0; i < layer->size(); ++i) {
+        auto& block = *layer[i]->as<Residual>();
+        x = recompute_
+                ? recomputed(block, [&block](const auto& inputs) { return block.forward(inputs[0]); }, {x})
+                : block.forward(x);
+      }
+    }
     return fc_(x.mean({2, 3})).to(at::kFloat);
   }
 
  private:
-  const bool small_images_;
+  const bool small_images_, recompute_;
   nn::Conv2d conv1_;
   nn::BatchNorm2d bn1_;
   std::vector<nn::Sequential> layers_;
@@ -117,8 +127,12 @@ class ResNet final : public Classifier {
 
 }  // namespace
 
+void check_resnet_depth(int depth, const std::string& where) {
+  if (!blocks_of(depth)) throw UsageError(fmt::format("{} = {}: wants 18, 34, 50 or 101", where, depth));
+}
+
 std::shared_ptr<Classifier> make_resnet(const ResNetOptions& options) {
-  blocks_of(options.depth);  // refuses before it draws
+  check_resnet_depth(options.depth, "depth");
   return std::make_shared<ResNet>(options);
 }
 

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "starling/models/classifier.h"
 
@@ -32,10 +33,13 @@ struct ResNetOptions {
   // (Goyal et al. 2017).
   bool zero_init = true;
   at::ScalarType type = at::kFloat;  // of convolutions, the linear layer and activations
+  bool recompute = false;            // the blocks' activations in the backward pass (recompute.h)
 };
 
 // Maps float [n, 3, height, width] to logits. Draws the weights from torch's global generator (He
 // initialisation). Throws UsageError for another depth.
 std::shared_ptr<Classifier> make_resnet(const ResNetOptions& options);
+// Throws UsageError for another depth: "WHERE = 20: wants 18, 34, 50 or 101".
+void check_resnet_depth(int depth, const std::string& where);
 
 }  // namespace starling

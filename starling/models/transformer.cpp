@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include <ATen/Context.h>
 #include <ATen/Generator.h>
 #include <ATen/ops/all.h>
 #include <ATen/ops/arange.h>
@@ -26,6 +27,8 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 
+#include "starling/models/recompute.h"
+
 namespace starling {
 
 namespace nn = torch::nn;
@@ -40,6 +43,11 @@ class Dropout {
   Tensor operator()(const Tensor& x) const {
     if (share_ == 0) return x;
     return x * at::empty_like(x).bernoulli_(1 - share_, generator_).div_(1 - share_);
+  }
+  // The generator that values on this device draw from; none, if they draw nothing.
+  std::optional<at::Generator> generator(at::Device device) const {
+    if (share_ == 0) return std::nullopt;
+    return generator_ ? generator_ : at::globalContext().defaultGenerator(device);
   }
 
  private:
@@ -178,8 +186,19 @@ struct Transformer::Parts {
   }
   Tensor encoded(const Tensor& source, const Tensor& seen, const Dropout& dropout) {
     Tensor x = embedded(source, 0, dropout);
-    for (const auto& layer : *encoder) x = layer->as<EncoderLayer>()->forward(x, seen, dropout);
+    for (const auto& module : *encoder) {
+      auto& layer = *module->as<EncoderLayer>();
+      x = through(layer, {x}, dropout, [&layer, seen, dropout](const auto& inputs) {
+        return layer.forward(inputs[0], seen, dropout);
+      });
+    }
     return x;
+  }
+  // f(inputs), which is the output of this layer.
+  Tensor through(nn::Module& layer, const std::vector<Tensor>& inputs, const Dropout& dropout,
+                 const Computation& f) const {
+    if (!options.recompute) return f(inputs);
+    return recomputed(layer, f, inputs, dropout.generator(inputs[0].device()));
   }
   Tensor logits(const Tensor& x) const { return at::linear(x, embedding->weight).to(at::kFloat); }
 
@@ -205,14 +224,16 @@ Tensor Transformer::forward(const Tensor& source, const Tensor& target,
   Tensor x = p.embedded(target, 0, dropout);
   for (const auto& module : *p.decoder) {
     auto& layer = *module->as<DecoderLayer>();
-    const MultiheadAttention &own = *layer.self_attn, &other = *layer.multihead_attn;
-    x = layer.forward(
-        x, [&](const Tensor& y) { return own.over_itself(y, {}, /*causal=*/true); },
-        [&](const Tensor& y) {
-          const Tensor keys_values = other.projected(memory, 1, 2);
-          return other.mixed(other.projected(y, 0, 1)[0], keys_values[0], keys_values[1], seen);
-        },
-        dropout);
+    x = p.through(layer, {x, memory}, dropout, [&layer, seen, dropout](const auto& inputs) {
+      const MultiheadAttention &own = *layer.self_attn, &other = *layer.multihead_attn;
+      return layer.forward(
+          inputs[0], [&](const Tensor& y) { return own.over_itself(y, {}, /*causal=*/true); },
+          [&](const Tensor& y) {
+            const Tensor keys_values = other.projected(inputs[1], 1, 2);
+            return other.mixed(other.projected(y, 0, 1)[0], keys_values[0], keys_values[1], seen);
+          },
+          dropout);
+    });
   }
   return p.logits(x);
 }

@@ -36,6 +36,7 @@ struct TransformerOptions {
   std::int64_t inner = 2048;  // width within the feed-forward networks
   double dropout = 0.1;
   at::ScalarType type = at::kFloat;  // of parameters and activations
+  bool recompute = false;            // the layers' activations in the backward pass (recompute.h)
 };
 
 class Transformer final : public torch::nn::Module {

@@ -14,6 +14,7 @@
 //   m. v. b.NAME   the rule's state, named as in kernels/update.h; exp_avg.NAME and so on around
 //                  torch's optimizers
 //   the scheme's   named by OptimizerState::of_scheme, described in the scheme's file
+//   the caller's   of Optimizer::add_to_state(), such as ema.NAME
 //   loss_scale     with loss scaling: the scale, and the finite steps since it last changed
 //   steps          per parameter, in the groups' order: steps with a gradient
 //   options.GROUP  the group's rule options, the learning rate first

@@ -54,9 +54,12 @@ struct Optimizer::Engine {
   int averages = 0;                 // that stand in the parameters: scopes of Consensus
   std::vector<std::pair<std::string, at::Tensor>>
       model;  // all its parameters and buffers, each once, by name
+  std::vector<std::pair<std::string, at::Tensor>> guests;  // see add_to_state()
   std::vector<Block> blocks;
   std::vector<std::vector<const void*>> taken;  // parameters of each group that the blocks hold
   torch::optim::Optimizer* inner = nullptr;     // the local rule, if Starling did not write it
+  std::uint64_t cycle = 1;                      // positions of the schedule: see Exchange::position()
+  std::uint64_t since_mean = 0;                 // steps since the last mean of Options::mean_every
   int connections = 0;                          // exchanges so far; a later group makes a new one
   ExchangeStatistics before;                    // of the earlier exchanges
   Clipping clipping;

@@ -93,6 +93,7 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
               {"topology", options.topology},
               {"wire", std::string(name_of(options.wire))},
               {"one_in", std::to_string(options.one_in)},
+              {"mean_every", std::to_string(options.mean_every)},
               {"seed", std::to_string(options.seed)}};
   const SchemeSettings settings(options.scheme);
   for (const auto& [option, value] : settings.all())
@@ -305,6 +306,7 @@ void Optimizer::connect(std::size_t first_group) {
   }
   const std::string channel = fmt::format("{}.{}", e.channel, e.connections++);
   const Schedule schedule = e.schedule();
+  e.cycle = std::max<std::uint64_t>(1, schedule.rounds.size()) * static_cast<std::uint64_t>(e.options.one_in);
   const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
 
   std::optional<Gathering> all(std::in_place, world, channel);
@@ -390,7 +392,18 @@ at::Tensor Optimizer::step(LossClosure closure) {
   const Timeline::Scope span(engine_->world.timeline.get(), {.name = "optimizer step"});
   engine_->scheme->step();
   clear_other_gradients(engine_->blocks);
+  take_mean();
   return loss;
+}
+
+// With Options::mean_every, whose steps it counts.
+void Optimizer::take_mean() {
+  const auto every = static_cast<std::uint64_t>(engine_->options.mean_every);
+  if (every == 0 || ++engine_->since_mean < every) return;
+  const Operation operation(*this);
+  Consensus average(*this);
+  engine_->since_mean = 0;
+  average.keep();
 }
 
 int Optimizer::average(std::span<float> values) {
@@ -442,7 +455,8 @@ double Optimizer::consensus_distance() { return Consensus(*this).distance(); }
 const World& Optimizer::world() const { return engine_->world; }
 
 std::uint64_t Optimizer::position() const {
-  return engine_->connected().position(engine_->scheme->sends_ahead());
+  const Engine& e = *engine_;
+  return e.connected().position(e.scheme->sends_ahead()) + e.cycle * e.since_mean;
 }
 
 void Optimizer::restart(std::optional<std::uint64_t> position) {
@@ -462,6 +476,10 @@ void Optimizer::begin_again() {
 void Optimizer::go_on(std::uint64_t position, const std::function<void()>& set_scheme_state) {
   settle(engine_->blocks);
   engine_->scheme->pause();  // on all workers, before the exchange lets any worker continue
+  if (const int every = engine_->options.mean_every; every > 0) {
+    engine_->since_mean = position / engine_->cycle % static_cast<std::uint64_t>(every);
+    position %= engine_->cycle;
+  }
   engine_->connected().restart(position);
   engine_->scheme->restart();
   set_scheme_state();

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -59,6 +60,9 @@ struct Options {
   // (docs/wires.md). Bytes and mixing shrink by this factor. Top-k schemes send the values that
   // changed most since they were sent, with their indices (8 bytes each).
   int one_in = 1;
+  // After every so many steps, step() makes all workers go on from their mean, as Consensus::keep()
+  // does: Gossip-PGA (Chen et al. 2021, arXiv 2105.09080). Needs a scheme with rounds. 0: never.
+  int mean_every = 0;
   // "node": each node of workers_per_node consecutive ranks gossips as one, and averages its
   // gradients. A worker keeps the state of its share of the blocks, and exchanges these with the
   // same place on other nodes. Needs a scheme that supports it and a rule of Starling's. clip
@@ -185,10 +189,13 @@ class Optimizer : public torch::optim::Optimizer {
   // for all workers). Returns the file's size and checksum. Throws Error.
   Digest save(const std::string& file) const;
   void load(const std::string& file);  // as set_state()
-  // Only the place in the schedule (the first round from the present parameters), if the rest is
-  // saved elsewhere. restart() is collective: blocks in flight are sent again, and the scheme's
-  // state begins fresh. No position: this worker could not load the rest, so all throw Error and
-  // continue as they were.
+  // Adds tensors of the caller to what state() and save() have, and set_state() and load() fill.
+  // Throws UsageError if a tensor of the state has such a name.
+  void add_to_state(std::vector<std::pair<std::string, at::Tensor>> tensors);
+  // Only the place in the schedule (the first round from the present parameters) and the steps
+  // since the last mean, if the rest is saved elsewhere. restart() is collective: blocks in flight
+  // are sent again, and the scheme's state begins fresh. No position: this worker could not load
+  // the rest, so all throw Error and continue as they were.
   std::uint64_t position() const;
   void restart(std::optional<std::uint64_t> position);
   // torch's archives are refused: UsageError.
@@ -213,6 +220,7 @@ class Optimizer : public torch::optim::Optimizer {
   void keep_states();
   void connect(std::size_t first_group);
   void make_scheme();
+  void take_mean();
   void go_on(std::uint64_t position, const std::function<void()>& set_scheme_state);
   void take_state(const std::string& what, const std::function<GivenState()>& give);
   ExchangeStatistics counted() const;  // since construction

@@ -38,6 +38,16 @@ void check_scheme(const SchemeInfo& info, const Options& options, bool around) {
   if (options.one_in != 1 && !traits.all_values.empty())
     refuse(fmt::format("scheme \"{}\" needs one_in = 1, not {}: {}", info.name, options.one_in,
                        traits.all_values));
+  if (options.mean_every < 0)
+    refuse(fmt::format("mean_every = {} is not allowed: steps between two means, or 0", options.mean_every));
+  if (options.mean_every > 0 && traits.path == Path::pairs)
+    refuse(fmt::format(
+        "scheme \"{}\" takes no mean_every: each worker makes steps of its own, so there is no step "
+        "at which all could take their mean",
+        info.name));
+  if (options.mean_every > 0 && traits.path == Path::gradients)
+    refuse(
+        fmt::format("scheme \"{}\" takes no mean_every: its workers are equal after each step", info.name));
   if (around && !traits.own_rule.empty())
     refuse(fmt::format("scheme \"{}\" needs one of Starling's rules, not another optimizer: {}", info.name,
                        traits.own_rule));

@@ -48,6 +48,7 @@ at::Tensor numbers(const std::vector<double>& values) {
 struct State {
   std::string rule;  // its name
   Named model;
+  Named guests;                     // tensors of the caller, by their full names
   std::vector<at::Tensor> options;  // per group
   at::Tensor steps, rng;
   at::Tensor loss_scale;
@@ -55,7 +56,8 @@ struct State {
   // `engine`: an Optimizer's. Its gossip stands still from here to the next step. Without `values`,
   // the copies of the blocks' and the scheme's state are not filled.
   State(auto& engine, Groups& groups, bool values)
-      : values_(values),
+      : guests(engine.guests),
+        values_(values),
         blocks_(engine.blocks),
         own_(engine.own_blocks()),
         node_(engine.node),
@@ -137,6 +139,7 @@ struct State {
   Named all() const {
     Named all;
     for (const auto& [name, tensor] : model) all.emplace_back("model." + name, tensor);
+    all.insert(all.end(), guests.begin(), guests.end());
     for (std::size_t k = 0; k < fields_.size(); ++k) {
       for (const Parameter& p : parameters_) {
         if (p.state[k].defined()) all.emplace_back(fields_[k] + p.name, p.state[k]);
@@ -437,6 +440,15 @@ OptimizerState Optimizer::state(bool values) const {
   return all;
 }
 
+void Optimizer::add_to_state(std::vector<std::pair<std::string, at::Tensor>> tensors) {
+  const OptimizerState now = state(/*values=*/false);
+  for (const auto& [name, tensor] : tensors) {
+    if (now.tensors.contains(name))
+      throw UsageError(fmt::format("add_to_state: the state has a tensor \"{}\" already", name));
+  }
+  engine_->guests.insert(engine_->guests.end(), tensors.begin(), tensors.end());
+}
+
 void Optimizer::set_state(const OptimizerState& state) {
   take_state("take its state", [&] {
     return GivenState{state,
@@ -459,13 +471,14 @@ void Optimizer::take_state(const std::string& what, const std::function<GivenSta
     check_tensors(given, mine.rule, mine.share(), all);
     position = position_in(given);
     grids = grids_in(given, engine_->options.wire);
-    // The model's tensors are the module's own. They are copied only when every worker has its
-    // state.
-    for (std::size_t i = mine.model.size(); i < all.size(); ++i)
+    // The first tensors are the module's and the caller's own. They are copied only when every
+    // worker has its state.
+    for (std::size_t i = mine.model.size() + mine.guests.size(); i < all.size(); ++i)
       all[i].second.copy_(given.state.tensors.at(all[i].first));
     mine.check(given);
   });
   for (const auto& [name, tensor] : mine.model) tensor.copy_(given.state.tensors.at("model." + name));
+  for (const auto& [name, tensor] : mine.guests) tensor.copy_(given.state.tensors.at(name));
   mine.apply();
   engine_->set_grids(grids);
   go_on(static_cast<std::uint64_t>(position), [&] { mine.apply_to_scheme(); });

@@ -45,9 +45,10 @@ std::int64_t sortable(std::int64_t bits) {
 
 Score test(Task& task) { return task.score(tally_of(task, 0, task.test_examples())); }
 
-AverageScore test_average(Optimizer& optimizer, Task& task) {
+AverageScore test_average(Optimizer& optimizer, Task& task, const Ema* ema) {
   const Operation operation(optimizer);
-  const Consensus average(optimizer);
+  const Consensus average(optimizer);  // its end puts this worker's own values back
+  if (ema != nullptr) ema->show_average(optimizer);
   // This worker's place among those that are left.
   const std::vector<int> lost = optimizer.statistics().lost;
   const int rank = optimizer.world().rank;

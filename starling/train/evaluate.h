@@ -3,6 +3,7 @@
 #pragma once
 
 #include "starling/optim/optimizer.h"
+#include "starling/train/ema.h"
 #include "starling/train/task.h"
 
 namespace starling {
@@ -14,9 +15,9 @@ struct AverageScore {
   Score score;
   double consensus_distance = 0;  // of the workers' models
 };
-// Tests the average model. The workers that are left share the test set out; every example counts
-// once.
-AverageScore test_average(Optimizer& optimizer, Task& task);
+// Tests the average model: with `ema`, the average of the workers' moving averages. The workers
+// that are left share the test set out; every example counts once.
+AverageScore test_average(Optimizer& optimizer, Task& task, const Ema* ema = nullptr);
 
 // The worst score of the workers' own models, each on the whole test set.
 double test_worst(Optimizer& optimizer, Task& task, const ScoreInfo& info);

@@ -4,38 +4,14 @@
 #include <cmath>
 #include <optional>
 
-#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <torch/cuda.h>
 #include <torch/nn/module.h>
 
 #include "starling/core/error.h"
+#include "starling/models/autocast.h"
 
 namespace starling {
-
-namespace {
-
-// As long as it lives, torch chooses the types of operations on this device as torch.autocast does.
-class Autocast {
- public:
-  Autocast(at::DeviceType device, at::ScalarType type) : device_(device) {
-    at::autocast::set_autocast_dtype(device, type);
-    at::autocast::set_autocast_enabled(device, true);
-    at::autocast::increment_nesting();
-  }
-  ~Autocast() {
-    at::autocast::decrement_nesting();
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(device_, false);
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-
- private:
-  const at::DeviceType device_;
-};
-
-}  // namespace
 
 at::Device device_of(const Recipe& recipe, int local_rank) {
   if (recipe.run.device == "cpu") return at::kCPU;

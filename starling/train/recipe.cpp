@@ -141,6 +141,8 @@ Config recipe_config(Recipe& r) {
         "number format between workers");
   c.key("one_in", &r.mixing.one_in, between(1, Mask::kMost),
         "random-k, with a scheme that chooses top-k: one value in so many is sent in a round; 1: all");
+  c.key("mean_every", &r.mixing.mean_every, between(0, 1 << 30),
+        "steps from one exact mean of all workers to the next, from which they go on (Gossip-PGA); 0: none");
   for (auto& [name, value] : r.mixing.of_scheme) scheme_key(c, name, value);
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");
@@ -159,6 +161,9 @@ Config recipe_config(Recipe& r) {
         "in fp32");
   c.key("clip", &r.train.clip, at_least(0),
         "largest global norm of a worker's gradient, with all-reduce of their mean; 0: not clipped");
+  c.key("ema", &r.train.ema, from_below(0, 1),
+        "decay, such as 0.999, of a moving average of each worker's model; tests, and the model of a "
+        "checkpoint, are then the average of the workers' moving averages; 0: none");
   c.key("loss_scale", &r.train.loss_scale, between(1, 0x1p100),
         "fp16 weights: what the loss is multiplied by at first; halved where a gradient overflows, and that "
         "step mixes only");
@@ -308,6 +313,7 @@ Options make_options(const Recipe& recipe) {
   options.scheme = scheme_choice(recipe);
   options.wire = wire_named(recipe.mixing.wire);
   options.one_in = recipe.mixing.one_in;
+  options.mean_every = recipe.mixing.mean_every;
   options.seed = seed_of(recipe);
   options.hierarchy = recipe.mixing.hierarchy;
   options.workers_per_node = recipe.mixing.workers_per_node;

@@ -50,6 +50,7 @@ struct Recipe {
     std::string profile;
     std::string wire = "fp32";
     int one_in = 1;
+    int mean_every = 0;
     // Each option of any scheme; below 0: automatic, if it can be.
     SchemeValues of_scheme = scheme_values();
     double max_wait = 0;
@@ -62,6 +63,7 @@ struct Recipe {
     int accumulate = 1;
     std::string autocast = "none";
     double clip = 0;
+    double ema = 0;
     double loss_scale = LossScaling{}.initial;
     int loss_scale_steps = LossScaling{}.grow_every;
   } train;

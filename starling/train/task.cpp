@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/train/recipe.h"
 
@@ -19,6 +20,12 @@ void log_warnings(Task& task, const Log& log) {
 const std::string& needed_dir(const Recipe& recipe, std::string_view files) {
   if (recipe.data.dir.empty()) throw UsageError(fmt::format("data.dir is not set: the folder of {}", files));
   return recipe.data.dir;
+}
+
+void recompute_key(Config& config, bool* recompute) {
+  config.key("recompute", recompute,
+             "keep no activations within layers and residual blocks, and compute them again in backward(): "
+             "less memory, a third more work, the same numbers");
 }
 
 const TaskInfo& task_of(const Recipe& recipe) {

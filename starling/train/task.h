@@ -119,6 +119,9 @@ void log_warnings(Task& task, const Log& log);
 // data.dir, the folder of `files`. Throws UsageError if it is not set.
 const std::string& needed_dir(const Recipe& recipe, std::string_view files);
 
+// Declares the key of the section [model] that chooses whether blocks keep their activations.
+void recompute_key(Config& config, bool* recompute);
+
 // The table, in the order of the list in train/tasks/CMakeLists.txt. The first one is the default.
 std::span<const TaskInfo* const> known_tasks();
 // The task that data.name chooses. Throws UsageError if there is none.

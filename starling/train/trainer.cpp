@@ -24,6 +24,7 @@
 #include "starling/plan/schedules.h"
 #include "starling/train/auto_topology.h"
 #include "starling/train/compute.h"
+#include "starling/train/ema.h"
 #include "starling/train/evaluate.h"
 #include "starling/train/learner.h"
 #include "starling/train/logbook.h"
@@ -63,11 +64,11 @@ bool speaks(Optimizer& optimizer) {
 }
 
 // Tests the result and summarizes the run over all workers that are left.
-Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer, Task& task,
+Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer, Task& task, const Ema* ema,
                   const Logbook& log, std::int64_t steps) {
   const ScoreInfo& info = task_of(recipe).score;
   const Statistics statistics = optimizer.statistics();  // before the tests, which send too
-  const AverageScore test = test_average(optimizer, task);
+  const AverageScore test = test_average(optimizer, task, ema);
   const double worst = test_worst(optimizer, task, info);
   constexpr double kMega = 1e6;  // bytes are averaged as floats, in MB
   std::array<float, 10> means{static_cast<float>(log.loss()),
@@ -228,6 +229,8 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   recipe.mixing.topology = topology.name;
   const auto made_optimizer = make_optimizer(recipe, learner.model(), world);
   Optimizer& optimizer = *made_optimizer;
+  std::optional<Ema> ema;
+  if (recipe.train.ema > 0) optimizer.add_to_state(ema.emplace(learner.model(), recipe.train.ema).tensors());
   if (start) load_checkpoint(optimizer, *start);
   const std::int64_t first_step = made[static_cast<std::size_t>(world.rank)];
   Logbook log(recipe, world, observer, metrics,
@@ -257,7 +260,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     }
     if (recipe.log.eval_every > 0 && done % recipe.log.eval_every == 0 && done < steps) {
       const Operation operation(optimizer);
-      const AverageScore test = test_average(optimizer, learner.task());
+      const AverageScore test = test_average(optimizer, learner.task(), ema ? &*ema : nullptr);
       if (speaks(optimizer)) {
         log.add_test(test);
         if (observer.says) {
@@ -276,6 +279,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     const double lr = learner.begin_step(done, optimizer);
     const double loss = learner.gradient(step, optimizer);
     optimizer.step();
+    if (ema) ema->update();
     const Statistics now = optimizer.statistics();
     const std::int64_t before = std::exchange(done, done_after(step + 1, now));
     log.add({.loss = loss, .lr = lr, .seconds = seconds(Clock::now() - begin)}, now, done);
@@ -283,8 +287,9 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   }
 
   const Operation operation(optimizer);
-  const Result result{.summary = summarize(recipe, world, optimizer, learner.task(), log, steps),
-                      .speaks = speaks(optimizer)};
+  const Result result{
+      .summary = summarize(recipe, world, optimizer, learner.task(), ema ? &*ema : nullptr, log, steps),
+      .speaks = speaks(optimizer)};
   if (result.speaks) {
     const Summary& end = result.summary;
     log.add_test({{end.score, end.test_loss}, end.consensus_distance});

@@ -406,6 +406,7 @@ void check(const Recipe& recipe, const VirtualCluster& cluster, double look_ever
   refuse(!recipe.log.profile.empty(), "log.profile");
   refuse(recipe.log.tensorboard, "log.tensorboard");
   refuse(recipe.mixing.topology == "auto", "mixing.topology = auto");
+  refuse(recipe.train.ema > 0, "train.ema");
   if (recipe.run.device != "cpu")
     throw UsageError(
         fmt::format("simulate: run.device = {}: workers are simulated on the cpu", recipe.run.device));

@@ -36,8 +36,7 @@ TEST(ResNet, CountsItsParameters) {
     for (const at::Tensor& p : make_resnet({.depth = depth})->parameters()) counted += p.numel();
     EXPECT_EQ(counted, expected) << depth;
   }
-  EXPECT_EQ(refusal<UsageError>([] { make_resnet({.depth = 20}); }),
-            "ResNet-20: unknown, allowed are 18, 34, 50 and 101");
+  EXPECT_EQ(refusal<UsageError>([] { make_resnet({.depth = 20}); }), "depth = 20: wants 18, 34, 50 or 101");
 }
 
 TEST(ResNet, MapsImagesToLogits) {

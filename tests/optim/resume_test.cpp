@@ -162,6 +162,22 @@ TEST(Checkpoint, RandomKGoesOn) {
                 made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))});
 }
 
+// The steps since the last mean count on: 15, where it is saved, is in the middle.
+TEST(Checkpoint, MeansGoOn) {
+  check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .mean_every = 4}, 3});
+  check_resume({SGD{.lr = 0.01, .momentum = 0.9},
+                {.topology = "base-2", .scheme = "atc", .one_in = 3, .mean_every = 7},
+                3});
+  check_resume({.rule = SGD{.lr = 0.01},
+                .options = {.topology = "base-2", .wire = Wire::bf16, .mean_every = 40},
+                .workers = 2,
+                .narrow = true});
+  check_resume({{},
+                {.topology = "base-2", .mean_every = 4},
+                3,
+                made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))});
+}
+
 // The copies of both ends of each edge are saved and resumed too.
 TEST(Checkpoint, ChocoGoesOn) {
   check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .scheme = "choco", .one_in = 6}, 3});

@@ -189,6 +189,13 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "scheme \"all-reduce\" needs wire fp32, not \"bf16\": it sends gradients, not parameters"},
       {{.scheme = "all-reduce", .one_in = 2},
        "scheme \"all-reduce\" needs one_in = 1, not 2: it sends gradients, not parameters"},
+      {{.mean_every = -1}, "mean_every = -1 is not allowed: steps between two means, or 0"},
+      {{.scheme = "all-reduce", .mean_every = 5},
+       "scheme \"all-reduce\" takes no mean_every: its workers are equal after each step"},
+      {{.scheme = "swarm", .mean_every = 5},
+       "scheme \"swarm\" takes no mean_every: each worker makes steps of its own, so there is no step at "
+       "which "
+       "all could take their mean"},
       {{.scheme = "ceca-2p", .one_in = 4},
        "scheme \"ceca-2p\" needs one_in = 1, not 4: a value that misses rounds is never averaged exactly"},
       {{.scheme = "ceca-2p"},

@@ -17,6 +17,7 @@ RESUMED = (
     {"scheme": "atc", "wire": "bf16"},
     {"wire": "int8"},
     {"scheme": "choco", "topology": "ring", "one_in": 4},
+    {"topology": "ring", "mean_every": 4},
     {"scheme": "push-sum", "topology": "one-peer-exponential-directed", "staleness": 1},
     {"scheme": "ceca-2p"},
 )

@@ -128,6 +128,19 @@ def overflow():
     return ends
 
 
+def means():
+    """Parameters and buffer after the step at which all workers take their mean."""
+    ends = []
+    for make in (lambda p, **o: starling.AdamW(p, lr=0.02, **o),
+                 lambda p, **o: starling.Decentralized(torch.optim.AdamW(p, lr=0.02), **o)):
+        net = Replacing()
+        optimizer = make(net.head.parameters(), model=net, topology="ring", mean_every=3)
+        train(net, optimizer, 3, 0, rank())
+        ends.append([net.head.weight.flatten().tolist(), net.mean.tolist()])
+        optimizer.close()
+    return ends
+
+
 def overflowed(net, optimizer):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
     skipped = []
@@ -214,26 +227,27 @@ def kept_and_set():
     return ends, differs
 
 
+class Replacing(torch.nn.Module):
+    """Has frozen parameters, and a buffer that forward() replaces."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(rank())
+        self.body, self.head = torch.nn.Linear(6, 4).requires_grad_(False), torch.nn.Linear(4, 2)
+        self.register_buffer("mean", torch.full((4,), float(rank())))
+
+    def forward(self, inputs):
+        hidden = self.body(inputs)
+        self.mean = 0.5 * self.mean + rank()
+        return self.head(hidden)
+
+
 def of_a_model():
-    """Frozen parameters, and a buffer that forward() replaces: the frozen ones, the average of the
-    buffer, and this worker's own."""
-
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(rank())
-            self.body, self.head = torch.nn.Linear(6, 4).requires_grad_(False), torch.nn.Linear(4, 2)
-            self.register_buffer("mean", torch.full((4,), float(rank())))
-
-        def forward(self, inputs):
-            hidden = self.body(inputs)
-            self.mean = 0.5 * self.mean + rank()
-            return self.head(hidden)
-
+    """The frozen parameters, the average of the buffer, and this worker's own."""
     ends = []
     for make in (lambda p, **o: starling.AdamW(p, lr=0.02, **o),
                  lambda p, **o: starling.Decentralized(torch.optim.AdamW(p, lr=0.02), **o)):
-        net = Net()
+        net = Replacing()
         optimizer = make([p for p in net.parameters() if p.requires_grad], model=net)
         train(net, optimizer, 3, 0, rank())
         own = net.mean
@@ -339,6 +353,12 @@ class Together(unittest.TestCase):
             for number, (frozen, mean, own) in enumerate(ends):
                 self.assertEqual(frozen, ends[0][0])
                 self.assertEqual((mean, own), ([1.75] * 4, [1.75 * number] * 4))
+
+    def test_all_are_their_mean_every_so_many_steps(self):
+        for ends in zip(*workers.run(means, 3), strict=True):
+            for end in ends:
+                self.assertEqual(end, ends[0])
+                self.assertEqual(end[1], [1.75] * 4)
 
     def test_buffers_that_differ_are_refused_everywhere(self):
         first, *others = workers.run(differing_buffers, 2)

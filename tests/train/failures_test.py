@@ -191,6 +191,8 @@ sys.stdin.read()
                 ("--mixing.scheme a2cid2 --mixing.one_in 4", "needs one_in = 1, not 4"),
                 ("--mixing.scheme all-reduce --mixing.wire int8",
                  'scheme "all-reduce" needs wire fp32, not "int8": it sends gradients'),
+                ("--mixing.scheme all-reduce --mixing.mean_every 5",
+                 'scheme "all-reduce" takes no mean_every: its workers are equal after each step'),
                 ("--mixing.hierarchy node --mixing.scheme atc", 'needs scheme "cta", not "atc"'),
                 ("--mixing.hierarchy node --mixing.workers_per_node 2",
                  "3 workers are no whole number of nodes with 2 workers each"),

@@ -122,6 +122,8 @@ TEST_F(RecipeTest, OptionsOfTheOptimizer) {
   EXPECT_EQ(options.block_bytes, 1000);
   EXPECT_EQ(options.workers_per_node, 2);
   EXPECT_FALSE(make_options(Recipe{}).max_wait);
+  EXPECT_EQ(options.mean_every, 0);
+  EXPECT_EQ(make_options(read("[mixing]\nmean_every = 5\n")).mean_every, 5);
   const Options choco = make_options(read("[mixing]\nscheme = 'choco'\none_in = 8\ngamma = 0.25\n"));
   EXPECT_EQ(choco.scheme.name, "choco");
   EXPECT_EQ(choco.one_in, 8);

@@ -29,6 +29,27 @@ class Resume(Run):
         self.assertEqual((self.summary()["steps"], self.summary()["samples"]), (40, 40 * 16 * WORKERS))
         self.check_refusals(arguments, first)
 
+    def test_the_moving_average_and_the_means_go_on_to_the_bit(self):
+        arguments = ("--run.steps", "20", "--checkpoint-every", "9", "--checkpoint.keep", "3", "--train.ema", "0.9",
+                     "--mixing.topology", "ring", "--mixing.mean_every", "7")
+        self.train(*arguments)
+        whole, losses, summary = self.states(20), self.losses(), self.summary()
+        folder = self.out / "checkpoints"
+        self.train(*arguments, "--resume", folder / "step-9")
+        self.assertEqual(self.states(20), whole)
+        self.assertEqual(self.losses(), losses)
+        for key in ("accuracy", "test_loss", "worst_accuracy", "consensus_distance"):
+            self.assertEqual(self.summary()[key], summary[key])
+        # The test is of the moving averages, and so is the checkpoint's model.
+        self.assertAlmostEqual(json.loads(command("eval", folder, "--json").stdout)["test_loss"], summary["test_loss"],
+                               places=5)
+        said = self.usage_error(*arguments, "--train.ema", "0.99", "--resume", folder / "step-9")
+        self.assertIn("train.ema = 0.99, but the run of ", said)
+        self.out = self.out.with_name("without")
+        self.train(*arguments, "--train.ema", "0")
+        self.assertEqual(self.losses(), losses)
+        self.assertNotEqual(self.summary()["test_loss"], summary["test_loss"])
+
     def test_a_hierarchy_resumes_to_the_bit(self):
         # The model has several blocks, so that both workers of a node keep some of the state.
         arguments = ("--run.steps", "20", "--model.width", "32", "--train.batch", "4", "--checkpoint-every", "10",

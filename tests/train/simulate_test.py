@@ -10,7 +10,7 @@ from runs import Images, command, files_below
 STEPS = 16
 # The short tests run the first three.
 SCHEMES = (("cta", ()), ("all-reduce", ()), ("a2cid2", ("--mixing.topology", "ring", "--mixing.wire", "int8")),
-           ("atc", ("--mixing.topology", "complete")),
+           ("atc", ("--mixing.topology", "ring", "--mixing.mean_every", 5)),
            ("choco", ("--mixing.topology", "ring", "--mixing.one_in", 4)),
            ("push-sum", ("--mixing.topology", "n-peer-exponential-2", "--mixing.staleness", 2)),
            ("async-push-sum", ("--mixing.topology", "n-peer-exponential-2")),
@@ -149,7 +149,7 @@ batch = 8
         self.assertAlmostEqual(last["seconds"] / STEPS, 0.06, delta=0.001)
 
     def test_what_only_processes_have_is_refused(self):
-        for key, value in (("checkpoint.every", 10), ("log.timeline", "true"), ("log.tensorboard", "true")):
+        for key, value in (("checkpoint.every", 10), ("log.timeline", "true"), ("log.tensorboard", "true"), ("train.ema", 0.9)):
             asked = ("--workers", 2, "--look-every", 1, f"--{key}", value)
             said = command("simulate", self.recipe, *asked, code=2).stderr
             self.assertEqual(said, f"starling: simulate: {key} is for workers that are processes: leave it out\n")

@@ -67,6 +67,7 @@ void model_keys(Config& c, std::any& keys) {
   c.key("zero_init", &k.model.zero_init, "begin with blocks that change nothing");
   c.key("label_smoothing", &k.label_smoothing, from_below(0, 1),
         "share of the target that all classes share");
+  recompute_key(c, &k.model.recompute);
 }
 
 const Keys& keys_of(const Recipe& recipe) { return keys_in<Keys>(recipe.task); }
@@ -78,9 +79,7 @@ int test_side_of(const Keys& keys) {
 
 void check(const Recipe& recipe, const Config& config) {
   const Keys& k = keys_of(recipe);
-  if (const int depth = k.model.depth; depth != 18 && depth != 34 && depth != 50 && depth != 101)
-    throw UsageError(
-        fmt::format("{}: model.depth = {}: wants 18, 34, 50 or 101", config.origin("model.depth"), depth));
+  check_resnet_depth(k.model.depth, config.origin("model.depth") + ": model.depth");
   if (test_side_of(k) < test_size_of(k))
     throw UsageError(fmt::format("{}: data.test_side = {}: wants at least {}, the size in a test",
                                  config.origin("data.test_side"), k.test_side, test_size_of(k)));

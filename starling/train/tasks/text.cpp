@@ -43,6 +43,7 @@ void model_keys(Config& c, std::any& keys) {
         "size of a token's vector, a multiple of heads; GPT-2 small has 768, medium 1024, large 1280");
   c.key("context", &m.context, between(1, 1 << 20), "tokens in a window");
   c.key("vocabulary", &m.vocabulary, between(2, 1 << 16), "tokens that there are; GPT-2 has 50257");
+  recompute_key(c, &m.recompute);
 }
 
 const Keys& keys_of(const Recipe& recipe) { return keys_in<Keys>(recipe.task); }

@@ -61,6 +61,7 @@ void model_keys(Config& c, std::any& keys) {
   c.key("vocabulary", &m.vocabulary, between(3, 1 << 16), "tokens that there are, padding and end included");
   c.key("smoothing", &k.smoothing, between(0, 1),
         "label smoothing: share of a token's probability for all tokens");
+  recompute_key(c, &m.recompute);
 }
 
 const Keys& keys_of(const Recipe& recipe) { return keys_in<Keys>(recipe.task); }

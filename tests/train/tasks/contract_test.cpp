@@ -185,6 +185,17 @@ TEST_P(TaskContract, AutocastComputesInBf16AndLeavesFp32) {
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
 }
 
+TEST_P(TaskContract, RecomputingChangesNoNumber) {
+  Recipe usual = recipe();
+  const auto keys = recipe_config(usual).entries();
+  if (std::ranges::none_of(keys, [](const auto& key) { return key.name == "recompute"; }))
+    GTEST_SKIP() << "the network is small";
+  const auto [loss, gradients] = first_step(usual, at::kCPU);
+  const auto [same_loss, same_gradients] = first_step(recipe({{"model.recompute", "true"}}), at::kCPU);
+  EXPECT_EQ(same_loss, loss);
+  EXPECT_TRUE(same(same_gradients, gradients));
+}
+
 TEST_P(TaskContract, AGpuComputesTheSame) {
   const Recipe on_gpu = recipe({{"run.device", "cuda"}});
   if (!torch::cuda::is_available()) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "starling/train/recipe.h"
 #include "starling/train/task.h"
 #include "tests/data/data_files.h"
@@ -31,6 +33,17 @@ inline void write_images(const std::string& path, int images, int seed) {
   const auto n = static_cast<std::uint32_t>(images);
   write_gzip(path + "-images-idx3-ubyte.gz", idx_bytes({n, 28, 28}, pixels));
   write_gzip(path + "-labels-idx1-ubyte.gz", idx_bytes({n}, labels));
+}
+
+// Five files of 12 training images each, and one of 23 test images.
+inline void write_cifar10(const std::string& folder) {
+  for (int file = 1; file <= 6; ++file) {
+    std::vector<Cifar10Record> records;
+    for (int i = 0; i < (file < 6 ? 12 : 23); ++i)
+      records.push_back({.label = (i + file) % 10, .seed = 100 * file + i});
+    spill(file < 6 ? fmt::format("{}/data_batch_{}.bin", folder, file) : folder + "/test_batch.bin",
+          cifar10_bytes(records));
+  }
 }
 
 // Token i of the text is i.
@@ -65,6 +78,13 @@ inline const std::vector<SmallData>& small_data() {
          write_images(folder + "/train", 60, 0);
          write_images(folder + "/t10k", 23, 3);
          return {{"data.dir", folder}, {"model.width", "8"}};
+       }},
+      {.task = "cifar-10",
+       .train = 60,
+       .test = 23,
+       .write = [](const std::string& folder) -> Overrides {
+         write_cifar10(folder);
+         return {{"data.dir", folder}};
        }},
       {.task = "images",
        .train = 60,
