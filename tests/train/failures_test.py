@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from runs import WORKERS, Run, command, long, may_mount, on_full_disk, processes_of
+from runs import WORKERS, Run, command, load_tests, long, may_mount, on_full_disk, processes_of  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
