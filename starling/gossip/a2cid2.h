@@ -14,7 +14,7 @@
 // Both ends mix up to the averaging BEFORE they send, and take the same difference. Averaging
 // therefore keeps the sum of all x, and that of all x~; the momentum keeps x + x~ of each worker.
 // Both together keep the sum of all x + x~. (The authors' program sends x without its latest
-// mixing, which costs most of the momentum's gain.)
+// mixing: do_send in p2p_averaging.py, github.com/AdelNabli/ACiD @257dea2.)
 //
 // chi1 and chi2 measure how slowly the graph brings workers together, by its slowest mode and by
 // its worst edge (L: rates.h):

@@ -15,10 +15,11 @@ struct World;
 // While it lives, the module holds the average over all workers; afterwards each worker's own
 // values. Parameters (of bfloat16 and float16 the masters, then rounded) and floating-point and
 // complex buffers are exact means, with push-sum's weights for parameters. Integer buffers
-// (counters) take the maximum. A worker whose parameters are not finite is left out: it logs a
-// warning, and gets the average of the others. Collective: every worker must make one at the same
-// step. Throws UsageError on all if set_buffers() was given buffers that differ between workers,
-// Error on all if no worker's parameters are finite.
+// (counters) take the maximum. A worker whose parameters are not finite is left out, its buffers
+// too: it logs a warning, and gets the average of the others. So is a worker of a buffer in which
+// it has a NaN. Collective: every worker must make one at the same step. Throws UsageError on all
+// if set_buffers() was given buffers that differ between workers, Error on all if no worker's
+// parameters are finite.
 class Consensus {
  public:
   explicit Consensus(Optimizer& optimizer);
@@ -56,8 +57,9 @@ class Operation {
 // The average without an optimizer, once, as after training: it makes its own connections, which
 // Consensus has already. Each tensor becomes its average over all workers of the world, exact up to
 // rounding to fp32, or to fp64 for float64 and complex128; integers and booleans become their
-// maximum. Collective, and counted with the world's optimizers: all workers construct and average
-// in the same order, with equal types and sizes. Returns how many took part. Blocks and throws as
+// maximum. A worker with a NaN in a tensor is left out of that tensor, and logs a warning.
+// Collective, and counted with the world's optimizers: all workers construct and average in the
+// same order, with equal types and sizes. Returns how many took part. Blocks and throws as
 // Optimizer's constructor and average().
 int average(const std::vector<at::Tensor>& tensors, const World& world);
 

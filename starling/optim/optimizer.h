@@ -134,7 +134,8 @@ class Optimizer : public torch::optim::Optimizer {
   // After add_param_group(), which all workers must call before the same step, step() is
   // collective: every worker gets rank 0's new parameters. Existing groups accept none.
   //
-  // Throws UsageError within a Consensus, whose end would undo it; so do load() and the like.
+  // Throws UsageError within a Consensus, whose end would undo it; so do load(), begin_again() and
+  // the like.
   //
   // Parameters may change between steps, with gradients disabled, but not past autograd (.data in
   // Python, raw pointers): if torch's version misses it, neighbours keep part of the old values.

@@ -78,9 +78,9 @@ Tensor pulls(bool narrow, int i, int t, std::int64_t from, std::int64_t count) {
   return g;
 }
 
-// The equation in plain loops, from values N(0, 1) or, with `noise`, from equal ones: each worker
-// then adds N(0, noise) in every round. Of `chosen` one_in values, `chosen` are sent. The distances
-// of all workers to their mean (RMS), after each quarter of 100 one_in rounds.
+// The equation in plain loops, from values N(0, 1) or, with `noise`, from equal ones, to which each
+// worker adds N(0, noise) in every round. A worker sends `chosen` of `chosen` one_in values.
+// Returns the workers' distance to their mean (RMS), after each quarter of 100 one_in rounds.
 std::array<double, 4> plain_distances(const char* topology, int workers, int one_in, std::size_t chosen,
                                       double noise) {
   const auto n = static_cast<std::size_t>(workers);

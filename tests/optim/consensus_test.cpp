@@ -20,8 +20,8 @@ struct Setting {
   at::ScalarType type = at::kFloat;
   bool around = false;  // torch's SGD
 
-  // How exact numbers of size 1 are that nothing changes. One bit of bf16 may turn. The two ends of a
-  // directed edge have grids of their own, which are still as coarse as before the average.
+  // How exact numbers of size 1 are that nothing changes. One bit of bf16 may turn. The two ends of
+  // a directed edge have grids of their own, which are still as coarse as before the average.
   double exact() const {
     const bool directed = scheme_of(options).traits.edges != EdgeKind::symmetric;
     if (directed && is_modular(options.wire)) return 0.5;
@@ -29,7 +29,7 @@ struct Setting {
   }
 };
 
-// That the scheme takes.
+// Those that the scheme takes.
 std::vector<Setting> settings_of(const SchemeInfo& info) {
   const Options plain = options_of(info);
   std::vector<Setting> all{{"default", plain}, {"bf16 masters", plain, at::kBFloat16}, {"around", plain}};

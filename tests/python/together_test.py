@@ -222,7 +222,7 @@ def kept_and_set():
         optimizer.zero_grad()
         optimizer.step()
         ends.append([moved, distance, (flat(net) - 1).abs().max().item()])
-        differs = refusal(lambda: optimizer.consensus(keep=rank() == 0).__enter__())
+        differs = refusal(optimizer.consensus(keep=rank() == 0).__enter__)
         optimizer.close()
     return ends, differs
 
