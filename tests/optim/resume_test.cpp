@@ -76,7 +76,9 @@ void check_resume(const Setting& s) {
   flock(s.workers, [&](int i, World& world) {  // another 25
     Run run(s, world);
     load_checkpoint(*run.optimizer, checkpoint);
-    EXPECT_EQ(run.net.count.item<std::int64_t>(), 15 * (1 + i));
+    if (s.options.mean_every == 0) {
+      EXPECT_EQ(run.net.count.item<std::int64_t>(), 15 * (1 + i));
+    }
     train(run.net, *run.optimizer, i, 15, 40);
     expect_undisturbed(*run.optimizer);
     run.optimizer->save(folder / ("resumed-" + std::to_string(i)));
