@@ -219,6 +219,7 @@ double Consensus::distance() const { return state_->distance; }
 void Consensus::keep() {
   const c10::AutoGradMode no_gradient(false);
   state_->keep = true;
+  state_->optimizer.engine_->set_grids({});  // those of before the average would be too coarse
   state_->optimizer.go_on(state_->optimizer.position(), [] {});
 }
 

@@ -470,6 +470,7 @@ void Optimizer::restart(std::optional<std::uint64_t> position) {
 void Optimizer::begin_again() {
   const c10::AutoGradMode no_gradient(false);
   engine_->needs_own_parameters("begin_again()");
+  engine_->set_grids({});
   go_on(position(), [] {});  // a worker that was left behind has another position
 }
 

@@ -20,11 +20,8 @@ struct Setting {
   at::ScalarType type = at::kFloat;
   bool around = false;  // torch's SGD
 
-  // How exact numbers of size 1 are that nothing changes. One bit of bf16 may turn. The two ends of
-  // a directed edge have grids of their own, which are still as coarse as before the average.
+  // How exact numbers of size 1 are that nothing changes. One bit of bf16 may turn.
   double exact() const {
-    const bool directed = scheme_of(options).traits.edges != EdgeKind::symmetric;
-    if (directed && is_modular(options.wire)) return 0.5;
     return type != at::kFloat || options.wire == Wire::bf16 ? 1e-2 : 1e-5;
   }
 };
@@ -45,7 +42,7 @@ std::vector<Setting> settings_of(const SchemeInfo& info) {
   }
   add("one in 4", [](Options& o) { o.one_in = 4; });
   add("bf16", [](Options& o) { o.wire = Wire::bf16; });
-  if (info.traits.edges == EdgeKind::symmetric) add("int4", [](Options& o) { o.wire = Wire::int4; });
+  add("int4", [](Options& o) { o.wire = Wire::int4; });
   for (const std::int64_t steps : {1, 3})
     add("staleness " + std::to_string(steps), [&](Options& o) { o.scheme.options = {{"staleness", steps}}; });
   add("nodes", [](Options& o) { o.hierarchy = "node", o.workers_per_node = 2; });

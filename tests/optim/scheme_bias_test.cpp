@@ -1,4 +1,4 @@
-// Where a scheme ends with a constant learning rate, if the workers' losses differ:
+// The end of a scheme with a constant learning rate, if the workers' losses differ:
 //
 //   f_i(x) = a_i / 2 (x - c_i)^2       the optimum of the sum: Sum_i a_i c_i / Sum_i a_i
 //

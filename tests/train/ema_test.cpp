@@ -109,7 +109,7 @@ TEST(Ema, IsInTheCheckpointAndIsItsAverageModel) {
     EXPECT_TRUE(at::equal(value_of(ema, "ema.x"), then));
     saved[static_cast<std::size_t>(i)] = then;
   });
-  const AverageModel model{Checkpoint(folder.path)};
+  const AverageModel model(Checkpoint(folder.path), LogLines().log());
   for (const TensorInfo& tensor : model.tensors()) {
     if (tensor.name != "x") continue;
     const std::vector<std::byte> bytes = model.read(tensor);

@@ -20,7 +20,7 @@
 // aborts keep the sum of all x. Without faults, all x^_ij of a worker equal its x^_i.
 //
 // An edge must know its copies from one round to the next. So the schedule has one round, with a
-// symmetric graph. As with ATC, an exchange cannot overlap the next iteration.
+// symmetric graph. As with ATC, the exchange is inside the step.
 #include <algorithm>
 #include <bit>
 #include <span>

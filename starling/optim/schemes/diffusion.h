@@ -10,8 +10,8 @@
 // times more, as the steps since then would have. A worker that has missed k rounds adds e k times
 // more. So the sum of all x is kept.
 //
-// The papers write phi with the last psi(t) = x(t) - lr u(t): phi(t+1) = psi(t+1) + x(t+1) - psi(t).
-// It is the same, since e(t+1) = x(t+1) - psi(t).
+// The papers write phi with the last psi(t) = x(t) - lr u(t) as phi(t+1) = psi(t+1) + x(t+1) -
+// psi(t). It is the same, since e(t+1) = x(t+1) - psi(t).
 //
 // If a worker dies, it takes its e along. The others' e then have a sum, which keeps their optimum
 // off until e = 0 is set on all: by restart() (a checkpoint is loaded).

@@ -1,6 +1,6 @@
 // Quasi-global momentum: Lin, Karimireddy, Stich & Jaggi 2021, QG-DSGDm (arXiv 2102.04761).
 //
-//   x+_i  <- Sum_j W_ij ( keep (x_j - lr beta m_j) - lr u(g_j(x_j)) )     keep: AdamW's decay, else 1
+//   x+_i  <- Sum_j W_ij ( keep (x_j - lr beta m_j) - lr u(g_j(x_j)) )  keep: AdamW's decay, else 1
 //   m_i   <- mu m_i + (1 - mu) (x_i - x+_i) / lr                          m = 0 at first
 //
 // m is the momentum of what a worker does after mixing, so of all workers near it. Momentum of the
