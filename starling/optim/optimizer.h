@@ -53,8 +53,7 @@ struct Options {
   // bytes; workers agree to the last bit of the format. int8 and int4 send 1/4 and 1/8; workers
   // agree better the closer they already are. Every format keeps the sum of all parameters.
   Wire wire = Wire::fp32;
-  // Seed of asynchronous times and pairs. Runs still differ, with the arrival of messages.
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;  // of asynchronous times and pairs; runs differ with messages' arrival
   // random-k: each round sends and mixes one value in `one_in` (1 to 1024), in the format of
   // `wire`, the same ones on all workers. `one_in` periods of the topology send each value once
   // (docs/wires.md). Bytes and mixing shrink by this factor. Top-k schemes send the values that
