@@ -47,11 +47,10 @@ class FirstGradients:
         # Some would know, others not yet: if all are neighbours they raise in the same step.
         if self._looked == 1:
             return False
-        text = self._world._stored(f"{self._name}{self._other}")
-        if text is None:
+        theirs = _read(self._world._stored(f"{self._name}{self._other}"))
+        if theirs is None:
             return False
         # Equal up to the order of summation, which depends on the number of threads.
-        theirs = map(float.fromhex, text.split())
         if all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(self._own, theirs, strict=True)):
             raise UsageError(
                 f"worker {self._world.rank} had the same gradient in its first step as worker {self._other}: if "
@@ -60,6 +59,15 @@ class FirstGradients:
                 "DistributedSampler does; if it is meant to be so: check_gradients=False"
             )
         return True
+
+
+def _read(text: str | None) -> tuple[float, float] | None:
+    """A worker's sums; None if they are not there. Others than workers may write to the store."""
+    try:
+        total, norm = map(float.fromhex, (text or "").split())
+    except (ValueError, OverflowError):
+        return None
+    return total, norm
 
 
 def _sums(groups: list[dict]) -> tuple[float, float]:

@@ -50,6 +50,14 @@ class EveryScheme : public testing::TestWithParam<const SchemeInfo*> {
   bool mixes() const { return info().traits.path != Path::gradients; }
   bool may_skip() const { return !info().traits.sums_gradients; }
   Options options() const { return options_of(info()); }
+  // Without the scheme's own momentum.
+  Options without_momentum() const {
+    Options all = options();
+    for (const SchemeOption& option : info().options) {
+      if (option.name == "beta") all.scheme.options.emplace_back("beta", 0.0);
+    }
+    return all;
+  }
 };
 
 // Runs the suite, a class derived from EveryScheme, over the table.

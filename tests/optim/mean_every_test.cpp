@@ -77,7 +77,7 @@ class MeanEveryOf : public EveryScheme {};
 // The gradients do not depend on x, so the mean of all is known.
 TEST_P(MeanEveryOf, AllAreTheExactMeanThen) {
   constexpr int kEvery = 4;
-  Options with = options();
+  Options with = without_momentum();
   with.mean_every = kEvery;
   if (in_pairs() || !mixes()) {
     EXPECT_THAT(refusal<UsageError>([&] { Optimizer({parameter({2})}, SGD{}, with, World::alone()); }),

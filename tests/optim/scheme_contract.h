@@ -17,14 +17,6 @@ using namespace std::chrono_literals;
 
 class SchemeContract : public EveryScheme {
  protected:
-  // Without the scheme's own momentum.
-  Options without_momentum() const {
-    Options all = options();
-    for (const SchemeOption& option : info().options) {
-      if (option.name == "beta") all.scheme.options.emplace_back("beta", 0.0);
-    }
-    return all;
-  }
   // p has a zero gradient in every step, q none.
   void expect_the_mean_is_kept(at::ScalarType type) const;
 };

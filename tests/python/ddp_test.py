@@ -7,6 +7,7 @@ import unittest
 import torch
 import workers
 from learning import rank, refusal
+from starling._gradients import _read
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
 import starling
@@ -133,6 +134,11 @@ class WrappedModels(unittest.TestCase):
         net = torch.nn.Linear(6, 2)
         self.assertIs(starling.no_all_reduce(net), net)
         self.assertEqual(refused(net, 0), "")
+
+    def test_what_others_write_to_the_store_is_no_gradient(self):
+        self.assertEqual(_read("0x1.8p+1 0x1p-1"), (3.0, 0.5))
+        for text in (None, "", "3", "none of these", "0x1p1 0x1p1 0x1p1", "0x1p9999 0x1p1"):
+            self.assertIsNone(_read(text), text)
 
 
 if __name__ == "__main__":

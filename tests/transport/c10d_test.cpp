@@ -147,11 +147,16 @@ TEST(Collectives, SayWhoHasNotCome) {
 // the one before.
 TEST(Collectives, WhoDiesOrWasRestartedOnTheWayIsAnErrorInTime) {
   const Descriptor alive = listen_at(resolve("127.0.0.1", 0));
-  for (const auto& [port, meet, said] :
-       {std::tuple{1, 3'600s, "worker 2 is gone"},
-        {bound_address(alive).port(), 1s, "the workers have not connected within 1.0 s (all are alive)"}}) {
+  const std::string not_one = "worker 2 has no address in the store, but ";
+  for (const auto& [place, meet, said] : std::vector<std::tuple<std::string, std::chrono::seconds, std::string>>{
+           {"1 127.0.0.1", 3'600s, "worker 2 is gone"},
+           {std::to_string(bound_address(alive).port()) + " 127.0.0.1", 1s,
+            "the workers have not connected within 1.0 s (all are alive)"},
+           {"", 3'600s, not_one},
+           {"99999 127.0.0.1", 3'600s, not_one},
+           {"somewhere", 3'600s, not_one}}) {
     std::vector<World> worlds = World::threads(3);
-    worlds[2].store->set("life/test/2", std::to_string(port) + " 127.0.0.1");
+    worlds[2].store->set("life/test/2", place);
     worlds.pop_back();
     in_threads(worlds, [&, meet = meet, said = said](World& world) {
       world.timeouts.meet = meet;

@@ -1,6 +1,9 @@
 // Collectives over c10d's Gloo.
 #include "starling/transport/c10d/collectives.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -12,6 +15,7 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/transport/c10d/hand_to_gloo.h"
 #include "starling/transport/c10d/in_time.h"
 #include "starling/transport/c10d/one_line.h"
@@ -90,7 +94,12 @@ void State::meet(const World& world, const std::string& channel, Time end) {
     const Duration left = std::max(end - Clock::now(), Duration::zero());
     const std::string place =
         world.value_of(first + of, key(of), std::chrono::duration_cast<milliseconds>(left));
-    life_signs.push_back(resolve(place.substr(place.find(' ') + 1), std::stoi(place)));
+    const std::size_t space = std::min(place.find(' '), place.size());
+    std::uint16_t port = 0;
+    const auto [rest, error] = std::from_chars(place.data(), place.data() + space, port);
+    if (error != std::errc{} || rest != place.data() + space)
+      throw Error(fmt::format("worker {} has no address in the store, but {}", first + of, short_of(place)));
+    life_signs.push_back(resolve(place.substr(std::min(space + 1, place.size())), port));
   }
 }
 
