@@ -128,8 +128,11 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
 }  // namespace
 
 Optimizer::Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world)
-    : Optimizer(Groups{{trainable(module)}}, rule, options, world, module.buffers(),
-                frozen_in(module, Groups{{trainable(module)}})) {
+    : Optimizer(module, Groups{{trainable(module)}}, rule, options, world) {}
+
+Optimizer::Optimizer(torch::nn::Module& module, const Groups& groups, Rule rule, Options options,
+                     const World& world)
+    : Optimizer(groups, rule, options, world, module.buffers(), frozen_in(module, groups)) {
   engine_->model = tensors_of(module);
 }
 

@@ -100,17 +100,17 @@ class Optimizer : public torch::optim::Optimizer {
   // scheme in pairs waits for backward().
   //
   // A bfloat16 or float16 parameter is its fp32 master rounded to nearest even. Rule, mixing, wire
-  // and averages use the master (not with hierarchy "node"). Values that changed between steps
-  // (load_state_dict, clipped weights) go to the master; all others keep all their bits.
+  // and averages use the master (not with hierarchy "node"), which takes changed values over.
   //
   // Collective: waits for the constructors of all workers, at most world.timeouts.meet. Copies rank
   // 0's parameters (frozen ones too) and buffers to every worker, and proves it with a checksum.
   // Throws UsageError if options, parameters or buffers make no sense or differ between workers
   // (with both values), Error if one does not come.
   Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world);
-  // From groups, each with a rule_options(...) of the same rule, or none (then `rule`). Only given
-  // buffers are averaged. `frozen` parameters get rank 0's values too, once, as a module's frozen
-  // ones do; they are never exchanged. Give a parameter once, even if several layers share it.
+  // From groups, each with a rule_options(...) of the same rule, or none (then `rule`); a parameter
+  // only once. `buffers` are averaged, `frozen` parameters spread at the start, as a module's are.
+  Optimizer(torch::nn::Module& module, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+            Rule rule, Options options, const World& world);
   Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
             const World& world, std::vector<at::Tensor> buffers = {}, std::vector<at::Tensor> frozen = {});
   Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world);

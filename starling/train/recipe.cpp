@@ -337,10 +337,9 @@ std::unique_ptr<Optimizer> make_optimizer(const Recipe& recipe, torch::nn::Modul
   if (recipe.optimizer.decay == "all") return std::make_unique<Optimizer>(model, rule, options, world);
   std::vector<at::Tensor> matrices, others;
   for (const at::Tensor& p : model.parameters()) (p.dim() >= 2 ? matrices : others).push_back(p);
-  return std::make_unique<Optimizer>(
-      std::vector<torch::optim::OptimizerParamGroup>{{matrices, rule_options(rule)},
-                                                     {others, rule_options(without_decay(rule))}},
-      rule, options, world, model.buffers());
+  const std::vector<torch::optim::OptimizerParamGroup> groups{{matrices, rule_options(rule)},
+                                                              {others, rule_options(without_decay(rule))}};
+  return std::make_unique<Optimizer>(model, groups, rule, options, world);
 }
 
 double learning_rate(const Recipe& recipe, std::int64_t step, std::int64_t steps) {

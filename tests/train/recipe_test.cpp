@@ -231,6 +231,9 @@ TEST(MakeOptimizer, ParametersDecayAsTheRecipeSays) {
     optimizer->step();
     EXPECT_TRUE(at::allclose(model->weight, 0.95 * weight)) << decay;
     EXPECT_TRUE(at::allclose(model->bias, of_bias * bias)) << decay;
+    // Under these names `starling eval` and others find them in a checkpoint.
+    for (const char* name : {"model.weight", "model.bias"})
+      EXPECT_TRUE(optimizer->state().tensors.contains(name)) << decay;
   }
 }
 

@@ -148,7 +148,8 @@ TEST(Collectives, SayWhoHasNotCome) {
 TEST(Collectives, WhoDiesOrWasRestartedOnTheWayIsAnErrorInTime) {
   const Descriptor alive = listen_at(resolve("127.0.0.1", 0));
   const std::string not_one = "worker 2 has no address in the store, but ";
-  for (const auto& [place, meet, said] : std::vector<std::tuple<std::string, std::chrono::seconds, std::string>>{
+  for (const auto& [place, meet, said] :
+       std::vector<std::tuple<std::string, std::chrono::seconds, std::string>>{
            {"1 127.0.0.1", 3'600s, "worker 2 is gone"},
            {std::to_string(bound_address(alive).port()) + " 127.0.0.1", 1s,
             "the workers have not connected within 1.0 s (all are alive)"},

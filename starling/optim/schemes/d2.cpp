@@ -39,6 +39,7 @@ extern constinit const SchemeInfo scheme_d2{
     .paper = "arXiv 1803.07068",
     .traits = {.path = Path::inside,
                .edges = EdgeKind::lasting,
+               .refused_wires = kTooCoarse,
                .all_values = kEveryValueCorrected,
                .exact = true},
     .make = make<D2>,

@@ -68,6 +68,7 @@ extern constinit const SchemeInfo scheme_decentlam{
     .summary = "atc with a momentum of the whole step, for SGD: momentum adds no bias on skewed data",
     .paper = "arXiv 2104.11981",
     .traits = {.path = Path::inside,
+               .edges = EdgeKind::lasting,
                .refused_wires = kRefused,
                .all_values = "its momentum is of values that are mixed in every step",
                .own_rule = "its momentum is divided by the rule's learning rate"},

@@ -47,5 +47,6 @@ class Diffusion : public Scheme {
 
 inline constexpr std::string_view kEveryValueCorrected =
     "its correction is added in every step, so every value must be mixed in every step";
+inline constexpr RefusedWire kTooCoarse[] = {{Wire::int4, "its correction adds up what int4 rounds"}};
 
 }  // namespace starling

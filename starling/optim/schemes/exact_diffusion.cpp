@@ -25,6 +25,7 @@ extern constinit const SchemeInfo scheme_exact_diffusion{
     .paper = "arXiv 1702.05122",
     .traits = {.path = Path::inside,
                .edges = EdgeKind::lasting,
+               .refused_wires = kTooCoarse,
                .all_values = kEveryValueCorrected,
                .exact = true},
     .make = make<ExactDiffusion>,

@@ -25,6 +25,11 @@ constexpr SchemeOption kOptions[] = {{
     .range = from_below(0, 1),
     .meaning = "the momentum that is tracked, beta in u <- beta u + g; 0: gradient-tracking",
 }};
+constexpr SchemeTraits traits() {
+  SchemeTraits all = kTrackingTraits;
+  all.all_values = "its momentum is of values that are mixed in every step";
+  return all;
+}
 
 }  // namespace
 
@@ -32,7 +37,7 @@ extern constinit const SchemeInfo scheme_momentum_tracking{
     .name = "momentum-tracking",
     .summary = "gradient-tracking of the momentum, for SGD: its speed does not depend on the data's skew",
     .paper = "arXiv 2209.15505",
-    .traits = kTrackingTraits,
+    .traits = traits(),
     .options = kOptions,
     .make = make<MomentumTracking>,
 };

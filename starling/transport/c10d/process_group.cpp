@@ -76,9 +76,9 @@ std::optional<SocketAddress> usable(const std::optional<SocketAddress>& address)
 // The address from which this host reaches the store's host; nothing if the store does not tell its
 // host.
 std::optional<SocketAddress> address_towards_store(c10::intrusive_ptr<c10d::Store> store) {
-  if (const auto prefixed = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store))
+  if (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(store.get()))
     store = prefixed->getUnderlyingNonPrefixStore();
-  const auto tcp = c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(store);
+  auto* const tcp = dynamic_cast<c10d::TCPStore*>(store.get());
   if (!tcp) return std::nullopt;
   try {
     return usable(local_address_towards(resolve(tcp->getHost(), tcp->getPort())));

@@ -31,14 +31,15 @@ std::string gone_server(const std::vector<SocketAddress>& server) {
   return fmt::format("nobody listens at {} port {}", server[0].host(), server[0].port());
 }
 
+// No dynamic_intrusive_pointer_cast: when it fails, it keeps the store alive for ever.
 std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) {
-  if (const auto file = c10::dynamic_intrusive_pointer_cast<c10d::FileStore>(store)) {
+  if (auto* const file = dynamic_cast<c10d::FileStore*>(store.get())) {
     return [path = file->getPath()] {
       return std::filesystem::exists(path) ? std::string()
                                            : fmt::format("the file {} is gone", in_quotes(path));
     };
   }
-  if (const auto tcp = c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(store)) {
+  if (auto* const tcp = dynamic_cast<c10d::TCPStore*>(store.get())) {
     try {
       return std::bind_front(gone_server, resolve_all(tcp->getHost(), tcp->getPort()));
     } catch (const Error&) {
@@ -51,7 +52,7 @@ std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) 
 }  // namespace
 
 C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {
-  const auto prefixed = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store_);
+  auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(store_.get());
   gone_ = gone(prefixed ? prefixed->getUnderlyingNonPrefixStore() : store_);
 }
 
