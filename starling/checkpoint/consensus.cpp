@@ -47,7 +47,7 @@ Bytes read_wide(const SafetensorsReader& file, const TensorInfo& tensor) {
 template <class T>
 bool all_finite(const Bytes& bytes) {
   std::vector<T> values(bytes.size() / sizeof(T));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return std::ranges::all_of(values, [](T value) { return std::isfinite(value); });
 }
 

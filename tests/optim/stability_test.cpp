@@ -108,7 +108,7 @@ TEST_P(Stability, MixingNeverDrivesWorkersApart) {
   // A momentum of the scheme's own carries the first step on.
   const bool momentum = std::ranges::count(info().options, "beta", &SchemeOption::name) > 0;
   const double carried = momentum ? 1 / (1 - 0.9) : 1;
-  // What such a scheme, or a correction, keeps of the first step moves workers that were together.
+  // It, or a correction, moves workers that the first exchange has brought together.
   const double least = momentum || info().traits.exact ? kLr : 0;
   int cases = 0;
   for (const int n : numbers()) {

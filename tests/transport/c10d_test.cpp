@@ -288,8 +288,7 @@ TEST(MeetingPoint, IsAFileOfItsUserAloneAndEnds) {
   auto meeting_point = std::make_unique<MeetingPoint>();
   auto variables = torchruns(0, 2, 1, true);
   variables.insert(meeting_point->variable());
-  variables.erase("MASTER_ADDR");
-  variables.erase("MASTER_PORT");
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) variables.erase(name);
   const fs::path file = meeting_point->variable().second;
   EXPECT_EQ(fs::status(file.parent_path()).permissions(), fs::perms::owner_all);
   {
