@@ -154,7 +154,7 @@ class Ends(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 ends = workers.ends(ends_badly, 3, HOW=how, FOLDER=folder)
             codes = [code for code, *_ in ends]
-            # torch imports tabulate at the end, if it is there, and Python then forgets the interrupt.
+            # torch imports tabulate at the end, if it is there; Python then forgets the interrupt.
             if how == "interrupt" and codes[1] == 1:
                 codes[1] = code
             self.assertEqual(codes, [0, code, 0], (how, [said for _, said, _ in ends]))
