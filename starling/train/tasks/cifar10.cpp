@@ -7,20 +7,17 @@
 #include "starling/data/cifar10.h"
 
 #include <algorithm>
-#include <numeric>
 #include <span>
 #include <utility>
 
-#include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/eq.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/tensor.h>
 
 #include "starling/core/random.h"
 #include "starling/data/sampler.h"
 #include "starling/models/resnet.h"
+#include "starling/train/classification.h"
 #include "starling/train/recipe.h"
 #include "starling/train/task.h"
 
@@ -117,21 +114,15 @@ class Cifar10Task final : public Task {
     constexpr std::int64_t kBatch = 100;
     Tally tally{.examples = last - first, .counts = {0}};
     for (std::int64_t begin = first; begin < last; begin += kBatch) {
-      std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(kBatch, last - begin)));
-      std::iota(indices.begin(), indices.end(), begin);
+      const auto indices = numbers_of(begin, std::min(begin + kBatch, last));
       const Batch here =
           beside(*model_, make_batch(*data_.test, indices, {.pad = 0, .flip = false}, /*seed=*/0));
-      const at::Tensor said = logits(here[0]);
-      tally.counts[0] += said.argmax(1).eq(here[1]).sum().item<std::int64_t>();
-      tally.loss += at::cross_entropy_loss(said, here[1], {}, at::Reduction::Sum).item<double>();
+      add_answers(tally, logits(here[0]), here[1]);
     }
     return tally;
   }
 
-  Score score(const Tally& whole) const override {
-    const auto images = static_cast<double>(whole.examples);
-    return {static_cast<double>(whole.counts[0]) / images, whole.loss / images};
-  }
+  Score score(const Tally& whole) const override { return accuracy(whole, whole.examples); }
 
  private:
   at::Tensor logits(const at::Tensor& images) {
@@ -167,7 +158,7 @@ extern constinit const TaskInfo task{
     .batch_of = "images",
     .drawn = "the order of the images, their shifts and their flips",
     .dir = "data_batch_1.bin to data_batch_5.bin and test_batch.bin: CIFAR-10's binary version",
-    .score = {.name = "accuracy", .higher_is_better = true, .percent = true},
+    .score = kAccuracy,
     .data_keys = data_keys,
     .model_keys = model_keys,
     .check = check,

@@ -7,20 +7,17 @@
 #include "starling/data/fashion_mnist.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 
-#include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/eq.h>
-#include <ATen/ops/sum.h>
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
 #include "starling/core/random.h"
 #include "starling/data/sampler.h"
 #include "starling/models/classifier.h"
+#include "starling/train/classification.h"
 #include "starling/train/recipe.h"
 #include "starling/train/task.h"
 
@@ -88,24 +85,16 @@ class FashionMnistTask final : public Task {
 
   Tally test(std::int64_t first, std::int64_t last) override {
     constexpr std::int64_t kBatch = 50;  // its activations stay in cache
-    Tally tally{.counts = {0}};
+    Tally tally{.examples = last - first, .counts = {0}};
     for (std::int64_t begin = first; begin < last; begin += kBatch) {
-      std::vector<std::int64_t> indices(std::min(kBatch, last - begin));
-      std::iota(indices.begin(), indices.end(), begin);
-      const ImageBatch drawn = make_batch(data_->test, indices);
+      const ImageBatch drawn = make_batch(data_->test, numbers_of(begin, std::min(begin + kBatch, last)));
       const Batch batch = beside(*model_, {drawn.images, drawn.labels});
-      const at::Tensor logits = model_->forward(batch[0]);
-      tally.examples += batch[1].size(0);
-      tally.counts[0] += logits.argmax(1).eq(batch[1]).sum().item<std::int64_t>();
-      tally.loss += at::cross_entropy_loss(logits, batch[1], {}, at::Reduction::Sum).item<double>();
+      add_answers(tally, model_->forward(batch[0]), batch[1]);
     }
     return tally;
   }
 
-  Score score(const Tally& whole) const override {
-    const auto images = static_cast<double>(whole.examples);
-    return {static_cast<double>(whole.counts[0]) / images, whole.loss / images};
-  }
+  Score score(const Tally& whole) const override { return accuracy(whole, whole.examples); }
 
  private:
   const std::shared_ptr<const FashionMnist> data_;
@@ -131,7 +120,7 @@ extern constinit const TaskInfo task{
     .batch_of = "images",
     .drawn = "the order of the images and their flips",
     .dir = "the dataset's files; empty: where scripts/fetch-fashion-mnist puts them",
-    .score = {.name = "accuracy", .higher_is_better = true, .percent = true},
+    .score = kAccuracy,
     .data_keys = data_keys,
     .model_keys = model_keys,
     .find_data = find_data,

@@ -10,14 +10,10 @@
 #include <algorithm>
 #include <deque>
 #include <future>
-#include <numeric>
 #include <set>
 #include <utility>
 
-#include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/eq.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
@@ -27,6 +23,7 @@
 #include "starling/data/image_shards.h"
 #include "starling/data/sampler.h"
 #include "starling/models/resnet.h"
+#include "starling/train/classification.h"
 #include "starling/train/recipe.h"
 #include "starling/train/task.h"
 
@@ -144,12 +141,9 @@ class ImagesTask final : public Task {
     constexpr std::int64_t kBatch = 64;
     const int size = test_size_of(keys_), side = test_side_of(keys_);
     const auto part = [&](std::int64_t begin) {
-      std::vector<std::int64_t> images(
-          static_cast<std::size_t>(std::clamp<std::int64_t>(last - begin, 0, kBatch)));
-      std::iota(images.begin(), images.end(), begin);
-      return loader_.start(data_.val, std::move(images), size, [side, size](std::int64_t, ImageSize whole) {
-        return centre_view(whole, side, size);
-      });
+      return loader_.start(
+          data_.val, numbers_of(begin, std::min(begin + kBatch, last)), size,
+          [side, size](std::int64_t, ImageSize whole) { return centre_view(whole, side, size); });
     };
     Tally tally{.examples = last - first, .counts = {0, 0}};
     std::future<DecodedImages> next = part(first);
@@ -160,16 +154,13 @@ class ImagesTask final : public Task {
       tally.counts[1] += std::ssize(now.skipped);
       if (now.labels.numel() == 0) continue;
       const Batch here = beside(*model_, {now.images, now.labels});
-      const at::Tensor said = logits(here[0]);
-      tally.counts[0] += said.argmax(1).eq(here[1]).sum().item<std::int64_t>();
-      tally.loss += at::cross_entropy_loss(said, here[1], {}, at::Reduction::Sum).item<double>();
+      add_answers(tally, logits(here[0]), here[1]);
     }
     return tally;
   }
 
   Score score(const Tally& whole) const override {
-    const auto images = static_cast<double>(std::max<std::int64_t>(1, whole.examples - whole.counts[1]));
-    return {static_cast<double>(whole.counts[0]) / images, whole.loss / images};
+    return accuracy(whole, std::max<std::int64_t>(1, whole.examples - whole.counts[1]));
   }
 
   std::vector<std::string> warnings() override { return std::exchange(warnings_, {}); }
@@ -240,7 +231,7 @@ extern constinit const TaskInfo task{
     .drawn = "the order of the images and the part of each that is seen",
     .dir =
         "train-*.shard and val-*.shard, as `starling pack images` makes them, or train-*.tar and val-*.tar",
-    .score = {.name = "accuracy", .higher_is_better = true, .percent = true},
+    .score = kAccuracy,
     .data_keys = data_keys,
     .model_keys = model_keys,
     .check = check,
