@@ -31,11 +31,8 @@
 // The rule reads y from .grad.
 #include <cstddef>
 #include <functional>
-#include <utility>
 
 #include <ATen/ops/zeros.h>
-#include <ATen/record_function.h>
-#include <c10/core/GradMode.h>
 
 #include "starling/optim/schemes/pairs.h"
 #include "starling/optim/schemes/tracked.h"
@@ -50,7 +47,7 @@ class PushPull final : public PairScheme {
 
   void attach(const Connection& connection) override {
     PairScheme::attach(connection);
-    finite_ = true;
+    tracker_ = {};
     g_.clear();
     for (const Block& block : blocks_)
       g_.push_back(at::zeros({block.length}, at::TensorOptions(at::kFloat).device(block.device)));
@@ -74,7 +71,7 @@ class PushPull final : public PairScheme {
   }
   void track_gradients();
 
-  bool finite_ = true;         // the last gradient was finite
+  Tracker tracker_;
   std::vector<at::Tensor> g_;  // by block
 };
 
@@ -88,18 +85,13 @@ void PushPull::stand_by() {
 }
 
 void PushPull::track_gradients() {
-  RECORD_USER_SCOPE("starling::track");
-  const c10::AutoGradMode no_gradient(false);
-  const bool before = std::exchange(finite_, true);
-  each_y([&](const Block& block, const at::Tensor& y) {
-    for (const Segment& s : block.segments) finite_ &= track(s, g_[static_cast<std::size_t>(block.index)], y);
-  });
-  if (before && !finite_)
-    world_.log(Level::warning, "the gradient is not finite: what is tracked keeps the last one that was");
-  // After all gradients were read, since writing may replace a .grad of another memory order.
-  each_y([&](const Block& block, const at::Tensor& y) {
-    for (const Segment& s : block.segments) write_gradient(s, y);
-  });
+  tracker_.track(
+      [this](const auto& f) {
+        each_y([&](const Block& block, const at::Tensor& y) {
+          f(block, g_[static_cast<std::size_t>(block.index)], y);
+        });
+      },
+      /*beta=*/0, world_.log);
 }
 
 constexpr RefusedWire kRefused[] = {{Wire::int8, kNoModularPush},

@@ -13,23 +13,14 @@
 // The rule should have no momentum of its own: SGD.
 #include <vector>
 
-#include "starling/optim/rule_step.h"
-#include "starling/optim/schemes/vectors.h"
+#include "starling/optim/schemes/step_momentum.h"
 
 namespace starling {
 namespace {
 
-class DecentLam final : public Scheme {
+class DecentLam final : public StepMomentum {
  public:
-  explicit DecentLam(const SchemeParts& parts)
-      : Scheme(parts), beta_(SchemeSettings(options_.scheme).number("beta")) {}
-
-  void attach(const Connection& connection) override {
-    Scheme::attach(connection);
-    m_.attach(blocks_), before_.attach(blocks_);
-  }
-  void restart() override { m_.zero(); }
-  void state(StateVisitor& visitor) override { m_.state(visitor, "momentum"); }
+  explicit DecentLam(const SchemeParts& parts) : StepMomentum(parts) {}
 
   void step() override {
     const auto scale = local_.scale();
@@ -40,17 +31,11 @@ class DecentLam final : public Scheme {
     for (Block& block : blocks_) {
       const auto finished = finish(exchange(), block);
       std::vector<Arrival> moves(finished.begin(), finished.end());
-      moves.push_back(m_.plus(block, static_cast<float>(-lr(block) * beta_)));
+      moves.push_back(push(block));
       mix(block, moves, {});
       if (lr(block) > 0) m_.of(block).copy_(before_.less_parameters(block)).div_(lr(block));
     }
   }
-
- private:
-  double lr(const Block& block) const { return rule_values(local_.rule(block)).front(); }
-
-  const double beta_;
-  Vectors m_, before_;
 };
 
 constexpr SchemeOption kOptions[] = {{
@@ -70,8 +55,8 @@ extern constinit const SchemeInfo scheme_decentlam{
     .traits = {.path = Path::inside,
                .edges = EdgeKind::lasting,
                .refused_wires = kRefused,
-               .all_values = "its momentum is of values that are mixed in every step",
-               .own_rule = "its momentum is divided by the rule's learning rate"},
+               .all_values = kMomentumOfAllValues,
+               .own_rule = kDividesByLr},
     .options = kOptions,
     .make = make<DecentLam>,
 };

@@ -6,34 +6,21 @@
 // m is the momentum of what a worker does after mixing, so of all workers near it. Momentum of the
 // own gradients alone would pull workers with different data apart. Nothing more is sent than with
 // ATC. The rule should have no momentum of its own: SGD. The paper sets mu = beta.
-#include <vector>
-
-#include "starling/optim/rule_step.h"
-#include "starling/optim/schemes/vectors.h"
+#include "starling/optim/schemes/step_momentum.h"
 
 namespace starling {
 namespace {
 
-class QuasiGlobal final : public Scheme {
+class QuasiGlobal final : public StepMomentum {
  public:
   explicit QuasiGlobal(const SchemeParts& parts)
-      : Scheme(parts),
-        beta_(SchemeSettings(options_.scheme).number("beta")),
-        mu_(SchemeSettings(options_.scheme).automatic("mu").value_or(beta_)) {}
-
-  void attach(const Connection& connection) override {
-    Scheme::attach(connection);
-    m_.attach(blocks_), before_.attach(blocks_);
-  }
-  void restart() override { m_.zero(); }
-  void state(StateVisitor& visitor) override { m_.state(visitor, "momentum"); }
+      : StepMomentum(parts), mu_(SchemeSettings(options_.scheme).automatic("mu").value_or(beta_)) {}
 
   void step() override {
     const auto scale = local_.scale();
     for (Block& block : blocks_) {
       before_.copy(block);
-      const Arrival push = m_.plus(block, static_cast<float>(-lr(block) * beta_));
-      update_and_send(exchange(), block, local_.rule(block), {&push, 1}, scale);
+      update_and_send(exchange(), block, local_.rule(block), {{push(block)}}, scale);
     }
     for (Block& block : blocks_) {
       mix(block, finish(exchange(), block), {});
@@ -42,10 +29,7 @@ class QuasiGlobal final : public Scheme {
   }
 
  private:
-  double lr(const Block& block) const { return rule_values(local_.rule(block)).front(); }
-
-  const double beta_, mu_;
-  Vectors m_, before_;
+  const double mu_;
 };
 
 constexpr SchemeOption kOptions[] = {
@@ -64,9 +48,7 @@ extern constinit const SchemeInfo scheme_quasi_global{
     .name = "quasi-global",
     .summary = "atc with the momentum of what workers do together, for SGD: bears skewed data, sends no more",
     .paper = "arXiv 2102.04761",
-    .traits = {.path = Path::inside,
-               .all_values = "its momentum is of values that are mixed in every step",
-               .own_rule = "its momentum is divided by the rule's learning rate"},
+    .traits = {.path = Path::inside, .all_values = kMomentumOfAllValues, .own_rule = kDividesByLr},
     .options = kOptions,
     .make = make<QuasiGlobal>,
 };

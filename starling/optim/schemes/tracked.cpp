@@ -1,16 +1,19 @@
 #include "starling/optim/schemes/tracked.h"
 
+#include <utility>
+
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
 
 namespace starling {
 namespace {
 
 at::Tensor part_of(const at::Tensor& block, const Segment& s) { return block.narrow(0, s.offset, s.length); }
 
-}  // namespace
-
-bool track(const Segment& s, const at::Tensor& m, const at::Tensor& y, double beta) {
+// Returns false, and changes nothing, if the gradient is not all finite.
+bool track_segment(const Segment& s, const at::Tensor& m, const at::Tensor& y, double beta) {
   at::Tensor keep;
   const bool used = s.gradient(keep) != nullptr;
   const at::Tensor g =
@@ -29,6 +32,23 @@ void write_gradient(const Segment& s, const at::Tensor& y) {
   if (!there || !s.parameter.requires_grad()) return;
   s.mutable_gradient();
   stretch(s.parameter.grad(), s.begin, s.length).copy_(part_of(y, s));
+}
+
+}  // namespace
+
+void Tracker::track(const EachBlock& each_block, double beta, const Log& log) {
+  RECORD_USER_SCOPE("starling::track");
+  const c10::AutoGradMode no_gradient(false);
+  const bool before = std::exchange(finite_, true);
+  each_block([&](const Block& block, const at::Tensor& m, const at::Tensor& y) {
+    for (const Segment& s : block.segments) finite_ &= track_segment(s, m, y, beta);
+  });
+  if (before && !finite_)
+    log(Level::warning, "the gradient is not finite: what is tracked keeps the last one that was");
+  // After all gradients were read, since writing may replace a .grad of another memory order.
+  each_block([&](const Block& block, const at::Tensor&, const at::Tensor& y) {
+    for (const Segment& s : block.segments) write_gradient(s, y);
+  });
 }
 
 }  // namespace starling

@@ -1,20 +1,30 @@
-// Gradient tracking on one segment, for schemes in rounds (tracking.h) and in pairs
+// Gradient tracking of one worker, for schemes in rounds (tracking.h) and in pairs
 // (async_push_pull.cpp).
 #pragma once
 
+#include <functional>
+
 #include <ATen/core/Tensor.h>
 
+#include "starling/core/log.h"
 #include "starling/optim/blocks.h"
 
 namespace starling {
 
-// m <- beta m + g(x), y <- y + m(new) - m(old), on the segment's part of the block's m and y. A
-// parameter that was not used has gradient 0. Returns false, and changes nothing, if the gradient
-// is not all finite.
-bool track(const Segment& segment, const at::Tensor& m, const at::Tensor& y, double beta = 0);
+class Tracker {
+ public:
+  // Calls its argument with each block, its m and its y.
+  using EachBlock =
+      std::function<void(const std::function<void(const Block&, const at::Tensor& m, const at::Tensor& y)>&)>;
 
-// Writes y to .grad, where the rule reads it. If no worker has a gradient, there is none. Call it
-// after the last track(), since it may replace a .grad of another memory order.
-void write_gradient(const Segment& segment, const at::Tensor& y);
+  // m <- beta m + g(x), y <- y + m(new) - m(old) on all blocks. Then y goes to .grad, where the
+  // rule reads it. A parameter that was not used has gradient 0; if no worker has used it, it keeps
+  // no .grad. A segment whose gradient is not all finite keeps its m, and the first such step logs
+  // a warning.
+  void track(const EachBlock& each_block, double beta, const Log& log);
+
+ private:
+  bool finite_ = true;  // the last gradient was
+};
 
 }  // namespace starling

@@ -1,12 +1,6 @@
 #include "starling/optim/schemes/tracking.h"
 
-#include <utility>
 #include <vector>
-
-#include <ATen/record_function.h>
-#include <c10/core/GradMode.h>
-
-#include "starling/optim/schemes/tracked.h"
 
 namespace starling {
 namespace {
@@ -46,7 +40,11 @@ void Tracking::begin() {
 
 void Tracking::step() {
   mix_tracked();
-  track_gradients();
+  tracker_.track(
+      [this](const auto& f) {
+        for (const Block& block : blocks_) f(block, m_.of(block), y_.of(block));
+      },
+      beta_, world_.log);
   if (local_.is_fused()) {
     const auto scale = local_.scale();
     for (Block& block : blocks_) {
@@ -74,20 +72,6 @@ void Tracking::mix_tracked() {
       a.mine = y_of(a.mine, block.length);
     }
     y_.mix(block, of_y);
-  }
-}
-
-void Tracking::track_gradients() {
-  RECORD_USER_SCOPE("starling::track");
-  const c10::AutoGradMode no_gradient(false);
-  const bool before = std::exchange(finite_, true);
-  for (const Block& block : blocks_) {
-    for (const Segment& s : block.segments) finite_ &= track(s, m_.of(block), y_.of(block), beta_);
-  }
-  if (before && !finite_)
-    world_.log(Level::warning, "the gradient is not finite: what is tracked keeps the last one that was");
-  for (const Block& block : blocks_) {
-    for (const Segment& s : block.segments) write_gradient(s, y_.of(block));
   }
 }
 

@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "starling/optim/schemes/tracked.h"
 #include "starling/optim/schemes/vectors.h"
 
 namespace starling {
@@ -35,14 +36,13 @@ class Tracking : public Scheme {
 
  private:
   void mix_tracked();
-  void track_gradients();
   std::span<const Arrival> arrived(const Block& block) const {
     return arrived_[static_cast<std::size_t>(block.index)];
   }
   void send(Block& block, const Outgoing& outgoing, bool finite);
 
   const double beta_;
-  bool finite_ = true;  // the last gradient was finite
+  Tracker tracker_;
   Vectors y_, m_;
   std::vector<std::span<const Arrival>> arrived_;  // by block, in this step
 };

@@ -1,0 +1,37 @@
+// Schemes with a momentum m of the whole step, from a worker's x before it to its x after mixing
+// (quasi_global.cpp, decentlam.cpp). They divide that difference by the learning rate.
+#pragma once
+
+#include <string_view>
+
+#include "starling/optim/rule_step.h"
+#include "starling/optim/schemes/vectors.h"
+
+namespace starling {
+
+class StepMomentum : public Scheme {
+ public:
+  void attach(const Connection& connection) override {
+    Scheme::attach(connection);
+    m_.attach(blocks_), before_.attach(blocks_);
+  }
+  void restart() override { m_.zero(); }
+  void state(StateVisitor& visitor) override { m_.state(visitor, "momentum"); }
+
+ protected:
+  explicit StepMomentum(const SchemeParts& parts)
+      : Scheme(parts), beta_(SchemeSettings(options_.scheme).number("beta")) {}
+
+  double lr(const Block& block) const { return rule_values(local_.rule(block)).front(); }
+  // To be mixed into the parameters: x <- x - lr beta m.
+  Arrival push(const Block& block) const { return m_.plus(block, static_cast<float>(-lr(block) * beta_)); }
+
+  const double beta_;
+  Vectors m_, before_;
+};
+
+inline constexpr std::string_view kMomentumOfAllValues =
+    "its momentum is of values that are mixed in every step";
+inline constexpr std::string_view kDividesByLr = "its momentum is divided by the rule's learning rate";
+
+}  // namespace starling
