@@ -75,10 +75,9 @@ std::optional<SocketAddress> usable(const std::optional<SocketAddress>& address)
 
 // The address from which this host reaches the store's host; nothing if the store does not tell its
 // host.
-std::optional<SocketAddress> address_towards_store(c10::intrusive_ptr<c10d::Store> store) {
-  if (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(store.get()))
-    store = prefixed->getUnderlyingNonPrefixStore();
-  auto* const tcp = dynamic_cast<c10d::TCPStore*>(store.get());
+std::optional<SocketAddress> address_towards_store(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto whole = without_prefix(store);
+  auto* const tcp = dynamic_cast<c10d::TCPStore*>(whole.get());
   if (!tcp) return std::nullopt;
   try {
     return usable(local_address_towards(resolve(tcp->getHost(), tcp->getPort())));

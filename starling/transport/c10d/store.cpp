@@ -31,7 +31,6 @@ std::string gone_server(const std::vector<SocketAddress>& server) {
   return fmt::format("nobody listens at {} port {}", server[0].host(), server[0].port());
 }
 
-// No dynamic_intrusive_pointer_cast: when it fails, it keeps the store alive for ever.
 std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) {
   if (auto* const file = dynamic_cast<c10d::FileStore*>(store.get())) {
     return [path = file->getPath()] {
@@ -52,8 +51,7 @@ std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) 
 }  // namespace
 
 C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {
-  auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(store_.get());
-  gone_ = gone(prefixed ? prefixed->getUnderlyingNonPrefixStore() : store_);
+  gone_ = gone(without_prefix(store_));
 }
 
 // After a pause it looks for the server first, since torch would say in ten lines that it is gone.
@@ -114,6 +112,12 @@ std::string C10dStore::get(const std::string& key, std::chrono::milliseconds dea
 
 c10::intrusive_ptr<c10d::Store> C10dStore::clone(const std::string& prefix) const {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, store_->clone());
+}
+
+// No dynamic_intrusive_pointer_cast: when it fails, it keeps the store alive for ever.
+c10::intrusive_ptr<c10d::Store> without_prefix(const c10::intrusive_ptr<c10d::Store>& store) {
+  auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
+  return prefixed ? prefixed->getUnderlyingNonPrefixStore() : store;
 }
 
 c10::intrusive_ptr<c10d::Store> file_store(const std::string& path) {

@@ -40,6 +40,9 @@ class C10dStore final : public Store {
   std::atomic<bool> lost_ = false;
 };
 
+// The store behind all prefixes.
+c10::intrusive_ptr<c10d::Store> without_prefix(const c10::intrusive_ptr<c10d::Store>& store);
+
 // A store in a file, which need not exist yet. Throws UsageError if others can enter its folder.
 c10::intrusive_ptr<c10d::Store> file_store(const std::string& path);
 
