@@ -20,45 +20,54 @@ class Options(SchemeOptions, total=False):
     """Keyword arguments of all optimizers."""
 
     topology: str
-    """"base-2" (default), "ring", "complete" and so on (`starling topology --list`), or a .toml or .json file."""
+    """"base-2" (default), "ring", "complete" and so on (`starling topology --list`), or a .toml or
+    .json file."""
     wire: str
-    """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8", "int4"."""
+    """Number format of parameters between workers: "fp32" (default), "bf16", "fp16", "int8",
+    "int4"."""
     one_in: int
-    """random-k: a round sends and mixes one value in so many, with a scheme that chooses its values top-k; 1 (default): all."""
+    """random-k: a round sends and mixes one value in so many, with a scheme that chooses its values
+    top-k; 1 (default): all."""
     mean_every: int
-    """After every so many steps, all workers go on from the exact mean of their parameters and buffers (Gossip-PGA); 0 (default):
-    never. Not for schemes that average beside training, nor for all-reduce."""
+    """After every so many steps, all workers go on from the exact mean of their parameters and
+    buffers (Gossip-PGA); 0 (default): never. Not for schemes that average beside training, nor for
+    all-reduce."""
     seed: int
     """Of the random times and pairs of schemes that average beside training; 0 (default)."""
     model: torch.nn.Module | None
-    """The model of these parameters. Its frozen parameters are rank 0's at the start, and its buffers too, which consensus()
-    averages; it looks them up anew each time."""
+    """The model of these parameters. Its frozen parameters are rank 0's at the start, and its
+    buffers too, which consensus() averages; it looks them up anew each time."""
     buffers: Iterable[torch.Tensor] | None
-    """In place of the model: its buffers alone, such as model.buffers(). Give them after model.to() and the like, which put
-    others in their place."""
+    """In place of the model: its buffers alone, such as model.buffers(). Give them after model.to()
+    and the like, which put others in their place."""
     process_group: "Group | None"
     """Whose workers mix: a process group, or a device mesh of one dimension."""
     world: World | None
     """None (default): that of process_group, else starling.init()."""
     hierarchy: str
-    """"none" (default), or "node": the workers of a node average their gradients, divide the optimizer's state, and gossip with
-    other nodes as one."""
+    """"none" (default), or "node": the workers of a node average their gradients, divide the
+    optimizer's state, and gossip with other nodes as one."""
     workers_per_node: int
-    """For the hierarchy, and for topologies that know of nodes; 0 (default): the launcher's local world size."""
+    """For the hierarchy, and for topologies that know of nodes; 0 (default): the launcher's local
+    world size."""
     block_bytes: int
-    """Largest block that is exchanged at once; 25 MB (default), and at most an eighth of the model."""
+    """Largest block that is exchanged at once; 25 MB (default), and at most an eighth of the
+    model."""
     max_wait: float | None
-    """Longest, in seconds, that step() waits for a late neighbour that is alive; None (default): ten minutes. Runs in which it
-    is used up are not equal to the bit."""
+    """Longest, in seconds, that step() waits for a late neighbour that is alive; None (default):
+    ten minutes. Runs in which it is used up are not equal to the bit."""
     clip: float
-    """Largest norm of this worker's whole gradient, to which a larger one is scaled down inside step(); 0 (default): any."""
+    """Largest norm of this worker's whole gradient, to which a larger one is scaled down inside
+    step(); 0 (default): any."""
     skip_not_finite: bool
     """A step whose gradient is not finite mixes only. False by default."""
     clear_gradients: bool
-    """step() leaves zeros in every .grad, in the pass that reads it: zero_grad() is not needed. False by default."""
+    """step() leaves zeros in every .grad, in the pass that reads it: zero_grad() is not needed.
+    False by default."""
     check_gradients: bool
-    """True (default): UsageError where this worker's first gradient is another's too, since then somebody averages them already,
-    or all have the same data. Costs one read of the first step's gradients."""
+    """True (default): UsageError where this worker's first gradient is another's too, since then
+    somebody averages them already, or all have the same data. Costs one read of the first step's
+    gradients."""
 
 
 class RuleOptions(Options, total=False):
