@@ -1,4 +1,4 @@
-// What tasks share that sort images into classes.
+// The parts shared by the tasks that sort images into classes.
 #pragma once
 
 #include <cstdint>
