@@ -69,6 +69,8 @@ void print_one(const SchemeInfo& info) {
   row("wires", fmt::format("{}", fmt::join(wires_of(info), ", ")));
   row("one_in", traits.all_values.empty() ? "any" : fmt::format("1: {}", traits.all_values));
   row("optimizer", traits.own_rule.empty() ? "any" : fmt::format("Starling's rules: {}", traits.own_rule));
+  row("local steps", traits.local_steps ? "any: mixing.every" : "none");
+  row("outer", traits.takes_outer ? "after each exchange" : info.takes_means() ? "after each mean" : "none");
   row("GPU", traits.on_gpu ? "yes" : "no");
   row("skewed data", traits.exact ? "exact with a constant learning rate"
                                   : "off by a distance that falls with the learning rate");

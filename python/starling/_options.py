@@ -28,10 +28,21 @@ class Options(SchemeOptions, total=False):
     one_in: int
     """random-k: a round sends and mixes one value in so many, with a scheme that chooses its values
     top-k; 1 (default): all."""
+    every: int
+    """H: only every so many steps is one of the scheme's; the steps between are local. For schemes
+    that take local steps; 1 (default)."""
     mean_every: int
     """After every so many steps, all workers go on from the exact mean of their parameters and
     buffers (Gossip-PGA); 0 (default): never. Not for schemes that average beside training, nor for
     all-reduce."""
+    outer: str
+    """The optimizer of what workers merge to, after each mean of mean_every or, without these,
+    after each exchange: "none" (default), "sgd", "nesterov". scheme="local", mean_every=500,
+    outer="nesterov" is DiLoCo."""
+    outer_lr: float
+    """Its learning rate; 0.7 (default)."""
+    outer_momentum: float
+    """Its momentum; 0.9 (default)."""
     seed: int
     """Of the random times and pairs of schemes that average beside training; 0 (default)."""
     model: torch.nn.Module | None

@@ -217,8 +217,13 @@ int Consensus::first() const { return state_->first; }
 double Consensus::distance() const { return state_->distance; }
 
 void Consensus::keep() {
+  keep([this] { state_->optimizer.renew_outer(); });
+}
+
+void Consensus::keep(const std::function<void()>& change) {
   const c10::AutoGradMode no_gradient(false);
   state_->keep = true;
+  change();
   state_->optimizer.engine_->set_grids({});  // those of before the average would be too coarse
   state_->optimizer.go_on(state_->optimizer.position(), [] {});
 }

@@ -1,6 +1,7 @@
 // The average model: while training stands still, or once without an optimizer.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -36,6 +37,10 @@ class Consensus {
   void keep();
 
  private:
+  friend class Optimizer;
+  // As keep(). `change` changes the average first, alike on all workers.
+  void keep(const std::function<void()>& change);
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -18,6 +18,7 @@
 #include "starling/optim/local_step.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/options.h"
+#include "starling/optim/outer.h"
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/transport/c10d/collectives.h"
@@ -59,7 +60,7 @@ struct Optimizer::Engine {
   std::vector<std::vector<const void*>> taken;  // parameters of each group that the blocks hold
   torch::optim::Optimizer* inner = nullptr;     // the local rule, if Starling did not write it
   std::uint64_t cycle = 1;                      // positions of the schedule: see Exchange::position()
-  std::uint64_t since_mean = 0;                 // steps since the last mean of Options::mean_every
+  std::uint64_t made = 0;                       // steps of the present period()
   int connections = 0;                          // exchanges so far; a later group makes a new one
   ExchangeStatistics before;                    // of the earlier exchanges
   Clipping clipping;
@@ -69,6 +70,7 @@ struct Optimizer::Engine {
   std::unique_ptr<Collectives> inside_node;
   std::unique_ptr<Exchange> exchange;
   std::unique_ptr<Scheme> scheme;
+  std::optional<Outer> outer;
   std::unique_ptr<GradientSpans> gradient_spans;  // with a timeline
 
   // Throws UsageError if the last attempt to connect has failed.
@@ -88,6 +90,15 @@ struct Optimizer::Engine {
     exchange.reset();
     collectives.reset();
     inside_node.reset();
+  }
+  // Steps from one mean of all workers to the next; without means, from one exchange to the next.
+  std::uint64_t period() const {
+    return static_cast<std::uint64_t>(options.mean_every > 0 ? options.mean_every : options.every);
+  }
+  // Visits the state beside the parameters and the rule's.
+  void visit(StateVisitor& visitor) {
+    scheme->state(visitor);
+    if (outer) outer->state(visitor);
   }
   Schedule schedule() const { return schedule_of(options, world.size, world.local_size); }
   // Whether this worker updates the block, and so keeps its states.

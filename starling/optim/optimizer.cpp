@@ -93,7 +93,11 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
               {"topology", options.topology},
               {"wire", std::string(name_of(options.wire))},
               {"one_in", std::to_string(options.one_in)},
+              {"every", std::to_string(options.every)},
               {"mean_every", std::to_string(options.mean_every)},
+              {"outer", options.outer},
+              {"outer_lr", fmt::format("{}", options.outer_lr)},
+              {"outer_momentum", fmt::format("{}", options.outer_momentum)},
               {"seed", std::to_string(options.seed)}};
   const SchemeSettings settings(options.scheme);
   for (const auto& [option, value] : settings.all())
@@ -359,6 +363,7 @@ void Optimizer::connect(std::size_t first_group) {
                     .collectives = e.collectives.get(),
                     .inside_node = e.inside_node.get(),
                     .make_transport = [&] { return world.make_transport(world, channel + "-gossip"); }});
+  if (e.outer) e.outer->attach(e.blocks);
   e.scheme->begin();
 }
 
@@ -375,6 +380,7 @@ void Optimizer::make_scheme() {
   }
   const SchemeParts parts{e.blocks, *e.local, e.world, e.options, &e.node};
   e.scheme = e.options.hierarchy == "node" ? info.make_in_nodes(parts) : info.make(parts);
+  if (e.options.outer != "none") e.outer.emplace(e.options);
 }
 
 Optimizer::~Optimizer() = default;
@@ -393,20 +399,27 @@ at::Tensor Optimizer::step(LossClosure closure) {
   const c10::AutoGradMode no_gradient(false);
   RECORD_USER_SCOPE("starling::step");
   const Timeline::Scope span(engine_->world.timeline.get(), {.name = "optimizer step"});
-  engine_->scheme->step();
-  clear_other_gradients(engine_->blocks);
-  take_mean();
+  make_step();
   return loss;
 }
 
-// With Options::mean_every, whose steps it counts.
-void Optimizer::take_mean() {
-  const auto every = static_cast<std::uint64_t>(engine_->options.mean_every);
-  if (every == 0 || ++engine_->since_mean < every) return;
-  const Operation operation(*this);
-  Consensus average(*this);
-  engine_->since_mean = 0;
-  average.keep();
+// The scheme's step or a local one, then the mean and the outer step, each when its time has come.
+void Optimizer::make_step() {
+  Engine& e = *engine_;
+  const bool merges = ++e.made == e.period();
+  e.made % static_cast<std::uint64_t>(e.options.every) == 0 ? e.scheme->step() : e.local->all();
+  clear_other_gradients(e.blocks);
+  if (!merges) return;
+  e.made = 0;
+  if (e.options.mean_every > 0) {
+    const Operation operation(*this);
+    Consensus(*this).keep([&] {
+      if (e.outer) e.outer->step(e.blocks);
+    });
+  } else if (e.outer) {
+    settle(e.blocks);
+    e.outer->step(e.blocks);
+  }
 }
 
 int Optimizer::average(std::span<float> values) {
@@ -459,7 +472,7 @@ const World& Optimizer::world() const { return engine_->world; }
 
 std::uint64_t Optimizer::position() const {
   const Engine& e = *engine_;
-  return e.connected().position(e.scheme->sends_ahead()) + e.cycle * e.since_mean;
+  return e.connected().position(e.scheme->sends_ahead()) + e.cycle * e.made;
 }
 
 void Optimizer::restart(std::optional<std::uint64_t> position) {
@@ -467,6 +480,7 @@ void Optimizer::restart(std::optional<std::uint64_t> position) {
   together(*this, "load its state", [&] {
     if (!position) throw Error("this worker could not load its state");
   });
+  renew_outer();
   go_on(*position, [] {});
 }
 
@@ -474,14 +488,22 @@ void Optimizer::begin_again() {
   const c10::AutoGradMode no_gradient(false);
   engine_->needs_own_parameters("begin_again()");
   engine_->set_grids({});
+  renew_outer();
   go_on(position(), [] {});  // a worker that was left behind has another position
+}
+
+// The parameters are no longer what the outer optimizer has merged to.
+void Optimizer::renew_outer() {
+  if (!engine_->outer) return;
+  settle(engine_->blocks);
+  engine_->outer->restart(engine_->blocks);
 }
 
 void Optimizer::go_on(std::uint64_t position, const std::function<void()>& set_scheme_state) {
   settle(engine_->blocks);
   engine_->scheme->pause();  // on all workers, before the exchange lets any worker continue
-  if (const int every = engine_->options.mean_every; every > 0) {
-    engine_->since_mean = position / engine_->cycle % static_cast<std::uint64_t>(every);
+  if (const std::uint64_t period = engine_->period(); period > 1) {
+    engine_->made = position / engine_->cycle % period;
     position %= engine_->cycle;
   }
   engine_->connected().restart(position);

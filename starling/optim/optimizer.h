@@ -10,7 +10,6 @@
 //   { starling::Consensus average(optimizer); evaluate(model); }   // here it is the average model
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -25,12 +24,10 @@
 #include <torch/optim/optimizer.h>
 
 #include "starling/checkpoint/safetensors.h"
-#include "starling/kernels/wire.h"
 #include "starling/optim/consensus.h"
-#include "starling/optim/loss_scale.h"
+#include "starling/optim/optimizer_options.h"
 #include "starling/optim/optimizer_state.h"
 #include "starling/optim/rules.h"
-#include "starling/optim/scheme_choice.h"
 #include "starling/optim/statistics.h"
 #include "starling/world/world.h"
 
@@ -43,49 +40,6 @@ namespace starling {
 class Scheme;
 struct ExchangeStatistics;
 struct GivenState;
-
-struct Options {
-  // A name of make_schedule(), or a .toml or .json file. Unused by schemes without a topology.
-  std::string topology = "base-2";
-  // The scheme's name and options (scheme_choice.h); see `starling schemes` and docs/schemes.md.
-  SchemeChoice scheme{};
-  // Number format between workers (docs/wires.md); unused by all-reduce. bf16 and fp16 halve the
-  // bytes; workers agree to the last bit of the format. int8 and int4 send 1/4 and 1/8; workers
-  // agree better the closer they already are. Every format keeps the sum of all parameters.
-  Wire wire = Wire::fp32;
-  std::uint64_t seed = 0;  // of asynchronous times and pairs; runs differ with messages' arrival
-  // random-k: each round sends and mixes one value in `one_in` (1 to 1024), in the format of
-  // `wire`, the same ones on all workers. `one_in` periods of the topology send each value once
-  // (docs/wires.md). Bytes and mixing shrink by this factor. Top-k schemes send the values that
-  // changed most since they were sent, with their indices (8 bytes each).
-  int one_in = 1;
-  // After every so many steps, step() makes all workers go on from their mean, as Consensus::keep()
-  // does: Gossip-PGA (Chen et al. 2021, arXiv 2105.09080). Needs a scheme with rounds. 0: never.
-  int mean_every = 0;
-  // "node": each node of workers_per_node consecutive ranks gossips as one, and averages its
-  // gradients. A worker keeps the state of its share of the blocks, and exchanges these with the
-  // same place on other nodes. Needs a scheme that supports it and a rule of Starling's. clip
-  // applies to the node's mean gradient, NoSync works as with all-reduce, Statistics::bytes_sent
-  // counts bytes to other nodes. "none": every worker for itself.
-  std::string hierarchy = "none";
-  int workers_per_node = 0;             // also for schedules with nodes; 0: the launcher's number
-  std::int64_t block_bytes = 25 << 20;  // largest block: min(block_bytes, total / 8), at least 256 KB
-  // Timeout of step() for a late neighbour that is alive; unset: World::timeouts.stalled. The
-  // worker then goes on without it, and runs are no longer bit-equal.
-  std::optional<std::chrono::milliseconds> max_wait{};
-  // Largest norm of this worker's gradient, or (all-reduce) of the mean gradient; 0: no limit.
-  // step() scales a larger one down, not .grad. This, skip_not_finite or both read gradients once.
-  double clip = 0;
-  // A step whose gradient is not finite only mixes, and counts as skipped.
-  bool skip_not_finite = false;
-  // step() zeroes .grad in the pass that reads it. This replaces zero_grad() and is cheaper:
-  // nothing is allocated, or cleared separately. Needs a rule of Starling's.
-  bool clear_gradients = false;
-  // For float16: multiply the loss by loss_scale() before backward(); step() divides the gradient
-  // by it. A step whose gradient is not finite only mixes, counts as skipped, and halves this
-  // worker's scale. With all-reduce, all workers share these. Needs a rule of Starling's. Unset: 1.
-  std::optional<LossScaling> loss_scaling{};
-};
 
 class Optimizer : public torch::optim::Optimizer {
  public:
@@ -192,10 +146,10 @@ class Optimizer : public torch::optim::Optimizer {
   // Adds tensors of the caller to what state() and save() have, and set_state() and load() fill.
   // Throws UsageError if a tensor of the state has such a name.
   void add_to_state(std::vector<std::pair<std::string, at::Tensor>> tensors);
-  // Only the place in the schedule (the first round from the present parameters) and the steps
-  // since the last mean, if the rest is saved elsewhere. restart() is collective: blocks in flight
-  // are sent again, and the scheme's state begins fresh. No position: this worker could not load
-  // the rest, so all throw Error and continue as they were.
+  // Only the place in the schedule (the first round from the present parameters) and the steps of
+  // Options::every and mean_every, if the rest is saved elsewhere. restart() is collective: blocks
+  // in flight are sent again, and the scheme's state begins fresh. No position: this worker could
+  // not load the rest, so all throw Error and continue as they were.
   std::uint64_t position() const;
   void restart(std::optional<std::uint64_t> position);
   // torch's archives are refused: UsageError.
@@ -220,7 +174,8 @@ class Optimizer : public torch::optim::Optimizer {
   void keep_states();
   void connect(std::size_t first_group);
   void make_scheme();
-  void take_mean();
+  void make_step();
+  void renew_outer();
   void go_on(std::uint64_t position, const std::function<void()>& set_scheme_state);
   void take_state(const std::string& what, const std::function<GivenState()>& give);
   ExchangeStatistics counted() const;  // since construction

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
+#include "starling/core/range.h"
 #include "starling/kernels/mask.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/topology/schedules.h"
@@ -63,6 +64,32 @@ void check_scheme(const SchemeInfo& info, const Options& options, bool around) {
         fmt::format("scheme \"{}\" takes no skip_not_finite: a gradient that is not finite is left out of "
                     "what is tracked anyway",
                     info.name));
+}
+
+// Local steps, and the outer optimizer.
+void check_outer(const SchemeInfo& info, const Options& options) {
+  const int every = options.every, mean_every = options.mean_every;
+  if (every < 1) refuse(fmt::format("every = {} is not allowed: steps from one exchange to the next", every));
+  if (every > 1 && !info.traits.local_steps)
+    refuse(fmt::format("every = {} needs scheme \"{}\", not \"{}\"", every,
+                       schemes_with([](const SchemeInfo& i) { return i.traits.local_steps; }), info.name));
+  if (every > 1 && options.hierarchy != "none")
+    refuse("every is not for hierarchy \"node\", whose workers average the gradients of each step");
+  if (mean_every % every != 0)
+    refuse(fmt::format("mean_every = {} is no multiple of every = {}: a mean follows an exchange", mean_every,
+                       every));
+  if (!above(0).holds(options.outer_lr))
+    refuse(fmt::format("outer_lr = {} is not allowed: it must be {}", options.outer_lr, above(0).text()));
+  if (!from_below(0, 1).holds(options.outer_momentum))
+    refuse(fmt::format("outer_momentum = {} is not allowed: it must be {}", options.outer_momentum,
+                       from_below(0, 1).text()));
+  if (options.outer == "none") return;
+  if (options.outer != "sgd" && options.outer != "nesterov")
+    refuse(fmt::format("outer \"{}\" is unknown: none, sgd or nesterov", options.outer));
+  if (mean_every == 0 && !info.traits.takes_outer)
+    refuse(fmt::format("outer \"{}\" needs mean_every, or scheme \"{}\", not \"{}\"", options.outer,
+                       schemes_with([](const SchemeInfo& i) { return i.traits.takes_outer; }), info.name));
+  if (options.hierarchy != "none") refuse("outer is not for hierarchy \"node\", whose workers own blocks");
 }
 
 void check_gradients(const Options& options, bool around) {
@@ -126,6 +153,7 @@ void check_options(const Options& options, int workers, int local_workers, bool 
   const SchemeInfo& info = scheme_of(options);
   const SchemeSettings settings(options.scheme);
   check_scheme(info, options, around);
+  check_outer(info, options);
   check_gradients(options, around);
   check_hierarchy(options, workers, local_workers, around);
   const Schedule schedule = schedule_of(options, workers, local_workers);

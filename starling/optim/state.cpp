@@ -62,12 +62,12 @@ struct State {
         own_(engine.own_blocks()),
         node_(engine.node),
         groups_(groups),
-        scheme_(*engine.scheme),
+        visit_([&engine](StateVisitor& visitor) { engine.visit(visitor); }),
         scale_(engine.clipping.loss_scale()),
         state_names_(rule_state_names(engine.rule)) {
     settle(blocks_);
-    scheme_.pause();
-    scheme_.renew();
+    engine.scheme->pause();
+    engine.scheme->renew();
     // before anything is gathered
     if (engine.inner != nullptr) inner_ = TorchState::of(*engine.inner);
     rule = inner_ ? inner_->name() : rule_name(rule_of(groups.front()));
@@ -84,7 +84,7 @@ struct State {
     each_segment([&](Block&, Segment& s, Parameter& p, std::int64_t) { p.kept += s.length; });
     inner_ ? gather_inner() : gather_blocks();
     Gather gather(*this);
-    scheme_.state(gather);
+    visit_(gather);
     if (scale_ != nullptr)
       loss_scale = numbers({scale_->value(), static_cast<double>(scale_->finite_steps())});
     at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -219,7 +219,7 @@ struct State {
   // Call it between the scheme's restart() and begin().
   void apply_to_scheme() {
     Spread spread(*this);
-    scheme_.state(spread);
+    visit_(spread);
   }
 
  private:
@@ -408,8 +408,8 @@ struct State {
   const std::vector<Block*> own_;
   const LocalNode& node_;
   Groups& groups_;
-  Scheme& scheme_;
-  LossScale* const scale_;  // null: losses are not scaled
+  const std::function<void(StateVisitor&)> visit_;  // the state of the scheme and the outer optimizer
+  LossScale* const scale_;                          // null: losses are not scaled
   const std::span<const RuleStateName> state_names_;
   std::unique_ptr<TorchState> inner_;
   std::vector<Parameter> parameters_;                   // in the groups' order

@@ -127,6 +127,12 @@ void check_auto_topology(const Recipe& recipe, int workers) {
     throw UsageError(fmt::format(
         "mixing.topology = auto: the planner does not know mixing.hierarchy = {}: name a topology",
         mixing.hierarchy));
+  if (mixing.every > 1)
+    throw UsageError(
+        fmt::format("mixing.topology = auto: the planner counts an exchange in each step, not in one of "
+                    "mixing.every = {}: "
+                    "name a topology",
+                    mixing.every));
   if (mixing.profile.empty()) return;
   const Profile profile = read_profile(mixing.profile);
   if (!profile.has_network())

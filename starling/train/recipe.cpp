@@ -141,8 +141,15 @@ Config recipe_config(Recipe& r) {
         "number format between workers");
   c.key("one_in", &r.mixing.one_in, between(1, Mask::kMost),
         "random-k, with a scheme that chooses top-k: one value in so many is sent in a round; 1: all");
+  c.key("every", &r.mixing.every, between(1, 1 << 20),
+        "H, steps from one exchange to the next, with a scheme that takes local steps; 1: each step has one");
   c.key("mean_every", &r.mixing.mean_every, between(0, 1 << 30),
         "steps from one exact mean of all workers to the next, from which they go on (Gossip-PGA); 0: none");
+  c.key("outer", &r.mixing.outer, Choices{"none", "sgd", "nesterov"},
+        "optimizer of what workers merge to: after each mean of mean_every, or without these after each "
+        "exchange; nesterov with scheme local and mean_every: DiLoCo");
+  c.key("outer_lr", &r.mixing.outer_lr, above(0), "its learning rate; scheme gasloc's eta");
+  c.key("outer_momentum", &r.mixing.outer_momentum, from_below(0, 1), "its momentum; scheme gasloc's gamma");
   for (auto& [name, value] : r.mixing.of_scheme) scheme_key(c, name, value);
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");
@@ -313,7 +320,11 @@ Options make_options(const Recipe& recipe) {
   options.scheme = scheme_choice(recipe);
   options.wire = wire_named(recipe.mixing.wire);
   options.one_in = recipe.mixing.one_in;
+  options.every = recipe.mixing.every;
   options.mean_every = recipe.mixing.mean_every;
+  options.outer = recipe.mixing.outer;
+  options.outer_lr = recipe.mixing.outer_lr;
+  options.outer_momentum = recipe.mixing.outer_momentum;
   options.seed = seed_of(recipe);
   options.hierarchy = recipe.mixing.hierarchy;
   options.workers_per_node = recipe.mixing.workers_per_node;

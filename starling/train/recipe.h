@@ -50,7 +50,11 @@ struct Recipe {
     std::string profile;
     std::string wire = "fp32";
     int one_in = 1;
-    int mean_every = 0;
+    int every = Options().every;
+    int mean_every = Options().mean_every;
+    std::string outer = Options().outer;
+    double outer_lr = Options().outer_lr;
+    double outer_momentum = Options().outer_momentum;
     // Each option of any scheme; below 0: automatic, if it can be.
     SchemeValues of_scheme = scheme_values();
     double max_wait = 0;

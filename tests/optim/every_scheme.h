@@ -47,12 +47,15 @@ class EveryScheme : public testing::TestWithParam<const SchemeInfo*> {
 
   const SchemeInfo& info() const { return *GetParam(); }
   bool in_pairs() const { return info().traits.path == Path::pairs; }
-  bool mixes() const { return info().traits.path != Path::gradients; }
+  bool mixes() const {
+    return info().traits.path != Path::gradients && info().traits.edges != EdgeKind::none;
+  }
   bool may_skip() const { return !info().traits.sums_gradients; }
   Options options() const { return options_of(info()); }
   // Without the scheme's own momentum.
   Options without_momentum() const {
     Options all = options();
+    all.outer_lr = 1, all.outer_momentum = 0;
     for (const SchemeOption& option : info().options) {
       if (option.name == "beta") all.scheme.options.emplace_back("beta", 0.0);
     }

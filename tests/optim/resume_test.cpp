@@ -180,6 +180,20 @@ TEST(Checkpoint, MeansGoOn) {
                 made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))});
 }
 
+// So do the local steps since the last exchange, and the outer optimizer.
+TEST(Checkpoint, LocalAndOuterStepsGoOn) {
+  check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .every = 4}, 3});
+  check_resume({SGD{.lr = 0.01, .momentum = 0.9},
+                {.topology = "base-2", .scheme = "atc", .every = 4, .mean_every = 8, .outer = "sgd"},
+                3});
+  check_resume({AdamW{.lr = 0.01}, {.scheme = "local", .mean_every = 4, .outer = "nesterov"}, 3});
+  check_resume({.rule = AdamW{.lr = 0.01},
+                .options = {.topology = "ring", .scheme = "atc", .every = 4, .outer = "sgd"},
+                .workers = 3,
+                .narrow = true});
+  check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .scheme = "gasloc", .every = 4}, 3});
+}
+
 // The copies of both ends of each edge are saved and resumed too.
 TEST(Checkpoint, ChocoGoesOn) {
   check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .scheme = "choco", .one_in = 6}, 3});

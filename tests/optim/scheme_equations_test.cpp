@@ -134,6 +134,26 @@ void decentlam(Values& of, const Graph& round, int) {
   }
 }
 
+// `own` is the largest learning rate.
+void dsgd_ac(Values& of, const Graph& round, int) {
+  of.own.resize(1);
+  of.own[0] = std::max(of.own[0], of.lr);
+  const std::vector<double> together = mixed(of.x, round);
+  for (std::size_t i = 0; i < of.x.size(); ++i) of.x[i] += of.lr / of.own[0] * (together[i] - of.x[i]);
+  of.adapt();
+}
+
+// `own` is theta, `other` the last y.
+void gasloc(Values& of, const Graph& round, int) {
+  if (of.own.empty()) of.own = of.other = of.x;
+  of.adapt();
+  std::vector<double> y = of.own;
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] += 0.7 * (of.x[i] - y[i]);
+  of.x = mixed(y, round);
+  for (std::size_t i = 0; i < y.size(); ++i) of.x[i] += 0.9 * (y[i] - of.other[i]);
+  of.own = of.x, of.other = y;
+}
+
 struct Equation {
   void (*step)(Values&, const Graph& round, int t) = nullptr;
   void (*gradients)(Values&, Gradients&, const Graph& round, const Rounded&) = nullptr;
@@ -147,6 +167,7 @@ constexpr const char* kEventByEvent =
 const std::map<std::string, Equation> kEquations{
     {"cta", {combine_then_adapt}},
     {"atc", {adapt_then_combine}},
+    {"dsgd-ac", {dsgd_ac}},
     {"ceca-2p", {.step = ceca_2p, .weight_decay = 0}},  // the decay follows the vector that is sent
     {"gradient-tracking", {.step = combine_then_adapt, .gradients = track<0>}},
     {"momentum-tracking", {.step = combine_then_adapt, .gradients = track<90>}},
@@ -154,8 +175,10 @@ const std::map<std::string, Equation> kEquations{
     {"d2", {diffusion<100>}},
     {"quasi-global", {quasi_global}},
     {"decentlam", {decentlam}},
+    {"gasloc", {gasloc}},
     {"choco", {adapt_then_combine}},  // it sends all values by default
     {"push-sum", {push_sum}},
+    {"local", {adapt_alone}},
     {"all-reduce", {.step = adapt_alone, .gradients = average_gradients}},
     {"ad-psgd", {.elsewhere = kEventByEvent}},
     {"ad-psgd-bipartite", {.elsewhere = kEventByEvent}},

@@ -196,6 +196,19 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "scheme \"swarm\" takes no mean_every: each worker makes steps of its own, so there is no step at "
        "which "
        "all could take their mean"},
+      {{.every = 0}, "every = 0 is not allowed: steps from one exchange to the next"},
+      {{.scheme = "d2", .every = 3},
+       "every = 3 needs scheme \"cta, atc, dsgd-ac, gasloc, choco\", not \"d2\""},
+      {{.every = 4, .mean_every = 10},
+       "mean_every = 10 is no multiple of every = 4: a mean follows an exchange"},
+      {{.scheme = "atc", .outer = "adam"}, "outer \"adam\" is unknown: none, sgd or nesterov"},
+      {{.outer = "sgd"}, "outer \"sgd\" needs mean_every, or scheme \"atc, choco\", not \"cta\""},
+      {{.outer_lr = 0}, "outer_lr = 0 is not allowed: it must be above 0"},
+      {{.outer_momentum = 1}, "outer_momentum = 1 is not allowed: it must be at least 0 and below 1"},
+      {{.mean_every = 4, .outer = "sgd", .hierarchy = "node"},
+       "outer is not for hierarchy \"node\", whose workers own blocks"},
+      {{.every = 2, .hierarchy = "node"},
+       "every is not for hierarchy \"node\", whose workers average the gradients of each step"},
       {{.scheme = "ceca-2p", .one_in = 4},
        "scheme \"ceca-2p\" needs one_in = 1, not 4: a value that misses rounds is never averaged exactly"},
       {{.scheme = "ceca-2p"},
@@ -285,8 +298,8 @@ TEST(SchemesTable, RefusesInTheseWords) {
     }
   }
   EXPECT_EQ(needs_cpu({.scheme = "choco"}),
-            "with scheme \"choco\" it must be on the CPU: on CUDA devices there are cta, atc, a2cid2, "
-            "ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, async-push-pull, all-reduce");
+            "with scheme \"choco\" it must be on the CPU: on CUDA devices there are cta, atc, dsgd-ac, "
+            "a2cid2, ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, async-push-pull, local, all-reduce");
   EXPECT_EQ(needs_cpu({.hierarchy = "node"}),
             "with hierarchy \"node\" it must be on the CPU, where a node's gradients are added up");
 }

@@ -129,7 +129,7 @@ class Adding(unittest.TestCase):
         self.assertEqual({path: removed for path, (_, removed) in self.written.items() if removed}, {"README.md": 1})
 
     def test_the_command_describes_them(self):
-        self.assertIn("every: whole number, default 1, at least 1 and at most 1000", run(self.command, "schemes", "toy"))
+        self.assertIn("stride: whole number, default 1, at least 1 and at most 1000", run(self.command, "schemes", "toy"))
         self.assertIn("toy-line ", run(self.command, "topology", "--list"))
         self.assertIn("did you mean toy?", run(self.command, "schemes", "toyy", code=2))
 
@@ -139,12 +139,12 @@ class Adding(unittest.TestCase):
             write_images(data, 240, 60)
             recipe = data / "recipe.toml"
             recipe.write_text(f'[run]\nsteps = 6\n[data]\ndir = "{data}"\n[model]\nwidth = 8\n[train]\nbatch = 8\n'
-                              '[mixing]\nscheme = "toy"\nevery = 2\ntopology = "toy-line"\n')
+                              '[mixing]\nscheme = "toy"\nstride = 2\ntopology = "toy-line"\n')
             run(self.command, "train", recipe, "--workers", str(WORKERS), "--out", data / "out")
             summary = json.loads((data / "out/summary.json").read_text())
             self.assertEqual(summary["steps"], 6)
-            self.assertIn("mixing.every = 0: out of range",
-                          run(self.command, "train", recipe, "--workers", "2", "--mixing.every", "0", code=2))
+            self.assertIn("mixing.stride = 0: out of range",
+                          run(self.command, "train", recipe, "--workers", "2", "--mixing.stride", "0", code=2))
             self.assertIn('is for scheme "toy", not "cta"',
                           run(self.command, "train", recipe, "--workers", "2", "--mixing.scheme", "cta", code=2))
 

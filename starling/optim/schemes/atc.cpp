@@ -41,7 +41,7 @@ extern constinit const SchemeInfo scheme_atc{
     .name = "atc",
     .summary = "adapt, then combine: the exchange is inside the step",
     .paper = "arXiv 2111.04287",
-    .traits = {.path = Path::inside, .on_gpu = true},
+    .traits = {.path = Path::inside, .on_gpu = true, .local_steps = true, .takes_outer = true},
     .make = make<Atc>,
 };
 

@@ -220,7 +220,9 @@ extern constinit const SchemeInfo scheme_choco{
                .edges = EdgeKind::lasting,
                .contents = {.chooser = Chooser::sender},
                .refused_wires = kRefused,
-               .own_rule = "it sends what changed in a rule's pass"},
+               .own_rule = "it sends what changed in a rule's pass",
+               .local_steps = true,
+               .takes_outer = true},
     .options = kOptions,
     .make = make<Choco>,
 };

@@ -50,7 +50,7 @@ extern constinit const SchemeInfo scheme_cta{
     .name = "cta",
     .summary = "combine, then adapt: the exchange has a whole iteration to complete",
     .paper = "arXiv 2410.11998",
-    .traits = {.path = Path::ahead, .on_gpu = true},
+    .traits = {.path = Path::ahead, .on_gpu = true, .local_steps = true},
     .make = make<Cta>,
     .make_in_nodes = make<Hierarchical>,
 };

@@ -154,6 +154,8 @@ struct SchemeTraits {
   std::string_view all_values{};  // why one_in must be 1; empty: it may be larger
   std::string_view own_rule{};    // why only Starling's rules work; empty: any optimizer works
   bool on_gpu = false;            // parameters may be on CUDA devices
+  bool local_steps = false;       // takes Options::every: steps without an exchange change nothing else
+  bool takes_outer = false;       // what step() leaves is a merged point: an outer step may follow it
   bool exact = false;             // a constant learning rate reaches the optimum of all workers' losses
   bool sums_gradients = false;    // over workers, so no worker may scale or skip its own
 };
@@ -170,6 +172,8 @@ struct SchemeInfo {
   // Throws UsageError if values contradict each other, or the schedule.
   void (*check)(const Options&, const SchemeSettings&, const Schedule&) = nullptr;
 
+  // Whether all workers are at the same step, and may differ: Options::mean_every.
+  bool takes_means() const { return traits.path == Path::ahead || traits.path == Path::inside; }
   bool uses_topology() const { return traits.rounds == nullptr; }
 };
 

@@ -21,10 +21,11 @@ SentBlock as_sent(const float* values, std::int64_t n) {
 
 }  // namespace
 
-void Vectors::attach(std::span<const Block> blocks) {
+void Vectors::attach(std::span<Block> blocks) {
   for (std::size_t b = values_.size(); b < blocks.size(); ++b) {
     values_.push_back(at::zeros({blocks[b].length}, at::kFloat));
     zeros_.resize(std::max(zeros_.size(), static_cast<std::size_t>(blocks[b].length)));
+    if (fresh_ == Fresh::parameter) copy(blocks[b]);
   }
 }
 
@@ -33,7 +34,7 @@ void Vectors::zero() {
 }
 
 void Vectors::state(StateVisitor& visitor, const std::string& name) {
-  visitor.values(name, Fresh::zero, [this](Block& block, const auto& f) { f(of(block)); });
+  visitor.values(name, fresh_, [this](Block& block, const auto& f) { f(of(block)); });
 }
 
 void Vectors::copy(Block& block) const {

@@ -15,10 +15,13 @@ namespace starling {
 
 class Vectors {
  public:
-  // Those of new blocks are zero. The others keep their values.
-  void attach(std::span<const Block> blocks);
+  // `fresh`: whether it begins at zero or at the parameters.
+  explicit Vectors(Fresh fresh = Fresh::zero) : fresh_(fresh) {}
+
+  // Those of new blocks begin. The others keep their values.
+  void attach(std::span<Block> blocks);
   void zero();
-  // As the state `name`, which begins at zero.
+  // As the state `name`.
   void state(StateVisitor& visitor, const std::string& name);
 
   const at::Tensor& of(const Block& block) const { return values_[static_cast<std::size_t>(block.index)]; }
@@ -34,6 +37,7 @@ class Vectors {
   Arrival plus(const Block& block, float weight = 1) const;
 
  private:
+  Fresh fresh_;
   std::vector<at::Tensor> values_;  // by block
   std::vector<float> zeros_;        // as many as the largest block has
 };

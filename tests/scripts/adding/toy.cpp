@@ -12,10 +12,10 @@ namespace {
 class Toy final : public Scheme {
  public:
   explicit Toy(const SchemeParts& parts)
-      : Scheme(parts), every_(SchemeSettings(options_.scheme).integer("every")) {}
+      : Scheme(parts), stride_(SchemeSettings(options_.scheme).integer("stride")) {}
 
   void step() override {
-    if (++steps_ % every_ == 0) {
+    if (++steps_ % stride_ == 0) {
       for (Block& block : blocks_) mix_and_send(exchange(), block, {});
       for (Block& block : blocks_) mix(block, finish(exchange(), block), {});
     }
@@ -31,12 +31,12 @@ class Toy final : public Scheme {
   }
 
  private:
-  const std::int64_t every_;  // k
+  const std::int64_t stride_;  // k
   std::int64_t steps_ = 0;
 };
 
 constexpr SchemeOption kOptions[] = {{
-    .name = "every",
+    .name = "stride",
     .standard = std::int64_t{1},
     .range = between(1, 1000),
     .meaning = "k, steps between two exchanges",

@@ -18,7 +18,7 @@ TEST(Toy, IsItsEquation) {
   }
   flock(n, [&](int i, World& world) {
     const Tensor p = parameter({50}, 0.5);
-    const Options options{.topology = "complete", .scheme = {"toy", {{"every", kEvery}}}};
+    const Options options{.topology = "complete", .scheme = {"toy", {{"stride", kEvery}}}};
     Optimizer optimizer(std::vector<Tensor>{p}, SGD{.lr = kRate}, options, world);
     for (int t = 1; t <= kSteps; ++t) {
       p.mutable_grad() = p.detach() - centre(i, t);

@@ -1,0 +1,49 @@
+// The outer optimizer: an optimizer of what workers merge to after local steps. The merged point is
+// their exact mean (Options::mean_every), or what an exchange leaves (schemes that say so).
+//
+//   Delta    theta - x        theta is where the last outer step ended, x the merged point
+//   m        <- momentum m + Delta,  m = 0 at first
+//   theta    <- theta - lr m                      "sgd"
+//   theta    <- theta - lr (Delta + momentum m)   "nesterov"
+//   x        <- theta                             local steps go on from it
+//
+//   mean, nesterov       DiLoCo: Douillard et al. 2023 (arXiv 2311.08105)
+//   mean, sgd            SlowMo: Wang et al. 2020 (arXiv 1910.00643), at a constant learning rate
+//   exchange, sgd        NoLoCo: Kolehmainen et al. 2025 (arXiv 2506.10911), over random pairs
+//
+// With lr 1 and momentum 0 it changes nothing.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "starling/optim/blocks.h"
+#include "starling/optim/optimizer_options.h"
+#include "starling/optim/schemes/scheme.h"
+
+namespace starling {
+
+class Outer {
+ public:
+  // The options outlive it.
+  explicit Outer(const Options& options) : options_(options) {}
+
+  // New blocks begin at their parameters, without momentum.
+  void attach(std::vector<Block>& blocks);
+  // All blocks do.
+  void restart(std::vector<Block>& blocks);
+  // The parameters are the merged point. They become theta.
+  void step(std::vector<Block>& blocks);
+  // "outer.start" is theta, "outer.momentum" m.
+  void state(StateVisitor& visitor);
+
+ private:
+  struct Point {
+    at::Tensor theta, m;  // float vectors on the block's device
+  };
+  const Options& options_;
+  std::vector<Point> points_;  // by block
+};
+
+}  // namespace starling

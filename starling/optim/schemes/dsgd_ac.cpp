@@ -1,0 +1,113 @@
+// DSGD with adaptive consensus: Wang & Johansson 2026, DSGD-AC (arXiv 2602.02899).
+//
+//   x_i(t+1) = x_i(t) + c_t Sum_j W_ij ( x_j(t) - x_i(t) ) - lr_t u(g_i(x_i(t)))
+//   c_t      = ( lr_t / largest lr so far )^power
+//
+// As the learning rate falls, workers mix less, so their disagreement does not fall with it: it
+// keeps them in flat minima. With power 0 it is CTA. The step is that of Decent-DP 0.2.3 with its
+// adaptive factor (ddp.py, set_adaptive_factor()), which its user sets; how c_t follows the
+// learning rate is not verified against the paper's text.
+//
+// Both ends of an exchange use the c_t of its round, so the sum of all parameters stays, also where
+// an exchange ends late.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "starling/optim/rule_step.h"
+#include "starling/optim/schemes/scheme.h"
+
+namespace starling {
+namespace {
+
+class DsgdAc final : public Scheme {
+ public:
+  explicit DsgdAc(const SchemeParts& parts)
+      : Scheme(parts), power_(SchemeSettings(options_.scheme).number("power")) {}
+
+  void attach(const Connection& connection) override {
+    Scheme::attach(connection);
+    for (const Block& block : blocks_)
+      groups_.resize(std::max(groups_.size(), static_cast<std::size_t>(block.group) + 1));
+  }
+  bool sends_ahead() const override { return true; }
+  void begin() override {
+    for (Block& block : blocks_) send_again(exchange(), block);
+  }
+
+  void step() override {
+    const auto scale = local_.scale();
+    for (const Block& block : blocks_) set_factor(block);  // before a block begins the next round
+    for (Block& block : blocks_) update_and_send(exchange(), block, local_.rule(block), damped(block), scale);
+  }
+
+  void state(StateVisitor& visitor) override {
+    std::vector<double> largest;
+    for (const Group& group : groups_) largest.push_back(group.largest_lr);
+    visitor.numbers("largest_lr", {.fresh = std::vector<double>(groups_.size()),
+                                   .now = largest,
+                                   .set =
+                                       [this](std::span<const double> given) {
+                                         for (std::size_t g = 0; g < groups_.size(); ++g)
+                                           groups_[g].largest_lr = given[g];
+                                       },
+                                   .refusal = [](std::span<const double> given) -> std::string {
+                                     const bool good = std::ranges::all_of(
+                                         given, [](double lr) { return lr >= 0 && std::isfinite(lr); });
+                                     return good ? "" : "a learning rate is below 0 or not finite";
+                                   }});
+  }
+
+ private:
+  struct Group {
+    double largest_lr = 0;
+    std::map<std::uint64_t, double> factors{};  // c by round, of the last ones
+  };
+  static constexpr std::size_t kRounds = 64;
+
+  Group& group(const Block& block) { return groups_[static_cast<std::size_t>(block.group)]; }
+  void set_factor(const Block& block) {
+    auto& [largest_lr, factors] = group(block);
+    const double lr = rule_values(local_.rule(block)).front();
+    largest_lr = std::max(largest_lr, lr);
+    factors.try_emplace(exchange().round(), largest_lr > 0 ? std::pow(lr / largest_lr, power_) : 1);
+    if (factors.size() > kRounds) factors.erase(factors.begin());
+  }
+  // The block's arrivals, with weights times c.
+  std::vector<Arrival> damped(const Block& block) {
+    const auto finished = finish(exchange(), block);
+    std::vector<Arrival> arrivals(finished.begin(), finished.end());
+    const auto& factors = group(block).factors;
+    for (Arrival& arrival : arrivals) {
+      const auto then = factors.find(arrival.round);
+      arrival.weight *= static_cast<float>((then == factors.end() ? *factors.rbegin() : *then).second);
+    }
+    return arrivals;
+  }
+
+  const double power_;
+  std::vector<Group> groups_;
+};
+
+constexpr SchemeOption kOptions[] = {
+    {.name = "power",
+     .standard = 1.0,
+     .range = between(0, 10),
+     .meaning = "how fast mixing falls with the learning rate: c = (lr / largest lr)^power; 0: not at all"}};
+
+}  // namespace
+
+extern constinit const SchemeInfo scheme_dsgd_ac{
+    .name = "dsgd-ac",
+    .summary = "cta that mixes less as the learning rate falls, so that workers keep some disagreement",
+    .paper = "arXiv 2602.02899",
+    .traits = {.path = Path::ahead,
+               .own_rule = "its mixing follows the rule's learning rate",
+               .on_gpu = true,
+               .local_steps = true},
+    .options = kOptions,
+    .make = make<DsgdAc>,
+};
+
+}  // namespace starling

@@ -1,0 +1,85 @@
+// Special cases in which two schemes are the same algorithm: from the same start, on skewed losses,
+// their workers have the same parameters.
+#include "tests/optim/every_scheme.h"
+
+namespace starling {
+namespace {
+
+using at::Tensor;
+
+constexpr SGD kSgd{.lr = 0.1};
+constexpr SGD kMomentum{.lr = 0.1, .momentum = 0.9};
+
+struct Equivalence {
+  std::string name;
+  Options one, other;
+  Rule rule = kSgd;
+  int steps = 12;
+};
+
+// Each worker's parameters in the end. The rate falls in mid-run.
+std::vector<Tensor> ends_of(const Options& options, const Rule& rule, int steps) {
+  return results_of(4, [&](int i, World& world) {
+    const Tensor p = at::sin(at::arange(1000, at::kFloat)).set_requires_grad(true);
+    Optimizer optimizer({p}, rule, options, world);
+    for (int t = 0; t < steps; ++t) {
+      if (t == steps / 2) optimizer.param_groups()[0].options().set_lr(0.05);
+      p.mutable_grad() = (0.5 + 0.3 * i) * (p.detach() - centre(i, t));
+      optimizer.step();
+    }
+    nobody_leaves_yet(optimizer);
+    return p.detach();
+  });
+}
+
+class Equivalences : public testing::TestWithParam<Equivalence> {};
+
+TEST_P(Equivalences, Hold) {
+  const Equivalence& the = GetParam();
+  const auto one = ends_of(the.one, the.rule, the.steps), other = ends_of(the.other, the.rule, the.steps);
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    EXPECT_TRUE(at::allclose(one[i], other[i], 1e-4, 1e-5)) << i << ": " << one[i][0] << other[i][0];
+    EXPECT_FALSE(at::equal(one[i], one[(i + 1) % one.size()])) << "workers with skewed losses differ";
+  }
+}
+
+const Options kAtc{.topology = "ring", .scheme = "atc"};
+
+INSTANTIATE_TEST_SUITE_P(
+    Schemes, Equivalences,
+    testing::Values(
+        Equivalence{"ChocoOfAllValuesIsAtc", {.topology = "ring", .scheme = "choco"}, kAtc},
+        Equivalence{"SquarmWithoutTriggerAndCompressionIsLocalMomentumSgd",
+                    {.topology = "ring", .scheme = "choco", .every = 3},
+                    {.topology = "ring", .scheme = "atc", .every = 3},
+                    kMomentum},
+        Equivalence{"WagmaOfOneGroupIsLocalSgd",
+                    {.topology = "complete", .scheme = "atc", .every = 4},
+                    {.scheme = "local", .mean_every = 4},
+                    kMomentum,
+                    14},
+        Equivalence{"PushSumOfDoublyStochasticSharesIsAtc", {.topology = "ring", .scheme = "push-sum"}, kAtc},
+        Equivalence{"TheFirstStepOfD2IsAtc",
+                    {.topology = "star", .scheme = "d2"},
+                    {.topology = "star", .scheme = "atc"},
+                    kSgd,
+                    1},
+        Equivalence{"QuasiGlobalWithoutMomentumIsAtc",
+                    {.topology = "ring", .scheme = {"quasi-global", {{"beta", 0.0}}}},
+                    kAtc},
+        Equivalence{"DecentlamWithoutMomentumIsAtc",
+                    {.topology = "ring", .scheme = {"decentlam", {{"beta", 0.0}}}},
+                    kAtc},
+        Equivalence{"MomentumTrackingWithoutMomentumIsGradientTracking",
+                    {.topology = "ring", .scheme = {"momentum-tracking", {{"beta", 0.0}}}},
+                    {.topology = "ring", .scheme = "gradient-tracking"}},
+        Equivalence{"DsgdAcWithPower0IsCta",
+                    {.topology = "ring", .scheme = {"dsgd-ac", {{"power", 0.0}}}},
+                    {.topology = "ring"}},
+        Equivalence{"GaslocWithLr1AndNoMomentumIsAtcAfterLocalSteps",
+                    {.topology = "ring", .scheme = "gasloc", .every = 3, .outer_lr = 1, .outer_momentum = 0},
+                    {.topology = "ring", .scheme = "atc", .every = 3}}),
+    [](const auto& one) { return one.param.name; });
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,273 @@
+// Local steps and the outer optimizer (outer.h), beside the papers' equations in double.
+#include <fmt/format.h>
+
+#include "starling/optim/options.h"
+#include "starling/topology/schedules.h"
+#include "tests/mixed.h"
+#include "tests/optim/every_scheme.h"
+
+namespace starling {
+namespace {
+
+using at::Tensor;
+using Points = std::vector<double>;  // by worker
+
+constexpr int kFive = 5, kOuterSteps = 24;
+constexpr double kInnerLr = 0.1;
+
+// The gradient of worker i at x: losses of different curvature.
+double gradient(int i, int t, double x) { return (0.5 + 0.2 * i) * (x - centre(i, t)); }
+
+// Each worker's value after each step.
+std::vector<Points> values_of(const Options& options, int many = kFive) {
+  std::vector<Points> after(kOuterSteps, Points(static_cast<std::size_t>(many)));
+  flock(many, [&](int i, World& world) {
+    const Tensor p = parameter({70'000}, 1);
+    Optimizer optimizer({p}, SGD{.lr = kInnerLr}, options, world);
+    for (int t = 0; t < kOuterSteps; ++t) {
+      p.mutable_grad() = (0.5 + 0.2 * i) * (p.detach() - centre(i, t));
+      optimizer.step();
+      EXPECT_TRUE(is_all(p, p[0].item<double>()));
+      after[static_cast<std::size_t>(t)][static_cast<std::size_t>(i)] = p[0].item<double>();
+    }
+    nobody_leaves_yet(optimizer);
+  });
+  return after;
+}
+
+void expect_near(const std::vector<Points>& run, const std::vector<Points>& expected) {
+  ASSERT_EQ(run.size(), expected.size());
+  for (std::size_t t = 0; t < run.size(); ++t) {
+    for (std::size_t i = 0; i < run[t].size(); ++i)
+      ASSERT_NEAR(run[t][i], expected[t][i], 1e-5) << "step " << t << ", worker " << i;
+  }
+}
+
+Points adapted(Points x, int t) {
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] -= kInnerLr * gradient(static_cast<int>(i), t, x[i]);
+  return x;
+}
+
+double mean_of(const Points& x) {
+  return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
+}
+
+TEST(Local, ScheduleStepsBetweenExchangesAreAlone) {
+  constexpr int kEvery = 3;
+  const Schedule schedule = make_schedule("base-2", kFive);
+  for (const std::string scheme : {"cta", "atc"}) {
+    std::vector<Points> expected;
+    Points x(kFive, 1), sent = x;  // CTA mixes what was sent after the last exchange
+    for (int t = 0; t < kOuterSteps; ++t) {
+      const bool exchange = (t + 1) % kEvery == 0;
+      const Graph& round = schedule.at(t / kEvery);
+      const Points own = adapted(x, t);
+      if (exchange && scheme == "atc") x = mixed(own, round);
+      if (exchange && scheme == "cta") {
+        const Points together = mixed(sent, round);
+        for (std::size_t i = 0; i < x.size(); ++i) x[i] = own[i] + together[i] - sent[i];
+        sent = x;
+      }
+      if (!exchange) x = own;
+      expected.push_back(x);
+    }
+    SCOPED_TRACE(scheme);
+    expect_near(values_of({.topology = "base-2", .scheme = scheme, .every = kEvery}), expected);
+  }
+}
+
+TEST(Local, WithMeansIsLocalSgd) {
+  std::vector<Points> expected;
+  Points x(kFive, 1);
+  for (int t = 0; t < kOuterSteps; ++t) {
+    x = adapted(x, t);
+    if ((t + 1) % 4 == 0) x.assign(x.size(), mean_of(x));
+    expected.push_back(x);
+  }
+  expect_near(values_of({.scheme = "local", .mean_every = 4}), expected);
+}
+
+// One worker's outer optimizer.
+struct Momentum {
+  double lr, momentum, theta = 1, m = 0;
+  double sgd(double x) {
+    m = momentum * m + theta - x;
+    return theta -= lr * m;
+  }
+  double nesterov(double x) {
+    const double delta = theta - x;
+    m = momentum * m + delta;
+    return theta -= lr * (delta + momentum * m);
+  }
+};
+
+std::vector<Points> over_means(double (Momentum::*step)(double), int every) {
+  std::vector<Points> expected;
+  Points x(kFive, 1);
+  Momentum outer{.lr = 0.7, .momentum = 0.6};
+  for (int t = 0; t < kOuterSteps; ++t) {
+    x = adapted(x, t);
+    if ((t + 1) % every == 0) x.assign(x.size(), (outer.*step)(mean_of(x)));
+    expected.push_back(x);
+  }
+  return expected;
+}
+
+TEST(Outer, NesterovOverMeansIsDiLoCo) {
+  expect_near(
+      values_of(
+          {.scheme = "local", .mean_every = 4, .outer = "nesterov", .outer_lr = 0.7, .outer_momentum = 0.6}),
+      over_means(&Momentum::nesterov, 4));
+}
+
+TEST(Outer, SgdOverMeansIsSlowMo) {
+  expect_near(
+      values_of({.scheme = "local", .mean_every = 4, .outer = "sgd", .outer_lr = 0.7, .outer_momentum = 0.6}),
+      over_means(&Momentum::sgd, 4));
+}
+
+// As in the authors' code: m <- a m + b mean(x - phi) + b (mean(phi) - phi), phi <- phi + m.
+TEST(Outer, SgdOverPairsIsNoLoCo) {
+  constexpr int kEvery = 2;
+  constexpr double a = 0.5, b = 0.7;
+  const Schedule schedule = make_schedule("one-peer-exponential", 4);
+  std::vector<Points> expected;
+  Points x(4, 1), phi = x, m(4, 0);
+  for (int t = 0; t < kOuterSteps; ++t) {
+    x = adapted(x, t);
+    if ((t + 1) % kEvery == 0) {
+      Points moves(4);
+      for (std::size_t i = 0; i < 4; ++i) moves[i] = x[i] - phi[i];
+      const Graph& round = schedule.at(t / kEvery);
+      const Points move = mixed(moves, round), place = mixed(phi, round);
+      for (std::size_t i = 0; i < 4; ++i) {
+        m[i] = a * m[i] + b * move[i] + b * (place[i] - phi[i]);
+        x[i] = phi[i] += m[i];
+      }
+    }
+    expected.push_back(x);
+  }
+  const Options options{.topology = "one-peer-exponential",
+                        .scheme = "atc",
+                        .every = kEvery,
+                        .outer = "sgd",
+                        .outer_lr = b,
+                        .outer_momentum = a};
+  expect_near(values_of(options, 4), expected);
+}
+
+// Over the complete graph its mean moves as DiLoCo's, if all losses have the same curvature.
+TEST(Gasloc, IsItsEquationAndDiLoCoOverTheCompleteGraph) {
+  constexpr int kEvery = 3;
+  for (const std::string topology : {"ring", "complete"}) {
+    const Schedule schedule = make_schedule(topology, kFive);
+    std::vector<Points> expected;
+    Points x(kFive, 1), theta = x, last = x;
+    for (int t = 0; t < kOuterSteps; ++t) {
+      x = adapted(x, t);
+      if ((t + 1) % kEvery == 0) {
+        Points y = theta;
+        for (std::size_t i = 0; i < x.size(); ++i) y[i] += 0.7 * (x[i] - theta[i]);
+        theta = mixed(y, schedule.at(t / kEvery));
+        for (std::size_t i = 0; i < x.size(); ++i) theta[i] += 0.6 * (y[i] - last[i]);
+        x = theta, last = y;
+      }
+      expected.push_back(x);
+    }
+    SCOPED_TRACE(topology);
+    expect_near(values_of({.topology = topology, .scheme = "gasloc", .every = kEvery, .outer_momentum = 0.6}),
+                expected);
+  }
+  const auto means_of = [](const Options& options) {
+    Points means;
+    flock(kFive, [&](int i, World& world) {
+      const Tensor p = parameter({100}, 1);
+      Optimizer optimizer({p}, SGD{.lr = kInnerLr}, options, world);
+      for (int t = 0; t < kOuterSteps; ++t) {
+        p.mutable_grad() = p.detach() - centre(i, t);
+        optimizer.step();
+        const Consensus average(optimizer);
+        if (i == 0) means.push_back(p[0].item<double>());
+      }
+    });
+    return means;
+  };
+  const Points gasloc = means_of({.topology = "complete", .scheme = "gasloc", .every = kEvery});
+  const Points diloco = means_of({.scheme = "local", .mean_every = kEvery, .outer = "nesterov"});
+  for (std::size_t t = 0; t < gasloc.size(); ++t) EXPECT_NEAR(gasloc[t], diloco[t], 1e-5) << t;
+}
+
+// The momentum adds up what changing graphs leave. It is refused where it drives workers apart.
+TEST(Gasloc, RefusesAMomentumThatDrivesWorkersApart) {
+  EXPECT_EQ(
+      refusal<UsageError>([] { check_options({.topology = "base-2", .scheme = "gasloc"}, 6, 1, false); }),
+      "scheme \"gasloc\" with outer_momentum = 0.9 drives workers apart over \"base-2\": 0.6 does not, and "
+      "a topology of one round, such as ring, takes more");
+  EXPECT_NO_THROW(check_options({.topology = "ring", .scheme = "gasloc"}, 6, 1, false));
+}
+
+TEST(Outer, WithLr1AndNoMomentumChangesNothing) {
+  for (const std::string outer : {"sgd", "nesterov"}) {
+    expect_near(values_of({.topology = "ring",
+                           .scheme = "atc",
+                           .every = 2,
+                           .outer = outer,
+                           .outer_lr = 1,
+                           .outer_momentum = 0}),
+                values_of({.topology = "ring", .scheme = "atc", .every = 2}));
+  }
+}
+
+// The parameters that a user sets are where the next outer step begins, without momentum.
+TEST(Outer, BeginsAgainWhereTheUserDoes) {
+  flock(2, [](int i, World& world) {
+    const Tensor p = parameter({10});
+    Optimizer optimizer(
+        {p}, SGD{.lr = 1},
+        {.scheme = "local", .mean_every = 2, .outer = "nesterov", .outer_lr = 1, .outer_momentum = 0.5},
+        world);
+    const auto step = [&](double g) {
+      p.mutable_grad() = at::full({10}, g);
+      optimizer.step();
+    };
+    for (int t = 0; t < 4; ++t) step(1.0 + i);
+    {
+      const c10::AutoGradMode no_gradient(false);
+      p.fill_(100);
+    }
+    optimizer.begin_again();
+    step(0), step(0);
+    EXPECT_TRUE(is_all(p, 100)) << p[0];
+    step(1), step(1);  // Delta = 2: 100 - (2 + 0.5 x 2)
+    EXPECT_TRUE(is_all(p, 97)) << p[0];
+    {
+      Consensus(optimizer).keep();
+    }
+    step(0), step(0);
+    EXPECT_TRUE(is_all(p, 97)) << p[0];
+    nobody_leaves_yet(optimizer);
+  });
+}
+
+// A later group begins where its parameters are; the others go on.
+TEST(Outer, ALaterGroupBeginsFresh) {
+  flock(2, [](int, World& world) {
+    const Tensor p = parameter({10}), q = parameter({10}, 5);
+    Optimizer optimizer(
+        {p}, SGD{.lr = 1},
+        {.scheme = "local", .mean_every = 1, .outer = "sgd", .outer_lr = 1, .outer_momentum = 0.5}, world);
+    p.mutable_grad() = at::ones({10});
+    optimizer.step();
+    EXPECT_TRUE(is_all(p, -1)) << p[0];
+    optimizer.add_param_group({{q}});
+    p.mutable_grad() = at::zeros({10});
+    q.mutable_grad() = at::ones({10});
+    optimizer.step();
+    EXPECT_TRUE(is_all(p, -1.5)) << p[0];
+    EXPECT_TRUE(is_all(q, 4)) << q[0];
+    nobody_leaves_yet(optimizer);
+  });
+}
+
+}  // namespace
+}  // namespace starling
