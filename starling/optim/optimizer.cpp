@@ -89,33 +89,11 @@ Schedule without_neighbours(const World& world) { return {"none", {Graph(world.s
 Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
                const Groups& groups, const std::vector<at::Tensor>& buffers,
                const std::vector<at::Tensor>& frozen) {
-  Terms terms{{"scheme", options.scheme.name},
-              {"topology", options.topology},
-              {"wire", std::string(name_of(options.wire))},
-              {"one_in", std::to_string(options.one_in)},
-              {"every", std::to_string(options.every)},
-              {"mean_every", std::to_string(options.mean_every)},
-              {"outer", options.outer},
-              {"outer_lr", fmt::format("{}", options.outer_lr)},
-              {"outer_momentum", fmt::format("{}", options.outer_momentum)},
-              {"seed", std::to_string(options.seed)}};
-  const SchemeSettings settings(options.scheme);
-  for (const auto& [option, value] : settings.all())
-    terms.emplace_back(std::string(option->name), value_text(value));
-  const Terms rest{{"rule", rule},
-                   {"block_bytes", std::to_string(options.block_bytes)},
-                   {"hierarchy", options.hierarchy},
-                   {"workers_per_node", std::to_string(options.workers_per_node)},
-                   {"clip", fmt::format("{}", options.clip)},
-                   {"skip_not_finite", fmt::format("{}", options.skip_not_finite)},
-                   {"loss_scaling", options.loss_scaling ? fmt::format("from {}, grows every {} steps",
-                                                                       options.loss_scaling->initial,
-                                                                       options.loss_scaling->grow_every)
-                                                         : "none"},
-                   {"rounds of the topology",
-                    fmt::format("{} with checksum {:016x}", schedule.rounds.size(), schedule.fingerprint())},
-                   {"number of blocks", std::to_string(blocks)}};
-  terms.insert(terms.end(), rest.begin(), rest.end());
+  Terms terms = terms_of(options);
+  terms.emplace_back("rule", rule);
+  terms.emplace_back("rounds of the topology",
+                     fmt::format("{} with checksum {:016x}", schedule.rounds.size(), schedule.fingerprint()));
+  terms.emplace_back("number of blocks", std::to_string(blocks));
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
       const at::Tensor& tensor = groups[g].params()[p];

@@ -162,6 +162,33 @@ void check_options(const Options& options, int workers, int local_workers, bool 
   if (info.check != nullptr) info.check(options, settings, schedule);
 }
 
+Terms terms_of(const Options& options) {
+  Terms terms{{"scheme", options.scheme.name},
+              {"topology", options.topology},
+              {"wire", std::string(name_of(options.wire))},
+              {"one_in", std::to_string(options.one_in)},
+              {"every", std::to_string(options.every)},
+              {"mean_every", std::to_string(options.mean_every)},
+              {"outer", options.outer},
+              {"outer_lr", fmt::format("{}", options.outer_lr)},
+              {"outer_momentum", fmt::format("{}", options.outer_momentum)},
+              {"seed", std::to_string(options.seed)}};
+  const SchemeSettings settings(options.scheme);
+  for (const auto& [option, value] : settings.all())
+    terms.emplace_back(std::string(option->name), value_text(value));
+  const Terms rest{{"block_bytes", std::to_string(options.block_bytes)},
+                   {"hierarchy", options.hierarchy},
+                   {"workers_per_node", std::to_string(options.workers_per_node)},
+                   {"clip", fmt::format("{}", options.clip)},
+                   {"skip_not_finite", fmt::format("{}", options.skip_not_finite)},
+                   {"loss_scaling", options.loss_scaling ? fmt::format("from {}, grows every {} steps",
+                                                                       options.loss_scaling->initial,
+                                                                       options.loss_scaling->grow_every)
+                                                         : "none"}};
+  terms.insert(terms.end(), rest.begin(), rest.end());
+  return terms;
+}
+
 std::string needs_float32(const Options& options, bool around) {
   if (options.hierarchy == "node")
     return "with hierarchy \"node\" it must be float32, since a node's workers share no fp32 masters";

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "starling/optim/agreement.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/topology/graph.h"
@@ -24,6 +25,9 @@ Schedule schedule_of(const Options& options, int workers, int local_workers);
 // Throws UsageError, with the reason in one line, if a value is out of range or two values
 // contradict each other. `around`: with an optimizer that Starling did not write.
 void check_options(const Options& options, int workers, int local_workers, bool around);
+
+// The options that must be equal on all workers.
+Terms terms_of(const Options& options);
 
 // The reason why all parameters must be float32. Empty: they may be bfloat16 or float16.
 std::string needs_float32(const Options& options, bool around);
