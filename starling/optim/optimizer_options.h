@@ -27,8 +27,8 @@ struct Options {
   // (docs/wires.md). Bytes and mixing shrink by this factor. Top-k schemes send the values that
   // changed most since they were sent, with their indices (8 bytes each).
   int one_in = 1;
-  // H: only every so many steps is one of the scheme's. The steps between are the local rule's alone.
-  // Needs a scheme that takes local steps (`starling schemes NAME`).
+  // H: only every so many steps is one of the scheme's. The steps between are the local rule's
+  // alone. Needs a scheme that takes local steps (`starling schemes NAME`).
   int every = 1;
   // After every so many steps, step() makes all workers go on from their mean, as Consensus::keep()
   // does: Gossip-PGA (Chen et al. 2021, arXiv 2105.09080). Needs a scheme with rounds, and is a

@@ -1,11 +1,12 @@
 // GASLoC: Cagnasso, Belilovsky & Oyallon 2026 (arXiv 2606.11081).
 //
-//   y_i(t)       = theta_i(t) + eta ( x_i - theta_i(t) )     x_i: after H local steps from theta_i(t)
+//   y_i(t)       = theta_i(t) + eta ( x_i - theta_i(t) )    x_i: after H local steps from theta_i
 //   theta_i(t+1) = Sum_j W_ij y_j(t) + gamma ( y_i(t) - y_i(t-1) ),    y_i(-1) = theta_i(0)
 //
-// H is Options::every, eta outer_lr, gamma outer_momentum. The momentum of y speeds up mixing too: a
-// graph needs the square root of the rounds. Over the complete graph, the mean of all workers moves
-// as that of DiLoCo (outer.h, "nesterov"). With eta 1 and gamma 0 it is ATC after H local steps.
+// H is Options::every, eta outer_lr, gamma outer_momentum. The momentum of y speeds up mixing too:
+// a graph needs the square root of the rounds. Over the complete graph, the mean of all workers
+// moves as that of DiLoCo (outer.h, "nesterov"). With eta 1 and gamma 0 it is ATC after H local
+// steps.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
