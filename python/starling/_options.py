@@ -37,8 +37,8 @@ class Options(SchemeOptions, total=False):
     all-reduce."""
     outer: str
     """The optimizer of what workers merge to, after each mean of mean_every or, without these,
-    after each exchange: "none" (default), "sgd", "nesterov". scheme="local", mean_every=500,
-    outer="nesterov" is DiLoCo."""
+    after each exchange: "none" (default), "sgd", or "nesterov", as in DiLoCo
+    (docs/choosing.md)."""
     outer_lr: float
     """Its learning rate; 0.7 (default)."""
     outer_momentum: float

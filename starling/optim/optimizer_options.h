@@ -37,7 +37,7 @@ struct Options {
   // The optimizer of what workers merge to (outer.h): "none", "sgd" or "nesterov". It steps after
   // each mean of mean_every. Without these it steps after each exchange, with a scheme that takes
   // it (`starling schemes NAME`). A change of the parameters by hand counts as a local step. The
-  // next two are its own. Scheme gasloc uses them too.
+  // next two are its own. A scheme may use them too.
   std::string outer = "none";
   double outer_lr = 0.7;
   double outer_momentum = 0.9;

@@ -148,8 +148,9 @@ Config recipe_config(Recipe& r) {
   c.key("outer", &r.mixing.outer, Choices{"none", "sgd", "nesterov"},
         "optimizer of what workers merge to: after each mean of mean_every, or without these after each "
         "exchange; nesterov with scheme local and mean_every: DiLoCo");
-  c.key("outer_lr", &r.mixing.outer_lr, above(0), "its learning rate; scheme gasloc's eta");
-  c.key("outer_momentum", &r.mixing.outer_momentum, from_below(0, 1), "its momentum; scheme gasloc's gamma");
+  c.key("outer_lr", &r.mixing.outer_lr, above(0),
+        "its learning rate; also of schemes with an outer step of their own");
+  c.key("outer_momentum", &r.mixing.outer_momentum, from_below(0, 1), "its momentum");
   for (auto& [name, value] : r.mixing.of_scheme) scheme_key(c, name, value);
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour; 0: as long as it lives");
