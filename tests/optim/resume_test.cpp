@@ -183,6 +183,11 @@ TEST(Checkpoint, MeansGoOn) {
 // So do the local steps since the last exchange, and the outer optimizer.
 TEST(Checkpoint, LocalAndOuterStepsGoOn) {
   check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .every = 4}, 3});
+  check_resume({AdamW{.lr = 0.01}, {.topology = "ring", .wire = Wire::int8, .every = 7}, 3});
+  check_resume({.rule = AdamW{.lr = 0.01},
+                .options = {.topology = "base-2", .scheme = "dsgd-ac", .wire = Wire::bf16, .every = 4},
+                .workers = 3,
+                .narrow = true});
   check_resume({SGD{.lr = 0.01, .momentum = 0.9},
                 {.topology = "base-2", .scheme = "atc", .every = 4, .mean_every = 8, .outer = "sgd"},
                 3});

@@ -300,6 +300,9 @@ TEST(SchemesTable, RefusesInTheseWords) {
   EXPECT_EQ(needs_cpu({.scheme = "choco"}),
             "with scheme \"choco\" it must be on the CPU: on CUDA devices there are cta, atc, dsgd-ac, "
             "a2cid2, ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, async-push-pull, local, all-reduce");
+  EXPECT_EQ(needs_cpu({.every = 3}),
+            "with scheme \"cta\" and every = 3 it must be on the CPU, where what was sent is kept");
+  EXPECT_EQ(needs_cpu({.scheme = "atc", .every = 3}), "");
   EXPECT_EQ(needs_cpu({.hierarchy = "node"}),
             "with hierarchy \"node\" it must be on the CPU, where a node's gradients are added up");
 }

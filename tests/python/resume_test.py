@@ -18,6 +18,8 @@ RESUMED = (
     {"wire": "int8"},
     {"scheme": "choco", "topology": "ring", "one_in": 4},
     {"topology": "ring", "mean_every": 4},
+    {"scheme": "local", "mean_every": 4, "outer": "nesterov"},
+    {"scheme": "atc", "every": 3, "outer": "sgd", "outer_lr": 0.5},
     {"scheme": "push-sum", "topology": "one-peer-exponential-directed", "staleness": 1},
     {"scheme": "ceca-2p"},
 )

@@ -14,33 +14,26 @@
 // A step that reads x itself (weight decay inside the gradient) then reads the mixed x. Starling's
 // own rules read the old one.
 #include "starling/optim/hierarchical.h"
-#include "starling/optim/schemes/scheme.h"
+#include "starling/optim/schemes/ahead.h"
 
 namespace starling {
 namespace {
 
-class Cta final : public Scheme {
+class Cta final : public AheadScheme {
  public:
-  explicit Cta(const SchemeParts& parts) : Scheme(parts) {}
-
-  bool sends_ahead() const override { return true; }
-
-  void begin() override {
-    for (Block& block : blocks_) send_again(exchange(), block);
-  }
+  explicit Cta(const SchemeParts& parts) : AheadScheme(parts) {}
 
   void step() override {
     if (!local_.is_fused()) return step_around();
     const auto scale = local_.scale();
-    for (Block& block : blocks_)
-      update_and_send(exchange(), block, local_.rule(block), finish(exchange(), block), scale);
+    for (Block& block : blocks_) update_and_send(block, finish(exchange(), block), scale);
   }
 
  private:
   void step_around() {
     for (Block& block : blocks_) mix(block, finish(exchange(), block), {});
     local_.all();
-    for (Block& block : blocks_) mix_and_send(exchange(), block, {});
+    for (Block& block : blocks_) mix_and_send(block);
   }
 };
 

@@ -16,33 +16,30 @@
 #include <vector>
 
 #include "starling/optim/rule_step.h"
-#include "starling/optim/schemes/scheme.h"
+#include "starling/optim/schemes/ahead.h"
 
 namespace starling {
 namespace {
 
-class DsgdAc final : public Scheme {
+class DsgdAc final : public AheadScheme {
  public:
   explicit DsgdAc(const SchemeParts& parts)
-      : Scheme(parts), power_(SchemeSettings(options_.scheme).number("power")) {}
+      : AheadScheme(parts), power_(SchemeSettings(options_.scheme).number("power")) {}
 
   void attach(const Connection& connection) override {
-    Scheme::attach(connection);
+    AheadScheme::attach(connection);
     for (const Block& block : blocks_)
       groups_.resize(std::max(groups_.size(), static_cast<std::size_t>(block.group) + 1));
-  }
-  bool sends_ahead() const override { return true; }
-  void begin() override {
-    for (Block& block : blocks_) send_again(exchange(), block);
   }
 
   void step() override {
     const auto scale = local_.scale();
     for (const Block& block : blocks_) set_factor(block);  // before a block begins the next round
-    for (Block& block : blocks_) update_and_send(exchange(), block, local_.rule(block), damped(block), scale);
+    for (Block& block : blocks_) update_and_send(block, damped(block), scale);
   }
 
   void state(StateVisitor& visitor) override {
+    AheadScheme::state(visitor);
     std::vector<double> largest;
     for (const Group& group : groups_) largest.push_back(group.largest_lr);
     visitor.numbers("largest_lr", {.fresh = std::vector<double>(groups_.size()),

@@ -62,6 +62,12 @@ bool Vectors::write(const Block& block, const Outgoing& outgoing) const {
   return starling::mix(v, {}, outgoing);
 }
 
+bool Vectors::write_again(const Block& block, const Outgoing& outgoing) const {
+  Block v = block_of(block, of(block));
+  v.grid = block.grid;
+  return starling::write_again(v, outgoing);
+}
+
 Arrival Vectors::plus(const Block& block, float weight) const {
   return {.weight = weight,
           .theirs = as_sent(of(block).const_data_ptr<float>(), block.length),

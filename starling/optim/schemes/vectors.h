@@ -33,6 +33,8 @@ class Vectors {
   void mix(const Block& block, std::span<const Arrival> arrived) const;
   // Writes v to `outgoing`. Returns whether v is finite.
   bool write(const Block& block, const Outgoing& outgoing) const;
+  // The same, if v is what the block has sent last: modular codes use the same grid.
+  bool write_again(const Block& block, const Outgoing& outgoing) const;
   // To be mixed into the parameters: x <- x + weight v. Valid until v changes.
   Arrival plus(const Block& block, float weight = 1) const;
 
