@@ -47,7 +47,8 @@ class TcpTransport final : public Transport {
             },
             [this](int peer, const std::string& how) {
               asio::post(local_.io, [this, peer, how] { link(peer).ended(how); });
-            }),
+            },
+            [this](int peer) { asio::post(local_.io, [this, peer] { link(peer).forged(); }); }),
         listener_(
             prepared(options, world, channel), world.address,
             [this](int peer, std::shared_ptr<Acceptance> caller) { link(peer).accepted(std::move(caller)); }),
