@@ -1,4 +1,4 @@
-// What workers tell each other through the store, where others may have written it.
+// The values of workers in the store. Others may have written them.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Card {
   static Card from_line(const std::string& line, int of);
 };
 
-// Where a worker listens as long as its process lives (collectives.cpp).
+// The address at which a worker listens as long as its process lives (collectives.cpp).
 struct LifeSign {
   std::uint16_t port = 0;
   std::string host;  // numeric

@@ -182,3 +182,11 @@ bool AddressBook::Search::look_up(int peer) {
 }
 
 }  // namespace starling::tcp
+
+namespace starling {
+
+std::string tcp_address_key(const std::string& channel, int rank) {
+  return fmt::format("starling/tcp/{}/{}", channel, rank);
+}
+
+}  // namespace starling

@@ -18,7 +18,7 @@ namespace starling::tcp {
 // An address as the store holds it, signed with the run's token for this worker and channel.
 std::string signed_address(const Identity& identity, int rank, const std::string& address);
 
-// What a value of the store says, which anybody may have written.
+// An address in the store, as anybody may have written it.
 struct SaidAddress {
   bool is_signed = false;                     // by signed_address()
   std::optional<Tcp::endpoint> address = {};  // if it is signed, and is one

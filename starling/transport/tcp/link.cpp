@@ -115,7 +115,8 @@ void Link::claimed(std::shared_ptr<Acceptance> caller) {
   });
 }
 
-// What was on its way when the peer's end broke comes at once; a live peer sends heartbeats.
+// Bytes that were on their way when the peer's end broke come at once. A live peer sends
+// heartbeats.
 void Link::decide_claim(Time since) {
   const auto caller = std::exchange(caller_, nullptr);
   if (!connection_ || connection_->heard() - since <= local_.timeouts.silent / 4) return welcome(caller);

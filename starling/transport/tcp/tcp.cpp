@@ -202,8 +202,4 @@ std::unique_ptr<Transport> make_tcp_transport_with(const TcpOptions& options, co
   return std::make_unique<tcp::TcpTransport>(options, world, channel);
 }
 
-std::string tcp_address_key(const std::string& channel, int rank) {
-  return fmt::format("starling/tcp/{}/{}", channel, rank);
-}
-
 }  // namespace starling
