@@ -25,7 +25,7 @@ struct Lap {
 class Gloo {
  public:
   explicit Gloo(const starling::World& world) : rank_(world.rank), size_(world.size) {
-    const auto store = dynamic_cast<const starling::C10dStore&>(*world.store).clone("gloo");
+    const auto store = dynamic_cast<starling::C10dStore&>(*world.store).clone("gloo");
     auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(120));
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(world.address));
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank_, size_, options);

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/json.h"
 #include "cli/workers.h"
 #include "starling/core/error.h"
 #include "starling/core/log.h"
@@ -44,7 +45,7 @@ void print(const std::vector<AveragingTime>& times, const AveragingOptions& opti
                                          {"tensors", options.tensors},
                                          {"bytes", options.bytes},
                                          {"averaging", std::move(rows)}};
-    fmt::print("{}\n", root.dump(2));
+    print_json(root);
     return;
   }
   fmt::print("{} workers average {} tensors of {:.3g} MB (fp32), {} rounds\n\n", workers, options.tensors,

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/json.h"
 #include "cli/workers.h"
 #include "starling/checkpoint/consensus.h"
 #include "starling/core/text.h"
@@ -24,8 +25,8 @@ struct CheckpointOptions {
 
 void print_table(const Checkpoint& checkpoint) {
   const Manifest& m = checkpoint.manifest();
-  fmt::print("{}: step {}, {} worker{}, {:.1f} s of training\n\n", checkpoint.folder(), m.step, m.workers,
-             m.workers == 1 ? "" : "s", m.seconds);
+  fmt::print("{}: step {}, {} worker{}, {:.1f} s of training\n\n", printable(checkpoint.folder()), m.step,
+             m.workers, m.workers == 1 ? "" : "s", m.seconds);
   fmt::print("{:<28}{:>10}{:>14}  crc32c\n", "file", "step", "bytes");
   for (const WorkerFile& file : m.files) {
     fmt::print("{:<28}{:>10}{:>14}  {:08x}\n", file.name(), file.step, file.digest.bytes, file.digest.crc32c);
@@ -37,7 +38,7 @@ void print_table(const Checkpoint& checkpoint) {
   for (const auto& [key, value] : m.recipe) fmt::print("{:<28}{}\n", printable(key), printable(value));
 }
 
-void print_json(const Checkpoint& checkpoint) {
+void print_as_json(const Checkpoint& checkpoint) {
   const Manifest& m = checkpoint.manifest();
   nlohmann::ordered_json files = nlohmann::ordered_json::array(), recipe = nlohmann::ordered_json::object();
   for (const WorkerFile& file : m.files) {
@@ -55,13 +56,13 @@ void print_json(const Checkpoint& checkpoint) {
                                       {"verified", true},  // an unverified one ends earlier
                                       {"files", std::move(files)},
                                       {"recipe", std::move(recipe)}};
-  fmt::print("{}\n", all.dump(2));
+  print_json(all);
 }
 
 int show(const CheckpointOptions& options) {
   const Checkpoint checkpoint(options.folder);
   checkpoint.verify_all();
-  options.json ? print_json(checkpoint) : print_table(checkpoint);
+  options.json ? print_as_json(checkpoint) : print_table(checkpoint);
   return 0;
 }
 
@@ -69,7 +70,7 @@ int consensus(const CheckpointOptions& options) {
   const Checkpoint checkpoint(options.folder);
   const AverageModel model(checkpoint, warn_to_stderr);
   write_consensus(model, options.out);
-  fmt::print("{}: the average of {} workers after step {}\n", options.out, model.workers(),
+  fmt::print("{}: the average of {} workers after step {}\n", printable(options.out), model.workers(),
              checkpoint.manifest().step);
   return 0;
 }

@@ -17,6 +17,7 @@
 #include "cli/commands.h"
 #include "cli/doctor_machine.h"
 #include "cli/doctor_torch.h"
+#include "cli/json.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/kernels/cuda/compiler.h"
@@ -223,8 +224,8 @@ void print_text(const Versions& v, const TorchFacts& torch, const MachineFacts& 
   }
 }
 
-void print_json(const Versions& v, const TorchFacts& torch, const MachineFacts& machine,
-                const std::vector<Check>& checks, bool ok) {
+void print_as_json(const Versions& v, const TorchFacts& torch, const MachineFacts& machine,
+                   const std::vector<Check>& checks, bool ok) {
   using Json = nlohmann::ordered_json;
   const auto or_null = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
   Json interfaces = Json::array();
@@ -261,7 +262,7 @@ void print_json(const Versions& v, const TorchFacts& torch, const MachineFacts& 
       {"checks", std::move(results)},
       {"ok", ok},
   };
-  fmt::print("{}\n", all.dump(2));
+  print_json(all);
 }
 
 int doctor(bool json) {
@@ -275,7 +276,7 @@ int doctor(bool json) {
                                      check_memory(machine),  check_shared_memory(),
                                      check_network(machine), check_launcher()};
   const bool ok = std::all_of(checks.begin(), checks.end(), [](const Check& check) { return check.ok; });
-  json ? print_json(v, torch, machine, checks, ok) : print_text(v, torch, machine, checks);
+  json ? print_as_json(v, torch, machine, checks, ok) : print_text(v, torch, machine, checks);
   return ok ? 0 : 1;
 }
 

@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 
 #include "cli/commands.h"
+#include "cli/json.h"
 #include "cli/trained.h"
 #include "cli/workers.h"
 #include "starling/train/evaluate.h"
@@ -35,10 +36,8 @@ int eval(const EvalOptions& options) {
   task->model().to(device);
   const Score score = test(*task);
   if (options.json) {
-    fmt::print("{}\n", nlohmann::ordered_json({{"examples", task->test_examples()},
-                                               {"test_loss", score.loss},
-                                               {info.score.name, score.value}})
-                           .dump(2));
+    print_json(
+        {{"examples", task->test_examples()}, {"test_loss", score.loss}, {info.score.name, score.value}});
   } else {
     fmt::print("test {:<24} {}\ntest loss                     {:.4f}\nexamples                      {}\n",
                info.score.name, info.score.text(score.value), score.loss, task->test_examples());

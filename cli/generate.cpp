@@ -2,9 +2,11 @@
 #include "starling/models/generate.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -14,6 +16,7 @@
 #include "cli/script.h"
 #include "cli/trained.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 
 namespace starling::cli {
 
@@ -47,6 +50,18 @@ std::vector<std::int64_t> tokens_in(const std::string& text, std::int64_t vocabu
   return tokens;
 }
 
+// A model's text gives no commands to a terminal. Line breaks and tabs stay.
+std::string printable_lines(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find_first_of("\n\t"), text.size());
+    out += printable(text.substr(0, end));
+    out += text.substr(end, 1);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
 int generate(const GenerateOptions& options) {
   const auto [recipe, module] = load_trained(*options.trained, "generate", "text");
   auto& model = dynamic_cast<Gpt2&>(*module);
@@ -59,8 +74,9 @@ int generate(const GenerateOptions& options) {
   sampling.end = prompt.front();
   const std::vector<std::int64_t> tokens =
       starling::generate(model, std::move(prompt), options.tokens, sampling);
-  fmt::print("{}{}\n", options.prompt,
-             output_of(kScript, {"decode", tokenizer}, fmt::format("{}\n", fmt::join(tokens, "\n"))));
+  const std::string text =
+      output_of(kScript, {"decode", tokenizer}, fmt::format("{}\n", fmt::join(tokens, "\n")));
+  fmt::print("{}\n", printable_lines(options.prompt + text));
   return 0;
 }
 

@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
+#include "cli/json.h"
 #include "cli/plan_report.h"
 #include "cli/planned_world.h"
 #include "cli/profiles.h"
@@ -258,7 +259,7 @@ int plan(const PlanOptions& options) {
                  {"knee", best_knee ? Json(*best_knee) : Json()},
                  {"knee_of_all_reduce", reduced_knee ? Json(*reduced_knee) : Json()}};
     for (const PlannedWorld& world : worlds) root["worlds"].push_back(json_of(world));
-    fmt::print("{}\n", root.dump(2));
+    print_json(root);
     return 0;
   }
   for (const PlannedWorld& world : worlds) print_table(world, profile.workers());

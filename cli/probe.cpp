@@ -16,6 +16,7 @@
 #include "starling/checkpoint/file.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/probe/evaluate.h"
 #include "starling/probe/flows.h"
 #include "starling/train/launch.h"
@@ -41,10 +42,10 @@ void print_table(const ProbeResult& result, double seconds, const std::string& o
   const bool several = network.hosts.size() > 1;
   const auto rate = [&](double value) { return several ? rate_text(value) : "-"; };
   std::size_t width = 4;
-  for (const Host& host : network.hosts) width = std::max(width, host.name.size());
+  for (const Host& host : network.hosts) width = std::max(width, printable(host.name).size());
   fmt::print("{:<{}}  {:<14}{:<14}{}\n", "host", width, "sends", "receives", "workers");
   for (const Host& host : network.hosts) {
-    fmt::print("{:<{}}  {:<14}{:<14}{}\n", host.name, width, rate(host.send), rate(host.receive),
+    fmt::print("{:<{}}  {:<14}{:<14}{}\n", printable(host.name), width, rate(host.send), rate(host.receive),
                fmt::join(host.workers, ", "));
   }
   fmt::print("\n");
@@ -60,8 +61,8 @@ void print_table(const ProbeResult& result, double seconds, const std::string& o
     line(fmt::format("all-reduce of {:.2f} MB", time.bytes / 1e6).c_str(),
          fmt::format("{:.2f} ms", time.seconds * 1e3));
   fmt::print("\n");
-  for (const std::string& remark : result.remarks) fmt::print("{}\n", remark);
-  fmt::print("written to {}\n", out);
+  for (const std::string& remark : result.remarks) fmt::print("{}\n", printable(remark));
+  fmt::print("written to {}\n", printable(out));
 }
 
 // A schedule of bandwidth-aware matchings (topology/custom.cpp).

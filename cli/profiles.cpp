@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 
 namespace starling::cli {
 
@@ -25,11 +26,11 @@ Profile whole_profile(const std::string& profile_file, const std::string& comput
   if (!compute.has_compute()) throw UsageError(fmt::format("{}: it holds no compute (blocks)", compute_file));
   const int recorded = compute.workers(), n = profile.workers();
   if (recorded < n)
-    fmt::print(stderr, "{}: {} stand{} for {} workers\n", compute_file,
+    fmt::print(stderr, "{}: {} stand{} for {} workers\n", printable(compute_file),
                recorded == 1 ? "its one worker" : fmt::format("its {} workers", recorded),
                recorded == 1 ? "s" : "", n);
   if (recorded > n)
-    fmt::print(stderr, "{}: the first {} of its {} workers are used\n", compute_file, n, recorded);
+    fmt::print(stderr, "{}: the first {} of its {} workers are used\n", printable(compute_file), n, recorded);
   return joined(profile, compute);
 }
 

@@ -16,6 +16,7 @@
 #include "cli/workers.h"
 #include "starling/checkpoint/file.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/train/lines_file.h"
 #include "starling/train/virtual_cluster.h"
@@ -172,7 +173,8 @@ int simulate(const SimulateOptions& options) {
         plot(fmt::format("{} workers, {}{}, {}", cluster.workers(), m.scheme,
                          scheme_info(m.scheme).uses_topology() ? ", " + m.topology : "", m.wire),
              score, looks));
-  if (!options.json && written) fmt::print("written to {}/simulate.jsonl, simulate.svg\n", recipe.run.out);
+  if (!options.json && written)
+    fmt::print("written to {}/simulate.jsonl, simulate.svg\n", printable(recipe.run.out));
   return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
+#include "starling/core/text.h"
 #include "starling/train/timelines.h"
 
 namespace starling::cli {
@@ -26,7 +27,7 @@ int timeline(const TimelineOptions& options) {
   const MergedTimeline merged = merge_timelines(options.folder, out);
   const auto there = static_cast<std::size_t>(merged.workers) - merged.missing.size();
   fmt::print("{} spans of {} of {} workers\n", merged.spans, there, merged.workers);
-  fmt::print("written to {}: open it in https://ui.perfetto.dev or chrome://tracing\n", out);
+  fmt::print("written to {}: open it in https://ui.perfetto.dev or chrome://tracing\n", printable(out));
   if (!merged.missing.empty()) {
     constexpr std::size_t kNamed = 20;
     const std::size_t named = std::min(kNamed, merged.missing.size());

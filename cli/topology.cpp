@@ -16,9 +16,11 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
+#include "cli/json.h"
 #include "cli/topology_compare.h"
 #include "cli/topology_plot.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/kernels/mask.h"
 #include "starling/kernels/top_k.h"
 #include "starling/kernels/wire.h"
@@ -176,8 +178,8 @@ std::string unit(const TopologyOptions& options) {
 void print_report(const Report& report, const TopologyOptions& options) {
   const int n = report.schedule.workers();
   const size_t period = report.schedule.rounds.size();
-  fmt::print("{}, {} worker{}, a period of {} round{}\n", report.schedule.name, n, n == 1 ? "" : "s", period,
-             period == 1 ? "" : "s");
+  fmt::print("{}, {} worker{}, a period of {} round{}\n", printable(report.schedule.name), n,
+             n == 1 ? "" : "s", period, period == 1 ? "" : "s");
   fmt::print(
       "Neighbours of each worker, with the weights of their values; the rest is the weight of its own.\n\n");
   const size_t shown = std::min(options.rounds > 0 ? options.rounds : table_rounds, period);
@@ -196,8 +198,8 @@ void print_report(const Report& report, const TopologyOptions& options) {
 
 // One line for each number of workers.
 void print_overview(const TopologyOptions& options, const std::map<int, std::optional<Report>>& reports) {
-  fmt::print("{}\n\n{:<9}{:<8}{:<18}{:<12}{:<18}{}\n", options.name, "workers", "period", "rounds to exact",
-             "most peers", "sent (most)", "2nd sing. value");
+  fmt::print("{}\n\n{:<9}{:<8}{:<18}{:<12}{:<18}{}\n", printable(options.name), "workers", "period",
+             "rounds to exact", "most peers", "sent (most)", "2nd sing. value");
   for (const auto& [n, report] : reports) {
     if (!report) {
       fmt::print("{:<9}does not exist\n", n);
@@ -293,7 +295,7 @@ int one_world(const TopologyOptions& options, int n) {
     return 0;
   }
   const Report report = examine(std::move(schedule), options);
-  options.json ? fmt::print("{}\n", json_of(report, options).dump(2)) : print_report(report, options);
+  options.json ? print_json(json_of(report, options)) : print_report(report, options);
   return 0;
 }
 
@@ -318,7 +320,7 @@ int many_worlds(const TopologyOptions& options, int first, int last) {
     all.push_back(report ? json_of(*report, options)
                          : nlohmann::ordered_json{{"workers", n}, {"error", errors[n]}});
   }
-  fmt::print("{}\n", all.dump(2));
+  print_json(all);
   return 0;
 }
 
@@ -345,7 +347,7 @@ int compare(const TopologyOptions& options, int n) {
            {"peers", line.peers},
            {"symmetric", line.symmetric}});
     }
-    fmt::print("{}\n", all.dump(2));
+    print_json(all);
     return 0;
   }
   fmt::print("{} worker{}, {} on a node, sorted by traffic until consensus\n\n", n, n == 1 ? "" : "s",
@@ -377,7 +379,7 @@ void print_list(bool json) {
     for (const ScheduleInfo& info : known_schedules()) {
       all.push_back({{"name", info.name}, {"example", info.example}, {"summary", info.summary}});
     }
-    fmt::print("{}\n", all.dump(2));
+    print_json(all);
     return;
   }
   for (const ScheduleInfo& info : known_schedules()) fmt::print("{:<31}{}\n", info.name, info.summary);

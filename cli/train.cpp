@@ -42,7 +42,7 @@ void print_summary(const Summary& s, const ScoreInfo& score, const std::string& 
              static_cast<double>(s.bytes_sent_per_worker) / 1e6, s.bytes_computed ? " (computed)" : "");
   fmt::print("consensus distance             {:.3g}\n", s.consensus_distance);
   if (s.workers_lost > 0) fmt::print("workers lost                   {} of {}\n", s.workers_lost, s.workers);
-  fmt::print("written to                     {}/summary.json, metrics.jsonl\n", out);
+  fmt::print("written to                     {}/summary.json, metrics.jsonl\n", printable(out));
 }
 
 int train_as_worker(const Recipe& recipe, bool json) {

@@ -4,12 +4,19 @@
 program with these arguments reads and writes tokens. With a REFERENCE, its BLEU goes to stderr.
 """
 
+import re
 import subprocess
 import sys
 
 from packing import Refusal, imported
 
 FIRST_TOKEN = 2  # before it: padding and the end of a sentence
+DISTURBS_A_LINE = re.compile(r"[\x00-\x08\x0A-\x1F\x7F-\x9F\u061C\u200E\u200F\u2028-\u202E\u2066-\u2069]")
+
+
+def printable(line):
+    """As core/text.h: a model's text gives no commands to a terminal. Tabs stay."""
+    return DISTURBS_A_LINE.sub(lambda found: f"\\u{ord(found[0]):04X}", line)
 
 
 def lines_of(data, name):
@@ -45,7 +52,7 @@ def translate(program, vocabulary, reference, arguments):
     translations = pieces.decode(found)
     sys.stdout.reconfigure(encoding="utf-8")
     for line in translations:
-        print(line)
+        print(printable(line))
     if reference:
         bleu = sacrebleu.BLEU()
         print(f"{bleu.corpus_score(translations, [references])}\n{bleu.get_signature()}", file=sys.stderr)

@@ -13,8 +13,8 @@ enum class Level { debug, info, warning };
 using Log = std::function<void(Level, const std::string&)>;
 
 // The lowest level to show, from the environment variable STARLING_LOG: "warning" (the default),
-// "info" (adds what each edge uses, and which connections broke or came back) or "debug". Throws
-// UsageError for any other value.
+// "info" (adds what each edge uses, and which connections broke or came back) or "debug" (adds
+// warnings of parameters that were edited through `.data`). Throws UsageError for any other value.
 Level level_from_environment();
 
 // Writes messages of `least` and above to stderr, each as one line "starling[rank]: message".

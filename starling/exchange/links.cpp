@@ -9,6 +9,11 @@
 #include "starling/core/error.h"
 
 namespace starling {
+namespace {
+
+constexpr std::chrono::milliseconds kForAReason{1000};
+
+}  // namespace
 
 std::string name_of_workers(const std::set<int>& ranks) {
   return fmt::format("worker{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
@@ -32,7 +37,8 @@ void WorkerLinks::meet(std::chrono::milliseconds patience) {
   for (const int rank : neighbours) transport_.open(rank);
   std::unique_lock lock(monitor_.mutex);
   const auto all_met = [&] { return std::ranges::includes(met_, neighbours); };
-  monitor_.wait(lock, patience, [&] { return all_met() || !never_met_.empty(); });
+  // The transport has as much patience, and then says why.
+  monitor_.wait(lock, patience + kForAReason, [&] { return all_met() || !never_met_.empty(); });
   if (all_met()) return;
   if (!never_met_.empty())
     throw Error(fmt::format("worker {}: worker {} is gone before all have met ({})", transport_.rank(),
@@ -40,7 +46,8 @@ void WorkerLinks::meet(std::chrono::milliseconds patience) {
   std::set<int> missing;
   std::ranges::set_difference(neighbours, met_, std::inserter(missing, missing.end()));
   throw Error(
-      fmt::format("worker {}: no connection to {} after {:.1f} s: is it running, and is its port open?",
+      fmt::format("worker {}: no connection to {} after {:.1f} s: is it running, is its port open, and "
+                  "has it the same token?",
                   transport_.rank(), name_of_workers(missing), seconds(transport_.now() - begin)));
 }
 

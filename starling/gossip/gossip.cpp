@@ -1,8 +1,11 @@
 #include "starling/gossip/gossip.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace starling {
 namespace {
@@ -95,7 +98,29 @@ void Gossip::set_clock(GossipClock clock) {
   ask_times_.set(clock);
 }
 
+// The momentum's constants suit the rate that was asked for. By chance, a rate below half of it is
+// not seen in a run.
+std::string Gossip::watch_rate() {
+  const auto window = static_cast<std::uint64_t>(std::max(kWatched, std::ceil(64 / own_rate_)));
+  const std::uint64_t gradients = statistics_.gradients - watched_.gradients;
+  if (gradients < window) return "";
+  const double got =
+      static_cast<double>(statistics_.averaged - watched_.averaged) / static_cast<double>(gradients);
+  watched_ = {statistics_.gradients, statistics_.averaged};
+  if (algorithm_.eta() == 0 || got >= own_rate_ / 2 || std::exchange(said_slow_, true)) return "";
+  return fmt::format(
+      "{:.2g} averagings for each of the last {} gradients, but {:.2g} were asked for: the momentum follows. "
+      "Does the network carry the rate? `starling plan` names one that it carries",
+      got, gradients, own_rate_);
+}
+
 void Gossip::stepped() {
+  const std::string slow = count_gradient();
+  if (!slow.empty()) log_(Level::warning, slow);
+  transport_->post([this] { begin_gradient(); });
+}
+
+std::string Gossip::count_gradient() {
   const Time now = transport_->now();
   const std::lock_guard lock(monitor_.mutex);
   ++statistics_.gradients;
@@ -109,7 +134,7 @@ void Gossip::stepped() {
     timeline_->add(
         {.name = "rate",
          .value = static_cast<double>(statistics_.averaged) / static_cast<double>(statistics_.gradients)});
-  transport_->post([this] { begin_gradient(); });
+  return watch_rate();
 }
 
 void Gossip::pause() {

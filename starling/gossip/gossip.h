@@ -71,6 +71,7 @@ std::vector<std::unique_ptr<HeldBlock>> on_host(std::vector<std::vector<float>> 
 class Gossip final : private TransportHandler {
  public:
   static constexpr double kMostCredit = 4;  // averagings
+  static constexpr double kWatched = 100;   // gradients at least, after which the rate is looked at
 
   // `blocks`: they hold what the algorithm needs, and have the same sizes at all workers. The
   // graph's rank r is transport rank r.
@@ -181,6 +182,8 @@ class Gossip final : private TransportHandler {
   Peer& peer(int rank) { return *peers_[static_cast<std::size_t>(rank)]; }
   void clock_strikes();
   void begin_gradient();
+  std::string count_gradient();  // returns watch_rate()
+  std::string watch_rate();      // a warning, once, or nothing; with the monitor's lock
   void hand_over();
   void tick();
   std::size_t bytes(std::size_t block) const { return algorithm_.bytes(options_.wire, sizes_[block]); }
@@ -214,6 +217,10 @@ class Gossip final : private TransportHandler {
   std::optional<Time> last_gradient_;
   AskTimes ask_times_;
   GossipStatistics statistics_;
+  struct Counts {
+    std::uint64_t gradients = 0, averaged = 0;
+  } watched_;               // up to the last look at the rate
+  bool said_slow_ = false;  // that the rate is not reached
 
   std::atomic<double> gradient_seconds_ = 0;  // 0: not known yet
 

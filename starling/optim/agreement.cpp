@@ -1,7 +1,6 @@
 #include "starling/optim/agreement.h"
 
 #include <exception>
-#include <nlohmann/json.hpp>
 #include <span>
 
 #include <ATen/ops/empty_like.h>
@@ -29,22 +28,14 @@ bool same_on_all(const std::string& text, const std::function<void(std::span<std
 }  // namespace
 
 void agree(Gathering& all, const Terms& mine) {
-  const std::string text = nlohmann::json(mine).dump();
+  const std::string text = to_text(mine);
   if (same_on_all(text, [&](auto values) { all.maximum(values); })) return;
   const auto everyone = all.texts(text);
-  const auto reference = nlohmann::json::parse(everyone.front()).get<Terms>();
+  const Terms reference = read_terms(everyone.front(), 0);
   for (std::size_t rank = 1; rank < everyone.size(); ++rank) {
-    const auto theirs = nlohmann::json::parse(everyone[rank]).get<Terms>();
-    for (std::size_t i = 0; i < std::max(reference.size(), theirs.size()); ++i) {
-      const auto term = [&](const Terms& terms) {
-        return i < terms.size() ? terms[i] : std::pair<std::string, std::string>{"", "nothing"};
-      };
-      if (term(reference) == term(theirs)) continue;
-      const std::string name = term(reference).first.empty() ? term(theirs).first : term(reference).first;
-      throw UsageError(
-          fmt::format("the workers differ in {}: {} at worker 0, {} at worker {}; it must be the same on all",
-                      name, term(reference).second, term(theirs).second, rank));
-    }
+    const std::string found = difference(reference, read_terms(everyone[rank], rank), rank);
+    if (!found.empty())
+      throw UsageError(fmt::format("the workers differ in {}; it must be the same on all", found));
   }
 }
 
@@ -58,7 +49,7 @@ void add_tensors(Terms& terms, const std::string& what, const std::vector<at::Te
 }
 
 void agree(Exchange& exchange, const std::string& what, const Terms& mine) {
-  if (!same_on_all(nlohmann::json(mine).dump(), [&](auto values) { exchange.maximum(values); }))
+  if (!same_on_all(to_text(mine), [&](auto values) { exchange.maximum(values); }))
     throw UsageError(fmt::format("the workers differ in {}; it must be the same on all", what));
 }
 

@@ -4,20 +4,17 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "starling/optim/terms.h"
 
 namespace starling {
 
 class Exchange;
 class Gathering;
 class Optimizer;
-
-// Values that must be equal on all workers, such as {"topology", "base-2"}. They are compared in
-// this order, and the first difference is reported.
-using Terms = std::vector<std::pair<std::string, std::string>>;
 
 // Their number, then type and sizes of each as "WHAT I".
 void add_tensors(Terms& terms, const std::string& what, const std::vector<at::Tensor>& tensors);

@@ -14,6 +14,7 @@
 #include "starling/exchange/exchange.h"
 #include "starling/optim/blocks.h"
 #include "starling/optim/clipping.h"
+#include "starling/optim/data_edits.h"
 #include "starling/optim/gradient_spans.h"
 #include "starling/optim/local_step.h"
 #include "starling/optim/optimizer.h"
@@ -72,6 +73,7 @@ struct Optimizer::Engine {
   std::unique_ptr<Scheme> scheme;
   std::optional<Outer> outer;
   std::unique_ptr<GradientSpans> gradient_spans;  // with a timeline
+  std::optional<DataEdits> data_edits;            // with STARLING_LOG=debug
 
   // Throws UsageError if the last attempt to connect has failed.
   Exchange& connected() const {

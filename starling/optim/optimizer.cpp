@@ -158,6 +158,7 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
   }
   e.clipping = Clipping(e.options.clip, e.options.skip_not_finite, e.options.loss_scaling);
   kernels::best_kernels();  // throws if STARLING_ISA is wrong
+  if (level_from_environment() == Level::debug) e.data_edits.emplace();
   take_new_groups();
   if (!e.blocks.empty()) return;
   const bool none = std::ranges::all_of(param_groups_, [](auto& group) { return group.params().empty(); });
@@ -377,7 +378,9 @@ at::Tensor Optimizer::step(LossClosure closure) {
   const c10::AutoGradMode no_gradient(false);
   RECORD_USER_SCOPE("starling::step");
   const Timeline::Scope span(engine_->world.timeline.get(), {.name = "optimizer step"});
+  if (engine_->data_edits) engine_->data_edits->look(param_groups_, engine_->world.log);
   make_step();
+  if (engine_->data_edits) engine_->data_edits->note(param_groups_);
   return loss;
 }
 

@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "starling/optim/agreement.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/schemes/scheme.h"
+#include "starling/optim/terms.h"
 #include "starling/topology/graph.h"
 
 namespace starling {

@@ -1,6 +1,5 @@
 #include "starling/optim/state_file.h"
 
-#include <charconv>
 #include <map>
 #include <set>
 
@@ -11,6 +10,7 @@
 #include "starling/core/error.h"
 #include "starling/kernels/modular.h"
 #include "starling/optim/checkpoint.h"
+#include "starling/optim/state_text.h"
 
 namespace starling {
 namespace {
@@ -105,28 +105,18 @@ std::string grids_key(Wire wire) { return fmt::format("grids.{}", name_of(wire))
 
 std::vector<int> grids_in(const GivenState& given, Wire wire) {
   const std::string_view text = is_modular(wire) ? given.metadata(grids_key(wire)) : "";
-  std::vector<int> exponents;
-  const char* at = text.data();
-  for (const char* const end = at + text.size(); at != end;) {
-    int& exponent = exponents.emplace_back();
-    const auto [stop, error] = std::from_chars(at, end, exponent);
-    if (error != std::errc() || !Grid::allows(exponent) || (stop != end && *stop != ' ')) {
-      given.refuse("", fmt::format("{} \"{}\" are not numbers from {} to {}", grids_key(wire), text,
-                                   Grid::kFinest, Grid::kCoarsest));
-    }
-    at = stop == end ? stop : stop + 1;
-  }
-  return exponents;
+  auto exponents = read_grids(text);
+  if (!exponents)
+    given.refuse("", fmt::format("{} \"{}\" are not numbers from {} to {}", grids_key(wire), text,
+                                 Grid::kFinest, Grid::kCoarsest));
+  return *std::move(exponents);
 }
 
 std::int64_t position_in(const GivenState& given) {
   const std::string_view text = given.metadata("position");
-  std::int64_t position = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), position);
-  if (error != std::errc() || stop != text.data() + text.size() || position < 0) {
-    given.refuse("", fmt::format("position \"{}\" is not a number from 0", text));
-  }
-  return position;
+  const auto position = read_position(text);
+  if (!position) given.refuse("", fmt::format("position \"{}\" is not a number from 0", text));
+  return *position;
 }
 
 void check_tensors(const GivenState& given, const std::string& rule, const std::string& share,

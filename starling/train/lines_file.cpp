@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 
 namespace starling {
 namespace {
@@ -22,6 +27,15 @@ std::size_t written_by(std::size_t wanted, const Write& write) {
   } while (written < 0 && errno == EINTR);
   if (written >= 0 && written < static_cast<ssize_t>(wanted)) errno = ENOSPC;
   return static_cast<std::size_t>(std::max<ssize_t>(written, 0));
+}
+
+using Json = nlohmann::ordered_json;
+
+std::optional<std::int64_t> whole_of(const Json& record, const char* key, std::int64_t otherwise) {
+  const auto found = record.find(key);
+  if (found == record.end()) return otherwise;
+  if (!found->is_number_integer()) return std::nullopt;
+  return found->get<std::int64_t>();
 }
 
 }  // namespace
@@ -61,6 +75,26 @@ void LinesFile::keep(std::string_view lines) {
   if (failed || ftruncate(file.get(), static_cast<off_t>(written)) != 0)
     log_(Level::warning, fmt::format("{}: cannot be written: {}: lines of the earlier run stay", path_,
                                      std::strerror(errno)));
+}
+
+std::string lines_up_to(const std::string& path, std::span<const std::int64_t> steps, const Log& log) {
+  std::ifstream file(path);
+  std::string kept, line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    const Json record = Json::parse(line, nullptr, false);
+    std::optional<std::int64_t> rank, step;
+    if (record.is_object()) {
+      rank = whole_of(record, "rank", 0);
+      step = whole_of(record, "step", std::numeric_limits<std::int64_t>::max());
+    }
+    if (!rank || !step) {
+      log(Level::warning, place(path, number) + ": is no line of a run, and is dropped");
+      continue;
+    }
+    if (*rank < 0 || *rank >= std::ssize(steps)) continue;
+    if (*step <= steps[static_cast<std::size_t>(*rank)]) kept += line + "\n";
+  }
+  return kept;
 }
 
 }  // namespace starling

@@ -1,6 +1,8 @@
 // A file of lines that grows during a run. A full disk costs lines and one warning, not the run.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -29,5 +31,9 @@ class LinesFile {
   bool failing_ = false;  // the latest lines could not be written
   bool cut_off_ = false;  // .. but a part of them was
 };
+
+// The lines of a run up to these steps of each rank. A line of another form is dropped with a
+// warning. A line without a rank or a step is one of rank 0, or after all steps.
+std::string lines_up_to(const std::string& path, std::span<const std::int64_t> steps, const Log& log);
 
 }  // namespace starling

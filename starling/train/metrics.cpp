@@ -5,11 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -54,13 +50,6 @@ void append_to(const std::string& path, std::string_view lines, const Log& log) 
 // Names of files need not be UTF-8.
 std::string line_of(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-std::optional<std::int64_t> whole_of(const Json& record, const char* key, std::int64_t otherwise) {
-  const auto found = record.find(key);
-  if (found == record.end()) return otherwise;
-  if (!found->is_number_integer()) return std::nullopt;
-  return found->get<std::int64_t>();
 }
 
 // Removes the files whose name begins so. A missing folder is no error.
@@ -135,28 +124,8 @@ void Metrics::clear_to(std::string_view lines, std::string_view tests) {
   }
 }
 
-std::string Metrics::kept(const std::string& path, std::span<const std::int64_t> steps) const {
-  std::ifstream file(path);
-  std::string kept, line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    const Json record = Json::parse(line, nullptr, false);
-    std::optional<std::int64_t> rank, step;
-    if (record.is_object()) {
-      rank = whole_of(record, "rank", 0);
-      step = whole_of(record, "step", std::numeric_limits<std::int64_t>::max());
-    }
-    if (!rank || !step) {
-      log_(Level::warning, place(path, number) + ": is no line of a run, and is dropped");
-      continue;
-    }
-    if (*rank < 0 || *rank >= std::ssize(steps)) continue;
-    if (*step <= steps[static_cast<std::size_t>(*rank)]) kept += line + "\n";
-  }
-  return kept;
-}
-
 void Metrics::clear_after(std::span<const std::int64_t> steps) {
-  clear_to(kept(lines_.path(), steps), kept(tests_, steps));
+  clear_to(lines_up_to(lines_.path(), steps, log_), lines_up_to(tests_, steps, log_));
 }
 
 void Metrics::write(const StepRecord& r) {

@@ -113,7 +113,6 @@ class Metrics {
 
  private:
   void clear_to(std::string_view lines, std::string_view tests);
-  std::string kept(const std::string& path, std::span<const std::int64_t> steps) const;
   void write_whole(const std::string& name, const std::string& text);
 
   const std::string folder_;

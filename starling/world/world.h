@@ -36,7 +36,7 @@ struct World {
   int size = 1;
   int local_rank = 0;   // among the workers of this node
   int local_size = 1;   // workers on this node
-  std::string token;    // the secret that peers must prove; empty: loopback only
+  std::string token;    // the secret that peers must prove, of at least 16 bytes
   std::string address;  // of this host, as the others reach it; the listener binds to it
   std::shared_ptr<Store> store;
   std::shared_ptr<void> token_file;  // of a token that rank 0 has made: removed with the last copy

@@ -58,6 +58,8 @@ class Timeline(CommandTest):
         # The merged one is no input.
         self.starling("timeline", self.folder, "--out", self.folder / "all.json")
         self.assertEqual(self.merged("all.json"), self.merged())
+        self.assertIn(f"written to {self.folder}/\\u001B[2J: ",
+                      self.starling("timeline", self.folder, "--out", self.folder / "\x1b[2J"))
 
     def test_says_what_is_missing(self):
         self.write(1, text(1, workers=4, dropped=3))

@@ -151,6 +151,12 @@ Sent: times the model, per worker and round, and the maximum of one worker in a 
                            "[[rounds]]\nedges = [[0, 2, '1/2'], [1, 3, '1/2']]\n")
             mine = self.starling("topology", path, "--workers", "4")
             self.assertEqual(mine.replace(path, "base-2"), self.starling("topology", "base-2", "--workers", "4"))
+            strange = os.path.join(os.fsencode(folder), b"\x1b[31m\xff.toml")
+            os.link(path, strange)
+            shown = self.starling("topology", strange, "--workers", "4")
+            self.assertEqual(shown.replace(folder + "/\\u001B[31m\\xFF.toml", "base-2"), mine.replace(path, "base-2"))
+            name = json.loads(self.starling("topology", strange, "--workers", "4", "--json"))["schedule"]
+            self.assertEqual(name, folder + "/\x1b[31m\ufffd.toml")
             self.assertEqual(self.usage_error("topology", path, "--workers", "5"),
                              f"{path}:1: it is for 4 workers, and there are 5")
         self.assertEqual(self.usage_error("topology", "no/such.json", "--workers", "4"),

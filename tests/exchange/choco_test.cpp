@@ -98,6 +98,7 @@ struct Sparses {
       : hub(schedule.workers()) {
     World world;
     world.size = schedule.workers();
+    world.token = "a secret of these tests";
     world.address = "127.0.0.1";
     world.store = std::make_shared<MemoryStore>();
     for (world.rank = 0; world.rank < world.size; ++world.rank) {

@@ -7,6 +7,7 @@
 
 #include "starling/transport/mapped/mapped.h"
 #include "tests/exchange/flock.h"
+#include "tests/refusal.h"
 
 namespace starling {
 namespace {
@@ -16,6 +17,7 @@ struct Neighbours {
   Neighbours(const Schedule& schedule, Wire wire, decltype(&make_mapped_transport) make, int one_in = 1) {
     World world;
     world.size = schedule.workers();
+    world.token = "a secret of these tests";
     world.address = "127.0.0.1";
     world.store = std::make_shared<MemoryStore>();
     for (world.rank = 0; world.rank < world.size; ++world.rank)
@@ -66,6 +68,32 @@ struct Sent {
 };
 constexpr Sent kWires[] = {{Wire::fp32, 1}, {Wire::bf16, 1}, {Wire::fp16, 1},
                            {Wire::int8, 1}, {Wire::int4, 1}, {Wire::fp32, 3}};
+
+// The error is all that a user may read.
+TEST(Exchange, AnotherTokenIsNamedInTheLastLine) {
+  World world;
+  world.size = 2;
+  world.address = "127.0.0.1";
+  world.store = std::make_shared<MemoryStore>();
+  world.timeouts.meet = std::chrono::milliseconds(500);
+  const Patience patience{.meet = world.timeouts.meet, .max_wait = {}};
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (world.rank = 0; world.rank < 2; ++world.rank) {
+    world.token = fmt::format("the token of worker {}", world.rank);
+    workers.push_back(std::make_unique<Worker>(make_tcp_transport(world, "test"), make_schedule("ring", 2),
+                                               patience, Wire::fp32));
+  }
+  std::vector<std::thread> threads;
+  for (auto& worker : workers) {
+    threads.emplace_back([&] {
+      EXPECT_THAT(
+          refusal([&] { worker->exchange.meet(); }),
+          testing::EndsWith("is not signed with this worker's token: give all workers the same one, by "
+                            "STARLING_TOKEN_FILE or STARLING_TOKEN)"));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
 
 // Edges, and a group's parts and means.
 TEST(MappedExchange, HasTheBitsOfTheOneOverTcp) {

@@ -157,6 +157,7 @@ TEST(RandomK, SmallBlocksCommitAndComeTogether) {
       LocalHub hub(n);
       World world;
       world.size = n;
+      world.token = "a secret of these tests";
       world.address = "127.0.0.1";
       world.store = std::make_shared<MemoryStore>();
       std::vector<std::unique_ptr<Exchange>> exchanges;

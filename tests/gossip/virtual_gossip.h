@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -79,6 +80,7 @@ struct End {
   double least = 1;    // least weight at any time
   double tracked = 0;  // drift of the sum of all y relative to its additions
   std::vector<GossipStatistics> statistics;
+  int said_slow = 0;  // warnings that the asked rate is not reached
 
   // The sum of a count over all edges.
   std::uint64_t of_edges(std::uint64_t GossipStatistics::Neighbour::* count) const {
@@ -98,6 +100,10 @@ inline End gossiped(GossipOptions options, const Begin& begin, int gradients) {
   End end{.x = Values(static_cast<std::size_t>(n)),
           .statistics = std::vector<GossipStatistics>(static_cast<std::size_t>(n))};
   double sum = 0, sum_y = 0;  // of one worker at a time
+  std::atomic<int> said_slow = 0;
+  const Log log = [&](Level, const std::string& said) {
+    said_slow += said.find("were asked for") != said.npos;
+  };
   cluster.run([&](int rank) {
     std::mt19937_64 same(99), random(static_cast<std::uint64_t>(rank));
     std::normal_distribution<float> normal, common;
@@ -106,7 +112,7 @@ inline End gossiped(GossipOptions options, const Begin& begin, int gradients) {
       value = begin.common * common(same) + begin.own * normal(random);
       sum -= value;
     }
-    Gossiper gossip(cluster, rank, options, {mine});
+    Gossiper gossip(cluster, rank, options, {mine}, log);
     for (int k = 0; k < gradients; ++k) {
       cluster.time->sleep(kGradient);
       const int other = (rank + 1) % n;
@@ -135,6 +141,7 @@ inline End gossiped(GossipOptions options, const Begin& begin, int gradients) {
     end.statistics[static_cast<std::size_t>(rank)] = gossip->statistics();
     cluster.time->sleep(1s);  // the others may not have paused yet
   });
+  end.said_slow = said_slow;
   end.drift = std::abs(sum) / (n * static_cast<double>(kSize));
   end.tracked = std::abs(sum_y) / (n * static_cast<double>(kSize));
   return end;

@@ -97,6 +97,17 @@ TEST(VirtualGossip, MomentumIsStableWhereTheAskedRateIsNotReached) {
   }
 }
 
+TEST(VirtualGossip, ARateThatIsNotReachedIsSaidOnce) {
+  const auto said = [](double asked, double network, bool momentum) {
+    GossipOptions options{.rates = pair_rates(make_schedule("ring", 16), asked)};
+    if (momentum) options.algorithm = pair_averaging(a2cid2_of(options.rates));
+    return gossiped(options, {.rate = network}, 400).said_slow;
+  };
+  EXPECT_EQ(said(4, 6'000, true), 16);
+  EXPECT_EQ(said(4, 6'000, false), 0);  // then nothing depends on it
+  EXPECT_EQ(said(1, kAtOnce, true), 0);
+}
+
 GossipOptions pushing(const std::string& topology, int n, Wire wire = Wire::fp32) {
   return {.rates = push_rates(make_shares(topology, n), 1), .algorithm = pair_push(), .wire = wire};
 }

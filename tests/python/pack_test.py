@@ -148,6 +148,8 @@ every = 300
         self.assertEqual(drawn[0], drawn[1])
         self.assertNotEqual(drawn[0], drawn[2])
 
+        escapes = self.starling(*model, "--prompt", "\x1b[2J\t\n\x9b", "--temperature", 0)
+        self.assertTrue(escapes.startswith("\\u001B[2J\t\n\\u009B"), escapes)
         self.assertIn("tokenizer.json: wants a tokenizer.json, or a folder",
                       self.starling("generate", "model.safetensors", code=1))
         other = json.loads((self.folder / "tokenizer.json").read_text())

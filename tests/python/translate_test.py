@@ -82,6 +82,13 @@ class Translation(unittest.TestCase):
         self.assertLess(len(expected), len(packed))
         self.assertEqual(self.sentences("train"), expected)
 
+    def test_a_translation_gives_no_commands_to_a_terminal(self):
+        scripts = pathlib.Path(__file__).resolve().parents[2] / "python/starling"
+        code = r"import translate; print(translate.printable('\x1b[2J\tä\u202e\x9b'))"
+        done = subprocess.run([sys.executable, "-B", "-c", code], cwd=scripts, capture_output=True, encoding="utf-8",
+                              env=os.environ | {"PYTHONUTF8": "1"})
+        self.assertEqual(done.stdout, "\\u001B[2J\tä\\u202E\\u009B\n", done.stderr)
+
     def test_translates_text_that_it_has_learnt(self):
         done = run("pack", "translation", *self.texts, self.folder / "out", "--learn-vocabulary", 330)
         self.assertEqual(done.returncode, 0, done.stderr)

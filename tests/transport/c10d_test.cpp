@@ -1,9 +1,8 @@
-// The store, the collectives and the makers of worlds: among threads and among real processes, some
+// The collectives and the makers of worlds: among threads and among real processes, some
 // of which die.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <future>
 #include <optional>
@@ -28,7 +27,6 @@
 namespace starling {
 namespace {
 
-namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -155,6 +153,7 @@ TEST(Collectives, WhoDiesOrWasRestartedOnTheWayIsAnErrorInTime) {
             "the workers have not connected within 1.0 s (all are alive)"},
            {"", 3'600s, not_one},
            {"99999 127.0.0.1", 3'600s, not_one},
+           {"1 somewhere", 3'600s, not_one},
            {"somewhere", 3'600s, not_one}}) {
     std::vector<World> worlds = World::threads(3);
     worlds[2].store->set("life/test/2", place);
@@ -206,115 +205,6 @@ TEST(Collectives, NeedAStoreOfC10d) {
   World world = World::alone();
   world.store = std::make_shared<MemoryStore>();
   EXPECT_THROW(make_collectives(world, "test"), UsageError);
-}
-
-TEST(C10dStore, WaitsForAKeyAndNamesTheOneThatDoesNotCome) {
-  const World world = World::alone();
-  std::thread other([&] {
-    std::this_thread::sleep_for(100ms);
-    world.store->set("late", std::string("a\0b", 3));
-  });
-  EXPECT_EQ(world.store->get("late", 60s), std::string("a\0b", 3));
-  other.join();
-  EXPECT_THAT(refusal([&] { world.store->get("never", 20ms); }),
-              AllOf(HasSubstr("'never'"), HasSubstr("20 ms")));
-  EXPECT_THAT(refusal([&] { world.store->get("never", 1h, [] { return true; }); }),
-              HasSubstr("interrupted while nobody had set the key 'never'"));
-}
-
-// One thread waits for a key that another one sets through the same connection.
-TEST(C10dStore, AThreadThatWaitsHoldsUpNoOther) {
-  const HostedStore hosted = launchers_store();
-  const Environment environment(torchruns(0, 1, hosted.port, true));
-  const World world = World::from_environment();
-  std::string got;
-  std::thread waiting([&] { got = world.store->get("key", 60s); });
-  std::this_thread::sleep_for(100ms);
-  const Time start = Clock::now();
-  world.store->set("key", "value");
-  waiting.join();
-  EXPECT_EQ(got, "value");
-  EXPECT_LT(seconds(Clock::now() - start), 30);
-}
-
-// By two connections: a set() that does not wait for the store might come after a later get().
-TEST(C10dStore, WhatWasSetIsThere) {
-  const HostedStore hosted = launchers_store();
-  const auto joined = [&](int rank) {
-    const Environment environment(torchruns(rank, 2, hosted.port, true));
-    return World::from_environment();
-  };
-  const World a = joined(0), b = joined(1);
-  for (int i = 0; i < 5'000; ++i) {
-    const std::string key = std::to_string(i);
-    a.store->set(key, "value");
-    ASSERT_EQ(b.store->get(key, 0ms), "value") << key;
-  }
-}
-
-// torch writes a stack trace to stderr when it meets a lost server.
-TEST(C10dStore, AServerThatIsGoneIsNotAskedAgain) {
-  std::optional<HostedStore> hosted = launchers_store();
-  const int port = hosted->port;
-  const Environment environment(torchruns(0, 1, port, true));
-  const World world = World::from_environment();
-  hosted.reset();
-  std::this_thread::sleep_for(300ms);  // an answer of just now is believed
-  testing::internal::CaptureStderr();
-  EXPECT_EQ(refusal([&] { world.store->get("key", 1h); }),
-            "store: cannot get the key 'key': nobody listens at 127.0.0.1 port " + std::to_string(port));
-  EXPECT_EQ(refusal([&] { world.store->set("key", ""); }),
-            "store: cannot set the key 'key': it has failed before");
-  EXPECT_EQ(world.fate(0), "");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-}
-
-TEST(C10dStore, ServesLoopbackOnlyAndEnds) {
-  int port = 0;
-  {
-    const HostedStore hosted = launchers_store();
-    port = hosted.port;
-    EXPECT_TRUE(somebody_listens(resolve("127.0.0.1", port), 5s));
-    EXPECT_FALSE(somebody_listens(resolve("127.0.0.2", port), 5s));
-    for (const Interface& one : interfaces()) {
-      if (one.address.is_loopback() || one.address.storage.ss_family != AF_INET) continue;
-      EXPECT_FALSE(somebody_listens(resolve(one.address.host(), port), 5s)) << one.name;
-    }
-  }
-  EXPECT_FALSE(somebody_listens(resolve("127.0.0.1", port), 5s));
-}
-
-TEST(MeetingPoint, IsAFileOfItsUserAloneAndEnds) {
-  auto meeting_point = std::make_unique<MeetingPoint>();
-  auto variables = torchruns(0, 2, 1, true);
-  variables.insert(meeting_point->variable());
-  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) variables.erase(name);
-  const fs::path file = meeting_point->variable().second;
-  EXPECT_EQ(fs::status(file.parent_path()).permissions(), fs::perms::owner_all);
-  {
-    const Environment environment(variables);
-    const World a = World::from_environment();
-    variables["RANK"] = "1", variables["LOCAL_RANK"] = "0";
-    const Environment of_another(variables);
-    const World b = World::from_environment();
-    EXPECT_EQ(b.address, "127.0.0.1");
-    a.store->set("key", "value");
-    EXPECT_EQ(b.store->get("key", 5s), "value");
-    meeting_point.reset();
-    EXPECT_FALSE(fs::exists(file.parent_path()));
-    std::this_thread::sleep_for(300ms);  // an answer of just now is believed
-    EXPECT_EQ(refusal([&] { b.store->get("key", 1h); }),
-              "store: cannot get the key 'key': the file \"" + file.string() + "\" is gone");
-  }
-  const auto refused = [&](const std::string& name, const std::string& value) {
-    auto changed = variables;
-    changed[name] = value;
-    const Environment environment(changed);
-    return refusal<UsageError>([] { World::from_environment(); });
-  };
-  EXPECT_THAT(refused("LOCAL_WORLD_SIZE", "1"),
-              HasSubstr(" is for workers of one host, but LOCAL_WORLD_SIZE='1' of 2"));
-  EXPECT_THAT(refused(kStoreFile, "/usr/store"), HasSubstr("the folder \"/usr\" must be yours"));
 }
 
 TEST(WorldFromEnvironment, WithoutVariablesIsAWorldOfOne) {

@@ -44,7 +44,7 @@ class Loopback : public Fabric {
 struct LoggedWorld {
   explicit LoggedWorld(int size) {
     world.size = size;
-    world.token = "the right token";
+    world.token = "the right token of this run";
     world.address = "127.0.0.1";
     world.store = std::make_shared<MemoryStore>();
     world.log = log.log(Level::debug);

@@ -30,14 +30,17 @@ TEST_F(TcpEdges, ListensOnTheGivenAddressOnly) {
   }
 }
 
-TEST_F(TcpEdges, WithoutATokenOnlyLoopbackIsAllowed) {
-  world.token = "";
-  world.address = "192.0.2.1";
-  EXPECT_THAT(refusal<UsageError>([&] { make(0); }),
-              AllOf(HasSubstr("STARLING_TOKEN_FILE"), HasSubstr("192.0.2.1")));
-  world.address = "127.0.0.1";
-  begin();
-  expect_untouched();
+TEST_F(TcpEdges, WithoutALongTokenNobodyListens) {
+  for (const char* token : {"", "x", "fifteen bytes.."}) {
+    world.token = token;
+    for (const char* address : {"127.0.0.1", "192.0.2.1"}) {
+      world.address = address;
+      EXPECT_THAT(refusal<UsageError>([&] { make(0); }),
+                  AllOf(HasSubstr("STARLING_TOKEN_FILE"), HasSubstr(address),
+                        HasSubstr(fmt::format("{} bytes, and needs at least 16", world.token.size()))));
+    }
+  }
+  EXPECT_TRUE(refusal([&] { published(0); }).starts_with("store: nobody has set the key"));
 }
 
 TEST_F(TcpEdges, SpeaksIPv6) {
@@ -100,7 +103,8 @@ TEST_F(TcpEdges, AWrongHelloIsRefusedBeforeAnyChallenge) {
 
 TEST_F(TcpEdges, AWrongTokenIsRefused) {
   begin();
-  for (const std::string token : {"", "the wrong token", "the right toke", "the right token "}) {
+  for (const std::string& token :
+       {std::string(), std::string("the wrong token"), world.token.substr(1), world.token + " "}) {
     tcp::Identity liar = rank_2();
     liar.token = token;
     EXPECT_FALSE(shake_hands(0, liar, tcp::Hello::of(liar, 0))) << token;
@@ -153,6 +157,10 @@ TEST_F(TcpEdges, TwoRunsWithDifferentTokensStayApart) {
   ASSERT_TRUE(second.wait_for(Kind::lost, 0));
   EXPECT_EQ(first.times(Kind::connected, 1) + second.times(Kind::connected, 0), 0);
   EXPECT_THAT(logged(), HasSubstr("worker 0 in the store is not signed with this run's token"));
+  for (Recorder* const recorder : {&first, &second})
+    EXPECT_THAT(recorder->reasons(Kind::lost),
+                ::testing::Each(HasSubstr("is not signed with this worker's token: give all workers the same "
+                                          "one, by STARLING_TOKEN_FILE or STARLING_TOKEN")));
   stranger->stop();
   transport->stop();
 }

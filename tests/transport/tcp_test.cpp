@@ -121,7 +121,9 @@ TEST_F(TcpEdges, RandomBytesFromAnIntroducedPeerBreakItsConnectionOnly) {
   expect_untouched();
 }
 
+// A peer that has lost its end, and is silent on the old connection.
 TEST_F(TcpEdges, ANewConnectionOfAPeerReplacesItsOld) {
+  world.timeouts.silent = milliseconds(300);
   begin();
   auto first = introduced();
   auto second = shake_hands(0);
@@ -136,6 +138,47 @@ TEST_F(TcpEdges, ANewConnectionOfAPeerReplacesItsOld) {
   }
   EXPECT_EQ(kinds, (std::vector{Kind::connected, Kind::disconnected, Kind::connected, Kind::received}));
   expect_untouched();
+}
+
+TEST_F(TcpEdges, ASecondProcessOfAConnectedRankIsRefused) {
+  world.timeouts.silent = milliseconds(400);
+  begin();
+  {
+    auto first = introduced();
+    std::atomic<bool> decided = false;
+    bool taken = true;
+    std::thread claims([&] {
+      taken = shake_hands(0).has_value();
+      decided = true;
+    });
+    while (!decided) {
+      first.say(Frame{.type = FrameType::heartbeat}.encode());
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    claims.join();
+    EXPECT_FALSE(taken);
+    EXPECT_THAT(logged(),
+                HasSubstr("it proved to be worker 2, which is connected: was the run started twice?"));
+    EXPECT_EQ(recorders[0]->times(Kind::disconnected, 2), 0);
+    first.say(Frame{.type = FrameType::ack, .round = 1}.encode());
+    EXPECT_TRUE(recorders[0]->wait_for_frame(2, FrameType::ack, 1));
+  }
+  introduced(2);
+  expect_untouched();
+}
+
+// Its end breaks while the next connection waits.
+TEST_F(TcpEdges, APeerThatDialsBeforeItsOldConnectionHasBrokenIsNotKeptWaiting) {
+  begin();
+  std::optional<Stranger> first = introduced();
+  std::thread closes([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    first.reset();
+  });
+  EXPECT_TRUE(shake_hands(0));
+  EXPECT_TRUE(recorders[0]->wait_for(Kind::connected, 2, 2));
+  closes.join();
+  EXPECT_THAT(logged(), ::testing::Not(HasSubstr("was the run started twice?")));
 }
 
 TEST_F(TcpEdges, WhoNeverComesIsLostAfterTheTimeToMeet) {
@@ -274,7 +317,7 @@ TEST(AddressBook, AStoreThatIsGoneIsAskedOnce) {
     world.log = [&](Level, const std::string& message) { said.push_back(message); };
     tcp::AddressBook book(
         world, "0", [](int, const tcp::Tcp::endpoint&) { ADD_FAILURE(); },
-        [](int, const std::string&) { ADD_FAILURE(); });
+        [](int, const std::string&) { ADD_FAILURE(); }, [](int) { ADD_FAILURE(); });
     book.start();
     ASSERT_TRUE(eventually([&] { return store->asked > 0; }));
     for (int i = 0; i < 50; ++i) {  // as links do whose peers are lost

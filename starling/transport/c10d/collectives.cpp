@@ -2,7 +2,6 @@
 #include "starling/transport/c10d/collectives.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <exception>
 #include <mutex>
@@ -15,12 +14,12 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
-#include "starling/core/text.h"
 #include "starling/transport/c10d/hand_to_gloo.h"
 #include "starling/transport/c10d/in_time.h"
 #include "starling/transport/c10d/one_line.h"
 #include "starling/transport/c10d/socket.h"
 #include "starling/transport/c10d/store.h"
+#include "starling/transport/c10d/store_values.h"
 
 namespace starling {
 namespace {
@@ -70,7 +69,7 @@ State::State(const World& world, const std::string& channel, int first)
       first(first),
       stalled(world.timeouts.stalled),
       interrupted(world.interrupted) {
-  const auto* c10d_store = dynamic_cast<const C10dStore*>(world.store.get());
+  auto* const c10d_store = dynamic_cast<C10dStore*>(world.store.get());
   if (!c10d_store)
     throw UsageError("World::store must be a starling::C10dStore for collectives (transport/c10d/store.h)");
   const Time end = Clock::now() + world.timeouts.meet;
@@ -88,18 +87,14 @@ State::State(const World& world, const std::string& channel, int first)
 // Finds all workers, and names the missing ones before Gloo waits for them.
 void State::meet(const World& world, const std::string& channel, Time end) {
   life_sign = listen_at(resolve(world.address, 0));
+  const SocketAddress here = bound_address(life_sign);
   const auto key = [&](int of) { return fmt::format("life/{}/{}", channel, of); };
-  world.store->set(key(rank), fmt::format("{} {}", bound_address(life_sign).port(), world.address));
+  world.store->set(key(rank), LifeSign{static_cast<std::uint16_t>(here.port()), here.host()}.to_line());
   for (int of = 0; of < size; ++of) {
     const Duration left = std::max(end - Clock::now(), Duration::zero());
-    const std::string place =
-        world.value_of(first + of, key(of), std::chrono::duration_cast<milliseconds>(left));
-    const std::size_t space = std::min(place.find(' '), place.size());
-    std::uint16_t port = 0;
-    const auto [rest, error] = std::from_chars(place.data(), place.data() + space, port);
-    if (error != std::errc{} || rest != place.data() + space)
-      throw Error(fmt::format("worker {} has no address in the store, but {}", first + of, short_of(place)));
-    life_signs.push_back(resolve(place.substr(std::min(space + 1, place.size())), port));
+    const LifeSign place = LifeSign::from_line(
+        world.value_of(first + of, key(of), std::chrono::duration_cast<milliseconds>(left)), first + of);
+    life_signs.push_back(resolve(place.host, place.port));
   }
 }
 

@@ -4,10 +4,27 @@
 #include <chrono>
 #include <exception>
 #include <future>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
+#include "starling/core/clock.h"
+
 namespace starling {
+
+class Overdue final : public std::runtime_error {
+ public:
+  Overdue() : std::runtime_error("it has not answered in time") {}
+};
+
+// Throws Overdue once the time has passed.
+struct Limit {
+  Duration time;
+  Time begin = Clock::now();
+  void operator()() const {
+    if (Clock::now() - begin >= time) throw Overdue();
+  }
+};
 
 // Returns what make() returns, which runs on a thread of its own. Meanwhile look() is called again
 // and again, and may throw: then the thread is left behind. So make() must own all that it uses.

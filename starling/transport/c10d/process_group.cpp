@@ -19,34 +19,16 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/transport/c10d/in_time.h"
 #include "starling/transport/c10d/one_line.h"
 #include "starling/transport/c10d/settings.h"
 #include "starling/transport/c10d/socket.h"
 #include "starling/transport/c10d/store.h"
+#include "starling/transport/c10d/store_values.h"
 #include "starling/world/token.h"
 
 namespace starling {
 namespace {
-
-struct Card {
-  std::string host;
-  bool has_token = false;  // given by the user
-  std::string transport;
-  std::string address;  // not a loopback one; empty: unknown
-
-  std::string to_line() const {
-    return fmt::format("{} {} {} {}", host, has_token ? 1 : 0, transport, address);
-  }
-  static Card from_line(const std::string& line, int of) {
-    const auto first = line.find(' '), second = line.find(' ', first + 1), third = line.find(' ', second + 1);
-    if (first == std::string::npos || second != first + 2 || third == std::string::npos) {
-      throw Error(fmt::format(
-          "process group: worker {} wrote '{}' to the store: is it another version of Starling?", of, line));
-    }
-    return {line.substr(0, first), line[first + 1] == '1', line.substr(second + 1, third - second - 1),
-            line.substr(third + 1)};
-  }
-};
 
 // The group's store, kept alive because rank 0's may serve all workers, and our own connection to
 // it, behind a prefix. A wait in the group's connection does not block ours.
@@ -56,13 +38,21 @@ struct GroupStore {
   C10dStore own;
 };
 
-std::shared_ptr<GroupStore> store_for_a_call(const c10::intrusive_ptr<c10d::Store>& store, int rank) {
-  try {
+std::shared_ptr<GroupStore> store_for_a_call(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                             Duration deadline) {
+  const auto join = [store, rank] {
     const auto connection = store->clone();
-    const auto call = connection->add(fmt::format("starling/worlds-of-{}", rank), 1);
+    return std::pair(connection, connection->add(fmt::format("starling/worlds-of-{}", rank), 1));
+  };
+  try {
+    const auto [connection, call] = in_time(join, Limit{deadline});
     return std::shared_ptr<GroupStore>(new GroupStore{
         store, call,
         C10dStore(c10::make_intrusive<c10d::PrefixStore>(fmt::format("starling/{}", call), connection))});
+  } catch (const Overdue&) {
+    throw Error(
+        fmt::format("process group: rank {} cannot use the group's store: it has not answered within {:g} s",
+                    rank, seconds(deadline)));
   } catch (const std::exception& failure) {
     throw Error(
         fmt::format("process group: rank {} cannot use the group's store: {}", rank, one_line(failure)));
@@ -146,7 +136,7 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
     return std::chrono::duration_cast<std::chrono::milliseconds>(
         std::max(end - Clock::now(), Duration::zero()));
   };
-  const auto kept = store_for_a_call(store, rank);
+  const auto kept = store_for_a_call(store, rank, timeouts.meet);
   world.store = {kept, &kept->own};
   world.make_transport =
       transport == "c10d" ? group_transports(*backend, kept->call) : own_transport(transport);

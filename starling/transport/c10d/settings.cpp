@@ -65,8 +65,6 @@ std::string made_token(const std::string& path) {
                   kMadeBy, in_quotes(path)));
 }
 
-constexpr std::size_t kLeastToken = 16;  // bytes: a shorter one can be guessed from a proof
-
 // `list`: "eth0", or "eth0,eth1" as Gloo takes it. The first one that is up counts.
 SocketAddress address_of_interface(const char* variable_name, const std::string& list) {
   const std::vector<Interface> all = interfaces();

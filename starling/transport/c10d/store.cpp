@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <stdexcept>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -14,6 +16,7 @@
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
+#include "starling/transport/c10d/in_time.h"
 #include "starling/transport/c10d/one_line.h"
 #include "starling/transport/c10d/private_folder.h"
 #include "starling/transport/c10d/socket.h"
@@ -23,10 +26,41 @@ namespace starling {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{200};
-constexpr std::chrono::milliseconds kPatience{5'000};  // for a host that does not answer
+
+struct Failed final : std::runtime_error {
+  explicit Failed(const std::string& why) : std::runtime_error(why), why(why) {}
+  std::string why;
+};
+
+// work(store), for in_time(). It has let go of the store when the caller goes on.
+template <class Work>
+struct Owned {
+  c10::intrusive_ptr<c10d::Store> store;
+  Work work;
+  auto operator()() {
+    const auto held = std::exchange(store, nullptr);
+    try {
+      return work(*held);
+    } catch (const std::exception& failure) {
+      throw Failed(one_line(failure));
+    }
+  }
+};
+template <class Work>
+Owned(c10::intrusive_ptr<c10d::Store>, Work) -> Owned<Work>;
+
+std::string place_of(const c10::intrusive_ptr<c10d::Store>& store) {
+  if (auto* const file = dynamic_cast<c10d::FileStore*>(store.get()))
+    return fmt::format("the store in the file {}", in_quotes(file->getPath()));
+  if (auto* const tcp = dynamic_cast<c10d::TCPStore*>(store.get()))
+    return fmt::format("the store at {} port {}", tcp->getHost(), tcp->getPort());
+  return "the store";
+}
 
 std::string gone_server(const std::vector<SocketAddress>& server) {
-  const auto serves = [](const SocketAddress& address) { return somebody_listens(address, kPatience); };
+  const auto serves = [](const SocketAddress& address) {
+    return somebody_listens(address, C10dStore::kPatience);
+  };
   if (server.empty() || std::ranges::any_of(server, serves)) return "";
   return fmt::format("nobody listens at {} port {}", server[0].host(), server[0].port());
 }
@@ -50,43 +84,67 @@ std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) 
 
 }  // namespace
 
-C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {
-  gone_ = gone(without_prefix(store_));
+C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience)
+    : store_(std::move(store)), patience_(patience) {
+  const auto whole = without_prefix(store_);
+  place_ = place_of(whole);
+  gone_ = gone(whole);
+}
+
+// FileStore's destructor takes the lock of the file too.
+C10dStore::~C10dStore() {
+  if (!dynamic_cast<c10d::FileStore*>(without_prefix(store_).get())) return;
+  try {
+    in_time(Owned{std::move(store_), [](c10d::Store&) { return true; }}, Limit{patience_});
+  } catch (const std::exception&) {
+    // Its thread goes on waiting.
+  }
 }
 
 // After a pause it looks for the server first, since torch would say in ten lines that it is gone.
 template <class Work>
-auto C10dStore::work(const char* what, const std::string& key, Work work) {
+auto C10dStore::work(const std::string& what, Duration patience, const Interrupted& interrupted, Work work) {
   const auto lost = [&](const std::string& why) {
     lost_ = true;
-    return StoreLost(fmt::format("store: cannot {} the key '{}': {}", what, key, why));
+    return StoreLost(fmt::format("store: cannot {}: {}", what, why));
   };
   if (lost_) throw lost("it has failed before");
   if (Clock::now() - answered_.load() > kPause) {
     if (const std::string why = gone_(); !why.empty()) throw lost(why);
   }
+  const Limit limit{patience};
   try {
-    auto result = work();
+    auto result = in_time(Owned{store_, std::move(work)}, [&] {
+      limit();
+      if (interrupted()) throw Error(fmt::format("store: interrupted, could not {}", what));
+    });
     answered_ = Clock::now();
     return result;
-  } catch (const std::exception& failure) {
-    throw lost(one_line(failure));
+  } catch (const Overdue&) {
+    throw lost(fmt::format("{} has not answered within {:g} s", place_, seconds(patience)));
+  } catch (const Failed& failure) {
+    throw lost(failure.why);
   }
 }
 
 void C10dStore::set(const std::string& key, const std::string& value) {
-  work("set", key, [&] {
-    store_->set(key, std::vector<std::uint8_t>(value.begin(), value.end()));
-    return store_->check({key});  // TCPStore does not wait for an answer to set()
-  });
+  work(fmt::format("set the key '{}'", key), patience_, nobody,
+       [key, bytes = std::vector<std::uint8_t>(value.begin(), value.end())](c10d::Store& store) {
+         store.set(key, bytes);
+         return store.check({key});  // TCPStore does not wait for an answer to set()
+       });
 }
 
-std::optional<std::string> C10dStore::look(const std::string& key) {
-  return work("get", key, [&]() -> std::optional<std::string> {
-    if (!store_->check({key})) return std::nullopt;
-    const std::vector<std::uint8_t> value = store_->get(key);
-    return std::string(value.begin(), value.end());
-  });
+std::optional<std::string> C10dStore::look(const std::string& key) { return look(key, patience_, nobody); }
+
+std::optional<std::string> C10dStore::look(const std::string& key, Duration patience,
+                                           const Interrupted& interrupted) {
+  return work(fmt::format("get the key '{}'", key), patience, interrupted,
+              [key](c10d::Store& store) -> std::optional<std::string> {
+                if (!store.check({key})) return std::nullopt;
+                const std::vector<std::uint8_t> value = store.get(key);
+                return std::string(value.begin(), value.end());
+              });
 }
 
 // Polls instead of waiting in the store: TCPStore's wait() holds its only connection. One waiting
@@ -96,13 +154,14 @@ std::string C10dStore::get(const std::string& key, std::chrono::milliseconds dea
   const Time end = Clock::now() + deadline;
   Duration pause = std::chrono::milliseconds(1);
   for (;;) {
-    if (const auto value = look(key)) return *value;
+    const Duration patience = std::max<Duration>(end - Clock::now(), patience_);
+    if (const auto value = look(key, patience, interrupted)) return *value;
     const Duration left = end - Clock::now();
     if (left <= Duration::zero()) {
-      throw Error(
-          fmt::format("store: nobody has set the key '{}' within {} ms: check that all workers were started "
-                      "and that none of them has ended",
-                      key, deadline.count()));
+      throw Error(fmt::format(
+          "store: nobody has set the key '{}' within {:g} s in {}: check that all workers were started "
+          "and that none of them has ended",
+          key, seconds(deadline), place_));
     }
     if (interrupted()) throw Error(fmt::format("store: interrupted while nobody had set the key '{}'", key));
     std::this_thread::sleep_for(std::min(pause, left));
@@ -110,8 +169,9 @@ std::string C10dStore::get(const std::string& key, std::chrono::milliseconds dea
   }
 }
 
-c10::intrusive_ptr<c10d::Store> C10dStore::clone(const std::string& prefix) const {
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, store_->clone());
+c10::intrusive_ptr<c10d::Store> C10dStore::clone(const std::string& prefix) {
+  return c10::make_intrusive<c10d::PrefixStore>(
+      prefix, work("join it again", patience_, nobody, [](c10d::Store& store) { return store.clone(); }));
 }
 
 // No dynamic_intrusive_pointer_cast: when it fails, it keeps the store alive for ever.
@@ -125,9 +185,20 @@ c10::intrusive_ptr<c10d::Store> file_store(const std::string& path) {
   if (!is_private(folder))
     throw UsageError(fmt::format("{}={}: the folder {} must be yours, and closed to others: chmod 700 it",
                                  kStoreFile, in_quotes(path), in_quotes(folder.string())));
-  auto store = c10::make_intrusive<c10d::FileStore>(path, -1);  // -1: no worker's end removes the file
-  store->setTimeout(kPatience);
-  return store;
+  const auto make = [path]() -> c10::intrusive_ptr<c10d::Store> {
+    auto store = c10::make_intrusive<c10d::FileStore>(path, -1);  // -1: no worker's end removes the file
+    store->setTimeout(C10dStore::kPatience);
+    return store;
+  };
+  try {
+    return in_time(make, Limit{C10dStore::kPatience});
+  } catch (const std::exception& failure) {
+    throw Error(fmt::format("cannot join the store in the file {}: {}", in_quotes(path),
+                            dynamic_cast<const Overdue*>(&failure)
+                                ? fmt::format("it has been locked for {:g} s: is a worker stopped?",
+                                              seconds(C10dStore::kPatience))
+                                : one_line(failure)));
+  }
 }
 
 }  // namespace starling

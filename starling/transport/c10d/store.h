@@ -18,7 +18,12 @@ namespace starling {
 // TCPStore writes a stack trace to stderr each time.
 class C10dStore final : public Store {
  public:
-  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store);
+  static constexpr std::chrono::milliseconds kPatience{5'000};
+
+  // Every operation takes at most `patience`; then the store is lost. torch's stores have no limit
+  // if the host does not answer, or a stopped process holds the lock of the file.
+  explicit C10dStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience = kPatience);
+  ~C10dStore() override;
 
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds deadline,
@@ -27,14 +32,18 @@ class C10dStore final : public Store {
   std::optional<std::string> look(const std::string& key);
 
   // Another store on the same keys, each behind `prefix`. Calls that wait in it block no other
-  // store.
-  c10::intrusive_ptr<c10d::Store> clone(const std::string& prefix) const;
+  // store. Takes a connection of its own. Throws StoreLost.
+  c10::intrusive_ptr<c10d::Store> clone(const std::string& prefix);
 
  private:
+  std::optional<std::string> look(const std::string& key, Duration patience, const Interrupted& interrupted);
+  // work(store) on a thread of its own. It is left behind if it does not end, so it owns its data.
   template <class Work>
-  auto work(const char* what, const std::string& key, Work work);
+  auto work(const std::string& what, Duration patience, const Interrupted& interrupted, Work work);
 
   c10::intrusive_ptr<c10d::Store> store_;
+  const std::chrono::milliseconds patience_;
+  std::string place_;                  // "the store at 192.0.2.1 port 29500"
   std::function<std::string()> gone_;  // why the store is gone, or ""
   std::atomic<Time> answered_ = Clock::now();
   std::atomic<bool> lost_ = false;
@@ -43,7 +52,8 @@ class C10dStore final : public Store {
 // The store behind all prefixes.
 c10::intrusive_ptr<c10d::Store> without_prefix(const c10::intrusive_ptr<c10d::Store>& store);
 
-// A store in a file, which need not exist yet. Throws UsageError if others can enter its folder.
+// A store in a file, which need not exist yet. Throws UsageError if others can enter its folder,
+// Error if the file stays locked.
 c10::intrusive_ptr<c10d::Store> file_store(const std::string& path);
 
 }  // namespace starling

@@ -108,7 +108,7 @@ World World::from_environment(Timeouts timeouts, const Interrupted& interrupted)
       return std::string();
     }
   };
-  if (world.token.empty() && world.size > 1) {
+  if (world.token.empty()) {
     LocalToken made = token_on_this_host(*world.store, world.rank, timeouts.meet, interrupted);
     world.token = std::move(made.token);
     world.token_file = std::move(made.file);

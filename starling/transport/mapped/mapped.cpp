@@ -18,6 +18,7 @@
 #include "starling/core/error.h"
 #include "starling/transport/mapped/arena.h"
 #include "starling/transport/mapped/hand_over.h"
+#include "starling/transport/mapped/lies_at.h"
 #include "starling/transport/outbox.h"
 
 namespace starling {
@@ -26,30 +27,6 @@ namespace {
 
 constexpr std::size_t kMostLent = 8;
 constexpr std::size_t kMostRegions = 256;
-
-// The place of a frame's payload. It is sent as the payload of a control frame.
-struct LiesAt {
-  static constexpr std::size_t kBytes = Frame::kBytes + 4 * sizeof(std::uint64_t);
-
-  Frame frame;
-  std::uint64_t invitation = 0, lease = 0, region = 0, offset = 0;
-
-  std::vector<std::byte> encode() const {
-    std::vector<std::byte> bytes(kBytes);
-    const auto head = frame.encode();
-    const std::array numbers{invitation, lease, region, offset};
-    std::memcpy(bytes.data(), head.data(), head.size());
-    std::memcpy(bytes.data() + head.size(), numbers.data(), sizeof numbers);
-    return bytes;
-  }
-  static std::optional<LiesAt> decode(std::span<const std::byte> bytes) {
-    const auto frame = Frame::decode(bytes.first<Frame::kBytes>());
-    if (!frame) return std::nullopt;
-    std::array<std::uint64_t, 4> numbers{};
-    std::memcpy(numbers.data(), bytes.data() + Frame::kBytes, sizeof numbers);
-    return LiesAt{*frame, numbers[0], numbers[1], numbers[2], numbers[3]};
-  }
-};
 
 // The maker's end of a tie. The transport's mutex guards it.
 struct Lending {
@@ -364,8 +341,8 @@ class MappedTransport final : public Transport, private TransportHandler {
     const auto found = borrowing->regions.find(said->region);
     const std::span<const std::byte> memory =
         found == borrowing->regions.end() ? std::span<const std::byte>{} : found->second->bytes();
-    if (frame.total > std::numeric_limits<std::uint32_t>::max() || frame.total > memory.size() ||
-        said->offset > memory.size() - frame.total) {
+    const auto place_of_it = said->in(memory);
+    if (!place_of_it) {
       log_(Level::warning,
            fmt::format(
                "mapped transport: worker {} names {} bytes at {} of its region {}, which are outside of it",
@@ -375,7 +352,7 @@ class MappedTransport final : public Transport, private TransportHandler {
       return true;
     }
     const Payload payload{std::make_shared<const Reading>(borrowing, found->second, said->lease),
-                          memory.subspan(said->offset, frame.total)};
+                          *place_of_it};
     if (handler_->received_in_place(rank, frame, payload)) return true;
     for (std::size_t at = 0; at < payload.bytes.size(); at += Frame::kMaxPayload) {
       const auto chunk = payload.bytes.subspan(at, std::min(Frame::kMaxPayload, payload.bytes.size() - at));

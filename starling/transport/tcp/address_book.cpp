@@ -45,6 +45,12 @@ std::string signed_address(const Identity& identity, int rank, const std::string
   return fmt::format("{} {}", address, sign(identity.token, said));
 }
 
+SaidAddress read_address(const Identity& identity, int rank, const std::string& said) {
+  const std::string text = said.substr(0, said.find(' '));
+  if (said != signed_address(identity, rank, text)) return {};
+  return {true, parse(text)};
+}
+
 // The state of the thread. It may outlive the book.
 struct AddressBook::Search {
   void run();
@@ -56,21 +62,24 @@ struct AddressBook::Search {
   const std::function<std::string(int rank)> fate;
   const Found found;
   const Ended ended;
+  const Forged forged;
   std::mutex mutex;
   std::condition_variable changed;
   std::set<int> missing;
-  std::set<int> forged{};  // addresses, as it said; on the search's thread
+  std::set<int> warned{};  // of forged addresses; on the search's thread
   bool stopping = false;
   bool done = false;
 };
 
-AddressBook::AddressBook(const World& world, const std::string& channel, Found found, Ended ended)
+AddressBook::AddressBook(const World& world, const std::string& channel, Found found, Ended ended,
+                         Forged forged)
     : search_(new Search{{world.rank, world.size, channel, world.token},
                          world.store,
                          world.log,
                          world.fate,
                          std::move(found),
                          std::move(ended),
+                         std::move(forged),
                          {},
                          {},
                          {}}) {
@@ -149,11 +158,12 @@ void AddressBook::Search::run() {
 bool AddressBook::Search::look_up(int peer) {
   try {
     const std::string said = store->get(tcp_address_key(identity.channel, peer), kQuestion);
-    const std::string text = said.substr(0, said.find(' '));
-    const auto address = parse(text);
-    const std::lock_guard lock(mutex);                   // after stop() nobody is told anything
-    if (said != signed_address(identity, peer, text)) {  // anybody can write to the store
-      if (forged.insert(peer).second && !stopping && log)
+    const auto [is_signed, address] = read_address(identity, peer, said);
+    const std::lock_guard lock(mutex);  // after stop() nobody is told anything
+    if (!is_signed) {
+      if (stopping) return false;
+      forged(peer);
+      if (warned.insert(peer).second && log)
         log(Level::warning, fmt::format("the address of worker {} in the store is not signed with this run's "
                                         "token: it is not used",
                                         peer));
@@ -172,3 +182,11 @@ bool AddressBook::Search::look_up(int peer) {
 }
 
 }  // namespace starling::tcp
+
+namespace starling {
+
+std::string tcp_address_key(const std::string& channel, int rank) {
+  return fmt::format("starling/tcp/{}/{}", channel, rank);
+}
+
+}  // namespace starling

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -17,6 +18,13 @@ namespace starling::tcp {
 // An address as the store holds it, signed with the run's token for this worker and channel.
 std::string signed_address(const Identity& identity, int rank, const std::string& address);
 
+// An address in the store, as anybody may have written it.
+struct SaidAddress {
+  bool is_signed = false;                     // by signed_address()
+  std::optional<Tcp::endpoint> address = {};  // if it is signed, and is one
+};
+SaidAddress read_address(const Identity& identity, int rank, const std::string& said);
+
 class AddressBook {
  public:
   // These and the world's log are called on the book's thread, never after stop() has returned.
@@ -24,7 +32,10 @@ class AddressBook {
   // A worker without an address, and how it has ended (World::fate).
   using Ended = std::function<void(int peer, const std::string& how)>;
 
-  AddressBook(const World& world, const std::string& channel, Found found, Ended ended);
+  // A worker whose address is not signed with this run's token.
+  using Forged = std::function<void(int peer)>;
+
+  AddressBook(const World& world, const std::string& channel, Found found, Ended ended, Forged forged);
   ~AddressBook();  // stop()
 
   void publish(const Tcp::endpoint& own);

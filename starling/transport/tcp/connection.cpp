@@ -84,6 +84,7 @@ void Connection::read() {
       return;
     }
     if (error) return fail(reason_of(error));
+    heard_ = Clock::now();
     advance(bytes);
     if (closed_) return;
     turn += bytes;

@@ -29,6 +29,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
              std::function<void(const std::string& reason)> broken);
 
   void start();
+  Time heard() const { return heard_; }  // the last byte of the peer
   void send(const Frame& frame, Payload payload);
   void cancel(FrameType type, std::uint64_t round, std::uint32_t block);
   // Drops everything. Neither the handler nor broken() is called any more.
@@ -60,6 +61,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool closed_ = false;
 
   // receiving
+  Time heard_ = Clock::now();
   Frame frame_;                 // whose payload is being read
   std::span<std::byte> place_;  // the payload's destination
   bool wanted_ = false;         // place_ is the handler's

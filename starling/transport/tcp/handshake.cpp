@@ -65,17 +65,19 @@ void Dial::send_proof() {
 }
 
 void Dial::read_welcome() {
-  asio::async_read(socket_, asio::buffer(proof_),
-                   [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-                     if (error)
-                       return self->end(Outcome::failed, "it refused this worker's proof of the token");
-                     const Digest expected =
-                         prove(self->local_.identity.token, Role::acceptor, self->hello_, self->challenge_);
-                     if (!same(self->proof_, expected)) {
-                       return self->end(Outcome::failed, "it could not prove the token");
-                     }
-                     self->end(Outcome::connected);
-                   });
+  asio::async_read(
+      socket_, asio::buffer(proof_), [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+        if (error)
+          return self->end(Outcome::failed,
+                           "it refused this worker: has it another token, or is it connected to another "
+                           "process of this rank?");
+        const Digest expected =
+            prove(self->local_.identity.token, Role::acceptor, self->hello_, self->challenge_);
+        if (!same(self->proof_, expected)) {
+          return self->end(Outcome::failed, fmt::format("it could not prove the token: {}", kSameToken));
+        }
+        self->end(Outcome::connected);
+      });
 }
 
 void Dial::close() {

@@ -12,6 +12,9 @@
 
 namespace starling::tcp {
 
+inline constexpr const char* kSameToken =
+    "give all workers the same one, by STARLING_TOKEN_FILE or STARLING_TOKEN";
+
 // Connects to a peer's listener and authenticates, or only probes whether the peer listens.
 class Dial : public std::enable_shared_from_this<Dial> {
  public:

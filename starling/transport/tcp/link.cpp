@@ -23,6 +23,7 @@ Link::Link(LocalEnd& local, AddressBook& book, int peer)
     : local_(local),
       book_(book),
       peer_(peer),
+      claim_(local.io),
       pause_(kShortestPause),
       retry_(local.io),
       deadline_(local.io) {}
@@ -52,6 +53,7 @@ void Link::finish(std::function<void()> done) {
   number_ = 0;
   retry_.cancel();
   deadline_.cancel();
+  claim_.cancel();
   if (dial_) dial_->close();
   dial_ = nullptr;
   if (caller_) caller_->close();
@@ -68,6 +70,7 @@ void Link::close() {
 void Link::found(const Tcp::endpoint& address) {
   const bool first = !address_;
   address_ = address;
+  forged_ = false;
   if (first && wanted_ && !connection_ && !finishing_) {
     pause_ = kShortestPause;
     try_now();
@@ -78,8 +81,14 @@ void Link::ended(const std::string& how) {
   if (wanted_ && !connection_ && !lost_ && !finishing_) lose("it " + how);
 }
 
+void Link::forged() {
+  forged_ = true;
+  if (!address_) trouble_ = no_address();
+}
+
 void Link::accepted(std::shared_ptr<Acceptance> caller) {
   if (finishing_) return caller->close();
+  if (connection_) return claimed(std::move(caller));
   if (wanted_) return welcome(caller);
   if (caller_) caller_->close();
   caller_ = std::move(caller);
@@ -91,9 +100,42 @@ void Link::welcome(const std::shared_ptr<Acceptance>& caller) {
   });
 }
 
+// Either the peer has lost its end of the connection, or a second process has its rank and token.
+void Link::claimed(std::shared_ptr<Acceptance> caller) {
+  const Time now = Clock::now();
+  const Duration patience = local_.timeouts.silent / 2;
+  if (now - connection_->heard() >= patience) return welcome(caller);
+  const bool waits = caller_ != nullptr;
+  if (waits) caller_->close();
+  caller_ = std::move(caller);
+  if (waits) return;
+  claim_.expires_after(patience);
+  claim_.async_wait([this, now](const asio::error_code& cancelled) {
+    if (!cancelled && caller_ && !finishing_) decide_claim(now);
+  });
+}
+
+// Bytes that were on their way when the peer's end broke come at once. A live peer sends
+// heartbeats.
+void Link::decide_claim(Time since) {
+  const auto caller = std::exchange(caller_, nullptr);
+  if (!connection_ || connection_->heard() - since <= local_.timeouts.silent / 4) return welcome(caller);
+  if (!std::exchange(claim_refused_, true))
+    local_.warn(
+        fmt::format("tcp transport: worker {} refused {}: it proved to be worker {}, which is connected: "
+                    "was the run started twice?",
+                    local_.identity.rank, caller->name(), peer_));
+  caller->close();
+}
+
+std::string Link::no_address() const {
+  if (!forged_) return "its address is not in the store";
+  return fmt::format("its address in the store is not signed with this worker's token: {}", kSameToken);
+}
+
 void Link::seek(bool at_once) {
   refused_since_.reset();
-  trouble_ = "its address is not in the store";
+  trouble_ = no_address();
   deadline_.expires_after(met_ ? local_.timeouts.silent : local_.timeouts.meet);
   deadline_.async_wait([this](const asio::error_code& cancelled) {
     if (!cancelled && !connection_ && !lost_ && !finishing_) {
@@ -156,6 +198,7 @@ void Link::up(Tcp::socket socket) {
   met_ = true;
   lost_ = false;
   up_since_ = Clock::now();
+  claim_refused_ = false;
   connection_ = std::make_shared<Connection>(local_, std::move(socket), peer_,
                                              [this](const std::string& why) { down(why); });
   number_ = ++connections_;
@@ -170,6 +213,9 @@ void Link::down(const std::string& reason) {
   if (stood) pause_ = kShortestPause;
   local_.handler->disconnected(peer_, reason);
   seek(stood);
+  if (!caller_) return;
+  claim_.cancel();
+  welcome(std::exchange(caller_, nullptr));
 }
 
 void Link::lose(const std::string& reason) {

@@ -5,7 +5,8 @@
 //             intervals (10 to 500 ms). If a port refuses twice over 200 ms, its process has ended
 //             and the peer is lost. The peer is also lost if it does not come within timeouts.meet
 //             at first, or timeouts.silent later
-//   up        frames flow
+//   up        frames flow. Another process that proves to be the peer takes its place only if the
+//             connection then breaks, or is silent, for half of timeouts.silent. Else it is refused
 //   lost      the dialer goes on, slowly, and reads the peer's address from the store again,
 //             because the peer may be restarted
 //
@@ -44,6 +45,7 @@ class Link {
 
   void found(const Tcp::endpoint& address);           // by the address book
   void ended(const std::string& how);                 // by it too
+  void forged();                                      // by it too: the address that it has read
   void accepted(std::shared_ptr<Acceptance> caller);  // by the listener: proven to be this peer
 
  private:
@@ -55,7 +57,10 @@ class Link {
   void up(Tcp::socket socket);
   void down(const std::string& reason);
   void lose(const std::string& reason);
+  std::string no_address() const;
   void welcome(const std::shared_ptr<Acceptance>& caller);
+  void claimed(std::shared_ptr<Acceptance> caller);
+  void decide_claim(Time since);
 
   LocalEnd& local_;
   AddressBook& book_;
@@ -66,12 +71,15 @@ class Link {
   bool lost_ = false;
   bool finishing_ = false;
   std::optional<Tcp::endpoint> address_;
-  std::shared_ptr<Acceptance> caller_;  // proven, but not wanted yet
+  bool forged_ = false;                 // the address in the store is not the peer's
+  std::shared_ptr<Acceptance> caller_;  // proven, but not wanted yet, or while another is connected
   std::shared_ptr<Dial> dial_;          // in progress
   std::shared_ptr<Connection> connection_;
   std::atomic<std::uint64_t> number_ = 0;
   std::uint64_t connections_ = 0;  // made so far
   Time up_since_{};
+  bool claim_refused_ = false;  // on this connection, as it said
+  asio::steady_timer claim_;
 
   // while seeking
   Duration pause_{};

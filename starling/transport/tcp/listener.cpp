@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/world/token.h"
 
 namespace starling::tcp {
 namespace {
@@ -34,11 +35,12 @@ Listener::Listener(LocalEnd& local, const std::string& address, Proven proven)
                     "at which the other workers reach it",
                     local.identity.rank, address));
   }
-  if (local.identity.token.empty() && !wanted.address().is_loopback()) {
-    throw UsageError(fmt::format(
-        "tcp transport: worker {} at {} would accept anybody: without a token only loopback addresses are "
-        "allowed; set STARLING_TOKEN_FILE (or STARLING_TOKEN) to the same secret on all workers",
-        local.identity.rank, wanted.address().to_string()));
+  if (const std::size_t bytes = local.identity.token.size(); bytes < kLeastToken) {
+    throw UsageError(
+        fmt::format("tcp transport: worker {} at {} would accept strangers: its token has {} bytes, and "
+                    "needs at least {}; "
+                    "set STARLING_TOKEN_FILE (or STARLING_TOKEN) to the same secret on all workers",
+                    local.identity.rank, wanted.address().to_string(), bytes, kLeastToken));
   }
   asio::error_code error;
   acceptor_.open(wanted.protocol(), error);

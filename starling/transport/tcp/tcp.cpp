@@ -47,7 +47,8 @@ class TcpTransport final : public Transport {
             },
             [this](int peer, const std::string& how) {
               asio::post(local_.io, [this, peer, how] { link(peer).ended(how); });
-            }),
+            },
+            [this](int peer) { asio::post(local_.io, [this, peer] { link(peer).forged(); }); }),
         listener_(
             prepared(options, world, channel), world.address,
             [this](int peer, std::shared_ptr<Acceptance> caller) { link(peer).accepted(std::move(caller)); }),
@@ -199,10 +200,6 @@ std::unique_ptr<Transport> make_tcp_transport_with(const TcpOptions& options, co
                                                    const std::string& channel) {
   if (!world.store) throw UsageError(fmt::format("tcp transport: worker {} has no store", world.rank));
   return std::make_unique<tcp::TcpTransport>(options, world, channel);
-}
-
-std::string tcp_address_key(const std::string& channel, int rank) {
-  return fmt::format("starling/tcp/{}/{}", channel, rank);
 }
 
 }  // namespace starling

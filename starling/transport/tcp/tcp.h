@@ -25,8 +25,8 @@ struct TcpOptions {
 };
 
 // Listens on a free port of world.address and publishes it in world.store, under tcp_address_key().
-// Workers connect only with the same world.token and the same `channel`. Throws UsageError if there
-// is no token and the address is not a loopback one, Error if it cannot listen there.
+// Workers connect only with the same world.token and the same `channel`. Throws UsageError if the
+// token has less than kLeastToken bytes (world/token.h), Error if it cannot listen there.
 std::unique_ptr<Transport> make_tcp_transport(const World& world, const std::string& channel);
 std::unique_ptr<Transport> make_tcp_transport_with(const TcpOptions& options, const World& world,
                                                    const std::string& channel);

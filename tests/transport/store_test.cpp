@@ -1,0 +1,195 @@
+// The store at which workers meet: its waits, its end, and hosts that do not answer.
+#include "starling/transport/c10d/store.h"
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "processes.h"
+#include "starling/core/clock.h"
+#include "starling/core/descriptor.h"
+#include "starling/transport/c10d/launcher.h"
+#include "starling/transport/c10d/private_folder.h"
+#include "starling/transport/c10d/socket.h"
+#include "starling/world/environment.h"
+#include "starling/world/world.h"
+#include "tests/refusal.h"
+
+namespace starling {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(C10dStore, WaitsForAKeyAndNamesTheOneThatDoesNotCome) {
+  const World world = World::alone();
+  std::thread other([&] {
+    std::this_thread::sleep_for(100ms);
+    world.store->set("late", std::string("a\0b", 3));
+  });
+  EXPECT_EQ(world.store->get("late", 60s), std::string("a\0b", 3));
+  other.join();
+  EXPECT_THAT(refusal([&] { world.store->get("never", 20ms); }),
+              AllOf(HasSubstr("'never'"), HasSubstr("within 0.02 s in the store")));
+  EXPECT_THAT(refusal([&] { world.store->get("never", 1h, [] { return true; }); }),
+              HasSubstr("interrupted while nobody had set the key 'never'"));
+}
+
+// One thread waits for a key that another one sets through the same connection.
+TEST(C10dStore, AThreadThatWaitsHoldsUpNoOther) {
+  const HostedStore hosted = launchers_store();
+  const Environment environment(torchruns(0, 1, hosted.port, true));
+  const World world = World::from_environment();
+  std::string got;
+  std::thread waiting([&] { got = world.store->get("key", 60s); });
+  std::this_thread::sleep_for(100ms);
+  const Time start = Clock::now();
+  world.store->set("key", "value");
+  waiting.join();
+  EXPECT_EQ(got, "value");
+  EXPECT_LT(seconds(Clock::now() - start), 30);
+}
+
+// By two connections: a set() that does not wait for the store might come after a later get().
+TEST(C10dStore, WhatWasSetIsThere) {
+  const HostedStore hosted = launchers_store();
+  const auto joined = [&](int rank) {
+    const Environment environment(torchruns(rank, 2, hosted.port, true));
+    return World::from_environment();
+  };
+  const World a = joined(0), b = joined(1);
+  for (int i = 0; i < 5'000; ++i) {
+    const std::string key = std::to_string(i);
+    a.store->set(key, "value");
+    ASSERT_EQ(b.store->get(key, 0ms), "value") << key;
+  }
+}
+
+// torch writes a stack trace to stderr when it meets a lost server.
+TEST(C10dStore, AServerThatIsGoneIsNotAskedAgain) {
+  std::optional<HostedStore> hosted = launchers_store();
+  const int port = hosted->port;
+  const Environment environment(torchruns(0, 1, port, true));
+  const World world = World::from_environment();
+  hosted.reset();
+  std::this_thread::sleep_for(300ms);  // an answer of just now is believed
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(refusal([&] { world.store->get("key", 1h); }),
+            "store: cannot get the key 'key': nobody listens at 127.0.0.1 port " + std::to_string(port));
+  EXPECT_EQ(refusal([&] { world.store->set("key", ""); }),
+            "store: cannot set the key 'key': it has failed before");
+  EXPECT_EQ(world.fate(0), "");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+// The kernel goes on to accept connections for a stopped process.
+TEST(C10dStore, AHostThatDoesNotAnswerIsAnErrorInTime) {
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  const pid_t host = fork();
+  if (host == 0) {
+    alarm(100);
+    const HostedStore hosted = launchers_store();
+    if (write(told[1], &hosted.port, sizeof hosted.port) != sizeof hosted.port) _exit(1);
+    pause();
+    _exit(0);
+  }
+  int port = 0;
+  ASSERT_EQ(read(told[0], &port, sizeof port), ssize_t(sizeof port));
+  const auto joined = [&] { return std::make_unique<C10dStore>(join_store("127.0.0.1", port, 60s), 300ms); };
+  const auto reads = joined(), writes = joined(), clones = joined(), waits = joined();
+  writes->set("key", "value");
+  kill(host, SIGSTOP);
+  ASSERT_EQ(waitpid(host, nullptr, WUNTRACED), host);
+  const std::string silent =
+      "the store at 127.0.0.1 port " + std::to_string(port) + " has not answered within 0.3 s";
+  EXPECT_EQ(refusal<StoreLost>([&] { reads->get("key", 0ms); }),
+            "store: cannot get the key 'key': " + silent);
+  EXPECT_EQ(refusal<StoreLost>([&] { reads->look("key"); }),
+            "store: cannot get the key 'key': it has failed before");
+  EXPECT_EQ(refusal<StoreLost>([&] { writes->set("key", ""); }),
+            "store: cannot set the key 'key': " + silent);
+  EXPECT_EQ(refusal<StoreLost>([&] { clones->clone("again"); }), "store: cannot join it again: " + silent);
+  EXPECT_EQ(refusal([&] { waits->get("key", 1h, [] { return true; }); }),
+            "store: interrupted, could not get the key 'key'");
+  kill(host, SIGKILL);
+  waitpid(host, nullptr, 0);
+}
+
+// A worker that is stopped inside an operation holds the lock.
+TEST(C10dStore, AFileThatStaysLockedIsAnErrorInTime) {
+  static const PrivateFolder folder;  // threads that were left behind may use it after the test
+  const std::string path = folder.path() / "store";
+  C10dStore store(file_store(path), 300ms);
+  store.set("key", "value");
+  const Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(flock(file.get(), LOCK_EX), 0);
+  EXPECT_EQ(refusal<StoreLost>([&] { store.get("key", 0ms); }),
+            "store: cannot get the key 'key': the store in the file \"" + path +
+                "\" has not answered within 0.3 s");
+  EXPECT_EQ(refusal([&] { file_store(path); }), "cannot join the store in the file \"" + path +
+                                                    "\": it has been locked for 5 s: is a worker stopped?");
+}
+
+TEST(C10dStore, ServesLoopbackOnlyAndEnds) {
+  int port = 0;
+  {
+    const HostedStore hosted = launchers_store();
+    port = hosted.port;
+    EXPECT_TRUE(somebody_listens(resolve("127.0.0.1", port), 5s));
+    EXPECT_FALSE(somebody_listens(resolve("127.0.0.2", port), 5s));
+    for (const Interface& one : interfaces()) {
+      if (one.address.is_loopback() || one.address.storage.ss_family != AF_INET) continue;
+      EXPECT_FALSE(somebody_listens(resolve(one.address.host(), port), 5s)) << one.name;
+    }
+  }
+  EXPECT_FALSE(somebody_listens(resolve("127.0.0.1", port), 5s));
+}
+
+TEST(MeetingPoint, IsAFileOfItsUserAloneAndEnds) {
+  auto meeting_point = std::make_unique<MeetingPoint>();
+  auto variables = torchruns(0, 2, 1, true);
+  variables.insert(meeting_point->variable());
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) variables.erase(name);
+  const fs::path file = meeting_point->variable().second;
+  EXPECT_EQ(fs::status(file.parent_path()).permissions(), fs::perms::owner_all);
+  {
+    const Environment environment(variables);
+    const World a = World::from_environment();
+    variables["RANK"] = "1", variables["LOCAL_RANK"] = "0";
+    const Environment of_another(variables);
+    const World b = World::from_environment();
+    EXPECT_EQ(b.address, "127.0.0.1");
+    a.store->set("key", "value");
+    EXPECT_EQ(b.store->get("key", 5s), "value");
+    meeting_point.reset();
+    EXPECT_FALSE(fs::exists(file.parent_path()));
+    std::this_thread::sleep_for(300ms);  // an answer of just now is believed
+    EXPECT_EQ(refusal([&] { b.store->get("key", 1h); }),
+              "store: cannot get the key 'key': the file \"" + file.string() + "\" is gone");
+  }
+  const auto refused = [&](const std::string& name, const std::string& value) {
+    auto changed = variables;
+    changed[name] = value;
+    const Environment environment(changed);
+    return refusal<UsageError>([] { World::from_environment(); });
+  };
+  EXPECT_THAT(refused("LOCAL_WORLD_SIZE", "1"),
+              HasSubstr(" is for workers of one host, but LOCAL_WORLD_SIZE='1' of 2"));
+  EXPECT_THAT(refused(kStoreFile, "/usr/store"), HasSubstr("the folder \"/usr\" must be yours"));
+}
+
+}  // namespace
+}  // namespace starling
