@@ -21,8 +21,9 @@ if _complaint := _torch_version.complaint(_built_with.torch, torch.__version__):
 
 from starling._C import Error, Scope, UsageError  # noqa: E402
 from starling._options import Options, document  # noqa: E402
+from starling.around import Decentralized  # noqa: E402
 from starling.ddp import no_all_reduce  # noqa: E402
-from starling.optim import Decentralized, Optimizer  # noqa: E402
+from starling.optim import Optimizer  # noqa: E402
 from starling.rules import SGD, AccumAdam, AccumAdamW, Adam, AdamW  # noqa: E402
 from starling.world import World, average, init  # noqa: E402
 

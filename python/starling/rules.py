@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
 import torch
@@ -78,11 +78,6 @@ class _Ruled(Optimizer):
     # state: that of torch's optimizer of the same name, as copies, made on request. The original is
     # in the C++ library.
 
-    def _numbered(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for g, group in enumerate(self.param_groups):
-            for p, parameter in enumerate(group["params"]):
-                yield f"{g}.{p}", parameter
-
     def state_dict(self) -> dict:
         """Like torch's, for this worker: every worker saves its own, and loads it again. The
         parameter groups' entry "round" is the place in the schedule. For a sharded model its
@@ -101,7 +96,6 @@ class _Ruled(Optimizer):
         with the rank among the replicas if the model is sharded."""
         tensors, metadata, of_scheme = self._current().state()
         state = _State()
-        numbers = [key for key, fresh in of_scheme.items() if isinstance(fresh, list)]
         for index, (name, parameter) in enumerate(self._numbered()):
             state[parameter] = {"step": tensors["steps"][index].float()}
             kept = self._states | {"master": "master"} | {key: key for key in of_scheme}
@@ -109,11 +103,7 @@ class _Ruled(Optimizer):
                 tensor = tensors.get(f"{key}.{name}")
                 if tensor is not None:
                     state[parameter][torchs] = like(parameter, tensor)
-        extra = {"round": int(metadata["position"]), "model_checksum" + self._shards.suffix(): self._checksum()}
-        extra |= {key + self._shards.suffix(): value for key, value in metadata.items() if key.startswith("grids.")}
-        if "share" in metadata:
-            extra["share"] = metadata["share"]
-        extra |= {key + self._shards.suffix(): tensors[key].tolist() for key in numbers}
+        extra = self._added(tensors, metadata, of_scheme)
         for group in self.param_groups:
             group.update(extra)
         self.state = state
@@ -171,27 +161,15 @@ class _Ruled(Optimizer):
 
     def _loaded(self, given: dict) -> tuple[int | None, dict[str, torch.Tensor], dict[str, str]]:
         """The saved checksum of the model, and the binding's state for a state of torch's."""
-        extra = {}
-        _, _, of_scheme = self._current().state(values=False)
-        numbers = {key for key, fresh in of_scheme.items() if isinstance(fresh, list)} | _OTHERS_NUMBERS
-        for group in self.param_groups:
-            for key in [key for key in group if key.split(".")[0] in ("round", "share", "grids", "model_checksum", *numbers)]:
-                extra[key] = group.pop(key)
+        numbers, rest = self._take_added()
         for group in self.param_groups:
             for key in ("amsgrad", "maximize", "dampening"):
                 if group.get(key):
                     raise _C.UsageError(f"state_dict: it was made with {key} = {group[key]}, which Starling's rules do not have")
         self._binding.set_rules(self.param_groups)  # SGD may have momentum now
-        tensors, metadata, of_scheme = self._current().state(values=False)
-        metadata["position"] = str(extra.pop("round", 0))
-        checksum = extra.pop("model_checksum" + self._shards.suffix(), None)
-        # A state of another scheme has other numbers, or lacks them.
-        saved_numbers = {key: extra.pop(key) for key in list(extra) if key.split(".")[0] in numbers}
-        for key, fresh in of_scheme.items():
-            if isinstance(fresh, list):
-                tensors[key] = torch.tensor(saved_numbers.get(key + self._shards.suffix(), fresh), dtype=torch.float64)
-        alike = metadata.pop("share", None) == extra.get("share")
-        metadata |= {key.removesuffix(self._shards.suffix()): value for key, value in extra.items()}
+        _, own, _ = self._current().state(values=False)
+        alike = own.get("share") == rest.get("share")
+        checksum, tensors, metadata, of_scheme = self._given(numbers, rest)
         if not alike:
             return checksum, tensors, metadata  # the binding reports differences to all workers
         ids = itertools.chain.from_iterable(group["params"] for group in given["param_groups"])
@@ -209,20 +187,8 @@ class _Ruled(Optimizer):
                 if value is None:
                     value = torch.zeros_like(tensors[f"{key}.{name}"], device="cpu")
                 tensors[f"{key}.{name}"] = local(value).float()
-            for key, fresh in ({"master": "parameter"} | of_scheme).items():
-                full = f"{key}.{name}"
-                if isinstance(fresh, list) or full not in tensors:
-                    continue
-                if key in saved:
-                    tensors[full] = local(saved[key]).float()
-                else:
-                    begins = parameter.detach() if fresh == "parameter" else torch.zeros_like(parameter)
-                    tensors[full] = local(begins).float()
+            self._give_vectors(tensors, {"master": "parameter"} | of_scheme, name, parameter, saved)
         return checksum, tensors, metadata
-
-
-# Entries of a parameter group that another scheme may have saved, for which this one has no use.
-_OTHERS_NUMBERS = {"clock", "weights"}
 
 
 class SGD(_Ruled):
@@ -330,5 +296,3 @@ class AccumAdamW(AccumAdam):
         **options: Unpack[RuleOptions],
     ):
         super().__init__(params, lr, betas, eps, weight_decay, window, **options)
-
-
