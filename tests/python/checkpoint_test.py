@@ -21,6 +21,7 @@ OPTIMIZERS = {
     "AccumAdamW": lambda p: starling.AccumAdamW(p, lr=0.02, window=4),
     "around AdamW": lambda p: starling.Decentralized(torch.optim.AdamW(p, lr=0.02)),
     "around Lion": lambda p: starling.Decentralized(OTHERS["Lion"](p), scheme="gradient-tracking"),
+    "Muon": lambda p: starling.Muon(p, lr=0.02),
 }
 
 

@@ -58,8 +58,8 @@ def resume():
     rule with all but the last two."""
     few = RESUMED[:4] if "EVERY" in os.environ else RESUMED[:1]
     return {f"{name} {options} {dtype}": off_by_a_stop(partial(model, dtype), partial(rule, **options), 5)[0]
-            for name, rule in RULES.items() for options in (RESUMED if name == "AdamW" else few)
-            for dtype in (torch.float32, torch.bfloat16)}
+            for name, rule in (RULES | {"Muon": partial(starling.Muon, lr=0.02)}).items()
+            for options in (RESUMED if name == "AdamW" else few) for dtype in (torch.float32, torch.bfloat16)}
 
 
 def resume_around():
