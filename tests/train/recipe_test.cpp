@@ -108,8 +108,8 @@ TEST_F(RecipeTest, RulesTakeWhatIsTheirs) {
 
 TEST_F(RecipeTest, MuonsDefaultsAreItsOwnButForTheDecay) {
   EXPECT_EQ(make_rule(read("[optimizer]\nrule = 'muon'\n")), Rule(Muon{.weight_decay = 0}));
-  EXPECT_THAT(error_of("[optimizer]\nadjust_lr_fn = 'match_rms'"),
-              testing::HasSubstr(":2: optimizer.adjust_lr_fn = \"match_rms\": unknown, did you mean "
+  EXPECT_THAT(error_of("[optimizer]\nadjust_lr_fn = 'match_rms_adam'"),
+              testing::HasSubstr(":2: optimizer.adjust_lr_fn = \"match_rms_adam\": unknown, did you mean "
                                  "match_rms_adamw?"));
 }
 
