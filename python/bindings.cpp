@@ -166,13 +166,6 @@ PYBIND11_MODULE(_C, m) {
             return binding.loads(here, again, [&](Optimizer& optimizer) { optimizer.set_state(state); });
           },
           py::arg("tensors"), py::arg("metadata"), py::arg("here") = false, py::arg("again") = false)
-      .def("position", [](OptimizerBinding& binding) { return binding.optimizer()->position(); })
-      .def(
-          "restart",
-          [](OptimizerBinding& binding, std::optional<std::uint64_t> position, bool here, bool again) {
-            return binding.loads(here, again, [&](Optimizer& optimizer) { optimizer.restart(position); });
-          },
-          py::arg("position"), py::arg("here") = false, py::arg("again") = false)
       .def("begin_again",
            [](OptimizerBinding& binding) {
              const auto optimizer = binding.optimizer();

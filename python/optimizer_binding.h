@@ -16,6 +16,7 @@
 #include "python/process.h"
 #include "starling/core/error.h"
 #include "starling/optim/optimizer.h"
+#include "starling/optim/torch_state.h"
 
 namespace starling {
 
@@ -26,8 +27,9 @@ inline torch::optim::OptimizerParamGroup group_of(std::vector<at::Tensor> parame
 // Learning rates and other options stay in Python.
 struct NoOptions : torch::optim::OptimizerCloneableOptions<NoOptions> {};
 
-// An optimizer written in Python, as the local rule. Its step() is called back.
-class PythonOptimizer final : public torch::optim::Optimizer {
+// An optimizer written in Python, as the local rule. Its step() is called back. Python saves its
+// state.
+class PythonOptimizer final : public torch::optim::Optimizer, public SavedElsewhere {
  public:
   PythonOptimizer(const std::vector<std::vector<at::Tensor>>& groups, py::function step)
       : Optimizer(std::vector<torch::optim::OptimizerParamGroup>(groups.begin(), groups.end()),

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <span>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,6 +24,18 @@ double number(py::handle value) {
   const double number = PyFloat_AsDouble(value.ptr());
   if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
   return number;
+}
+
+// The number of the choice. None is the first one, as in torch.
+double chosen(const Rule& rule, const py::str& key, std::span<const std::string_view> choices,
+              const py::object& value) {
+  if (value.is_none()) return 0;
+  const auto found =
+      py::isinstance<py::str>(value) ? std::ranges::find(choices, value.cast<std::string>()) : choices.end();
+  if (found != choices.end()) return static_cast<double>(found - choices.begin());
+  throw UsageError(fmt::format("{}: {} = {} is not allowed: {} or None", rule_name(rule),
+                               key.cast<std::string>(), py::repr(value).cast<std::string>(),
+                               fmt::join(choices, ", ")));
 }
 
 Rule rule_named(const std::string& name) {
@@ -44,15 +58,18 @@ SchemeValue scheme_value(const SchemeOption& option, py::handle value) {
 PythonRule::PythonRule(const std::string& name) : defaults_(rule_named(name)) {
   each_option(defaults_, [&](const RuleOption& option, const auto&) {
     const std::string key(option.name);
-    keys_.push_back(py::reinterpret_steal<py::str>(PyUnicode_InternFromString(key.c_str())));
+    keys_.push_back(
+        {py::reinterpret_steal<py::str>(PyUnicode_InternFromString(key.c_str())), option.choices});
   });
 }
 
 void PythonRule::set(Rule& rule, const py::dict& group) const {
   std::vector<double> values;
-  for (const py::str& key : keys_) {
+  for (const auto& [key, choices] : keys_) {
     const py::object value = group[key];
-    if (py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value)) {
+    if (!choices.empty()) {
+      values.push_back(chosen(rule, key, choices, value));
+    } else if (py::isinstance<py::tuple>(value) || py::isinstance<py::list>(value)) {
       for (const py::handle each : value) values.push_back(number(each));
     } else {
       values.push_back(number(value));
@@ -66,7 +83,11 @@ py::dict rules() {
   for (const Rule& rule : known_rules()) {
     py::dict options, states;
     each_option(rule, [&](const RuleOption& option, const auto& value) {
-      options[py::str(std::string(option.name))] = py::cast(value);
+      if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(value)>>)
+        options[py::str(std::string(option.name))] =
+            std::string(option.choices[static_cast<std::size_t>(value)]);
+      else
+        options[py::str(std::string(option.name))] = py::cast(value);
     });
     for (const RuleStateName& state : rule_state_names(rule))
       states[py::str(std::string(state.name))] = std::string(state.torch);

@@ -1,7 +1,9 @@
 // Python's options as C++ has them.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <torch/csrc/utils/pybind.h>
@@ -22,12 +24,16 @@ class PythonRule {
     set(rule, group);
     return rule;
   }
-  // An option in a group is a number, a tensor of one number, or several of these.
+  // An option in a group is a number, a tensor of one number, several of these, or a choice's name.
   void set(Rule& rule, const py::dict& group) const;
 
  private:
   Rule defaults_;
-  std::vector<py::str> keys_;  // of the groups, in the order of rule_values()
+  struct Key {
+    py::str name;
+    std::span<const std::string_view> choices;
+  };
+  std::vector<Key> keys_;  // of the groups, in the order of rule_values()
 };
 
 // By the rules' names: {"options": {name: default}, "states": {name in files: torch's name}}.

@@ -21,12 +21,13 @@ if _complaint := _torch_version.complaint(_built_with.torch, torch.__version__):
 
 from starling._C import Error, Scope, UsageError  # noqa: E402
 from starling._options import Options, document  # noqa: E402
+from starling.around import Decentralized  # noqa: E402
 from starling.ddp import no_all_reduce  # noqa: E402
-from starling.optim import Decentralized, Optimizer  # noqa: E402
-from starling.rules import SGD, AccumAdam, AccumAdamW, Adam, AdamW  # noqa: E402
+from starling.optim import Optimizer  # noqa: E402
+from starling.rules import SGD, AccumAdam, AccumAdamW, Adam, AdamW, Muon  # noqa: E402
 from starling.world import World, average, init  # noqa: E402
 
-document(SGD, Adam, AdamW, AccumAdam, AccumAdamW, Decentralized)
+document(SGD, Adam, AdamW, AccumAdam, AccumAdamW, Muon, Decentralized)
 __version__ = _built_with.version
 __all__ = [
     "SGD",
@@ -36,6 +37,7 @@ __all__ = [
     "AdamW",
     "Decentralized",
     "Error",
+    "Muon",
     "Optimizer",
     "Options",
     "Scope",

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import itertools
 import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TypeVar, Unpack
+from typing import TypeVar
 
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
@@ -28,6 +27,8 @@ from starling.sharded import Shards, is_sharded, local
 from starling.world import World, group_of, init
 
 _profiler_enabled = torch.autograd._profiler_enabled
+# Entries of a parameter group that another scheme may have saved, for which this one has no use.
+_OTHERS_NUMBERS = {"clock", "weights"}
 Step = TypeVar("Step", bound=Callable)
 
 
@@ -77,8 +78,8 @@ def _close(binding: _C.OptimizerBinding) -> None:
 
 
 class Optimizer(torch.optim.Optimizer):
-    """The common features of all of Starling's optimizers, besides those of torch's. SGD, Adam,
-    AdamW, AccumAdam, AccumAdamW and Decentralized make it.
+    """The common features of all of Starling's optimizers, besides those of torch's. The
+    classes of starling.rules and Decentralized make it.
 
     step() waits for a neighbour whose block of the last step has not come yet, mixes, applies the
     rule and sends, block by block. state_dict() is this worker's: each worker saves its own, or all
@@ -92,6 +93,7 @@ class Optimizer(torch.optim.Optimizer):
     _not_synced = 0  # no_sync() within no_sync()
     _overwritten: int | None = None  # the checksum of parameters that rank 0's have replaced
     _again: tuple[int, Callable[[bool, bool], bool]] | None = None  # after load_state_dict()
+    _of_scheme = ""  # before the names of a scheme's data in a state_dict
 
     def _start(self, options: Options, rule: str | Callable[[], object]) -> None:
         """`rule`: its name in the C++ library, or the step of another optimizer."""
@@ -179,6 +181,64 @@ class Optimizer(torch.optim.Optimizer):
     def _load_again(self) -> None:
         (saved, load), self._again = self._again, None
         load(saved == self._checksum(), True)
+
+    # state_dict() adds to torch's the place in the schedule, the grids and the scheme's own data.
+    # Numbers are entries of the parameter groups, and vectors are in the parameters' states.
+
+    def _numbered(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The parameters by their names in the C++ library."""
+        for g, group in enumerate(self.param_groups):
+            for p, parameter in enumerate(group["params"]):
+                yield f"{g}.{p}", parameter
+
+    def _added(self, tensors: dict[str, torch.Tensor], metadata: dict[str, str], of_scheme: dict) -> dict:
+        """To each parameter group."""
+        suffix = self._shards.suffix()
+        added = {"round": int(metadata["position"]), "model_checksum" + suffix: self._checksum()}
+        added |= {key + suffix: value for key, value in metadata.items() if key.startswith("grids.")}
+        if "share" in metadata:
+            added["share"] = metadata["share"]
+        numbers = [key for key, fresh in of_scheme.items() if isinstance(fresh, list)]
+        return added | {self._of_scheme + key + suffix: tensors[key].tolist() for key in numbers}
+
+    def _take_added(self) -> tuple[dict, dict]:
+        """Takes it out of the groups, which were loaded: the numbers of a scheme, and the rest."""
+        _, _, of_scheme = self._current().state(values=False)
+        known = {key for key, fresh in of_scheme.items() if isinstance(fresh, list)} | _OTHERS_NUMBERS
+        numbers, rest = {}, {}
+        for group in self.param_groups:
+            for key in list(group):
+                bare = key.removeprefix(self._of_scheme)
+                if key.startswith(self._of_scheme) and bare.split(".")[0] in known:
+                    numbers[bare] = group.pop(key)
+                elif key.split(".")[0] in ("round", "share", "grids", "model_checksum"):
+                    rest[key] = group.pop(key)
+        return numbers, rest
+
+    def _given(self, numbers: dict, rest: dict) -> tuple[int | None, dict[str, torch.Tensor], dict[str, str], dict]:
+        """The saved checksum of the model, and the C++ library's state but for the vectors: its
+        tensors, its metadata, and the scheme's part."""
+        suffix = self._shards.suffix()
+        tensors, metadata, of_scheme = self._current().state(values=False)
+        metadata["position"] = str(rest.pop("round", 0))
+        checksum = rest.pop("model_checksum" + suffix, None)
+        # A state of another scheme has other numbers, or lacks them.
+        for key, fresh in of_scheme.items():
+            if isinstance(fresh, list):
+                tensors[key] = torch.tensor(numbers.get(key + suffix, fresh), dtype=torch.float64)
+        metadata.pop("share", None)
+        return checksum, tensors, metadata | {key.removesuffix(suffix): value for key, value in rest.items()}, of_scheme
+
+    def _give_vectors(self, tensors: dict, of_scheme: dict, name: str, parameter: torch.Tensor, saved: dict) -> None:
+        """The scheme's vectors of this parameter from its saved state. Those that it lacks begin
+        fresh."""
+        for key, fresh in of_scheme.items():
+            full = f"{key}.{name}"
+            if isinstance(fresh, list) or full not in tensors:
+                continue
+            if (vector := saved.get(self._of_scheme + key)) is None:
+                vector = parameter.detach() if fresh == "parameter" else torch.zeros_like(parameter)
+            tensors[full] = local(vector).float()
 
     def _current(self) -> _C.OptimizerBinding:
         """For every call that reads or writes parameters."""
@@ -331,92 +391,3 @@ class Optimizer(torch.optim.Optimizer):
         - "gradients_of_all": the number of all workers' gradients, as far as this one knows from
           requests and answers. A loop that ends by it leaves no worker to wait for a slow one."""
         return self._binding.statistics()
-
-
-class Decentralized(Optimizer):
-    """Mixing around an optimizer that Starling did not write: `inner.step()` is the local rule.
-    Learning rates, parameter groups, gradient clipping and state are inner's: both have the same
-    param_groups and state. Add groups here, not to inner. Parameters must be float32."""
-
-    _step_supports_amp_scaling = True
-
-    def __init__(self, inner: torch.optim.Optimizer, **options: Unpack[Options]):
-        self.inner = inner
-        closure = inspect.signature(inner.step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
-            raise _C.UsageError(
-                f"Decentralized: {type(inner).__name__}.step() must be given a closure, which it calls several times in a "
-                "step: there is no one moment to mix at"
-            )
-        super().__init__(inner.param_groups, inner.defaults)
-        self._share()
-        me = weakref.ref(self)
-        # Inner then has others.
-        inner.register_load_state_dict_post_hook(lambda _: me() and me()._share())
-        # Nothing here may hold on to self, whose deletion ends the exchange.
-        overflowed = self._overflowed = [False]
-        self._start(options, lambda: None if overflowed[0] else inner.step())
-
-    def _share(self) -> None:
-        self.param_groups = self.inner.param_groups
-        self.state = self.inner.state
-
-    def add_param_group(self, param_group: dict) -> None:
-        """Like torch's, for the inner optimizer. All workers must call it before the same step."""
-        if self._binding is None:
-            return super().add_param_group(param_group)
-        self.inner.add_param_group(param_group)
-        self._share()
-        self._take_last_group()
-
-    @hooked
-    def step(self, closure: Callable[[], float] | None = None):
-        """Mixes with the neighbours and calls the inner optimizer's step(), unless a GradScaler has
-        found an overflow."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        scale = self._gradient_scale()
-        self._overflowed[0] = scale is None
-        if scale not in (None, 1.0):
-            gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-            torch._foreach_mul_(gradients, scale)
-        self._mix(1.0)
-        return loss
-
-    def state_dict(self) -> dict:
-        """The inner optimizer's state, with the place in the schedule as the parameter groups'
-        entry "round". The scheme's own data beside the parameters is not in it, and begins fresh
-        after load_state_dict(); nor are the grids of the wires int8 and int4. A resumed run is then
-        not equal to the bit."""
-        for before in self._optimizer_state_dict_pre_hooks.values():
-            before(self)
-        saved = self.inner.state_dict()
-        for group in saved["param_groups"]:
-            group["round"] = self._binding.position()
-            group["model_checksum" + self._shards.suffix()] = self._checksum()
-        for after in self._optimizer_state_dict_post_hooks.values():
-            changed = after(self, saved)
-            saved = saved if changed is None else changed
-        return saved
-
-    def load_state_dict(self, state_dict: dict) -> None:
-        """Collective: every worker loads its own, or all the same. Blocks in flight are sent again.
-        If one worker's inner optimizer cannot load, all raise, and each keeps its old state."""
-        had = self.inner.state_dict()
-        try:
-            with or_else(lambda: self._binding.restart(None)):
-                for before in self._optimizer_load_state_dict_pre_hooks.values():
-                    changed = before(self, state_dict)
-                    state_dict = state_dict if changed is None else changed
-                self.inner.load_state_dict(state_dict)
-                position = [group.pop("round", 0) for group in self.param_groups][0]
-                saved = [group.pop("model_checksum" + self._shards.suffix(), None) for group in self.param_groups][0]
-                self._check_order(saved)
-            self._load(saved, lambda here, again: self._current().restart(position, here, again))
-        except BaseException:
-            self.inner.load_state_dict(had)
-            raise
-        for after in self._optimizer_load_state_dict_post_hooks.values():
-            after(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from starling import _C
 from starling._options import RuleOptions, without_torchs
 from starling.optim import Optimizer, hooked, or_else
-from starling.sharded import like, local
+from starling.sharded import is_sharded, like, local
 
 if TYPE_CHECKING:
     from torch.optim.optimizer import ParamsT
@@ -38,6 +38,7 @@ class _Ruled(Optimizer):
     _step_supports_amp_scaling = True
     _rule: str  # its name in the C++ library
     _states: dict[str, str]  # its possible states: torch's names by the C++ library's
+    _choices: frozenset[str] = frozenset()  # options that are names
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
@@ -48,7 +49,7 @@ class _Ruled(Optimizer):
         super().__init__(params, defaults)
         self.state = _State()
         for group in self.param_groups:
-            for key in defaults:
+            for key in defaults.keys() - self._choices:
                 for value in group[key] if isinstance(group[key], (tuple, list)) else [group[key]]:
                     if not hasattr(value, "__float__"):  # a tensor has it, a text has not
                         raise TypeError(f"{key} = {group[key]!r} is not allowed: a number")
@@ -78,11 +79,6 @@ class _Ruled(Optimizer):
     # state: that of torch's optimizer of the same name, as copies, made on request. The original is
     # in the C++ library.
 
-    def _numbered(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for g, group in enumerate(self.param_groups):
-            for p, parameter in enumerate(group["params"]):
-                yield f"{g}.{p}", parameter
-
     def state_dict(self) -> dict:
         """Like torch's, for this worker: every worker saves its own, and loads it again. The
         parameter groups' entry "round" is the place in the schedule. For a sharded model its
@@ -101,19 +97,14 @@ class _Ruled(Optimizer):
         with the rank among the replicas if the model is sharded."""
         tensors, metadata, of_scheme = self._current().state()
         state = _State()
-        numbers = [key for key, fresh in of_scheme.items() if isinstance(fresh, list)]
         for index, (name, parameter) in enumerate(self._numbered()):
             state[parameter] = {"step": tensors["steps"][index].float()}
-            kept = self._states | {"master": "master"} | {key: key for key in of_scheme}
+            kept = self._torchs(name, tensors) | {"master": "master"} | {key: key for key in of_scheme}
             for key, torchs in kept.items():
                 tensor = tensors.get(f"{key}.{name}")
                 if tensor is not None:
                     state[parameter][torchs] = like(parameter, tensor)
-        extra = {"round": int(metadata["position"]), "model_checksum" + self._shards.suffix(): self._checksum()}
-        extra |= {key + self._shards.suffix(): value for key, value in metadata.items() if key.startswith("grids.")}
-        if "share" in metadata:
-            extra["share"] = metadata["share"]
-        extra |= {key + self._shards.suffix(): tensors[key].tolist() for key in numbers}
+        extra = self._added(tensors, metadata, of_scheme)
         for group in self.param_groups:
             group.update(extra)
         self.state = state
@@ -165,33 +156,25 @@ class _Ruled(Optimizer):
         for call in after.values():
             call(self)
 
+    def _torchs(self, name: str, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+        """torch's names of a parameter's states, by the C++ library's."""
+        return self._states
+
     def _adopted(self, saved: dict, group: dict) -> dict:
         """A parameter's saved state, which may be that of another rule, as one of this rule."""
         return saved
 
     def _loaded(self, given: dict) -> tuple[int | None, dict[str, torch.Tensor], dict[str, str]]:
         """The saved checksum of the model, and the binding's state for a state of torch's."""
-        extra = {}
-        _, _, of_scheme = self._current().state(values=False)
-        numbers = {key for key, fresh in of_scheme.items() if isinstance(fresh, list)} | _OTHERS_NUMBERS
-        for group in self.param_groups:
-            for key in [key for key in group if key.split(".")[0] in ("round", "share", "grids", "model_checksum", *numbers)]:
-                extra[key] = group.pop(key)
+        numbers, rest = self._take_added()
         for group in self.param_groups:
             for key in ("amsgrad", "maximize", "dampening"):
                 if group.get(key):
                     raise _C.UsageError(f"state_dict: it was made with {key} = {group[key]}, which Starling's rules do not have")
         self._binding.set_rules(self.param_groups)  # SGD may have momentum now
-        tensors, metadata, of_scheme = self._current().state(values=False)
-        metadata["position"] = str(extra.pop("round", 0))
-        checksum = extra.pop("model_checksum" + self._shards.suffix(), None)
-        # A state of another scheme has other numbers, or lacks them.
-        saved_numbers = {key: extra.pop(key) for key in list(extra) if key.split(".")[0] in numbers}
-        for key, fresh in of_scheme.items():
-            if isinstance(fresh, list):
-                tensors[key] = torch.tensor(saved_numbers.get(key + self._shards.suffix(), fresh), dtype=torch.float64)
-        alike = metadata.pop("share", None) == extra.get("share")
-        metadata |= {key.removesuffix(self._shards.suffix()): value for key, value in extra.items()}
+        _, own, _ = self._current().state(values=False)
+        alike = own.get("share") == rest.get("share")
+        checksum, tensors, metadata, of_scheme = self._given(numbers, rest)
         if not alike:
             return checksum, tensors, metadata  # the binding reports differences to all workers
         ids = itertools.chain.from_iterable(group["params"] for group in given["param_groups"])
@@ -200,7 +183,7 @@ class _Ruled(Optimizer):
             saved = self._adopted(given["state"].get(index, {}), self.param_groups[int(name.partition(".")[0])])
             where = f"state_dict: parameter {name.replace('.', ', number ')}"
             tensors["steps"][number] = int(saved.get("step", 0))
-            for key, torchs in self._states.items():
+            for key, torchs in self._torchs(name, tensors).items():
                 if f"{key}.{name}" not in tensors:
                     continue
                 if saved and torchs not in saved:
@@ -209,20 +192,8 @@ class _Ruled(Optimizer):
                 if value is None:
                     value = torch.zeros_like(tensors[f"{key}.{name}"], device="cpu")
                 tensors[f"{key}.{name}"] = local(value).float()
-            for key, fresh in ({"master": "parameter"} | of_scheme).items():
-                full = f"{key}.{name}"
-                if isinstance(fresh, list) or full not in tensors:
-                    continue
-                if key in saved:
-                    tensors[full] = local(saved[key]).float()
-                else:
-                    begins = parameter.detach() if fresh == "parameter" else torch.zeros_like(parameter)
-                    tensors[full] = local(begins).float()
+            self._give_vectors(tensors, {"master": "parameter"} | of_scheme, name, parameter, saved)
         return checksum, tensors, metadata
-
-
-# Entries of a parameter group that another scheme may have saved, for which this one has no use.
-_OTHERS_NUMBERS = {"clock", "weights"}
 
 
 class SGD(_Ruled):
@@ -332,3 +303,95 @@ class AccumAdamW(AccumAdam):
         super().__init__(params, lr, betas, eps, weight_decay, window, **options)
 
 
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+
+
+class Muon(_Ruled):
+    """torch.optim.Muon's update, mixed, of all parameters with two and more dimensions: the first
+    are a matrix's rows, the others its columns. All other parameters, and groups with use_muon =
+    False, take AdamW's update with the learning rate adamw_scale * lr and the same weight_decay.
+
+    Embeddings want AdamW. With `model`, and without groups, the weights of its torch.nn.Embedding
+    and EmbeddingBag become a second group with use_muon = False."""
+
+    _rule = "Muon"
+    _choices = frozenset({"adjust_lr_fn"})
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Number = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = _COEFFICIENTS,
+        eps: float = 1e-7,
+        ns_steps: int = 5,
+        adjust_lr_fn: str | None = "original",
+        use_muon: bool = True,
+        adamw_scale: float = 1.0,
+        betas: tuple[Number, Number] = (0.9, 0.999),
+        adamw_eps: float = 1e-8,
+        **options: Unpack[RuleOptions],
+    ):
+        defaults = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients,
+            "eps": eps,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+            "use_muon": use_muon,
+            "adamw_scale": adamw_scale,
+            "betas": betas,
+            "adamw_eps": adamw_eps,
+        }
+        super().__init__(_embeddings_apart(params, options.get("model")), defaults, options)
+
+    def add_param_group(self, param_group: dict) -> None:
+        """Like torch's. All workers must call it before the same step; rank 0's values then reach
+        every worker."""
+        given = param_group["params"]
+        given = [given] if isinstance(given, torch.Tensor) else list(given)
+        parameters = [each[1] if isinstance(each, tuple) else each for each in given]
+        group = self.defaults | param_group
+        _check_coefficients("Muon", group)
+        if group["use_muon"] and any(is_sharded(p) and p.dim() >= 2 for p in parameters):
+            raise _C.UsageError(
+                "Muon does not take sharded parameters, since a shard is not the whole matrix: give them in a group with "
+                "use_muon=False"
+            )
+        super().add_param_group(param_group | {"params": given})
+
+    def _torchs(self, name: str, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+        # A matrix has no second moment. Other parameters have AdamW's states.
+        return self._states | {"m": "exp_avg"} if f"v.{name}" in tensors else self._states
+
+    def _loaded(self, given: dict) -> tuple[int | None, dict[str, torch.Tensor], dict[str, str]]:
+        for group in self.param_groups:
+            _check_coefficients("state_dict", group)
+        return super()._loaded(given)
+
+
+def _check_coefficients(where: str, group: dict) -> None:
+    if tuple(group["ns_coefficients"]) != _COEFFICIENTS:
+        raise _C.UsageError(f"{where}: ns_coefficients = {group['ns_coefficients']} is not allowed: {_COEFFICIENTS}")
+
+
+def _embeddings_apart(params: ParamsT, model: torch.nn.Module | None) -> ParamsT:
+    """The parameters, or two groups if some are weights of the model's embeddings."""
+    if not isinstance(model, torch.nn.Module) or isinstance(params, torch.Tensor):
+        return params
+    given = list(params)
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    weights = {id(module.weight) for module in model.modules() if isinstance(module, kinds)}
+    if any(isinstance(each, dict) for each in given):
+        return given
+    groups: tuple[list, list] = [], []
+    for each in given:
+        groups[id(each[1] if isinstance(each, tuple) else each) in weights].append(each)
+    if not groups[1] or not groups[0]:
+        return given if not groups[1] else [{"params": given, "use_muon": False}]
+    return [{"params": groups[0]}, {"params": groups[1], "use_muon": False}]

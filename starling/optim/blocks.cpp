@@ -13,6 +13,7 @@
 
 #include "starling/core/error.h"
 #include "starling/optim/pass.h"
+#include "starling/optim/rule_step.h"
 
 namespace starling {
 namespace {
@@ -123,9 +124,32 @@ void* Segment::mutable_gradient() const {
 
 void Block::keep(int count) {
   states.clear();
-  for (int k = 0; k < count; ++k)
-    states.push_back(at::zeros({state_length}, at::TensorOptions(at::kFloat).device(device)));
+  for (int k = 0; k < count; ++k) {
+    const std::int64_t length = k == 0 ? state_length : later_length;
+    states.push_back(at::zeros({length}, at::TensorOptions(at::kFloat).device(device)));
+  }
 }
+
+at::Tensor Block::state_of(const Segment& segment, std::size_t k) const {
+  if (k > 0 && segment.whole) return {};
+  return states[k].narrow(0, segment.state, segment.length);
+}
+
+namespace {
+
+// Lays the states of whole matrices behind all others, so that later states end before them.
+void place_states(Block& block) {
+  for (const bool whole : {false, true}) {
+    for (Segment& s : block.segments) {
+      if (s.whole != whole) continue;
+      s.state = block.state_length;
+      block.state_length += rounded_up(s.length, kLine);
+    }
+    if (!whole) block.later_length = block.state_length;
+  }
+}
+
+}  // namespace
 
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    std::size_t first_group, std::int64_t block_bytes, Wire wire) {
@@ -153,8 +177,10 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
     bool fresh = true;  // a block holds segments of one group
     for (const at::Tensor& parameter : groups[g].params()) {
       const auto passes = std::make_shared<std::uint32_t>(0);
+      const bool whole = takes_whole(groups[g], parameter);
+      const std::int64_t least = whole ? parameter.numel() : 1;  // to be in one block
       for (std::int64_t begin = 0; begin < parameter.numel();) {
-        if (fresh || blocks.back().length == limit || blocks.back().device != parameter.device()) {
+        if (fresh || blocks.back().length + least > limit || blocks.back().device != parameter.device()) {
           Block next{.index = static_cast<int>(blocks.size()), .group = static_cast<int>(g)};
           next.device = parameter.device();
           if (!next.device.is_cpu()) next.on_device = device_of(blocks, next.device)->passes();
@@ -162,21 +188,29 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
           fresh = false;
         }
         Block& block = blocks.back();
-        const std::int64_t length = std::min(parameter.numel() - begin, limit - block.length);
+        const std::int64_t length =
+            whole ? parameter.numel() : std::min(parameter.numel() - begin, limit - block.length);
         const Wire format = type_of(parameter)->format;
         const at::Tensor master =
             format == Wire::fp32 ? at::Tensor()
                                  : at::zeros({length}, at::TensorOptions(at::kFloat).device(block.device));
-        block.segments.push_back(
-            {parameter, begin, length, block.length, format, master, block.state_length});
-        block.segments.back().passes = passes;
+        block.segments.push_back({.parameter = parameter,
+                                  .begin = begin,
+                                  .length = length,
+                                  .offset = block.length,
+                                  .format = format,
+                                  .master = master,
+                                  .whole = whole,
+                                  .passes = passes});
         block.length += rounded_up(length, step);
-        block.state_length += rounded_up(length, kLine);
         begin += length;
       }
     }
   }
-  for (std::size_t b = first_block; is_modular(wire) && b < blocks.size(); ++b) blocks[b].grid = Grid(wire);
+  for (std::size_t b = first_block; b < blocks.size(); ++b) {
+    place_states(blocks[b]);
+    if (is_modular(wire)) blocks[b].grid = Grid(wire);
+  }
 }
 
 std::vector<at::Tensor> parameters_of(const std::vector<Block>& blocks) {

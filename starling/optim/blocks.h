@@ -50,6 +50,7 @@ struct Segment {
   at::Tensor master{};       // `length` floats on the parameter's device; undefined with fp32
   std::int64_t state = 0;    // offset in the block's states: a segment starts at a cache line
   std::int64_t steps = 0;    // so far, with a gradient
+  bool whole = false;        // a matrix that the rule updates as one: all of the parameter
   bool cleared = false;      // the last pass cleared its gradient: Block::clears
   AsSent as_sent{};          // by the last pass
   std::shared_ptr<std::uint32_t> passes =
@@ -79,6 +80,7 @@ struct Block {
   int group = 0;  // parameter group
   std::int64_t length = 0;
   std::int64_t state_length = 0;
+  std::int64_t later_length = 0;  // of all states but the first, which whole matrices do not keep
   std::vector<Segment> segments{};
   at::Device device{at::kCPU};            // of the parameters and of the memory beside them
   std::shared_ptr<OnDevice> on_device{};  // on a GPU
@@ -87,9 +89,11 @@ struct Block {
   Timeline* timeline = nullptr;           // records updates
   bool clears = false;                    // Options::clear_gradients
 
-  // Makes `count` states for the rule that updates this block, each of `state_length` floats, all
-  // zero.
+  // Makes `count` states for the rule that updates this block, of `state_length` and then
+  // `later_length` floats, all zero.
   void keep(int count);
+  // The segment's part of state k; undefined: it keeps none.
+  at::Tensor state_of(const Segment& segment, std::size_t k) const;
 };
 
 // Throws UsageError if the parameter cannot be updated in place. The message names its group and
@@ -98,7 +102,8 @@ void check_parameter(const at::Tensor& parameter, std::size_t group, std::size_t
 
 // Cuts the parameters of the groups from `first_group` on into blocks of at most max(256 KB,
 // min(block_bytes, total / 8)) and appends them, without states. A larger parameter is spread over
-// several blocks. Throws as check_parameter(), and if a parameter occurs twice.
+// several blocks, but a matrix that its group's rule takes whole makes a larger block. Throws as
+// check_parameter(), and if a parameter occurs twice.
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    std::size_t first_group, std::int64_t block_bytes, Wire wire = Wire::fp32);
 

@@ -17,6 +17,7 @@
 #include "starling/optim/engine.h"
 #include "starling/optim/gathering.h"
 #include "starling/optim/options.h"
+#include "starling/optim/parameter_groups.h"
 #include "starling/optim/pass.h"
 #include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/table.h"
@@ -25,16 +26,6 @@ namespace starling {
 namespace {
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
-
-// Each once, in the module's order: several layers may share a parameter.
-std::vector<at::Tensor> trainable(const torch::nn::Module& module) {
-  std::vector<at::Tensor> parameters;
-  std::set<const void*> seen;
-  for (const at::Tensor& p : module.parameters()) {
-    if (p.requires_grad() && seen.insert(p.unsafeGetTensorImpl()).second) parameters.push_back(p);
-  }
-  return parameters;
-}
 
 // Every tensor of the module once, by name. Shared tensors have their first name.
 std::vector<std::pair<std::string, at::Tensor>> tensors_of(const torch::nn::Module& module) {
@@ -98,8 +89,9 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
     for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
       const at::Tensor& tensor = groups[g].params()[p];
       terms.emplace_back(fmt::format("parameter {} of group {}", p, g),
-                         fmt::format("{} {} with strides {}", c10::toString(tensor.scalar_type()),
-                                     fmt::join(tensor.sizes(), "x"), fmt::join(tensor.strides(), ",")));
+                         fmt::format("{} {} with strides {}{}", c10::toString(tensor.scalar_type()),
+                                     fmt::join(tensor.sizes(), "x"), fmt::join(tensor.strides(), ","),
+                                     takes_whole(groups[g], tensor) ? ", updated as a matrix" : ""));
     }
   }
   add_tensors(terms, "buffer", buffers);
@@ -110,7 +102,7 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
 }  // namespace
 
 Optimizer::Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world)
-    : Optimizer(module, Groups{{trainable(module)}}, rule, options, world) {}
+    : Optimizer(module, groups_of(module, rule), rule, options, world) {}
 
 Optimizer::Optimizer(torch::nn::Module& module, const Groups& groups, Rule rule, Options options,
                      const World& world)

@@ -43,8 +43,8 @@ struct GivenState;
 
 class Optimizer : public torch::optim::Optimizer {
  public:
-  // Takes all parameters of the module that require a gradient, as one group, and its buffers (for
-  // Consensus). A parameter unfrozen later becomes its own group; one frozen later is still mixed.
+  // Takes the module's parameters that require a gradient (parameter_groups.h), and its buffers
+  // (for Consensus). One unfrozen later becomes its own group; one frozen later is still mixed.
   //
   // Parameters must be float32, bfloat16 or float16 (types may be mixed), on the CPU or CUDA
   // devices, and dense (contiguous or channels_last, no slice). Their type and place must not

@@ -21,6 +21,7 @@
 #include "starling/core/error.h"
 #include "starling/core/timeline.h"
 #include "starling/kernels/update.h"
+#include "starling/optim/direction.h"
 #include "starling/optim/rule_step.h"
 
 namespace starling {
@@ -71,16 +72,30 @@ class Pass {
     kernels::Step step;  // the same for most segments
     for (Segment& s : block.segments) {
       check_place(s);
+      if (scale) check_whole(rule, s);
       at::Tensor keep;
       const void* g = scale ? s.gradient(keep) : nullptr;
       if (g != nullptr) ++s.steps;
+      const kernels::Parameters x = s.values();
+      const bool by_direction = s.whole && g != nullptr;
+      if (by_direction) {
+        keep = direction(rule, keep, scale_, block.state_of(s, 0));
+        g = keep.const_data_ptr();
+      }
       s.cleared = block.clears && g != nullptr && keep.is_same(s.parameter.grad());
       void* const cleared = s.cleared ? s.mutable_gradient() : nullptr;
       if (s.cleared) g = cleared;
       if (const auto t = std::max<std::int64_t>(s.steps, 1); t != steps) step = rule_step(rule, steps = t);
-      const kernels::Parameters x = s.values();
-      updates_.push_back({s.offset, s.offset + s.length, step, x, s.still_in(x.values), s.state, g, cleared,
-                          std::move(keep)});
+      updates_.push_back({.begin = s.offset,
+                          .end = s.offset + s.length,
+                          .step = by_direction ? matrix_step(rule, s.parameter) : step,
+                          .x = x,
+                          .as_sent = s.still_in(x.values),
+                          .state = s.whole ? -1 : s.state,
+                          .g = g,
+                          .scale = by_direction ? 1 : scale_,
+                          .cleared = cleared,
+                          .keep = std::move(keep)});
       if (g != nullptr || !arrived.empty()) s.mark_changed();
       if (outgoing.values != nullptr && outgoing.wire == Wire::fp32 && x.format == Wire::fp32)
         s.mark_sent(x.values, outgoing.values);
@@ -134,9 +149,10 @@ class Pass {
     kernels::Step step;
     kernels::Parameters x;
     const void* as_sent;  // a block that has x without a change, or null
-    std::int64_t state;
-    const void* g;
-    void* cleared;  // g, or null: it is not cleared
+    std::int64_t state;   // -1: a whole matrix, whose step takes no state
+    const void* g;        // the gradient, or a whole matrix's direction
+    float scale;          // of g
+    void* cleared;        // g, or null: it is not cleared
     at::Tensor keep;
   };
   Seen nothing() const { return {.measured = std::vector<kernels::Measured>(arrived_.size())}; }
@@ -146,6 +162,13 @@ class Pass {
     throw UsageError(fmt::format(
         "a parameter [{}] was on {} when the optimizer was made and is on {} now: it must stay there",
         fmt::join(s.parameter.sizes(), ", "), block_.device.str(), s.parameter.device().str()));
+  }
+
+  static void check_whole(const Rule& rule, const Segment& s) {
+    if (takes_whole(rule, s.parameter) == s.whole) return;
+    throw UsageError(fmt::format(
+        "a parameter [{}] was {} when the optimizer was made: its use_muon must stay",
+        fmt::join(s.parameter.sizes(), ", "), s.whole ? "updated as a matrix" : "not updated as a matrix"));
   }
 
   // The end of the stretch from `at` in which each mask, of arrivals and of what is sent, chooses
@@ -190,11 +213,11 @@ class Pass {
           {a.weight, a.theirs.values(from), is_x ? own(segment, within) : a.mine.values(from), measured + j});
     }
     const std::size_t skipped = bytes_of(segment.x.format, within);
-    kernels::Gradient g{nullptr, scale_};
+    kernels::Gradient g{nullptr, segment.scale};
     if (segment.g != nullptr) g.values = static_cast<const std::byte*>(segment.g) + skipped;
     if (segment.cleared != nullptr) g.cleared = static_cast<std::byte*>(segment.cleared) + skipped;
     const auto state = [&](std::size_t k) {
-      return states_[k] == nullptr ? nullptr : states_[k] + segment.state + within;
+      return states_[k] == nullptr || segment.state < 0 ? nullptr : states_[k] + segment.state + within;
     };
     kernels::WireBlock sent = outgoing_;
     sent.stream = bytes_of(outgoing_.wire, sent_values_) >= kStreamed;

@@ -24,6 +24,7 @@ class RuleOptions final : public torch::optim::OptimizerCloneableOptions<RuleOpt
   }
 
   Rule& rule() { return rule_; }
+  const Rule& rule() const { return rule_; }
 
  private:
   Rule rule_;
@@ -43,6 +44,12 @@ Rule& rule_of(torch::optim::OptimizerParamGroup& group) {
         "starling::rule_options(starling::AdamW{...})), or without options");
   }
   return options->rule();
+}
+
+bool takes_whole(const torch::optim::OptimizerParamGroup& group, const at::Tensor& parameter) {
+  if (!group.has_options()) return false;
+  const auto* const options = dynamic_cast<const RuleOptions*>(&group.options());
+  return options != nullptr && takes_whole(options->rule(), parameter);
 }
 
 }  // namespace starling

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include <fmt/format.h>
 
@@ -134,6 +135,25 @@ Rule decay_times(Rule rule, double w) {
 
 kernels::Step rule_step(const Rule& rule, std::int64_t t) {
   return with_info(rule, [t]<class Info>(const auto& o) { return Info::template step<kernels::Step>(o, t); });
+}
+
+bool takes_whole(const Rule& rule, const at::Tensor& parameter) {
+  return with_info(rule, [&]<class Info>(const auto& o) {
+    if constexpr (requires { Info::takes_whole(o, 0); })
+      return Info::takes_whole(o, parameter.dim());
+    else
+      return false;
+  });
+}
+
+kernels::Step matrix_step(const Rule& rule, const at::Tensor& parameter) {
+  return with_info(rule, [&]<class Info>(const auto& o) -> kernels::Step {
+    if constexpr (requires { Info::takes_whole(o, 0); })
+      return Info::template matrix_step<kernels::Step>(o, parameter.size(0),
+                                                       parameter.numel() / parameter.size(0));
+    else
+      throw std::logic_error("a rule without matrices");
+  });
 }
 
 }  // namespace starling

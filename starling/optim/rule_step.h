@@ -9,8 +9,14 @@
 #include <variant>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "starling/kernels/update.h"
 #include "starling/optim/rules.h"
+
+namespace torch::optim {
+class OptimizerParamGroup;
+}
 
 namespace starling {
 
@@ -52,5 +58,12 @@ Rule decay_times(Rule rule, double w);
 // Step t = 1, 2, ... of one segment. t counts the steps with a gradient, so it may differ between
 // parameters.
 kernels::Step rule_step(const Rule& rule, std::int64_t t);
+
+// Whether the rule, or the group's rule if it has one of Starling's, updates this parameter as one
+// matrix (direction.h). Such a parameter keeps the first of the rule's states only.
+bool takes_whole(const Rule& rule, const at::Tensor& parameter);
+bool takes_whole(const torch::optim::OptimizerParamGroup& group, const at::Tensor& parameter);
+// A step of it.
+kernels::Step matrix_step(const Rule& rule, const at::Tensor& parameter);
 
 }  // namespace starling

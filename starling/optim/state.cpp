@@ -77,11 +77,15 @@ struct State {
       for (const at::Tensor& parameter : groups[g].params()) {
         const void* const key = parameter.unsafeGetTensorImpl();
         index_[key] = parameters_.size();
-        parameters_.push_back({parameter, names.at(key), static_cast<int>(g)});
+        parameters_.push_back(
+            {parameter, names.at(key), static_cast<int>(g), takes_whole(groups[g], parameter)});
       }
     }
     steps = vector_of(static_cast<std::int64_t>(parameters_.size()), at::kLong).zero_();
-    each_segment([&](Block&, Segment& s, Parameter& p, std::int64_t) { p.kept += s.length; });
+    each_segment([&](Block&, Segment& s, Parameter& p, std::int64_t) {
+      p.kept += s.length;
+      p.whole = s.whole;  // its options may have changed since
+    });
     inner_ ? gather_inner() : gather_blocks();
     Gather gather(*this);
     visit_(gather);
@@ -227,6 +231,7 @@ struct State {
     at::Tensor tensor;
     std::string name;
     int group;
+    bool whole;             // a matrix that the rule updates as one: it keeps the first state only
     std::int64_t kept = 0;  // values whose state is kept here: all, unless the state is divided
     // By field, with the parameter's strides. A divided state has the kept values only, in memory
     // order.
@@ -339,7 +344,7 @@ struct State {
     fields_.push_back("master.");
     for (Parameter& p : parameters_) {
       p.state.resize(fields_.size());
-      for (std::size_t k = 0; k < states; ++k) {
+      for (std::size_t k = 0; k < (p.whole ? std::min<std::size_t>(states, 1) : states); ++k) {
         if (!divided()) p.state[k] = floats_like(p.tensor);
         if (divided() && p.kept > 0) p.state[k] = vector_of(p.kept, at::kFloat);
       }
@@ -375,7 +380,7 @@ struct State {
   // By field: the segment's values in the block; undefined: it has none.
   static std::vector<at::Tensor> values_of(Block& block, Segment& s) {
     std::vector<at::Tensor> values;
-    for (const at::Tensor& state : block.states) values.push_back(state.narrow(0, s.state, s.length));
+    for (std::size_t k = 0; k < block.states.size(); ++k) values.push_back(block.state_of(s, k));
     values.push_back(s.master);
     return values;
   }

@@ -193,9 +193,23 @@ class Typed final : public TorchState {
   torch::optim::Optimizer& optimizer_;
 };
 
+// Nothing: no fields and no options.
+class Elsewhere final : public TorchState {
+ public:
+  std::string name() const override { return "another optimizer"; }
+  std::vector<std::string> fields() const override { return {}; }
+  Fields get(const at::Tensor&, const std::string&) const override { return {}; }
+  void set(const at::Tensor&, const Fields&) override {}
+  std::vector<double> values(std::size_t) const override { return {}; }
+  void set_values(std::size_t, const std::vector<double>&) override {}
+  void check_values(const std::vector<double>&) const override {}
+  std::string lacks(const Fields&, const std::vector<double>&) const override { return ""; }
+};
+
 }  // namespace
 
 std::unique_ptr<TorchState> TorchState::of(torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<const SavedElsewhere*>(&optimizer) != nullptr) return std::make_unique<Elsewhere>();
   std::unique_ptr<TorchState> state;
   const auto try_kind = [&]<class Kind>(Kind) {
     if (typeid(optimizer) == typeid(typename Kind::Optimizer))

@@ -13,10 +13,18 @@
 
 namespace starling {
 
+// An optimizer whose own state is saved elsewhere, as Python's state_dict() has it. The state of
+// the Optimizer around it then holds everything else.
+class SavedElsewhere {
+ public:
+  virtual ~SavedElsewhere() = default;
+};
+
 class TorchState {
  public:
-  // For torch::optim's SGD, Adam, AdamW, Adagrad or RMSprop. Throws UsageError for any other class.
-  // A derived class counts as another one, since it may keep state that is not known here.
+  // For torch::optim's SGD, Adam, AdamW, Adagrad or RMSprop, and for what is SavedElsewhere. Throws
+  // UsageError for any other class. A derived class counts as another one, since it may keep state
+  // that is not known here.
   static std::unique_ptr<TorchState> of(torch::optim::Optimizer& optimizer);
   virtual ~TorchState() = default;
 

@@ -13,9 +13,12 @@
 namespace starling {
 namespace {
 
+// The option's name in recipes.
+std::string_view name_of(const RuleOption& option) { return option.key.empty() ? option.name : option.key; }
+
 // The key of the option, or null.
 auto* key_of(auto& keys, std::string_view name) {
-  const auto has_name = [&](const OptimizerKeys::Key& key) { return key.option.name == name; };
+  const auto has_name = [&](const OptimizerKeys::Key& key) { return name_of(key.option) == name; };
   const auto found = std::find_if(keys.begin(), keys.end(), has_name);
   return found == keys.end() ? nullptr : &*found;
 }
@@ -25,7 +28,7 @@ std::string help_of(std::string_view name) {
   std::vector<std::pair<std::string_view, std::vector<std::string_view>>> meanings;
   for (const Rule& rule : known_rules()) {
     each_option(rule, [&](const RuleOption& option, const auto&) {
-      if (option.name != name) return;
+      if (name_of(option) != name) return;
       const auto same = [&](const auto& meaning) { return meaning.first == option.help; };
       auto meaning = std::find_if(meanings.begin(), meanings.end(), same);
       if (meaning == meanings.end()) meaning = meanings.insert(meaning, {option.help, {}});
@@ -48,8 +51,12 @@ std::vector<OptimizerKeys::Key> OptimizerKeys::of_all_rules() {
   std::vector<Key> keys;
   for (const Rule& rule : known_rules()) {
     each_option(rule, [&](const RuleOption& option, const auto& value) {
-      if (option.name == kLearningRate.name || key_of(keys, option.name) != nullptr) return;
-      keys.push_back({option, help_of(option.name), value});
+      const std::string_view name = name_of(option);
+      if (name == kLearningRate.name || key_of(keys, name) != nullptr) return;
+      if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(value)>>)
+        keys.push_back({option, help_of(name), std::string(option.choices[static_cast<std::size_t>(value)])});
+      else
+        keys.push_back({option, help_of(name), value});
     });
   }
   return keys;
@@ -69,9 +76,12 @@ void declare(Config& config, OptimizerKeys& keys) {
   for (OptimizerKeys::Key& key : keys.options) {
     std::visit(
         [&]<class Value>(Value& value) {
-          std::string name(key.option.name);
+          std::string name(name_of(key.option));
           if constexpr (std::is_same_v<Value, bool>) {
             config.key(std::move(name), &value, key.help);
+          } else if constexpr (std::is_same_v<Value, std::string>) {
+            config.key(std::move(name), &value, Choices(key.option.choices.begin(), key.option.choices.end()),
+                       key.help);
           } else {
             config.key(std::move(name), &value, key.option.range, key.help);
           }
@@ -84,9 +94,9 @@ void check(const Config& config, const OptimizerKeys& keys) {
   for (const OptimizerKeys::Key& key : keys.options) {
     const OptimizerKeys::Key* const needed = key_of(keys.options, key.option.needs);
     if (needed == nullptr || is_zero(key) || !is_zero(*needed)) continue;
-    const std::string path = fmt::format("optimizer.{}", key.option.name);
+    const std::string path = fmt::format("optimizer.{}", name_of(key.option));
     throw UsageError(fmt::format("{}: {} = true: wants optimizer.{} above 0", config.origin(path), path,
-                                 needed->option.name));
+                                 name_of(needed->option)));
   }
 }
 
@@ -100,7 +110,13 @@ Rule make_rule(const OptimizerKeys& keys) {
     if constexpr (std::is_same_v<Value, double>) {
       if (option.name == kLearningRate.name) return void(value = keys.lr);
     }
-    value = std::get<Value>(key_of(keys.options, option.name)->value);
+    const auto& given = key_of(keys.options, name_of(option))->value;
+    if constexpr (std::is_enum_v<Value>) {
+      const auto chosen = std::ranges::find(option.choices, std::get<std::string>(given));
+      value = static_cast<Value>(chosen - option.choices.begin());
+    } else {
+      value = std::get<Value>(given);
+    }
   });
   return rule;
 }

@@ -18,7 +18,7 @@ struct OptimizerKeys {
   struct Key {
     RuleOption option;
     std::string help;  // with the rules that have the option
-    std::variant<double, int, bool, std::array<double, 2>> value;
+    std::variant<double, int, bool, std::array<double, 2>, std::string> value;  // a text: of an enum
   };
   static std::vector<Key> of_all_rules();
 

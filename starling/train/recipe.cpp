@@ -16,6 +16,7 @@
 #include "starling/core/text.h"
 #include "starling/core/tree.h"
 #include "starling/kernels/mask.h"
+#include "starling/optim/parameter_groups.h"
 #include "starling/optim/schemes/table.h"
 
 namespace starling {
@@ -347,10 +348,14 @@ std::unique_ptr<Optimizer> make_optimizer(const Recipe& recipe, torch::nn::Modul
   const Rule rule = make_rule(recipe);
   const Options options = make_options(recipe);
   if (recipe.optimizer.decay == "all") return std::make_unique<Optimizer>(model, rule, options, world);
-  std::vector<at::Tensor> matrices, others;
-  for (const at::Tensor& p : model.parameters()) (p.dim() >= 2 ? matrices : others).push_back(p);
-  const std::vector<torch::optim::OptimizerParamGroup> groups{{matrices, rule_options(rule)},
-                                                              {others, rule_options(without_decay(rule))}};
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (torch::optim::OptimizerParamGroup& group : groups_of(model, rule)) {
+    std::vector<at::Tensor> matrices, others;
+    for (const at::Tensor& p : group.params()) (p.dim() >= 2 ? matrices : others).push_back(p);
+    const Rule& its = rule_of(group);
+    if (!matrices.empty()) groups.emplace_back(std::move(matrices), rule_options(its));
+    if (!others.empty()) groups.emplace_back(std::move(others), rule_options(without_decay(its)));
+  }
   return std::make_unique<Optimizer>(model, groups, rule, options, world);
 }
 

@@ -71,7 +71,8 @@ TEST_P(Update, TheSameBitsWithEveryInstructionSetHoweverItIsSplitAndSent) {
                         AdamStep::at(o, false, 4),
                         AdamStep::at(o, true, 4),
                         accum_adam_step<Step>(o, true, 2),
-                        accum_adam_step<Step>(o, false, 3)};
+                        accum_adam_step<Step>(o, false, 3),
+                        MuonStep{.lr_r = 0.03f, .keep = 0.97f}};
   const Kernels& reference = supported_kernels().back();  // the compiler's own code
   for (const Step& step : steps) {
     for (const std::size_t n : {1u, 15u, 64u, 67u, 200u, 1031u}) {

@@ -133,6 +133,23 @@ TEST_P(Update, AccumAdamWIsTheFormula) {
 }
 
 // A large eps shows whether eps is outside the root (as here) or inside it.
+TEST_P(Update, MuonsStepIsTheFormula) {
+  const Muon o{.lr = 0.01, .weight_decay = 0.1};
+  compare(
+      GetParam(), [&](int) { return RuleInfo<Muon>::matrix_step<Step>(o, 9, 4); },
+      [&](Reference& r, double mixed, double along) {
+        r.x = (1 - o.lr * o.weight_decay) * mixed - o.lr * 1.5 * along;
+      });
+}
+
+TEST_P(Update, MuonsRestIsAdamW) {
+  const Muon o{.lr = 0.02, .weight_decay = 0.1, .adamw_scale = 0.5, .betas = {0.9, 0.98}, .adamw_eps = 1e-7};
+  const AdamW same{.lr = 0.01, .betas = {0.9, 0.98}, .eps = 1e-7, .weight_decay = 0.1};
+  compare(
+      GetParam(), [&](int t) { return RuleInfo<Muon>::step<Step>(o, t); },
+      [&](Reference& r, double mixed, double g) { r.adam(same, 1, true, mixed, g); });
+}
+
 TEST_P(Update, EpsStandsOutsideTheRoot) {
   const Adam o{.lr = 1, .betas = {0.9, 0.999}, .eps = 0.5};
   Values x{0}, m{0}, v{0};

@@ -103,6 +103,16 @@ TEST(Checkpoint, EveryKindOfRuleAndScheduleGoesOn) {
   check_resume({Adam{.lr = 0.01}, {.scheme = "all-reduce"}, 3});
 }
 
+TEST(Checkpoint, MuonsMatricesGoOn) {
+  const Muon muon{.lr = 0.01};
+  for (const SchemeInfo* const info : schemes()) {
+    if (info->traits.path == Path::pairs) continue;
+    check_resume({.rule = muon, .options = options_of(*info), .workers = 3});
+  }
+  check_resume({.rule = muon, .options = {.topology = "base-2"}, .workers = 3, .narrow = true});
+  check_resume({.rule = muon, .options = kNodesOfTwo, .workers = 4});
+}
+
 // Parameters, masters and the scheme's own state. Gossip's clocks do not repeat.
 TEST(Checkpoint, NarrowParametersGoOn) {
   for (const SchemeInfo* const info : schemes()) {

@@ -8,7 +8,7 @@ import unittest
 import torch
 import torch.distributed.checkpoint as dcp
 import workers
-from learning import batch, error_of, flat, model, rank, refusal, train
+from learning import OTHERS, batch, error_of, flat, model, rank, refusal, train
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -19,7 +19,9 @@ OPTIMIZERS = {
     "AdamW": lambda p: starling.AdamW(p, lr=0.02, wire="int8"),
     "SGD": lambda p: starling.SGD(p, lr=0.05),
     "AccumAdamW": lambda p: starling.AccumAdamW(p, lr=0.02, window=4),
-    "around": lambda p: starling.Decentralized(torch.optim.AdamW(p, lr=0.02)),
+    "around AdamW": lambda p: starling.Decentralized(torch.optim.AdamW(p, lr=0.02)),
+    "around Lion": lambda p: starling.Decentralized(OTHERS["Lion"](p), scheme="gradient-tracking"),
+    "Muon": lambda p: starling.Muon(p, lr=0.02),
 }
 
 
@@ -44,7 +46,7 @@ def resumed(name, dtype):
             weights, state = get_state_dict(net, optimizer)
             assert torch.equal(flat(net), before)
             # Torch has not called step().
-            assert name == "around" or state["param_groups"][0]["round"] == 0
+            assert name.startswith("around") or state["param_groups"][0]["round"] == 0
             everything = {own: {"model": weights, "optimizer": state}}
             dcp.load(everything, checkpoint_id=folder)
             set_state_dict(net, optimizer, model_state_dict=everything[own]["model"],

@@ -15,6 +15,30 @@ RULES = {
 }
 
 
+class Lion(torch.optim.Optimizer):
+    """Chen et al. 2023 (arXiv 2302.06675), as a user would write it."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.99)):
+        super().__init__(params, {"lr": lr, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            b1, b2 = group["betas"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                p.add_((b1 * m + (1 - b1) * p.grad).sign(), alpha=-group["lr"])
+                m.lerp_(p.grad, 1 - b2)
+
+
+# Optimizers that Starling did not write.
+OTHERS = {
+    "Muon": lambda p: torch.optim.Muon(p, lr=0.02),
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.02),
+    "Lion": lambda p: Lion(p, lr=0.002),
+}
+
+
 def rank():
     return int(os.environ["RANK"])
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 import workers
-from learning import RULES, flat, loss_of, model, rank, refusal, several_blocks, train
+from learning import OTHERS, RULES, flat, loss_of, model, rank, refusal, several_blocks, train
 
 import starling
 
@@ -60,8 +60,26 @@ def resume():
     rule with all but the last two."""
     few = RESUMED[:4] if "EVERY" in os.environ else RESUMED[:1]
     return {f"{name} {options} {dtype}": off_by_a_stop(partial(model, dtype), partial(rule, **options), 5)[0]
-            for name, rule in RULES.items() for options in (RESUMED if name == "AdamW" else few)
-            for dtype in (torch.float32, torch.bfloat16)}
+            for name, rule in (RULES | {"Muon": partial(starling.Muon, lr=0.02)}).items()
+            for options in (RESUMED if name == "AdamW" else few) for dtype in (torch.float32, torch.bfloat16)}
+
+
+def resume_around():
+    """Optimizers that Starling did not write, with schemes and wires that have a state of their
+    own. Also the names of what a parameter's state has."""
+    ends, kept = {}, {}
+    for name, make in OTHERS.items():
+        for options in ({}, {"wire": "int8"}, {"scheme": "choco", "topology": "ring", "one_in": 4},
+                        {"scheme": "gradient-tracking"}, {"topology": "ring", "mean_every": 4}):
+            optimizer = partial(lambda make, options, p: starling.Decentralized(make(p), **options), make, options)
+            ends[f"{name} {options}"], state = off_by_a_stop(matrices, optimizer, 5)
+            kept[f"{name} {options.get('scheme', 'cta')}"] = sorted(state["state"][0])
+    return ends, kept
+
+
+def matrices():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(6, 16, bias=False), torch.nn.Tanh(), torch.nn.Linear(16, 2, bias=False))
 
 
 def resume_in_nodes():
@@ -151,6 +169,13 @@ class Resume(unittest.TestCase):
     def test_resumes_to_the_bit(self):
         for differences in workers.run(resume, 3):
             self.assertEqual({key: value for key, value in differences.items() if value != 0}, {})
+
+    def test_any_optimizer_resumes_to_the_bit(self):
+        for differences, kept in workers.run(resume_around, 3):
+            self.assertEqual({key: value for key, value in differences.items() if value != 0}, {})
+            self.assertEqual(kept["Muon cta"], ["momentum_buffer"])
+            self.assertEqual(kept["Lion gradient-tracking"], ["m", "scheme.own", "scheme.tracked"])
+            self.assertIn("col_var", kept["Adafactor cta"])
 
     def test_gossip_resumes_with_what_was_saved(self):
         for missing, (a2cid2, swarm, *pushes) in workers.run(resume_gossip, 3):

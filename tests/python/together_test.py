@@ -7,36 +7,11 @@ import unittest
 
 import torch
 import workers
-from learning import RULES, flat, loss_of, model, rank, refusal, train
+from learning import OTHERS, RULES, flat, loss_of, model, rank, refusal, train
 
 import starling
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "optim/golden_losses.json"
-
-
-class Lion(torch.optim.Optimizer):
-    """Chen et al. 2023 (arXiv 2302.06675), as a user would write it."""
-
-    def __init__(self, params, lr, betas=(0.9, 0.99)):
-        super().__init__(params, {"lr": lr, "betas": betas})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            b1, b2 = group["betas"]
-            for p in group["params"]:
-                m = self.state[p].setdefault("m", torch.zeros_like(p))
-                p.add_((b1 * m + (1 - b1) * p.grad).sign(), alpha=-group["lr"])
-                m.lerp_(p.grad, 1 - b2)
-
-
-# Optimizers without a rule of ours. Muon takes matrices only.
-OTHERS = {
-    "Muon": lambda net: torch.optim.Muon([p for p in net.parameters() if p.ndim == 2], lr=0.02),
-    "Adafactor": lambda net: torch.optim.Adafactor(net.parameters(), lr=0.02),
-    "Lion": lambda net: Lion(net.parameters(), lr=0.002),
-}
-
 
 
 def golden():
@@ -83,18 +58,23 @@ def around():
     return (nets[0] - nets[1]).abs().max().item(), distances
 
 
+def takes(name, net):
+    """torch.optim.Muon takes matrices only."""
+    return [p for p in net.parameters() if name != "Muon" or p.ndim == 2]
+
+
 def around_others():
     """Decentralized over OTHERS beside both workers in plain loops: the distance to these, and
     between workers without mixing."""
     differences = {}
     for name, make in OTHERS.items():
         net = model()
-        optimizer = starling.Decentralized(make(net), topology="complete")
+        optimizer = starling.Decentralized(make(takes(name, net)), topology="complete")
         train(net, optimizer, 12, 0, rank())
         ends = []
         for mixes in (True, False):
             nets = [model(), model()]
-            inners = [make(each) for each in nets]
+            inners = [make(takes(name, each)) for each in nets]
             for t in range(12):
                 for i in range(2):
                     inners[i].zero_grad()

@@ -8,6 +8,8 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
 #include "starling/core/error.h"
@@ -85,7 +87,8 @@ TEST_F(RecipeTest, RulesTakeWhatIsTheirs) {
   const auto rule = [&](const std::string& name) {
     return make_rule(
         read("[optimizer]\nlr = 0.3\nbetas = [0.8, 0.9]\neps = 1e-6\nweight_decay = 0.1\nmomentum = 0.7\n"
-             "nesterov = true\nwindow = 5\n",
+             "nesterov = true\nwindow = 5\nmuon_momentum = 0.6\nns_steps = 3\n"
+             "adjust_lr_fn = 'match_rms_adamw'\n",
              {{"optimizer.rule", name}}));
   };
   EXPECT_EQ(rule("sgd"), Rule(SGD{.lr = 0.3, .momentum = 0.7, .nesterov = true, .weight_decay = 0.1}));
@@ -95,6 +98,19 @@ TEST_F(RecipeTest, RulesTakeWhatIsTheirs) {
             Rule(AccumAdam{.lr = 0.3, .betas = {0.8, 0.9}, .eps = 1e-6, .weight_decay = 0.1, .window = 5}));
   EXPECT_EQ(rule("accum-adamw"),
             Rule(AccumAdamW{.lr = 0.3, .betas = {0.8, 0.9}, .eps = 1e-6, .weight_decay = 0.1, .window = 5}));
+  EXPECT_EQ(rule("muon"), Rule(Muon{.lr = 0.3,
+                                    .momentum = 0.6,
+                                    .weight_decay = 0.1,
+                                    .ns_steps = 3,
+                                    .adjust_lr_fn = Muon::match_rms_adamw,
+                                    .betas = {0.8, 0.9}}));
+}
+
+TEST_F(RecipeTest, MuonsDefaultsAreItsOwnButForTheDecay) {
+  EXPECT_EQ(make_rule(read("[optimizer]\nrule = 'muon'\n")), Rule(Muon{.weight_decay = 0}));
+  EXPECT_THAT(error_of("[optimizer]\nadjust_lr_fn = 'match_rms_adam'"),
+              testing::HasSubstr(":2: optimizer.adjust_lr_fn = \"match_rms_adam\": unknown, did you mean "
+                                 "match_rms_adamw?"));
 }
 
 TEST_F(RecipeTest, AnOptionOfARuleSaysWhoseItIs) {
@@ -234,6 +250,21 @@ TEST(MakeOptimizer, ParametersDecayAsTheRecipeSays) {
     // Under these names `starling eval` and others find them in a checkpoint.
     for (const char* name : {"model.weight", "model.bias"})
       EXPECT_TRUE(optimizer->state().tensors.contains(name)) << decay;
+  }
+}
+
+TEST(MakeOptimizer, MuonTakesNeitherEmbeddingsNorBiases) {
+  for (const std::string decay : {"all", "matrices"}) {
+    Recipe recipe;
+    Config config = recipe_config(recipe);
+    config.set("optimizer.rule", "muon");
+    config.set("optimizer.decay", decay);
+    torch::nn::Sequential model(torch::nn::Embedding(4, 3), torch::nn::Linear(3, 2));
+    const auto optimizer = make_optimizer(recipe, *model, World::alone());
+    const OptimizerState state = optimizer->state();
+    // A second moment is AdamW's.
+    for (const char* name : {"v.0.weight", "v.1.bias"}) EXPECT_TRUE(state.tensors.contains(name)) << decay;
+    EXPECT_FALSE(state.tensors.contains("v.1.weight")) << decay;
   }
 }
 

@@ -10,19 +10,22 @@
 #ifndef __CUDACC_RTC__
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "starling/core/range.h"
 
 namespace starling {
 
-// An option is a double, an int, a bool or two doubles. Its default is in the struct of the
-// options.
+// An option is a double, an int, a bool, two doubles or an enum. Its default is in the struct of
+// the options.
 struct RuleOption {
   std::string_view name;
   Range range = {};
   std::string_view help = {};
   std::string_view needs = {};  // of a bool: an option that must be above 0 if this one is true
+  std::span<const std::string_view> choices = {};  // of an enum: its values, from 0
+  std::string_view key = {};  // in recipes, if another rule has this name with another default
 };
 
 // Every rule has an `lr`, first of its options: learning-rate schedules set it.
@@ -43,6 +46,13 @@ struct RuleStateName {
 //   each_option   (Options& o, f): f(RuleOption, o.option) for each option after lr, in an order
 //                 that files depend on. o may be const.
 //   step<Step>    (const Options& o, t): the coefficients of step t = 1, 2, .. as the variant Step
+//
+// A rule whose direction needs a whole matrix has two more. Torch computes that direction before
+// the pass, which sees one element at a time and takes the direction as the gradient
+// (optim/direction.h).
+//
+//   takes_whole        (const Options& o, dimensions): whether a parameter is such a matrix
+//   matrix_step<Step>  (const Options& o, rows, columns): its coefficients; a step without states
 template <class Options>
 struct RuleInfo;
 

@@ -217,6 +217,8 @@ void for_each_rule(F f) {
     [](std::size_t s) { return AccumAdamStep<false>{.adam = adam(s + 1), .share = 0.25f}; });
   f(starling_accum_adam_window_end,
     [](std::size_t s) { return AccumAdamStep<true>{.adam = adam(s + 1), .share = 0.25f}; });
+  f(starling_muon,
+    [](std::size_t s) { return MuonStep{.lr_r = 0.1f * static_cast<float>(s + 1), .keep = 0.9f}; });
 }
 
 template <class F>
