@@ -34,7 +34,7 @@ RUNS = {  # name of a row: scheme, topology, rate
     "exponential, rate 1": ("ad-psgd", "static-exponential", 1),
     "complete, rate 1": ("ad-psgd", "complete", 1),
 }
-SPLITS = {"whole": "the whole set", "split": "a shard of the set"}
+SPLITS = {"whole": "the whole set", "iid": "a shard of the set"}
 RECIPE = """
 [run]
 threads = 1

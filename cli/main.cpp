@@ -43,6 +43,7 @@ int run(int argc, char** argv) {
   Command command;
   add_train(app, command);
   add_simulate(app, command);
+  add_study(app, command);
   add_schemes(app, command);
   add_topology(app, command);
   add_probe(app, command);

@@ -9,6 +9,7 @@
 
 #include "cli/chart.h"
 #include "cli/commands.h"
+#include "cli/run_charts.h"
 #include "cli/run_report.h"
 #include "starling/checkpoint/file.h"
 #include "starling/core/error.h"
@@ -35,8 +36,8 @@ int report(const ReportOptions& options) {
   for (const std::string& folder : options.folders) runs.push_back(read_run_folder(folder, scores));
   const std::string out = options.out.empty() ? options.folders.front() + "/report.html" : options.out;
   write_text(out, run_report(runs));
-  fmt::print("{}\nwritten to {}: open it in a browser\n", chart_text(loss_chart(runs), kColumns, kRows),
-             printable(out));
+  fmt::print("{}\nwritten to {}: open it in a browser\n",
+             chart_text(loss_chart(runs, names_of(runs)), kColumns, kRows), printable(out));
   return 0;
 }
 

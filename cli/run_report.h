@@ -6,7 +6,6 @@
 
 #include "cli/chart.h"
 #include "starling/train/run_folder.h"
-#include "starling/train/task.h"
 
 namespace starling::cli {
 
@@ -18,8 +17,5 @@ std::vector<std::string> names_of(const std::vector<RunFolder>& runs);
 // A page that loads nothing: charts against steps, seconds and bytes, final figures, and the
 // settings in which the runs differ.
 std::string run_report(const std::vector<RunFolder>& runs);
-
-// The training loss against the seconds of training.
-Chart loss_chart(const std::vector<RunFolder>& runs);
 
 }  // namespace starling::cli

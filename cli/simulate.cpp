@@ -19,6 +19,7 @@
 #include "starling/core/text.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/train/lines_file.h"
+#include "starling/train/metrics.h"
 #include "starling/train/virtual_cluster.h"
 
 namespace starling::cli {
@@ -137,6 +138,7 @@ int simulate(const SimulateOptions& options) {
   const ScoreInfo& score = task_of(recipe).score;
   const VirtualCluster cluster = cluster_of(options, recipe);
   std::filesystem::create_directories(recipe.run.out);
+  std::filesystem::remove(recipe.run.out + "/summary.json");  // of an earlier run
   if (!options.json) {
     fmt::print("{:>10} {:>10} {:>8} {:>12} {:>9} {:>9} {:>10} {:>11}\n", "seconds", "gradients", "epochs",
                "sent, MB", "loss", "test loss", score.name, "distance");
@@ -145,7 +147,7 @@ int simulate(const SimulateOptions& options) {
   LinesFile lines(recipe.run.out + "/simulate.jsonl", warn_to_stderr);
   lines.keep("");
   const double every = options.look_every ? *options.look_every : look_every(cluster);
-  train(recipe, cluster, every, [&](const Look& look) {
+  const Summary summary = train(recipe, cluster, every, [&](const Look& look) {
     looks.push_back(look);
     const std::string line = to_json(look, score).dump() + "\n";
     lines.append(line);
@@ -173,6 +175,7 @@ int simulate(const SimulateOptions& options) {
         plot(fmt::format("{} workers, {}{}, {}", cluster.workers(), m.scheme,
                          scheme_info(m.scheme).uses_topology() ? ", " + m.topology : "", m.wire),
              score, looks));
+  write("/summary.json", to_json(summary));  // the last one: the run is whole
   if (!options.json && written)
     fmt::print("written to {}/simulate.jsonl, simulate.svg\n", printable(recipe.run.out));
   return 0;

@@ -35,7 +35,7 @@ void print_summary(const Summary& s, const ScoreInfo& score, const std::string& 
     fmt::print("{:<30} {}\n", fmt::format("test {}, {}", score.name, whose), score.text(value));
   };
   test("average model", s.score);
-  test("worst worker", s.worst_score);
+  test("worst worker", s.worst_score.value());
   fmt::print("time                           {:.1f} s, {:.0f} % of it waiting\n", s.seconds,
              100 * s.waiting_share);
   fmt::print("sent per worker                {:.1f} MB{}\n",

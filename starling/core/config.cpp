@@ -294,8 +294,7 @@ void Config::read_text(std::string_view text, const std::string& name) {
   }
 }
 
-void Config::set(const std::string& path, const std::string& text) {
-  const std::string where = "command line";
+void Config::set(const std::string& path, const std::string& text, const std::string& where) {
   const std::size_t dot = path.find('.');
   if (dot == std::string::npos) {
     throw UsageError(fmt::format("{}: {}: an override has the form section.key", where, short_of(path)));

@@ -53,8 +53,8 @@ class Config {
   void read_file(const std::string& path);
   // `name` is the file name in messages.
   void read_text(std::string_view text, const std::string& name);
-  // One override from the command line. `path` is "section.key".
-  void set(const std::string& path, const std::string& value);
+  // One override. `path` is "section.key"; `where` is its place in messages.
+  void set(const std::string& path, const std::string& value, const std::string& where = "command line");
 
   // All keys, in the order of declaration, with their current values.
   struct Entry {

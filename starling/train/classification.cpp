@@ -2,13 +2,28 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/sum.h>
 
+#include "starling/train/recipe.h"
+
 namespace starling {
+
+ClassShares::ClassShares(ClassSet set, const Recipe& recipe, int rank, int workers)
+    : set_(std::move(set)),
+      split_(read_class_split(recipe.data.split, "data.split")),
+      batch_(recipe.train.batch),
+      workers_(workers),
+      seed_(seed_of(recipe)),
+      sampler_(make_sampler(set_, split_, batch_, rank, workers_, seed_)) {}
+
+std::vector<std::vector<std::int64_t>> ClassShares::counts() const {
+  return class_counts(set_, split_, batch_, workers_, seed_);
+}
 
 void add_answers(Tally& tally, const at::Tensor& logits, const at::Tensor& labels) {
   tally.counts[0] += logits.argmax(1).eq(labels).sum().item<std::int64_t>();

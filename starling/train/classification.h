@@ -6,11 +6,30 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "starling/data/class_split.h"
 #include "starling/train/task.h"
 
 namespace starling {
 
 inline constexpr ScoreInfo kAccuracy{.name = "accuracy", .higher_is_better = true, .percent = true};
+
+// One worker's share of a training set with classes, as data.split says.
+class ClassShares {
+ public:
+  ClassShares(ClassSet set, const Recipe& recipe, int rank, int workers);
+
+  Sampler& sampler() { return sampler_; }
+  const Sampler& sampler() const { return sampler_; }
+  std::vector<std::vector<std::int64_t>> counts() const;  // Task::class_counts()
+
+ private:
+  const ClassSet set_;
+  const ClassSplit split_;
+  const std::int64_t batch_;
+  const int workers_;
+  const std::uint64_t seed_;
+  Sampler sampler_;
+};
 
 // Adds a test batch: the right answers to counts[0], and the sum of the cross entropies to loss.
 // logits [n, classes], labels int64 [n].

@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/version.h>
 #include <unistd.h>
 
@@ -73,32 +74,38 @@ LinesFile lines_in(const std::string& folder, const Log& log) {
 }  // namespace
 
 std::string to_json(const Summary& s) {
-  const Json json{{"scheme", s.scheme},
-                  {"schedule", s.schedule},
-                  {"rule", s.rule},
-                  {"wire", s.wire},
-                  {"one_in", s.one_in},
-                  {"workers", s.workers},
-                  {"workers_lost", s.workers_lost},
-                  {"steps", s.steps},
-                  {"samples", s.samples},
-                  {"seconds", s.seconds},
-                  {"loss", s.loss},
-                  {"test_loss", s.test_loss},
-                  {s.score_name, s.score},
-                  {"worst_" + s.score_name, s.worst_score},
-                  {"consensus_distance", s.consensus_distance},
-                  {"bytes_sent_per_worker", s.bytes_sent_per_worker},
-                  {"payload_sent_per_worker", s.payload_sent_per_worker},
-                  {"bytes_computed", s.bytes_computed},
-                  {"waiting_share", s.waiting_share},
-                  {"blocks_aborted", s.blocks_aborted},
-                  {"directed_aborted", s.directed_aborted},
-                  {"questions_unanswered", s.questions_unanswered},
-                  {"steps_skipped", s.steps_skipped},
-                  {"seed", s.seed},
-                  {"versions", {{"starling", STARLING_VERSION}, {"torch", TORCH_VERSION}}}};
-  return line_of(json, 2);
+  Json json{{"scheme", s.scheme},
+            {"schedule", s.schedule},
+            {"rule", s.rule},
+            {"wire", s.wire},
+            {"one_in", s.one_in},
+            {"workers", s.workers},
+            {"workers_lost", s.workers_lost},
+            {"steps", s.steps},
+            {"samples", s.samples},
+            {"seconds", s.seconds},
+            {"loss", s.loss},
+            {"test_loss", s.test_loss},
+            {s.score_name, s.score}};
+  if (s.worst_score) json["worst_" + s.score_name] = *s.worst_score;
+  json.update({{"consensus_distance", s.consensus_distance},
+               {"bytes_sent_per_worker", s.bytes_sent_per_worker},
+               {"payload_sent_per_worker", s.payload_sent_per_worker},
+               {"bytes_computed", s.bytes_computed},
+               {"waiting_share", s.waiting_share},
+               {"blocks_aborted", s.blocks_aborted},
+               {"directed_aborted", s.directed_aborted},
+               {"questions_unanswered", s.questions_unanswered},
+               {"steps_skipped", s.steps_skipped},
+               {"seed", s.seed},
+               {"versions", {{"starling", STARLING_VERSION}, {"torch", TORCH_VERSION}}}});
+  std::string text = line_of(json, 2);
+  if (s.class_counts.empty()) return text;
+  // A worker a line.
+  std::vector<std::string> rows;
+  for (const auto& counts : s.class_counts) rows.push_back(fmt::format("    [{}]", fmt::join(counts, ", ")));
+  text.resize(text.size() - std::string_view("\n}\n").size());
+  return text + fmt::format(",\n  \"class_counts\": [\n{}\n  ]\n}}\n", fmt::join(rows, ",\n"));
 }
 
 Metrics::Metrics(std::string folder, Log log)

@@ -6,7 +6,8 @@
 //                   Statistics::rate, distance and edges since the start
 //   tests.jsonl     one JSON object per line, for each test of the average model
 //   recipe.toml     every key of the recipe with the value that it had, overrides included
-//   summary.json    one JSON object, written at the end by the lowest rank that is left
+//   summary.json    one JSON object, written at the end by the lowest rank that is left, or by
+//                   `starling simulate`, whose seconds are virtual
 //   timeline-R.json, tensorboard/worker-R/
 //                   if the recipe asks for them (core/timeline.h, tensorboard.h)
 //
@@ -74,7 +75,8 @@ struct Summary {
   double test_loss = 0;      // of the average model
   std::string score_name;    // ScoreInfo::name
   double score = 0;          // of the average model, on the test set
-  double worst_score = 0;    // of the worst single worker's own model, on the test set
+  // The worst single worker's own model, on the test set. A simulated run does not test it.
+  std::optional<double> worst_score;
   double consensus_distance = 0;
   std::uint64_t bytes_sent_per_worker = 0;    // mean
   std::uint64_t payload_sent_per_worker = 0;  // of these, without headers and control: mean
@@ -89,6 +91,8 @@ struct Summary {
   // Mixed only, since the gradient overflowed (fp16): mean of the workers.
   double steps_skipped = 0;
   std::int64_t seed = 0;
+  // Task::class_counts(); left out if the task has no classes.
+  std::vector<std::vector<std::int64_t>> class_counts{};
 };
 std::string to_json(const Summary& summary);  // with the versions of Starling and torch; indented
 

@@ -15,6 +15,7 @@
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/core/tree.h"
+#include "starling/data/class_split.h"
 #include "starling/kernels/mask.h"
 #include "starling/optim/parameter_groups.h"
 #include "starling/optim/schemes/table.h"
@@ -114,6 +115,11 @@ Config recipe_config(Recipe& r) {
   c.section("data", "what is learnt from");
   c.key("name", &r.data.name, task_names(), "dataset");
   c.key("dir", &r.data.dir, fmt::format("folder of {}", task.dir));
+  c.key(
+      "split", &r.data.split,
+      "iid: the workers share the set out in every epoch; whole: each goes through all of it; by-class, and "
+      "dirichlet:ALPHA such as dirichlet:0.1: each keeps a share with few of the classes (docs/data.md); "
+      "tasks with classes alone");
   task.data_keys(c, r.task);
 
   c.section("model", "what learns");
@@ -253,17 +259,31 @@ std::vector<double> drops_of(const Recipe& recipe, const std::string& where) {
 
 }  // namespace
 
+namespace {
+
+void check_split(const Recipe& recipe, const Config& config) {
+  const std::string where = config.origin("data.split") + ": data.split";
+  const ClassSplit split = read_class_split(recipe.data.split, where);
+  if (split.kind != ClassSplit::Kind::iid && !task_of(recipe).has_classes)
+    throw UsageError(fmt::format("{} = {}: the task {} has no classes: iid alone is allowed", where,
+                                 short_of(recipe.data.split), recipe.data.name));
+}
+
+}  // namespace
+
 Recipe read_recipe(const std::string& file, const Overrides& overrides) {
   return parse_recipe(read_at_most(file, Config::kMostBytes, "recipe"), file, overrides);
 }
 
-Recipe parse_recipe(const std::string& text, const std::string& origin, const Overrides& overrides) {
+Recipe parse_recipe(const std::string& text, const std::string& origin, const Overrides& overrides,
+                    const std::string& overrides_from) {
   Recipe recipe;
   choose_task(recipe, text, origin, overrides);
   Config config = recipe_config(recipe);
   config.read_text(text, origin);
-  for (const auto& [path, value] : overrides) config.set(path, value);
+  for (const auto& [path, value] : overrides) config.set(path, value, overrides_from);
   if (const auto check_task = task_of(recipe).check) check_task(recipe, config);
+  check_split(recipe, config);
   check(config, recipe.optimizer);
   drops_of(recipe, config.origin("schedule.drops"));
   if (recipe.log.timeline_to > 0 && recipe.log.timeline_to < recipe.log.timeline_from) {

@@ -32,6 +32,7 @@ struct Recipe {
   struct {
     std::string name{known_tasks().front()->name};
     std::string dir;
+    std::string split = "iid";
   } data;
   struct {
     std::string dtype = "fp32";
@@ -101,8 +102,9 @@ std::vector<RecipeKey> recipe_keys();
 using Overrides = std::vector<std::pair<std::string, std::string>>;  // {"optimizer.lr", "0.002"}
 // The defaults, then the file, then the overrides. Throws UsageError.
 Recipe read_recipe(const std::string& file, const Overrides& overrides = {});
-// The same of a file's text; messages name its origin.
-Recipe parse_recipe(const std::string& text, const std::string& origin, const Overrides& overrides = {});
+// The same of a file's text; messages name its origin, and that of the overrides.
+Recipe parse_recipe(const std::string& text, const std::string& origin, const Overrides& overrides = {},
+                    const std::string& overrides_from = "command line");
 std::string print_recipe(Recipe recipe);
 
 // {"optimizer.lr", "0.002"}, for all keys.

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostSummary = 1 << 20;   // bytes
+constexpr std::size_t kMostSummary = 16 << 20;  // bytes: counts of a thousand workers' classes
 constexpr std::size_t kLongestLine = 16 << 20;  // of a worker with a thousand neighbours: 100 KB
 constexpr double kMostSteps = 1e15;             // and gradients
 constexpr int kMostRanks = 1 << 20;

@@ -84,6 +84,10 @@ class Task {
   virtual Tally test(std::int64_t first, std::int64_t last) = 0;
   virtual Score score(const Tally& whole) const = 0;  // of the whole test set
 
+  // The examples of each class in each worker's share of the training set (data/class_split.h), by
+  // rank. All workers know the same. Empty: the task has no classes.
+  virtual std::vector<std::vector<std::int64_t>> class_counts() const { return {}; }
+
   // Lines for the log since the last call: what batch() and test() left out.
   virtual std::vector<std::string> warnings() { return {}; }
 };
@@ -97,6 +101,7 @@ struct TaskInfo {
   std::string_view drawn;     // what run.seed decides about the batches, for that key's help
   std::string_view dir;       // the files in the folder data.dir, for that key's help
   ScoreInfo score;
+  bool has_classes = false;  // then it obeys data.split
 
   // Declare the task's other keys in the sections [data] and [model]. `keys` holds them; see
   // keys_in().

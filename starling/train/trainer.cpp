@@ -82,32 +82,25 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
                               static_cast<float>(statistics.questions.unanswered),
                               static_cast<float>(static_cast<double>(statistics.payload_sent) / kMega)};
   const int left = std::max(optimizer.average(means), 1);
-  const SchemeInfo& scheme = scheme_info(recipe.mixing.scheme);
-  return {.scheme = recipe.mixing.scheme,
-          .schedule = scheme.uses_topology() ? recipe.mixing.topology : recipe.mixing.scheme,
-          .rule = recipe.optimizer.rule,
-          .wire = recipe.mixing.wire,
-          .one_in = recipe.mixing.one_in,
-          .workers = world.size,
-          .workers_lost = world.size - left,
-          .steps = steps,
-          .samples = std::llround(double{means[4]} * left),
-          .seconds = means[1],
-          .loss = means[0],
-          .test_loss = test.score.loss,
-          .score_name = std::string(info.name),
-          .score = test.score.value,
-          .worst_score = worst,
-          .consensus_distance = test.consensus_distance,
-          .bytes_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[3]} * kMega)),
-          .payload_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[9]} * kMega)),
-          .bytes_computed = scheme.traits.path == Path::gradients,
-          .waiting_share = means[2],
-          .blocks_aborted = means[5],
-          .directed_aborted = means[6],
-          .questions_unanswered = means[8],
-          .steps_skipped = means[7],
-          .seed = recipe.run.seed};
+  Summary summary = begun_summary(recipe, world.size);
+  summary.workers_lost = world.size - left;
+  summary.steps = steps;
+  summary.samples = std::llround(double{means[4]} * left);
+  summary.seconds = means[1];
+  summary.loss = means[0];
+  summary.test_loss = test.score.loss;
+  summary.score = test.score.value;
+  summary.worst_score = worst;
+  summary.consensus_distance = test.consensus_distance;
+  summary.bytes_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[3]} * kMega));
+  summary.payload_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[9]} * kMega));
+  summary.waiting_share = means[2];
+  summary.blocks_aborted = means[5];
+  summary.directed_aborted = means[6];
+  summary.questions_unanswered = means[8];
+  summary.steps_skipped = means[7];
+  summary.class_counts = task.class_counts();
+  return summary;
 }
 
 constexpr std::size_t kProfileSpans = std::size_t{1} << 17;  // if only a profile is recorded
@@ -159,6 +152,21 @@ void write_compute(const World& world, const std::vector<std::int64_t>& sizes, c
 }
 
 }  // namespace
+
+Summary begun_summary(const Recipe& recipe, int workers) {
+  const SchemeInfo& scheme = scheme_info(recipe.mixing.scheme);
+  Summary summary;
+  summary.scheme = recipe.mixing.scheme;
+  summary.schedule = scheme.uses_topology() ? recipe.mixing.topology : recipe.mixing.scheme;
+  summary.rule = recipe.optimizer.rule;
+  summary.wire = recipe.mixing.wire;
+  summary.one_in = recipe.mixing.one_in;
+  summary.workers = workers;
+  summary.score_name = task_of(recipe).score.name;
+  summary.bytes_computed = scheme.traits.path == Path::gradients;
+  summary.seed = recipe.run.seed;
+  return summary;
+}
 
 void limit_threads(const Recipe& recipe, const World& world) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());

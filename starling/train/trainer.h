@@ -40,6 +40,9 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers);
 // before train().
 void limit_threads(const Recipe& recipe, const World& world);
 
+// The recipe's part of a run's summary; all figures are 0.
+Summary begun_summary(const Recipe& recipe, int workers);
+
 struct Result {
   Summary summary;      // the same on all workers that are left
   bool speaks = false;  // this worker has the lowest rank of them

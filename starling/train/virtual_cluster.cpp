@@ -178,13 +178,14 @@ class VirtualRun {
         all_done_(time_->condition()),
         workers_(static_cast<std::size_t>(n_)) {}
 
-  void run() {
+  Summary run() {
     std::vector<World> worlds = virtual_worlds();
     std::vector<std::thread> threads;
     for (int rank = 0; rank < n_; ++rank)
       threads.emplace_back([&, rank] { live(worlds[static_cast<std::size_t>(rank)]); });
     for (auto& thread : threads) thread.join();
     if (failure_) std::rethrow_exception(failure_);
+    return summary_;
   }
 
  private:
@@ -349,6 +350,33 @@ class VirtualRun {
         seen.gossip->longest_gap = std::max(seen.gossip->longest_gap, edge.longest_gap);
     }
     observe_(seen);
+    if (training_ == 0) summarize(seen);
+  }
+
+  // After the last look.
+  void summarize(const Look& end) {
+    const double n = n_;
+    summary_ = begun_summary(recipe_, n_);
+    summary_.steps = average_.steps();
+    summary_.samples = gradients_ * recipe_.train.batch * recipe_.train.accumulate;
+    summary_.seconds = end.seconds;
+    summary_.loss = end.loss;
+    summary_.test_loss = end.test_loss;
+    summary_.score = end.score;
+    summary_.consensus_distance = end.consensus_distance;
+    summary_.bytes_sent_per_worker = end.bytes_sent / static_cast<std::uint64_t>(n_);
+    summary_.class_counts = average_.task().class_counts();
+    double payload = 0;
+    for (const Worker& worker : workers_) {
+      const Statistics counted = worker.optimizer->statistics();
+      payload += static_cast<double>(counted.payload_sent) / n;
+      summary_.waiting_share += end.seconds > 0 ? counted.seconds_waiting / end.seconds / n : 0;
+      summary_.blocks_aborted += static_cast<double>(counted.aborted) / n;
+      summary_.directed_aborted += static_cast<double>(counted.directed_aborted) / n;
+      summary_.questions_unanswered += static_cast<double>(counted.questions.unanswered) / n;
+      summary_.steps_skipped += static_cast<double>(counted.skipped) / n;
+    }
+    summary_.payload_sent_per_worker = static_cast<std::uint64_t>(std::llround(payload));
   }
 
   // Losses, learning rate and waiting since the last look; as they were then, if nothing was done
@@ -391,6 +419,7 @@ class VirtualRun {
   int training_ = 0;  // workers that still train
   std::int64_t gradients_ = 0;
   std::uint64_t collectives_ = 0;
+  Summary summary_;
   Look last_;  // as far as look_at_training() has filled it in
   std::exception_ptr failure_;
 };
@@ -460,10 +489,10 @@ VirtualCluster cluster_of(const Profile& profile, int n, std::uint64_t seed) {
   return {std::move(network), gradient, std::move(all_reduces)};
 }
 
-void train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
-           const std::function<void(const Look&)>& observe) {
+Summary train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
+              const std::function<void(const Look&)>& observe) {
   check(recipe, cluster, look_every);
-  VirtualRun(recipe, cluster, look_every, observe).run();
+  return VirtualRun(recipe, cluster, look_every, observe).run();
 }
 
 }  // namespace starling

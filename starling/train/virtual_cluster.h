@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "starling/plan/simulate.h"
+#include "starling/train/metrics.h"
 #include "starling/train/recipe.h"
 
 namespace starling {
@@ -77,7 +78,7 @@ struct Look {
 // in the mean, of which a slow one then makes fewer. Looks every `look_every` virtual seconds and
 // at the end; a look takes no virtual time. Throws UsageError if the recipe asks for what only real
 // processes have (checkpoints, a timeline, event files), and for parameters other than fp32.
-void train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
-           const std::function<void(const Look&)>& observe);
+Summary train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
+              const std::function<void(const Look&)>& observe);
 
 }  // namespace starling

@@ -5,7 +5,7 @@ import unittest
 
 from command import CommandTest
 
-COMMANDS = ("train, simulate, schemes, topology, probe, plan, bench, timeline, report, checkpoint, eval, generate, "
+COMMANDS = ("train, simulate, study, schemes, topology, probe, plan, bench, timeline, report, checkpoint, eval, generate, "
             "translate, pack, doctor")
 
 
@@ -35,7 +35,10 @@ class Main(CommandTest):
         self.assertGreater(len(recipes), 3)
         for recipe in recipes:
             with self.subTest(recipe.name):
-                self.assertIn("[optimizer]", self.starling("train", recipe, "--print-config"))
+                if recipe.parent.name == "studies":
+                    self.assertIn("to do ", self.starling("study", recipe, "--list"))
+                else:
+                    self.assertIn("[optimizer]", self.starling("train", recipe, "--print-config"))
 
     def test_a_result_that_cannot_be_written_is_a_failure(self):
         with open("/dev/full", "w") as full:

@@ -94,7 +94,9 @@ TEST_F(MetricsTest, SummaryHoldsWhatTheCommandPromises) {
   summary.workers = 4;
   summary.score_name = "accuracy";
   summary.score = 0.9;
+  summary.worst_score = 0.8;
   summary.consensus_distance = NAN;
+  summary.class_counts = {{5, 0}, {1, 4}};
   metrics.write(summary);
   const auto json = nlohmann::json::parse(slurp(folder_ / "summary.json"));
   for (const char* key : {"scheme", "schedule", "rule", "wire", "one_in", "workers", "workers_lost", "steps",
@@ -103,7 +105,13 @@ TEST_F(MetricsTest, SummaryHoldsWhatTheCommandPromises) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["accuracy"], 0.9);
+  EXPECT_EQ(json["worst_accuracy"], 0.8);
   EXPECT_EQ(json["workers"], 4);
+  EXPECT_EQ(json["class_counts"], (std::vector<std::vector<int>>{{5, 0}, {1, 4}}));
+  summary.worst_score.reset(), summary.class_counts.clear();
+  const auto without = nlohmann::json::parse(to_json(summary));
+  EXPECT_FALSE(without.contains("worst_accuracy"));
+  EXPECT_FALSE(without.contains("class_counts"));
   EXPECT_TRUE(json["consensus_distance"].is_null());
   // No draft is left.
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2);

@@ -10,9 +10,9 @@ from runs import WORKERS, Run, command, files_below, load_tests, long  # noqa: F
 
 class Resume(Run):
     def test_a_killed_run_resumes_to_the_bit(self):
-        # In the middle of an accumulation window, in base-2, whose rounds differ.
-        arguments = ("--run.steps", "40", "--optimizer.window", "4", "--data.flip", "true", "--checkpoint-every", "15",
-                     "--checkpoint.keep", "3")
+        # In the middle of an accumulation window and of an epoch, in base-2, whose rounds differ.
+        arguments = ("--run.steps", "40", "--optimizer.window", "4", "--data.flip", "true", "--data.split", "dirichlet:0.5",
+                     "--checkpoint-every", "15", "--checkpoint.keep", "3")
         self.train(*arguments)
         whole, losses = self.states(40), self.losses()
         self.out = self.out.with_name("resumed")
@@ -108,7 +108,7 @@ class Resume(Run):
         _, stderr = self.train(*arguments, "--resume", root, code=2)  # the latest
         self.assertIn("step-40 is of step 40: the run was done, there is nothing to resume\n", stderr)
         for change in (("--run.steps", "41"), ("--optimizer.window", "2"), ("--mixing.topology", "ring"),
-                       ("--run.seed", "2")):
+                       ("--run.seed", "2"), ("--data.split", "dirichlet:0.6")):
             said = self.usage_error(*arguments, *change, "--resume", first)
             self.assertTrue(said.startswith(f"checkpoint.resume: {change[0][2:]} = "), said)
             self.assertIn(change[1], said)

@@ -43,7 +43,7 @@ batch = 8
         done = command("simulate", self.recipe, "--out", out, "--json", "--workers", 2, "--look-every", 1,
                        preexec_fn=files_below(1))
         self.assertGreater(len([json.loads(line) for line in done.stdout.splitlines()]), 1)
-        for file in ("simulate.jsonl", "recipe.toml", "cluster.json", "simulate.svg"):
+        for file in ("simulate.jsonl", "recipe.toml", "cluster.json", "simulate.svg", "summary.json"):
             named = [line for line in done.stderr.splitlines() if file in line]
             self.assertEqual(len(named), 1, done.stderr)
             self.assertIn("File too large", named[0])
@@ -72,10 +72,17 @@ batch = 8
             with self.subTest(scheme):
                 asked = ("--workers", 3, "--mixing.scheme", scheme)
                 last = self.simulate(*asked, "--look-every", 100)[-1]
+                summary = json.loads((self.folder / "run/summary.json").read_text())
                 real = json.loads(command("train", self.recipe, *asked, "--json", "--out",
                                                    self.folder / "real").stdout)
                 self.assertAlmostEqual(last["test_loss"], real["test_loss"], places=4)
                 self.assertAlmostEqual(last["accuracy"], real["accuracy"], places=6)
+                for key in ("accuracy", "test_loss", "loss", "consensus_distance", "seconds", "waiting_share"):
+                    self.assertAlmostEqual(summary[key], last[key], places=9, msg=key)
+                self.assertEqual(summary["bytes_sent_per_worker"], last["bytes_sent"] // 3)
+                for key in ("scheme", "schedule", "rule", "wire", "workers", "steps", "samples", "seed", "class_counts",
+                            "bytes_computed", "versions"):
+                    self.assertEqual(summary[key], real[key], key)
                 distance = last["consensus_distance"]
                 self.assertAlmostEqual(distance, real["consensus_distance"], delta=1e-3 * distance + 1e-9)
 

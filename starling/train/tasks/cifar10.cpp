@@ -15,7 +15,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "starling/core/random.h"
-#include "starling/data/sampler.h"
+#include "starling/data/class_split.h"
 #include "starling/models/resnet.h"
 #include "starling/train/classification.h"
 #include "starling/train/recipe.h"
@@ -26,7 +26,6 @@ namespace {
 
 struct Keys {
   RandomShifts shifts;
-  std::string split = "split";
   ResNetOptions model{.depth = 18, .classes = Cifar10Images::kClasses, .small_images = true};
 };
 
@@ -35,8 +34,6 @@ void data_keys(Config& c, std::any& keys) {
   c.key("pad", &k.shifts.pad, between(0, Cifar10Images::kSide),
         "pixels by which a training image moves at most, by chance, along each side");
   c.key("flip", &k.shifts.flip, "turn every second training image left to right, by chance");
-  c.key("split", &k.split, Choices{"split", "whole"},
-        "split: the workers share the set out in every epoch; whole: each goes through all of it by itself");
 }
 
 void model_keys(Config& c, std::any& keys) {
@@ -92,16 +89,15 @@ class Cifar10Task final : public Task {
       : data_(std::move(data)),
         shifts_(keys_of(recipe).shifts),
         seed_(seed_of(recipe)),
-        sampler_(data_.train->size(), recipe.train.batch, rank, workers, seed_,
-                 keys_of(recipe).split == "whole" ? Split::whole : Split::split),
+        shares_(class_set(), recipe, rank, workers),
         model_(classifier(recipe)) {}
 
   torch::nn::Module& model() override { return *model_; }
-  std::int64_t batches_per_epoch() const override { return sampler_.batches_per_epoch(); }
+  std::int64_t batches_per_epoch() const override { return shares_.sampler().batches_per_epoch(); }
 
   Batch batch(std::int64_t number) override {
     const auto epoch = static_cast<std::uint64_t>(number / batches_per_epoch());
-    return make_batch(*data_.train, sampler_.batch(number), shifts_, random_bits({seed_, epoch}));
+    return make_batch(*data_.train, shares_.sampler().batch(number), shifts_, random_bits({seed_, epoch}));
   }
   at::Tensor loss(const Batch& batch) override {
     const Batch here = beside(*model_, batch);
@@ -123,8 +119,15 @@ class Cifar10Task final : public Task {
   }
 
   Score score(const Tally& whole) const override { return accuracy(whole, whole.examples); }
+  std::vector<std::vector<std::int64_t>> class_counts() const override { return shares_.counts(); }
 
  private:
+  ClassSet class_set() const {
+    return {.examples = data_.train->size(),
+            .classes = Cifar10Images::kClasses,
+            .label = [set = data_.train](std::int64_t image) { return set->label(image); }};
+  }
+
   at::Tensor logits(const at::Tensor& images) {
     const Batch colours = beside(*model_, {mean_, deviation_});
     return model_->forward((images.to(at::kFloat).div_(255) - colours[0]) / colours[1]);
@@ -133,7 +136,7 @@ class Cifar10Task final : public Task {
   const Data data_;
   const RandomShifts shifts_;
   const std::uint64_t seed_;
-  Sampler sampler_;
+  ClassShares shares_;
   const std::shared_ptr<Classifier> model_;
   // The numbers in common use, which A2CiD2's authors have too.
   const at::Tensor mean_ = at::tensor({0.4914, 0.4822, 0.4465}, at::kFloat).view({3, 1, 1});
@@ -159,6 +162,7 @@ extern constinit const TaskInfo task{
     .drawn = "the order of the images, their shifts and their flips",
     .dir = "data_batch_1.bin to data_batch_5.bin and test_batch.bin: CIFAR-10's binary version",
     .score = kAccuracy,
+    .has_classes = true,
     .data_keys = data_keys,
     .model_keys = model_keys,
     .check = check,

@@ -15,7 +15,7 @@
 
 #include "starling/core/error.h"
 #include "starling/core/random.h"
-#include "starling/data/sampler.h"
+#include "starling/data/class_split.h"
 #include "starling/models/classifier.h"
 #include "starling/train/classification.h"
 #include "starling/train/recipe.h"
@@ -24,10 +24,11 @@
 namespace starling::fashion_mnist {
 namespace {
 
+constexpr int kClasses = 10;
+
 struct Keys {
   std::int64_t limit = 0;
   bool flip = true;
-  std::string split = "split";
   std::string network = "resnet-8";
   int width = 16;
 };
@@ -36,8 +37,6 @@ void data_keys(Config& c, std::any& keys) {
   auto& k = keys_in<Keys>(keys);
   c.key("limit", &k.limit, at_least(0), "take only the first so many training images; 0: all");
   c.key("flip", &k.flip, "turn every second training image left to right, by chance");
-  c.key("split", &k.split, Choices{"split", "whole"},
-        "split: the workers share the set out in every epoch; whole: each goes through all of it by itself");
 }
 
 void model_keys(Config& c, std::any& keys) {
@@ -62,18 +61,17 @@ class FashionMnistTask final : public Task {
       : data_(std::move(data)),
         flip_(keys_of(recipe).flip),
         seed_(seed_of(recipe)),
-        sampler_(data_->train.size(), recipe.train.batch, rank, workers, seed_,
-                 keys_of(recipe).split == "whole" ? Split::whole : Split::split),
+        shares_(class_set(), recipe, rank, workers),
         model_(classifier(recipe)) {}
 
   torch::nn::Module& model() override { return *model_; }
-  std::int64_t batches_per_epoch() const override { return sampler_.batches_per_epoch(); }
+  std::int64_t batches_per_epoch() const override { return shares_.sampler().batches_per_epoch(); }
 
   Batch batch(std::int64_t number) override {
     const auto epoch = static_cast<std::uint64_t>(number / batches_per_epoch());
     const std::uint64_t flips = random_bits({seed_, epoch});
-    const ImageBatch drawn =
-        make_batch(data_->train, sampler_.batch(number), flip_ ? std::optional(flips) : std::nullopt);
+    const ImageBatch drawn = make_batch(data_->train, shares_.sampler().batch(number),
+                                        flip_ ? std::optional(flips) : std::nullopt);
     return {drawn.images, drawn.labels};
   }
   at::Tensor loss(const Batch& batch) override {
@@ -95,12 +93,21 @@ class FashionMnistTask final : public Task {
   }
 
   Score score(const Tally& whole) const override { return accuracy(whole, whole.examples); }
+  std::vector<std::vector<std::int64_t>> class_counts() const override { return shares_.counts(); }
 
  private:
+  ClassSet class_set() const {
+    return {.examples = data_->train.size(),
+            .classes = kClasses,
+            .label = [labels = data_->train.labels.const_data_ptr<std::int64_t>()](std::int64_t image) {
+              return labels[image];
+            }};
+  }
+
   const std::shared_ptr<const FashionMnist> data_;
   const bool flip_;
   const std::uint64_t seed_;
-  Sampler sampler_;
+  ClassShares shares_;
   const std::shared_ptr<Classifier> model_;
 };
 
@@ -121,6 +128,7 @@ extern constinit const TaskInfo task{
     .drawn = "the order of the images and their flips",
     .dir = "the dataset's files; empty: where scripts/fetch-fashion-mnist puts them",
     .score = kAccuracy,
+    .has_classes = true,
     .data_keys = data_keys,
     .model_keys = model_keys,
     .find_data = find_data,

@@ -19,9 +19,9 @@
 
 #include "starling/core/error.h"
 #include "starling/core/random.h"
+#include "starling/data/class_split.h"
 #include "starling/data/image_loader.h"
 #include "starling/data/image_shards.h"
-#include "starling/data/sampler.h"
 #include "starling/models/resnet.h"
 #include "starling/train/classification.h"
 #include "starling/train/recipe.h"
@@ -33,7 +33,6 @@ namespace {
 struct Keys {
   int size = 224, test_size = 0, test_side = 0;
   RandomViews views;
-  std::string split = "split";
   int threads = 2;
   ResNetOptions model;
   std::string stem = "7x7";
@@ -50,8 +49,6 @@ void data_keys(Config& c, std::any& keys) {
   c.key("area", &k.views.least_area, between(0.001, 1),
         "the least area of the random part of a training image, as a share of the image");
   c.key("flip", &k.views.flip, "turn every second training image left to right, by chance");
-  c.key("split", &k.split, Choices{"split", "whole"},
-        "split: the workers share the set out in every epoch; whole: each goes through all of it by itself");
   c.key("threads", &k.threads, between(1, 1024), "threads of each worker that decode images");
 }
 
@@ -109,13 +106,12 @@ class ImagesTask final : public Task {
       : data_(std::move(data)),
         keys_(keys_of(recipe)),
         seed_(seed_of(recipe)),
-        sampler_(data_.train->size(), recipe.train.batch, rank, workers, seed_,
-                 keys_.split == "whole" ? Split::whole : Split::split),
+        shares_(class_set(), recipe, rank, workers),
         model_(classifier(recipe)),
         loader_(keys_.threads) {}
 
   torch::nn::Module& model() override { return *model_; }
-  std::int64_t batches_per_epoch() const override { return sampler_.batches_per_epoch(); }
+  std::int64_t batches_per_epoch() const override { return shares_.sampler().batches_per_epoch(); }
 
   Batch batch(std::int64_t number) override {
     constexpr std::size_t kAhead = 2;
@@ -163,12 +159,19 @@ class ImagesTask final : public Task {
     return accuracy(whole, std::max<std::int64_t>(1, whole.examples - whole.counts[1]));
   }
 
+  std::vector<std::vector<std::int64_t>> class_counts() const override { return shares_.counts(); }
   std::vector<std::string> warnings() override { return std::exchange(warnings_, {}); }
 
  private:
+  ClassSet class_set() const {
+    return {.examples = data_.train->size(),
+            .classes = keys_.model.classes,
+            .label = [set = data_.train](std::int64_t image) { return set->label(image); }};
+  }
+
   std::future<DecodedImages> start(std::int64_t number) {
     const auto epoch = static_cast<std::uint64_t>(number / batches_per_epoch());
-    const auto images = sampler_.batch(number);
+    const auto images = shares_.sampler().batch(number);
     return loader_.start(data_.train, {images.begin(), images.end()}, keys_.size,
                          [views = keys_.views, seed = seed_, epoch](std::int64_t image, ImageSize whole) {
                            return random_view(whole, views,
@@ -191,7 +194,7 @@ class ImagesTask final : public Task {
   const Data data_;
   const Keys keys_;
   const std::uint64_t seed_;
-  Sampler sampler_;
+  ClassShares shares_;
   const std::shared_ptr<Classifier> model_;
   // ImageNet's colours have these.
   const at::Tensor mean_ = at::tensor({123.675, 116.28, 103.53}, at::kFloat).view({3, 1, 1});
@@ -232,6 +235,7 @@ extern constinit const TaskInfo task{
     .dir =
         "train-*.shard and val-*.shard, as `starling pack images` makes them, or train-*.tar and val-*.tar",
     .score = kAccuracy,
+    .has_classes = true,
     .data_keys = data_keys,
     .model_keys = model_keys,
     .check = check,

@@ -31,7 +31,7 @@ TEST_F(Cifar10Task, KeysDecide) {
   const auto of_two = [&](const std::string& split) {
     return task(recipe({{"data.split", split}}), 0, 2)->batch(0)[1];
   };
-  EXPECT_FALSE(at::equal(of_two("whole"), of_two("split")));
+  EXPECT_FALSE(at::equal(of_two("whole"), of_two("iid")));
   // The shifts are others in the next epoch.
   const auto mine = task(recipe({{"train.batch", "60"}}));
   EXPECT_NE(mine->batch(0)[0].sum().item<std::int64_t>(), mine->batch(1)[0].sum().item<std::int64_t>());

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -10,6 +11,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/equal.h>
 #include <c10/core/GradMode.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <torch/cuda.h>
 #include <torch/nn/module.h>
@@ -97,6 +99,54 @@ TEST_P(TaskContract, AnyNumberOfWorkersSeesEachExampleOfAnEpochOnce) {
       EXPECT_EQ(std::ssize(seen), data_.train / (5 * workers) * 5 * workers) << workers;
       EXPECT_TRUE(std::ranges::includes(all[epoch], seen)) << workers;
     }
+  }
+}
+
+// The examples of each class that a worker draws in an epoch.
+std::vector<std::int64_t> drawn_in(Task& worker, std::int64_t epoch, std::size_t classes) {
+  std::vector<std::int64_t> counts(classes);
+  const std::int64_t batches = worker.batches_per_epoch();
+  for (std::int64_t k = epoch * batches; k < (epoch + 1) * batches; ++k) {
+    const at::Tensor labels = worker.batch(k)[1];
+    for (std::int64_t i = 0; i < labels.numel(); ++i)
+      ++counts.at(static_cast<std::size_t>(labels[i].item<std::int64_t>()));
+  }
+  return counts;
+}
+
+TEST_P(TaskContract, AWorkerDrawsFromItsShareOfTheClasses) {
+  const TaskInfo& info = task_of(recipe());
+  if (!info.has_classes) {
+    EXPECT_TRUE(task(recipe())->class_counts().empty());
+    const std::string text = fmt::format("[data]\nname = '{}'\nsplit = 'by-class'\n", data_.task);
+    EXPECT_EQ(
+        refusal<UsageError>([&] { parse_recipe(text, "a.toml"); }),
+        fmt::format("a.toml:3: data.split = \"by-class\": the task {} has no classes: iid alone is allowed",
+                    data_.task));
+    return;
+  }
+  const auto whole = task(recipe({{"data.split", "whole"}}))->class_counts();
+  ASSERT_EQ(whole.size(), 1U);
+  EXPECT_EQ(std::accumulate(whole[0].begin(), whole[0].end(), std::int64_t{0}), data_.train);
+  constexpr int kWorkers = 3;  // shares of 20, which are 4 batches
+  for (const char* split : {"iid", "dirichlet:0.5", "by-class"}) {
+    const Recipe mine = recipe({{"data.split", split}});
+    const MakeTask make = info.load(mine);
+    std::vector<std::int64_t> sum(whole[0].size());
+    std::vector<std::vector<std::int64_t>> all;
+    for (int rank = 0; rank < kWorkers; ++rank) {
+      const auto worker = make(rank, kWorkers);
+      all = worker->class_counts();
+      ASSERT_EQ(all.size(), static_cast<std::size_t>(kWorkers));
+      const auto& share = all[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(drawn_in(*worker, 0, share.size()), share) << split << ' ' << rank;
+      if (mine.data.split != "iid") {
+        EXPECT_EQ(drawn_in(*worker, 3, share.size()), share) << split << ' ' << rank;
+      }
+      for (std::size_t c = 0; c < share.size(); ++c) sum[c] += share[c];
+    }
+    EXPECT_EQ(sum, whole[0]) << split;
+    EXPECT_EQ(make(0, kWorkers)->class_counts(), all);
   }
 }
 

@@ -50,7 +50,7 @@ TEST_F(ImagesTask, KeysDecide) {
   const auto of_two = [&](const std::string& split) {
     return task(recipe({{"data.split", split}}), 0, 2)->batch(0)[1];
   };
-  EXPECT_FALSE(at::equal(of_two("whole"), of_two("split")));
+  EXPECT_FALSE(at::equal(of_two("whole"), of_two("iid")));
   // The parts of an image are others in the next epoch.
   const auto mine = task(recipe({{"train.batch", "60"}}));
   const auto first = mine->batch(0), second = mine->batch(1);

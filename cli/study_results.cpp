@@ -1,0 +1,292 @@
+#include "cli/study_results.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/core/tree.h"
+#include "starling/train/task.h"
+
+namespace starling::cli {
+
+namespace {
+
+using StudyJson = nlohmann::ordered_json;
+
+constexpr std::size_t kMostSettings = 1 << 20;  // bytes
+constexpr std::size_t kMostSummaryFile = 16 << 20;
+
+std::vector<StudyMeasure> measures_of(const ScoreInfo& score) {
+  const std::string name(score.name);
+  return {{name, fmt::format("test {}", name), &RunFigures::score},
+          {"worst_" + name, fmt::format("test {}, worst worker", name), &RunFigures::worst_score},
+          {"test_loss", "test loss", &RunFigures::test_loss},
+          {"loss", "training loss", &RunFigures::loss},
+          {"consensus_distance", "consensus distance", &RunFigures::consensus_distance},
+          {"bytes_sent_per_worker", "sent per worker", &RunFigures::bytes},
+          {"seconds", "time of training", &RunFigures::seconds}};
+}
+
+// ---------------------------------------------------------------- curves
+
+struct NamedCurve {
+  const char* name;
+  RunCurve RunFolder::* curve;
+};
+constexpr std::array<NamedCurve, 9> kCurves{{{"loss", &RunFolder::loss},
+                                             {"score", &RunFolder::score},
+                                             {"test_loss", &RunFolder::test_loss},
+                                             {"consensus_distance", &RunFolder::consensus_distance},
+                                             {"lr", &RunFolder::lr},
+                                             {"bytes_per_step", &RunFolder::step_bytes},
+                                             {"waiting_share", &RunFolder::waiting_share},
+                                             {"spread", &RunFolder::spread},
+                                             {"distance", &RunFolder::distance}}};
+
+// Point by point, as far as the shortest goes.
+RunCurve mean_of(const std::vector<RunFolder>& runs, RunCurve RunFolder::* curve) {
+  std::size_t points = (runs.front().*curve).size();
+  for (const RunFolder& run : runs) points = std::min(points, (run.*curve).size());
+  RunCurve mean(points);
+  const auto n = static_cast<double>(runs.size());
+  for (std::size_t i = 0; i < points; ++i) {
+    RunPoint& point = mean[i];
+    point.least = point.most = (runs.front().*curve)[i].value;
+    for (const RunFolder& run : runs) {
+      const RunPoint& each = (run.*curve)[i];
+      point.step += each.step / n, point.seconds += each.seconds / n, point.bytes += each.bytes / n;
+      point.value += each.value / n;
+      point.least = std::min(point.least, each.value), point.most = std::max(point.most, each.value);
+    }
+    if (runs.size() == 1) point.value = point.least;
+  }
+  return mean;
+}
+
+// ---------------------------------------------------------------- files of a run
+
+void read_versions(const std::string& path, StudyResults& results) {
+  const auto summary =
+      StudyJson::parse(read_at_most(path, kMostSummaryFile, "summary of a run"), nullptr, false);
+  const auto text = [&](const char* name) -> std::string {
+    if (!summary.is_object() || !summary.contains("versions")) return "";
+    const StudyJson& versions = summary["versions"];
+    return versions.is_object() && versions.contains(name) && versions[name].is_string()
+               ? versions[name].get<std::string>()
+               : "";
+  };
+  results.starling = text("starling"), results.torch = text("torch");
+}
+
+// ---------------------------------------------------------------- comparison
+
+void compare_arm(const Study& study, std::size_t number, std::size_t measure, StudyResults& results) {
+  const auto& baseline = study.arms[number].baseline;
+  if (!baseline) return;
+  StudyFigure& figure = results.arms[number].figures[measure];
+  const StudyFigure& other = results.arms[*baseline].figures[measure];
+  std::vector<double> mine, theirs;
+  for (std::size_t seed = 0; seed < figure.values.size(); ++seed) {
+    if (!figure.values[seed] || !other.values[seed]) continue;
+    mine.push_back(*figure.values[seed]);
+    theirs.push_back(*other.values[seed]);
+  }
+  if (!mine.empty()) figure.test = paired_t_test(mine, theirs);
+}
+
+void correct(std::size_t measure, StudyResults& results) {
+  std::vector<double> p;
+  std::vector<StudyFigure*> tested;
+  for (StudyArm& arm : results.arms) {
+    StudyFigure& figure = arm.figures[measure];
+    if (!figure.test || !figure.test->p) continue;
+    p.push_back(*figure.test->p);
+    tested.push_back(&figure);
+  }
+  const std::vector<double> corrected = holm(p);
+  for (std::size_t i = 0; i < tested.size(); ++i) tested[i]->corrected = corrected[i];
+}
+
+// ---------------------------------------------------------------- JSON and CSV
+
+StudyJson number_or_null(std::optional<double> value) {
+  return value ? StudyJson(*value) : StudyJson(nullptr);
+}
+
+StudyJson described(const Described& told) {
+  StudyJson json{{"runs", told.count}, {"mean", told.mean}, {"deviation", number_or_null(told.deviation)}};
+  json["low"] = told.half_width ? StudyJson(told.mean - *told.half_width) : StudyJson(nullptr);
+  json["high"] = told.half_width ? StudyJson(told.mean + *told.half_width) : StudyJson(nullptr);
+  return json;
+}
+
+StudyJson figure_json(const StudyFigure& figure) {
+  StudyJson json{{"values", StudyJson::array()}};
+  for (const auto& value : figure.values) json["values"].push_back(number_or_null(value));
+  if (figure.over_seeds) json.update(described(*figure.over_seeds));
+  if (figure.test) {
+    json["difference"] = described(figure.test->difference);
+    json["p"] = number_or_null(figure.test->p);
+    json["p_holm"] = number_or_null(figure.corrected);
+  }
+  return json;
+}
+
+std::string quoted(const std::string& text) {  // RFC 4180
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string safe = "\"";
+  for (const char c : text) safe += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return safe + "\"";
+}
+
+std::string cell(std::optional<double> value) { return value ? fmt::format("{}", *value) : ""; }
+
+std::string described_cells(const std::optional<Described>& told, bool with_deviation) {
+  if (!told) return with_deviation ? ",,," : ",,";
+  const auto edge = [&](double sign) -> std::optional<double> {
+    if (!told->half_width) return std::nullopt;
+    return told->mean + sign * *told->half_width;
+  };
+  return fmt::format("{}{}{},{},{}", cell(told->mean), with_deviation ? "," : "",
+                     with_deviation ? cell(told->deviation) : "", cell(edge(-1)), cell(edge(1)));
+}
+
+}  // namespace
+
+std::string last_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string last = "it said nothing";
+  for (std::string line; std::getline(file, line);) {
+    if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
+  }
+  return last.starts_with("starling: ") ? last.substr(std::string_view("starling: ").size()) : last;
+}
+
+std::string folder_of(const Study& study, const Study::Run& run) { return study.out + "/runs/" + run.name; }
+
+bool is_finished(const Study& study, const Study::Run& run) {
+  const std::string folder = folder_of(study, run);
+  std::error_code none;
+  return std::filesystem::exists(folder + "/summary.json", none) &&
+         std::filesystem::exists(folder + "/settings.txt", none) &&
+         read_at_most(folder + "/settings.txt", kMostSettings, "settings of a run") == run.settings;
+}
+
+StudyResults results_of(const Study& study) {
+  std::map<std::string, std::string> scores;
+  for (const TaskInfo* task : known_tasks()) scores.emplace(task->name, task->score.name);
+  const TaskInfo& task = **std::ranges::find(known_tasks(), study.task, &TaskInfo::name);
+  StudyResults results{
+      .measures = measures_of(task.score), .arms = {}, .unfinished = {}, .starling = {}, .torch = {}};
+  for (std::size_t number = 0; number < study.arms.size(); ++number) {
+    StudyArm& arm = results.arms.emplace_back();
+    arm.name = study.name_of(study.arms[number]);
+    arm.figures.resize(results.measures.size());
+    std::vector<RunFolder> runs;
+    for (std::size_t i = 0; i < study.runs.size(); ++i) {
+      const Study::Run& run = study.runs[i];
+      if (run.arm != number) continue;
+      const std::string folder = folder_of(study, run);
+      RunFigures end;
+      if (!is_finished(study, run)) {
+        results.unfinished.push_back({i, last_line(folder + "/log.txt")});
+      } else {
+        try {
+          end = runs.emplace_back(read_run_folder(folder, scores)).end;
+          if (results.torch.empty()) read_versions(folder + "/summary.json", results);
+        } catch (const Error& damage) {
+          results.unfinished.push_back({i, damage.what()});
+        }
+      }
+      for (std::size_t m = 0; m < results.measures.size(); ++m)
+        arm.figures[m].values.push_back(end.*results.measures[m].figure);
+    }
+    arm.finished = static_cast<int>(runs.size());
+    if (!runs.empty()) arm.mean = runs.front();
+    arm.mean.folder = arm.name;
+    for (const NamedCurve& each : kCurves) {
+      if (!runs.empty()) arm.mean.*each.curve = mean_of(runs, each.curve);
+    }
+    for (StudyFigure& figure : arm.figures) {
+      std::vector<double> values;
+      for (const auto& value : figure.values) {
+        if (value) values.push_back(*value);
+      }
+      if (!values.empty()) figure.over_seeds = describe(values);
+    }
+  }
+  for (std::size_t measure = 0; measure < results.measures.size(); ++measure) {
+    for (std::size_t number = 0; number < results.arms.size(); ++number)
+      compare_arm(study, number, measure, results);
+    correct(measure, results);
+  }
+  return results;
+}
+
+std::string study_json(const Study& study, const StudyResults& results) {
+  StudyJson json{{"title", study.title},
+                 {"task", study.task},
+                 {"recipe", study.recipe},
+                 {"run", study.simulated ? "simulate" : "train"},
+                 {"versions", {{"starling", results.starling}, {"torch", results.torch}}},
+                 {"seeds", study.seeds},
+                 {"axes", StudyJson::array()},
+                 {"arms", StudyJson::array()}};
+  for (const Study::Axis& axis : study.axes)
+    json["axes"].push_back({{"name", axis.name}, {"values", axis.values}});
+  for (std::size_t number = 0; number < study.arms.size(); ++number) {
+    const StudyArm& arm = results.arms[number];
+    StudyJson one{{"name", arm.name}, {"values", study.arms[number].values}};
+    const auto& baseline = study.arms[number].baseline;
+    one["baseline"] = baseline ? StudyJson(results.arms[*baseline].name) : StudyJson(nullptr);
+    for (const Study::Run& run : study.runs) {
+      if (run.arm == number) one["runs"].push_back("runs/" + run.name);
+    }
+    for (std::size_t m = 0; m < results.measures.size(); ++m)
+      one["figures"][results.measures[m].name] = figure_json(arm.figures[m]);
+    for (const NamedCurve& each : kCurves) {
+      StudyJson points = StudyJson::array();
+      for (const RunPoint& p : arm.mean.*each.curve)
+        points.push_back({p.step, p.seconds, p.bytes, p.value, p.least, p.most});
+      one["curves"][each.name] = std::move(points);
+    }
+    json["arms"].push_back(std::move(one));
+  }
+  json["curve_columns"] = {"step", "seconds", "bytes", "mean", "least", "most"};
+  json["unfinished"] = StudyJson::array();
+  for (const auto& [run, why] : results.unfinished)
+    json["unfinished"].push_back({{"run", "runs/" + study.runs[run].name}, {"why", why}});
+  return json.dump(1, ' ', false, StudyJson::error_handler_t::replace) + "\n";
+}
+
+std::string study_csv(const Study& study, const StudyResults& results) {
+  std::string text;
+  for (const Study::Axis& axis : study.axes) text += quoted(axis.name) + ",";
+  text += "measure,runs,mean,deviation,low,high,difference,difference_low,difference_high,p,p_holm";
+  for (const std::int64_t seed : study.seeds) text += fmt::format(",seed_{}", seed);
+  text += "\n";
+  for (std::size_t number = 0; number < study.arms.size(); ++number) {
+    for (std::size_t m = 0; m < results.measures.size(); ++m) {
+      const StudyFigure& figure = results.arms[number].figures[m];
+      for (const std::string& value : study.arms[number].values) text += quoted(value) + ",";
+      const std::optional<Described> difference =
+          figure.test ? std::optional(figure.test->difference) : std::nullopt;
+      text += fmt::format("{},{},{},{},{},{}", results.measures[m].name,
+                          figure.over_seeds ? figure.over_seeds->count : 0,
+                          described_cells(figure.over_seeds, true), described_cells(difference, false),
+                          cell(figure.test ? figure.test->p : std::nullopt), cell(figure.corrected));
+      for (const auto& value : figure.values) text += "," + cell(value);
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+}  // namespace starling::cli
