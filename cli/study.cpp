@@ -25,6 +25,7 @@
 #include "starling/checkpoint/file.h"
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 
 namespace starling::cli {
 
@@ -117,7 +118,7 @@ int run_all(const Study& study, const StudyOptions& options) {
         const Study::Run& run = study.runs[to_do[job]];
         ++done;
         if (code == 0 && is_finished(study, run)) {
-          fmt::print("{} of {}: {}\n", done, study.runs.size(), run.name);
+          fmt::print("{} of {}: {}\n", done, study.runs.size(), printable(run.name));
           std::fflush(stdout);
         } else {
           say_to_stderr(fmt::format("{} of {}: {} failed with exit code {}: {}", done, study.runs.size(),
@@ -136,7 +137,8 @@ int run_study(const StudyOptions& options) {
   Study study = read_study(options.file);
   if (!options.out.empty()) study.out = options.out;
   if (options.list) {
-    for (const Study::Run& run : study.runs) fmt::print("{:<17}{}\n", state_of(study, run), run.name);
+    for (const Study::Run& run : study.runs)
+      fmt::print("{:<17}{}\n", state_of(study, run), printable(run.name));
     return 0;
   }
   if (!study.simulated) refuse_two_launchers("study");
@@ -147,7 +149,7 @@ int run_study(const StudyOptions& options) {
   write_text(study.out + "/study.csv", study_csv(study, results));
   write_text(study.out + "/study.html", study_page(study, results));
   fmt::print("\n{}\nwritten to {}/study.html, study.csv, study.json\n", study_table(study, results),
-             study.out);
+             printable(study.out));
   return results.unfinished.empty() ? 0 : 1;
 }
 

@@ -148,13 +148,13 @@ std::string quoted(const std::string& text) {  // RFC 4180
 
 std::string cell(std::optional<double> value) { return value ? fmt::format("{}", *value) : ""; }
 
-std::string described_cells(const std::optional<Described>& told, bool with_deviation) {
-  if (!told) return with_deviation ? ",,," : ",,";
+std::string described_cells(const Described* told, bool with_deviation) {
+  if (told == nullptr) return with_deviation ? ",,," : ",,";
   const auto edge = [&](double sign) -> std::optional<double> {
     if (!told->half_width) return std::nullopt;
     return told->mean + sign * *told->half_width;
   };
-  return fmt::format("{}{}{},{},{}", cell(told->mean), with_deviation ? "," : "",
+  return fmt::format("{}{}{},{},{}", told->mean, with_deviation ? "," : "",
                      with_deviation ? cell(told->deviation) : "", cell(edge(-1)), cell(edge(1)));
 }
 
@@ -276,11 +276,10 @@ std::string study_csv(const Study& study, const StudyResults& results) {
     for (std::size_t m = 0; m < results.measures.size(); ++m) {
       const StudyFigure& figure = results.arms[number].figures[m];
       for (const std::string& value : study.arms[number].values) text += quoted(value) + ",";
-      const std::optional<Described> difference =
-          figure.test ? std::optional(figure.test->difference) : std::nullopt;
       text += fmt::format("{},{},{},{},{},{}", results.measures[m].name,
                           figure.over_seeds ? figure.over_seeds->count : 0,
-                          described_cells(figure.over_seeds, true), described_cells(difference, false),
+                          described_cells(figure.over_seeds ? &*figure.over_seeds : nullptr, true),
+                          described_cells(figure.test ? &figure.test->difference : nullptr, false),
                           cell(figure.test ? figure.test->p : std::nullopt), cell(figure.corrected));
       for (const auto& value : figure.values) text += "," + cell(value);
       text += "\n";

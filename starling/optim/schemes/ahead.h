@@ -1,6 +1,6 @@
-// Schemes that send the parameters at the end of a step and mix them in a later one: in the next, or
-// with local steps between in the H-th (Options::every). A block then has H iterations to cross the
-// link.
+// Schemes that send the parameters at the end of a step and mix them in a later one: in the next,
+// or with local steps between in the H-th (Options::every). A block then has H iterations to cross
+// the link.
 #pragma once
 
 #include <span>
