@@ -11,10 +11,10 @@
 //   [grid]                              # every combination is an arm, run with every seed
 //   run.seed = [1, 2, 3]
 //   data.split = ["iid", "by-class"]
-//   mixing.scheme = ["cta", "d2"]
+//   mixing.wire = ["fp32", "int8"]
 //   method = [{ name = "slow", optimizer.lr = 0.1 }, { name = "fast", optimizer.lr = 1.0 }]
 //   [baseline]                          # arms are compared with the one that has these values
-//   mixing.scheme = "cta"
+//   mixing.wire = "fp32"
 //   [ablation."no warm-up"]             # every arm again with these keys, compared with that arm
 //   schedule.warmup = 0.0
 #pragma once
