@@ -162,11 +162,14 @@ std::string described_cells(const Described* told, bool with_deviation) {
 
 std::string last_line(const std::string& path) {
   std::ifstream file(path);
-  std::string last = "it said nothing";
+  std::string last, message;
   for (std::string line; std::getline(file, line);) {
     if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
+    // Output that was buffered may stand behind it. "worker 2 failed" comes after its reason.
+    if (line.starts_with("starling: ") && !line.starts_with("starling: worker "))
+      message = line.substr(std::string_view("starling: ").size());
   }
-  return last.starts_with("starling: ") ? last.substr(std::string_view("starling: ").size()) : last;
+  return !message.empty() ? message : !last.empty() ? last : "it said nothing";
 }
 
 std::string folder_of(const Study& study, const Study::Run& run) { return study.out + "/runs/" + run.name; }

@@ -53,7 +53,7 @@ std::string folder_of(const Study& study, const Study::Run& run);
 // Whether the folder holds the finished run, with these settings.
 bool is_finished(const Study& study, const Study::Run& run);
 
-// The last line that is not empty, or "it said nothing".
+// The last message of a run's log, else its last line, else "it said nothing".
 std::string last_line(const std::string& path);
 
 // Reads the folders of all finished runs.

@@ -54,7 +54,7 @@ batch = 8
 
     def results(self, name="results"):
         folder = self.out / name
-        rows = list(csv.DictReader((folder / "study.csv").open()))
+        rows = list(csv.DictReader((folder / "study.csv").read_text().splitlines()))
         page = folder / "study.html"
         self.assertNotIn("http", page.read_text())  # it loads nothing
         self.assertNotIn("<script", page.read_text())
@@ -267,7 +267,7 @@ batch = 8
         self.write('[grid]\nmixing.scheme = ["cta", "act"]\n')
         said = self.study(code=2).stderr
         self.assertEqual(said.count("\n"), 1)
-        self.assertIn("study.toml:5: mixing.scheme = \"act\": unknown, did you mean atc?", said)
+        self.assertIn("study.toml:5: mixing.scheme = \"act\": unknown, did you mean cta?", said)
         missing = command("study", self.out / "none.toml", code=2).stderr
         self.assertEqual(missing.count("\n"), 1)
         self.assertIn("none.toml", missing)
