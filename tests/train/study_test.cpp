@@ -198,12 +198,12 @@ TEST_F(StudyFile, DamagedFilesAreRefused) {
       "[baseline]\nmixing.scheme = 'cta'\n[ablation.b]\nschedule.warmup = 0.0\n";
   EXPECT_EQ(parse(whole).runs.size(), 8U);
   int refused = 0;
-  constexpr std::string_view kBytes = "\n'\"[]{}=.,# 0aZ-\xff";
+  constexpr std::string_view kMarks = "\n'\"[]{}=.,# 0aZ-\xff";
   for (std::uint64_t k = 0; k < 400; ++k) {
     std::string text = whole;
     const std::uint64_t bits = random_bits({11, k});
     const std::size_t at = bits % text.size(), length = bits >> 32 & 7;
-    text.replace(at, length, 1, kBytes[(bits >> 40) % kBytes.size()]);
+    text.replace(at, length, 1, kMarks[(bits >> 40) % kMarks.size()]);
     try {
       parse(text);
     } catch (const UsageError& error) {
