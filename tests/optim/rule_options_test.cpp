@@ -105,7 +105,8 @@ TEST(RuleStep, KeepsAsManyStatesAsTheKernelTakes) {
 }
 
 TEST(KnownRules, AreAllDifferent) {
-  std::set<std::string_view> names, keys;
+  std::set<std::string> names;
+  std::set<std::string_view> keys;
   for (const Rule& rule : known_rules()) {
     EXPECT_EQ(said_of(rule), "accepted") << rule_name(rule);
     EXPECT_TRUE(names.insert(rule_name(rule)).second) << rule_name(rule);

@@ -69,7 +69,7 @@ def resume_around():
     own. Also the names of what a parameter's state has."""
     ends, kept = {}, {}
     for name, make in OTHERS.items():
-        for options in ({}, {"wire": "int8"}, {"scheme": "choco", "topology": "ring", "one_in": 4},
+        for options in ({}, {"wire": "int8"}, {"scheme": "local", "mean_every": 4, "outer": "nesterov"},
                         {"scheme": "gradient-tracking"}, {"topology": "ring", "mean_every": 4}):
             optimizer = partial(lambda make, options, p: starling.Decentralized(make(p), **options), make, options)
             ends[f"{name} {options}"], state = off_by_a_stop(matrices, optimizer, 5)
