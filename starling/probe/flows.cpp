@@ -179,7 +179,16 @@ void Flows::lost(int peer, const std::string& reason) { gone(peer, reason); }
 
 void Flows::gone(int peer, const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (!gone_) gone_ = {peer, fmt::format("probe: worker {} was lost during it: {}", peer, reason)};
+  lose(peer, reason);
+}
+
+void Flows::lose(int peer, const std::string& reason) {
+  if (gone_) return;
+  gone_ = {peer, fmt::format("probe: worker {} was lost during it: {}", peer, reason)};
+  for (const int other : connected_) {
+    if (other != peer)
+      transport_->send(other, {.type = FrameType::quit, .value = static_cast<std::uint64_t>(peer)});
+  }
   changed_->notify_all();
 }
 
@@ -225,6 +234,10 @@ void Flows::received(int peer, const Frame& frame, std::span<const std::byte> pa
     case FrameType::join:
       met_by_[peer] = frame.round;
       changed_->notify_all();
+      return;
+    case FrameType::quit:
+      if (connected_.contains(static_cast<int>(frame.value)))
+        lose(static_cast<int>(frame.value), fmt::format("worker {} has lost it", peer));
       return;
     case FrameType::ask:
       return transport_->send(peer, {.type = FrameType::answer});

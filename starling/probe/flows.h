@@ -25,8 +25,8 @@
 
 namespace starling {
 
-// A worker was lost in the middle of a measurement. All others throw it, and each names the first
-// worker that it has missed.
+// A worker was lost in the middle of a measurement. All others throw it. The first one that misses
+// the worker tells the others before it ends itself, so all name the same worker.
 class WorkerGone : public Error {
  public:
   WorkerGone(int rank, const std::string& message) : Error(message), rank(rank) {}
@@ -91,8 +91,9 @@ class Flows final : private TransportHandler {
   void arrived(int peer, const Frame& frame, std::uint64_t bytes);
   void send_more(int peer);
   void ping();
-  void gone(int peer, const std::string& reason);
+  void lose(int peer, const std::string& reason);
 
+  void gone(int peer, const std::string& reason);
   void meet(std::unique_lock<std::mutex>& lock);
   // Waits until done(), for at most `patience`. Then throws Error with the text of missing().
   void wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience,
