@@ -1,6 +1,7 @@
 #include "starling/probe/flows.h"
 
 #include "starling/probe/probe.h"
+#include "starling/transport/local/local.h"
 #include "tests/optim/flock.h"
 #include "tests/refusal.h"
 
@@ -70,6 +71,27 @@ TEST(Flows, WhoGoesIsNamed) {
     }
     EXPECT_THROW(flows->check(), WorkerGone);
     meet(world, 2);
+  });
+}
+
+// A worker whose own connections are whole hears of it.
+TEST(Flows, WhoMissesAWorkerTellsTheOthers) {
+  LocalHub hub(3);
+  flock(3, [&](int i, World& world) {
+    world.make_transport = [&](const World& the, const std::string&) { return hub.endpoint(the.rank); };
+    Flows flows(world);
+    meet(world, 3, "here");
+    if (i == 0) {
+      hub.sever(1, 2);
+      try {
+        flows.check(milliseconds(60'000));
+        FAIL() << "no error";
+      } catch (const WorkerGone& gone) {
+        EXPECT_NE(gone.rank, 0);
+        EXPECT_THAT(gone.what(), testing::EndsWith(" has lost it"));
+      }
+    }
+    meet(world, 3);
   });
 }
 
