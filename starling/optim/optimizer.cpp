@@ -74,9 +74,6 @@ void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::O
   if (given.has_options()) kept.set_options(given.options().clone());
 }
 
-// Without neighbours, the exchange's edges only serve the exact averages.
-Schedule without_neighbours(const World& world) { return {"none", {Graph(world.size)}}; }
-
 Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
                const Groups& groups, const std::vector<at::Tensor>& buffers,
                const std::vector<at::Tensor>& frozen) {
@@ -313,8 +310,9 @@ void Optimizer::connect(std::size_t first_group) {
   exchange_with.contents = traits.contents;
   exchange_with.contents.wire = e.options.wire;
   exchange_with.contents.one_in = e.options.one_in;
+  // In pairs, the exchange's edges only serve the exact averages.
   e.exchange = std::make_unique<Exchange>(world.make_transport(world, channel),
-                                          in_pairs ? without_neighbours(world) : schedule, sizes,
+                                          in_pairs ? without_neighbours(world.size) : schedule, sizes,
                                           std::move(exchange_with));
   if (traits.path == Path::gradients) {
     e.collectives = make_collectives(world, channel);

@@ -55,5 +55,7 @@ struct Schedule {
   // A hash of the rounds, not of the name. It differs if any two workers mix differently.
   std::uint64_t fingerprint() const;
 };
+// One round, in which nobody mixes.
+Schedule without_neighbours(int workers);
 
 }  // namespace starling

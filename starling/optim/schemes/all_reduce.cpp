@@ -42,12 +42,8 @@ class AllReduce final : public Scheme {
   std::optional<GradientAverage> average_;
 };
 
-Schedule nobody(int workers) { return {"none", {Graph(workers)}}; }
-
-constexpr RefusedWire kRefused[] = {{Wire::bf16, "it sends gradients, not parameters"},
-                                    {Wire::fp16, "it sends gradients, not parameters"},
-                                    {Wire::int8, "it sends gradients, not parameters"},
-                                    {Wire::int4, "it sends gradients, not parameters"}};
+constexpr std::string_view kSendsGradients = "it sends gradients, not parameters";
+constexpr auto kRefused = all_but_fp32(kSendsGradients);
 
 }  // namespace
 
@@ -57,9 +53,9 @@ extern constinit const SchemeInfo scheme_all_reduce{
     .paper = "arXiv 2006.15704",
     .traits = {.path = Path::gradients,
                .edges = EdgeKind::none,
-               .rounds = nobody,
+               .rounds = without_neighbours,
                .refused_wires = kRefused,
-               .all_values = "it sends gradients, not parameters",
+               .all_values = kSendsGradients,
                .on_gpu = true,
                .exact = true},
     .make = make<AllReduce>,

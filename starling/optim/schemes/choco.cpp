@@ -205,10 +205,7 @@ constexpr SchemeOption kOptions[] = {{
     .meaning = "step of the workers towards each other, gamma in x += gamma Sum_j W_ij (x^_j - x^_i); too "
                "large a step drives them apart; 0: 1.6 / one_in, at most 1",
 }};
-constexpr RefusedWire kRefused[] = {{Wire::bf16, "its values travel as they are, with their indices"},
-                                    {Wire::fp16, "its values travel as they are, with their indices"},
-                                    {Wire::int8, "its values travel as they are, with their indices"},
-                                    {Wire::int4, "its values travel as they are, with their indices"}};
+constexpr auto kRefused = all_but_fp32("its values travel as they are, with their indices");
 
 }  // namespace
 

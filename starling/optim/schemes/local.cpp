@@ -15,13 +15,8 @@ class Local final : public Scheme {
   void step() override { local_.all(); }
 };
 
-Schedule nobody(int workers) { return {"none", {Graph(workers)}}; }
-
 constexpr std::string_view kSendsNothing = "between two means it sends nothing";
-constexpr RefusedWire kRefused[] = {{Wire::bf16, kSendsNothing},
-                                    {Wire::fp16, kSendsNothing},
-                                    {Wire::int8, kSendsNothing},
-                                    {Wire::int4, kSendsNothing}};
+constexpr auto kRefused = all_but_fp32(kSendsNothing);
 
 }  // namespace
 
@@ -31,7 +26,7 @@ extern constinit const SchemeInfo scheme_local{
     .paper = "arXiv 1805.09767",
     .traits = {.path = Path::inside,
                .edges = EdgeKind::none,
-               .rounds = nobody,
+               .rounds = without_neighbours,
                .refused_wires = kRefused,
                .all_values = kSendsNothing,
                .on_gpu = true},

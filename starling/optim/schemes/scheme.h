@@ -5,6 +5,7 @@
 // through its blocks, and the neighbours through the connection's exchange.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -144,6 +145,11 @@ struct RefusedWire {
   Wire wire;
   std::string_view reason;
 };
+
+// For a scheme that takes fp32 alone.
+constexpr std::array<RefusedWire, 4> all_but_fp32(std::string_view reason) {
+  return {{{Wire::bf16, reason}, {Wire::fp16, reason}, {Wire::int8, reason}, {Wire::int4, reason}}};
+}
 
 struct SchemeTraits {
   Path path = Path::ahead;
