@@ -5,6 +5,8 @@
 
 namespace starling {
 
+double LocalStep::lr(const Block& block) const { return rule_values(rule(block)).front(); }
+
 std::optional<float> LocalStep::scale(const std::function<double()>& sum) {
   return clipping_->scale([&] { return sum ? sum() : sum_of_squares(blocks_); });
 }

@@ -25,9 +25,11 @@ class LocalStep {
   LocalStep(std::vector<Block>& blocks, std::function<void()> step, Clipping& clipping)
       : blocks_(blocks), other_(std::move(step)), clipping_(&clipping) {}
 
-  // Whether rule() and scale() may be called. Otherwise only all() may.
+  // Whether rule(), lr() and scale() may be called. Otherwise only all() may.
   bool is_fused() const { return rule_ != nullptr; }
   const Rule& rule(const Block& block) const { return rule_(block.group); }
+  // The learning rate of the block's rule.
+  double lr(const Block& block) const;
   // Returns the factor of this step's gradients; none: the step is skipped. Call it once per step.
   // Reads the gradients only with clipping or skipping. `sum_of_squares` replaces the default,
   // which reads all blocks.

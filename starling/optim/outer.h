@@ -16,11 +16,10 @@
 
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include "starling/optim/blocks.h"
 #include "starling/optim/optimizer_options.h"
 #include "starling/optim/schemes/scheme.h"
+#include "starling/optim/schemes/vectors.h"
 
 namespace starling {
 
@@ -39,11 +38,8 @@ class Outer {
   void state(StateVisitor& visitor);
 
  private:
-  struct Point {
-    at::Tensor theta, m;  // float vectors on the block's device
-  };
   const Options& options_;
-  std::vector<Point> points_;  // by block
+  Vectors theta_{Fresh::parameter}, m_;
 };
 
 }  // namespace starling

@@ -15,7 +15,6 @@
 #include <map>
 #include <vector>
 
-#include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/ahead.h"
 
 namespace starling {
@@ -66,7 +65,7 @@ class DsgdAc final : public AheadScheme {
   Group& group(const Block& block) { return groups_[static_cast<std::size_t>(block.group)]; }
   void set_factor(const Block& block) {
     auto& [largest_lr, factors] = group(block);
-    const double lr = rule_values(local_.rule(block)).front();
+    const double lr = local_.lr(block);
     largest_lr = std::max(largest_lr, lr);
     factors.try_emplace(exchange().round(), largest_lr > 0 ? std::pow(lr / largest_lr, power_) : 1);
     if (factors.size() > kRounds) factors.erase(factors.begin());

@@ -4,7 +4,6 @@
 
 #include <string_view>
 
-#include "starling/optim/rule_step.h"
 #include "starling/optim/schemes/vectors.h"
 
 namespace starling {
@@ -22,7 +21,7 @@ class StepMomentum : public Scheme {
   explicit StepMomentum(const SchemeParts& parts)
       : Scheme(parts), beta_(SchemeSettings(options_.scheme).number("beta")) {}
 
-  double lr(const Block& block) const { return rule_values(local_.rule(block)).front(); }
+  double lr(const Block& block) const { return local_.lr(block); }
   // To be mixed into the parameters: x <- x - lr beta m.
   Arrival push(const Block& block) const { return m_.plus(block, static_cast<float>(-lr(block) * beta_)); }
 

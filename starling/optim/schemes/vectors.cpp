@@ -23,7 +23,7 @@ SentBlock as_sent(const float* values, std::int64_t n) {
 
 void Vectors::attach(std::span<Block> blocks) {
   for (std::size_t b = values_.size(); b < blocks.size(); ++b) {
-    values_.push_back(at::zeros({blocks[b].length}, at::kFloat));
+    values_.push_back(at::zeros({blocks[b].length}, at::TensorOptions(at::kFloat).device(blocks[b].device)));
     zeros_.resize(std::max(zeros_.size(), static_cast<std::size_t>(blocks[b].length)));
     if (fresh_ == Fresh::parameter) copy(blocks[b]);
   }
@@ -41,6 +41,15 @@ void Vectors::copy(Block& block) const {
   with_masters({&block, 1});
   of(block).zero_();
   less_parameters(block).neg_();
+}
+
+void Vectors::set_parameters(Block& block) const {
+  const c10::AutoGradMode no_gradient(false);
+  for (Segment& s : block.segments) {
+    const at::Tensor v = of(block).narrow(0, s.offset, s.length);
+    if (s.master.defined()) s.master.copy_(v);
+    stretch(s.parameter, s.begin, s.length).copy_(v);
+  }
 }
 
 const at::Tensor& Vectors::less_parameters(const Block& block) const {

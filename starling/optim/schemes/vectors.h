@@ -1,5 +1,5 @@
-// A vector that a scheme keeps beside the parameters: one float for each value of each block. It is
-// mixed and added by the same pass as the parameters.
+// A vector that a scheme keeps beside the parameters: one float for each value of each block, on
+// the block's device. It is mixed and added by the same pass as the parameters, on the CPU.
 #pragma once
 
 #include <span>
@@ -27,6 +27,8 @@ class Vectors {
   const at::Tensor& of(const Block& block) const { return values_[static_cast<std::size_t>(block.index)]; }
   // v <- x, the parameters, or their masters.
   void copy(Block& block) const;
+  // x <- v
+  void set_parameters(Block& block) const;
   // v - x, which replaces v.
   const at::Tensor& less_parameters(const Block& block) const;
   // v <- v + Sum_j weight (theirs - mine), as mix() does it with the parameters.
