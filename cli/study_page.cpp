@@ -46,8 +46,7 @@ std::string mean_text(const StudyFigure& figure, const Shown& shown) {
 
 std::string interval_text(const std::optional<Described>& told, const Shown& shown) {
   if (!told || !told->half_width) return "-";
-  return fmt::format("{} to {}", shown(told->mean - *told->half_width),
-                     shown(told->mean + *told->half_width));
+  return fmt::format("{} to {}", shown(*told->low()), shown(*told->high()));
 }
 
 std::string p_text(std::optional<double> p) {

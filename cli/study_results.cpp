@@ -121,10 +121,11 @@ StudyJson number_or_null(std::optional<double> value) {
 }
 
 StudyJson described(const Described& told) {
-  StudyJson json{{"runs", told.count}, {"mean", told.mean}, {"deviation", number_or_null(told.deviation)}};
-  json["low"] = told.half_width ? StudyJson(told.mean - *told.half_width) : StudyJson(nullptr);
-  json["high"] = told.half_width ? StudyJson(told.mean + *told.half_width) : StudyJson(nullptr);
-  return json;
+  return {{"runs", told.count},
+          {"mean", told.mean},
+          {"deviation", number_or_null(told.deviation)},
+          {"low", number_or_null(told.low())},
+          {"high", number_or_null(told.high())}};
 }
 
 StudyJson figure_json(const StudyFigure& figure) {
@@ -150,12 +151,8 @@ std::string cell(std::optional<double> value) { return value ? fmt::format("{}",
 
 std::string described_cells(const Described* told, bool with_deviation) {
   if (told == nullptr) return with_deviation ? ",,," : ",,";
-  const auto edge = [&](double sign) -> std::optional<double> {
-    if (!told->half_width) return std::nullopt;
-    return told->mean + sign * *told->half_width;
-  };
   return fmt::format("{}{}{},{},{}", told->mean, with_deviation ? "," : "",
-                     with_deviation ? cell(told->deviation) : "", cell(edge(-1)), cell(edge(1)));
+                     with_deviation ? cell(told->deviation) : "", cell(told->low()), cell(told->high()));
 }
 
 }  // namespace

@@ -14,6 +14,9 @@ struct Described {
   std::optional<double> deviation;  // with count - 1; it needs two values
   // Half the width of the 95 % confidence interval of the mean, by Student's t.
   std::optional<double> half_width;
+  // Its ends.
+  std::optional<double> low() const;
+  std::optional<double> high() const;
 };
 // Describes at least one value.
 Described describe(std::span<const double> values);
