@@ -1,9 +1,7 @@
 #include "cli/jobs.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <map>
 #include <optional>
 
@@ -17,6 +15,7 @@
 #include "starling/core/clock.h"
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
+#include "starling/core/process.h"
 
 namespace starling::cli {
 
@@ -42,9 +41,7 @@ pid_t start(const Job& job) {
   const Descriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   std::vector<std::string> words{"starling"};
   words.insert(words.end(), job.arguments.begin(), job.arguments.end());
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
+  const std::vector<char*> pointers = pointers_to(words);
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child == 0) become_job(pointers.data(), log.get(), nothing.get(), parent);
@@ -83,13 +80,6 @@ class RunningJobs {
   std::map<pid_t, std::size_t> running_;
 };
 
-int wait_for_any(const sigset_t& signals, std::optional<Time> deadline) {
-  if (!deadline) return sigwaitinfo(&signals, nullptr);
-  const auto left = std::max(std::chrono::nanoseconds(*deadline - Clock::now()).count(), std::int64_t{0});
-  const timespec time{.tv_sec = left / 1'000'000'000, .tv_nsec = left % 1'000'000'000};
-  return sigtimedwait(&signals, nullptr, &time);
-}
-
 }  // namespace
 
 int run_jobs(const std::vector<Job>& jobs, int at_once, const std::function<void(std::size_t)>& started,
@@ -110,7 +100,8 @@ int run_jobs(const std::vector<Job>& jobs, int at_once, const std::function<void
       ++next;
     }
     if (running.count() == 0) return ending;
-    const int signal = wait_for_any(signals, deadline);
+    const int signal =
+        wait_for_signal(signals, deadline ? std::optional(*deadline - Clock::now()) : std::nullopt);
     if (ending == 0 && (signal == SIGINT || signal == SIGTERM)) {
       ending = signal;
       running.send(SIGTERM);

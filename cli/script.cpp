@@ -15,6 +15,7 @@
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
 #include "starling/core/library.h"
+#include "starling/core/process.h"
 
 namespace starling::cli {
 
@@ -46,8 +47,7 @@ class CommandLine {
   CommandLine(const Script& script, const std::vector<std::string>& arguments)
       : script_(script), words_{python(), "-B", path_of(script).string()} {
     words_.insert(words_.end(), arguments.begin(), arguments.end());
-    for (std::string& word : words_) pointers_.push_back(word.data());
-    pointers_.push_back(nullptr);
+    pointers_ = pointers_to(words_);
   }
   char** pointers() { return pointers_.data(); }
   [[noreturn]] void refuse(int error) const {

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <map>
 #include <optional>
 
@@ -17,6 +16,7 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/core/process.h"
 #include "starling/transport/c10d/launcher.h"
 #include "starling/world/token.h"
 
@@ -39,13 +39,6 @@ std::vector<std::string> environment_with(const Variables& changed) {
   }
   for (const auto& [name, value] : changed) lines.push_back(name + "=" + value);
   return lines;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 pid_t spawn(std::vector<std::string> arguments, std::vector<std::string> environment) {
@@ -121,14 +114,6 @@ class Workers {
   int failed_ = 0;  // largest exit code of a failed worker
   std::optional<int> interrupted_by_;
 };
-
-// Waits for one of the blocked signals, for `longest` at most. Returns the signal, or 0.
-int wait_for_signal(const sigset_t& signals, std::optional<Duration> longest) {
-  if (!longest) return std::max(0, sigwaitinfo(&signals, nullptr));
-  const auto nanoseconds = std::chrono::nanoseconds(std::max(*longest, Duration::zero())).count();
-  const timespec time{.tv_sec = nanoseconds / 1'000'000'000, .tv_nsec = nanoseconds % 1'000'000'000};
-  return std::max(0, sigtimedwait(&signals, nullptr, &time));
-}
 
 std::atomic<int> noted{0};
 static_assert(std::atomic<int>::is_always_lock_free);

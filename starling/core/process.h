@@ -1,0 +1,32 @@
+// Starting processes, and waiting for their signals.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <signal.h>
+
+#include "starling/core/clock.h"
+
+namespace starling {
+
+// Arguments or an environment as exec() and posix_spawn() take them. They point into the texts.
+inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// Waits for one of the blocked signals, for `longest` at most. Returns the signal, or 0.
+inline int wait_for_signal(const sigset_t& signals, std::optional<Duration> longest) {
+  if (!longest) return std::max(0, sigwaitinfo(&signals, nullptr));
+  const auto nanoseconds = std::chrono::nanoseconds(std::max(*longest, Duration::zero())).count();
+  const timespec time{.tv_sec = nanoseconds / 1'000'000'000, .tv_nsec = nanoseconds % 1'000'000'000};
+  return std::max(0, sigtimedwait(&signals, nullptr, &time));
+}
+
+}  // namespace starling
