@@ -2,42 +2,31 @@
 // pieces in the group.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "starling/transport/frame.h"
+#include "starling/transport/announcement.h"
 
 namespace starling {
 
 // The announcement of a piece. It goes over TCP, as the payload of a control frame.
 struct Piece {
-  static constexpr std::size_t kBytes = Frame::kBytes + 4 * sizeof(std::uint64_t);
+  static constexpr std::size_t kBytes = Announcement::kBytes;
   static constexpr std::size_t kMaxLength = 4 << 20;
 
   Frame frame;  // of the whole payload; its offset is the piece's
   std::uint64_t sequence = 0, tag = 0, length = 0, crc = 0;
 
-  std::vector<std::byte> encode() const {
-    std::vector<std::byte> bytes(kBytes);
-    const auto head = frame.encode();
-    const std::array numbers{sequence, tag, length, crc};
-    std::memcpy(bytes.data(), head.data(), head.size());
-    std::memcpy(bytes.data() + head.size(), numbers.data(), sizeof numbers);
-    return bytes;
-  }
+  std::vector<std::byte> encode() const { return Announcement{frame, {sequence, tag, length, crc}}.encode(); }
   static std::optional<Piece> decode(std::span<const std::byte> bytes) {
-    if (bytes.size() != kBytes) return std::nullopt;
-    const auto frame = Frame::decode(bytes.first<Frame::kBytes>());
-    if (!frame) return std::nullopt;
-    std::array<std::uint64_t, 4> numbers{};
-    std::memcpy(numbers.data(), bytes.data() + Frame::kBytes, sizeof numbers);
-    return Piece{*frame, numbers[0], numbers[1], numbers[2], numbers[3]};
+    const auto said = Announcement::decode(bytes);
+    if (!said) return std::nullopt;
+    const auto& [sequence, tag, length, crc] = said->numbers;
+    return Piece{said->frame, sequence, tag, length, crc};
   }
   bool lies_within() const {
     return length > 0 && length <= kMaxLength && frame.offset <= frame.total &&
