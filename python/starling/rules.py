@@ -389,9 +389,10 @@ def _embeddings_apart(params: ParamsT, model: torch.nn.Module | None) -> ParamsT
     weights = {id(module.weight) for module in model.modules() if isinstance(module, kinds)}
     if any(isinstance(each, dict) for each in given):
         return given
-    groups: tuple[list, list] = [], []
+    rest, embeddings = [], []
     for each in given:
-        groups[id(each[1] if isinstance(each, tuple) else each) in weights].append(each)
-    if not groups[1] or not groups[0]:
-        return given if not groups[1] else [{"params": given, "use_muon": False}]
-    return [{"params": groups[0]}, {"params": groups[1], "use_muon": False}]
+        parameter = each[1] if isinstance(each, tuple) else each
+        (embeddings if id(parameter) in weights else rest).append(each)
+    if not embeddings:
+        return given
+    return [{"params": rest}] * bool(rest) + [{"params": embeddings, "use_muon": False}]
