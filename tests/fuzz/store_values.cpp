@@ -1,5 +1,5 @@
-// What others may have written to the store: a worker's address, its card, its life sign. The bytes
-// are also an address that somebody with the token has signed.
+// Values in the store that others may have written: a worker's address, its card, its life sign. The
+// bytes are also an address that somebody with the token has signed.
 #include "starling/transport/c10d/store_values.h"
 
 #include "starling/transport/tcp/address_book.h"
