@@ -1,5 +1,5 @@
-// A control frame's payload that announces another frame, whose payload comes another way: the frame
-// and four numbers.
+// A control frame's payload that announces another frame, whose payload comes another way: the
+// frame and four numbers.
 #pragma once
 
 #include <array>
