@@ -97,6 +97,8 @@ class Exchange final : private TransportHandler {
   std::uint64_t position(bool in_flight) const;
   // The one that has begun last, from 1; 0 before the first.
   std::uint64_t round() const;
+  // The values of the block that this round mixes.
+  Mask mask(int block) const { return layout_.mask({round(), static_cast<std::uint32_t>(block)}); }
   // Every worker calls it; the largest position of any counts. Finishes and drops what is in
   // flight; the next outgoing() begins a round of this position. Rounds themselves only ever rise.
   void restart(std::uint64_t position);

@@ -349,7 +349,7 @@ void Optimizer::make_scheme() {
   }
   const SchemeParts parts{e.blocks, *e.local, e.world, e.options, &e.node};
   e.scheme = e.options.hierarchy == "node" ? info.make_in_nodes(parts) : info.make(parts);
-  if (e.options.outer != "none") e.outer.emplace(e.options);
+  if (e.options.outer != "none") e.outer.emplace(e.options, e.options.outer == "nesterov");
 }
 
 Optimizer::~Optimizer() = default;
@@ -385,11 +385,11 @@ void Optimizer::make_step() {
   if (e.options.mean_every > 0) {
     const Operation operation(*this);
     Consensus(*this).keep([&] {
-      if (e.outer) e.outer->step(e.blocks);
+      if (e.outer) e.outer->step(e.blocks, nullptr);
     });
   } else if (e.outer) {
     settle(e.blocks);
-    e.outer->step(e.blocks);
+    e.outer->step(e.blocks, e.exchange.get());
   }
 }
 

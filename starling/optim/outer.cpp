@@ -14,15 +14,25 @@ void Outer::restart(std::vector<Block>& blocks) {
   m_.zero();
 }
 
-void Outer::step(std::vector<Block>& blocks) {
-  const c10::AutoGradMode no_gradient(false);
+void Outer::step(std::vector<Block>& blocks, const Exchange* exchange) {
   for (Block& block : blocks) {
-    const at::Tensor theta = theta_.of(block).clone(), &m = m_.of(block);
-    const at::Tensor& delta = theta_.less_parameters(block);
-    m.mul_(options_.outer_momentum).add_(delta);
-    theta.sub_(options_.outer == "nesterov" ? delta.add_(m, options_.outer_momentum) : m, options_.outer_lr);
-    theta_.of(block).copy_(theta);
-    theta_.set_parameters(block);
+    const at::Tensor x = at::empty_like(theta_.of(block));
+    read_parameters(block, x);
+    step(block, x, exchange == nullptr ? Mask{} : exchange->mask(block.index));
+    set_parameters(block, x);
+  }
+}
+
+void Outer::step(const Block& block, const at::Tensor& merged, const Mask& mask) {
+  const c10::AutoGradMode no_gradient(false);
+  const double momentum = options_.outer_momentum;
+  const auto thetas = chosen(theta_.of(block), mask), ms = chosen(m_.of(block), mask);
+  const auto points = chosen(merged, mask);
+  for (std::size_t k = 0; k < points.size(); ++k) {
+    const at::Tensor delta = thetas[k] - points[k];
+    ms[k].mul_(momentum).add_(delta);
+    thetas[k].sub_(nesterov_ ? delta.add_(ms[k], momentum) : ms[k], options_.outer_lr);
+    points[k].copy_(thetas[k]);
   }
 }
 

@@ -11,7 +11,8 @@
 //   mean, sgd            SlowMo: Wang et al. 2020 (arXiv 1910.00643), at a constant learning rate
 //   exchange, sgd        NoLoCo: Kolehmainen et al. 2025 (arXiv 2506.10911), over random pairs
 //
-// With lr 1 and momentum 0 it changes nothing.
+// With lr 1 and momentum 0 it changes nothing. An exchange of random-k (Options::one_in) merges a
+// part of the values. Only this part takes an outer step then.
 #pragma once
 
 #include <vector>
@@ -26,19 +27,23 @@ namespace starling {
 class Outer {
  public:
   // The options outlive it.
-  explicit Outer(const Options& options) : options_(options) {}
+  Outer(const Options& options, bool nesterov) : options_(options), nesterov_(nesterov) {}
 
   // New blocks begin at their parameters, without momentum.
   void attach(std::vector<Block>& blocks);
   // All blocks do.
   void restart(std::vector<Block>& blocks);
-  // The parameters are the merged point. They become theta.
-  void step(std::vector<Block>& blocks);
+  // The parameters are the merged point: what the exchange's last round has mixed of them; null:
+  // all. They become theta.
+  void step(std::vector<Block>& blocks, const Exchange* exchange);
+  // The same with a block's merged values, of which the mask chooses.
+  void step(const Block& block, const at::Tensor& merged, const Mask& mask);
   // "outer.start" is theta, "outer.momentum" m.
   void state(StateVisitor& visitor);
 
  private:
   const Options& options_;
+  const bool nesterov_;
   Vectors theta_{Fresh::parameter}, m_;
 };
 

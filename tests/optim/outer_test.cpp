@@ -156,6 +156,89 @@ TEST(Outer, SgdOverPairsIsNoLoCo) {
   expect_near(values_of(options, 4), expected);
 }
 
+// A run of 256 values belongs to one of four fragments, each with a point and an outer optimizer of
+// its own. `merge` is called for the one whose turn it is.
+constexpr int kFragments = 4;
+constexpr std::int64_t kFragmented = 5000;
+
+using Merge = std::function<void(int fragment, std::vector<Points>& x, int round)>;
+
+// Beside the run: by fragment and worker.
+void expect_fragments(const Options& options, int every, const Merge& merge) {
+  std::vector<Points> x(kFragments, Points(kFive, 1));
+  for (int t = 0; t < kOuterSteps; ++t) {
+    for (Points& fragment : x) fragment = adapted(fragment, t);
+    const int round = t / every;
+    const Mask mask = Mask::of_round(kFragments, 0, 0, static_cast<std::uint64_t>(round));
+    if ((t + 1) % every == 0) merge(static_cast<int>(mask.turn), x, round);
+  }
+  flock(kFive, [&](int i, World& world) {
+    const Tensor p = parameter({kFragmented}, 1);
+    Optimizer optimizer({p}, SGD{.lr = kInnerLr}, options, world);
+    for (int t = 0; t < kOuterSteps; ++t) {
+      p.mutable_grad() = (0.5 + 0.2 * i) * (p.detach() - centre(i, t));
+      optimizer.step();
+    }
+    nobody_leaves_yet(optimizer);
+    for (std::int64_t at = 0; at < kFragmented; ++at) {
+      const auto fragment = static_cast<std::size_t>(at) / Mask::kRun % kFragments;
+      ASSERT_NEAR(p[at].item<double>(), x[fragment][static_cast<std::size_t>(i)], 1e-5) << at;
+    }
+  });
+}
+
+TEST(Outer, OfRandomKStepsWhatARoundHasMixed) {
+  std::vector<std::vector<Momentum>> outer(kFragments, std::vector<Momentum>(kFive, {0.7, 0.6}));
+  const Options options{.topology = "complete",
+                        .scheme = "atc",
+                        .one_in = kFragments,
+                        .every = 2,
+                        .outer = "nesterov",
+                        .outer_momentum = 0.6};
+  expect_fragments(options, options.every, [&](int fragment, std::vector<Points>& x, int) {
+    Points& of = x[static_cast<std::size_t>(fragment)];
+    const double mean = mean_of(of);
+    for (std::size_t i = 0; i < of.size(); ++i)
+      of[i] = outer[static_cast<std::size_t>(fragment)][i].nesterov(mean);
+  });
+}
+
+// The fragment that was sent in the last exchange is merged, and the next one is sent.
+TEST(StreamingDiLoCo, MergesOneFragmentAfterTheOther) {
+  for (const std::string topology : {"complete", "ring"}) {
+    SCOPED_TRACE(topology);
+    const Options options{.topology = topology,
+                          .scheme = {"streaming-diloco", {{"alpha", 0.3}}},
+                          .one_in = kFragments,
+                          .every = 2,
+                          .outer_momentum = 0.6};
+    const Schedule schedule = make_schedule(topology, kFive);
+    std::vector<std::vector<Momentum>> outer(kFragments, std::vector<Momentum>(kFive, {0.7, 0.6}));
+    std::vector<Points> sent(kFragments, Points(kFive, 1));
+    expect_fragments(options, options.every, [&](int fragment, std::vector<Points>& x, int round) {
+      const auto f = static_cast<std::size_t>(fragment);
+      const Points y = mixed(sent[f], schedule.at(round));
+      for (std::size_t i = 0; i < y.size(); ++i) x[f][i] += 0.7 * (outer[f][i].nesterov(y[i]) - sent[f][i]);
+      sent = x;
+    });
+  }
+}
+
+TEST(StreamingDiLoCo, RefusesWhatDrivesWorkersApartAndAnotherOuterOptimizer) {
+  EXPECT_EQ(refusal<UsageError>([] {
+              check_options({.scheme = "streaming-diloco", .mean_every = 2, .outer = "sgd"}, 4, 1, false);
+            }),
+            "scheme \"streaming-diloco\" needs outer = \"none\", not \"sgd\": it has an outer optimizer of "
+            "its own, "
+            "with outer_lr and outer_momentum");
+  EXPECT_EQ(
+      refusal<UsageError>([] {
+        check_options({.topology = "ring", .scheme = "streaming-diloco", .outer_lr = 8}, 4, 1, false);
+      }),
+      "scheme \"streaming-diloco\" with outer_lr = 8, outer_momentum = 0.9 and alpha = 0.5 drives workers "
+      "apart over \"ring\": take less momentum or a smaller outer_lr");
+}
+
 // Over the complete graph its mean moves as DiLoCo's, if all losses have the same curvature.
 TEST(Gasloc, IsItsEquationAndDiLoCoOverTheCompleteGraph) {
   constexpr int kEvery = 3;

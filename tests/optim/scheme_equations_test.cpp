@@ -21,7 +21,8 @@ struct Values {
   // The second value of a scheme that has one: h of CECA, w of pushes, e of diffusion, y of
   // tracking, a momentum.
   std::vector<double> other{};
-  std::vector<double> own{};  // m of tracking
+  std::vector<double> own{};   // m of tracking
+  std::vector<double> sent{};  // x after the last step
   double lr = 0;
   std::vector<double> move{};  // lr u(g) of each worker, or 0 without a gradient
   std::vector<double> keep{};  // 1 - lr weight_decay, or 1
@@ -154,6 +155,20 @@ void gasloc(Values& of, const Graph& round, int) {
   of.own = of.x, of.other = y;
 }
 
+// `own` is theta, `other` its momentum.
+void streaming_diloco(Values& of, const Graph& round, int) {
+  if (of.own.empty()) of.own = of.sent = of.x, of.other.assign(of.x.size(), 0);
+  of.adapt();
+  const std::vector<double> y = mixed(of.sent, round);
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const double delta = of.own[i] - y[i];
+    of.other[i] = 0.9 * of.other[i] + delta;
+    of.own[i] -= 0.7 * (delta + 0.9 * of.other[i]);
+    of.x[i] += 0.5 * (of.own[i] - of.sent[i]);
+  }
+  of.sent = of.x;
+}
+
 struct Equation {
   void (*step)(Values&, const Graph& round, int t) = nullptr;
   void (*gradients)(Values&, Gradients&, const Graph& round, const Rounded&) = nullptr;
@@ -176,6 +191,7 @@ const std::map<std::string, Equation> kEquations{
     {"quasi-global", {quasi_global}},
     {"decentlam", {decentlam}},
     {"gasloc", {gasloc}},
+    {"streaming-diloco", {streaming_diloco}},
     {"choco", {adapt_then_combine}},  // it sends all values by default
     {"push-sum", {push_sum}},
     {"local", {adapt_alone}},

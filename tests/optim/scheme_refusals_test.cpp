@@ -198,7 +198,7 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "all could take their mean"},
       {{.every = 0}, "every = 0 is not allowed: steps from one exchange to the next"},
       {{.scheme = "d2", .every = 3},
-       "every = 3 needs scheme \"cta, atc, dsgd-ac, gasloc, choco\", not \"d2\""},
+       "every = 3 needs scheme \"cta, atc, dsgd-ac, gasloc, streaming-diloco, choco\", not \"d2\""},
       {{.every = 4, .mean_every = 10},
        "mean_every = 10 is no multiple of every = 4: a mean follows an exchange"},
       {{.scheme = "atc", .outer = "adam"}, "outer \"adam\" is unknown: none, sgd or nesterov"},

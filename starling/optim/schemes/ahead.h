@@ -19,17 +19,17 @@ class AheadScheme : public Scheme {
   void state(StateVisitor& visitor) override;
 
  protected:
-  explicit AheadScheme(const SchemeParts& parts) : Scheme(parts) {}
+  // With local steps, the next steps change the parameters while a block is in flight. So they are
+  // kept as they were sent. A scheme may need them in any case.
+  explicit AheadScheme(const SchemeParts& parts) : AheadScheme(parts, parts.options.every > 1) {}
+  AheadScheme(const SchemeParts& parts, bool keeps_sent) : Scheme(parts), keeps_sent_(keeps_sent) {}
 
   // update_and_send() and mix_and_send() of this exchange.
   void update_and_send(Block& block, std::span<const Arrival> arrived, std::optional<float> scale);
   void mix_and_send(Block& block);
 
- private:
-  // The next steps change the parameters while a block is in flight.
-  bool has_local_steps() const { return options_.every > 1; }
-
-  Vectors sent_{Fresh::parameter};  // with local steps: the parameters as they were sent last
+  const bool keeps_sent_;
+  Vectors sent_{Fresh::parameter};  // if kept: the parameters as they were sent last
 };
 
 }  // namespace starling

@@ -8,9 +8,6 @@
 // moves as that of DiLoCo (outer.h, "nesterov"). With eta 1 and gamma 0 it is ATC after H local
 // steps.
 #include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -19,6 +16,7 @@
 #include "starling/core/error.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/optim/schemes/vectors.h"
+#include "starling/topology/recursion.h"
 
 namespace starling {
 namespace {
@@ -64,31 +62,14 @@ class Gasloc final : public Scheme {
 
 constexpr RefusedWire kTooCoarse[] = {{Wire::int4, "the momentum adds up what its rounding leaves"}};
 
-// Whether theta <- W theta + gamma ( theta - theta before ) brings workers together.
 bool is_stable(const Schedule& schedule, double gamma) {
-  std::vector<double> theta(static_cast<std::size_t>(schedule.workers()));
-  const auto length = [&] {  // of its distance to the mean
-    const double mean = std::reduce(theta.begin(), theta.end()) / static_cast<double>(theta.size());
-    double squares = 0;
-    for (double& x : theta) x -= mean, squares += x * x;
-    return std::sqrt(squares);
-  };
-  std::mt19937 random(1);
-  std::normal_distribution<double> normal;
-  std::ranges::generate(theta, [&] { return normal(random); });
-  const double start = length();
-  std::vector<double> before = theta;
-  const auto rounds = std::max<long long>(300, 30 * static_cast<long long>(schedule.rounds.size()));
-  for (long long t = 0; t < rounds && length() < 1e3 * start; ++t) {
-    std::vector<double> next = theta;
-    for (std::size_t i = 0; i < next.size(); ++i) {
-      next[i] += gamma * (theta[i] - before[i]);
-      for (const Neighbour& j : schedule.at(t).neighbours[i])
-        next[i] += j.weight * (theta[static_cast<std::size_t>(j.rank)] - theta[i]);
-    }
+  std::vector<double> before;
+  return brings_together(schedule, [&](const Graph& round, std::vector<double>& theta) {
+    if (before.empty()) before = theta;
+    std::vector<double> next = mixed_by(round, theta);
+    for (std::size_t i = 0; i < next.size(); ++i) next[i] += gamma * (theta[i] - before[i]);
     before = std::exchange(theta, std::move(next));
-  }
-  return length() <= start;
+  });
 }
 
 void check_momentum(const Options& options, const SchemeSettings&, const Schedule& schedule) {

@@ -19,7 +19,42 @@ SentBlock as_sent(const float* values, std::int64_t n) {
   return {{nullptr, std::as_bytes(std::span(values, static_cast<std::size_t>(n)))}, Wire::fp32};
 }
 
+// f(values of the segment, the segment)
+void each_segment(Block& block, const at::Tensor& values,
+                  const std::function<void(const at::Tensor&, const Segment&)>& f) {
+  const c10::AutoGradMode no_gradient(false);
+  with_masters({&block, 1});
+  for (const Segment& s : block.segments) f(values.narrow(0, s.offset, s.length), s);
+}
+
+// The segment's values in the precision that they are kept in.
+at::Tensor kept(const Segment& s) {
+  return s.master.defined() ? s.master : stretch(s.parameter, s.begin, s.length);
+}
+
 }  // namespace
+
+void read_parameters(Block& block, const at::Tensor& values) {
+  each_segment(block, values, [](const at::Tensor& v, const Segment& s) { v.copy_(kept(s)); });
+}
+
+void set_parameters(Block& block, const at::Tensor& values) {
+  each_segment(block, values, [](const at::Tensor& v, const Segment& s) {
+    if (s.master.defined()) s.master.copy_(v);
+    stretch(s.parameter, s.begin, s.length).copy_(v);
+  });
+}
+
+std::vector<at::Tensor> chosen(const at::Tensor& values, const Mask& mask) {
+  constexpr auto kRun = static_cast<std::int64_t>(Mask::kRun);
+  if (mask.one_in == 1) return {values};
+  const std::int64_t n = values.numel(), periods = n / (kRun * mask.one_in);
+  const std::int64_t whole = periods * kRun * mask.one_in, rest = whole + kRun * mask.turn;
+  std::vector<at::Tensor> views{
+      values.narrow(0, 0, whole).view({periods, mask.one_in, kRun}).select(1, mask.turn)};
+  if (rest < n) views.push_back(values.narrow(0, rest, std::min(kRun, n - rest)));
+  return views;
+}
 
 void Vectors::attach(std::span<Block> blocks) {
   for (std::size_t b = values_.size(); b < blocks.size(); ++b) {
@@ -37,26 +72,10 @@ void Vectors::state(StateVisitor& visitor, const std::string& name) {
   visitor.values(name, fresh_, [this](Block& block, const auto& f) { f(of(block)); });
 }
 
-void Vectors::copy(Block& block) const {
-  with_masters({&block, 1});
-  of(block).zero_();
-  less_parameters(block).neg_();
-}
-
-void Vectors::set_parameters(Block& block) const {
-  const c10::AutoGradMode no_gradient(false);
-  for (Segment& s : block.segments) {
-    const at::Tensor v = of(block).narrow(0, s.offset, s.length);
-    if (s.master.defined()) s.master.copy_(v);
-    stretch(s.parameter, s.begin, s.length).copy_(v);
-  }
-}
-
 const at::Tensor& Vectors::less_parameters(const Block& block) const {
   const c10::AutoGradMode no_gradient(false);
   for (const Segment& s : block.segments) {
-    const at::Tensor x = s.master.defined() ? s.master : stretch(s.parameter, s.begin, s.length);
-    of(block).narrow(0, s.offset, s.length).sub_(x);
+    of(block).narrow(0, s.offset, s.length).sub_(kept(s));
   }
   return of(block);
 }
@@ -64,6 +83,13 @@ const at::Tensor& Vectors::less_parameters(const Block& block) const {
 void Vectors::mix(const Block& block, std::span<const Arrival> arrived) const {
   Block v = block_of(block, of(block));
   starling::mix(v, arrived, {});
+}
+
+void Vectors::mix_sent(Block& block, std::span<const Arrival> arrived) const {
+  Block v = block_of(block, of(block));
+  v.grid = block.grid;
+  starling::mix(v, arrived, {});
+  block.grid = v.grid;
 }
 
 bool Vectors::write(const Block& block, const Outgoing& outgoing) const {

@@ -13,6 +13,12 @@
 
 namespace starling {
 
+// The parameters of the block, or their masters: one float for each value.
+void read_parameters(Block& block, const at::Tensor& values);
+void set_parameters(Block& block, const at::Tensor& values);
+// The values that the mask chooses, as views: whole runs, then the rest.
+std::vector<at::Tensor> chosen(const at::Tensor& values, const Mask& mask);
+
 class Vectors {
  public:
   // `fresh`: whether it begins at zero or at the parameters.
@@ -26,13 +32,13 @@ class Vectors {
 
   const at::Tensor& of(const Block& block) const { return values_[static_cast<std::size_t>(block.index)]; }
   // v <- x, the parameters, or their masters.
-  void copy(Block& block) const;
-  // x <- v
-  void set_parameters(Block& block) const;
+  void copy(Block& block) const { read_parameters(block, of(block)); }
   // v - x, which replaces v.
   const at::Tensor& less_parameters(const Block& block) const;
   // v <- v + Sum_j weight (theirs - mine), as mix() does it with the parameters.
   void mix(const Block& block, std::span<const Arrival> arrived) const;
+  // The same with a vector that the block sends in place of the parameters. Grids follow it.
+  void mix_sent(Block& block, std::span<const Arrival> arrived) const;
   // Writes v to `outgoing`. Returns whether v is finite.
   bool write(const Block& block, const Outgoing& outgoing) const;
   // The same, if v is what the block has sent last: modular codes use the same grid.
