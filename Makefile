@@ -13,7 +13,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-exchange bench-overhead bench-python_step bench-step bench-time_to_loss bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize coverage fuzz clean
+.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-exchange bench-overhead bench-python_step bench-step bench-time_to_loss bench-peers bench-async bench-planner bench-paper_steps study-a2cid2 bundle docs format check-format sanitize coverage fuzz clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "make %-19s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,7 @@ test-long: build  ## run the long tests: many seeds, wheel, frameworks, notebook
 	@scripts/dev-tools requirements-pack.txt $(VENV)
 	@scripts/dev-tools requirements-examples.txt $(VENV)
 	@scripts/dev-tools requirements-docs.txt $(VENV)
+	@scripts/dev-tools requirements-peers.txt $(VENV)
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2 -L '^long$$'
 
 test-all: test  ## run all tests
@@ -88,6 +89,14 @@ bench-time_to_loss: command  ## seconds until DDP's loss, beside DDP and Decent-
 	@scripts/dev-tools requirements-bench.txt $(VENV)
 	@scripts/dev-tools requirements-pack.txt $(VENV)
 	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python bench/time_to_loss.py --starling $(VENV)/bin/starling $(BENCH)
+
+bench-peers: BOOTSTRAP = --tests
+bench-peers: command  ## each algorithm beside the peer that has it: losses, seconds, bytes (root): out/bench/peers.json
+	@cmake --build $(BUILD) -j $(JOBS) --target starling_python
+	@scripts/dev-tools requirements-bench.txt $(VENV)
+	@scripts/dev-tools requirements-pack.txt $(VENV)
+	@scripts/dev-tools requirements-peers.txt $(VENV)
+	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python bench/peers.py $(BENCH)
 
 bench-async: BOOTSTRAP = --tests
 bench-async: command  ## what a slow, stopped or dead worker costs the others under gossip (root): out/bench/async.json

@@ -267,11 +267,15 @@ class Bench:
         rule, rate = rules_of(options.task)["adam"], None if options.no_line else "0"
         return self.run({"by": "alone"}, rule, options.alone, [options.alone], rate)["step_ms"]
 
+    def rate(self, ratio, compute_ms):
+        """The card's rate. On it the parameters take `ratio` times as long as a step computes."""
+        needed = 4 * self.parameters / (ratio * compute_ms / 1e3)  # bytes per second
+        return f"{round(8 * needed / PAYLOAD / 1e3)}kbit"
+
     def setting(self, ratio, compute_ms):
         options, rate, line = self.options, None, None
         if not options.no_line:
-            needed = 4 * self.parameters / (ratio * compute_ms / 1e3)  # bytes per second
-            rate = f"{round(8 * needed / PAYLOAD / 1e3)}kbit"
+            rate = self.rate(ratio, compute_ms)
             line = self.line(rate)
         runs = []
         for lr in options.lr or [None]:

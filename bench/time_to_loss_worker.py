@@ -81,8 +81,8 @@ def by_decent_dp(model, job):
 
     logger.remove()
     torch.distributed.init_process_group("gloo")
-    rule = job["rule"]
-    values = {"lr": rule["lr"], "betas": rule["betas"]}
+    rule, factor_of = job["rule"], factor(job)
+    values = {name: rule[name] for name in ("lr", "betas", "momentum") if name in rule}
     if "window" in rule:
         kind, values = getattr(decent_dp.optim, rule["name"]), values | {"accum_iter": rule["window"]}
     else:
@@ -91,18 +91,84 @@ def by_decent_dp(model, job):
         model, lambda named: kind([g for g in groups([p for _, p in named], rule["weight_decay"]) if g["params"]], **values),
         lambda optimizer: scheduler_of(optimizer, job), topology=job["system"]["topology"], grad_clip_norm=job["clip"])
 
+    steps = 0
+
     def step(batch):
+        nonlocal steps
+        if job["system"].get("adapts"):  # DSGD-AC: mixing follows the learning rate
+            trained.set_adaptive_factor(factor_of(steps) / max(map(factor_of, range(steps + 1))))
+        steps += 1
         trained(*batch).backward()  # it steps inside
 
     return step, torch.distributed.barrier
+
+
+def by_torchft(model, job):
+    """DiLoCo. Each worker is a replica group of its own; rank 0 has the lighthouse."""
+    import datetime
+    import socket
+
+    os.environ.setdefault("RUST_LOG", "error")
+    import torchft
+    from torchft.coordination import LighthouseServer
+    from torchft.local_sgd import DiLoCo
+
+    rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rule, system = job["rule"], job["system"]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as to_rank_0:
+        to_rank_0.connect((os.environ["MASTER_ADDR"], 1))
+        own = to_rank_0.getsockname()[0]
+    torch.distributed.init_process_group("gloo")  # to meet, and to say where the lighthouse is
+    lighthouse, address = None, [None]
+    if rank == 0:
+        lighthouse = LighthouseServer(bind="[::]:0", min_replicas=workers)
+        address = [f"http://{own}:{lighthouse.address().rpartition(':')[2]}"]
+    torch.distributed.broadcast_object_list(address)
+    store = torch.distributed.TCPStore(own, 0, is_master=True, wait_for_workers=False)
+    manager = torchft.Manager(pg=torchft.ProcessGroupGloo(datetime.timedelta(seconds=60)), load_state_dict=None, state_dict=None,
+                              min_replica_size=workers, use_async_quorum=False, init_sync=False, rank=0, world_size=1,
+                              store_addr=own, store_port=store.port, lighthouse_addr=address[0],
+                              replica_id=str(rank), hostname=own)
+    optimizer = getattr(torch.optim, rule["name"])(groups(list(model.parameters()), rule["weight_decay"]), lr=rule["lr"],
+                                                   betas=rule["betas"], fused=True)
+    scheduler = scheduler_of(optimizer, job)
+    parts = fragments(model, system["fragments"])
+    outer = [torch.optim.SGD(part.parameters(), lr=0.7, momentum=0.9, nesterov=True) for part in parts]
+    diloco = DiLoCo(manager, parts, optimizer, outer, system["every"], use_bucketization=True, bucket_cap_mb=32,
+                    fragment_sync_delay=system.get("delay", 0), fragment_update_alpha=system.get("alpha", 0.0))
+    diloco.__enter__()
+
+    def step(batch):
+        optimizer.zero_grad()
+        model(*batch).backward()
+        if job["clip"]:
+            clip_grad_norm_(model.parameters(), job["clip"])
+        optimizer.step()
+        scheduler.step()
+
+    step.keeps = lighthouse, store, manager, diloco
+    return step, torch.distributed.barrier
+
+
+def fragments(model, many):
+    """The model's modules in as many parts of about the same size."""
+    if many == 1:
+        return [model]
+    parts, sizes = [torch.nn.ModuleList() for _ in range(many)], [0] * many
+    modules = [module for child in model.children() for module in (child if isinstance(child, torch.nn.ModuleList) else [child])]
+    for module in sorted(modules, key=lambda module: -sum(p.numel() for p in module.parameters())):
+        least = sizes.index(min(sizes))
+        parts[least].append(module)
+        sizes[least] += sum(p.numel() for p in module.parameters())
+    return parts
 
 
 def by_starling(model, job):
     import starling
 
     rule, system = job["rule"], job["system"]
-    values = {"lr": rule["lr"], "betas": rule["betas"]} | ({"window": rule["window"]} if "window" in rule else {})
-    options = {name: system[name] for name in ("scheme", "topology", "wire") if name in system}
+    values = {name: rule[name] for name in ("lr", "betas", "window", "momentum") if name in rule}
+    options = {name: system[name] for name in ("scheme", "topology", "wire") if name in system} | system.get("more", {})
     optimizer = getattr(starling, rule["name"])(groups(list(model.parameters()), rule["weight_decay"]), **values,
                                                 clip=job["clip"], model=model, **options)
     scheduler = scheduler_of(optimizer, job)
@@ -116,7 +182,7 @@ def by_starling(model, job):
     return step, optimizer.consensus_distance
 
 
-SYSTEMS = {"alone": by_torch, "ddp": by_torch, "decent-dp": by_decent_dp, "starling": by_starling}
+SYSTEMS = {"alone": by_torch, "ddp": by_torch, "decent-dp": by_decent_dp, "torchft": by_torchft, "starling": by_starling}
 
 
 def bytes_sent():
