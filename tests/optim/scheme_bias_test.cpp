@@ -3,7 +3,8 @@
 //   f_i(x) = a_i / 2 (x - c_i)^2       the optimum of the sum: Sum_i a_i c_i / Sum_i a_i
 //
 // An exact scheme ends there. The others end beside it, where mixing and the workers' own gradients
-// balance.
+// balance: at a distance that is proportional to the learning rate.
+#include "tests/mixed.h"
 #include "tests/optim/every_scheme.h"
 
 namespace starling {
@@ -12,35 +13,76 @@ namespace {
 using namespace std::chrono_literals;
 using at::Tensor;
 
+constexpr double kLr = 0.05;
+
+double a(int i) { return 0.5 + 0.4 * i; }
+double c(int i) { return i * i - 2.0; }
+
 class SchemeBias : public EveryScheme {};
 
-TEST_P(SchemeBias, OnSkewedDataIsZeroForExactSchemes) {
-  if (in_pairs()) GTEST_SKIP() << "push_pull_test.cpp, virtual_test.cpp: their times are random";
-  const auto a = [](int i) { return 0.5 + 0.4 * i; };
-  const auto c = [](int i) { return i * i - 2.0; };
+constexpr int kFour = 4;
+
+// Each worker's distance to the optimum.
+std::vector<double> distances(std::vector<double> x) {
   double optimum = 0, all = 0;
-  for (int i = 0; i < kMany; ++i) optimum += a(i) * c(i), all += a(i);
-  optimum /= all;
-  virtual_flock(kMany, [&](int i, World& world, VirtualTime& time) {
+  for (int i = 0; i < kFour; ++i) optimum += a(i) * c(i), all += a(i);
+  for (double& value : x) value -= optimum / all;
+  return x;
+}
+
+std::vector<double> run(const Options& options, double lr, int steps) {
+  std::vector<double> ends(kFour);
+  virtual_flock(kFour, [&](int i, World& world, VirtualTime& time) {
     const Tensor x = parameter({3});
-    Optimizer optimizer({x}, SGD{.lr = 0.05}, options(), world);
-    for (int t = 0; t < 1500; ++t) {
+    Optimizer optimizer({x}, SGD{.lr = lr}, options, world);
+    for (int t = 0; t < steps; ++t) {
       time.sleep(10ms);
       optimizer.zero_grad();
       x.mutable_grad() = a(i) * (x.detach() - c(i));
       optimizer.step();
     }
-    const double off = std::abs(x[0].item<double>() - optimum);
-    if (info().traits.exact) {
-      EXPECT_LT(off, 1e-5) << "worker " << i;
-    } else {
-      EXPECT_GT(off, 1e-3) << "worker " << i << ": it is exact, and its traits do not say so";
-      if (mixes()) {
-        EXPECT_LT(off, 1) << "worker " << i;
-      }
-    }
+    ends[static_cast<std::size_t>(i)] = x[0].item<double>();
     nobody_leaves_yet(optimizer);
   });
+  return distances(ends);
+}
+
+double root_of_squares(const std::vector<double>& x) {
+  return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
+}
+
+TEST_P(SchemeBias, OnSkewedDataIsZeroForExactSchemesAndElseFallsWithTheLearningRate) {
+  if (in_pairs()) GTEST_SKIP() << "push_pull_test.cpp, virtual_test.cpp: their times are random";
+  const std::vector<double> off = run(options(), kLr, 1500);
+  if (info().traits.exact) {
+    EXPECT_THAT(off, testing::Each(testing::DoubleNear(0, 1e-5)));
+    return;
+  }
+  EXPECT_THAT(off, testing::Each(testing::Not(testing::DoubleNear(0, 1e-3))))
+      << "it is exact, and its traits do not say so";
+  if (!mixes()) return;
+  EXPECT_THAT(off, testing::Each(testing::DoubleNear(0, 1)));
+  EXPECT_NEAR(root_of_squares(run(options(), kLr / 2, 3000)) / root_of_squares(off), 0.5, 0.1);
+}
+
+// The fixed points of the two equations.
+TEST(Bias, OfCtaAndAtcIsWhatTheoryPredicts) {
+  for (const std::string scheme : {"cta", "atc"}) {
+    const Options options{.topology = "ring", .scheme = scheme};
+    const Graph ring = schedule_of(options, kFour, 1).at(0);
+    std::vector<double> x(kFour);
+    for (int t = 0; t < 10'000; ++t) {
+      std::vector<double> next = scheme == "cta" ? mixed(x, ring) : x;
+      for (int i = 0; i < kFour; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        next[at] -= kLr * a(i) * (x[at] - c(i));
+      }
+      x = scheme == "cta" ? next : mixed(next, ring);
+    }
+    const std::vector<double> off = run(options, kLr, 1500), predicted = distances(x);
+    for (std::size_t i = 0; i < off.size(); ++i)
+      EXPECT_NEAR(off[i] / predicted[i], 1, 1e-3) << scheme << ", worker " << i << ": " << predicted[i];
+  }
 }
 
 STARLING_EVERY_SCHEME(SchemeBias);
