@@ -221,7 +221,7 @@ TEST(Checkpoint, ChocoGoesOn) {
        .narrow = true});
   check_resume(  // it sends in some rounds
       {SGD{.lr = 0.01, .momentum = 0.9, .nesterov = true},
-       {.topology = "ring", .scheme = {"choco", {{"trigger", 1e6}}}, .one_in = 6, .every = 2},
+       {.topology = "ring", .scheme = {"choco", {{"trigger", 4e7}}}, .one_in = 6, .every = 2},
        3});
 }
 
