@@ -1,5 +1,5 @@
-// What a worker and each of its neighbours know of the other's parameters: the replicas of all
-// blocks (exchange/replicas.h). A scheme keeps them, and saves them as its state.
+// The replicas of all blocks (exchange/replicas.h): a worker and each of its neighbours know the
+// other's parameters by them. A scheme keeps them, and saves them as its state.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ class Copies {
   std::vector<double> distances(const Block& block) const;
   // Writes the wire block.
   void write(const Block& block, void* to);
-  // Of one committed swap: returns what is to be mixed, with `gamma` times the weight (replicas.h).
+  // Takes one committed swap (replicas.h). Returns what is to be mixed, with `gamma` times the
+  // weight.
   Arrival take(const Block& block, const Arrival& swap, double gamma);
 
  private:
