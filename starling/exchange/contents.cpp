@@ -29,12 +29,14 @@ Frame Layout::frame(FrameType type, SwapId id, Wire wire) const {
 }
 
 bool Layout::fits(const Frame& frame, std::size_t bytes, Wire wire) const {
-  return frame.total == bytes && frame.dtype == static_cast<std::uint8_t>(wire) &&
+  const bool right_size = frame.total == bytes || (top_k_ && frame.total == 0);
+  return right_size && frame.dtype == static_cast<std::uint8_t>(wire) &&
          frame.value == word({frame.round, frame.block});
 }
 
 bool Layout::may_be_read(SwapId id, const SentBlock& block) const {
-  return block.may_be_read() && (!top_k_ || is_sound(*top_k_, block.bytes(), sizes_[id.block]));
+  const bool empty = top_k_ && block.bytes().empty();
+  return block.may_be_read() && (!top_k_ || empty || is_sound(*top_k_, block.bytes(), sizes_[id.block]));
 }
 
 }  // namespace starling

@@ -133,6 +133,12 @@ Outgoing Exchange::outgoing(int index) {
   return {{next->data(), layout_.wire()}, layout_.mask(id)};
 }
 
+void Exchange::leave_empty(int index) {
+  const std::lock_guard lock(monitor_.mutex);
+  std::shared_ptr<Buffer>& next = next_[static_cast<std::size_t>(index)];
+  if (next) next = std::make_shared<Buffer>(std::size_t{0});
+}
+
 void Exchange::begin_round(std::unique_lock<std::mutex>& lock) {
   ExchangeStatistics& counts = ledger_.counts();
   if (rounds_.left_behind()) {

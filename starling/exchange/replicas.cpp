@@ -1,8 +1,10 @@
 #include "starling/exchange/replicas.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 namespace starling {
 namespace {
@@ -14,6 +16,7 @@ std::vector<float> joined(Replicas::Values x) {
 }
 
 void take_block(std::span<const std::byte> block, TopK top, std::vector<float>& copy) {
+  if (block.empty()) return;
   const auto* const indices = reinterpret_cast<const std::uint32_t*>(block.data());
   if (top.one_in == 1) {
     std::copy_n(reinterpret_cast<const float*>(block.data()), copy.size(), copy.begin());
@@ -27,6 +30,21 @@ void take_block(std::span<const std::byte> block, TopK top, std::vector<float>& 
   }
 }
 
+// |a - b|^2. In lanes, so that the compiler adds several numbers at once.
+double squared_distance(std::span<const float> a, const float* b) {
+  std::array<double, 8> lanes{};
+  const auto add = [&](std::size_t i, double& sum) {
+    const double apart = double{a[i]} - double{b[i]};
+    sum += apart * apart;
+  };
+  std::size_t i = 0;
+  for (; i + lanes.size() <= a.size(); i += lanes.size()) {
+    for (std::size_t l = 0; l < lanes.size(); ++l) add(i + l, lanes[l]);
+  }
+  for (; i < a.size(); ++i) add(i, lanes[0]);
+  return std::reduce(lanes.begin(), lanes.end());
+}
+
 }  // namespace
 
 double default_gamma(int one_in) { return std::min(1.0, 1.6 / one_in); }
@@ -36,6 +54,19 @@ void Replicas::begin(std::span<const int> neighbours, Values x) {
   begun = true;
   edges.clear();
   for (const int rank : neighbours) edges.push_back({rank, all, all});
+}
+
+std::vector<double> Replicas::distances(Values x) const {
+  std::vector<double> all;
+  for (const Edge& edge : edges) {
+    double& sum = all.emplace_back(0);
+    std::size_t at = 0;
+    for (const auto piece : x) {
+      sum += squared_distance(piece, edge.mine.data() + at);
+      at += piece.size();
+    }
+  }
+  return all;
 }
 
 void Replicas::write(Values x, TopK top, void* block, std::vector<std::uint32_t>& room) const {

@@ -4,7 +4,7 @@
 //   choose     the values of x that differ most from the published ones: by the largest |x - mine|
 //              of all edges
 //   send       these values themselves with their indices (kernels/top_k.h): the same block to all
-//              neighbours
+//              neighbours. Or nothing: an empty block
 //   take       when a swap has committed: mine <- the values that I sent, theirs <- those that
 //              came, at both ends
 //
@@ -40,6 +40,9 @@ struct Replicas {
 
   // By rising rank. Both copies of each are x, which must be the same at all workers.
   void begin(std::span<const int> neighbours, Values x);
+
+  // |x - mine|^2 of each edge.
+  std::vector<double> distances(Values x) const;
 
   // Writes the wire block: the values of x that `top` chooses. `room`: work memory, for any block.
   void write(Values x, TopK top, void* block, std::vector<std::uint32_t>& room) const;

@@ -23,6 +23,7 @@ class Schemes(CommandTest):
             for row in ("exchange", "edges", "wires", "one_in", "optimizer", "GPU", "hierarchy"):
                 self.assertRegex(text, rf"\n  {row} +\S")
         self.assertIn("gamma: number, default 0, at least 0 and at most 1", described["choco"])
+        self.assertIn("trigger: number, default 0, at least 0", described["choco"])
 
     def test_a_wrong_name_is_told_the_nearest(self):
         self.assertTrue(self.usage_error("schemes", "chocco").startswith(

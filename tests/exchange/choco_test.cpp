@@ -50,7 +50,11 @@ struct Sparse {
     const std::span<const float> pieces[]{std::span(x).first(x.size() / 3),
                                           std::span(x).subspan(x.size() / 3)};
     const Outgoing outgoing = exchange.outgoing(0);
-    replicas.write(pieces, top, outgoing.values, room);
+    if (silent) {
+      exchange.leave_empty(0);
+    } else {
+      replicas.write(pieces, top, outgoing.values, room);
+    }
     if (tamper) tamper(static_cast<std::uint32_t*>(outgoing.values));
     exchange.start(0, true);
   }
@@ -86,6 +90,7 @@ struct Sparse {
   std::normal_distribution<float> change;
   double learned = 0;
   std::function<void(std::uint32_t*)> tamper{};
+  bool silent = false;  // sends nothing
   LogLines lines;
   Exchange exchange;
 };
@@ -228,7 +233,41 @@ TEST(Choco, SendsIndicesAndValuesOfOneInSoMany) {
   }
 }
 
-// When the connection breaks, a swap is aborted, or both have mixed it. Worker 2 is not touched.
+// Large blocks, small ones, and some that their neighbours read in place.
+TEST(Choco, AnEmptyBlockKeepsWhatIsKnownOfItsSenderAndHasNoBytes) {
+  const Schedule schedule = make_schedule("ring", 4);
+  for (const Over over : {Over::threads, Over::tcp, Over::mapped}) {
+    for (const auto& [size, one_in] : {std::pair{90'000, 4}, {90'000, 1}, {100, 4}}) {
+      SCOPED_TRACE(fmt::format("over {}, {} values, one in {}", static_cast<int>(over), size, one_in));
+      Sparses workers(schedule, one_in, 0.3, static_cast<std::size_t>(size), over);
+      std::vector<std::size_t> sent(4);  // blocks
+      for (int t = 0; t < 12; ++t) {
+        std::vector<std::vector<float>> known;
+        for (int i = 0; i < 4; ++i) {
+          workers[i].silent = t == 5 || (t + i) % 3 == 0;
+          if (!workers[i].silent) sent[static_cast<std::size_t>(i)] += 2;
+          known.push_back(workers[i].replicas.edges[0].mine);
+        }
+        workers.learn_and_step();
+        for (int i = 0; i < 4; ++i) {
+          const bool same = workers[i].replicas.edges[0].mine == known[static_cast<std::size_t>(i)];
+          EXPECT_EQ(same, workers[i].silent) << "worker " << i << " round " << t;
+        }
+      }
+      workers.expect_both_ends_agree(schedule);
+      EXPECT_NEAR(workers.drift(), 0, 1e-2);
+      workers.everyone([](Sparse& w) { w.exchange.average({}); });  // no worker has more to send
+      for (int i = 0; i < 4; ++i) {
+        EXPECT_EQ(workers[i].exchange.statistics().committed, 24U);
+        EXPECT_EQ(workers[i].exchange.statistics().payload_sent,
+                  sent[static_cast<std::size_t>(i)] * 4 * workers[i].top.words(workers[i].x.size()));
+      }
+    }
+  }
+}
+
+// When the connection breaks, a swap is aborted, or both have mixed it. Worker 2 is not touched. In
+// some rounds a worker sends nothing.
 TEST(Choco, ABrokenConnectionIsMendedAndBothEndsAgree) {
   const Schedule schedule = make_schedule("ring", 3);
   Sparses workers(schedule, 8, 0.3, 20'000);
@@ -242,6 +281,7 @@ TEST(Choco, ABrokenConnectionIsMendedAndBothEndsAgree) {
     // Before the votes or after them, depending on the threads.
     if (t % 3 == 0) workers.hub.sever(0, 1);
     if (t % 3 == 2) workers.hub.mend(0, 1);
+    for (int i = 0; i < 3; ++i) workers[i].silent = (t / 3 + i) % 4 == 0;
     step();
   }
   workers.hub.mend(0, 1);

@@ -41,6 +41,21 @@ TEST(Contents, ABlockOfAnotherSizeWireOrMaskDoesNotFit) {
   EXPECT_FALSE(one.fits(frame, one.bytes(id), Wire::fp32));
 }
 
+TEST(Contents, AnEmptyBlockFitsOnlyWhereItsSenderChooses) {
+  const std::size_t size = 4 * Mask::kRun;
+  const Layout mask({.one_in = 4}, {size}, 1), sender({.one_in = 4, .chooser = Chooser::sender}, {size}, 1);
+  const SwapId id{1, 0};
+  for (const Layout* const layout : {&mask, &sender}) {
+    Frame frame = layout->frame(FrameType::data, id, Wire::fp32);
+    EXPECT_EQ(layout->fits(frame, layout->bytes(id), Wire::fp32), layout == &sender);
+    frame.total = 8;  // one value of many
+    EXPECT_FALSE(layout->fits(frame, layout->bytes(id), Wire::fp32));
+  }
+  const Buffer eight(8);
+  EXPECT_TRUE(sender.may_be_read(id, SentBlock({}, Wire::fp32)));
+  EXPECT_FALSE(sender.may_be_read(id, SentBlock({nullptr, eight}, Wire::fp32)));
+}
+
 // Two vectors and a tail of one value. Each worker sends its rank, 10 + its rank and 20 + its rank.
 TEST(Contents, VectorsAndTailArriveBehindOneAnother) {
   constexpr std::size_t kSize = 30'000;  // more than one chunk

@@ -183,6 +183,138 @@ TEST(ChocoScheme, IsItsEquationWithEveryRule) {
   }
 }
 
+// SQuARM-SGD and SPARQ-SGD on f_i(x) = 1/2 (x - c_i)^T A_i (x - c_i), with two groups of
+// parameters, each a block with a learning rate of its own.
+struct SquarmCase {
+  const char* topology = "ring";
+  double momentum = 0.9;
+  int every = 2;
+  int one_in = 4;
+  double trigger = 0;
+};
+
+constexpr int kSquarmWorkers = 5, kSquarmSteps = 20;
+constexpr std::array<std::size_t, 2> kSquarmSizes{15, 25};
+constexpr std::array<double, 2> kSquarmLr{0.05, 0.02};
+
+struct Quadratic {
+  explicit Quadratic(int worker) {
+    std::mt19937_64 random(static_cast<std::uint64_t>(worker) + 1);
+    std::normal_distribution<double> normal;
+    for (auto& row : factor) std::ranges::generate(row, [&] { return normal(random); });
+    std::ranges::generate(centre, [&] { return normal(random); });
+  }
+  // A (x - c), A = 1/2 + F^T F / n
+  std::vector<double> gradient(const std::vector<double>& x) const {
+    std::vector<double> g(kValues);
+    for (std::size_t c = 0; c < kValues; ++c) g[c] = (x[c] - centre[c]) / 2;
+    for (const auto& row : factor) {
+      double along = 0;
+      for (std::size_t c = 0; c < kValues; ++c) along += row[c] * (x[c] - centre[c]) / kValues;
+      for (std::size_t c = 0; c < kValues; ++c) g[c] += along * row[c];
+    }
+    return g;
+  }
+  static constexpr std::size_t kValues = 40;
+  std::array<std::array<double, kValues>, kValues> factor{};
+  std::array<double, kValues> centre{};
+};
+
+struct PlainSquarm {
+  std::vector<std::vector<double>> x;  // by worker
+  std::vector<std::size_t> sent;       // exchanges in which the worker has sent
+};
+
+PlainSquarm plain_squarm(const SquarmCase& the) {
+  constexpr std::size_t n = kSquarmWorkers, first = kSquarmSizes[0];
+  const Graph graph = make_schedule(the.topology, kSquarmWorkers).rounds.front();
+  const auto lr = [](std::size_t c) { return kSquarmLr[c < first ? 0 : 1]; };
+  PlainSquarm all{std::vector(n, std::vector<double>(Quadratic::kValues)), std::vector<std::size_t>(n)};
+  auto& x = all.x;
+  auto copy = x, v = x;
+  for (int t = 1; t <= kSquarmSteps; ++t) {
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::vector<double> g = Quadratic(static_cast<int>(i)).gradient(x[i]);
+      for (std::size_t c = 0; c < g.size(); ++c) {
+        v[i][c] = the.momentum * v[i][c] + g[c];
+        x[i][c] -= lr(c) * (the.momentum * v[i][c] + g[c]);
+      }
+    }
+    if (t % the.every != 0) continue;
+    for (std::size_t i = 0; i < n; ++i) {
+      double far = 0;
+      for (std::size_t c = 0; c < x[i].size(); ++c) far += std::pow((x[i][c] - copy[i][c]) / lr(c), 2);
+      EXPECT_GT(std::abs(far / the.trigger - 1), 1e-3) << "in fp32 it may fall on the other side";
+      if (far <= the.trigger) continue;
+      ++all.sent[i];
+      for (std::size_t from = 0, g = 0; g < kSquarmSizes.size(); from += kSquarmSizes[g++]) {
+        std::vector<std::size_t> order(kSquarmSizes[g]);
+        std::iota(order.begin(), order.end(), from);
+        std::ranges::sort(order, std::greater(),
+                          [&](std::size_t c) { return std::abs(x[i][c] - copy[i][c]); });
+        order.resize(TopK{static_cast<std::uint32_t>(the.one_in)}.chosen_of(order.size()));
+        for (const std::size_t c : order) copy[i][c] = x[i][c];
+      }
+    }
+    for (std::size_t c = 0; c < Quadratic::kValues; ++c) {
+      std::vector<double> at;
+      for (const auto& of : copy) at.push_back(of[c]);
+      const std::vector<double> s = mixed(at, graph);
+      for (std::size_t i = 0; i < n; ++i) x[i][c] += default_gamma(the.one_in) * (s[i] - at[i]);
+    }
+  }
+  return all;
+}
+
+TEST(ChocoScheme, WithATriggerItIsSquarmAndSparq) {
+  for (const SquarmCase& the : {SquarmCase{.trigger = 2500},
+                                {.topology = "complete", .one_in = 2, .trigger = 1500},
+                                {.momentum = 0, .every = 1, .trigger = 300},
+                                {.momentum = 0, .every = 4, .one_in = 1, .trigger = 300}}) {
+    SCOPED_TRACE(testing::Message() << the.topology << ", momentum " << the.momentum << ", every "
+                                    << the.every << ", one in " << the.one_in);
+    const PlainSquarm plain = plain_squarm(the);
+    const std::size_t sent = std::accumulate(plain.sent.begin(), plain.sent.end(), std::size_t{0});
+    const auto most = static_cast<std::size_t>(kSquarmWorkers * kSquarmSteps / the.every);
+    EXPECT_TRUE(most / 4 < sent && sent < most - most / 4) << sent << " of " << most;
+    std::size_t bytes = 0;
+    const TopK top{static_cast<std::uint32_t>(the.one_in)};
+    for (const std::size_t size : kSquarmSizes) bytes += 4 * top.words(size);
+    flock(kSquarmWorkers, [&](int i, World& world) {
+      const Tensor p = parameter({std::int64_t{kSquarmSizes[0]}}),
+                   q = parameter({std::int64_t{kSquarmSizes[1]}});
+      Optimizer optimizer({torch::optim::OptimizerParamGroup({p}), torch::optim::OptimizerParamGroup({q})},
+                          SGD{.momentum = the.momentum, .nesterov = the.momentum > 0},
+                          {.topology = the.topology,
+                           .scheme = {"choco", {{"trigger", the.trigger}}},
+                           .one_in = the.one_in,
+                           .every = the.every},
+                          world);
+      for (std::size_t g = 0; g < kSquarmLr.size(); ++g)
+        optimizer.param_groups()[g].options().set_lr(kSquarmLr[g]);
+      const auto x = [&] {
+        const Tensor now = at::cat({p.detach(), q.detach()}).to(at::kDouble);
+        return std::vector(now.const_data_ptr<double>(), now.const_data_ptr<double>() + now.numel());
+      };
+      const std::uint64_t before = optimizer.statistics().payload_sent;
+      for (int t = 1; t <= kSquarmSteps; ++t) {
+        const Tensor g = at::tensor(Quadratic(i).gradient(x()), at::kDouble).to(at::kFloat);
+        p.mutable_grad() = g.slice(0, 0, p.numel()).clone();
+        q.mutable_grad() = g.slice(0, p.numel()).clone();
+        optimizer.step();
+      }
+      const std::vector<double> now = x();
+      const auto k = static_cast<std::size_t>(i);
+      for (std::size_t c = 0; c < now.size(); ++c)
+        ASSERT_NEAR(now[c], plain.x[k][c], 2e-5) << "worker " << i << " value " << c;
+      const std::size_t neighbours = std::string_view(the.topology) == "ring" ? 2U : kSquarmWorkers - 1U;
+      EXPECT_EQ(optimizer.statistics().payload_sent - before, plain.sent[k] * neighbours * bytes);
+      EXPECT_EQ(optimizer.statistics().aborted, 0U);
+      nobody_leaves_yet(optimizer);
+    });
+  }
+}
+
 // Without gradients, workers agree on blocks of several sizes, and on a group added later. The sum
 // stays.
 TEST(ChocoScheme, WorkersComeTogetherAlsoInAGroupThatIsAdded) {

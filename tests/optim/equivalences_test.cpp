@@ -9,12 +9,14 @@ using at::Tensor;
 
 constexpr SGD kSgd{.lr = 0.1};
 constexpr SGD kMomentum{.lr = 0.1, .momentum = 0.9};
+constexpr SGD kNesterov{.lr = 0.1, .momentum = 0.9, .nesterov = true};
 
 struct Equivalence {
   std::string name;
   Options one, other;
   Rule rule = kSgd;
   int steps = 12;
+  bool to_the_bit = false;
 };
 
 // Each worker's parameters in the end. The rate falls in mid-run.
@@ -39,6 +41,9 @@ TEST_P(Equivalences, Hold) {
   const auto one = ends_of(the.one, the.rule, the.steps), other = ends_of(the.other, the.rule, the.steps);
   for (std::size_t i = 0; i < one.size(); ++i) {
     EXPECT_TRUE(at::allclose(one[i], other[i], 1e-4, 1e-5)) << i << ": " << one[i][0] << other[i][0];
+    if (the.to_the_bit) {
+      EXPECT_TRUE(at::equal(one[i], other[i])) << i;
+    }
     EXPECT_FALSE(at::equal(one[i], one[(i + 1) % one.size()])) << "workers with skewed losses differ";
   }
 }
@@ -52,7 +57,19 @@ INSTANTIATE_TEST_SUITE_P(
         Equivalence{"SquarmWithoutTriggerAndCompressionIsLocalMomentumSgd",
                     {.topology = "ring", .scheme = "choco", .every = 3},
                     {.topology = "ring", .scheme = "atc", .every = 3},
-                    kMomentum},
+                    kNesterov},
+        Equivalence{"SquarmWhoseTriggerAlwaysFiresIsChoco",
+                    {.topology = "ring", .scheme = {"choco", {{"trigger", 1e-30}}}, .one_in = 4, .every = 2},
+                    {.topology = "ring", .scheme = "choco", .one_in = 4, .every = 2},
+                    kNesterov,
+                    12,
+                    true},
+        Equivalence{"SquarmWhoseTriggerNeverFiresIsLocal",
+                    {.topology = "ring", .scheme = {"choco", {{"trigger", 1e30}}}, .one_in = 4, .every = 2},
+                    {.scheme = "local"},
+                    kNesterov,
+                    12,
+                    true},
         Equivalence{"WagmaOfOneGroupIsLocalSgd",
                     {.topology = "complete", .scheme = "atc", .every = 4},
                     {.scheme = "local", .mean_every = 4},

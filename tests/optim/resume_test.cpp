@@ -219,6 +219,10 @@ TEST(Checkpoint, ChocoGoesOn) {
        .options = {.topology = "ring", .scheme = {"choco", {{"gamma", 0.1}}}, .one_in = 30, .block_bytes = 1},
        .workers = 3,
        .narrow = true});
+  check_resume(  // it sends in some rounds
+      {SGD{.lr = 0.01, .momentum = 0.9, .nesterov = true},
+       {.topology = "ring", .scheme = {"choco", {{"trigger", 4e7}}}, .one_in = 6, .every = 2},
+       3});
 }
 
 // Each worker has the state of its own blocks only. `large` lies in blocks of both workers of a

@@ -246,6 +246,8 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "gamma = 1.5 is not allowed: at least 0 and at most 1"},
       {{.topology = "ring", .scheme = {"choco", {{"gamma", NAN}}}},
        "gamma = nan is not allowed: at least 0 and at most 1"},
+      {{.topology = "ring", .scheme = {"choco", {{"trigger", -1.0}}}},
+       "trigger = -1 is not allowed: at least 0"},
       {{.scheme = {"cta", {{"gamma", 0.5}}}}, "gamma = 0.5 is for scheme \"choco\", not \"cta\": use 0"},
       {{.topology = "ring", .scheme = "choco"},
        "scheme \"choco\" needs one of Starling's rules, not another optimizer: it sends what changed in a "

@@ -147,5 +147,19 @@ TEST_P(Stability, MixingNeverDrivesWorkersApart) {
 
 STARLING_EVERY_SCHEME(Stability);
 
+// Noise reaches the threshold in about every fourth step.
+TEST(StabilityOfSquarm, SilentWorkersAreNotDrivenApart) {
+  for (const char* const topology : {"ring", "complete", "star"}) {
+    for (const int one_in : {1, 16}) {
+      SCOPED_TRACE(testing::Message() << topology << ", one in " << one_in);
+      const Options options{
+          .topology = topology, .scheme = {"choco", {{"trigger", 4.0 * kValues}}}, .one_in = one_in};
+      const Distances noisy = run(options, 6, 300, true, Net::fast);
+      EXPECT_LT(noisy.end, 0.9 * kLr * std::sqrt(300));
+      EXPECT_LT(noisy.most, kLr * std::sqrt(300));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace starling
