@@ -19,6 +19,12 @@ SentBlock as_sent(const float* values, std::int64_t n) {
   return {{nullptr, std::as_bytes(std::span(values, static_cast<std::size_t>(n)))}, Wire::fp32};
 }
 
+// In a wire block, or one that is to be written.
+template <class WireBlock>
+std::size_t bytes_of_vector(const WireBlock& all, const Block& block) {
+  return bytes_of(all.wire, all.mask.chosen_of(static_cast<std::size_t>(block.length)));
+}
+
 }  // namespace
 
 void Vectors::attach(std::span<Block> blocks) {
@@ -81,6 +87,18 @@ Arrival Vectors::plus(const Block& block, float weight) const {
   return {.weight = weight,
           .theirs = as_sent(of(block).const_data_ptr<float>(), block.length),
           .mine = as_sent(zeros_.data(), block.length)};
+}
+
+SentBlock second_vector(const SentBlock& all, const Block& block) {
+  SentBlock second = all;
+  second.block.bytes = all.bytes().subspan(bytes_of_vector(all, block));
+  return second;
+}
+
+Outgoing second_vector(const Outgoing& all, const Block& block) {
+  Outgoing second = all;
+  second.values = static_cast<std::byte*>(all.values) + bytes_of_vector(all, block);
+  return second;
 }
 
 }  // namespace starling
