@@ -303,7 +303,7 @@ def main():
     parser.add_argument("--task", choices=SHAPES, default="text")
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--steps", type=int, help="of the systems that average gradients (default 400)")
-    parser.add_argument("--longer", type=float, default=1.2, help="the steps of the others over these (default 1.2)")
+    parser.add_argument("--longer", type=float, default=1.35, help="the steps of the others over these (default 1.35)")
     parser.add_argument("--lr", type=float, nargs="+", help="learning rates of Adam's rule to try (default: the recipe's)")
     parser.add_argument("--window", type=int, help="steps in a window of AccumAdam (default: the recipe's)")
     parser.add_argument("--batch", type=int, help="examples of a worker's batch (default: 4 windows, 16 pairs)")

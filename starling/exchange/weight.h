@@ -1,4 +1,4 @@
-// The weight w of push-sum (optim/schemes/push_sum.h) travels behind the values of its block, as
+// The weight w of push-sum (optim/schemes/pushes.h) travels behind the values of its block, as
 // two more of them: the second holds the rounding error of the first.
 #pragma once
 

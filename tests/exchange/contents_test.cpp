@@ -57,42 +57,53 @@ TEST(Contents, AnEmptyBlockFitsOnlyWhereItsSenderChooses) {
 }
 
 // Two vectors and a tail of one value. Each worker sends its rank, 10 + its rank and 20 + its rank.
-TEST(Contents, VectorsAndTailArriveBehindOneAnother) {
+void expect_vectors_and_tail(const char* topology, Exchanged exchanged) {
   constexpr std::size_t kSize = 30'000;  // more than one chunk
   constexpr int kWorkers = 4;
-  for (const char* topology : {"ring", "complete"}) {  // by edges, and in a group
-    const Schedule schedule = make_schedule(topology, kWorkers);
-    LocalHub hub(kWorkers);
-    const auto work = [&](int rank) {
-      Exchange exchange(hub.endpoint(rank), schedule, {kSize}, {.contents = {.vectors = 2, .tail = 1}});
-      exchange.meet();
-      auto* const to = static_cast<float*>(exchange.outgoing(0).values);
-      std::fill_n(to, kSize, static_cast<float>(rank));
-      std::fill_n(to + kSize, kSize, static_cast<float>(10 + rank));
-      to[2 * kSize] = static_cast<float>(20 + rank);
-      exchange.start(0, true);
-      double mixed[3] = {1.0 * rank, 10.0 + rank, 20.0 + rank};
-      for (const Arrival& arrival : exchange.finish(0)) {
-        std::vector<float> theirs(2 * kSize + 1);
-        ASSERT_EQ(arrival.theirs.bytes().size(), theirs.size() * sizeof(float));
-        std::memcpy(theirs.data(), arrival.theirs.bytes().data(), theirs.size() * sizeof(float));
-        for (std::size_t k = 0; k < kSize; ++k) {
-          ASSERT_EQ(theirs[k], theirs[0]) << k;
-          ASSERT_EQ(theirs[kSize + k], theirs[kSize]) << k;
-        }
-        for (int part = 0; part < 3; ++part)
-          mixed[part] +=
-              arrival.weight * (theirs[static_cast<std::size_t>(part) * kSize] - (10.0 * part + rank));
+  const bool pushes = exchanged == Exchanged::pushes;
+  const Schedule schedule = make_schedule(topology, kWorkers);
+  LocalHub hub(kWorkers);
+  const auto work = [&](int rank) {
+    Exchange exchange(hub.endpoint(rank), schedule, {kSize},
+                      {.contents = {.exchanged = exchanged, .vectors = 2, .tail = 1}});
+    exchange.meet();
+    auto* const to = static_cast<float*>(exchange.outgoing(0).values);
+    std::fill_n(to, kSize, static_cast<float>(rank));
+    std::fill_n(to + kSize, kSize, static_cast<float>(10 + rank));
+    to[2 * kSize] = static_cast<float>(20 + rank);
+    exchange.start(0, true);
+    double mixed[3] = {1.0 * rank, 10.0 + rank, 20.0 + rank};
+    for (const Arrival& arrival : exchange.finish(0)) {
+      std::vector<float> theirs(2 * kSize + 1);
+      ASSERT_EQ(arrival.theirs.bytes().size(), theirs.size() * sizeof(float));
+      std::memcpy(theirs.data(), arrival.theirs.bytes().data(), theirs.size() * sizeof(float));
+      for (std::size_t k = 0; k < kSize; ++k) {
+        ASSERT_EQ(theirs[k], theirs[0]) << k;
+        ASSERT_EQ(theirs[kSize + k], theirs[kSize]) << k;
       }
-      double expected = rank;
-      for (const Neighbour& j : schedule.at(0).neighbours[static_cast<std::size_t>(rank)])
-        expected += j.weight * (j.rank - rank);
-      for (int part = 0; part < 3; ++part) EXPECT_NEAR(mixed[part], 10.0 * part + expected, 1e-5) << topology;
-      EXPECT_EQ(exchange.statistics().aborted, 0U);
-    };
-    std::vector<std::thread> workers;
-    for (int rank = 0; rank < kWorkers; ++rank) workers.emplace_back(work, rank);
-    for (std::thread& worker : workers) worker.join();
+      for (int part = 0; part < 3; ++part)
+        mixed[part] +=
+            arrival.weight * (theirs[static_cast<std::size_t>(part) * kSize] - (10.0 * part + rank));
+      EXPECT_EQ(arrival.given, pushes ? arrival.weight : 0);  // the edges are symmetric
+      if (pushes) {
+        EXPECT_EQ(arrival.mine.bytes().size(), theirs.size() * sizeof(float));
+      }
+    }
+    double expected = rank;
+    for (const Neighbour& j : schedule.at(0).neighbours[static_cast<std::size_t>(rank)])
+      expected += j.weight * (j.rank - rank);
+    for (int part = 0; part < 3; ++part) EXPECT_NEAR(mixed[part], 10.0 * part + expected, 1e-5) << topology;
+    EXPECT_EQ(exchange.statistics().aborted, 0U);
+  };
+  std::vector<std::thread> workers;
+  for (int rank = 0; rank < kWorkers; ++rank) workers.emplace_back(work, rank);
+  for (std::thread& worker : workers) worker.join();
+}
+
+TEST(Contents, VectorsAndTailArriveBehindOneAnother) {
+  for (const char* topology : {"ring", "complete"}) {  // by edges, and in a group
+    for (const Exchanged exchanged : {Exchanged::averages, Exchanged::pushes})
+      expect_vectors_and_tail(topology, exchanged);
   }
 }
 

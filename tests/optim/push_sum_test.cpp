@@ -1,6 +1,7 @@
 // Stochastic gradient push in the optimizer, beside the paper's x and w in plain loops in double.
 #include "starling/topology/schedules.h"
 #include "tests/optim/every_scheme.h"
+#include "tests/optim/lopsided.h"
 #include "tests/optim/plain.h"
 
 namespace starling {
@@ -8,16 +9,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using at::Tensor;
-
-// Two rounds of directed edges over four workers: columns sum to 1, rows do not.
-struct Lopsided : TopologyFile {
-  static constexpr int n = 4;
-  Lopsided()
-      : TopologyFile(
-            "workers = 4\n"
-            "[[rounds]]\nweights = \"push-sum\"\nedges = [[0, 1], [0, 2], [3, 0], [1, 3]]\n"
-            "[[rounds]]\nweights = \"push-sum\"\nedges = [[2, 0], [1, 0], [0, 3]]\n") {}
-};
 
 constexpr std::array<std::int64_t, 2> kSizes{301, 70'001};  // of two parameters, in several blocks
 

@@ -8,6 +8,7 @@
 #include "starling/topology/ceca.h"
 #include "tests/mixed.h"
 #include "tests/optim/every_scheme.h"
+#include "tests/optim/lopsided.h"
 #include "tests/optim/plain.h"
 
 namespace starling {
@@ -21,8 +22,9 @@ struct Values {
   // The second value of a scheme that has one: h of CECA, w of pushes, e of diffusion, y of
   // tracking, a momentum.
   std::vector<double> other{};
-  std::vector<double> own{};   // m of tracking
-  std::vector<double> sent{};  // x after the last step
+  std::vector<double> own{};      // m of tracking
+  std::vector<double> sent{};     // x after the last step
+  std::vector<double> tracked{};  // y of tracking with pushes
   double lr = 0;
   std::vector<double> move{};  // lr u(g) of each worker, or 0 without a gradient
   std::vector<double> keep{};  // 1 - lr weight_decay, or 1
@@ -38,23 +40,34 @@ void adapt_then_combine(Values& of, const Graph& round, int) { of.adapt(), of.x 
 
 void adapt_alone(Values& of, const Graph&, int) { of.adapt(); }
 
+std::vector<double> pushed(const std::vector<double>& value, const Graph& round) {
+  std::vector<double> all = value;
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    for (const Neighbour& j : round.neighbours[i]) {
+      const auto from = static_cast<std::size_t>(j.rank);
+      all[i] += j.weight * value[from], all[from] -= j.weight * value[from];
+    }
+  }
+  return all;
+}
+
 // x is the value divided by its weight w.
 void push_sum(Values& of, const Graph& round, int) {
   std::vector<double>& w = of.other;
   if (w.empty()) w.assign(of.x.size(), 1);
-  std::vector<double> value;
-  for (std::size_t i = 0; i < w.size(); ++i) value.push_back(of.x[i] * w[i]);
-  of.adapt(value);
-  std::vector<double> pushed = value, pushed_w = w;
-  for (std::size_t i = 0; i < w.size(); ++i) {
-    for (const Neighbour& j : round.neighbours[i]) {
-      const auto from = static_cast<std::size_t>(j.rank);
-      pushed[i] += j.weight * value[from], pushed[from] -= j.weight * value[from];
-      pushed_w[i] += j.weight * w[from], pushed_w[from] -= j.weight * w[from];
-    }
-  }
-  w = pushed_w;
-  for (std::size_t i = 0; i < w.size(); ++i) of.x[i] = pushed[i] / w[i];
+  for (std::size_t i = 0; i < w.size(); ++i) of.x[i] *= w[i];
+  of.adapt();
+  of.x = pushed(of.x, round), w = pushed(w, round);
+  for (std::size_t i = 0; i < w.size(); ++i) of.x[i] /= w[i];
+}
+
+// The step is that of x, and not of the value.
+void push_diging(Values& of, const Graph& round, int) {
+  std::vector<double>& w = of.other;
+  of.adapt();
+  for (std::size_t i = 0; i < w.size(); ++i) of.x[i] *= w[i];
+  of.x = pushed(of.x, round), w = pushed(w, round), of.tracked = pushed(of.tracked, round);
+  for (std::size_t i = 0; i < w.size(); ++i) of.x[i] /= w[i];
 }
 
 // x is the vector that the next round sends, `other` the second one.
@@ -110,6 +123,16 @@ void track(Values& of, Gradients& g, const Graph& round, const Rounded& rounded)
     of.other[i] += fresh - of.own[i];
     of.own[i] = fresh;
     if (g[i] || of.other[i] != 0) g[i] = rounded(of.other[i]);
+  }
+}
+
+void track_pushed(Values& of, Gradients& g, const Graph&, const Rounded& rounded) {
+  if (of.other.empty()) of.other.assign(g.size(), 1), of.own = of.tracked = std::vector<double>(g.size());
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    const double fresh = g[i].value_or(0);
+    of.tracked[i] += fresh - of.own[i];
+    of.own[i] = fresh;
+    if (g[i] || of.tracked[i] != 0) g[i] = rounded(of.tracked[i] / of.other[i]);
   }
 }
 
@@ -194,6 +217,7 @@ const std::map<std::string, Equation> kEquations{
     {"streaming-diloco", {streaming_diloco}},
     {"choco", {adapt_then_combine}},  // it sends all values by default
     {"push-sum", {push_sum}},
+    {"push-diging", {.step = push_diging, .gradients = track_pushed}},
     {"local", {adapt_alone}},
     {"all-reduce", {.step = adapt_alone, .gradients = average_gradients}},
     {"ad-psgd", {.elsewhere = kEventByEvent}},
@@ -234,10 +258,19 @@ AccumAdamW rule_at(int t, const Equation& equation) {
 
 class SchemeEquations : public EveryScheme {
  protected:
+  // Pushes go over a graph on which workers have different weights.
+  Options options() const {
+    Options all = EveryScheme::options();
+    if (info().traits.edges == EdgeKind::directed) all.topology = lopsided_.path();
+    return all;
+  }
   // By parameter and worker.
   std::vector<std::vector<double>> plain_loops(Loop loop, at::ScalarType type, bool& all_clipped,
                                                bool& all_free) const;
   void expect_the_equation(Loop loop, at::ScalarType type = at::kFloat) const;
+
+ private:
+  const Lopsided lopsided_;
 };
 
 std::vector<std::vector<double>> SchemeEquations::plain_loops(Loop loop, at::ScalarType type,

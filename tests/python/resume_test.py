@@ -70,7 +70,8 @@ def resume_around():
     ends, kept = {}, {}
     for name, make in OTHERS.items():
         for options in ({}, {"wire": "int8"}, {"scheme": "local", "mean_every": 4, "outer": "nesterov"},
-                        {"scheme": "gradient-tracking"}, {"topology": "ring", "mean_every": 4}):
+                        {"scheme": "gradient-tracking"}, {"topology": "ring", "mean_every": 4},
+                        {"scheme": "push-diging", "topology": "one-peer-exponential-directed"}):
             optimizer = partial(lambda make, options, p: starling.Decentralized(make(p), **options), make, options)
             ends[f"{name} {options}"], state = off_by_a_stop(matrices, optimizer, 5)
             kept[f"{name} {options.get('scheme', 'cta')}"] = sorted(state["state"][0])

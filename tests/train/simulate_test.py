@@ -13,6 +13,7 @@ SCHEMES = (("cta", ()), ("all-reduce", ()), ("a2cid2", ("--mixing.topology", "ri
            ("atc", ("--mixing.topology", "ring", "--mixing.mean_every", 5)),
            ("choco", ("--mixing.topology", "ring", "--mixing.one_in", 4)),
            ("push-sum", ("--mixing.topology", "n-peer-exponential-2", "--mixing.staleness", 2)),
+           ("push-diging", ("--mixing.topology", "n-peer-exponential-2")),
            ("async-push-sum", ("--mixing.topology", "n-peer-exponential-2")),
            ("async-push-pull", ("--mixing.topology", "n-peer-exponential-2")),
            ("swarm", ("--mixing.topology", "complete", "--mixing.local_steps", 2)))

@@ -94,9 +94,8 @@ void PushPull::track_gradients() {
       /*beta=*/0, world_.log);
 }
 
-constexpr RefusedWire kRefused[] = {{Wire::int8, kNoModularPush},
-                                    {Wire::int4, kNoModularPush},
-                                    {Wire::fp16, "of tracked gradients that are small nothing would move"}};
+constexpr RefusedWire kRefused[] = {
+    {Wire::int8, kNoModularPush}, {Wire::int4, kNoModularPush}, {Wire::fp16, kTooSmallForFp16}};
 constexpr SchemeTraits traits() {
   SchemeTraits all = pair_traits(EdgeKind::directed);
   all.refused_wires = kRefused;

@@ -1,8 +1,10 @@
-// Gradient tracking of one worker, for schemes in rounds (tracking.h) and in pairs
+// Gradient tracking of one worker, for schemes in rounds (tracking.h, push_diging.cpp) and in pairs
 // (async_push_pull.cpp).
 #pragma once
 
 #include <functional>
+#include <span>
+#include <string_view>
 
 #include <ATen/core/Tensor.h>
 
@@ -21,10 +23,15 @@ class Tracker {
   // rule reads it. A parameter that was not used has gradient 0; if no worker has used it, it keeps
   // no .grad. A segment whose gradient is not all finite keeps its m, and the first such step logs
   // a warning.
-  void track(const EachBlock& each_block, double beta, const Log& log);
+  //
+  // `weights`: one per block; empty: all are 1. y is then kept divided by its block's weight: y <-
+  // y + (m(new) - m(old)) / weight.
+  void track(const EachBlock& each_block, double beta, const Log& log, std::span<const double> weights = {});
 
  private:
   bool finite_ = true;  // the last gradient was
 };
+
+inline constexpr std::string_view kTooSmallForFp16 = "of tracked gradients that are small nothing would move";
 
 }  // namespace starling

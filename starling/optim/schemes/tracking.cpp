@@ -3,17 +3,6 @@
 #include <vector>
 
 namespace starling {
-namespace {
-
-// y's part of a wire block, which lies behind x's.
-SentBlock y_of(const SentBlock& both, std::int64_t length) {
-  SentBlock y = both;
-  y.block.bytes =
-      both.bytes().subspan(bytes_of(both.wire, both.mask.chosen_of(static_cast<std::size_t>(length))));
-  return y;
-}
-
-}  // namespace
 
 void Tracking::attach(const Connection& connection) {
   Scheme::attach(connection);
@@ -68,20 +57,15 @@ void Tracking::mix_tracked() {
     std::vector<Arrival> of_y(arrived_.back().begin(), arrived_.back().end());
     for (Arrival& a : of_y) {
       if (a.weight == 0) continue;
-      a.theirs = y_of(a.theirs, block.length);
-      a.mine = y_of(a.mine, block.length);
+      a.theirs = second_vector(a.theirs, block);
+      a.mine = second_vector(a.mine, block);
     }
     y_.mix(block, of_y);
   }
 }
 
 void Tracking::send(Block& block, const Outgoing& outgoing, bool finite) {
-  if (outgoing.values != nullptr) {
-    Outgoing y = outgoing;
-    const std::size_t sent = outgoing.mask.chosen_of(static_cast<std::size_t>(block.length));
-    y.values = static_cast<std::byte*>(outgoing.values) + bytes_of(outgoing.wire, sent);
-    finite = y_.write(block, y) && finite;
-  }
+  if (outgoing.values != nullptr) finite = y_.write(block, second_vector(outgoing, block)) && finite;
   start(exchange(), block, finite);
 }
 

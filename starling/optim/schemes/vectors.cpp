@@ -32,6 +32,12 @@ at::Tensor kept(const Segment& s) {
   return s.master.defined() ? s.master : stretch(s.parameter, s.begin, s.length);
 }
 
+// In a wire block, or one that is to be written.
+template <class WireBlock>
+std::size_t bytes_of_vector(const WireBlock& all, const Block& block) {
+  return bytes_of(all.wire, all.mask.chosen_of(static_cast<std::size_t>(block.length)));
+}
+
 }  // namespace
 
 void read_parameters(Block& block, const at::Tensor& values) {
@@ -107,6 +113,18 @@ Arrival Vectors::plus(const Block& block, float weight) const {
   return {.weight = weight,
           .theirs = as_sent(of(block).const_data_ptr<float>(), block.length),
           .mine = as_sent(zeros_.data(), block.length)};
+}
+
+SentBlock second_vector(const SentBlock& all, const Block& block) {
+  SentBlock second = all;
+  second.block.bytes = all.bytes().subspan(bytes_of_vector(all, block));
+  return second;
+}
+
+Outgoing second_vector(const Outgoing& all, const Block& block) {
+  Outgoing second = all;
+  second.values = static_cast<std::byte*>(all.values) + bytes_of_vector(all, block);
+  return second;
 }
 
 }  // namespace starling

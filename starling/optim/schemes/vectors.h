@@ -52,4 +52,9 @@ class Vectors {
   std::vector<float> zeros_;        // as many as the largest block has
 };
 
+// The second vector of a wire block with two or more of this block's (exchange/contents.h): in a
+// block that was sent, and where to write it. `block` is not of modular codes.
+SentBlock second_vector(const SentBlock& all, const Block& block);
+Outgoing second_vector(const Outgoing& all, const Block& block);
+
 }  // namespace starling

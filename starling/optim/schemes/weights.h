@@ -1,4 +1,4 @@
-// The weights w of push-sum, one for each block: in rounds (push_sum.cpp) and in pairs
+// The weights w of push-sum, one for each block: in rounds (pushes.h) and in pairs
 // (async_push_sum.cpp).
 #pragma once
 

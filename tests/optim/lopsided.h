@@ -1,0 +1,18 @@
+// A directed topology on which the weights of push-sum differ.
+#pragma once
+
+#include "tests/optim/flock.h"
+
+namespace starling {
+
+// Two rounds of directed edges over four workers: columns sum to 1, rows do not.
+struct Lopsided : TopologyFile {
+  static constexpr int n = 4;
+  Lopsided()
+      : TopologyFile(
+            "workers = 4\n"
+            "[[rounds]]\nweights = \"push-sum\"\nedges = [[0, 1], [0, 2], [3, 0], [1, 3]]\n"
+            "[[rounds]]\nweights = \"push-sum\"\nedges = [[2, 0], [1, 0], [0, 3]]\n") {}
+};
+
+}  // namespace starling
