@@ -176,6 +176,10 @@ constexpr SchemeOption kOptions[] = {{
                "the step; s: overlap SGP, which pushes after every s-th step",
 }};
 
+Path path_of(const SchemeSettings& settings) {
+  return settings.integer("staleness") == 0 ? Path::inside : Path::ahead;
+}
+
 }  // namespace
 
 extern constinit const SchemeInfo scheme_push_sum{
@@ -188,9 +192,11 @@ extern constinit const SchemeInfo scheme_push_sum{
                .refused_wires = kNoModularPushes,
                .all_values = "a push is of all values of a block",
                .own_rule = "its step is divided by a worker's weight"},
+    .advice = {.good_for = "directed links: a lost exchange moves nothing"},
     .options = kOptions,
     .make = make<PushSum>,
     .check = check_shares,
+    .path = path_of,
 };
 
 }  // namespace starling

@@ -52,7 +52,10 @@ inline constexpr RefusedWire kNoTracked[] = {
     {Wire::fp16, "of tracked gradients that are small nothing would move"},
     {Wire::int8, kOneGrid},
     {Wire::int4, kOneGrid}};
-inline constexpr SchemeTraits kTrackingTraits{
-    .contents = {.vectors = 2}, .refused_wires = kNoTracked, .exact = true, .sums_gradients = true};
+inline constexpr SchemeTraits kTrackingTraits{.contents = {.vectors = 2},
+                                              .refused_wires = kNoTracked,
+                                              .exact = true,
+                                              .sums_gradients = true,
+                                              .kept = 2};
 
 }  // namespace starling
