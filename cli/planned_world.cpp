@@ -73,7 +73,7 @@ void compare_block_sizes(PlannedWorld& world, const Profile& profile, const Sche
     const std::int64_t bytes = *next++;
     const double block = made(bytes);
     if ((next != kBlockBytes.end() && made(*next) == block) || total / block > kMostBlocks) continue;
-    const Work work = work_on(in_blocks_of(profile, block), best.wire);
+    const Work work = work_on(in_blocks_of(profile, block), {.wire = best.wire});
     world.sizes[bytes] = simulate(world.network, work, schedule, Mixing::ahead, run);
     fastest = std::min(fastest, world.sizes[bytes].step);
   }
@@ -106,7 +106,7 @@ PlannedWorld planned_world(const Profile& profile, int n, const Question& questi
           "Assumed: exchanges with several peers at once reach the full rate of the interfaces, because none "
           "were measured.");
   }
-  world.rows = candidates(world.network, world.workers_per_host, profile, schedules, question.wires, 1,
+  world.rows = candidates(world.network, world.workers_per_host, profile, schedules, question.wires, {},
                           Mixing::ahead, run);
   if (world.rows.empty())
     throw UsageError(
@@ -116,12 +116,13 @@ PlannedWorld planned_world(const Profile& profile, int n, const Question& questi
 
   const Candidate& best = world.recommended();
   const Schedule schedule = make_schedule(best.schedule, n, world.workers_per_host);
-  world.inside = simulate(world.network, work_on(profile, best.wire), schedule, Mixing::inside, run);
+  world.inside =
+      simulate(world.network, work_on(profile, {.wire = best.wire}), schedule, Mixing::inside, run);
   const bool symmetric = std::ranges::all_of(schedule.rounds, &Graph::symmetric);
   for (const Wire wire : question.wires) {
     if (n > 1 && symmetric)
-      world.asynchronous[wire] =
-          simulate_asynchronous(world.network, work_on(profile, wire), pair_rates(schedule, 1), run);
+      world.asynchronous[wire] = simulate_asynchronous(world.network, work_on(profile, {.wire = wire}),
+                                                       pair_rates(schedule, 1), run);
   }
   compare_block_sizes(world, profile, schedule, run);
   if (n > world.workers_per_host) world.one_host = fastest_host(profile, n, run);

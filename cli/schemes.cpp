@@ -1,5 +1,5 @@
 // starling schemes: the list of schemes, and the options of each. Its output is the source of the
-// documents, and of the types of Python's keyword arguments.
+// documents, and of the types of Python's keyword arguments. --for: the schemes for a situation.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
+#include "cli/suggestions.h"
 #include "starling/optim/schemes/table.h"
 
 namespace starling::cli {
@@ -20,7 +21,40 @@ namespace {
 struct SchemesOptions {
   std::string name;
   bool markdown = false, python = false, cpp = false;
+  bool choose = false, json = false;
+  Situation situation;
+  std::string skew = "none";
 };
+
+const std::vector<std::string> kSkews{"none", "some", "strong"};  // as Skew
+
+// The flags that say for what --for chooses.
+void add_situation(CLI::App& sub, SchemesOptions& options, CLI::Option* choose) {
+  Situation& in = options.situation;
+  const auto add = [&](const std::string& name, auto& value, const char* type, const std::string& help) {
+    return sub.add_option(name, value, help)->type_name(type)->needs(choose);
+  };
+  const auto flag = [&](const std::string& name, bool& value, const std::string& help) {
+    sub.add_flag(name, value, help)->needs(choose);
+  };
+  add("--workers", in.workers, "N", "number of workers")->capture_default_str();
+  add("--workers-per-node", in.workers_per_node, "L", "workers per node, which share its link")
+      ->capture_default_str();
+  add("--link-over-compute", in.link_over_compute, "X",
+      "time to send the parameters once in fp32 over the link, over the compute of a step")
+      ->capture_default_str();
+  add("--straggler", in.straggler, "X", "worker 0 takes X times as long")->capture_default_str();
+  add("--skew", options.skew, "HOW", "how much the workers' data differ: none, some or strong")
+      ->check(CLI::IsMember(kSkews))
+      ->capture_default_str();
+  flag("--failures", in.failures, "workers may die, and the others must go on");
+  flag("--directed", in.directed, "links carry data in one direction");
+  flag("--gpu", in.gpu, "the parameters are on GPUs");
+  add("--memory", in.memory, "BYTES", "bytes per parameter that mixing may take (default: any number)");
+  add("--rule", in.rule, "NAME", "optimizer.rule of a recipe, or other for one that is not Starling's");
+  add("--topology", in.topology, "NAME", "topology that the network allows (default: the planner's choice)");
+  flag("--json", options.json, "print JSON");
+}
 
 std::string path_text(Path path) {
   switch (path) {
@@ -174,7 +208,11 @@ namespace starling::scheme {{
 }
 
 int run(const SchemesOptions& options) {
-  if (options.cpp) {
+  if (options.choose) {
+    Situation situation = options.situation;
+    situation.skew = static_cast<Skew>(std::ranges::find(kSkews, options.skew) - kSkews.begin());
+    print_suggestions(situation, options.json);
+  } else if (options.cpp) {
     print_cpp();
   } else if (options.python) {
     print_python();
@@ -194,15 +232,23 @@ int run(const SchemesOptions& options) {
 void add_schemes(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("schemes", "List the schemes, or one with its options");
   auto options = std::make_shared<SchemesOptions>();
-  sub->add_option("name", options->name, "Scheme to describe; default: all of them, a line each");
+  auto* const name =
+      sub->add_option("name", options->name, "Scheme to describe; default: all of them, a line each");
   auto* const markdown =
       sub->add_flag("--markdown", options->markdown, "Print the tables of docs/schemes.md");
   auto* const python =
       sub->add_flag("--python", options->python, "Print the types of Python's keyword arguments")
           ->excludes(markdown);
-  sub->add_flag("--cpp", options->cpp, "Print the header starling/optim/schemes.h")
-      ->excludes(markdown)
-      ->excludes(python);
+  auto* const cpp = sub->add_flag("--cpp", options->cpp, "Print the header starling/optim/schemes.h")
+                        ->excludes(markdown)
+                        ->excludes(python);
+  auto* const choose =
+      sub->add_flag("--for", options->choose, "Suggest schemes for the situation that the next options name")
+          ->excludes(markdown)
+          ->excludes(python)
+          ->excludes(cpp)
+          ->excludes(name);
+  add_situation(*sub, *options, choose);
   sub->callback([options, &command] { command = [options] { return run(*options); }; });
 }
 

@@ -6,22 +6,26 @@
 
 namespace starling {
 
-Work work_on(const Profile& profile, Wire wire, int one_in) {
-  Work work = work_of(profile, static_cast<double>(bytes_of(wire, 2)) / 8 / one_in);
-  for (double& bytes : work.mean_bytes) bytes /= one_in;
-  work.groups = !is_modular(wire);
+Work work_on(const Profile& profile, const Sent& sent) {
+  const double wire = static_cast<double>(bytes_of(sent.wire, 2)) / 8;
+  const double per_value = sent.indices && sent.one_in > 1 ? 2 : wire;  // an index has the size of a float
+  const double values = static_cast<double>(sent.vectors) / sent.one_in / sent.every;
+  Work work = work_of(profile, per_value * values);
+  for (double& bytes : work.mean_bytes) bytes *= values;
+  work.groups = sent.has_mean && !is_modular(sent.wire);
   return work;
 }
 
 std::vector<Candidate> candidates(const Network& network, int workers_per_node, const Profile& profile,
                                   const std::vector<std::string>& schedules, const std::vector<Wire>& wires,
-                                  int one_in, Mixing mixing, const Horizon& run) {
+                                  Sent sent, Mixing mixing, const Horizon& run) {
   std::vector<Candidate> all;
   for (const std::string& name : schedules) {
     const Schedule schedule = make_schedule(name, static_cast<int>(network.host_of.size()), workers_per_node);
     for (const Wire wire : wires) {
       if (name == "complete" && is_modular(wire)) continue;
-      all.push_back({name, wire, simulate(network, work_on(profile, wire, one_in), schedule, mixing, run)});
+      sent.wire = wire;
+      all.push_back({name, wire, simulate(network, work_on(profile, sent), schedule, mixing, run)});
     }
   }
   return all;

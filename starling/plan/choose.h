@@ -2,6 +2,7 @@
 // topology "auto" uses it.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -18,15 +19,24 @@ struct Candidate {
   Forecast outcome;
 };
 
-// The work of a profile over this wire. One of `one_in` values is sent (Options::one_in).
-Work work_on(const Profile& profile, Wire wire, int one_in = 1);
+// The values that a worker sends to a neighbour, per parameter and step.
+struct Sent {
+  Wire wire = Wire::fp32;
+  int one_in = 1;           // of so many values one is sent (Options::one_in)
+  bool indices = false;     // with their indices
+  std::size_t vectors = 1;  // as many as a block's parameters
+  int every = 1;            // in one step of so many (Options::every): its bytes count in equal parts
+  bool has_mean = true;     // false: groups exchange in pairs
+};
+// The work of a profile with these exchanges.
+Work work_on(const Profile& profile, const Sent& sent);
 
-// Each of these schedules over each of these wires. Complete with modular codes is left out,
-// because it sends n - 1 models in a round. Throws UsageError if a schedule does not exist for the
-// network's workers.
+// Each of these schedules over each of these wires, with the rest of `sent`. Complete with modular
+// codes is left out, because it sends n - 1 models in a round. Throws UsageError if a schedule does
+// not exist for the network's workers.
 std::vector<Candidate> candidates(const Network& network, int workers_per_node, const Profile& profile,
                                   const std::vector<std::string>& schedules, const std::vector<Wire>& wires,
-                                  int one_in, Mixing mixing, const Horizon& run);
+                                  Sent sent, Mixing mixing, const Horizon& run);
 
 // The candidates within kAsGood of the fastest step, of these the ones over the widest wire, and of
 // these the first. `all` is not empty.

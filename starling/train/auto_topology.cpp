@@ -35,7 +35,7 @@ RecordedCompute measured_compute(const Recipe& recipe, const World& world, Learn
   std::vector<at::Tensor> buffers;  // saved, since forward() changes them
   for (const at::Tensor& buffer : learner.model().buffers()) buffers.push_back(buffer.clone());
   Recipe measured = recipe;
-  measured.mixing.topology = planned_schedules().front();
+  measured.mixing.topology = schedules_for(make_options(recipe), world.size, world.local_size).front();
   const auto made = make_optimizer(measured, learner.model(), recorded);
   Optimizer& optimizer = *made;
   for (auto& group : optimizer.param_groups()) group.options().set_lr(0);
@@ -63,12 +63,12 @@ Profile gathered_compute(Gathering& gathering, const RecordedCompute& mine) {
 ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& profile,
                       const std::string& source) {
   const Options options = make_options(recipe);
-  const Mixing mixing = *planned_as(scheme_of(options));
-  const int per_node = workers_per_node(options, world.local_size);
   const Network network = network_of(profile);
-  const std::vector<Candidate> all = candidates(
-      network, per_node, profile, planned_schedules(world.size, per_node, hosts_are_alike(network.host_of)),
-      {options.wire}, options.one_in, mixing, kPlanned);
+  const std::vector<std::string> schedules =
+      schedules_for(options, world.size, world.local_size, hosts_are_alike(network.host_of));
+  const std::vector<Candidate> all =
+      candidates(network, workers_per_node(options, world.local_size), profile, schedules, {options.wire},
+                 sent_by(options), *planned_as(options.scheme), kPlanned);
   const Candidate& best = recommended(all);
   std::string others;
   for (const Candidate& other : all) {
@@ -92,18 +92,44 @@ double model_bytes(const Recipe& recipe) {
 
 }  // namespace
 
-std::optional<Mixing> planned_as(const SchemeInfo& scheme) {
-  const SchemeTraits& traits = scheme.traits;
-  if (traits.edges != EdgeKind::symmetric || traits.contents.vectors != 1) return std::nullopt;
-  if (traits.path == Path::ahead) return Mixing::ahead;
-  if (traits.path == Path::inside) return Mixing::inside;
+std::optional<Mixing> planned_as(const SchemeChoice& scheme) {
+  const Path path = scheme_info(scheme.name).path_of(SchemeSettings(scheme));
+  if (path == Path::ahead) return Mixing::ahead;
+  if (path == Path::inside) return Mixing::inside;
   return std::nullopt;
 }
 
+Sent sent_by(const Options& options) {
+  const Contents& of = scheme_of(options).traits.contents;
+  return {.wire = options.wire,
+          .one_in = options.one_in,
+          .indices = of.chooser == Chooser::sender,
+          .vectors = of.vectors,
+          .every = options.every,
+          .has_mean = of.has_mean()};
+}
+
 std::string scheme_planned_as(Mixing mixing) {
-  const auto found = std::ranges::find(schemes(), std::optional(mixing),
-                                       [](const SchemeInfo* info) { return planned_as(*info); });
-  return std::string((*found)->name);
+  const std::vector<std::string> names = scheme_names();
+  return *std::ranges::find(names, std::optional(mixing),
+                            [](const std::string& name) { return planned_as(name); });
+}
+
+std::vector<std::string> schedules_for(Options options, int workers, int local_workers, bool alike) {
+  std::vector<std::string> accepted;
+  std::string refusal;
+  for (const std::string& name :
+       planned_schedules(workers, workers_per_node(options, local_workers), alike)) {
+    options.topology = name;
+    try {
+      check_options(options, workers, local_workers, false);
+      if (name != "complete" || !is_modular(options.wire)) accepted.push_back(name);
+    } catch (const UsageError& error) {
+      if (refusal.empty()) refusal = error.what();
+    }
+  }
+  if (accepted.empty()) throw UsageError(refusal);
+  return accepted;
 }
 
 void check_auto_topology(const Recipe& recipe, int workers) {
@@ -114,10 +140,13 @@ void check_auto_topology(const Recipe& recipe, int workers) {
                                    mixing.profile, mixing.topology));
     return;
   }
-  if (!planned_as(scheme_info(mixing.scheme))) {
+  const auto knows = [](const SchemeInfo& info) {
+    return info.uses_topology() && planned_as(std::string(info.name));
+  };
+  if (!knows(scheme_info(mixing.scheme))) {
     std::vector<std::string_view> known;
     for (const SchemeInfo* const info : schemes()) {
-      if (planned_as(*info)) known.push_back(info->name);
+      if (knows(*info)) known.push_back(info->name);
     }
     throw UsageError(
         fmt::format("mixing.topology = auto: the planner knows mixing.scheme {}, not {}: name a topology",
@@ -127,12 +156,6 @@ void check_auto_topology(const Recipe& recipe, int workers) {
     throw UsageError(fmt::format(
         "mixing.topology = auto: the planner does not know mixing.hierarchy = {}: name a topology",
         mixing.hierarchy));
-  if (mixing.every > 1)
-    throw UsageError(
-        fmt::format("mixing.topology = auto: the planner counts an exchange in each step, not in one of "
-                    "mixing.every = {}: "
-                    "name a topology",
-                    mixing.every));
   if (mixing.profile.empty()) return;
   const Profile profile = read_profile(mixing.profile);
   if (!profile.has_network())
@@ -154,7 +177,7 @@ void check_auto_topology(const Recipe& recipe, int workers) {
 
 ChosenTopology choose_topology(const Recipe& recipe, const World& world, Learner& learner) {
   if (world.size == 1) {
-    const std::string& name = planned_schedules().front();
+    const std::string name = schedules_for(make_options(recipe), 1, 1).front();
     return {name, fmt::format("topology auto: {}: one worker alone has nothing to choose", name)};
   }
   std::optional<Profile> profile;

@@ -10,8 +10,10 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "starling/optim/schemes/scheme.h"
+#include "starling/plan/choose.h"
 #include "starling/plan/simulate.h"
 #include "starling/train/learner.h"
 #include "starling/train/recipe.h"
@@ -21,10 +23,17 @@ namespace starling {
 
 constexpr std::int64_t kMeasuredSteps = 30;
 
-// As what the planner simulates a scheme; none: it does not know it.
-std::optional<Mixing> planned_as(const SchemeInfo& scheme);
-// The first scheme that it simulates as this.
+// As what the planner simulates a scheme with its own options; none: it has no rounds.
+std::optional<Mixing> planned_as(const SchemeChoice& scheme);
+// The values that a worker sends with these options.
+Sent sent_by(const Options& options);
+// The first scheme that the planner simulates as this.
 std::string scheme_planned_as(Mixing mixing);
+
+// The planned schedules (plan/schedules.h) that the options accept, in that order. Complete with
+// modular codes is left out (plan/choose.h). If there are none, throws check_options()'s refusal of
+// the first.
+std::vector<std::string> schedules_for(Options options, int workers, int local_workers, bool alike = true);
 
 inline bool chooses_topology(const Recipe& recipe) { return recipe.mixing.topology == "auto"; }
 

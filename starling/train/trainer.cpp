@@ -21,7 +21,6 @@
 #include "starling/optim/checkpoint.h"
 #include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
-#include "starling/plan/schedules.h"
 #include "starling/train/auto_topology.h"
 #include "starling/train/compute.h"
 #include "starling/train/ema.h"
@@ -180,7 +179,7 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   task_of(recipe).find_data(recipe);
   check_auto_topology(recipe, workers);
   Options options = make_options(recipe);
-  if (chooses_topology(recipe)) options.topology = planned_schedules().front();
+  if (chooses_topology(recipe)) options.topology = schedules_for(options, workers, local_workers).front();
   check_options(options, workers, local_workers, false);
   if (recipe.run.ends == "together" && !averages_in_pairs(options)) {
     throw UsageError(fmt::format("run.ends = together: with scheme {} all workers make as many steps: each",

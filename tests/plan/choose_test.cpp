@@ -44,27 +44,33 @@ Profile slow_network(double rate) {
 TEST(Candidates, AreTheSchedulesOverEveryWireButCompleteInCodes) {
   const Profile profile = slow_network(1e8);
   const auto all = candidates(network_of(profile), 1, profile, {"base-2", "ring", "complete"},
-                              {Wire::fp32, Wire::int8}, 1, Mixing::ahead, {});
+                              {Wire::fp32, Wire::int8}, {}, Mixing::ahead, {});
   std::set<std::string> of_fp32, of_int8;
   for (const Candidate& c : all) (c.wire == Wire::fp32 ? of_fp32 : of_int8).insert(c.schedule);
   EXPECT_EQ(of_fp32, (std::set<std::string>{"base-2", "ring", "complete"}));
   EXPECT_EQ(of_int8, (std::set<std::string>{"base-2", "ring"}));
-  EXPECT_THROW(candidates(network_of(profile), 1, profile, {"no-such"}, {Wire::fp32}, 1, Mixing::ahead, {}),
+  EXPECT_THROW(candidates(network_of(profile), 1, profile, {"no-such"}, {Wire::fp32}, {}, Mixing::ahead, {}),
                UsageError);
 }
 
 // A pair's model on the link, a quarter of it in int8, and a tenth if one value in ten is sent.
-TEST(Candidates, SendWhatWireAndOneInLeave) {
+TEST(Candidates, SendWhatTheSchemeSends) {
   const Profile profile = slow_network(1e8);
-  const auto step = [&](Wire wire, int one_in, Mixing mixing) {
-    return candidates(network_of(profile), 1, profile, {"base-2"}, {wire}, one_in, mixing, {})
+  const auto step = [&](const Sent& sent, Mixing mixing = Mixing::ahead) {
+    return candidates(network_of(profile), 1, profile, {"base-2"}, {sent.wire}, sent, mixing, {})
         .front()
         .outcome.step;
   };
-  EXPECT_NEAR(step(Wire::fp32, 1, Mixing::ahead), 0.08, 0.001);
-  EXPECT_NEAR(step(Wire::int8, 1, Mixing::ahead), 0.02, 0.001);
-  EXPECT_NEAR(step(Wire::fp32, 10, Mixing::ahead), 0.010, 0.001);
-  EXPECT_NEAR(step(Wire::fp32, 1, Mixing::inside), 0.08 + 0.009, 0.001);
+  EXPECT_NEAR(step({}), 0.08, 0.001);
+  EXPECT_NEAR(step({.wire = Wire::int8}), 0.02, 0.001);
+  EXPECT_NEAR(step({.one_in = 10}), 0.010, 0.001);
+  EXPECT_NEAR(step({.one_in = 4}), 0.02, 0.001);
+  EXPECT_NEAR(step({.one_in = 4, .indices = true}), 0.04, 0.001);
+  EXPECT_NEAR(step({.one_in = 1, .indices = true}), 0.08, 0.001);
+  EXPECT_NEAR(step({.vectors = 2}), 0.16, 0.001);
+  EXPECT_NEAR(step({.vectors = 2, .every = 4}), 0.04, 0.001);
+  EXPECT_NEAR(step({}, Mixing::inside), 0.08 + 0.009, 0.001);
+  EXPECT_NEAR(step({.every = 8}, Mixing::inside), 0.01 + 0.009, 0.001);
 }
 
 }  // namespace

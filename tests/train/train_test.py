@@ -199,6 +199,11 @@ class Train(Run):
         self.assertEqual({(rank, record["step"]): record["loss"] for rank, records in self.metrics().items()
                           for record in records}, losses)
 
+        # A scheme that takes few of the schedules.
+        self.out = self.out.with_name("diffusion")
+        _, stderr = self.train(*few, "--profile", path, "--mixing.scheme", "exact-diffusion")
+        self.assertRegex(stderr, "topology auto: (ring|complete), by ")
+
         self.assertEqual(self.usage_error("--topology", "auto", "--profile", path, workers=2),
                          f"{path}: it is of 3 workers, and there are 2: probe these")
         self.assertEqual(self.usage_error("--profile", path),
@@ -208,7 +213,7 @@ class Train(Run):
         path.write_text(json.dumps({key: slow[key] for key in ("format", "version", "units", "blocks", "compute")}))
         self.assertEqual(self.usage_error("--topology", "auto", "--profile", path),
                          f"{path}: it holds no network (hosts): `starling probe` measures one")
-        for key, value in (("scheme", "choco"), ("hierarchy", "node")):
+        for key, value in (("scheme", "a2cid2"), ("scheme", "ceca-2p"), ("hierarchy", "node")):
             self.assertIn(f"{value}: name a topology", self.usage_error("--topology", "auto", f"--mixing.{key}", value))
 
     def test_one_worker_alone(self):

@@ -57,13 +57,24 @@ constexpr SchemeOption kOptions[] = {
                 "wire int4 at most 1"},
 };
 
+constexpr SchemeTraits traits() {
+  SchemeTraits all = pair_traits();
+  all.kept = 3;
+  return all;
+}
+
 }  // namespace
 
 extern constinit const SchemeInfo scheme_a2cid2{
     .name = "a2cid2",
     .summary = "A2CiD2: ad-psgd with continuous momentum, which speeds up mixing on sparse graphs",
     .paper = "arXiv 2306.08289",
-    .traits = pair_traits(),
+    .traits = traits(),
+    .advice = {.good_for = "workers of uneven speed on rings and grids",
+               .topology = "ring",
+               .evidence = {{{"a ring beside other graphs, at equal bytes", "docs/a2cid2.md#results"},
+                             {"slow, stopped and dead workers",
+                              "docs/results.md#slow-stopped-and-dead-workers"}}}},
     .options = kOptions,
     .make = make<A2cid2Scheme>,
     .check = check_constants,

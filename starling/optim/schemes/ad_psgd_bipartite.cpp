@@ -32,6 +32,7 @@ extern constinit const SchemeInfo scheme_ad_psgd_bipartite{
     .summary = "ad-psgd on a graph of two sides: one side asks, the other answers",
     .paper = "arXiv 1710.06952",
     .traits = pair_traits(),
+    .advice = {.good_for = "workers of uneven speed on a graph of two sides", .topology = "ring"},
     .options = kPairOptions,
     .make = make<AdPsgdBipartite>,
     .check = check_sides,

@@ -98,8 +98,10 @@ constexpr RefusedWire kRefused[] = {
     {Wire::int8, kNoModularPush}, {Wire::int4, kNoModularPush}, {Wire::fp16, kTooSmallForFp16}};
 constexpr SchemeTraits traits() {
   SchemeTraits all = pair_traits(EdgeKind::directed);
+  all.contents.vectors = 2;
   all.refused_wires = kRefused;
   all.exact = all.sums_gradients = true;
+  all.kept = 4;
   return all;
 }
 
@@ -112,6 +114,8 @@ extern constinit const SchemeInfo scheme_async_push_pull{
         "all, whatever the workers' data and speeds",
     .paper = "arXiv 1810.06653",
     .traits = traits(),
+    .advice = {.good_for = "workers of uneven speed with skewed data, on directed links",
+               .when_one_dies = kLeavesItsPart},
     .options = kPairOptions,
     .make = make<PushPull>,
     .check = check_pushes,

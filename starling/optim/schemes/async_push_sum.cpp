@@ -38,6 +38,7 @@ extern constinit const SchemeInfo scheme_async_push_sum{
     .summary = "push-sum beside training: a worker pushes half of what it has, and waits for nobody",
     .paper = "arXiv 1803.08950",
     .traits = traits(),
+    .advice = {.good_for = "workers of uneven speed on directed links"},
     .options = kPairOptions,
     .make = make<AsyncPushSum>,
     .check = check_pushes,

@@ -141,7 +141,10 @@ extern constinit const SchemeInfo scheme_choco{
                .refused_wires = kRefused,
                .own_rule = "it sends what changed in a rule's pass",
                .local_steps = true,
-               .takes_outer = true},
+               .takes_outer = true,
+               .kept_per_neighbour = 2},
+    .advice = {.good_for = "links too slow even for int8: few values, with a memory of the others",
+               .topology = "ring"},
     .options = kOptions,
     .make = make<Choco>,
 };

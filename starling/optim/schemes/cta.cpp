@@ -44,6 +44,11 @@ extern constinit const SchemeInfo scheme_cta{
     .summary = "combine, then adapt: the exchange has a whole iteration to complete",
     .paper = "arXiv 2410.11998",
     .traits = {.path = Path::ahead, .on_gpu = true, .local_steps = true},
+    .advice = {.good_for = "most runs: the exchange hides behind the whole iteration",
+               .evidence = {{{"accuracy beside all-reduce", "docs/results.md#accuracy"},
+                             {"time to a loss, and of a step, beside DDP and Decent-DP",
+                              "docs/results.md#time-to-quality"},
+                             kSkewStudy}}},
     .make = make<Cta>,
     .make_in_nodes = make<Hierarchical>,
 };

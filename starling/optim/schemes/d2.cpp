@@ -41,7 +41,12 @@ extern constinit const SchemeInfo scheme_d2{
                .edges = EdgeKind::lasting,
                .refused_wires = kTooCoarse,
                .all_values = kEveryValueCorrected,
-               .exact = true},
+               .exact = true,
+               .kept = 1},
+    .advice = {.good_for =
+                   "skewed data over positive weights, where it mixes twice as fast as exact-diffusion",
+               .when_one_dies = kLeavesItsPart,
+               .evidence = {{kSkewStudy}}},
     .make = make<D2>,
     .check = check_spectrum,
 };

@@ -56,7 +56,11 @@ extern constinit const SchemeInfo scheme_decentlam{
                .edges = EdgeKind::lasting,
                .refused_wires = kRefused,
                .all_values = kMomentumOfAllValues,
-               .own_rule = kDividesByLr},
+               .own_rule = kDividesByLr,
+               .kept = 2},
+    .advice = {.good_for = "large batches, skewed data and SGD with momentum, for the bytes of atc",
+               .rule = "sgd",
+               .bears_skew = true},
     .options = kOptions,
     .make = make<DecentLam>,
 };

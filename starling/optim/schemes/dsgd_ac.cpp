@@ -102,6 +102,8 @@ extern constinit const SchemeInfo scheme_dsgd_ac{
                .own_rule = "its mixing follows the rule's learning rate",
                .on_gpu = true,
                .local_steps = true},
+    .advice = {.good_for = "flat minima: workers keep some disagreement as the learning rate falls",
+               .evidence = {{{"accuracy beside cta", "recipes/studies/ablation.toml"}}}},
     .options = kOptions,
     .make = make<DsgdAc>,
 };

@@ -27,7 +27,11 @@ extern constinit const SchemeInfo scheme_exact_diffusion{
                .edges = EdgeKind::lasting,
                .refused_wires = kTooCoarse,
                .all_values = kEveryValueCorrected,
-               .exact = true},
+               .exact = true,
+               .kept = 1},
+    .advice = {.good_for = "skewed data, for the bytes of atc",
+               .when_one_dies = kLeavesItsPart,
+               .evidence = {{kSkewStudy}}},
     .make = make<ExactDiffusion>,
 };
 

@@ -91,7 +91,10 @@ extern constinit const SchemeInfo scheme_gasloc{
     .traits = {.path = Path::inside,
                .refused_wires = kTooCoarse,
                .all_values = "its momentum is of values that are mixed in every exchange",
-               .local_steps = true},
+               .local_steps = true,
+               .kept = 2},
+    .advice = {.good_for = "links a hundred times too slow, without a mean of all workers",
+               .evidence = {{kSlowLinkStudy}}},
     .make = make<Gasloc>,
     .check = check_momentum,
 };

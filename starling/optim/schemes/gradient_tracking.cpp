@@ -24,6 +24,10 @@ extern constinit const SchemeInfo scheme_gradient_tracking{
         "cta with a tracked gradient, twice the bytes: exact on skewed data, also over changing graphs",
     .paper = "arXiv 1607.03218",
     .traits = kTrackingTraits,
+    .advice = {.good_for =
+                   "skewed data, hidden behind the iteration and over changing graphs, at twice the bytes",
+               .when_one_dies = kLeavesItsPart,
+               .evidence = {{kSkewStudy}}},
     .make = make<GradientTracking>,
 };
 

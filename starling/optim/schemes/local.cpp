@@ -30,6 +30,8 @@ extern constinit const SchemeInfo scheme_local{
                .refused_wires = kRefused,
                .all_values = kSendsNothing,
                .on_gpu = true},
+    .advice = {.good_for = "links a hundred times too slow: local SGD and DiLoCo",
+               .evidence = {{kSlowLinkStudy}}},
     .make = make<Local>,
 };
 

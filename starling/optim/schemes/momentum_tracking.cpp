@@ -38,6 +38,10 @@ extern constinit const SchemeInfo scheme_momentum_tracking{
     .summary = "gradient-tracking of the momentum, for SGD: its speed does not depend on the data's skew",
     .paper = "arXiv 2209.15505",
     .traits = traits(),
+    .advice = {.good_for = "skewed data and SGD with momentum, at twice the bytes",
+               .rule = "sgd",
+               .when_one_dies = kLeavesItsPart,
+               .evidence = {{kSkewStudy}}},
     .options = kOptions,
     .make = make<MomentumTracking>,
 };

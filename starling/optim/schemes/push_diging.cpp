@@ -91,6 +91,7 @@ constexpr SchemeTraits traits() {
   all.path = Path::inside;
   all.refused_wires = kRefused;
   all.exact = all.sums_gradients = true;
+  all.kept = 2;
   return all;
 }
 
@@ -101,6 +102,8 @@ extern constinit const SchemeInfo scheme_push_diging{
     .summary = "push-sum with a tracked gradient, twice the bytes: exact on skewed data, over directed edges",
     .paper = "arXiv 1607.03218",
     .traits = traits(),
+    .advice = {.good_for = "skewed data over directed links, at twice the bytes",
+               .when_one_dies = kLeavesItsPart},
     .make = make<PushDiging>,
     .check = check_shares,
 };

@@ -91,6 +91,10 @@ constexpr SchemeTraits traits() {
   return all;
 }
 
+Path path_of(const SchemeSettings& settings) {
+  return settings.integer("staleness") == 0 ? Path::inside : Path::ahead;
+}
+
 }  // namespace
 
 extern constinit const SchemeInfo scheme_push_sum{
@@ -98,9 +102,11 @@ extern constinit const SchemeInfo scheme_push_sum{
     .summary = "SGP: shares of the parameters and of a weight are pushed along directed edges",
     .paper = "arXiv 1811.10792",
     .traits = traits(),
+    .advice = {.good_for = "directed links: a lost exchange moves nothing"},
     .options = kOptions,
     .make = make<PushSum>,
     .check = check_shares,
+    .path = path_of,
 };
 
 }  // namespace starling

@@ -48,7 +48,11 @@ extern constinit const SchemeInfo scheme_quasi_global{
     .name = "quasi-global",
     .summary = "atc with the momentum of what workers do together, for SGD: bears skewed data, sends no more",
     .paper = "arXiv 2102.04761",
-    .traits = {.path = Path::inside, .all_values = kMomentumOfAllValues, .own_rule = kDividesByLr},
+    .traits = {.path = Path::inside, .all_values = kMomentumOfAllValues, .own_rule = kDividesByLr, .kept = 2},
+    .advice = {.good_for = "skewed data and SGD with momentum, for the bytes of atc",
+               .rule = "sgd",
+               .bears_skew = true,
+               .evidence = {{kSkewStudy}}},
     .options = kOptions,
     .make = make<QuasiGlobal>,
 };

@@ -164,20 +164,48 @@ struct SchemeTraits {
   bool takes_outer = false;       // what step() leaves is a merged point: an outer step may follow it
   bool exact = false;             // a constant learning rate reaches the optimum of all workers' losses
   bool sums_gradients = false;    // over workers, so no worker may scale or skip its own
+  int kept = 0;                   // floats per parameter beside it, its gradient and the wire blocks
+  int kept_per_neighbour = 0;     // the same, for each neighbour
 };
+
+struct Evidence {
+  std::string_view what;
+  std::string_view where;  // DOCUMENT.md#SECTION; or a study (.toml), whose result is not committed yet
+};
+inline constexpr Evidence kSkewStudy{"skewed classes", "recipes/studies/skew.toml"};
+inline constexpr Evidence kSlowLinkStudy{"loss against bytes", "recipes/studies/slow-links.toml"};
+
+// Advice to users who have to choose (train/choose_scheme.h).
+struct SchemeAdvice {
+  std::string_view good_for{};       // completes "good for"
+  std::string_view rule{};           // the rule that it is meant for; empty: any
+  std::string_view topology{};       // that suits it; empty: the planner chooses
+  std::string_view when_one_dies{};  // empty: the others go on, with its weight on themselves
+  bool bears_skew = false;  // skewed data harm less than with the plain scheme, though it is not exact
+  std::array<Evidence, 3> evidence{};  // those without a text are no evidence
+};
+// SchemeAdvice::when_one_dies, if what a worker tracks or corrects leaves with it.
+inline constexpr std::string_view kLeavesItsPart =
+    "the others then end beside the optimum, until a checkpoint is loaded";
 
 struct SchemeInfo {
   std::string_view name;     // as users write it
   std::string_view summary;  // one line: "NAME: what it does"
   std::string_view paper;
   SchemeTraits traits;
+  SchemeAdvice advice{};
   std::span<const SchemeOption> options{};
   std::unique_ptr<Scheme> (*make)(const SchemeParts&) = nullptr;
   // With Options::hierarchy "node"; null: the scheme does not support it.
   std::unique_ptr<Scheme> (*make_in_nodes)(const SchemeParts&) = nullptr;
   // Throws UsageError if values contradict each other, or the schedule.
   void (*check)(const Options&, const SchemeSettings&, const Schedule&) = nullptr;
+  // The path with these options, if they change it.
+  Path (*path)(const SchemeSettings&) = nullptr;
 
+  Path path_of(const SchemeSettings& settings) const {
+    return path != nullptr ? path(settings) : traits.path;
+  }
   // Whether all workers are at the same step, and may differ: Options::mean_every.
   bool takes_means() const { return traits.path == Path::ahead || traits.path == Path::inside; }
   bool uses_topology() const { return traits.rounds == nullptr; }

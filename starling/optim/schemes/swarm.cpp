@@ -60,6 +60,8 @@ extern constinit const SchemeInfo scheme_swarm{
     .summary = "SwarmSGD: ad-psgd after some local steps",
     .paper = "arXiv 1910.12308",
     .traits = pair_traits(),
+    .advice = {.good_for = "workers of uneven speed, and local steps between averagings",
+               .topology = "static-exponential"},
     .options = kOptions,
     .make = make<Swarm>,
     .check = check_pairs,

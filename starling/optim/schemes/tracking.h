@@ -50,7 +50,10 @@ class Tracking : public Scheme {
 inline constexpr std::string_view kOneGrid = "x and y would share one grid, and their sizes differ";
 inline constexpr RefusedWire kNoTracked[] = {
     {Wire::fp16, kTooSmallForFp16}, {Wire::int8, kOneGrid}, {Wire::int4, kOneGrid}};
-inline constexpr SchemeTraits kTrackingTraits{
-    .contents = {.vectors = 2}, .refused_wires = kNoTracked, .exact = true, .sums_gradients = true};
+inline constexpr SchemeTraits kTrackingTraits{.contents = {.vectors = 2},
+                                              .refused_wires = kNoTracked,
+                                              .exact = true,
+                                              .sums_gradients = true,
+                                              .kept = 2};
 
 }  // namespace starling
