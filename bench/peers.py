@@ -4,7 +4,7 @@
     bench/peers.py [--steps N] [--every N] [--hosts N] [--link RATIO] [--only REGEX] [--no-line]
 
 A small GPT-2 trains on emulated hosts (root is needed) or, with --no-line, on this one. Both train
-the same model on the same batches, from the same weights, in real time, as in bench/time_to_loss.py.
+the same model on the same batches, from the same weights, in real time: bench/time_to_loss.py.
 The link takes --link times as long for the fp32 parameters as a step computes. Writes
 out/bench/peers.json (--out):
 
@@ -110,7 +110,8 @@ def main():
     result = {"same_losses": max(same, default=None),
               "seconds": max(pair["ours"]["seconds"] / pair["theirs"]["seconds"] for pair in pairs.values()),
               "pairs": pairs, "hosts": options.hosts, "parameters": bench.parameters, "steps": options.steps,
-              "link_over_compute": None if options.no_line else options.link, "rate": rate, "compute_ms": compute_ms, "seed": options.seed} | about()
+              "link_over_compute": None if options.no_line else options.link, "rate": rate,
+              "compute_ms": compute_ms, "seed": options.seed} | about()
     save(result, options.out)
     options.out.with_suffix(".md").write_text(table(result))
 

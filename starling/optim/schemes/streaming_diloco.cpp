@@ -9,8 +9,9 @@
 //
 // So a link that is P times slower than DiLoCo needs suffices, and it has H/P steps for a fragment.
 // The paper has x <- alpha x + (1 - alpha) theta. It is the same for parameters that have not
-// changed since. Here the local steps since, and changes by the user, stay whole. The paper's fragments are layers. Here they are stretches of 256 values from
-// all layers (kernels/mask.h), so they have the same size.
+// changed since. Here the local steps since, and changes by the user, stay whole. The paper's
+// fragments are layers. Here they are stretches of 256 values from all layers (kernels/mask.h), so
+// they have the same size.
 //
 // With alpha = 0, outer_lr = 1 and outer_momentum = 0 it is CTA.
 #include <fmt/format.h>
