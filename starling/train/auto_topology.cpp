@@ -74,10 +74,10 @@ ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& p
   for (const Candidate& other : all) {
     if (&other != &best)
       others +=
-          fmt::format("{}{} {:.2f}", others.empty() ? "" : ", ", other.schedule, other.outcome.step * 1e3);
+          fmt::format("{} {} {:.2f}", others.empty() ? ";" : ",", other.schedule, other.outcome.step * 1e3);
   }
-  return {best.schedule, fmt::format("topology auto: {}, by {}: a step of {:.2f} ms; {} ms", best.schedule,
-                                     source, best.outcome.step * 1e3, others)};
+  return {best.schedule, fmt::format("topology auto: {}, by {}: a step of {:.2f} ms{}{}", best.schedule,
+                                     source, best.outcome.step * 1e3, others, others.empty() ? "" : " ms")};
 }
 
 // The size of the trained parameters in fp32.
