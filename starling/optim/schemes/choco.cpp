@@ -1,6 +1,5 @@
-// CHOCO-SGD: Koloskova, Stich & Jaggi 2019 (arXiv 1902.00340). For deep learning: Koloskova et al.
-// 2020 (arXiv 1907.09356). With an event trigger, SPARQ-SGD and SQuARM-SGD: Singh, Data, George &
-// Diggavi 2019 and 2021 (arXiv 1910.14280, 2005.07041).
+// CHOCO-SGD: Koloskova, Stich & Jaggi 2019 (arXiv 1902.00340, 1907.09356). With an event trigger,
+// SPARQ-SGD and SQuARM-SGD: Singh, Data, George & Diggavi 2019, 2021 (1910.14280, 2005.07041).
 //
 //   h_i = keep x_i - lr u(g_i)                    the local step of any rule
 //   x^_i <- x^_i + C(h_i - x^_i)                  if |h_i - x^_i|^2 > trigger lr^2, else as it is
@@ -18,14 +17,13 @@
 //
 // A worker sends its x^ to each neighbour in a separate exchange, which commits or aborts at both
 // ends alike. So each edge has its own pair of copies, x^_ij and x^_ji, and both of its ends keep
-// both (copies.h). They take 2 floats per value and neighbour; CHOCO without faults needs 2 per
-// value. If a swap commits, both ends take it and mix the edge with the same two copies, and so in
-// opposite directions to the bit. If it aborts, neither end takes it. If it was in doubt, the end
-// that learns of it later takes and mixes it then, before any newer swap. So aborts keep the sum of
-// all x. Without faults, all x^_ij of a worker equal its x^_i. The trigger asks for the farthest.
+// both (copies.h): 2 floats per value and neighbour. If a swap commits, both ends take it and mix
+// the edge with the same two copies, and so in opposite directions to the bit. If it aborts, neither
+// end takes it. If it was in doubt, the end that learns of it later mixes it then, before any newer
+// swap. So aborts keep the sum of all x. Without faults, all x^_ij of a worker equal its x^_i. The
+// trigger asks for the farthest.
 //
-// An edge must know its copies from one round to the next. So the schedule has one round, with a
-// symmetric graph. As with ATC, the exchange is inside the step.
+// An edge needs its copies in the next round: so there is one round, with a symmetric graph.
 #include <algorithm>
 #include <vector>
 
