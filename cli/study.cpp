@@ -75,18 +75,24 @@ Descriptor locked(const Study& study) {
   return file;
 }
 
-// An empty folder with the settings of the run.
+// A folder with the settings of the run alone. It is made elsewhere and moved, and so is the one
+// before it: a study that is killed leaves no folder without settings.
 void prepare(const Study& study, const Study::Run& run) {
-  const std::string folder = folder_of(study, run);
+  const std::string folder = folder_of(study, run), fresh = study.out + "/new", old = study.out + "/old";
   std::error_code error;
   if (fs::exists(folder, error) && !fs::is_empty(folder, error) &&
       !fs::exists(folder + "/settings.txt", error))
     throw UsageError(
         fmt::format("{}: is no folder of a study's run: remove it, or give another --out", folder));
-  fs::remove_all(folder, error);
-  if (!error) fs::create_directories(folder, error);
-  if (error) throw Error(fmt::format("{}: cannot be made anew: {}", folder, error.message()));
-  write_text(folder + "/settings.txt", run.settings);
+  const auto check = [&] {
+    if (error) throw Error(fmt::format("{}: cannot be made anew: {}", folder, error.message()));
+  };
+  for (const std::string& left : {fresh, old}) fs::remove_all(left, error), check();
+  fs::create_directories(fresh, error), check();
+  write_text(fresh + "/settings.txt", run.settings);
+  if (fs::exists(folder, error)) fs::rename(folder, old, error), check();
+  fs::rename(fresh, folder, error), check();
+  fs::remove_all(old, error), check();
 }
 
 std::string state_of(const Study& study, const Study::Run& run) {

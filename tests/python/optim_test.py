@@ -218,7 +218,7 @@ class Alone(unittest.TestCase):
                 ({"wire": "int9"}, ValueError, "int9"),
                 ({"topology": "rnig"}, ValueError, "rnig"),
                 ({"topologie": "ring"}, TypeError,
-                 "'topologie', did you mean 'topology'?: beside the rule's there are alpha_tilde, beta, block_bytes, buffers, "),
+                 "'topologie', did you mean 'topology'?: beside the rule's there are alpha, alpha_tilde, beta, "),
                 ({"topolgy": "ring"}, TypeError, "'topolgy', did you mean 'topology'?"),
                 ({"fused": True}, ValueError, "fused = True: leave it out, since the update is fused already"),
                 ({"foreach": True}, ValueError, "foreach = True: leave it out"),

@@ -180,6 +180,23 @@ batch = 8
         # Nothing is left to do.
         self.assertIn("8 runs, 8 of them finished before\n", self.study().stdout)
 
+    def test_what_a_killed_study_leaves_behind_is_removed(self):
+        self.write()
+        self.study("--jobs", 2)
+        results = self.out / "results"
+        run = next(iter(self.summaries().values())).parent
+        (run / "summary.json").unlink()  # it is made anew
+        for name in ("new", "old"):
+            (results / name).mkdir()
+            (results / name / "metrics.jsonl").write_text("half")
+        self.assertIn("8 runs, 7 of them finished before\n", self.study("--jobs", 2).stdout)
+        self.assertEqual(len(self.summaries()), 8)
+        self.assertFalse((results / "new").exists() or (results / "old").exists())
+        # A folder of somebody else's is left alone.
+        (run / "settings.txt").unlink()
+        self.assertIn("is no folder of a study's run: remove it", self.study(code=2).stderr)
+        self.assertTrue((run / "summary.json").exists())
+
     def has_processes(self):
         """Whether a process works for this test's study."""
         return subprocess.run(["pgrep", "-f", f"run.out={self.out}/results"], capture_output=True).returncode == 0

@@ -18,8 +18,8 @@
 // A worker sends its x^ to each neighbour in a separate exchange, which commits or aborts at both
 // ends alike. So each edge has its own pair of copies, x^_ij and x^_ji, and both of its ends keep
 // both (copies.h): 2 floats per value and neighbour. If a swap commits, both ends take it and mix
-// the edge with the same two copies, and so in opposite directions to the bit. If it aborts, neither
-// end takes it. If it was in doubt, the end that learns of it later mixes it then, before any newer
+// the edge with the same two copies, and so in opposite directions to the bit. If it aborts, no end
+// takes it. If it was in doubt, the end that learns of it later mixes it then, before any newer
 // swap. So aborts keep the sum of all x. Without faults, all x^_ij of a worker equal its x^_i. The
 // trigger asks for the farthest.
 //
