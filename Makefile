@@ -96,7 +96,7 @@ bench-peers: command  ## each algorithm beside the peer that has it: losses, sec
 	@scripts/dev-tools requirements-bench.txt $(VENV)
 	@scripts/dev-tools requirements-pack.txt $(VENV)
 	@scripts/dev-tools requirements-peers.txt $(VENV)
-	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python bench/peers.py $(BENCH)
+	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python bench/peers.py --starling $(VENV)/bin/starling $(BENCH)
 
 bench-async: BOOTSTRAP = --tests
 bench-async: command  ## what a slow, stopped or dead worker costs the others under gossip (root): out/bench/async.json

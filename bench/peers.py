@@ -25,7 +25,7 @@ import re
 import sys
 import tempfile
 
-from time_to_loss import BATCH, DATA, Bench, row, rules_of, system
+from time_to_loss import BATCH, Bench, packed_data, row, rules_of, system
 from workers import ROOT, NoCluster, about, save
 
 SGD = {"name": "SGD", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0}
@@ -80,32 +80,33 @@ def main():
     parser.add_argument("--no-line", action="store_true", help="workers on this host, over loopback: no root is needed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--test", type=int, default=64, help="held-out examples")
-    parser.add_argument("--data", type=pathlib.Path, default=ROOT / DATA["text"], help="the packed text")
+    parser.add_argument("--data", type=pathlib.Path, help="the packed text (default: out/small/english, made if it is not there)")
     parser.add_argument("--vocabulary", type=int, help="of --data (default: the recipe's)")
     parser.add_argument("--python", default=sys.executable, help="a python that has torch, the peers and starling")
+    parser.add_argument("--starling", default=str(ROOT / ".venv/bin/starling"), help="the command, to pack the text")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/peers.json")
     options = parser.parse_args()
-    if not (options.data / "train.bin").is_file():
-        parser.error(f"--data {options.data}: there is no packed text: make demo TASK=text makes it")
+    if options.data and not (options.data / "train.bin").is_file():
+        parser.error(f"--data {options.data}: there is no packed text")
     options.task, options.batch, options.alone = "text", BATCH["text"], 10
     if options.every < 4 or options.every % 4 != 0:
         parser.error(f"--every {options.every}: it must be a multiple of 4, the number of fragments")
-    rules, all_pairs, pairs = rules_of("text"), pairs_of(options.every), {}
+    chosen = {name: pair for name, pair in pairs_of(options.every).items() if re.search(options.only, name)}
+    if not chosen:
+        parser.error(f"--only: no algorithm has '{options.only}' in its name: {', '.join(pairs_of(options.every))}")
+    options.data = options.data or packed_data(options.task, options.starling)
+    rules, pairs = rules_of("text"), {}
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options, pathlib.Path(folder))
         compute_ms = bench.compute_ms()
         rate = None if options.no_line else bench.rate(options.link, compute_ms)
-        for name, (kind, *systems, same) in all_pairs.items():
-            if not re.search(options.only, name):
-                continue
+        for name, (kind, *systems, same) in chosen.items():
             rule, runs = rules.get(kind, SGD), []
             for of in systems:
                 print(f"bench: {name}: {of['by']}", file=sys.stderr)
                 run = bench.run(of, rule, options.steps, [options.steps], rate)
                 runs.append({"step_ms": run["step_ms"]} | run["curve"][-1])
             pairs[name] = {"peer": systems[0]["by"], "same": same, "theirs": runs[0], "ours": runs[1]}
-        if not pairs:
-            parser.error(f"--only: no algorithm has '{options.only}' in its name: {', '.join(all_pairs)}")
     same = [abs(pair["ours"]["loss"] - pair["theirs"]["loss"]) for pair in pairs.values() if pair["same"]]
     result = {"same_losses": max(same, default=None),
               "seconds": max(pair["ours"]["seconds"] / pair["theirs"]["seconds"] for pair in pairs.values()),

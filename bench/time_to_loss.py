@@ -218,6 +218,12 @@ def rules_of(task, lr=None, window=None):
     return rules
 
 
+def packed_data(task, starling):
+    """The folder of the small task's data, made if it is not there."""
+    runpy.run_path(str(ROOT / "scripts/demo"), run_name="demo")["TASKS"][task].get_data(starling)
+    return ROOT / DATA[task]
+
+
 class Bench:
     def __init__(self, options, folder):
         self.options, self.folder = options, folder
@@ -337,9 +343,7 @@ def main():
     options.alone = 10 if options.quick else 40
     options.steps = options.steps or (20 if options.quick else 400)
     options.test = options.test or (16 if options.quick else 64)
-    if options.data is None:
-        options.data = ROOT / DATA[options.task]
-        runpy.run_path(str(ROOT / "scripts/demo"), run_name="demo")["TASKS"][options.task].get_data(options.starling)
+    options.data = options.data or packed_data(options.task, options.starling)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options, pathlib.Path(folder))
         try:

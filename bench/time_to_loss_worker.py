@@ -49,14 +49,9 @@ def scheduler_of(optimizer, job):
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor(job))
 
 
-def by_torch(model, job):
-    """DDP, or a worker that exchanges nothing."""
-    rule, system = job["rule"], job["system"]
-    trained = model
-    torch.distributed.init_process_group("gloo")
-    if system["by"] == "ddp":
-        buckets = {"bucket_cap_mb": system["bucket_mb"]} if "bucket_mb" in system else {}
-        trained = torch.nn.parallel.DistributedDataParallel(model, **buckets)
+def torchs_step(model, trained, job):
+    """The optimizer of torch's fused rule, and a step with it. trained: the model, or a wrapper."""
+    rule = job["rule"]
     optimizer = getattr(torch.optim, rule["name"])(groups(list(model.parameters()), rule["weight_decay"]), lr=rule["lr"],
                                                    betas=rule["betas"], fused=True)
     scheduler = scheduler_of(optimizer, job)
@@ -69,7 +64,18 @@ def by_torch(model, job):
         optimizer.step()
         scheduler.step()
 
-    return step, torch.distributed.barrier
+    return optimizer, step
+
+
+def by_torch(model, job):
+    """DDP, or a worker that exchanges nothing."""
+    system = job["system"]
+    trained = model
+    torch.distributed.init_process_group("gloo")
+    if system["by"] == "ddp":
+        buckets = {"bucket_cap_mb": system["bucket_mb"]} if "bucket_mb" in system else {}
+        trained = torch.nn.parallel.DistributedDataParallel(model, **buckets)
+    return torchs_step(model, trained, job)[1], torch.distributed.barrier
 
 
 def by_decent_dp(model, job):
@@ -91,12 +97,13 @@ def by_decent_dp(model, job):
         model, lambda named: kind([g for g in groups([p for _, p in named], rule["weight_decay"]) if g["params"]], **values),
         lambda optimizer: scheduler_of(optimizer, job), topology=job["system"]["topology"], grad_clip_norm=job["clip"])
 
-    steps = 0
+    steps, largest = 0, 0.0
 
     def step(batch):
-        nonlocal steps
+        nonlocal steps, largest
         if job["system"].get("adapts"):  # DSGD-AC: mixing follows the learning rate
-            trained.set_adaptive_factor(factor_of(steps) / max(map(factor_of, range(steps + 1))))
+            largest = max(largest, factor_of(steps))
+            trained.set_adaptive_factor(factor_of(steps) / largest)
         steps += 1
         trained(*batch).backward()  # it steps inside
 
@@ -114,7 +121,7 @@ def by_torchft(model, job):
     from torchft.local_sgd import DiLoCo
 
     rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    rule, system = job["rule"], job["system"]
+    system = job["system"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as to_rank_0:
         to_rank_0.connect((os.environ["MASTER_ADDR"], 1))
         own = to_rank_0.getsockname()[0]
@@ -129,23 +136,12 @@ def by_torchft(model, job):
                               min_replica_size=workers, use_async_quorum=False, init_sync=False, rank=0, world_size=1,
                               store_addr=own, store_port=store.port, lighthouse_addr=address[0],
                               replica_id=str(rank), hostname=own)
-    optimizer = getattr(torch.optim, rule["name"])(groups(list(model.parameters()), rule["weight_decay"]), lr=rule["lr"],
-                                                   betas=rule["betas"], fused=True)
-    scheduler = scheduler_of(optimizer, job)
+    optimizer, step = torchs_step(model, model, job)
     parts = fragments(model, system["fragments"])
     outer = [torch.optim.SGD(part.parameters(), lr=0.7, momentum=0.9, nesterov=True) for part in parts]
     diloco = DiLoCo(manager, parts, optimizer, outer, system["every"], use_bucketization=True, bucket_cap_mb=32,
                     fragment_sync_delay=system.get("delay", 0), fragment_update_alpha=system.get("alpha", 0.0))
     diloco.__enter__()
-
-    def step(batch):
-        optimizer.zero_grad()
-        model(*batch).backward()
-        if job["clip"]:
-            clip_grad_norm_(model.parameters(), job["clip"])
-        optimizer.step()
-        scheduler.step()
-
     step.keeps = lighthouse, store, manager, diloco
     return step, torch.distributed.barrier
 
