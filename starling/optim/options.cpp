@@ -202,7 +202,7 @@ std::string needs_cpu(const Options& options) {
   if (options.hierarchy == "node")
     return "with hierarchy \"node\" it must be on the CPU, where a node's gradients are added up";
   const SchemeTraits& traits = scheme_of(options).traits;
-  if (traits.on_gpu && traits.path == Path::ahead && options.every > 1)
+  if (traits.on_gpu && traits.kept_if_local > 0 && options.every > 1)
     return fmt::format("with scheme \"{}\" and every = {} it must be on the CPU, where what was sent is kept",
                        options.scheme.name, options.every);
   if (traits.on_gpu) return "";

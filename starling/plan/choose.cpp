@@ -16,6 +16,10 @@ Work work_on(const Profile& profile, const Sent& sent) {
   return work;
 }
 
+bool is_planned(const std::string& schedule, Wire wire) {
+  return schedule != "complete" || !is_modular(wire);
+}
+
 std::vector<Candidate> candidates(const Network& network, int workers_per_node, const Profile& profile,
                                   const std::vector<std::string>& schedules, const std::vector<Wire>& wires,
                                   Sent sent, Mixing mixing, const Horizon& run) {
@@ -23,7 +27,7 @@ std::vector<Candidate> candidates(const Network& network, int workers_per_node, 
   for (const std::string& name : schedules) {
     const Schedule schedule = make_schedule(name, static_cast<int>(network.host_of.size()), workers_per_node);
     for (const Wire wire : wires) {
-      if (name == "complete" && is_modular(wire)) continue;
+      if (!is_planned(name, wire)) continue;
       sent.wire = wire;
       all.push_back({name, wire, simulate(network, work_on(profile, sent), schedule, mixing, run)});
     }

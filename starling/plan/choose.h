@@ -31,9 +31,11 @@ struct Sent {
 // The work of a profile with these exchanges.
 Work work_on(const Profile& profile, const Sent& sent);
 
-// Each of these schedules over each of these wires, with the rest of `sent`. Complete with modular
-// codes is left out, because it sends n - 1 models in a round. Throws UsageError if a schedule does
-// not exist for the network's workers.
+// False for complete with modular codes, because it sends n - 1 models in a round.
+bool is_planned(const std::string& schedule, Wire wire);
+
+// Each of these schedules over each of these wires, with the rest of `sent`, if it is planned.
+// Throws UsageError if a schedule does not exist for the network's workers.
 std::vector<Candidate> candidates(const Network& network, int workers_per_node, const Profile& profile,
                                   const std::vector<std::string>& schedules, const std::vector<Wire>& wires,
                                   Sent sent, Mixing mixing, const Horizon& run);

@@ -123,7 +123,7 @@ std::vector<std::string> schedules_for(Options options, int workers, int local_w
     options.topology = name;
     try {
       check_options(options, workers, local_workers, false);
-      if (name != "complete" || !is_modular(options.wire)) accepted.push_back(name);
+      if (is_planned(name, options.wire)) accepted.push_back(name);
     } catch (const UsageError& error) {
       if (refusal.empty()) refusal = error.what();
     }

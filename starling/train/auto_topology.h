@@ -30,9 +30,8 @@ Sent sent_by(const Options& options);
 // The first scheme that the planner simulates as this.
 std::string scheme_planned_as(Mixing mixing);
 
-// The planned schedules (plan/schedules.h) that the options accept, in that order. Complete with
-// modular codes is left out (plan/choose.h). If there are none, throws check_options()'s refusal of
-// the first.
+// The schedules that the options accept, in the order of plan/schedules.h, if they are planned over
+// this wire (plan/choose.h). If there are none, throws check_options()'s refusal of the first.
 std::vector<std::string> schedules_for(Options options, int workers, int local_workers, bool alike = true);
 
 inline bool chooses_topology(const Recipe& recipe) { return recipe.mixing.topology == "auto"; }

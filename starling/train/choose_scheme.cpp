@@ -77,7 +77,7 @@ class Combinations {
     for (Options options : rungs_of(info)) {
       std::optional<Found> here;  // of this rung
       for (const std::string& topology : topologies_for(info)) {
-        if (topology == "complete" && is_modular(options.wire)) continue;  // n - 1 models
+        if (!is_planned(topology, options.wire)) continue;
         options.topology = topology;
         try {
           check(options);
@@ -141,7 +141,7 @@ class Combinations {
     const double block =
         work_on(profile_, sent).block_bytes.front() / profile_.blocks.front() * sizeof(float);
     int vectors = traits.kept;
-    if (traits.path == Path::ahead && options.every > 1) ++vectors;
+    if (options.every > 1) vectors += traits.kept_if_local;
     if (options.outer != "none") vectors += 2;
     return (traits.edges == EdgeKind::none ? 0 : block * (1 + others)) +
            sizeof(float) * (vectors + traits.kept_per_neighbour * others);

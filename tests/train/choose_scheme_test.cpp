@@ -147,10 +147,17 @@ TEST(Suggest, OneLineForASituationThatIsNotAllowed) {
 // Bytes that a saved state shows. Schemes may keep more that is not saved.
 TEST(SchemesTable, SaysHowManyVectorsASchemeKeeps) {
   for (const SchemeInfo* const info : schemes()) {
-    const at::Tensor x = at::ones({4}).requires_grad_();
-    Optimizer optimizer({x}, SGD{}, {.topology = "ring", .scheme = std::string(info->name)}, World::alone());
-    const auto saved = std::ranges::count_if(optimizer.state().of_scheme,
-                                             [](const SchemeState& one) { return !one.numbers; });
+    const auto saved_with = [&](int every) {
+      const at::Tensor x = at::ones({4}).requires_grad_();
+      const Options options{.topology = "ring", .scheme = std::string(info->name), .every = every};
+      Optimizer optimizer({x}, SGD{}, options, World::alone());
+      return std::ranges::count_if(optimizer.state().of_scheme,
+                                   [](const SchemeState& one) { return !one.numbers; });
+    };
+    const auto saved = saved_with(1);
+    if (info->traits.local_steps) {
+      EXPECT_EQ(saved_with(2) - saved, info->traits.kept_if_local) << info->name;
+    }
     EXPECT_LE(saved, info->traits.kept) << info->name;
     if (info->traits.path == Path::ahead || info->traits.path == Path::inside) {
       EXPECT_EQ(saved > 0, info->traits.kept > 0) << info->name;

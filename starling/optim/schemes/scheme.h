@@ -166,6 +166,7 @@ struct SchemeTraits {
   bool sums_gradients = false;    // over workers, so no worker may scale or skip its own
   int kept = 0;                   // floats per parameter beside it, its gradient and the wire blocks
   int kept_per_neighbour = 0;     // the same, for each neighbour
+  int kept_if_local = 0;          // the same, with Options::every above 1; on the CPU
 };
 
 struct Evidence {
