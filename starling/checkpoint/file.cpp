@@ -44,6 +44,16 @@ File File::to_read(const std::string& path) {
   return file;
 }
 
+File File::of(int descriptor, std::string name) {
+  File file;
+  file.path_ = std::move(name);
+  file.file_ = descriptor;
+  struct stat about{};
+  if (fstat(descriptor, &about) != 0) fail(file.path_, "examined");
+  file.size_ = static_cast<std::uint64_t>(about.st_size);
+  return file;
+}
+
 File File::to_write(const std::string& path) { return {path, O_WRONLY | O_CREAT | O_TRUNC}; }
 
 File::~File() {

@@ -15,6 +15,8 @@ class File {
   static File to_read(const std::string& path);
   // Creates the file, or empties an existing one.
   static File to_write(const std::string& path);
+  // Takes over an open file, whose name is only for messages.
+  static File of(int descriptor, std::string name);
   ~File();
   File(File&& other) noexcept;
   File(const File&) = delete;
@@ -27,6 +29,7 @@ class File {
   void sync();  // brings the data to the disk, not only to the operating system
 
  private:
+  File() = default;
   File(std::string path, int flags);
   std::string path_;
   int file_ = -1;

@@ -180,7 +180,8 @@ class HeaderParser final : public nlohmann::json::json_sax_t {
 
 }  // namespace
 
-SafetensorsReader::SafetensorsReader(const std::string& path) : file_(File::to_read(path)) {
+SafetensorsReader::SafetensorsReader(File file) : file_(std::move(file)) {
+  const std::string& path = file_.path();
   if (file_.size() < kLengthBytes) {
     refuse(path, file_.size(), "the file ends within its first 8 bytes, the header's length");
   }
@@ -247,9 +248,9 @@ Digest SafetensorsReader::digest() const {
   return digest;
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorInfo> tensors,
-                                     const Metadata& metadata)
-    : file_(File::to_write(path)), tensors_(std::move(tensors)) {
+SafetensorsWriter::SafetensorsWriter(File file, std::vector<TensorInfo> tensors, const Metadata& metadata)
+    : file_(std::move(file)), tensors_(std::move(tensors)) {
+  const std::string& path = file_.path();
   // Wide elements come first, so every tensor is aligned to its elements.
   std::stable_sort(tensors_.begin(), tensors_.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return element_bytes(a.dtype) > element_bytes(b.dtype);

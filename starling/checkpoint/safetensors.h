@@ -48,7 +48,8 @@ struct Digest {
 // Reads the header, and tensors only on request.
 class SafetensorsReader {
  public:
-  explicit SafetensorsReader(const std::string& path);
+  explicit SafetensorsReader(const std::string& path) : SafetensorsReader(File::to_read(path)) {}
+  explicit SafetensorsReader(File file);
 
   const std::string& path() const { return file_.path(); }
   // In the order of their bytes.
@@ -74,7 +75,9 @@ class SafetensorsWriter {
  public:
   // Takes name, dtype and shape from `tensors`. tensors() are the same, in the order in which they
   // must be written.
-  SafetensorsWriter(const std::string& path, std::vector<TensorInfo> tensors, const Metadata& metadata);
+  SafetensorsWriter(File file, std::vector<TensorInfo> tensors, const Metadata& metadata);
+  SafetensorsWriter(const std::string& path, std::vector<TensorInfo> tensors, const Metadata& metadata)
+      : SafetensorsWriter(File::to_write(path), std::move(tensors), metadata) {}
 
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   void write(std::span<const std::byte> bytes);

@@ -10,6 +10,9 @@
 namespace starling {
 namespace {
 
+// Renewals are operations after all others.
+constexpr std::uint64_t kRenewals = std::uint64_t{1} << 40;
+
 // A set of ranks as a bit map, to cross an edge.
 std::vector<std::byte> to_bits(const std::set<int>& ranks, int size) {
   std::vector<std::byte> bits((static_cast<std::size_t>(size) + 7) / 8);
@@ -54,7 +57,7 @@ template <class T>
 std::set<int> Averages::mean(std::span<T> values) {
   const auto bytes = std::as_writable_bytes(values);
   return run(
-      {bytes.begin(), bytes.end()},
+      next_id(), {bytes.begin(), bytes.end()},
       [](const std::vector<std::byte>& mine, std::span<const Average::Share> shares) {
         std::vector<std::byte> result = mine;
         const auto* x = reinterpret_cast<const T*>(mine.data());
@@ -69,10 +72,16 @@ std::set<int> Averages::mean(std::span<T> values) {
       bytes);
 }
 
-std::set<int> Averages::maximum(std::span<std::int64_t> values) {
+std::set<int> Averages::maximum(std::span<std::int64_t> values) { return maximum(next_id(), values); }
+
+std::set<int> Averages::renew(std::span<std::int64_t> values) {
+  return maximum({kRenewals + ++renewals_, 0}, values);
+}
+
+std::set<int> Averages::maximum(AverageId id, std::span<std::int64_t> values) {
   const auto bytes = std::as_writable_bytes(values);
   return run(
-      {bytes.begin(), bytes.end()},
+      id, {bytes.begin(), bytes.end()},
       [](const std::vector<std::byte>& mine, std::span<const Average::Share> shares) {
         std::vector<std::byte> result = mine;
         auto* y = reinterpret_cast<std::int64_t*>(result.data());
@@ -92,18 +101,20 @@ AverageId Averages::next_id() {
   return last_id_;
 }
 
-std::set<int> Averages::run(std::vector<std::byte> mine, Average::Combine combine,
+std::set<int> Averages::run(AverageId id, std::vector<std::byte> mine, Average::Combine combine,
                             std::span<std::byte> result) {
   const Timeline::Scope span(options_.timeline.get(), {.name = "average"});
   links_.open_all();
   std::unique_lock lock(monitor_.mutex);
   result_.reset();
   auto values = std::make_shared<const std::vector<std::byte>>(std::move(mine));
-  transport_.post([this, values, id = next_id(), combine = std::move(combine)] {
+  transport_.post([this, values, id, combine = std::move(combine)] {
     bytes_ = values->size();
     began_ = transport_.now();
+    running_id_ = id;
+    if (is_called_off()) return averaged(values, {});
     for (int rank = 0; rank < transport_.size(); ++rank) {
-      if (links_.left(rank)) goes_on_without(rank, "has left before it");
+      if (links_.left(rank) && !links_.is_away(rank)) goes_on_without(rank, "has left before it");
     }
     protocol_.begin(id, values, links_.there(), combine);
   });
@@ -118,7 +129,13 @@ std::set<int> Averages::run(std::vector<std::byte> mine, Average::Combine combin
     });
     patience = enough ? options_.stalled : options_.stalled - waited;
   }
-  auto [bytes, participants] = *std::exchange(result_, std::nullopt);
+  const auto [bytes, participants, called_off] = *std::exchange(result_, std::nullopt);
+  if (called_off) {
+    failure_.clear();
+    --last_id_.operation;
+    begun_ = false;
+    throw RenewalCalled();
+  }
   if (!failure_.empty()) throw Error(std::exchange(failure_, {}));
   std::ranges::copy(*bytes, result.begin());
   return participants;
@@ -141,6 +158,11 @@ void Averages::say_awaited(double waited) const {
   if (awaited.empty()) return;
   options_.log(Level::warning,
                fmt::format("an average has waited {:.1f} s for {}", waited, name_of_workers(awaited)));
+}
+
+void Averages::renewal_called(std::uint64_t operations) {
+  called_off_from_ = std::min(called_off_from_, operations);
+  if (protocol_.running() && is_called_off()) protocol_.quit();
 }
 
 void Averages::gone(int rank) {
@@ -271,7 +293,7 @@ void Averages::averaged(Bytes values, const std::set<int>& participants) {
   for (const int rank : participants) away_.erase(rank), missed_.erase(rank);
   for (Sender& sender : senders_) sender.shares.clear();
   const std::lock_guard lock(monitor_.mutex);
-  result_ = {std::move(values), participants};
+  result_ = {std::move(values), participants, participants.empty() && is_called_off()};
   monitor_.changed->notify_all();
 }
 

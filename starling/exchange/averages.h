@@ -25,6 +25,10 @@
 
 namespace starling {
 
+// Thrown in place of an average that some worker does not come to, because it waits in a renewal
+// that it has called. Nothing has changed. The average begins again after the renewal.
+struct RenewalCalled {};
+
 struct AveragesOptions {
   // For a worker that was away: it may not come. After this time, who is waited for is named.
   std::chrono::milliseconds silent{5'000};
@@ -50,8 +54,17 @@ class Averages final : private AverageActions {
   std::set<int> average(std::span<float> values);
   std::set<int> average_doubles(std::span<double> values);
   std::set<int> maximum(std::span<std::int64_t> values);
+  // The maximum over those that come to a renewal of the membership, outside the order of the
+  // others: no ordinary average follows. Those above throw RenewalCalled if they wait for a worker
+  // that has called a renewal before it has begun their operation.
+  std::set<int> renew(std::span<std::int64_t> values);
+  // Operations that this worker has begun, and goes on from.
+  std::uint64_t operations() const { return last_id_.operation; }
+  void set_operations(std::uint64_t begun) { last_id_ = {begun, 0}; }
 
   // --- on the transport's thread ---
+  // A worker that has begun so many operations has called a renewal.
+  void renewal_called(std::uint64_t operations);
   std::span<std::byte> place(int from, const Frame& frame);
   void received(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact);
   void disconnected(int rank);
@@ -71,9 +84,17 @@ class Averages final : private AverageActions {
     Inbox shares{kEarly};         // by attempt and step in place of round and block
     std::vector<std::byte> join;  // the payload of a join, being received
   };
+  struct Result {
+    Bytes values;
+    std::set<int> participants;
+    bool called_off = false;  // by a renewal
+  };
   template <class T>
   std::set<int> mean(std::span<T> values);
-  std::set<int> run(std::vector<std::byte> mine, Average::Combine combine, std::span<std::byte> result);
+  std::set<int> maximum(AverageId id, std::span<std::int64_t> values);
+  std::set<int> run(AverageId id, std::vector<std::byte> mine, Average::Combine combine,
+                    std::span<std::byte> result);
+  bool is_called_off() const { return running_id_.part == 0 && running_id_.operation > called_off_from_; }
   void give_up(bool interrupted, double waited);
   void say_awaited(double waited) const;
   AverageId next_id();
@@ -98,19 +119,22 @@ class Averages final : private AverageActions {
   const Rounds& rounds_;
   const AveragesOptions options_;
   Average protocol_;
-  std::vector<Sender> senders_;  // by rank; my own is unused
-  std::size_t bytes_ = 0;        // of the running average
-  Time began_{};                 // it
-  std::set<int> away_;           // were, and have not taken part since
-  std::set<int> missed_;         // an average has said that it goes on without them
+  std::vector<Sender> senders_;                        // by rank; my own is unused
+  std::size_t bytes_ = 0;                              // of the running average
+  Time began_{};                                       // it
+  AverageId running_id_{};                             // of it
+  std::uint64_t called_off_from_ = ~std::uint64_t{0};  // operations after this one, by a renewal
+  std::set<int> away_;                                 // were, and have not taken part since
+  std::set<int> missed_;                               // an average has said that it goes on without them
 
   // On the training thread.
   AverageId last_id_{};
+  std::uint64_t renewals_ = 0;
   int nested_ = 0;      // operations
   bool begun_ = false;  // an average of this operation
 
   // With the monitor's lock.
-  std::optional<std::pair<Bytes, std::set<int>>> result_;
+  std::optional<Result> result_;
   std::string failure_;  // why, if there is no average
 };
 

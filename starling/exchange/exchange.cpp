@@ -62,6 +62,8 @@ Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedul
       monitor_(*transport, patience_.interrupted),
       links_(*transport, monitor_,
              {.neighbours = meetings_.neighbours(),
+              .away = std::move(options.away),
+              .needs_all = options.needs_all,
               .silent = patience_.silent,
               .log = options.log,
               .greet = [this](int rank) { links_.control(rank, FrameType::resume, rounds_.next()); }}),
@@ -194,6 +196,10 @@ void Exchange::restart(std::uint64_t position) {
   const std::lock_guard lock(monitor_.mutex);
   ledger_.forget();
   rounds_.restart(static_cast<std::uint64_t>(farthest[0]), static_cast<std::uint64_t>(farthest[1]));
+}
+
+void Exchange::call_renewal() {
+  transport_->post([this, operations = operations()] { received_renew(operations); });
 }
 
 std::set<int> Exchange::lost() const {
@@ -362,6 +368,8 @@ void Exchange::received(int from, const Frame& frame, std::span<const std::byte>
     case FrameType::done:
     case FrameType::quit:
       return averages_.received(from, frame, payload, intact);
+    case FrameType::renew:
+      return received_renew(frame.value);
     case FrameType::resume:
       rounds_.is_at(from, frame.value);
       return rounds_.has_said(from);
@@ -441,6 +449,17 @@ void Exchange::tick() {
   });
   averages_.tick();
   transport_->at(now + patience_.silent / 10, [this] { tick(); });
+}
+
+// All hear of it from all, before these quit an average for it.
+void Exchange::received_renew(std::uint64_t operations) {
+  if (!renewal_called_.exchange(true)) {
+    for (int rank = 0; rank < transport_->size(); ++rank) {
+      if (rank != transport_->rank() && !links_.is_away(rank))
+        links_.control(rank, FrameType::renew, operations);
+    }
+  }
+  averages_.renewal_called(operations);
 }
 
 void Exchange::is_silent(int rank, const std::string& why) {

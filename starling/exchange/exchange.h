@@ -15,6 +15,7 @@
 // these meet: the events go to them, and late neighbours are given up.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -57,6 +58,8 @@ struct ExchangeOptions {
   Log log = [](Level, const std::string&) {};
   std::shared_ptr<Timeline> timeline{};
   Contents contents{};
+  std::set<int> away{};   // ranks that are no members: the schedule gives them no neighbours
+  bool needs_all = true;  // LinkOptions
 };
 
 class Exchange final : private TransportHandler {
@@ -119,6 +122,17 @@ class Exchange final : private TransportHandler {
   void begin_operation() { averages_.begin_operation(); }
   void end_operation() { averages_.end_operation(); }
 
+  // --- a change of the membership, on the training thread (optim/membership.h) ---
+  // Calls all workers to renew(). Their averages that wait for this worker throw RenewalCalled.
+  void call_renewal();
+  // Whether this worker or another has called. On any thread.
+  bool renewal_called() const { return renewal_called_; }
+  // The maximum over all that come. Then this exchange makes no other average.
+  std::set<int> renew(std::span<std::int64_t> values) { return averages_.renew(values); }
+  // Operations that this worker has begun. The next exchange goes on from them.
+  std::uint64_t operations() const { return averages_.operations(); }
+  void set_operations(std::uint64_t begun) { averages_.set_operations(begun); }
+
   std::set<int> lost() const;
   ExchangeStatistics statistics() const;
 
@@ -143,6 +157,7 @@ class Exchange final : private TransportHandler {
   void say_awaited(std::uint32_t block, double waited);
   bool waits_for(int rank) const;
   void is_silent(int rank, const std::string& why);
+  void received_renew(std::uint64_t operations);
   void received_echo(int from, const Frame& frame);
   void received_word(int from, const Frame& frame);
   void tick();
@@ -165,6 +180,7 @@ class Exchange final : private TransportHandler {
 
   std::uint64_t not_finite_ = 0;  // the last round with such a block; with the monitor's lock
   bool fails_ = false;            // on the training thread
+  std::atomic<bool> renewal_called_ = false;
   std::vector<std::shared_ptr<Buffer>>
       next_;  // by block: what outgoing() gave out, to be written for the round that has begun
 

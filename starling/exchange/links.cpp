@@ -23,11 +23,13 @@ WorkerLinks::WorkerLinks(Transport& transport, Monitor& monitor, LinkOptions opt
     : transport_(transport),
       monitor_(monitor),
       options_(std::move(options)),
-      states_(static_cast<std::size_t>(transport.size())) {}
+      states_(static_cast<std::size_t>(transport.size())) {
+  for (const int rank : options_.away) at(rank).left = true;
+}
 
 void WorkerLinks::open_all() {
   for (int rank = 0; rank < transport_.size(); ++rank) {
-    if (rank != transport_.rank()) transport_.open(rank);
+    if (rank != transport_.rank() && !is_away(rank)) transport_.open(rank);
   }
 }
 
@@ -40,12 +42,16 @@ void WorkerLinks::meet(std::chrono::milliseconds patience) {
   // The transport has as much patience, and then says why.
   monitor_.wait(lock, patience + kForAReason, [&] { return all_met() || !never_met_.empty(); });
   if (all_met()) return;
+  const auto fail = [&](const std::string& why) {
+    if (options_.needs_all) throw Error(why);
+    options_.log(Level::warning, why + ": going on without it");
+  };
   if (!never_met_.empty())
-    throw Error(fmt::format("worker {}: worker {} is gone before all have met ({})", transport_.rank(),
+    return fail(fmt::format("worker {}: worker {} is gone before all have met ({})", transport_.rank(),
                             never_met_.begin()->first, never_met_.begin()->second));
   std::set<int> missing;
   std::ranges::set_difference(neighbours, met_, std::inserter(missing, missing.end()));
-  throw Error(
+  fail(
       fmt::format("worker {}: no connection to {} after {:.1f} s: is it running, is its port open, and "
                   "has it the same token?",
                   transport_.rank(), name_of_workers(missing), seconds(transport_.now() - begin)));

@@ -29,6 +29,8 @@ namespace starling {
 
 struct LinkOptions {
   std::set<int> neighbours{};
+  std::set<int> away{};   // no members: never connected, as if they had left
+  bool needs_all = true;  // meet() throws without all neighbours; else it warns
   std::chrono::milliseconds silent{5'000};
   Log log{};
   std::function<void(int)> greet = [](int) {};  // tells a worker that was away where I am
@@ -43,10 +45,11 @@ class WorkerLinks {
   WorkerLinks(Transport& transport, Monitor& monitor, LinkOptions options);
 
   // --- on the training thread ---
-  // Wants connections with all others. They come by and by.
+  // Wants connections with all other members. They come by and by.
   void open_all();
-  // Wants connections with the neighbours, and waits until each has been met. Throws Error, naming
-  // the missing, also when interrupted, or once one is lost before it was met.
+  // Wants connections with the neighbours, and waits until each has been met. Throws Error (or
+  // warns: LinkOptions::needs_all), naming the missing, also when interrupted, or once one is lost
+  // before it was met.
   void meet(std::chrono::milliseconds patience);
 
   // --- with the monitor's lock, on any thread ---
@@ -65,6 +68,7 @@ class WorkerLinks {
   bool is_neighbour(int rank) const { return options_.neighbours.contains(rank); }
   bool absent(int rank) const { return at(rank).absent; }
   bool left(int rank) const { return at(rank).left; }
+  bool is_away(int rank) const { return options_.away.contains(rank); }
   // True if it can take part in a swap of this round.
   bool present(int rank, std::uint64_t round) const;
   std::set<int> there() const;  // may come to an average, with me. Takes the lock

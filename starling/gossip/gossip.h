@@ -59,6 +59,7 @@ struct GossipOptions {
   Wire wire = Wire::fp32;
   std::uint64_t seed = 0;
   std::chrono::milliseconds meet{60'000};     // time for all neighbours to come at the start
+  bool needs_all = true;                      // LinkOptions
   std::chrono::milliseconds patience{1'000};  // for an averaging without progress
   std::chrono::milliseconds silent{5'000};    // no byte for this long: the connection is broken
   Interrupted interrupted = nobody;           // World::interrupted

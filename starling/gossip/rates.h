@@ -27,6 +27,8 @@ struct PairRates {
   // Averagings in the time of one gradient: rate / 2 (p_ij + p_ji).
   double of_pair(int i, int j) const;
   double of_worker(int i) const;  // the sum of these over all j
+  // The same rates for these of `size` workers, in this order. The others have no pairs.
+  PairRates for_ranks(const std::vector<int>& ranks, int size) const;
   Matrix laplacian() const;
 
   // For an asker's clock, with `dice` uniform in (0, 1]: gradients from one averaging that it asks

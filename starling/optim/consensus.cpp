@@ -64,22 +64,20 @@ class Weighing {
 namespace {
 
 // They may be others than at the start.
-void check_buffers(const auto& engine) {
+void check_buffers(auto& engine) {
   if (engine.buffers.empty()) return;
   Terms terms;
   add_tensors(terms, "buffer", engine.buffers);
-  agree(*engine.exchange, "number, type or size of their buffers", terms);
+  engine.on_edges([&](Exchange& edges) { agree(edges, "number, type or size of their buffers", terms); });
 }
 
 at::TensorOptions on_cpu(at::ScalarType type) { return at::TensorOptions(type).device(at::kCPU); }
 
 }  // namespace
 
-Operation::Operation(Optimizer& optimizer) : exchange_(optimizer.engine_->connected()) {
-  exchange_.begin_operation();
-}
+Operation::Operation(Optimizer& optimizer) : optimizer_(optimizer) { optimizer_.engine_->begin_operation(); }
 
-Operation::~Operation() { exchange_.end_operation(); }
+Operation::~Operation() { optimizer_.engine_->end_operation(); }
 
 struct Consensus::State {
   // Also runs if an average throws.
@@ -153,7 +151,7 @@ Consensus::Consensus(Optimizer& optimizer)
   const bool finite = std::ranges::all_of(mine, [](float x) { return std::isfinite(x); });
   if (!finite) std::ranges::fill(flat, 0.0F);
   flat.push_back(finite ? 1 : 0);
-  const std::set<int> who = engine.exchange->average(flat);
+  const std::set<int> who = engine.on_edges([&](Exchange& edges) { return edges.average(flat); });
   const bool alone = who.empty();               // the others have ended it: own values stay
   const float share = alone ? 1 : flat.back();  // of the workers whose parameters are finite
   flat.pop_back();

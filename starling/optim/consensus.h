@@ -56,7 +56,7 @@ class Operation {
   Operation& operator=(const Operation&) = delete;
 
  private:
-  Exchange& exchange_;
+  Optimizer& optimizer_;
 };
 
 // The average without an optimizer, once, as after training: it makes its own connections, which

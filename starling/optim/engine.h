@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +19,7 @@
 #include "starling/optim/data_edits.h"
 #include "starling/optim/gradient_spans.h"
 #include "starling/optim/local_step.h"
+#include "starling/optim/membership.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/options.h"
 #include "starling/optim/outer.h"
@@ -38,6 +41,9 @@ inline ExchangeOptions exchange_options(const World& world) {
   return options;
 }
 
+// Throws UsageError if World::rejoin is not possible with these options.
+void check_rejoin(const World& world, const Options& options, torch::optim::Optimizer* inner);
+
 struct Optimizer::Engine {
   Engine() = default;
   // Waits until the GPUs have handed their blocks to the exchange, which is still alive here.
@@ -53,6 +59,7 @@ struct Optimizer::Engine {
   std::string channel;
   std::vector<at::Tensor> buffers;  // of the module
   std::vector<at::Tensor> frozen;   // its parameters that nobody trains
+  std::vector<at::Tensor> beside;   // both, of before the first connection
   int averages = 0;                 // that stand in the parameters: scopes of Consensus
   std::vector<std::pair<std::string, at::Tensor>>
       model;  // all its parameters and buffers, each once, by name
@@ -63,6 +70,10 @@ struct Optimizer::Engine {
   std::uint64_t cycle = 1;                      // positions of the schedule: see Exchange::position()
   std::uint64_t made = 0;                       // steps of the present period()
   int connections = 0;                          // exchanges so far; a later group makes a new one
+  Schedule of_members;                          // of the present one
+  Epoch epoch;                                  // its members
+  std::uint64_t steps = 0;                      // see Optimizer::steps()
+  int operations = 0;                           // scopes of Operation
   ExchangeStatistics before;                    // of the earlier exchanges
   Clipping clipping;
   std::optional<LocalStep> local;
@@ -70,6 +81,9 @@ struct Optimizer::Engine {
   LocalNode node;  // with a hierarchy
   std::unique_ptr<Collectives> inside_node;
   std::unique_ptr<Exchange> exchange;
+  std::unique_ptr<Membership> membership;     // with World::rejoin
+  std::function<void()> renew;                // makes a new exchange, if one of the others has called for it
+  std::map<std::string, at::Tensor> to_come;  // tensors that add_to_state() will want
   std::unique_ptr<Scheme> scheme;
   std::optional<Outer> outer;
   std::unique_ptr<GradientSpans> gradient_spans;  // with a timeline
@@ -86,6 +100,27 @@ struct Optimizer::Engine {
     if (averages > 0)
       throw UsageError(what +
                        " within consensus(): the end of it puts back this worker's parameters of before");
+  }
+  // f(the exchange). If an average in it is called off by a renewal: again, in the next exchange.
+  template <class F>
+  auto on_edges(const F& f) {
+    for (;;) {
+      try {
+        return f(connected());
+      } catch (const RenewalCalled&) {
+        renew();
+      }
+    }
+  }
+  // Whether the members are of a later epoch: one of them may be gone before all have met.
+  bool is_renewed() const { return membership != nullptr && epoch.number > 0; }
+  void begin_operation() {
+    connected().begin_operation();
+    ++operations;
+  }
+  void end_operation() {
+    --operations;
+    if (exchange) exchange->end_operation();
   }
   void disconnect() {
     if (scheme) scheme->detach();

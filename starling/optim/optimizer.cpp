@@ -74,28 +74,6 @@ void keep_options(torch::optim::OptimizerParamGroup& kept, const torch::optim::O
   if (given.has_options()) kept.set_options(given.options().clone());
 }
 
-Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
-               const Groups& groups, const std::vector<at::Tensor>& buffers,
-               const std::vector<at::Tensor>& frozen) {
-  Terms terms = terms_of(options);
-  terms.emplace_back("rule", rule);
-  terms.emplace_back("rounds of the topology",
-                     fmt::format("{} with checksum {:016x}", schedule.rounds.size(), schedule.fingerprint()));
-  terms.emplace_back("number of blocks", std::to_string(blocks));
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
-      const at::Tensor& tensor = groups[g].params()[p];
-      terms.emplace_back(fmt::format("parameter {} of group {}", p, g),
-                         fmt::format("{} {} with strides {}{}", c10::toString(tensor.scalar_type()),
-                                     fmt::join(tensor.sizes(), "x"), fmt::join(tensor.strides(), ","),
-                                     takes_whole(groups[g], tensor) ? ", updated as a matrix" : ""));
-    }
-  }
-  add_tensors(terms, "buffer", buffers);
-  add_tensors(terms, "frozen parameter", frozen);
-  return terms;
-}
-
 }  // namespace
 
 Optimizer::Optimizer(torch::nn::Module& module, Rule rule, Options options, const World& world)
@@ -103,34 +81,42 @@ Optimizer::Optimizer(torch::nn::Module& module, Rule rule, Options options, cons
 
 Optimizer::Optimizer(torch::nn::Module& module, const Groups& groups, Rule rule, Options options,
                      const World& world)
-    : Optimizer(groups, rule, options, world, module.buffers(), frozen_in(module, groups)) {
-  engine_->model = tensors_of(module);
-}
+    : Optimizer(groups, rule, std::move(options), world, module.buffers(), frozen_in(module, groups),
+                tensors_of(module)) {}
 
 Optimizer::Optimizer(std::vector<at::Tensor> parameters, Rule rule, Options options, const World& world)
     : Optimizer(Groups{{std::move(parameters)}}, rule, options, world) {}
 
 Optimizer::Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options,
                      const World& world)
-    : Optimizer(inner, options, world, module.buffers(), frozen_in(module, inner.param_groups())) {
-  engine_->model = tensors_of(module);
-}
+    : Optimizer(inner, std::move(options), world, module.buffers(), frozen_in(module, inner.param_groups()),
+                tensors_of(module)) {}
 
 Optimizer::Optimizer(const Groups& groups, Rule rule, Options options, const World& world,
                      std::vector<at::Tensor> buffers, std::vector<at::Tensor> frozen)
+    : Optimizer(groups, rule, std::move(options), world, std::move(buffers), std::move(frozen), {}) {}
+
+Optimizer::Optimizer(torch::optim::Optimizer& inner, Options options, const World& world,
+                     std::vector<at::Tensor> buffers, std::vector<at::Tensor> frozen)
+    : Optimizer(inner, std::move(options), world, std::move(buffers), std::move(frozen), {}) {}
+
+Optimizer::Optimizer(const Groups& groups, Rule rule, Options options, const World& world,
+                     std::vector<at::Tensor> buffers, std::vector<at::Tensor> frozen, NamedTensors model)
     : torch::optim::Optimizer(checked(groups), rule_options(rule)), engine_(std::make_unique<Engine>()) {
   for (std::size_t g = 0; g < groups.size(); ++g) keep_options(param_groups_[g], groups[g]);
   engine_->rule = rule;
   engine_->frozen = std::move(frozen);
+  engine_->model = std::move(model);
   begin(std::move(options), world, std::move(buffers));
 }
 
 Optimizer::Optimizer(torch::optim::Optimizer& inner, Options options, const World& world,
-                     std::vector<at::Tensor> buffers, std::vector<at::Tensor> frozen)
+                     std::vector<at::Tensor> buffers, std::vector<at::Tensor> frozen, NamedTensors model)
     : torch::optim::Optimizer(inner.param_groups(), inner.defaults().clone()),
       engine_(std::make_unique<Engine>()) {
   engine_->inner = &inner;
   engine_->frozen = std::move(frozen);
+  engine_->model = std::move(model);
   begin(std::move(options), world, std::move(buffers));
 }
 
@@ -145,6 +131,8 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
     const int size = workers_per_node(e.options, world.local_size);
     e.node = {.size = size, .place = world.rank % size};
   }
+  check_rejoin(e.world, e.options, e.inner);
+  e.renew = [this] { renew(/*between_steps=*/false); };
   e.clipping = Clipping(e.options.clip, e.options.skip_not_finite, e.options.loss_scaling);
   kernels::best_kernels();  // throws if STARLING_ISA is wrong
   if (level_from_environment() == Level::debug) e.data_edits.emplace();
@@ -266,93 +254,9 @@ void Optimizer::keep_states() {
   }
 }
 
-void Optimizer::connect(std::size_t first_group) {
-  Engine& e = *engine_;
-  const World& world = e.world;
-  const SchemeTraits& traits = scheme_of(e.options).traits;
-  if (e.exchange) {
-    wait_for_all();
-    settle(e.blocks);
-    // Blocks in flight are sent again from the parameters, which have the same values.
-    e.scheme->pause();
-    e.scheme->renew();  // copies gossip's averages into the parameters
-    e.before = counted();
-    e.disconnect();
-  }
-  const std::string channel = fmt::format("{}.{}", e.channel, e.connections++);
-  const Schedule schedule = e.schedule();
-  e.cycle = std::max<std::uint64_t>(1, schedule.rounds.size()) * static_cast<std::uint64_t>(e.options.one_in);
-  const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
-
-  std::optional<Gathering> all(std::in_place, world, channel);
-  agree(*all, terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_, e.buffers, e.frozen));
-  std::vector<at::Tensor> fresh;
-  if (first_group == 0) {
-    fresh = e.buffers;
-    fresh.insert(fresh.end(), e.frozen.begin(), e.frozen.end());
-    e.frozen.clear();
-  }
-  for (std::size_t g = first_group; g < param_groups_.size(); ++g) {
-    const auto& parameters = param_groups_[g].params();
-    fresh.insert(fresh.end(), parameters.begin(), parameters.end());
-  }
-  make_equal(*all, fresh);
-  all.reset();
-
-  const bool in_pairs = traits.path == Path::pairs;
-  std::vector<std::size_t> sizes;  // of rounds
-  for (std::size_t b = 0; b < e.blocks.size(); ++b) {
-    e.blocks[b].grid.remember(schedule.rounds.size() * static_cast<std::size_t>(e.options.one_in));
-    if (!in_pairs && e.owns(b)) sizes.push_back(static_cast<std::size_t>(e.blocks[b].length));
-  }
-  ExchangeOptions exchange_with = exchange_options(world);
-  exchange_with.patience.max_wait = e.options.max_wait;
-  exchange_with.contents = traits.contents;
-  exchange_with.contents.wire = e.options.wire;
-  exchange_with.contents.one_in = e.options.one_in;
-  // In pairs, the exchange's edges only serve the exact averages.
-  e.exchange = std::make_unique<Exchange>(world.make_transport(world, channel),
-                                          in_pairs ? without_neighbours(world.size) : schedule, sizes,
-                                          std::move(exchange_with));
-  if (traits.path == Path::gradients) {
-    e.collectives = make_collectives(world, channel);
-  } else {
-    e.exchange->meet();
-  }
-  if (e.options.hierarchy == "node") {
-    World inside = world;
-    inside.rank = e.node.place;
-    inside.size = e.node.size;
-    e.inside_node = make_collectives(inside, fmt::format("{}-node-{}", channel, world.rank / e.node.size),
-                                     world.rank - e.node.place);
-  }
-  if (!e.scheme) make_scheme();
-  e.scheme->attach({.schedule = schedule,
-                    .exchange = e.exchange.get(),
-                    .collectives = e.collectives.get(),
-                    .inside_node = e.inside_node.get(),
-                    .make_transport = [&] { return world.make_transport(world, channel + "-gossip"); }});
-  if (e.outer) e.outer->attach(e.blocks);
-  e.scheme->begin();
-}
-
-void Optimizer::make_scheme() {
-  Engine& e = *engine_;
-  const SchemeInfo& info = scheme_of(e.options);
-  if (e.inner != nullptr) {
-    e.local.emplace(e.blocks, [&e] { e.inner->step(); }, e.clipping);
-  } else {
-    const auto rule = [this](int group) -> const Rule& {
-      return rule_of(param_groups_[static_cast<std::size_t>(group)]);
-    };
-    e.local.emplace(e.blocks, rule, e.clipping);
-  }
-  const SchemeParts parts{e.blocks, *e.local, e.world, e.options, &e.node};
-  e.scheme = e.options.hierarchy == "node" ? info.make_in_nodes(parts) : info.make(parts);
-  if (e.options.outer != "none") e.outer.emplace(e.options, e.options.outer == "nesterov");
-}
-
 Optimizer::~Optimizer() = default;
+
+std::uint64_t Optimizer::steps() const { return engine_->steps; }
 
 at::Tensor Optimizer::step(LossClosure closure) {
   at::Tensor loss;
@@ -366,10 +270,12 @@ at::Tensor Optimizer::step(LossClosure closure) {
   keep_states();
   engine_->connected();
   const c10::AutoGradMode no_gradient(false);
+  if (!keep_membership()) return loss;
   RECORD_USER_SCOPE("starling::step");
   const Timeline::Scope span(engine_->world.timeline.get(), {.name = "optimizer step"});
   if (engine_->data_edits) engine_->data_edits->look(param_groups_, engine_->world.log);
   make_step();
+  ++engine_->steps;
   if (engine_->data_edits) engine_->data_edits->note(param_groups_);
   return loss;
 }
@@ -395,12 +301,12 @@ void Optimizer::make_step() {
 
 int Optimizer::average(std::span<float> values) {
   settle(engine_->blocks);
-  return static_cast<int>(engine_->connected().average(values).size());
+  return engine_->on_edges([&](Exchange& edges) { return static_cast<int>(edges.average(values).size()); });
 }
 
 int Optimizer::maximum(std::span<std::int64_t> values) {
   settle(engine_->blocks);
-  return static_cast<int>(engine_->connected().maximum(values).size());
+  return engine_->on_edges([&](Exchange& edges) { return static_cast<int>(edges.maximum(values).size()); });
 }
 
 void Optimizer::wait_for_all() {
@@ -477,7 +383,7 @@ void Optimizer::go_on(std::uint64_t position, const std::function<void()>& set_s
     engine_->made = position / engine_->cycle % period;
     position %= engine_->cycle;
   }
-  engine_->connected().restart(position);
+  engine_->on_edges([&](Exchange& edges) { edges.restart(position); });
   engine_->scheme->restart();
   set_scheme_state();
   engine_->scheme->begin();

@@ -38,6 +38,7 @@ class Module;
 namespace starling {
 
 class Scheme;
+struct Epoch;
 struct ExchangeStatistics;
 struct GivenState;
 
@@ -76,6 +77,17 @@ class Optimizer : public torch::optim::Optimizer {
             std::vector<at::Tensor> buffers = {}, std::vector<at::Tensor> frozen = {});
   Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options, const World& world);
   ~Optimizer() override;  // tells neighbours not to wait for this worker; never blocks for long
+
+  // With World::rejoin, while the others train: takes the state of one of them in place of rank 0's
+  // parameters, the scheme's excepted, and this worker's next step is that one's next step. Tensors
+  // of add_to_state() take their values then. All schemes begin anew (begin_again()), on all
+  // workers. Throws UsageError for a scheme in Path::gradients, a hierarchy, or an optimizer whose
+  // state Starling cannot save.
+  //
+  // Calls of step() that lie behind this worker's parameters, in a worker that has come into a run
+  // those of the others. It may rise by more than one in step(), if this worker was away for so
+  // long that it had to come in again: use it as the loop's count, and for the choice of batches.
+  std::uint64_t steps() const;
 
   // Hides torch's own, which drops a group's rule from 2.15 on: call it on this class. See step().
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
@@ -169,11 +181,24 @@ class Optimizer : public torch::optim::Optimizer {
   friend class NoSync;
   friend class Operation;
   struct Engine;  // engine.h
+  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+  Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Rule rule, Options options,
+            const World& world, std::vector<at::Tensor> buffers, std::vector<at::Tensor> frozen,
+            NamedTensors model);
+  Optimizer(torch::optim::Optimizer& inner, Options options, const World& world,
+            std::vector<at::Tensor> buffers, std::vector<at::Tensor> frozen, NamedTensors model);
   void begin(Options options, const World& world, std::vector<at::Tensor> buffers);
   void take_new_groups();
   void keep_states();
+  // connection.cpp
   void connect(std::size_t first_group);
+  void open(const Epoch& epoch, const World& world);
+  void attach_scheme();
   void make_scheme();
+  bool keep_membership();
+  void renew(bool between_steps);
+  void join();
+  void adopt(OptimizerState given);
   void make_step();
   void renew_outer();
   void go_on(std::uint64_t position, const std::function<void()>& set_scheme_state);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <unordered_map>
 
@@ -452,6 +453,16 @@ void Optimizer::add_to_state(std::vector<std::pair<std::string, at::Tensor>> ten
       throw UsageError(fmt::format("add_to_state: the state has a tensor \"{}\" already", name));
   }
   engine_->guests.insert(engine_->guests.end(), tensors.begin(), tensors.end());
+  const c10::AutoGradMode no_gradient(false);
+  for (const auto& [name, tensor] : tensors) {
+    const auto given = engine_->to_come.find(name);
+    if (given == engine_->to_come.end()) continue;
+    if (given->second.sizes() != tensor.sizes())
+      throw UsageError(
+          fmt::format("add_to_state: tensor \"{}\" has another shape than the other workers'", name));
+    tensor.copy_(given->second);
+    engine_->to_come.erase(given);
+  }
 }
 
 void Optimizer::set_state(const OptimizerState& state) {
@@ -487,6 +498,32 @@ void Optimizer::take_state(const std::string& what, const std::function<GivenSta
   mine.apply();
   engine_->set_grids(grids);
   go_on(static_cast<std::uint64_t>(position), [&] { mine.apply_to_scheme(); });
+}
+
+// A newcomer takes all but the scheme's state, which begins anew on all workers, and torch's random
+// numbers, which differ between them. The scheme is attached.
+void Optimizer::adopt(OptimizerState given_state) {
+  auto& groups = engine_->inner ? engine_->inner->param_groups() : param_groups_;
+  State mine(*engine_, groups, /*values=*/false);
+  const at::Tensor rng = mine.rng.clone();
+  GivenState given{std::move(given_state), [](const std::string&, const std::string& why) {
+                     throw UsageError("the state of another worker: " + why);
+                   }};
+  mine.make_as_in(given);
+  const Named all = mine.all();
+  std::set<std::string> wanted;
+  for (const auto& [name, tensor] : all) wanted.insert(name);
+  std::erase_if(given.state.tensors, [&](const auto& tensor) {
+    return !wanted.contains(tensor.first) && engine_->to_come.insert(tensor).second;
+  });
+  check_tensors(given, mine.rule, mine.share(), all);
+  for (const auto& [name, tensor] : all) tensor.copy_(given.state.tensors.at(name));
+  mine.check(given);
+  mine.rng.copy_(rng);
+  mine.apply();
+  engine_->scheme->restart();
+  mine.apply_to_scheme();  // and to the outer optimizer
+  engine_->scheme->restart();
 }
 
 }  // namespace starling

@@ -38,6 +38,8 @@ std::string text_of(const TensorInfo& tensor) {
   return fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.shape, ", "));
 }
 
+}  // namespace
+
 OptimizerState read_state(const SafetensorsReader& file) {
   OptimizerState state{.metadata = file.metadata(), .tensors = {}};
   for (const TensorInfo& info : file.tensors()) {
@@ -48,8 +50,6 @@ OptimizerState read_state(const SafetensorsReader& file) {
   return state;
 }
 
-}  // namespace
-
 std::optional<at::ScalarType> torch_type(const std::string& name) {
   for (const auto& [type, dtype] : kDtypes) {
     if (dtype == name) return type;
@@ -59,9 +59,13 @@ std::optional<at::ScalarType> torch_type(const std::string& name) {
 
 Digest save_tensors(const std::string& file, const std::map<std::string, at::Tensor>& tensors,
                     const Metadata& metadata) {
+  return save_tensors(File::to_write(file), tensors, metadata);
+}
+
+Digest save_tensors(File file, const std::map<std::string, at::Tensor>& tensors, const Metadata& metadata) {
   std::vector<TensorInfo> infos;
   for (const auto& [name, tensor] : tensors) infos.push_back(info_of(name, tensor));
-  SafetensorsWriter writer(file, infos, metadata);
+  SafetensorsWriter writer(std::move(file), infos, metadata);
   for (const TensorInfo& info : writer.tensors()) {
     const at::Tensor dense = tensors.at(info.name).cpu().contiguous();
     writer.write({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,10 @@ using Named = std::vector<std::pair<std::string, at::Tensor>>;
 inline constexpr const char* kStateFormat = "starling optimizer 1";
 // The share of an optimizer that keeps all of its state. The metadata then has no "share".
 inline constexpr const char* kWholeShare = "all";
+
+// All tensors and metadata of a file.
+OptimizerState read_state(const SafetensorsReader& file);
+Digest save_tensors(File file, const std::map<std::string, at::Tensor>& tensors, const Metadata& metadata);
 
 // torch's type of a dtype in a safetensors file, "F32"; nothing if torch has none.
 std::optional<at::ScalarType> torch_type(const std::string& dtype);

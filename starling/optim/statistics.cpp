@@ -14,6 +14,7 @@ namespace starling {
 ExchangeStatistics Optimizer::counted() const {
   ExchangeStatistics all;
   if (engine_->exchange) all = engine_->exchange->statistics();
+  all.lost.merge(engine_->epoch.away(engine_->world.size));
   if (engine_->scheme) all += engine_->scheme->counted();
   all += engine_->before;
   return all;

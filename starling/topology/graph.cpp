@@ -53,6 +53,19 @@ Schedule Schedule::for_each_place(int workers_per_node) const {
   return all;
 }
 
+Schedule Schedule::for_ranks(const std::vector<int>& ranks, int size) const {
+  Schedule all{name, {}};
+  for (const Graph& of_these : rounds) {
+    Graph& graph = all.rounds.emplace_back(size);
+    for (int i = 0; i < of_these.workers(); ++i) {
+      for (const Neighbour& j : of_these.neighbours[static_cast<std::size_t>(i)])
+        graph.neighbours[static_cast<std::size_t>(ranks[static_cast<std::size_t>(i)])].push_back(
+            {ranks[static_cast<std::size_t>(j.rank)], j.weight});
+    }
+  }
+  return all;
+}
+
 Schedule without_neighbours(int workers) { return {"none", {Graph(workers)}}; }
 
 std::uint64_t Schedule::fingerprint() const {

@@ -52,6 +52,8 @@ struct Schedule {
   // The same schedule for nodes of `workers_per_node` workers each (consecutive ranks): the workers
   // of equal place on their nodes mix as this schedule says of the nodes.
   Schedule for_each_place(int workers_per_node) const;
+  // The same schedule for these of `size` workers, in this order. The others have no neighbours.
+  Schedule for_ranks(const std::vector<int>& ranks, int size) const;
   // A hash of the rounds, not of the name. It differs if any two workers mix differently.
   std::uint64_t fingerprint() const;
 };

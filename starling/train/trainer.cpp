@@ -19,6 +19,7 @@
 #include "starling/core/error.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/checkpoint.h"
+#include "starling/optim/membership.h"
 #include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/train/auto_topology.h"
@@ -217,11 +218,16 @@ std::vector<std::int64_t> steps_made(const std::optional<Checkpoint>& start, int
 }
 
 Result run(Recipe recipe, const World& world, const Observer& observer) {
+  if (world.rejoin && chooses_topology(recipe) && recipe.checkpoint.resume.empty())
+    throw UsageError("mixing.topology = auto: workers that may be restarted need a topology by name");
+  if (world.rejoin && recipe.run.ends == "together")
+    throw UsageError("run.ends = together: workers that may be restarted need run.ends = each");
   Metrics metrics(recipe.run.out, world.log);
   const std::optional<Checkpoint> start = find_checkpoint(recipe, world.size);
   const std::vector<std::int64_t> made = steps_made(start, world.size);
+  const bool is_newcomer = goes_on(world);
   // No worker writes before all have an Optimizer.
-  if (world.local_rank == 0) metrics.clear_after(made);
+  if (world.local_rank == 0 && !is_newcomer) metrics.clear_after(made);
   const TaskInfo& task = task_of(recipe);
   Learner learner(recipe, task.load(recipe), world.rank, world.size, device_of(recipe, world.local_rank));
   const std::int64_t steps = learner.steps();
@@ -238,14 +244,17 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   Optimizer& optimizer = *made_optimizer;
   std::optional<Ema> ema;
   if (recipe.train.ema > 0) optimizer.add_to_state(ema.emplace(learner.model(), recipe.train.ema).tensors());
-  if (start) load_checkpoint(optimizer, *start);
-  const std::int64_t first_step = made[static_cast<std::size_t>(world.rank)];
+  if (start && !is_newcomer) load_checkpoint(optimizer, *start);
+  const auto own_steps = [&, resumed = made[static_cast<std::size_t>(world.rank)]] {
+    return resumed + static_cast<std::int64_t>(optimizer.steps());
+  };
+  const std::int64_t first_step = own_steps();
   Logbook log(recipe, world, observer, metrics,
               {.steps = steps,
                .steps_per_epoch = learner.steps_per_epoch(),
                .first_step = first_step,
                .first_seconds = start ? start->manifest().seconds : 0});
-  if (world.rank == 0) {
+  if (world.rank == 0 && !is_newcomer) {
     if (!topology.why.empty()) log.add_choice(topology);  // the first line
     metrics.write_recipe(as_given);
   }
@@ -279,7 +288,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   };
 
   std::int64_t done = done_after(first_step, optimizer.statistics());
-  for (std::int64_t step = first_step; done < steps; ++step) {
+  for (std::int64_t step = first_step; done < steps; step = own_steps()) {
     if (observer.interrupted && observer.interrupted()) throw RunInterrupted();
     const Time begin = Clock::now();
     if (timeline != nullptr) timeline->step(step + 1);
@@ -288,7 +297,8 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     optimizer.step();
     if (ema) ema->update();
     const Statistics now = optimizer.statistics();
-    const std::int64_t before = std::exchange(done, done_after(step + 1, now));
+    const std::int64_t before = std::exchange(done, done_after(own_steps(), now));
+    if (own_steps() != step + 1) continue;  // it has come into the run again, at the others' step
     log.add({.loss = loss, .lr = lr, .seconds = seconds(Clock::now() - begin)}, now, done);
     for (std::int64_t passed = before + 1; passed <= done; ++passed) reached(passed, step + 1);
   }

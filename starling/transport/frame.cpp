@@ -44,6 +44,7 @@ bool known(std::uint8_t type) {
     case FrameType::share:
     case FrameType::done:
     case FrameType::quit:
+    case FrameType::renew:
     case FrameType::part:
     case FrameType::mean:
     case FrameType::group_ack:

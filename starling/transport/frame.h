@@ -35,6 +35,7 @@ enum class FrameType : std::uint8_t {
   share = 17,  // one chunk of my partial average
   done = 18,   // I have the result of this attempt
   quit = 19,   // I do not take part any longer
+  renew = 20,  // come to a renewal before your next step; value = the operations that I have begun
   // The mean of a group (exchange/group.h).
   part = 24,       // one chunk of my block's shard that you own; value as in data
   mean = 25,       // one chunk of the mean of my shard; value as in data

@@ -14,6 +14,12 @@ void MemoryStore::set(const std::string& key, const std::string& value) {
   changed_.notify_all();
 }
 
+std::optional<std::string> MemoryStore::look(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto found = values_.find(key);
+  return found == values_.end() ? std::nullopt : std::optional(found->second);
+}
+
 std::string MemoryStore::get(const std::string& key, std::chrono::milliseconds deadline,
                              const Interrupted& interrupted) {
   std::unique_lock lock(mutex_);

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "starling/core/error.h"
@@ -24,6 +25,8 @@ class Store {
   virtual ~Store() = default;
   // After it returns, every get() finds the value. Throws StoreLost.
   virtual void set(const std::string& key, const std::string& value) = 0;
+  // The key's value, if it is set. Does not wait. Throws StoreLost.
+  virtual std::optional<std::string> look(const std::string& key) = 0;
   // Waits until a worker has set the key. Throws Error, naming the key, after `deadline` or when
   // interrupted; and StoreLost.
   virtual std::string get(const std::string& key, std::chrono::milliseconds deadline,
@@ -34,6 +37,7 @@ class Store {
 class MemoryStore final : public Store {
  public:
   void set(const std::string& key, const std::string& value) override;
+  std::optional<std::string> look(const std::string& key) override;
   std::string get(const std::string& key, std::chrono::milliseconds deadline,
                   const Interrupted& interrupted = nobody) override;
 

@@ -39,6 +39,9 @@ struct World {
   std::string token;    // the secret that peers must prove, of at least 16 bytes
   std::string address;  // of this host, as the others reach it; the listener binds to it
   std::shared_ptr<Store> store;
+  // Ranks are seats: a process that is started again takes its rank's seat while the others train
+  // (optim/membership.h). Equal on all workers. STARLING_REJOIN=1, or `starling train --restart`.
+  bool rejoin = false;
   std::shared_ptr<void> token_file;  // of a token that rank 0 has made: removed with the last copy
   // How a worker has ended, such as "was killed by signal 9", if its launcher has said so in the
   // store; else nothing. On any thread.

@@ -36,7 +36,9 @@ class GossipOnAnotherDevice : public OtherDevice {
     Scheme& scheme = *made;
     const Schedule schedule = schedule_of(options, kWorkers, 1);
     scheme.attach(
-        {.schedule = schedule, .make_transport = [&] { return world.make_transport(world, "device"); }});
+        {.schedule = schedule, .of_members = schedule, .members = {0, 1, 2, 3}, .make_transport = [&] {
+           return world.make_transport(world, "device");
+         }});
     const c10::AutoGradMode no_gradient(false);
     scheme.begin();
     for (int t = 0; t < 4 * kSteps; ++t) {

@@ -41,7 +41,7 @@ class OnAnotherDevice : public OtherDevice {
                              : LocalStep(blocks, [&](int) -> const Rule& { return the.rule; }, clipping);
     const Options options{.topology = the.topology, .scheme = around ? "cta" : the.scheme};
     const std::unique_ptr<Scheme> scheme = scheme_of(options).make({blocks, local, world, options});
-    scheme->attach({.schedule = schedule, .exchange = &exchange});
+    scheme->attach({.schedule = schedule, .of_members = schedule, .exchange = &exchange});
     const c10::AutoGradMode no_gradient(false);
     scheme->begin();
     for (int t = 0; t < kSteps; ++t) {

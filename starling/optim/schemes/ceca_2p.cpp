@@ -31,12 +31,13 @@ namespace {
 
 class Ceca2p final : public Scheme {
  public:
-  explicit Ceca2p(const SchemeParts& parts) : Scheme(parts), rounds_(ceca_2p_rounds(world_.size)) {}
+  explicit Ceca2p(const SchemeParts& parts) : Scheme(parts) {}
 
   bool sends_ahead() const override { return true; }
 
   void attach(const Connection& connection) override {
     Scheme::attach(connection);
+    rounds_ = ceca_2p_rounds(connection.of_members.workers());
     d_.attach(blocks_);
   }
 
@@ -56,7 +57,7 @@ class Ceca2p final : public Scheme {
  private:
   void combine_then_adapt(Block& block, std::uint64_t now, std::optional<float> scale);
 
-  const std::vector<CecaRound> rounds_;
+  std::vector<CecaRound> rounds_;
   Vectors d_;
 };
 

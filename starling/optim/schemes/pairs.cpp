@@ -53,9 +53,11 @@ void PairScheme::attach(const Connection& connection) {
                         .wire = options_.wire,
                         .seed = options_.seed,
                         .meet = world_.timeouts.meet,
+                        .needs_all = !connection.renewed,
                         .silent = world_.timeouts.silent,
                         .interrupted = world_.interrupted};
-  choose(options, connection.schedule);
+  choose(options, connection.of_members);
+  options.rates = options.rates.for_ranks(connection.members, world_.size);
   const Beside beside = options.algorithm->beside();
   momentum_ = beside.x_tilde;
   weighs_ = beside.weight;

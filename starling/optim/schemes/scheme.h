@@ -30,10 +30,13 @@
 
 namespace starling {
 
-// The connection that a scheme is attached to. Its members live until detach(),
-// the schedule during attach() only.
+// The connection that a scheme is attached to. Its parts live until detach(), the schedules during
+// attach() only.
 struct Connection {
-  const Schedule& schedule;
+  const Schedule& schedule;            // for all ranks; those that are no members have no neighbours
+  const Schedule& of_members;          // the same for the members alone, by their place
+  std::vector<int> members{};          // ranks
+  bool renewed = false;                // not the first one: a member may be gone before all have met
   Exchange* exchange = nullptr;        // with rounds
   Collectives* collectives = nullptr;  // with Path::gradients
   Collectives* inside_node = nullptr;  // with a hierarchy

@@ -118,6 +118,14 @@ std::string transport_from_environment(const Variables& variable, bool has_group
                             : "; c10d is for a world of a process group (World::from_process_group)"));
 }
 
+bool rejoin_from_environment(const Variables& variable) {
+  const std::string value = variable("STARLING_REJOIN").value_or("0");
+  if (value == "0" || value == "1") return value == "1";
+  throw UsageError(fmt::format(
+      "environment: STARLING_REJOIN='{}' is not allowed: 1 (a restarted worker joins the others) or 0",
+      value));
+}
+
 decltype(World::make_transport) own_transport(const std::string& name) {
   if (name == "tcp") return make_tcp_transport;
   return make_mapped_transport;

@@ -30,6 +30,9 @@ LocalToken token_on_this_host(Store& store, int rank, std::chrono::milliseconds 
 // UsageError for other values.
 std::string transport_from_environment(const Variables& variable, bool has_group);
 
+// STARLING_REJOIN: World::rejoin. Throws UsageError for values other than 0 and 1.
+bool rejoin_from_environment(const Variables& variable);
+
 // The transport that "mapped" or "tcp" names.
 decltype(World::make_transport) own_transport(const std::string& name);
 

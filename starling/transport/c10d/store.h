@@ -26,10 +26,9 @@ class C10dStore final : public Store {
   ~C10dStore() override;
 
   void set(const std::string& key, const std::string& value) override;
+  std::optional<std::string> look(const std::string& key) override;
   std::string get(const std::string& key, std::chrono::milliseconds deadline,
                   const Interrupted& interrupted = nobody) override;
-  // The key's value, if it is set. Does not wait. Throws StoreLost.
-  std::optional<std::string> look(const std::string& key);
 
   // Another store on the same keys, each behind `prefix`. Calls that wait in it block no other
   // store. Takes a connection of its own. Throws StoreLost.

@@ -76,6 +76,7 @@ World World::from_environment(Timeouts timeouts, const Interrupted& interrupted)
   world.local_rank = launch->local_rank;
   world.local_size = launch->local_size;
   world.token = token_from_environment(variable);
+  world.rejoin = rejoin_from_environment(variable);
 
   SocketAddress master;
   try {

@@ -1,0 +1,107 @@
+#include "starling/membership/door.h"
+
+#include <chrono>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "starling/transport/tcp/proof.h"
+
+namespace starling {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{100};         // between two looks at the bell
+constexpr std::chrono::milliseconds kStoreLost{1'000};  // after the store was lost
+
+std::string seat_key(int seat) { return fmt::format("knock/{}", seat); }
+std::string refusal_key(std::int64_t life) { return fmt::format("refusal/{}", life); }
+
+}  // namespace
+
+Door::Door(const World& world, const std::string& channel)
+    : store_(world.store),
+      prefix_(fmt::format("starling/door/{}/", channel)),
+      token_(world.token),
+      seat_(world.rank),
+      seats_(world.size) {}
+
+void Door::set(const std::string& key, const std::string& value) const {
+  const std::string full = prefix_ + key;
+  store_->set(full, fmt::format("{} {}", tcp::sign(token_, full + " " + value), value));
+}
+
+std::optional<std::string> Door::get(const std::string& key) const {
+  const std::string full = prefix_ + key;
+  const auto said = store_->look(full);
+  if (!said) return std::nullopt;
+  const auto space = said->find(' ');
+  if (space == std::string::npos) return std::nullopt;
+  std::string value = said->substr(space + 1);
+  if (said->substr(0, space) != tcp::sign(token_, full + " " + value)) return std::nullopt;
+  return value;
+}
+
+void Door::ring() const { set("bell", std::to_string(new_life())); }
+std::string Door::bell() const { return get("bell").value_or(""); }
+
+std::optional<Epoch> Door::epoch() const {
+  const auto text = get("epoch");
+  return text ? read_epoch(*text, seats_) : std::nullopt;
+}
+
+void Door::publish(const Epoch& epoch) const {
+  const auto there = this->epoch();
+  if (there && there->number >= epoch.number) return;
+  set("epoch", to_text(epoch));
+  ring();
+}
+
+void Door::knock(const Knock& mine) const {
+  set(seat_key(seat_), fmt::format("{} {} {}", mine.life, mine.donor, mine.terms));
+  ring();
+}
+
+std::optional<Knock> Door::knock_of(int seat) const {
+  const auto text = get(seat_key(seat));
+  if (!text) return std::nullopt;
+  std::istringstream words(*text);
+  Knock knock;
+  if (!(words >> knock.life >> knock.donor >> knock.terms) || knock.life <= 0) return std::nullopt;
+  return knock;
+}
+
+std::optional<std::string> Door::refusal(std::int64_t life) const { return get(refusal_key(life)); }
+void Door::refuse(std::int64_t life, const std::string& why) const { set(refusal_key(life), why); }
+
+DoorWatch::DoorWatch(const Door& door, std::function<void()> rung)
+    : door_(door), rung_(std::move(rung)), thread_([this] { run(); }) {}
+
+DoorWatch::~DoorWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void DoorWatch::run() {
+  std::string last;
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    lock.unlock();
+    auto pause = kLook;
+    try {
+      if (const std::string bell = door_.bell(); bell != last) {
+        rung_();
+        last = bell;
+      }
+    } catch (const Error&) {  // nobody can join while the store is lost
+      pause = kStoreLost;
+    }
+    lock.lock();
+    changed_.wait_for(lock, pause, [this] { return stopping_; });
+  }
+}
+
+}  // namespace starling

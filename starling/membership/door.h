@@ -1,0 +1,72 @@
+// The store as the door of a run that goes on. A newcomer knocks, a member looks at the door some
+// times a second, on a thread of its own. Nothing else of a run needs the store: while it is lost,
+// nobody joins, and the others train on. All that is written there is signed with the run's token.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "starling/membership/epoch.h"
+#include "starling/world/world.h"
+
+namespace starling {
+
+// A newcomer's word, in its seat.
+struct Knock {
+  std::int64_t life = 0;
+  int donor = 0;            // asks this member for its state
+  std::uint32_t terms = 0;  // a checksum of its options and parameters: they must be the members'
+
+  bool operator==(const Knock&) const = default;
+};
+
+class Door {
+ public:
+  Door(const World& world, const std::string& channel);
+
+  // All of them throw StoreLost.
+  std::optional<Epoch> epoch() const;      // the latest; nothing: the run has not begun
+  void publish(const Epoch& epoch) const;  // unless a later one stands there
+  void knock(const Knock& mine) const;
+  std::optional<Knock> knock_of(int seat) const;
+  // Why a member has refused this life.
+  std::optional<std::string> refusal(std::int64_t life) const;
+  void refuse(std::int64_t life, const std::string& why) const;
+  // Changes with each knock and each epoch.
+  std::string bell() const;
+
+ private:
+  void set(const std::string& key, const std::string& value) const;
+  std::optional<std::string> get(const std::string& key) const;  // if it is signed
+  void ring() const;
+
+  const std::shared_ptr<Store> store_;
+  const std::string prefix_, token_;
+  const int seat_, seats_;
+};
+
+// A member's watch at the door.
+class DoorWatch {
+ public:
+  // `rung` is called on the watch's thread, after each ring of the bell; it may throw StoreLost.
+  DoorWatch(const Door& door, std::function<void()> rung);
+  ~DoorWatch();
+
+ private:
+  void run();
+
+  const Door door_;
+  const std::function<void()> rung_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace starling

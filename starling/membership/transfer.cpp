@@ -1,0 +1,131 @@
+#include "starling/membership/transfer.h"
+
+#include <atomic>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "starling/core/crc32c.h"
+#include "starling/core/error.h"
+#include "starling/exchange/monitor.h"
+#include "starling/transport/transport.h"
+
+namespace starling {
+
+// Sends all of it after each connection, until an ack comes.
+struct Donation::Sender final : TransportHandler {
+  Sender(const World& world, const std::string& channel, int to, std::unique_ptr<MemoryFile> given,
+         std::function<void()> taken)
+      : state(std::move(given)),
+        bytes(state->bytes()),
+        hash(crc32c(bytes)),
+        to(to),
+        taken(std::move(taken)),
+        transport(world.make_transport(world, channel)) {
+    transport->start(*this);
+    transport->open(to);
+  }
+  ~Sender() override { transport->stop(); }
+
+  void connected(int) override {
+    is_connected = true;
+    if (!has_it) transport->send(to, {.type = FrameType::data, .value = hash}, {state, bytes});
+  }
+  void disconnected(int, const std::string&) override { is_connected = false; }
+  void lost(int, const std::string&) override { is_lost = true; }
+  std::span<std::byte> place(int, const Frame&) override { return {}; }
+  void received(int, const Frame& frame, std::span<const std::byte>, bool) override {
+    if (frame.type != FrameType::ack || has_it.exchange(true)) return;
+    taken();
+  }
+
+  const std::shared_ptr<MemoryFile> state;
+  const std::span<const std::byte> bytes;
+  const std::uint32_t hash;
+  const int to;
+  const std::function<void()> taken;
+  std::atomic<bool> is_connected = false, has_it = false, is_lost = false;
+  const std::unique_ptr<Transport> transport;  // last: its thread ends before anything else goes
+};
+
+Donation::Donation(const World& world, const std::string& channel, int to, std::unique_ptr<MemoryFile> state,
+                   std::function<void()> taken)
+    : sender_(std::make_unique<Sender>(world, channel, to, std::move(state), std::move(taken))) {}
+Donation::~Donation() = default;
+int Donation::to() const { return sender_->to; }
+bool Donation::is_taken() const { return sender_->has_it && sender_->is_connected; }
+bool Donation::is_over() const { return sender_->is_lost || (sender_->has_it && !sender_->is_connected); }
+
+struct Receipt::Receiver final : TransportHandler {
+  Receiver(const World& world, const std::string& channel, int from, std::size_t most)
+      : from(from),
+        most(most),
+        transport(world.make_transport(world, channel)),
+        monitor(*transport, world.interrupted) {
+    transport->start(*this);
+    transport->open(from);
+  }
+  ~Receiver() override { transport->stop(); }
+
+  void connected(int) override { came = 0; }
+  void disconnected(int, const std::string&) override {}
+  void lost(int, const std::string& reason) override { end(fmt::format("it is gone ({})", reason)); }
+  std::span<std::byte> place(int, const Frame& frame) override {
+    if (frame.type != FrameType::data || finished || frame.offset != came) return {};
+    if (frame.total > most) {
+      end(fmt::format("it has {} bytes, at most {} are possible", frame.total, most));
+      return {};
+    }
+    if (came == 0) {
+      state.resize(frame.total);
+      bytes = state.bytes();
+    }
+    return frame.total == bytes.size() ? bytes.subspan(frame.offset, frame.length) : std::span<std::byte>();
+  }
+  void received(int, const Frame& frame, std::span<const std::byte> payload, bool intact) override {
+    if (frame.type != FrameType::data || finished) return;
+    if (!intact || payload.empty()) return transport->reset(from, "a part of its state was damaged");
+    came += payload.size();
+    if (came < bytes.size()) return;
+    if (crc32c(bytes) != frame.value) return transport->reset(from, "its state was damaged");
+    transport->send(from, {.type = FrameType::ack});
+    end("");
+  }
+
+  void end(const std::string& reason) {
+    if (finished) return;
+    const std::lock_guard lock(monitor.mutex);
+    why = reason;
+    finished = true;
+    monitor.changed->notify_all();
+  }
+
+  const int from;
+  const std::size_t most;
+  MemoryFile state;
+  // On the transport's thread.
+  std::span<std::byte> bytes;
+  std::size_t came = 0;
+
+  std::atomic<bool> finished = false;
+  std::string why;  // it has not come; before `finished`
+  const std::unique_ptr<Transport> transport;
+  Monitor monitor;
+};
+
+Receipt::Receipt(const World& world, const std::string& channel, int from, std::size_t most,
+                 std::chrono::milliseconds patience)
+    : receiver_(std::make_unique<Receiver>(world, channel, from, most)) {
+  Receiver& r = *receiver_;
+  std::unique_lock lock(r.monitor.mutex);
+  if (!r.monitor.wait(lock, patience, [&] { return r.finished.load(); }))
+    throw Error(fmt::format("worker {} has not sent its state within {:g} s", from, seconds(patience)));
+  if (!r.why.empty()) throw Error(fmt::format("worker {} has not sent its state: {}", from, r.why));
+}
+Receipt::~Receipt() = default;
+MemoryFile& Receipt::state() { return receiver_->state; }
+
+}  // namespace starling

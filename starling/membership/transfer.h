@@ -1,0 +1,49 @@
+// One worker's state, from a member to a newcomer: over an authenticated connection of their own,
+// beside the member's training, checked by a hash, without a disk. The connection stays until the
+// newcomer is a member, so that its death is seen at once.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "starling/checkpoint/memory_file.h"
+#include "starling/world/world.h"
+
+namespace starling {
+
+// At the member: sends the file's content until the newcomer has it, in the background.
+class Donation {
+ public:
+  // `channel`: of these two workers alone. `taken` is called on a thread of the donation.
+  Donation(const World& world, const std::string& channel, int to, std::unique_ptr<MemoryFile> state,
+           std::function<void()> taken);
+  ~Donation();  // ends it
+  int to() const;
+  // The newcomer has the state, and is still there.
+  bool is_taken() const;
+  bool is_over() const;  // the newcomer is gone
+
+ private:
+  struct Sender;
+  const std::unique_ptr<Sender> sender_;
+};
+
+// At the newcomer.
+class Receipt {
+ public:
+  // Blocks until the state of `from` has come. Throws Error if that takes longer than `patience`,
+  // if `from` is gone, or if it sends more than `most` bytes.
+  Receipt(const World& world, const std::string& channel, int from, std::size_t most,
+          std::chrono::milliseconds patience);
+  ~Receipt();  // ends the connection
+  MemoryFile& state();
+
+ private:
+  struct Receiver;
+  const std::unique_ptr<Receiver> receiver_;
+};
+
+}  // namespace starling

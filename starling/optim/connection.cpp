@@ -1,0 +1,355 @@
+// The connections of an optimizer: the first ones, those for a new parameter group, and those of
+// each later epoch (membership.h).
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <set>
+#include <span>
+
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/crc32c.h"
+#include "starling/core/error.h"
+#include "starling/optim/agreement.h"
+#include "starling/optim/engine.h"
+#include "starling/optim/gathering.h"
+#include "starling/optim/membership.h"
+#include "starling/optim/options.h"
+#include "starling/optim/schemes/table.h"
+#include "starling/optim/state_file.h"
+#include "starling/optim/torch_state.h"
+
+namespace starling {
+namespace {
+
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+Terms terms_of(const Options& options, const Schedule& schedule, const std::string& rule, std::size_t blocks,
+               const Groups& groups, const std::vector<at::Tensor>& buffers,
+               const std::vector<at::Tensor>& frozen) {
+  Terms terms = terms_of(options);
+  terms.emplace_back("rule", rule);
+  terms.emplace_back("rounds of the topology",
+                     fmt::format("{} with checksum {:016x}", schedule.rounds.size(), schedule.fingerprint()));
+  terms.emplace_back("number of blocks", std::to_string(blocks));
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
+      const at::Tensor& tensor = groups[g].params()[p];
+      terms.emplace_back(fmt::format("parameter {} of group {}", p, g),
+                         fmt::format("{} {} with strides {}{}", c10::toString(tensor.scalar_type()),
+                                     fmt::join(tensor.sizes(), "x"), fmt::join(tensor.strides(), ","),
+                                     takes_whole(groups[g], tensor) ? ", updated as a matrix" : ""));
+    }
+  }
+  add_tensors(terms, "buffer", buffers);
+  add_tensors(terms, "frozen parameter", frozen);
+  return terms;
+}
+
+std::uint32_t checksum_of(const Terms& terms) {
+  const std::string text = to_text(terms);
+  return crc32c(std::as_bytes(std::span(text)));
+}
+
+// The schedule of the options for so many workers. If their topology is not possible for that
+// number: the first of these that is.
+Schedule schedule_for(Options options, int workers, int local_workers, const Log& log) {
+  const std::string wanted = options.topology;
+  for (const std::string& topology : std::array<std::string, 4>{wanted, "base-2", "ring", "complete"}) {
+    options.topology = topology;
+    try {
+      check_options(options, workers, local_workers, /*around=*/false);
+      if (topology != wanted)
+        log(Level::warning, fmt::format("topology {} is not possible for {} workers: going on with {}",
+                                        wanted, workers, topology));
+      return schedule_of(options, workers, local_workers);
+    } catch (const UsageError&) {
+    }
+  }
+  throw Error(fmt::format("no topology is possible for {} workers", workers));
+}
+
+// What the members of a new epoch tell each other. Collective in the new exchange, its first
+// operation. Returns the places of those that gave one, by rank.
+std::map<int, Place> tell_places(Exchange& exchange, int rank, int size, const std::optional<Place>& mine) {
+  constexpr std::size_t kNumbers = 3;
+  std::vector<std::int64_t> all(kNumbers * static_cast<std::size_t>(size));
+  const auto of = [&](int r) {
+    return std::span(all).subspan(kNumbers * static_cast<std::size_t>(r), kNumbers);
+  };
+  if (mine) {
+    // 0: this worker gave none
+    of(rank)[0] = static_cast<std::int64_t>(mine->steps) + 1;
+    of(rank)[1] = static_cast<std::int64_t>(mine->made);
+    of(rank)[2] = static_cast<std::int64_t>(mine->operations);
+  }
+  if (exchange.maximum(all).empty())
+    throw Error("the members of the run have begun a new epoch without this worker");
+  std::map<int, Place> places;
+  for (int r = 0; r < size; ++r) {
+    if (of(r)[0] > 0)
+      places[r] = {static_cast<std::uint64_t>(of(r)[0] - 1), static_cast<std::uint64_t>(of(r)[1]),
+                   static_cast<std::uint64_t>(of(r)[2])};
+  }
+  return places;
+}
+
+Epoch everyone(int size, std::uint64_t number) {
+  Epoch epoch{.number = number};
+  for (int seat = 0; seat < size; ++seat) epoch.lives[seat] = 1;
+  return epoch;
+}
+
+std::string beside_key(std::size_t i) { return fmt::format("beside.{}", i); }
+
+}  // namespace
+
+void check_rejoin(const World& world, const Options& options, torch::optim::Optimizer* inner) {
+  if (!world.rejoin || world.size == 1) return;
+  const SchemeInfo& info = scheme_of(options);
+  if (info.path_of(SchemeSettings(options.scheme)) == Path::gradients)
+    throw UsageError(
+        fmt::format("rejoin is not for scheme \"{}\": it sums the gradients of all workers that "
+                    "have started together",
+                    info.name));
+  if (options.hierarchy != "none")
+    throw UsageError("rejoin is not for a hierarchy: hierarchy must be \"none\"");
+  if (inner != nullptr) TorchState::of(*inner);  // throws
+}
+
+void Optimizer::connect(std::size_t first_group) {
+  Engine& e = *engine_;
+  const World& world = e.world;
+  if (e.exchange) {
+    wait_for_all();
+    settle(e.blocks);
+    // Blocks in flight are sent again from the parameters, which have the same values.
+    e.scheme->pause();
+    e.scheme->renew();  // copies gossip's averages into the parameters
+    e.before = counted();
+    e.disconnect();
+  }
+  const Schedule schedule = e.schedule();
+  const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
+  const Terms terms =
+      terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_, e.buffers, e.frozen);
+  if (world.rejoin && world.size > 1 && !e.membership) {
+    e.membership = std::make_unique<Membership>(world, e.channel, checksum_of(terms));
+    if (e.membership->goes_on()) {
+      e.beside = e.buffers;
+      e.beside.insert(e.beside.end(), e.frozen.begin(), e.frozen.end());
+      return join();
+    }
+  }
+  Epoch epoch = everyone(world.size, static_cast<std::uint64_t>(e.connections++));
+
+  std::optional<Gathering> all(std::in_place, world, fmt::format("{}.{}", e.channel, epoch.number));
+  agree(*all, terms);
+  std::vector<at::Tensor> fresh;
+  if (first_group == 0) {
+    fresh = e.buffers;
+    fresh.insert(fresh.end(), e.frozen.begin(), e.frozen.end());
+    e.beside = fresh;
+    e.frozen.clear();
+  }
+  for (std::size_t g = first_group; g < param_groups_.size(); ++g) {
+    const auto& parameters = param_groups_[g].params();
+    fresh.insert(fresh.end(), parameters.begin(), parameters.end());
+  }
+  make_equal(*all, fresh);
+  if (e.membership) {
+    std::vector<std::int64_t> lives(static_cast<std::size_t>(world.size));
+    lives[static_cast<std::size_t>(world.rank)] = e.membership->life();
+    all->maximum(lives);
+    for (auto& [seat, life] : epoch.lives) life = lives[static_cast<std::size_t>(seat)];
+  }
+  all.reset();
+  open(epoch, world);
+  attach_scheme();
+  e.scheme->begin();
+  if (e.membership) e.membership->set_epoch(epoch);
+}
+
+// Connects with the members of the epoch.
+void Optimizer::open(const Epoch& epoch, const World& world) {
+  Engine& e = *engine_;
+  const SchemeTraits& traits = scheme_of(e.options).traits;
+  const std::vector<int> members = epoch.members();
+  const auto n = static_cast<int>(members.size());
+  e.epoch = epoch;
+  e.connections = static_cast<int>(epoch.number) + 1;
+  e.of_members = n == world.size
+                     ? e.schedule()
+                     : schedule_for(e.options, n, world.local_size == world.size ? n : 1, world.log);
+  e.cycle =
+      std::max<std::uint64_t>(1, e.of_members.rounds.size()) * static_cast<std::uint64_t>(e.options.one_in);
+  const std::string channel = fmt::format("{}.{}", e.channel, epoch.number);
+  const bool in_pairs = traits.path == Path::pairs;
+  std::vector<std::size_t> sizes;  // of rounds
+  for (std::size_t b = 0; b < e.blocks.size(); ++b) {
+    e.blocks[b].grid.remember(e.of_members.rounds.size() * static_cast<std::size_t>(e.options.one_in));
+    if (!in_pairs && e.owns(b)) sizes.push_back(static_cast<std::size_t>(e.blocks[b].length));
+  }
+  ExchangeOptions exchange_with = exchange_options(world);
+  exchange_with.patience.max_wait = e.options.max_wait;
+  exchange_with.contents = traits.contents;
+  exchange_with.contents.wire = e.options.wire;
+  exchange_with.contents.one_in = e.options.one_in;
+  exchange_with.away = epoch.away(world.size);
+  exchange_with.needs_all = !e.is_renewed();
+  // In pairs, the exchange's edges only serve the exact averages.
+  e.exchange = std::make_unique<Exchange>(
+      world.make_transport(world, channel),
+      in_pairs ? without_neighbours(world.size) : e.of_members.for_ranks(members, world.size), sizes,
+      std::move(exchange_with));
+  for (int scope = 0; scope < e.operations; ++scope) e.exchange->begin_operation();
+  if (traits.path == Path::gradients) {
+    e.collectives = make_collectives(world, channel);
+  } else {
+    e.exchange->meet();
+  }
+  if (e.options.hierarchy == "node") {
+    World inside = world;
+    inside.rank = e.node.place;
+    inside.size = e.node.size;
+    e.inside_node = make_collectives(inside, fmt::format("{}-node-{}", channel, world.rank / e.node.size),
+                                     world.rank - e.node.place);
+  }
+}
+
+void Optimizer::attach_scheme() {
+  Engine& e = *engine_;
+  if (!e.scheme) make_scheme();
+  const std::vector<int> members = e.epoch.members();
+  const Schedule schedule = e.of_members.for_ranks(members, e.world.size);
+  const std::string channel = fmt::format("{}.{}-gossip", e.channel, e.epoch.number);
+  e.scheme->attach({.schedule = schedule,
+                    .of_members = e.of_members,
+                    .members = members,
+                    .renewed = e.is_renewed(),
+                    .exchange = e.exchange.get(),
+                    .collectives = e.collectives.get(),
+                    .inside_node = e.inside_node.get(),
+                    .make_transport = [&] { return e.world.make_transport(e.world, channel); }});
+  if (e.outer) e.outer->attach(e.blocks);
+}
+
+void Optimizer::make_scheme() {
+  Engine& e = *engine_;
+  const SchemeInfo& info = scheme_of(e.options);
+  if (e.inner != nullptr) {
+    e.local.emplace(e.blocks, [&e] { e.inner->step(); }, e.clipping);
+  } else {
+    const auto rule = [this](int group) -> const Rule& {
+      return rule_of(param_groups_[static_cast<std::size_t>(group)]);
+    };
+    e.local.emplace(e.blocks, rule, e.clipping);
+  }
+  const SchemeParts parts{e.blocks, *e.local, e.world, e.options, &e.node};
+  e.scheme = e.options.hierarchy == "node" ? info.make_in_nodes(parts) : info.make(parts);
+  if (e.options.outer != "none") e.outer.emplace(e.options, e.options.outer == "nesterov");
+}
+
+// Before a step. False: this worker was out of the run, and has come in again as another's twin.
+bool Optimizer::keep_membership() {
+  Engine& e = *engine_;
+  if (!e.membership) return true;
+  Membership& membership = *e.membership;
+  if (!membership.has_news() && !e.exchange->renewal_called()) return true;
+  for (const auto& [seat, life] : membership.wanted()) {
+    OptimizerState all = state();
+    for (std::size_t i = 0; i < e.beside.size() && e.model.empty(); ++i)
+      all.tensors.emplace(beside_key(i), e.beside[i]);
+    auto file = std::make_unique<MemoryFile>();
+    save_tensors(file->open(), all.tensors, all.metadata);
+    membership.donate(seat, life, std::move(file));
+    e.scheme->resume();
+  }
+  if (membership.is_out()) {
+    e.world.log(Level::warning,
+                "the other workers have gone on without this one, which was away: it joins them again");
+    settle(e.blocks);
+    e.before = counted();
+    e.disconnect();
+    join();
+    return false;
+  }
+  if (!membership.ready().empty() || e.exchange->renewal_called()) renew(/*between_steps=*/true);
+  return true;
+}
+
+// The members agree on the next epoch over the edges of this one, then connect anew.
+void Optimizer::renew(bool between_steps) {
+  Engine& e = *engine_;
+  Membership& membership = *e.membership;
+  const auto size = static_cast<std::size_t>(e.world.size);
+  settle(e.blocks);
+  e.scheme->pause();
+  e.scheme->renew();
+  e.exchange->call_renewal();
+  std::vector<std::int64_t> agreed(size + 1);  // the life of the newcomer in each seat; the number
+  for (const auto& [seat, life] : membership.ready()) agreed[static_cast<std::size_t>(seat)] = life;
+  agreed.back() = e.connections;
+  const std::set<int> there = e.exchange->renew(agreed);
+  if (there.empty()) throw Error("the other workers have begun a new epoch without this one, which was away");
+  Epoch next{.number = static_cast<std::uint64_t>(agreed.back())};
+  for (std::size_t seat = 0; seat < size; ++seat) {
+    if (agreed[seat] > 0) next.lives[static_cast<int>(seat)] = agreed[seat];
+  }
+  for (const int seat : there) next.lives[seat] = e.epoch.lives.at(seat);
+
+  const Place mine{e.steps, e.made, e.exchange->operations()};
+  e.before = counted();
+  e.scheme->detach();
+  const std::unique_ptr<Exchange> last = std::move(e.exchange);  // until all have the result
+  membership.set_epoch(next);
+  open(next, membership.hasty_world());
+  tell_places(*e.exchange, e.world.rank, e.world.size, between_steps ? std::optional(mine) : std::nullopt);
+  e.exchange->set_operations(mine.operations + 1);
+  e.set_grids({});
+  attach_scheme();
+  e.scheme->restart();
+  e.scheme->begin();
+  if (e.averages > 0) {
+    e.scheme->pause();
+    e.scheme->renew();
+  }
+  e.world.log(Level::info,
+              fmt::format("epoch {}: {}", next.number, name_of_workers({there.begin(), there.end()})));
+}
+
+// Comes into a run that goes on.
+void Optimizer::join() {
+  Engine& e = *engine_;
+  Membership& membership = *e.membership;
+  const c10::AutoGradMode no_gradient(false);
+  OptimizerState given;
+  std::optional<Epoch> epoch;
+  while (!epoch) {
+    given = read_state(SafetensorsReader(membership.take_state().open()));
+    epoch = membership.enter();
+    if (!epoch && e.world.interrupted()) throw Error("interrupted while this worker joined the run");
+  }
+  open(*epoch, membership.hasty_world());
+  const std::map<int, Place> places = tell_places(*e.exchange, e.world.rank, e.world.size, std::nullopt);
+  if (places.empty()) throw Error("this worker cannot join the run: nobody says where it stands");
+  const auto donors = places.find(membership.donor());
+  const Place& twin = donors != places.end() ? donors->second : places.begin()->second;
+  e.exchange->set_operations(twin.operations + 1);
+  e.steps = twin.steps;
+  attach_scheme();
+  for (std::size_t i = 0; i < e.beside.size() && e.model.empty(); ++i) {
+    const auto there = given.tensors.extract(beside_key(i));
+    if (!there.empty()) e.beside[i].copy_(there.mapped());
+  }
+  adopt(std::move(given));
+  e.made = twin.made;
+  e.set_grids({});
+  e.scheme->begin();
+  membership.set_epoch(*epoch);
+  e.world.log(Level::info, fmt::format("joined the run at step {}, in epoch {}", e.steps, epoch->number));
+}
+
+}  // namespace starling

@@ -1,0 +1,158 @@
+#include "starling/optim/membership.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "starling/core/clock.h"
+#include "starling/core/error.h"
+
+namespace starling {
+namespace {
+
+constexpr std::chrono::milliseconds kLookAtEpoch{10};
+constexpr std::chrono::milliseconds kLookAtRefusal{200};
+constexpr std::size_t kMostState = std::size_t{1} << 40;  // bytes
+
+}  // namespace
+
+bool goes_on(const World& world) {
+  return world.rejoin && world.size > 1 && Door(world, "optimizer-0").epoch().has_value();
+}
+
+Membership::Membership(const World& world, const std::string& channel, std::uint32_t terms)
+    : world_(world), channel_(channel), terms_(terms), door_(world, channel) {}
+
+std::optional<Epoch> Membership::goes_on() const {
+  const auto epoch = door_.epoch();
+  return epoch && !epoch->has(world_.rank, life_) ? epoch : std::nullopt;
+}
+
+std::string Membership::channel_of(int donor, int seat, std::int64_t life) const {
+  return fmt::format("{}.state-{}-{}-{}", channel_, donor, seat, life);
+}
+
+// ---------------------------------------------------------------- a newcomer
+
+MemoryFile& Membership::take_state() {
+  watch_.reset();
+  receipt_.reset();
+  const Time end = Clock::now() + world_.timeouts.meet;
+  life_ = new_life();
+  std::string why = "nobody is there";
+  for (int turn = 1; Clock::now() < end; ++turn) {
+    const auto epoch = door_.epoch();
+    std::vector<int> members = epoch ? epoch->members() : std::vector<int>();
+    std::erase(members, world_.rank);
+    // The next seats first, so that the newcomers of several seats ask several donors.
+    std::ranges::rotate(members, std::ranges::upper_bound(members, world_.rank));
+    std::erase_if(members, [&](int seat) { return !world_.fate(seat).empty(); });
+    if (members.empty()) throw Error("this worker cannot join the run: no member of it is left");
+    donor_ = members[static_cast<std::size_t>(turn - 1) % members.size()];
+    door_.knock({.life = life_, .donor = donor_, .terms = terms_});
+    World waiting = world_;
+    std::optional<std::string> refused;
+    waiting.interrupted = [&, looked = Clock::now()]() mutable {
+      if (Clock::now() - looked > kLookAtRefusal) {
+        looked = Clock::now();
+        refused = door_.refusal(life_);
+      }
+      return refused.has_value() || world_.interrupted();
+    };
+    try {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+      receipt_ = std::make_unique<Receipt>(waiting, channel_of(donor_, world_.rank, life_), donor_,
+                                           kMostState, left);
+      return receipt_->state();
+    } catch (const Error& failure) {
+      why = failure.what();
+    }
+    if (refused) throw UsageError(fmt::format("this worker cannot join the run: {}", *refused));
+    if (world_.interrupted()) break;
+    world_.log(Level::info, fmt::format("{}: asking another worker", why));
+    life_ = new_life();
+  }
+  throw Error(fmt::format("this worker cannot join the run: {}", why));
+}
+
+std::optional<Epoch> Membership::enter() {
+  const Time end = Clock::now() + world_.timeouts.meet;
+  while (Clock::now() < end && !world_.interrupted()) {
+    const auto epoch = door_.epoch();
+    if (epoch && epoch->has(world_.rank, life_)) return epoch;
+    std::this_thread::sleep_for(kLookAtEpoch);
+  }
+  return std::nullopt;
+}
+
+// ---------------------------------------------------------------- a member
+
+void Membership::set_epoch(const Epoch& epoch) {
+  {
+    const std::lock_guard lock(mutex_);
+    epoch_ = epoch;
+    out_ = false;
+  }
+  receipt_.reset();
+  donations_.clear();
+  try {
+    door_.publish(epoch);
+  } catch (const StoreLost& lost) {
+    world_.log(Level::warning, fmt::format("{}: nobody can join until it is back", lost.what()));
+  }
+  if (!watch_) watch_ = std::make_unique<DoorWatch>(door_, [this] { look(); });
+}
+
+void Membership::look() {
+  const auto latest = door_.epoch();
+  for (int seat = 0; seat < world_.size; ++seat) {
+    const auto knock = seat == world_.rank ? std::nullopt : door_.knock_of(seat);
+    if (!knock || knock->donor != world_.rank) continue;
+    const bool fits = knock->terms == terms_;
+    if (!fits) door_.refuse(knock->life, "its options or its parameters differ from the members'");
+    const std::lock_guard lock(mutex_);
+    if (seen_.insert(knock->life).second && fits) {
+      wanted_[seat] = knock->life;
+      news_ = true;
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  if (latest && latest->number > epoch_.number && !latest->has(world_.rank, life_)) out_ = news_ = true;
+}
+
+bool Membership::is_out() const {
+  const std::lock_guard lock(mutex_);
+  return out_;
+}
+
+std::map<int, std::int64_t> Membership::wanted() {
+  const std::lock_guard lock(mutex_);
+  news_ = false;
+  return std::exchange(wanted_, {});
+}
+
+std::map<int, std::int64_t> Membership::ready() {
+  std::map<int, std::int64_t> ready;
+  std::erase_if(donations_, [](const auto& donation) { return donation.second->is_over(); });
+  for (const auto& [life, donation] : donations_) {
+    if (donation->is_taken()) ready[donation->to()] = life;
+  }
+  return ready;
+}
+
+void Membership::donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile> state) {
+  donations_[life] = std::make_unique<Donation>(world_, channel_of(world_.rank, seat, life), seat,
+                                                std::move(state), [this] { news_ = true; });
+  world_.log(Level::info, fmt::format("worker {} comes: it gets this worker's state", seat));
+}
+
+World Membership::hasty_world() const {
+  World world = world_;
+  world.timeouts.meet = std::min(world.timeouts.meet, 2 * world.timeouts.silent);
+  return world;
+}
+
+}  // namespace starling

@@ -1,0 +1,107 @@
+// The members of a run change while it goes on: an Optimizer's part in it. World::rejoin turns it
+// on. There is no special worker.
+//
+//   a newcomer, which has come to a seat        the members
+//
+//   knocks at the door: asks one for its   -->  this donor copies its state between two steps, and
+//   state (membership/door.h)                   sends it beside its training
+//   has it                                 -->  the donor calls a renewal: each comes to it before
+//                                               its next step, and out of an average that waits for
+//                                               one that has come already
+//                                               they agree on who is there, with the newcomers that
+//                                               are still there: the members of the next epoch
+//   connects with all of them             <-->  connect anew, by a schedule for so many workers
+//   takes the place of one of them in the <--   say how many steps and operations they have made
+//   run: its next step is that one's
+//
+// Nothing of the old epoch crosses into the new one. All schemes begin anew from the parameters, as
+// after Optimizer::begin_again(). A member that was away, and finds that the others have an epoch
+// without it, is a newcomer too. Dead members leave by the next renewal; until then their
+// neighbours go on without them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "starling/membership/door.h"
+#include "starling/membership/epoch.h"
+#include "starling/membership/transfer.h"
+#include "starling/world/world.h"
+
+namespace starling {
+
+// A member's place in the run.
+struct Place {
+  std::uint64_t steps = 0;       // calls of step()
+  std::uint64_t made = 0;        // Engine::made
+  std::uint64_t operations = 0;  // Exchange::operations()
+};
+
+// Whether the run of the world's first optimizer goes on without this worker: its Optimizer will
+// join it. Throws StoreLost.
+bool goes_on(const World& world);
+
+class Membership {
+ public:
+  // `terms`: a checksum of what must be equal on all workers.
+  Membership(const World& world, const std::string& channel, std::uint32_t terms);
+
+  // The run's present epoch, if it goes on without this worker.
+  std::optional<Epoch> goes_on() const;
+
+  // --- a newcomer ---
+  // Gets the state of a member. Blocks until it has come. Throws Error if it does not within
+  // timeouts.meet, UsageError if this worker is refused.
+  MemoryFile& take_state();
+  int donor() const { return donor_; }
+  // Waits to be a member of an epoch, which it returns. Nothing: the members went on without it.
+  std::optional<Epoch> enter();
+
+  // --- a member ---
+  const Epoch& epoch() const { return epoch_; }
+  std::int64_t life() const { return life_; }
+  // Publishes it. Watches the door from now on.
+  void set_epoch(const Epoch& epoch);
+  // Whether anything waits at the door. Cheap: step() asks.
+  bool has_news() const { return news_; }
+  // Whether the others have an epoch without this worker.
+  bool is_out() const;
+  // The newcomers that want this worker's state, each once: seat -> life.
+  std::map<int, std::int64_t> wanted();
+  void donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile> state);
+  // The newcomers that have this worker's state and are still there: seat -> life.
+  std::map<int, std::int64_t> ready();
+  // The world in which the workers of a later epoch meet: they have little patience.
+  World hasty_world() const;
+
+ private:
+  void look();  // on the watch's thread
+  std::string channel_of(int donor, int seat, std::int64_t life) const;
+
+  const World world_;
+  const std::string channel_;
+  const std::uint32_t terms_;
+  const Door door_;
+  std::int64_t life_ = new_life();
+  int donor_ = 0;
+  Epoch epoch_;  // written with the lock, by the training thread
+  std::unique_ptr<Receipt> receipt_;
+  std::map<std::int64_t, std::unique_ptr<Donation>> donations_;  // by life
+
+  mutable std::mutex mutex_;  // of the following
+  std::atomic<bool> news_ = false;
+  bool out_ = false;
+  std::map<int, std::int64_t> wanted_;
+  std::set<std::int64_t> seen_;  // lives of newcomers that had an answer
+
+  std::unique_ptr<DoorWatch> watch_;  // last: its thread ends before anything else goes
+};
+
+}  // namespace starling
