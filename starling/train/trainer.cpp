@@ -194,6 +194,16 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   find_checkpoint(recipe, workers);
 }
 
+void check_restarts(const Recipe& recipe, int workers) {
+  if (workers < 2)
+    throw UsageError("--restart needs at least two workers: a worker takes the state from another one");
+  if (scheme_info(recipe.mixing.scheme).traits.path == Path::gradients)
+    throw UsageError(
+        fmt::format("--restart is not for scheme {}: it ends when a worker dies; restart the job "
+                    "from a checkpoint",
+                    recipe.mixing.scheme));
+}
+
 namespace {
 
 // The topology of the recipe, of the checkpoint, or a newly chosen one; only the last has a reason.
