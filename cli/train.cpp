@@ -22,9 +22,12 @@ namespace starling::cli {
 
 namespace {
 
+constexpr int kMostRestarts = 1'000'000;
+
 struct TrainOptions {
   std::shared_ptr<RecipeOptions> recipe = std::make_shared<RecipeOptions>();
   int workers = 0;
+  int restarts = 0;  // of one worker
   std::optional<std::string> topology, profile, out, checkpoint_every, resume, profile_out;
   bool json = false;
   bool print_config = false;
@@ -83,13 +86,14 @@ int train_as_worker(const Recipe& recipe, bool json) {
 int train_with_workers(const TrainOptions& options, const Recipe& recipe) {
   refuse_two_launchers("train");
   check_recipe(recipe, options.workers, options.workers);
+  if (options.restarts > 0) check_restarts(recipe, options.workers);
   std::vector<std::string> arguments{"train", options.recipe->file};
   for (const auto& [path, value] : options.recipe->overrides) {
     arguments.push_back("--" + path);
     arguments.push_back(value);
   }
   if (options.json) arguments.push_back("--json");
-  return launch_workers(options.workers, arguments, say_to_stderr);
+  return launch_workers(options.workers, arguments, say_to_stderr, {.restarts = {.most = options.restarts}});
 }
 
 int train(const TrainOptions& options) {
@@ -98,6 +102,9 @@ int train(const TrainOptions& options) {
     fmt::print("{}", print_recipe(recipe));
     return 0;
   }
+  if (options.restarts > 0 && options.workers == 0)
+    throw UsageError(
+        "train: --restart needs --workers N: another launcher restarts the workers that it starts");
   return options.workers > 0 ? train_with_workers(options, recipe) : train_as_worker(recipe, options.json);
 }
 
@@ -111,6 +118,13 @@ void add_train(CLI::App& app, Command& command) {
                   "number of workers to start on this machine (default: the launcher's world, or one worker)")
       ->type_name("N")
       ->check(CLI::Range(1, kMostLocalWorkers));
+  sub->add_option("--restart", options->restarts,
+                  "start a worker that dies or fails again, at most this often (default: 3; with "
+                  "--workers). It takes the state of a worker that is left")
+      ->type_name("[TIMES]")
+      ->expected(0, 1)
+      ->default_str("3")
+      ->check(CLI::Range(1, kMostRestarts));
   sub->add_option("--topology", options->topology,
                   "topology, in place of mixing.topology; auto: the planner's fastest one")
       ->type_name("NAME");

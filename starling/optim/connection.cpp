@@ -252,6 +252,12 @@ void Optimizer::make_scheme() {
   if (e.options.outer != "none") e.outer.emplace(e.options, e.options.outer == "nesterov");
 }
 
+// Adds what the present connections have counted to that of the earlier ones.
+void Optimizer::count_epoch() {
+  engine_->before = counted();
+  engine_->before.lost.clear();  // only of the present epoch
+}
+
 // Before a step. False: this worker was out of the run, and has come in again as another's twin.
 bool Optimizer::keep_membership() {
   Engine& e = *engine_;
@@ -271,7 +277,7 @@ bool Optimizer::keep_membership() {
     e.world.log(Level::warning,
                 "the other workers have gone on without this one, which was away: it joins them again");
     settle(e.blocks);
-    e.before = counted();
+    count_epoch();
     e.disconnect();
     join();
     return false;
@@ -301,7 +307,7 @@ void Optimizer::renew(bool between_steps) {
   for (const int seat : there) next.lives[seat] = e.epoch.lives.at(seat);
 
   const Place mine{e.steps, e.made, e.exchange->operations()};
-  e.before = counted();
+  count_epoch();
   e.scheme->detach();
   const std::unique_ptr<Exchange> last = std::move(e.exchange);  // until all have the result
   membership.set_epoch(next);

@@ -195,6 +195,7 @@ class Optimizer : public torch::optim::Optimizer {
   void open(const Epoch& epoch, const World& world);
   void attach_scheme();
   void make_scheme();
+  void count_epoch();
   bool keep_membership();
   void renew(bool between_steps);
   void join();

@@ -6,7 +6,9 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <utility>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <spawn.h>
@@ -27,6 +29,7 @@ namespace {
 constexpr auto kGrace = std::chrono::seconds(3);  // between SIGTERM and SIGKILL
 constexpr unsigned kAlarm = 2;                    // seconds for an interrupted worker to end
 constexpr const char* kParent = "STARLING_LAUNCHER_PID";
+constexpr const char* kRestarts = "STARLING_RESTARTS";
 
 using Variables = std::map<std::string, std::string>;
 
@@ -41,79 +44,186 @@ std::vector<std::string> environment_with(const Variables& changed) {
   return lines;
 }
 
-pid_t spawn(std::vector<std::string> arguments, std::vector<std::string> environment) {
+pid_t spawn(std::vector<std::string> arguments, std::vector<std::string> environment, bool discard_output) {
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none;
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  if (discard_output) posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   pid_t pid = 0;
-  const int error = posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes, pointers_to(arguments).data(),
+  const int error = posix_spawn(&pid, "/proc/self/exe", &actions, &attributes, pointers_to(arguments).data(),
                                 pointers_to(environment).data());
+  posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) throw Error(fmt::format("a worker cannot be started: {}", std::strerror(error)));
   return pid;
 }
 
-// The running workers, and the exit codes of the others. The destructor kills the running ones.
-class Workers {
- public:
-  explicit Workers(std::function<void(int rank, const std::string& how)> ended,
-                   const std::function<void(const std::string&)>& say)
-      : ended_(std::move(ended)), say_(say) {}
-  ~Workers() {
-    send(SIGKILL);
-    for (const auto& [pid, rank] : running_) waitpid(pid, nullptr, 0);
-  }
-  Workers(const Workers&) = delete;
-  Workers& operator=(const Workers&) = delete;
+// A rank: its process, or when the next one starts.
+struct LocalWorker {
+  pid_t process = 0;  // 0: none is running
+  int restarts = 0;
+  Time started{};
+  Duration pause{};         // before the next restart, if it dies soon
+  std::optional<Time> due;  // of a restart
+};
 
-  void add(pid_t pid, int rank) { running_[pid] = rank; }
-  bool any() const { return !running_.empty(); }
+// All ranks. The destructor kills those that run.
+class LocalWorkers {
+ public:
+  using Start = std::function<pid_t(int rank, int restarts)>;
+  using Say = std::function<void(const std::string&)>;
+
+  // gave_up(): a worker has ended and is not started again.
+  LocalWorkers(int count, const LaunchOptions& options, Start start,
+               std::function<void(int rank, const std::string& how)> gave_up, const Say& say)
+      : options_(options),
+        start_(std::move(start)),
+        gave_up_(std::move(gave_up)),
+        say_(say),
+        workers_(static_cast<std::size_t>(count)) {}
+  ~LocalWorkers() {
+    send(SIGKILL);
+    for (const LocalWorker& worker : workers_) {
+      if (worker.process != 0) waitpid(worker.process, nullptr, 0);
+    }
+  }
+  LocalWorkers(const LocalWorkers&) = delete;
+  LocalWorkers& operator=(const LocalWorkers&) = delete;
+
+  void start_all() {
+    for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) {
+      of(rank).pause = options_.restarts.first_pause;
+      start(rank);
+    }
+  }
+  void start_due() {
+    for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) {
+      LocalWorker& worker = of(rank);
+      if (!worker.due || *worker.due > Clock::now()) continue;
+      ++worker.restarts;
+      try {
+        start(rank);
+      } catch (const Error& failure) {  // the machine is short of something: the others go on
+        say_(fmt::format("worker {} is not restarted: {}", rank, failure.what()));
+        gave_up_(rank, "could not be restarted");
+      }
+    }
+  }
+  std::optional<Time> next_due() const {
+    std::optional<Time> next;
+    for (const LocalWorker& worker : workers_) {
+      if (worker.due && (!next || *worker.due < *next)) next = worker.due;
+    }
+    return next;
+  }
+  bool running() const {
+    return std::ranges::any_of(workers_, [](const LocalWorker& worker) { return worker.process != 0; });
+  }
   void send(int signal) const {
-    for (const auto& [pid, rank] : running_) kill(pid, signal);
+    for (const LocalWorker& worker : workers_) {
+      if (worker.process != 0) kill(worker.process, signal);
+    }
   }
   // Collects the workers that have ended. `quietly`: they were asked to end.
   void collect(bool quietly) {
-    std::erase_if(running_, [&](const auto& worker) {
+    for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) {
       int status = 0;
-      if (waitpid(worker.first, &status, WNOHANG) != worker.first) return false;
-      ended(worker.second, status, quietly);
-      return true;
-    });
+      if (of(rank).process == 0 || waitpid(of(rank).process, &status, WNOHANG) != of(rank).process) continue;
+      of(rank).process = 0;
+      ended(rank, status, quietly);
+    }
+    if (!running() && next_due() && !quietly) say_("no worker is left that another one could join");
+    if (!running() || quietly || done_ > 0) start_none();
   }
   std::optional<int> interrupted_by() const { return interrupted_by_; }
   int exit_code() const { return failed_ > 0 ? failed_ : done_ > 0 ? 0 : 1; }
 
  private:
+  LocalWorker& of(int rank) { return workers_[static_cast<std::size_t>(rank)]; }
+
+  void start(int rank) {
+    LocalWorker& worker = of(rank);
+    worker.due.reset();
+    worker.started = Clock::now();
+    worker.process = start_(rank, worker.restarts);
+    options_.watch.started(rank, worker.restarts, worker.process);
+  }
+
+  void start_none() {
+    for (LocalWorker& worker : workers_) worker.due.reset();
+  }
+
   void ended(int rank, int status, bool quietly) {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     const std::string how = WIFSIGNALED(status) ? fmt::format("was killed by signal {}", WTERMSIG(status))
                                                 : fmt::format("ended with exit code {}", code);
-    ended_(rank, how);
+    options_.watch.ended(rank, status);
+    const bool interrupted = code == 128 + SIGINT || code == 128 + SIGTERM;
+    const bool again = code != 0 && !interrupted && !quietly && starts_again(rank, code);
+    if (!again) gave_up_(rank, how);
     if (code == 0) {
       ++done_;
-    } else if (code == 128 + SIGINT || code == 128 + SIGTERM) {
+    } else if (interrupted) {
       if (!quietly && !interrupted_by_) {
         say_(fmt::format("worker {} was told to end by signal {}, so all do", rank, code - 128));
       }
       if (!interrupted_by_) interrupted_by_ = code - 128;
-    } else if (WIFSIGNALED(status)) {
-      if (!quietly) say_(fmt::format("worker {} {}", rank, how));
     } else {
-      failed_ = std::max(failed_, code);
-      if (!quietly) say_(fmt::format("worker {} failed with exit code {}", rank, code));
+      if (WIFEXITED(status) && !again) failed_ = std::max(failed_, code);
+      if (quietly) return;
+      const std::string what =
+          WIFEXITED(status) ? fmt::format("failed with exit code {}", code) : std::string(how);
+      say_(fmt::format("worker {} {}{}", rank, what, next_of(rank)));
     }
   }
 
-  const std::function<void(int rank, const std::string& how)> ended_;
-  const std::function<void(const std::string&)>& say_;
-  std::map<pid_t, int> running_;  // -> rank
+  // Decides it, and when.
+  bool starts_again(int rank, int code) {
+    const Restarts& with = options_.restarts;
+    LocalWorker& worker = of(rank);
+    if (worker.restarts >= with.most || code == kUsage || done_ > 0) return false;
+    const bool lived = Clock::now() - worker.started >= with.long_life;
+    worker.due = Clock::now() + (lived ? Duration::zero() : worker.pause);
+    worker.pause = lived ? with.first_pause : std::min(2 * worker.pause, with.longest_pause);
+    return true;
+  }
+
+  std::string next_of(int rank) {
+    const int most = options_.restarts.most;
+    const LocalWorker& worker = of(rank);
+    if (most == 0) return "";
+    if (!worker.due) {
+      return worker.restarts < most ? "; it is not restarted"
+                                    : fmt::format("; it has been restarted {} times, the most", most);
+    }
+    const double pause = seconds(*worker.due - Clock::now());
+    return fmt::format("; restarted{} ({} of {})", pause < 0.05 ? "" : fmt::format(" in {:.1f} s", pause),
+                       worker.restarts + 1, most);
+  }
+
+  static constexpr int kUsage = 2;  // the exit code for wrong input
+  const LaunchOptions& options_;
+  const Start start_;
+  const std::function<void(int rank, const std::string& how)> gave_up_;
+  const Say& say_;
+  std::vector<LocalWorker> workers_;  // by rank
   int done_ = 0;
   int failed_ = 0;  // largest exit code of a failed worker
   std::optional<int> interrupted_by_;
 };
+
+std::optional<Duration> shorter(std::optional<Duration> a, std::optional<Duration> b) {
+  return a && b ? std::min(*a, *b) : a ? a : b;
+}
+
+std::optional<Duration> time_to(std::optional<Time> time) {
+  return time ? std::optional(*time - Clock::now()) : std::nullopt;
+}
 
 std::atomic<int> noted{0};
 static_assert(std::atomic<int>::is_always_lock_free);
@@ -127,7 +237,7 @@ void on_alarm(int) { _exit(128 + noted.load()); }
 }  // namespace
 
 int launch_workers(int count, const std::vector<std::string>& arguments,
-                   const std::function<void(const std::string&)>& say) {
+                   const std::function<void(const std::string&)>& say, const LaunchOptions& options) {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, signal);
@@ -142,11 +252,16 @@ int launch_workers(int count, const std::vector<std::string>& arguments,
                       {kParent, fmt::format("{}", getpid())}};
   std::vector<std::string> command{"starling"};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  Workers workers([&](int rank, const std::string& how) { meeting_point.ended(rank, how); }, say);
-  for (int rank = 0; rank < count; ++rank) {
+  const auto start = [&](int rank, int restarts) {
     variables["RANK"] = variables["LOCAL_RANK"] = fmt::format("{}", rank);
-    workers.add(spawn(command, environment_with(variables)), rank);
-  }
+    variables[kRestarts] = fmt::format("{}", restarts);
+    if (options.restarts.most > 0) variables["STARLING_REJOIN"] = "1";
+    return spawn(command, environment_with(variables), options.discard_output);
+  };
+  // The store names no worker as ended that comes back: those that wait for it go on waiting.
+  const auto gave_up = [&](int rank, const std::string& how) { meeting_point.ended(rank, how); };
+  LocalWorkers workers(count, options, start, gave_up, say);
+  workers.start_all();
 
   int ending = 0;                // the signal by which all workers are ended
   std::optional<Time> deadline;  // then SIGKILL
@@ -155,15 +270,17 @@ int launch_workers(int count, const std::vector<std::string>& arguments,
     deadline = Clock::now() + kGrace;
     workers.send(SIGTERM);
   };
-  while (workers.any()) {
-    const int signal =
-        wait_for_signal(signals, deadline ? std::optional(*deadline - Clock::now()) : std::nullopt);
+  while (workers.running()) {
+    const auto longest =
+        shorter(options.watch.look(), shorter(time_to(deadline), time_to(workers.next_due())));
+    const int signal = wait_for_signal(signals, longest);
     if (ending == 0 && (signal == SIGINT || signal == SIGTERM)) {
       say(fmt::format("signal {}: ending the workers", signal));
       end_all(signal);
     }
     workers.collect(ending != 0);
     if (ending == 0 && workers.interrupted_by()) end_all(*workers.interrupted_by());
+    if (ending == 0) workers.start_due();
     if (deadline && Clock::now() >= *deadline) {
       workers.send(SIGKILL);
       *deadline += kGrace;

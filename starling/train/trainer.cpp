@@ -195,6 +195,21 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   find_checkpoint(recipe, workers);
 }
 
+void check_restarts(const Recipe& recipe, int workers) {
+  if (workers < 2)
+    throw UsageError("--restart needs at least two workers: a worker takes the state from another one");
+  if (scheme_info(recipe.mixing.scheme).traits.path == Path::gradients)
+    throw UsageError(
+        fmt::format("--restart is not for scheme {}: it ends when a worker dies; restart the job "
+                    "from a checkpoint",
+                    recipe.mixing.scheme));
+  if (recipe.mixing.hierarchy != "none")
+    throw UsageError("--restart is not for mixing.hierarchy: workers of a node depend on each other");
+  if (chooses_topology(recipe) && recipe.checkpoint.resume.empty())
+    throw UsageError("--restart is not for mixing.topology = auto: choose a topology by name");
+  if (recipe.run.ends == "together") throw UsageError("--restart is not for run.ends = together: each");
+}
+
 namespace {
 
 // The topology of the recipe, of the checkpoint, or a newly chosen one; only the last has a reason.
@@ -218,10 +233,7 @@ std::vector<std::int64_t> steps_made(const std::optional<Checkpoint>& start, int
 }
 
 Result run(Recipe recipe, const World& world, const Observer& observer) {
-  if (world.rejoin && chooses_topology(recipe) && recipe.checkpoint.resume.empty())
-    throw UsageError("mixing.topology = auto: workers that may be restarted need a topology by name");
-  if (world.rejoin && recipe.run.ends == "together")
-    throw UsageError("run.ends = together: workers that may be restarted need run.ends = each");
+  if (world.rejoin && world.size > 1) check_restarts(recipe, world.size);
   Metrics metrics(recipe.run.out, world.log);
   const std::optional<Checkpoint> start = find_checkpoint(recipe, world.size);
   const std::vector<std::int64_t> made = steps_made(start, world.size);

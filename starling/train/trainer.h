@@ -36,6 +36,9 @@ struct RunInterrupted {};
 // Checks data, topology and checkpoints before workers start. Throws as train() would.
 void check_recipe(const Recipe& recipe, int workers, int local_workers);
 
+// Whether a worker that was started again can join the others. Throws UsageError if it cannot.
+void check_restarts(const Recipe& recipe, int workers);
+
 // Sets torch's threads in this process: run.threads, or its share of the cores. Call it once,
 // before train().
 void limit_threads(const Recipe& recipe, const World& world);

@@ -199,6 +199,11 @@ sys.stdin.read()
                 ("--mixing.scheme ad-psgd-bipartite --mixing.topology complete", "the graph has no two sides"),
                 ("--mixing.local_steps 2", 'local_steps = 2 is for scheme "swarm", not "cta": use 1')):
             self.assertIn(said, self.usage_error(*arguments.split()))
+        for arguments, said in (("--restart 0", "--restart: Value 0 not in range 1 to "),
+                                ("--restart --mixing.scheme all-reduce", "--restart is not for scheme all-reduce: ")):
+            self.assertIn(said, self.usage_error(*arguments.split()))
+        self.assertIn("--restart needs --workers N", self.usage_error("--restart", workers=0))
+        self.assertIn("--restart needs at least two workers", self.usage_error("--restart", workers=1))
         topology = self.folder / "five.toml"
         topology.write_text("workers = 5\n[[rounds]]\nedges = [[0, 1, 0.5]]\n")
         self.assertIn(f"{topology}:1: it is for 5 workers, and there are ",

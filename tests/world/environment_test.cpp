@@ -118,6 +118,8 @@ TEST(Environment, MisspeltSettingsAreNamed) {
                                                         {"STARLING_TOKENFILE", "STARLING_TOKEN_FILE"},
                                                         {"STARLING_TRANSPROT", "STARLING_TRANSPORT"},
                                                         {"STARLING_SOCKET_IFNAMES", "STARLING_SOCKET_IFNAME"},
+                                                        {"STARLING_RESTART", "STARLING_RESTARTS"},
+                                                        {"STARLING_FAILS", "STARLING_FAIL"},
                                                         {"STARLING_LOGS", "STARLING_LOG"}}) {
     EXPECT_EQ(said(name), "environment: " + name + " is unknown, did you mean " + meant + "?");
   }
