@@ -171,6 +171,7 @@ PYBIND11_MODULE(_C, m) {
              const auto optimizer = binding.optimizer();
              Interrupt::ends([&] { optimizer->begin_again(); });
            })
+      .def_property_readonly("steps", [](OptimizerBinding& binding) { return binding.optimizer()->steps(); })
       .def("statistics", &statistics_of);
 
   py::class_<Scope>(

@@ -293,6 +293,15 @@ class Optimizer(torch.optim.Optimizer):
     def __getstate__(self):
         raise _C.UsageError(f"starling.{type(self).__name__} cannot be copied or pickled: save its state_dict()")
 
+    @property
+    def steps(self) -> int:
+        """The calls of step() that lie behind this worker's parameters. With STARLING_REJOIN=1, a
+        worker that is started again while the others train takes the state of one of them when its
+        optimizer is made, and their count: begin the loop there (`while optimizer.steps < steps`),
+        and choose batches by it. It may rise by more than one in step(), if this worker was away
+        for so long that it had to come in again."""
+        return self._current().steps
+
     def close(self) -> None:
         """Ends the exchange: the neighbours no longer wait for this worker. Deleting the optimizer
         or leaving the interpreter does so too. Every later call raises UsageError."""

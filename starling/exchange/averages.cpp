@@ -160,6 +160,12 @@ void Averages::say_awaited(double waited) const {
                fmt::format("an average has waited {:.1f} s for {}", waited, name_of_workers(awaited)));
 }
 
+// By a renewal, which some worker has called before it has begun this operation.
+bool Averages::is_called_off() const {
+  const auto [operation, part] = running_id_;
+  return part == 0 && operation > called_off_from_ && operation < kRenewals;
+}
+
 void Averages::renewal_called(std::uint64_t operations) {
   called_off_from_ = std::min(called_off_from_, operations);
   if (protocol_.running() && is_called_off()) protocol_.quit();

@@ -94,7 +94,7 @@ class Averages final : private AverageActions {
   std::set<int> maximum(AverageId id, std::span<std::int64_t> values);
   std::set<int> run(AverageId id, std::vector<std::byte> mine, Average::Combine combine,
                     std::span<std::byte> result);
-  bool is_called_off() const { return running_id_.part == 0 && running_id_.operation > called_off_from_; }
+  bool is_called_off() const;
   void give_up(bool interrupted, double waited);
   void say_awaited(double waited) const;
   AverageId next_id();

@@ -14,6 +14,7 @@ constexpr std::chrono::milliseconds kLook{100};         // between two looks at 
 constexpr std::chrono::milliseconds kStoreLost{1'000};  // after the store was lost
 
 std::string seat_key(int seat) { return fmt::format("knock/{}", seat); }
+std::string answer_key(std::int64_t life) { return fmt::format("answer/{}", life); }
 std::string refusal_key(std::int64_t life) { return fmt::format("refusal/{}", life); }
 
 }  // namespace
@@ -70,6 +71,8 @@ std::optional<Knock> Door::knock_of(int seat) const {
   return knock;
 }
 
+void Door::answer(std::int64_t life) const { set(answer_key(life), "yes"); }
+bool Door::has_answer(std::int64_t life) const { return get(answer_key(life)).has_value(); }
 std::optional<std::string> Door::refusal(std::int64_t life) const { return get(refusal_key(life)); }
 void Door::refuse(std::int64_t life, const std::string& why) const { set(refusal_key(life), why); }
 

@@ -116,6 +116,8 @@ void check_rejoin(const World& world, const Options& options, torch::optim::Opti
                     info.name));
   if (options.hierarchy != "none")
     throw UsageError("rejoin is not for a hierarchy: hierarchy must be \"none\"");
+  if (dynamic_cast<SavedElsewhere*>(inner) != nullptr)
+    throw UsageError("rejoin is not for an optimizer written in Python, whose state Starling cannot send");
   if (inner != nullptr) TorchState::of(*inner);  // throws
 }
 
@@ -265,7 +267,7 @@ bool Optimizer::keep_membership() {
   Membership& membership = *e.membership;
   if (!membership.has_news() && !e.exchange->renewal_called()) return true;
   for (const auto& [seat, life] : membership.wanted()) {
-    OptimizerState all = state();
+    OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
     for (std::size_t i = 0; i < e.beside.size() && e.model.empty(); ++i)
       all.tensors.emplace(beside_key(i), e.beside[i]);
     auto file = std::make_unique<MemoryFile>();
@@ -322,8 +324,9 @@ void Optimizer::renew(bool between_steps) {
     e.scheme->pause();
     e.scheme->renew();
   }
+  const std::vector<int> members = next.members();
   e.world.log(Level::info,
-              fmt::format("epoch {}: {}", next.number, name_of_workers({there.begin(), there.end()})));
+              fmt::format("epoch {} has {}", next.number, name_of_workers({members.begin(), members.end()})));
 }
 
 // Comes into a run that goes on.
@@ -355,7 +358,9 @@ void Optimizer::join() {
   e.set_grids({});
   e.scheme->begin();
   membership.set_epoch(*epoch);
-  e.world.log(Level::info, fmt::format("joined the run at step {}, in epoch {}", e.steps, epoch->number));
+  e.world.log(Level::warning,
+              fmt::format("this worker has joined the run after step {}, with the state of worker {}",
+                          e.steps, membership.donor()));
 }
 
 }  // namespace starling

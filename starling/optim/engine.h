@@ -132,11 +132,6 @@ struct Optimizer::Engine {
   std::uint64_t period() const {
     return static_cast<std::uint64_t>(options.mean_every > 0 ? options.mean_every : options.every);
   }
-  // Visits the state beside the parameters and the rule's.
-  void visit(StateVisitor& visitor) {
-    scheme->state(visitor);
-    if (outer) outer->state(visitor);
-  }
   Schedule schedule() const { return schedule_of(options, world.size, world.local_size); }
   // Whether this worker updates the block, and so keeps its states.
   bool owns(std::size_t block) const { return node.owner.empty() || node.owner[block] == node.place; }

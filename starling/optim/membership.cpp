@@ -14,7 +14,7 @@ namespace starling {
 namespace {
 
 constexpr std::chrono::milliseconds kLookAtEpoch{10};
-constexpr std::chrono::milliseconds kLookAtRefusal{200};
+constexpr std::chrono::milliseconds kLookAtDoor{200};
 constexpr std::size_t kMostState = std::size_t{1} << 40;  // bytes
 
 }  // namespace
@@ -53,29 +53,48 @@ MemoryFile& Membership::take_state() {
     if (members.empty()) throw Error("this worker cannot join the run: no member of it is left");
     donor_ = members[static_cast<std::size_t>(turn - 1) % members.size()];
     door_.knock({.life = life_, .donor = donor_, .terms = terms_});
+    std::string hopeless;
     World waiting = world_;
-    std::optional<std::string> refused;
-    waiting.interrupted = [&, looked = Clock::now()]() mutable {
-      if (Clock::now() - looked > kLookAtRefusal) {
-        looked = Clock::now();
-        refused = door_.refusal(life_);
-      }
-      return refused.has_value() || world_.interrupted();
+    waiting.interrupted = [&, looked = Clock::now(), asked = Clock::now(), answered = false]() mutable {
+      if (Clock::now() - looked < kLookAtDoor) return world_.interrupted();
+      looked = Clock::now();
+      hopeless = this->hopeless();
+      if (!answered) answered = door_.has_answer(life_);
+      const bool deaf = !answered && Clock::now() - asked > world_.timeouts.silent / 5;
+      return !hopeless.empty() || deaf || world_.interrupted();
     };
     try {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
       receipt_ = std::make_unique<Receipt>(waiting, channel_of(donor_, world_.rank, life_), donor_,
                                            kMostState, left);
       return receipt_->state();
+    } catch (const StoreLost&) {
+      throw;
     } catch (const Error& failure) {
       why = failure.what();
     }
-    if (refused) throw UsageError(fmt::format("this worker cannot join the run: {}", *refused));
+    if (!hopeless.empty()) throw UsageError(fmt::format("this worker cannot join the run: {}", hopeless));
     if (world_.interrupted()) break;
     world_.log(Level::info, fmt::format("{}: asking another worker", why));
     life_ = new_life();
   }
   throw Error(fmt::format("this worker cannot join the run: {}", why));
+}
+
+std::string Membership::hopeless() const {
+  try {
+    if (const auto refusal = door_.refusal(life_)) return *refusal;
+    const auto epoch = door_.epoch();
+    const bool any_left = epoch && std::ranges::any_of(epoch->lives, [&](const auto& member) {
+                            const auto& [seat, life] = member;
+                            if (seat == world_.rank || !world_.fate(seat).empty()) return false;
+                            const auto knock = door_.knock_of(seat);  // of a later process in this seat?
+                            return !knock || knock->life == life;
+                          });
+    return any_left ? "" : "no member of it is left; a new run can begin from its last checkpoint";
+  } catch (const StoreLost& lost) {
+    return lost.what();
+  }
 }
 
 std::optional<Epoch> Membership::enter() {
@@ -114,10 +133,10 @@ void Membership::look() {
     const bool fits = knock->terms == terms_;
     if (!fits) door_.refuse(knock->life, "its options or its parameters differ from the members'");
     const std::lock_guard lock(mutex_);
-    if (seen_.insert(knock->life).second && fits) {
-      wanted_[seat] = knock->life;
-      news_ = true;
-    }
+    if (!fits || !seen_.insert(knock->life).second) continue;
+    door_.answer(knock->life);
+    wanted_[seat] = knock->life;
+    news_ = true;
   }
   const std::lock_guard lock(mutex_);
   if (latest && latest->number > epoch_.number && !latest->has(world_.rank, life_)) out_ = news_ = true;

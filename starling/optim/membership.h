@@ -58,7 +58,7 @@ class Membership {
 
   // --- a newcomer ---
   // Gets the state of a member. Blocks until it has come. Throws Error if it does not within
-  // timeouts.meet, UsageError if this worker is refused.
+  // timeouts.meet, UsageError if this worker is refused, or if no member is left.
   MemoryFile& take_state();
   int donor() const { return donor_; }
   // Waits to be a member of an epoch, which it returns. Nothing: the members went on without it.
@@ -82,7 +82,8 @@ class Membership {
   World hasty_world() const;
 
  private:
-  void look();  // on the watch's thread
+  void look();                   // on the watch's thread
+  std::string hopeless() const;  // why this newcomer need not wait
   std::string channel_of(int donor, int seat, std::int64_t life) const;
 
   const World world_;

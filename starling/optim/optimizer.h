@@ -200,6 +200,7 @@ class Optimizer : public torch::optim::Optimizer {
   void renew(bool between_steps);
   void join();
   void adopt(OptimizerState given);
+  OptimizerState state(bool values, bool with_scheme) const;
   void make_step();
   void renew_outer();
   void go_on(std::uint64_t position, const std::function<void()>& set_scheme_state);

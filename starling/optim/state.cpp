@@ -56,14 +56,17 @@ struct State {
 
   // `engine`: an Optimizer's. Its gossip stands still from here to the next step. Without `values`,
   // the copies of the blocks' and the scheme's state are not filled.
-  State(auto& engine, Groups& groups, bool values)
+  State(auto& engine, Groups& groups, bool values, bool with_scheme = true)
       : guests(engine.guests),
         values_(values),
         blocks_(engine.blocks),
         own_(engine.own_blocks()),
         node_(engine.node),
         groups_(groups),
-        visit_([&engine](StateVisitor& visitor) { engine.visit(visitor); }),
+        visit_([&engine, with_scheme](StateVisitor& visitor) {
+          if (with_scheme) engine.scheme->state(visitor);
+          if (engine.outer) engine.outer->state(visitor);
+        }),
         scale_(engine.clipping.loss_scale()),
         state_names_(rule_state_names(engine.rule)) {
     settle(blocks_);
@@ -427,13 +430,15 @@ struct State {
 
 }  // namespace
 
-OptimizerState Optimizer::state(bool values) const {
+OptimizerState Optimizer::state(bool values) const { return state(values, /*with_scheme=*/true); }
+
+OptimizerState Optimizer::state(bool values, bool with_scheme) const {
   const c10::AutoGradMode no_gradient(false);
   // State reads the groups' options through references to non-const.
   auto& self = const_cast<Optimizer&>(*this);
   self.keep_states();
   auto& groups = engine_->inner ? engine_->inner->param_groups() : self.param_groups_;
-  State state(*engine_, groups, values);
+  State state(*engine_, groups, values, with_scheme);
   if (!values) state.drop_values();
   OptimizerState all{
       .metadata = {{"format", kStateFormat}, {"rule", state.rule}, {"position", std::to_string(position())}},
@@ -504,7 +509,7 @@ void Optimizer::take_state(const std::string& what, const std::function<GivenSta
 // numbers, which differ between them. The scheme is attached.
 void Optimizer::adopt(OptimizerState given_state) {
   auto& groups = engine_->inner ? engine_->inner->param_groups() : param_groups_;
-  State mine(*engine_, groups, /*values=*/false);
+  State mine(*engine_, groups, /*values=*/false, /*with_scheme=*/false);
   const at::Tensor rng = mine.rng.clone();
   GivenState given{std::move(given_state), [](const std::string&, const std::string& why) {
                      throw UsageError("the state of another worker: " + why);
@@ -521,8 +526,7 @@ void Optimizer::adopt(OptimizerState given_state) {
   mine.check(given);
   mine.rng.copy_(rng);
   mine.apply();
-  engine_->scheme->restart();
-  mine.apply_to_scheme();  // and to the outer optimizer
+  mine.apply_to_scheme();  // to the outer optimizer alone
   engine_->scheme->restart();
 }
 

@@ -1,0 +1,83 @@
+#include "starling/membership/transfer.h"
+
+#include <algorithm>
+#include <future>
+#include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starling/core/error.h"
+#include "starling/transport/tcp/tcp.h"
+#include "tests/eventually.h"
+#include "tests/refusal.h"
+
+namespace starling {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+class Transfer : public testing::Test {
+ protected:
+  Transfer() {
+    for (int rank = 0; rank < 2; ++rank) {
+      World& world = worlds.emplace_back();
+      world.rank = rank;
+      world.size = 2;
+      world.token = "sixteen bytes or more";
+      world.address = "127.0.0.1";
+      world.store = store;
+      world.timeouts.silent = 1s;
+      world.make_transport = make_tcp_transport;
+    }
+  }
+  // A state of so many bytes.
+  static std::unique_ptr<MemoryFile> state(std::size_t bytes) {
+    auto file = std::make_unique<MemoryFile>();
+    file->resize(bytes);
+    std::size_t k = 0;
+    for (std::byte& byte : file->bytes()) byte = static_cast<std::byte>(k++ * 7919 >> 3);
+    return file;
+  }
+
+  std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>();
+  std::vector<World> worlds;
+};
+
+TEST_F(Transfer, TheStateComesWhole) {
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{5'000'001}}) {
+    const std::string channel = std::to_string(bytes);
+    std::promise<void> taken;
+    const Donation donation(worlds[0], channel, 1, state(bytes), [&] { taken.set_value(); });
+    EXPECT_FALSE(donation.is_taken());
+    {
+      Receipt receipt(worlds[1], channel, 0, bytes, 60s);
+      taken.get_future().get();
+      EXPECT_TRUE(donation.is_taken());
+      EXPECT_TRUE(std::ranges::equal(receipt.state().bytes(), state(bytes)->bytes()));
+    }
+    EXPECT_TRUE(eventually([&] { return donation.is_over() && !donation.is_taken(); }))
+        << "the newcomer has gone";
+  }
+}
+
+TEST_F(Transfer, ADonorThatGoesIsNamed) {
+  auto gone = std::async([&] { Donation(worlds[0], "a", 1, state(1 << 20), [] {}); });
+  EXPECT_THAT(refusal([&] { Receipt(worlds[1], "a", 0, 1 << 10, 60s); }),
+              HasSubstr("worker 0 has not sent its state"));
+}
+
+TEST_F(Transfer, ADonorThatDoesNotComeIsNamed) {
+  EXPECT_THAT(refusal([&] { Receipt(worlds[1], "b", 0, 1 << 10, 100ms); }),
+              HasSubstr("worker 0 has not sent its state within 0.1 s"));
+}
+
+TEST_F(Transfer, NobodyFillsTheNewcomersMemory) {
+  const Donation donation(worlds[0], "c", 1, state(1000), [] {});
+  EXPECT_THAT(refusal([&] { Receipt(worlds[1], "c", 0, 999, 60s); }),
+              HasSubstr("it has 1000 bytes, at most 999 are possible"));
+}
+
+}  // namespace
+}  // namespace starling
