@@ -11,6 +11,7 @@
 #include <torch/nn/module.h>
 
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/average.h"
@@ -284,6 +285,7 @@ void Optimizer::connect(std::size_t first_group) {
   e.cycle = std::max<std::uint64_t>(1, schedule.rounds.size()) * static_cast<std::uint64_t>(e.options.one_in);
   const std::string rule = e.inner ? "another optimizer" : rule_name(e.rule);
 
+  failpoint("rendezvous");
   std::optional<Gathering> all(std::in_place, world, channel);
   agree(*all, terms_of(e.options, schedule, rule, e.blocks.size(), param_groups_, e.buffers, e.frozen));
   std::vector<at::Tensor> fresh;
@@ -355,11 +357,13 @@ void Optimizer::make_scheme() {
 Optimizer::~Optimizer() = default;
 
 at::Tensor Optimizer::step(LossClosure closure) {
+  count_failpoint_step();
   at::Tensor loss;
   if (closure) {
     const c10::AutoGradMode gradient(true);
     loss = closure();
   }
+  failpoint("optimizer");
   engine_->needs_own_parameters("step()");
   settle(engine_->blocks);
   take_new_groups();
