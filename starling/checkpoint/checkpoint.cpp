@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 
 namespace starling {
 namespace {
@@ -186,8 +187,10 @@ void commit_checkpoint(const std::string& root, const Manifest& manifest, int ke
   if (!whole && latest && latest->step > manifest.step)
     throw Error(fmt::format("{}: not kept: it has the files of only {} of {} workers, and {} is the latest",
                             place, manifest.files.size(), manifest.workers, step_name(latest->step)));
+  failpoint("checkpoint-rename");
   rename(draft, place, replaces ? RENAME_EXCHANGE : 0);
   sync_folder(root);
+  failpoint("checkpoint-latest");
   write_text(fs::path(root) / kLatest, step_name(manifest.step) + "\n");
   sync_folder(root);
 

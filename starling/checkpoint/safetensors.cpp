@@ -15,6 +15,7 @@
 
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 #include "starling/core/text.h"
 
 namespace starling {
@@ -289,6 +290,7 @@ Digest SafetensorsWriter::finish() {
     throw Error(
         fmt::format("{}: {} bytes were written, the header says {}", file_.path(), file_.size(), end_));
   }
+  failpoint("checkpoint-write");
   file_.sync();
   return {end_, crc_};
 }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 
 namespace starling {
 namespace {
@@ -281,6 +282,7 @@ void Averages::send_join(int to, AverageId id, std::uint32_t attempt, const std:
 }
 
 void Averages::send_share(int to, AverageId id, std::uint32_t attempt, std::uint32_t step, Bytes share) {
+  failpoint("average");
   const std::span<const std::byte> bytes(*share);
   transport_.send(to, {.type = FrameType::share, .round = id.word(), .block = attempt, .step = step},
                   {std::move(share), bytes});

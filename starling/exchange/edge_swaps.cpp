@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "starling/core/failpoint.h"
+
 namespace starling {
 namespace {
 
@@ -89,6 +91,7 @@ void EdgeSwaps::release(SwapId id) {
 void EdgeSwaps::Swaps::send_block(SwapId id) {
   tools.transport.send(rank, tools.layout.frame(FrameType::data, id, tools.layout.wire()),
                        open.at(id).mine.block);
+  failpoint("send");
 }
 
 void EdgeSwaps::Swaps::cancel_block(SwapId id) {
@@ -96,6 +99,7 @@ void EdgeSwaps::Swaps::cancel_block(SwapId id) {
 }
 
 void EdgeSwaps::Swaps::send(FrameType type, SwapId id, bool yes) {
+  if (type == FrameType::ack) failpoint("vote");
   // An abort because I went on without the peer tells it where I am.
   const bool behind = type == FrameType::abort && yes;
   tools.transport.send(

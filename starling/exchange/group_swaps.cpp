@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "starling/core/failpoint.h"
 #include "starling/kernels/update.h"
 #include "starling/transport/outbox.h"
 
@@ -116,6 +117,7 @@ void GroupSwaps::send_payload(int to, const Frame& frame, const Payload& payload
   } else {
     tools_.transport.send(to, frame, payload);
   }
+  failpoint("send");
 }
 
 void GroupSwaps::cancel(SwapId id) {
@@ -127,6 +129,7 @@ void GroupSwaps::cancel(SwapId id) {
 }
 
 void GroupSwaps::send(int to, FrameType type, SwapId id, bool yes) {
+  if (type == FrameType::group_ack) failpoint("vote");
   // An abort because I went on without the peer tells it where I am.
   const bool behind = type == FrameType::group_abort && yes;
   tools_.transport.send(

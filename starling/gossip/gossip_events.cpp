@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "starling/core/failpoint.h"
 #include "starling/gossip/gossip.h"
 #include "starling/kernels/update.h"
 
@@ -145,6 +146,7 @@ void Gossip::Peer::send_block(SwapId id) {
                            .round = id.round,
                            .block = id.block},
                           open.at(id).mine.block);
+  failpoint("send");
 }
 
 void Gossip::Peer::cancel_block(SwapId id) {
@@ -152,6 +154,7 @@ void Gossip::Peer::cancel_block(SwapId id) {
 }
 
 void Gossip::Peer::send(FrameType type, SwapId id, bool yes) {
+  if (type == FrameType::ack) failpoint("vote");
   gossip.transport_->send(rank, {.type = type, .round = id.round, .block = id.block, .value = yes});
 }
 

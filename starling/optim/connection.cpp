@@ -12,6 +12,7 @@
 
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/engine.h"
 #include "starling/optim/gathering.h"
@@ -147,6 +148,7 @@ void Optimizer::connect(std::size_t first_group) {
   }
   Epoch epoch = everyone(world.size, static_cast<std::uint64_t>(e.connections++));
 
+  failpoint("rendezvous");
   std::optional<Gathering> all(std::in_place, world, fmt::format("{}.{}", e.channel, epoch.number));
   agree(*all, terms);
   std::vector<at::Tensor> fresh;
@@ -270,6 +272,7 @@ bool Optimizer::keep_membership() {
     OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
     for (std::size_t i = 0; i < e.beside.size() && e.model.empty(); ++i)
       all.tensors.emplace(beside_key(i), e.beside[i]);
+    failpoint("join");
     auto file = std::make_unique<MemoryFile>();
     save_tensors(file->open(), all.tensors, all.metadata);
     membership.donate(seat, life, std::move(file));
@@ -341,6 +344,7 @@ void Optimizer::join() {
     epoch = membership.enter();
     if (!epoch && e.world.interrupted()) throw Error("interrupted while this worker joined the run");
   }
+  failpoint("join");
   open(*epoch, membership.hasty_world());
   const std::map<int, Place> places = tell_places(*e.exchange, e.world.rank, e.world.size, std::nullopt);
   if (places.empty()) throw Error("this worker cannot join the run: nobody says where it stands");

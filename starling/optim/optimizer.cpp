@@ -11,6 +11,7 @@
 #include <torch/nn/module.h>
 
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/average.h"
@@ -259,11 +260,13 @@ Optimizer::~Optimizer() = default;
 std::uint64_t Optimizer::steps() const { return engine_->steps; }
 
 at::Tensor Optimizer::step(LossClosure closure) {
+  count_failpoint_step();
   at::Tensor loss;
   if (closure) {
     const c10::AutoGradMode gradient(true);
     loss = closure();
   }
+  failpoint("optimizer");
   engine_->needs_own_parameters("step()");
   settle(engine_->blocks);
   take_new_groups();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include <torch/nn/module.h>
 
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 #include "starling/models/autocast.h"
 
 namespace starling {
@@ -19,6 +21,19 @@ at::Device device_of(const Recipe& recipe, int local_rank) {
   if (count == 0) throw UsageError("run.device = cuda: torch sees no GPU on this machine");
   return {at::kCUDA, static_cast<at::DeviceIndex>(local_rank % count)};
 }
+
+namespace {
+
+void poison_gradients(Optimizer& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    for (at::Tensor& parameter : group.params()) {
+      if (at::Tensor& gradient = parameter.mutable_grad(); gradient.defined())
+        gradient.fill_(std::numeric_limits<double>::quiet_NaN());
+    }
+  }
+}
+
+}  // namespace
 
 Learner::Learner(const Recipe& recipe, const MakeTask& make, int rank, int workers, at::Device device)
     : recipe_(recipe), rank_(rank), device_(device), task_(make(rank, workers)) {
@@ -48,12 +63,14 @@ double Learner::gradient(std::int64_t step, Optimizer& optimizer) {
   for (std::int64_t pass = step * passes; pass < (step + 1) * passes; ++pass) {
     const Batch batch = [&] {
       const Timeline::Scope span(timeline, {.name = "data"});
+      failpoint("data");
       return task_->batch(pass);
     }();
     log_warnings(*task_, optimizer.world().log);
     at::Tensor loss;
     {
       const Timeline::Scope span(timeline, {.name = "forward"});
+      failpoint("forward");
       std::optional<Autocast> autocast;
       if (recipe_.train.autocast == "bf16") autocast.emplace(device_.type(), at::kBFloat16);
       loss = task_->loss(batch) / static_cast<double>(passes);
@@ -63,6 +80,7 @@ double Learner::gradient(std::int64_t step, Optimizer& optimizer) {
       std::optional<NoSync> accumulating;
       if (pass + 1 < (step + 1) * passes) accumulating.emplace(optimizer);
       (loss * optimizer.loss_scale()).backward();
+      if (failpoint("backward")) poison_gradients(optimizer);
     }
     step_loss += loss.item<double>();
   }

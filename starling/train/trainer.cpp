@@ -17,6 +17,7 @@
 #include "starling/checkpoint/file.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/checkpoint.h"
 #include "starling/optim/membership.h"
@@ -303,6 +304,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   for (std::int64_t step = first_step; done < steps; step = own_steps()) {
     if (observer.interrupted && observer.interrupted()) throw RunInterrupted();
     const Time begin = Clock::now();
+    set_failpoint_step(step + 1);
     if (timeline != nullptr) timeline->step(step + 1);
     const double lr = learner.begin_step(done, optimizer);
     const double loss = learner.gradient(step, optimizer);

@@ -253,6 +253,12 @@ std::string launcher_name(const Variables& variable) {
   return variable("WORLD_SIZE") ? "torchrun" : "";
 }
 
+int restarts_of(const Variables& variable) {
+  const char* const kRestarts = "STARLING_RESTARTS";
+  if (!variable(kRestarts)) return 0;
+  return VariableReader(variable, "").integer(kRestarts, 0, std::numeric_limits<int>::max());
+}
+
 std::optional<Launch> read_launch(const Variables& variable) {
   const std::string launcher = launcher_name(variable);
   const VariableReader read(variable, launcher);

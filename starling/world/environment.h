@@ -19,6 +19,8 @@
 // because a script, a shell or a helper inside an allocation inherits it.
 //
 // STARLING_STORE_FILE names a file, at which workers of one host meet in place of a port.
+// STARLING_RESTARTS says how often this worker has been started before; `starling train --workers N
+// --restart` sets it. STARLING_FAIL makes workers fail (core/failpoint.h).
 //
 // MASTER_ADDR and MASTER_PORT apply with every launcher. Without them all launchers but torchrun
 // have a default:
@@ -48,6 +50,9 @@ void refuse_misspelt(const std::vector<std::string>& names);
 std::vector<std::string> process_variable_names();
 
 inline constexpr const char* kStoreFile = "STARLING_STORE_FILE";
+
+// STARLING_RESTARTS; 0 if it is not set. Throws UsageError if it is no number.
+int restarts_of(const Variables& variable);
 
 struct Launch {
   std::string launcher;  // "torchrun", "mpirun", "srun" or "PMI"

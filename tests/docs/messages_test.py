@@ -1,4 +1,5 @@
-"""The messages that docs/troubleshooting.md and docs/launch.md explain are the program's."""
+"""The messages that docs/troubleshooting.md and docs/launch.md explain, and the failpoints of
+docs/failures.md, are the program's."""
 
 import pathlib
 import re
@@ -36,6 +37,17 @@ class Messages(unittest.TestCase):
                 for piece in message.split("..."):
                     piece = re.sub(r"^[A-Z_]+ ", "", piece.strip(" :"))  # a variable's name is put in
                     self.assertTrue(piece in text, f"{page}: {message}")
+
+    def test_the_tables_of_failpoints_are_complete(self):
+        header = (ROOT / "starling/core/failpoint.h").read_text()
+        phases = re.findall(r'"([a-z-]+)"', re.search(r"kNames\[\] = \{([^}]*)\}", header)[1])
+        source = (ROOT / "starling/core/failpoint.cpp").read_text()
+        actions = re.findall(r'"([a-z]+)"', re.search(r"kActions\{([^}]*)\}", source)[1])
+        for title, known in (("phase", phases), ("action", actions)):
+            table = (ROOT / "docs/failures.md").read_text().split(f"| {title} | ")[1].split("\n\n")[0]
+            named = [name.split("=")[0] for line in table.splitlines()[2:]
+                     for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
+            self.assertEqual(sorted(named), sorted(known))
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Acts of a worker, one for each of its lives: k(ill), f(ail), u(sage error), t(erminate), e(nd),
-// w(ait for the file "go", then end), s(ave what the store says of worker 1 after that), l(ive until
-// that is saved). Beyond the last one it ends.
+// w(ait for the file "go", then end), s(ave what the store says of worker 1 after that), l(ive
+// until that is saved). Beyond the last one it ends.
 int act() {
   const int rank = std::atoi(std::getenv("RANK")), life = std::atoi(std::getenv("STARLING_RESTARTS"));
   const std::string folder = std::getenv("FOLDER"), acts = std::getenv("ACTS");

@@ -131,6 +131,13 @@ TEST(Environment, MisspeltSettingsAreNamed) {
   }
 }
 
+TEST(Environment, RestartsAreANumber) {
+  EXPECT_EQ(restarts_of(in({})), 0);
+  EXPECT_EQ(restarts_of(in({{"STARLING_RESTARTS", "2"}})), 2);
+  EXPECT_THAT(refusal<UsageError>([] { restarts_of(in({{"STARLING_RESTARTS", "-1"}})); }),
+              HasSubstr("environment: STARLING_RESTARTS='-1' is not an integer from 0 to "));
+}
+
 TEST(Environment, OfMpirun) {
   EXPECT_EQ(read(kMpirun), "mpirun 2/3 1/2 192.0.2.2:26876 (OMPI_MCA_orte_hnp_uri) 997720065");
   EXPECT_EQ(read(kMpirun + kMpirunOneHost), "mpirun 2/3 2/3 127.0.0.1:26876 (mpirun on one host) 997720065");

@@ -19,6 +19,7 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 #include "starling/transport/c10d/in_time.h"
 #include "starling/transport/c10d/one_line.h"
 #include "starling/transport/c10d/settings.h"
@@ -212,6 +213,7 @@ World World::from_process_group(c10d::ProcessGroup& group, Timeouts timeouts,
   }
   refuse_misspelt(process_variable_names());
   const Variables variable = process_variables();
+  arm_failpoints(variable("STARLING_FAIL").value_or(""), group.getRank(), restarts_of(variable));
   c10::intrusive_ptr<c10d::Backend> backend;
   try {
     backend = group.getBackend(c10::DeviceType::CPU);

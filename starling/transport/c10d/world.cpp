@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 #include "starling/transport/c10d/launcher.h"
 #include "starling/transport/c10d/settings.h"
 #include "starling/transport/c10d/socket.h"
@@ -61,6 +62,7 @@ World World::from_environment(Timeouts timeouts, const Interrupted& interrupted)
   refuse_misspelt(process_variable_names());
   const Variables variable = process_variables();
   const std::optional<Launch> launch = read_launch(variable);
+  arm_failpoints(variable("STARLING_FAIL").value_or(""), launch ? launch->rank : 0, restarts_of(variable));
   if (!launch) {
     World world = alone();
     world.timeouts = timeouts;

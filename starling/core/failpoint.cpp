@@ -1,0 +1,221 @@
+#include "starling/core/failpoint.h"
+
+#include <charconv>
+#include <chrono>
+#include <iterator>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "starling/core/clock.h"
+#include "starling/core/config.h"
+#include "starling/core/error.h"
+#include "starling/core/log.h"
+#include "starling/core/random.h"
+#include "starling/core/text.h"
+
+namespace starling {
+
+constinit std::atomic<bool> failpoints_armed{false};
+
+namespace {
+
+constexpr int kExitCode = 3;
+constexpr double kLongestSleep = 86'400;
+const std::set<std::string_view> kOnTransport{"send", "vote", "average"};
+const std::vector<std::string> kActions{"kill", "stop", "exit", "throw", "sleep", "nan"};
+
+struct Failpoint {
+  std::string text;  // as it was given
+  std::size_t phase = 0;
+  std::int64_t step = 0;  // kEach: each
+  double probability = 1;
+  std::string action;
+  double sleep = 0;             // seconds
+  std::int64_t fired = kNever;  // in this step
+  static constexpr std::int64_t kEach = -1, kNever = -1;
+};
+
+// Of this process. Reads of `all` are safe: armed while no other thread is in failpoint().
+struct Armed {
+  std::vector<Failpoint> all;  // of this rank
+  int rank = 0;
+  std::uint64_t seed = 0;
+  std::mutex mutex;  // of Failpoint::fired
+  std::atomic<std::int64_t> step = 0;
+  std::atomic<bool> step_is_told = false;
+};
+Armed& armed() {
+  static Armed one;
+  return one;
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& why) {
+  throw UsageError(fmt::format("environment: STARLING_FAIL: {}: {}", in_quotes(what), why));
+}
+
+template <class Number>
+std::optional<Number> number_of(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts{""};
+  for (const char c : text) {
+    if (c == at) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+std::size_t choose(const std::string& point, const char* what, const std::string& name,
+                   const std::vector<std::string>& names) {
+  for (std::size_t k = 0; k < names.size(); ++k) {
+    if (names[k] == name) return k;
+  }
+  const std::string nearest = nearest_name(name, names);
+  refuse(point, fmt::format("unknown {} {}{}; there are: {}", what, in_quotes(name),
+                            nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
+                            fmt::join(names, ", ")));
+}
+
+void read_step(Failpoint& point, const std::string& step) {
+  if (step.starts_with('~')) {
+    const auto probability = number_of<double>(std::string_view(step).substr(1));
+    if (!probability || !(*probability > 0 && *probability <= 1))
+      refuse(point.text,
+             fmt::format("the probability {} is not a number above 0 and at most 1", in_quotes(step)));
+    point.step = Failpoint::kEach;
+    point.probability = *probability;
+  } else if (step == "*") {
+    point.step = Failpoint::kEach;
+  } else {
+    const auto number = number_of<std::int64_t>(step);
+    if (!number || *number < 0)
+      refuse(point.text,
+             fmt::format("the step {} is not a number of at least 0, * or ~PROBABILITY", in_quotes(step)));
+    point.step = *number;
+  }
+}
+
+void read_action(Failpoint& point, const std::string& action) {
+  const std::string_view phase = FailPhase::kNames[point.phase];
+  const std::size_t equals = action.find('=');
+  point.action = kActions[choose(point.text, "action", action.substr(0, equals), kActions)];
+  if ((point.action == "sleep") != (equals != std::string::npos))
+    refuse(point.text,
+           point.action == "sleep" ? "sleep needs its time: sleep=SECONDS" : "only sleep has a value");
+  if (point.action == "sleep") {
+    const auto sleep = number_of<double>(std::string_view(action).substr(equals + 1));
+    if (!sleep || !(*sleep >= 0 && *sleep <= kLongestSleep))
+      refuse(point.text, fmt::format("the time is not a number of seconds from 0 to {:g}", kLongestSleep));
+    point.sleep = *sleep;
+  }
+  if (point.action == "nan" && phase != "backward") refuse(point.text, "nan is for the phase backward only");
+  if (point.action == "throw" && kOnTransport.contains(phase))
+    refuse(point.text, fmt::format("throw is not for the phases {}", fmt::join(kOnTransport, ", ")));
+}
+
+// The rank is nothing for each.
+std::optional<int> rank_of(const std::string& point, const std::string& rank) {
+  if (rank == "*") return std::nullopt;
+  const auto number = number_of<int>(rank);
+  if (!number || *number < 0)
+    refuse(point, fmt::format("the rank {} is not a number of at least 0 or *", in_quotes(rank)));
+  return number;
+}
+
+void act(const Failpoint& point, std::int64_t step) {
+  log_to_stderr(armed().rank, Level::warning)(Level::warning,
+                                              fmt::format("failpoint {} at step {}", point.text, step));
+  if (point.action == "kill") kill(getpid(), SIGKILL);
+  if (point.action == "stop") kill(getpid(), SIGSTOP);
+  if (point.action == "exit") _exit(kExitCode);
+  if (point.action == "throw") throw Error(fmt::format("failpoint {} at step {}", point.text, step));
+  if (point.action == "sleep") std::this_thread::sleep_for(of_seconds(point.sleep));
+}
+
+// Marks it as fired if it is due.
+bool due(Failpoint& point, std::size_t phase, std::int64_t step) {
+  if (point.phase != phase || (point.step != Failpoint::kEach && point.step != step)) return false;
+  const std::lock_guard lock(armed().mutex);
+  if (point.fired == step) return false;
+  const std::uint64_t bits = random_bits(
+      {armed().seed, static_cast<std::uint64_t>(armed().rank), phase, static_cast<std::uint64_t>(step)});
+  if (uniform_of(bits) >= point.probability) return false;
+  point.fired = step;
+  return true;
+}
+
+}  // namespace
+
+bool reach_failpoint(std::size_t phase) {
+  bool poisons = false;
+  const std::int64_t step = armed().step;
+  for (Failpoint& point : armed().all) {
+    if (!due(point, phase, step)) continue;
+    act(point, step);
+    poisons |= point.action == "nan";
+  }
+  return poisons;
+}
+
+void arm_failpoints(const std::string& value, int rank, int restarts) {
+  Armed& a = armed();
+  failpoints_armed = false;
+  a.all.clear();
+  a.rank = rank;
+  a.seed = 0;
+  a.step = 0;
+  a.step_is_told = false;
+  if (value.empty()) return;
+  bool any_life = false;
+  for (const std::string& text : split(value, ',')) {
+    if (text == "restart=any") {
+      any_life = true;
+    } else if (text.starts_with("seed=")) {
+      const auto seed = number_of<std::uint64_t>(std::string_view(text).substr(5));
+      if (!seed) refuse(text, "the seed is not a number of at least 0");
+      a.seed = *seed;
+    } else {
+      const std::vector<std::string> parts = split(text, ':');
+      if (parts.size() != 4)
+        refuse(text,
+               "this is not phase:step:rank:action, such as backward:20:1:kill, nor seed=N or restart=any");
+      Failpoint point;
+      point.text = text;
+      point.phase =
+          choose(text, "phase", parts[0], {std::begin(FailPhase::kNames), std::end(FailPhase::kNames)});
+      read_step(point, parts[1]);
+      const std::optional<int> of = rank_of(text, parts[2]);
+      read_action(point, parts[3]);
+      if (of.value_or(rank) == rank) a.all.push_back(point);
+    }
+  }
+  failpoints_armed = !a.all.empty() && (restarts == 0 || any_life);
+}
+
+void set_failpoint_step(std::int64_t step) {
+  if (!failpoints_armed.load(std::memory_order_relaxed)) return;
+  armed().step_is_told = true;
+  armed().step = step;
+}
+
+void count_failpoint_step() {
+  if (failpoints_armed.load(std::memory_order_relaxed) && !armed().step_is_told) ++armed().step;
+}
+
+}  // namespace starling
