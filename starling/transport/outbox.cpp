@@ -48,7 +48,6 @@ Outbox::Chunk Outbox::take(std::size_t most) {
               .control = !control_.empty()};
   chunk.frame.offset += message.taken;
   chunk.frame.length = static_cast<std::uint32_t>(length);
-  chunk.frame.payload_crc = crc32c(chunk.payload.bytes);
 
   message.taken += length;
   if (message.taken == message.payload.bytes.size()) queue.pop_front();

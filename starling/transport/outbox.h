@@ -18,7 +18,7 @@ class Outbox {
   static constexpr std::size_t kMaxControl = 4096;
 
   struct Chunk {
-    Frame frame;  // offset, length and checksum are this chunk's
+    Frame frame;  // offset and length are this chunk's; without a checksum
     Payload payload;
     bool control = false;
   };
@@ -34,7 +34,7 @@ class Outbox {
 
   bool empty() const { return control_.empty() && bulk_.empty(); }
   bool has_control() const { return !control_.empty(); }
-  // The next chunk to send, of at most `most` bytes. Only if not empty. Computes its checksum.
+  // The next chunk to send, of at most `most` bytes. Only if not empty.
   Chunk take(std::size_t most = Frame::kMaxPayload);
 
  private:

@@ -9,8 +9,8 @@ namespace starling::fuzz {
 
 void read(std::string_view bytes) {
   const tcp::Identity self{.rank = 1, .size = 4, .channel = "0", .token = "secret"};
-  tcp::Hello::Message hello{};
-  tcp::Challenge::Message challenge{};
+  tcp::Conversation said;
+  auto& [hello, challenge, sealed] = said;
   const auto all = std::as_bytes(std::span(bytes));
   std::copy_n(all.begin(), std::min(all.size(), hello.size()), hello.begin());
   const auto rest = all.subspan(std::min(all.size(), hello.size()));
@@ -19,9 +19,11 @@ void read(std::string_view bytes) {
   const tcp::Caller caller = tcp::examine(hello, self);
   check(caller.refusal == printable(caller.refusal), "not one line: " + caller.refusal);
   check(caller.refusal.empty() == (caller.rank > self.rank && caller.rank < self.size), "a wrong caller");
-  tcp::is_challenge(challenge);
-  const tcp::Digest mine = tcp::prove(self.token, tcp::Role::dialer, hello, challenge);
-  check(!tcp::same(mine, tcp::prove(self.token, tcp::Role::acceptor, hello, challenge)), "proofs are equal");
+  if (const auto read = tcp::Challenge::decode(challenge))
+    check(read->encode() == challenge, "a challenge that is two");
+  sealed = !rest.empty() && rest.back() == std::byte{1};
+  const tcp::Digest mine = tcp::prove(self.token, tcp::Role::dialer, said);
+  check(!tcp::same(mine, tcp::prove(self.token, tcp::Role::acceptor, said)), "proofs are equal");
 }
 
 }  // namespace starling::fuzz

@@ -58,7 +58,7 @@ using MakeFabric = std::unique_ptr<Fabric> (*)(int size);
 struct Kit {
   std::string name;
   MakeFabric make;
-  std::uint64_t own_frames = 0;  // most bytes that the transport itself sends on a connection
+  std::uint64_t own_frames = 0;  // most bytes that the transport itself adds on a connection
   bool in_frames = true;         // bulk goes as frames, with their headers
 };
 // The transports that this program checks.
@@ -66,6 +66,7 @@ std::vector<Kit> kits();
 
 std::unique_ptr<Fabric> make_local_fabric(int size);
 std::unique_ptr<Fabric> make_tcp_fabric(int size);
+std::unique_ptr<Fabric> make_sealed_fabric(int size);  // over TCP, with seals
 std::unique_ptr<Fabric> make_mapped_fabric(int size);
 
 }  // namespace starling

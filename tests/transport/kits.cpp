@@ -4,7 +4,10 @@
 namespace starling {
 
 std::vector<Kit> kits() {
-  return {{"local", make_local_fabric}, {"tcp", make_tcp_fabric}, {"mapped", make_mapped_fabric, 300}};
+  return {{"local", make_local_fabric},
+          {"tcp", make_tcp_fabric},
+          {"tcp_sealed", make_sealed_fabric, 2000},
+          {"mapped", make_mapped_fabric, 300}};
 }
 
 }  // namespace starling

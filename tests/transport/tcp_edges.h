@@ -107,17 +107,16 @@ class TcpEdges : public ::testing::Test, protected TcpWorld, protected Ends {
   }
   tcp::Identity rank_2() { return {2, 3, "test", world.token}; }
 
-  // As worker 2, correctly. With `identity` and `hello` changed, incorrectly.
+  // As worker 2, correctly, and without seals. With `identity` and `hello` changed, incorrectly.
   std::optional<Stranger> shake_hands(int peer, const tcp::Identity& identity, const tcp::Hello& hello) {
     Stranger stranger(address_of(peer));
-    const auto said = hello.encode();
-    tcp::Challenge::Message challenge;
+    tcp::Conversation said{.hello = hello.encode(), .sealed = false};
     tcp::Digest proof;
-    if (!stranger.say(said) || !stranger.hear(challenge)) return std::nullopt;
-    EXPECT_TRUE(tcp::is_challenge(challenge));
-    if (!stranger.say(tcp::prove(identity.token, tcp::Role::dialer, said, challenge))) return std::nullopt;
+    if (!stranger.say(said.hello) || !stranger.hear(said.challenge)) return std::nullopt;
+    EXPECT_TRUE(tcp::Challenge::decode(said.challenge));
+    if (!stranger.say(tcp::prove(identity.token, tcp::Role::dialer, said))) return std::nullopt;
     if (!stranger.hear(proof)) return std::nullopt;
-    EXPECT_EQ(proof, tcp::prove(world.token, tcp::Role::acceptor, said, challenge));
+    EXPECT_EQ(proof, tcp::prove(world.token, tcp::Role::acceptor, said));
     return stranger;
   }
   std::optional<Stranger> shake_hands(int peer) {

@@ -90,7 +90,9 @@ TEST_F(TcpEdges, AWrongHelloIsRefusedBeforeAnyChallenge) {
   wrong("a huge rank", [](tcp::Hello& hello) { hello.from = 0xffffffff; });
   wrong("my own rank", [](tcp::Hello& hello) { hello.from = 0; });
   wrong("another channel", [](tcp::Hello& hello) { hello.channel[31] ^= std::byte{1}; });
-  EXPECT_THAT(logged(), HasSubstr("version 2"));
+  EXPECT_THAT(logged(), HasSubstr(fmt::format("it speaks version {} of the protocol, this worker {}: run the "
+                                              "same Starling on all workers",
+                                              tcp::kVersion + 1, tcp::kVersion)));
   for (std::size_t i = 0; i < 8; ++i) {
     auto message = tcp::Hello::of(rank_2(), 0).encode();
     message[i] ^= std::byte{1};
@@ -119,27 +121,45 @@ TEST_F(TcpEdges, AWrongTokenIsRefused) {
 
 TEST_F(TcpEdges, AProofCannotBeReplayedNorReflected) {
   begin();
-  const auto hello = tcp::Hello::of(rank_2(), 0).encode();
-  tcp::Challenge::Message challenge;
+  tcp::Conversation said{.hello = tcp::Hello::of(rank_2(), 0).encode()};
   tcp::Digest welcome;
   Stranger honest(address_of(0));
-  honest.say(hello);
-  ASSERT_TRUE(honest.hear(challenge));
-  const auto proof = tcp::prove(world.token, tcp::Role::dialer, hello, challenge);
+  honest.say(said.hello);
+  ASSERT_TRUE(honest.hear(said.challenge));
+  const auto proof = tcp::prove(world.token, tcp::Role::dialer, said);
   honest.say(proof);
   ASSERT_TRUE(honest.hear(welcome));
   ASSERT_TRUE(recorders[0]->wait_for(Kind::connected, 2));
   for (const auto& stolen : {proof, welcome}) {
     tcp::Challenge::Message other;
     Stranger thief(address_of(0));
-    thief.say(hello);
+    thief.say(said.hello);
     ASSERT_TRUE(thief.hear(other));
-    EXPECT_NE(other, challenge);
+    EXPECT_NE(other, said.challenge);
     thief.say(stolen);
     EXPECT_TRUE(thief.is_closed_without_a_word());
   }
   expect_untouched();
   EXPECT_EQ(recorders[0]->times(Kind::connected, 2), 1);
+}
+
+// Only a dialer that has reached the acceptor's own port within a host may go without seals.
+TEST_F(TcpEdges, FramesAreSealedUnlessBothEndsAllowTheOther) {
+  options.seal_within_host = true;
+  begin();
+  EXPECT_FALSE(shake_hands(0));
+  EXPECT_THAT(logged(), HasSubstr("does not have this run's token"));
+  expect_untouched();
+}
+
+TEST_F(TcpEdges, TheAcceptorNamesItsPort) {
+  begin();
+  tcp::Challenge::Message challenge;
+  Stranger stranger(address_of(0));
+  stranger.say(tcp::Hello::of(rank_2(), 0).encode());
+  ASSERT_TRUE(stranger.hear(challenge));
+  EXPECT_THAT(address_of(0),
+              ::testing::EndsWith(fmt::format(":{}", tcp::Challenge::decode(challenge)->port)));
 }
 
 TEST_F(TcpEdges, TwoRunsWithDifferentTokensStayApart) {
@@ -173,7 +193,7 @@ TEST_F(TcpEdges, AnImpostorThatIsDialledIsRefused) {
   std::thread impostor([&] {
     for (int fd; (fd = accept(listener, nullptr, nullptr)) >= 0; close(fd)) {
       std::byte hello[tcp::Hello::kBytes], proof[32];
-      const auto challenge = tcp::Challenge::fresh().encode();
+      const auto challenge = tcp::Challenge::fresh(0).encode();
       const auto welcome = *random_block(32, 1);
       if (recv(fd, hello, sizeof hello, MSG_WAITALL) <= 0) continue;
       ::send(fd, challenge.data(), challenge.size(), MSG_NOSIGNAL);
@@ -204,10 +224,10 @@ TEST_F(TcpEdges, SilenceAtEveryStepOfTheHandshakeIsCutOff) {
     stranger.wait_until_closed();
   }
   Stranger stranger(address_of(0));
-  tcp::Challenge::Message challenge;
+  tcp::Conversation said{.hello = hello};
   stranger.say(hello);
-  ASSERT_TRUE(stranger.hear(challenge));
-  const auto proof = tcp::prove(world.token, tcp::Role::dialer, hello, challenge);
+  ASSERT_TRUE(stranger.hear(said.challenge));
+  const auto proof = tcp::prove(world.token, tcp::Role::dialer, said);
   stranger.say(std::span(proof).first(31));
   EXPECT_TRUE(stranger.is_closed_without_a_word());
   EXPECT_THAT(logged(), HasSubstr("did not authenticate in time"));

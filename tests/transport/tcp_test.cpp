@@ -18,6 +18,12 @@ std::unique_ptr<Fabric> make_tcp_fabric(int size) {
   return std::make_unique<Loopback>(size, make_tcp_transport);
 }
 
+std::unique_ptr<Fabric> make_sealed_fabric(int size) {
+  return std::make_unique<Loopback>(size, [](const World& world, const std::string& channel) {
+    return make_tcp_transport_with({.seal_within_host = true}, world, channel);
+  });
+}
+
 namespace {
 
 using Kind = Recorder::Kind;

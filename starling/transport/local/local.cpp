@@ -295,7 +295,8 @@ class LocalHub::Core {
 
   void put_on_the_wire(int from, int to) {
     Link& out = link(from, to);
-    const auto chunk = std::make_shared<const Outbox::Chunk>(out.outbox.take());
+    const auto chunk = std::make_shared<Outbox::Chunk>(out.outbox.take());
+    chunk->frame.payload_crc = crc32c(chunk->payload.bytes);
     node(from).bytes_sent += Frame::kBytes + chunk->frame.length;
     if (carries_values(chunk->frame.type)) node(from).payload_sent += chunk->frame.length;
     const bool corrupt = chunk->frame.length > 0 && std::exchange(out.corrupt, false);

@@ -20,8 +20,8 @@ constexpr std::size_t kChunkBetweenHosts = 64 * 1024;
 // (docs/results/measurements.md). Between hosts the buffer must hold what the line carries in a
 // round trip, which is left to the kernel.
 constexpr int kSentWithinHost = 128 * 1024;
-// Two buffers each: well below the limit of one system call.
-constexpr std::size_t kMaxControlInBatch = 24;
+// Three buffers each: below the limit of one system call.
+constexpr std::size_t kMaxControlInBatch = 20;
 // Bytes in one direction before the other connections get a turn.
 constexpr std::size_t kTurn = 1 << 20;
 
@@ -32,9 +32,15 @@ void set_option(Tcp::socket& socket, int level, int name, int value) {
 
 }  // namespace
 
-Connection::Connection(LocalEnd& local, Tcp::socket socket, int peer,
+Connection::Connection(LocalEnd& local, ProvenSocket proven, int peer,
                        std::function<void(const std::string& reason)> broken)
-    : local_(local), socket_(std::move(socket)), peer_(peer), broken_(std::move(broken)) {
+    : local_(local),
+      socket_(std::move(proven.socket)),
+      seals_(std::move(proven.seals)),
+      peer_(peer),
+      name_(name_of_peer(socket_)),
+      broken_(std::move(broken)),
+      between_read_(seals_.in.tag_bytes()) {
   set_options();
 }
 
@@ -52,9 +58,7 @@ void Connection::set_options() {
   set_option(socket_, IPPROTO_TCP, TCP_KEEPCNT, whole_seconds);
   set_option(socket_, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(2 * silent.count()));
   set_option(socket_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kNotSentLowat);
-  const auto here = socket_.local_endpoint(ignored).address(),
-             there = socket_.remote_endpoint(ignored).address();
-  if (here == there)
+  if (within_host(socket_))
     set_option(socket_, SOL_SOCKET, SO_SNDBUF, kSentWithinHost);
   else
     chunk_ = kChunkBetweenHosts;
@@ -72,9 +76,9 @@ void Connection::read() {
   for (std::size_t turn = 0; turn < kTurn;) {
     if (finished_) return discard();
     const auto payload = place_.subspan(payload_read_);
-    const auto header = std::span(header_).subspan(header_read_);
+    const auto between = awaited_between().subspan(between_read_);
     const std::array<asio::mutable_buffer, 2> buffers = {asio::buffer(payload.data(), payload.size()),
-                                                         asio::buffer(header.data(), header.size())};
+                                                         asio::buffer(between.data(), between.size())};
     asio::error_code error;
     const std::size_t bytes = socket_.read_some(buffers, error);
     if (error == asio::error::would_block) {
@@ -97,26 +101,33 @@ void Connection::read() {
 void Connection::advance(std::size_t bytes) {
   const std::size_t of_payload = std::min(bytes, place_.size() - payload_read_);
   payload_read_ += of_payload;
-  header_read_ += bytes - of_payload;
-  if (!place_.empty() && payload_read_ == place_.size()) payload_complete();
-  if (header_read_ == header_.size()) header_complete();
+  between_read_ += bytes - of_payload;
+  const bool is_whole = payload_read_ == place_.size() && between_read_ >= seals_.in.tag_bytes();
+  if (!place_.empty() && is_whole) payload_complete();
+  if (!closed_ && between_read_ == awaited_between().size()) head_complete();
+}
+
+std::span<std::byte> Connection::awaited_between() {
+  return std::span(between_).first(seals_.in.tag_bytes() + seals_.in.head_bytes());
 }
 
 void Connection::payload_complete() {
+  const auto tag = awaited_between().first(seals_.in.tag_bytes());
+  const bool intact = seals_.in.is_intact(frame_, place_, tag);
+  if (seals_.in.is_forged()) return break_off();
   const std::span<std::byte> payload = wanted_ ? place_ : std::span<std::byte>{};
-  const bool intact = wanted_ && crc32c(payload) == frame_.payload_crc;
   place_ = {};
   payload_read_ = 0;
-  local_.handler->received(peer_, frame_, payload, intact);
+  local_.handler->received(peer_, frame_, payload, wanted_ && intact);
 }
 
-void Connection::header_complete() {
-  header_read_ = 0;
-  const auto frame = Frame::decode(header_);
-  if (!frame) return fail("it sent a frame with a damaged header");
+void Connection::head_complete() {
+  const auto frame = seals_.in.open(awaited_between().subspan(seals_.in.tag_bytes()));
+  if (!frame) return break_off();
   frame_ = *frame;
+  between_read_ = frame_.length == 0 ? seals_.in.tag_bytes() : 0;
   if (frame_.length == 0) {
-    local_.handler->received(peer_, frame_, {}, frame_.payload_crc == crc32c({}));
+    local_.handler->received(peer_, frame_, {}, seals_.in.is_intact(frame_, {}, {}));
     return;
   }
   place_ = local_.handler->place(peer_, frame_);
@@ -125,6 +136,16 @@ void Connection::header_complete() {
     scratch_.resize(Frame::kMaxPayload);
     place_ = std::span(scratch_).first(frame_.length);
   }
+}
+
+void Connection::break_off() {
+  if (!seals_.in.is_forged()) return fail("it sent a frame with a damaged header");
+  const std::string reason =
+      "a frame did not come as it was sent: something between the workers changes, drops, repeats or moves "
+      "frames";
+  local_.warn(fmt::format("tcp transport: worker {} breaks the connection to worker {} at {}: {}",
+                          local_.identity.rank, peer_, name_, reason));
+  fail(reason);
 }
 
 // While finishing: reads on to the peer's end. Otherwise the kernel would drop our bytes in answer
@@ -198,12 +219,14 @@ void Connection::fill_batch() {
     auto chunk = outbox_.take(chunk_);
     bulk = !chunk.control;
     if (carries_values(chunk.frame.type)) local_.payload_sent += chunk.frame.length;
-    batch_.push_back({chunk.frame.encode(), std::move(chunk.payload)});
+    batch_.push_back({seals_.out.close(chunk.frame, chunk.payload.bytes), std::move(chunk.payload)});
   }
-  for (const EncodedFrame& frame : batch_) {
-    buffers_.push_back(asio::buffer(frame.header));
+  for (const ClosedFrame& frame : batch_) {
+    buffers_.push_back(asio::buffer(frame.seal.head, seals_.out.head_bytes()));
     const auto payload = frame.payload.bytes;
-    if (!payload.empty()) buffers_.push_back(asio::buffer(payload.data(), payload.size()));
+    if (payload.empty()) continue;
+    buffers_.push_back(asio::buffer(payload.data(), payload.size()));
+    if (seals_.out.is_sealed()) buffers_.push_back(asio::buffer(frame.seal.tail));
   }
 }
 

@@ -4,7 +4,8 @@
 // Sending: queued frames go in batches, all control frames first and then at most one chunk of
 // bulk. Header and payload are gathered from their places. The kernel takes little more than it can
 // send at once (TCP_NOTSENT_LOWAT), so the rest stays here, where control can still overtake it.
-// Receiving: the payload is read to the handler's memory, in one call with the next header.
+// Receiving: the payload is read to the handler's memory, in one call with the next header. The
+// handler learns of nothing whose seal (seal.h) is wrong: the connection then breaks.
 #pragma once
 
 #include <array>
@@ -18,14 +19,16 @@
 #include "starling/transport/frame.h"
 #include "starling/transport/outbox.h"
 #include "starling/transport/tcp/asio.h"
+#include "starling/transport/tcp/handshake.h"
 #include "starling/transport/tcp/local_end.h"
+#include "starling/transport/tcp/seal.h"
 
 namespace starling::tcp {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // `broken` is called once, never from a call of this class, and not after close() or finish().
-  Connection(LocalEnd& local, Tcp::socket socket, int peer,
+  Connection(LocalEnd& local, ProvenSocket proven, int peer,
              std::function<void(const std::string& reason)> broken);
 
   void start();
@@ -42,8 +45,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void set_options();
   void read();
   void advance(std::size_t bytes);
+  std::span<std::byte> awaited_between();  // as much of between_ as this connection has
   void payload_complete();
-  void header_complete();
+  void head_complete();
+  void break_off();
   void discard();
 
   void write_soon();
@@ -55,7 +60,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   LocalEnd& local_;
   Tcp::socket socket_;
+  Seals seals_;
   const int peer_;
+  const std::string name_;  // host:port of the peer
   std::function<void(const std::string&)> broken_;
   std::function<void()> finished_;  // set: finishing
   bool closed_ = false;
@@ -66,18 +73,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::span<std::byte> place_;  // the payload's destination
   bool wanted_ = false;         // place_ is the handler's
   std::size_t payload_read_ = 0;
-  std::size_t header_read_ = 0;
-  std::array<std::byte, Frame::kBytes> header_{};
+  // The tag of the payload, and the next frame's header with its tag.
+  std::array<std::byte, Seal::kTag + Frame::kBytes + Seal::kTag> between_{};
+  std::size_t between_read_;        // without a payload, the first tag counts as read
   std::vector<std::byte> scratch_;  // for unwanted payloads
 
   // sending
-  struct EncodedFrame {
-    std::array<std::byte, Frame::kBytes> header;
+  struct ClosedFrame {
+    Seal::Closed seal;
     Payload payload;
   };
   Outbox outbox_;
   std::size_t chunk_ = Frame::kMaxPayload;
-  std::vector<EncodedFrame> batch_;          // being written
+  std::vector<ClosedFrame> batch_;           // being written
   std::vector<asio::const_buffer> buffers_;  // the unwritten rest of the batch
   bool writing_ = false;                     // a write() is in flight
 };

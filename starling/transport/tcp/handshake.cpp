@@ -12,6 +12,28 @@ std::string to_string(const Tcp::endpoint& endpoint) {
                                     : fmt::format("{}:{}", host, endpoint.port());
 }
 
+std::string name_of_peer(const Tcp::socket& socket) {
+  asio::error_code gone;
+  const auto address = socket.remote_endpoint(gone);
+  return gone ? "an unknown address" : to_string(address);
+}
+
+bool within_host(const Tcp::socket& socket) {
+  asio::error_code gone_here, gone_there;
+  const auto here = socket.local_endpoint(gone_here), there = socket.remote_endpoint(gone_there);
+  return !gone_here && !gone_there && here.address() == there.address();
+}
+
+namespace {
+
+Seals seals_of(const std::string& token, Role self, const Conversation& said) {
+  if (!said.sealed) return {};
+  const Role other = self == Role::dialer ? Role::acceptor : Role::dialer;
+  return {Seal(frame_key(token, self, said)), Seal(frame_key(token, other, said))};
+}
+
+}  // namespace
+
 // --- Dial ---
 
 Dial::Dial(LocalEnd& local, int peer, Purpose purpose, Done done)
@@ -36,8 +58,8 @@ void Dial::start(const Tcp::endpoint& address) {
 }
 
 void Dial::say_hello() {
-  hello_ = Hello::of(local_.identity, peer_).encode();
-  asio::async_write(socket_, asio::buffer(hello_),
+  said_.hello = Hello::of(local_.identity, peer_).encode();
+  asio::async_write(socket_, asio::buffer(said_.hello),
                     [self = shared_from_this()](const asio::error_code& error, std::size_t) {
                       if (error) return self->end(Outcome::failed, error.message());
                       self->read_challenge();
@@ -45,18 +67,22 @@ void Dial::say_hello() {
 }
 
 void Dial::read_challenge() {
-  asio::async_read(socket_, asio::buffer(challenge_),
+  asio::async_read(socket_, asio::buffer(said_.challenge),
                    [self = shared_from_this()](const asio::error_code& error, std::size_t) {
                      if (error) return self->end(Outcome::failed, "it refused this worker; its log says why");
-                     if (!is_challenge(self->challenge_)) {
+                     const auto challenge = Challenge::decode(self->said_.challenge);
+                     if (!challenge) {
                        return self->end(Outcome::failed, "it does not speak Starling's protocol");
                      }
-                     self->send_proof();
+                     self->send_proof(challenge->port);
                    });
 }
 
-void Dial::send_proof() {
-  proof_ = prove(local_.identity.token, Role::dialer, hello_, challenge_);
+void Dial::send_proof(std::uint32_t its_port) {
+  asio::error_code gone;
+  const bool is_direct = within_host(socket_) && socket_.remote_endpoint(gone).port() == its_port;
+  said_.sealed = !is_direct || local_.options.seal_within_host;
+  proof_ = prove(local_.identity.token, Role::dialer, said_);
   asio::async_write(socket_, asio::buffer(proof_),
                     [self = shared_from_this()](const asio::error_code& error, std::size_t) {
                       if (error) return self->end(Outcome::failed, error.message());
@@ -71,8 +97,7 @@ void Dial::read_welcome() {
           return self->end(Outcome::failed,
                            "it refused this worker: has it another token, or is it connected to another "
                            "process of this rank?");
-        const Digest expected =
-            prove(self->local_.identity.token, Role::acceptor, self->hello_, self->challenge_);
+        const Digest expected = prove(self->local_.identity.token, Role::acceptor, self->said_);
         if (!same(self->proof_, expected)) {
           return self->end(Outcome::failed, fmt::format("it could not prove the token: {}", kSameToken));
         }
@@ -89,19 +114,18 @@ void Dial::close() {
 
 void Dial::end(Outcome outcome, const std::string& reason) {
   if (!done_) return;
-  Tcp::socket socket = std::move(socket_);
+  ProvenSocket proven{std::move(socket_), {}};
+  if (outcome == Outcome::connected) proven.seals = seals_of(local_.identity.token, Role::dialer, said_);
   const Done done = std::move(done_);
   close();
-  done(outcome, std::move(socket), reason);
+  done(outcome, std::move(proven), reason);
 }
 
 // --- Acceptance ---
 
 Acceptance::Acceptance(LocalEnd& local, Tcp::socket socket, Examined examined)
     : local_(local), examined_(std::move(examined)), socket_(std::move(socket)), deadline_(local.io) {
-  asio::error_code gone;
-  const auto address = socket_.remote_endpoint(gone);
-  name_ = gone ? "a stranger" : fmt::format("a stranger at {}", to_string(address));
+  name_ = fmt::format("a stranger at {}", name_of_peer(socket_));
 }
 
 void Acceptance::start() {
@@ -113,13 +137,13 @@ void Acceptance::start() {
 }
 
 void Acceptance::read_hello() {
-  asio::async_read(socket_, asio::buffer(hello_),
+  asio::async_read(socket_, asio::buffer(said_.hello),
                    [self = shared_from_this()](const asio::error_code& error, std::size_t bytes) {
                      // A caller that sends nothing at all only probed whether this worker still
                      // listens.
                      if (error)
                        return self->end(-1, bytes == 0 ? "" : "it disconnected during the handshake");
-                     const Caller caller = examine(self->hello_, self->local_.identity);
+                     const Caller caller = examine(self->said_.hello, self->local_.identity);
                      if (!caller.refusal.empty()) return self->end(-1, caller.refusal);
                      self->peer_ = caller.rank;
                      self->send_challenge();
@@ -127,8 +151,11 @@ void Acceptance::read_hello() {
 }
 
 void Acceptance::send_challenge() {
-  challenge_ = Challenge::fresh().encode();
-  asio::async_write(socket_, asio::buffer(challenge_),
+  asio::error_code gone;
+  may_be_checked_ = within_host(socket_) && !local_.options.seal_within_host;
+  const std::uint32_t port = may_be_checked_ ? socket_.local_endpoint(gone).port() : 0;
+  said_.challenge = Challenge::fresh(port).encode();
+  asio::async_write(socket_, asio::buffer(said_.challenge),
                     [self = shared_from_this()](const asio::error_code& error, std::size_t) {
                       if (error) return self->end(-1, error.message());
                       self->read_proof();
@@ -139,20 +166,28 @@ void Acceptance::read_proof() {
   asio::async_read(socket_, asio::buffer(proof_),
                    [self = shared_from_this()](const asio::error_code& error, std::size_t) {
                      if (error) return self->end(-1, "it disconnected before it had proven the token");
-                     const Digest expected =
-                         prove(self->local_.identity.token, Role::dialer, self->hello_, self->challenge_);
-                     if (!same(self->proof_, expected))
-                       return self->end(-1, "it does not have this run's token");
+                     if (!self->is_proven()) return self->end(-1, "it does not have this run's token");
                      self->end(self->peer_);
                    });
 }
 
+// The proof also says whether the dialer wants sealed frames.
+bool Acceptance::is_proven() {
+  const auto holds = [&](bool sealed) {
+    said_.sealed = sealed;
+    return same(proof_, prove(local_.identity.token, Role::dialer, said_));
+  };
+  return holds(true) || (may_be_checked_ && holds(false));
+}
+
 void Acceptance::welcome(Welcomed welcomed) {
-  proof_ = prove(local_.identity.token, Role::acceptor, hello_, challenge_);
+  proof_ = prove(local_.identity.token, Role::acceptor, said_);
   asio::async_write(socket_, asio::buffer(proof_),
                     [self = shared_from_this(), welcomed = std::move(welcomed)](const asio::error_code& error,
                                                                                 std::size_t) {
-                      if (!error) welcomed(std::move(self->socket_));
+                      if (error) return;
+                      const std::string& token = self->local_.identity.token;
+                      welcomed({std::move(self->socket_), seals_of(token, Role::acceptor, self->said_)});
                     });
 }
 

@@ -9,19 +9,27 @@
 #include "starling/transport/tcp/asio.h"
 #include "starling/transport/tcp/local_end.h"
 #include "starling/transport/tcp/proof.h"
+#include "starling/transport/tcp/seal.h"
 
 namespace starling::tcp {
 
 inline constexpr const char* kSameToken =
     "give all workers the same one, by STARLING_TOKEN_FILE or STARLING_TOKEN";
 
+// A socket whose peer has proven to be a worker of this run, and the seals of its frames.
+struct ProvenSocket {
+  Tcp::socket socket;
+  Seals seals;
+};
+
 // Connects to a peer's listener and authenticates, or only probes whether the peer listens.
 class Dial : public std::enable_shared_from_this<Dial> {
  public:
   enum class Purpose { connect, probe };
   enum class Outcome { connected, listening, refused, failed };
-  // refused: nothing listens at that address. listening: a probe succeeded.
-  using Done = std::function<void(Outcome, Tcp::socket socket, const std::string& reason)>;
+  // refused: nothing listens at that address. listening: a probe succeeded. The socket is proven if
+  // the outcome is connected.
+  using Done = std::function<void(Outcome, ProvenSocket socket, const std::string& reason)>;
 
   Dial(LocalEnd& local, int peer, Purpose purpose, Done done);
   void start(const Tcp::endpoint& address);
@@ -30,7 +38,7 @@ class Dial : public std::enable_shared_from_this<Dial> {
  private:
   void say_hello();
   void read_challenge();
-  void send_proof();
+  void send_proof(std::uint32_t its_port);
   void read_welcome();
   void end(Outcome outcome, const std::string& reason = {});
 
@@ -40,8 +48,7 @@ class Dial : public std::enable_shared_from_this<Dial> {
   Done done_;  // none: it has ended
   Tcp::socket socket_;
   asio::steady_timer deadline_;
-  Hello::Message hello_{};
-  Challenge::Message challenge_{};
+  Conversation said_;
   Digest proof_{};
 };
 
@@ -51,7 +58,7 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
  public:
   // `peer`: the proven rank. -1: refused, with a reason, or gone, without one.
   using Examined = std::function<void(int peer, const std::string& reason)>;
-  using Welcomed = std::function<void(Tcp::socket socket)>;
+  using Welcomed = std::function<void(ProvenSocket socket)>;
 
   Acceptance(LocalEnd& local, Tcp::socket socket, Examined examined);
   void start();
@@ -64,6 +71,7 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
   void read_hello();
   void send_challenge();
   void read_proof();
+  bool is_proven();
   void end(int peer, const std::string& reason = {});
 
   LocalEnd& local_;
@@ -72,8 +80,8 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
   asio::steady_timer deadline_;
   std::string name_;
   int peer_ = -1;
-  Hello::Message hello_{};
-  Challenge::Message challenge_{};
+  bool may_be_checked_ = false;  // frames need not be sealed
+  Conversation said_;
   Digest proof_{};
 };
 

@@ -95,7 +95,7 @@ void Link::accepted(std::shared_ptr<Acceptance> caller) {
 }
 
 void Link::welcome(const std::shared_ptr<Acceptance>& caller) {
-  caller->welcome([this](Tcp::socket socket) {
+  caller->welcome([this](ProvenSocket socket) {
     if (!finishing_) up(std::move(socket));
   });
 }
@@ -165,14 +165,14 @@ void Link::try_now() {
   if (lost_) book_.refresh(peer_);
   const auto purpose = dials() ? Dial::Purpose::connect : Dial::Purpose::probe;
   dial_ = std::make_shared<Dial>(
-      local_, peer_, purpose, [this](Dial::Outcome outcome, Tcp::socket socket, const std::string& reason) {
+      local_, peer_, purpose, [this](Dial::Outcome outcome, ProvenSocket socket, const std::string& reason) {
         dial_ = nullptr;
         if (!finishing_) tried(outcome, std::move(socket), reason);
       });
   dial_->start(*address_);
 }
 
-void Link::tried(Dial::Outcome outcome, Tcp::socket socket, const std::string& reason) {
+void Link::tried(Dial::Outcome outcome, ProvenSocket socket, const std::string& reason) {
   if (connection_) return;  // the peer has dialled by itself meanwhile
   if (outcome == Dial::Outcome::connected) return up(std::move(socket));
   trouble_ = outcome == Dial::Outcome::listening ? "it listens but does not dial" : reason;
@@ -186,7 +186,7 @@ void Link::tried(Dial::Outcome outcome, Tcp::socket socket, const std::string& r
   try_soon();
 }
 
-void Link::up(Tcp::socket socket) {
+void Link::up(ProvenSocket socket) {
   if (connection_) {
     connection_->close();
     connection_ = nullptr;

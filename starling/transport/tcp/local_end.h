@@ -29,5 +29,9 @@ struct LocalEnd {
 
 // "host:port", an IPv6 host in brackets.
 std::string to_string(const Tcp::endpoint& endpoint);
+// The same of the peer, or "an unknown address" if it has gone.
+std::string name_of_peer(const Tcp::socket& socket);
+// Whether both ends have the same address, so that one kernel joins them.
+bool within_host(const Tcp::socket& socket);
 
 }  // namespace starling::tcp

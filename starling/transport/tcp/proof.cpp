@@ -20,9 +20,9 @@ namespace {
 constexpr std::string_view kMagic = "STARLING";
 
 // Hello: magic 8, version 4, size 4, from 4, to 4, channel 32, nonce 32. Challenge: magic 8, nonce
-// 32.
+// 32, port 4.
 constexpr std::size_t kVersionAt = 8, kSizeAt = 12, kFromAt = 16, kToAt = 20, kChannelAt = 24, kNonceAt = 56;
-constexpr std::size_t kChallengeNonceAt = 8;
+constexpr std::size_t kChallengeNonceAt = 8, kPortAt = 40;
 
 void put_magic(std::span<std::byte> to) { std::memcpy(to.data(), kMagic.data(), kMagic.size()); }
 bool has_magic(std::span<const std::byte> from) {
@@ -69,13 +69,21 @@ Hello::Message Hello::encode() const {
   return message;
 }
 
-Challenge Challenge::fresh() { return {.nonce = fresh_nonce()}; }
+Challenge Challenge::fresh(std::uint32_t port) { return {.nonce = fresh_nonce(), .port = port}; }
 
 Challenge::Message Challenge::encode() const {
   Message message{};
   put_magic(message);
   std::copy(nonce.begin(), nonce.end(), message.begin() + kChallengeNonceAt);
+  put(message, kPortAt, port);
   return message;
+}
+
+std::optional<Challenge> Challenge::decode(const Message& message) {
+  if (!has_magic(message)) return std::nullopt;
+  Challenge challenge{.port = take<std::uint32_t>(message, kPortAt)};
+  std::copy_n(message.begin() + kChallengeNonceAt, challenge.nonce.size(), challenge.nonce.begin());
+  return challenge;
 }
 
 Caller examine(const Hello::Message& message, const Identity& self) {
@@ -85,7 +93,9 @@ Caller examine(const Hello::Message& message, const Identity& self) {
   const std::uint32_t from = take<std::uint32_t>(message, kFromAt), to = take<std::uint32_t>(message, kToAt);
   if (version != kVersion) {
     return {.refusal =
-                fmt::format("it speaks version {} of the protocol, this worker {}", version, kVersion)};
+                fmt::format("it speaks version {} of the protocol, this worker {}: run the same Starling on "
+                            "all workers",
+                            version, kVersion)};
   }
   const Digest channel = digest_of(self.channel);
   if (!std::equal(channel.begin(), channel.end(), message.begin() + kChannelAt)) {
@@ -104,8 +114,6 @@ Caller examine(const Hello::Message& message, const Identity& self) {
   return {.rank = static_cast<int>(from), .refusal = {}};
 }
 
-bool is_challenge(const Challenge::Message& message) { return has_magic(message); }
-
 namespace {
 
 Digest hmac(const std::string& token, std::span<const std::byte> said) {
@@ -118,17 +126,25 @@ Digest hmac(const std::string& token, std::span<const std::byte> said) {
   return digest;
 }
 
+// Each purpose of a digest has a name of its own, in a field of fixed size.
+Digest digest_for(std::string_view purpose, const std::string& token, const Conversation& said) {
+  constexpr std::size_t kPurposeBytes = 16;
+  std::vector<std::byte> all(kPurposeBytes);
+  std::memcpy(all.data(), purpose.data(), purpose.size());
+  all.insert(all.end(), said.hello.begin(), said.hello.end());
+  all.insert(all.end(), said.challenge.begin(), said.challenge.end());
+  all.push_back(static_cast<std::byte>(said.sealed));
+  return hmac(token, all);
+}
+
 }  // namespace
 
-Digest prove(const std::string& token, Role role, const Hello::Message& hello,
-             const Challenge::Message& challenge) {
-  constexpr std::size_t kRoleBytes = 8;
-  std::vector<std::byte> said(kRoleBytes);
-  const std::string_view name = role == Role::dialer ? "dialer" : "acceptor";
-  std::memcpy(said.data(), name.data(), name.size());
-  said.insert(said.end(), hello.begin(), hello.end());
-  said.insert(said.end(), challenge.begin(), challenge.end());
-  return hmac(token, said);
+Digest prove(const std::string& token, Role role, const Conversation& said) {
+  return digest_for(role == Role::dialer ? "dialer" : "acceptor", token, said);
+}
+
+Digest frame_key(const std::string& token, Role sender, const Conversation& said) {
+  return digest_for(sender == Role::dialer ? "dialer frames" : "acceptor frames", token, said);
 }
 
 std::string sign(const std::string& token, const std::string& text) {

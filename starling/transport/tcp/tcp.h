@@ -6,7 +6,7 @@
 //   handshake.*     the two sides of the authentication;   proof.*  its messages and proofs
 //   link.*          the link to one peer: dials or is dialled, redials, detects that the peer is
 //                   gone
-//   connection.*    frames in and out of one socket
+//   connection.*    frames in and out of one socket;            seal.*  what protects them
 //   address_book.*  the addresses of the others, from the store
 #pragma once
 
@@ -22,6 +22,8 @@ namespace starling {
 struct TcpOptions {
   // The time for a stranger to authenticate, and for a dialled peer to answer.
   std::chrono::milliseconds handshake{5'000};
+  // Seals frames (seal.h) within a host too, where only root could get in between.
+  bool seal_within_host = false;
 };
 
 // Listens on a free port of world.address and publishes it in world.store, under tcp_address_key().
