@@ -55,6 +55,7 @@ std::uint64_t claimed_round(const Frame& frame) {
 Exchange::Exchange(std::unique_ptr<Transport> transport, const Schedule& schedule,
                    std::vector<std::size_t> block_sizes, ExchangeOptions options)
     : patience_(options.patience),
+      renewable_(options.renewable),
       timeline_(options.timeline),
       log_(options.log),
       meetings_(schedule, transport->rank(), options.contents.has_mean()),
@@ -333,7 +334,6 @@ void Exchange::lost(int rank, const std::string& reason) {
 }
 
 std::span<std::byte> Exchange::place(int from, const Frame& frame) {
-  if (frame.epoch != 0) return {};
   switch (frame.type) {
     case FrameType::data:
       return edges_.place(from, frame);
@@ -349,14 +349,13 @@ std::span<std::byte> Exchange::place(int from, const Frame& frame) {
 }
 
 bool Exchange::received_in_place(int from, const Frame& frame, const Payload& payload) {
-  if (frame.epoch != 0 || !rounds_.expects(from, frame.round)) return false;
+  if (!rounds_.expects(from, frame.round)) return false;
   if (frame.type == FrameType::part) return groups_.received_in_place(from, frame, payload);
   return frame.type == FrameType::data && edges_.received_in_place(from, frame, payload);
 }
 
 void Exchange::received(int from, const Frame& frame, std::span<const std::byte> payload, bool intact) {
   links_.heard(from);
-  if (frame.epoch != 0) return;
   if (const std::uint64_t round = claimed_round(frame); !rounds_.possible(round))
     return links_.refuse(from, fmt::format("round {}", round));
   if (is_of_a_round(frame.type) && !rounds_.expects(from, frame.round)) return;
@@ -453,6 +452,7 @@ void Exchange::tick() {
 
 // All hear of it from all, before these quit an average for it.
 void Exchange::received_renew(std::uint64_t operations) {
+  if (!renewable_) return;
   if (!renewal_called_.exchange(true)) {
     for (int rank = 0; rank < transport_->size(); ++rank) {
       if (rank != transport_->rank() && !links_.is_away(rank))

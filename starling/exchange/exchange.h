@@ -58,8 +58,9 @@ struct ExchangeOptions {
   Log log = [](Level, const std::string&) {};
   std::shared_ptr<Timeline> timeline{};
   Contents contents{};
-  std::set<int> away{};   // ranks that are no members: the schedule gives them no neighbours
-  bool needs_all = true;  // LinkOptions
+  std::set<int> away{};    // ranks that are no members: the schedule gives them no neighbours
+  bool needs_all = true;   // LinkOptions
+  bool renewable = false;  // takes calls to renew(); else they are ignored
 };
 
 class Exchange final : private TransportHandler {
@@ -163,6 +164,7 @@ class Exchange final : private TransportHandler {
   void tick();
 
   const Patience patience_;
+  const bool renewable_;
   const std::shared_ptr<Timeline> timeline_;
   const Log log_;
   const Meetings meetings_;

@@ -272,7 +272,7 @@ std::span<std::byte> Gossip::place(int from, const Frame& frame) {
     return sender.neighbour && frame.offset == 0 && frame.length == room.size() ? room
                                                                                 : std::span<std::byte>();
   }
-  if (frame.epoch != 0 || frame.type != FrameType::data || !expects(sender, frame)) return {};
+  if (frame.type != FrameType::data || !expects(sender, frame)) return {};
   return sender.inbox.place({frame.round, frame.block}, frame, [&]() -> Inbox::Room {
     auto buffer = pool_.take(frame.total);
     return {buffer, *buffer};
@@ -282,7 +282,7 @@ std::span<std::byte> Gossip::place(int from, const Frame& frame) {
 void Gossip::received(int from, const Frame& frame, std::span<const std::byte> payload, bool intact) {
   Peer& sender = peer(from);
   links_.heard(from);
-  if (frame.epoch != 0 || !sender.neighbour) return;
+  if (!sender.neighbour) return;
   // The number of an averaging is at most two higher than the last one's on its edge.
   if (frame.round > 2 * monitor_.countable() + kHorizon)
     return links_.refuse(from, fmt::format("averaging {}", frame.round));

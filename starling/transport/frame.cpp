@@ -13,8 +13,7 @@ enum At : std::size_t {
   kMagicAt = 0,
   kTypeAt = 4,
   kDtypeAt = 5,
-  kReservedAt = 6,  // two bytes, zero
-  kEpochAt = 8,
+  kReservedAt = 6,  // six bytes, zero
   kBlockAt = 12,
   kRoundAt = 16,
   kStepAt = 24,
@@ -73,7 +72,6 @@ std::array<std::byte, Frame::kBytes> Frame::encode() const {
   put(bytes, kMagicAt, kMagic);
   put(bytes, kTypeAt, static_cast<std::uint8_t>(type));
   put(bytes, kDtypeAt, dtype);
-  put(bytes, kEpochAt, epoch);
   put(bytes, kBlockAt, block);
   put(bytes, kRoundAt, round);
   put(bytes, kStepAt, step);
@@ -90,10 +88,11 @@ std::optional<Frame> Frame::decode(std::span<const std::byte, kBytes> bytes) {
   if (take<std::uint32_t>(bytes, kMagicAt) != kMagic) return std::nullopt;
   if (take<std::uint32_t>(bytes, kHeaderCrcAt) != crc32c(bytes.first(kHeaderCrcAt))) return std::nullopt;
   const auto type = take<std::uint8_t>(bytes, kTypeAt);
-  if (!known(type) || take<std::uint16_t>(bytes, kReservedAt) != 0) return std::nullopt;
+  const bool reserved =
+      take<std::uint16_t>(bytes, kReservedAt) != 0 || take<std::uint32_t>(bytes, kReservedAt + 2) != 0;
+  if (!known(type) || reserved) return std::nullopt;
   const Frame frame{.type = static_cast<FrameType>(type),
                     .dtype = take<std::uint8_t>(bytes, kDtypeAt),
-                    .epoch = take<std::uint32_t>(bytes, kEpochAt),
                     .round = take<std::uint64_t>(bytes, kRoundAt),
                     .block = take<std::uint32_t>(bytes, kBlockAt),
                     .step = take<std::uint32_t>(bytes, kStepAt),

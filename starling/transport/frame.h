@@ -73,8 +73,7 @@ struct Frame {
       256 * 1024;  // of one frame on the wire: control frames overtake chunks
 
   FrameType type{};
-  std::uint8_t dtype = 0;   // wire format of the payload (data)
-  std::uint32_t epoch = 0;  // membership epoch; both ends must agree
+  std::uint8_t dtype = 0;  // wire format of the payload (data)
   std::uint64_t round = 0;
   std::uint32_t block = 0;
   std::uint32_t step = 0;    // average: round within the period

@@ -194,7 +194,6 @@ TEST(Exchange, NonsenseFromAPeerIsRefusedAndTheOthersGoOn) {
   for (int i = 0; i < 2000; ++i) {
     Frame frame;
     frame.type = static_cast<FrameType>(random() % 32);
-    frame.epoch = random() % 4 == 0 ? 1 : 0;
     frame.round = random() % 3 == 0 ? random() : random() % 60;
     frame.block = static_cast<std::uint32_t>(random() % 4);
     frame.step = static_cast<std::uint32_t>(random() % 3);

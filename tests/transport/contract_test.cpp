@@ -64,7 +64,6 @@ TEST_P(Contract, PayloadsOfEverySizeArriveWhole) {
     transports[1]->send(0,
                         {.type = FrameType::data,
                          .dtype = 2,
-                         .epoch = 7,
                          .round = 9,
                          .block = block++,
                          .step = 3,
@@ -83,7 +82,6 @@ TEST_P(Contract, PayloadsOfEverySizeArriveWhole) {
   for (const auto& e : recorders[0]->received(1)) {
     EXPECT_TRUE(e.intact);
     EXPECT_EQ(e.frame.dtype, 2);
-    EXPECT_EQ(e.frame.epoch, 7u);
     EXPECT_EQ(e.frame.step, 3u);
     EXPECT_EQ(e.frame.value, 5u);
     EXPECT_EQ(e.frame.total, sent[e.frame.block]->size());

@@ -1,0 +1,123 @@
+"""Workers that are killed, and started again while the others train."""
+
+import os
+import re
+import signal
+import unittest
+
+from runs import WORKERS, Run, load_tests, long  # noqa: F401
+
+STEPS = 1500  # much more than a worker needs to come back
+
+
+class Rejoin(Run):
+    def start_again(self, *arguments, **changed):
+        return self.start("--restart", 20, "--run.steps", STEPS, *arguments, **changed)
+
+    def until_back(self, process, rank, after):
+        """Waits until this worker has logged steps beyond those that all had made."""
+        self.until(process, lambda steps: steps[rank] > after)
+
+    def kill(self, process, *ranks):
+        """Kills these workers, once all are in the run. Returns the last step that one has logged."""
+        ids = self.until_step(process, 10)
+        last = max(records[-1]["step"] for records in self.metrics().values())
+        for rank in ranks:
+            os.kill(ids[rank], signal.SIGKILL)
+        return last
+
+    def check_end(self, process, *joined):
+        """All finish, and the workers `joined`, no others, have joined the run."""
+        _, stderr = self.finish(process, 0)
+        found = re.findall(r"starling\[(\d)\]: this worker has joined the run after step (\d+), with the state of "
+                           r"worker (\d)", stderr)
+        self.assertEqual(sorted(int(rank) for rank, _, _ in found), sorted(joined), stderr)
+        self.assertTrue(all(rank != donor for rank, _, donor in found), stderr)
+        summary = self.summary()
+        self.assertEqual((summary["workers"], summary["workers_lost"]), (WORKERS, 0), stderr)
+        self.assertGreaterEqual(summary["worst_accuracy"], 0.9)
+        for records in self.metrics().values():
+            self.assertEqual(records[-1]["step"], STEPS)
+        return stderr
+
+    def check_killed(self, rank, *arguments):
+        process = self.start_again(*arguments)
+        last = self.kill(process, rank)
+        self.until_back(process, rank, last + 5)
+        stderr = self.check_end(process, rank)
+        self.assertIn(f"worker {rank} was killed by signal 9; restarted", stderr)
+        # It takes the others' place in the run, and repeats none of their steps.
+        steps = [record["step"] for record in self.metrics()[rank]]
+        self.assertEqual(steps, sorted(set(steps)))
+
+    def test_a_killed_worker_comes_back(self):
+        self.check_killed(2)
+
+    def test_so_does_the_first(self):
+        self.check_killed(0)
+
+    def test_so_it_does_in_gossip(self):
+        self.check_killed(1, "--mixing.scheme", "a2cid2", "--mixing.topology", "ring")
+
+    @long
+    def test_two_come_back_at_once(self):
+        process = self.start_again("--log.eval_every", 7, "--train.ema", 0.9)
+        last = self.kill(process, 0, 1)
+        for rank in (0, 1):
+            self.until_back(process, rank, last + 5)
+        self.check_end(process, 0, 1)
+
+    @long
+    def test_a_donor_may_die(self):
+        # Worker 2 asks worker 0 first.
+        process = self.start_again(STARLING_FAIL="join:*:0:kill")
+        last = self.kill(process, 2)
+        for rank in (0, 2):
+            self.until_back(process, rank, last + 5)
+        self.check_end(process, 0, 2)
+
+    @long
+    def test_a_newcomer_may_die(self):
+        process = self.start("--restart", 2, "--run.steps", STEPS, STARLING_FAIL="join:*:2:kill,restart=any")
+        self.kill(process, 2)
+        _, stderr = self.finish(process, 0)
+        self.assertIn("restarted in 1 s (2 of 2)", stderr)
+        summary = self.summary()
+        self.assertEqual((summary["workers"], summary["workers_lost"]), (WORKERS, 1), stderr)
+        self.assertGreaterEqual(summary["worst_accuracy"], 0.9)
+
+    @long
+    def test_a_worker_that_was_left_out_comes_in_again(self):
+        process = self.start_again("--run.steps", 20 * STEPS)
+        ids = self.until_step(process, 10)
+        os.kill(ids[1], signal.SIGSTOP)
+        last = self.kill(process, 2)
+        self.until_back(process, 2, last + 5)  # the others have an epoch without worker 1
+        os.kill(ids[1], signal.SIGCONT)
+        self.until_back(process, 1, max(records[-1]["step"] for records in self.metrics().values()))
+        process.terminate()
+        _, stderr = self.finish(process, 143)
+        self.assertIn("starling[1]: the other workers have gone on without this one, which was away: it joins them "
+                      "again", stderr)
+        self.assertRegex(stderr, r"starling\[1\]: this worker has joined the run after step")
+
+    def test_none_is_left_to_join(self):
+        process = self.start_again("--run.steps", 100 * STEPS)
+        self.kill(process, *range(WORKERS))
+        _, stderr = self.finish(process, process.wait())
+        self.assertNotEqual(process.returncode, 0)
+        self.assertNotIn("has joined", stderr)
+
+    def test_what_cannot_be_joined(self):
+        for arguments, why in [
+            (("--mixing.scheme", "all-reduce"), "--restart is not for scheme all-reduce"),
+            (("--mixing.hierarchy", "node", "--mixing.workers_per_node", 3), "--restart is not for mixing.hierarchy"),
+            (("--mixing.topology", "auto"), "--restart is not for mixing.topology = auto"),
+            (("--mixing.scheme", "a2cid2", "--run.ends", "together"), "--restart is not for run.ends = together"),
+        ]:
+            with self.subTest(why):
+                self.assertIn(why, self.usage_error("--restart", *arguments))
+
+
+if __name__ == "__main__":
+    unittest.main()
