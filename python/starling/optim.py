@@ -295,11 +295,11 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def steps(self) -> int:
-        """The calls of step() that lie behind this worker's parameters. With STARLING_REJOIN=1, a
-        worker that is started again while the others train takes the state of one of them when its
-        optimizer is made, and their count: begin the loop there (`while optimizer.steps < steps`),
-        and choose batches by it. It may rise by more than one in step(), if this worker was away
-        for so long that it had to come in again."""
+        """Calls of step() in this run: use it as the loop's count (`while optimizer.steps < steps`),
+        and to choose batches. With STARLING_REJOIN=1, a worker that is started while the others
+        train takes the state of one of them when its optimizer is made, and that one's count. It
+        may rise by more than one in step(), if this worker was away for so long that it had to join
+        again."""
         return self._current().steps
 
     def close(self) -> None:

@@ -70,8 +70,11 @@ struct Receipt::Receiver final : TransportHandler {
   }
   ~Receiver() override { transport->stop(); }
 
-  void connected(int) override { came = 0; }
-  void disconnected(int, const std::string&) override {}
+  void connected(int) override {
+    came = 0;
+    is_connected = true;
+  }
+  void disconnected(int, const std::string&) override { is_connected = false; }
   void lost(int, const std::string& reason) override { end(fmt::format("it is gone ({})", reason)); }
   std::span<std::byte> place(int, const Frame& frame) override {
     if (frame.type != FrameType::data || finished || frame.offset != came) return {};
@@ -110,7 +113,7 @@ struct Receipt::Receiver final : TransportHandler {
   std::span<std::byte> bytes;
   std::size_t came = 0;
 
-  std::atomic<bool> finished = false;
+  std::atomic<bool> finished = false, is_connected = false;
   std::string why;  // it has not come; before `finished`
   const std::unique_ptr<Transport> transport;
   Monitor monitor;
@@ -127,5 +130,6 @@ Receipt::Receipt(const World& world, const std::string& channel, int from, std::
 }
 Receipt::~Receipt() = default;
 MemoryFile& Receipt::state() { return receiver_->state; }
+bool Receipt::is_connected() const { return receiver_->is_connected; }
 
 }  // namespace starling

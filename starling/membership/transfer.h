@@ -40,6 +40,7 @@ class Receipt {
           std::chrono::milliseconds patience);
   ~Receipt();  // ends the connection
   MemoryFile& state();
+  bool is_connected() const;  // the donor is still there
 
  private:
   struct Receiver;

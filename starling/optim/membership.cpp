@@ -100,8 +100,10 @@ std::string Membership::hopeless() const {
 std::optional<Epoch> Membership::enter() {
   const Time end = Clock::now() + world_.timeouts.meet;
   while (Clock::now() < end && !world_.interrupted()) {
+    const bool has_donor = receipt_->is_connected();  // it publishes the epoch before it closes
     const auto epoch = door_.epoch();
     if (epoch && epoch->has(world_.rank, life_)) return epoch;
+    if (!has_donor) break;
     std::this_thread::sleep_for(kLookAtEpoch);
   }
   return std::nullopt;
@@ -115,13 +117,13 @@ void Membership::set_epoch(const Epoch& epoch) {
     epoch_ = epoch;
     out_ = false;
   }
-  receipt_.reset();
-  donations_.clear();
   try {
     door_.publish(epoch);
   } catch (const StoreLost& lost) {
     world_.log(Level::warning, fmt::format("{}: nobody can join until it is back", lost.what()));
   }
+  receipt_.reset();
+  donations_.clear();
   if (!watch_) watch_ = std::make_unique<DoorWatch>(door_, [this] { look(); });
 }
 

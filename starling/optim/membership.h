@@ -61,7 +61,8 @@ class Membership {
   // timeouts.meet, UsageError if this worker is refused, or if no member is left.
   MemoryFile& take_state();
   int donor() const { return donor_; }
-  // Waits to be a member of an epoch, which it returns. Nothing: the members went on without it.
+  // Waits to be a member of an epoch, which it returns. Nothing: the donor is gone, or the members
+  // went on without this worker.
   std::optional<Epoch> enter();
 
   // --- a member ---

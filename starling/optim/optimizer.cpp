@@ -389,7 +389,11 @@ void Optimizer::go_on(std::uint64_t position, const std::function<void()>& set_s
   engine_->on_edges([&](Exchange& edges) { edges.restart(position); });
   engine_->scheme->restart();
   set_scheme_state();
-  engine_->scheme->begin();
+  try {
+    engine_->scheme->begin();
+  } catch (const RenewalCalled&) {
+    engine_->renew();  // it begins anew from the same parameters
+  }
 }
 
 }  // namespace starling

@@ -78,15 +78,16 @@ class Optimizer : public torch::optim::Optimizer {
   Optimizer(torch::nn::Module& module, torch::optim::Optimizer& inner, Options options, const World& world);
   ~Optimizer() override;  // tells neighbours not to wait for this worker; never blocks for long
 
-  // With World::rejoin, while the others train: takes the state of one of them in place of rank 0's
-  // parameters, the scheme's excepted, and this worker's next step is that one's next step. Tensors
-  // of add_to_state() take their values then. All schemes begin anew (begin_again()), on all
-  // workers. Throws UsageError for a scheme in Path::gradients, a hierarchy, or an optimizer whose
-  // state Starling cannot save.
+  // With World::rejoin, a worker that is started while the others train joins them in its
+  // constructor: it takes the state of one of them, except the scheme's and torch's random numbers,
+  // and that one's place in the run. Tensors of add_to_state() take their values there. All schemes
+  // begin anew, as after begin_again(). The constructor then waits up to timeouts.meet. It throws
+  // UsageError for a scheme in Path::gradients, a hierarchy, an optimizer whose state Starling
+  // cannot save, other options or parameters than the members', or if no member is left.
   //
-  // Calls of step() that lie behind this worker's parameters, in a worker that has come into a run
-  // those of the others. It may rise by more than one in step(), if this worker was away for so
-  // long that it had to come in again: use it as the loop's count, and for the choice of batches.
+  // Calls of step() in this run, before this object's life too: use it as the loop's count, and to
+  // choose batches. It may rise by more than one in step(), if this worker was away for so long
+  // that it had to join again.
   std::uint64_t steps() const;
 
   // Hides torch's own, which drops a group's rule from 2.15 on: call it on this class. See step().
