@@ -173,6 +173,16 @@ void Membership::donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile>
 World Membership::hasty_world() const {
   World world = world_;
   world.timeouts.meet = std::min(world.timeouts.meet, 2 * world.timeouts.silent);
+  world.fate = [fate = world_.fate, door = door_, lives = epoch_.lives](int seat) -> std::string {
+    if (std::string end = fate(seat); !end.empty()) return end;
+    const auto member = lives.find(seat);
+    try {
+      const auto knock = door.knock_of(seat);
+      return knock && member != lives.end() && knock->life != member->second ? "was started again" : "";
+    } catch (const StoreLost&) {
+      return "";
+    }
+  };
   return world;
 }
 

@@ -41,7 +41,7 @@ def free_port():
             return port
 
 
-def _places(count, more):
+def environments(count, more):
     """The environment of each rank, as torchrun describes it. `more`: further variables; one may be
     a function of the rank, and None removes it."""
     port = free_port()
@@ -55,7 +55,7 @@ def _places(count, more):
 def ends(function, count, **more):
     """(exit code, output, its result or None) of each rank."""
     with tempfile.TemporaryDirectory() as folder:
-        _forks.send((function.__name__, [*_places(count, more)], folder))
+        _forks.send((function.__name__, [*environments(count, more)], folder))
         codes = _forks.recv()
         said = [pathlib.Path(folder, f"{rank}.txt").read_text() for rank in range(count)]
         files = [pathlib.Path(folder, f"{rank}.json") for rank in range(count)]
@@ -77,7 +77,7 @@ def run_program(command, count):
     """Any program, like run(), without results."""
     started = []
     try:
-        for place in _places(count, {}):
+        for place in environments(count, {}):
             started.append(subprocess.Popen([*command], env={**os.environ, **place}, stdin=subprocess.DEVNULL,
                                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         for rank, process in enumerate(started):

@@ -12,7 +12,7 @@ STEPS = 1500  # much more than a worker needs to come back
 
 class Rejoin(Run):
     def start_again(self, *arguments, **changed):
-        return self.start("--restart", 20, "--run.steps", STEPS, *arguments, **changed)
+        return self.start("--restart", "20", "--run.steps", str(STEPS), *map(str, arguments), **changed)
 
     def until_back(self, process, rank, after):
         """Waits until this worker has logged steps beyond those that all had made."""
@@ -78,10 +78,10 @@ class Rejoin(Run):
 
     @long
     def test_a_newcomer_may_die(self):
-        process = self.start("--restart", 2, "--run.steps", STEPS, STARLING_FAIL="join:*:2:kill,restart=any")
+        process = self.start("--restart", "2", "--run.steps", str(STEPS), STARLING_FAIL="join:*:2:kill,restart=any")
         self.kill(process, 2)
         _, stderr = self.finish(process, 0)
-        self.assertIn("restarted in 1 s (2 of 2)", stderr)
+        self.assertIn("restarted in 1.0 s (2 of 2)", stderr)
         summary = self.summary()
         self.assertEqual((summary["workers"], summary["workers_lost"]), (WORKERS, 1), stderr)
         self.assertGreaterEqual(summary["worst_accuracy"], 0.9)
@@ -116,7 +116,7 @@ class Rejoin(Run):
             (("--mixing.scheme", "a2cid2", "--run.ends", "together"), "--restart is not for run.ends = together"),
         ]:
             with self.subTest(why):
-                self.assertIn(why, self.usage_error("--restart", *arguments))
+                self.assertIn(why, self.usage_error("--restart", "3", *map(str, arguments)))
 
 
 if __name__ == "__main__":

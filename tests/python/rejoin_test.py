@@ -1,0 +1,79 @@
+"""A worker whose process is killed, and started again while the others train."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import workers
+
+WORKER = """
+import pathlib, sys, torch, starling
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+net[0].bias.requires_grad_(False)
+optimizer = starling.AdamW(net, lr=0.01)
+state = optimizer.state_dict()["state"]
+print(optimizer.steps, bool(state) and bool(state[0]["exp_avg"].any()), net[1].num_batches_tracked.item(), flush=True)
+stop = pathlib.Path(sys.argv[1])  # has the last step, once it is known
+while not stop.exists() or optimizer.steps < int(stop.read_text()):
+    optimizer.zero_grad()
+    generator = torch.Generator().manual_seed(optimizer.steps)
+    x = torch.randn(8, 6, generator=generator)
+    (net(x) - x.sum(1, keepdim=True)).pow(2).mean().backward()
+    optimizer.step()
+with optimizer.consensus() as average:
+    print(average.workers, optimizer.statistics()["lost"], flush=True)
+"""
+
+AROUND = """
+import torch, starling
+net = torch.nn.Linear(2, 2)
+try:
+    starling.Decentralized(torch.optim.SGD(net.parameters(), lr=0.1))
+except starling.UsageError as error:
+    print(error)
+"""
+
+
+class Rejoin(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.stop = pathlib.Path(folder.name, "stop")
+        self.part = pathlib.Path(folder.name, "part")
+        self.places = [*workers.environments(3, {"STARLING_REJOIN": 1})]
+
+    def start(self, rank, text=WORKER):
+        process = subprocess.Popen([sys.executable, "-c", text, self.stop], env={**os.environ, **self.places[rank]},
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_it_takes_the_others_state_and_their_step(self):
+        running = [self.start(rank) for rank in range(3)]
+        for process in running:
+            self.assertEqual(process.stdout.readline().split(), ["0", "False", "0"])
+        running[2].kill()
+        running[2].wait()
+        running[2] = self.start(2)
+        begins, has_state, batches = running[2].stdout.readline().split()
+        self.assertGreater(int(begins), 0)
+        self.assertEqual(has_state, "True")
+        self.assertGreater(int(batches), 0)  # a buffer
+        self.part.write_text(f"{int(begins) + 3000}")
+        self.part.rename(self.stop)
+        for process in running:
+            said, warned = process.communicate(timeout=workers.LIMIT)
+            self.assertEqual((process.returncode, said), (0, "3 []\n"), warned)
+
+    def test_an_optimizer_of_pythons_cannot(self):
+        said = self.start(0, AROUND).communicate(timeout=workers.LIMIT)[0]
+        self.assertIn("rejoin is not for an optimizer written in Python", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
