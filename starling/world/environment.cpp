@@ -223,7 +223,8 @@ void refuse_misspelt(const std::vector<std::string>& names) {
   // and strictly.
   static const std::vector<std::string> known{
       "TOKEN", "TOKEN_FILE", "STORE_FILE",   "TRANSPORT", "SOCKET_IFNAME", "LOG", "ISA",
-      "NVRTC", "CACHE",      "LAUNCHER_PID", "REJOIN",    "RESTARTS",      "FAIL"};
+      "NVRTC", "CACHE",      "LAUNCHER_PID", "REJOIN",    "RESTARTS",      "FAIL",
+      "TLS",   "TLS_CERT",   "TLS_KEY",      "TLS_CA"};
   for (const std::string& name : names) {
     if (!name.starts_with(kPrefix)) continue;
     const std::string own = name.substr(kPrefix.size());
