@@ -2,12 +2,14 @@
 
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
 #include "starling/optim/agreement.h"
+#include "starling/optim/other_workers.h"
 
 namespace starling {
 namespace {
@@ -79,18 +81,35 @@ bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manife
   return committed != 0;
 }
 
-void check_workers(const Checkpoint& checkpoint, int workers) {
-  if (checkpoint.manifest().workers == workers) return;
-  throw UsageError(fmt::format("{} is of {} workers, this run has {}: the number must be the same",
-                               checkpoint.folder(), checkpoint.manifest().workers, workers));
+bool fits_workers(const Checkpoint& checkpoint, int workers) {
+  const Manifest& manifest = checkpoint.manifest();
+  return manifest.workers == workers && std::ssize(manifest.files) == workers;
 }
 
-void load_checkpoint(Optimizer& optimizer, const Checkpoint& checkpoint) {
+void check_workers(const Checkpoint& checkpoint, int workers, OtherWorkers how) {
+  if (checkpoint.manifest().workers == workers || how != OtherWorkers::refuse) return;
+  throw UsageError(
+      fmt::format("{} is of {} workers, this run has {}: the number must be the same, or checkpoint.workers "
+                  "must be copy or average",
+                  checkpoint.folder(), checkpoint.manifest().workers, workers));
+}
+
+void load_checkpoint(Optimizer& optimizer, const Checkpoint& checkpoint, OtherWorkers how) {
   const World& world = optimizer.world();
-  check_workers(checkpoint, world.size);
-  std::string file;
-  together(optimizer, "read its part of the checkpoint", [&] { file = checkpoint.verified(world.rank); });
-  optimizer.load(file);
+  check_workers(checkpoint, world.size, how);
+  const char* const what = "read its part of the checkpoint";
+  if (how == OtherWorkers::refuse || fits_workers(checkpoint, world.size)) {
+    std::string file;
+    together(optimizer, what, [&] { file = checkpoint.verified(world.rank); });
+    return optimizer.load(file);
+  }
+  OptimizerState state;
+  together(optimizer, what, [&] { state = state_for(optimizer, checkpoint, how); });
+  try {
+    optimizer.set_state(state);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}: {}", checkpoint.folder(), error.what()));
+  }
 }
 
 }  // namespace starling

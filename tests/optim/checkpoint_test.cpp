@@ -1,5 +1,6 @@
 // The contents of a worker's file, and checkpoints of which a part is missing. Workers are threads.
 #include <ATen/Context.h>
+#include <fmt/format.h>
 
 #include "starling/checkpoint/consensus.h"
 #include "tests/eventually.h"
