@@ -19,6 +19,7 @@
 #include "starling/core/error.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/checkpoint.h"
+#include "starling/optim/checkpoint_writer.h"
 #include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/train/auto_topology.h"
@@ -323,16 +324,14 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     if (recipe.run.ends == "each") return own;
     return std::min((before + static_cast<std::int64_t>(now.gradients_of_all)) / world.size, steps);
   };
+  CheckpointWriter checkpoints(optimizer, checkpoints_of(recipe), recipe.checkpoint.keep);
   // Saves and tests are collective: each worker takes part when it reaches that step.
   const auto reached = [&](std::int64_t done, std::int64_t own) {
     const std::int64_t every = recipe.checkpoint.every;
     if (every > 0 && (done % every == 0 || done == steps)) {
-      save_checkpoint(optimizer, checkpoints_of(recipe),
-                      {.step = done,
-                       .seconds = log.seconds(),
-                       .before = begun.before,
-                       .recipe = recipe_values(recipe)},
-                      recipe.checkpoint.keep, own);
+      checkpoints.save(
+          {.step = done, .seconds = log.seconds(), .before = begun.before, .recipe = recipe_values(recipe)},
+          own);
     }
     if (recipe.log.eval_every > 0 && done % recipe.log.eval_every == 0 && done < steps) {
       const Operation operation(optimizer);
@@ -371,6 +370,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     log.add_test({{end.score, end.test_loss}, end.consensus_distance});
     metrics.write(end);
   }
+  if (recipe.checkpoint.every > 0) checkpoints.finish();
   if (!recipe.log.profile.empty()) {
     write_at_end(world, [&] { write_compute(world, optimizer.block_sizes(), result, recipe.log.profile); });
   }
