@@ -85,7 +85,8 @@ struct CheckpointWriter::Attempt {
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
 
-  void write(OptimizerState state, WorkerFile mine);
+  // `reason`: there is no state; else empty.
+  void write(OptimizerState state, WorkerFile mine, std::string reason);
   bool commit();
   bool collect();
   std::optional<Manifest> read_note(int worker) const;
@@ -122,17 +123,17 @@ struct CheckpointWriter::Attempt {
   std::future<bool> committed;  // of the worker that commits
 };
 
-void CheckpointWriter::Attempt::write(OptimizerState state, WorkerFile mine) {
+void CheckpointWriter::Attempt::write(OptimizerState state, WorkerFile mine, std::string reason) {
   Manifest note{.step = manifest.step, .workers = manifest.workers, .recipe = {{kAttempt, name}}};
-  std::string reason;
   const std::string draft = draft_folder(root, manifest.step);
   try {
     draft_checkpoint(root, manifest.step);
-    mine.digest = save_tensors(fs::path(draft) / mine.name(), state.tensors, state.metadata);
+    if (reason.empty())
+      mine.digest = save_tensors(fs::path(draft) / mine.name(), state.tensors, state.metadata);
   } catch (const std::exception& error) {
     reason = error.what();
-    note.recipe.emplace_back(kFailed, reason);
   }
+  if (!reason.empty()) note.recipe.emplace_back(kFailed, reason);
   state = {};
   note.files = {mine};
   try {
@@ -243,8 +244,14 @@ bool CheckpointWriter::save(const Manifest& progress, std::optional<std::int64_t
 
   const Operation operation(optimizer_);
   optimizer_.wait_for_all();
-  OptimizerState state = optimizer_.state();
-  copy_shared(state);
+  OptimizerState state;
+  std::string reason;
+  try {
+    state = optimizer_.state();
+    copy_shared(state);
+  } catch (const Error& error) {  // what torch's optimizer keeps cannot be saved
+    reason = error.what();
+  }
   auto next = std::make_shared<Attempt>(root_, keep_, progress, world);
   next->manifest.workers = world.size;
   next->manifest.files.clear();
@@ -270,8 +277,8 @@ bool CheckpointWriter::save(const Manifest& progress, std::optional<std::int64_t
                     progress.step, static_cast<double>(longest) / kMicro, last_->manifest.step));
   const WorkerFile file{.worker = world.rank, .step = mine.value_or(progress.step)};
   Attempt* const now = next.get();  // which waits for its threads
-  now->written = std::async(std::launch::async, [now, file, state = std::move(state)]() mutable {
-    now->write(std::move(state), file);
+  now->written = std::async(std::launch::async, [now, file, reason, state = std::move(state)]() mutable {
+    now->write(std::move(state), file, reason);
   });
   if (commits)
     now->committed = std::async(std::launch::async, [now, before = last_]() mutable {

@@ -211,6 +211,25 @@ TEST(Checkpoint, AFailedWriteCostsOneWarningAndNothingElse) {
                                          HasSubstr("worker-1.safetensors: cannot be opened"))));
 }
 
+TEST(Checkpoint, AStateThatCannotBeSavedCostsOneWarningAndNothingElse) {
+  const Folder folder;
+  LogLines warnings;
+  flock(2, [&](int, World& world) {
+    world.log = warnings.log();
+    const Tensor table = parameter({4, 2}, 1);
+    torch::optim::SGD inner({table}, torch::optim::SGDOptions(0.1).momentum(0.5));
+    Optimizer optimizer(inner, {}, world);
+    EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = 0}));
+    table.mutable_grad() = at::ones({4, 2}).to_sparse(1);
+    optimizer.step();
+    EXPECT_FALSE(save_checkpoint(optimizer, folder.path, {.step = 1}));
+    expect_undisturbed(optimizer);
+  });
+  EXPECT_THAT(warnings.all(), testing::ElementsAre(HasSubstr("is not dense float32: that cannot be saved")));
+  EXPECT_EQ(slurp(folder / "latest"), "step-0\n");
+  EXPECT_FALSE(std::filesystem::exists(folder / "step-1.tmp"));
+}
+
 // An attempt to write the same checkpoint was killed, and has left notes.
 TEST(Checkpoint, ANoteOfAnEarlierAttemptIsNotTaken) {
   const Folder folder;
