@@ -54,7 +54,7 @@ std::int64_t Deal::drawn_of(const Part& part, std::size_t worker, std::int64_t e
   return epoch < end.epoch ? batches_of(part, epoch) : 0;
 }
 
-// What the part leaves.
+// The workers behind this part, and the items that it leaves them.
 Deal::Part Deal::after(const Part& part, std::int64_t workers) const {
   constexpr std::int64_t kMostApart = 1 << 16;
   const auto [least, most] = std::ranges::minmax(part.ends, {}, &End::epoch);

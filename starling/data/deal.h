@@ -3,10 +3,10 @@
 // An epoch has an order of its items, the same on all workers. It is dealt evenly. The rest that
 // does not fill a batch on every worker is left out of this epoch.
 //
-// A run may go on with another number of workers, also in the middle of an epoch. What the workers
-// before have not drawn then stays in its order, and is dealt anew. So with any numbers of workers
-// no item is drawn twice in an epoch. The later epochs are dealt as if the number had always been
-// this one.
+// A run may go on with another number of workers, also in the middle of an epoch. The items that
+// the workers before have not drawn then stay in their order, and are dealt anew. So with any
+// numbers of workers no item is drawn twice in an epoch. The later epochs are dealt as if the
+// number had always been this one.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace starling {
 
-// What the workers of an earlier part of the run have drawn.
+// The draws of the workers in an earlier part of the run.
 struct Drawn {
   std::vector<std::int64_t> batches;  // by each of them, in this part
   std::int64_t end = 0;               // the number of the first batch after it, on all workers

@@ -34,10 +34,10 @@ constexpr std::uint64_t kMostNote = 1 << 16;
 constexpr const char* kAttempt = "attempt";
 constexpr const char* kFailed = "failed";
 
-// What a worker says to all when a checkpoint is due; 0: it is not there.
+// The word of a worker to all when a checkpoint is due; 0: it is not there.
 enum Here : std::int64_t { kHere = 1, kHereButFailed };
-// What follows these: the maxima over all workers.
-enum Slot : std::size_t { kWaited, kName, kTrained, kSlots };
+// Behind these are the maxima over all workers.
+enum Slot : std::size_t { kWaited, kName, kTrained, kSlots };  // kName: of the next attempt
 
 std::string note_in(const std::string& draft, int worker) {
   return fs::path(draft) / fmt::format("worker-{}.json", worker);
@@ -211,9 +211,8 @@ CheckpointWriter::CheckpointWriter(Optimizer& optimizer, std::string root, int k
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-// Collective. Returns what all workers said: by rank whether they are here, then the longest
-// waiting, a number for the next attempt, and the most time of training. Empty: the others went on without this worker. Tells
-// the last attempt who will not come any more.
+// Collective. Returns what all workers said: by rank whether they are here, then the slots. Empty:
+// the others went on without this worker. Tells the last attempt who will not come any more.
 std::vector<std::int64_t> CheckpointWriter::meet(double waited, double trained) {
   const World& world = optimizer_.world();
   const auto size = static_cast<std::size_t>(world.size);

@@ -245,12 +245,15 @@ Start find_start(const Recipe& recipe, int workers) {
   if (!start.from) return start;
   const Manifest& manifest = start.from->manifest();
   const std::vector<EarlierWorkers> all = before_others(manifest);
+  const bool same = other_workers(recipe) == OtherWorkers::refuse || fits_workers(*start.from, workers);
+  start.before = same ? manifest.before : all;
   for (const EarlierWorkers& earlier : all) {
     start.by_earlier.resize(std::max(start.by_earlier.size(), earlier.steps.size()));
     std::ranges::copy(earlier.steps, start.by_earlier.begin());
+    // The workers behind them begin with this step, also where one had done more.
+    if (!same || &earlier != &all.back())
+      for (std::int64_t& step : start.by_earlier) step = std::min(step, earlier.step);
   }
-  const bool same = other_workers(recipe) == OtherWorkers::refuse || fits_workers(*start.from, workers);
-  start.before = same ? manifest.before : all;
   start.made = all.back().steps;
   if (!same) start.made.assign(static_cast<std::size_t>(workers), manifest.step);
   return start;

@@ -148,7 +148,7 @@ TEST(OtherWorkers, EachTakesTheAverageOfParametersAndMoments) {
   check_average({{}, {}, 3, made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))}, 2);
 }
 
-// What a worker of torch's optimizers has no state of yet counts as zeros.
+// A worker around one of torch's optimizers may have no state of a parameter yet.
 TEST(OtherWorkers, AStateThatOneWorkerLacksCountsAsZeros) {
   const Setting s{{}, {}, 3, made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))};
   const Folder folder;

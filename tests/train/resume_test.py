@@ -125,6 +125,19 @@ class Resume(Run):
         said = self.usage_error(*arguments, "--resume", mine / "step-60", workers=4)
         self.assertIn("is of 3 workers, this run has 4: the number must be the same, or checkpoint.workers must be copy", said)
 
+    def test_workers_at_different_steps_go_on_as_others(self):
+        arguments = ("--run.epochs", "4", "--mixing.scheme", "a2cid2", "--mixing.topology", "ring", "--run.ends", "together",
+                     "--checkpoint-every", "25", "--checkpoint.keep", "9")
+        self.train(*arguments, workers=4)
+        self.train(*arguments, "--resume", self.out / "checkpoints" / "step-25", "--checkpoint.workers", "average", workers=2)
+        self.assertGreaterEqual(self.summary()["accuracy"], 0.9)
+        for rank, lines in self.metrics().items():
+            steps = [line["step"] for line in lines]
+            self.assertEqual(steps, sorted(set(steps)))
+            if rank > 1:
+                self.assertLessEqual(max(steps), 25)
+        command("report", self.out, "--out", self.out / "report.html")
+
     def test_a_run_goes_on_without_the_worker_that_it_lost(self):
         arguments = ("--mixing.topology", "complete", "--checkpoint-every", "10", "--run.epochs", "16", "--checkpoint.keep", "9")
         process = self.start(*arguments)
