@@ -123,7 +123,7 @@ Json pace(const std::string& file, const std::string& scheme, const std::string&
 Json learn(const std::string& file, double compute, const starling::Overrides& overrides) {
   const starling::Recipe recipe = starling::read_recipe(file, overrides);
   const auto world = starling::World::from_environment();
-  starling::Learner learner(recipe, task_of(recipe).load(recipe), world.rank, world.size);
+  starling::Learner learner(recipe, task_of(recipe).load(recipe), {world.rank, world.size});
   starling::Optimizer optimizer(learner.model(), make_rule(recipe), make_options(recipe), world);
   std::vector<float> ends, losses;
   double computed = 0;

@@ -4,8 +4,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/commands.h"
 #include "cli/json.h"
@@ -27,6 +29,13 @@ void print_table(const Checkpoint& checkpoint) {
   const Manifest& m = checkpoint.manifest();
   fmt::print("{}: step {}, {} worker{}, {:.1f} s of training\n\n", printable(checkpoint.folder()), m.step,
              m.workers, m.workers == 1 ? "" : "s", m.seconds);
+  if (!m.before.empty()) {
+    std::vector<std::string> parts;
+    for (const EarlierWorkers& earlier : m.before)
+      parts.push_back(fmt::format("{}{} until step {}", earlier.steps.size(), parts.empty() ? " workers" : "",
+                                  earlier.step));
+    fmt::print("before: {}\n\n", fmt::join(parts, ", "));
+  }
   fmt::print("{:<28}{:>10}{:>14}  crc32c\n", "file", "step", "bytes");
   for (const WorkerFile& file : m.files) {
     fmt::print("{:<28}{:>10}{:>14}  {:08x}\n", file.name(), file.step, file.digest.bytes, file.digest.crc32c);
@@ -49,12 +58,16 @@ void print_as_json(const Checkpoint& checkpoint) {
                      {"crc32c", fmt::format("{:08x}", file.digest.crc32c)}});
   }
   for (const auto& [key, value] : m.recipe) recipe[key] = value;
+  nlohmann::ordered_json before = nlohmann::ordered_json::array();
+  for (const EarlierWorkers& earlier : m.before)
+    before.push_back({{"step", earlier.step}, {"steps", earlier.steps}});
   const nlohmann::ordered_json all = {{"folder", checkpoint.folder()},
                                       {"step", m.step},
                                       {"workers", m.workers},
                                       {"seconds", m.seconds},
                                       {"verified", true},  // an unverified one ends earlier
                                       {"files", std::move(files)},
+                                      {"before", std::move(before)},
                                       {"recipe", std::move(recipe)}};
   print_json(all);
 }

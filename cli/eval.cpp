@@ -31,7 +31,7 @@ int eval(const EvalOptions& options) {
   limit_threads(recipe, World());
   const TaskInfo& info = task_of(recipe);
   info.find_data(recipe);
-  const std::unique_ptr<Task> task = info.load(recipe)(0, 1);
+  const std::unique_ptr<Task> task = info.load(recipe)({});
   model.load_into(task->model());
   task->model().to(device);
   const Score score = test(*task);

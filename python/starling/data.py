@@ -170,38 +170,55 @@ class Batches(IterableDataset):
 
     batch  examples in a batch
     step   the first batch: to resume a run, the batches that were taken before
+    before  to resume a run with another number of workers: each earlier number with the batches
+           that each of these workers took, such as [(4, 120)]. They take the rest of the epoch
+           without a repetition. `step` counts from there
     rank, world_size  of starling.init(), if they are not given
     collate  makes a batch of a list of examples
     """
 
     def __init__(self, examples: Dataset, batch: int, *, seed: int = 0, step: int = 0, rank: int | None = None,
-                 world_size: int | None = None, collate: Callable[[list], Any] = default_collate):
+                 world_size: int | None = None, collate: Callable[[list], Any] = default_collate,
+                 before: Sequence[tuple[int, int]] = ()):
         if rank is None or world_size is None:
             world = init()
             rank, world_size = world.rank, world.size
         self._examples, self._batch, self._seed, self._step = examples, batch, seed, step
         self._rank, self._workers, self._collate = rank, world_size, collate
-        self.per_epoch = len(examples) // (batch * world_size)  # type: ignore[arg-type]
-        if self.per_epoch < 1:
-            raise UsageError(f"batch = {batch}: {len(examples)} examples are too few for {world_size} workers")  # type: ignore[arg-type]
+        self._first = (0, 0)  # the epoch with which they begin, and how many of its examples are taken
+        for workers, taken in before:
+            self._first = self._place(self._per_epoch(workers), workers, taken)
+        self.per_epoch = self._per_epoch(world_size)
+
+    def _per_epoch(self, workers: int) -> int:
+        size = len(self._examples)  # type: ignore[arg-type]
+        if size < self._batch * workers:
+            raise UsageError(f"batch = {self._batch}: {size} examples are too few for {workers} workers")
+        return size // (self._batch * workers)
+
+    def _place(self, per_epoch: int, workers: int, number: int) -> tuple[int, int]:
+        """The epoch of a batch of so many workers, and how many of its examples come before."""
+        epoch, taken = self._first
+        left = (len(self._examples) - taken) // (self._batch * workers)  # type: ignore[arg-type]
+        if number < left:
+            return epoch, taken + number * self._batch * workers
+        number -= left
+        return epoch + 1 + number // per_epoch, number % per_epoch * self._batch * workers
 
     def _order(self, epoch: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
         return torch.randperm(len(self._examples), generator=generator)  # type: ignore[arg-type]
-
-    def _members(self, order: torch.Tensor, number: int) -> Sequence[int]:
-        first = (number % self.per_epoch * self._workers + self._rank) * self._batch
-        return order[first : first + self._batch].tolist()
 
     def __iter__(self) -> Iterator[Any]:
         process = get_worker_info()
         first, apart = (process.id, process.num_workers) if process else (0, 1)
         epoch = -1
         for number in itertools.count(self._step + first, apart):
-            if number // self.per_epoch != epoch:
-                epoch = number // self.per_epoch
-                order = self._order(epoch)
-            yield self._collate([self._examples[i] for i in self._members(order, number)])
+            now, taken = self._place(self.per_epoch, self._workers, number)
+            if now != epoch:
+                epoch, order = now, self._order(now)
+            members = order[taken + self._rank * self._batch :][: self._batch].tolist()
+            yield self._collate([self._examples[i] for i in members])
 
 
 def _within(index: int, size: int) -> int:

@@ -153,8 +153,12 @@ bool has_checkpoints(const std::string& root) {
   return std::any_of(names.begin(), names.end(), [](const auto& name) { return step_of(name).has_value(); });
 }
 
+std::string draft_folder(const std::string& root, std::int64_t step) {
+  return fs::path(root) / (step_name(step) + std::string(kDraft));
+}
+
 std::string draft_checkpoint(const std::string& root, std::int64_t step) {
-  const std::string draft = fs::path(root) / (step_name(step) + std::string(kDraft));
+  const std::string draft = draft_folder(root, step);
   std::error_code error;
   fs::create_directories(draft, error);
   if (error) fail(draft, "made", error.message());
@@ -163,7 +167,7 @@ std::string draft_checkpoint(const std::string& root, std::int64_t step) {
 
 void drop_checkpoint(const std::string& root, std::int64_t step) noexcept {
   std::error_code ignored;
-  fs::remove_all(fs::path(root) / (step_name(step) + std::string(kDraft)), ignored);
+  fs::remove_all(draft_folder(root, step), ignored);
 }
 
 void commit_checkpoint(const std::string& root, const Manifest& manifest, int keep) {
@@ -198,7 +202,8 @@ void commit_checkpoint(const std::string& root, const Manifest& manifest, int ke
   for (const std::string& name : list(root)) {
     const std::string_view stem =
         std::string_view(name).substr(0, name.size() - std::min(name.size(), kDraft.size()));
-    if (name.ends_with(kDraft) && step_of(stem)) remove_all(fs::path(root) / name);
+    const auto step = step_of(stem);
+    if (name.ends_with(kDraft) && step && *step <= manifest.step) remove_all(fs::path(root) / name);
   }
   Steps steps = steps_in(root);
   steps.erase(steps.upper_bound(manifest.step), steps.end());

@@ -36,13 +36,15 @@ class Checkpoint {
 // Whether this root has a checkpoint.
 bool has_checkpoints(const std::string& root);
 
-// Makes root/step-N.tmp, the folder for the workers' files before commit(). All workers may call
-// it.
+// root/step-N.tmp, the folder for the workers' files before commit().
+std::string draft_folder(const std::string& root, std::int64_t step);
+// Makes it. All workers may call it.
 std::string draft_checkpoint(const std::string& root, std::int64_t step);
 // Called by one worker when all files are written; does the steps above. Replaces a checkpoint of
 // the same step, unless that has files of more workers. The newest `keep` checkpoints up to this
 // step stay, and the newest one with the files of all workers: only that can be resumed. Later ones
-// (of a run that was resumed from before them) are not touched.
+// (of a run that was resumed from before them) are not touched, nor are drafts of later steps,
+// which may be written just now.
 void commit_checkpoint(const std::string& root, const Manifest& manifest, int keep);
 // Called by one worker when a worker failed: removes the draft.
 void drop_checkpoint(const std::string& root, std::int64_t step) noexcept;

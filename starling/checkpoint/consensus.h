@@ -34,6 +34,8 @@ class AverageModel {
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   // The values of one of them. Throws Error.
   std::vector<std::byte> read(const TensorInfo& tensor) const;
+  // The files of the workers that it is the average of.
+  const std::vector<SafetensorsReader>& files() const { return workers_; }
   // How many workers it is the average of.
   std::size_t workers() const { return workers_.size(); }
   // starling.step, starling.workers, and the recipe.

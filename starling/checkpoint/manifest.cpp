@@ -17,12 +17,21 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "starling checkpoint";
 constexpr int kVersion = 1;
-constexpr int kDepth = 3;
+constexpr int kDepth = 4;
 constexpr int kMostWorkers = 1 << 20;
 
 std::string hex(std::uint32_t crc) { return fmt::format("{:08x}", crc); }
 
 }  // namespace
+
+std::vector<EarlierWorkers> before_others(const Manifest& manifest) {
+  std::vector<EarlierWorkers> before = manifest.before;
+  EarlierWorkers& last = before.emplace_back();
+  last.step = manifest.step;
+  last.steps.assign(static_cast<std::size_t>(manifest.workers), manifest.step);
+  for (const WorkerFile& file : manifest.files) last.steps[static_cast<std::size_t>(file.worker)] = file.step;
+  return before;
+}
 
 std::string worker_file(int worker) { return fmt::format("worker-{}.safetensors", worker); }
 
@@ -40,8 +49,10 @@ std::string to_json(const Manifest& manifest) {
   Json recipe = Json::object();
   for (const auto& [key, value] : manifest.recipe) recipe[key] = value;
   Json json{{"format", kFormat},           {"version", kVersion},         {"step", manifest.step},
-            {"workers", manifest.workers}, {"seconds", manifest.seconds}, {"files", std::move(files)},
-            {"recipe", std::move(recipe)}};
+            {"workers", manifest.workers}, {"seconds", manifest.seconds}, {"files", std::move(files)}};
+  for (const EarlierWorkers& earlier : manifest.before)
+    json["before"].push_back({{"step", earlier.step}, {"steps", earlier.steps}});
+  json["recipe"] = std::move(recipe);
   const std::string body = json.dump(2);
   json["crc32c"] = hex(crc32c(std::as_bytes(std::span(body))));
   return json.dump(2) + "\n";
@@ -87,6 +98,19 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
     manifest.workers = static_cast<int>(whole(json, "workers", 1, kMostWorkers));
     manifest.seconds = json.at("seconds").get<double>();
     if (!(manifest.seconds >= 0)) refuse(path, place("\"seconds\""), "seconds: allowed is a number from 0");
+    std::int64_t began = 0;  // with these workers
+    for (const Json& entry : json.value("before", Json::array())) {
+      EarlierWorkers earlier{.step = whole(entry, "step", began, manifest.step)};
+      for (const Json& step : entry.at("steps")) {
+        if (!step.is_number_integer() || step.get<std::int64_t>() < began)
+          refuse(path, place("\"steps\""), fmt::format("steps: allowed are whole numbers from {}", began));
+        earlier.steps.push_back(step.get<std::int64_t>());
+      }
+      if (earlier.steps.empty() || earlier.steps.size() > kMostWorkers)
+        refuse(path, place("\"steps\""), fmt::format("steps: allowed are 1 to {} workers", kMostWorkers));
+      began = earlier.step;
+      manifest.before.push_back(std::move(earlier));
+    }
     int last = -1;
     for (const Json& entry : json.at("files")) {
       const WorkerFile file{
@@ -94,7 +118,7 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
           .digest = {static_cast<std::uint64_t>(whole(entry, "bytes", 0, kMost)),
                      static_cast<std::uint32_t>(
                          std::stoul(entry.at("crc32c").get<std::string>(), nullptr, 16))},
-          .step = whole(entry, "step", 0, kMost)};
+          .step = whole(entry, "step", began, kMost)};
       const auto name = entry.at("file").get<std::string>();
       if (name != file.name()) {
         refuse(path, place(entry.at("file").dump()),

@@ -170,14 +170,15 @@ Shares kept_shares(const ClassSet& set, const ClassSplit& split, int workers, st
                                                   : dirichlet_shares(set, split.alpha, workers, seed);
 }
 
-Sampler make_sampler(const ClassSet& set, const ClassSplit& split, std::int64_t batch, int rank, int workers,
+Sampler make_sampler(const ClassSet& set, const ClassSplit& split, std::int64_t batch, Drawer who,
                      std::uint64_t seed) {
   if (!split.keeps()) {
     const Split how = split.kind == ClassSplit::Kind::whole ? Split::whole : Split::iid;
-    return {set.examples, batch, rank, workers, seed, how};
+    return {set.examples, batch, std::move(who), seed, how};
   }
-  Shares shares = kept_shares(set, split, workers, seed);
-  return {std::move(shares[static_cast<std::size_t>(rank)]), set.examples, batch, rank, workers, seed};
+  Shares shares = kept_shares(set, split, who.workers, seed);
+  std::vector<std::int64_t>& mine = shares[static_cast<std::size_t>(who.rank)];
+  return {std::move(mine), set.examples, batch, std::move(who), seed};
 }
 
 std::vector<std::vector<std::int64_t>> class_counts(const ClassSet& set, const ClassSplit& split,
@@ -191,7 +192,7 @@ std::vector<std::vector<std::int64_t>> class_counts(const ClassSet& set, const C
     for (auto& share : shares) std::iota(share.begin(), share.end(), std::int64_t{0});
   } else {
     for (int rank = 0; rank < workers; ++rank) {
-      Sampler sampler = make_sampler(set, split, batch, rank, workers, seed);
+      Sampler sampler = make_sampler(set, split, batch, {rank, workers}, seed);
       auto& share = shares.emplace_back();
       for (std::int64_t k = 0; k < sampler.batches_per_epoch(); ++k) {
         const auto drawn = sampler.batch(k);

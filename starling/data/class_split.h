@@ -46,7 +46,7 @@ using Shares = std::vector<std::vector<std::int64_t>>;  // examples, by rank
 Shares kept_shares(const ClassSet& set, const ClassSplit& split, int workers, std::uint64_t seed);
 
 // Throws UsageError as Sampler does.
-Sampler make_sampler(const ClassSet& set, const ClassSplit& split, std::int64_t batch, int rank, int workers,
+Sampler make_sampler(const ClassSet& set, const ClassSplit& split, std::int64_t batch, Drawer who,
                      std::uint64_t seed);
 
 // The examples of each class in each worker's share, by rank. With iid it is the share of the first

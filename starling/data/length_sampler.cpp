@@ -30,9 +30,9 @@ void permute(std::span<std::int64_t> values, std::uint64_t seed, std::uint64_t e
 
 }  // namespace
 
-LengthSampler::LengthSampler(std::span<const std::int64_t> lengths, std::int64_t tokens, int rank,
-                             int workers, std::uint64_t seed)
-    : rank_(rank), workers_(workers), seed_(seed), by_length_(lengths.size()) {
+LengthSampler::LengthSampler(std::span<const std::int64_t> lengths, std::int64_t tokens, Drawer who,
+                             std::uint64_t seed)
+    : seed_(seed), by_length_(lengths.size()) {
   std::iota(by_length_.begin(), by_length_.end(), std::int64_t{0});
   const auto length_of = [&](std::int64_t example) { return lengths[static_cast<std::size_t>(example)]; };
   std::ranges::stable_sort(by_length_, {}, length_of);
@@ -52,10 +52,10 @@ LengthSampler::LengthSampler(std::span<const std::int64_t> lengths, std::int64_t
     first = end;
     rest = end - begin;
   }
-  if (batches_per_epoch() == 0)
+  if (std::ssize(batches_) < who.workers)
     throw UsageError(fmt::format("train.batch = {}: {} examples make {} batches, too few for {} workers",
-                                 tokens, lengths.size(), batches_.size(), workers));
-  batch_order_.resize(batches_.size());
+                                 tokens, lengths.size(), batches_.size(), who.workers));
+  deal_.emplace(std::ssize(batches_), 1, std::move(who), Deal::How::turns);
 }
 
 void LengthSampler::shuffle(std::int64_t epoch) {
@@ -69,14 +69,16 @@ void LengthSampler::shuffle(std::int64_t epoch) {
     first += buckets_[i].members;
     rest = size % buckets_[i].examples;
   }
+  batch_order_.resize(batches_.size());
   std::iota(batch_order_.begin(), batch_order_.end(), std::int64_t{0});
   permute(batch_order_, seed_, which, 0);
+  deal().leave_rest(epoch, batch_order_);
   shuffled_ = epoch;
 }
 
 std::span<const std::int64_t> LengthSampler::batch(std::int64_t number) {
-  if (const std::int64_t epoch = number / batches_per_epoch(); epoch != shuffled_) shuffle(epoch);
-  const std::int64_t turn = number % batches_per_epoch() * workers_ + rank_;
+  const auto [epoch, turn] = deal().place(number);
+  if (epoch != shuffled_) shuffle(epoch);
   const Cut& cut = batches_[static_cast<std::size_t>(batch_order_[static_cast<std::size_t>(turn)])];
   return std::span(order_).subspan(static_cast<std::size_t>(cut.first),
                                    static_cast<std::size_t>(cut.examples));

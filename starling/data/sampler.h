@@ -8,12 +8,16 @@
 //   a share Every worker goes through a share that it keeps, in its own permutations
 //           (class_split.h)
 //
-// In all cases an epoch has as many batches as all workers together need for the set.
+// In all cases an epoch has as many batches as all workers together need for the set. With another
+// number of workers than before, iid deals out the rest of the epoch (deal.h); the others begin a
+// new permutation.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "starling/data/deal.h"
 
 namespace starling {
 
@@ -22,22 +26,24 @@ enum class Split { iid, whole };
 class Sampler {
  public:
   // Throws UsageError if a worker's shard does not fill one batch.
-  Sampler(std::int64_t examples, std::int64_t batch, int rank, int workers, std::uint64_t seed,
+  Sampler(std::int64_t examples, std::int64_t batch, Drawer who, std::uint64_t seed,
           Split split = Split::iid);
   // `share`: the examples of this worker, no fewer than examples / workers.
-  Sampler(std::vector<std::int64_t> share, std::int64_t examples, std::int64_t batch, int rank, int workers,
+  Sampler(std::vector<std::int64_t> share, std::int64_t examples, std::int64_t batch, Drawer who,
           std::uint64_t seed);
 
-  std::int64_t batches_per_epoch() const { return batches_; }
+  const Deal& deal() const { return deal_; }
+  std::int64_t batches_per_epoch() const { return deal_.batches_per_epoch(); }
   // Returns the indices of batch 0, 1, 2, .., counted on through all epochs. Valid until the next
   // call.
   std::span<const std::int64_t> batch(std::int64_t number);
 
  private:
+  void shuffle(std::int64_t shuffle);
+
   std::int64_t batch_;
-  std::int64_t batches_;
-  int rank_;
   std::uint64_t seed_;
+  Deal deal_;
   bool own_;  // permutations of its own, of all of share_
   std::vector<std::int64_t> share_;
   std::int64_t shuffled_ = -1;  // the number of the permutation in `order_`

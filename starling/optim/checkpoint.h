@@ -6,6 +6,18 @@
 // With as many workers as before, a resumed run is bit-equal to one that never stopped.
 // Asynchronous gossip is the exception, since its clocks are real. checkpoint/ describes the files.
 //
+// With more or fewer workers than files, the caller chooses a rule:
+//
+//   copy      worker r takes the file r mod n of the n files
+//   average   every worker takes the average of all files: parameters, masters, buffers, the rule's
+//             moments and accumulators, moving averages. Integers are the maximum, and so are the
+//             steps, by which an accumulator knows its place in the window. Options and the loss
+//             scale are those of the first file. A worker whose model is not finite is left out
+//
+// With both rules the scheme, an outer optimizer, the place in the schedule and the grids of int8
+// and int4 begin anew, as in Optimizer::restart(), and torch's random numbers stay those of this
+// process.
+//
 // A worker's file has the tensors and metadata of Optimizer::state():
 //
 //   model.NAME     the module's parameters and buffers; without a module, those of the groups as
@@ -49,12 +61,17 @@ namespace starling {
 bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manifest& progress, int keep = 2,
                      std::optional<std::int64_t> mine = {});
 
-// Throws UsageError if the checkpoint has another number of workers.
-void check_workers(const Checkpoint& checkpoint, int workers);
+enum class OtherWorkers { refuse, copy, average };
+
+// Whether the checkpoint has the file of each of so many workers, and no other file.
+bool fits_workers(const Checkpoint& checkpoint, int workers);
+// Throws UsageError if the run was of another number of workers, and these are refused.
+void check_workers(const Checkpoint& checkpoint, int workers, OtherWorkers how = OtherWorkers::refuse);
 
 // Collective. If a worker's file is missing, damaged or of another optimizer, throws Error on all
-// workers and changes nothing. Throws UsageError as check_workers().
-void load_checkpoint(Optimizer& optimizer, const Checkpoint& checkpoint);
+// workers and changes nothing. Throws UsageError as check_workers(). `how`: if !fits_workers().
+void load_checkpoint(Optimizer& optimizer, const Checkpoint& checkpoint,
+                     OtherWorkers how = OtherWorkers::refuse);
 
 // By one worker alone: writes tensors to one safetensors file and syncs it. The write is not
 // atomic. Throws UsageError for a type that the format does not have, Error if the file cannot be

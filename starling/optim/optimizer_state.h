@@ -27,7 +27,11 @@ struct SchemeState {
 struct OptimizerState {
   Metadata metadata;
   std::map<std::string, at::Tensor> tensors;
-  std::vector<SchemeState> of_scheme{};  // the scheme's part of the tensors; not saved
+  // Not saved:
+  std::vector<SchemeState> of_scheme{};  // the scheme's part of the tensors
+  std::vector<std::string> of_rule{};    // what the names of the rule's part may begin with: "m."
+  // For set_state(): the tensors have no part of the scheme, which begins anew, as in restart().
+  bool scheme_anew = false;
 };
 
 }  // namespace starling

@@ -120,6 +120,14 @@ struct State {
     return all;
   }
 
+  std::vector<std::string> of_rule() const {
+    std::vector<std::string> all = fields_;
+    for (const RuleStateName& state : state_names_) all.push_back(fmt::format("{}.", state.name));
+    return all;
+  }
+
+  void drop_scheme() { scheme_values_.clear(), scheme_numbers_.clear(); }
+
   // Keeps names, types and shapes only.
   void drop_values() {
     const auto drop = [](at::Tensor& tensor) {
@@ -448,6 +456,7 @@ OptimizerState Optimizer::state(bool values, bool with_scheme) const {
   if (const std::string share = state.share(); share != kWholeShare) all.metadata["share"] = share;
   for (auto& [name, tensor] : state.all()) all.tensors.emplace(name, tensor);
   all.of_scheme = state.of_scheme();
+  all.of_rule = state.of_rule();
   return all;
 }
 
@@ -470,13 +479,6 @@ void Optimizer::add_to_state(std::vector<std::pair<std::string, at::Tensor>> ten
   }
 }
 
-void Optimizer::set_state(const OptimizerState& state) {
-  take_state("take its state", [&] {
-    return GivenState{state,
-                      [](const std::string&, const std::string& why) { throw UsageError("state: " + why); }};
-  });
-}
-
 void Optimizer::take_state(const std::string& what, const std::function<GivenState()>& give) {
   const c10::AutoGradMode no_gradient(false);
   engine_->needs_own_parameters("a state is loaded");
@@ -487,6 +489,7 @@ void Optimizer::take_state(const std::string& what, const std::function<GivenSta
   std::vector<int> grids;
   together(*this, what, [&] {
     given = give();
+    if (given.state.scheme_anew) mine.drop_scheme();
     mine.make_as_in(given);
     const Named all = mine.all();
     check_tensors(given, mine.rule, mine.share(), all);
@@ -502,7 +505,10 @@ void Optimizer::take_state(const std::string& what, const std::function<GivenSta
   for (const auto& [name, tensor] : mine.guests) tensor.copy_(given.state.tensors.at(name));
   mine.apply();
   engine_->set_grids(grids);
-  go_on(static_cast<std::uint64_t>(position), [&] { mine.apply_to_scheme(); });
+  if (given.state.scheme_anew) renew_outer();
+  go_on(static_cast<std::uint64_t>(position), [&] {
+    if (!given.state.scheme_anew) mine.apply_to_scheme();
+  });
 }
 
 // A newcomer takes all but the scheme's state, which begins anew on all workers, and torch's random

@@ -42,11 +42,7 @@ std::string text_of(const TensorInfo& tensor) {
 
 OptimizerState read_state(const SafetensorsReader& file) {
   OptimizerState state{.metadata = file.metadata(), .tensors = {}};
-  for (const TensorInfo& info : file.tensors()) {
-    at::Tensor tensor = at::empty(info.shape, type_of(info, file));
-    file.read(info, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
-    state.tensors.emplace(info.name, std::move(tensor));
-  }
+  for (const TensorInfo& info : file.tensors()) state.tensors.emplace(info.name, read_tensor(file, info));
   return state;
 }
 
@@ -55,6 +51,12 @@ std::optional<at::ScalarType> torch_type(const std::string& name) {
     if (dtype == name) return type;
   }
   return std::nullopt;
+}
+
+at::Tensor read_tensor(const SafetensorsReader& file, const TensorInfo& info) {
+  at::Tensor tensor = at::empty(info.shape, type_of(info, file));
+  file.read(info, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
+  return tensor;
 }
 
 Digest save_tensors(const std::string& file, const std::map<std::string, at::Tensor>& tensors,
@@ -86,6 +88,13 @@ void Optimizer::load(const std::string& file) {
                         starling::refuse(reader->path(),
                                          name.empty() ? header : reader->offset(*reader->find(name)), why);
                       }};
+  });
+}
+
+void Optimizer::set_state(const OptimizerState& state) {
+  take_state("take its state", [&] {
+    return GivenState{state,
+                      [](const std::string&, const std::string& why) { throw UsageError("state: " + why); }};
   });
 }
 

@@ -32,6 +32,9 @@ Digest save_tensors(File file, const std::map<std::string, at::Tensor>& tensors,
 // torch's type of a dtype in a safetensors file, "F32"; nothing if torch has none.
 std::optional<at::ScalarType> torch_type(const std::string& dtype);
 
+// Throws Error if torch has no such type.
+at::Tensor read_tensor(const SafetensorsReader& file, const TensorInfo& tensor);
+
 // A state to load, from a file or from the caller.
 struct GivenState {
   OptimizerState state;

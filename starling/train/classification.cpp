@@ -13,13 +13,13 @@
 
 namespace starling {
 
-ClassShares::ClassShares(ClassSet set, const Recipe& recipe, int rank, int workers)
+ClassShares::ClassShares(ClassSet set, const Recipe& recipe, const Drawer& who)
     : set_(std::move(set)),
       split_(read_class_split(recipe.data.split, "data.split")),
       batch_(recipe.train.batch),
-      workers_(workers),
+      workers_(who.workers),
       seed_(seed_of(recipe)),
-      sampler_(make_sampler(set_, split_, batch_, rank, workers_, seed_)) {}
+      sampler_(make_sampler(set_, split_, batch_, who, seed_)) {}
 
 std::vector<std::vector<std::int64_t>> ClassShares::counts() const {
   return class_counts(set_, split_, batch_, workers_, seed_);

@@ -16,7 +16,7 @@ inline constexpr ScoreInfo kAccuracy{.name = "accuracy", .higher_is_better = tru
 // One worker's share of a training set with classes, as data.split says.
 class ClassShares {
  public:
-  ClassShares(ClassSet set, const Recipe& recipe, int rank, int workers);
+  ClassShares(ClassSet set, const Recipe& recipe, const Drawer& who);
 
   Sampler& sampler() { return sampler_; }
   const Sampler& sampler() const { return sampler_; }

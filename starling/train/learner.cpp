@@ -35,8 +35,8 @@ void poison_gradients(Optimizer& optimizer) {
 
 }  // namespace
 
-Learner::Learner(const Recipe& recipe, const MakeTask& make, int rank, int workers, at::Device device)
-    : recipe_(recipe), rank_(rank), device_(device), task_(make(rank, workers)) {
+Learner::Learner(const Recipe& recipe, const MakeTask& make, const Drawer& who, at::Device device)
+    : recipe_(recipe), rank_(who.rank), device_(device), task_(make(who)) {
   model().to(device);
 }
 
@@ -44,13 +44,23 @@ double Learner::steps_per_epoch() const {
   return static_cast<double>(task_->batches_per_epoch()) / static_cast<double>(recipe_.train.accumulate);
 }
 
-std::int64_t Learner::steps() const {
+std::int64_t Learner::whole_steps() const {
   if (recipe_.run.steps > 0) return recipe_.run.steps;
   return std::max<std::int64_t>(1, std::llround(recipe_.run.epochs * steps_per_epoch()));
 }
 
+std::int64_t Learner::first_step() const { return task_->deal().first_number() / recipe_.train.accumulate; }
+
+std::int64_t Learner::steps() const {
+  if (recipe_.run.steps > 0 || task_->deal().who().before.empty()) return whole_steps();
+  const double passes = task_->deal().batches_to(recipe_.run.epochs);
+  return first_step() + std::llround(passes / static_cast<double>(recipe_.train.accumulate));
+}
+
 double Learner::begin_step(std::int64_t done, Optimizer& optimizer) const {
-  const double lr = learning_rate(recipe_, done, steps());
+  // With another number of workers than before, the schedule goes on at the same part of the run.
+  const std::int64_t left = steps() - done, whole = whole_steps();
+  const double lr = learning_rate(recipe_, std::max<std::int64_t>(0, whole - left), whole);
   for (auto& group : optimizer.param_groups()) group.options().set_lr(lr);
   optimizer.zero_grad();
   return lr;

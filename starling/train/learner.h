@@ -16,12 +16,14 @@ at::Device device_of(const Recipe& recipe, int local_rank);
 
 class Learner {
  public:
-  Learner(const Recipe& recipe, const MakeTask& make, int rank, int workers, at::Device device = at::kCPU);
+  Learner(const Recipe& recipe, const MakeTask& make, const Drawer& who, at::Device device = at::kCPU);
 
   Task& task() { return *task_; }
   torch::nn::Module& model() { return task_->model(); }
   double steps_per_epoch() const;
   std::int64_t steps() const;  // of the whole run
+  // The step with which this number of workers began; 0 if it was always this one.
+  std::int64_t first_step() const;
 
   // Prepares a step: clears the gradients and sets the learning rate, which it returns. `done`:
   // steps of the run.
@@ -31,6 +33,7 @@ class Learner {
   double gradient(std::int64_t step, Optimizer& optimizer);
 
  private:
+  std::int64_t whole_steps() const;  // of a run that always had this number of workers
   const Recipe recipe_;
   const int rank_;
   const at::Device device_;

@@ -77,13 +77,16 @@ double Logbook::waiting_share(const Statistics& now) const {
   return now.seconds_waiting / (seconds_ - length_.first_seconds);
 }
 
+double Logbook::epoch_at(std::int64_t step) const {
+  return length_.begin_epochs + static_cast<double>(step - length_.begin) / length_.steps_per_epoch;
+}
+
 void Logbook::show_progress(const Statistics& now, std::int64_t done) const {
-  const auto steps_done = static_cast<double>(done);
   const auto share = static_cast<double>(std::max<std::int64_t>(done, 1));
   observer_.progress({.step = done,
                       .steps = length_.steps,
-                      .epoch = steps_done / length_.steps_per_epoch,
-                      .epochs = static_cast<double>(length_.steps) / length_.steps_per_epoch,
+                      .epoch = epoch_at(done),
+                      .epochs = epoch_at(length_.steps),
                       .loss = losses_ / losses_counted_,
                       .samples_per_second = static_cast<double>(samples() * workers_) / seconds_,
                       .seconds_left = seconds_ / share * static_cast<double>(length_.steps - done),
@@ -99,7 +102,7 @@ void Logbook::write_line(double lr, const Statistics& now) {
     gossip = {.rate = now.rate, .distance = now.distance, .edges = now.edges, .questions = now.questions};
   metrics_.write({.rank = rank_,
                   .step = step_,
-                  .epoch = static_cast<double>(step_) / length_.steps_per_epoch,
+                  .epoch = epoch_at(step_),
                   .samples = samples(),
                   .seconds = seconds_,
                   .loss = loss_,

@@ -22,6 +22,10 @@ struct RunLength {
   double steps_per_epoch = 0;
   std::int64_t first_step = 0;
   double first_seconds = 0;  // of training, in the run that this one resumes
+  // The place where this number of workers began: 0 if the run always had it.
+  std::int64_t begin = 0;          // step
+  double begin_epochs = 0;         // done until then
+  std::int64_t begin_samples = 0;  // this worker's share of those until then
 };
 
 class Logbook {
@@ -41,12 +45,13 @@ class Logbook {
   // A test of the average model, which the worker that speaks records.
   void add_test(const AverageScore& test);
 
-  std::int64_t samples() const { return step_ * batch_; }  // of this worker
-  double seconds() const { return seconds_; }              // of training
-  double loss() const { return loss_; }                    // of the latest line
-  double waiting_share(const Statistics& now) const;       // of this run's time
+  std::int64_t samples() const { return length_.begin_samples + (step_ - length_.begin) * batch_; }
+  double seconds() const { return seconds_; }         // of training
+  double loss() const { return loss_; }               // of the latest line
+  double waiting_share(const Statistics& now) const;  // of this run's time
 
  private:
+  double epoch_at(std::int64_t step) const;
   void show_progress(const Statistics& now, std::int64_t done) const;
   void write_line(double lr, const Statistics& now);
   void write_events(double lr, double seconds, double waiting_share, const Statistics& now);

@@ -204,6 +204,13 @@ Config recipe_config(Recipe& r) {
   c.key("keep", &r.checkpoint.keep, between(2, 1 << 20), "how many of the newest stay");
   c.key("resume", &r.checkpoint.resume,
         "one to go on from, or the folder that holds them: then the latest; empty: a fresh run");
+  c.key("model", &r.checkpoint.model,
+        "safetensors file with the initial weights, under the model's names; a run that is resumed does not "
+        "read it; empty: the weights follow from run.seed");
+  c.key(
+      "workers", &r.checkpoint.workers, Choices{"same", "copy", "average"},
+      "resume: same: the number of workers stays; copy: with more or fewer, worker r takes the file r mod n "
+      "of the n files; average: with more or fewer, each takes the average of all files");
   return c;
 }
 
@@ -304,14 +311,15 @@ RecipeValues recipe_values(Recipe recipe) {
   return values;
 }
 
-void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std::string& where) {
+void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std::string& where,
+                     bool other_workers) {
   // With a hierarchy a worker keeps the state of its own blocks only.
   const bool whole = recipe.mixing.hierarchy == "none";
   const auto free = [&](const std::string& key) {
     return key == "run.out" || key == "run.threads" || key == "run.device" || key == "data.dir" ||
            key == "data.threads" || key == "mixing.max_wait" || key == "mixing.profile" ||
            (key == "mixing.block_bytes" && whole) || key.starts_with("log.") ||
-           key.starts_with("checkpoint.");
+           key.starts_with("checkpoint.") || (key == "mixing.topology" && other_workers);
   };
   for (const auto& [key, value] : recipe_values(recipe)) {
     const auto before =

@@ -85,6 +85,8 @@ struct Recipe {
     std::int64_t every = 0;
     int keep = 2;
     std::string resume;
+    std::string model;
+    std::string workers = "same";
   } checkpoint;
 };
 
@@ -112,8 +114,10 @@ using RecipeValues = std::vector<std::pair<std::string, std::string>>;
 RecipeValues recipe_values(Recipe recipe);
 // Checks that a saved run is resumed with the settings that it had. Throws UsageError, with both
 // values, if a key differs that changes results. Folders, device, threads, patience and logging may
-// differ; topology "auto" keeps the choice that was made. `where` names the checkpoint.
-void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std::string& where);
+// differ; topology "auto" keeps the choice that was made. With other workers the topology may
+// differ, too. `where` names the checkpoint.
+void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std::string& where,
+                     bool other_workers = false);
 // The saved mixing.topology.
 std::string topology_in(const RecipeValues& saved, const std::string& where);
 

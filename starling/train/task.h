@@ -21,6 +21,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "starling/core/log.h"
+#include "starling/data/deal.h"
 
 namespace torch::nn {
 class Module;
@@ -67,12 +68,11 @@ class Task {
   virtual ~Task() = default;
 
   virtual torch::nn::Module& model() = 0;
-  // Batches of one worker in an epoch, which is one pass of all workers together over the training
-  // set.
-  virtual std::int64_t batches_per_epoch() const = 0;
+  // How the training set is dealt to the workers. An epoch is one pass of all of them together.
+  virtual const Deal& deal() const = 0;
+  std::int64_t batches_per_epoch() const { return deal().batches_per_epoch(); }  // of one worker
   // Batch 0, 1, .. of this worker, counted on through all epochs. It depends on this number, on
-  // run.seed, the rank and the number of workers alone, so the step is the data cursor of a
-  // checkpoint.
+  // run.seed and the Drawer alone, so the step is the data cursor of a checkpoint.
   virtual Batch batch(std::int64_t number) = 0;
   // The mean loss over the batch, which may be on another device than the model. backward() starts
   // from it.
@@ -92,7 +92,7 @@ class Task {
   virtual std::vector<std::string> warnings() { return {}; }
 };
 
-using MakeTask = std::function<std::unique_ptr<Task>(int rank, int workers)>;
+using MakeTask = std::function<std::unique_ptr<Task>(const Drawer& who)>;
 
 struct TaskInfo {
   std::string_view name;      // data.name

@@ -1,6 +1,8 @@
 #include "starling/train/trained.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <vector>
 
 #include <ATen/ops/from_blob.h>
@@ -9,6 +11,7 @@
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/optim/state_file.h"
@@ -35,17 +38,34 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// Copies them to the model's tensor of that name.
-void load(const TensorInfo& info, std::vector<std::byte> bytes, at::Tensor& to, const std::string& path) {
-  const auto type = torch_type(info.dtype);
-  if (!type)
-    throw Error(
-        fmt::format("{}: tensor {} is {}, which torch has not", path, short_of(info.name), info.dtype));
+std::map<std::string, at::Tensor> tensors_of(const torch::nn::Module& model) {
+  std::map<std::string, at::Tensor> all;
+  for (const auto& tensor : model.named_parameters()) all.emplace(tensor.key(), tensor.value());
+  for (const auto& tensor : model.named_buffers()) all.emplace(tensor.key(), tensor.value());
+  return all;
+}
+
+// "; the nearest name there is ..", if one is near.
+std::string nearest(const std::string& name, const std::vector<std::string>& names) {
+  const std::string found = nearest_name(name, names);
+  return found.empty() ? "" : fmt::format("; the nearest name there is {}", short_of(found));
+}
+
+at::ScalarType type_of(const TensorInfo& info, const std::string& path) {
+  if (const auto type = torch_type(info.dtype)) return *type;
+  throw Error(fmt::format("{}: tensor {} is {}, which torch has not", path, short_of(info.name), info.dtype));
+}
+
+// The file's tensor `info` is to become the model's tensor `to`.
+void check_kind(const TensorInfo& info, const at::Tensor& to, const std::string& path) {
+  if (at::isFloatingType(type_of(info, path)) != to.is_floating_point())
+    throw Error(fmt::format("{}: tensor {} is {}, the model of the recipe wants {}", path,
+                            short_of(info.name), info.dtype,
+                            to.is_floating_point() ? "real numbers" : "integers"));
   if (info.shape != to.sizes().vec()) {
     throw Error(fmt::format("{}: tensor {} is {}, the model of the recipe wants {}", path,
                             short_of(info.name), text_of(info.shape), text_of(to.sizes().vec())));
   }
-  to.copy_(at::from_blob(bytes.data(), info.shape, *type));
 }
 
 }  // namespace
@@ -62,26 +82,38 @@ Recipe TrainedModel::recipe(const std::string& recipe_file, const Overrides& ove
   return parse_recipe(found->second, fmt::format("{}: {}", path_, kRecipe), overrides);
 }
 
+void TrainedModel::check(const torch::nn::Module& model) const {
+  const auto wanted = tensors_of(model);
+  const auto& there = std::visit([](const auto& source) -> const auto& { return source.tensors(); }, source_);
+  std::vector<std::string> ours, theirs;
+  for (const auto& [name, tensor] : wanted) ours.push_back(name);
+  for (const TensorInfo& info : there) theirs.push_back(info.name);
+  for (const TensorInfo& info : there) {
+    const auto to = wanted.find(info.name);
+    if (to == wanted.end())
+      throw Error(fmt::format("{}: the model of the recipe has no tensor {}{}", path_, short_of(info.name),
+                              nearest(info.name, ours)));
+    check_kind(info, to->second, path_);
+  }
+  for (const std::string& name : ours) {
+    if (std::ranges::find(theirs, name) == theirs.end())
+      throw Error(fmt::format("{}: there is no tensor {}, which the model of the recipe has{}", path_,
+                              short_of(name), nearest(name, theirs)));
+  }
+}
+
 void TrainedModel::load_into(torch::nn::Module& model) const {
+  check(model);
   const c10::AutoGradMode no_gradient(false);
-  std::map<std::string, at::Tensor> wanted;
-  for (const auto& tensor : model.named_parameters()) wanted.emplace(tensor.key(), tensor.value());
-  for (const auto& tensor : model.named_buffers()) wanted.emplace(tensor.key(), tensor.value());
+  auto tensors = tensors_of(model);
   std::visit(
       [&](const auto& source) {
         for (const TensorInfo& info : source.tensors()) {
-          const auto to = wanted.find(info.name);
-          if (to == wanted.end())
-            throw Error(
-                fmt::format("{}: the model of the recipe has no tensor {}", path_, short_of(info.name)));
-          load(info, read(source, info), to->second, path_);
-          wanted.erase(to);
+          std::vector<std::byte> bytes = read(source, info);
+          tensors.at(info.name).copy_(at::from_blob(bytes.data(), info.shape, type_of(info, path_)));
         }
       },
       source_);
-  if (!wanted.empty())
-    throw Error(fmt::format("{}: there is no tensor {}, which the model of the recipe has", path_,
-                            short_of(wanted.begin()->first)));
 }
 
 }  // namespace starling

@@ -25,8 +25,10 @@ class TrainedModel {
   // checkpoint consensus`. Any other file needs `recipe_file`, which counts in any case unless it
   // is empty. Throws UsageError.
   Recipe recipe(const std::string& recipe_file, const Overrides& overrides) const;
-  // Copies the values to the parameters and buffers of these names, in their own dtypes. Throws
-  // Error if one is missing or has another shape, or if one is left over.
+  // Throws Error if a parameter or buffer of the model is missing, has another shape or kind of
+  // number, or if a tensor is left over. Reads no values.
+  void check(const torch::nn::Module& model) const;
+  // The same, then copies the values, to the model's own dtypes.
   void load_into(torch::nn::Module& model) const;
 
  private:

@@ -20,6 +20,7 @@
 #include "starling/core/failpoint.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/checkpoint.h"
+#include "starling/optim/checkpoint_writer.h"
 #include "starling/optim/membership.h"
 #include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
@@ -29,12 +30,18 @@
 #include "starling/train/evaluate.h"
 #include "starling/train/learner.h"
 #include "starling/train/logbook.h"
+#include "starling/train/trained.h"
 
 namespace starling {
 
 namespace {
 
 std::string checkpoints_of(const Recipe& recipe) { return recipe.run.out + "/checkpoints"; }
+
+OtherWorkers other_workers(const Recipe& recipe) {
+  if (recipe.checkpoint.workers == "copy") return OtherWorkers::copy;
+  return recipe.checkpoint.workers == "average" ? OtherWorkers::average : OtherWorkers::refuse;
+}
 
 // The checkpoint that the recipe resumes, if it names one: it fits the recipe and the number of
 // workers.
@@ -43,8 +50,8 @@ std::optional<Checkpoint> find_checkpoint(const Recipe& recipe, int workers) {
   std::optional<Checkpoint> start;
   if (!recipe.checkpoint.resume.empty()) {
     start.emplace(recipe.checkpoint.resume);
-    check_resumable(recipe, start->manifest().recipe, start->folder());
-    check_workers(*start, workers);
+    check_workers(*start, workers, other_workers(recipe));
+    check_resumable(recipe, start->manifest().recipe, start->folder(), start->manifest().workers != workers);
   }
   if (recipe.checkpoint.every == 0 || !has_checkpoints(root)) return start;
   if (!start || !std::filesystem::equivalent(std::filesystem::path(start->folder()) / "..", root)) {
@@ -102,6 +109,20 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
   summary.steps_skipped = means[7];
   summary.class_counts = task.class_counts();
   return summary;
+}
+
+bool begins_with_model(const Recipe& recipe) {
+  return !recipe.checkpoint.model.empty() && recipe.checkpoint.resume.empty();
+}
+
+TrainedModel first_model(const Recipe& recipe) {
+  const std::string& path = recipe.checkpoint.model;
+  if (std::error_code none; std::filesystem::is_directory(path, none))
+    throw UsageError(
+        fmt::format("checkpoint.model = {}: is a folder: wants a safetensors file, such as "
+                    "`starling checkpoint consensus` writes",
+                    path));
+  return {path, [](Level, const std::string&) {}};
 }
 
 constexpr std::size_t kProfileSpans = std::size_t{1} << 17;  // if only a profile is recorded
@@ -194,6 +215,7 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
     throw UsageError(
         "log.profile: with mixing.hierarchy each worker updates its own blocks only: record without");
   find_checkpoint(recipe, workers);
+  if (begins_with_model(recipe)) first_model(recipe).check(*task_of(recipe).model(recipe));
 }
 
 void check_restarts(const Recipe& recipe, int workers) {
@@ -217,33 +239,78 @@ namespace {
 ChosenTopology topology_of(const Recipe& recipe, const World& world, const Observer& observer,
                            Learner& learner, const std::optional<Checkpoint>& start) {
   if (!chooses_topology(recipe)) return {recipe.mixing.topology, ""};
-  if (start) return {topology_in(start->manifest().recipe, start->folder()), ""};
+  if (start && start->manifest().workers == world.size)
+    return {topology_in(start->manifest().recipe, start->folder()), ""};
   World interruptible = world;
   if (observer.interrupted) interruptible.interrupted = observer.interrupted;
   return choose_topology(recipe, interruptible, learner);
 }
 
-// The steps that each worker had made in the run that this one resumes.
-std::vector<std::int64_t> steps_made(const std::optional<Checkpoint>& start, int workers) {
-  std::vector<std::int64_t> made(static_cast<std::size_t>(workers));
-  if (start) {
-    for (const WorkerFile& file : start->manifest().files)
-      made[static_cast<std::size_t>(file.worker)] = file.step;
+// The beginning of a run.
+struct Start {
+  std::optional<Checkpoint> from;
+  std::vector<EarlierWorkers> before{};
+  // Steps done: by each rank of the run that is resumed and of those before it, and by each worker
+  // of this run.
+  std::vector<std::int64_t> by_earlier{}, made{};
+};
+
+Start find_start(const Recipe& recipe, int workers) {
+  Start start{.from = find_checkpoint(recipe, workers)};
+  start.made.resize(static_cast<std::size_t>(workers));
+  start.by_earlier = start.made;
+  if (!start.from) return start;
+  const Manifest& manifest = start.from->manifest();
+  const std::vector<EarlierWorkers> all = before_others(manifest);
+  const bool same = other_workers(recipe) == OtherWorkers::refuse || fits_workers(*start.from, workers);
+  start.before = same ? manifest.before : all;
+  for (const EarlierWorkers& earlier : all) {
+    start.by_earlier.resize(std::max(start.by_earlier.size(), earlier.steps.size()));
+    std::ranges::copy(earlier.steps, start.by_earlier.begin());
+    // The workers behind them begin with this step, also where one had done more.
+    if (!same || &earlier != &all.back())
+      for (std::int64_t& step : start.by_earlier) step = std::min(step, earlier.step);
   }
-  return made;
+  start.made = all.back().steps;
+  if (!same) start.made.assign(static_cast<std::size_t>(workers), manifest.step);
+  return start;
+}
+
+Drawer drawer_of(const World& world, const std::vector<EarlierWorkers>& before, std::int64_t accumulate) {
+  Drawer who{world.rank, world.size};
+  std::int64_t began = 0;
+  for (const EarlierWorkers& earlier : before) {
+    Drawn& drawn = who.before.emplace_back();
+    for (const std::int64_t step : earlier.steps) drawn.batches.push_back((step - began) * accumulate);
+    drawn.end = earlier.step * accumulate;
+    began = earlier.step;
+  }
+  return who;
+}
+
+// Samples that the earlier workers have drawn, per worker of now.
+std::int64_t samples_before(const Drawer& who, std::int64_t batch) {
+  std::int64_t batches = 0;
+  for (const Drawn& drawn : who.before)
+    batches = std::accumulate(drawn.batches.begin(), drawn.batches.end(), batches);
+  return batches * batch / who.workers;
 }
 
 Result run(Recipe recipe, const World& world, const Observer& observer) {
   if (world.rejoin && world.size > 1) check_restarts(recipe, world.size);
   Metrics metrics(recipe.run.out, world.log);
-  const std::optional<Checkpoint> start = find_checkpoint(recipe, world.size);
-  const std::vector<std::int64_t> made = steps_made(start, world.size);
+  const Start begun = find_start(recipe, world.size);
+  const std::optional<Checkpoint>& start = begun.from;
+  const std::vector<std::int64_t>& made = begun.made;
   const bool is_newcomer = goes_on(world);
   // No worker writes before all have an Optimizer.
-  if (world.local_rank == 0 && !is_newcomer) metrics.clear_after(made);
+  if (world.local_rank == 0 && !is_newcomer) metrics.clear_after(begun.by_earlier);
   const TaskInfo& task = task_of(recipe);
-  Learner learner(recipe, task.load(recipe), world.rank, world.size, device_of(recipe, world.local_rank));
+  const Drawer who = drawer_of(world, begun.before, recipe.train.accumulate);
+  Learner learner(recipe, task.load(recipe), who, device_of(recipe, world.local_rank));
   const std::int64_t steps = learner.steps();
+  // All take rank 0's weights.
+  if (world.rank == 0 && begins_with_model(recipe)) first_model(recipe).load_into(learner.model());
 
   if (start && start->manifest().step >= steps) {
     throw UsageError(fmt::format("{} is of step {}: the run was done, there is nothing to resume",
@@ -257,7 +324,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   Optimizer& optimizer = *made_optimizer;
   std::optional<Ema> ema;
   if (recipe.train.ema > 0) optimizer.add_to_state(ema.emplace(learner.model(), recipe.train.ema).tensors());
-  if (start && !is_newcomer) load_checkpoint(optimizer, *start);
+  if (start && !is_newcomer) load_checkpoint(optimizer, *start, other_workers(recipe));
   const auto own_steps = [&, resumed = made[static_cast<std::size_t>(world.rank)]] {
     return resumed + static_cast<std::int64_t>(optimizer.steps());
   };
@@ -266,7 +333,10 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
               {.steps = steps,
                .steps_per_epoch = learner.steps_per_epoch(),
                .first_step = first_step,
-               .first_seconds = start ? start->manifest().seconds : 0});
+               .first_seconds = start ? start->manifest().seconds : 0,
+               .begin = learner.first_step(),
+               .begin_epochs = learner.task().deal().epochs_before(),
+               .begin_samples = samples_before(who, recipe.train.batch)});
   if (world.rank == 0 && !is_newcomer) {
     if (!topology.why.empty()) log.add_choice(topology);  // the first line
     metrics.write_recipe(as_given);
@@ -279,13 +349,14 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     if (recipe.run.ends == "each") return own;
     return std::min((before + static_cast<std::int64_t>(now.gradients_of_all)) / world.size, steps);
   };
+  CheckpointWriter checkpoints(optimizer, checkpoints_of(recipe), recipe.checkpoint.keep);
   // Saves and tests are collective: each worker takes part when it reaches that step.
   const auto reached = [&](std::int64_t done, std::int64_t own) {
     const std::int64_t every = recipe.checkpoint.every;
     if (every > 0 && (done % every == 0 || done == steps)) {
-      save_checkpoint(optimizer, checkpoints_of(recipe),
-                      {.step = done, .seconds = log.seconds(), .recipe = recipe_values(recipe)},
-                      recipe.checkpoint.keep, own);
+      checkpoints.save(
+          {.step = done, .seconds = log.seconds(), .before = begun.before, .recipe = recipe_values(recipe)},
+          own);
     }
     if (recipe.log.eval_every > 0 && done % recipe.log.eval_every == 0 && done < steps) {
       const Operation operation(optimizer);
@@ -326,6 +397,7 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     log.add_test({{end.score, end.test_loss}, end.consensus_distance});
     metrics.write(end);
   }
+  if (recipe.checkpoint.every > 0) checkpoints.finish();
   if (!recipe.log.profile.empty()) {
     write_at_end(world, [&] { write_compute(world, optimizer.block_sizes(), result, recipe.log.profile); });
   }

@@ -173,7 +173,7 @@ class VirtualRun {
         observe_(observe),
         n_(cluster.workers()),
         make_task_(task_of(recipe).load(recipe)),
-        average_(recipe, make_task_, 0, n_),
+        average_(recipe, make_task_, {0, n_}),
         time_(std::make_shared<VirtualTime>(n_)),
         all_done_(time_->condition()),
         workers_(static_cast<std::size_t>(n_)) {}
@@ -260,7 +260,7 @@ class VirtualRun {
   }
 
   void train(Worker& me, const World& world) {
-    me.learner = std::make_unique<Learner>(recipe_, make_task_, world.rank, world.size);
+    me.learner = std::make_unique<Learner>(recipe_, make_task_, Drawer{world.rank, world.size});
     torch::nn::Module& model = me.learner->model();
     me.clock = std::make_unique<GradientClock>(*time_, model.parameters(), recipe_.train.accumulate);
     me.optimizer = make_optimizer(recipe_, model, world);
@@ -431,6 +431,7 @@ void check(const Recipe& recipe, const VirtualCluster& cluster, double look_ever
   };
   refuse(recipe.checkpoint.every > 0, "checkpoint.every");
   refuse(!recipe.checkpoint.resume.empty(), "checkpoint.resume");
+  refuse(!recipe.checkpoint.model.empty(), "checkpoint.model");
   refuse(recipe.log.timeline, "log.timeline");
   refuse(!recipe.log.profile.empty(), "log.profile");
   refuse(recipe.log.tensorboard, "log.tensorboard");

@@ -45,6 +45,32 @@ TEST(Manifest, WhatIsWrittenIsRead) {
   EXPECT_EQ(said(forged("15", "15")), "accepted");  // otherwise the cases below would prove nothing
 }
 
+TEST(Manifest, EarlierWorkersAreKnown) {
+  Manifest manifest = example();
+  EXPECT_EQ(to_json(manifest).find("before"), std::string::npos);
+  manifest.before = {{5, {4, 6}}, {12, {12, 12, 12}}};
+  const std::string text = to_json(manifest);
+  const Manifest read = parse_manifest(text, "m");
+  ASSERT_EQ(read.before.size(), 2U);
+  EXPECT_EQ(read.before[0].steps, (std::vector<std::int64_t>{4, 6}));
+  EXPECT_EQ(read.before[1].step, 12);
+  const auto others = before_others(manifest);  // worker 2 has no file
+  ASSERT_EQ(others.size(), 3U);
+  EXPECT_EQ(others[2].step, 15);
+  EXPECT_EQ(others[2].steps, (std::vector<std::int64_t>{12, 18, 15, 17}));
+
+  const auto refused = [&](std::vector<EarlierWorkers> before) {
+    manifest.before = std::move(before);
+    return said(to_json(manifest));
+  };
+  EXPECT_THAT(refused({{5, {}}}), HasSubstr("steps: allowed are 1 to "));
+  EXPECT_THAT(refused({{5, {5, -1}}}), HasSubstr("steps: allowed are whole numbers from 0"));
+  EXPECT_THAT(refused({{5, {5}}, {7, {4}}}), HasSubstr("steps: allowed are whole numbers from 5"));
+  EXPECT_THAT(refused({{5, {5}}, {4, {5}}}), HasSubstr("step is 4: allowed are 5 to 15"));
+  EXPECT_THAT(refused({{16, {5}}}), HasSubstr("step is 16: allowed are 0 to 15"));
+  EXPECT_THAT(refused({{13, {13}}}), HasSubstr("step is 12: allowed are 13 to "));  // of a file
+}
+
 TEST(Manifest, FileNamesThatLeadElsewhereAreRefused) {
   for (const std::string name : {"../worker-1.safetensors", "/etc/passwd", "worker-2.safetensors", "", "a/b",
                                  "worker-1.safetensors/../x", "worker-01.safetensors"}) {
@@ -60,7 +86,7 @@ TEST(Manifest, ForeignTextsAndVersionsAreRefused) {
   EXPECT_EQ(said("[]"),
             "m: offset 0: this is not the manifest of a checkpoint: no \"format\": \"starling checkpoint\"");
   EXPECT_THAT(said("{\"format\": 1}"), HasSubstr("no \"format\""));
-  EXPECT_THAT(said(std::string(100'000, '[')), HasSubstr("nested deeper than 3 levels"));
+  EXPECT_THAT(said(std::string(100'000, '[')), HasSubstr("nested deeper than 4 levels"));
   EXPECT_EQ(said(forged("\"version\": 1", "\"version\": 2")),
             "m: offset 39: format version 2; this Starling reads version 1");
   EXPECT_THAT(said(forged("\"step\": 15", "\"stop\": 15")), HasSubstr("key 'step' not found"));

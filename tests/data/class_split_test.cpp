@@ -149,8 +149,8 @@ TEST(ClassSplit, ASamplerStaysInItsShare) {
   for (const ClassSplit& split : {kByClass, dirichlet(0.5)}) {
     const Shares shares = kept_shares(set, split, 3, 9);
     for (int rank = 0; rank < 3; ++rank) {
-      Sampler sampler = make_sampler(set, split, 4, rank, 3, 9),
-              again = make_sampler(set, split, 4, rank, 3, 9);
+      Sampler sampler = make_sampler(set, split, 4, {rank, 3}, 9),
+              again = make_sampler(set, split, 4, {rank, 3}, 9);
       EXPECT_EQ(sampler.batches_per_epoch(), 103 / 3 / 4);
       const auto& mine = shares[static_cast<std::size_t>(rank)];
       const std::set<std::int64_t> share(mine.begin(), mine.end());

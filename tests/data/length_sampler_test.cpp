@@ -36,7 +36,7 @@ std::int64_t longest_of(const Batch& batch, const std::vector<std::int64_t>& len
 std::vector<Batch> epoch(std::int64_t number, int workers, std::uint64_t seed = 1) {
   std::vector<Batch> batches;
   for (int rank = 0; rank < workers; ++rank) {
-    LengthSampler sampler(kLengths, kTokens, rank, workers, seed);
+    LengthSampler sampler(kLengths, kTokens, {rank, workers}, seed);
     const std::int64_t n = sampler.batches_per_epoch();
     for (std::int64_t k = number * n; k < (number + 1) * n; ++k) {
       const auto batch = sampler.batch(k);
@@ -110,7 +110,7 @@ TEST(LengthSampler, EpochsAndSeedsShuffleTheBatchesAndWhatIsInThem) {
 }
 
 TEST(LengthSampler, ABatchFollowsFromItsNumberInAnyOrder) {
-  LengthSampler forth(kLengths, kTokens, 1, 3, 5), back(kLengths, kTokens, 1, 3, 5);
+  LengthSampler forth(kLengths, kTokens, {1, 3}, 5), back(kLengths, kTokens, {1, 3}, 5);
   const std::int64_t batches = 2 * forth.batches_per_epoch() + 3;
   std::vector<Batch> expected;
   for (std::int64_t k = 0; k < batches; ++k)
@@ -124,11 +124,11 @@ TEST(LengthSampler, ABatchFollowsFromItsNumberInAnyOrder) {
 TEST(LengthSampler, RefusesInOneLine) {
   const auto refused = [](std::int64_t tokens, int workers) {
     return refusal<UsageError>(
-        [&] { LengthSampler(std::vector<std::int64_t>{3, 9, 4}, tokens, 0, workers, 1); });
+        [&] { LengthSampler(std::vector<std::int64_t>{3, 9, 4}, tokens, {0, workers}, 1); });
   };
   EXPECT_EQ(refused(8, 1), "train.batch = 8: an example has 9 tokens, and a batch holds at least one");
   EXPECT_EQ(refused(9, 4), "train.batch = 9: 3 examples make 2 batches, too few for 4 workers");
-  EXPECT_EQ(LengthSampler(std::vector<std::int64_t>{3, 9, 4}, 9, 0, 2, 1).batches_per_epoch(), 1);
+  EXPECT_EQ(LengthSampler(std::vector<std::int64_t>{3, 9, 4}, 9, {0, 2}, 1).batches_per_epoch(), 1);
 }
 
 }  // namespace

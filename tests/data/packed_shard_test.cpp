@@ -12,11 +12,11 @@ namespace {
 using namespace testing_data;
 using testing::HasSubstr;
 
-std::string text_of(std::span<const std::byte> bytes) {
+std::string packed_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-const std::vector<std::string> kClasses{"cat", "dog"};
+const std::vector<std::string> kPackedClasses{"cat", "dog"};
 
 class PackedShardTest : public testing::Test {
  protected:
@@ -29,7 +29,7 @@ class PackedShardTest : public testing::Test {
 
   const Folder folder_;
   const std::string path_ = folder_ / "train-00000.shard";
-  const std::string good_ = shard_bytes({{1, "first"}, {0, ""}, {1, "third one"}}, kClasses);
+  const std::string good_ = shard_bytes({{1, "first"}, {0, ""}, {1, "third one"}}, kPackedClasses);
 };
 
 TEST_F(PackedShardTest, RefusesWhatIsNoShard) {
@@ -63,15 +63,16 @@ TEST_F(PackedShardTest, NoticesEveryDamagedByte) {
       const PackedShard shards(path_);
       const std::int64_t hit = i < data + 5 ? 0 : 2;
       EXPECT_EQ(refusal<Error>([&] { shards.jpeg(hit); }), "its checksum is wrong") << i;
-      EXPECT_EQ(text_of(shards.jpeg(2 - hit)), hit == 0 ? "third one" : "first");
+      EXPECT_EQ(packed_text(shards.jpeg(2 - hit)), hit == 0 ? "third one" : "first");
     }
   }
 }
 
 // Every checksum is right.
 TEST_F(PackedShardTest, RefusesNumbersOutside) {
-  EXPECT_EQ(refused(shard_bytes({{2, "x"}}, kClasses)), "image 0 has the label 2, but there are 2 classes");
-  EXPECT_EQ(refused(shard_bytes({{0, "x"}}, kClasses, 2, 2)), "says that it is shard 2 of 2");
+  EXPECT_EQ(refused(shard_bytes({{2, "x"}}, kPackedClasses)),
+            "image 0 has the label 2, but there are 2 classes");
+  EXPECT_EQ(refused(shard_bytes({{0, "x"}}, kPackedClasses, 2, 2)), "says that it is shard 2 of 2");
   const auto changed = [&](std::size_t at, const std::string& bytes) {
     std::string text = good_;
     text.replace(at, bytes.size(), bytes);

@@ -25,7 +25,7 @@ TEST(Sampler, ShardsAreDisjointAndEquallyLong) {
       std::set<std::int64_t> seen;
       std::size_t total = 0;
       for (int rank = 0; rank < workers; ++rank) {
-        Sampler sampler(1003, 10, rank, workers, 42);
+        Sampler sampler(1003, 10, {rank, workers}, 42);
         EXPECT_EQ(sampler.batches_per_epoch(), 1003 / workers / 10);
         const auto shard = epoch_of(sampler, epoch);
         total += shard.size();
@@ -43,7 +43,7 @@ TEST(Sampler, WholeIsTheWholeSetInAnOrderOfOnesOwn) {
   constexpr int kImages = 120, kBatch = 10, kWorkers = 3;
   std::vector<std::vector<std::int64_t>> seen;
   for (int rank = 0; rank < kWorkers; ++rank) {
-    Sampler sampler(kImages, kBatch, rank, kWorkers, 42, Split::whole);
+    Sampler sampler(kImages, kBatch, {rank, kWorkers}, 42, Split::whole);
     EXPECT_EQ(sampler.batches_per_epoch(), kImages / kBatch / kWorkers);
     for (const int pass : {0, 1}) {
       auto& mine = seen.emplace_back();
@@ -60,19 +60,19 @@ TEST(Sampler, WholeIsTheWholeSetInAnOrderOfOnesOwn) {
 }
 
 TEST(Sampler, EverythingFollowsFromSeedEpochAndRank) {
-  Sampler a(500, 5, 1, 3, 7);
-  Sampler b(500, 5, 1, 3, 7);
+  Sampler a(500, 5, {1, 3}, 7);
+  Sampler b(500, 5, {1, 3}, 7);
   const auto later = epoch_of(b, 3);
   EXPECT_NE(epoch_of(a, 0), later);
   EXPECT_EQ(epoch_of(a, 3), later);
   EXPECT_EQ(epoch_of(a, 0), epoch_of(b, 0));  // back to an earlier epoch
-  Sampler other_seed(500, 5, 1, 3, 8);
+  Sampler other_seed(500, 5, {1, 3}, 8);
   EXPECT_NE(epoch_of(other_seed, 3), later);
 }
 
 TEST(Sampler, EveryImageComesUpAboutEquallyOften) {
   std::vector<int> count(100);
-  Sampler sampler(100, 10, 0, 2, 1);
+  Sampler sampler(100, 10, {0, 2}, 1);
   for (std::int64_t epoch = 0; epoch < 400; ++epoch) {
     for (const std::int64_t i : epoch_of(sampler, epoch)) ++count[i];
   }
@@ -81,7 +81,7 @@ TEST(Sampler, EveryImageComesUpAboutEquallyOften) {
 }
 
 TEST(Sampler, RefusesAShardWithoutABatch) {
-  EXPECT_EQ(refusal<UsageError>([] { Sampler(100, 32, 0, 4, 1); }),
+  EXPECT_EQ(refusal<UsageError>([] { Sampler(100, 32, {0, 4}, 1); }),
             "train.batch = 32: 100 examples between 4 workers give each only 25");
 }
 

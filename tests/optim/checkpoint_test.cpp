@@ -1,7 +1,10 @@
 // The contents of a worker's file, and checkpoints of which a part is missing. Workers are threads.
 #include <ATen/Context.h>
+#include <fmt/format.h>
 
 #include "starling/checkpoint/consensus.h"
+#include "starling/optim/checkpoint_writer.h"
+#include "starling/optim/state_file.h"
 #include "tests/eventually.h"
 #include "tests/log_lines.h"
 #include "tests/optim/checkpointed.h"
@@ -206,6 +209,92 @@ TEST(Checkpoint, AFailedWriteCostsOneWarningAndNothingElse) {
   EXPECT_THAT(warnings.all(),
               testing::ElementsAre(AllOf(HasSubstr("no checkpoint of step 2, the ones before it are kept"),
                                          HasSubstr("worker-1.safetensors: cannot be opened"))));
+}
+
+TEST(Checkpoint, AStateThatCannotBeSavedCostsOneWarningAndNothingElse) {
+  const Folder folder;
+  LogLines warnings;
+  flock(2, [&](int, World& world) {
+    world.log = warnings.log();
+    const Tensor table = parameter({4, 2}, 1);
+    torch::optim::SGD inner({table}, torch::optim::SGDOptions(0.1).momentum(0.5));
+    Optimizer optimizer(inner, {}, world);
+    EXPECT_TRUE(save_checkpoint(optimizer, folder.path, {.step = 0}));
+    table.mutable_grad() = at::ones({4, 2}).to_sparse(1);
+    optimizer.step();
+    EXPECT_FALSE(save_checkpoint(optimizer, folder.path, {.step = 1}));
+    expect_undisturbed(optimizer);
+  });
+  EXPECT_THAT(warnings.all(), testing::ElementsAre(HasSubstr("is not dense float32: that cannot be saved")));
+  EXPECT_EQ(slurp(folder / "latest"), "step-0\n");
+  EXPECT_FALSE(std::filesystem::exists(folder / "step-1.tmp"));
+}
+
+// An attempt to write the same checkpoint was killed, and has left notes.
+TEST(Checkpoint, ANoteOfAnEarlierAttemptIsNotTaken) {
+  const Folder folder;
+  LogLines warnings;
+  const std::string draft = draft_checkpoint(folder.path, 2);
+  Manifest note{.step = 2, .workers = 2, .recipe = {{"attempt", "1"}}};
+  note.files = {{.worker = 1, .digest = {100, 7}, .step = 2}};
+  spill(draft + "/worker-1.json", to_json(note));
+  spill(draft + "/worker-0.json", "no note at all");
+  std::filesystem::create_directories(draft + "/" + worker_file(1));  // which cannot be written
+  const auto save = [&](bool saved) {
+    flock(2, [&](int i, World& world) {
+      world.log = warnings.log();
+      Net net;
+      Optimizer optimizer(net, SGD{}, {}, world);
+      train(net, optimizer, i, 0, 2);
+      EXPECT_EQ(save_checkpoint(optimizer, folder.path, {.step = 2}), saved);
+    });
+  };
+  save(false);
+  EXPECT_THAT(warnings.all(), testing::ElementsAre(HasSubstr("worker-1.safetensors: cannot be opened")));
+  std::filesystem::create_directories(draft);
+  spill(draft + "/worker-1.json", to_json(note));
+  save(true);
+  Checkpoint(folder.path).verify_all();
+}
+
+// Later steps do not change it, and the one before is committed first.
+TEST(Checkpoint, AWriterSavesTheStateOfTheMomentAndCommitsInOrder) {
+  const Folder folder;
+  const Setting s{AccumAdam{.lr = 0.01, .window = 4}, {.topology = "base-2"}, 3};
+  flock(s.workers, [&](int i, World& world) {
+    struct Run run(s, world), again(s, world);
+    {
+      CheckpointWriter writer(*run.optimizer, folder / "background", 3);
+      for (int t = 0; t < 12; ++t) {
+        EXPECT_TRUE(writer.save({.step = t}));
+        train(run.net, *run.optimizer, i, t, t + 1);
+      }
+      EXPECT_TRUE(writer.finish());
+      EXPECT_TRUE(writer.save({.step = 12, .seconds = 1.0 + i}, 20 + i));
+    }  // without finish(), which the other workers may be too late for
+    for (int t = 0; t < 12; ++t) {
+      EXPECT_TRUE(save_checkpoint(*again.optimizer, folder / "at-once", {.step = t}, 3));
+      train(again.net, *again.optimizer, i, t, t + 1);
+    }
+    nobody_leaves_yet(*run.optimizer);
+  });
+  EXPECT_GE(Checkpoint(folder / "background").manifest().step, 11);
+  for (int t = 10; t < 12; ++t) {
+    const Checkpoint background(folder / fmt::format("background/step-{}", t));
+    const Checkpoint at_once(folder / fmt::format("at-once/step-{}", t));
+    for (int i = 0; i < s.workers; ++i) {
+      const SafetensorsReader a(background.verified(i)), b(at_once.verified(i));
+      for (const TensorInfo& tensor : a.tensors()) {
+        if (tensor.name == "rng") continue;  // which the threads of this test share
+        EXPECT_TRUE(at::equal(read_tensor(a, tensor), read_tensor(b, *b.find(tensor.name)))) << tensor.name;
+      }
+    }
+  }
+  const auto last = Checkpoint(folder / "background").manifest();
+  if (last.step == 12) {
+    EXPECT_EQ(last.seconds, 3);
+    EXPECT_EQ(last.files[1].step, 21);
+  }
 }
 
 }  // namespace

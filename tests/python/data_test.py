@@ -144,6 +144,30 @@ class Batches(unittest.TestCase):
     def test_a_run_goes_on_where_it_stood(self):
         self.assertEqual(self.some(20, step=17), self.some(37)[17:])
 
+    def test_other_workers_take_the_rest_of_the_epoch(self):
+        # 12 batches of 4 in an epoch. Two workers have had 2 or 8 batches each.
+        for taken in (2, 8):
+            for workers in (1, 3, 4):
+                with self.subTest(taken=taken, workers=workers):
+                    before = [(2, taken)]
+                    epochs = {}
+                    for rank in range(2):
+                        for number, batch in enumerate(self.some(taken, rank=rank, world_size=2)):
+                            epochs.setdefault(number // 6, []).extend(batch)
+                    rest = 12 - 2 * taken % 12
+                    for rank in range(workers):
+                        mine = self.some(rest // workers + 12 // workers, rank=rank, world_size=workers, before=before)
+                        last = taken // 6
+                        epochs.setdefault(last, []).extend(sum(mine[: rest // workers], []))
+                        epochs.setdefault(last + 1, []).extend(sum(mine[rest // workers :], []))
+                        self.assertEqual(self.some(3, rank=rank, world_size=workers, before=[*before, (workers, 2)]),
+                                         self.some(5, rank=rank, world_size=workers, before=before)[2:])
+                    for members in epochs.values():
+                        self.assertEqual(len(set(members)), len(members))
+                        self.assertGreater(len(members), 48 - 4 * workers)
+        with self.assertRaisesRegex(starling.UsageError, "batch = 4: 50 examples are too few for 13 workers"):
+            self.some(1, before=[(13, 1)])
+
     def test_processes_of_the_loader_change_nothing(self):
         expected = self.some(30)
         for processes in (0, 1, 2):

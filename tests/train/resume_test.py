@@ -2,10 +2,21 @@
 
 import json
 import os
+import shutil
+import signal
+import struct
 import subprocess
 import unittest
 
 from runs import WORKERS, Run, command, files_below, load_tests, long  # noqa: F401  unittest calls load_tests
+
+
+def tensors_in(file):
+    """The bytes of each tensor in a safetensors file."""
+    text = file.read_bytes()
+    data = 8 + struct.unpack("<Q", text[:8])[0]
+    places = {name: tensor["data_offsets"] for name, tensor in json.loads(text[8:data]).items() if name != "__metadata__"}
+    return {name: text[data + begin : data + end] for name, (begin, end) in places.items()}
 
 
 class Resume(Run):
@@ -68,6 +79,78 @@ class Resume(Run):
             self.assertTrue(said.startswith(f"checkpoint.resume: {change[0][2:]} = "), said)
             self.assertTrue(said.endswith(": it must be the same"), said)
 
+    def test_fewer_and_more_workers_go_on_with_the_rest_of_the_epoch(self):
+        # 960 images in batches of 16: an epoch has 15 steps of 4 workers.
+        arguments = ("--run.epochs", "4", "--checkpoint.keep", "9", "--train.ema", "0.5")
+        self.train(*arguments, "--checkpoint-every", "9", workers=4)
+        whole = self.metrics()
+        folder = self.out / "checkpoints"
+        last = {}
+        for rule in ("copy", "average"):
+            self.out = self.out.with_name(rule)
+            shutil.copytree(folder.parent, self.out)
+            mine = self.out / "checkpoints"
+            # 9 steps of 4 are 576 images. 384 of the epoch are left: 12 steps of 2.
+            self.train(*arguments, "--checkpoint-every", "19", "--resume", mine / "step-9", "--checkpoint.workers", rule,
+                       workers=2)
+            two = self.metrics()
+            before, all_steps = [*range(1, 9 + 1)], [*range(1, 9 + 12 + 90 + 1)]
+            self.assertEqual({rank: [line["step"] for line in lines] for rank, lines in two.items()},
+                             {0: all_steps, 1: all_steps, 2: before, 3: before})
+            self.assertEqual([line["epoch"] for line in two[0]][8 + 12], 1)
+            self.assertEqual(two[0][-1]["epoch"], 4)
+            self.assertEqual((self.summary()["samples"], self.summary()["workers"]), (4 * 960, 2))
+            # The learning rate goes on at the same part of the run: 9 of 60 steps.
+            whole_rates = [line["lr"] for line in whole[0]]
+            rates = [line["lr"] for line in two[0]]
+            self.assertLess(rates[9], whole_rates[8])
+            self.assertGreater(rates[9], whole_rates[10])
+            self.assertAlmostEqual(rates[-1], whole_rates[-1], delta=1e-5)
+            # Then 3 workers, from 2 epochs and 6 of 30 steps on. 768 images are left, 16 steps.
+            self.train(*arguments, "--checkpoint-every", "30", "--resume", mine / "step-57", "--checkpoint.workers", rule,
+                       workers=3)
+            three = self.metrics()
+            self.assertEqual([line["step"] for line in three[2]], [*range(1, 10), *range(58, 57 + 16 + 20 + 1)])
+            self.assertEqual({lines[-1]["step"] for rank, lines in three.items() if rank < 3}, {57 + 16 + 20})
+            self.assertGreaterEqual(self.summary()["accuracy"], 0.9)
+            last[rule] = self.states(93)
+            shown = json.loads(command("checkpoint", "show", mine, "--json").stdout)
+            self.assertEqual(shown["before"], [{"step": 9, "steps": [9] * 4}, {"step": 57, "steps": [57] * 2}])
+            self.assertIn("before: 4 workers until step 9, 2 until step 57", command("checkpoint", "show", mine).stdout)
+            # Three workers go on as ever.
+            self.train(*arguments, "--checkpoint-every", "30", "--resume", mine / "step-60", workers=3)
+            self.assertEqual(self.states(93), last[rule])
+            self.assertEqual(self.losses(), {rank: [line["loss"] for line in lines] for rank, lines in three.items()})
+        self.assertNotEqual(last["copy"], last["average"])
+        said = self.usage_error(*arguments, "--resume", mine / "step-60", workers=4)
+        self.assertIn("is of 3 workers, this run has 4: the number must be the same, or checkpoint.workers must be copy", said)
+
+    def test_workers_at_different_steps_go_on_as_others(self):
+        arguments = ("--run.epochs", "4", "--mixing.scheme", "a2cid2", "--mixing.topology", "ring", "--run.ends", "together",
+                     "--checkpoint-every", "25", "--checkpoint.keep", "9")
+        self.train(*arguments, workers=4)
+        self.train(*arguments, "--resume", self.out / "checkpoints" / "step-25", "--checkpoint.workers", "average", workers=2)
+        self.assertGreaterEqual(self.summary()["accuracy"], 0.9)
+        for rank, lines in self.metrics().items():
+            steps = [line["step"] for line in lines]
+            self.assertEqual(steps, sorted(set(steps)))
+            if rank > 1:
+                self.assertLessEqual(max(steps), 25)
+        command("report", self.out, "--out", self.out / "report.html")
+
+    def test_a_run_goes_on_without_the_worker_that_it_lost(self):
+        arguments = ("--mixing.topology", "complete", "--checkpoint-every", "10", "--run.epochs", "16", "--checkpoint.keep", "9")
+        process = self.start(*arguments)
+        os.kill(self.until_step(process, 3)[1], signal.SIGKILL)
+        self.until(process, lambda steps: steps[0] >= 25)
+        self.kill(process)
+        latest = self.out / "checkpoints" / "step-20"
+        self.assertEqual(len(list(latest.glob("worker-*"))), 2)
+        _, stderr = self.train(*arguments, "--resume", latest, code=1)
+        self.assertIn("has no file of worker 1", stderr)
+        self.train(*arguments, "--resume", latest, "--checkpoint.workers", "copy", workers=2)
+        self.assertGreaterEqual(self.summary()["accuracy"], 0.9)
+
     def whole_state(self, arguments):
         self.out = self.out.with_name("whole")
         self.train(*arguments, "--mixing.hierarchy", "none", "--run.steps", "1", workers=1)
@@ -113,7 +196,8 @@ class Resume(Run):
             self.assertTrue(said.startswith(f"checkpoint.resume: {change[0][2:]} = "), said)
             self.assertIn(change[1], said)
             self.assertTrue(said.endswith(": it must be the same"), said)
-        self.assertIn("is of 3 workers, this run has 2", self.usage_error(*arguments, "--resume", first, workers=2))
+        self.assertIn("is of 3 workers, this run has 2: the number must be the same",
+                      self.usage_error(*arguments, "--resume", first, workers=2))
         _, stderr = self.train(*arguments, "--resume", "/nowhere", code=1)
         self.assertEqual(stderr, "starling: /nowhere: there is no checkpoint: neither manifest.json nor latest is there\n")
         file = first / "worker-1.safetensors"
@@ -202,6 +286,47 @@ print(len(mean))
                 self.assertIn(message, stderr)
                 self.assertEqual(stderr.count("\n"), 1, stderr)
         self.assertEqual(sorted(path.name for path in self.out.iterdir()), names)
+
+    def test_a_run_begins_with_the_weights_of_a_file(self):
+        self.train("--run.steps", "16", "--checkpoint-every", "8")
+        file = self.out / "mean.safetensors"
+        command("checkpoint", "consensus", self.out / "checkpoints" / "step-8", file)
+        folder = self.out / "checkpoints"
+        self.out = self.out.with_name("begun")
+        # A step so small that it changes nothing.
+        small = ("--run.steps", "1", "--optimizer.lr", "1e-30")
+        self.train(*small, "--checkpoint-every", "1", "--checkpoint.model", file)
+        given = tensors_in(file)
+        for rank in range(WORKERS):
+            mine = tensors_in(self.out / "checkpoints" / "step-1" / f"worker-{rank}.safetensors")
+            parameters = [name for name in given if name.endswith((".weight", ".bias"))]
+            self.assertGreater(len(parameters), 5)
+            for name in parameters:
+                self.assertEqual(mine["model." + name], given[name], name)
+        shutil.rmtree(self.out)
+        # A run that is resumed does not read it.
+        self.train("--run.steps", "16", "--resume", folder / "step-8", "--checkpoint.model", "/nowhere")
+
+        other = self.out / "other.safetensors"
+        whole = file.read_bytes()
+        names = sorted(name for name in given if name.endswith(".weight"))
+
+        def renamed(before, after):
+            other.write_bytes(whole.replace(f'"{before}"'.encode(), f'"{after}"'.encode(), 1))
+            return ("--checkpoint.model", other)
+
+        wrong = names[0].replace("weight", "weigth")
+        for arguments, code, message in (
+                (renamed(names[0], wrong), 1,
+                 f'{other}: the model of the recipe has no tensor "{wrong}"; the nearest name there is "{names[0]}"'),
+                (("--checkpoint.model", file, "--model.width", "16"), 1, f"{file}: tensor "),
+                (("--checkpoint.model", "/nowhere"), 1, "/nowhere: cannot be opened: No such file or directory"),
+                (("--checkpoint.model", folder), 2, f"checkpoint.model = {folder}: is a folder: wants a safetensors file"),
+                (("--checkpoint.model", self.recipe), 1, f"{self.recipe}: offset ")):
+            with self.subTest(message):
+                _, stderr = self.train(*small, *arguments, code=code)
+                self.assertIn(message, stderr)
+                self.assertEqual(stderr.count("\n"), 1, stderr)
 
     def test_two_vectors_with_any_number_of_workers(self):
         self.train("--mixing.scheme", "ceca-2p", "--run.steps", "14", "--checkpoint-every", "7")

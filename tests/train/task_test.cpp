@@ -111,7 +111,7 @@ class CountingTask final : public Task {
   explicit CountingTask(std::int64_t examples) : examples_(examples), model_(1, 1) {}
 
   torch::nn::Module& model() override { return *model_; }
-  std::int64_t batches_per_epoch() const override { return 1; }
+  const Deal& deal() const override { return deal_; }
   Batch batch(std::int64_t) override { return {at::ones({1, 1})}; }
   at::Tensor loss(const Batch& batch) override { return model_->forward(batch[0]).sum(); }
   std::int64_t test_examples() const override { return examples_; }
@@ -132,6 +132,7 @@ class CountingTask final : public Task {
   }
 
  private:
+  const Deal deal_{1, 1, {}};
   const std::int64_t examples_;
   torch::nn::Linear model_;
 };

@@ -85,18 +85,18 @@ Batch make_batch(const Cifar10Images& set, std::span<const std::int64_t> indices
 
 class Cifar10Task final : public Task {
  public:
-  Cifar10Task(Data data, const Recipe& recipe, int rank, int workers)
+  Cifar10Task(Data data, const Recipe& recipe, const Drawer& who)
       : data_(std::move(data)),
         shifts_(keys_of(recipe).shifts),
         seed_(seed_of(recipe)),
-        shares_(class_set(), recipe, rank, workers),
+        shares_(class_set(), recipe, who),
         model_(classifier(recipe)) {}
 
   torch::nn::Module& model() override { return *model_; }
-  std::int64_t batches_per_epoch() const override { return shares_.sampler().batches_per_epoch(); }
+  const Deal& deal() const override { return shares_.sampler().deal(); }
 
   Batch batch(std::int64_t number) override {
-    const auto epoch = static_cast<std::uint64_t>(number / batches_per_epoch());
+    const auto epoch = static_cast<std::uint64_t>(deal().place(number).epoch);
     return make_batch(*data_.train, shares_.sampler().batch(number), shifts_, random_bits({seed_, epoch}));
   }
   at::Tensor loss(const Batch& batch) override {
@@ -148,9 +148,7 @@ MakeTask load(const Recipe& recipe) {
   find_cifar10(folder);
   const Data data{std::make_shared<const Cifar10Images>(cifar10_files(folder, true)),
                   std::make_shared<const Cifar10Images>(cifar10_files(folder, false))};
-  return [recipe, data](int rank, int workers) {
-    return std::make_unique<Cifar10Task>(data, recipe, rank, workers);
-  };
+  return [recipe, data](const Drawer& who) { return std::make_unique<Cifar10Task>(data, recipe, who); };
 }
 
 }  // namespace

@@ -57,18 +57,18 @@ std::shared_ptr<torch::nn::Module> model(const Recipe& recipe) { return classifi
 
 class FashionMnistTask final : public Task {
  public:
-  FashionMnistTask(std::shared_ptr<const FashionMnist> data, const Recipe& recipe, int rank, int workers)
+  FashionMnistTask(std::shared_ptr<const FashionMnist> data, const Recipe& recipe, const Drawer& who)
       : data_(std::move(data)),
         flip_(keys_of(recipe).flip),
         seed_(seed_of(recipe)),
-        shares_(class_set(), recipe, rank, workers),
+        shares_(class_set(), recipe, who),
         model_(classifier(recipe)) {}
 
   torch::nn::Module& model() override { return *model_; }
-  std::int64_t batches_per_epoch() const override { return shares_.sampler().batches_per_epoch(); }
+  const Deal& deal() const override { return shares_.sampler().deal(); }
 
   Batch batch(std::int64_t number) override {
-    const auto epoch = static_cast<std::uint64_t>(number / batches_per_epoch());
+    const auto epoch = static_cast<std::uint64_t>(deal().place(number).epoch);
     const std::uint64_t flips = random_bits({seed_, epoch});
     const ImageBatch drawn = make_batch(data_->train, shares_.sampler().batch(number),
                                         flip_ ? std::optional(flips) : std::nullopt);
@@ -114,8 +114,8 @@ class FashionMnistTask final : public Task {
 MakeTask load(const Recipe& recipe) {
   FashionMnist data = load_fashion_mnist(recipe.data.dir);
   if (keys_of(recipe).limit > 0) data.train = data.train.first(keys_of(recipe).limit);
-  return [recipe, shared = std::make_shared<const FashionMnist>(std::move(data))](int rank, int workers) {
-    return std::make_unique<FashionMnistTask>(shared, recipe, rank, workers);
+  return [recipe, shared = std::make_shared<const FashionMnist>(std::move(data))](const Drawer& who) {
+    return std::make_unique<FashionMnistTask>(shared, recipe, who);
   };
 }
 

@@ -102,16 +102,16 @@ struct Data {
 
 class ImagesTask final : public Task {
  public:
-  ImagesTask(Data data, const Recipe& recipe, int rank, int workers)
+  ImagesTask(Data data, const Recipe& recipe, const Drawer& who)
       : data_(std::move(data)),
         keys_(keys_of(recipe)),
         seed_(seed_of(recipe)),
-        shares_(class_set(), recipe, rank, workers),
+        shares_(class_set(), recipe, who),
         model_(classifier(recipe)),
         loader_(keys_.threads) {}
 
   torch::nn::Module& model() override { return *model_; }
-  std::int64_t batches_per_epoch() const override { return shares_.sampler().batches_per_epoch(); }
+  const Deal& deal() const override { return shares_.sampler().deal(); }
 
   Batch batch(std::int64_t number) override {
     constexpr std::size_t kAhead = 2;
@@ -170,7 +170,7 @@ class ImagesTask final : public Task {
   }
 
   std::future<DecodedImages> start(std::int64_t number) {
-    const auto epoch = static_cast<std::uint64_t>(number / batches_per_epoch());
+    const auto epoch = static_cast<std::uint64_t>(deal().place(number).epoch);
     const auto images = shares_.sampler().batch(number);
     return loader_.start(data_.train, {images.begin(), images.end()}, keys_.size,
                          [views = keys_.views, seed = seed_, epoch](std::int64_t image, ImageSize whole) {
@@ -220,9 +220,7 @@ MakeTask load(const Recipe& recipe) {
       throw UsageError(fmt::format("model.classes = {}: {} has the label {}, and the first one is 0", classes,
                                    folder, highest));
   }
-  return [recipe, data](int rank, int workers) {
-    return std::make_unique<ImagesTask>(data, recipe, rank, workers);
-  };
+  return [recipe, data](const Drawer& who) { return std::make_unique<ImagesTask>(data, recipe, who); };
 }
 
 }  // namespace

@@ -98,12 +98,12 @@ std::int64_t windows_of(const Tokens& text, std::int64_t context, std::int64_t o
 
 class TextTask final : public Task {
  public:
-  TextTask(std::shared_ptr<const Data> data, const Recipe& recipe, int rank, int workers)
+  TextTask(std::shared_ptr<const Data> data, const Recipe& recipe, const Drawer& who)
       : data_(std::move(data)),
         context_(keys_of(recipe).model.context),
         seed_(seed_of(recipe)),
-        sampler_(windows_of(data_->train, context_, context_ - 1, "train.bin"), recipe.train.batch, rank,
-                 workers, seed_),
+        sampler_(windows_of(data_->train, context_, context_ - 1, "train.bin"), recipe.train.batch, who,
+                 seed_),
         test_windows_(windows_of(data_->val, context_, 0, "val.bin")),
         model_(gpt2(recipe)) {
     if (const std::int64_t limit = keys_of(recipe).test_limit; limit > 0)
@@ -111,10 +111,10 @@ class TextTask final : public Task {
   }
 
   torch::nn::Module& model() override { return *model_; }
-  std::int64_t batches_per_epoch() const override { return sampler_.batches_per_epoch(); }
+  const Deal& deal() const override { return sampler_.deal(); }
 
   Batch batch(std::int64_t number) override {
-    const auto epoch = static_cast<std::uint64_t>(number / batches_per_epoch());
+    const auto epoch = static_cast<std::uint64_t>(deal().place(number).epoch);
     const auto offset = random_bits({seed_, epoch}) % static_cast<std::uint64_t>(context_);
     return batch_of(data_->train, static_cast<std::int64_t>(offset), context_, sampler_.batch(number));
   }
@@ -150,8 +150,8 @@ class TextTask final : public Task {
 };
 
 MakeTask load(const Recipe& recipe) {
-  return [recipe, shared = std::make_shared<const Data>(recipe)](int rank, int workers) {
-    return std::make_unique<TextTask>(shared, recipe, rank, workers);
+  return [recipe, shared = std::make_shared<const Data>(recipe)](const Drawer& who) {
+    return std::make_unique<TextTask>(shared, recipe, who);
   };
 }
 

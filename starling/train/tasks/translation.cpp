@@ -129,12 +129,12 @@ Tensor sentences(const Pairs& pairs, Side side, std::span<const std::int64_t> nu
 
 class TranslationTask final : public Task {
  public:
-  TranslationTask(std::shared_ptr<const Data> data, const Recipe& recipe, int rank, int workers)
+  TranslationTask(std::shared_ptr<const Data> data, const Recipe& recipe, const Drawer& who)
       : data_(std::move(data)),
         smoothing_(keys_of(recipe).smoothing),
         seed_(seed_of(recipe)),
-        rank_(rank),
-        sampler_(lengths_of(data_->train), recipe.train.batch, rank, workers, seed_),
+        rank_(who.rank),
+        sampler_(lengths_of(data_->train), recipe.train.batch, who, seed_),
         test_pairs_(data_->val.size()),
         test_tokens_(recipe.train.batch),
         model_(transformer(recipe)) {
@@ -143,7 +143,7 @@ class TranslationTask final : public Task {
   }
 
   torch::nn::Module& model() override { return *model_; }
-  std::int64_t batches_per_epoch() const override { return sampler_.batches_per_epoch(); }
+  const Deal& deal() const override { return sampler_.deal(); }
 
   Batch batch(std::int64_t number) override {
     const auto pairs = sampler_.batch(number);
@@ -212,8 +212,8 @@ class TranslationTask final : public Task {
 };
 
 MakeTask load(const Recipe& recipe) {
-  return [recipe, shared = std::make_shared<const Data>(recipe)](int rank, int workers) {
-    return std::make_unique<TranslationTask>(shared, recipe, rank, workers);
+  return [recipe, shared = std::make_shared<const Data>(recipe)](const Drawer& who) {
+    return std::make_unique<TranslationTask>(shared, recipe, who);
   };
 }
 

@@ -61,23 +61,26 @@ TEST_P(TaskContract, ABatchFollowsFromSeedRankAndNumber) {
   EXPECT_FALSE(same(task(recipe({{"run.seed", "2"}}), 1, 3)->batch(0), batches[0]));
 }
 
-// All workers' examples of an epoch, as the model sees them.
+// Adds a batch's examples, as the model sees them.
+void add_examples(const Batch& batch, std::multiset<std::string>& seen) {
+  for (std::int64_t row = 0; row < batch[0].size(0); ++row) {
+    std::string bytes;
+    for (const at::Tensor& tensor : batch) {
+      if (tensor.dim() == 0) continue;  // it is of the whole batch
+      const at::Tensor mine = tensor[row].contiguous();
+      bytes.append(static_cast<const char*>(mine.data_ptr()), mine.nbytes());
+    }
+    seen.insert(bytes);
+  }
+}
+
+// All workers' examples of an epoch.
 std::multiset<std::string> epoch_of(const std::vector<std::unique_ptr<Task>>& workers, std::int64_t epoch) {
   std::multiset<std::string> seen;
   for (const auto& worker : workers) {
     const std::int64_t batches = worker->batches_per_epoch();
-    for (std::int64_t k = epoch * batches; k < (epoch + 1) * batches; ++k) {
-      const Batch batch = worker->batch(k);
-      for (std::int64_t row = 0; row < batch[0].size(0); ++row) {
-        std::string bytes;
-        for (const at::Tensor& tensor : batch) {
-          if (tensor.dim() == 0) continue;  // it is of the whole batch
-          const at::Tensor mine = tensor[row].contiguous();
-          bytes.append(static_cast<const char*>(mine.data_ptr()), mine.nbytes());
-        }
-        seen.insert(bytes);
-      }
-    }
+    for (std::int64_t k = epoch * batches; k < (epoch + 1) * batches; ++k)
+      add_examples(worker->batch(k), seen);
   }
   return seen;
 }
@@ -88,7 +91,7 @@ TEST_P(TaskContract, AnyNumberOfWorkersSeesEachExampleOfAnEpochOnce) {
   std::map<std::int64_t, std::multiset<std::string>> all;  // by epoch
   for (const int workers : {1, 2, 3, 4, 7}) {
     std::vector<std::unique_ptr<Task>> tasks;
-    for (int rank = 0; rank < workers; ++rank) tasks.push_back(make(rank, workers));
+    for (int rank = 0; rank < workers; ++rank) tasks.push_back(make({rank, workers}));
     for (const std::int64_t epoch : {0, 2}) {
       const auto seen = epoch_of(tasks, epoch);
       if (workers == 1) {
@@ -99,6 +102,28 @@ TEST_P(TaskContract, AnyNumberOfWorkersSeesEachExampleOfAnEpochOnce) {
       EXPECT_EQ(std::ssize(seen), data_.train / (5 * workers) * 5 * workers) << workers;
       EXPECT_TRUE(std::ranges::includes(all[epoch], seen)) << workers;
     }
+  }
+}
+
+// One batch of each of 4 workers, then the rest of the epoch, which is 40 examples, and the next
+// epoch.
+TEST_P(TaskContract, OtherWorkersSeeTheRestOfAnEpochOnce) {
+  const Recipe mine = recipe(data_.unvaried);
+  const MakeTask make = task_of(mine).load(mine);
+  std::vector<std::unique_ptr<Task>> alone;
+  alone.push_back(make({}));
+  for (const auto& [workers, rest] : std::map<int, std::int64_t>{{3, 2}, {6, 1}}) {
+    std::multiset<std::string> first, second;
+    for (int rank = 0; rank < 4; ++rank) add_examples(make({rank, 4})->batch(0), first);
+    for (int rank = 0; rank < workers; ++rank) {
+      const auto task = make({rank, workers, {{std::vector<std::int64_t>(4, 1), 1}}});
+      for (std::int64_t k = 0; k < rest; ++k) add_examples(task->batch(1 + k), first);
+      for (std::int64_t k = 0; k < task->batches_per_epoch(); ++k)
+        add_examples(task->batch(1 + rest + k), second);
+    }
+    EXPECT_EQ(std::ssize(first), 20 + 5 * workers * rest);
+    EXPECT_TRUE(std::ranges::includes(epoch_of(alone, 0), first)) << workers;
+    EXPECT_EQ(second, epoch_of(alone, 1)) << workers;
   }
 }
 
@@ -135,7 +160,7 @@ TEST_P(TaskContract, AWorkerDrawsFromItsShareOfTheClasses) {
     std::vector<std::int64_t> sum(whole[0].size());
     std::vector<std::vector<std::int64_t>> all;
     for (int rank = 0; rank < kWorkers; ++rank) {
-      const auto worker = make(rank, kWorkers);
+      const auto worker = make({rank, kWorkers});
       all = worker->class_counts();
       ASSERT_EQ(all.size(), static_cast<std::size_t>(kWorkers));
       const auto& share = all[static_cast<std::size_t>(rank)];
@@ -146,7 +171,7 @@ TEST_P(TaskContract, AWorkerDrawsFromItsShareOfTheClasses) {
       for (std::size_t c = 0; c < share.size(); ++c) sum[c] += share[c];
     }
     EXPECT_EQ(sum, whole[0]) << split;
-    EXPECT_EQ(make(0, kWorkers)->class_counts(), all);
+    EXPECT_EQ(make({0, kWorkers})->class_counts(), all);
   }
 }
 
@@ -191,7 +216,7 @@ TEST_P(TaskContract, ARunThatStopsInAnEpochGoesOnToTheBit) {
 
 TEST_P(TaskContract, WorkersOfAProcessShareTheDataAndNotTheModel) {
   const MakeTask make = task_of(recipe()).load(recipe());
-  const auto a = make(0, 2), b = make(1, 2);
+  const auto a = make({0, 2}), b = make({1, 2});
   EXPECT_NE(&a->model(), &b->model());
   const auto x = a->model().parameters(), y = b->model().parameters();
   ASSERT_EQ(x.size(), y.size());
@@ -203,7 +228,7 @@ TEST_P(TaskContract, WorkersOfAProcessShareTheDataAndNotTheModel) {
 
 // The loss of step 0, and the gradients that it leaves.
 std::pair<double, std::vector<at::Tensor>> first_step(const Recipe& recipe, at::Device device) {
-  Learner learner(recipe, task_of(recipe).load(recipe), 0, 1, device);
+  Learner learner(recipe, task_of(recipe).load(recipe), {}, device);
   const auto optimizer = make_optimizer(recipe, learner.model(), World::alone());
   learner.begin_step(0, *optimizer);
   const double loss = learner.gradient(0, *optimizer);

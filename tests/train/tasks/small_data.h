@@ -140,7 +140,7 @@ class TaskTest : public testing::Test {
     return recipe;
   }
   std::unique_ptr<Task> task(const Recipe& recipe, int rank = 0, int workers = 1) const {
-    return task_of(recipe).load(recipe)(rank, workers);
+    return task_of(recipe).load(recipe)({rank, workers});
   }
 
   const Folder folder_;
