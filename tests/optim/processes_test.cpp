@@ -136,6 +136,7 @@ class Meddler final : public Store {
     store_->set(key,
                 tcp::signed_address(worker_, worker_.rank, "127.0.0.1:" + std::to_string(wire_->port())));
   }
+  std::optional<std::string> look(const std::string& key) override { return store_->look(key); }
   std::string get(const std::string& key, std::chrono::milliseconds deadline,
                   const Interrupted& interrupted) override {
     return store_->get(key, deadline, interrupted);

@@ -201,6 +201,7 @@ TEST_F(TcpEdges, WhoNeverComesIsLostAfterTheTimeToMeet) {
 TEST_F(TcpEdges, AStoreThatDoesNotAnswerKeepsNobodyFromStopping) {
   struct Hanging final : Store {
     void set(const std::string&, const std::string&) override {}
+    std::optional<std::string> look(const std::string&) override { return std::nullopt; }
     std::string get(const std::string&, milliseconds, const Interrupted&) override {
       std::unique_lock lock(mutex);
       asked = true;
@@ -290,6 +291,7 @@ INSTANTIATE_TEST_SUITE_P(AnyRank, KilledProcess, ::testing::Values(0, 1, 2));
 class LostStore final : public Store {
  public:
   void set(const std::string&, const std::string&) override { throw StoreLost("gone"); }
+  std::optional<std::string> look(const std::string&) override { throw StoreLost("gone"); }
   std::string get(const std::string&, milliseconds, const Interrupted&) override {
     ++asked;
     throw StoreLost("gone");
