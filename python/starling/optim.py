@@ -295,7 +295,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def steps(self) -> int:
-        """Calls of step() in this run: use it as the loop's count (`while optimizer.steps < steps`),
+        """Calls of step() in this run: use it as the loop's count (`while optimizer.steps < steps`)
         and to choose batches. With STARLING_REJOIN=1, a worker that is started while the others
         train takes the state of one of them when its optimizer is made, and that one's count. It
         may rise by more than one in step(), if this worker was away for so long that it had to join

@@ -43,7 +43,7 @@ struct Failpoint {
   static constexpr std::int64_t kEach = -1, kNever = -1;
 };
 
-// Of this process. Reads of `all` are safe: armed while no other thread is in failpoint().
+// The failpoints of this process. `all` is written while no other thread is in failpoint().
 struct Armed {
   std::vector<Failpoint> all;  // of this rank
   int rank = 0;

@@ -72,8 +72,8 @@ Schedule schedule_for(Options options, int workers, int local_workers, const Log
   throw Error(fmt::format("no topology is possible for {} workers", workers));
 }
 
-// What the members of a new epoch tell each other. Collective in the new exchange, its first
-// operation. Returns the places of those that gave one, by rank.
+// The members of a new epoch tell each other their places. Collective, the first operation of the
+// new exchange. Returns the places of those that gave one, by rank.
 std::map<int, Place> tell_places(Exchange& exchange, int rank, int size, const std::optional<Place>& mine) {
   constexpr std::size_t kNumbers = 3;
   std::vector<std::int64_t> all(kNumbers * static_cast<std::size_t>(size));

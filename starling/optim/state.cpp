@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <unordered_map>
 
@@ -30,19 +29,6 @@ namespace starling {
 namespace {
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
-
-// A tensor of floats on the CPU, with this tensor's strides.
-at::Tensor floats_like(const at::Tensor& tensor) {
-  return at::empty_like(tensor, at::TensorOptions(at::kFloat).device(at::kCPU));
-}
-
-at::Tensor vector_of(std::int64_t length, at::ScalarType type) { return at::empty({length}, type); }
-
-at::Tensor numbers(const std::vector<double>& values) {
-  const at::Tensor tensor = vector_of(static_cast<std::int64_t>(values.size()), at::kDouble);
-  std::ranges::copy(values, tensor.mutable_data_ptr<double>());
-  return tensor;
-}
 
 // All tensors of a state. Loading fills them. apply() then copies those that are copies to their
 // place.
@@ -438,8 +424,6 @@ struct State {
 
 }  // namespace
 
-OptimizerState Optimizer::state(bool values) const { return state(values, /*with_scheme=*/true); }
-
 OptimizerState Optimizer::state(bool values, bool with_scheme) const {
   const c10::AutoGradMode no_gradient(false);
   // State reads the groups' options through references to non-const.
@@ -458,25 +442,6 @@ OptimizerState Optimizer::state(bool values, bool with_scheme) const {
   all.of_scheme = state.of_scheme();
   all.of_rule = state.of_rule();
   return all;
-}
-
-void Optimizer::add_to_state(std::vector<std::pair<std::string, at::Tensor>> tensors) {
-  const OptimizerState now = state(/*values=*/false);
-  for (const auto& [name, tensor] : tensors) {
-    if (now.tensors.contains(name))
-      throw UsageError(fmt::format("add_to_state: the state has a tensor \"{}\" already", name));
-  }
-  engine_->guests.insert(engine_->guests.end(), tensors.begin(), tensors.end());
-  const c10::AutoGradMode no_gradient(false);
-  for (const auto& [name, tensor] : tensors) {
-    const auto given = engine_->to_come.find(name);
-    if (given == engine_->to_come.end()) continue;
-    if (given->second.sizes() != tensor.sizes())
-      throw UsageError(
-          fmt::format("add_to_state: tensor \"{}\" has another shape than the other workers'", name));
-    tensor.copy_(given->second);
-    engine_->to_come.erase(given);
-  }
 }
 
 void Optimizer::take_state(const std::string& what, const std::function<GivenState()>& give) {
@@ -522,11 +487,7 @@ void Optimizer::adopt(OptimizerState given_state) {
                    }};
   mine.make_as_in(given);
   const Named all = mine.all();
-  std::set<std::string> wanted;
-  for (const auto& [name, tensor] : all) wanted.insert(name);
-  std::erase_if(given.state.tensors, [&](const auto& tensor) {
-    return !wanted.contains(tensor.first) && engine_->to_come.insert(tensor).second;
-  });
+  engine_->to_come = take_others(given.state, all);
   check_tensors(given, mine.rule, mine.share(), all);
   for (const auto& [name, tensor] : all) tensor.copy_(given.state.tensors.at(name));
   mine.check(given);

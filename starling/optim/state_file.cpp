@@ -98,12 +98,53 @@ void Optimizer::set_state(const OptimizerState& state) {
   });
 }
 
+OptimizerState Optimizer::state(bool values) const { return state(values, /*with_scheme=*/true); }
+
+void Optimizer::add_to_state(std::vector<std::pair<std::string, at::Tensor>> tensors) {
+  const OptimizerState now = state(/*values=*/false);
+  for (const auto& [name, tensor] : tensors) {
+    if (now.tensors.contains(name))
+      throw UsageError(fmt::format("add_to_state: the state has a tensor \"{}\" already", name));
+  }
+  engine_->guests.insert(engine_->guests.end(), tensors.begin(), tensors.end());
+  const c10::AutoGradMode no_gradient(false);
+  for (const auto& [name, tensor] : tensors) {
+    const auto given = engine_->to_come.find(name);
+    if (given == engine_->to_come.end()) continue;
+    if (given->second.sizes() != tensor.sizes())
+      throw UsageError(
+          fmt::format("add_to_state: tensor \"{}\" has another shape than the other workers'", name));
+    tensor.copy_(given->second);
+    engine_->to_come.erase(given);
+  }
+}
+
 void Optimizer::save(torch::serialize::OutputArchive&) const {
   throw UsageError("starling::Optimizer is not saved to torch's archives: use save(file)");
 }
 
 void Optimizer::load(torch::serialize::InputArchive&) {
   throw UsageError("starling::Optimizer is not loaded from torch's archives: use load(file)");
+}
+
+// A tensor of floats on the CPU, with this tensor's strides.
+at::Tensor floats_like(const at::Tensor& tensor) {
+  return at::empty_like(tensor, at::TensorOptions(at::kFloat).device(at::kCPU));
+}
+
+at::Tensor vector_of(std::int64_t length, at::ScalarType type) { return at::empty({length}, type); }
+
+at::Tensor numbers(const std::vector<double>& values) {
+  const at::Tensor tensor = vector_of(static_cast<std::int64_t>(values.size()), at::kDouble);
+  std::ranges::copy(values, tensor.mutable_data_ptr<double>());
+  return tensor;
+}
+
+std::map<std::string, at::Tensor> take_others(OptimizerState& state, const Named& wanted) {
+  std::map<std::string, at::Tensor> others = state.tensors;
+  for (const auto& [name, tensor] : wanted) others.erase(name);
+  for (const auto& [name, tensor] : others) state.tensors.erase(name);
+  return others;
 }
 
 std::string grids_text(const std::vector<Block>& blocks) {

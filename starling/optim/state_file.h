@@ -47,6 +47,14 @@ struct GivenState {
   }
 };
 
+// A tensor of floats on the CPU, with this tensor's strides.
+at::Tensor floats_like(const at::Tensor& tensor);
+at::Tensor vector_of(std::int64_t length, at::ScalarType type);
+at::Tensor numbers(const std::vector<double>& values);
+
+// Removes the tensors whose names are not wanted, and returns them.
+std::map<std::string, at::Tensor> take_others(OptimizerState& state, const Named& wanted);
+
 // The blocks' grids as text: Grid::state() of each.
 std::string grids_text(const std::vector<Block>& blocks);
 // The key of the metadata that has the blocks' grids of this wire.

@@ -19,7 +19,7 @@ class Rejoin(Run):
         self.until(process, lambda steps: steps[rank] > after)
 
     def kill(self, process, *ranks):
-        """Kills these workers, once all are in the run. Returns the last step that one has logged."""
+        """Kills these workers, once all train. Returns the last step that one has logged."""
         ids = self.until_step(process, 10)
         last = max(records[-1]["step"] for records in self.metrics().values())
         for rank in ranks:
@@ -27,7 +27,7 @@ class Rejoin(Run):
         return last
 
     def check_end(self, process, *joined):
-        """All finish, and the workers `joined`, no others, have joined the run."""
+        """All finish. The workers `joined`, and no others, have joined the run."""
         _, stderr = self.finish(process, 0)
         found = re.findall(r"starling\[(\d)\]: this worker has joined the run after step (\d+), with the state of "
                            r"worker (\d)", stderr)

@@ -2,11 +2,11 @@
 //
 // With a pre-shared key, which both derive from the token, nothing else is needed. With
 // certificates, each side demands one of the other, signed by the authority. The dialer also
-// demands that the acceptor's names the address that it has dialled. What the handshake of proof.h
-// proves inside is bound to this very session (TlsSession::binding).
+// demands that the acceptor's names the address that it has dialled. The handshake of proof.h runs
+// inside, and its proof is bound to this very session (TlsSession::binding).
 //
-// OpenSSL reads from the socket itself. What it writes is gathered here, so that many records cost
-// one system call.
+// OpenSSL reads from the socket itself. Its output is gathered here, so that many records cost one
+// system call.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct ssl_st;
 
 namespace starling::tcp {
 
-// What all connections of one worker share.
+// The part that all connections of one worker share.
 class Tls {
  public:
   // Throws UsageError if a file cannot be read or holds something else.
