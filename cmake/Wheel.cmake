@@ -14,7 +14,7 @@ set_target_properties(starling-cli PROPERTIES INSTALL_RPATH "$ORIGIN/../../torch
 # Statically linked libraries stay private: Python loads an OpenSSL too, and torchvision and Pillow
 # load a libjpeg, possibly another one. (mold 1.10 never ends on a list of them.)
 foreach(target IN ITEMS starling_python starling-cli)
-  target_link_options(${target} PRIVATE -Wl,--exclude-libs,libcrypto.a,--exclude-libs,libz.a,--exclude-libs,libjpeg.a)
+  target_link_options(${target} PRIVATE -Wl,--exclude-libs,libssl.a,--exclude-libs,libcrypto.a,--exclude-libs,libz.a,--exclude-libs,libjpeg.a)
 endforeach()
 
 install(TARGETS starling_python LIBRARY DESTINATION starling)

@@ -221,9 +221,9 @@ void refuse_misspelt(const std::vector<std::string>& names) {
   constexpr std::string_view kPrefix = "STARLING_";
   // Other programs may have variables with this prefix too, so only the part after it is compared,
   // and strictly.
-  static const std::vector<std::string> known{"TOKEN",         "TOKEN_FILE",  "STORE_FILE", "TRANSPORT",
-                                              "SOCKET_IFNAME", "LOG",         "ISA",        "NVRTC",
-                                              "CACHE",         "LAUNCHER_PID"};
+  static const std::vector<std::string> known{
+      "TOKEN", "TOKEN_FILE", "STORE_FILE",   "TRANSPORT", "SOCKET_IFNAME", "LOG",     "ISA",
+      "NVRTC", "CACHE",      "LAUNCHER_PID", "TLS",       "TLS_CERT",      "TLS_KEY", "TLS_CA"};
   for (const std::string& name : names) {
     if (!name.starts_with(kPrefix)) continue;
     const std::string own = name.substr(kPrefix.size());

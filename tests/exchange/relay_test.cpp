@@ -1,4 +1,4 @@
-// The exchange with somebody between two workers, who changes the stream without the token.
+// The exchange through a relay, which changes the stream without the token.
 #include "tests/transport/relay.h"
 
 #include <gmock/gmock.h>

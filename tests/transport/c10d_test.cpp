@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <optional>
@@ -15,13 +16,16 @@
 #include <unistd.h>
 
 #include "processes.h"
+#include "recorder.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/transport/c10d/collectives.h"
 #include "starling/transport/c10d/launcher.h"
+#include "starling/transport/c10d/settings.h"
 #include "starling/transport/c10d/socket.h"
 #include "starling/world/environment.h"
 #include "starling/world/world.h"
+#include "tests/folder.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -290,10 +294,77 @@ TEST(WorldFromEnvironment, NamesTheVariableThatIsWrong) {
               HasSubstr("MASTER_ADDR='no.such.host.invalid'"));
   EXPECT_THAT(refusal("STARLING_TRANSPORT", "pigeon"),
               AllOf(HasSubstr("STARLING_TRANSPORT='pigeon'"), HasSubstr("mapped"), HasSubstr("tcp")));
+  EXPECT_THAT(refusal("STARLING_TLS", "yes"),
+              AllOf(HasSubstr("STARLING_TLS='yes'"), HasSubstr("psk"), HasSubstr("cert")));
+  EXPECT_THAT(refusal("STARLING_TLS", "cert"),
+              HasSubstr("STARLING_TLS_CERT is not set, and STARLING_TLS is cert"));
+  EXPECT_THAT(refusal("STARLING_TLS_KEY", "/no/such/file"),
+              HasSubstr("STARLING_TLS_KEY is set, and STARLING_TLS is not set"));
   EXPECT_THAT(refusal("STARLING_SOCKET_IFNAME", "nowhere0"),
               AllOf(HasSubstr("STARLING_SOCKET_IFNAME='nowhere0'"), HasSubstr("lo")));
   EXPECT_THAT(refusal("STARLING_TOKEN_FILE", "/no/such/file"),
               HasSubstr("STARLING_TOKEN_FILE='/no/such/file'"));
+}
+
+TEST(TlsFromEnvironment, SaysHowAndNamesTheFiles) {
+  const auto read = [](const std::map<std::string, std::string>& variables) {
+    return tls_from_environment([&](const std::string& name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional(found->second);
+    });
+  };
+  const Folder folder;
+  const std::string key = folder / "key";
+  spill(key, "secret");
+  std::map<std::string, std::string> all{{"STARLING_TLS", "cert"},
+                                         {"STARLING_TLS_CERT", "c.pem"},
+                                         {"STARLING_TLS_KEY", key},
+                                         {"STARLING_TLS_CA", "ca.pem"}};
+  EXPECT_FALSE(read({}));
+  ASSERT_TRUE(read({{"STARLING_TLS", "psk"}}));
+  EXPECT_EQ(read({{"STARLING_TLS", "psk"}})->certificate, "");
+  std::filesystem::permissions(key, std::filesystem::perms::owner_read);
+  ASSERT_TRUE(read(all));
+  EXPECT_EQ(read(all)->certificate + read(all)->key + read(all)->authority, "c.pem" + key + "ca.pem");
+  std::filesystem::permissions(key, std::filesystem::perms::group_read, std::filesystem::perm_options::add);
+  EXPECT_THAT(starling::refusal<UsageError>([&] { read(all); }),
+              AllOf(HasSubstr("STARLING_TLS_KEY="), HasSubstr("chmod 600")));
+  all["STARLING_TLS"] = "psk";
+  EXPECT_THAT(starling::refusal<UsageError>([&] { read(all); }),
+              HasSubstr("STARLING_TLS_CERT is set, and STARLING_TLS is psk"));
+  EXPECT_THAT(starling::refusal<UsageError>([&] {
+                transport_from_environment(
+                    [](const std::string& name) {
+                      return std::optional<std::string>(name == "STARLING_TRANSPORT" ? "c10d" : "psk");
+                    },
+                    true);
+              }),
+              HasSubstr("STARLING_TLS does not protect"));
+}
+
+// The setting reaches the edges: these two do not speak the same.
+TEST(TlsFromEnvironment, ReachesTheTransports) {
+  for (const char* name : {"tcp", "mapped"}) {
+    World world;
+    world.size = 2;
+    world.token = "a token of this test";
+    world.address = "127.0.0.1";
+    world.store = std::make_shared<MemoryStore>();
+    world.timeouts.meet = 500ms;
+    Recorder recorders[2];
+    std::unique_ptr<Transport> transports[2];
+    for (const int rank : {0, 1}) {
+      world.rank = rank;
+      transports[rank] =
+          own_transport(name, rank == 1 ? std::optional(TlsOptions{}) : std::nullopt)(world, "test");
+      transports[rank]->start(recorders[rank]);
+    }
+    for (const int rank : {0, 1}) transports[rank]->open(1 - rank);
+    ASSERT_TRUE(recorders[1].wait_for(Recorder::Kind::lost, 0));
+    EXPECT_THAT(recorders[1].reasons(Recorder::Kind::lost).at(0),
+                HasSubstr("is STARLING_TLS the same on all workers?"));
+    for (const int rank : {0, 1}) transports[rank]->stop();
+  }
 }
 
 TEST(WorldFromEnvironment, AnUnreachableStoreIsAnErrorThatSaysWhere) {

@@ -67,6 +67,7 @@ std::vector<Kit> kits();
 std::unique_ptr<Fabric> make_local_fabric(int size);
 std::unique_ptr<Fabric> make_tcp_fabric(int size);
 std::unique_ptr<Fabric> make_sealed_fabric(int size);  // over TCP, with seals
+std::unique_ptr<Fabric> make_tls_fabric(int size);     // over TCP, with TLS
 std::unique_ptr<Fabric> make_mapped_fabric(int size);
 
 }  // namespace starling

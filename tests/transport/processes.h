@@ -25,11 +25,28 @@ namespace starling {
 class Environment {
  public:
   explicit Environment(const std::map<std::string, std::string>& variables) {
-    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-                             "MASTER_PORT", "STARLING_TOKEN", "STARLING_TOKEN_FILE", "STARLING_STORE_FILE",
-                             "STARLING_TRANSPORT", "STARLING_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME",
-                             "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT",
-                             "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID", "SLURM_NTASKS"}) {
+    for (const char* name : {"RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "STARLING_TOKEN",
+                             "STARLING_TOKEN_FILE",
+                             "STARLING_STORE_FILE",
+                             "STARLING_TRANSPORT",
+                             "STARLING_TLS",
+                             "STARLING_TLS_CERT",
+                             "STARLING_TLS_KEY",
+                             "STARLING_TLS_CA",
+                             "STARLING_SOCKET_IFNAME",
+                             "GLOO_SOCKET_IFNAME",
+                             "TORCHELASTIC_USE_AGENT_STORE",
+                             "TORCHELASTIC_RESTART_COUNT",
+                             "OMPI_COMM_WORLD_RANK",
+                             "PMI_RANK",
+                             "SLURM_STEP_ID",
+                             "SLURM_NTASKS"}) {
       const char* value = std::getenv(name);
       before_[name] = value ? value : "";
       unsetenv(name);

@@ -1,4 +1,4 @@
-// Somebody between two workers, who forwards their handshake, and then changes the stream of frames
+// A relay between two workers. It forwards their handshake, and then changes the stream of frames
 // once, as well as can be done without the token.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Edges over TCP with somebody in between.
+// Edges over TCP through a relay.
 #include "relay.h"
 
 #include <gmock/gmock.h>

@@ -51,7 +51,8 @@ TEST(Seal, FramesComeAsTheyWereSent) {
 }
 
 // GMAC as OpenSSL's command computes it:
-//   openssl mac -cipher AES-256-GCM -macopt hexkey:$(printf '%064d' 0) -macopt hexiv:000000000000000000000000 GMAC
+//   openssl mac -cipher AES-256-GCM -macopt hexkey:$(printf '%064d' 0)
+//     -macopt hexiv:$(printf '%024d' 0) -in HEADER GMAC
 TEST(Seal, TheTagIsThatOfTheStandard) {
   Seal out{Digest{}};
   const Seal::Closed closed = out.close({.type = FrameType::ack}, {});

@@ -118,6 +118,7 @@ TEST(Environment, MisspeltSettingsAreNamed) {
                                                         {"STARLING_TOKENFILE", "STARLING_TOKEN_FILE"},
                                                         {"STARLING_TRANSPROT", "STARLING_TRANSPORT"},
                                                         {"STARLING_SOCKET_IFNAMES", "STARLING_SOCKET_IFNAME"},
+                                                        {"STARLING_TLS_CRT", "STARLING_TLS_CERT"},
                                                         {"STARLING_LOGS", "STARLING_LOG"}}) {
     EXPECT_EQ(said(name), "environment: " + name + " is unknown, did you mean " + meant + "?");
   }

@@ -125,6 +125,7 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
   world.size = size;
   world.timeouts = timeouts;
   const std::string transport = transport_from_environment(variable, backend != nullptr);
+  const std::optional<TlsOptions> tls = tls_from_environment(variable);
   world.token = token_from_environment(variable);
   const std::optional<SocketAddress> chosen = address_from_environment(variable);
   std::optional<SocketAddress> address = usable(chosen);
@@ -139,7 +140,7 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
   const auto kept = store_for_a_call(store, rank, timeouts.meet);
   world.store = {kept, &kept->own};
   world.make_transport =
-      transport == "c10d" ? group_transports(*backend, kept->call) : own_transport(transport);
+      transport == "c10d" ? group_transports(*backend, kept->call) : own_transport(transport, tls);
   const Card own{host, !world.token.empty(), transport, address ? address->host() : ""};
   world.store->set(fmt::format("worker-{}", rank), own.to_line());
   std::vector<Card> cards;

@@ -28,12 +28,14 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMadeBy = "the file of rank 0's token";
 
-// The token is a secret: no other user may have access to its file, nor have written it.
-std::string token_from_file(const std::string& path, std::string_view origin) {
-  const auto refuse = [&](std::string_view why) {
-    throw UsageError(fmt::format("environment: {}='{}' {}", origin, path, why));
-  };
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+[[noreturn]] void refuse_file(const std::string& path, std::string_view origin, std::string_view why) {
+  throw UsageError(fmt::format("environment: {}='{}' {}", origin, path, why));
+}
+
+// A file with a secret: no other user may have access to it, nor have written it.
+Descriptor open_secret(const std::string& path, std::string_view origin) {
+  const auto refuse = [&](std::string_view why) { refuse_file(path, origin, why); };
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status{};
   if (file.get() < 0 || fstat(file.get(), &status) != 0)
     refuse(fmt::format("cannot be read: {}", std::strerror(errno)));
@@ -41,6 +43,12 @@ std::string token_from_file(const std::string& path, std::string_view origin) {
   if (status.st_uid != geteuid() && status.st_uid != 0)
     refuse(fmt::format("belongs to user {}, not to you", status.st_uid));
   if (status.st_mode & (S_IRWXG | S_IRWXO)) refuse("can be reached by group or others: chmod 600 it");
+  return file;
+}
+
+std::string token_from_file(const std::string& path, std::string_view origin) {
+  const auto refuse = [&](std::string_view why) { refuse_file(path, origin, why); };
+  const Descriptor file = open_secret(path, origin);
   char buffer[4096];
   const ssize_t length = read(file.get(), buffer, sizeof buffer);
   if (length < 0) refuse(fmt::format("cannot be read: {}", std::strerror(errno)));
@@ -109,6 +117,10 @@ LocalToken token_on_this_host(Store& store, int rank, std::chrono::milliseconds 
 
 std::string transport_from_environment(const Variables& variable, bool has_group) {
   std::string name = variable("STARLING_TRANSPORT").value_or("mapped");
+  if (name == "c10d" && has_group && variable("STARLING_TLS"))
+    throw UsageError(
+        "environment: STARLING_TLS does not protect the blocks that STARLING_TRANSPORT=c10d sends by the "
+        "process group: unset one of them");
   if (name == "mapped" || name == "tcp" || (name == "c10d" && has_group)) return name;
   throw UsageError(
       fmt::format("environment: STARLING_TRANSPORT='{}' is not allowed: mapped (blocks lie in shared memory "
@@ -118,9 +130,41 @@ std::string transport_from_environment(const Variables& variable, bool has_group
                             : "; c10d is for a world of a process group (World::from_process_group)"));
 }
 
-decltype(World::make_transport) own_transport(const std::string& name) {
-  if (name == "tcp") return make_tcp_transport;
-  return make_mapped_transport;
+std::optional<TlsOptions> tls_from_environment(const Variables& variable) {
+  const std::string how = variable("STARLING_TLS").value_or("");
+  if (!how.empty() && how != "psk" && how != "cert")
+    throw UsageError(
+        fmt::format("environment: STARLING_TLS='{}' is not allowed: psk (the token is the key) or "
+                    "cert (with STARLING_TLS_CERT, STARLING_TLS_KEY and STARLING_TLS_CA)",
+                    how));
+  TlsOptions options;
+  for (const auto& [name, file] : {std::pair{"STARLING_TLS_CERT", &options.certificate},
+                                   {"STARLING_TLS_KEY", &options.key},
+                                   {"STARLING_TLS_CA", &options.authority}}) {
+    *file = variable(name).value_or("");
+    if (file->empty() == (how != "cert")) continue;
+    throw UsageError(
+        fmt::format("environment: {} is {}, and STARLING_TLS is {}: it needs all three files with "
+                    "cert, else none",
+                    name, file->empty() ? "not set" : "set", how.empty() ? "not set" : how));
+  }
+  if (how.empty()) return std::nullopt;
+  if (how == "cert") open_secret(options.key, "STARLING_TLS_KEY");
+  return options;
+}
+
+decltype(World::make_transport) own_transport(const std::string& name, const std::optional<TlsOptions>& tls) {
+  TcpOptions tcp{.tls = tls};
+  if (name == "tcp") {
+    return [tcp](const World& world, const std::string& channel) {
+      return make_tcp_transport_with(tcp, world, channel);
+    };
+  }
+  return [tcp](const World& world, const std::string& channel) {
+    MappedOptions mapped;
+    mapped.tcp = tcp;
+    return make_mapped_transport_with(mapped, world, channel);
+  };
 }
 
 std::optional<SocketAddress> address_from_environment(const Variables& variable) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "starling/transport/c10d/socket.h"
+#include "starling/transport/tcp/tcp.h"
 #include "starling/world/environment.h"
 #include "starling/world/world.h"
 
@@ -27,11 +28,16 @@ LocalToken token_on_this_host(Store& store, int rank, std::chrono::milliseconds 
                               const Interrupted& interrupted);
 
 // STARLING_TRANSPORT: "mapped" (the default), "tcp" or, with a process group, "c10d". Throws
-// UsageError for other values.
+// UsageError for other values, and for c10d with STARLING_TLS.
 std::string transport_from_environment(const Variables& variable, bool has_group);
 
+// STARLING_TLS: "psk" or, with STARLING_TLS_CERT, STARLING_TLS_KEY and STARLING_TLS_CA, "cert";
+// nothing if it is unset. Throws UsageError for other values, for a file that is missing or
+// superfluous, and for a key that other users can read.
+std::optional<TlsOptions> tls_from_environment(const Variables& variable);
+
 // The transport that "mapped" or "tcp" names.
-decltype(World::make_transport) own_transport(const std::string& name);
+decltype(World::make_transport) own_transport(const std::string& name, const std::optional<TlsOptions>& tls);
 
 // The address of the interface that STARLING_SOCKET_IFNAME names, else GLOO_SOCKET_IFNAME; nothing
 // if neither is set. In a list such as "eth0,eth1" it is the first one that is up. Throws

@@ -70,7 +70,8 @@ World World::from_environment(Timeouts timeouts, const Interrupted& interrupted)
   World world;
   world.timeouts = timeouts;
   world.interrupted = interrupted;
-  world.make_transport = own_transport(transport_from_environment(variable, false));
+  world.make_transport =
+      own_transport(transport_from_environment(variable, false), tls_from_environment(variable));
   world.rank = launch->rank;
   world.size = launch->size;
   world.local_rank = launch->local_rank;

@@ -32,13 +32,13 @@ void set_option(Tcp::socket& socket, int level, int name, int value) {
 
 }  // namespace
 
-Connection::Connection(LocalEnd& local, ProvenSocket proven, int peer,
+Connection::Connection(LocalEnd& local, ProvenStream proven, int peer,
                        std::function<void(const std::string& reason)> broken)
     : local_(local),
-      socket_(std::move(proven.socket)),
+      stream_(std::move(proven.stream)),
       seals_(std::move(proven.seals)),
       peer_(peer),
-      name_(name_of_peer(socket_)),
+      name_(name_of_peer(stream_.socket())),
       broken_(std::move(broken)),
       between_read_(seals_.in.tag_bytes()) {
   set_options();
@@ -50,16 +50,16 @@ void Connection::set_options() {
   const int whole_seconds =
       std::max<int>(1, static_cast<int>(duration_cast<std::chrono::seconds>(silent).count()));
   asio::error_code ignored;
-  socket_.non_blocking(true, ignored);
-  set_option(socket_, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(socket_, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(socket_, IPPROTO_TCP, TCP_KEEPIDLE, whole_seconds);
-  set_option(socket_, IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set_option(socket_, IPPROTO_TCP, TCP_KEEPCNT, whole_seconds);
-  set_option(socket_, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(2 * silent.count()));
-  set_option(socket_, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kNotSentLowat);
-  if (within_host(socket_))
-    set_option(socket_, SOL_SOCKET, SO_SNDBUF, kSentWithinHost);
+  stream_.socket().non_blocking(true, ignored);
+  set_option(stream_.socket(), IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(stream_.socket(), SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(stream_.socket(), IPPROTO_TCP, TCP_KEEPIDLE, whole_seconds);
+  set_option(stream_.socket(), IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set_option(stream_.socket(), IPPROTO_TCP, TCP_KEEPCNT, whole_seconds);
+  set_option(stream_.socket(), IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(2 * silent.count()));
+  set_option(stream_.socket(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, kNotSentLowat);
+  if (within_host(stream_.socket()))
+    set_option(stream_.socket(), SOL_SOCKET, SO_SNDBUF, kSentWithinHost);
   else
     chunk_ = kChunkBetweenHosts;
 }
@@ -80,14 +80,15 @@ void Connection::read() {
     const std::array<asio::mutable_buffer, 2> buffers = {asio::buffer(payload.data(), payload.size()),
                                                          asio::buffer(between.data(), between.size())};
     asio::error_code error;
-    const std::size_t bytes = socket_.read_some(buffers, error);
+    const std::size_t bytes = stream_.read_some(buffers, error);
     if (error == asio::error::would_block) {
-      socket_.async_wait(Tcp::socket::wait_read, [self = shared_from_this()](const asio::error_code&) {
-        if (!self->closed_) self->read();
-      });
+      stream_.socket().async_wait(Tcp::socket::wait_read,
+                                  [self = shared_from_this()](const asio::error_code&) {
+                                    if (!self->closed_) self->read();
+                                  });
       return;
     }
-    if (error) return fail(reason_of(error));
+    if (error) return fail(stream_.reason_of(error));
     heard_ = Clock::now();
     advance(bytes);
     if (closed_) return;
@@ -152,12 +153,12 @@ void Connection::break_off() {
 // to unread ones.
 void Connection::discard() {
   scratch_.resize(Frame::kMaxPayload);
-  socket_.async_read_some(asio::buffer(scratch_),
-                          [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-                            if (self->closed_) return;
-                            if (error) return self->fail(self->reason_of(error));
-                            self->discard();
-                          });
+  stream_.socket().async_read_some(asio::buffer(scratch_),
+                                   [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+                                     if (self->closed_) return;
+                                     if (error) return self->fail(self->stream_.reason_of(error));
+                                     self->discard();
+                                   });
 }
 
 // --- sending ---
@@ -187,19 +188,20 @@ void Connection::write() {
       writing_ = false;
       if (finished_) {
         asio::error_code ignored;
-        socket_.shutdown(Tcp::socket::shutdown_send, ignored);
+        stream_.socket().shutdown(Tcp::socket::shutdown_send, ignored);
       }
       return;
     }
     asio::error_code error;
-    std::size_t bytes = socket_.write_some(buffers_, error);
+    std::size_t bytes = stream_.write_some(buffers_, error);
     if (error == asio::error::would_block) {
-      socket_.async_wait(Tcp::socket::wait_write, [self = shared_from_this()](const asio::error_code&) {
-        if (!self->closed_) self->write();
-      });
+      stream_.socket().async_wait(Tcp::socket::wait_write,
+                                  [self = shared_from_this()](const asio::error_code&) {
+                                    if (!self->closed_) self->write();
+                                  });
       return;
     }
-    if (error) return fail(reason_of(error));
+    if (error) return fail(stream_.reason_of(error));
     local_.bytes_sent += bytes;
     turn += bytes;
     auto left = buffers_.begin();
@@ -235,7 +237,7 @@ void Connection::fill_batch() {
 void Connection::close() {
   if (std::exchange(closed_, true)) return;
   asio::error_code ignored;
-  socket_.close(ignored);
+  stream_.socket().close(ignored);
   outbox_.clear();
   buffers_.clear();
   batch_.clear();
@@ -252,10 +254,6 @@ void Connection::fail(const std::string& reason) {
   if (finished_) return finished_();
   const auto broken = std::move(broken_);
   broken(reason);
-}
-
-std::string Connection::reason_of(const asio::error_code& error) const {
-  return error == asio::error::eof ? "it closed the connection" : error.message();
 }
 
 }  // namespace starling::tcp

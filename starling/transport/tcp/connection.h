@@ -1,4 +1,4 @@
-// Frames in and out of one socket whose peer is authenticated. Lives on the transport's thread
+// Frames in and out of one stream whose peer is authenticated. Lives on the transport's thread
 // alone.
 //
 // Sending: queued frames go in batches, all control frames first and then at most one chunk of
@@ -28,7 +28,7 @@ namespace starling::tcp {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // `broken` is called once, never from a call of this class, and not after close() or finish().
-  Connection(LocalEnd& local, ProvenSocket proven, int peer,
+  Connection(LocalEnd& local, ProvenStream proven, int peer,
              std::function<void(const std::string& reason)> broken);
 
   void start();
@@ -56,10 +56,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void fill_batch();
 
   void fail(const std::string& reason);
-  std::string reason_of(const asio::error_code& error) const;
 
   LocalEnd& local_;
-  Tcp::socket socket_;
+  Stream stream_;
   Seals seals_;
   const int peer_;
   const std::string name_;  // host:port of the peer

@@ -41,7 +41,7 @@ Dial::Dial(LocalEnd& local, int peer, Purpose purpose, Done done)
       peer_(peer),
       purpose_(purpose),
       done_(std::move(done)),
-      socket_(local.io),
+      stream_(local.io),
       deadline_(local.io) {}
 
 void Dial::start(const Tcp::endpoint& address) {
@@ -49,72 +49,81 @@ void Dial::start(const Tcp::endpoint& address) {
   deadline_.async_wait([self = shared_from_this()](const asio::error_code& cancelled) {
     if (!cancelled) self->end(Outcome::failed, "it does not answer");
   });
-  socket_.async_connect(address, [self = shared_from_this()](const asio::error_code& error) {
+  stream_.socket().async_connect(address, [self = shared_from_this()](const asio::error_code& error) {
     if (error == asio::error::connection_refused) return self->end(Outcome::refused, "its port refuses");
     if (error) return self->end(Outcome::failed, error.message());
     if (self->purpose_ == Purpose::probe) return self->end(Outcome::listening);
-    self->say_hello();
+    self->secure();
   });
+}
+
+void Dial::secure() {
+  stream_.async_secure(local_.tls.get(), Role::dialer,
+                       [self = shared_from_this()](const asio::error_code& error) {
+                         if (error) return self->end(Outcome::failed, self->stream_.reason_of(error));
+                         if (self->stream_.tls()) self->said_.binding = self->stream_.tls()->binding();
+                         self->say_hello();
+                       });
 }
 
 void Dial::say_hello() {
   said_.hello = Hello::of(local_.identity, peer_).encode();
-  asio::async_write(socket_, asio::buffer(said_.hello),
-                    [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-                      if (error) return self->end(Outcome::failed, error.message());
-                      self->read_challenge();
-                    });
+  stream_.async_write(said_.hello, [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+    if (error) return self->end(Outcome::failed, self->stream_.reason_of(error));
+    self->read_challenge();
+  });
 }
 
 void Dial::read_challenge() {
-  asio::async_read(socket_, asio::buffer(said_.challenge),
-                   [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-                     if (error) return self->end(Outcome::failed, "it refused this worker; its log says why");
-                     const auto challenge = Challenge::decode(self->said_.challenge);
-                     if (!challenge) {
-                       return self->end(Outcome::failed, "it does not speak Starling's protocol");
-                     }
-                     self->send_proof(challenge->port);
-                   });
+  stream_.async_read(
+      said_.challenge, [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+        if (error)
+          return self->end(Outcome::failed,
+                           self->stream_.tls_reason_or("it refused this worker; its log says why"));
+        const auto challenge = Challenge::decode(self->said_.challenge);
+        if (!challenge) {
+          return self->end(Outcome::failed, "it does not speak Starling's protocol");
+        }
+        self->send_proof(challenge->port);
+      });
 }
 
 void Dial::send_proof(std::uint32_t its_port) {
   asio::error_code gone;
-  const bool is_direct = within_host(socket_) && socket_.remote_endpoint(gone).port() == its_port;
-  said_.sealed = !is_direct || local_.options.seal_within_host;
+  const bool is_direct =
+      within_host(stream_.socket()) && stream_.socket().remote_endpoint(gone).port() == its_port;
+  said_.sealed = !stream_.tls() && (!is_direct || local_.options.seal_within_host);
   proof_ = prove(local_.identity.token, Role::dialer, said_);
-  asio::async_write(socket_, asio::buffer(proof_),
-                    [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-                      if (error) return self->end(Outcome::failed, error.message());
-                      self->read_welcome();
-                    });
+  stream_.async_write(proof_, [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+    if (error) return self->end(Outcome::failed, self->stream_.reason_of(error));
+    self->read_welcome();
+  });
 }
 
 void Dial::read_welcome() {
-  asio::async_read(
-      socket_, asio::buffer(proof_), [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-        if (error)
-          return self->end(Outcome::failed,
-                           "it refused this worker: has it another token, or is it connected to another "
-                           "process of this rank?");
-        const Digest expected = prove(self->local_.identity.token, Role::acceptor, self->said_);
-        if (!same(self->proof_, expected)) {
-          return self->end(Outcome::failed, fmt::format("it could not prove the token: {}", kSameToken));
-        }
-        self->end(Outcome::connected);
-      });
+  stream_.async_read(proof_, [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+    if (error)
+      return self->end(Outcome::failed,
+                       "it refused this worker: has it another token, or is it connected to another "
+                       "process of this rank?");
+    const Digest expected = prove(self->local_.identity.token, Role::acceptor, self->said_);
+    if (!same(self->proof_, expected)) {
+      return self->end(Outcome::failed, fmt::format("it could not prove the token: {}", kSameToken));
+    }
+    self->end(Outcome::connected);
+  });
 }
 
 void Dial::close() {
   done_ = nullptr;
   deadline_.cancel();
   asio::error_code ignored;
-  socket_.close(ignored);
+  stream_.socket().close(ignored);
 }
 
 void Dial::end(Outcome outcome, const std::string& reason) {
   if (!done_) return;
-  ProvenSocket proven{std::move(socket_), {}};
+  ProvenStream proven{std::move(stream_), {}};
   if (outcome == Outcome::connected) proven.seals = seals_of(local_.identity.token, Role::dialer, said_);
   const Done done = std::move(done_);
   close();
@@ -124,8 +133,8 @@ void Dial::end(Outcome outcome, const std::string& reason) {
 // --- Acceptance ---
 
 Acceptance::Acceptance(LocalEnd& local, Tcp::socket socket, Examined examined)
-    : local_(local), examined_(std::move(examined)), socket_(std::move(socket)), deadline_(local.io) {
-  name_ = fmt::format("a stranger at {}", name_of_peer(socket_));
+    : local_(local), examined_(std::move(examined)), stream_(std::move(socket)), deadline_(local.io) {
+  name_ = fmt::format("a stranger at {}", name_of_peer(stream_.socket()));
 }
 
 void Acceptance::start() {
@@ -133,42 +142,53 @@ void Acceptance::start() {
   deadline_.async_wait([self = shared_from_this()](const asio::error_code& cancelled) {
     if (!cancelled) self->end(-1, "it did not authenticate in time");
   });
-  read_hello();
+  secure();
+}
+
+void Acceptance::secure() {
+  stream_.async_secure(
+      local_.tls.get(), Role::acceptor, [self = shared_from_this()](const asio::error_code& error) {
+        const TlsSession* const tls = self->stream_.tls();
+        // A caller that sends nothing at all only probed.
+        if (error) return self->end(-1, tls && tls->has_heard() ? self->stream_.reason_of(error) : "");
+        if (tls) self->said_.binding = tls->binding();
+        self->read_hello();
+      });
 }
 
 void Acceptance::read_hello() {
-  asio::async_read(socket_, asio::buffer(said_.hello),
-                   [self = shared_from_this()](const asio::error_code& error, std::size_t bytes) {
-                     // A caller that sends nothing at all only probed whether this worker still
-                     // listens.
-                     if (error)
-                       return self->end(-1, bytes == 0 ? "" : "it disconnected during the handshake");
-                     const Caller caller = examine(self->said_.hello, self->local_.identity);
-                     if (!caller.refusal.empty()) return self->end(-1, caller.refusal);
-                     self->peer_ = caller.rank;
-                     self->send_challenge();
-                   });
+  stream_.async_read(said_.hello,
+                     [self = shared_from_this()](const asio::error_code& error, std::size_t bytes) {
+                       // A caller that sends nothing at all only probed whether this worker still
+                       // listens.
+                       if (error)
+                         return self->end(-1, bytes == 0 ? "" : "it disconnected during the handshake");
+                       const Caller caller = examine(self->said_.hello, self->local_.identity);
+                       if (!caller.refusal.empty()) return self->end(-1, caller.refusal);
+                       self->peer_ = caller.rank;
+                       self->send_challenge();
+                     });
 }
 
 void Acceptance::send_challenge() {
   asio::error_code gone;
-  may_be_checked_ = within_host(socket_) && !local_.options.seal_within_host;
-  const std::uint32_t port = may_be_checked_ ? socket_.local_endpoint(gone).port() : 0;
+  const bool is_local = within_host(stream_.socket()) && !local_.options.seal_within_host;
+  may_be_checked_ = is_local || stream_.tls();
+  const std::uint32_t port = is_local ? stream_.socket().local_endpoint(gone).port() : 0;
   said_.challenge = Challenge::fresh(port).encode();
-  asio::async_write(socket_, asio::buffer(said_.challenge),
-                    [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-                      if (error) return self->end(-1, error.message());
-                      self->read_proof();
-                    });
+  stream_.async_write(said_.challenge,
+                      [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+                        if (error) return self->end(-1, self->stream_.reason_of(error));
+                        self->read_proof();
+                      });
 }
 
 void Acceptance::read_proof() {
-  asio::async_read(socket_, asio::buffer(proof_),
-                   [self = shared_from_this()](const asio::error_code& error, std::size_t) {
-                     if (error) return self->end(-1, "it disconnected before it had proven the token");
-                     if (!self->is_proven()) return self->end(-1, "it does not have this run's token");
-                     self->end(self->peer_);
-                   });
+  stream_.async_read(proof_, [self = shared_from_this()](const asio::error_code& error, std::size_t) {
+    if (error) return self->end(-1, "it disconnected before it had proven the token");
+    if (!self->is_proven()) return self->end(-1, "it does not have this run's token");
+    self->end(self->peer_);
+  });
 }
 
 // The proof also says whether the dialer wants sealed frames.
@@ -182,20 +202,19 @@ bool Acceptance::is_proven() {
 
 void Acceptance::welcome(Welcomed welcomed) {
   proof_ = prove(local_.identity.token, Role::acceptor, said_);
-  asio::async_write(socket_, asio::buffer(proof_),
-                    [self = shared_from_this(), welcomed = std::move(welcomed)](const asio::error_code& error,
-                                                                                std::size_t) {
-                      if (error) return;
-                      const std::string& token = self->local_.identity.token;
-                      welcomed({std::move(self->socket_), seals_of(token, Role::acceptor, self->said_)});
-                    });
+  stream_.async_write(proof_, [self = shared_from_this(), welcomed = std::move(welcomed)](
+                                  const asio::error_code& error, std::size_t) {
+    if (error) return;
+    const std::string& token = self->local_.identity.token;
+    welcomed({std::move(self->stream_), seals_of(token, Role::acceptor, self->said_)});
+  });
 }
 
 void Acceptance::close() {
   examined_ = nullptr;
   deadline_.cancel();
   asio::error_code ignored;
-  socket_.close(ignored);
+  stream_.socket().close(ignored);
 }
 
 void Acceptance::end(int peer, const std::string& reason) {

@@ -1,5 +1,6 @@
-// The two sides of authentication (proof.h) on a fresh socket. Each is an object that lives until
-// it has called its callback, once, or was closed. All on the transport's thread.
+// The two sides of authentication (proof.h) on a fresh socket, inside TLS if that is on. Each is an
+// object that lives until it has called its callback, once, or was closed. All on the transport's
+// thread.
 #pragma once
 
 #include <functional>
@@ -10,15 +11,16 @@
 #include "starling/transport/tcp/local_end.h"
 #include "starling/transport/tcp/proof.h"
 #include "starling/transport/tcp/seal.h"
+#include "starling/transport/tcp/stream.h"
 
 namespace starling::tcp {
 
 inline constexpr const char* kSameToken =
     "give all workers the same one, by STARLING_TOKEN_FILE or STARLING_TOKEN";
 
-// A socket whose peer has proven to be a worker of this run, and the seals of its frames.
-struct ProvenSocket {
-  Tcp::socket socket;
+// A stream whose peer has proven to be a worker of this run, and the seals of its frames.
+struct ProvenStream {
+  Stream stream;
   Seals seals;
 };
 
@@ -27,15 +29,16 @@ class Dial : public std::enable_shared_from_this<Dial> {
  public:
   enum class Purpose { connect, probe };
   enum class Outcome { connected, listening, refused, failed };
-  // refused: nothing listens at that address. listening: a probe succeeded. The socket is proven if
+  // refused: nothing listens at that address. listening: a probe succeeded. The stream is proven if
   // the outcome is connected.
-  using Done = std::function<void(Outcome, ProvenSocket socket, const std::string& reason)>;
+  using Done = std::function<void(Outcome, ProvenStream stream, const std::string& reason)>;
 
   Dial(LocalEnd& local, int peer, Purpose purpose, Done done);
   void start(const Tcp::endpoint& address);
   void close();
 
  private:
+  void secure();
   void say_hello();
   void read_challenge();
   void send_proof(std::uint32_t its_port);
@@ -46,7 +49,7 @@ class Dial : public std::enable_shared_from_this<Dial> {
   const int peer_;
   const Purpose purpose_;
   Done done_;  // none: it has ended
-  Tcp::socket socket_;
+  Stream stream_;
   asio::steady_timer deadline_;
   Conversation said_;
   Digest proof_{};
@@ -58,7 +61,7 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
  public:
   // `peer`: the proven rank. -1: refused, with a reason, or gone, without one.
   using Examined = std::function<void(int peer, const std::string& reason)>;
-  using Welcomed = std::function<void(ProvenSocket socket)>;
+  using Welcomed = std::function<void(ProvenStream stream)>;
 
   Acceptance(LocalEnd& local, Tcp::socket socket, Examined examined);
   void start();
@@ -68,6 +71,7 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
   const std::string& name() const { return name_; }
 
  private:
+  void secure();
   void read_hello();
   void send_challenge();
   void read_proof();
@@ -76,7 +80,7 @@ class Acceptance : public std::enable_shared_from_this<Acceptance> {
 
   LocalEnd& local_;
   Examined examined_;  // none: it has ended
-  Tcp::socket socket_;
+  Stream stream_;
   asio::steady_timer deadline_;
   std::string name_;
   int peer_ = -1;

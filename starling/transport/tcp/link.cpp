@@ -95,8 +95,8 @@ void Link::accepted(std::shared_ptr<Acceptance> caller) {
 }
 
 void Link::welcome(const std::shared_ptr<Acceptance>& caller) {
-  caller->welcome([this](ProvenSocket socket) {
-    if (!finishing_) up(std::move(socket));
+  caller->welcome([this](ProvenStream stream) {
+    if (!finishing_) up(std::move(stream));
   });
 }
 
@@ -165,16 +165,16 @@ void Link::try_now() {
   if (lost_) book_.refresh(peer_);
   const auto purpose = dials() ? Dial::Purpose::connect : Dial::Purpose::probe;
   dial_ = std::make_shared<Dial>(
-      local_, peer_, purpose, [this](Dial::Outcome outcome, ProvenSocket socket, const std::string& reason) {
+      local_, peer_, purpose, [this](Dial::Outcome outcome, ProvenStream stream, const std::string& reason) {
         dial_ = nullptr;
-        if (!finishing_) tried(outcome, std::move(socket), reason);
+        if (!finishing_) tried(outcome, std::move(stream), reason);
       });
   dial_->start(*address_);
 }
 
-void Link::tried(Dial::Outcome outcome, ProvenSocket socket, const std::string& reason) {
+void Link::tried(Dial::Outcome outcome, ProvenStream stream, const std::string& reason) {
   if (connection_) return;  // the peer has dialled by itself meanwhile
-  if (outcome == Dial::Outcome::connected) return up(std::move(socket));
+  if (outcome == Dial::Outcome::connected) return up(std::move(stream));
   trouble_ = outcome == Dial::Outcome::listening ? "it listens but does not dial" : reason;
   if (outcome != Dial::Outcome::refused) {
     refused_since_.reset();
@@ -186,7 +186,7 @@ void Link::tried(Dial::Outcome outcome, ProvenSocket socket, const std::string& 
   try_soon();
 }
 
-void Link::up(ProvenSocket socket) {
+void Link::up(ProvenStream stream) {
   if (connection_) {
     connection_->close();
     connection_ = nullptr;
@@ -199,7 +199,7 @@ void Link::up(ProvenSocket socket) {
   lost_ = false;
   up_since_ = Clock::now();
   claim_refused_ = false;
-  connection_ = std::make_shared<Connection>(local_, std::move(socket), peer_,
+  connection_ = std::make_shared<Connection>(local_, std::move(stream), peer_,
                                              [this](const std::string& why) { down(why); });
   number_ = ++connections_;
   local_.handler->connected(peer_);

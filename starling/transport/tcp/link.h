@@ -53,8 +53,8 @@ class Link {
   void seek(bool at_once);
   void try_soon();
   void try_now();
-  void tried(Dial::Outcome outcome, ProvenSocket socket, const std::string& reason);
-  void up(ProvenSocket socket);
+  void tried(Dial::Outcome outcome, ProvenStream stream, const std::string& reason);
+  void up(ProvenStream stream);
   void down(const std::string& reason);
   void lose(const std::string& reason);
   std::string no_address() const;

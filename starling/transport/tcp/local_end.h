@@ -3,11 +3,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <string>
 
 #include "starling/core/log.h"
 #include "starling/transport/tcp/asio.h"
 #include "starling/transport/tcp/proof.h"
 #include "starling/transport/tcp/tcp.h"
+#include "starling/transport/tcp/tls.h"
 #include "starling/transport/transport.h"
 #include "starling/world/world.h"
 
@@ -16,6 +19,7 @@ namespace starling::tcp {
 struct LocalEnd {
   Identity identity;
   TcpOptions options;
+  std::unique_ptr<const Tls> tls;  // none: plain
   Timeouts timeouts;
   Log log;
   TransportHandler* handler = nullptr;  // from start() on

@@ -87,6 +87,9 @@ std::optional<Challenge> Challenge::decode(const Message& message) {
 }
 
 Caller examine(const Hello::Message& message, const Identity& self) {
+  constexpr std::byte kTlsHandshake{0x16};
+  if (message[0] == kTlsHandshake && message[1] == std::byte{3})
+    return {.refusal = "it speaks TLS, this worker does not: set STARLING_TLS alike on all workers"};
   if (!has_magic(message)) return {.refusal = "it does not speak Starling's protocol"};
   const std::uint32_t version = take<std::uint32_t>(message, kVersionAt),
                       size = take<std::uint32_t>(message, kSizeAt);
@@ -134,6 +137,7 @@ Digest digest_for(std::string_view purpose, const std::string& token, const Conv
   all.insert(all.end(), said.hello.begin(), said.hello.end());
   all.insert(all.end(), said.challenge.begin(), said.challenge.end());
   all.push_back(static_cast<std::byte>(said.sealed));
+  all.insert(all.end(), said.binding.begin(), said.binding.end());
   return hmac(token, all);
 }
 

@@ -80,6 +80,7 @@ struct Conversation {
   Hello::Message hello{};
   Challenge::Message challenge{};
   bool sealed = true;
+  Digest binding{};  // of the TLS session (tls.h), if there is one
 };
 
 enum class Role { dialer, acceptor };

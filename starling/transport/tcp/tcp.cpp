@@ -136,6 +136,7 @@ class TcpTransport final : public Transport {
   LocalEnd& prepared(const TcpOptions& options, const World& world, const std::string& channel) {
     local_.identity = {world.rank, world.size, channel, world.token};
     local_.options = options;
+    if (options.tls) local_.tls = std::make_unique<Tls>(*options.tls, world.token);
     local_.timeouts = world.timeouts;
     local_.log = world.log;
     return local_;
