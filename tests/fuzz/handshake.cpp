@@ -10,7 +10,8 @@ namespace starling::fuzz {
 void read(std::string_view bytes) {
   const tcp::Identity self{.rank = 1, .size = 4, .channel = "0", .token = "secret"};
   tcp::Conversation said;
-  auto& [hello, challenge, sealed] = said;
+  auto& hello = said.hello;
+  auto& challenge = said.challenge;
   const auto all = std::as_bytes(std::span(bytes));
   std::copy_n(all.begin(), std::min(all.size(), hello.size()), hello.begin());
   const auto rest = all.subspan(std::min(all.size(), hello.size()));
@@ -21,7 +22,7 @@ void read(std::string_view bytes) {
   check(caller.refusal.empty() == (caller.rank > self.rank && caller.rank < self.size), "a wrong caller");
   if (const auto read = tcp::Challenge::decode(challenge))
     check(read->encode() == challenge, "a challenge that is two");
-  sealed = !rest.empty() && rest.back() == std::byte{1};
+  said.sealed = !rest.empty() && rest.back() == std::byte{1};
   const tcp::Digest mine = tcp::prove(self.token, tcp::Role::dialer, said);
   check(!tcp::same(mine, tcp::prove(self.token, tcp::Role::acceptor, said)), "proofs are equal");
 }

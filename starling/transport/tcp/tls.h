@@ -2,8 +2,8 @@
 //
 // With a pre-shared key, which both derive from the token, nothing else is needed. With
 // certificates, each side demands one of the other, signed by the authority. The dialer also
-// demands that the acceptor's names the address that it has dialled. The handshake of proof.h runs
-// inside, and its proof is bound to this very session (TlsSession::binding).
+// demands that the acceptor's names the address that it has dialled. The proof of the token
+// (proof.h) runs inside, and is bound to this very session by TlsSession::binding().
 //
 // OpenSSL reads from the socket itself. Its output is gathered here, so that many records cost one
 // system call.
@@ -25,7 +25,7 @@ struct ssl_st;
 
 namespace starling::tcp {
 
-// The part that all connections of one worker share.
+// The keys and settings of all connections of one worker.
 class Tls {
  public:
   // Throws UsageError if a file cannot be read or holds something else.
