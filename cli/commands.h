@@ -17,6 +17,7 @@ using Command = std::function<int()>;
 
 // Each adds its subcommand to `app`. If the command line names it, `command` becomes its action.
 void add_train(CLI::App& app, Command& command);
+void add_drill(CLI::App& app, Command& command);
 void add_simulate(CLI::App& app, Command& command);
 void add_study(CLI::App& app, Command& command);
 void add_schemes(CLI::App& app, Command& command);

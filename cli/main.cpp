@@ -42,6 +42,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   Command command;
   add_train(app, command);
+  add_drill(app, command);
   add_simulate(app, command);
   add_study(app, command);
   add_schemes(app, command);

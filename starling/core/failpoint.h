@@ -21,8 +21,9 @@
 //            sleep=SECONDS     at that place, once
 //            nan               gradients become NaN; only for backward
 //
-// seed=N chooses the steps of ~P. A worker that was started again (STARLING_RESTARTS) has no
-// failpoints, unless restart=any is named too. Each one fires once a step, and says so on stderr.
+// seed=N chooses the steps of ~P. trace=FOLDER keeps each worker's last phases in a file there, for
+// last_phase(). A worker that was started again (STARLING_RESTARTS) has no failpoints, unless
+// restart=any is named too. Each one fires once a step, and says so on stderr.
 #pragma once
 
 #include <atomic>
@@ -60,6 +61,10 @@ inline bool failpoint(FailPhase phase) {
 // `restarts`: how often the worker has been started before. Throws UsageError for a wrong value.
 // Call it while no other thread is in failpoint().
 void arm_failpoints(const std::string& value, int rank, int restarts);
+
+// The last phases of a worker with trace=FOLDER: "forward of step 7, transport: vote of step 6".
+// Empty if it has reached none.
+std::string last_phase(const std::string& folder, int rank);
 
 // The step in which the following phases are. Optimizer::step() counts its calls by the second
 // function, until the first one is called.

@@ -44,7 +44,8 @@ std::vector<std::string> environment_with(const Variables& changed) {
   return lines;
 }
 
-pid_t spawn(std::vector<std::string> arguments, std::vector<std::string> environment, bool discard_output) {
+pid_t spawn(std::vector<std::string> arguments, std::vector<std::string> environment,
+            const std::string& log) {
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none;
@@ -53,7 +54,11 @@ pid_t spawn(std::vector<std::string> arguments, std::vector<std::string> environ
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  if (discard_output) posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  if (!log.empty()) {
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                     0644);
+    posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+  }
   pid_t pid = 0;
   const int error = posix_spawn(&pid, "/proc/self/exe", &actions, &attributes, pointers_to(arguments).data(),
                                 pointers_to(environment).data());
@@ -256,7 +261,7 @@ int launch_workers(int count, const std::vector<std::string>& arguments,
     variables["RANK"] = variables["LOCAL_RANK"] = fmt::format("{}", rank);
     variables[kRestarts] = fmt::format("{}", restarts);
     if (options.restarts.most > 0) variables["STARLING_REJOIN"] = "1";
-    return spawn(command, environment_with(variables), options.discard_output);
+    return spawn(command, environment_with(variables), options.log);
   };
   // The store names no worker as ended that comes back: those that wait for it go on waiting.
   const auto gave_up = [&](int rank, const std::string& how) { meeting_point.ended(rank, how); };

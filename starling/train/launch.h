@@ -37,7 +37,7 @@ struct LaunchWatch {
 struct LaunchOptions {
   Restarts restarts = {};
   LaunchWatch watch = {};
-  bool discard_output = false;  // the workers' stdout
+  std::string log = {};  // a file, at whose end stdout and stderr of the workers go; empty: as ours
 };
 
 // Starts `workers` processes of this executable with these arguments. Their environment has RANK

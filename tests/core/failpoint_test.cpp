@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "starling/core/error.h"
+#include "tests/folder.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -106,6 +107,27 @@ TEST_F(Failpoints, StepsAreCountedUntilTheyAreTold) {
   set_failpoint_step(1);
   count_failpoint_step();
   EXPECT_FALSE(failpoint("backward"));
+}
+
+TEST_F(Failpoints, ATraceKeepsTheLastPhasesOfEachLife) {
+  const Folder folder;
+  EXPECT_EQ(last_phase(folder.path, 3), "");
+  arm_failpoints("trace=" + folder.path, 3, 1);
+  EXPECT_EQ(last_phase(folder.path, 3), "");
+  failpoint("rendezvous");
+  EXPECT_EQ(last_phase(folder.path, 3), "rendezvous of step 0");
+  set_failpoint_step(6);
+  failpoint("vote");
+  set_failpoint_step(7);
+  failpoint("forward");
+  EXPECT_EQ(last_phase(folder.path, 3), "forward of step 7, transport: vote of step 6");
+  EXPECT_EQ(last_phase(folder.path, 2), "");
+  spill(folder / "phase-2", "short");
+  EXPECT_EQ(last_phase(folder.path, 2), "");
+  spill(folder / "phase-2", std::string(32, 'x'));
+  EXPECT_EQ(last_phase(folder.path, 2), "");
+  EXPECT_THAT(refusal([] { arm_failpoints("trace=/nowhere", 0, 0); }),
+              HasSubstr("/nowhere/phase-0: cannot be opened"));
 }
 
 TEST_F(Failpoints, AWrongOneIsRefusedWithWhatIsAllowed) {
