@@ -61,7 +61,7 @@ struct DrillReport {
 };
 
 // Runs it to its end. Kills begin once all workers have joined. The last worker that is there is
-// never killed or stopped. What the workers print goes to drill.log in the folder. A run that hangs
+// never killed or stopped. The workers print to drill.log in the folder. A run that hangs
 // is ended, after its workers' last phases were noted. Removes metrics.jsonl and summary.json of an
 // earlier run. Call it from the main thread before other threads start, as launch_workers(). Throws
 // Error.
