@@ -27,7 +27,7 @@ double end_of(const DrillLife& life, const DrillReport& report) {
 
 bool died(const DrillLife& life) { return life.end && (life.killed || life.status != 0); }
 
-// What a worker was from `begin` to `end`: x died, s stopped, = there, - not there, or nothing.
+// The state of a worker from `begin` to `end`: x died, s stopped, = there, - not there, or nothing.
 char state_in(const DrillWorker& worker, double begin, double end, const DrillReport& report) {
   char state = worker.lives.empty() || worker.lives.back().end.value_or(end) < begin ? ' ' : '-';
   for (const DrillLife& life : worker.lives) {
