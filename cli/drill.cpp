@@ -43,7 +43,7 @@ struct DrillCommand {
   bool json = false;
 };
 
-// Of a run that has not finished, nothing is known.
+// Nothing is known of a run that has not finished.
 DrilledRun run_in(const Recipe& recipe) {
   const ScoreInfo& score = task_of(recipe).score;
   DrilledRun run;
@@ -110,7 +110,7 @@ void print_report(const DrillReport& report, const DrilledRun& run) {
   }
 }
 
-// Who is there now, in one line of the terminal.
+// One line of the terminal: the workers that are there now.
 std::string line_of(const DrillReport& report, double lasts) {
   std::int64_t step = 0;
   std::string there;

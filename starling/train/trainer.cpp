@@ -341,6 +341,10 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     if (!topology.why.empty()) log.add_choice(topology);  // the first line
     metrics.write_recipe(as_given);
   }
+  if (!topology.why.empty()) {  // no other line comes before it
+    std::int64_t nothing = 0;
+    optimizer.maximum({&nothing, 1});
+  }
   Timeline* const timeline = world.timeline.get();
 
   // The steps of the run: this worker's own, or the mean of all workers' as far as this one knows.
