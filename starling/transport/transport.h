@@ -38,7 +38,7 @@ class TransportHandler {
   // stop() has returned.
   virtual std::span<std::byte> place(int peer, const Frame& frame) = 0;
   // A whole frame has come. `payload` is the span from place() (empty without a payload). `intact`:
-  // its length and CRC32C agree, and it was placed.
+  // its length and checksum agree, and it was placed.
   virtual void received(int peer, const Frame& frame, std::span<const std::byte> payload, bool intact) = 0;
   // A whole payload of frame.total bytes lies in memory that this process may read. The peer does
   // not write there until payload.owner is released, on any thread. No bit was lost on the way.
