@@ -73,8 +73,9 @@ struct World {
   // A World from the launcher's environment (world/environment.h): torchrun, `starling train
   // --workers N`, srun, mpirun or a PMI launcher; without a launcher, a world of one. The token
   // comes from STARLING_TOKEN_FILE or STARLING_TOKEN. STARLING_TRANSPORT=tcp turns off shared
-  // memory within a host, STARLING_TLS encrypts edges. Joins the launcher's store, or rank 0's; blocks at most timeouts.meet.
-  // Throws UsageError for bad or missing variables, Error if the store cannot be hosted or reached.
+  // memory within a host, and STARLING_TLS encrypts edges over TCP. Joins the launcher's store, or
+  // rank 0's; blocks at most timeouts.meet. Throws UsageError for bad or missing variables, Error
+  // if the store cannot be hosted or reached.
   static World from_environment(Timeouts timeouts = {}, const Interrupted& interrupted = nobody);
   // A World of the workers of a torch process group, for example from
   // torch.distributed.init_process_group(), with its ranks and its store. The edges are our own.
