@@ -177,7 +177,8 @@ struct Evidence {
   std::string_view where;  // DOCUMENT.md#SECTION; or a study (.toml), whose result is not committed yet
 };
 inline constexpr Evidence kSkewStudy{"skewed classes", "recipes/studies/skew.toml"};
-inline constexpr Evidence kSlowLinkStudy{"loss against bytes", "recipes/studies/slow-links.toml"};
+inline constexpr Evidence kSlowLinkStudy{"loss against bytes",
+                                         "docs/studies/slow-links.md#slow-links-loss-against-bytes"};
 
 // Advice to users who have to choose (train/choose_scheme.h).
 struct SchemeAdvice {
