@@ -96,6 +96,8 @@ class Trace {
   Marks* marks_ = nullptr;
 };
 
+thread_local std::optional<std::int64_t> later_step;  // FailpointStep
+
 // The state of this process. Reads of `all` are safe: it changes while no other thread is in
 // failpoint().
 struct Armed {
@@ -217,9 +219,12 @@ bool due(Failpoint& point, std::size_t phase, std::int64_t step) {
 
 }  // namespace
 
+FailpointStep::FailpointStep(std::int64_t step) { later_step = step; }
+FailpointStep::~FailpointStep() { later_step.reset(); }
+
 bool reach_failpoint(std::size_t phase) {
   bool poisons = false;
-  const std::int64_t step = armed().step;
+  const std::int64_t step = later_step.value_or(armed().step);
   if (armed().trace) armed().trace->mark(phase, step);
   for (Failpoint& point : armed().all) {
     if (!due(point, phase, step)) continue;

@@ -71,4 +71,13 @@ std::string last_phase(const std::string& folder, int rank);
 void set_failpoint_step(std::int64_t step);
 void count_failpoint_step();
 
+// While it lives, the phases of this thread are of this step: of a thread that does its work later.
+class FailpointStep {
+ public:
+  explicit FailpointStep(std::int64_t step);
+  ~FailpointStep();
+  FailpointStep(const FailpointStep&) = delete;
+  FailpointStep& operator=(const FailpointStep&) = delete;
+};
+
 }  // namespace starling

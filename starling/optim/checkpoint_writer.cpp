@@ -18,6 +18,7 @@
 #include "starling/checkpoint/file.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 #include "starling/optim/checkpoint.h"
 
 namespace starling {
@@ -124,6 +125,7 @@ struct CheckpointWriter::Attempt {
 };
 
 void CheckpointWriter::Attempt::write(OptimizerState state, WorkerFile mine, std::string reason) {
+  const FailpointStep of(manifest.step);
   Manifest note{.step = manifest.step, .workers = manifest.workers, .recipe = {{kAttempt, name}}};
   const std::string draft = draft_folder(root, manifest.step);
   try {
@@ -191,6 +193,7 @@ bool CheckpointWriter::Attempt::collect() {
 }
 
 bool CheckpointWriter::Attempt::commit() {
+  const FailpointStep of(manifest.step);
   const std::string latest = latest_in(root);
   if (collect()) {
     try {

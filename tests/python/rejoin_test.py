@@ -10,17 +10,16 @@ import unittest
 import workers
 
 WORKER = """
-import pathlib, sys, torch, starling
+import os, pathlib, sys, torch, starling
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
-net[0].bias.requires_grad_(False)
-optimizer = starling.AdamW(net, lr=0.01)
+optimizer = starling.AdamW(net.parameters(), lr=0.01, buffers=net.buffers())
 state = optimizer.state_dict()["state"]
 print(optimizer.steps, bool(state) and bool(state[0]["exp_avg"].any()), net[1].num_batches_tracked.item(), flush=True)
 stop = pathlib.Path(sys.argv[1])  # has the last step, once it is known
 while not stop.exists() or optimizer.steps < int(stop.read_text()):
     optimizer.zero_grad()
-    generator = torch.Generator().manual_seed(optimizer.steps)
+    generator = torch.Generator().manual_seed(3 * optimizer.steps + int(os.environ["RANK"]))
     x = torch.randn(8, 6, generator=generator)
     (net(x) - x.sum(1, keepdim=True)).pow(2).mean().backward()
     optimizer.step()
