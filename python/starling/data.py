@@ -170,11 +170,12 @@ class Batches(IterableDataset):
 
     batch  examples in a batch
     step   the first batch: to resume a run, the batches that were taken before
-    before  to resume a run with another number of workers: each earlier number with the batches
-           that each of these workers took, such as [(4, 120)]. They take the rest of the epoch
-           without a repetition. `step` counts from there
+    before  earlier numbers of workers, each with its batches per worker: [(4, 120)]
     rank, world_size  of starling.init(), if they are not given
     collate  makes a batch of a list of examples
+
+    With `before`, a run goes on with another number of workers: they take the rest of the epoch
+    without a repetition, and `step` counts from there.
     """
 
     def __init__(self, examples: Dataset, batch: int, *, seed: int = 0, step: int = 0, rank: int | None = None,
