@@ -209,7 +209,6 @@ void Optimizer::open(const Epoch& epoch, const World& world) {
       world.make_transport(world, channel),
       in_pairs ? without_neighbours(world.size) : e.of_members.for_ranks(members, world.size), sizes,
       std::move(exchange_with));
-  for (int scope = 0; scope < e.operations; ++scope) e.exchange->begin_operation();
   if (traits.path == Path::gradients) {
     e.collectives = make_collectives(world, channel);
   } else {
@@ -324,6 +323,8 @@ void Optimizer::renew(bool between_steps) {
   attach_scheme();
   e.scheme->restart();
   e.scheme->begin();
+  // The averages until here are no parts of an operation that was called off.
+  for (int scope = 0; scope < e.operations; ++scope) e.exchange->begin_operation();
   if (e.averages > 0) {
     e.scheme->pause();
     e.scheme->renew();

@@ -31,17 +31,19 @@ class Rejoin : public EveryScheme {
         : optimizer(std::vector<Tensor>{x, y}, AdamW{.lr = 0.01}, options, world) {
       optimizer.add_to_state({{"mine", mine}});
     }
-    // A step, and, as all do after the same steps, an average.
+    // A step, and, as all do after the same steps, an operation of two averages.
     void step(int i) {
       x.mutable_grad() = x.detach() - centre(i, static_cast<int>(optimizer.steps()));
       y.mutable_grad() = y.detach() - i;
       optimizer.step();
       mine.fill_(static_cast<double>(optimizer.steps()));
       if (optimizer.steps() % kAverageEvery != 0) return;
-      float one = 1;
-      const int workers = optimizer.average({&one, 1});
-      EXPECT_GE(workers, 1);
-      EXPECT_EQ(one, 1);
+      const Operation operation(optimizer);
+      for (float one : {1.0F, 2.0F}) {
+        const float before = one;
+        EXPECT_GE(optimizer.average({&one, 1}), 1);
+        EXPECT_EQ(one, before);
+      }
     }
 
     Tensor x = parameter({7}), y = parameter({3, 2}, 1), mine = at::zeros({1});
