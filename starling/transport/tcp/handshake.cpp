@@ -217,16 +217,12 @@ void Acceptance::close() {
   stream_.socket().close(ignored);
 }
 
+// A refusal is told before the caller can notice it.
 void Acceptance::end(int peer, const std::string& reason) {
   if (!examined_) return;
-  const Examined examined = std::move(examined_);
-  if (peer < 0) {
-    close();
-  } else {
-    examined_ = nullptr;
-    deadline_.cancel();
-  }
-  examined(peer, reason);
+  deadline_.cancel();
+  std::exchange(examined_, nullptr)(peer, reason);
+  if (peer < 0) close();
 }
 
 }  // namespace starling::tcp
