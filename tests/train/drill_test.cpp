@@ -4,18 +4,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "starling/core/failpoint.h"
@@ -30,26 +31,36 @@ using testing::HasSubstr;
 
 constexpr auto kStep = 10ms;
 
-// The steps go with the clock, so that a worker that comes back is where the others are. ACT: run;
-// hang after five lines; or fail after five lines, once, as worker 1.
+volatile std::sig_atomic_t woken = 0;
+
+void append(const std::string& path, const std::string& text) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  if (write(file, text.data(), text.size()) != static_cast<ssize_t>(text.size())) std::exit(2);
+  close(file);
+}
+
+// The steps go with the clock, so that a worker that comes back is where the others are. A process
+// leaves a mark once it has logged a few steps, and when it is woken. All end once there are MARKS
+// marks, however slow the machine is. ACT: run; hang after five lines; or fail after five lines,
+// once, as worker 1.
 int act() {
   const int rank = std::atoi(std::getenv("RANK")), life = std::atoi(std::getenv("STARLING_RESTARTS"));
   const std::string folder = std::getenv("FOLDER"), act = std::getenv("ACT");
-  const int steps = std::atoi(std::getenv("STEPS"));
+  const auto marks = static_cast<std::uintmax_t>(std::atoi(std::getenv("MARKS")));
   arm_failpoints(std::getenv("STARLING_FAIL"), rank, life);
+  std::signal(SIGCONT, [](int) { woken = 1; });
   const auto begin = std::filesystem::last_write_time(folder + "/begin");
-  const int file = open((folder + "/metrics.jsonl").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   fmt::print("worker {} lives\n", rank);
-  int logged = 0;
-  for (long step = 0; step < steps; std::this_thread::sleep_for(kStep)) {
-    step = (decltype(begin)::clock::now() - begin) / kStep;
+  for (int logged = 0; std::filesystem::file_size(folder + "/marks") < marks;
+       std::this_thread::sleep_for(kStep)) {
+    const auto step = (decltype(begin)::clock::now() - begin) / kStep;
     set_failpoint_step(step);
     failpoint("forward");
-    if (act == "hang" && logged >= 5) continue;
-    if (act == "fail" && rank == 1 && life == 0 && logged >= 5) return 1;
-    ++logged;
-    const std::string line = fmt::format("{{\"rank\":{},\"step\":{}}}\n", rank, step);
-    if (write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size())) return 1;
+    if (act == "hang" && logged == 5) continue;
+    if (act == "fail" && rank == 1 && life == 0 && logged == 5) return 1;
+    append(folder + "/metrics.jsonl", fmt::format("{{\"rank\":{},\"step\":{}}}\n", rank, step));
+    if (++logged == 6) append(folder + "/marks", "x");
+    if (std::exchange(woken, 0) == 1) append(folder + "/marks", "x");
   }
   return 0;
 }
@@ -60,12 +71,13 @@ struct Drilled {
   std::string log;
 };
 
-Drilled drilled(const std::string& act, int steps, const std::function<void(DrillOptions&)>& change) {
+Drilled drilled(const std::string& act, int marks, const std::function<void(DrillOptions&)>& change) {
   const Folder folder;
   setenv("ACT", act.c_str(), 1);
-  setenv("STEPS", fmt::format("{}", steps).c_str(), 1);
+  setenv("MARKS", fmt::format("{}", marks).c_str(), 1);
   setenv("FOLDER", folder.path.c_str(), 1);
   spill(folder / "begin", "");
+  spill(folder / "marks", "");
   spill(folder / "metrics.jsonl", "{\"rank\":1,\"step\":77777}\n");  // of an earlier run
   Drilled done;
   DrillOptions options{.workers = 3, .arguments = {}, .out = folder.path};
@@ -90,7 +102,7 @@ bool was_there(const DrillWorker& worker, double second) {
 }
 
 TEST(Drill, KillsAndRestartsWorkersUntilTheRunHasFinishedAndLeavesOne) {
-  const auto [report, said, log] = drilled("run", 400, [](DrillOptions&) {});
+  const auto [report, said, log] = drilled("run", 7, [](DrillOptions&) {});
   EXPECT_EQ(report.exit_code, 0);
   EXPECT_FALSE(report.hung);
   EXPECT_THAT(said, ElementsAre());
@@ -122,13 +134,13 @@ TEST(Drill, KillsAndRestartsWorkersUntilTheRunHasFinishedAndLeavesOne) {
 }
 
 TEST(Drill, KillsNobodyAfterItsTime) {
-  const auto [report, said, log] = drilled("run", 200, [](DrillOptions& options) { options.lasts = 0s; });
+  const auto [report, said, log] = drilled("run", 3, [](DrillOptions& options) { options.lasts = 0s; });
   EXPECT_EQ(report.exit_code, 0);
   EXPECT_EQ(report.kills + report.stops + report.restarts(), 0);
 }
 
 TEST(Drill, StopsWorkersAndWakesThem) {
-  const auto [report, said, log] = drilled("run", 400, [](DrillOptions& options) { options.stop_share = 1; });
+  const auto [report, said, log] = drilled("run", 5, [](DrillOptions& options) { options.stop_share = 1; });
   EXPECT_EQ(report.exit_code, 0);
   EXPECT_EQ(report.kills, 0);
   EXPECT_GT(report.stops, 1);
@@ -139,7 +151,7 @@ TEST(Drill, StopsWorkersAndWakesThem) {
 }
 
 TEST(Drill, AHangIsSeenAndSaysWhereTheWorkersAre) {
-  const auto [report, said, log] = drilled("hang", 1'000'000, [](DrillOptions& options) {
+  const auto [report, said, log] = drilled("hang", 1, [](DrillOptions& options) {
     options.lasts = 0s;
     options.hangs = 1s;
   });
@@ -151,7 +163,7 @@ TEST(Drill, AHangIsSeenAndSaysWhereTheWorkersAre) {
 }
 
 TEST(Drill, AWorkerThatFailsByItselfIsNamed) {
-  const auto [report, said, log] = drilled("fail", 200, [](DrillOptions& options) { options.lasts = 0s; });
+  const auto [report, said, log] = drilled("fail", 3, [](DrillOptions& options) { options.lasts = 0s; });
   EXPECT_EQ(report.exit_code, 0);
   EXPECT_EQ(report.deaths, 1);
   EXPECT_EQ(report.restarts(), 1);
