@@ -183,7 +183,8 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("distance", &Scope::distance, "RMS distance of their parameters to the average.");
 
   m.def("average", &average_of);
-  m.def("checksum", &checksum_of, py::call_guard<py::gil_scoped_release>());
+  m.def("checksum", py::overload_cast<const std::vector<at::Tensor>&>(&checksum_of),
+        py::call_guard<py::gil_scoped_release>());
   m.def("scheme_traits", &scheme_traits);
   m.def("default_scheme", [] { return SchemeChoice().name; });
   m.def("rules", &rules);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +14,7 @@
 
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
+#include "starling/core/text.h"
 
 namespace starling {
 namespace {
@@ -30,12 +30,9 @@ std::string step_name(std::int64_t step) { return fmt::format("step-{}", step); 
 
 // The step of "step-15"; nothing for any other name.
 std::optional<std::int64_t> step_of(std::string_view name) {
-  std::int64_t step = 0;
   if (!name.starts_with("step-")) return std::nullopt;
-  const char* const end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + 5, end, step);
-  if (error != std::errc() || stop != end || step < 0 || step_name(step) != name) return std::nullopt;
-  return step;
+  const auto step = parse_number<std::int64_t>(name.substr(5));
+  return step && *step >= 0 && step_name(*step) == name ? step : std::nullopt;
 }
 
 [[noreturn]] void fail(const std::string& path, const char* what, const std::string& reason) {

@@ -37,10 +37,7 @@ File::File(std::string path, int flags) : path_(std::move(path)) {
 
 File File::to_read(const std::string& path) {
   File file(path, O_RDONLY);
-  struct stat about{};
-  if (fstat(file.file_, &about) != 0) fail(path, "examined");
-  if (!S_ISREG(about.st_mode)) throw Error(path + ": is not a regular file");
-  file.size_ = static_cast<std::uint64_t>(about.st_size);
+  if (!S_ISREG(file.examine().st_mode)) throw Error(path + ": is not a regular file");
   return file;
 }
 
@@ -48,10 +45,16 @@ File File::of(int descriptor, std::string name) {
   File file;
   file.path_ = std::move(name);
   file.file_ = descriptor;
-  struct stat about{};
-  if (fstat(descriptor, &about) != 0) fail(file.path_, "examined");
-  file.size_ = static_cast<std::uint64_t>(about.st_size);
+  file.examine();
   return file;
+}
+
+// Sets the size.
+struct stat File::examine() {
+  struct stat about{};
+  if (fstat(file_, &about) != 0) fail(path_, "examined");
+  size_ = static_cast<std::uint64_t>(about.st_size);
+  return about;
 }
 
 File File::to_write(const std::string& path) { return {path, O_WRONLY | O_CREAT | O_TRUNC}; }

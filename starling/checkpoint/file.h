@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 
+#include <sys/stat.h>
+
 namespace starling {
 
 class File {
@@ -30,6 +32,7 @@ class File {
 
  private:
   File() = default;
+  struct stat examine();
   File(std::string path, int flags);
   std::string path_;
   int file_ = -1;

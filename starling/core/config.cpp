@@ -1,7 +1,6 @@
 #include "starling/core/config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/core/tree.h"
 
 namespace starling {
@@ -29,13 +29,10 @@ std::string number(double value) {
   return text;
 }
 
+// Also "+3".
 template <class T>
-std::optional<T> parse_number(std::string_view text) {
-  if (text.starts_with('+')) text.remove_prefix(1);
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
+std::optional<T> signed_number(std::string_view text) {
+  return parse_number<T>(text.starts_with('+') ? text.substr(1) : text);
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -52,7 +49,7 @@ std::optional<std::vector<double>> parse_numbers(std::string_view text) {
   std::vector<double> values;
   while (true) {
     const std::size_t comma = text.find(',');
-    const auto value = parse_number<double>(trimmed(text.substr(0, comma)));
+    const auto value = signed_number<double>(trimmed(text.substr(0, comma)));
     if (!value) return std::nullopt;
     values.push_back(*value);
     if (comma == std::string_view::npos) return values;
@@ -309,14 +306,14 @@ void Config::set(const std::string& path, const std::string& text, const std::st
                    if (text == "true" || text == "false") value = text == "true";
                  },
                  [&](double*) {
-                   if (const auto v = parse_number<double>(text)) value = *v;
+                   if (const auto v = signed_number<double>(text)) value = *v;
                  },
                  [&](std::array<double, 2>*) {
                    if (auto v = parse_numbers(text)) value = std::move(*v);
                  },
                  [&](std::string*) {},
                  [&](auto*) {
-                   if (const auto v = parse_number<std::int64_t>(text)) value = *v;
+                   if (const auto v = signed_number<std::int64_t>(text)) value = *v;
                  },
              },
              key.field);

@@ -1,7 +1,6 @@
 #include "starling/core/failpoint.h"
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <iterator>
@@ -118,14 +117,6 @@ Armed& armed() {
   throw UsageError(fmt::format("environment: STARLING_FAIL: {}: {}", in_quotes(what), why));
 }
 
-template <class Number>
-std::optional<Number> number_of(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 std::vector<std::string> split(const std::string& text, char at) {
   std::vector<std::string> parts{""};
   for (const char c : text) {
@@ -151,7 +142,7 @@ std::size_t choose(const std::string& point, const char* what, const std::string
 
 void read_step(Failpoint& point, const std::string& step) {
   if (step.starts_with('~')) {
-    const auto probability = number_of<double>(std::string_view(step).substr(1));
+    const auto probability = parse_number<double>(std::string_view(step).substr(1));
     if (!probability || !(*probability > 0 && *probability <= 1))
       refuse(point.text,
              fmt::format("the probability {} is not a number above 0 and at most 1", in_quotes(step)));
@@ -160,7 +151,7 @@ void read_step(Failpoint& point, const std::string& step) {
   } else if (step == "*") {
     point.step = Failpoint::kEach;
   } else {
-    const auto number = number_of<std::int64_t>(step);
+    const auto number = parse_number<std::int64_t>(step);
     if (!number || *number < 0)
       refuse(point.text,
              fmt::format("the step {} is not a number of at least 0, * or ~PROBABILITY", in_quotes(step)));
@@ -176,7 +167,7 @@ void read_action(Failpoint& point, const std::string& action) {
     refuse(point.text,
            point.action == "sleep" ? "sleep needs its time: sleep=SECONDS" : "only sleep has a value");
   if (point.action == "sleep") {
-    const auto sleep = number_of<double>(std::string_view(action).substr(equals + 1));
+    const auto sleep = parse_number<double>(std::string_view(action).substr(equals + 1));
     if (!sleep || !(*sleep >= 0 && *sleep <= kLongestSleep))
       refuse(point.text, fmt::format("the time is not a number of seconds from 0 to {:g}", kLongestSleep));
     point.sleep = *sleep;
@@ -189,7 +180,7 @@ void read_action(Failpoint& point, const std::string& action) {
 // The rank is nothing for each.
 std::optional<int> rank_of(const std::string& point, const std::string& rank) {
   if (rank == "*") return std::nullopt;
-  const auto number = number_of<int>(rank);
+  const auto number = parse_number<int>(rank);
   if (!number || *number < 0)
     refuse(point, fmt::format("the rank {} is not a number of at least 0 or *", in_quotes(rank)));
   return number;
@@ -251,7 +242,7 @@ void arm_failpoints(const std::string& value, int rank, int restarts) {
     } else if (text.starts_with("trace=")) {
       a.trace = std::make_unique<Trace>(text.substr(6), rank, true);
     } else if (text.starts_with("seed=")) {
-      const auto seed = number_of<std::uint64_t>(std::string_view(text).substr(5));
+      const auto seed = parse_number<std::uint64_t>(std::string_view(text).substr(5));
       if (!seed) refuse(text, "the seed is not a number of at least 0");
       a.seed = *seed;
     } else {

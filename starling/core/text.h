@@ -1,8 +1,11 @@
 // Text of files, peers, the environment and the command line in messages.
 #pragma once
 
+#include <charconv>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace starling {
 
@@ -19,6 +22,15 @@ std::string printable(std::string_view text);
 std::string in_quotes(std::string_view text);
 // in_quotes() of the beginning, with ... if the text is long.
 std::string short_of(std::string_view text);
+
+// All of the text as a number; nothing if it is none, or out of T's range.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
+}
 
 // "file:7", or "file" if the line is not known.
 std::string place(const std::string& file, int line);

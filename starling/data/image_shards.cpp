@@ -1,7 +1,6 @@
 #include "starling/data/image_shards.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <map>
 #include <string_view>
@@ -10,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/data/packed_shard.h"
 #include "starling/data/tar_shard.h"
 
@@ -30,10 +30,9 @@ std::vector<std::string> find_tars(const std::string& folder, const std::string&
     std::string_view digits = file;
     if (!digits.starts_with(split + "-") || !digits.ends_with(".tar")) continue;
     digits = digits.substr(split.size() + 1, digits.size() - split.size() - 5);
-    std::uint32_t number = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-    if (error != std::errc() || end != digits.data() + digits.size()) continue;
-    const auto [place, is_new] = found.emplace(number, fmt::format("{}/{}", folder, file));
+    const auto number = parse_number<std::uint32_t>(digits);
+    if (!number) continue;
+    const auto [place, is_new] = found.emplace(*number, fmt::format("{}/{}", folder, file));
     if (!is_new) throw Error(fmt::format("{}/{} and {} have the same number", folder, file, place->second));
   }
   std::vector<std::string> paths;

@@ -1,7 +1,6 @@
 #include "starling/data/tar_shard.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -37,10 +36,8 @@ std::optional<std::int64_t> label_of(std::span<const std::byte> bytes) {
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' '))
     text.remove_suffix(1);
-  std::uint32_t label = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), label);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return label < TarShard::kMostLabels ? std::optional<std::int64_t>(label) : std::nullopt;
+  const auto label = parse_number<std::uint32_t>(text);
+  return label && *label < TarShard::kMostLabels ? std::optional<std::int64_t>(*label) : std::nullopt;
 }
 
 }  // namespace

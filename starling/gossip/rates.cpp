@@ -41,13 +41,7 @@ double PairRates::of_worker(int i) const {
 }
 
 PairRates PairRates::for_ranks(const std::vector<int>& ranks, int size) const {
-  PairRates all{.rate = rate, .asks = std::vector<std::vector<Neighbour>>(static_cast<std::size_t>(size))};
-  for (std::size_t i = 0; i < asks.size(); ++i) {
-    for (const Neighbour& j : asks[i])
-      all.asks[static_cast<std::size_t>(ranks[i])].push_back(
-          {ranks[static_cast<std::size_t>(j.rank)], j.weight});
-  }
-  return all;
+  return {.rate = rate, .asks = starling::for_ranks(asks, ranks, size)};
 }
 
 Matrix PairRates::laplacian() const {

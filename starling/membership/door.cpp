@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "starling/core/random.h"
 #include "starling/transport/tcp/proof.h"
 
 namespace starling {
@@ -15,7 +16,6 @@ constexpr std::chrono::milliseconds kStoreLost{1'000};  // after the store was l
 
 std::string seat_key(int seat) { return fmt::format("knock/{}", seat); }
 std::string answer_key(std::int64_t life) { return fmt::format("answer/{}", life); }
-std::string refusal_key(std::int64_t life) { return fmt::format("refusal/{}", life); }
 
 }  // namespace
 
@@ -42,7 +42,7 @@ std::optional<std::string> Door::get(const std::string& key) const {
   return value;
 }
 
-void Door::ring() const { set("bell", std::to_string(new_life())); }
+void Door::ring() const { set("bell", std::to_string(new_id())); }
 std::string Door::bell() const { return get("bell").value_or(""); }
 
 std::optional<Epoch> Door::epoch() const {
@@ -71,10 +71,8 @@ std::optional<Knock> Door::knock_of(int seat) const {
   return knock;
 }
 
-void Door::answer(std::int64_t life) const { set(answer_key(life), "yes"); }
-bool Door::has_answer(std::int64_t life) const { return get(answer_key(life)).has_value(); }
-std::optional<std::string> Door::refusal(std::int64_t life) const { return get(refusal_key(life)); }
-void Door::refuse(std::int64_t life, const std::string& why) const { set(refusal_key(life), why); }
+void Door::answer(std::int64_t life, const std::string& refusal) const { set(answer_key(life), refusal); }
+std::optional<std::string> Door::answer_to(std::int64_t life) const { return get(answer_key(life)); }
 
 DoorWatch::DoorWatch(const Door& door, std::function<void()> rung)
     : door_(door), rung_(std::move(rung)), thread_([this] { run(); }) {}

@@ -35,12 +35,10 @@ class Door {
   void publish(const Epoch& epoch) const;  // unless a later one stands there
   void knock(const Knock& mine) const;
   std::optional<Knock> knock_of(int seat) const;
-  // A member answers a newcomer: its state will come. It does so at once, whatever its step does.
-  void answer(std::int64_t life) const;
-  bool has_answer(std::int64_t life) const;
-  // Why a member has refused this life.
-  std::optional<std::string> refusal(std::int64_t life) const;
-  void refuse(std::int64_t life, const std::string& why) const;
+  // A member answers a newcomer at once, whatever its step does: why it is refused, or nothing if
+  // its state will come.
+  void answer(std::int64_t life, const std::string& refusal) const;
+  std::optional<std::string> answer_to(std::int64_t life) const;
   // Changes with each knock and each epoch.
   std::string bell() const;
 

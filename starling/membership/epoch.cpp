@@ -1,25 +1,13 @@
 #include "starling/membership/epoch.h"
 
-#include <charconv>
-#include <limits>
-#include <random>
 #include <sstream>
+#include <string_view>
 
 #include <fmt/format.h>
 
+#include "starling/core/text.h"
+
 namespace starling {
-namespace {
-
-template <class T>
-std::optional<T> number_in(std::string_view text) {
-  T number{};
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc{} || rest != end) return std::nullopt;
-  return number;
-}
-
-}  // namespace
 
 std::vector<int> Epoch::members() const {
   std::vector<int> seats;
@@ -50,23 +38,18 @@ std::optional<Epoch> read_epoch(const std::string& text, int seats) {
   std::istringstream words(text);
   std::string word;
   words >> word;
-  const auto number = number_in<std::uint64_t>(word);
+  const auto number = parse_number<std::uint64_t>(word);
   if (!number) return std::nullopt;
   Epoch epoch{.number = *number};
   while (words >> word) {
     const auto colon = word.find(':');
     if (colon == std::string::npos) return std::nullopt;
-    const auto seat = number_in<int>(std::string_view(word).substr(0, colon));
-    const auto life = number_in<std::int64_t>(std::string_view(word).substr(colon + 1));
+    const auto seat = parse_number<int>(std::string_view(word).substr(0, colon));
+    const auto life = parse_number<std::int64_t>(std::string_view(word).substr(colon + 1));
     if (!seat || !life || *seat < 0 || *seat >= seats || *life <= 0) return std::nullopt;
     if (!epoch.lives.emplace(*seat, *life).second) return std::nullopt;
   }
   return epoch;
-}
-
-std::int64_t new_life() {
-  std::random_device device;
-  return std::uniform_int_distribution<std::int64_t>(1, std::numeric_limits<std::int64_t>::max())(device);
 }
 
 }  // namespace starling

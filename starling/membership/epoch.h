@@ -1,4 +1,4 @@
-// Who is there. Every change of the members makes a new epoch, with new connections between them:
+// The members of a run. Every change of them makes a new epoch, with new connections between them:
 // an edge knows only the members of its own epoch, and a worker of an earlier one cannot reach it.
 //
 //   seat   a rank of the world. It is empty while no process of it takes part
@@ -28,7 +28,5 @@ struct Epoch {
 std::string to_text(const Epoch& epoch);
 // Nothing if the text is no epoch of a world with so many seats.
 std::optional<Epoch> read_epoch(const std::string& text, int seats);
-
-std::int64_t new_life();  // above 0
 
 }  // namespace starling

@@ -18,10 +18,10 @@ namespace starling {
 // Sends all of it after each connection, until an ack comes.
 struct Donation::Sender final : TransportHandler {
   Sender(const World& world, const std::string& channel, int to, std::unique_ptr<MemoryFile> given,
-         std::function<void()> taken)
+         std::uint32_t hash, std::function<void()> taken)
       : state(std::move(given)),
         bytes(state->bytes()),
-        hash(crc32c(bytes)),
+        hash(hash),
         to(to),
         taken(std::move(taken)),
         transport(world.make_transport(world, channel)) {
@@ -52,8 +52,8 @@ struct Donation::Sender final : TransportHandler {
 };
 
 Donation::Donation(const World& world, const std::string& channel, int to, std::unique_ptr<MemoryFile> state,
-                   std::function<void()> taken)
-    : sender_(std::make_unique<Sender>(world, channel, to, std::move(state), std::move(taken))) {}
+                   std::uint32_t hash, std::function<void()> taken)
+    : sender_(std::make_unique<Sender>(world, channel, to, std::move(state), hash, std::move(taken))) {}
 Donation::~Donation() = default;
 int Donation::to() const { return sender_->to; }
 bool Donation::is_taken() const { return sender_->has_it && sender_->is_connected; }

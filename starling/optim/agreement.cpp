@@ -17,9 +17,9 @@ namespace starling {
 
 namespace {
 
-// Whether the text is the same on all workers, by a checksum. maximum: of all of them.
-bool same_on_all(const std::string& text, const std::function<void(std::span<std::int64_t>)>& maximum) {
-  const auto sum = static_cast<std::int64_t>(crc32c(std::as_bytes(std::span(text))));
+// Whether the terms are the same on all workers, by a checksum. maximum: of all of them.
+bool same_on_all(const Terms& terms, const std::function<void(std::span<std::int64_t>)>& maximum) {
+  const auto sum = static_cast<std::int64_t>(checksum_of(terms));
   std::int64_t most_and_least[]{sum, -sum};
   maximum(most_and_least);
   return most_and_least[0] == -most_and_least[1];
@@ -28,9 +28,8 @@ bool same_on_all(const std::string& text, const std::function<void(std::span<std
 }  // namespace
 
 void agree(Gathering& all, const Terms& mine) {
-  const std::string text = to_text(mine);
-  if (same_on_all(text, [&](auto values) { all.maximum(values); })) return;
-  const auto everyone = all.texts(text);
+  if (same_on_all(mine, [&](auto values) { all.maximum(values); })) return;
+  const auto everyone = all.texts(to_text(mine));
   const Terms reference = read_terms(everyone.front(), 0);
   for (std::size_t rank = 1; rank < everyone.size(); ++rank) {
     const std::string found = difference(reference, read_terms(everyone[rank], rank), rank);
@@ -49,8 +48,13 @@ void add_tensors(Terms& terms, const std::string& what, const std::vector<at::Te
 }
 
 void agree(Exchange& exchange, const std::string& what, const Terms& mine) {
-  if (!same_on_all(to_text(mine), [&](auto values) { exchange.maximum(values); }))
+  if (!same_on_all(mine, [&](auto values) { exchange.maximum(values); }))
     throw UsageError(fmt::format("the workers differ in {}; it must be the same on all", what));
+}
+
+std::uint32_t checksum_of(const Terms& terms) {
+  const std::string text = to_text(terms);
+  return crc32c(std::as_bytes(std::span(text)));
 }
 
 std::uint32_t checksum_of(const std::vector<at::Tensor>& tensors) {

@@ -26,6 +26,7 @@ void agree(Gathering& all, const Terms& mine);
 // The same over an exchange, at less cost: the message says only WHAT differs.
 void agree(Exchange& exchange, const std::string& what, const Terms& mine);
 
+std::uint32_t checksum_of(const Terms& terms);
 // The values of dense tensors count, in order, each in its own memory order.
 std::uint32_t checksum_of(const std::vector<at::Tensor>& tensors);
 

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <future>
 #include <mutex>
-#include <random>
 #include <set>
 #include <utility>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
+#include "starling/core/random.h"
 #include "starling/optim/checkpoint.h"
 
 namespace starling {
@@ -60,12 +60,6 @@ void copy_shared(OptimizerState& state) {
     if (tensor.use_count() == 1 && tensor.storage().use_count() == 1) continue;
     tensor = tensor.is_cpu() ? tensor.clone() : tensor.cpu();
   }
-}
-
-std::int64_t random_number() {
-  std::random_device device;
-  const std::uint64_t bits = (std::uint64_t{device()} << 32) | device();
-  return static_cast<std::int64_t>(bits >> 1);
 }
 
 }  // namespace
@@ -162,7 +156,6 @@ std::optional<Manifest> CheckpointWriter::Attempt::read_note(int worker) const {
 // Waits for the notes. Returns whether all files are there that can be.
 bool CheckpointWriter::Attempt::collect() {
   std::string failure;
-  std::optional<Time> last;
   while (true) {
     for (auto worker = missing.begin(); worker != missing.end();) {
       const auto note = read_note(*worker);
@@ -222,7 +215,7 @@ std::vector<std::int64_t> CheckpointWriter::meet(double waited, double trained) 
   std::vector<std::int64_t> all(size + kSlots);
   all[static_cast<std::size_t>(world.rank)] = last_ && last_->failed_unsaid ? kHereButFailed : kHere;
   all[size + kWaited] = std::llround(waited * kMicro);
-  all[size + kName] = random_number();
+  all[size + kName] = new_id();
   all[size + kTrained] = std::llround(trained * kMicro);
   const bool here = optimizer_.maximum(all) > 0;
   if (last_) {

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
 #include "starling/optim/agreement.h"
@@ -47,11 +46,6 @@ Terms terms_of(const Options& options, const Schedule& schedule, const std::stri
   add_tensors(terms, "buffer", buffers);
   add_tensors(terms, "frozen parameter", frozen);
   return terms;
-}
-
-std::uint32_t checksum_of(const Terms& terms) {
-  const std::string text = to_text(terms);
-  return crc32c(std::as_bytes(std::span(text)));
 }
 
 // The schedule of the options for so many workers. If their topology is not possible for that
@@ -109,14 +103,8 @@ std::string beside_key(std::size_t i) { return fmt::format("beside.{}", i); }
 
 void check_rejoin(const World& world, const Options& options, torch::optim::Optimizer* inner) {
   if (!world.rejoin || world.size == 1) return;
-  const SchemeInfo& info = scheme_of(options);
-  if (info.path_of(SchemeSettings(options.scheme)) == Path::gradients)
-    throw UsageError(
-        fmt::format("rejoin is not for scheme \"{}\": it sums the gradients of all workers that "
-                    "have started together",
-                    info.name));
-  if (options.hierarchy != "none")
-    throw UsageError("rejoin is not for a hierarchy: hierarchy must be \"none\"");
+  if (const std::string why = not_for_rejoin(options); !why.empty())
+    throw UsageError("rejoin is not for " + why);
   if (dynamic_cast<SavedElsewhere*>(inner) != nullptr)
     throw UsageError("rejoin is not for an optimizer written in Python, whose state Starling cannot send");
   if (inner != nullptr) TorchState::of(*inner);  // throws
@@ -274,8 +262,8 @@ bool Optimizer::keep_membership() {
       all.tensors.emplace(beside_key(i), e.beside[i]);
     failpoint("join");
     auto file = std::make_unique<MemoryFile>();
-    save_tensors(file->open(), all.tensors, all.metadata);
-    membership.donate(seat, life, std::move(file));
+    const Digest written = save_tensors(file->open(), all.tensors, all.metadata);
+    membership.donate(seat, life, std::move(file), written.crc32c);
     e.scheme->resume();
   }
   if (membership.is_out()) {

@@ -15,12 +15,15 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookAtEpoch{10};
 constexpr std::chrono::milliseconds kLookAtDoor{200};
+constexpr const char* kNobody = "no member of it is left; a new run can begin from its last checkpoint";
 constexpr std::size_t kMostState = std::size_t{1} << 40;  // bytes
 
 }  // namespace
 
+std::string optimizer_channel(int k) { return fmt::format("optimizer-{}", k); }
+
 bool goes_on(const World& world) {
-  return world.rejoin && world.size > 1 && Door(world, "optimizer-0").epoch().has_value();
+  return world.rejoin && world.size > 1 && Door(world, optimizer_channel(0)).epoch().has_value();
 }
 
 Membership::Membership(const World& world, const std::string& channel, std::uint32_t terms)
@@ -41,7 +44,7 @@ MemoryFile& Membership::take_state() {
   watch_.reset();
   receipt_.reset();
   const Time end = Clock::now() + world_.timeouts.meet;
-  life_ = new_life();
+  life_ = new_id();
   std::string why = "nobody is there";
   for (int turn = 1; Clock::now() < end; ++turn) {
     const auto epoch = door_.epoch();
@@ -55,13 +58,18 @@ MemoryFile& Membership::take_state() {
     door_.knock({.life = life_, .donor = donor_, .terms = terms_});
     std::string hopeless;
     World waiting = world_;
-    waiting.interrupted = [&, looked = Clock::now(), asked = Clock::now(), answered = false]() mutable {
+    waiting.interrupted = [&, looked = Clock::now(), asked = Clock::now()]() mutable {
       if (Clock::now() - looked < kLookAtDoor) return world_.interrupted();
       looked = Clock::now();
-      hopeless = this->hopeless();
-      if (!answered) answered = door_.has_answer(life_);
-      const bool deaf = !answered && Clock::now() - asked > world_.timeouts.silent / 5;
-      return !hopeless.empty() || deaf || world_.interrupted();
+      bool is_heard = true;
+      try {
+        const auto answer = door_.answer_to(life_);
+        is_heard = answer || Clock::now() - asked <= world_.timeouts.silent / 5;
+        hopeless = answer && !answer->empty() ? *answer : has_members() ? "" : kNobody;
+      } catch (const StoreLost& lost) {
+        hopeless = lost.what();
+      }
+      return !hopeless.empty() || !is_heard || world_.interrupted();
     };
     try {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
@@ -76,25 +84,19 @@ MemoryFile& Membership::take_state() {
     if (!hopeless.empty()) throw UsageError(fmt::format("this worker cannot join the run: {}", hopeless));
     if (world_.interrupted()) break;
     world_.log(Level::info, fmt::format("{}: asking another worker", why));
-    life_ = new_life();
+    life_ = new_id();
   }
   throw Error(fmt::format("this worker cannot join the run: {}", why));
 }
 
-std::string Membership::hopeless() const {
-  try {
-    if (const auto refusal = door_.refusal(life_)) return *refusal;
-    const auto epoch = door_.epoch();
-    const bool any_left = epoch && std::ranges::any_of(epoch->lives, [&](const auto& member) {
-                            const auto& [seat, life] = member;
-                            if (seat == world_.rank || !world_.fate(seat).empty()) return false;
-                            const auto knock = door_.knock_of(seat);  // of a later process in this seat?
-                            return !knock || knock->life == life;
-                          });
-    return any_left ? "" : "no member of it is left; a new run can begin from its last checkpoint";
-  } catch (const StoreLost& lost) {
-    return lost.what();
-  }
+bool Membership::has_members() const {
+  const auto epoch = door_.epoch();
+  return epoch && std::ranges::any_of(epoch->lives, [&](const auto& member) {
+           const auto& [seat, life] = member;
+           if (seat == world_.rank || !world_.fate(seat).empty()) return false;
+           const auto knock = door_.knock_of(seat);  // of a later process in this seat?
+           return !knock || knock->life == life;
+         });
 }
 
 std::optional<Epoch> Membership::enter() {
@@ -132,11 +134,11 @@ void Membership::look() {
   for (int seat = 0; seat < world_.size; ++seat) {
     const auto knock = seat == world_.rank ? std::nullopt : door_.knock_of(seat);
     if (!knock || knock->donor != world_.rank) continue;
-    const bool fits = knock->terms == terms_;
-    if (!fits) door_.refuse(knock->life, "its options or its parameters differ from the members'");
     const std::lock_guard lock(mutex_);
-    if (!fits || !seen_.insert(knock->life).second) continue;
-    door_.answer(knock->life);
+    if (!seen_.insert(knock->life).second) continue;
+    const bool fits = knock->terms == terms_;
+    door_.answer(knock->life, fits ? "" : "its options or its parameters differ from the members'");
+    if (!fits) continue;
     wanted_[seat] = knock->life;
     news_ = true;
   }
@@ -164,15 +166,15 @@ std::map<int, std::int64_t> Membership::ready() {
   return ready;
 }
 
-void Membership::donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile> state) {
+void Membership::donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile> state, std::uint32_t hash) {
   donations_[life] = std::make_unique<Donation>(world_, channel_of(world_.rank, seat, life), seat,
-                                                std::move(state), [this] { news_ = true; });
+                                                std::move(state), hash, [this] { news_ = true; });
   world_.log(Level::info, fmt::format("worker {} comes: it gets this worker's state", seat));
 }
 
 World Membership::hasty_world() const {
   World world = world_;
-  world.timeouts.meet = std::min(world.timeouts.meet, 2 * world.timeouts.silent);
+  world.timeouts.meet = world.timeouts.meet_again();
   world.fate = [fate = world_.fate, door = door_, lives = epoch_.lives](int seat) -> std::string {
     if (std::string end = fate(seat); !end.empty()) return end;
     const auto member = lives.find(seat);

@@ -30,6 +30,7 @@
 #include <string>
 #include <vector>
 
+#include "starling/core/random.h"
 #include "starling/membership/door.h"
 #include "starling/membership/epoch.h"
 #include "starling/membership/transfer.h"
@@ -43,6 +44,9 @@ struct Place {
   std::uint64_t made = 0;        // Engine::made
   std::uint64_t operations = 0;  // Exchange::operations()
 };
+
+// The channel of this process's k-th optimizer.
+std::string optimizer_channel(int k);
 
 // Whether the run of the world's first optimizer goes on without this worker: its Optimizer will
 // join it. Throws StoreLost.
@@ -66,7 +70,6 @@ class Membership {
   std::optional<Epoch> enter();
 
   // --- a member ---
-  const Epoch& epoch() const { return epoch_; }
   std::int64_t life() const { return life_; }
   // Publishes it. Watches the door from now on.
   void set_epoch(const Epoch& epoch);
@@ -76,22 +79,23 @@ class Membership {
   bool is_out() const;
   // The newcomers that want this worker's state, each once: seat -> life.
   std::map<int, std::int64_t> wanted();
-  void donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile> state);
+  // `hash`: the state's CRC32C.
+  void donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile> state, std::uint32_t hash);
   // The newcomers that have this worker's state and are still there: seat -> life.
   std::map<int, std::int64_t> ready();
   // The world in which the workers of a later epoch meet: they have little patience.
   World hasty_world() const;
 
  private:
-  void look();                   // on the watch's thread
-  std::string hopeless() const;  // why this newcomer need not wait
+  void look();               // on the watch's thread
+  bool has_members() const;  // as far as this newcomer knows. Throws StoreLost
   std::string channel_of(int donor, int seat, std::int64_t life) const;
 
   const World world_;
   const std::string channel_;
   const std::uint32_t terms_;
   const Door door_;
-  std::int64_t life_ = new_life();
+  std::int64_t life_ = new_id();
   int donor_ = 0;
   Epoch epoch_;  // written with the lock, by the training thread
   std::unique_ptr<Receipt> receipt_;

@@ -125,7 +125,7 @@ void Optimizer::begin(Options options, const World& world, std::vector<at::Tenso
   Engine& e = *engine_;
   e.world = world;
   e.options = std::move(options);
-  e.channel = fmt::format("optimizer-{}", (*world.optimizers)++);
+  e.channel = optimizer_channel((*world.optimizers)++);
   set_buffers(std::move(buffers));
   check_options(e.options, world.size, world.local_size, e.inner != nullptr);
   if (e.options.hierarchy == "node") {

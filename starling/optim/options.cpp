@@ -198,6 +198,13 @@ std::string needs_float32(const Options& options, bool around) {
   return "";
 }
 
+std::string not_for_rejoin(const Options& options) {
+  const SchemeInfo& info = scheme_of(options);
+  if (info.path_of(SchemeSettings(options.scheme)) == Path::gradients)
+    return fmt::format("scheme {}: it ends when a worker dies; restart the job from a checkpoint", info.name);
+  return options.hierarchy == "none" ? "" : "mixing.hierarchy: the workers of a node depend on each other";
+}
+
 std::string needs_cpu(const Options& options) {
   if (options.hierarchy == "node")
     return "with hierarchy \"node\" it must be on the CPU, where a node's gradients are added up";

@@ -32,6 +32,9 @@ Terms terms_of(const Options& options);
 // The reason why all parameters must be float32. Empty: they may be bfloat16 or float16.
 std::string needs_float32(const Options& options, bool around);
 
+// "WHAT: why" if restarted workers cannot join (World::rejoin). Empty: they can.
+std::string not_for_rejoin(const Options& options);
+
 // The reason why all parameters must be on the CPU. Empty: they may be on CUDA devices.
 std::string needs_cpu(const Options& options);
 

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "starling/core/text.h"
 #include "starling/kernels/modular.h"
 
 namespace starling {
@@ -19,10 +20,8 @@ std::optional<std::vector<int>> read_grids(std::string_view text) {
 }
 
 std::optional<std::int64_t> read_position(std::string_view text) {
-  std::int64_t position = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), position);
-  if (error != std::errc() || stop != text.data() + text.size() || position < 0) return std::nullopt;
-  return position;
+  const auto position = parse_number<std::int64_t>(text);
+  return position && *position >= 0 ? position : std::nullopt;
 }
 
 }  // namespace starling

@@ -53,16 +53,20 @@ Schedule Schedule::for_each_place(int workers_per_node) const {
   return all;
 }
 
+std::vector<std::vector<Neighbour>> for_ranks(const std::vector<std::vector<Neighbour>>& rows,
+                                              const std::vector<int>& ranks, int size) {
+  std::vector<std::vector<Neighbour>> all(static_cast<std::size_t>(size));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (const Neighbour& j : rows[i])
+      all[static_cast<std::size_t>(ranks[i])].push_back({ranks[static_cast<std::size_t>(j.rank)], j.weight});
+  }
+  return all;
+}
+
 Schedule Schedule::for_ranks(const std::vector<int>& ranks, int size) const {
   Schedule all{name, {}};
-  for (const Graph& of_these : rounds) {
-    Graph& graph = all.rounds.emplace_back(size);
-    for (int i = 0; i < of_these.workers(); ++i) {
-      for (const Neighbour& j : of_these.neighbours[static_cast<std::size_t>(i)])
-        graph.neighbours[static_cast<std::size_t>(ranks[static_cast<std::size_t>(i)])].push_back(
-            {ranks[static_cast<std::size_t>(j.rank)], j.weight});
-    }
-  }
+  for (const Graph& graph : rounds)
+    all.rounds.emplace_back().neighbours = starling::for_ranks(graph.neighbours, ranks, size);
   return all;
 }
 

@@ -20,6 +20,10 @@ struct Neighbour {
   bool operator==(const Neighbour&) const = default;
 };
 
+// The same rows for these of `size` workers, in this order. The others have no neighbours.
+std::vector<std::vector<Neighbour>> for_ranks(const std::vector<std::vector<Neighbour>>& rows,
+                                              const std::vector<int>& ranks, int size);
+
 // The graph of one round. neighbours[i] is row i of W without its diagonal: the workers that i
 // RECEIVES from, by rising rank.
 struct Graph {

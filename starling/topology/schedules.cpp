@@ -1,7 +1,6 @@
 #include "starling/topology/schedules.h"
 
 #include <cctype>
-#include <charconv>
 #include <optional>
 #include <string_view>
 
@@ -9,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/topology/families.h"
 
 namespace starling {
@@ -51,9 +51,8 @@ std::optional<int> number_in(std::string_view name, const Family& family) {
   if (!numbered) return name == pattern ? std::optional(0) : std::nullopt;
   if (!name.starts_with(pattern.substr(0, stem))) return std::nullopt;
   const std::string_view digits = name.substr(stem);
-  int number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size() || number < family.least) {
+  const auto number = parse_number<int>(digits);
+  if (!number || *number < family.least) {
     throw UsageError(fmt::format("schedule '{}': {} needs a whole number {} of at least {}, as in {}", name,
                                  pattern, pattern.substr(stem), family.least, example_of(family)));
   }

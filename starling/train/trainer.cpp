@@ -221,13 +221,8 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
 void check_restarts(const Recipe& recipe, int workers) {
   if (workers < 2)
     throw UsageError("--restart needs at least two workers: a worker takes the state from another one");
-  if (scheme_info(recipe.mixing.scheme).traits.path == Path::gradients)
-    throw UsageError(
-        fmt::format("--restart is not for scheme {}: it ends when a worker dies; restart the job "
-                    "from a checkpoint",
-                    recipe.mixing.scheme));
-  if (recipe.mixing.hierarchy != "none")
-    throw UsageError("--restart is not for mixing.hierarchy: workers of a node depend on each other");
+  if (const std::string why = not_for_rejoin(make_options(recipe)); !why.empty())
+    throw UsageError("--restart is not for " + why);
   if (chooses_topology(recipe) && recipe.checkpoint.resume.empty())
     throw UsageError("--restart is not for mixing.topology = auto: choose a topology by name");
   if (recipe.run.ends == "together") throw UsageError("--restart is not for run.ends = together: each");

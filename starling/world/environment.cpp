@@ -1,7 +1,6 @@
 #include "starling/world/environment.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -12,18 +11,12 @@
 
 #include "starling/core/config.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 
 namespace starling {
 namespace {
 
 constexpr int kMostWorkers = 1 << 20;
-
-std::optional<int> integer_of(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 // The variables of one launcher.
 class VariableReader {
@@ -48,7 +41,7 @@ class VariableReader {
 
   int integer(const std::string& name, int least, int most) const {
     const std::string value = text(name);
-    const auto number = integer_of(value);
+    const auto number = parse_number<int>(value);
     if (!number || *number < least || *number > most) {
       throw UsageError(
           fmt::format("environment: {}='{}' is not an integer from {} to {}", name, value, least, most));
@@ -247,7 +240,7 @@ std::string launcher_name(const Variables& variable) {
   if (variable("RANK")) return "torchrun";
   if (variable("OMPI_COMM_WORLD_RANK")) return "mpirun";
   // The shell of an allocation may be a step too; its number does not fit an int.
-  const bool srun = variable("SLURM_PROCID") && integer_of(variable("SLURM_STEP_ID").value_or(""));
+  const bool srun = variable("SLURM_PROCID") && parse_number<int>(variable("SLURM_STEP_ID").value_or(""));
   if (variable("PMI_RANK") && !(srun && variable("PMI_SIZE") == variable("SLURM_STEP_NUM_TASKS")))
     return "PMI";
   if (srun) return "srun";
@@ -268,7 +261,7 @@ std::optional<Launch> read_launch(const Variables& variable) {
   if (launcher == "srun") return of_srun(read);
   if (launcher == "PMI") return of_pmi(read);
   const auto tasks = variable("SLURM_NTASKS");
-  if (tasks && integer_of(*tasks) != 1) {
+  if (tasks && parse_number<int>(*tasks) != 1) {
     throw UsageError(fmt::format(
         "environment: SLURM_NTASKS='{}', but this is no task of a job step: start the workers "
         "with srun, or with `starling train --workers N`; for one worker alone unset SLURM_NTASKS",
@@ -307,10 +300,10 @@ int tasks_on_node(const std::string& list, int node, const std::string& from) {
     int times = 1;
     if (const std::size_t bracket = item.find("(x");
         bracket != std::string_view::npos && item.ends_with(')')) {
-      times = integer_of(item.substr(bracket + 2, item.size() - bracket - 3)).value_or(0);
+      times = parse_number<int>(item.substr(bracket + 2, item.size() - bracket - 3)).value_or(0);
       item = item.substr(0, bracket);
     }
-    const auto tasks = integer_of(item);
+    const auto tasks = parse_number<int>(item);
     if (!tasks || *tasks < 1 || times < 1 || times > kMostWorkers) break;
     nodes += times;
     if (node < nodes) return *tasks;

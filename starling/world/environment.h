@@ -19,8 +19,9 @@
 // because a script, a shell or a helper inside an allocation inherits it.
 //
 // STARLING_STORE_FILE names a file, at which workers of one host meet in place of a port.
-// STARLING_RESTARTS says how often this worker has been started before; `starling train --workers N
-// --restart` sets it. STARLING_FAIL makes workers fail (core/failpoint.h).
+// STARLING_RESTARTS says how often this worker has been started before, STARLING_REJOIN=1 that such
+// a worker joins the others (World::rejoin): `starling train --workers N --restart` sets both.
+// STARLING_FAIL makes workers fail (core/failpoint.h).
 //
 // MASTER_ADDR and MASTER_PORT apply with every launcher. Without them all launchers but torchrun
 // have a default:

@@ -1,6 +1,7 @@
 // The workers of one run, as one of them sees them: its rank, their number, and where they meet.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -29,6 +30,8 @@ struct Timeouts {
   std::chrono::milliseconds silent{5'000};
   std::chrono::milliseconds stalled{
       600'000};  // alive, but its block does not come: not waited for any longer
+  // For all members of a later epoch: one that has died meanwhile keeps nobody from training.
+  std::chrono::milliseconds meet_again() const { return std::min(meet, 2 * silent); }
 };
 
 struct World {

@@ -28,10 +28,12 @@ TEST_F(AtTheDoor, ANewcomerKnocksAndIsRefused) {
   door(2).knock(knock);
   EXPECT_EQ(door(0).knock_of(2), knock);
   EXPECT_FALSE(door(0).knock_of(1));
-  EXPECT_FALSE(door(2).refusal(17));
-  door(1).refuse(17, "its options differ");
-  EXPECT_EQ(door(2).refusal(17), "its options differ");
-  EXPECT_FALSE(door(2).refusal(18)) << "another process of the seat";
+  EXPECT_FALSE(door(2).answer_to(17));
+  door(1).answer(17, "its options differ");
+  EXPECT_EQ(door(2).answer_to(17), "its options differ");
+  EXPECT_FALSE(door(2).answer_to(18)) << "another process of the seat";
+  door(1).answer(18, "");
+  EXPECT_EQ(door(2).answer_to(18), "");
 }
 
 TEST_F(AtTheDoor, TheLatestEpochStands) {
@@ -55,10 +57,10 @@ TEST_F(AtTheDoor, AStrangerIsNotHeard) {
   const Door stranger(worker(2, "another token of 16 bytes"), "optimizer-0");
   stranger.knock({.life = 1});
   stranger.publish({.number = 9, .lives = {{0, 5}}});
-  stranger.refuse(3, "go away");
+  stranger.answer(3, "go away");
   EXPECT_FALSE(door(0).knock_of(2));
   EXPECT_FALSE(door(0).epoch());
-  EXPECT_FALSE(door(0).refusal(3));
+  EXPECT_FALSE(door(0).answer_to(3));
   // Nor is a true word in another place.
   door(2).knock({.life = 1});
   store->set("starling/door/optimizer-0/knock/3", *store->look("starling/door/optimizer-0/knock/2"));

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "starling/core/random.h"
+
 namespace starling {
 namespace {
 
@@ -32,9 +34,9 @@ TEST(Epoch, RefusesOtherTexts) {
 }
 
 TEST(Epoch, EachLifeIsAnother) {
-  const auto life = new_life();
+  const auto life = new_id();
   EXPECT_GT(life, 0);
-  EXPECT_NE(new_life(), life);
+  EXPECT_NE(new_id(), life);
 }
 
 }  // namespace

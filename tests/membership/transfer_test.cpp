@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/transport/tcp/tcp.h"
 #include "tests/eventually.h"
@@ -41,6 +42,8 @@ class Transfer : public testing::Test {
     return file;
   }
 
+  static std::uint32_t hash_of(std::size_t bytes) { return crc32c(state(bytes)->bytes()); }
+
   std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>();
   std::vector<World> worlds;
 };
@@ -49,7 +52,7 @@ TEST_F(Transfer, TheStateComesWhole) {
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{5'000'001}}) {
     const std::string channel = std::to_string(bytes);
     std::promise<void> taken;
-    const Donation donation(worlds[0], channel, 1, state(bytes), [&] { taken.set_value(); });
+    const Donation donation(worlds[0], channel, 1, state(bytes), hash_of(bytes), [&] { taken.set_value(); });
     EXPECT_FALSE(donation.is_taken());
     {
       Receipt receipt(worlds[1], channel, 0, bytes, 60s);
@@ -63,7 +66,7 @@ TEST_F(Transfer, TheStateComesWhole) {
 }
 
 TEST_F(Transfer, ADonorThatGoesIsNamed) {
-  auto gone = std::async([&] { Donation(worlds[0], "a", 1, state(1 << 20), [] {}); });
+  auto gone = std::async([&] { Donation(worlds[0], "a", 1, state(1 << 20), hash_of(1 << 20), [] {}); });
   EXPECT_THAT(refusal([&] { Receipt(worlds[1], "a", 0, 1 << 10, 60s); }),
               HasSubstr("worker 0 has not sent its state"));
 }
@@ -74,7 +77,7 @@ TEST_F(Transfer, ADonorThatDoesNotComeIsNamed) {
 }
 
 TEST_F(Transfer, NobodyFillsTheNewcomersMemory) {
-  const Donation donation(worlds[0], "c", 1, state(1000), [] {});
+  const Donation donation(worlds[0], "c", 1, state(1000), hash_of(1000), [] {});
   EXPECT_THAT(refusal([&] { Receipt(worlds[1], "c", 0, 999, 60s); }),
               HasSubstr("it has 1000 bytes, at most 999 are possible"));
 }

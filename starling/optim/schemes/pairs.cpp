@@ -49,12 +49,10 @@ void PairScheme::choose(GossipOptions& options, const Schedule& schedule) const 
 
 void PairScheme::attach(const Connection& connection) {
   Scheme::attach(connection);
-  // A member of a later epoch that has died meanwhile keeps nobody from training.
-  const auto soon = std::min(world_.timeouts.meet, 2 * world_.timeouts.silent);
   GossipOptions options{.poisson = settings_.text("clock") == "poisson",
                         .wire = options_.wire,
                         .seed = options_.seed,
-                        .meet = connection.renewed ? soon : world_.timeouts.meet,
+                        .meet = connection.renewed ? world_.timeouts.meet_again() : world_.timeouts.meet,
                         .needs_all = !connection.renewed,
                         .silent = world_.timeouts.silent,
                         .interrupted = world_.interrupted};

@@ -47,30 +47,31 @@ std::size_t Stream::write_some(std::span<const asio::const_buffer> from, asio::e
   return tls_ ? tls_->write_some(from, error) : socket_.write_some(from, error);
 }
 
-void Stream::read_on(std::span<std::byte> to, std::size_t read, Done done) {
-  asio::post(socket_.get_executor(), [this, to, read, done] {
+void Stream::async_read(std::span<std::byte> to, Done done) {
+  const auto some = [this, to](std::size_t read, asio::error_code& error) {
     const asio::mutable_buffer rest = asio::buffer(to.data() + read, to.size() - read);
-    asio::error_code error;
-    const std::size_t bytes = read_some({&rest, 1}, error);
-    if (error && error != asio::error::would_block) return done(error, read);
-    if (read + bytes == to.size()) return done({}, to.size());
-    if (bytes > 0) return read_on(to, read + bytes, done);
-    socket_.async_wait(Tcp::socket::wait_read, [this, to, read, done](const asio::error_code& gone) {
-      gone ? done(gone, read) : read_on(to, read, done);
-    });
-  });
+    return read_some({&rest, 1}, error);
+  };
+  move_on({Tcp::socket::wait_read, to.size(), some, std::move(done)}, 0);
 }
 
-void Stream::write_on(std::span<const std::byte> from, std::size_t written, Done done) {
-  asio::post(socket_.get_executor(), [this, from, written, done] {
+void Stream::async_write(std::span<const std::byte> from, Done done) {
+  const auto some = [this, from](std::size_t written, asio::error_code& error) {
     const asio::const_buffer rest = asio::buffer(from.data() + written, from.size() - written);
+    return write_some({&rest, 1}, error);
+  };
+  move_on({Tcp::socket::wait_write, from.size(), some, std::move(done)}, 0);
+}
+
+void Stream::move_on(Move move, std::size_t moved) {
+  asio::post(socket_.get_executor(), [this, move = std::move(move), moved] {
     asio::error_code error;
-    const std::size_t bytes = write_some({&rest, 1}, error);
-    if (error && error != asio::error::would_block) return done(error, written);
-    if (written + bytes == from.size()) return done({}, from.size());
-    if (bytes > 0) return write_on(from, written + bytes, done);
-    socket_.async_wait(Tcp::socket::wait_write, [this, from, written, done](const asio::error_code& gone) {
-      gone ? done(gone, written) : write_on(from, written, done);
+    const std::size_t bytes = move.some(moved, error);
+    if (error && error != asio::error::would_block) return move.done(error, moved);
+    if (moved + bytes == move.size) return move.done({}, move.size);
+    if (bytes > 0) return move_on(move, moved + bytes);
+    socket_.async_wait(move.wait, [this, move, moved](const asio::error_code& gone) {
+      gone ? move.done(gone, moved) : move_on(move, moved);
     });
   });
 }

@@ -30,8 +30,8 @@ class Stream {
   std::size_t read_some(std::span<const asio::mutable_buffer> to, asio::error_code& error);
   std::size_t write_some(std::span<const asio::const_buffer> from, asio::error_code& error);
   // All of it. The memory, and the owner of this object, must live until done() is called.
-  void async_read(std::span<std::byte> to, Done done) { read_on(to, 0, std::move(done)); }
-  void async_write(std::span<const std::byte> from, Done done) { write_on(from, 0, std::move(done)); }
+  void async_read(std::span<std::byte> to, Done done);
+  void async_write(std::span<const std::byte> from, Done done);
 
   // An error in words.
   std::string reason_of(const asio::error_code& error) const;
@@ -40,8 +40,14 @@ class Stream {
 
  private:
   void go_on(std::function<void(const asio::error_code& error)> done);
-  void read_on(std::span<std::byte> to, std::size_t read, Done done);
-  void write_on(std::span<const std::byte> from, std::size_t written, Done done);
+  // All bytes in one direction; some() moves those from a place on, as far as it can at once.
+  struct Move {
+    Tcp::socket::wait_type wait;
+    std::size_t size;
+    std::function<std::size_t(std::size_t from, asio::error_code& error)> some;
+    Done done;
+  };
+  void move_on(Move move, std::size_t moved);
 
   Tcp::socket socket_;
   std::unique_ptr<TlsSession> tls_;
