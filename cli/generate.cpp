@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,6 +17,7 @@
 #include "cli/trained.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
+#include "starling/data/tokens.h"
 
 namespace starling::cli {
 
@@ -31,22 +32,15 @@ struct GenerateOptions {
   Sampling sampling{.temperature = 0.8};
 };
 
-// Numbers, one in a line.
+// Reads a tokenizer's output.
 std::vector<std::int64_t> tokens_in(const std::string& text, std::int64_t vocabulary,
                                     const std::string& tokenizer) {
-  std::vector<std::int64_t> tokens;
-  const char* at = text.data();
-  for (const char* const end = at + text.size(); at != end; ++at) {
-    std::int64_t& token = tokens.emplace_back();
-    const auto [stop, error] = std::from_chars(at, end, token);
-    if (error != std::errc() || stop == end || *stop != '\n' || token < 0)
-      throw Error(fmt::format("{}: its output is not a number in each line", tokenizer));
-    if (token >= vocabulary)
-      throw Error(
-          fmt::format("{}: has token {}, but model.vocabulary = {}: is it the one that packed the text?",
-                      tokenizer, token, vocabulary));
-    at = stop;
-  }
+  const auto tokens = tokens_of_text(text, 0, std::numeric_limits<std::int64_t>::max(), tokenizer);
+  if (tokens.empty()) throw Error(fmt::format("{}: has no token for the end of a text", tokenizer));
+  if (const std::int64_t largest = *std::ranges::max_element(tokens); largest >= vocabulary)
+    throw Error(
+        fmt::format("{}: has token {}, but model.vocabulary = {}: is it the one that packed the text?",
+                    tokenizer, largest, vocabulary));
   return tokens;
 }
 

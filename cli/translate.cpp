@@ -3,7 +3,6 @@
 // tokens and back by the vocabulary's own library, and runs this program with --tokens.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -19,7 +18,7 @@
 #include "cli/script.h"
 #include "cli/trained.h"
 #include "starling/core/error.h"
-#include "starling/core/text.h"
+#include "starling/data/tokens.h"
 #include "starling/models/beam_search.h"
 
 namespace starling::cli {
@@ -35,24 +34,6 @@ struct TranslateOptions {
   SearchOptions search;
   std::int64_t batch = 2048;
 };
-
-Sentence read_sentence(const std::string& line, std::size_t number, std::int64_t vocabulary) {
-  Sentence tokens;
-  const char *at = line.data(), *const end = at + line.size();
-  while (true) {
-    while (at != end && *at == ' ') ++at;
-    if (at == end) return tokens;
-    std::int64_t token = 0;
-    const auto [behind, error] = std::from_chars(at, end, token);
-    if (error != std::errc() || (behind != end && *behind != ' ') || token <= Transformer::kEnd ||
-        token >= vocabulary)
-      throw Error(fmt::format("stdin:{}: {}: wants tokens from {} to {}", number,
-                              in_quotes(std::string(at, std::find(at, end, ' '))), Transformer::kEnd + 1,
-                              vocabulary - 1));
-    tokens.push_back(token);
-    at = behind;
-  }
-}
 
 // The sentences, each with its end, and padding behind it.
 at::Tensor batch_of(const std::vector<Sentence>& sentences, std::span<const std::size_t> numbers) {
@@ -73,7 +54,8 @@ int translate_tokens(const TranslateOptions& options) {
   const std::int64_t vocabulary = model.vocabulary();
   std::vector<Sentence> sentences;
   for (std::string line; std::getline(std::cin, line);)
-    sentences.push_back(read_sentence(line, sentences.size() + 1, vocabulary));
+    sentences.push_back(tokens_of_text(line, Transformer::kEnd + 1, vocabulary,
+                                       fmt::format("stdin:{}", sentences.size() + 1)));
 
   // Sentences of about the same length together; an empty one stays empty.
   std::vector<std::size_t> order(sentences.size());

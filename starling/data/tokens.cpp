@@ -6,6 +6,7 @@
 
 #include "starling/core/error.h"
 #include "starling/core/little_endian.h"
+#include "starling/core/text.h"
 
 namespace starling {
 
@@ -54,6 +55,23 @@ void Tokens::copy(std::int64_t first, std::span<std::int64_t> to) const {
                       "made with another one (model.vocabulary)",
                       path_, to[i], place, vocabulary_));
   }
+}
+
+std::vector<std::int64_t> tokens_of_text(std::string_view text, std::int64_t first, std::int64_t vocabulary,
+                                         const std::string& place) {
+  constexpr const char* kBetween = " \n";
+  std::vector<std::int64_t> tokens;
+  for (std::size_t at = text.find_first_not_of(kBetween); at != std::string_view::npos;) {
+    const std::size_t end = std::min(text.find_first_of(kBetween, at), text.size());
+    const std::string_view word = text.substr(at, end - at);
+    const auto token = parse_number<std::int64_t>(word);
+    if (!token || *token < first || *token >= vocabulary)
+      throw Error(
+          fmt::format("{}: {}: wants tokens from {} to {}", place, short_of(word), first, vocabulary - 1));
+    tokens.push_back(*token);
+    at = text.find_first_not_of(kBetween, end);
+  }
+  return tokens;
 }
 
 }  // namespace starling

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "starling/data/mapped_file.h"
 
@@ -30,5 +32,10 @@ class Tokens {
   const MappedFile file_;
   const std::int64_t size_;
 };
+
+// The same as text: numbers from `first` to vocabulary - 1, between spaces and line breaks. Throws
+// Error, which begins with `place`, for anything else.
+std::vector<std::int64_t> tokens_of_text(std::string_view text, std::int64_t first, std::int64_t vocabulary,
+                                         const std::string& place);
 
 }  // namespace starling

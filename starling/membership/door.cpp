@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/random.h"
+#include "starling/core/text.h"
 #include "starling/transport/tcp/proof.h"
 
 namespace starling {
@@ -66,9 +67,14 @@ std::optional<Knock> Door::knock_of(int seat) const {
   const auto text = get(seat_key(seat));
   if (!text) return std::nullopt;
   std::istringstream words(*text);
-  Knock knock;
-  if (!(words >> knock.life >> knock.donor >> knock.terms) || knock.life <= 0) return std::nullopt;
-  return knock;
+  std::string word[3], more;
+  words >> word[0] >> word[1] >> word[2] >> more;
+  const auto life = parse_number<std::int64_t>(word[0]);
+  const auto donor = parse_number<int>(word[1]);
+  const auto terms = parse_number<std::uint32_t>(word[2]);
+  if (!life || !donor || !terms || !more.empty()) return std::nullopt;
+  if (*life <= 0 || *donor < 0 || *donor >= seats_) return std::nullopt;
+  return Knock{.life = *life, .donor = *donor, .terms = *terms};
 }
 
 void Door::answer(std::int64_t life, const std::string& refusal) const { set(answer_key(life), refusal); }

@@ -82,10 +82,7 @@ struct Receipt::Receiver final : TransportHandler {
       end(fmt::format("it has {} bytes, at most {} are possible", frame.total, most));
       return {};
     }
-    if (came == 0) {
-      state.resize(frame.total);
-      bytes = state.bytes();
-    }
+    if (came == 0 && !make_room(frame.total)) return {};
     return frame.total == bytes.size() ? bytes.subspan(frame.offset, frame.length) : std::span<std::byte>();
   }
   void received(int, const Frame& frame, std::span<const std::byte> payload, bool intact) override {
@@ -96,6 +93,17 @@ struct Receipt::Receiver final : TransportHandler {
     if (crc32c(bytes) != frame.value) return transport->reset(from, "its state was damaged");
     transport->send(from, {.type = FrameType::ack});
     end("");
+  }
+
+  bool make_room(std::size_t total) {
+    try {
+      state.resize(total);
+      bytes = state.bytes();
+      return true;
+    } catch (const Error& refused) {
+      end(refused.what());
+      return false;
+    }
   }
 
   void end(const std::string& reason) {

@@ -1,7 +1,6 @@
 #include "starling/optim/gathering.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include <ATen/ops/full.h>
@@ -19,6 +18,7 @@ constexpr char kChannel[] = "gathering-";  // the beginning of its name
 constexpr std::int64_t kWord = sizeof(std::int64_t);
 // The maximum with it is the other's word, whatever its bits mean.
 constexpr std::int64_t kNobodys = std::numeric_limits<std::int64_t>::min();
+constexpr std::int64_t kMostText = 16 << 20;   // bytes
 constexpr std::int64_t kPackBytes = 25 << 20;  // small tensors are spread together
 
 std::int64_t words(std::int64_t bytes) { return (bytes + kWord - 1) / kWord; }
@@ -53,9 +53,14 @@ std::vector<std::string> Gathering::texts(const std::string& mine) {
   std::vector<std::int64_t> bytes(n);
   bytes[me] = static_cast<std::int64_t>(mine.size());
   maximum(bytes);
+  for (std::size_t r = 0; r < n; ++r) {
+    if (bytes[r] > kMostText)
+      throw Error(fmt::format("worker {} says a text of {} bytes; allowed are {}", r, bytes[r], kMostText));
+  }
   const auto most = static_cast<std::size_t>(words(*std::ranges::max_element(bytes)));
   std::vector<std::int64_t> all(n * most, kNobodys);
-  std::memcpy(all.data() + me * most, mine.data(), mine.size());
+  std::ranges::copy(std::as_bytes(std::span(mine)),
+                    std::as_writable_bytes(std::span(all).subspan(me * most)).begin());
   maximum(all);
   std::vector<std::string> texts;
   for (std::size_t r = 0; r < n; ++r)

@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include <fmt/format.h>
+
+#include "starling/core/error.h"
+#include "starling/core/text.h"
 
 namespace starling {
 
 namespace {
 
+constexpr double kMost = 1e15;  // of bytes a second, or seconds
 constexpr double kSlow = 0.7;
 constexpr double kAsymmetric = 1.5;
 constexpr double kFar = 3;  // times the typical latency, and at least kNoticed more
@@ -86,6 +91,39 @@ double share_of(const Profile& profile, const std::vector<int>& host_of,
 }
 
 }  // namespace
+
+std::string to_text(const Measured& mine) {
+  std::string text;
+  for (std::size_t k = 0; k < mine.size(); ++k) {
+    for (const auto& [flow, value] : mine[k])
+      text += fmt::format("{} {} {} {:.17g}\n", k, flow.first, flow.second, value);
+  }
+  return text;
+}
+
+Measured measured_by_all(const std::vector<FlowSet>& planned, const std::vector<std::string>& texts) {
+  Measured all(planned.size());
+  for (std::size_t worker = 0; worker < texts.size(); ++worker) {
+    std::istringstream words(texts[worker]);
+    for (std::string word; words >> word;) {
+      std::string from, to, number;
+      words >> from >> to >> number;
+      const std::size_t k = parse_number<std::size_t>(word).value_or(planned.size());
+      const std::pair flow{parse_number<int>(from).value_or(-1), parse_number<int>(to).value_or(-1)};
+      const double value = parse_number<double>(number).value_or(-1);
+      const bool fits = k < planned.size() && planned[k].contains(flow) && 0 <= value && value <= kMost;
+      if (!fits || !all[k].emplace(flow, value).second)
+        throw Error(fmt::format("probe: worker {} says {}, which is none of its measurements", worker,
+                                short_of(fmt::format("{} {} {} {}", word, from, to, number))));
+    }
+  }
+  for (std::size_t k = 0; k < planned.size(); ++k) {
+    if (all[k].size() != planned[k].size())
+      throw Error(
+          fmt::format("probe: measurement {} has {} flows of {}", k, all[k].size(), planned[k].size()));
+  }
+  return all;
+}
 
 std::vector<int> hosts_of_workers(const std::vector<Host>& hosts) {
   std::vector<int> host_of;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,16 @@ struct MeasuredExchanges {
   int peers = 0;
   std::vector<MeasuredFlow> flows;
 };
+
+// The planned flows of a measurement, as (from, to); the rates or latencies of all measurements.
+using FlowSet = std::set<std::pair<int, int>>;
+using Measured = std::vector<std::map<std::pair<int, int>, double>>;
+
+// One worker's measurements: lines of "measurement from to value".
+std::string to_text(const Measured& mine);
+// Those of all workers, by their texts. Throws Error, and names the worker, unless each planned
+// flow has one value, a number from 0, and no other flow has any.
+Measured measured_by_all(const std::vector<FlowSet>& planned, const std::vector<std::string>& texts);
 
 // By worker: the place of its host in the list.
 std::vector<int> hosts_of_workers(const std::vector<Host>& hosts);

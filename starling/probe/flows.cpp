@@ -209,7 +209,7 @@ bool Flows::received_in_place(int peer, const Frame& frame, const Payload& paylo
   auto& inbox = inbox_[peer];
   inbox.resize(kMostMessage);
   // This copy is the cost of a receiver.
-  std::memcpy(inbox.data(), payload.bytes.data(), payload.bytes.size());
+  std::ranges::copy(payload.bytes, inbox.begin());
   Frame whole = frame;
   whole.offset = 0;
   whole.total = payload.bytes.size();

@@ -48,8 +48,8 @@ constexpr std::size_t kAtOnce = 2;  // all-reduces in flight, one for each of Gl
 struct Measurement {
   enum class Kind { latency, inside, one_flow, all_flows, exchanges };
   Kind kind;
-  std::set<std::pair<int, int>> flows{};  // (from, to); for latency: (asker, asked)
-  int peers = 0;                          // for exchanges
+  FlowSet flows{};  // (from, to); for latency: (asker, asked)
+  int peers = 0;    // for exchanges
 };
 
 const char* text_of(Measurement::Kind kind) {
@@ -169,32 +169,11 @@ std::map<std::pair<int, int>, double> measure(Flows& flows, const World& world,
   return mine;
 }
 
-// The measurements of all workers: [measurement] by flow.
-using Measured = std::vector<std::map<std::pair<int, int>, double>>;
-
-Measured gathered(Gathering& gathering, const Measured& mine) {
-  std::string text;
-  for (std::size_t k = 0; k < mine.size(); ++k) {
-    for (const auto& [flow, value] : mine[k])
-      text += fmt::format("{} {} {} {:.17g}\n", k, flow.first, flow.second, value);
-  }
-  Measured all(mine.size());
-  for (const std::string& said : gathering.texts(text)) {
-    std::istringstream words(said);
-    std::size_t k = 0;
-    std::pair<int, int> flow;
-    double value = 0;
-    while (words >> k >> flow.first >> flow.second >> value) all.at(k)[flow] = value;
-  }
-  return all;
-}
-
 // The slowest worker's time.
 double slowest(Gathering& gathering, double seconds) {
-  double most = 0;
-  for (const std::string& said : gathering.texts(fmt::format("{:.17g}", seconds)))
-    most = std::max(most, std::stod(said));
-  return most;
+  std::array<std::int64_t, 1> nanoseconds{std::max<std::int64_t>(1, std::llround(seconds * 1e9))};
+  gathering.maximum(nanoseconds);
+  return static_cast<double>(nanoseconds[0]) * 1e-9;
 }
 
 std::vector<AllReduceTime> measure_all_reduce(Gathering& gathering, const World& world) {
@@ -273,16 +252,19 @@ ProbeResult run(Flows& flows, Gathering& gathering, const World& world, const Pr
   const double each = std::min(kLongest, options.seconds / static_cast<double>(plan.size()));
   const auto duration = of_seconds(each);
   Measured mine;
+  std::vector<FlowSet> planned;
   for (std::size_t k = 0; k < plan.size(); ++k) {
     if (options.says)
       options.says(fmt::format("{} of {}: {}", k + 1, plan.size() + (options.all_reduce ? 1 : 0),
                                text_of(plan[k].kind)));
+    planned.push_back(plan[k].flows);
     // With many flows at once, each has few samples.
     mine.push_back(measure(flows, world, plan[k], plan[k].kind == Kind::exchanges ? 2 * duration : duration));
   }
   if (options.says && options.all_reduce)
     options.says(fmt::format("{0} of {0}: all-reduce", plan.size() + 1));
-  Measurements all = measurements(hosts, host_of, plan, gathered(gathering, mine));
+  Measurements all =
+      measurements(hosts, host_of, plan, measured_by_all(planned, gathering.texts(to_text(mine))));
   if (options.all_reduce) all.all_reduce = measure_all_reduce(gathering, world);
   ProbeResult result{.network = network_profile(all), .bandwidths = {}, .remarks = {}};
   result.bandwidths = bandwidths(all, result.network);

@@ -55,8 +55,14 @@ RecordedCompute measured_compute(const Recipe& recipe, const World& world, Learn
 Profile gathered_compute(Gathering& gathering, const RecordedCompute& mine) {
   Profile all = mine.profile;
   all.compute.clear();
-  for (const std::string& said : gathering.texts(print_profile(mine.profile)))
-    all.compute.push_back(parse_profile(said, "a worker").compute.front());
+  for (const std::string& said : gathering.texts(print_profile(mine.profile))) {
+    const std::string worker = fmt::format("worker {}", all.compute.size());
+    const Profile theirs = parse_profile(said, worker);
+    if (theirs.compute.size() != 1 || theirs.blocks.size() != all.blocks.size())
+      throw Error(
+          fmt::format("{}: its profile is not that of one worker with {} blocks", worker, all.blocks.size()));
+    all.compute.push_back(theirs.compute.front());
+  }
   return in_order(all, mine.order);
 }
 

@@ -36,6 +36,15 @@ TEST_F(TokensTest, AreTwoBytesEachTheLowOneFirst) {
   EXPECT_THAT(all, ElementsAre(5, 0, 256, 50256, 65535));
 }
 
+TEST_F(TokensTest, AsTextAreNumbersBetweenSpacesAndLineBreaks) {
+  EXPECT_THAT(tokens_of_text(" 2 41  9\n7\n", 2, 42, "stdin:1"), ElementsAre(2, 41, 9, 7));
+  EXPECT_TRUE(tokens_of_text(" \n", 2, 42, "stdin:1").empty());
+  for (const std::string word : {"1", "42", "-3", "5x", "5,6", "99999999999999999999"})
+    EXPECT_EQ(refusal<Error>([&] { tokens_of_text("3 " + word + " 4", 2, 42, "stdin:1"); }),
+              "stdin:1: \"" + word + "\": wants tokens from 2 to 41");
+  EXPECT_LT(refusal<Error>([] { tokens_of_text(std::string(100'000, '7'), 2, 42, "stdin:1"); }).size(), 200);
+}
+
 TEST_F(TokensTest, RefusesWhatIsNoTextOfTokens) {
   EXPECT_EQ(refused(""), ": is empty");
   EXPECT_EQ(refused("abc"),

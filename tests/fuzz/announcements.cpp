@@ -1,13 +1,11 @@
 // The messages that announce a payload elsewhere: in shared memory, or in pieces by a process group.
 // Each is read as it is, and with a frame that a peer with the token could send.
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <vector>
 
-#include "starling/core/crc32c.h"
 #include "starling/transport/c10d/piece.h"
 #include "starling/transport/mapped/lies_at.h"
+#include "tests/fuzz/sealed.h"
 #include "tests/fuzz/target.h"
 
 namespace starling::fuzz {
@@ -41,10 +39,9 @@ void read(std::string_view bytes) {
   announce(given);
   std::vector<std::byte> whole(given.begin(), given.end());
   whole.resize(Piece::kBytes);
-  const std::uint32_t magic = Frame::kMagic;
-  std::memcpy(whole.data(), &magic, sizeof magic);
-  const std::uint32_t crc = crc32c(std::span(whole).first(Frame::kBytes - sizeof magic));
-  std::memcpy(whole.data() + Frame::kBytes - sizeof crc, &crc, sizeof crc);
+  Header head{};
+  std::copy_n(whole.begin(), head.size(), head.begin());
+  std::ranges::copy(sealed(head), whole.begin());
   announce(whole);
 }
 

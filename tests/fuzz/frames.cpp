@@ -1,31 +1,16 @@
 // A stream of frames to an inbox. Each is read as it is, and then with the magic and the checksum
 // that a peer with the token would give it.
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "starling/core/crc32c.h"
 #include "starling/exchange/inbox.h"
 #include "starling/transport/frame.h"
+#include "tests/fuzz/sealed.h"
 #include "tests/fuzz/target.h"
 
 namespace starling::fuzz {
-namespace {
-
-using Header = std::array<std::byte, Frame::kBytes>;
-
-Header sealed(Header bytes) {
-  const std::uint32_t magic = Frame::kMagic;
-  std::memcpy(bytes.data(), &magic, sizeof magic);
-  const std::uint32_t crc = crc32c(std::span(bytes).first(Frame::kBytes - sizeof crc));
-  std::memcpy(bytes.data() + Frame::kBytes - sizeof crc, &crc, sizeof crc);
-  return bytes;
-}
-
-}  // namespace
 
 void read(std::string_view bytes) {
   constexpr std::size_t kBlock = 256;

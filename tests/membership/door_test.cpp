@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "starling/transport/tcp/proof.h"
+
 namespace starling {
 namespace {
 
@@ -34,6 +36,18 @@ TEST_F(AtTheDoor, ANewcomerKnocksAndIsRefused) {
   EXPECT_FALSE(door(2).answer_to(18)) << "another process of the seat";
   door(1).answer(18, "");
   EXPECT_EQ(door(2).answer_to(18), "");
+}
+
+TEST_F(AtTheDoor, AKnockHasThreeNumbersInTheirRanges) {
+  const std::string key = "starling/door/optimizer-0/knock/2";
+  const auto heard = [&](const std::string& text) {
+    store->set(key, tcp::sign("sixteen bytes or more", key + " " + text) + " " + text);
+    return door(0).knock_of(2).has_value();
+  };
+  EXPECT_TRUE(heard("17 3 4294967295"));
+  for (const char* text : {"", "17", "17 1", "0 1 5", "-17 1 5", "17 4 5", "17 -1 5", "17 1 -5",
+                           "17 1 4294967296", "17 1 5x", "17 1 5 6"})
+    EXPECT_FALSE(heard(text)) << text;
 }
 
 TEST_F(AtTheDoor, TheLatestEpochStands) {

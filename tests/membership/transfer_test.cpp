@@ -11,6 +11,7 @@
 #include "starling/core/error.h"
 #include "starling/transport/tcp/tcp.h"
 #include "tests/eventually.h"
+#include "tests/exchange/deaf.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -80,6 +81,23 @@ TEST_F(Transfer, NobodyFillsTheNewcomersMemory) {
   const Donation donation(worlds[0], "c", 1, state(1000), hash_of(1000), [] {});
   EXPECT_THAT(refusal([&] { Receipt(worlds[1], "c", 0, 999, 60s); }),
               HasSubstr("it has 1000 bytes, at most 999 are possible"));
+}
+
+TEST_F(Transfer, AStateThatTheSystemRefusesIsNoEndOfTheNewcomer) {
+  struct Liar : Deaf {
+    explicit Liar(const World& world) : transport(world.make_transport(world, "d")) {
+      transport->start(*this);
+      transport->open(1);
+    }
+    void connected(int) override {
+      const auto byte = std::make_shared<const std::byte>();
+      transport->send(1, {.type = FrameType::data, .total = std::uint64_t{1} << 63}, {byte, {byte.get(), 1}});
+    }
+    const std::unique_ptr<Transport> transport;
+  };
+  const Liar liar(worlds[0]);
+  EXPECT_THAT(refusal([&] { Receipt(worlds[1], "d", 0, ~std::size_t{0}, 60s); }),
+              HasSubstr("worker 0 has not sent its state: a file in memory: cannot size it"));
 }
 
 }  // namespace

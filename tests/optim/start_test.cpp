@@ -54,6 +54,18 @@ TEST(Gathering, SpreadsEveryTypeAndTellsEveryText) {
   }
 }
 
+TEST(Gathering, NobodyFillsTheMemoryOfAll) {
+  flock(2, [](int i, World& world) {
+    Gathering all(world, "test");
+    if (i == 1) {
+      std::int64_t lengths[]{0, std::int64_t{1} << 62};
+      return all.maximum(lengths);
+    }
+    EXPECT_THAT(refusal([&] { all.texts("mine"); }),
+                HasSubstr("worker 1 says a text of 4611686018427387904 bytes"));
+  });
+}
+
 TEST(Gathering, WithoutEverybodyIsAnErrorThatNamesTheMissing) {
   flock(kWorkers, [](int i, World& world) {
     std::optional<Gathering> all(std::in_place, world, "one leaves");

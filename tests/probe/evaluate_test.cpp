@@ -4,6 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include "starling/core/error.h"
+#include "tests/refusal.h"
+
 namespace starling {
 namespace {
 
@@ -29,6 +32,20 @@ void set_rate(Measurements& all, int from, int to, double rate) {
 }
 
 std::vector<std::string> remarks_of(const Measurements& all) { return remarks(all, network_profile(all)); }
+
+TEST(Evaluate, WhatAllHaveMeasuredIsWhatWasPlanned) {
+  const std::vector<FlowSet> planned{{{0, 1}}, {{0, 1}, {1, 0}}};
+  const Measured all{{{{0, 1}, 5e-5}}, {{{0, 1}, 1e8}, {{1, 0}, 0}}};
+  EXPECT_EQ(measured_by_all(planned, {to_text({all[0], {}}), to_text({{}, all[1]})}), all);
+  const auto refused = [&](const std::string& second) {
+    return refusal<Error>([&] { measured_by_all(planned, {"0 0 1 5e-5\n1 0 1 1e8\n", second}); });
+  };
+  EXPECT_EQ(refused(""), "probe: measurement 1 has 1 flows of 2");
+  for (const char* line : {"2 1 0 1", "1 0 7 1", "-1 1 0 1", "1 1 0 -1", "1 1 0 nan", "1 1 0 inf", "1 1 0 ",
+                           "1 1  ", "0 0 1 1", "one 1 0 1"})
+    EXPECT_EQ(refused(line),
+              "probe: worker 1 says \"" + std::string(line) + "\", which is none of its measurements");
+}
 
 TEST(Evaluate, AnEvenNetworkNeedsNoRemark) {
   const Measurements all = even(4);

@@ -1,0 +1,22 @@
+// What two workers say that they have measured, the second behind a zero byte.
+#include <algorithm>
+#include <cmath>
+
+#include "starling/probe/evaluate.h"
+#include "tests/fuzz/target.h"
+
+void starling::fuzz::read(std::string_view bytes) {
+  const std::vector<FlowSet> planned{{{0, 1}}, {{0, 1}, {1, 0}}};
+  const std::size_t zero = std::min(bytes.find('\0'), bytes.size());
+  accepted([&] {
+    const Measured all = measured_by_all(
+        planned,
+        {std::string(bytes.substr(0, zero)), std::string(bytes.substr(std::min(zero + 1, bytes.size())))});
+    check(all.size() == planned.size() && all[0].size() == 1 && all[1].size() == 2, "other measurements");
+    for (const auto& flows : all) {
+      for (const auto& [flow, value] : flows)
+        check(std::isfinite(value) && value >= 0, "a value that is none");
+    }
+    check(measured_by_all(planned, {to_text(all)}) == all, "is read as others");
+  });
+}
