@@ -52,6 +52,7 @@ int run(int argc, char** argv) {
   add_bench(app, command);
   add_timeline(app, command);
   add_report(app, command);
+  add_status(app, command);
   add_checkpoint(app, command);
   add_eval(app, command);
   add_generate(app, command);

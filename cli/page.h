@@ -1,4 +1,4 @@
-// HTML pages that load nothing and need no script, readable on light and dark screens.
+// HTML pages that load nothing from elsewhere, readable on light and dark screens.
 #pragma once
 
 #include <string>

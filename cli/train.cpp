@@ -57,6 +57,7 @@ int train_as_worker(const Recipe& recipe, bool json) {
     if (level >= least) write_message(fmt::format("starling[{}]: {}", rank, message));
   };
   limit_threads(recipe, world);
+  leave_phases(recipe, world);
   Observer observer{.progress = {},
                     .says = [&](const std::string& text) { line.message(printable(text)); },
                     .interrupted = [] { return interruption() != 0; }};

@@ -10,15 +10,17 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 
 
 def open_page(page, profile, *flags):
-    """(the page as it stands after loading, the messages of its console). `profile`: a folder for
-    the browser's own files. Nothing is reached on the network."""
+    """(the page as it stands after loading, the messages of its console). `page`: a file, or an
+    address at 127.0.0.1. `profile`: a folder for the browser's own files. Nothing else is reached on
+    the network."""
+    address = page if str(page).startswith("http://") else pathlib.Path(page).as_uri()
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if not browser:
         raise unittest.SkipTest("no Chromium is installed")
     opened = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
-                             "--virtual-time-budget=5000", "--host-resolver-rules=MAP * ~NOTFOUND",
+                             "--virtual-time-budget=5000", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
                              f"--user-data-dir={profile}", "--enable-logging=stderr", *flags, "--dump-dom",
-                             pathlib.Path(page).as_uri()],
+                             address],
                             capture_output=True, text=True, timeout=300)
     if opened.returncode or not opened.stdout:
         raise AssertionError(opened.stderr)

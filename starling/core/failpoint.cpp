@@ -1,8 +1,6 @@
 #include "starling/core/failpoint.h"
 
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -11,18 +9,16 @@
 #include <thread>
 #include <vector>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "starling/core/clock.h"
 #include "starling/core/config.h"
-#include "starling/core/descriptor.h"
 #include "starling/core/error.h"
 #include "starling/core/log.h"
+#include "starling/core/phases.h"
 #include "starling/core/random.h"
 #include "starling/core/text.h"
 
@@ -48,53 +44,6 @@ struct Failpoint {
   static constexpr std::int64_t kEach = -1, kNever = -1;
 };
 
-// A worker's last phases, in a file that another process may read. It outlives the worker.
-class Trace {
- public:
-  // Throws Error.
-  Trace(const std::string& folder, int rank, bool writes) {
-    const std::string path = fmt::format("{}/phase-{}", folder, rank);
-    const Descriptor file(open(path.c_str(), (writes ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC, 0600));
-    if (file.get() < 0 || (writes && ftruncate(file.get(), sizeof(Marks)) != 0))
-      throw Error(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
-    if (lseek(file.get(), 0, SEEK_END) < static_cast<off_t>(sizeof(Marks)))
-      throw Error(path + ": is too short");
-    void* const place =
-        mmap(nullptr, sizeof(Marks), writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file.get(), 0);
-    if (place == MAP_FAILED) throw Error(fmt::format("{}: cannot be mapped: {}", path, std::strerror(errno)));
-    marks_ = static_cast<Marks*>(place);
-  }
-  ~Trace() { munmap(marks_, sizeof(Marks)); }
-  Trace(const Trace&) = delete;
-  Trace& operator=(const Trace&) = delete;
-
-  void mark(std::size_t phase, std::int64_t step) {
-    Mark& mark = kOnTransport.contains(FailPhase::kNames[phase]) ? marks_->transport : marks_->training;
-    mark.step = step;
-    mark.phase = phase + 1;
-  }
-  std::string text() const {
-    const auto text = [](const Mark& mark) {
-      const std::size_t phase = mark.phase;
-      if (phase == 0 || phase > std::size(FailPhase::kNames)) return std::string();
-      return fmt::format("{} of step {}", FailPhase::kNames[phase - 1], mark.step.load());
-    };
-    const std::string training = text(marks_->training), transport = text(marks_->transport);
-    return training +
-           (transport.empty() ? "" : (training.empty() ? "transport: " : ", transport: ") + transport);
-  }
-
- private:
-  struct Mark {
-    std::atomic<std::uint64_t> phase;  // its number + 1
-    std::atomic<std::int64_t> step;
-  };
-  struct Marks {
-    Mark training, transport;  // of each thread
-  };
-  Marks* marks_ = nullptr;
-};
-
 thread_local std::optional<std::int64_t> later_step;  // FailpointStep
 
 // The state of this process. Reads of `all` are safe: it changes while no other thread is in
@@ -106,12 +55,20 @@ struct Armed {
   std::mutex mutex;  // of Failpoint::fired
   std::atomic<std::int64_t> step = 0;
   std::atomic<bool> step_is_told = false;
-  std::unique_ptr<Trace> trace;
+  std::unique_ptr<PhaseBoard> board;
 };
 Armed& armed() {
-  static Armed one;
-  return one;
+  static Armed* const one = new Armed;  // never destroyed: threads may outlive main()
+  return *one;
 }
+
+PhaseThread thread_of(std::size_t phase) {
+  if (later_step) return PhaseThread::writer;
+  return kOnTransport.contains(FailPhase::kNames[phase]) ? PhaseThread::transport : PhaseThread::training;
+}
+
+// The switch of failpoint().
+void note_armed() { failpoints_armed = !armed().all.empty() || armed().board != nullptr; }
 
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
   throw UsageError(fmt::format("environment: STARLING_FAIL: {}: {}", in_quotes(what), why));
@@ -216,7 +173,7 @@ FailpointStep::~FailpointStep() { later_step.reset(); }
 bool reach_failpoint(std::size_t phase) {
   bool poisons = false;
   const std::int64_t step = later_step.value_or(armed().step);
-  if (armed().trace) armed().trace->mark(phase, step);
+  if (armed().board) armed().board->mark(thread_of(phase), phase, step);
   for (Failpoint& point : armed().all) {
     if (!due(point, phase, step)) continue;
     act(point, step);
@@ -227,20 +184,17 @@ bool reach_failpoint(std::size_t phase) {
 
 void arm_failpoints(const std::string& value, int rank, int restarts) {
   Armed& a = armed();
-  failpoints_armed = false;
   a.all.clear();
+  note_armed();
   a.rank = rank;
   a.seed = 0;
   a.step = 0;
   a.step_is_told = false;
-  a.trace.reset();
   if (value.empty()) return;
   bool any_life = false;
   for (const std::string& text : split(value, ',')) {
     if (text == "restart=any") {
       any_life = true;
-    } else if (text.starts_with("trace=")) {
-      a.trace = std::make_unique<Trace>(text.substr(6), rank, true);
     } else if (text.starts_with("seed=")) {
       const auto seed = parse_number<std::uint64_t>(std::string_view(text).substr(5));
       if (!seed) refuse(text, "the seed is not a number of at least 0");
@@ -249,8 +203,7 @@ void arm_failpoints(const std::string& value, int rank, int restarts) {
       const std::vector<std::string> parts = split(text, ':');
       if (parts.size() != 4)
         refuse(text,
-               "this is not phase:step:rank:action, such as backward:20:1:kill, nor seed=N, trace=FOLDER or "
-               "restart=any");
+               "this is not phase:step:rank:action, such as backward:20:1:kill, nor seed=N or restart=any");
       Failpoint point;
       point.text = text;
       point.phase =
@@ -262,15 +215,12 @@ void arm_failpoints(const std::string& value, int rank, int restarts) {
     }
   }
   if (restarts > 0 && !any_life) a.all.clear();
-  failpoints_armed = !a.all.empty() || a.trace != nullptr;
+  note_armed();
 }
 
-std::string last_phase(const std::string& folder, int rank) {
-  try {
-    return Trace(folder, rank, false).text();
-  } catch (const Error&) {
-    return "";
-  }
+void show_phases(std::unique_ptr<PhaseBoard> board) {
+  armed().board = std::move(board);
+  note_armed();
 }
 
 void set_failpoint_step(std::int64_t step) {

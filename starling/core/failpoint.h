@@ -6,6 +6,8 @@
 //   phase    rendezvous        all workers meet; its step is 0
 //            data, forward, backward, optimizer
 //                              of a step, before each of them; backward: after it
+//            exchange          before a wait for the neighbours' part of a block
+//            test, checkpoint  before a test of the average model, and before a checkpoint is saved
 //            send              a block goes to a neighbour
 //            vote              a neighbour's block is there, the vote for it is not on its way
 //            average           in an exact average, which the others wait for
@@ -21,25 +23,39 @@
 //            sleep=SECONDS     at that place, once
 //            nan               gradients become NaN; only for backward
 //
-// seed=N chooses the steps of ~P. trace=FOLDER keeps each worker's last phases in a file there, for
-// last_phase(). A worker that was started again (STARLING_RESTARTS) has no failpoints, unless
-// restart=any is named too. Each one fires once a step, and says so on stderr.
+// seed=N chooses the steps of ~P. A worker that was started again (STARLING_RESTARTS) has no
+// failpoints, unless restart=any is named too. Each one fires once a step, and says so on stderr.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 namespace starling {
 
+class PhaseBoard;
+
 // The name of a phase. A wrong one does not compile.
 class FailPhase {
  public:
-  static constexpr std::string_view kNames[] = {
-      "rendezvous", "data",    "forward",          "backward",          "optimizer",         "send",
-      "vote",       "average", "checkpoint-write", "checkpoint-rename", "checkpoint-latest", "join"};
+  static constexpr std::string_view kNames[] = {"rendezvous",
+                                                "data",
+                                                "forward",
+                                                "backward",
+                                                "optimizer",
+                                                "exchange",
+                                                "test",
+                                                "checkpoint",
+                                                "send",
+                                                "vote",
+                                                "average",
+                                                "checkpoint-write",
+                                                "checkpoint-rename",
+                                                "checkpoint-latest",
+                                                "join"};
   // NOLINTNEXTLINE(google-explicit-constructor): a call reads failpoint("forward")
   consteval FailPhase(const char* name) {
     while (kNames[index] != name) ++index;  // beyond the last one is no constant
@@ -52,7 +68,7 @@ extern constinit std::atomic<bool> failpoints_armed;
 bool reach_failpoint(std::size_t phase);
 
 // Any thread. Fires what was armed for this phase. Returns whether gradients must become NaN. One
-// load if nothing is armed.
+// load if nothing is armed and no phases are shown.
 inline bool failpoint(FailPhase phase) {
   return failpoints_armed.load(std::memory_order_relaxed) && reach_failpoint(phase.index);
 }
@@ -62,9 +78,9 @@ inline bool failpoint(FailPhase phase) {
 // Call it while no other thread is in failpoint().
 void arm_failpoints(const std::string& value, int rank, int restarts);
 
-// The last phases of a worker with trace=FOLDER: "forward of step 7, transport: vote of step 6".
-// Empty if it has reached none.
-std::string last_phase(const std::string& folder, int rank);
+// Marks the phases of this process on the board from now on; null: no more. Call it while no other
+// thread is in failpoint().
+void show_phases(std::unique_ptr<PhaseBoard> board);
 
 // The step in which the following phases are. Optimizer::step() counts its calls by the second
 // function, until the first one is called.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 
 namespace starling {
 namespace {
@@ -100,6 +101,7 @@ void Exchange::meet() {
 }
 
 std::span<const Arrival> Exchange::finish(int index) {
+  failpoint("exchange");
   const Timeline::Scope span(timeline_.get(), {.name = "wait", .block = index});
   const Time begin = transport_->now();
   std::unique_lock lock(monitor_.mutex);

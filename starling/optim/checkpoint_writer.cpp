@@ -232,6 +232,7 @@ std::vector<std::int64_t> CheckpointWriter::meet(double waited, double trained) 
 }
 
 bool CheckpointWriter::save(const Manifest& progress, std::optional<std::int64_t> mine) {
+  failpoint("checkpoint");
   const World& world = optimizer_.world();
   const Time begin = Clock::now();
   if (last_) last_->written.wait();

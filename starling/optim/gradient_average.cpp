@@ -13,6 +13,7 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/core/failpoint.h"
 #include "starling/core/timeline.h"
 
 namespace starling {
@@ -122,6 +123,7 @@ void GradientAverage::finish_pass() {
     {
       RECORD_USER_SCOPE("starling::finish");
       const Timeline::Scope span(blocks_[b].timeline, {.name = "wait", .block = static_cast<int>(b)});
+      failpoint("exchange");
       const Time begin = collectives_.now();
       bucket.sum->wait();
       waiting_ += seconds(collectives_.now() - begin);

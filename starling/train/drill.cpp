@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -16,10 +15,9 @@
 
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
-#include "starling/core/failpoint.h"
+#include "starling/core/phases.h"
 #include "starling/core/random.h"
 #include "starling/train/launch.h"
-#include "starling/transport/c10d/private_folder.h"
 
 namespace starling {
 
@@ -64,30 +62,6 @@ std::uint64_t resident_bytes(pid_t process) {
   file >> whole >> resident;
   return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
-
-// STARLING_FAIL of the workers while it lives: what the user has set, and a trace of their phases.
-class TracedPhases {
- public:
-  TracedPhases() {
-    const char* const value = std::getenv(kName);
-    if (value != nullptr) before_ = value;
-    const std::string trace = "trace=" + folder_.path().string();
-    setenv(kName, (before_.empty() ? trace : before_ + "," + trace).c_str(), 1);
-  }
-  ~TracedPhases() { before_.empty() ? unsetenv(kName) : setenv(kName, before_.c_str(), 1); }
-  TracedPhases(const TracedPhases&) = delete;
-  TracedPhases& operator=(const TracedPhases&) = delete;
-
-  std::string of(int rank) const {
-    const std::string phase = last_phase(folder_.path(), rank);
-    return phase.empty() ? "start-up" : phase;
-  }
-
- private:
-  static constexpr const char* kName = "STARLING_FAIL";
-  const PrivateFolder folder_;
-  std::string before_;
-};
 
 class Drill {
  public:
@@ -241,15 +215,19 @@ class Drill {
     if (process(rank) != 0) kill(process(rank), SIGCONT);
   }
 
+  std::string last_phase(int rank) const {
+    const auto phases = read_phases(options_.out + "/phases", rank);
+    return phases && !phases->text().empty() ? phases->text() : "start-up";
+  }
+
   void hang() {
     report_.hung = true;
     for (int rank = 0; rank < options_.workers; ++rank)
-      of(rank).last_phase = process(rank) == 0 ? "not running" : phases_.of(rank);
+      of(rank).last_phase = process(rank) == 0 ? "not running" : last_phase(rank);
     raise(SIGTERM);  // it is blocked here: launch_workers() sees it, and ends all
   }
 
   const DrillOptions& options_;
-  const TracedPhases phases_;
   NewLines metrics_;
   const Time begin_;
   DrillReport report_;
@@ -281,7 +259,9 @@ DrillReport drill(const DrillOptions& options) {
   std::error_code error;
   std::filesystem::create_directories(options.out, error);
   if (error) throw Error(fmt::format("{}: cannot be made: {}", options.out, error.message()));
-  for (const char* name : {"metrics.jsonl", "summary.json", "drill.log"}) {
+  std::vector<std::string> earlier{"metrics.jsonl", "summary.json", "drill.log"};
+  for (int rank = 0; rank < options.workers; ++rank) earlier.push_back(fmt::format("phases/worker-{}", rank));
+  for (const std::string& name : earlier) {
     std::filesystem::remove(std::filesystem::path(options.out) / name, error);
     if (error) throw Error(fmt::format("{}/{}: cannot be removed: {}", options.out, name, error.message()));
   }

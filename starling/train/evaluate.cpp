@@ -10,6 +10,8 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include "starling/core/failpoint.h"
+
 namespace starling {
 
 namespace {
@@ -46,6 +48,7 @@ std::int64_t sortable(std::int64_t bits) {
 Score test(Task& task) { return task.score(tally_of(task, 0, task.test_examples())); }
 
 AverageScore test_average(Optimizer& optimizer, Task& task, const Ema* ema) {
+  failpoint("test");
   const Operation operation(optimizer);
   const Consensus average(optimizer);  // its end puts this worker's own values back
   if (ema != nullptr) ema->show_average(optimizer);

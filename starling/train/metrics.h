@@ -8,6 +8,7 @@
 //   recipe.toml     every key of the recipe with the value that it had, overrides included
 //   summary.json    one JSON object, written at the end by the lowest rank that is left, or by
 //                   `starling simulate`, whose seconds are virtual
+//   phases/worker-R where each worker is, and whether its process lives (core/phases.h)
 //   timeline-R.json, tensorboard/worker-R/
 //                   if the recipe asks for them (core/timeline.h, tensorboard.h)
 //

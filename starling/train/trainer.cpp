@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
+#include "starling/core/phases.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/checkpoint.h"
 #include "starling/optim/checkpoint_writer.h"
@@ -31,6 +33,7 @@
 #include "starling/train/learner.h"
 #include "starling/train/logbook.h"
 #include "starling/train/trained.h"
+#include "starling/world/environment.h"
 
 namespace starling {
 
@@ -194,6 +197,15 @@ void limit_threads(const Recipe& recipe, const World& world) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   at::set_num_threads(recipe.run.threads > 0 ? recipe.run.threads : std::max(1, cores / world.local_size));
   at::set_num_interop_threads(1);
+}
+
+void leave_phases(const Recipe& recipe, const World& world) {
+  try {
+    show_phases(std::make_unique<PhaseBoard>(
+        recipe.run.out + "/phases", PhaseOwner{world.rank, world.size, restarts_of(process_variables())}));
+  } catch (const Error& failure) {
+    world.log(Level::warning, fmt::format("{}: nobody sees the phases of this worker", failure.what()));
+  }
 }
 
 void check_recipe(const Recipe& recipe, int workers, int local_workers) {

@@ -43,6 +43,10 @@ void check_restarts(const Recipe& recipe, int workers);
 // before train().
 void limit_threads(const Recipe& recipe, const World& world);
 
+// Shows the phases of this process in run.out (core/phases.h). Call it once, before train(). A
+// failure is a warning.
+void leave_phases(const Recipe& recipe, const World& world);
+
 // The recipe's part of a run's summary; all figures are 0.
 Summary begun_summary(const Recipe& recipe, int workers);
 

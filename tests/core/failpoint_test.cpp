@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "starling/core/error.h"
-#include "tests/folder.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -109,35 +108,14 @@ TEST_F(Failpoints, StepsAreCountedUntilTheyAreTold) {
   EXPECT_FALSE(failpoint("backward"));
 }
 
-TEST_F(Failpoints, ATraceKeepsTheLastPhasesOfEachLife) {
-  const Folder folder;
-  EXPECT_EQ(last_phase(folder.path, 3), "");
-  arm_failpoints("trace=" + folder.path, 3, 1);
-  EXPECT_EQ(last_phase(folder.path, 3), "");
-  failpoint("rendezvous");
-  EXPECT_EQ(last_phase(folder.path, 3), "rendezvous of step 0");
-  set_failpoint_step(6);
-  failpoint("vote");
-  set_failpoint_step(7);
-  failpoint("forward");
-  EXPECT_EQ(last_phase(folder.path, 3), "forward of step 7, transport: vote of step 6");
-  EXPECT_EQ(last_phase(folder.path, 2), "");
-  spill(folder / "phase-2", "short");
-  EXPECT_EQ(last_phase(folder.path, 2), "");
-  spill(folder / "phase-2", std::string(32, 'x'));
-  EXPECT_EQ(last_phase(folder.path, 2), "");
-  EXPECT_THAT(refusal([] { arm_failpoints("trace=/nowhere", 0, 0); }),
-              HasSubstr("/nowhere/phase-0: cannot be opened"));
-}
-
 TEST_F(Failpoints, AWrongOneIsRefusedWithWhatIsAllowed) {
   const auto refused = [](const std::string& value) { return refusal([&] { arm_failpoints(value, 0, 0); }); };
   EXPECT_EQ(
       refused("optimzer:5:1:kill"),
       "environment: STARLING_FAIL: \"optimzer:5:1:kill\": unknown phase \"optimzer\", did you mean "
       "optimizer?; "
-      "there are: rendezvous, data, forward, backward, optimizer, send, vote, average, checkpoint-write, "
-      "checkpoint-rename, checkpoint-latest, join");
+      "there are: rendezvous, data, forward, backward, optimizer, exchange, test, checkpoint, send, vote, "
+      "average, checkpoint-write, checkpoint-rename, checkpoint-latest, join");
   EXPECT_EQ(refused("data:5:1:kil"),
             "environment: STARLING_FAIL: \"data:5:1:kil\": unknown action \"kil\", did you mean kill?; there "
             "are: kill, "

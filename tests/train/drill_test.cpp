@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #include "starling/core/failpoint.h"
+#include "starling/core/phases.h"
 #include "tests/folder.h"
 
 namespace starling {
@@ -47,7 +49,7 @@ int act() {
   const int rank = std::atoi(std::getenv("RANK")), life = std::atoi(std::getenv("STARLING_RESTARTS"));
   const std::string folder = std::getenv("FOLDER"), act = std::getenv("ACT");
   const auto marks = static_cast<std::uintmax_t>(std::atoi(std::getenv("MARKS")));
-  arm_failpoints(std::getenv("STARLING_FAIL"), rank, life);
+  show_phases(std::make_unique<PhaseBoard>(folder + "/phases", PhaseOwner{rank, 3, life}));
   std::signal(SIGCONT, [](int) { woken = 1; });
   const auto begin = std::filesystem::last_write_time(folder + "/begin");
   fmt::print("worker {} lives\n", rank);

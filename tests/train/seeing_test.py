@@ -161,7 +161,7 @@ class Seeing(Images):
     def test_only_what_is_asked_for_is_written(self):
         out = self.folder / "plain"
         self.train("--run.steps", "4", out=out)
-        self.assertEqual(sorted(path.name for path in out.iterdir()), ["metrics.jsonl", "recipe.toml", "summary.json",
+        self.assertEqual(sorted(path.name for path in out.iterdir()), ["metrics.jsonl", "phases", "recipe.toml", "summary.json",
                                                                          "tests.jsonl"])
         self.train("--run.steps", "4", "--log.timeline", "true", "--log.timeline_from", "2", "--log.timeline_to", "3",
                    out=out)

@@ -1,4 +1,5 @@
-// Standalone Asio, as much of it as the edges need. Private to tcp/, so no other code pays for it.
+// Standalone Asio, as much of it as the edges and the command's HTTP server need. Private to
+// these, so no other code pays for it.
 #pragma once
 
 #define ASIO_STANDALONE
@@ -11,6 +12,8 @@
 #include <asio/ip/tcp.hpp>
 #include <asio/post.hpp>
 #include <asio/read.hpp>
+#include <asio/read_until.hpp>
+#include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/write.hpp>
 

@@ -1,0 +1,241 @@
+#include "cli/status_text.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starling/core/text.h"
+
+namespace starling::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class T>
+Json json_of(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+
+std::optional<double> per_second(const std::optional<double>& step_seconds) {
+  return step_seconds ? std::optional(1 / *step_seconds) : std::nullopt;
+}
+
+std::string worker_host(const WorkerStatus& worker) { return worker.phases ? worker.phases->host : ""; }
+
+template <class T>
+std::string or_dash(const std::optional<T>& value, const char* format) {
+  return value ? fmt::format(fmt::runtime(format), *value) : "-";
+}
+
+// Columns as wide as their longest cell; the first two are text, the others numbers.
+std::string table_text(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) line += fmt::format("{:<{}}  ", row[c], widths[c]);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::string phase_text(const WorkerStatus& worker, double now) {
+  return fmt::format("{} of step {} for {:.1f} s", worker.phase()->name, worker.phase()->step,
+                     worker.seconds_in_phase(now));
+}
+
+// ---------------------------------------------------------------- Prometheus
+
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+std::string label_value(const std::string& text) {
+  std::string escaped;
+  for (const char c : printable(text)) {
+    if (c == '\\' || c == '"') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+class Exposition {
+ public:
+  // A family of samples, left out if it has none.
+  void add(const char* name, const char* type, const char* help,
+           const std::vector<std::pair<Labels, std::optional<double>>>& samples) {
+    std::string lines;
+    for (const auto& [labels, value] : samples) {
+      if (!value) continue;
+      std::vector<std::string> pairs;
+      for (const auto& [label, text] : labels)
+        pairs.push_back(fmt::format("{}=\"{}\"", label, label_value(text)));
+      const std::string braced = pairs.empty() ? "" : fmt::format("{{{}}}", fmt::join(pairs, ","));
+      lines += fmt::format("starling_{}{} {}\n", name, braced, *value);
+    }
+    if (!lines.empty())
+      text_ += fmt::format("# HELP starling_{0} {1}\n# TYPE starling_{0} {2}\n{3}", name, help, type, lines);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+void add_workers(const RunStatus& run, Exposition& to) {
+  using Value = std::function<std::optional<double>(const WorkerStatus&)>;
+  const auto add = [&](const char* name, const char* type, const char* help, const Value& value,
+                       bool phase = false) {
+    std::vector<std::pair<Labels, std::optional<double>>> samples;
+    for (const WorkerStatus& w : run.workers) {
+      Labels labels{{"rank", fmt::format("{}", w.rank)}, {"host", worker_host(w)}};
+      if (phase && w.phase() != nullptr) labels.emplace_back("phase", w.phase()->name);
+      samples.emplace_back(labels, value(w));
+    }
+    to.add(name, type, help, samples);
+  };
+  const auto figure = [](auto member) {
+    return [member](const WorkerStatus& w) {
+      return w.*member ? std::optional(static_cast<double>(*(w.*member))) : std::nullopt;
+    };
+  };
+  add("worker_running", "gauge", "Whether the process of the worker lives.",
+      [](const WorkerStatus& w) -> std::optional<double> {
+        if (w.process() == WorkerPhases::Process::unknown) return std::nullopt;
+        return w.process() == WorkerPhases::Process::running;
+      });
+  add("worker_late", "gauge", "Whether the worker is late in its phase.",
+      [](const WorkerStatus& w) { return w.late; });
+  add(
+      "worker_phase_seconds", "gauge", "Seconds since the worker began its phase.",
+      [&](const WorkerStatus& w) {
+        return w.phase() == nullptr ? std::nullopt : std::optional(w.seconds_in_phase(run.now));
+      },
+      true);
+  add("worker_restarts", "gauge", "How often the worker was started again.", [](const WorkerStatus& w) {
+    return w.phases ? std::optional<double>(w.phases->owner.restarts) : std::nullopt;
+  });
+  add("worker_step", "gauge", "Step of the worker's latest line.", figure(&WorkerStatus::step));
+  add("worker_epoch", "gauge", "Passes over the training data.", figure(&WorkerStatus::epoch));
+  add("worker_loss", "gauge", "Training loss, mean since the line before.", figure(&WorkerStatus::loss));
+  add("worker_steps_per_second", "gauge", "Rate of the worker's latest steps.",
+      [](const WorkerStatus& w) { return per_second(w.step_seconds); });
+  add("worker_waiting_ratio", "gauge", "Share of the time waiting for neighbours.",
+      figure(&WorkerStatus::waiting_share));
+  add("worker_sent_bytes_total", "counter", "Bytes sent.", figure(&WorkerStatus::bytes_sent));
+  add("worker_gossip_rate", "gauge", "Averagings per gradient.", figure(&WorkerStatus::rate));
+  add("worker_gossip_distance", "gauge", "RMS distance from the neighbours.",
+      figure(&WorkerStatus::distance));
+}
+
+}  // namespace
+
+std::string status_text(const RunStatus& run) {
+  std::string text = fmt::format("run        {}: {}", printable(run.folder), name_of(run.state));
+  if (!run.scheme.empty())
+    text += fmt::format(", {} over {}", printable(run.scheme), printable(run.topology));
+  text += fmt::format(", {} worker{}\n", run.workers.size(), run.workers.size() == 1 ? "" : "s");
+  if (run.step) {
+    text += fmt::format("progress   step {}, epoch {}, {} steps/s\n", *run.step, or_dash(run.epoch, "{:.2f}"),
+                        or_dash(per_second(run.step_seconds), "{:.3g}"));
+  }
+  if (run.test) {
+    text += fmt::format("last test  {} {}, loss {}, consensus distance {}, after step {}\n",
+                        printable(run.test->score_name), or_dash(run.test->score, "{:.4f}"),
+                        or_dash(run.test->loss, "{:.4f}"), or_dash(run.test->consensus_distance, "{:.3g}"),
+                        run.test->step);
+  }
+  for (const WorkerStatus& w : run.workers) {
+    if (w.late)
+      text += fmt::format("late       worker {} on {}: {}\n", w.rank, printable(worker_host(w)),
+                          phase_text(w, run.now));
+  }
+  std::vector<std::vector<std::string>> rows{{"worker", "host", "process", "restarts", "step", "epoch",
+                                              "loss", "steps/s", "waiting", "MB sent", "phase"}};
+  for (const WorkerStatus& w : run.workers) {
+    const auto sent = w.bytes_sent ? std::optional(static_cast<double>(*w.bytes_sent) / 1e6) : std::nullopt;
+    const auto waiting = w.waiting_share ? std::optional(100 * *w.waiting_share) : std::nullopt;
+    rows.push_back({fmt::format("{}", w.rank), w.phases ? printable(w.phases->host) : "-",
+                    name_of(w.process()), w.phases ? fmt::format("{}", w.phases->owner.restarts) : "-",
+                    or_dash(w.step, "{}"), or_dash(w.epoch, "{:.2f}"), or_dash(w.loss, "{:.4f}"),
+                    or_dash(per_second(w.step_seconds), "{:.3g}"), or_dash(waiting, "{:.0f} %"),
+                    or_dash(sent, "{:.1f}"), w.phase() == nullptr ? "-" : phase_text(w, run.now)});
+  }
+  return text + "\n" + table_text(rows);
+}
+
+Json status_json(const RunStatus& run) {
+  Json late = Json::array(), workers = Json::array();
+  for (const WorkerStatus& w : run.workers) {
+    if (w.late) late.push_back(w.rank);
+    Json worker{{"rank", w.rank},
+                {"host", w.phases ? Json(w.phases->host) : Json()},
+                {"pid", w.phases ? Json(w.phases->pid) : Json()},
+                {"process", name_of(w.process())},
+                {"restarts", w.phases ? Json(w.phases->owner.restarts) : Json()},
+                {"step", json_of(w.step)},
+                {"epoch", json_of(w.epoch)},
+                {"loss", json_of(w.loss)},
+                {"steps_per_second", json_of(per_second(w.step_seconds))},
+                {"waiting_share", json_of(w.waiting_share)},
+                {"bytes_sent", json_of(w.bytes_sent)},
+                {"rate", json_of(w.rate)},
+                {"distance", json_of(w.distance)},
+                {"late", w.late},
+                {"phase", nullptr}};
+    if (const auto* const phase = w.phase())
+      worker["phase"] = {
+          {"name", phase->name}, {"step", phase->step}, {"seconds", w.seconds_in_phase(run.now)}};
+    workers.push_back(worker);
+  }
+  Json test;
+  if (run.test)
+    test = {{"step", run.test->step},
+            {"score_name", run.test->score_name},
+            {"score", json_of(run.test->score)},
+            {"loss", json_of(run.test->loss)},
+            {"consensus_distance", json_of(run.test->consensus_distance)}};
+  return {{"folder", run.folder},
+          {"time", run.now},
+          {"state", name_of(run.state)},
+          {"scheme", run.scheme},
+          {"topology", run.topology},
+          {"step", json_of(run.step)},
+          {"epoch", json_of(run.epoch)},
+          {"seconds", json_of(run.seconds)},
+          {"steps_per_second", json_of(per_second(run.step_seconds))},
+          {"late", late},
+          {"test", test},
+          {"workers", workers}};
+}
+
+std::string status_prometheus(const RunStatus& run) {
+  Exposition to;
+  to.add("run_info", "gauge", "The run; always 1.",
+         {{{{"folder", run.folder},
+            {"state", name_of(run.state)},
+            {"scheme", run.scheme},
+            {"topology", run.topology}},
+           1}});
+  to.add("run_workers", "gauge", "Workers of the run.", {{{}, static_cast<double>(run.workers.size())}});
+  if (run.test) {
+    to.add("test_step", "gauge", "Step of the latest test of the average model.",
+           {{{}, static_cast<double>(run.test->step)}});
+    to.add("test_score", "gauge", "Score of the average model.",
+           {{{{"score", run.test->score_name}}, run.test->score}});
+    to.add("test_loss", "gauge", "Test loss of the average model.", {{{}, run.test->loss}});
+    to.add("consensus_distance", "gauge", "RMS distance of the workers from their average.",
+           {{{}, run.test->consensus_distance}});
+  }
+  add_workers(run, to);
+  return to.text();
+}
+
+}  // namespace starling::cli
