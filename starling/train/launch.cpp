@@ -167,10 +167,10 @@ class LocalWorkers {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     const std::string how = WIFSIGNALED(status) ? fmt::format("was killed by signal {}", WTERMSIG(status))
                                                 : fmt::format("ended with exit code {}", code);
-    options_.watch.ended(rank, status);
     const bool interrupted = code == 128 + SIGINT || code == 128 + SIGTERM;
     const bool again = code != 0 && !interrupted && !quietly && starts_again(rank, code);
     if (!again) gave_up_(rank, how);
+    options_.watch.ended(rank, status);
     if (code == 0) {
       ++done_;
     } else if (interrupted) {

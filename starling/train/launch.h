@@ -28,7 +28,8 @@ struct Restarts {
 struct LaunchWatch {
   // `restarts`: how often this worker has been started before.
   std::function<void(int rank, int restarts, pid_t process)> started = [](int, int, pid_t) {};
-  // `status`: that of waitpid(). The process is gone: its id may not be used any more.
+  // `status`: that of waitpid(). The process is gone: its id may not be used any more. The store
+  // knows it, unless the worker is started again.
   std::function<void(int rank, int status)> ended = [](int, int) {};
   // Returns the longest time until its next call; nothing: it need not be called.
   std::function<std::optional<Duration>()> look = [] { return std::nullopt; };
