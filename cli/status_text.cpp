@@ -33,7 +33,7 @@ std::string or_dash(const std::optional<T>& value, const char* format) {
   return value ? fmt::format(fmt::runtime(format), *value) : "-";
 }
 
-// Columns as wide as their longest cell; the first two are text, the others numbers.
+// Columns as wide as their longest cell.
 std::string table_text(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const auto& row : rows) {
