@@ -110,9 +110,10 @@ class Muon(unittest.TestCase):
 
     def test_three_workers_mix_as_in_plain_loops(self):
         for mixed, alone in workers.run(mixed_by_hand, 3):
-            # A rounding of the mean may move a matrix product in bf16 by its last bit.
-            self.assertLess(mixed, 1e-3)
+            # A rounding of the mean may move a matrix product in bf16 by its last bit. How far that
+            # goes in 20 steps depends on the processor.
             self.assertGreater(alone, 1e-2)
+            self.assertLess(10 * mixed, alone)
 
     def test_states_go_both_ways_with_torchs(self):
         def matrices(net):
