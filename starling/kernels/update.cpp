@@ -49,7 +49,10 @@ constexpr std::size_t kLine = 64;  // bytes
 
 template <class T>
 HWY_INLINE void fetch(const T* values) {
-  for (std::size_t i = 0; i < kChunk; i += kLine / sizeof(T)) hwy::Prefetch(values + kAhead + i);
+  // As a number: there may be no values, and the last ones have none ahead.
+  const auto ahead = reinterpret_cast<std::uintptr_t>(values) + kAhead * sizeof(T);
+  for (std::size_t at = 0; at < kChunk * sizeof(T); at += kLine)
+    hwy::Prefetch(reinterpret_cast<const T*>(ahead + at));
 }
 
 // x[i] <- rule(x[i], Wx[i], scale g[i]). Wx may be x.
