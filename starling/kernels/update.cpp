@@ -49,8 +49,7 @@ constexpr std::size_t kLine = 64;  // bytes
 
 template <class T>
 HWY_INLINE void fetch(const T* values) {
-  // As a number: there may be no values, and the last ones have none ahead.
-  const auto ahead = reinterpret_cast<std::uintptr_t>(values) + kAhead * sizeof(T);
+  const auto ahead = reinterpret_cast<std::uintptr_t>(values) + kAhead * sizeof(T);  // may be nowhere
   for (std::size_t at = 0; at < kChunk * sizeof(T); at += kLine)
     hwy::Prefetch(reinterpret_cast<const T*>(ahead + at));
 }
