@@ -1,6 +1,5 @@
 #include "cli/status_text.h"
 
-#include <algorithm>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -9,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/table.h"
 #include "starling/core/text.h"
 
 namespace starling::cli {
@@ -31,21 +31,6 @@ std::string worker_host(const WorkerStatus& worker) { return worker.phases ? wor
 template <class T>
 std::string or_dash(const std::optional<T>& value, const char* format) {
   return value ? fmt::format(fmt::runtime(format), *value) : "-";
-}
-
-// Columns as wide as their longest cell.
-std::string table_text(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths(rows.front().size());
-  for (const auto& row : rows) {
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t c = 0; c < row.size(); ++c) line += fmt::format("{:<{}}  ", row[c], widths[c]);
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
 }
 
 std::string phase_text(const WorkerStatus& worker, double now) {

@@ -17,6 +17,7 @@
 
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/table.h"
 #include "cli/topology_compare.h"
 #include "cli/topology_plot.h"
 #include "starling/core/error.h"
@@ -152,17 +153,7 @@ void print_table(const Report& report, size_t shown) {
   auto& second = lines.emplace_back();
   second.push_back("2nd sing. value");
   for (size_t r = 0; r < shown; ++r) second.push_back(fmt::format("{:.4f}", report.second[r]));
-
-  std::vector<size_t> widths(rounds.size() + 1);
-  for (const auto& line : lines) {
-    for (size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], line[c].size());
-  }
-  for (const auto& line : lines) {
-    std::string text;
-    for (size_t c = 0; c < line.size(); ++c) text += fmt::format("{:<{}}", line[c], widths[c] + 2);
-    text.erase(text.find_last_not_of(' ') + 1);
-    fmt::print("{}\n", text);
-  }
+  fmt::print("{}", table_text(lines));
 }
 
 // Completes the unit "times the model".

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -17,6 +16,7 @@
 
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
+#include "starling/core/host.h"
 
 namespace starling {
 
@@ -28,9 +28,10 @@ constexpr std::int64_t kMostStep = std::int64_t{1} << 48;
 
 std::string path_of(const std::string& folder, int rank) { return fmt::format("{}/worker-{}", folder, rank); }
 
-std::array<char, 64> host_name() {
+// As much of the name as a sheet holds.
+std::array<char, 64> short_host_name() {
   std::array<char, 64> name{};
-  gethostname(name.data(), name.size() - 1);
+  host_name().copy(name.data(), name.size() - 1);
   return name;
 }
 
@@ -57,10 +58,6 @@ struct PhaseBoard::Sheet {
 };
 static_assert(std::is_trivially_copyable_v<PhaseBoard::Sheet>);
 
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 PhaseBoard::PhaseBoard(const std::string& folder, const PhaseOwner& owner) {
   const std::string path = path_of(folder, owner.rank);
   const auto fail = [&](const char* what, int why) {
@@ -78,8 +75,8 @@ PhaseBoard::PhaseBoard(const std::string& folder, const PhaseOwner& owner) {
               .restarts = owner.restarts,
               .is_locked = fcntl(file_.get(), F_SETLK, &lock) == 0 ? 1 : 0,
               .pid = getpid(),
-              .begin = seconds_since_1970(),
-              .host = host_name(),
+              .begin = unix_seconds(),
+              .host = short_host_name(),
               .marks = {}};
   std::ranges::copy(kKind, sheet.kind);
   // Written, not only made longer: a disk that is full later is no matter to the mapping.
@@ -95,7 +92,7 @@ PhaseBoard::~PhaseBoard() { munmap(sheet_, sizeof(Sheet)); }
 void PhaseBoard::mark(PhaseThread thread, std::size_t phase, std::int64_t step) {
   Sheet::Mark& mark = sheet_->marks[static_cast<std::size_t>(thread)];
   // In this order: for a reader between the two, the phase before began just now.
-  std::atomic_ref(mark.since).store(seconds_since_1970(), std::memory_order_relaxed);
+  std::atomic_ref(mark.since).store(unix_seconds(), std::memory_order_relaxed);
   std::atomic_ref(mark.phase)
       .store(step * 256 + static_cast<std::int64_t>(phase) + 1, std::memory_order_release);
 }
@@ -146,7 +143,7 @@ std::optional<WorkerPhases> read_phases(const std::string& folder, int rank) {
   const bool asked = fcntl(file.get(), F_GETLK, &lock) == 0;
   if (asked && lock.l_type != F_UNLCK) {
     worker.process = WorkerPhases::Process::running;
-  } else if (asked && sheet.is_locked == 1 && sheet.host == host_name()) {
+  } else if (asked && sheet.is_locked == 1 && sheet.host == short_host_name()) {
     worker.process = WorkerPhases::Process::gone;
   }
   return worker;

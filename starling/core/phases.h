@@ -74,7 +74,4 @@ struct WorkerPhases {
 // PhaseBoard there.
 std::optional<WorkerPhases> read_phases(const std::string& folder, int rank);
 
-// Seconds since 1970 by the system clock.
-double seconds_since_1970();
-
 }  // namespace starling

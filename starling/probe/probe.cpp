@@ -15,6 +15,7 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/core/host.h"
 #include "starling/optim/gathering.h"
 #include "starling/plan/schedules.h"
 #include "starling/probe/evaluate.h"
@@ -70,14 +71,12 @@ const char* text_of(Measurement::Kind kind) {
 
 // The hosts, by their lowest ranks. Hosts with the same name get their address appended.
 std::vector<Host> find_hosts(Gathering& gathering, const World& world) {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
   // By host: identity, name, address.
   std::vector<std::tuple<std::string, std::string, std::string>> cards;
   std::vector<Host> hosts;
   int rank = 0;
   for (const std::string& line :
-       gathering.texts(fmt::format("{}\n{}\n{}", host_identity(), name.data(), world.address))) {
+       gathering.texts(fmt::format("{}\n{}\n{}", host_identity(), host_name(), world.address))) {
     std::istringstream lines(line);
     std::tuple<std::string, std::string, std::string> card;
     std::getline(lines, std::get<0>(card));

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "starling/core/host.h"
 #include "starling/core/phases.h"
 
 namespace starling {
@@ -59,6 +60,6 @@ const char* name_of(WorkerPhases::Process process);  // "running"
 
 // `now`: seconds since 1970. Throws UsageError if the folder is missing, or holds no run of
 // `starling train`.
-RunStatus read_run_status(const std::string& folder, double now = seconds_since_1970());
+RunStatus read_run_status(const std::string& folder, double now = unix_seconds());
 
 }  // namespace starling

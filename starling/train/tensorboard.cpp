@@ -13,6 +13,7 @@
 
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
+#include "starling/core/host.h"
 
 namespace starling {
 namespace {
@@ -50,18 +51,13 @@ std::string field(std::uint64_t number, std::string_view value) {  // text, or a
   return varint(number << 3 | 2) + varint(value.size()) + std::string(value);
 }
 
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 EventFile::EventFile(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw Error(fmt::format("{}: cannot be made: {}", folder, error.message()));
-  char host[256] = "unknown";
-  gethostname(host, sizeof host - 1);
+  const std::string name = host_name(), host = name.empty() ? "unknown" : name;
   const double now = unix_seconds();
   path_ = fmt::format("{}/events.out.tfevents.{:.0f}.{}.{}", folder, now, host, getpid());
   file_.open(path_, std::ios::binary);

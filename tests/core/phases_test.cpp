@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "starling/core/failpoint.h"
+#include "starling/core/host.h"
 #include "tests/eventually.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"
@@ -60,7 +61,7 @@ WorkerPhases read_until(const std::string& folder, const std::string& text) {
 TEST(Phases, TellWhereAWorkerIsAndWhetherItLives) {
   const Folder folder;
   EXPECT_FALSE(read_phases(folder.path, 3));
-  const double before = seconds_since_1970();
+  const double before = unix_seconds();
   Worker worker(folder / "phases", [] {
     failpoint("rendezvous");
     set_failpoint_step(6);
@@ -83,7 +84,7 @@ TEST(Phases, TellWhereAWorkerIsAndWhetherItLives) {
   EXPECT_GE(read.begin, before);
   ASSERT_TRUE(read.of(kTraining));
   EXPECT_GE(read.of(kTraining)->since, read.begin);
-  EXPECT_LE(read.of(kTraining)->since, seconds_since_1970());
+  EXPECT_LE(read.of(kTraining)->since, unix_seconds());
   kill(worker.pid(), SIGSTOP);
   EXPECT_EQ(read_phases(folder / "phases", 3)->process, Process::running);
   worker.end();

@@ -1,4 +1,4 @@
-// What two workers say that they have measured, the second behind a zero byte.
+// Two workers' texts of their measurements, the second behind a zero byte.
 #include <algorithm>
 #include <cmath>
 

@@ -1,6 +1,8 @@
-// A text of tokens (data/tokens.h): the first two bytes are the vocabulary, the rest is the file.
+// Tokens in a file and as text (data/tokens.h): the first two bytes are the vocabulary, the rest is
+// read as both.
 #include "starling/data/tokens.h"
 
+#include <string>
 #include <vector>
 
 #include "tests/fuzz/target.h"
@@ -20,6 +22,18 @@ void read(std::string_view bytes) {
     tokens.copy(0, all);
     for (const std::int64_t token : all) check(0 <= token && token < vocabulary, "a token outside");
   });
+  for (const std::int64_t first : {0, 2}) {
+    accepted([&] {
+      std::string again;
+      for (const std::int64_t token : tokens_of_text(bytes, first, vocabulary, "stdin:1")) {
+        check(first <= token && token < vocabulary, "a token outside");
+        again += std::to_string(token) + "\n";
+      }
+      check(tokens_of_text(again, first, vocabulary, "again") ==
+                tokens_of_text(bytes, first, vocabulary, "stdin:1"),
+            "is read as others");
+    });
+  }
 }
 
 }  // namespace starling::fuzz

@@ -87,7 +87,7 @@ class RunStatusTest : public testing::Test {
   }
   // So many seconds after the first of the workers came to its phase.
   RunStatus read(double later = 0) const {
-    double first = seconds_since_1970();
+    double first = unix_seconds();
     for (int rank = 0; rank < 3; ++rank) {
       const auto phases = read_phases(folder_ / "phases", rank);
       if (phases && phases->of(PhaseThread::training))
