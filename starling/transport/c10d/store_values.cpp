@@ -1,7 +1,6 @@
 #include "starling/transport/c10d/store_values.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -45,8 +44,8 @@ std::string LifeSign::to_line() const { return fmt::format("{} {}", port, host);
 LifeSign LifeSign::from_line(const std::string& line, int of) {
   const std::size_t space = std::min(line.find(' '), line.size());
   LifeSign sign{0, line.substr(std::min(space + 1, line.size()))};
-  const auto [rest, error] = std::from_chars(line.data(), line.data() + space, sign.port);
-  if (error != std::errc{} || rest != line.data() + space || sign.port == 0 || !is_numeric(sign.host))
+  sign.port = parse_number<decltype(sign.port)>(line.substr(0, space)).value_or(0);
+  if (sign.port == 0 || !is_numeric(sign.host))
     throw Error(fmt::format("worker {} has no address in the store, but {}", of, short_of(line)));
   return sign;
 }

@@ -1,6 +1,5 @@
 #include "starling/transport/tcp/address_book.h"
 
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -12,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/transport/tcp/local_end.h"
 #include "starling/transport/tcp/tcp.h"
 
@@ -31,11 +31,9 @@ std::optional<Tcp::endpoint> parse(const std::string& text) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   asio::error_code error;
   const auto address = asio::ip::make_address(host, error);
-  std::uint16_t port = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, bad] = std::from_chars(text.data() + colon + 1, end, port);
-  if (error || bad != std::errc{} || rest != end || port == 0) return std::nullopt;
-  return Tcp::endpoint(address, port);
+  const auto port = parse_number<std::uint16_t>(std::string_view(text).substr(colon + 1));
+  if (error || !port || *port == 0) return std::nullopt;
+  return Tcp::endpoint(address, *port);
 }
 
 }  // namespace
