@@ -11,7 +11,7 @@ import numpy
 import torch
 import torchvision
 from torchvision.transforms import functional
-from twins import order_of, random_bits, train
+from twins import check_weights, order_of, random_bits, train
 
 IMAGES, TESTS, BATCH, STEPS, PAD, SEED = 20, 12, 10, 5, 4, 1
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -80,8 +80,7 @@ class Cifar10(unittest.TestCase):
         loss = cross_entropy(logits, test_labels).item()
         self.assertTrue(math.isclose(after["test_loss"], loss, rel_tol=1e-4), (after["test_loss"], loss))
         self.assertAlmostEqual(after["accuracy"], (logits.argmax(1) == test_labels).float().mean().item(), 6)
-        for key, value in end.items():
-            torch.testing.assert_close(value, twin.state_dict()[key], rtol=1e-4, atol=1e-5)
+        check_weights(self, start, end, twin.state_dict())
 
 
 if __name__ == "__main__":

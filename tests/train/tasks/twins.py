@@ -44,3 +44,16 @@ def train(out, **keys):
     steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     summary = json.loads((out / "summary.json").read_text())
     return load_file(weights), [step["loss"] for step in steps], summary
+
+
+def check_weights(test, start, end, expected):
+    """The weights `end` are those of the state_dict `expected`, which began as `start` too. Rounding
+    errors are a small part of the way that a tensor went, except where gradients are nothing else."""
+    test.assertEqual(set(end), set(expected))
+    for key, value in end.items():
+        if not value.is_floating_point():
+            test.assertTrue(value.equal(expected[key]), key)
+            continue
+        error, way, size = ((a - b).norm().item() for a, b in (
+            (value, expected[key]), (expected[key], start[key]), (expected[key], 0)))
+        test.assertLess(error, 0.05 * way + 1e-7 * size, f"{key}, which went {way:.1e}")
