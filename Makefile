@@ -138,9 +138,10 @@ format:  ## format the C++ sources
 check-format:  ## fail where `make format` would change something
 	@scripts/format --check
 
+sanitize: BOOTSTRAP = --tests
 sanitize: deps  ## the torch-free tests under ASan and UBSan; transport, exchange and gossip under TSan
-	@scripts/sanitize address,undefined build-asan
-	@scripts/sanitize thread build-tsan transport exchange gossip
+	@scripts/sanitize address
+	@scripts/sanitize thread transport exchange gossip
 
 coverage: BOOTSTRAP = --tests
 coverage: deps  ## share of lines that the short tests run, by folder; FOLDERS="core topology": by their tests

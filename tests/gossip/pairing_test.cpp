@@ -359,14 +359,15 @@ class PairingWorld {
     if (!one.averaging) return;
     const auto [peer, number] = *one.averaging;
     one.end(peer, number);
-    send(one.rank, peer, [rank = one.rank, number](Worker& other) { other.end(rank, number); });
+    send(one.rank, peer, [rank = one.rank, number = number](Worker& other) { other.end(rank, number); });
   }
   // Messages in flight are lost once the receiver has noticed. Each notices at its own time, and
   // both connect again.
   void disconnect(Worker& one, Worker& other) {
     broke_.insert({std::min(one.rank, other.rank), std::max(one.rank, other.rank)});
     const int next = ++connections_;
-    for (const auto& [here, there] : {std::pair(&one, &other), std::pair(&other, &one)}) {
+    for (const auto& [an_end, the_other] : {std::pair(&one, &other), std::pair(&other, &one)}) {
+      Worker *const here = an_end, *const there = the_other;
       const Time back = now_ + 30ms + some(10ms);
       at(now_ + some(20ms), here->rank, [here, peer = there->rank] { here->lose(peer); });
       at(back, here->rank, [here, there, next] {

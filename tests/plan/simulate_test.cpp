@@ -362,7 +362,9 @@ TEST(Simulate, ExchangesWithManyPeersReachTheirShare) {
                                                     {"complete", 5, 4, false},
                                                     {"complete", 6, 5, true}}) {
     Network network = even_network(n);
-    const auto step = [&] { return simulate(network, work, make_schedule(schedule, n), Mixing::ahead).step; };
+    const auto step = [&, schedule = schedule, n = n] {
+      return simulate(network, work, make_schedule(schedule, n), Mixing::ahead).step;
+    };
     const double whole = step();
     network.shapes = {{peers, 0.5}};
     EXPECT_NEAR(step(), 2 * whole, 1e-6) << schedule;

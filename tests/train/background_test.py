@@ -6,7 +6,7 @@ import signal
 import time
 import unittest
 
-from runs import WORKERS, Run, command, load_tests  # noqa: F401  unittest calls load_tests
+from runs import WORKERS, Run, command, load_tests, long  # noqa: F401  unittest calls load_tests
 
 STEPS = 120
 
@@ -58,6 +58,7 @@ class Background(Run):
         self.train(*self.arguments, "--checkpoint-every", "80", "--resume", self.checkpoints / "step-80")
         self.assertEqual(self.states(STEPS), whole)
 
+    @long
     def test_a_slow_worker_delays_nobody(self):
         process = self.on_slow_disk("--checkpoint-every", "70", SLOW_DISK_RANK="1")
         self.until_step(process, STEPS)
@@ -67,6 +68,7 @@ class Background(Run):
         self.assertEqual(self.files_of(70), list(range(WORKERS)))
         self.assertEqual((self.checkpoints / "latest").read_text(), f"step-{STEPS}\n")
 
+    @long
     def test_a_disk_that_breaks_costs_that_checkpoint(self):
         _, stderr = self.finish(self.on_slow_disk("--checkpoint-every", "60", SLOW_DISK_RANK="2", SLOW_DISK_GATE=""), 0)
         for step in (60, STEPS):
@@ -87,6 +89,7 @@ class Background(Run):
         self.assertEqual(self.states(STEPS), whole)
         self.assertEqual(self.names(), ["latest", f"step-{STEPS}", "step-60"])
 
+    @long
     def test_a_worker_that_is_killed_while_it_writes_is_left_out(self):
         process = self.on_slow_disk("--checkpoint-every", "50", SLOW_DISK_RANK="1")
         self.until_writing(process, 50, [1])
@@ -95,6 +98,7 @@ class Background(Run):
         for step in (50, 100, STEPS):
             self.assertEqual(self.files_of(step), [0, 2])
 
+    @long
     def test_the_worker_that_commits_is_killed_while_it_writes(self):
         process = self.on_slow_disk("--checkpoint-every", "50", SLOW_DISK_RANK="0")
         self.until_writing(process, 50, [0])

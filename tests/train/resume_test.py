@@ -40,6 +40,7 @@ class Resume(Run):
         self.assertEqual((self.summary()["steps"], self.summary()["samples"]), (40, 40 * 16 * WORKERS))
         self.check_refusals(arguments, first)
 
+    @long
     def test_the_moving_average_and_the_means_go_on_to_the_bit(self):
         arguments = ("--run.steps", "20", "--checkpoint-every", "9", "--checkpoint.keep", "3", "--train.ema", "0.9",
                      "--mixing.topology", "ring", "--mixing.mean_every", "7")
@@ -61,6 +62,7 @@ class Resume(Run):
         self.assertEqual(self.losses(), losses)
         self.assertNotEqual(self.summary()["test_loss"], summary["test_loss"])
 
+    @long
     def test_a_hierarchy_resumes_to_the_bit(self):
         # The model has several blocks, so that both workers of a node keep some of the state.
         arguments = ("--run.steps", "20", "--model.width", "32", "--train.batch", "4", "--checkpoint-every", "10",
@@ -79,6 +81,7 @@ class Resume(Run):
             self.assertTrue(said.startswith(f"checkpoint.resume: {change[0][2:]} = "), said)
             self.assertTrue(said.endswith(": it must be the same"), said)
 
+    @long
     def test_fewer_and_more_workers_go_on_with_the_rest_of_the_epoch(self):
         # 960 images in batches of 16: an epoch has 15 steps of 4 workers.
         arguments = ("--run.epochs", "4", "--checkpoint.keep", "9", "--train.ema", "0.5")
@@ -125,6 +128,7 @@ class Resume(Run):
         said = self.usage_error(*arguments, "--resume", mine / "step-60", workers=4)
         self.assertIn("is of 3 workers, this run has 4: the number must be the same, or checkpoint.workers must be copy", said)
 
+    @long
     def test_workers_at_different_steps_go_on_as_others(self):
         arguments = ("--run.epochs", "4", "--mixing.scheme", "a2cid2", "--mixing.topology", "ring", "--run.ends", "together",
                      "--checkpoint-every", "25", "--checkpoint.keep", "9")
@@ -138,6 +142,7 @@ class Resume(Run):
                 self.assertLessEqual(max(steps), 25)
         command("report", self.out, "--out", self.out / "report.html")
 
+    @long
     def test_a_run_goes_on_without_the_worker_that_it_lost(self):
         arguments = ("--mixing.topology", "complete", "--checkpoint-every", "10", "--run.epochs", "16", "--checkpoint.keep", "9")
         process = self.start(*arguments)
@@ -287,6 +292,7 @@ print(len(mean))
                 self.assertEqual(stderr.count("\n"), 1, stderr)
         self.assertEqual(sorted(path.name for path in self.out.iterdir()), names)
 
+    @long
     def test_a_run_begins_with_the_weights_of_a_file(self):
         self.train("--run.steps", "16", "--checkpoint-every", "8")
         file = self.out / "mean.safetensors"

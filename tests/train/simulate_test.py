@@ -2,10 +2,9 @@
 real one."""
 
 import json
-import os
 import unittest
 
-from runs import Images, command, files_below
+from runs import Images, command, files_below, load_tests, long  # noqa: F401  unittest calls load_tests
 
 STEPS = 16
 # The short tests run the first three.
@@ -49,8 +48,15 @@ batch = 8
             self.assertEqual(len(named), 1, done.stderr)
             self.assertIn("File too large", named[0])
 
+    def test_the_same_seed_gives_the_same_run(self):
+        self.check_seeds(SCHEMES[:2])
+
+    @long
     def test_the_same_seed_gives_the_same_run_whatever_the_scheme(self):
-        for scheme, more in SCHEMES if os.environ.get("STARLING_TESTS", "all") == "all" else SCHEMES[:3]:
+        self.check_seeds(SCHEMES[2:])
+
+    def check_seeds(self, schemes):
+        for scheme, more in schemes:
             with self.subTest(scheme):
                 asked = ("--workers", 4, "--cv", 0.3, "--gigabits", 0.01, "--link-cv", 0.2, "--look-every", 1,
                          "--mixing.scheme", scheme, *more)
@@ -100,6 +106,7 @@ batch = 8
         # Three of four workers make a gradient in 0.1 s, and one in 0.4 s.
         self.assertAlmostEqual(step(*gossip, "--run.ends", "together"), 4 / (3 / 0.1 + 1 / 0.4), delta=0.4 / STEPS)
 
+    @long
     def test_looks_every_hundred_gradients_if_nobody_says(self):
         asked = ("--workers", 2, "--gradient", 0.5, "--run.steps", 201, "--train.batch", 2, "--mixing.scheme", "ad-psgd",
                  "--mixing.topology", "ring")
@@ -113,6 +120,7 @@ batch = 8
         self.assertEqual([round(look["seconds"], 3) for look in looks[:-1]], [k / 2 for k in range(1, len(looks))])
         self.assertAlmostEqual(looks[-1]["seconds"], 0.4 * STEPS, delta=0.4)
 
+    @long
     def test_links_vary_and_one_is_slow(self):
         for scheme in ("cta", "all-reduce"):
             def seconds(*arguments, scheme=scheme):

@@ -12,7 +12,7 @@ import time
 import unittest
 from xml.etree import ElementTree
 
-from runs import Images, command, environment
+from runs import Images, command, environment, load_tests, long  # noqa: F401  unittest calls load_tests
 
 QUANTILE = {2: 12.7062047364321, 3: 4.302652729696144}  # of Student's t for n values, 95 %: scipy 1.14.1
 GRID = """
@@ -180,6 +180,7 @@ batch = 8
         # Nothing is left to do.
         self.assertIn("8 runs, 8 of them finished before\n", self.study().stdout)
 
+    @long
     def test_what_a_killed_study_leaves_behind_is_removed(self):
         self.write()
         self.study("--jobs", 2)
@@ -212,6 +213,7 @@ batch = 8
         self.assertFalse(self.has_processes())
         self.assertFalse((self.out / "results/study.csv").exists())
 
+    @long
     def test_runs_whose_settings_changed_are_run_again(self):
         text = GRID.replace('"atc"', '"d2"').replace("[1, 2]", "[1]")
         self.write(text + "[set]\nmixing.topology = 'complete'\n")

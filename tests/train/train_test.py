@@ -76,6 +76,7 @@ class Train(Run):
         self.train("--run.steps", "12", "--run.seed", "2")
         self.assertNotEqual(first, self.losses())
 
+    @long
     def test_a_run_that_ends_together_waits_for_nobody(self):
         arguments = ("--mixing.scheme", "a2cid2", "--mixing.topology", "complete", "--run.ends", "together")
         process = self.start(*arguments, "--run.epochs", "16", "--log.timeline", "true")
@@ -149,6 +150,7 @@ class Train(Run):
         plan = command("plan", "--json", "--profile", network, "--compute", path)
         self.assertEqual(json.loads(plan.stdout)["worlds"][0]["workers"], 2, probe.stdout)
 
+    @long
     def test_the_planner_chooses_the_topology(self):
         # Hosts on slow links.
         path = self.folder / "slow.json"

@@ -276,7 +276,8 @@ TEST(Environment, FirstHostOfAList) {
                                                    {"a[1-2", "a bracket is not closed"},
                                                    {"a[1,b", "a bracket is not closed"}};
   for (const auto& [list, why] : refused) {
-    EXPECT_THAT([&] { first(list); }, ThrowsMessage<UsageError>("environment: LIST='" + list + "': " + why));
+    const auto ask = [&, &list = list] { first(list); };
+    EXPECT_THAT(ask, ThrowsMessage<UsageError>("environment: LIST='" + list + "': " + why));
   }
   EXPECT_THAT(why_not(kSrun + Map{{"SLURM_STEP_NODELIST", "a[1"}}),
               HasSubstr("SLURM_STEP_NODELIST='a[1': a bracket is not closed"));
@@ -298,10 +299,10 @@ TEST(Environment, TasksOnANode) {
                                                              {"-1", 0},
                                                              {"a", 0},
                                                              {",2", 0}}) {
-    EXPECT_THAT(
-        [&] { tasks(list, node); },
-        ThrowsMessage<UsageError>("environment: LIST='" + list +
-                                  "' does not have the number of tasks on node " + std::to_string(node)));
+    const auto ask = [&, &list = list, &node = node] { tasks(list, node); };
+    EXPECT_THAT(ask, ThrowsMessage<UsageError>("environment: LIST='" + list +
+                                               "' does not have the number of tasks on node " +
+                                               std::to_string(node)));
   }
 }
 

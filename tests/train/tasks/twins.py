@@ -47,8 +47,9 @@ def train(out, **keys):
 
 
 def check_weights(test, start, end, expected):
-    """The weights `end` are those of the state_dict `expected`, which began as `start` too. Rounding
-    errors are a small part of the way that a tensor went, except where gradients are nothing else."""
+    """The weights `end` are those of the state_dict `expected`, which began as `start` too.
+    Rounding errors are a small part of the way that a tensor went, except where gradients are
+    nothing else."""
     test.assertEqual(set(end), set(expected))
     for key, value in end.items():
         if not value.is_floating_point():
