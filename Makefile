@@ -139,8 +139,9 @@ check-format:  ## fail where `make format` would change something
 	@scripts/format --check
 
 sanitize: BOOTSTRAP = --tests
-sanitize: deps  ## the torch-free tests under ASan and UBSan; transport, exchange and gossip under TSan
+sanitize: deps  ## the torch-free tests and the fuzzers' corpus under ASan and UBSan, those of threads under TSan
 	@scripts/sanitize address
+	@scripts/fuzz --replay
 	@scripts/sanitize thread transport exchange gossip
 
 coverage: BOOTSTRAP = --tests
