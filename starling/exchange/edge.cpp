@@ -31,6 +31,11 @@ bool Edge::wants(SwapId id) const {
   return swap.direction.receive && !swap.checked && !swap.peer_aborted;
 }
 
+bool Edge::has(SwapId id) const {
+  const auto found = swaps_.find(id);
+  return found != swaps_.end() && found->second.checked;
+}
+
 std::vector<SwapId> Edge::open() const {
   std::vector<SwapId> ids;
   for (const auto& [id, swap] : swaps_) {

@@ -170,7 +170,7 @@ void EdgeSwaps::received_chunk(int from, const Frame& frame, std::span<const std
   const SwapId id{frame.round, frame.block};
   tools_.links.mark_present(from);
   if (!sender.edge.wants(id)) {
-    sender.inbox.drop(id);
+    if (!sender.edge.has(id)) sender.inbox.drop(id);
     if (frame.offset + frame.length == frame.total) sender.edge.block(id, false);
     return;
   }

@@ -333,7 +333,7 @@ void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::
   if (frame.block >= blocks_.size()) return;
   const SwapId id{frame.round, frame.block};
   if (!peer.edge.wants(id)) {
-    peer.inbox.drop(id);
+    if (!peer.edge.has(id)) peer.inbox.drop(id);
     if (frame.offset + frame.length == frame.total) peer.edge.block(id, false);
     return;
   }

@@ -56,12 +56,17 @@ TEST_F(EdgeTest, CommitsWhenBothHaveVoted) {
 }
 
 TEST_F(EdgeTest, AFastPeerIsKeptUntilIAmReady) {
+  EXPECT_TRUE(edge.wants(id));
+  EXPECT_FALSE(edge.has(id));
   edge.block(id, true);
+  EXPECT_FALSE(edge.wants(id));
+  EXPECT_TRUE(edge.has(id));
   EXPECT_THAT(recorder.take(), IsEmpty());
   edge.start(id, both);
   EXPECT_THAT(recorder.take(), ElementsAre("block 7.0", "ack 7.0"));
   edge.frame(FrameType::ack, id, false);
   EXPECT_THAT(recorder.take(), ElementsAre("COMMITTED 7.0"));
+  EXPECT_FALSE(edge.has(id));
 }
 
 TEST_F(EdgeTest, GivingUpAbortsAtBothEndsAndIsNoLongerPossibleAfterTheVote) {

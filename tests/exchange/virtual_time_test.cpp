@@ -129,6 +129,28 @@ TEST(VirtualWorkers, APauseIsNotEverybodysPause) {
   for (const auto& each : took_part) EXPECT_EQ(each.back(), 3U);
 }
 
+// The neighbours of worker 0 in a ring of four send it a block, and then their own.
+TEST(VirtualWorkers, ABlockThatComesTwiceIsMixedOnce) {
+  constexpr float kFirst = 2;
+  const auto time = std::make_shared<VirtualTime>(4);
+  LocalHub hub(4, {}, virtual_network(time, 1e9));
+  const auto first = std::make_shared<const std::vector<float>>(Worker::size, kFirst);
+  virtual_workers(*time, 4, [&](int rank) {
+    Worker worker(hub, rank, make_schedule("ring", 4), {});
+    worker.exchange.meet();
+    for (std::uint32_t b = 0; rank % 2 == 1 && b < 2; ++b) {
+      worker.transport->send(0, {.type = FrameType::data, .round = 1, .block = b},
+                             {first, std::as_bytes(std::span(*first))});
+    }
+    time->sleep(1s);
+    const float mine = worker.x[0][5];
+    for (int b = 0; b < 2; ++b) worker.write(b);
+    for (int b = 0; b < 2; ++b) EXPECT_EQ(worker.mix(b), 2) << "worker " << rank;
+    EXPECT_EQ(rank == 0, std::abs(worker.x[0][5] - (mine + 2 * kFirst) / 3) < 1e-6) << "worker " << rank;
+    time->sleep(1s);
+  });
+}
+
 TEST(VirtualWorkers, AReturnerThatFindsNobodyIsNoSurvivor) {
   for (const bool sleeps : {true, false}) {
     const auto time = std::make_shared<VirtualTime>(2);
