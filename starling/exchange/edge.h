@@ -101,7 +101,7 @@ class Edge {
   // --- questions ---
   // May the peer's block of this swap still be mixed? Otherwise its bytes need not be kept.
   bool wants(SwapId id) const;
-  // Has it come, and is the swap not decided yet? Then it must be kept, although no other is wanted.
+  // Has it come, and is the swap not decided yet? Then it must be kept, but no other is wanted.
   bool has(SwapId id) const;
   // Is it decided, or skipped?
   bool past(SwapId id) const;
