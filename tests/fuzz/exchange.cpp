@@ -96,8 +96,10 @@ class Worker {
     crc32c(arrival.theirs.bytes());
     crc32c(arrival.mine.bytes());
     const bool received = !arrival.theirs.bytes().empty(), group = arrival.theirs.wire != contents_.wire;
-    check(received || arrival.weight == 0, "nothing to mix");
-    if (!received || contents_.chooser == Chooser::sender) return;
+    if (contents_.chooser == Chooser::sender) return;  // it may have chosen nothing
+    // A mask may choose no value of a small block.
+    check(received || arrival.weight == 0 || arrival.mine.bytes().empty(), "nothing to mix");
+    if (!received) return;
     check(group || arrival.theirs.bytes().size() == arrival.mine.bytes().size(), "a block of another size");
     const std::size_t values = contents_.vectors * arrival.mine.mask.chosen_of(size) + contents_.tail;
     std::vector<float> x(values);
