@@ -5,6 +5,7 @@ CMAKE_ARGS ?=#     more for cmake, such as -DSTARLING_WERROR=ON
 TASK ?=#           of the demo, in place of Fashion-MNIST: scripts/demo --help
 BENCH ?=#          more for a benchmark, such as --repetitions 15
 FOLDERS ?=#        of tests/, for coverage: all, if none are named
+TSAN ?= transport exchange gossip# the folders of tests that `make sanitize` runs under TSan
 FUZZ ?=#           more for the fuzzers, such as --seconds 1800 toml
 JOBS ?= $(shell nproc)
 
@@ -142,7 +143,7 @@ sanitize: BOOTSTRAP = --tests
 sanitize: deps  ## the torch-free tests and the fuzzers' corpus under ASan and UBSan, those of threads under TSan
 	@scripts/sanitize address
 	@scripts/fuzz --replay
-	@scripts/sanitize thread transport exchange gossip
+	@scripts/sanitize thread $(TSAN)
 
 coverage: BOOTSTRAP = --tests
 coverage: deps  ## share of lines that the short tests run, by folder; FOLDERS="core topology": by their tests
