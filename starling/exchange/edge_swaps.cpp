@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "starling/core/failpoint.h"
@@ -22,7 +23,7 @@ EdgeSwaps::EdgeSwaps(const SwapTools& tools, bool pushes) : tools_(tools), pushe
 }
 
 EdgeSwaps::Swaps::Swaps(EdgeSwaps& all, int rank)
-    : all(all), tools(all.tools_), rank(rank), inbox(tools.early_blocks(), tools.layout.wire()) {}
+    : all(all), tools(all.tools_), rank(rank), inbox(edge, tools.early_blocks(), tools.layout.wire()) {}
 
 void EdgeSwaps::begin(SwapId id, const std::shared_ptr<const Buffer>& mine, bool finite) {
   const Meeting& meeting = tools_.meetings.at(id.round);
@@ -110,7 +111,7 @@ void EdgeSwaps::Swaps::send(FrameType type, SwapId id, bool yes) {
 void EdgeSwaps::Swaps::decided(SwapId id, Outcome outcome) {
   if (auto span = spans.extract(id)) span.mapped().outcome(name_of(outcome));
   Arrival arrival = std::move(open.extract(id).mapped());
-  arrival.theirs = inbox.take(id).block;
+  arrival.theirs = inbox.take(id);
   const bool sends_only = arrival.weight == 0, gives = arrival.given != 0;
   tools.release();
   if (outcome == Outcome::committed) {
@@ -139,14 +140,13 @@ void EdgeSwaps::Swaps::mended(SwapId id, bool committed) {
 bool EdgeSwaps::expects(const Swaps& sender, const Frame& frame) const {
   if (frame.block >= tools_.layout.blocks()) return false;
   const SwapId id{frame.round, frame.block};
-  return tools_.layout.fits(frame, tools_.layout.bytes(id), tools_.layout.wire()) && sender.edge.wants(id) &&
+  return tools_.layout.fits(frame, tools_.layout.bytes(id), tools_.layout.wire()) &&
          sender.inbox.may_take(id);
 }
 
 std::span<std::byte> EdgeSwaps::place(int from, const Frame& frame) {
   Swaps& sender = at(from);
-  if (!expects(sender, frame)) return {};
-  return sender.inbox.place({frame.round, frame.block}, frame, [&] { return room_of(pool_, frame.total); });
+  return sender.inbox.place({frame.round, frame.block}, frame, expects(sender, frame), pool_);
 }
 
 // A damaged block comes again, in chunks, and is refused there. The sender's word vouches for
@@ -160,7 +160,6 @@ bool EdgeSwaps::received_in_place(int from, const Frame& frame, const Payload& p
   tools_.links.heard(from);
   tools_.links.mark_present(from);
   sender.inbox.put(id, std::move(block));
-  sender.edge.block(id, true);
   return true;
 }
 
@@ -169,21 +168,12 @@ void EdgeSwaps::received_chunk(int from, const Frame& frame, std::span<const std
   Swaps& sender = at(from);
   const SwapId id{frame.round, frame.block};
   tools_.links.mark_present(from);
-  if (!sender.edge.wants(id)) {
-    if (!sender.edge.has(id)) sender.inbox.drop(id);
-    if (frame.offset + frame.length == frame.total) sender.edge.block(id, false);
-    return;
-  }
-  const Inbox::Chunk come = sender.inbox.received(id, frame, chunk, intact && expects(sender, frame));
-  if (come == Inbox::Chunk::partial) return;
-  const bool good =
-      come == Inbox::Chunk::last &&
-      tools_.layout.may_be_read(id, sender.inbox.read(id, tools_.layout.wire(), tools_.layout.mask(id)));
-  if (!good) {
+  const auto flaw = [&](const SentBlock& block) {
+    return tools_.layout.may_be_read(id, block) ? std::string_view() : EdgeInbox::kDamaged;
+  };
+  const bool sound = intact && expects(sender, frame);
+  if (!sender.inbox.received(id, frame, chunk, sound, flaw, tools_.layout.mask(id)).empty())
     tools_.warn_of_damage(from, frame);
-    sender.inbox.drop(id);
-  }
-  sender.edge.block(id, good);
 }
 
 void EdgeSwaps::received_word(int from, const Frame& frame) {

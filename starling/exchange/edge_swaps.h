@@ -60,7 +60,7 @@ class EdgeSwaps {
     const SwapTools& tools;
     const int rank;
     Edge edge{*this};
-    Inbox inbox;
+    EdgeInbox inbox;
     std::map<SwapId, Arrival> open;  // mixed if the swap commits
     std::map<SwapId, Arrival> doubts;
     std::map<SwapId, Timeline::Scope> spans;  // of open swaps

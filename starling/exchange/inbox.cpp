@@ -44,6 +44,31 @@ void Inbox::drop_before(std::uint64_t round) {
   std::erase_if(payloads_, [&](const auto& entry) { return entry.first.round < round; });
 }
 
+std::span<std::byte> EdgeInbox::place(SwapId id, const Frame& frame, bool expected, BufferPool& pool) {
+  if (!expected) return {};
+  return Inbox::place(id, frame, [&] { return room_of(pool, frame.total); });
+}
+
+void EdgeInbox::put(SwapId id, SentBlock block) {
+  Inbox::put(id, std::move(block));
+  edge_.block(id, true);
+}
+
+std::string_view EdgeInbox::received(SwapId id, const Frame& frame, std::span<const std::byte> chunk,
+                                     bool sound, const Flaw& flaw, Mask mask) {
+  if (!edge_.wants(id)) {
+    if (!edge_.has(id)) drop(id);
+    if (frame.offset + frame.length == frame.total) edge_.block(id, false);
+    return {};
+  }
+  const Chunk come = Inbox::received(id, frame, chunk, sound);
+  if (come == Chunk::partial) return {};
+  const std::string_view wrong = come == Chunk::damaged ? kDamaged : flaw(read(id, wire_, mask));
+  if (!wrong.empty()) drop(id);
+  edge_.block(id, wrong.empty());
+  return wrong;
+}
+
 Inbox::Room room_of(BufferPool& pool, std::size_t bytes) {
   auto buffer = pool.take(bytes);
   const std::span<std::byte> all(*buffer);

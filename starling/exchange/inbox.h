@@ -10,12 +10,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "starling/exchange/edge.h"
 #include "starling/exchange/sent_block.h"
@@ -82,6 +84,34 @@ class Inbox {
   const std::optional<Wire> values_;
   std::map<SwapId, Incoming> payloads_;
   std::shared_ptr<void> reading_;  // what the transport writes to
+};
+
+// The incoming blocks of one edge: it hears of each that is whole or damaged. A whole one is kept
+// until the edge has decided its swap.
+class EdgeInbox : private Inbox {
+ public:
+  // The edge outlives it.
+  EdgeInbox(Edge& edge, std::size_t most, Wire wire) : Inbox(most, wire), edge_(edge), wire_(wire) {}
+
+  // True if the swap's block may still be mixed, and is not too early.
+  bool may_take(SwapId id) const { return edge_.wants(id) && Inbox::may_take(id); }
+  // expected: may_take(), and the frame is as it should be.
+  std::span<std::byte> place(SwapId id, const Frame& frame, bool expected, BufferPool& pool);
+  // Takes a whole block that lies in the sender's memory.
+  void put(SwapId id, SentBlock block);
+  // The chunk has come. flaw: says what is wrong with a whole block, or nothing. Returns what is
+  // wrong with a block that will not be mixed: kDamaged, or what `flaw` said.
+  static constexpr std::string_view kDamaged = "damaged";
+  using Flaw = std::function<std::string_view(const SentBlock&)>;
+  std::string_view received(SwapId id, const Frame& frame, std::span<const std::byte> chunk, bool sound,
+                            const Flaw& flaw, Mask mask = {});
+  // The block of a swap that is decided, if it has come.
+  SentBlock take(SwapId id) { return Inbox::take(id).block; }
+  using Inbox::clear, Inbox::contains, Inbox::drop, Inbox::drop_before;
+
+ private:
+  Edge& edge_;
+  const Wire wire_;
 };
 
 // A buffer of the pool.

@@ -134,7 +134,7 @@ class Gossip final : private TransportHandler {
     Edge edge;
     std::vector<std::uint64_t> made;  // its last news of made_
     std::optional<Time> asked;        // the time of my request that has no answer yet
-    Inbox inbox;
+    EdgeInbox inbox;
     std::map<SwapId, Swap> open, doubts;
     std::uint64_t gradients = 0;  // made before the last averaging; with the lock
     // By block. Both ends measure the same, so both ends of the edge use the same grid.

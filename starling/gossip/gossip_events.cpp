@@ -137,7 +137,7 @@ Gossip::Peer::Peer(Gossip& gossip, int rank, bool neighbour)
       rank(rank),
       neighbour(neighbour),
       edge(*this),
-      inbox(kEarly * gossip.blocks_.size(), gossip.options_.wire) {}
+      inbox(edge, kEarly * gossip.blocks_.size(), gossip.options_.wire) {}
 
 void Gossip::Peer::send_block(SwapId id) {
   gossip.transport_->send(rank,
@@ -160,7 +160,7 @@ void Gossip::Peer::send(FrameType type, SwapId id, bool yes) {
 
 void Gossip::Peer::decided(SwapId id, Outcome outcome) {
   auto node = open.extract(id);
-  SentBlock theirs = inbox.take(id).block;
+  SentBlock theirs = inbox.take(id);
   if (node.empty()) return;  // for an averaging that I have refused
   Swap swap = std::move(node.mapped());
   double distance = 0;
@@ -260,8 +260,7 @@ bool Gossip::expects(const Peer& peer, const Frame& frame) const {
   if (!peer.neighbour || frame.block >= blocks_.size() || frame.total != bytes(frame.block) ||
       frame.dtype != static_cast<std::uint8_t>(options_.wire))
     return false;
-  const SwapId id{frame.round, frame.block};
-  return peer.edge.wants(id) && peer.inbox.may_take(id);
+  return peer.inbox.may_take({frame.round, frame.block});
 }
 
 std::span<std::byte> Gossip::place(int from, const Frame& frame) {
@@ -272,11 +271,8 @@ std::span<std::byte> Gossip::place(int from, const Frame& frame) {
     return sender.neighbour && frame.offset == 0 && frame.length == room.size() ? room
                                                                                 : std::span<std::byte>();
   }
-  if (frame.type != FrameType::data || !expects(sender, frame)) return {};
-  return sender.inbox.place({frame.round, frame.block}, frame, [&]() -> Inbox::Room {
-    auto buffer = pool_.take(frame.total);
-    return {buffer, *buffer};
-  });
+  const bool expected = frame.type == FrameType::data && expects(sender, frame);
+  return sender.inbox.place({frame.round, frame.block}, frame, expected, pool_);
 }
 
 void Gossip::received(int from, const Frame& frame, std::span<const std::byte> payload, bool intact) {
@@ -332,25 +328,14 @@ void Gossip::learn_gradients(const Peer& peer) {
 void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact) {
   if (frame.block >= blocks_.size()) return;
   const SwapId id{frame.round, frame.block};
-  if (!peer.edge.wants(id)) {
-    if (!peer.edge.has(id)) peer.inbox.drop(id);
-    if (frame.offset + frame.length == frame.total) peer.edge.block(id, false);
-    return;
-  }
-  const Inbox::Chunk chunk = peer.inbox.received(id, frame, payload, intact && expects(peer, frame));
-  if (chunk == Inbox::Chunk::partial) return;
-  if (chunk == Inbox::Chunk::damaged) {
-    log_(Level::warning, damage(peer.rank, frame, "averaging"));
-    return peer.edge.block(id, false);
-  }
-  const SentBlock& sent = peer.inbox.read(id, options_.wire);
-  const std::string_view refusal = algorithm_.refusal(sent, sizes_[frame.block]);
-  if (!refusal.empty()) {
-    log_(Level::warning, fmt::format("worker {} sent block {} in averaging {} {}: not mixed", peer.rank,
-                                     frame.block, frame.round, refusal));
-    peer.inbox.drop(id);
-  }
-  peer.edge.block(id, refusal.empty());
+  const auto flaw = [&](const SentBlock& sent) { return algorithm_.flaw(sent, sizes_[id.block]); };
+  const std::string_view wrong =
+      peer.inbox.received(id, frame, payload, intact && expects(peer, frame), flaw);
+  if (wrong.empty()) return;
+  log_(Level::warning, wrong == EdgeInbox::kDamaged
+                           ? damage(peer.rank, frame, "averaging")
+                           : fmt::format("worker {} sent block {} in averaging {} {}: not mixed", peer.rank,
+                                         frame.block, frame.round, wrong));
 }
 
 // Sends heartbeats, and ends averagings that take too long.

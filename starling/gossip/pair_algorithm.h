@@ -44,8 +44,9 @@ class PairAlgorithm {
   // behind x. `all`: all that is given, where usually a part of it is. Returns whether it is
   // finite.
   virtual bool send(HeldBlock& block, double eta_tau, const kernels::WireBlock& to, bool all) const = 0;
-  // Why an arrival of a block with this number of values is not mixed; empty if it may be.
-  virtual std::string_view refusal(const SentBlock& theirs, std::size_t size) const;
+  // The flaw for which an arrival of a block with this number of values is not mixed; empty if it
+  // has none.
+  virtual std::string_view flaw(const SentBlock& theirs, std::size_t size) const;
 
   // A swap has committed, and theirs has arrived. `late`: after a broken connection was restored.
   // Returns the measurement of modular codes.

@@ -33,7 +33,7 @@ class PairAveraging final : public PairAlgorithm {
 
 }  // namespace
 
-std::string_view PairAlgorithm::refusal(const SentBlock& theirs, std::size_t) const {
+std::string_view PairAlgorithm::flaw(const SentBlock& theirs, std::size_t) const {
   return theirs.may_be_read() ? "" : "on a grid out of range";
 }
 

@@ -29,8 +29,8 @@ class PairPush final : public PairAlgorithm {
     write_weight(held.weight, to.wire, static_cast<std::byte*>(to.values) + bytes_of(to.wire, held.x.size()));
     return finite;
   }
-  std::string_view refusal(const SentBlock& theirs, std::size_t size) const override {
-    if (!theirs.may_be_read()) return PairAlgorithm::refusal(theirs, size);
+  std::string_view flaw(const SentBlock& theirs, std::size_t size) const override {
+    if (!theirs.may_be_read()) return PairAlgorithm::flaw(theirs, size);
     return weight_of(theirs, size) >= 0 ? "" : "with a weight below 0";
   }
   kernels::Measured take(HeldBlock& block, double, const SentBlock& theirs, const SentBlock&,

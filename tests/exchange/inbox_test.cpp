@@ -105,5 +105,53 @@ TEST(Inbox, WhatLiesWithTheSenderAndWhatHasNoBytesIsWholeAtOnce) {
   EXPECT_TRUE(to.inbox.read(kId, Wire::fp32).bytes().empty());
 }
 
+struct Silent final : EdgeActions {
+  void send_block(SwapId) override {}
+  void cancel_block(SwapId) override {}
+  void send(FrameType, SwapId, bool) override {}
+  void decided(SwapId, Outcome) override {}
+  void mended(SwapId, bool) override {}
+};
+
+TEST(EdgeInbox, KeepsAWholeBlockUntilItsSwapIsDecided) {
+  Silent actions;
+  Edge edge(actions);
+  edge.connected();
+  EdgeInbox inbox(edge, 2, Wire::fp32);
+  BufferPool pool;
+  const Frame frame = chunk_of(4, 0, 4);
+  const auto come = [&](float value, std::string_view flaw) {
+    const auto to = inbox.place(kId, frame, inbox.may_take(kId), pool);
+    if (!to.empty()) std::memcpy(to.data(), &value, sizeof value);
+    return inbox.received(kId, frame, to, true, [&](const SentBlock&) { return flaw; });
+  };
+  EXPECT_EQ(come(1, ""), "");
+  EXPECT_TRUE(inbox.contains(kId));
+  EXPECT_FALSE(inbox.may_take(kId));
+  EXPECT_EQ(come(2, ""), "");  // a second one is ignored, and the first stays
+  const SentBlock block = inbox.take(kId);
+  ASSERT_EQ(block.bytes().size(), sizeof(float));
+  float value;
+  std::memcpy(&value, block.bytes().data(), sizeof value);
+  EXPECT_EQ(value, 1);
+}
+
+TEST(EdgeInbox, DropsABlockWithAFlawAndNamesIt) {
+  for (const bool sound : {false, true}) {
+    Silent actions;
+    Edge edge(actions);
+    edge.connected();
+    EdgeInbox inbox(edge, 2, Wire::fp32);
+    BufferPool pool;
+    const Frame frame = chunk_of(4, 0, 4);
+    const auto to = inbox.place(kId, frame, true, pool);
+    std::memset(to.data(), 0, to.size());
+    EXPECT_EQ(inbox.received(kId, frame, to, sound, [](const SentBlock&) { return "of a kind"; }),
+              sound ? "of a kind" : EdgeInbox::kDamaged);
+    EXPECT_FALSE(inbox.contains(kId));
+    EXPECT_FALSE(edge.has(kId));
+  }
+}
+
 }  // namespace
 }  // namespace starling
