@@ -11,6 +11,7 @@
 
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/optim/blocks.h"
 #include "starling/optim/gathering.h"
 #include "starling/optim/pass.h"
@@ -111,10 +112,15 @@ Sums by_all_reduce(const World& world, Gathering& gathering, const AveragingOpti
 AveragingTime of_all(Gathering& gathering, const std::string& way, const Sums& mine) {
   Sums all;
   double least = mine.value, most = mine.value;
-  for (const std::string& said : gathering.texts(fmt::format("{:.17g} {:.17g} {:.17g} {:.17g}", mine.rounds,
-                                                             mine.seconds, mine.squares, mine.value))) {
+  const std::vector<std::string> texts = gathering.texts(
+      fmt::format("{:.17g} {:.17g} {:.17g} {:.17g}", mine.rounds, mine.seconds, mine.squares, mine.value));
+  for (std::size_t worker = 0; worker < texts.size(); ++worker) {
     Sums one;
-    std::istringstream(said) >> one.rounds >> one.seconds >> one.squares >> one.value;
+    std::istringstream said(texts[worker]);
+    said >> one.rounds >> one.seconds >> one.squares >> one.value;
+    if (!said || one.rounds < 1)
+      throw Error(fmt::format("averaging: worker {} says {}, which are no sums over rounds", worker,
+                              short_of(texts[worker])));
     least = std::min(least, one.value);
     most = std::max(most, one.value);
     all.rounds += one.rounds;

@@ -13,7 +13,8 @@ namespace starling {
 
 namespace {
 
-constexpr double kMost = 1e15;  // of bytes a second, or seconds
+constexpr double kMost = 1e15;           // of bytes a second, or seconds
+constexpr std::size_t kMostCard = 4096;  // bytes
 constexpr double kSlow = 0.7;
 constexpr double kAsymmetric = 1.5;
 constexpr double kFar = 3;  // times the typical latency, and at least kNoticed more
@@ -123,6 +124,35 @@ Measured measured_by_all(const std::vector<FlowSet>& planned, const std::vector<
           fmt::format("probe: measurement {} has {} flows of {}", k, all[k].size(), planned[k].size()));
   }
   return all;
+}
+
+std::string host_card(const std::string& identity, const std::string& name, const std::string& address) {
+  return fmt::format("{}\n{}\n{}", printable(identity), printable(name), printable(address));
+}
+
+std::vector<Host> hosts_by_cards(const std::vector<std::string>& cards) {
+  std::vector<Host> hosts;
+  std::vector<std::string> identities, addresses;  // by host
+  for (std::size_t worker = 0; worker < cards.size(); ++worker) {
+    const std::string& card = cards[worker];
+    const std::size_t first = card.find('\n'), second = card.find('\n', std::min(first + 1, card.size()));
+    if (second == std::string::npos || card.size() > kMostCard)
+      throw Error(fmt::format("probe: worker {} says {}, which names no host", worker, short_of(card)));
+    const std::string identity = card.substr(0, first);
+    const auto h = static_cast<std::size_t>(std::ranges::find(identities, identity) - identities.begin());
+    if (h == hosts.size()) {
+      identities.push_back(identity);
+      hosts.push_back({.name = printable(card.substr(first + 1, second - first - 1))});
+      addresses.push_back(printable(card.substr(second + 1)));
+    }
+    hosts[h].workers.push_back(static_cast<int>(worker));
+  }
+  std::map<std::string, int> named;
+  for (const Host& host : hosts) ++named[host.name];
+  for (std::size_t h = 0; h < hosts.size(); ++h) {
+    if (named[hosts[h].name] > 1) hosts[h].name += fmt::format(" ({})", addresses[h]);
+  }
+  return hosts;
 }
 
 std::vector<int> hosts_of_workers(const std::vector<Host>& hosts) {

@@ -31,6 +31,12 @@ std::string to_text(const Measured& mine);
 // flow has one value, a number from 0, and no other flow has any.
 Measured measured_by_all(const std::vector<FlowSet>& planned, const std::vector<std::string>& texts);
 
+// A worker's card: its host's identity, name and address, a line each.
+std::string host_card(const std::string& identity, const std::string& name, const std::string& address);
+// The hosts of all workers, by their cards, in the order of their lowest ranks. Hosts with the same
+// name get their address appended. Throws Error, and names the worker whose card is none.
+std::vector<Host> hosts_by_cards(const std::vector<std::string>& cards);
+
 // By worker: the place of its host in the list.
 std::vector<int> hosts_of_workers(const std::vector<Host>& hosts);
 

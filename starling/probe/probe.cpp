@@ -6,8 +6,6 @@
 #include <deque>
 #include <limits>
 #include <memory>
-#include <sstream>
-#include <tuple>
 
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -67,38 +65,6 @@ const char* text_of(Measurement::Kind kind) {
       return "exchanges";
   }
   return "";
-}
-
-// The hosts, by their lowest ranks. Hosts with the same name get their address appended.
-std::vector<Host> find_hosts(Gathering& gathering, const World& world) {
-  // By host: identity, name, address.
-  std::vector<std::tuple<std::string, std::string, std::string>> cards;
-  std::vector<Host> hosts;
-  int rank = 0;
-  for (const std::string& line :
-       gathering.texts(fmt::format("{}\n{}\n{}", host_identity(), host_name(), world.address))) {
-    std::istringstream lines(line);
-    std::tuple<std::string, std::string, std::string> card;
-    std::getline(lines, std::get<0>(card));
-    std::getline(lines, std::get<1>(card));
-    std::getline(lines, std::get<2>(card));
-    const auto known = std::find_if(cards.begin(), cards.end(), [&](const auto& other) {
-      return std::get<0>(other) == std::get<0>(card);
-    });
-    const auto h = static_cast<std::size_t>(known - cards.begin());
-    if (known == cards.end()) {
-      hosts.push_back({.name = std::get<1>(card)});
-      cards.push_back(std::move(card));
-    }
-    hosts[h].workers.push_back(rank++);
-  }
-  for (std::size_t h = 0; h < hosts.size(); ++h) {
-    const auto same = std::count_if(cards.begin(), cards.end(), [&](const auto& other) {
-      return std::get<1>(other) == std::get<1>(cards[h]);
-    });
-    if (same > 1) hosts[h].name += fmt::format(" ({})", std::get<2>(cards[h]));
-  }
-  return hosts;
 }
 
 using Kind = Measurement::Kind;
@@ -235,7 +201,8 @@ Measurements measurements(const std::vector<Host>& hosts, const std::vector<int>
 }
 
 ProbeResult run(Flows& flows, Gathering& gathering, const World& world, const ProbeOptions& options) {
-  const std::vector<Host> hosts = find_hosts(gathering, world);
+  const std::vector<Host> hosts =
+      hosts_by_cards(gathering.texts(host_card(host_identity(), host_name(), world.address)));
   const std::vector<int> host_of = hosts_of_workers(hosts);
   std::vector<Measurement> plan;
   const auto add = [&](const std::vector<Measurement>& part) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -45,6 +46,21 @@ TEST(Evaluate, WhatAllHaveMeasuredIsWhatWasPlanned) {
                            "1 1  ", "0 0 1 1", "one 1 0 1"})
     EXPECT_EQ(refused(line),
               "probe: worker 1 says \"" + std::string(line) + "\", which is none of its measurements");
+}
+
+TEST(Evaluate, WorkersWithTheSameCardShareAHost) {
+  const std::vector<Host> hosts =
+      hosts_by_cards({host_card("one", "node", "10.0.0.1"), host_card("two", "node", "10.0.0.2"),
+                      host_card("one", "node", "10.0.0.1"), host_card("three", "other\n", "10.0.0.3")});
+  ASSERT_EQ(hosts.size(), 3U);
+  EXPECT_EQ(hosts[0].name, "node (10.0.0.1)");
+  EXPECT_EQ(hosts[0].workers, (std::vector{0, 2}));
+  EXPECT_EQ(hosts[1].name, "node (10.0.0.2)");
+  EXPECT_EQ(hosts[2].name, "other\\u000A");
+  for (const std::string card : {"", "one", "one\n", "one\nnode"}) {
+    EXPECT_EQ(refusal([&] { hosts_by_cards({host_card("one", "node", "10.0.0.1"), card}); }),
+              "probe: worker 1 says " + short_of(card) + ", which names no host");
+  }
 }
 
 TEST(Evaluate, AnEvenNetworkNeedsNoRemark) {

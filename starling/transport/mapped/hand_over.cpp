@@ -100,13 +100,12 @@ std::vector<Door::Caller> Door::callers() {
 }
 
 std::optional<Region> take_region(const Descriptor& tie) {
-  std::uint32_t number = 0;
-  Message message(bytes_of_object(number));
+  Region region;
+  Message message(bytes_of_object(region.number));
   message.head.msg_control = message.control;
   message.head.msg_controllen = CMSG_LEN(sizeof(int));  // at most one
-  if (recvmsg(tie.get(), &message.head, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof number)
-    return std::nullopt;
-  Region region{number, Descriptor()};
+  const ssize_t said = recvmsg(tie.get(), &message.head, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
+  if (said < 0) return std::nullopt;
   const cmsghdr* const extra = CMSG_FIRSTHDR(&message.head);
   if (extra != nullptr && extra->cmsg_level == SOL_SOCKET && extra->cmsg_type == SCM_RIGHTS &&
       extra->cmsg_len == CMSG_LEN(sizeof(int))) {
@@ -114,6 +113,7 @@ std::optional<Region> take_region(const Descriptor& tie) {
     std::memcpy(&fd, CMSG_DATA(extra), sizeof fd);
     region.memory = Descriptor(fd);
   }
+  if (said != sizeof region.number) return std::nullopt;  // and the descriptor is closed
   return region;
 }
 
@@ -152,7 +152,7 @@ std::variant<std::uint64_t, Quiet> hear_released(const Descriptor& tie) {
   std::uint64_t lease = 0;
   ssize_t length = 0;
   do {
-    length = recv(tie.get(), &lease, sizeof lease, MSG_DONTWAIT);
+    length = recv(tie.get(), &lease, sizeof lease, MSG_DONTWAIT | MSG_TRUNC);
   } while (length < 0 && errno == EINTR);
   if (length == sizeof lease) return lease;
   return length < 0 && errno == EAGAIN ? Quiet::nothing_yet : Quiet::ended;
