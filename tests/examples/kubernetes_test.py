@@ -1,6 +1,6 @@
-"""The objects of examples/launch/kubernetes/: Kubernetes knows each, and its two pods train together.
-The pods are two torchruns on this machine, with the variables that Kubernetes sets. The built
-command is in the environment variable STARLING, torchrun in TORCHRUN."""
+"""The objects of examples/launch/kubernetes/: Kubernetes knows each, and its two pods train
+together. The pods are two torchruns on this machine, with the variables that Kubernetes sets. The
+built command is in the environment variable STARLING, torchrun in TORCHRUN."""
 
 import json
 import os
