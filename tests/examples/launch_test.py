@@ -1,6 +1,6 @@
-"""The objects of examples/launch/kubernetes/: Kubernetes knows each, and its two pods train
-together. The pods are two torchruns on this machine, with the variables that Kubernetes sets. The
-built command is in the environment variable STARLING, torchrun in TORCHRUN."""
+"""The files of examples/launch/. Kubernetes knows the objects, and each engine's two nodes train
+together: two torchruns on this machine, with the variables that the engine sets. The built command
+is in the environment variable STARLING, torchrun in TORCHRUN."""
 
 import json
 import os
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests" / "train"))
 from launchers_test import outer_address  # noqa: E402
 from runs import Images, environment  # noqa: E402
 
-PODS, WORKERS, STEPS = 2, 2, 6  # workers of each pod: fewer than in the files
+NODES, WORKERS, STEPS = 2, 2, 6  # workers of each node: fewer than in the files
 KINDS = {
     "TrainingRuntime": models.TrainerV1alpha1TrainingRuntime,
     "TrainJob": models.TrainerV1alpha1TrainJob,
@@ -44,11 +44,11 @@ def with_variables(word, variables):
     return re.sub(r"\$\((\w+)\)", lambda name: variables[name[1]], word)
 
 
-class Kubernetes(Images):
+class Launch(Images):
     train_images, test_images = 320, 100
     recipe_text = f"[run]\nsteps = {STEPS}\nthreads = 1\n[train]\nbatch = 16\n"
 
-    def test_all_objects_are_what_kubernetes_knows(self):
+    def test_kubernetes_knows_all_objects(self):
         for path in sorted((ROOT / "examples/launch/kubernetes").glob("*.yaml")):
             for given in objects(path.stem):
                 with self.subTest(file=path.name, kind=given["kind"]):
@@ -62,27 +62,31 @@ class Kubernetes(Images):
         self.assertEqual(volume["secret"]["defaultMode"], 0o400)
         self.assertEqual(container["env"], [{"name": "STARLING_TOKEN_FILE", "value": f"{mount['mountPath']}/token"}])
 
-    def train(self, command, variables_of):
-        """Runs the pods' command with the variables of each."""
+    def train(self, command_of):
+        """Runs the command of each node, as (words, variables)."""
         token = self.folder / "token"
         if not token.exists():
             token.write_text("a secret of these tests")
             token.chmod(0o400)
+        nodes = []
+        for node in range(NODES):
+            words, variables = command_of(node)
+            nodes.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                          text=True, cwd=self.folder,
+                                          env=environment(STARLING_TOKEN_FILE=str(token), OMP_NUM_THREADS="1",
+                                                          **variables)))
+        said = [node.communicate(timeout=200) for node in nodes]
+        self.assertEqual([node.returncode for node in nodes], [0] * NODES, said)
+        summary = json.loads(said[0][0])
+        self.assertEqual((summary["workers"], summary["workers_lost"], summary["steps"]), (NODES * WORKERS, 0, STEPS))
+        self.assertEqual(said[1][0], "")
+
+    def train_pods(self, command, variables_of):
+        """Runs the pods' command with the variables of each, as Kubernetes does."""
         here = {"torchrun": os.environ["TORCHRUN"], "starling": os.environ["STARLING"],
                 "recipes/fashion-mnist.toml": str(self.recipe), "/tmp/out": str(self.out)}
-        pods = []
-        for pod in range(PODS):
-            variables = variables_of(pod)
-            words = [with_variables(here.get(word, word), variables) for word in command]
-            pods.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                         text=True, cwd=self.folder,
-                                         env=environment(STARLING_TOKEN_FILE=str(token), OMP_NUM_THREADS="1",
-                                                         **variables)))
-        said = [pod.communicate(timeout=200) for pod in pods]
-        self.assertEqual([pod.returncode for pod in pods], [0] * PODS, said)
-        summary = json.loads(said[0][0])
-        self.assertEqual((summary["workers"], summary["workers_lost"], summary["steps"]), (PODS * WORKERS, 0, STEPS))
-        self.assertEqual(said[1][0], "")
+        words = [here.get(word, word) for word in command]
+        self.train(lambda pod: ([with_variables(word, variables_of(pod)) for word in words], variables_of(pod)))
 
     def free_port(self):
         with socket.create_server((outer_address(), 0)) as free:
@@ -95,10 +99,10 @@ class Kubernetes(Images):
         self.check_token(container, volumes)
         self.assertEqual(job["spec"]["runtimeRef"], {"kind": runtime["kind"], "name": runtime["metadata"]["name"]})
         trainer = job["spec"]["trainer"]
-        self.assertEqual(trainer["numNodes"], PODS)
+        self.assertEqual(trainer["numNodes"], NODES)
         port = self.free_port()
-        self.train(trainer["command"] + trainer["args"], lambda pod: {
-            "PET_NNODES": str(PODS), "PET_NPROC_PER_NODE": str(WORKERS), "PET_NODE_RANK": str(pod),
+        self.train_pods(trainer["command"] + trainer["args"], lambda pod: {
+            "PET_NNODES": str(NODES), "PET_NPROC_PER_NODE": str(WORKERS), "PET_NODE_RANK": str(pod),
             "PET_MASTER_ADDR": outer_address(), "PET_MASTER_PORT": str(port)})
 
     @unittest.skipUnless(outer_address(), "there is no network but loopback")
@@ -107,7 +111,7 @@ class Kubernetes(Images):
         job, = jobset["spec"]["replicatedJobs"]
         container, volumes = container_of([job])
         self.check_token(container, volumes)
-        self.assertEqual(job["template"]["spec"]["completions"], PODS)
+        self.assertEqual(job["template"]["spec"]["completions"], NODES)
         first = f"{jobset['metadata']['name']}-{job['name']}-0-0.{jobset['metadata']['name']}"
         port, = (port["containerPort"] for port in container["ports"])
         changed = {"--nproc-per-node=4": f"--nproc-per-node={WORKERS}",
@@ -115,7 +119,25 @@ class Kubernetes(Images):
                    f"--master-port={port}": f"--master-port={self.free_port()}"}
         command = container["command"] + container["args"]
         self.assertLessEqual(set(changed), set(command))
-        self.train([changed.get(word, word) for word in command], lambda pod: {"JOB_COMPLETION_INDEX": str(pod)})
+        self.train_pods([changed.get(word, word) for word in command], lambda pod: {"JOB_COMPLETION_INDEX": str(pod)})
+
+    @unittest.skipUnless(outer_address(), "there is no network but loopback")
+    def test_nodes_of_skypilot_train_together(self):
+        task = yaml.safe_load((ROOT / "examples/launch/skypilot.yaml").read_text())
+        self.assertEqual((task["num_nodes"], task["secrets"]), (NODES, {"STARLING_TOKEN": None}))
+        # A folder that looks as `setup` leaves it.
+        commands = self.folder / ".venv/bin"
+        commands.mkdir(parents=True)
+        for name in ("torchrun", "starling"):
+            (commands / name).symlink_to(os.environ[name.upper()])
+        (self.folder / "recipes").mkdir()
+        (self.folder / "recipes/fashion-mnist.toml").write_text(self.recipe.read_text())
+        port = f"--master-port={self.free_port()}"
+        self.assertIn("--master-port=29500", task["run"])
+        run = task["run"].replace("--master-port=29500", port)
+        self.train(lambda node: (["bash", "-c", run], {
+            **task["envs"], "WORKERS": str(WORKERS), "SKYPILOT_NUM_NODES": str(NODES), "SKYPILOT_NODE_RANK": str(node),
+            "SKYPILOT_NODE_IPS": f"{outer_address()}\n{outer_address()}"}))
 
 
 if __name__ == "__main__":
