@@ -61,6 +61,11 @@ bool Average::everyone_joined() const {
   });
 }
 
+// The others may go on without me, and without those that I see.
+bool Average::is_outside() const {
+  return struck_out_ && 2 * join_.participants.size() <= std::max<std::size_t>(company_, 2);
+}
+
 void Average::proceed() {
   // Adopts the latest attempt and the smallest set that any worker of P has named.
   for (const int peer : join_.participants) {
@@ -77,6 +82,7 @@ void Average::proceed() {
   }
   if (!rounds_) {
     if (!everyone_joined()) return;
+    if (is_outside()) return quit();
     rounds_ = true;
     have_result_ = sent_ = false;
     step_ = 0;
@@ -87,8 +93,6 @@ void Average::proceed() {
   run_rounds();
   if (!have_result_) return;
   if (!std::ranges::includes(done_, join_.participants)) return;
-  // A worker that was struck out, and finds nobody else, is no survivor.
-  if (members_.size() == 1 && struck_out_) return quit();
   finish(now_, members_);
 }
 
@@ -129,7 +133,10 @@ void Average::run_rounds() {
 void Average::finish(Bytes values, const std::set<int>& participants) {
   running_ = false;
   last_ = participants;
-  if (!participants.empty()) struck_out_ = false;
+  if (!participants.empty()) {
+    struck_out_ = false;
+    company_ = participants.size();
+  }
   shares_.clear();
   original_.reset();
   now_.reset();

@@ -20,6 +20,9 @@
 // before: a worker that did not keeps its own values at once. So what it calls within an operation
 // disturbs nobody.
 //
+// Workers that were away may find only each other again, and are then no survivors of the run. So a
+// worker that was away takes part only with more than half of those of its last average.
+//
 // A state machine without threads, I/O or clock: events in, actions out.
 #pragma once
 
@@ -77,7 +80,9 @@ class Average {
   using Combine =
       std::function<std::vector<std::byte>(const std::vector<std::byte>& mine, std::span<const Share>)>;
 
-  Average(int rank, AverageActions& actions) : rank_(rank), actions_(actions) {}
+  // workers: that could take part so far.
+  Average(int rank, AverageActions& actions, std::size_t workers = 1)
+      : rank_(rank), actions_(actions), company_(workers) {}
 
   // Begins an average, later than all before. there: the present workers as far as I know, with me.
   void begin(AverageId id, Bytes mine, std::set<int> there, Combine combine);
@@ -122,6 +127,7 @@ class Average {
   void tell_end(int peer, AverageId id);
   bool joined(int peer) const;  // this attempt, with any participants
   bool everyone_joined() const;
+  bool is_outside() const;
   void finish(Bytes values, const std::set<int>& participants);
 
   const int rank_;
@@ -131,7 +137,8 @@ class Average {
   bool running_ = false;
   AverageId id_{};
   std::set<int> last_;       // the participants of the last average: none if I did not take part
-  bool struck_out_ = false;  // perhaps, since I last took part: alone I am then no survivor
+  std::size_t company_;      // workers in the last average that I took part in
+  bool struck_out_ = false;  // perhaps, since then; see is_outside()
   Join join_;                // my last statement
   Bytes original_, now_;     // my values at the start; my partial average
   bool rounds_ = false;      // everyone has joined: the rounds of this attempt run

@@ -46,7 +46,7 @@ Averages::Averages(Transport& transport, Monitor& monitor, WorkerLinks& links, c
       links_(links),
       rounds_(rounds),
       options_(std::move(options)),
-      protocol_(transport.rank(), *this),
+      protocol_(transport.rank(), *this, links.members()),
       senders_(static_cast<std::size_t>(transport.size())) {}
 
 // ---------------------------------------------------------------- the training thread

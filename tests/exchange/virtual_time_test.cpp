@@ -169,6 +169,27 @@ TEST(VirtualWorkers, AReturnerThatFindsNobodyIsNoSurvivor) {
   }
 }
 
+// Workers sleep together, and find each other again: half of the run does not survive it, the whole
+// run goes on.
+TEST(VirtualWorkers, ReturnersThatFindEachOtherAreASurvivorOnlyAsMoreThanHalf) {
+  for (const int awake : {0, 1, 2}) {
+    const auto time = std::make_shared<VirtualTime>(4);
+    LocalHub hub(4, {}, virtual_network(time, 1e9));
+    virtual_workers(*time, 4, [&](int rank) {
+      Worker worker(hub, rank, make_schedule("ring", 4), {});
+      worker.begin();
+      worker.step();
+      EXPECT_EQ(worker.exchange.average({}).size(), 4U);
+      if (rank < awake) return;
+      hub.pause(rank);
+      time->sleep(20s);
+      hub.resume(rank);
+      time->sleep(1s);
+      EXPECT_EQ(worker.exchange.average({}).size(), awake == 2 ? 0U : 4U - static_cast<unsigned>(awake));
+    });
+  }
+}
+
 // A member of the run takes part, tells a neighbour a far round or attempt, and leaves. The others
 // lose a few rounds at most, and all of them come to the average at the end.
 TEST(VirtualWorkers, AClaimOfAFarRoundFreezesNobody) {
