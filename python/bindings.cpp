@@ -128,6 +128,7 @@ PYBIND11_MODULE(_C, m) {
       .def_readonly("size", &World::size, "How many workers there are.")
       .def_readonly("local_rank", &World::local_rank, "Among the workers of this node.")
       .def_readonly("local_size", &World::local_size, "Workers on this node.")
+      .def_readonly("_rejoin", &World::rejoin)
       .def_property_readonly("_optimizers", [](const World& world) { return world.optimizers->load(); })
       .def(
           "_set_stored",

@@ -14,6 +14,7 @@ class World:
     size: int
     local_rank: int  # among the workers of this node
     local_size: int  # workers on this node
+    _rejoin: bool  # workers that come back take the state of others
     @property
     def _optimizers(self) -> int: ...  # made so far by this worker
     def _set_stored(self, key: str, value: str) -> None: ...  # through the store

@@ -122,13 +122,14 @@ class Optimizer(torch.optim.Optimizer):
         if not isinstance(self._scheme, str):
             raise TypeError(f"keyword argument 'scheme': {self._scheme!r} has the wrong type")
         self._traits = _C.scheme_traits(self._scheme)
-        self._means = bool(rest.get("mean_every", 0))
         self._shards = Shards(rest, group, averages_gradients=self._traits["averages_gradients"])
         self._in_nodes = rest.get("hierarchy", "none") != "none"
         given = [self._shards.stand_ins(group["params"]) for group in self.param_groups]
         if world is None:
             world = init() if group is None else World.from_process_group(group, 60.0)
         self._world = world
+        # A model may have replaced its buffers since the last step, and others may take them in any.
+        self._renews_buffers = self._model is not None and (bool(rest.get("mean_every", 0)) or world._rejoin)
         own = self._checksum()
         binding = _C.OptimizerBinding(rule, self.param_groups, given, rest, world, buffers, frozen)
         self._binding = binding
@@ -253,7 +254,7 @@ class Optimizer(torch.optim.Optimizer):
         check = self._first_gradients
         if check is not None:
             check.take(self.param_groups)
-        if self._means and self._model is not None:
+        if self._renews_buffers:
             self._binding.set_buffers(self._buffers())
         if self._shards.pairs:
             try:

@@ -72,9 +72,9 @@ def init(process_group: "Group | None" = None, timeout: float = 60.0) -> World:
 
 
 def average(what: "torch.nn.Module | Iterable[torch.Tensor]", process_group: "Group | None" = None) -> int:
-    """Replaces tensors by their average over all workers, exact up to rounding to float32; integers
-    by the maximum. For a module these are its parameters and buffers. Returns the number of workers
-    that took part.
+    """Replaces tensors by their average over all workers: integers by the maximum, float64 and
+    complex128 by the mean in double, others by the mean in float32. For a module these are its
+    parameters and buffers. Returns the number of workers that took part.
 
     It is for a single use, for example after training with a closed optimizer, or to begin from the
     mean of several runs: it makes new connections between the workers. An optimizer has

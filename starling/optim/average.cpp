@@ -153,6 +153,19 @@ std::set<int> average(Exchange& exchange, const std::vector<at::Tensor>& tensors
   return workers;
 }
 
+FiniteAverage average_finite(std::vector<float>& values,
+                             const std::function<bool(std::span<float>)>& average) {
+  FiniteAverage result{.counts = std::ranges::all_of(values, [](float x) { return std::isfinite(x); })};
+  if (!result.counts) std::ranges::fill(values, 0.0F);
+  values.push_back(result.counts ? 1 : 0);
+  result.alone = !average(values);
+  if (!result.alone) result.share = values.back();
+  values.pop_back();
+  if (result.share != 0 && result.share != 1)
+    std::ranges::for_each(values, [&](float& x) { x /= result.share; });
+  return result;
+}
+
 int average(const std::vector<at::Tensor>& tensors, const World& world) {
   const c10::AutoGradMode no_gradient(false);
   check_averaged("tensor", tensors);

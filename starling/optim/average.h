@@ -8,7 +8,9 @@
 // Infinities count as numbers, because masks have them.
 #pragma once
 
+#include <functional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,5 +35,15 @@ struct AverageOptions {
 // values. Blocks and throws as Exchange::average().
 std::set<int> average(Exchange& exchange, const std::vector<at::Tensor>& tensors,
                       const AverageOptions& options);
+
+// The average over the workers whose values are finite.
+struct FiniteAverage {
+  bool alone = false;  // the others have ended it without this worker: there is no average
+  bool counts = true;  // this worker's values are finite
+  float share = 1;     // of the workers: those whose values are finite. 0: there is no average
+};
+// average: replaces the values by their mean over all workers, and returns whether there is one.
+FiniteAverage average_finite(std::vector<float>& values,
+                             const std::function<bool(std::span<float>)>& average);
 
 }  // namespace starling

@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <utility>
 
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
@@ -129,8 +130,7 @@ void Optimizer::connect(std::size_t first_group) {
   if (world.rejoin && world.size > 1 && !e.membership) {
     e.membership = std::make_unique<Membership>(world, e.channel, checksum_of(terms));
     if (e.membership->goes_on()) {
-      e.beside = e.buffers;
-      e.beside.insert(e.beside.end(), e.frozen.begin(), e.frozen.end());
+      e.spread = std::exchange(e.frozen, {});
       return join();
     }
   }
@@ -141,10 +141,8 @@ void Optimizer::connect(std::size_t first_group) {
   agree(*all, terms);
   std::vector<at::Tensor> fresh;
   if (first_group == 0) {
-    fresh = e.buffers;
-    fresh.insert(fresh.end(), e.frozen.begin(), e.frozen.end());
-    e.beside = fresh;
-    e.frozen.clear();
+    e.spread = std::exchange(e.frozen, {});
+    fresh = e.beside();
   }
   for (std::size_t g = first_group; g < param_groups_.size(); ++g) {
     const auto& parameters = param_groups_[g].params();
@@ -258,8 +256,8 @@ bool Optimizer::keep_membership() {
   if (!membership.has_news() && !e.exchange->renewal_called()) return true;
   for (const auto& [seat, life] : membership.wanted()) {
     OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
-    for (std::size_t i = 0; i < e.beside.size() && e.model.empty(); ++i)
-      all.tensors.emplace(beside_key(i), e.beside[i]);
+    const std::vector<at::Tensor> beside = e.model.empty() ? e.beside() : std::vector<at::Tensor>();
+    for (std::size_t i = 0; i < beside.size(); ++i) all.tensors.emplace(beside_key(i), beside[i]);
     failpoint("join");
     auto file = std::make_unique<MemoryFile>();
     const Digest written = save_tensors(file->open(), all.tensors, all.metadata);
@@ -343,9 +341,10 @@ void Optimizer::join() {
   e.exchange->set_operations(twin.operations + 1);
   e.steps = twin.steps;
   attach_scheme();
-  for (std::size_t i = 0; i < e.beside.size() && e.model.empty(); ++i) {
+  std::vector<at::Tensor> beside = e.model.empty() ? e.beside() : std::vector<at::Tensor>();
+  for (std::size_t i = 0; i < beside.size(); ++i) {
     const auto there = given.tensors.extract(beside_key(i));
-    if (!there.empty()) e.beside[i].copy_(there.mapped());
+    if (!there.empty()) beside[i].copy_(there.mapped());
   }
   adopt(std::move(given));
   e.made = twin.made;

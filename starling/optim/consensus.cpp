@@ -10,6 +10,7 @@
 #include <cmath>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 
@@ -65,7 +66,6 @@ namespace {
 
 // They may be others than at the start.
 void check_buffers(auto& engine) {
-  if (engine.buffers.empty()) return;
   Terms terms;
   add_tensors(terms, "buffer", engine.buffers);
   engine.on_edges([&](Exchange& edges) { agree(edges, "number, type or size of their buffers", terms); });
@@ -148,20 +148,17 @@ Consensus::Consensus(Optimizer& optimizer)
   const bool weighted = !weights.empty();
   const Weighing weighing(engine.blocks, weights, begins);
   if (weighted) weighing.before(flat);
-  const bool finite = std::ranges::all_of(mine, [](float x) { return std::isfinite(x); });
-  if (!finite) std::ranges::fill(flat, 0.0F);
-  flat.push_back(finite ? 1 : 0);
-  const std::set<int> who = engine.on_edges([&](Exchange& edges) { return edges.average(flat); });
-  const bool alone = who.empty();               // the others have ended it: own values stay
-  const float share = alone ? 1 : flat.back();  // of the workers whose parameters are finite
-  flat.pop_back();
+  std::set<int> who;
+  const auto [alone, finite, share] = average_finite(flat, [&](std::span<float> all) {
+    who = engine.on_edges([&](Exchange& edges) { return edges.average(all); });
+    return !who.empty();
+  });
   if (!finite)
     state_->log(Level::warning, fmt::format("consensus: this worker's parameters are not finite{}",
                                             alone ? ""
                                                   : ": it gets the average of the others, who go on "
                                                     "without it"));
   if (share == 0) throw Error("consensus: no worker's parameters are finite");
-  if (share != 1) std::ranges::for_each(flat, [share](float& x) { x /= share; });
   const std::size_t took_part = std::max(who.size(), std::size_t{1});  // without the others: this one
   state_->workers = static_cast<int>(std::lround(share * static_cast<float>(took_part)));
   state_->first = alone ? -1 : *who.begin();

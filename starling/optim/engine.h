@@ -59,7 +59,7 @@ struct Optimizer::Engine {
   std::string channel;
   std::vector<at::Tensor> buffers;  // of the module
   std::vector<at::Tensor> frozen;   // its parameters that nobody trains
-  std::vector<at::Tensor> beside;   // both, of before the first connection
+  std::vector<at::Tensor> spread;   // those that were spread at the first connection
   int averages = 0;                 // that stand in the parameters: scopes of Consensus
   std::vector<std::pair<std::string, at::Tensor>>
       model;  // all its parameters and buffers, each once, by name
@@ -89,6 +89,12 @@ struct Optimizer::Engine {
   std::unique_ptr<GradientSpans> gradient_spans;  // with a timeline
   std::optional<DataEdits> data_edits;            // with STARLING_LOG=debug
 
+  // Beside the parameters: what a worker that joins the run takes from another.
+  std::vector<at::Tensor> beside() const {
+    std::vector<at::Tensor> all = buffers;
+    all.insert(all.end(), spread.begin(), spread.end());
+    return all;
+  }
   // Throws UsageError if the last attempt to connect has failed.
   Exchange& connected() const {
     if (!exchange)

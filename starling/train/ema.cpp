@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
 #include "starling/checkpoint/consensus.h"
+#include "starling/optim/average.h"
 
 namespace starling {
 
@@ -36,7 +38,13 @@ void Ema::show_average(Optimizer& optimizer) const {
     const at::Tensor dense = value.average.cpu().contiguous();
     flat.insert(flat.end(), dense.const_data_ptr<float>(), dense.const_data_ptr<float>() + dense.numel());
   }
-  optimizer.average(flat);
+  const std::vector<float> mine = flat;
+  const FiniteAverage average =
+      average_finite(flat, [&](std::span<float> all) { return optimizer.average(all) > 0; });
+  if (!average.counts)
+    optimizer.world().log(Level::warning,
+                          "the moving average of this worker is not finite: it does not count");
+  if (average.alone || average.share == 0) flat = mine;
   const float* next = flat.data();
   for (const Value& value : values_) {
     const at::Tensor dense = at::empty(value.of.sizes(), at::kFloat);

@@ -50,6 +50,7 @@ struct Setting {
   int workers;
   Inner inner{};        // in place of the rule: one of torch's optimizers
   bool narrow = false;  // some parameters in bf16 and fp16
+  bool kept = false;    // before step 15 the average of all workers is kept
 };
 
 struct Run {

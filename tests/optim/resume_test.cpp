@@ -10,12 +10,18 @@ namespace {
 
 using testing::HasSubstr;
 
+void train_until_15(const Setting& s, Run& run, int i) {
+  run.set_lr(0.02);
+  train(run.net, *run.optimizer, i, 0, 15);
+  if (s.kept) Consensus(*run.optimizer).keep();
+}
+
 // Writes each worker's file after 40 steps without a stop.
 void run_through(const Setting& s, const Folder& folder) {
   flock(s.workers, [&](int i, World& world) {
     Run run(s, world);
-    run.set_lr(0.02);
-    train(run.net, *run.optimizer, i, 0, 40);
+    train_until_15(s, run, i);
+    train(run.net, *run.optimizer, i, 15, 40);
     run.optimizer->save(folder / ("whole-" + std::to_string(i)));
   });
 }
@@ -60,8 +66,7 @@ void check_resume(const Setting& s) {
   run_through(s, folder);
   flock(s.workers, [&](int i, World& world) {  // 25, saved at 15
     Run run(s, world);
-    run.set_lr(0.02);
-    train(run.net, *run.optimizer, i, 0, 15);
+    train_until_15(s, run, i);
     EXPECT_TRUE(save_checkpoint(*run.optimizer, folder / "c", {.step = 15, .seconds = 1.0 + i}));
     expect_outline(*run.optimizer);
     train(run.net, *run.optimizer, i, 15, 25);
@@ -76,7 +81,7 @@ void check_resume(const Setting& s) {
   flock(s.workers, [&](int i, World& world) {  // another 25
     Run run(s, world);
     load_checkpoint(*run.optimizer, checkpoint);
-    if (s.options.mean_every == 0) {
+    if (s.options.mean_every == 0 && !s.kept) {
       EXPECT_EQ(run.net.count.item<std::int64_t>(), 15 * (1 + i));
     }
     train(run.net, *run.optimizer, i, 15, 40);
@@ -188,6 +193,13 @@ TEST(Checkpoint, MeansGoOn) {
                 {.topology = "base-2", .mean_every = 4},
                 3,
                 made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))});
+}
+
+TEST(Checkpoint, WhatWasKeptGoesOn) {
+  for (const SchemeInfo* const info : schemes()) {
+    if (info->traits.path == Path::pairs) continue;
+    check_resume({.rule = AdamW{.lr = 0.01}, .options = options_of(*info), .workers = 3, .kept = true});
+  }
 }
 
 // So do the local steps since the last exchange, and the outer optimizer.

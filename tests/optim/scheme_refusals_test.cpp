@@ -279,6 +279,9 @@ TEST(SchemesTable, RefusesInTheseWords) {
       {{.scheme = {"a2cid2", {{"eta", -0.5}}}}, "eta = -0.5 is not allowed: at least 0 and at most 1000"},
       {{.scheme = {"a2cid2", {{"alpha_tilde", 1001}}}},
        "alpha_tilde = 1001 is not allowed: at least 0 and at most 1000"},
+      {{.topology = "ring", .scheme = {"a2cid2", {{"alpha_tilde", 2}}}, .wire = Wire::int4},
+       "alpha_tilde = 2 is not allowed with wire \"int4\": at most 1, since its rounding errors would grow "
+       "without end"},
       {{.scheme = {"ad-psgd", {{"eta", 0.5}}}},
        "eta = 0.5 is for scheme \"a2cid2\", not \"ad-psgd\": leave it out"},
       {{.scheme = {"ad-psgd", {{"local_steps", 2}}}},

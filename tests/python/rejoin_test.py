@@ -27,6 +27,27 @@ with optimizer.consensus() as average:
     print(average.workers, optimizer.statistics()["lost"], flush=True)
 """
 
+# The model makes a new buffer in each step, and is its own record of them.
+REPLACING = """
+import os, pathlib, sys, torch, starling
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 1)
+        self.register_buffer("mean", torch.zeros(()))
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * (1 + x.detach().mean())
+        return self.layer(x)
+net = Net()
+optimizer = starling.SGD(net.parameters(), lr=0.01, model=net, check_gradients=False)
+print(optimizer.steps, net.mean.item(), flush=True)
+stop = pathlib.Path(sys.argv[1])
+while not stop.exists() or optimizer.steps < int(stop.read_text()):
+    optimizer.zero_grad()
+    net(torch.zeros(8, 6)).pow(2).mean().backward()
+    optimizer.step()
+"""
+
 AROUND = """
 import torch, starling
 net = torch.nn.Linear(2, 2)
@@ -68,6 +89,21 @@ class Rejoin(unittest.TestCase):
         for process in running:
             said, warned = process.communicate(timeout=workers.LIMIT)
             self.assertEqual((process.returncode, said), (0, "3 []\n"), warned)
+
+    def test_it_takes_the_buffers_that_the_model_has_now(self):
+        running = [self.start(rank, REPLACING) for rank in range(3)]
+        for process in running:
+            self.assertEqual(process.stdout.readline(), "0 0.0\n")
+        running[2].kill()
+        running[2].wait()
+        running[2] = self.start(2, REPLACING)
+        begins, mean = running[2].stdout.readline().split()
+        self.assertAlmostEqual(float(mean), 1 - 0.9 ** int(begins), delta=1e-5)
+        self.part.write_text(f"{int(begins) + 1000}")
+        self.part.rename(self.stop)
+        for process in running:
+            _, warned = process.communicate(timeout=workers.LIMIT)
+            self.assertEqual(process.returncode, 0, warned)
 
     def test_an_optimizer_of_pythons_cannot(self):
         said = self.start(0, AROUND).communicate(timeout=workers.LIMIT)[0]

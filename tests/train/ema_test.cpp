@@ -90,6 +90,26 @@ TEST(Ema, ShowsTheAverageOfAllWorkers) {
   }
 }
 
+TEST(Ema, AWorkerWhoseAverageIsNotFiniteDoesNotCount) {
+  flock(kWorkers, [&](int i, World& world) {
+    LogLines warned;
+    world.log = warned.log();
+    Net net;
+    Optimizer optimizer(net, SGD{.lr = 0.1}, {.topology = "ring"}, world);
+    Ema ema(net, kDecay);
+    net.set(i == 2 ? NAN : 3.0 + i);
+    ema.update();
+    net.set(1);  // the parameters are finite again
+    {
+      const Consensus average(optimizer);
+      ema.show_average(optimizer);
+      EXPECT_TRUE(at::allclose(net.x, at::full({100}, kDecay + (1 - kDecay) * 3.5))) << net.x[0];
+    }
+    EXPECT_EQ(warned.text().find("moving average") != std::string::npos, i == 2) << warned.text();
+    nobody_leaves_yet(optimizer);
+  });
+}
+
 TEST(Ema, IsInTheCheckpointAndIsItsAverageModel) {
   const Folder folder;
   std::vector<Tensor> saved(kWorkers);
