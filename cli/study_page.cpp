@@ -10,6 +10,7 @@
 
 #include "cli/page.h"
 #include "cli/run_charts.h"
+#include "starling/core/text.h"
 #include "starling/core/tree.h"
 
 namespace starling::cli {
@@ -287,6 +288,9 @@ std::string study_table(const Study& study, const StudyResults& results) {
       auto& row = rows.emplace_back();
       for (const Cell& cell : row_of(study, results, arm, score)) row.push_back(cell.text);
     }
+  }
+  for (auto& row : rows) {  // names are the file's
+    for (std::string& text : row) text = printable(text);
   }
   std::vector<std::size_t> widths(columns);
   const auto width_of = [](const std::string& text) {  // in characters of UTF-8

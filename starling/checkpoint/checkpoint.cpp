@@ -88,7 +88,11 @@ std::optional<Manifest> manifest_in(const std::string& folder) {
 
 bool is_whole(const std::string& folder) {
   const auto manifest = manifest_in(folder);
-  return manifest && manifest->files.size() == static_cast<std::size_t>(manifest->workers);
+  if (!manifest || manifest->files.size() != static_cast<std::size_t>(manifest->workers)) return false;
+  return std::ranges::all_of(manifest->files, [&](const WorkerFile& file) {
+    std::error_code missing;
+    return fs::file_size(fs::path(folder) / file.name(), missing) == file.digest.bytes && !missing;
+  });
 }
 
 using Steps = std::map<std::int64_t, std::string>;  // the checkpoints' names

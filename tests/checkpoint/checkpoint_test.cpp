@@ -95,6 +95,16 @@ TEST(Checkpoint, TheLastThatCanBeResumedStays) {
   EXPECT_EQ(names_in(folder.path), (std::vector<std::string>{"latest", "step-30", "step-35"}));
 }
 
+TEST(Checkpoint, ADamagedOneIsNotTheLastThatCanBeResumed) {
+  const Folder folder;
+  for (const int step : {5, 10}) write_checkpoint(folder.path, step);
+  fs::resize_file(folder / "step-10/worker-1.safetensors", 10);
+  for (const int step : {15, 20}) write_in_part(folder.path, step);
+  EXPECT_EQ(names_in(folder.path), (std::vector<std::string>{"latest", "step-15", "step-20", "step-5"}));
+  EXPECT_THAT(refusal([&] { Checkpoint(folder.path).verified(0); }),
+              HasSubstr(": resume " + folder / "step-5"));
+}
+
 TEST(Checkpoint, WhatAKilledAttemptLeftIsNoCheckpointAndGoesWithTheNext) {
   const Folder folder;
   write_checkpoint(folder.path, 5);

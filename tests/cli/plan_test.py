@@ -210,6 +210,11 @@ class Plan(CommandTest):
         rates = [world["asynchronous"]["rate"][wire] for wire in ("fp32", "bf16", "int8")]
         self.assertTrue(0 < rates[0] < rates[1] < rates[2] < 1.2, rates)
 
+    def test_a_rate_that_the_network_does_not_carry_is_named(self):
+        for rate, carried in ((1e10, True), (1e6, False)):
+            said = self.starling("plan", "--profile", self.write(profile(rate=rate)))
+            self.assertEqual("A higher rate than it carries gains nothing: set rate to that." in said, not carried, said)
+
     def test_failures(self):
         path = self.write(profile())
         lost = [json.loads(self.starling("plan", "--profile", path, "--json", "--failures", str(rate)))["worlds"][0]

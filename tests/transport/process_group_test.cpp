@@ -266,6 +266,18 @@ TEST(FromProcessGroup, RefusesLoopbackBetweenHosts) {
   }
 }
 
+// Then the token would be in a store that every user of this host can read.
+TEST(FromProcessGroup, AWorkerOfAnotherHostCannotMeetAtLoopback) {
+  const HostedStore loopback = host_store("127.0.0.1", 0, 60s);
+  std::vector<Worker> workers{{"here"}, {"elsewhere"}};
+  meet(workers, loopback.store);
+  for (const int rank : {0, 1})
+    EXPECT_EQ(workers[static_cast<std::size_t>(rank)].failure,
+              "process group: worker " + std::to_string(1 - rank) +
+                  " says that it is on another host, but all meet at 127.0.0.1, which no other host reaches");
+  EXPECT_FALSE(loopback.store->check({"starling/0/token"}));
+}
+
 TEST(FromProcessGroup, TheUsersTokenIsTakenAndStaysOutOfTheStore) {
   const std::map<std::string, std::string> token{{"STARLING_TOKEN", "a secret of 20 bytes"}};
   std::vector<Worker> workers{{"here", token}, {"here", token}};

@@ -77,6 +77,15 @@ std::optional<SocketAddress> address_towards_store(const c10::intrusive_ptr<c10d
   }
 }
 
+// The store's host, if by its name only workers of this host can reach the store; else empty.
+std::string local_store_host(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto whole = without_prefix(store);
+  auto* const tcp = dynamic_cast<c10d::TCPStore*>(whole.get());
+  if (!tcp) return "";
+  const std::string& host = tcp->getHost();
+  return host == "localhost" || host == "::1" || host.starts_with("127.") ? host : "";
+}
+
 // The address of this host's own name, as Gloo selects it.
 std::optional<SocketAddress> address_of_own_name() {
   std::array<char, 256> name{};
@@ -159,6 +168,14 @@ World meet_at(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, 
   world.local_rank = static_cast<int>(std::count_if(cards.begin(), cards.begin() + rank, shares_host));
   world.local_size = static_cast<int>(std::count_if(cards.begin(), cards.end(), shares_host));
 
+  // Somebody else has written to the store. A token in it would let that one in.
+  if (const std::string here = local_store_host(store); !here.empty() && world.local_size < size) {
+    const auto away = std::ranges::find_if_not(cards, shares_host);
+    throw UsageError(
+        fmt::format("process group: worker {} says that it is on another host, but all meet at "
+                    "{}, which no other host reaches",
+                    away - cards.begin(), here));
+  }
   const auto differs = std::find_if(cards.begin(), cards.end(),
                                     [&](const Card& card) { return card.has_token != cards[0].has_token; });
   if (differs != cards.end()) {
