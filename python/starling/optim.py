@@ -128,7 +128,7 @@ class Optimizer(torch.optim.Optimizer):
         if world is None:
             world = init() if group is None else World.from_process_group(group, 60.0)
         self._world = world
-        # A model may have replaced its buffers since the last step, and others may take them in any.
+        # A model may replace its buffers in each step, and others may take them in any.
         self._renews_buffers = self._model is not None and (bool(rest.get("mean_every", 0)) or world._rejoin)
         own = self._checksum()
         binding = _C.OptimizerBinding(rule, self.param_groups, given, rest, world, buffers, frozen)
