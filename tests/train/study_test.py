@@ -156,6 +156,13 @@ batch = 8
         tables = [details for details in page.iter("details") if "Images of each class" in details[0].text]
         self.assertIn(["0", *map(str, labels[0])], [[cell.text for cell in row] for row in tables[-1].iter("tr")])
 
+    def test_no_name_writes_codes_to_a_terminal(self):
+        self.write('[grid]\nrun.seed = [1]\n[ablation."\\u001b[2J"]\noptimizer.lr = 0.1\n')
+        said = self.study()
+        self.assertNotIn("\x1b", said.stdout + said.stderr)
+        self.assertIn(r"\u001B[2J", said.stdout)
+        self.results()
+
     def test_a_study_that_is_killed_goes_on(self):
         self.write()
         process = self.start("--jobs", "2")
