@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import unittest
@@ -17,7 +16,7 @@ from kubeflow_trainer_api import models
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "train"))
 from launchers_test import outer_address  # noqa: E402
-from runs import Images, environment  # noqa: E402
+from runs import Images, environment, free_port  # noqa: E402
 
 NODES, WORKERS, STEPS = 2, 2, 6  # workers of each node: fewer than in the files
 KINDS = {
@@ -88,10 +87,6 @@ class Launch(Images):
         words = [here.get(word, word) for word in command]
         self.train(lambda pod: ([with_variables(word, variables_of(pod)) for word in words], variables_of(pod)))
 
-    def free_port(self):
-        with socket.create_server((outer_address(), 0)) as free:
-            return free.getsockname()[1]
-
     @unittest.skipUnless(outer_address(), "there is no network but loopback")
     def test_pods_of_a_trainjob_train_together(self):
         runtime, job = objects("trainjob")
@@ -100,7 +95,7 @@ class Launch(Images):
         self.assertEqual(job["spec"]["runtimeRef"], {"kind": runtime["kind"], "name": runtime["metadata"]["name"]})
         trainer = job["spec"]["trainer"]
         self.assertEqual(trainer["numNodes"], NODES)
-        port = self.free_port()
+        port = free_port(outer_address())
         self.train_pods(trainer["command"] + trainer["args"], lambda pod: {
             "PET_NNODES": str(NODES), "PET_NPROC_PER_NODE": str(WORKERS), "PET_NODE_RANK": str(pod),
             "PET_MASTER_ADDR": outer_address(), "PET_MASTER_PORT": str(port)})
@@ -116,7 +111,7 @@ class Launch(Images):
         port, = (port["containerPort"] for port in container["ports"])
         changed = {"--nproc-per-node=4": f"--nproc-per-node={WORKERS}",
                    f"--master-addr={first}": f"--master-addr={outer_address()}",
-                   f"--master-port={port}": f"--master-port={self.free_port()}"}
+                   f"--master-port={port}": f"--master-port={free_port(outer_address())}"}
         command = container["command"] + container["args"]
         self.assertLessEqual(set(changed), set(command))
         self.train_pods([changed.get(word, word) for word in command], lambda pod: {"JOB_COMPLETION_INDEX": str(pod)})
@@ -132,7 +127,7 @@ class Launch(Images):
             (commands / name).symlink_to(os.environ[name.upper()])
         (self.folder / "recipes").mkdir()
         (self.folder / "recipes/fashion-mnist.toml").write_text(self.recipe.read_text())
-        port = f"--master-port={self.free_port()}"
+        port = f"--master-port={free_port(outer_address())}"
         self.assertIn("--master-port=29500", task["run"])
         run = task["run"].replace("--master-port=29500", port)
         self.train(lambda node: (["bash", "-c", run], {

@@ -73,37 +73,40 @@ class Rejoin(unittest.TestCase):
         self.addCleanup(process.kill)
         return process
 
-    def test_it_takes_the_others_state_and_their_step(self):
-        running = [self.start(rank) for rank in range(3)]
-        for process in running:
-            self.assertEqual(process.stdout.readline().split(), ["0", "False", "0"])
+    def restarted(self, text):
+        """Three workers, the last of which is killed and started again: they, what each says first,
+        and what the newcomer says first."""
+        running = [self.start(rank, text) for rank in range(3)]
+        began = [process.stdout.readline().split() for process in running]
         running[2].kill()
         running[2].wait()
-        running[2] = self.start(2)
-        begins, has_state, batches = running[2].stdout.readline().split()
+        running[2] = self.start(2, text)
+        return running, began, running[2].stdout.readline().split()
+
+    def end(self, running, step):
+        """What each says until this step, its last. All end well."""
+        self.part.write_text(f"{step}")
+        self.part.rename(self.stop)
+        ends = []
+        for process in running:
+            said, warned = process.communicate(timeout=workers.LIMIT)
+            self.assertEqual(process.returncode, 0, warned)
+            ends.append(said)
+        return ends
+
+    def test_it_takes_the_others_state_and_their_step(self):
+        running, began, (begins, has_state, batches) = self.restarted(WORKER)
+        self.assertEqual(began, [["0", "False", "0"]] * 3)
         self.assertGreater(int(begins), 0)
         self.assertEqual(has_state, "True")
         self.assertGreater(int(batches), 0)  # a buffer
-        self.part.write_text(f"{int(begins) + 3000}")
-        self.part.rename(self.stop)
-        for process in running:
-            said, warned = process.communicate(timeout=workers.LIMIT)
-            self.assertEqual((process.returncode, said), (0, "3 []\n"), warned)
+        self.assertEqual(self.end(running, int(begins) + 3000), ["3 []\n"] * 3)
 
     def test_it_takes_the_buffers_that_the_model_has_now(self):
-        running = [self.start(rank, REPLACING) for rank in range(3)]
-        for process in running:
-            self.assertEqual(process.stdout.readline(), "0 0.0\n")
-        running[2].kill()
-        running[2].wait()
-        running[2] = self.start(2, REPLACING)
-        begins, mean = running[2].stdout.readline().split()
+        running, began, (begins, mean) = self.restarted(REPLACING)
+        self.assertEqual(began, [["0", "0.0"]] * 3)
         self.assertAlmostEqual(float(mean), 1 - 0.9 ** int(begins), delta=1e-5)
-        self.part.write_text(f"{int(begins) + 1000}")
-        self.part.rename(self.stop)
-        for process in running:
-            _, warned = process.communicate(timeout=workers.LIMIT)
-            self.assertEqual(process.returncode, 0, warned)
+        self.end(running, int(begins) + 1000)
 
     def test_an_optimizer_of_pythons_cannot(self):
         said = self.start(0, AROUND).communicate(timeout=workers.LIMIT)[0]

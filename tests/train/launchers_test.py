@@ -10,7 +10,7 @@ import subprocess
 import unittest
 import uuid
 
-from runs import Images, environment
+from runs import Images, environment, free_port
 
 STEPS = 12
 
@@ -152,8 +152,7 @@ every = 1
     # MPICH's; Debian's Open MPI has a command of this name as well.
     @unittest.skipUnless(there("MPIEXEC"), "there is no mpiexec.hydra")
     def test_mpiexec(self):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port("127.0.0.1")
         self.check_three_workers(self.run_it([os.environ["MPIEXEC"], "-n", "3"], "--json", MASTER_PORT=str(port)))
         self.check_probe([os.environ["MPIEXEC"], "-n", "3"], MASTER_PORT=str(port))
         done = self.run_it([os.environ["MPIEXEC"], "-n", "2"])

@@ -1,6 +1,7 @@
 """Runs with real processes, by the built command (its path is in the environment variable
 STARLING), on synthetic images: ten kinds of bright squares in noise."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -8,6 +9,7 @@ import pathlib
 import random
 import resource
 import signal
+import socket
 import struct
 import subprocess
 import tempfile
@@ -61,6 +63,14 @@ class Images(unittest.TestCase):
 
     def setUp(self):
         self.out = self.folder / self.id().rsplit(".", 1)[1]
+
+
+def free_port(address):
+    """Not an ephemeral port of the system, which another process could get a moment later."""
+    for port in range(20000 + os.getpid() % 5000, 32000):
+        with contextlib.suppress(OSError), socket.create_server((address, port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 def environment(**changed):
