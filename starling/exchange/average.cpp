@@ -61,7 +61,7 @@ bool Average::everyone_joined() const {
   });
 }
 
-// The others may go on without me, and without those that I see.
+// The others may go on without me, and without those that I see. Alone I never am the run.
 bool Average::is_outside() const {
   return struck_out_ && 2 * join_.participants.size() <= std::max<std::size_t>(company_, 2);
 }

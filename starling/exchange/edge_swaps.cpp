@@ -146,7 +146,8 @@ bool EdgeSwaps::expects(const Swaps& sender, const Frame& frame) const {
 
 std::span<std::byte> EdgeSwaps::place(int from, const Frame& frame) {
   Swaps& sender = at(from);
-  return sender.inbox.place({frame.round, frame.block}, frame, expects(sender, frame), pool_);
+  if (!expects(sender, frame)) return {};
+  return sender.inbox.place({frame.round, frame.block}, frame, pool_);
 }
 
 // A damaged block comes again, in chunks, and is refused there. The sender's word vouches for

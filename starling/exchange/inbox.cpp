@@ -44,8 +44,7 @@ void Inbox::drop_before(std::uint64_t round) {
   std::erase_if(payloads_, [&](const auto& entry) { return entry.first.round < round; });
 }
 
-std::span<std::byte> EdgeInbox::place(SwapId id, const Frame& frame, bool expected, BufferPool& pool) {
-  if (!expected) return {};
+std::span<std::byte> EdgeInbox::place(SwapId id, const Frame& frame, BufferPool& pool) {
   return Inbox::place(id, frame, [&] { return room_of(pool, frame.total); });
 }
 

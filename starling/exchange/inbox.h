@@ -95,8 +95,8 @@ class EdgeInbox : private Inbox {
 
   // True if the swap's block may still be mixed, and is not too early.
   bool may_take(SwapId id) const { return edge_.wants(id) && Inbox::may_take(id); }
-  // expected: may_take(), and the frame is as it should be.
-  std::span<std::byte> place(SwapId id, const Frame& frame, bool expected, BufferPool& pool);
+  // Inbox::place() in a buffer of the pool: of a sound frame, for a block that it may_take().
+  std::span<std::byte> place(SwapId id, const Frame& frame, BufferPool& pool);
   // Takes a whole block that lies in the sender's memory.
   void put(SwapId id, SentBlock block);
   // The chunk has come. flaw: says what is wrong with a whole block, or nothing. Returns what is

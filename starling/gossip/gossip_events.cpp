@@ -271,8 +271,8 @@ std::span<std::byte> Gossip::place(int from, const Frame& frame) {
     return sender.neighbour && frame.offset == 0 && frame.length == room.size() ? room
                                                                                 : std::span<std::byte>();
   }
-  const bool expected = frame.type == FrameType::data && expects(sender, frame);
-  return sender.inbox.place({frame.round, frame.block}, frame, expected, pool_);
+  if (frame.type != FrameType::data || !expects(sender, frame)) return {};
+  return sender.inbox.place({frame.round, frame.block}, frame, pool_);
 }
 
 void Gossip::received(int from, const Frame& frame, std::span<const std::byte> payload, bool intact) {

@@ -256,7 +256,7 @@ bool Optimizer::keep_membership() {
   if (!membership.has_news() && !e.exchange->renewal_called()) return true;
   for (const auto& [seat, life] : membership.wanted()) {
     OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
-    const std::vector<at::Tensor> beside = e.model.empty() ? e.beside() : std::vector<at::Tensor>();
+    const std::vector<at::Tensor> beside = e.beside_state();
     for (std::size_t i = 0; i < beside.size(); ++i) all.tensors.emplace(beside_key(i), beside[i]);
     failpoint("join");
     auto file = std::make_unique<MemoryFile>();
@@ -341,7 +341,7 @@ void Optimizer::join() {
   e.exchange->set_operations(twin.operations + 1);
   e.steps = twin.steps;
   attach_scheme();
-  std::vector<at::Tensor> beside = e.model.empty() ? e.beside() : std::vector<at::Tensor>();
+  std::vector<at::Tensor> beside = e.beside_state();
   for (std::size_t i = 0; i < beside.size(); ++i) {
     const auto there = given.tensors.extract(beside_key(i));
     if (!there.empty()) beside[i].copy_(there.mapped());

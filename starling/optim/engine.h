@@ -89,11 +89,14 @@ struct Optimizer::Engine {
   std::unique_ptr<GradientSpans> gradient_spans;  // with a timeline
   std::optional<DataEdits> data_edits;            // with STARLING_LOG=debug
 
-  // Beside the parameters: what a worker that joins the run takes from another.
-  std::vector<at::Tensor> beside() const {
+  std::vector<at::Tensor> beside() const {  // what is spread at the start beside parameters
     std::vector<at::Tensor> all = buffers;
     all.insert(all.end(), spread.begin(), spread.end());
     return all;
+  }
+  // The part that a state lacks: a worker that joins the run takes it from another.
+  std::vector<at::Tensor> beside_state() const {
+    return model.empty() ? beside() : std::vector<at::Tensor>();
   }
   // Throws UsageError if the last attempt to connect has failed.
   Exchange& connected() const {

@@ -113,23 +113,28 @@ struct Silent final : EdgeActions {
   void mended(SwapId, bool) override {}
 };
 
-TEST(EdgeInbox, KeepsAWholeBlockUntilItsSwapIsDecided) {
-  Silent actions;
-  Edge edge(actions);
-  edge.connected();
-  EdgeInbox inbox(edge, 2, Wire::fp32);
-  BufferPool pool;
-  const Frame frame = chunk_of(4, 0, 4);
-  const auto come = [&](float value, std::string_view flaw) {
-    const auto to = inbox.place(kId, frame, inbox.may_take(kId), pool);
+// Its edge is up. Blocks are one value, in one chunk.
+struct EdgeReceiver {
+  EdgeReceiver() { edge.connected(); }
+  std::string_view come(float value, bool sound, std::string_view flaw) {
+    const Frame frame = chunk_of(sizeof value, 0, sizeof value);
+    const auto to = inbox.may_take(kId) ? inbox.place(kId, frame, pool) : std::span<std::byte>();
     if (!to.empty()) std::memcpy(to.data(), &value, sizeof value);
-    return inbox.received(kId, frame, to, true, [&](const SentBlock&) { return flaw; });
-  };
-  EXPECT_EQ(come(1, ""), "");
-  EXPECT_TRUE(inbox.contains(kId));
-  EXPECT_FALSE(inbox.may_take(kId));
-  EXPECT_EQ(come(2, ""), "");  // a second one is ignored, and the first stays
-  const SentBlock block = inbox.take(kId);
+    return inbox.received(kId, frame, to, sound, [&](const SentBlock&) { return flaw; });
+  }
+  Silent actions;
+  Edge edge{actions};
+  EdgeInbox inbox{edge, 2, Wire::fp32};
+  BufferPool pool;
+};
+
+TEST(EdgeInbox, KeepsAWholeBlockUntilItsSwapIsDecided) {
+  EdgeReceiver to;
+  EXPECT_EQ(to.come(1, true, ""), "");
+  EXPECT_TRUE(to.inbox.contains(kId));
+  EXPECT_FALSE(to.inbox.may_take(kId));
+  EXPECT_EQ(to.come(2, true, ""), "");  // a second one is ignored, and the first stays
+  const SentBlock block = to.inbox.take(kId);
   ASSERT_EQ(block.bytes().size(), sizeof(float));
   float value;
   std::memcpy(&value, block.bytes().data(), sizeof value);
@@ -138,18 +143,10 @@ TEST(EdgeInbox, KeepsAWholeBlockUntilItsSwapIsDecided) {
 
 TEST(EdgeInbox, DropsABlockWithAFlawAndNamesIt) {
   for (const bool sound : {false, true}) {
-    Silent actions;
-    Edge edge(actions);
-    edge.connected();
-    EdgeInbox inbox(edge, 2, Wire::fp32);
-    BufferPool pool;
-    const Frame frame = chunk_of(4, 0, 4);
-    const auto to = inbox.place(kId, frame, true, pool);
-    std::memset(to.data(), 0, to.size());
-    EXPECT_EQ(inbox.received(kId, frame, to, sound, [](const SentBlock&) { return "of a kind"; }),
-              sound ? "of a kind" : EdgeInbox::kDamaged);
-    EXPECT_FALSE(inbox.contains(kId));
-    EXPECT_FALSE(edge.has(kId));
+    EdgeReceiver to;
+    EXPECT_EQ(to.come(0, sound, "of a kind"), sound ? "of a kind" : EdgeInbox::kDamaged);
+    EXPECT_FALSE(to.inbox.contains(kId));
+    EXPECT_FALSE(to.edge.has(kId));
   }
 }
 

@@ -84,7 +84,7 @@ class Rejoin(unittest.TestCase):
         return running, began, running[2].stdout.readline().split()
 
     def end(self, running, step):
-        """What each says until this step, its last. All end well."""
+        """Lets all train until this step. They must end well. Returns the words of each."""
         self.part.write_text(f"{step}")
         self.part.rename(self.stop)
         ends = []

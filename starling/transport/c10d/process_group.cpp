@@ -64,11 +64,15 @@ std::optional<SocketAddress> usable(const std::optional<SocketAddress>& address)
   return address && !address->is_loopback() ? address : std::nullopt;
 }
 
+// Null if it is no TCPStore. It lives as long as `store`.
+const c10d::TCPStore* tcp_store_in(const c10::intrusive_ptr<c10d::Store>& store) {
+  return dynamic_cast<const c10d::TCPStore*>(without_prefix(store).get());
+}
+
 // The address from which this host reaches the store's host; nothing if the store does not tell its
 // host.
 std::optional<SocketAddress> address_towards_store(const c10::intrusive_ptr<c10d::Store>& store) {
-  const auto whole = without_prefix(store);
-  auto* const tcp = dynamic_cast<c10d::TCPStore*>(whole.get());
+  const c10d::TCPStore* const tcp = tcp_store_in(store);
   if (!tcp) return std::nullopt;
   try {
     return usable(local_address_towards(resolve(tcp->getHost(), tcp->getPort())));
@@ -79,8 +83,7 @@ std::optional<SocketAddress> address_towards_store(const c10::intrusive_ptr<c10d
 
 // The store's host, if by its name only workers of this host can reach the store; else empty.
 std::string local_store_host(const c10::intrusive_ptr<c10d::Store>& store) {
-  const auto whole = without_prefix(store);
-  auto* const tcp = dynamic_cast<c10d::TCPStore*>(whole.get());
+  const c10d::TCPStore* const tcp = tcp_store_in(store);
   if (!tcp) return "";
   const std::string& host = tcp->getHost();
   return host == "localhost" || host == "::1" || host.starts_with("127.") ? host : "";
