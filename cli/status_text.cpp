@@ -115,6 +115,8 @@ void add_workers(const RunStatus& run, Exposition& to) {
   add("worker_waiting_ratio", "gauge", "Share of the time waiting for neighbours.",
       figure(&WorkerStatus::waiting_share));
   add("worker_sent_bytes_total", "counter", "Bytes sent.", figure(&WorkerStatus::bytes_sent));
+  add("worker_aborted_blocks_total", "counter", "Exchanges of a block that were lost.",
+      figure(&WorkerStatus::blocks_aborted));
   add("worker_gossip_rate", "gauge", "Averagings per gradient.", figure(&WorkerStatus::rate));
   add("worker_gossip_distance", "gauge", "RMS distance from the neighbours.",
       figure(&WorkerStatus::distance));
@@ -171,6 +173,7 @@ Json status_json(const RunStatus& run) {
                 {"steps_per_second", json_of(per_second(w.step_seconds))},
                 {"waiting_share", json_of(w.waiting_share)},
                 {"bytes_sent", json_of(w.bytes_sent)},
+                {"blocks_aborted", json_of(w.blocks_aborted)},
                 {"rate", json_of(w.rate)},
                 {"distance", json_of(w.distance)},
                 {"late", w.late},

@@ -21,7 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostManifest = 16 << 20;
 constexpr std::string_view kManifest = "manifest.json";
 constexpr std::string_view kLatest = "latest";
 constexpr std::string_view kDraft = ".tmp";
@@ -114,8 +113,7 @@ std::string newest_whole(const std::string& root, const Steps& steps) {
 }  // namespace
 
 Checkpoint::Checkpoint(const std::string& path) : folder_(resolve(path)) {
-  const std::string file = fs::path(folder_) / kManifest;
-  manifest_ = parse_manifest(read_text(file, kMostManifest), file);
+  manifest_ = read_manifest(fs::path(folder_) / kManifest);
 }
 
 std::string Checkpoint::verified(int worker) const {

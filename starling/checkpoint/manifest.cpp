@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "starling/checkpoint/file.h"
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
@@ -18,6 +19,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "starling checkpoint";
 constexpr int kVersion = 1;
 constexpr int kDepth = 4;
+constexpr std::uint64_t kMostManifest = 16 << 20;
 constexpr int kMostWorkers = 1 << 20;
 
 std::string hex(std::uint32_t crc) { return fmt::format("{:08x}", crc); }
@@ -146,6 +148,10 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
            "damaged or edited: it differs from its checksum from here on");
   }
   return manifest;
+}
+
+Manifest read_manifest(const std::string& path) {
+  return parse_manifest(read_text(path, kMostManifest), path);
 }
 
 }  // namespace starling

@@ -53,5 +53,7 @@ std::string worker_file(int worker);
 std::string to_json(const Manifest& manifest);
 // `path` is the file name in messages. Throws Error.
 Manifest parse_manifest(const std::string& text, const std::string& path);
+// Throws Error also if the file cannot be read, or is too large for a manifest.
+Manifest read_manifest(const std::string& path);
 
 }  // namespace starling

@@ -17,9 +17,8 @@ bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manife
   return writer.save(progress, mine) && writer.finish();
 }
 
-bool fits_workers(const Checkpoint& checkpoint, int workers) {
-  const Manifest& manifest = checkpoint.manifest();
-  return manifest.workers == workers && std::ssize(manifest.files) == workers;
+bool fits_workers(const Manifest& checkpoint, int workers) {
+  return checkpoint.workers == workers && std::ssize(checkpoint.files) == workers;
 }
 
 void check_workers(const Checkpoint& checkpoint, int workers, OtherWorkers how) {
@@ -34,7 +33,7 @@ void load_checkpoint(Optimizer& optimizer, const Checkpoint& checkpoint, OtherWo
   const World& world = optimizer.world();
   check_workers(checkpoint, world.size, how);
   const char* const what = "read its part of the checkpoint";
-  if (how == OtherWorkers::refuse || fits_workers(checkpoint, world.size)) {
+  if (how == OtherWorkers::refuse || fits_workers(checkpoint.manifest(), world.size)) {
     std::string file;
     together(optimizer, what, [&] { file = checkpoint.verified(world.rank); });
     return optimizer.load(file);

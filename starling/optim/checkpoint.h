@@ -64,7 +64,7 @@ bool save_checkpoint(Optimizer& optimizer, const std::string& root, const Manife
 enum class OtherWorkers { refuse, copy, average };
 
 // Whether the checkpoint has the file of each of so many workers, and no other file.
-bool fits_workers(const Checkpoint& checkpoint, int workers);
+bool fits_workers(const Manifest& checkpoint, int workers);
 // Throws UsageError if the run was of another number of workers, and these are refused.
 void check_workers(const Checkpoint& checkpoint, int workers, OtherWorkers how = OtherWorkers::refuse);
 

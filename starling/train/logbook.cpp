@@ -109,6 +109,7 @@ void Logbook::write_line(double lr, const Statistics& now) {
                   .lr = lr,
                   .waiting_share = waiting_share,
                   .bytes_sent = now.bytes_sent,
+                  .blocks_aborted = now.aborted,
                   .gossip = gossip});
   write_events(lr, seconds, waiting_share, now);
   losses_ = 0;

@@ -21,6 +21,8 @@ namespace starling {
 
 namespace {
 
+constexpr const char* kResumed = "resumed.json";
+
 using Json = nlohmann::ordered_json;
 
 [[noreturn]] void fail(const std::string& path, const char* what) {
@@ -119,7 +121,8 @@ void Metrics::clear() { clear_to("", ""); }
 void Metrics::clear_to(std::string_view lines, std::string_view tests) {
   lines_.keep(lines);
   if (!tests.empty()) LinesFile(tests_, log_).keep(tests);
-  std::vector<std::string> gone{folder_ + "/recipe.toml", folder_ + "/summary.json"};
+  std::vector<std::string> gone{folder_ + "/recipe.toml", folder_ + "/" + kResumed,
+                                folder_ + "/summary.json"};
   if (tests.empty()) gone.push_back(tests_);
   for (const std::string& path : gone) {
     if (unlink(path.c_str()) != 0 && errno != ENOENT) fail(path, "removed");
@@ -144,7 +147,8 @@ void Metrics::write(const StepRecord& r) {
             {"loss", r.loss},
             {"lr", r.lr},
             {"waiting_share", r.waiting_share},
-            {"bytes_sent", r.bytes_sent}};
+            {"bytes_sent", r.bytes_sent},
+            {"blocks_aborted", r.blocks_aborted}};
   if (r.gossip) {
     json["rate"] = r.gossip->rate;
     json["distance"] = r.gossip->distance;
@@ -178,6 +182,10 @@ void Metrics::write_test(const TestRecord& r) {
 }
 
 void Metrics::write_recipe(const std::string& toml) { write_whole("recipe.toml", toml); }
+
+void Metrics::write_resumed(const Manifest& checkpoint) { write_whole(kResumed, to_json(checkpoint)); }
+
+Manifest Metrics::resumed(const std::string& folder) { return read_manifest(folder + "/" + kResumed); }
 
 void Metrics::write(const Summary& summary) { write_whole("summary.json", to_json(summary)); }
 

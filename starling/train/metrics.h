@@ -6,6 +6,7 @@
 //                   Statistics::rate, distance and edges since the start
 //   tests.jsonl     one JSON object per line, for each test of the average model
 //   recipe.toml     every key of the recipe with the value that it had, overrides included
+//   resumed.json    the manifest of the checkpoint that the run was resumed from
 //   summary.json    one JSON object, written at the end by the lowest rank that is left, or by
 //                   `starling simulate`, whose seconds are virtual
 //   phases/worker-R where each worker is, and whether its process lives (core/phases.h)
@@ -23,6 +24,7 @@
 #include <string_view>
 #include <vector>
 
+#include "starling/checkpoint/manifest.h"
 #include "starling/core/log.h"
 #include "starling/optim/optimizer.h"
 #include "starling/train/lines_file.h"
@@ -40,6 +42,7 @@ struct StepRecord {
   double lr = 0;
   double waiting_share = 0;  // of the time, for neighbours
   std::uint64_t bytes_sent = 0;
+  std::uint64_t blocks_aborted = 0;  // of this worker since the start
   // Asynchronous schemes: averagings per gradient, the distance from the neighbours at the last
   // averagings with them, the edges, and the fate of this worker's requests.
   struct Gossip {
@@ -105,6 +108,8 @@ class Metrics {
   // Makes the folder. Throws Error if that fails, or if the files of an earlier run cannot be
   // removed.
   explicit Metrics(std::string folder, Log log = [](Level, const std::string&) {});
+  // As write_resumed() wrote it into this folder. Throws Error.
+  static Manifest resumed(const std::string& folder);
   // Removes the files of an earlier run. One worker calls it, before any worker writes.
   void clear();
   // The same for a resumed run: the lines up to these steps of each rank stay. A line of another
@@ -114,6 +119,8 @@ class Metrics {
   void write_chosen(const std::string& topology, const std::string& why);
   void write_test(const TestRecord& record);
   void write_recipe(const std::string& toml);
+  // The checkpoint that the run goes on from: for workers that come into the run later.
+  void write_resumed(const Manifest& checkpoint);
   void write(const Summary& summary);
 
  private:

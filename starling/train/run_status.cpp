@@ -179,6 +179,7 @@ class StatusReading {
     w.loss = number_at(line, "loss");
     w.waiting_share = number_at(line, "waiting_share");
     w.bytes_sent = whole_at(line, "bytes_sent", 0, 9e18);
+    w.blocks_aborted = whole_at(line, "blocks_aborted", 0, 9e18);
     w.rate = number_at(line, "rate");
     w.distance = number_at(line, "distance");
     w.step_seconds.reset();

@@ -22,7 +22,7 @@ struct WorkerStatus {
   // From its file of phases; nothing if there is none.
   std::optional<WorkerPhases> phases{};
   // From the end of metrics.jsonl.
-  std::optional<std::int64_t> step{}, bytes_sent{};
+  std::optional<std::int64_t> step{}, bytes_sent{}, blocks_aborted{};
   std::optional<double> epoch{}, seconds{}, loss{}, waiting_share{};
   std::optional<double> rate{}, distance{};  // asynchronous schemes: Statistics
   std::optional<double> step_seconds{};      // mean of its latest lines

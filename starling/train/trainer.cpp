@@ -208,7 +208,9 @@ void leave_phases(const Recipe& recipe, const World& world) {
   }
 }
 
-void check_recipe(const Recipe& recipe, int workers, int local_workers) {
+namespace {
+
+void check_settings(const Recipe& recipe, int workers, int local_workers) {
   kernels::best_kernels();  // throws if STARLING_ISA is wrong
   device_of(recipe, 0);
   task_of(recipe).find_data(recipe);
@@ -226,6 +228,12 @@ void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   if (!recipe.log.profile.empty() && recipe.mixing.hierarchy != "none")
     throw UsageError(
         "log.profile: with mixing.hierarchy each worker updates its own blocks only: record without");
+}
+
+}  // namespace
+
+void check_recipe(const Recipe& recipe, int workers, int local_workers) {
+  check_settings(recipe, workers, local_workers);
   find_checkpoint(recipe, workers);
   if (begins_with_model(recipe)) first_model(recipe).check(*task_of(recipe).model(recipe));
 }
@@ -244,10 +252,10 @@ namespace {
 
 // The topology of the recipe, of the checkpoint, or a newly chosen one; only the last has a reason.
 ChosenTopology topology_of(const Recipe& recipe, const World& world, const Observer& observer,
-                           Learner& learner, const std::optional<Checkpoint>& start) {
+                           Learner& learner, const std::optional<Manifest>& resumed) {
   if (!chooses_topology(recipe)) return {recipe.mixing.topology, ""};
-  if (start && start->manifest().workers == world.size)
-    return {topology_in(start->manifest().recipe, start->folder()), ""};
+  if (resumed && resumed->workers == world.size)
+    return {topology_in(resumed->recipe, recipe.checkpoint.resume), ""};
   World interruptible = world;
   if (observer.interrupted) interruptible.interrupted = observer.interrupted;
   return choose_topology(recipe, interruptible, learner);
@@ -255,21 +263,30 @@ ChosenTopology topology_of(const Recipe& recipe, const World& world, const Obser
 
 // The beginning of a run.
 struct Start {
-  std::optional<Checkpoint> from;
+  std::optional<Checkpoint> from{};  // nothing for a worker that comes into a run
+  std::optional<Manifest> resumed{};
   std::vector<EarlierWorkers> before{};
   // Steps done: by each rank of the run that is resumed and of those before it, and by each worker
   // of this run.
   std::vector<std::int64_t> by_earlier{}, made{};
 };
 
-Start find_start(const Recipe& recipe, int workers) {
-  Start start{.from = find_checkpoint(recipe, workers)};
+// A worker that comes into a run reads its beginning in the run's folder: the latest checkpoint is
+// now one of the run's own, and the one that it resumed may be gone.
+Start find_start(const Recipe& recipe, int workers, bool is_newcomer) {
+  Start start;
+  if (!is_newcomer) {
+    start.from = find_checkpoint(recipe, workers);
+    if (start.from) start.resumed = start.from->manifest();
+  } else if (!recipe.checkpoint.resume.empty()) {
+    start.resumed = Metrics::resumed(recipe.run.out);
+  }
   start.made.resize(static_cast<std::size_t>(workers));
   start.by_earlier = start.made;
-  if (!start.from) return start;
-  const Manifest& manifest = start.from->manifest();
+  if (!start.resumed) return start;
+  const Manifest& manifest = *start.resumed;
   const std::vector<EarlierWorkers> all = before_others(manifest);
-  const bool same = other_workers(recipe) == OtherWorkers::refuse || fits_workers(*start.from, workers);
+  const bool same = other_workers(recipe) == OtherWorkers::refuse || fits_workers(manifest, workers);
   start.before = same ? manifest.before : all;
   for (const EarlierWorkers& earlier : all) {
     start.by_earlier.resize(std::max(start.by_earlier.size(), earlier.steps.size()));
@@ -306,10 +323,10 @@ std::int64_t samples_before(const Drawer& who, std::int64_t batch) {
 Result run(Recipe recipe, const World& world, const Observer& observer) {
   if (world.rejoin && world.size > 1) check_restarts(recipe, world.size);
   Metrics metrics(recipe.run.out, world.log);
-  const Start begun = find_start(recipe, world.size);
-  const std::optional<Checkpoint>& start = begun.from;
-  const std::vector<std::int64_t>& made = begun.made;
   const bool is_newcomer = goes_on(world);
+  const Start begun = find_start(recipe, world.size, is_newcomer);
+  const std::optional<Manifest>& resumed = begun.resumed;
+  const std::vector<std::int64_t>& made = begun.made;
   // No worker writes before all have an Optimizer.
   if (world.local_rank == 0 && !is_newcomer) metrics.clear_after(begun.by_earlier);
   const TaskInfo& task = task_of(recipe);
@@ -319,34 +336,35 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   // All take rank 0's weights.
   if (world.rank == 0 && begins_with_model(recipe)) first_model(recipe).load_into(learner.model());
 
-  if (start && start->manifest().step >= steps) {
+  if (begun.from && resumed->step >= steps) {
     throw UsageError(fmt::format("{} is of step {}: the run was done, there is nothing to resume",
-                                 start->folder(), start->manifest().step));
+                                 begun.from->folder(), resumed->step));
   }
 
-  const ChosenTopology topology = topology_of(recipe, world, observer, learner, start);
+  const ChosenTopology topology = topology_of(recipe, world, observer, learner, resumed);
   const std::string as_given = print_recipe(recipe);
   recipe.mixing.topology = topology.name;
   const auto made_optimizer = make_optimizer(recipe, learner.model(), world);
   Optimizer& optimizer = *made_optimizer;
   std::optional<Ema> ema;
   if (recipe.train.ema > 0) optimizer.add_to_state(ema.emplace(learner.model(), recipe.train.ema).tensors());
-  if (start && !is_newcomer) load_checkpoint(optimizer, *start, other_workers(recipe));
-  const auto own_steps = [&, resumed = made[static_cast<std::size_t>(world.rank)]] {
-    return resumed + static_cast<std::int64_t>(optimizer.steps());
+  if (begun.from) load_checkpoint(optimizer, *begun.from, other_workers(recipe));
+  const auto own_steps = [&, before = made[static_cast<std::size_t>(world.rank)]] {
+    return before + static_cast<std::int64_t>(optimizer.steps());
   };
   const std::int64_t first_step = own_steps();
   Logbook log(recipe, world, observer, metrics,
               {.steps = steps,
                .steps_per_epoch = learner.steps_per_epoch(),
                .first_step = first_step,
-               .first_seconds = start ? start->manifest().seconds : 0,
+               .first_seconds = resumed ? resumed->seconds : 0,
                .begin = learner.first_step(),
                .begin_epochs = learner.task().deal().epochs_before(),
                .begin_samples = samples_before(who, recipe.train.batch)});
   if (world.rank == 0 && !is_newcomer) {
     if (!topology.why.empty()) log.add_choice(topology);  // the first line
     metrics.write_recipe(as_given);
+    if (resumed) metrics.write_resumed(*resumed);
   }
   if (!topology.why.empty()) {  // no other line comes before it
     std::int64_t nothing = 0;
@@ -418,7 +436,8 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
 }  // namespace
 
 Result train(const Recipe& recipe, const World& world, const Observer& observer) {
-  check_recipe(recipe, world.size, world.local_size);
+  // The run that a worker comes into has begun.
+  (goes_on(world) ? check_settings : check_recipe)(recipe, world.size, world.local_size);
   if (!recipe.log.timeline && recipe.log.profile.empty()) return run(recipe, world, observer);
   World recorded = world;
   recorded.timeline = make_timeline(recipe, world);

@@ -69,6 +69,20 @@ class Rejoin(Run):
         self.check_end(process, 0, 1)
 
     @long
+    def test_a_resumed_run_is_joined_where_it_is(self):
+        self.train("--run.steps", "60", "--checkpoint.every", "30")
+        folder = self.out / "checkpoints"
+        # The checkpoint that was resumed is gone when worker 1 comes, and `latest` is another one.
+        process = self.start_again("--checkpoint.every", 30, "--checkpoint.keep", 1, "--resume", folder)
+        self.until(process, lambda steps: len(steps) == WORKERS and min(steps.values()) >= 100)
+        self.assertFalse((folder / "step-60").exists())
+        last = self.kill(process, 1)
+        self.until_back(process, 1, last + 5)
+        self.check_end(process, 1)
+        steps = [record["step"] for record in self.metrics()[1]]
+        self.assertEqual(steps, sorted(set(steps)))
+
+    @long
     def test_a_donor_may_die(self):
         # Worker 2 asks worker 0 first.
         process = self.start_again(STARLING_FAIL="join:*:0:kill")

@@ -83,7 +83,8 @@ class RunStatusTest : public testing::Test {
                      .seconds = step * step_seconds,
                      .loss = 1.0 / step,
                      .waiting_share = 0.25,
-                     .bytes_sent = static_cast<std::uint64_t>(step) * 100});
+                     .bytes_sent = static_cast<std::uint64_t>(step) * 100,
+                     .blocks_aborted = 7});
   }
   // So many seconds after the first of the workers came to its phase.
   RunStatus read(double later = 0) const {
@@ -133,6 +134,7 @@ TEST_F(RunStatusTest, ReadsWhatTrainWrites) {
   EXPECT_THAT(first.loss, Optional(1.0 / 30));
   EXPECT_THAT(first.waiting_share, Optional(0.25));
   EXPECT_THAT(first.bytes_sent, Optional(3000));
+  EXPECT_THAT(first.blocks_aborted, Optional(7));
   EXPECT_THAT(first.step_seconds, Optional(testing::DoubleNear(0.5, 1e-9)));
   EXPECT_THAT(run.workers[1].step_seconds, Optional(testing::DoubleNear(1, 1e-9)));
   EXPECT_EQ(run.workers[1].phase()->name, "exchange");

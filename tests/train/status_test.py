@@ -91,6 +91,7 @@ class Status(Run):
             self.assertGreaterEqual(worker["step"], 19)
             self.assertGreater(worker["steps_per_second"], 0)
             self.assertGreater(worker["bytes_sent"], 0)
+            self.assertEqual(worker["blocks_aborted"], 0)
         phase = status["workers"][1]["phase"]
         self.assertEqual((phase["name"], phase["step"]), ("forward", 20))
         self.assertGreater(phase["seconds"], 1)
