@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 constexpr Duration kShortestPause = milliseconds(10);
 constexpr Duration kLongestRedialPause = milliseconds(500);
 constexpr Duration kPauseWhenLost = milliseconds(1000);
-constexpr Duration kRefusedFor = milliseconds(200);
+constexpr Duration kRefusedFor = milliseconds(50);
 constexpr Duration kStood =
     milliseconds(1000);  // a connection that breaks sooner is redialled after a longer pause
 
@@ -70,7 +70,7 @@ void Link::close() {
 void Link::found(const Tcp::endpoint& address) {
   const bool first = !address_;
   address_ = address;
-  forged_ = false;
+  if (std::exchange(forged_, false) && wanted_ && !connection_ && !lost_ && !finishing_) wait_for_it();
   if (first && wanted_ && !connection_ && !finishing_) {
     pause_ = kShortestPause;
     try_now();
@@ -82,8 +82,9 @@ void Link::ended(const std::string& how) {
 }
 
 void Link::forged() {
-  forged_ = true;
-  if (!address_) trouble_ = no_address();
+  if (address_ || std::exchange(forged_, true)) return;
+  trouble_ = no_address();
+  if (wanted_ && !connection_ && !lost_ && !finishing_) wait_for_it();
 }
 
 void Link::accepted(std::shared_ptr<Acceptance> caller) {
@@ -136,18 +137,24 @@ std::string Link::no_address() const {
 void Link::seek(bool at_once) {
   refused_since_.reset();
   trouble_ = no_address();
-  deadline_.expires_after(met_ ? local_.timeouts.silent : local_.timeouts.meet);
-  deadline_.async_wait([this](const asio::error_code& cancelled) {
-    if (!cancelled && !connection_ && !lost_ && !finishing_) {
-      lose(fmt::format("no connection within {:.1f} s: {}",
-                       seconds(met_ ? local_.timeouts.silent : local_.timeouts.meet), trouble_));
-    }
-  });
+  wait_for_it();
   if (at_once && dials()) {
     try_now();
   } else {
     try_soon();
   }
+}
+
+void Link::wait_for_it() {
+  const Timeouts& within = local_.timeouts;
+  const Duration patience = met_      ? within.silent
+                            : forged_ ? std::min(within.meet, within.silent)
+                                      : within.meet;
+  deadline_.expires_after(patience);
+  deadline_.async_wait([this, patience](const asio::error_code& cancelled) {
+    if (!cancelled && !connection_ && !lost_ && !finishing_)
+      lose(fmt::format("no connection within {:.1f} s: {}", seconds(patience), trouble_));
+  });
 }
 
 void Link::try_soon() {

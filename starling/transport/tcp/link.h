@@ -2,9 +2,10 @@
 // connection is restored, and both check whether the peer's listener is still there:
 //
 //   seeking   no connection. The dialer dials, the acceptor probes the peer's port, at growing
-//             intervals (10 to 500 ms). If a port refuses twice over 200 ms, its process has ended
+//             intervals (10 to 500 ms). If a port refuses twice over 50 ms, its process has ended
 //             and the peer is lost. The peer is also lost if it does not come within timeouts.meet
-//             at first, or timeouts.silent later
+//             at first, or timeouts.silent later, or while its address in the store is not
+//             signed with this worker's token
 //   up        frames flow. Another process that proves to be the peer takes its place only if the
 //             connection then breaks, or is silent, for half of timeouts.silent. Else it is refused
 //   lost      the dialer goes on, slowly, and reads the peer's address from the store again,
@@ -51,6 +52,7 @@ class Link {
  private:
   bool dials() const { return local_.identity.rank > peer_; }
   void seek(bool at_once);
+  void wait_for_it();  // the peer is lost if this takes too long
   void try_soon();
   void try_now();
   void tried(Dial::Outcome outcome, ProvenStream stream, const std::string& reason);
