@@ -1,0 +1,165 @@
+"""The faults of the matrix: what fails, and what must be true of the run afterwards. A fault is
+one line of FAULTS. docs/failures.md promises what `expect` says."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Callable
+
+WORKERS = 4
+STEP = 40  # at which the fault comes
+DONOR = 3  # is asked first by VICTIM
+VICTIM = 2  # in the ring its neighbours are 1 and 3, and 0 is none
+
+
+@dataclass(frozen=True)
+class Expect:
+    """What must be true of the run."""
+
+    code: int | None = 0  # exit code of the launcher; None: any
+    dead: tuple = ()  # workers that are not there at the end
+    joins: tuple = ()  # workers that take another's state, once each
+    again: bool = False  # or more often; the run may end while they are away
+    says: tuple = ()  # patterns of messages
+    silent: tuple = ()  # patterns that no message may match
+    result: bool = True  # the survivors train to the last step, and write the results
+    apart: bool = False  # workers may be elsewhere at the end: they were cut off
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    what: str
+    expect: Expect
+    fail: str = ""  # STARLING_FAIL
+    act: Callable | None = None  # act(run): from outside, once all have logged STEP
+    arguments: tuple = ()
+    launch: str = "local"  # local: one launcher; ranks: each by itself; hosts: on emulated hosts
+    changed: tuple = ()  # launch = ranks: arguments and variables of worker VICTIM alone
+    steps: int = 160
+    only: str = ""  # for one scheme: the others do not have this place
+    smoke: bool = False  # in `make test`
+
+
+def dies(phase, victim=VICTIM, what="", **more):
+    """SIGKILL in a phase of a step, without a restart."""
+    expect = Expect(dead=(victim,), says=(rf"worker {victim} was killed by signal 9",
+                                          rf"starling\[\d\]: .*worker {victim} is gone"))
+    return Fault(f"dies-in-{phase}", what or f"SIGKILL in the phase {phase}", expect,
+                 fail=f"{phase}:{STEP}:{victim}:kill", **more)
+
+
+def returns(name, what, fail, *joins, again=False, **more):
+    """SIGKILL, and the launcher starts the worker again."""
+    return Fault(name, what, Expect(joins=joins, again=again), fail=fail,
+                 arguments=("--restart", "20"), steps=600, **more)
+
+
+def stand_still(seconds, *ranks):
+    def act(run):
+        pids = run.workers()
+        for rank in ranks:
+            os.kill(pids[rank], signal.SIGSTOP)
+        time.sleep(seconds)
+        for rank in ranks:
+            os.kill(pids[rank], signal.SIGCONT)
+
+    return act
+
+
+def cut(host, seconds):
+    def act(run):
+        run.cable("--cut", host)
+        time.sleep(seconds)
+        run.cable("--mend", host)
+
+    return act
+
+
+def split(seconds):
+    """Hosts 0 and 1 on one side, 2 and 3 on the other."""
+
+    def act(run):
+        def move(bridge):
+            for host in (2, 3):
+                subprocess.run(["ip", "-n", run.switch, "link", "set", f"port{host}", "master", bridge], check=True)
+
+        subprocess.run(["ip", "-n", run.switch, "link", "add", "other", "type", "bridge"], check=True)
+        subprocess.run(["ip", "-n", run.switch, "link", "set", "other", "up"], check=True)
+        move("other")
+        time.sleep(seconds)
+        move("bridge")
+
+    return act
+
+
+LEFT = "has not come|is gone|failed"
+
+FAULTS = [
+    *(dies(phase) for phase in ("data", "forward", "send", "exchange", "optimizer", "test", "checkpoint")),
+    dies("backward", smoke=True),
+    dies("vote", what="SIGKILL after a neighbour's block has come, before its own vote", only="cta"),
+    dies("average", what="SIGKILL in an exact average"),
+    dies("checkpoint-write", what="SIGKILL while its file of a checkpoint is written"),
+    dies("checkpoint-rename", 0, "SIGKILL of the one that commits a checkpoint, before the rename", smoke=True),
+    dies("checkpoint-latest", 0, "the same, after the rename"),
+    Fault("dies-in-rendezvous", "SIGKILL while all start", Expect(
+        code=1, result=False, says=(rf"worker {VICTIM} (has not come: it was killed by signal 9|is gone)",)),
+        fail=f"rendezvous:0:{VICTIM}:kill"),
+    Fault("two-neighbours-die", "SIGKILL of workers 1 and 2 in one step", Expect(
+        dead=(1, 2), says=("worker 1 is gone", "worker 2 is gone")),
+        fail=f"forward:{STEP}:1:kill,forward:{STEP}:2:kill"),
+    Fault("all-but-one-die", "SIGKILL of workers 0, 1 and 3 in one step", Expect(dead=(0, 1, 3)),
+          fail=",".join(f"forward:{STEP}:{rank}:kill" for rank in (0, 1, 3))),
+    Fault("exits", "exit code 3 in mid-step", Expect(
+        code=3, dead=(VICTIM,), says=(rf"worker {VICTIM} failed with exit code 3",)),
+        fail=f"forward:{STEP}:{VICTIM}:exit"),
+    Fault("throws", "an exception in mid-step", Expect(
+        code=1, dead=(VICTIM,), says=(rf"worker {VICTIM} failed with exit code 1",)),
+        fail=f"forward:{STEP}:{VICTIM}:throw"),
+    Fault("nan-gradient", "all gradients of one worker become NaN", Expect(
+        code=1, dead=(VICTIM,), says=(rf"rank {VICTIM}: step {STEP + 1}: the loss is -?nan",)),
+        fail=f"backward:{STEP}:{VICTIM}:nan", smoke=True),
+    returns("comes-back", "SIGKILL, then started again", f"forward:{STEP}:{VICTIM}:kill", VICTIM, smoke=True),
+    returns("first-comes-back", "the same for worker 0", f"forward:{STEP}:0:kill", 0),
+    returns("two-neighbours-come-back", "the same for workers 1 and 2 at once",
+            f"forward:{STEP}:1:kill,forward:{STEP}:2:kill", 1, 2),
+    returns("donor-dies", "the donor of a state is killed while it gives it",
+            f"forward:{STEP}:{VICTIM}:kill,join:*:{DONOR}:kill", VICTIM, DONOR),
+    Fault("newcomer-dies", "a worker dies whenever it takes a state", Expect(dead=(VICTIM,)),
+          fail=f"forward:{STEP}:{VICTIM}:kill,join:*:{VICTIM}:kill,restart=any", arguments=("--restart", "2"), steps=600),
+    returns("flaps", "a worker dies again and again",
+            f"forward:~0.02:{VICTIM}:kill,restart=any,seed=5", VICTIM, again=True),
+    Fault("stands-still-1s", "SIGSTOP for 1 s", Expect(silent=("is gone", "without")),
+          act=stand_still(1, VICTIM)),
+    Fault("stands-still-8s", "SIGSTOP for 8 s: the others go on without it, and it catches up", Expect(
+        silent=("killed by signal",)), act=stand_still(8, VICTIM), steps=600),
+    Fault("sleeps", "one step of a worker takes 2 s more", Expect(silent=("is gone",)),
+          fail=f"forward:{STEP}:{VICTIM}:sleep=2"),
+    Fault("slow", "each step of a worker takes 30 ms more", Expect(silent=("is gone",)),
+          fail=f"forward:*:{VICTIM}:sleep=0.03"),
+    Fault("cut-1s", "a host's cable is pulled for 1 s", Expect(silent=("is gone",)), act=cut(VICTIM, 1),
+          launch="hosts", steps=600),
+    Fault("cut-12s", "a host's cable is pulled for 12 s", Expect(), act=cut(VICTIM, 12), launch="hosts",
+          steps=2000),
+    Fault("split-12s", "two hosts and two hosts are parted for 12 s", Expect(), act=split(12), launch="hosts",
+          steps=2000),
+    Fault("other-recipe", "a worker with another learning rate and scheme", Expect(
+        code=None, result=False, says=("mixing.alpha|optimizer.lr|differ",)), launch="ranks",
+        changed=(("--model.width", "12"), {})),
+    Fault("wrong-token", "a worker with another token", Expect(code=None, result=False, says=("token",)),
+          launch="ranks", changed=((), {"STARLING_TOKEN": "another-token-of-its-own"})),
+    Fault("same-rank-twice", "two workers with the same rank", Expect(code=None, result=False, says=("rank",)),
+          launch="ranks", changed=((), {"RANK": "1"})),
+]
+
+
+def named(name):
+    return next(fault for fault in FAULTS if fault.name == name)
+
+
+def compiled(patterns):
+    return [re.compile(pattern) for pattern in patterns]
