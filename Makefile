@@ -45,6 +45,7 @@ test-long: build  ## run the long tests: many seeds, wheel, frameworks, notebook
 	@scripts/dev-tools requirements-docs.txt $(VENV)
 	@scripts/dev-tools requirements-peers.txt $(VENV)
 	@scripts/dev-tools requirements-launch.txt $(VENV)
+	@scripts/dev-tools requirements-ray.txt $(VENV)
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2 -L '^long$$'
 
 test-all: test  ## run all tests
