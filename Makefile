@@ -42,6 +42,7 @@ test-long: build  ## run the long tests: many seeds, wheel, frameworks, notebook
 	@scripts/dev-tools requirements-test.txt $(VENV)
 	@scripts/dev-tools requirements-pack.txt $(VENV)
 	@scripts/dev-tools requirements-examples.txt $(VENV)
+	@scripts/dev-tools requirements-watch.txt $(VENV)
 	@scripts/dev-tools requirements-docs.txt $(VENV)
 	@scripts/dev-tools requirements-peers.txt $(VENV)
 	@scripts/dev-tools requirements-launch.txt $(VENV)
