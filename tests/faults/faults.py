@@ -70,6 +70,16 @@ def stand_still(seconds, *ranks):
     return act
 
 
+def away_for_an_epoch(run):
+    """The others take worker 1 in again while VICTIM stands still."""
+    pids = run.workers()
+    os.kill(pids[VICTIM], signal.SIGSTOP)
+    os.kill(pids[1], signal.SIGKILL)
+    back = re.compile(r"starling\[1\]: this worker has joined")
+    run.until(lambda steps: run.time_of(back), "worker 1 is back")
+    os.kill(pids[VICTIM], signal.SIGCONT)
+
+
 def cut(host, seconds):
     def act(run):
         run.cable("--cut", host)
@@ -133,10 +143,15 @@ FAULTS = [
           fail=f"forward:{STEP}:{VICTIM}:kill,join:*:{VICTIM}:kill,restart=any", arguments=("--restart", "2"), steps=600),
     returns("flaps", "a worker dies again and again",
             f"forward:~0.02:{VICTIM}:kill,restart=any,seed=5", VICTIM, again=True),
+    returns("nan-comes-back", "NaN gradients end a worker, which is started again",
+            f"backward:{STEP}:{VICTIM}:nan", VICTIM),
     Fault("stands-still-1s", "SIGSTOP for 1 s", Expect(silent=("is gone", "without")),
           act=stand_still(1, VICTIM)),
     Fault("stands-still-8s", "SIGSTOP for 8 s: the others go on without it, and it catches up", Expect(
         silent=("killed by signal",)), act=stand_still(8, VICTIM), steps=600),
+    Fault("away-for-an-epoch", "SIGSTOP, until the others have taken in another worker", Expect(
+        joins=(1, VICTIM), says=(rf"starling\[{VICTIM}\]: the other workers have gone on without this one",)),
+        act=away_for_an_epoch, arguments=("--restart", "20"), steps=1500),
     Fault("sleeps", "one step of a worker takes 2 s more", Expect(silent=("is gone",)),
           fail=f"forward:{STEP}:{VICTIM}:sleep=2"),
     Fault("slow", "each step of a worker takes 30 ms more", Expect(silent=("is gone",)),

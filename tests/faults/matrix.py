@@ -20,7 +20,8 @@ A cell is red if one of these does not hold:
 
 Prints a table, and writes one object per cell to out/faults/matrix.json: the times from the fault
 to the first message of another worker about it, and until the worker has joined again; exchanges
-lost; loss and score. Faults of the network need root.
+lost; loss and score. out/faults/matrix.md has a line for each fault. Faults of the network need
+root.
 """
 
 import argparse
@@ -192,7 +193,7 @@ class Cell:
     def check_apart(self, records):
         """The worker across the ring is no neighbour of the one that died alone."""
         dead = self.fault.expect.dead
-        if self.topology != "ring" or len(dead) != 1:
+        if self.topology != "ring" or len(dead) != 1 or "--restart" in self.fault.arguments:
             return
         across = (dead[0] + 2) % WORKERS
         lost = records[across][-1]["blocks_aborted"]
@@ -246,6 +247,24 @@ def row(cell):
             f"{cell.figures.get('accuracy', float('nan')):9.3f}{cell.figures['seconds']:7.0f}")
 
 
+def table(cells):
+    """A line for each fault, over all of its cells."""
+    text = "| fault | cells that hold | seen after, s | back after, s | lowest score |\n|-|-|-|-|-|\n"
+    for fault in (NONE, *FAULTS):
+        of_it = [cell for cell in cells if cell.fault is fault]
+        if not of_it:
+            continue
+
+        def most(key, digits, choose=max, of_it=of_it):
+            values = [cell.figures[key] for cell in of_it if key in cell.figures]
+            return f"{choose(values):.{digits}f}" if values else ""
+
+        green = sum(not cell.wrong for cell in of_it)
+        text += (f"| {fault.what} | {green} of {len(of_it)} | {most('detected_s', 2)} | {most('joined_s', 1)} | "
+                 f"{most('accuracy', 3, min)} |\n")
+    return text
+
+
 def run_cells(faults, schemes=SCHEMES, topologies=TOPOLOGIES, say=print):
     """Runs the faults under these schemes and topologies. Returns their cells."""
     cells, undisturbed = [], {}
@@ -291,8 +310,9 @@ def main():
     cells = run_cells(chosen)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "matrix.json").write_text(json.dumps([cell.as_json() for cell in cells], indent=1) + "\n")
+    (options.out / "matrix.md").write_text(table(cells))
     red = sum(bool(cell.wrong) for cell in cells)
-    print(f"{len(cells)} cells, {red} red: {options.out / 'matrix.json'}")
+    print(f"{len(cells)} cells, {red} red: {options.out / 'matrix.json'}, and matrix.md as a table")
     return 1 if red else 0
 
 

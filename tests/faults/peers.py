@@ -126,6 +126,7 @@ def run(system, fault):
         out = pathlib.Path(folder)
         job = Job(system, fault, out)
         running = job.start()
+        running.quiet = 180  # torch is imported once more by each of them
         hang, at = None, None
         try:
             running.until(lambda steps: len(steps) == WORKERS and min(steps.values()) >= STEP, f"step {STEP}")

@@ -11,15 +11,15 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "train"))
 from runs import environment, processes_of  # noqa: E402
 
-QUIET = 60  # seconds without a message or a step: the run hangs
-
 
 class Hang(Exception):
-    """Nothing has happened for QUIET seconds, or the workers have ended before what was awaited."""
+    """Nothing has happened for too long, or the workers have ended before what was awaited."""
 
 
 class Watched:
     """Processes of one run, whose metrics.jsonl is in `out`. Keeps each message with its time."""
+
+    quiet = 60  # seconds without a message or a step: the run hangs
 
     def __init__(self, out, *commands, **changed):
         self.out, self.messages = out, []
@@ -78,7 +78,7 @@ class Watched:
         while not done(self.steps()):
             if not self.running():
                 raise Hang(f"it ended before {what}: steps {self._steps}")
-            if time.monotonic() - self.moved > QUIET:
+            if time.monotonic() - self.moved > self.quiet:
                 raise Hang(f"it stands still before {what}: steps {self._steps}")
             time.sleep(0.01)
 

@@ -37,6 +37,8 @@ class Failpoints(Run):
                 last = self.metrics()[rank][-1]["step"]
                 self.assertEqual(last, done.get(phase, last))
 
+    # tests/faults/ has the kill in the backward pass among its smoke tests.
+    @long
     def test_a_kill_in_each_phase_of_a_step_costs_that_worker(self):
         self.check_killed("data", "backward", "optimizer", "vote")
 

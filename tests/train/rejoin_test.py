@@ -57,6 +57,7 @@ class Rejoin(Run):
     def test_even_the_first(self):
         self.check_killed(0)
 
+    @long  # tests/faults/ has it among its smoke tests
     def test_so_it_does_in_gossip(self):
         self.check_killed(1, "--mixing.scheme", "a2cid2", "--mixing.topology", "ring")
 
