@@ -28,6 +28,7 @@ void add_bench(CLI::App& app, Command& command);
 void add_timeline(CLI::App& app, Command& command);
 void add_report(CLI::App& app, Command& command);
 void add_status(CLI::App& app, Command& command);
+void add_top(CLI::App& app, Command& command);
 void add_checkpoint(CLI::App& app, Command& command);
 void add_eval(CLI::App& app, Command& command);
 void add_generate(CLI::App& app, Command& command);

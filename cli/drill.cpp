@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "cli/drill_page.h"
 #include "cli/json.h"
 #include "cli/recipe_keys.h"
+#include "cli/time_option.h"
 #include "cli/workers.h"
 #include "starling/checkpoint/file.h"
 #include "starling/core/error.h"
@@ -31,7 +31,6 @@ namespace {
 
 constexpr int kTextColumns = 78;
 constexpr std::uint64_t kMostSummary = 16 << 20;
-constexpr double kMostSeconds = 30 * 86'400.0;
 
 struct DrillCommand {
   std::shared_ptr<RecipeOptions> recipe = std::make_shared<RecipeOptions>();
@@ -175,17 +174,13 @@ void add_drill(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("drill", "Train while workers are killed and started again");
   auto options = std::make_shared<DrillCommand>();
   add_recipe(*sub, options->recipe);
-  const std::map<std::string, double> units{{"ms", 0.001}, {"s", 1}, {"m", 60}, {"h", 3600}};
-  const auto time = [&](const char* name, double& value, const std::string& meaning) {
-    sub->add_option(name, value, meaning)
-        ->transform(CLI::AsNumberWithUnit(units, CLI::AsNumberWithUnit::CASE_SENSITIVE, "TIME"))
-        ->check(CLI::Range(0.001, kMostSeconds))
-        ->type_name("TIME");
-  };
   sub->add_option("--workers", options->workers, "number of workers to start on this machine")
       ->type_name("N")
       ->required()
       ->check(CLI::Range(2, kMostLocalWorkers));
+  const auto time = [&](const char* name, double& value, const char* meaning) {
+    add_time(*sub, name, value, meaning, 0.001);
+  };
   time("--kill-every", options->kill_every,
        "mean time between two kills, such as 500ms, 3s or 1m (default: 3s)");
   time("--for", options->lasts, "kill for this long, then let the run go on to its end (default: 1m)");

@@ -53,6 +53,7 @@ int run(int argc, char** argv) {
   add_timeline(app, command);
   add_report(app, command);
   add_status(app, command);
+  add_top(app, command);
   add_checkpoint(app, command);
   add_eval(app, command);
   add_generate(app, command);

@@ -1,5 +1,6 @@
 #include "cli/status_text.h"
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -37,6 +38,38 @@ std::string phase_text(const WorkerStatus& worker, double now) {
   return fmt::format("{} of step {} for {:.1f} s", worker.phase()->name, worker.phase()->step,
                      worker.seconds_in_phase(now));
 }
+
+constexpr std::array kWorkerColumns{
+    WorkerColumn{"worker", 0, [](const WorkerStatus& w, double) { return fmt::format("{}", w.rank); }},
+    WorkerColumn{"host", 7,
+                 [](const WorkerStatus& w, double) {
+                   return w.phases ? printable(w.phases->host) : std::string("-");
+                 }},
+    WorkerColumn{"process", 1,
+                 [](const WorkerStatus& w, double) { return std::string(name_of(w.process())); }},
+    WorkerColumn{"restarts", 10,
+                 [](const WorkerStatus& w, double) {
+                   return w.phases ? fmt::format("{}", w.phases->owner.restarts) : std::string("-");
+                 }},
+    WorkerColumn{"step", 3, [](const WorkerStatus& w, double) { return or_dash(w.step, "{}"); }},
+    WorkerColumn{"epoch", 8, [](const WorkerStatus& w, double) { return or_dash(w.epoch, "{:.2f}"); }},
+    WorkerColumn{"loss", 6, [](const WorkerStatus& w, double) { return or_dash(w.loss, "{:.4f}"); }},
+    WorkerColumn{"steps/s", 5,
+                 [](const WorkerStatus& w, double) { return or_dash(per_second(w.step_seconds), "{:.3g}"); }},
+    WorkerColumn{"waiting", 4,
+                 [](const WorkerStatus& w, double) {
+                   return or_dash(w.waiting_share ? std::optional(100 * *w.waiting_share) : std::nullopt,
+                                  "{:.0f} %");
+                 }},
+    WorkerColumn{"MB sent", 9,
+                 [](const WorkerStatus& w, double) {
+                   const auto& sent = w.bytes_sent;
+                   return or_dash(sent ? std::optional(static_cast<double>(*sent) / 1e6) : std::nullopt,
+                                  "{:.1f}");
+                 }},
+    WorkerColumn{"phase", 2, [](const WorkerStatus& w, double now) {
+                   return w.phase() == nullptr ? "-" : phase_text(w, now);
+                 }}};
 
 // ---------------------------------------------------------------- Prometheus
 
@@ -124,11 +157,24 @@ void add_workers(const RunStatus& run, Exposition& to) {
 
 }  // namespace
 
-std::string status_text(const RunStatus& run) {
-  std::string text = fmt::format("run        {}: {}", printable(run.folder), name_of(run.state));
+std::span<const WorkerColumn> worker_columns() { return kWorkerColumns; }
+
+std::vector<std::vector<std::string>> worker_rows(const std::vector<WorkerStatus>& workers, double now) {
+  std::vector<std::vector<std::string>> rows(1);
+  for (const WorkerColumn& column : kWorkerColumns) rows.front().emplace_back(column.header);
+  for (const WorkerStatus& worker : workers) {
+    auto& row = rows.emplace_back();
+    for (const WorkerColumn& column : kWorkerColumns) row.push_back(column.cell(worker, now));
+  }
+  return rows;
+}
+
+std::string status_head(const RunStatus& run) {
+  std::string text = fmt::format("run        {}", name_of(run.state));
   if (!run.scheme.empty())
     text += fmt::format(", {} over {}", printable(run.scheme), printable(run.topology));
-  text += fmt::format(", {} worker{}\n", run.workers.size(), run.workers.size() == 1 ? "" : "s");
+  text += fmt::format(", {} worker{}, in {}\n", run.workers.size(), run.workers.size() == 1 ? "" : "s",
+                      printable(run.folder));
   if (run.step) {
     text += fmt::format("progress   step {}, epoch {}, {} steps/s\n", *run.step, or_dash(run.epoch, "{:.2f}"),
                         or_dash(per_second(run.step_seconds), "{:.3g}"));
@@ -139,23 +185,17 @@ std::string status_text(const RunStatus& run) {
                         or_dash(run.test->loss, "{:.4f}"), or_dash(run.test->consensus_distance, "{:.3g}"),
                         run.test->step);
   }
+  return text;
+}
+
+std::string status_text(const RunStatus& run) {
+  std::string text = status_head(run);
   for (const WorkerStatus& w : run.workers) {
     if (w.late)
       text += fmt::format("late       worker {} on {}: {}\n", w.rank, printable(worker_host(w)),
                           phase_text(w, run.now));
   }
-  std::vector<std::vector<std::string>> rows{{"worker", "host", "process", "restarts", "step", "epoch",
-                                              "loss", "steps/s", "waiting", "MB sent", "phase"}};
-  for (const WorkerStatus& w : run.workers) {
-    const auto sent = w.bytes_sent ? std::optional(static_cast<double>(*w.bytes_sent) / 1e6) : std::nullopt;
-    const auto waiting = w.waiting_share ? std::optional(100 * *w.waiting_share) : std::nullopt;
-    rows.push_back({fmt::format("{}", w.rank), w.phases ? printable(w.phases->host) : "-",
-                    name_of(w.process()), w.phases ? fmt::format("{}", w.phases->owner.restarts) : "-",
-                    or_dash(w.step, "{}"), or_dash(w.epoch, "{:.2f}"), or_dash(w.loss, "{:.4f}"),
-                    or_dash(per_second(w.step_seconds), "{:.3g}"), or_dash(waiting, "{:.0f} %"),
-                    or_dash(sent, "{:.1f}"), w.phase() == nullptr ? "-" : phase_text(w, run.now)});
-  }
-  return text + "\n" + table_text(rows);
+  return text + "\n" + table_text(worker_rows(run.workers, run.now));
 }
 
 Json status_json(const RunStatus& run) {

@@ -5,8 +5,8 @@ import unittest
 
 from command import CommandTest
 
-COMMANDS = ("train, drill, simulate, study, schemes, topology, probe, plan, bench, timeline, report, status, checkpoint, "
-            "eval, generate, translate, pack, doctor")
+COMMANDS = ("train, drill, simulate, study, schemes, topology, probe, plan, bench, timeline, report, status, top, "
+            "checkpoint, eval, generate, translate, pack, doctor")
 
 
 class Main(CommandTest):
