@@ -6,8 +6,8 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 WORKERS = 4
 STEP = 40  # at which the fault comes

@@ -13,7 +13,7 @@ A cell is red if one of these does not hold:
   apart     a worker without an edge to the one that died loses no exchange
   sum       no exchange was mixed at one end only
   joins     the workers that were started again have joined, and no others; a newcomer's first
-            loss is that of a trained model
+            losses are nearer to those of the others than to those of a new model
   learns    score and consensus distance are as without a fault
   whole     every checkpoint that is there verifies
   clean     no process, no shared memory and no half checkpoint is left
@@ -37,10 +37,9 @@ import time
 import uuid
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from faults import FAULTS, STEP, VICTIM, WORKERS, Fault, Expect, compiled  # noqa: E402
-from watched import Hang, Watched  # noqa: E402
-
+from faults import FAULTS, STEP, VICTIM, WORKERS, Expect, Fault, compiled  # noqa: E402
 from runs import free_port, write_images  # noqa: E402
+from watched import Hang, Watched  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CLUSTER = ROOT / "scripts/cluster"
@@ -185,10 +184,17 @@ class Cell:
         for _, message in run.messages:
             if found := JOINED.search(message):
                 rank, after = map(int, found.groups())
-                loss = next((record["loss"] for record in records[rank] if record["step"] > after), None)
-                first = records[rank][0]["loss"]
-                self.require(loss is None or loss < first / 2,
-                             f"joins: worker {rank} begins with the loss {loss}, a new model with {first}")
+
+                def mean(of, after=after):
+                    losses = [record["loss"] for record in of if after < record["step"] <= after + 5]
+                    return sum(losses) / len(losses) if losses else None
+
+                loss, new = mean(records[rank]), mean(records[rank], 0)
+                trained = [mean(of) for other, of in records.items() if other != rank]
+                trained = [each for each in trained if each is not None]
+                if loss is not None and trained:
+                    self.require(loss - min(trained) < (new - min(trained)) / 2,
+                                 f"joins: worker {rank} begins with the loss {loss}, others have {trained}, a new model {new}")
 
     def check_apart(self, records):
         """The worker across the ring is no neighbour of the one that died alone."""

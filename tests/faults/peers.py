@@ -27,9 +27,8 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from watched import Hang, Watched  # noqa: E402
-
 from runs import free_port  # noqa: E402
+from watched import Hang, Watched  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
@@ -103,7 +102,7 @@ def outcome_of(job, lines, at, hang):
     """What became of the run after the fault at this time."""
     survivors = [rank for rank in range(WORKERS) if rank != job.victim]
     after = {rank: [line["at"] for line in lines if line["rank"] == rank and line["at"] >= at] for rank in range(WORKERS)}
-    pause = max((max((later - earlier for earlier, later in zip([at, *times], times)), default=0.0)
+    pause = max((max((later - earlier for earlier, later in zip([at, *times], times, strict=False)), default=0.0)
                  for times in (after[rank] for rank in survivors)), default=0.0)
     last = {line["rank"]: line for line in lines}
     repeated = 0
@@ -151,7 +150,8 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/faults/peers.json")
     options = parser.parse_args()
     rows = []
-    print("| fault | system | outcome | pause of the others, s | back, s | steps repeated | workers with NaN |\n" + "|-" * 7 + "|")
+    print("| fault | system | outcome | pause of the others, s | back, s | steps repeated | workers with NaN |")
+    print("|-" * 7 + "|")
     for fault in options.faults:
         for system in options.systems:
             row = run(system, fault)

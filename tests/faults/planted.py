@@ -38,7 +38,7 @@ BUGS = [
         ("starling/train/trainer.cpp", "(goes_on(world) ? check_settings : check_recipe)", "check_recipe"),)),
     Bug("values-are-not-checked", "nan-gradient", (
         ("starling/exchange/inbox.cpp", "!kernels::all_finite(chunk, *values_)", "false"),
-        ("starling/exchange/exchange.cpp", "bool finite) {\n  if (!finite) {", "bool finite) {\n  finite = true;\n  if (!finite) {")),
+        ("starling/exchange/exchange.cpp", "  if (!finite) {", "  finite = true;\n  if (!finite) {")),
         schemes=("cta",)),
 ]
 
