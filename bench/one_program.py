@@ -14,6 +14,9 @@ from workers import ROOT, about, save
 
 
 def main():
+    if sys.argv[1:2] in (["-h"], ["--help"]):
+        print(__doc__.strip())
+        return
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     program, *options = sys.argv[1:]

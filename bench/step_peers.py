@@ -138,6 +138,9 @@ def steps(job, system, detail, rank):
 
 
 def main():
+    if sys.argv[1:2] in (["-h"], ["--help"]):
+        print(__doc__.strip())
+        return
     if len(sys.argv) < 3 or (sys.argv[2], len(sys.argv)) not in (("ddp", 4), ("decent-dp", 4), ("line", 3)):
         sys.exit(__doc__)
     with open(sys.argv[1]) as file:

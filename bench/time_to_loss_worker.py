@@ -15,9 +15,13 @@ import pathlib
 import sys
 import time
 
-import torch
-from small_tasks import batches, task_of, validation_loss
-from torch.nn.utils import clip_grad_norm_, parameters_to_vector
+if sys.argv[1:2] in (["-h"], ["--help"]):  # before imports that need the package
+    print(__doc__.strip())
+    sys.exit()
+
+import torch  # noqa: E402
+from small_tasks import batches, task_of, validation_loss  # noqa: E402
+from torch.nn.utils import clip_grad_norm_, parameters_to_vector  # noqa: E402
 
 WARM_UP = 3  # passes before the first step
 START = 2  # steps after which the clock starts: those in which DDP and Decent-DP make their buckets

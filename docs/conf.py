@@ -14,6 +14,7 @@ exclude_patterns = ["docs/README.md"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4  # links to headings as GitHub names them
 
+default_role = "literal"  # Docstrings have `names` between single marks, as the documents do.
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
@@ -24,6 +25,7 @@ breathe_default_project = "starling"
 breathe_default_members = ("members",)
 breathe_show_include = False
 cpp_maximum_signature_line_length = 80
+python_maximum_signature_line_length = 80
 
 suppress_warnings = [
     "duplicate_declaration.cpp",  # every header opens the namespace

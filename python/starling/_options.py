@@ -1,7 +1,9 @@
 """Keyword arguments of the optimizers."""
 
 import ast
+import difflib
 import inspect
+import re
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -62,8 +64,8 @@ class Options(SchemeOptions, total=False):
     """For the hierarchy, and for topologies that know of nodes; 0 (default): the launcher's local
     world size."""
     block_bytes: int
-    """Largest block that is exchanged at once; 25 MB (default), and at most an eighth of the
-    model."""
+    """Largest block, in bytes, that is exchanged at once; 26214400 (default), and at most an eighth
+    of the model."""
     max_wait: float | None
     """Longest, in seconds, that step() waits for a late neighbour that is alive; None (default):
     ten minutes. Runs in which it is used up are not equal to the bit."""
@@ -93,8 +95,16 @@ class RuleOptions(Options, total=False):
     capturable: bool
 
 
-def without_torchs(options: RuleOptions, name: str) -> Options:
-    """The options without torch's, which must have their defaults. `name`: of the optimizer."""
+def without_torchs(options: RuleOptions, name: str, own: Iterable[str]) -> Options:
+    """The options without torch's, which must have their defaults. `name`: of the optimizer. `own`:
+    the names of its rule's, for one that was mistyped. The C++ library refuses all others."""
+    for key in sorted(options.keys() - RuleOptions.__annotations__.keys()):
+        near = difflib.get_close_matches(key, [*own, *Options.__annotations__], 1)
+        near = ["lr"] if key == "learning_rate" else near
+        if near and near[0] in own:
+            raise TypeError(
+                f"unexpected keyword argument '{key}', did you mean '{near[0]}'?: the rule's are {', '.join(own)}"
+            )
     rest = dict(options)
     for key in sorted(RuleOptions.__annotations__.keys() - Options.__annotations__.keys()):
         if not (value := rest.pop(key, None)):
@@ -108,15 +118,41 @@ def without_torchs(options: RuleOptions, name: str) -> Options:
     return rest
 
 
-def document(*optimizers: type) -> None:
-    """Shows the options in help(), with their docstrings, which Python keeps only in the source."""
-    lines = ["Keyword arguments besides:", ""]
+def _default(annotation: str, text: str):
+    """The default that the docstring of an option names: "1 (default)", "False by default", "None:
+    automatic (default)". Without one it is None."""
+    said = re.search(r"(\S+?)(?:: automatic)? (?:\(default\)|by default)", " ".join(text.split()))
+    if said is None or said[1] == "None":
+        return None
+    return said[1] if annotation == "str" and not said[1].startswith('"') else ast.literal_eval(said[1])
+
+
+def _documented() -> Iterable[tuple[str, str, str]]:
+    """Name, annotation and docstring of each option. Python keeps these docstrings only in the
+    source."""
     for kind in (Options, SchemeOptions):
         body = ast.parse(inspect.getsource(sys.modules[kind.__module__])).body
         of_kind = next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
         for field, text in zip(of_kind, of_kind[1:], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                said = inspect.cleandoc(ast.literal_eval(text.value)).replace("\n", "\n    ")
-                lines.append(f"{field.target.id}: {ast.unparse(field.annotation)}\n    {said}")
+                annotation = ast.unparse(field.annotation).strip("'")
+                yield field.target.id, annotation, inspect.cleandoc(ast.literal_eval(text.value))
+
+
+def document(*optimizers: type) -> None:
+    """Shows every option in help() and inspect.signature(), with its default and its docstring."""
+    lines, shared = ["Keyword arguments besides:", ""], []
+    for name, annotation, text in _documented():
+        lines.append(f"{name}: {annotation}\n    " + text.replace("\n", "\n    "))
+        default = _default(annotation, text)
+        shared.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
     for optimizer in optimizers:
+        signature = inspect.signature(optimizer.__init__)
+        *own, rest = signature.parameters.values()
+        torchs = []
+        if "RuleOptions" in str(rest.annotation) and hasattr(torch.optim, optimizer.__name__):
+            theirs = inspect.signature(getattr(torch.optim, optimizer.__name__)).parameters
+            ours = RuleOptions.__annotations__.keys() - Options.__annotations__.keys()
+            torchs = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for key, each in theirs.items() if key in ours]
+        optimizer.__init__.__signature__ = signature.replace(parameters=[*own, *shared, *torchs])
         optimizer.__init__.__doc__ = "\n".join(lines)

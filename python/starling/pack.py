@@ -4,11 +4,13 @@ This file needs neither torch nor the package: `starling pack` runs it by its pa
 """
 
 import argparse
+import difflib
 import hashlib
 import io
 import itertools
 import json
 import pathlib
+import re
 import shutil
 import struct
 import sys
@@ -274,8 +276,31 @@ def length(text):
     return value
 
 
+class OneLine(argparse.ArgumentParser):
+    """Its errors are one line, as the command's are, with the nearest name for a mistyped one."""
+
+    def names(self):
+        """The options of this parser and of its kinds."""
+        kinds = [kind for action in self._actions if isinstance(action.choices, dict) for kind in action.choices.values()]
+        return sorted({*self._option_string_actions, *(name for kind in kinds for name in kind.names())})
+
+    def error(self, message):
+        kind = re.match(r"argument KIND: invalid choice: '(.*)' \(choose from (.*)\)", message)
+        option = re.match(r"unrecognized arguments: (-\S*)", message)
+        known = re.findall(r"\w+", kind[2]) if kind else self.names()
+        wrong = (kind or option or [None, ""])[1].split("=")[0]
+        near = "".join(f", did you mean {name}?" for name in difflib.get_close_matches(wrong, known, 1))
+        if kind:
+            message = f"unknown kind {kind[1]!r}{near}: known are {', '.join(known)}"
+        elif option:
+            message = f"unknown option {option[1]!r}{near} ({self.prog} --help lists all)"
+        message = re.sub(r"invalid \w+ value", "no number", message)
+        print(f"{self.prog.replace(' ', ': ', 1)}: {message}", file=sys.stderr)
+        sys.exit(2)
+
+
 def parser():
-    parser = argparse.ArgumentParser(prog="starling pack", description=__doc__.splitlines()[0].split(": ", 1)[1],
+    parser = OneLine(prog="starling pack", description=__doc__.splitlines()[0].split(": ", 1)[1],
                                      allow_abbrev=False)
     kinds = parser.add_subparsers(required=True, metavar="KIND")
     text = kinds.add_parser(

@@ -45,7 +45,7 @@ class _Ruled(Optimizer):
         cls._states = _C.rules()[cls._rule]["states"]
 
     def __init__(self, params, defaults: dict, options: RuleOptions):
-        rest = without_torchs(options, self._rule)
+        rest = without_torchs(options, self._rule, defaults)
         super().__init__(params, defaults)
         self.state = _State()
         for group in self.param_groups:
@@ -89,7 +89,7 @@ class _Ruled(Optimizer):
         one moment.
 
         Workers differ, so each needs a name of its own if all save into one place, for example with
-        torch.distributed.checkpoint:
+        torch.distributed.checkpoint::
 
             state = {"model": ..., "optimizer": ...}      # of get_state_dict(model, optimizer)
             dcp.save({f"worker-{rank}": state}, checkpoint_id=folder)

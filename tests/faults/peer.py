@@ -128,6 +128,9 @@ SYSTEMS = {"ddp": by_ddp, "decent-dp": by_decent_dp, "torchft": by_torchft, "sta
 
 
 def main():
+    if sys.argv[1:2] in (["-h"], ["--help"]):
+        print(__doc__.strip())
+        return
     system, out, steps, *spoiled = sys.argv[1:]
     rank = int(os.environ["RANK"])
     torch.set_num_threads(1)

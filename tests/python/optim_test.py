@@ -220,6 +220,9 @@ class Alone(unittest.TestCase):
                 ({"topologie": "ring"}, TypeError,
                  "'topologie', did you mean 'topology'?: beside the rule's there are alpha, alpha_tilde, beta, "),
                 ({"topolgy": "ring"}, TypeError, "'topolgy', did you mean 'topology'?"),
+                ({"weigth_decay": 0.1}, TypeError,
+                 "'weigth_decay', did you mean 'weight_decay'?: the rule's are lr, betas, eps, weight_decay"),
+                ({"learning_rate": 0.1}, TypeError, "'learning_rate', did you mean 'lr'?"),
                 ({"fused": True}, ValueError, "fused = True: leave it out, since the update is fused already"),
                 ({"foreach": True}, ValueError, "foreach = True: leave it out"),
                 ({"amsgrad": True}, ValueError, "starling.Decentralized(torch.optim.AdamW(.., amsgrad=True))"),
@@ -369,7 +372,21 @@ class Alone(unittest.TestCase):
             said = inspect.getdoc(getattr(starling, name).__init__)
             for option, text in (("topology", "ring"), ("gamma", "choco"), ("model", "frozen"), ("wire", "int8")):
                 self.assertRegex(said, rf"(?m)^{option}: .*\n    .*{text}", name)
-            self.assertNotIn("class", str(inspect.signature(getattr(starling, name))))
+            signature = inspect.signature(getattr(starling, name))
+            self.assertNotIn("class", str(signature))
+            self.assertEqual(starling.Options.__annotations__.keys() - signature.parameters.keys(), set(), name)
+            self.assertNotIn("options", signature.parameters, name)
+
+    def test_options_may_have_the_defaults_that_help_shows(self):
+        for name in RULES:
+            net = model()
+            optimizer = getattr(starling, name)
+            shown = inspect.signature(optimizer).parameters.values()
+            keywords = {each.name: each.default for each in shown if each.kind is inspect.Parameter.KEYWORD_ONLY}
+            self.assertEqual((keywords["topology"], keywords["one_in"], keywords["clock"], keywords["max_wait"]),
+                             ("base-2", 1, "poisson", None))
+            for key, value in keywords.items():
+                optimizer(net.parameters(), **{key: value}).close()
 
     def test_refuses_another_torch(self):
         self.assertIn("built with torch 1.2.3, but torch 1.2.4 is installed",

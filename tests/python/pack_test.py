@@ -97,6 +97,16 @@ class PackText(Packing):
             with self.subTest(message):
                 done = self.pack(*arguments)
                 self.assertEqual((done.returncode, done.stderr), (1, f"starling: pack: {message}\n"))
+        script = pathlib.Path(__file__).resolve().parents[2] / "python/starling/pack.py"
+        for arguments, message in (
+                (["imgs"], "starling: pack: unknown kind 'imgs', did you mean images?: known are text, "),
+                (["text", "a", "b", *map(str, learn), "--held-ot=3"],
+                 "starling: pack: unknown option '--held-ot=3', did you mean --held-out? ("),
+                (["text", "a", "b", "--learn-vocabulary", "x"], "starling: pack text: argument --learn-vocabulary: no number")):
+            with self.subTest(message):
+                done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True)
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+                self.assertTrue(done.stderr.startswith(message), done.stderr)
         self.assertEqual(sorted(self.folder.iterdir()), before)
         done = self.pack(texts, new, STARLING_PYTHON="/nowhere/python")
         self.assertEqual(done.returncode, 1)

@@ -1,0 +1,53 @@
+"""Every script explains itself: --help prints what it is for and ends with 0, from any folder. The
+scripts that read a whole command line refuse a wrong one with 2 and a line that says what is
+allowed."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+FOLDERS = (".ci", "scripts", "bench", "tests/faults")
+WRONG = (".ci/run", "scripts/bootstrap", "scripts/bundle", "scripts/dev-tools", "scripts/format", "scripts/fresh-machine",
+         "scripts/fuzz", "scripts/lint", "scripts/pictures", "scripts/sanitize", "scripts/schemes", "scripts/topologies",
+         "scripts/try-slurm")
+
+
+def scripts():
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).iterdir()):
+            if file.is_file() and os.access(file, os.X_OK) and file.read_bytes().startswith(b"#!"):
+                yield file
+
+
+def run(script, *arguments):
+    language = [sys.executable] if b"python3" in script.read_bytes().split(b"\n")[0] else ["bash"]
+    with tempfile.TemporaryDirectory() as elsewhere:
+        return subprocess.run([*language, script, *arguments], cwd=elsewhere, stdin=subprocess.DEVNULL, timeout=120,
+                              env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True)
+
+
+class Help(unittest.TestCase):
+    def test_every_script_has_it(self):
+        all_of_them = list(scripts())
+        self.assertGreater(len(all_of_them), 30)
+        for script in all_of_them:
+            with self.subTest(script.relative_to(ROOT)):
+                done = run(script, "--help")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertGreater(len(done.stdout.split()), 8, done.stdout)
+                self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100, done.stdout)
+
+    def test_a_wrong_command_line_is_refused(self):
+        for name in WRONG:
+            with self.subTest(name):
+                done = run(ROOT / name, "--halp")
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn("--halp", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
