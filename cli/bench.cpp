@@ -101,6 +101,7 @@ int average_with_workers(const AveragingCommand& command) {
 void add_bench(CLI::App& app, Command& command) {
   CLI::App* bench = app.add_subcommand("bench", "Measure Starling on your machines");
   bench->require_subcommand(1);
+  bench->footer("  starling bench averaging --workers 4");
   CLI::App* sub = bench->add_subcommand(
       "averaging", "Measure the time to average three tensors, with several topologies and with all-reduce");
   auto options = std::make_shared<AveragingCommand>();

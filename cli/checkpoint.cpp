@@ -92,6 +92,7 @@ int consensus(const CheckpointOptions& options) {
 
 void add_checkpoint(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("checkpoint", "Describe a checkpoint, or extract its average model");
+  sub->footer("  starling checkpoint show out/run/checkpoints");
   sub->require_subcommand(1);
   auto options = std::make_shared<CheckpointOptions>();
   const auto add = [&](const char* name, const char* help, int (*run)(const CheckpointOptions&)) {

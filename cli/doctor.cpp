@@ -285,6 +285,7 @@ int doctor(bool json) {
 void add_doctor(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand(
       "doctor", "Show the versions and the machine's equipment, and check that they fit each other");
+  sub->footer("  starling doctor");
   auto json = std::make_shared<bool>(false);
   sub->add_flag("--json", *json, "print JSON instead of text");
   sub->callback([json, &command] { command = [json] { return doctor(*json); }; });

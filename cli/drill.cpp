@@ -172,6 +172,7 @@ int run_drill(const DrillCommand& command) {
 
 void add_drill(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("drill", "Train while workers are killed and started again");
+  sub->footer("  starling drill recipes/fashion-mnist.toml --workers 4");
   auto options = std::make_shared<DrillCommand>();
   add_recipe(*sub, options->recipe);
   sub->add_option("--workers", options->workers, "number of workers to start on this machine")

@@ -49,6 +49,7 @@ int eval(const EvalOptions& options) {
 
 void add_eval(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("eval", "Test a trained model");
+  sub->footer("  starling eval out/run/checkpoints");
   auto options = std::make_shared<EvalOptions>();
   add_trained(*sub, options->trained);
   sub->add_flag("--json", options->json, "print JSON instead of a table");

@@ -78,6 +78,7 @@ int generate(const GenerateOptions& options) {
 
 void add_generate(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("generate", "Let a trained model of text write");
+  sub->footer("  starling generate out/run/checkpoints");
   auto options = std::make_shared<GenerateOptions>();
   add_trained(*sub, options->trained);
   sub->add_option("--prompt", options->prompt, "how the text begins (default: empty)")->type_name("TEXT");

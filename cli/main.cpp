@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/usage.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/transport/c10d/one_line.h"
@@ -20,26 +21,18 @@ namespace starling::cli {
 namespace {
 
 int fail(int code, const std::string& message) {
-  fmt::print(stderr, "starling: {}\n", printable(message));
+  fmt::print(stderr, "{} {}\n", error_prefix(), printable(message));
   return code;
-}
-
-// If no command was found, CLI11 says only that something was missing or unexpected.
-std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
-  if (!app.get_subcommands().empty()) return error.what();
-  std::string known;
-  for (const CLI::App* command : app.get_subcommands(nullptr)) {
-    known += (known.empty() ? "" : ", ") + command->get_name();
-  }
-  if (argc < 2) return fmt::format("a command is needed: {} (starling --help describes them)", known);
-  if (argv[1][0] == '-') return fmt::format("unknown option '{}' (starling --help lists them)", argv[1]);
-  return fmt::format("unknown command '{}': known are {}", argv[1], known);
 }
 
 int run(int argc, char** argv) {
   CLI::App app("Starling trains a neural network on many workers without a global all-reduce.", "starling");
   app.set_version_flag("--version", "starling " STARLING_VERSION);
   app.require_subcommand(1);
+  app.footer(
+      "  starling train recipes/fashion-mnist.toml --workers 4\n"
+      "  starling topology --compare --workers 16\n"
+      "  starling help train");
   Command command;
   add_train(app, command);
   add_drill(app, command);
@@ -60,12 +53,13 @@ int run(int argc, char** argv) {
   add_translate(app, command);
   add_pack(app, command);
   add_doctor(app, command);
+  explain(app);
   try {
-    app.parse(argc, argv);
+    app.parse(read_arguments(argc, argv));
   } catch (const CLI::Success& asked) {  // --help, --version
-    return app.exit(asked);
+    return names_no_command(app) ? fail(2, usage_message(app, asked)) : app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    return fail(2, usage_message(app, error, argc, argv));
+    return fail(2, usage_message(app, error));
   }
   return command();
 }

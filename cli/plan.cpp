@@ -277,6 +277,9 @@ int plan(const PlanOptions& options) {
 
 void add_plan(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("plan", "Predict the time of a step from measurements, before the run");
+  sub->footer(
+      "  starling plan --profile profile.json\n"
+      "  starling plan --profile profile.json --workers 8..64 --html plan.html");
   auto options = std::make_shared<PlanOptions>();
   sub->add_option("--profile", options->profile,
                   "profile of the network from `starling probe`, with or without compute (docs/planner.md)")

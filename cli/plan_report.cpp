@@ -72,9 +72,10 @@ std::string curves(const std::vector<ReportWorld>& worlds) {
   const Axes axes{.least = static_cast<double>(worlds.front().workers),
                   .most = static_cast<double>(worlds.back().workers),
                   .low = std::exp2(std::floor(std::log2(least_worth)))};
-  std::string svg = fmt::format(R"(<svg viewBox="0 0 {} {}" role="img">)"
-                                "\n",
-                                kWidth, kHeight);
+  std::string svg =
+      fmt::format(R"(<svg viewBox="0 0 {} {}" role="img" aria-label="Work done against workers">)"
+                  "\n",
+                  kWidth, kHeight);
   for (double worth = axes.low; worth <= axes.most; worth *= 2) {
     const double y = axes.y(worth);
     svg += fmt::format(
@@ -87,7 +88,7 @@ std::string curves(const std::vector<ReportWorld>& worlds) {
                        kHeight - kBottom + 20, world.workers);
   svg += fmt::format(
       "<text class=\"middle\" x=\"{:.1f}\" y=\"{}\">workers</text>"
-      "<text class=\"middle\" transform=\"translate(16 {}) rotate(-90)\">workers' work done</text>\n",
+      "<text class=\"middle\" transform=\"translate(16 {}) rotate(-90)\">work done, in workers</text>\n",
       (kLeft + kWidth - kRight) / 2, kHeight - 4, (kTop + kHeight - kBottom) / 2);
   // Moves names apart that would overlap.
   const double best_y = axes.y(worlds.back().workers * recommended(worlds.back()).efficiency) + 4;
@@ -181,8 +182,9 @@ std::string table(const ReportWorld& world) {
 }
 
 std::string section(const ReportWorld& world) {
-  std::string html = fmt::format("<h2>{} workers on {} host{}{}</h2>\n", world.workers, world.hosts,
-                                 world.hosts == 1 ? "" : "s", world.extrapolated ? " (extrapolated)" : "");
+  std::string html =
+      fmt::format("<h2>{} worker{} on {} host{}{}</h2>\n", world.workers, world.workers == 1 ? "" : "s",
+                  world.hosts, world.hosts == 1 ? "" : "s", world.extrapolated ? " (extrapolated)" : "");
   html += "<ul>\n";
   for (const std::string& sentence : world.advice) html += fmt::format("<li>{}</li>\n", escaped(sentence));
   html += "</ul>\n" + iteration(world) + "<h3>All schedules</h3>\n" + table(world);

@@ -114,6 +114,7 @@ int probe_with_workers(const ProbeCommand& command) {
 
 void add_probe(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("probe", "Measure the network between workers for `starling plan`");
+  sub->footer("  starling probe --workers 4 --out profile.json");
   auto options = std::make_shared<ProbeCommand>();
   sub->add_option("--workers", options->workers,
                   "number of workers to start on this machine (default: the launcher's world)")

@@ -45,6 +45,7 @@ int report(const ReportOptions& options) {
 
 void add_report(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("report", "Draw the curves of runs side by side in one HTML page");
+  sub->footer("  starling report out/demo/fashion-mnist/starling out/demo/fashion-mnist/all-reduce");
   auto options = std::make_shared<ReportOptions>();
   sub->add_option("runs", options->folders, "output folders of `starling train` or `starling simulate`")
       ->type_name("RUN")

@@ -231,6 +231,7 @@ int run(const SchemesOptions& options) {
 
 void add_schemes(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("schemes", "List the schemes, or one with its options");
+  sub->footer("  starling schemes choco\n  starling schemes --for --workers 16 --skew strong");
   auto options = std::make_shared<SchemesOptions>();
   auto* const name =
       sub->add_option("name", options->name, "Scheme to describe; default: all of them, a line each");

@@ -185,6 +185,7 @@ int simulate(const SimulateOptions& options) {
 
 void add_simulate(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("simulate", "Train on a simulated cluster, in virtual time");
+  sub->footer("  starling simulate recipes/fashion-mnist.toml --workers 16 --straggler 2 --gigabits 10");
   auto options = std::make_shared<SimulateOptions>();
   add_recipe(*sub, options->recipe);
   sub->add_option("--workers", options->workers,

@@ -90,6 +90,7 @@ int status(const StatusOptions& options) {
 
 void add_status(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("status", "Show where a run is now, and which worker is late");
+  sub->footer("  starling status out/run");
   auto options = std::make_shared<StatusOptions>();
   sub->add_option("run", options->folder, "output folder of `starling train`")->type_name("RUN")->required();
   auto* const json = sub->add_flag("--json", options->json, "print it as JSON");

@@ -163,6 +163,7 @@ int run_study(const StudyOptions& options) {
 
 void add_study(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("study", "Run a grid of settings, and compare them with statistics");
+  sub->footer("  starling study recipes/studies/ablation.toml");
   auto options = std::make_shared<StudyOptions>();
   sub->add_option("study", options->file, "a TOML file, such as recipes/studies/skew.toml")
       ->type_name("STUDY.toml")

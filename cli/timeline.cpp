@@ -48,6 +48,7 @@ int timeline(const TimelineOptions& options) {
 
 void add_timeline(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("timeline", "Merge the timelines of a run's workers, for Perfetto");
+  sub->footer("  starling timeline out/run");
   auto options = std::make_shared<TimelineOptions>();
   sub->add_option("folder", options->folder, "output folder of a run with log.timeline = true")
       ->type_name("DIR")

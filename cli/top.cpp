@@ -347,6 +347,7 @@ int top(const TopOptions& options) {
 
 void add_top(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("top", "Watch the workers of a run in a terminal; q quits");
+  sub->footer("  starling top out/run");
   auto options = std::make_shared<TopOptions>();
   sub->add_option("run", options->folder, "output folder of `starling train`")->type_name("RUN")->required();
   add_time(*sub, "--every", options->every, "time between two readings, such as 500ms or 5s (default: 1s)",

@@ -25,6 +25,7 @@
 #include "starling/kernels/mask.h"
 #include "starling/kernels/top_k.h"
 #include "starling/kernels/wire.h"
+#include "starling/optim/options.h"
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
 #include "starling/topology/traffic.h"
@@ -346,8 +347,9 @@ int compare(const TopologyOptions& options, int n) {
   fmt::print("{:<32}{:<9}{:<12}{:<11}{:<7}{}\n", "schedule", "rounds", "sent/round", "sent/all", "peers",
              "weights");
   for (const Compared& line : lines) {
-    fmt::print("{:<32}{:<9}{:<12.4g}{:<11}{:<7}{}\n", line.name, rounds_text(line), line.per_round,
-               std::isinf(line.in_all) ? "-" : fmt::format("{:.4g}", line.in_all), line.peers,
+    fmt::print("{:<32}{:<9}{:<12.4g}{:<11}{:<7}{}\n",
+               line.name == Options{}.topology ? line.name + " (default)" : line.name, rounds_text(line),
+               line.per_round, std::isinf(line.in_all) ? "-" : fmt::format("{:.4g}", line.in_all), line.peers,
                line.symmetric ? "symmetric" : "directed");
   }
   fmt::print(
@@ -355,6 +357,11 @@ int compare(const TopologyOptions& options, int n) {
       "model{}, through the network\ninterface of the node that sends most, in a round and in all these "
       "rounds. Peers: the most of one worker in a round.\n",
       unit(options));
+  if (n > 2)
+    fmt::print(
+        "complete is an all-reduce: it sends the least, but in each round a worker waits for all {} "
+        "others.\n",
+        n - 1);
   if (n > 1)
     fmt::print(
         "ceca-2p is not a topology but a scheme with its own rounds and a second vector (mixing.scheme).\n");
@@ -406,6 +413,10 @@ int topology(const TopologyOptions& options) {
 void add_topology(CLI::App& app, Command& command) {
   CLI::App* sub =
       app.add_subcommand("topology", "Show the neighbours and weights in every round of a schedule");
+  sub->footer(
+      "  starling topology base-2 --workers 6\n"
+      "  starling topology --compare --workers 16\n"
+      "  starling topology torus --workers 16 --plot torus.svg");
   auto options = std::make_shared<TopologyOptions>();
   sub->add_option("name", options->name,
                   "the schedule, such as base-2, or a file that ends in .toml or .json (default: list all)")

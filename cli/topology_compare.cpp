@@ -5,6 +5,7 @@
 #include <map>
 
 #include "starling/core/error.h"
+#include "starling/optim/options.h"
 #include "starling/topology/ceca.h"
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
@@ -17,10 +18,10 @@ constexpr double kConsensus = 1e-6;
 
 // One name of each family, several of the families by number of peers. One seed represents all.
 std::vector<std::string> names_to_compare() {
-  std::vector<std::string> names;
+  std::vector<std::string> names{Options{}.topology};  // the name of a line that others equal
   for (const ScheduleInfo& info : known_schedules()) {
     if (info.name.ends_with("-SEED")) continue;
-    names.push_back(info.example);
+    if (info.example != names.front()) names.push_back(info.example);
     if (!info.name.ends_with("-K")) continue;
     for (const char* K : {"3", "4"}) names.push_back(info.name.substr(0, info.name.size() - 1) + K);
   }

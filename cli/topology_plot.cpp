@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/chart.h"
 #include "starling/topology/sizes.h"
 
 namespace starling::cli {
@@ -32,6 +33,7 @@ struct Places {
   bool in_rows;
 
   double middle() const { return radius + 18; }
+  double head() const { return 22; }  // the title's
   double width() const { return 2 * radius + 46; }
   double height() const { return 2 * radius + 56; }
 };
@@ -71,8 +73,8 @@ std::string round_picture(const Places& places, const Graph& graph, std::size_t 
   for (const auto& [weight, text] : texts) {
     if (legend.empty() || legend.back() != text) legend.push_back(text);
   }
-  std::string svg =
-      fmt::format("<g transform=\"translate({:g} 0)\">\n", static_cast<double>(r) * places.width());
+  std::string svg = fmt::format("<g transform=\"translate({:g} {:g})\">\n",
+                                static_cast<double>(r) * places.width(), places.head());
   for (int i = 0; i < graph.workers(); ++i) {
     for (const auto& [j, weight] : graph.neighbours[i]) {
       const bool both = graph.weight(j, i) == weight;
@@ -116,10 +118,16 @@ std::string weight_text(double weight) {
 
 std::string picture(const Schedule& schedule, std::size_t shown) {
   const Places places = places_of(schedule);
+  const std::size_t period = schedule.rounds.size();
+  const std::string title =
+      fmt::format("{}, {} worker{}, {}: lines carry the weights below them", schedule.name,
+                  schedule.workers(), schedule.workers() == 1 ? "" : "s",
+                  period == shown ? fmt::format("{} round{}", period, period == 1 ? "" : "s")
+                                  : fmt::format("{} of {} rounds", shown, period));
   std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:g}\" height=\"{:g}\" font-family=\"sans-serif\" "
-      "font-size=\"10\" text-anchor=\"middle\" fill=\"none\">\n<defs>",
-      places.width() * static_cast<double>(shown), places.height());
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:g}\" height=\"{1:g}\" font-family=\"sans-serif\" "
+      "font-size=\"10\" text-anchor=\"middle\" fill=\"none\" role=\"img\">\n<title>{2}</title>\n<defs>",
+      places.width() * static_cast<double>(shown), places.height() + places.head(), escaped(title));
   for (std::size_t k = 0; k < kColours.size(); ++k) {
     svg += fmt::format(
         "<marker id=\"a{}\" viewBox=\"0 0 8 8\" refX=\"16\" refY=\"4\" markerWidth=\"7\" markerHeight=\"7\" "
@@ -127,6 +135,9 @@ std::string picture(const Schedule& schedule, std::size_t shown) {
         k, kColours[k]);
   }
   svg += "</defs>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
+  svg +=
+      fmt::format("<text x=\"8\" y=\"15\" font-size=\"12\" text-anchor=\"start\" fill=\"#000\">{}</text>\n",
+                  escaped(title));
   for (std::size_t r = 0; r < shown; ++r) svg += round_picture(places, schedule.rounds[r], r);
   return svg + "</svg>\n";
 }

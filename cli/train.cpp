@@ -39,13 +39,16 @@ void print_summary(const Summary& s, const ScoreInfo& score, const std::string& 
   };
   test("average model", s.score);
   test("worst worker", s.worst_score.value());
-  fmt::print("time                           {:.1f} s, {:.0f} % of it waiting\n", s.seconds,
-             100 * s.waiting_share);
+  fmt::print("time                           {:.1f} s; workers waited for {:.0f} % of it in the mean\n",
+             s.seconds, 100 * s.waiting_share);
   fmt::print("sent per worker                {:.1f} MB{}\n",
              static_cast<double>(s.bytes_sent_per_worker) / 1e6, s.bytes_computed ? " (computed)" : "");
   fmt::print("consensus distance             {:.3g}\n", s.consensus_distance);
   if (s.workers_lost > 0) fmt::print("workers lost                   {} of {}\n", s.workers_lost, s.workers);
-  fmt::print("written to                     {}/summary.json, metrics.jsonl\n", printable(out));
+  fmt::print(
+      "written to                     {0}/summary.json, metrics.jsonl\n"
+      "its curves                     starling report {0} --out {0}/report.html\n",
+      printable(out));
 }
 
 int train_as_worker(const Recipe& recipe, bool json) {
@@ -113,6 +116,10 @@ int train(const TrainOptions& options) {
 
 void add_train(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("train", "Train by a recipe");
+  sub->footer(
+      "  starling train recipes/fashion-mnist.toml --workers 4\n"
+      "  starling train recipes/fashion-mnist.toml --workers 4 --mixing.topology ring --optimizer.lr 0.01\n"
+      "  torchrun --nproc-per-node 4 --no-python starling train recipes/fashion-mnist.toml");
   auto options = std::make_shared<TrainOptions>();
   add_recipe(*sub, options->recipe);
   sub->add_option("--workers", options->workers,

@@ -300,8 +300,9 @@ class OneLine(argparse.ArgumentParser):
 
 
 def parser():
-    parser = OneLine(prog="starling pack", description=__doc__.splitlines()[0].split(": ", 1)[1],
-                                     allow_abbrev=False)
+    parser = OneLine(prog="starling pack", description=__doc__.splitlines()[0].split(": ", 1)[1], allow_abbrev=False,
+                     formatter_class=argparse.RawDescriptionHelpFormatter,
+                     epilog="Examples:\n  starling pack text story.txt out/story --learn-vocabulary 4096")
     kinds = parser.add_subparsers(required=True, metavar="KIND")
     text = kinds.add_parser(
         "text", allow_abbrev=False, help="train.bin and val.bin of data.name = \"text\"",

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -94,15 +95,16 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
   for (const std::string& other : names) {
     // Levenshtein distance. row[j]: edits between the part of `name` read so far and the first j
     // characters of `other`.
-    std::vector<std::size_t> row(other.size() + 1);
+    std::vector<std::size_t> row(other.size() + 1), before, earlier;  // and the rows of shorter parts
     for (std::size_t j = 0; j <= other.size(); ++j) row[j] = j;
     for (std::size_t i = 1; i <= name.size(); ++i) {
-      std::size_t diagonal = row[0];
+      earlier = std::exchange(before, row);
       row[0] = i;
       for (std::size_t j = 1; j <= other.size(); ++j) {
-        const std::size_t replaced = diagonal + (name[i - 1] != other[j - 1]);
-        diagonal = row[j];
-        row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+        const std::size_t replaced = before[j - 1] + (name[i - 1] != other[j - 1]);
+        row[j] = std::min({before[j] + 1, row[j - 1] + 1, replaced});
+        if (i > 1 && j > 1 && name[i - 1] == other[j - 2] && name[i - 2] == other[j - 1])
+          row[j] = std::min(row[j], earlier[j - 2] + 1);
       }
     }
     if (row.back() < least) {

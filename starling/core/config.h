@@ -94,8 +94,8 @@ class Config {
   std::map<std::string, std::string> origins_;  // "section.key" -> the place that set it
 };
 
-// The name nearest to `name` by edit distance, or empty if none is within `most` edits (default: a
-// third of its characters, at least 2).
+// The name nearest to `name` by edit distance, in which two swapped neighbours are one edit. Empty
+// if none is within `most` edits (default: a third of its characters, at least 2).
 std::string nearest_name(const std::string& name, const std::vector<std::string>& names,
                          std::optional<std::size_t> most = {});
 

@@ -84,10 +84,8 @@ void WorkerLinks::disconnected(int rank, const std::string& reason) {
 
 void WorkerLinks::lost(int rank, const std::string& reason) {
   const bool before_meeting = !at(rank).met && is_neighbour(rank);  // then meet() says it
-  options_.log(
-      before_meeting ? Level::info : Level::warning,
-      fmt::format("worker {} is gone ({}): going on without it, its weight stays with its neighbours", rank,
-                  reason));
+  options_.log(before_meeting ? Level::info : Level::warning,
+               fmt::format("worker {} is gone: going on without it ({})", rank, reason));
   if (before_meeting) never_met(rank, reason);
   const std::lock_guard lock(monitor_.mutex);
   gone_.insert(rank);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 
 namespace starling {
@@ -22,7 +23,10 @@ Wire wire_named(std::string_view name) {
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i] == name) return static_cast<Wire>(i);
   }
-  throw UsageError(fmt::format("there is no wire \"{}\"; there are {}", name, fmt::join(kNames, ", ")));
+  const std::string nearest = nearest_name(std::string(name), {kNames.begin(), kNames.end()});
+  throw UsageError(fmt::format("there is no wire \"{}\"{}; there are {}", name,
+                               nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
+                               fmt::join(kNames, ", ")));
 }
 
 namespace kernels {

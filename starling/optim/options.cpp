@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/range.h"
 #include "starling/kernels/mask.h"
@@ -84,8 +85,11 @@ void check_outer(const SchemeInfo& info, const Options& options) {
     refuse(fmt::format("outer_momentum = {} is not allowed: it must be {}", options.outer_momentum,
                        from_below(0, 1).text()));
   if (options.outer == "none") return;
-  if (options.outer != "sgd" && options.outer != "nesterov")
-    refuse(fmt::format("outer \"{}\" is unknown: none, sgd or nesterov", options.outer));
+  if (options.outer != "sgd" && options.outer != "nesterov") {
+    const std::string nearest = nearest_name(options.outer, {"none", "sgd", "nesterov"});
+    refuse(fmt::format("outer \"{}\" is unknown{}: none, sgd or nesterov", options.outer,
+                       nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest)));
+  }
   if (mean_every == 0 && !info.traits.takes_outer)
     refuse(fmt::format("outer \"{}\" needs mean_every, or scheme \"{}\", not \"{}\"", options.outer,
                        schemes_with([](const SchemeInfo& i) { return i.traits.takes_outer; }), info.name));

@@ -1,5 +1,6 @@
 #include "starling/topology/schedules.h"
 
+#include <algorithm>
 #include <cctype>
 #include <optional>
 #include <string_view>
@@ -7,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/topology/families.h"
@@ -101,8 +103,19 @@ Schedule make_shares(const std::string& name, int n, int workers_per_node) {
     if (schedule.rounds.empty()) schedule.rounds.emplace_back(n);
     return schedule;
   }
-  throw UsageError(fmt::format("unknown schedule '{}': known are {}, and files that end in .toml or .json",
-                               name, fmt::join(names, ", ")));
+  std::vector<std::string> candidates = names;
+  for (const Family& family : families()) candidates.push_back(example_of(family));
+  // "base3" means "base-3".
+  const std::size_t digits = name.find_last_not_of("0123456789") + 1;
+  const std::string dashed = std::string(name).insert(digits, "-");
+  const bool is_dashed =
+      digits > 0 && digits < name.size() &&
+      std::ranges::any_of(
+          families(), [&](const Family& family) { return number_in(dashed, family).has_value(); });
+  const std::string nearest = is_dashed ? dashed : nearest_name(name, candidates);
+  throw UsageError(fmt::format("unknown schedule '{}'{}: known are {}, and files that end in .toml or .json",
+                               name, nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
+                               fmt::join(names, ", ")));
 }
 
 void check_lasting_edges(const Schedule& schedule, const std::string& who) {

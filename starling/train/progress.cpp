@@ -19,8 +19,8 @@ std::string duration(double seconds) {
 
 std::string progress_text(const Progress& p) {
   return fmt::format(
-      "step {}/{}  epoch {:.2f}/{:.4g}  loss {:.4f}  {:.0f} samples/s  {} left  {:.0f} % waiting", p.step,
-      p.steps, p.epoch, p.epochs, p.loss, p.samples_per_second, duration(p.seconds_left),
+      "step {}/{}  epoch {:.2f}/{:.4g}  loss {:.4f}  {:.0f} samples/s  {} left  rank 0 waits {:.0f} %",
+      p.step, p.steps, p.epoch, p.epochs, p.loss, p.samples_per_second, duration(p.seconds_left),
       100 * p.waiting_share);
 }
 

@@ -1,6 +1,6 @@
 // The progress line of rank 0:
 //
-//   step 940/1872  epoch 2.01/4  loss 0.2871  2105 samples/s  0:57 left  3 % waiting
+//   step 940/1872  epoch 2.01/4  loss 0.2871  2105 samples/s  0:57 left  rank 0 waits 3 %
 #pragma once
 
 #include <functional>

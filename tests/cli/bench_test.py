@@ -25,7 +25,7 @@ class Bench(CommandTest):
         self.assertRegex(text, r"\none-peer-exponential +\D[^\n]*3[^\n]*\n")
 
     def test_wrong_arguments(self):
-        self.assertIn("A subcommand is required", self.usage_error("bench"))
+        self.assertIn("bench: a command is needed: averaging ", self.usage_error("bench"))
         self.assertIn("--rounds: Value 0 not in range", self.usage_error("bench", "averaging", "--rounds", "0"))
 
 

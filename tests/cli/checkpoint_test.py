@@ -10,7 +10,8 @@ from command import CommandTest
 
 class Checkpoint(CommandTest):
     def test_what_is_missing_is_named(self):
-        self.assertEqual(self.usage_error("checkpoint"), "A subcommand is required")
+        self.assertEqual(self.usage_error("checkpoint"), "checkpoint: a command is needed: show, consensus "
+                         "(starling checkpoint --help describes them)")
         self.assertIn("folder is required", self.usage_error("checkpoint", "show"))
         self.assertIn("out is required", self.usage_error("checkpoint", "consensus", "/nowhere"))
 

@@ -23,12 +23,30 @@ class Main(CommandTest):
         self.assertEqual(self.usage_error(), f"a command is needed: {COMMANDS} (starling --help describes them)")
 
     def test_unknown_command(self):
-        self.assertEqual(self.usage_error("topologie"), f"unknown command 'topologie': known are {COMMANDS}")
+        self.assertEqual(self.usage_error("topologie"),
+                         f"unknown command 'topologie', did you mean topology?: known are {COMMANDS}")
+        self.assertIn("did you mean train?", self.usage_error("trian", "--help"))
+        self.assertIn("checkpoint: unknown command 'shwo', did you mean show?", self.usage_error("checkpoint", "shwo"))
+        self.assertEqual(self.starling("help", "train"), self.starling("train", "--help"))
 
     def test_unknown_option(self):
-        self.assertEqual(self.usage_error("--verbose"), "unknown option '--verbose' (starling --help lists them)")
+        self.assertEqual(self.usage_error("--verbose"), "unknown option '--verbose' (starling --help lists all)")
         self.assertEqual(self.usage_error("doctor", "--verbose"),
-                         "The following argument was not expected: --verbose")
+                         "doctor: unknown option '--verbose' (starling doctor --help lists all)")
+        for wrong, right in (("--worker", "--workers"), ("--lr", "--optimizer.lr"), ("--topolgy", "--topology")):
+            self.assertIn(f"train: unknown option '{wrong}', did you mean {right}? (",
+                          self.usage_error("train", "x.toml", wrong, "4"))
+        self.assertIn('--workers: "four" is no number from 1 to ', self.usage_error("train", "x.toml", "--workers", "four"))
+
+    def test_help_is_wrapped(self):
+        for width in (60, 120):
+            for command in COMMANDS.split(", "):
+                said = subprocess.run([os.environ["STARLING"], command, "--help"], env={**os.environ, "COLUMNS": str(width)},
+                                      capture_output=True, text=True).stdout
+                for line in said.split("Examples:")[0].splitlines():
+                    self.assertLessEqual(len(line), width, line)
+                self.assertNotIn("INT in [", said)
+                self.assertIn("Examples:", said)
 
     def test_every_recipe_is_one(self):
         recipes = sorted((pathlib.Path(__file__).parent.parent.parent / "recipes").rglob("*.toml"))

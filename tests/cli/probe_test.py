@@ -70,7 +70,7 @@ class Probe(CommandTest):
             os.close(terminal)
             self.assertEqual((probe.returncode, stdout), (1, b""), said)
             last = said.decode().split("\r\x1b[K")[-1]
-            self.assertRegex(last, f"^starling: probe: worker {victim} was lost during it: [^\n]+\r\n$")
+            self.assertRegex(last, f"^\x1b\\[1;31mstarling:\x1b\\[0m probe: worker {victim} was lost during it: [^\n]+\r\n$")
             self.assertFalse(self.out.exists())
 
     def test_wrong_arguments(self):

@@ -93,7 +93,7 @@ class Schemes(CommandTest):
             self.assertTrue((ROOT / path).is_file() and (not section or section in slugs), where)
 
     def test_a_wrong_situation_is_one_line(self):
-        for arguments, said in ((("--skew", "much"), "much not in {none,some,strong}"),
+        for arguments, said in ((("--skew", "much"), '--skew: "much" is unknown, allowed is one of none, some, strong'),
                                 (("--workers", "1"), "workers = 1 is not allowed: it must be at least 2"),
                                 (("--workers", "6", "--workers-per-node", "4"), "6 workers are no whole number of nodes"),
                                 (("--link-over-compute", "slow"), "link-over-compute"),

@@ -36,7 +36,7 @@ import tempfile
 import time
 import uuid
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent / folder) for folder in (".", "../train")]
 from faults import FAULTS, STEP, VICTIM, WORKERS, Expect, Fault, compiled  # noqa: E402
 from runs import free_port, write_images  # noqa: E402
 from watched import Hang, Watched  # noqa: E402

@@ -208,7 +208,7 @@ sys.stdin.read()
         topology.write_text("workers = 5\n[[rounds]]\nedges = [[0, 1, 0.5]]\n")
         self.assertIn(f"{topology}:1: it is for 5 workers, and there are ",
                       self.usage_error("--mixing.topology", str(topology)))
-        self.assertIn("not expected", self.usage_error("--nonsense"))
+        self.assertIn("unknown option '--nonsense'", self.usage_error("--nonsense"))
         self.assertEqual(self.usage_error("--mixing.topology", "a\nb\x1b[31m").count("a\\u000Ab\\u001B[31m"), 1)
         _, stderr = self.train(code=2, workers=0, STARLING_TOKN="secret")
         self.assertEqual(stderr, "starling: environment: STARLING_TOKN is unknown, did you mean STARLING_TOKEN?\n")

@@ -17,7 +17,7 @@ const Progress kStart{.step = 1,
                       .seconds_left = 75.4,
                       .waiting_share = 0.034};
 constexpr const char* kStartText =
-    "step 1/300  epoch 0.01/3  loss 2.3026  2105 samples/s  1:15 left  3 % waiting";
+    "step 1/300  epoch 0.01/3  loss 2.3026  2105 samples/s  1:15 left  rank 0 waits 3 %";
 
 TEST(Progress, Text) {
   EXPECT_EQ(progress_text(kStart), kStartText);
@@ -27,8 +27,8 @@ TEST(Progress, Text) {
 }
 
 TEST(Progress, ANarrowTerminalShowsTheLeadingParts) {
-  EXPECT_EQ(shortened(kStartText, 77), kStartText);
-  EXPECT_EQ(shortened(kStartText, 76), "step 1/300  epoch 0.01/3  loss 2.3026  2105 samples/s  1:15 left");
+  EXPECT_EQ(shortened(kStartText, 82), kStartText);
+  EXPECT_EQ(shortened(kStartText, 81), "step 1/300  epoch 0.01/3  loss 2.3026  2105 samples/s  1:15 left");
   EXPECT_EQ(shortened(kStartText, 12), "step 1/300");
   EXPECT_EQ(shortened(kStartText, 10), "step 1/300");
   EXPECT_EQ(shortened(kStartText, 6), "step 1");
@@ -46,7 +46,7 @@ TEST(Progress, ANarrowTerminalShowsTheLeadingParts) {
 
 TEST(Progress, OnATerminalOneLineIsWrittenOver) {
   std::string out;
-  ProgressLine line([] { return 80; }, [&](std::string_view text) { out += text; });
+  ProgressLine line([] { return 100; }, [&](std::string_view text) { out += text; });
   const Time start{};
   line.show(kStart, start);
   EXPECT_EQ(out, "\r" + std::string(kStartText) + "\x1b[K");

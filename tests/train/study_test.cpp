@@ -150,7 +150,7 @@ TEST_F(StudyFile, BadInputIsOneLineWithItsPlace) {
            {kHead + "[grid]\nmixing.scheme = ['cta', 'cta']\n",
             "study.toml:4: mixing.scheme has the value \"cta\" twice"},
            {kHead + "[grid]\nmixing.scheme = ['cta', 'act']\n",
-            "study.toml:4: mixing.scheme = \"act\": unknown, did you mean cta?, allowed is one of"},
+            "study.toml:4: mixing.scheme = \"act\": unknown, did you mean atc?, allowed is one of"},
            {kHead + "[grid]\nmixing.schem = ['cta']\n",
             "study.toml:4: unknown key \"schem\" in section mixing, did you mean scheme?"},
            {kHead + "[grid]\nscheme = ['cta']\n",
