@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 WORKERS = 4
 STEP = 40  # at which the fault comes
+TRAINED = 120  # or this one, where a newcomer must show what it has taken
 DONOR = 3  # is asked first by VICTIM
 VICTIM = 2  # in the ring its neighbours are 1 and 3, and 0 is none
 
@@ -35,7 +36,7 @@ class Fault:
     what: str
     expect: Expect
     fail: str = ""  # STARLING_FAIL
-    act: Callable | None = None  # act(run): from outside, once all have logged STEP
+    act: Callable | None = None  # act(run): from outside, once all have logged STEP or TRAINED
     arguments: tuple = ()
     launch: str = "local"  # local: one launcher; ranks: each by itself; hosts: on emulated hosts
     changed: tuple = ()  # launch = ranks: arguments and variables of worker VICTIM alone
@@ -135,18 +136,18 @@ FAULTS = [
     Fault("nan-gradient", "all gradients of one worker become NaN", Expect(
         code=1, dead=(VICTIM,), says=(rf"rank {VICTIM}: step {STEP + 1}: the loss is -?nan",)),
         fail=f"backward:{STEP}:{VICTIM}:nan", smoke=True),
-    returns("comes-back", "SIGKILL, then started again", f"forward:{STEP}:{VICTIM}:kill", VICTIM, smoke=True),
-    returns("first-comes-back", "the same for worker 0", f"forward:{STEP}:0:kill", 0),
+    returns("comes-back", "SIGKILL, then started again", f"forward:{TRAINED}:{VICTIM}:kill", VICTIM, smoke=True),
+    returns("first-comes-back", "the same for worker 0", f"forward:{TRAINED}:0:kill", 0),
     returns("two-neighbours-come-back", "the same for workers 1 and 2 at once",
-            f"forward:{STEP}:1:kill,forward:{STEP}:2:kill", 1, 2),
+            f"forward:{TRAINED}:1:kill,forward:{TRAINED}:2:kill", 1, 2),
     returns("donor-dies", "the donor of a state is killed while it gives it",
-            f"forward:{STEP}:{VICTIM}:kill,join:*:{DONOR}:kill", VICTIM, DONOR),
+            f"forward:{TRAINED}:{VICTIM}:kill,join:*:{DONOR}:kill", VICTIM, DONOR),
     Fault("newcomer-dies", "a worker dies whenever it takes a state", Expect(dead=(VICTIM,)),
-          fail=f"forward:{STEP}:{VICTIM}:kill,join:*:{VICTIM}:kill,restart=any", arguments=("--restart", "2"), steps=600),
+          fail=f"forward:{TRAINED}:{VICTIM}:kill,join:*:{VICTIM}:kill,restart=any", arguments=("--restart", "2"), steps=600),
     returns("flaps", "a worker dies again and again",
             f"forward:~0.02:{VICTIM}:kill,restart=any,seed=5", VICTIM, again=True),
     returns("nan-comes-back", "NaN gradients end a worker, which is started again",
-            f"backward:{STEP}:{VICTIM}:nan", VICTIM),
+            f"backward:{TRAINED}:{VICTIM}:nan", VICTIM),
     Fault("stands-still-1s", "SIGSTOP for 1 s", Expect(silent=("is gone", "without")),
           act=stand_still(1, VICTIM)),
     Fault("stands-still-8s", "SIGSTOP for 8 s: the others go on without it, and it catches up", Expect(

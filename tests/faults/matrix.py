@@ -37,7 +37,7 @@ import time
 import uuid
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent / folder) for folder in (".", "../train")]
-from faults import FAULTS, STEP, VICTIM, WORKERS, Expect, Fault, compiled  # noqa: E402
+from faults import FAULTS, STEP, TRAINED, VICTIM, WORKERS, Expect, Fault, compiled  # noqa: E402
 from runs import free_port, write_images  # noqa: E402
 from watched import Hang, Watched  # noqa: E402
 
@@ -91,7 +91,8 @@ class Cell:
         try:
             codes, at = [], None
             if self.fault.act:
-                run.until(lambda steps: len(steps) == WORKERS and min(steps.values()) >= STEP, f"step {STEP}")
+                step = TRAINED if self.fault.expect.joins else STEP
+                run.until(lambda steps: len(steps) == WORKERS and min(steps.values()) >= step, f"step {step}")
                 at = time.monotonic()
                 self.fault.act(run)
             codes = run.end()
@@ -271,10 +272,10 @@ def table(cells):
     return text
 
 
-def run_cells(faults, schemes=SCHEMES, topologies=TOPOLOGIES, say=print):
-    """Runs the faults under these schemes and topologies. Returns their cells."""
+def run_cells(faults, schemes=SCHEMES, topologies=TOPOLOGIES, keep=lambda cells: None):
+    """Runs the faults under these schemes and topologies. Returns their cells. keep(cells): after each."""
     cells, undisturbed = [], {}
-    say(f"{'fault':<26}{'scheme':<8}{'graph':<8}{'':5}{'seen s':>7}{'back s':>7}{'lost':>8}{'score':>9}{'s':>7}")
+    print(f"{'fault':<26}{'scheme':<8}{'graph':<8}{'':5}{'seen s':>7}{'back s':>7}{'lost':>8}{'score':>9}{'s':>7}")
     with tempfile.TemporaryDirectory(prefix="starling-faults-") as name:
         folder = pathlib.Path(name)
         write_recipe(folder)
@@ -287,9 +288,10 @@ def run_cells(faults, schemes=SCHEMES, topologies=TOPOLOGIES, say=print):
                     if fault is NONE:
                         undisturbed[scheme, topology] = cell.figures
                     cells.append(cell)
-                    say(row(cell))
+                    print(row(cell), flush=True)
                     for wrong in cell.wrong:
-                        say(f"    {wrong}")
+                        print(f"    {wrong}", flush=True)
+                    keep(cells)
     return cells
 
 
@@ -313,10 +315,13 @@ def main():
     if any(fault.launch == "hosts" for fault in chosen) and not may_emulate_hosts():
         print("matrix: no emulated hosts here, so their faults are left out: they need root", file=sys.stderr)
         chosen = [fault for fault in chosen if fault.launch != "hosts"]
-    cells = run_cells(chosen)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "matrix.json").write_text(json.dumps([cell.as_json() for cell in cells], indent=1) + "\n")
-    (options.out / "matrix.md").write_text(table(cells))
+
+    def keep(cells):
+        (options.out / "matrix.json").write_text(json.dumps([cell.as_json() for cell in cells], indent=1) + "\n")
+        (options.out / "matrix.md").write_text(table(cells))
+
+    cells = run_cells(chosen, keep=keep)
     red = sum(bool(cell.wrong) for cell in cells)
     print(f"{len(cells)} cells, {red} red: {options.out / 'matrix.json'}, and matrix.md as a table")
     return 1 if red else 0

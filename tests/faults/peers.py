@@ -32,7 +32,7 @@ from watched import Hang, Watched  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
-WORKERS, STEP, STEPS, VICTIM = 4, 40, 400, 2
+WORKERS, STEP, STEPS, VICTIM = 4, 40, 1200, 2
 FAULTS = {"dies": f"SIGKILL of worker {VICTIM}", "first-dies": "SIGKILL of worker 0",
           "stands-still": f"SIGSTOP of worker {VICTIM} for 8 s", "nan": f"a NaN gradient on worker {VICTIM}"}
 

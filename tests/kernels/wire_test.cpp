@@ -85,7 +85,7 @@ TEST(Wire, Names) {
   for (const Wire wire : {Wire::fp32, Wire::bf16, Wire::fp16, Wire::int8, Wire::int4})
     EXPECT_EQ(wire_named(name_of(wire)), wire);
   EXPECT_EQ(refusal<UsageError>([] { wire_named("fp8"); }),
-            "there is no wire \"fp8\"; there are fp32, bf16, fp16, int8, int4");
+            "there is no wire \"fp8\", did you mean fp32?; there are fp32, bf16, fp16, int8, int4");
 }
 
 // At any place: in the part that is checked in whole registers, or in the rest.
