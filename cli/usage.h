@@ -1,4 +1,4 @@
-// What the command line says about itself: help that fits the terminal, and one line for a request
+// The command line's words about itself: help that fits the terminal, and one line for a request
 // that is wrong, with the nearest name.
 #pragma once
 
@@ -13,8 +13,8 @@ class ParseError;
 namespace starling::cli {
 
 // Wraps the help of `app` and of all its subcommands to COLUMNS, else to the terminal, else to 80
-// columns. The footer of a command is its examples. Colours all of it on a terminal, unless NO_COLOR
-// is set. Call it when all subcommands are there.
+// columns. The footer of a command is its examples. Colours all of it on a terminal, unless
+// NO_COLOR is set. Call it when all subcommands are there.
 void explain(CLI::App& app);
 
 // "help" and "help COMMAND" as --help asks for it; other arguments stay. In CLI11's order: the last

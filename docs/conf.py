@@ -17,7 +17,6 @@ myst_heading_anchors = 4  # links to headings as GitHub names them
 default_role = "literal"  # Docstrings have `names` between single marks, as the documents do.
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 
 breathe_projects = {"starling": os.environ.get("DOXYGEN_XML", "")}

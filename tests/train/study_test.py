@@ -293,7 +293,7 @@ batch = 8
         self.write('[grid]\nmixing.scheme = ["cta", "act"]\n')
         said = self.study(code=2).stderr
         self.assertEqual(said.count("\n"), 1)
-        self.assertIn("study.toml:5: mixing.scheme = \"act\": unknown, did you mean cta?", said)
+        self.assertIn("study.toml:5: mixing.scheme = \"act\": unknown, did you mean atc?", said)
         missing = command("study", self.out / "none.toml", code=2).stderr
         self.assertEqual(missing.count("\n"), 1)
         self.assertIn("none.toml", missing)
