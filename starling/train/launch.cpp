@@ -146,7 +146,7 @@ class LocalWorkers {
     if (!running() || quietly || done_ > 0) start_none();
   }
   std::optional<int> interrupted_by() const { return interrupted_by_; }
-  int exit_code() const { return failed_ > 0 ? failed_ : done_ > 0 ? 0 : 1; }
+  int exit_code() const { return failed_ > 0 ? failed_ : done_ > 0 ? 0 : std::max(came_late_, 1); }
 
  private:
   LocalWorker& of(int rank) { return workers_[static_cast<std::size_t>(rank)]; }
@@ -179,7 +179,9 @@ class LocalWorkers {
       }
       if (!interrupted_by_) interrupted_by_ = code - 128;
     } else {
-      if (WIFEXITED(status) && !again) failed_ = std::max(failed_, code);
+      // Its input was right before: it has come when no other worker was left.
+      int& failed = of(rank).restarts > 0 && code == kUsage ? came_late_ : failed_;
+      if (WIFEXITED(status) && !again) failed = std::max(failed, code);
       if (quietly) return;
       const std::string what =
           WIFEXITED(status) ? fmt::format("failed with exit code {}", code) : std::string(how);
@@ -218,7 +220,8 @@ class LocalWorkers {
   const Say& say_;
   std::vector<LocalWorker> workers_;  // by rank
   int done_ = 0;
-  int failed_ = 0;  // largest exit code of a failed worker
+  int failed_ = 0;     // largest exit code of a failed worker
+  int came_late_ = 0;  // the same of workers that were started again, and joined nobody
   std::optional<int> interrupted_by_;
 };
 

@@ -44,7 +44,7 @@ void Logbook::with_events(const std::function<void(EventFile&)>& f) {
 }
 
 void Logbook::add(const Step& step, const Statistics& now, std::int64_t done) {
-  ++step_;
+  step_ = step.number;
   seconds_ += step.seconds;
   losses_ += step.loss;
   ++losses_counted_;

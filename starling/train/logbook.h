@@ -34,6 +34,7 @@ class Logbook {
           const RunLength& length);
 
   struct Step {
+    std::int64_t number = 0;  // this worker's own, from 1; some are left out if it was away
     double loss = 0;
     double lr = 0;
     double seconds = 0;

@@ -139,6 +139,12 @@ TEST(Launch, WrongInputIsNotTriedAgain) {
   EXPECT_THAT(seen.started.at(1), ElementsAre(0));
 }
 
+TEST(Launch, AWorkerThatComesBackWhenTheOthersHaveEndedIsNoFailure) {
+  const Launched seen = launch("w ku", 3, 2);
+  EXPECT_EQ(seen.code, 0);
+  EXPECT_EQ(seen.said.back(), "worker 1 failed with exit code 2; it is not restarted");
+}
+
 TEST(Launch, AWorkerThatWasToldToEndEndsAllAndNoneComesBack) {
   const Launched seen = launch("w t", 3, 9);
   EXPECT_EQ(seen.code, 128 + SIGTERM);
