@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -27,6 +26,7 @@
 #include "cli/status_text.h"
 #include "cli/table.h"
 #include "cli/time_option.h"
+#include "cli/usage.h"
 #include "starling/core/clock.h"
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
@@ -175,11 +175,7 @@ class Screen {
 constexpr const char* kReverse = "\x1b[7m";
 constexpr const char* kFaint = "\x1b[2m";
 
-// https://no-color.org
-const char* late_style() {
-  const char* const none = std::getenv("NO_COLOR");
-  return none != nullptr && *none != 0 ? "\x1b[1m" : "\x1b[30;43m";
-}
+const char* late_style() { return refuses_colour() ? "\x1b[1m" : "\x1b[30;43m"; }
 
 // Less: further up. Workers of which it is not known come last.
 double order_by_rank(const WorkerStatus& worker) { return worker.rank; }

@@ -26,9 +26,8 @@ constexpr const char* kName = "36";
 constexpr const char* kWrong = "1;31";
 
 bool colourful(int file) {
-  const char* const off = std::getenv("NO_COLOR");
   const char* const terminal = std::getenv("TERM");
-  return isatty(file) != 0 && (off == nullptr || *off == '\0') &&
+  return isatty(file) != 0 && !refuses_colour() &&
          (terminal == nullptr || std::string_view(terminal) != "dumb");
 }
 
@@ -157,8 +156,7 @@ std::string near_option(const CLI::App& at, const std::string& given) {
     }
   }
   if (!ends.empty()) return fmt::format(", did you mean {}?", fmt::join(ends, " or "));
-  const std::string nearest = nearest_name(given, names);
-  return nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest);
+  return did_you_mean(given, names);
 }
 
 // The values that a validator has refused, in the words of recipes.
@@ -170,15 +168,18 @@ std::string refused_value(const std::string& said) {
     return fmt::format("{}: {} is no number from {}", part[1].str(), short_of(part[2].str()), part[3].str());
   if (std::regex_match(said, part, choice)) {
     const std::vector<std::string> known = CLI::detail::split(part[3], ',');
-    const std::string nearest = nearest_name(part[2], known);
     return fmt::format("{}: {} is unknown{}, allowed is one of {}", part[1].str(), short_of(part[2].str()),
-                       nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
-                       fmt::join(known, ", "));
+                       did_you_mean(part[2], known), fmt::join(known, ", "));
   }
   return said;
 }
 
 }  // namespace
+
+bool refuses_colour() {
+  const char* const said = std::getenv("NO_COLOR");
+  return said != nullptr && *said != '\0';
+}
 
 void explain(CLI::App& app) {
   app.formatter(std::make_shared<Help>());
@@ -220,10 +221,8 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
     if (rest.empty())
       return fmt::format("{}a command is needed: {} ({} --help describes them)", who, fmt::join(known, ", "),
                          path_of(at));
-    const std::string nearest = nearest_name(rest.front(), known);
     return fmt::format("{}unknown command '{}'{}: known are {}", who, rest.front(),
-                       nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
-                       fmt::join(known, ", "));
+                       did_you_mean(rest.front(), known), fmt::join(known, ", "));
   }
   if (!rest.empty())
     return fmt::format("{}'{}' is one argument too many ({} --help shows all)", who, rest.front(),

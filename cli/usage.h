@@ -26,6 +26,8 @@ bool names_no_command(const CLI::App& app);
 // The error of a command line, without "starling: ".
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error);
 
+// NO_COLOR is set: https://no-color.org.
+bool refuses_colour();
 // "starling:", in red if stderr is a terminal and NO_COLOR is not set.
 std::string error_prefix();
 

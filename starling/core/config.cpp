@@ -115,6 +115,11 @@ std::string nearest_name(const std::string& name, const std::vector<std::string>
   return nearest;
 }
 
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& names) {
+  const std::string nearest = nearest_name(name, names);
+  return nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest);
+}
+
 void Config::section(std::string name, std::string help) {
   sections_.push_back({std::move(name), std::move(help), {}});
 }
@@ -180,10 +185,8 @@ const Config::Section& Config::find_section(const std::string& name, const std::
     if (section.name == name) return section;
     names.push_back(section.name);
   }
-  const std::string nearest = nearest_name(name, names);
   throw UsageError(fmt::format("{}: unknown section {}{}; there are: {}", where, short_of(name),
-                               nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
-                               fmt::join(names, ", ")));
+                               did_you_mean(name, names), fmt::join(names, ", ")));
 }
 
 const Config::Key& Config::find_key(const Section& section, const std::string& name,
@@ -193,10 +196,8 @@ const Config::Key& Config::find_key(const Section& section, const std::string& n
     if (key.name == name) return key;
     names.push_back(key.name);
   }
-  const std::string nearest = nearest_name(name, names);
-  throw UsageError(
-      fmt::format("{}: unknown key {} in section {}{}; there are: {}", where, short_of(name), section.name,
-                  nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest), fmt::join(names, ", ")));
+  throw UsageError(fmt::format("{}: unknown key {} in section {}{}; there are: {}", where, short_of(name),
+                               section.name, did_you_mean(name, names), fmt::join(names, ", ")));
 }
 
 void Config::assign(const Section& section, const Key& key, const Value& value, const std::string& as_written,

@@ -98,5 +98,7 @@ class Config {
 // if none is within `most` edits (default: a third of its characters, at least 2).
 std::string nearest_name(const std::string& name, const std::vector<std::string>& names,
                          std::optional<std::size_t> most = {});
+// ", did you mean NAME?" with that nearest name, for an error message; empty without one.
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& names);
 
 }  // namespace starling

@@ -91,10 +91,8 @@ std::size_t choose(const std::string& point, const char* what, const std::string
   for (std::size_t k = 0; k < names.size(); ++k) {
     if (names[k] == name) return k;
   }
-  const std::string nearest = nearest_name(name, names);
   refuse(point, fmt::format("unknown {} {}{}; there are: {}", what, in_quotes(name),
-                            nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
-                            fmt::join(names, ", ")));
+                            did_you_mean(name, names), fmt::join(names, ", ")));
 }
 
 void read_step(Failpoint& point, const std::string& step) {

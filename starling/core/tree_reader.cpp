@@ -30,10 +30,8 @@ const Node& TreeReader::needed(const Node& table, std::string_view name) const {
 void TreeReader::know_keys(const Node& table, const std::vector<std::string>& known) const {
   for (const Member& member : *table.as<Node::Table>()) {
     if (std::find(known.begin(), known.end(), member.name) != known.end()) continue;
-    const std::string nearest = nearest_name(member.name, known);
     refuse(member.line, fmt::format("unknown key {}{}; there are: {}", short_of(member.name),
-                                    nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
-                                    fmt::join(known, ", ")));
+                                    did_you_mean(member.name, known), fmt::join(known, ", ")));
   }
 }
 

@@ -23,9 +23,8 @@ Wire wire_named(std::string_view name) {
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i] == name) return static_cast<Wire>(i);
   }
-  const std::string nearest = nearest_name(std::string(name), {kNames.begin(), kNames.end()});
   throw UsageError(fmt::format("there is no wire \"{}\"{}; there are {}", name,
-                               nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
+                               did_you_mean(std::string(name), {kNames.begin(), kNames.end()}),
                                fmt::join(kNames, ", ")));
 }
 

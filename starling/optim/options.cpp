@@ -86,9 +86,8 @@ void check_outer(const SchemeInfo& info, const Options& options) {
                        from_below(0, 1).text()));
   if (options.outer == "none") return;
   if (options.outer != "sgd" && options.outer != "nesterov") {
-    const std::string nearest = nearest_name(options.outer, {"none", "sgd", "nesterov"});
     refuse(fmt::format("outer \"{}\" is unknown{}: none, sgd or nesterov", options.outer,
-                       nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest)));
+                       did_you_mean(options.outer, {"none", "sgd", "nesterov"})));
   }
   if (mean_every == 0 && !info.traits.takes_outer)
     refuse(fmt::format("outer \"{}\" needs mean_every, or scheme \"{}\", not \"{}\"", options.outer,

@@ -112,10 +112,10 @@ Schedule make_shares(const std::string& name, int n, int workers_per_node) {
       digits > 0 && digits < name.size() &&
       std::ranges::any_of(
           families(), [&](const Family& family) { return number_in(dashed, family).has_value(); });
-  const std::string nearest = is_dashed ? dashed : nearest_name(name, candidates);
+  const std::string meant =
+      is_dashed ? fmt::format(", did you mean {}?", dashed) : did_you_mean(name, candidates);
   throw UsageError(fmt::format("unknown schedule '{}'{}: known are {}, and files that end in .toml or .json",
-                               name, nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
-                               fmt::join(names, ", ")));
+                               name, meant, fmt::join(names, ", ")));
 }
 
 void check_lasting_edges(const Schedule& schedule, const std::string& who) {

@@ -46,9 +46,8 @@ SchemeValue checked(const SchemeOption& option, SchemeValue value) {
 [[noreturn]] void refuse_unknown(const std::string& name, const SchemeInfo& info) {
   std::vector<std::string> names;
   for (const SchemeOption& option : info.options) names.emplace_back(option.name);
-  const std::string nearest = nearest_name(name, names);
   throw UsageError(fmt::format("scheme \"{}\" has no option {}{}; it has {}", info.name, name,
-                               nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
+                               did_you_mean(name, names),
                                names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
 }
 

@@ -21,10 +21,8 @@ const SchemeInfo& scheme_info(const std::string& name) {
   const auto found = std::ranges::find(schemes(), name, &SchemeInfo::name);
   if (found != schemes().end()) return **found;
   const std::vector<std::string> names = scheme_names();
-  const std::string nearest = nearest_name(name, names);
-  throw UsageError(fmt::format("scheme \"{}\" is unknown{}: {}", name,
-                               nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest),
-                               fmt::join(names, ", ")));
+  throw UsageError(
+      fmt::format("scheme \"{}\" is unknown{}: {}", name, did_you_mean(name, names), fmt::join(names, ", ")));
 }
 
 std::vector<std::string_view> wires_of(const SchemeInfo& info) {
