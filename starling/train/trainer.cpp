@@ -321,9 +321,11 @@ std::int64_t samples_before(const Drawer& who, std::int64_t batch) {
 }
 
 Result run(Recipe recipe, const World& world, const Observer& observer) {
+  // The run that a worker comes into has begun.
+  const bool is_newcomer = goes_on(world);
+  (is_newcomer ? check_settings : check_recipe)(recipe, world.size, world.local_size);
   if (world.rejoin && world.size > 1) check_restarts(recipe, world.size);
   Metrics metrics(recipe.run.out, world.log);
-  const bool is_newcomer = goes_on(world);
   const Start begun = find_start(recipe, world.size, is_newcomer);
   const std::optional<Manifest>& resumed = begun.resumed;
   const std::vector<std::int64_t>& made = begun.made;
@@ -437,8 +439,6 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
 }  // namespace
 
 Result train(const Recipe& recipe, const World& world, const Observer& observer) {
-  // The run that a worker comes into has begun.
-  (goes_on(world) ? check_settings : check_recipe)(recipe, world.size, world.local_size);
   if (!recipe.log.timeline && recipe.log.profile.empty()) return run(recipe, world, observer);
   World recorded = world;
   recorded.timeline = make_timeline(recipe, world);

@@ -27,7 +27,6 @@ class Expect:
     says: tuple = ()  # patterns of messages
     silent: tuple = ()  # patterns that no message may match
     result: bool = True  # the survivors train to the last step, and write the results
-    apart: bool = False  # workers may be elsewhere at the end: they were cut off
 
 
 @dataclass(frozen=True)

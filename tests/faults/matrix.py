@@ -159,7 +159,7 @@ class Cell:
             return
         for key in ("loss", "test_loss", "accuracy", "consensus_distance", "blocks_aborted", "workers_lost"):
             self.figures[key] = summary[key]
-        lost = {} if expect.apart or expect.again else {"workers_lost": len(expect.dead)}
+        lost = {} if expect.again else {"workers_lost": len(expect.dead)}
         for key, value in {"workers": WORKERS, "steps": self.fault.steps, "directed_aborted": 0, **lost}.items():
             self.require(summary[key] == value, f"trains: {key} is {summary[key]}, not {value}")
         records = self.records()

@@ -70,7 +70,7 @@ void Link::close() {
 void Link::found(const Tcp::endpoint& address) {
   const bool first = !address_;
   address_ = address;
-  if (std::exchange(forged_, false) && wanted_ && !connection_ && !lost_ && !finishing_) wait_for_it();
+  if (std::exchange(forged_, false) && is_seeking()) wait_for_it();
   if (first && wanted_ && !connection_ && !finishing_) {
     pause_ = kShortestPause;
     try_now();
@@ -78,13 +78,13 @@ void Link::found(const Tcp::endpoint& address) {
 }
 
 void Link::ended(const std::string& how) {
-  if (wanted_ && !connection_ && !lost_ && !finishing_) lose("it " + how);
+  if (is_seeking()) lose("it " + how);
 }
 
 void Link::forged() {
   if (address_ || std::exchange(forged_, true)) return;
   trouble_ = no_address();
-  if (wanted_ && !connection_ && !lost_ && !finishing_) wait_for_it();
+  if (is_seeking()) wait_for_it();
 }
 
 void Link::accepted(std::shared_ptr<Acceptance> caller) {
@@ -152,7 +152,7 @@ void Link::wait_for_it() {
                                       : within.meet;
   deadline_.expires_after(patience);
   deadline_.async_wait([this, patience](const asio::error_code& cancelled) {
-    if (!cancelled && !connection_ && !lost_ && !finishing_)
+    if (!cancelled && is_seeking())
       lose(fmt::format("no connection within {:.1f} s: {}", seconds(patience), trouble_));
   });
 }

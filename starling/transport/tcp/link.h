@@ -51,6 +51,7 @@ class Link {
 
  private:
   bool dials() const { return local_.identity.rank > peer_; }
+  bool is_seeking() const { return wanted_ && !connection_ && !lost_ && !finishing_; }
   void seek(bool at_once);
   void wait_for_it();  // the peer is lost if this takes too long
   void try_soon();
