@@ -135,8 +135,8 @@ FAULTS = [
     Fault("nan-gradient", "all gradients of one worker become NaN", Expect(
         code=1, dead=(VICTIM,), says=(rf"rank {VICTIM}: step {STEP + 1}: the loss is -?nan",)),
         fail=f"backward:{STEP}:{VICTIM}:nan", smoke=True),
-    returns("comes-back", "SIGKILL, then started again", f"forward:{TRAINED}:{VICTIM}:kill", VICTIM, smoke=True),
-    returns("first-comes-back", "the same for worker 0", f"forward:{TRAINED}:0:kill", 0),
+    returns("comes-back", "SIGKILL, then started again", f"forward:{TRAINED}:{VICTIM}:kill", VICTIM),
+    returns("first-comes-back", "the same for worker 0", f"forward:{TRAINED}:0:kill", 0, smoke=True),
     returns("two-neighbours-come-back", "the same for workers 1 and 2 at once",
             f"forward:{TRAINED}:1:kill,forward:{TRAINED}:2:kill", 1, 2),
     returns("donor-dies", "the donor of a state is killed while it gives it",

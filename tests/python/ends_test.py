@@ -167,4 +167,4 @@ class Ends(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    workers.main()
+    workers.main(tears_down=True)

@@ -73,9 +73,9 @@ def of_pairs():
     met = torch.zeros(1)
     while met < 1:  # on both workers
         train(net, optimizer, 20, seed=rank())
-        met.fill_(optimizer.statistics()["distance"] > 0)
+        frozen = Frozen(optimizer)
+        met.fill_(frozen.kept["distance"] > 0)
         starling.average([met])
-    frozen = Frozen(optimizer)
     found = watch.Figures(frozen)()
     kept = copy.deepcopy(frozen.kept)
     # Another neighbour, with which there was no averaging yet, and a number that is not finite.

@@ -7,9 +7,12 @@ can write:
 
 Importing torch takes seconds, and so do the imports of the first optimizer. So all workers are
 forked from one process that has imported these and the test's module, and has done nothing else:
-main(). The tests run in another child of it. A worker ends like any Python process.
+main(). The tests run in another child of it. A worker that returns ends like any Python process,
+but without the teardown of all modules, which takes two seconds with torch. ends_test.py has that
+too.
 """
 
+import atexit
 import contextlib
 import faulthandler
 import itertools
@@ -17,10 +20,12 @@ import json
 import multiprocessing
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import torch
@@ -52,15 +57,52 @@ def environments(count, more):
         yield {name: None if value is None else str(value) for name, value in place.items()}
 
 
+class Worker:
+    """A worker that has been started: `function` runs there, in the environment `place`. It writes
+    the files FILE.out, FILE.err and FILE.json."""
+
+    def __init__(self, function, place, file):
+        self._file = pathlib.Path(file)
+        _forks.send((function.__name__, place, self._file))
+        self.pid = _forks.recv()
+
+    def kill(self):
+        """Returns its exit code."""
+        os.kill(self.pid, signal.SIGKILL)
+        return self.wait()
+
+    def wait(self):
+        """Its exit code, once it has ended. Only once."""
+        _forks.send(self.pid)
+        return _forks.recv()
+
+    def said(self):
+        return self._read("out") + self._read("err")
+
+    def first_line(self):
+        """Waits until one stands on stdout."""
+        for _ in range(100 * LIMIT):
+            line, *more = self._read("out").split("\n", 1)
+            if more:
+                return line
+            time.sleep(0.01)
+        raise AssertionError(f"a worker has printed no line in {LIMIT} s")
+
+    def result(self):
+        """The value that its function has returned; None, if it has not."""
+        return json.loads(self._read("json") or "null")
+
+    def _read(self, kind):
+        file = self._file.with_suffix(f".{kind}")
+        return file.read_text() if file.exists() else ""
+
+
 def ends(function, count, **more):
     """(exit code, output, its result or None) of each rank."""
     with tempfile.TemporaryDirectory() as folder:
-        _forks.send((function.__name__, [*environments(count, more)], folder))
-        codes = _forks.recv()
-        said = [pathlib.Path(folder, f"{rank}.txt").read_text() for rank in range(count)]
-        files = [pathlib.Path(folder, f"{rank}.json") for rank in range(count)]
-        results = [json.loads(file.read_text()) if file.exists() else None for file in files]
-    return [*zip(codes, said, results, strict=True)]
+        started = [Worker(function, place, f"{folder}/{rank}") for rank, place in enumerate(environments(count, more))]
+        codes = [worker.wait() for worker in started]
+        return [(code, worker.said(), worker.result()) for code, worker in zip(codes, started, strict=True)]
 
 
 def run(function, count, **more):
@@ -90,8 +132,9 @@ def run_program(command, count):
             process.communicate()
 
 
-def main():
-    """The tests of a test's module."""
+def main(tears_down=False):
+    """The tests of a test's module. With `tears_down` each worker ends with the teardown of all
+    modules."""
     global _forks
     here, there = multiprocessing.Pipe()
     tests = os.fork()
@@ -102,16 +145,22 @@ def main():
     there.close()
     while True:
         try:
-            name, places, folder = here.recv()
+            request = here.recv()
         except EOFError:
             sys.exit(os.waitstatus_to_exitcode(os.waitpid(tests, 0)[1]))
-        started = []
-        for rank, place in enumerate(places):
-            started.append(os.fork())
-            if started[-1] == 0:
-                here.close()
-                return _work(name, place, pathlib.Path(folder, str(rank)))
-        here.send([os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in started])
+        if isinstance(request, int):
+            here.send(os.waitstatus_to_exitcode(os.waitpid(request, 0)[1]))
+            continue
+        worker = os.fork()
+        if worker == 0:
+            here.close()
+            _work(*request)
+            if not tears_down:
+                atexit._run_exitfuncs()
+                sys.stdout.flush()
+                os._exit(0)
+            return
+        here.send(worker)
 
 
 def _work(name, place, file):
@@ -119,10 +168,9 @@ def _work(name, place, file):
         os.environ.pop(variable, None)
         if value is not None:
             os.environ[variable] = value
-    with open(os.devnull) as nothing, open(file.with_suffix(".txt"), "w") as printed:
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(printed.fileno(), 1)
-        os.dup2(printed.fileno(), 2)
+    with open(os.devnull) as nothing, open(file.with_suffix(".out"), "w") as out, open(file.with_suffix(".err"), "w") as err:
+        for number, stream in enumerate((nothing, out, err)):
+            os.dup2(stream.fileno(), number)
     faulthandler.dump_traceback_later(LIMIT, exit=True)
     torch.set_num_threads(1)  # OMP_NUM_THREADS has been read already
     result = getattr(sys.modules["__main__"], name)()

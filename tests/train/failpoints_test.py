@@ -37,7 +37,7 @@ class Failpoints(Run):
                 last = self.metrics()[rank][-1]["step"]
                 self.assertEqual(last, done.get(phase, last))
 
-    # tests/faults/ has the kill in the backward pass among its smoke tests.
+    # tests/faults/ has the kill in the backward pass among its smoke tests, and gradients of NaN.
     @long
     def test_a_kill_in_each_phase_of_a_step_costs_that_worker(self):
         self.check_killed("data", "backward", "optimizer", "vote")
@@ -60,6 +60,7 @@ class Failpoints(Run):
         stderr = self.run_with("rendezvous", "kill", code=1, step=0)
         self.assertRegex(stderr, "worker 1 (has not come: it was killed by signal 9|is gone)")
 
+    @long
     def test_exit_and_throw_end_the_worker_alone(self):
         for action, code in (("exit", 3), ("throw", 1)):
             with self.subTest(action):
@@ -74,6 +75,7 @@ class Failpoints(Run):
         self.assertEqual(self.summary()["workers_lost"], 0)
         self.assertFalse((self.out / "checkpoints" / f"step-{STEP}").exists())
 
+    @long
     def test_sleep_is_a_pause(self):
         self.run_with("optimizer", "sleep=1.5")
         self.assertEqual(self.summary()["workers_lost"], 0)
@@ -90,6 +92,7 @@ class Failpoints(Run):
         self.finish(process, 0)
         self.assertEqual(self.summary()["workers_lost"], 0)
 
+    @long
     def test_nan_ends_the_worker_and_spoils_no_other(self):
         stderr = self.run_with("backward", "nan", code=1)
         self.assertRegex(stderr, r"(?m)^starling: rank 1: step 21: the loss is -?nan; ")

@@ -66,6 +66,7 @@ sys.stdin.read()
                 self.assertEqual(self.metrics()[other][-1]["step"], summary["steps"])
         self.assertGreaterEqual(summary["accuracy"], 0.9)
 
+    @long  # tests/faults/ has it among its smoke tests
     def test_a_killed_worker_does_not_stop_the_others(self):
         self.check_killed(2)
 

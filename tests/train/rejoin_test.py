@@ -54,10 +54,11 @@ class Rejoin(Run):
     def test_a_killed_worker_comes_back(self):
         self.check_killed(2)
 
+    @long  # tests/faults/ has it among its smoke tests
     def test_even_the_first(self):
         self.check_killed(0)
 
-    @long  # tests/faults/ has it among its smoke tests
+    @long
     def test_so_it_does_in_gossip(self):
         self.check_killed(1, "--mixing.scheme", "a2cid2", "--mixing.topology", "ring")
 
