@@ -15,7 +15,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-exchange bench-overhead bench-python_step bench-step bench-time_to_loss bench-peers bench-async bench-planner bench-paper_steps study-a2cid2 faults bundle docs format check-format sanitize coverage fuzz clean
+.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-exchange bench-loader bench-overhead bench-python_step bench-step bench-time_to_loss bench-peers bench-async bench-planner bench-paper_steps study-a2cid2 faults bundle docs format check-format sanitize coverage fuzz clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "make %-19s%s\n", $$1, $$2}' $(MAKEFILE_LIST)

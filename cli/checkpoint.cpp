@@ -92,11 +92,12 @@ int consensus(const CheckpointOptions& options) {
 
 void add_checkpoint(CLI::App& app, Command& command) {
   CLI::App* sub = app.add_subcommand("checkpoint", "Describe a checkpoint, or extract its average model");
-  sub->footer("  starling checkpoint show out/run/checkpoints");
   sub->require_subcommand(1);
   auto options = std::make_shared<CheckpointOptions>();
-  const auto add = [&](const char* name, const char* help, int (*run)(const CheckpointOptions&)) {
+  const auto add = [&](const char* name, const char* help, const char* example,
+                       int (*run)(const CheckpointOptions&)) {
     CLI::App* each = sub->add_subcommand(name, help);
+    each->footer(example);
     each->add_option("folder", options->folder,
                      "the checkpoint, or a folder of several, which means the latest")
         ->type_name("DIR")
@@ -104,9 +105,13 @@ void add_checkpoint(CLI::App& app, Command& command) {
     each->callback([options, run, &command] { command = [options, run] { return run(*options); }; });
     return each;
   };
-  add("show", "Verify all files and describe the checkpoint", show)
+  const char* const kShow = "  starling checkpoint show out/run/checkpoints";
+  const char* const kConsensus =
+      "  starling checkpoint consensus out/run/checkpoints out/run/model.safetensors";
+  sub->footer(fmt::format("{}\n{}", kShow, kConsensus));
+  add("show", "Verify all files and describe the checkpoint", kShow, show)
       ->add_flag("--json", options->json, "print JSON instead of a table");
-  add("consensus", "Write the average model of all workers as a safetensors file", consensus)
+  add("consensus", "Write the average model of all workers as a safetensors file", kConsensus, consensus)
       ->add_option("out", options->out, "output file")
       ->type_name("OUT.safetensors")
       ->required();

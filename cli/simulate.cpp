@@ -137,6 +137,8 @@ int simulate(const SimulateOptions& options) {
   Recipe recipe = read_recipe(options.recipe->file, options.recipe->overrides);
   const ScoreInfo& score = task_of(recipe).score;
   const VirtualCluster cluster = cluster_of(options, recipe);
+  const double every = options.look_every ? *options.look_every : look_every(cluster);
+  check_simulated(recipe, cluster, every);
   std::filesystem::create_directories(recipe.run.out);
   std::filesystem::remove(recipe.run.out + "/summary.json");  // of an earlier run
   if (!options.json) {
@@ -146,7 +148,6 @@ int simulate(const SimulateOptions& options) {
   std::vector<Look> looks;
   LinesFile lines(recipe.run.out + "/simulate.jsonl", warn_to_stderr);
   lines.keep("");
-  const double every = options.look_every ? *options.look_every : look_every(cluster);
   const Summary summary = train(recipe, cluster, every, [&](const Look& look) {
     looks.push_back(look);
     const std::string line = to_json(look, score).dump() + "\n";

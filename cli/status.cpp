@@ -98,10 +98,10 @@ void add_status(CLI::App& app, Command& command) {
       sub->add_flag("--prometheus", options->prometheus, "print it in the text format of Prometheus")
           ->excludes(json);
   sub->add_option("--serve", options->serve,
-                  "serve it on this port until Ctrl-C: a page at /, /status.json, and /metrics for "
+                  "serve it on PORT or HOST:PORT until Ctrl-C: a page at /, /status.json, and /metrics for "
                   "Prometheus. Read only and without authentication, so at 127.0.0.1 unless HOST names "
                   "another address; port 0: any free one")
-      ->type_name("[HOST:]PORT")
+      ->type_name("PORT")
       ->excludes(json)
       ->excludes(prometheus);
   sub->callback([options, &command] { command = [options] { return status(*options); }; });

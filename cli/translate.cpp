@@ -108,7 +108,7 @@ int run(const TranslateOptions& options) {
 void add_translate(CLI::App& app, Command& command) {
   CLI::App* sub =
       app.add_subcommand("translate", "Translate stdin, a sentence in each line, by a trained model");
-  sub->footer("  starling translate out/run/checkpoints out/small/ende/sentencepiece.model");
+  sub->footer("  starling translate out/run/checkpoints out/small/ende/sentencepiece.model < text.en");
   auto options = std::make_shared<TranslateOptions>();
   add_trained(*sub, options->trained);
   sub->add_option("vocabulary", options->vocabulary, "sentencepiece.model of `starling pack translation`")

@@ -11,7 +11,7 @@ namespace starling {
 
 Level level_from_environment() {
   const char* const value = std::getenv("STARLING_LOG");
-  const std::string_view wanted = value == nullptr ? "warning" : value;
+  const std::string_view wanted = value == nullptr || *value == '\0' ? "warning" : value;
   if (wanted == "warning") return Level::warning;
   if (wanted == "info") return Level::info;
   if (wanted == "debug") return Level::debug;

@@ -2,9 +2,10 @@
 //
 //   1. which workers share a host
 //   2. inside hosts, in pairs of workers: latency, and the rate of a message that the other one
-//   reads 3. between hosts, in the rounds of a tournament, all hosts at once: latency; one flow
-//      alone, in each direction; then all workers of both hosts at once in both directions, which
-//      fills their interfaces
+//      reads
+//   3. between hosts, in the rounds of a tournament, all hosts at once: latency; one flow alone, in
+//      each direction; then all workers of both hosts at once in both directions, which fills their
+//      interfaces
 //   4. exchanges with as many peers as the planner's schedules have, all flows at once
 //      (plan/schedules.h)
 //   5. all-reduces of a few sizes up to a block of 25 MB, or up to the first one that takes long,

@@ -160,7 +160,7 @@ Config recipe_config(Recipe& r) {
   c.key("outer_momentum", &r.mixing.outer_momentum, from_below(0, 1), "its momentum");
   for (auto& [name, value] : r.mixing.of_scheme) scheme_key(c, name, value);
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
-        "seconds to wait for a late neighbour; 0: as long as it lives");
+        "seconds to wait for a late neighbour that is alive; 0: ten minutes");
   c.key("block_bytes", &r.mixing.block_bytes, between(1, 1 << 30), "largest block that is exchanged at once");
   c.key("hierarchy", &r.mixing.hierarchy, Choices{"none", "node"},
         "node: workers of a node average gradients, share the optimizer's state, and gossip as one");

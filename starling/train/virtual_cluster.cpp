@@ -424,33 +424,6 @@ class VirtualRun {
   std::exception_ptr failure_;
 };
 
-void check(const Recipe& recipe, const VirtualCluster& cluster, double look_every) {
-  const auto refuse = [](bool asked, const char* key) {
-    if (asked)
-      throw UsageError(fmt::format("simulate: {} is for workers that are processes: leave it out", key));
-  };
-  refuse(recipe.checkpoint.every > 0, "checkpoint.every");
-  refuse(!recipe.checkpoint.resume.empty(), "checkpoint.resume");
-  refuse(!recipe.checkpoint.model.empty(), "checkpoint.model");
-  refuse(recipe.log.timeline, "log.timeline");
-  refuse(!recipe.log.profile.empty(), "log.profile");
-  refuse(recipe.log.tensorboard, "log.tensorboard");
-  refuse(recipe.mixing.topology == "auto", "mixing.topology = auto");
-  refuse(recipe.train.ema > 0, "train.ema");
-  if (recipe.run.device != "cpu")
-    throw UsageError(
-        fmt::format("simulate: run.device = {}: workers are simulated on the cpu", recipe.run.device));
-  if (!(look_every > 0))
-    throw UsageError(fmt::format("simulate: a look every {} s is not allowed: above 0", look_every));
-  if (recipe.model.dtype != "fp32") {
-    throw UsageError(fmt::format(
-        "simulate: model.dtype = {}: only fp32 is simulated, since what is looked at are the parameters",
-        recipe.model.dtype));
-  }
-  const auto& host_of = cluster.network.host_of;
-  check_recipe(recipe, cluster.workers(), static_cast<int>(std::ranges::count(host_of, host_of.front())));
-}
-
 }  // namespace
 
 Network even_network(int n, double rate, double latency, double slow_link) {
@@ -490,9 +463,36 @@ VirtualCluster cluster_of(const Profile& profile, int n, std::uint64_t seed) {
   return {std::move(network), gradient, std::move(all_reduces)};
 }
 
+void check_simulated(const Recipe& recipe, const VirtualCluster& cluster, double look_every) {
+  const auto refuse = [](bool asked, const char* key) {
+    if (asked)
+      throw UsageError(fmt::format("simulate: {} is for workers that are processes: leave it out", key));
+  };
+  refuse(recipe.checkpoint.every > 0, "checkpoint.every");
+  refuse(!recipe.checkpoint.resume.empty(), "checkpoint.resume");
+  refuse(!recipe.checkpoint.model.empty(), "checkpoint.model");
+  refuse(recipe.log.timeline, "log.timeline");
+  refuse(!recipe.log.profile.empty(), "log.profile");
+  refuse(recipe.log.tensorboard, "log.tensorboard");
+  refuse(recipe.mixing.topology == "auto", "mixing.topology = auto");
+  refuse(recipe.train.ema > 0, "train.ema");
+  if (recipe.run.device != "cpu")
+    throw UsageError(
+        fmt::format("simulate: run.device = {}: workers are simulated on the cpu", recipe.run.device));
+  if (!(look_every > 0))
+    throw UsageError(fmt::format("simulate: a look every {} s is not allowed: above 0", look_every));
+  if (recipe.model.dtype != "fp32") {
+    throw UsageError(fmt::format(
+        "simulate: model.dtype = {}: only fp32 is simulated, since what is looked at are the parameters",
+        recipe.model.dtype));
+  }
+  const auto& host_of = cluster.network.host_of;
+  check_recipe(recipe, cluster.workers(), static_cast<int>(std::ranges::count(host_of, host_of.front())));
+}
+
 Summary train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
               const std::function<void(const Look&)>& observe) {
-  check(recipe, cluster, look_every);
+  check_simulated(recipe, cluster, look_every);
   return VirtualRun(recipe, cluster, look_every, observe).run();
 }
 

@@ -24,6 +24,7 @@ TEST(Log, SaysWhatTheEnvironmentWants) {
   EXPECT_EQ(said("warning"), "starling[3]: trouble\n");
   EXPECT_EQ(said("info"), "starling[3]: news\nstarling[3]: trouble\n");
   EXPECT_EQ(said("debug"), "starling[3]: detail\nstarling[3]: news\nstarling[3]: trouble\n");
+  EXPECT_EQ(said(""), "starling[3]: trouble\n");
   ::unsetenv("STARLING_LOG");
   EXPECT_EQ(level_from_environment(), Level::warning);
 }

@@ -167,8 +167,9 @@ batch = 8
     def test_what_only_processes_have_is_refused(self):
         for key, value in (("checkpoint.every", 10), ("log.timeline", "true"), ("log.tensorboard", "true"), ("train.ema", 0.9)):
             asked = ("--workers", 2, "--look-every", 1, f"--{key}", value)
-            said = command("simulate", self.recipe, *asked, code=2).stderr
-            self.assertEqual(said, f"starling: simulate: {key} is for workers that are processes: leave it out\n")
+            done = command("simulate", self.recipe, *asked, code=2)
+            self.assertEqual(done.stdout, "")
+            self.assertEqual(done.stderr, f"starling: simulate: {key} is for workers that are processes: leave it out\n")
         said = command("simulate", self.recipe, *asked[:4], "--mixing.topology", "auto", code=2).stderr
         self.assertIn("simulate: mixing.topology = auto is for workers that are processes", said)
         said = command("simulate", self.recipe, "--look-every", 1, code=2).stderr
