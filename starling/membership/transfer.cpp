@@ -18,12 +18,12 @@ namespace starling {
 // Sends all of it after each connection, until an ack comes.
 struct Donation::Sender final : TransportHandler {
   Sender(const World& world, const std::string& channel, int to, std::unique_ptr<MemoryFile> given,
-         std::uint32_t hash, std::function<void()> taken)
+         std::uint32_t hash, std::function<void()> changed)
       : state(std::move(given)),
         bytes(state->bytes()),
         hash(hash),
         to(to),
-        taken(std::move(taken)),
+        changed(std::move(changed)),
         transport(world.make_transport(world, channel)) {
     transport->start(*this);
     transport->open(to);
@@ -34,26 +34,32 @@ struct Donation::Sender final : TransportHandler {
     is_connected = true;
     if (!has_it) transport->send(to, {.type = FrameType::data, .value = hash}, {state, bytes});
   }
-  void disconnected(int, const std::string&) override { is_connected = false; }
-  void lost(int, const std::string&) override { is_lost = true; }
+  void disconnected(int, const std::string&) override {
+    is_connected = false;
+    changed();
+  }
+  void lost(int, const std::string&) override {
+    is_lost = true;
+    changed();
+  }
   std::span<std::byte> place(int, const Frame&) override { return {}; }
   void received(int, const Frame& frame, std::span<const std::byte>, bool) override {
     if (frame.type != FrameType::ack || has_it.exchange(true)) return;
-    taken();
+    changed();
   }
 
   const std::shared_ptr<MemoryFile> state;
   const std::span<const std::byte> bytes;
   const std::uint32_t hash;
   const int to;
-  const std::function<void()> taken;
+  const std::function<void()> changed;
   std::atomic<bool> is_connected = false, has_it = false, is_lost = false;
   const std::unique_ptr<Transport> transport;  // last: its thread ends before anything else goes
 };
 
 Donation::Donation(const World& world, const std::string& channel, int to, std::unique_ptr<MemoryFile> state,
-                   std::uint32_t hash, std::function<void()> taken)
-    : sender_(std::make_unique<Sender>(world, channel, to, std::move(state), hash, std::move(taken))) {}
+                   std::uint32_t hash, std::function<void()> changed)
+    : sender_(std::make_unique<Sender>(world, channel, to, std::move(state), hash, std::move(changed))) {}
 Donation::~Donation() = default;
 int Donation::to() const { return sender_->to; }
 bool Donation::is_taken() const { return sender_->has_it && sender_->is_connected; }

@@ -259,9 +259,14 @@ bool Optimizer::keep_membership() {
     const std::vector<at::Tensor> beside = e.beside_state();
     for (std::size_t i = 0; i < beside.size(); ++i) all.tensors.emplace(beside_key(i), beside[i]);
     failpoint("join");
-    auto file = std::make_unique<MemoryFile>();
-    const Digest written = save_tensors(file->open(), all.tensors, all.metadata);
-    membership.donate(seat, life, std::move(file), written.crc32c);
+    try {
+      auto file = std::make_unique<MemoryFile>();
+      const Digest written = save_tensors(file->open(), all.tensors, all.metadata);
+      membership.donate(seat, life, std::move(file), written.crc32c);
+    } catch (const Error& failure) {  // of memory, descriptors or the store: this worker trains on
+      e.world.log(Level::warning,
+                  fmt::format("worker {} cannot have this worker's state: {}", seat, failure.what()));
+    }
     e.scheme->resume();
   }
   if (membership.is_out()) {
@@ -302,7 +307,7 @@ void Optimizer::renew(bool between_steps) {
   e.scheme->detach();
   const std::unique_ptr<Exchange> last = std::move(e.exchange);  // until all have the result
   membership.set_epoch(next);
-  open(next, membership.hasty_world());
+  open(next, membership.hasty_world(next));
   tell_places(*e.exchange, e.world.rank, e.world.size, between_steps ? std::optional(mine) : std::nullopt);
   e.exchange->set_operations(mine.operations + 1);
   e.set_grids({});
@@ -333,7 +338,7 @@ void Optimizer::join() {
     if (!epoch && e.world.interrupted()) throw Error("interrupted while this worker joined the run");
   }
   failpoint("join");
-  open(*epoch, membership.hasty_world());
+  open(*epoch, membership.hasty_world(*epoch));
   const std::map<int, Place> places = tell_places(*e.exchange, e.world.rank, e.world.size, std::nullopt);
   if (places.empty()) throw Error("this worker cannot join the run: nobody says where it stands");
   const auto donors = places.find(membership.donor());

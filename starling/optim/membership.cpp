@@ -53,7 +53,7 @@ MemoryFile& Membership::take_state() {
     // The next seats first, so that the newcomers of several seats ask several donors.
     std::ranges::rotate(members, std::ranges::upper_bound(members, world_.rank));
     std::erase_if(members, [&](int seat) { return !world_.fate(seat).empty(); });
-    if (members.empty()) throw Error("this worker cannot join the run: no member of it is left");
+    if (members.empty()) throw UsageError("this worker cannot join the run: no member of it is left");
     donor_ = members[static_cast<std::size_t>(turn - 1) % members.size()];
     door_.knock({.life = life_, .donor = donor_, .terms = terms_});
     std::string hopeless;
@@ -125,7 +125,9 @@ void Membership::set_epoch(const Epoch& epoch) {
     world_.log(Level::warning, fmt::format("{}: nobody can join until it is back", lost.what()));
   }
   receipt_.reset();
-  donations_.clear();
+  std::erase_if(donations_, [&](const auto& donation) {
+    return donation.second->is_over() || epoch.has(donation.second->to(), donation.first);
+  });
   if (!watch_) watch_ = std::make_unique<DoorWatch>(door_, [this] { look(); });
 }
 
@@ -134,11 +136,12 @@ void Membership::look() {
   for (int seat = 0; seat < world_.size; ++seat) {
     const auto knock = seat == world_.rank ? std::nullopt : door_.knock_of(seat);
     if (!knock || knock->donor != world_.rank) continue;
-    const std::lock_guard lock(mutex_);
-    if (!seen_.insert(knock->life).second) continue;
+    if (seen_.contains(knock->life)) continue;
     const bool fits = knock->terms == terms_;
     door_.answer(knock->life, fits ? "" : "its options or its parameters differ from the members'");
+    seen_.insert(knock->life);
     if (!fits) continue;
+    const std::lock_guard lock(mutex_);
     wanted_[seat] = knock->life;
     news_ = true;
   }
@@ -172,10 +175,10 @@ void Membership::donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile>
   world_.log(Level::info, fmt::format("worker {} comes: it gets this worker's state", seat));
 }
 
-World Membership::hasty_world() const {
+World Membership::hasty_world(const Epoch& epoch) const {
   World world = world_;
   world.timeouts.meet = world.timeouts.meet_again();
-  world.fate = [fate = world_.fate, door = door_, lives = epoch_.lives](int seat) -> std::string {
+  world.fate = [fate = world_.fate, door = door_, lives = epoch.lives](int seat) -> std::string {
     if (std::string end = fate(seat); !end.empty()) return end;
     const auto member = lives.find(seat);
     try {

@@ -83,8 +83,8 @@ class Membership {
   void donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile> state, std::uint32_t hash);
   // The newcomers that have this worker's state and are still there: seat -> life.
   std::map<int, std::int64_t> ready();
-  // The world in which the workers of a later epoch meet: they have little patience.
-  World hasty_world() const;
+  // The world in which the workers of this later epoch meet: they have little patience.
+  World hasty_world(const Epoch& epoch) const;
 
  private:
   void look();               // on the watch's thread
@@ -100,12 +100,12 @@ class Membership {
   Epoch epoch_;  // written with the lock, by the training thread
   std::unique_ptr<Receipt> receipt_;
   std::map<std::int64_t, std::unique_ptr<Donation>> donations_;  // by life
+  std::set<std::int64_t> seen_;  // lives of newcomers that had an answer, on the watch's thread
 
   mutable std::mutex mutex_;  // of the following
   std::atomic<bool> news_ = false;
   bool out_ = false;
   std::map<int, std::int64_t> wanted_;
-  std::set<std::int64_t> seen_;  // lives of newcomers that had an answer
 
   std::unique_ptr<DoorWatch> watch_;  // last: its thread ends before anything else goes
 };

@@ -160,7 +160,11 @@ class LocalWorkers {
   }
 
   void start_none() {
-    for (LocalWorker& worker : workers_) worker.due.reset();
+    for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) {
+      if (!of(rank).due) continue;
+      of(rank).due.reset();
+      gave_up_(rank, "ended, and is not started again");
+    }
   }
 
   void ended(int rank, int status, bool quietly) {
@@ -179,8 +183,8 @@ class LocalWorkers {
       }
       if (!interrupted_by_) interrupted_by_ = code - 128;
     } else {
-      // Its input was right before: it has come when no other worker was left.
-      int& failed = of(rank).restarts > 0 && code == kUsage ? came_late_ : failed_;
+      // Its input was right before: it has come, or come back, when no other worker was left.
+      int& failed = (of(rank).restarts > 0 || done_ > 0) && code == kUsage ? came_late_ : failed_;
       if (WIFEXITED(status) && !again) failed = std::max(failed, code);
       if (quietly) return;
       const std::string what =

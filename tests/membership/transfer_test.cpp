@@ -1,6 +1,7 @@
 #include "starling/membership/transfer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <numeric>
 
@@ -52,17 +53,17 @@ class Transfer : public testing::Test {
 TEST_F(Transfer, TheStateComesWhole) {
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{5'000'001}}) {
     const std::string channel = std::to_string(bytes);
-    std::promise<void> taken;
-    const Donation donation(worlds[0], channel, 1, state(bytes), hash_of(bytes), [&] { taken.set_value(); });
+    std::atomic<int> changes = 0;
+    const Donation donation(worlds[0], channel, 1, state(bytes), hash_of(bytes), [&] { ++changes; });
     EXPECT_FALSE(donation.is_taken());
     {
       Receipt receipt(worlds[1], channel, 0, bytes, 60s);
-      taken.get_future().get();
-      EXPECT_TRUE(donation.is_taken());
+      EXPECT_TRUE(eventually([&] { return changes == 1 && donation.is_taken(); }));
       EXPECT_TRUE(std::ranges::equal(receipt.state().bytes(), state(bytes)->bytes()));
     }
     EXPECT_TRUE(eventually([&] { return donation.is_over() && !donation.is_taken(); }))
         << "the newcomer has gone";
+    EXPECT_TRUE(eventually([&] { return changes >= 2; })) << "the donor hears of it";
   }
 }
 

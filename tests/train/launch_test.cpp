@@ -26,12 +26,14 @@ namespace starling {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Acts of a worker, one for each of its lives: k(ill), f(ail), u(sage error), t(erminate), e(nd),
-// w(ait for the file "go", then end), s(ave what the store says of worker 1 after that), l(ive
-// until that is saved). Beyond the last one it ends.
+// w(ait for the file "go", then end), c(ome too late: wait for it, then a usage error), s(ave what
+// the store says of worker 1 after that), d(o it once the store says anything), l(ive until that is
+// saved). Beyond the last one it ends.
 int act() {
   const int rank = std::atoi(std::getenv("RANK")), life = std::atoi(std::getenv("STARLING_RESTARTS"));
   const std::string folder = std::getenv("FOLDER"), acts = std::getenv("ACTS");
@@ -53,10 +55,19 @@ int act() {
     case 'w':
       wait_for("/go");
       return 0;
+    case 'c':
+      wait_for("/go");
+      return 2;
     case 's':
       wait_for("/go");
       spill(folder + "/fate", World::from_environment().fate(1));
       return 0;
+    case 'd': {
+      const World world = World::from_environment();
+      while (world.fate(1).empty()) std::this_thread::sleep_for(2ms);
+      spill(folder + "/fate", world.fate(1));
+      return 0;
+    }
     case 'l':
       wait_for("/fate");
       return 0;
@@ -143,6 +154,7 @@ TEST(Launch, AWorkerThatComesBackWhenTheOthersHaveEndedIsNoFailure) {
   const Launched seen = launch("w ku", 3, 2);
   EXPECT_EQ(seen.code, 0);
   EXPECT_EQ(seen.said.back(), "worker 1 failed with exit code 2; it is not restarted");
+  EXPECT_EQ(launch("e c", 3, 1).code, 0) << "nor if it was away in between";
 }
 
 TEST(Launch, AWorkerThatWasToldToEndEndsAllAndNoneComesBack) {
@@ -158,6 +170,9 @@ TEST(Launch, NoneComesBackAfterAnotherHasFinished) {
   const Launched late = launch("e k w", 3, 2, 3600s);  // 1 waits for its restart when 0 has finished
   EXPECT_EQ(late.code, 0);
   EXPECT_THAT(late.started.at(1), ElementsAre(0));
+  EXPECT_THAT(launch("e k d", 3, 2, 3600s).fate,
+              AnyOf("was killed by signal 9", "ended, and is not started again"))
+      << "nobody waits for it";
 }
 
 TEST(Launch, NoneComesBackWhenNoneIsLeft) {
