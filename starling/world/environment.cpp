@@ -116,14 +116,14 @@ void know_job(const VariableReader& read, Launch& launch, const char* name, cons
 
 Launch of_torchrun(const VariableReader& read) {
   Launch launch = read.in_world("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
-  launch.store_file = read.optional(kStoreFile).value_or("");
-  if (!launch.store_file.empty()) {
+  launch.store_folder = read.optional(kStoreFolder).value_or("");
+  if (!launch.store_folder.empty()) {
     if (launch.local_size != launch.size)
       throw UsageError(
           fmt::format("environment: {}='{}' is for workers of one host, but LOCAL_WORLD_SIZE='{}' of {}",
-                      kStoreFile, launch.store_file, launch.local_size, launch.size));
+                      kStoreFolder, launch.store_folder, launch.local_size, launch.size));
     launch.host = "127.0.0.1";
-    launch.host_from = kStoreFile;
+    launch.host_from = kStoreFolder;
     launch.run = "0";
     return launch;
   }

@@ -6,7 +6,7 @@
 //   launcher   recognized by            reads
 //   torchrun   RANK or WORLD_SIZE       RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 //                                       MASTER_ADDR, MASTER_PORT; `starling train --workers N`
-//                                       sets the first four and STARLING_STORE_FILE
+//                                       sets the first four and STARLING_STORE_FOLDER
 //   mpirun     OMPI_COMM_WORLD_RANK     Open MPI: OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
 //   srun       SLURM_STEP_ID and        SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_NODEID,
 //              SLURM_PROCID             SLURM_STEP_TASKS_PER_NODE
@@ -18,7 +18,7 @@
 // counts only if there is no other launcher. SLURM_NTASKS never gives the number of workers,
 // because a script, a shell or a helper inside an allocation inherits it.
 //
-// STARLING_STORE_FILE names a file, at which workers of one host meet in place of a port.
+// STARLING_STORE_FOLDER names a folder, in which workers of one host meet in place of a port.
 // STARLING_RESTARTS says how often this worker has been started before, STARLING_REJOIN=1 that such
 // a worker joins the others (World::rejoin): `starling train --workers N --restart` sets both.
 // STARLING_FAIL makes workers fail (core/failpoint.h).
@@ -50,7 +50,7 @@ Variables process_variables();
 void refuse_misspelt(const std::vector<std::string>& names);
 std::vector<std::string> process_variable_names();
 
-inline constexpr const char* kStoreFile = "STARLING_STORE_FILE";
+inline constexpr const char* kStoreFolder = "STARLING_STORE_FOLDER";
 
 // STARLING_RESTARTS; 0 if it is not set. Throws UsageError if it is no number.
 int restarts_of(const Variables& variable);
@@ -65,7 +65,7 @@ struct Launch {
   // The source of `host` for messages: MASTER_ADDR, SLURM_STEP_NODELIST, ...
   std::string host_from;
   int port = 0;                 // of the store
-  std::string store_file;       // the store, in place of host and port; empty: there is none
+  std::string store_folder;     // the store, in place of host and port; empty: there is none
   bool launcher_hosts = false;  // the launcher hosts the store; otherwise rank 0 does
   std::string run;              // tells runs apart that meet at one store
 };

@@ -33,7 +33,7 @@ class Environment {
                              "MASTER_PORT",
                              "STARLING_TOKEN",
                              "STARLING_TOKEN_FILE",
-                             "STARLING_STORE_FILE",
+                             "STARLING_STORE_FOLDER",
                              "STARLING_TRANSPORT",
                              "STARLING_TLS",
                              "STARLING_TLS_CERT",

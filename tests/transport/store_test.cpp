@@ -158,13 +158,13 @@ TEST(C10dStore, ServesLoopbackOnlyAndEnds) {
   EXPECT_FALSE(somebody_listens(resolve("127.0.0.1", port), 5s));
 }
 
-TEST(MeetingPoint, IsAFileOfItsUserAloneAndEnds) {
+TEST(MeetingPoint, IsAFolderOfItsUserAloneAndEnds) {
   auto meeting_point = std::make_unique<MeetingPoint>();
   auto variables = torchruns(0, 2, 1, true);
   variables.insert(meeting_point->variable());
   for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) variables.erase(name);
-  const fs::path file = meeting_point->variable().second;
-  EXPECT_EQ(fs::status(file.parent_path()).permissions(), fs::perms::owner_all);
+  const fs::path folder = meeting_point->variable().second;
+  EXPECT_EQ(fs::status(folder).permissions(), fs::perms::owner_all);
   {
     const Environment environment(variables);
     const World a = World::from_environment();
@@ -175,10 +175,9 @@ TEST(MeetingPoint, IsAFileOfItsUserAloneAndEnds) {
     a.store->set("key", "value");
     EXPECT_EQ(b.store->get("key", 5s), "value");
     meeting_point.reset();
-    EXPECT_FALSE(fs::exists(file.parent_path()));
-    std::this_thread::sleep_for(300ms);  // an answer of just now is believed
-    EXPECT_EQ(refusal([&] { b.store->get("key", 1h); }),
-              "store: cannot get the key 'key': the file \"" + file.string() + "\" is gone");
+    EXPECT_FALSE(fs::exists(folder));
+    EXPECT_EQ(refusal<StoreLost>([&] { b.store->get("key", 1h); }),
+              "store: cannot get the key 'key': the folder \"" + folder.string() + "\" is gone");
   }
   const auto refused = [&](const std::string& name, const std::string& value) {
     auto changed = variables;
@@ -188,7 +187,8 @@ TEST(MeetingPoint, IsAFileOfItsUserAloneAndEnds) {
   };
   EXPECT_THAT(refused("LOCAL_WORLD_SIZE", "1"),
               HasSubstr(" is for workers of one host, but LOCAL_WORLD_SIZE='1' of 2"));
-  EXPECT_THAT(refused(kStoreFile, "/usr/store"), HasSubstr("the folder \"/usr\" must be yours"));
+  EXPECT_EQ(refused(kStoreFolder, "/usr"),
+            "STARLING_STORE_FOLDER=\"/usr\": the folder must be yours, and closed to others: chmod 700 it");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <ATen/ATen.h>
@@ -20,6 +21,7 @@
 #include "starling/transport/c10d/socket.h"
 #include "starling/transport/c10d/store.h"
 #include "starling/transport/c10d/store_values.h"
+#include "starling/world/folder_store.h"
 
 namespace starling {
 namespace {
@@ -63,19 +65,24 @@ struct State {
   void give_up(const std::string& reason);
 };
 
+// In a folder it is a file beside the keys.
+c10::intrusive_ptr<c10d::Store> store_for_gloo(Store& store, const std::string& prefix) {
+  if (auto* const c10d_store = dynamic_cast<C10dStore*>(&store)) return c10d_store->clone(prefix);
+  auto* const folder = dynamic_cast<FolderStore*>(&store);
+  if (!folder) throw UsageError("World::store must be a starling::C10dStore or FolderStore for collectives");
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, file_store(folder->folder() / "gloo.store"));
+}
+
 State::State(const World& world, const std::string& channel, int first)
     : rank(world.rank),
       size(world.size),
       first(first),
       stalled(world.timeouts.stalled),
       interrupted(world.interrupted) {
-  auto* const c10d_store = dynamic_cast<C10dStore*>(world.store.get());
-  if (!c10d_store)
-    throw UsageError("World::store must be a starling::C10dStore for collectives (transport/c10d/store.h)");
   const Time end = Clock::now() + world.timeouts.meet;
   try {
     meet(world, channel, end);
-    const auto at = c10d_store->clone("collectives/" + channel);
+    const auto at = store_for_gloo(*world.store, "collectives/" + channel);
     store = std::make_unique<C10dStore>(at);
     connect(world, at, end);
   } catch (const std::exception& failure) {

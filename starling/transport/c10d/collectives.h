@@ -50,7 +50,7 @@ class Collectives::Pending {
 // The world's own collectives, or c10d's Gloo. Blocks until all workers have made theirs, at most
 // world.timeouts.meet. `channel` separates several collectives of one world; it must be equal on
 // all workers. Messages count ranks from `first`, if the world is a part of a larger one. Gloo
-// needs a C10dStore as the world's store, which World's own makers provide.
+// needs a C10dStore or a FolderStore as the world's store, which World's own makers provide.
 std::unique_ptr<Collectives> make_collectives(const World& world, const std::string& channel, int first = 0);
 
 }  // namespace starling

@@ -1,4 +1,4 @@
-// The meeting place of the workers of `starling train --workers N`: a store in a file that only
+// The meeting place of the workers of `starling train --workers N`: a store in a folder that only
 // their user can reach, so no other user of the host can disturb them.
 #pragma once
 
@@ -8,11 +8,10 @@
 
 namespace starling {
 
-// The workers' part of a launcher's store, and the key in it of a worker's World::fate.
-std::string store_prefix(const std::string& run);
+// The key of a worker's World::fate.
 std::string fate_key(int rank);
 
-// The file is there as long as this object lives.
+// The folder is there as long as this object lives.
 class MeetingPoint {
  public:
   MeetingPoint();  // throws Error

@@ -18,9 +18,8 @@
 #include "starling/core/text.h"
 #include "starling/transport/c10d/in_time.h"
 #include "starling/transport/c10d/one_line.h"
-#include "starling/transport/c10d/private_folder.h"
 #include "starling/transport/c10d/socket.h"
-#include "starling/world/environment.h"
+#include "starling/world/folder_store.h"
 
 namespace starling {
 namespace {
@@ -151,22 +150,9 @@ std::optional<std::string> C10dStore::look(const std::string& key, Duration pati
 // thread would then keep all others from setting the key that it waits for.
 std::string C10dStore::get(const std::string& key, std::chrono::milliseconds deadline,
                            const Interrupted& interrupted) {
-  const Time end = Clock::now() + deadline;
-  Duration pause = std::chrono::milliseconds(1);
-  for (;;) {
-    const Duration patience = std::max<Duration>(end - Clock::now(), patience_);
-    if (const auto value = look(key, patience, interrupted)) return *value;
-    const Duration left = end - Clock::now();
-    if (left <= Duration::zero()) {
-      throw Error(fmt::format(
-          "store: nobody has set the key '{}' within {:g} s in {}: check that all workers were started "
-          "and that none of them has ended",
-          key, seconds(deadline), place_));
-    }
-    if (interrupted()) throw Error(fmt::format("store: interrupted while nobody had set the key '{}'", key));
-    std::this_thread::sleep_for(std::min(pause, left));
-    pause = std::min<Duration>(2 * pause, std::chrono::milliseconds(50));
-  }
+  return get_by_asking(key, deadline, interrupted, place_, [&](Duration left) {
+    return look(key, std::max<Duration>(left, patience_), interrupted);
+  });
 }
 
 c10::intrusive_ptr<c10d::Store> C10dStore::clone(const std::string& prefix) {
@@ -181,10 +167,6 @@ c10::intrusive_ptr<c10d::Store> without_prefix(const c10::intrusive_ptr<c10d::St
 }
 
 c10::intrusive_ptr<c10d::Store> file_store(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!is_private(folder))
-    throw UsageError(fmt::format("{}={}: the folder {} must be yours, and closed to others: chmod 700 it",
-                                 kStoreFile, in_quotes(path), in_quotes(folder.string())));
   const auto make = [path]() -> c10::intrusive_ptr<c10d::Store> {
     auto store = c10::make_intrusive<c10d::FileStore>(path, -1);  // -1: no worker's end removes the file
     store->setTimeout(C10dStore::kPatience);

@@ -9,13 +9,16 @@
 
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
+#include "starling/core/text.h"
 #include "starling/transport/c10d/launcher.h"
+#include "starling/transport/c10d/private_folder.h"
 #include "starling/transport/c10d/settings.h"
 #include "starling/transport/c10d/socket.h"
 #include "starling/transport/c10d/store.h"
 #include "starling/transport/c10d/tcp_store.h"
 #include "starling/transport/local/local.h"
 #include "starling/world/environment.h"
+#include "starling/world/folder_store.h"
 
 namespace starling {
 namespace {
@@ -33,13 +36,19 @@ SocketAddress own_address(const Variables& variable, const SocketAddress& master
   return *local;
 }
 
-// A file, if the launcher names one. Else rank 0 hosts the store at the address that all workers
-// know. If this is a loopback address to its own host, or one that only the network translates, it
-// serves all of its addresses.
-c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, const SocketAddress& master,
-                                         const std::string& own_address, std::chrono::milliseconds deadline,
-                                         const Interrupted& interrupted) {
-  if (!launch.store_file.empty()) return file_store(launch.store_file);
+std::shared_ptr<FolderStore> folder_store(const std::string& folder) {
+  if (!is_private(folder))
+    throw UsageError(fmt::format("{}={}: the folder must be yours, and closed to others: chmod 700 it",
+                                 kStoreFolder, in_quotes(folder)));
+  return std::make_shared<FolderStore>(folder);
+}
+
+// Rank 0 hosts the store at the address that all workers know. If this is a loopback address to its
+// own host, or one that only the network translates, it serves all of its addresses.
+c10::intrusive_ptr<c10d::Store> hosted_store(const Launch& launch, const SocketAddress& master,
+                                             const std::string& own_address,
+                                             std::chrono::milliseconds deadline,
+                                             const Interrupted& interrupted) {
   if (launch.launcher_hosts || launch.rank != 0)
     return join_store(launch.host, launch.port, deadline, interrupted);
   const bool one_host = launch.local_size == launch.size;
@@ -102,10 +111,13 @@ World World::from_environment(Timeouts timeouts, const Interrupted& interrupted)
                     "STARLING_TOKEN) to the same secret on all of them",
                     world.address));
   }
-  const auto store = std::make_shared<C10dStore>(c10::make_intrusive<c10d::PrefixStore>(
-      store_prefix(launch->run), store_of(*launch, master, world.address, timeouts.meet, interrupted)));
-  world.store = store;
-  world.fate = [store](int rank) {
+  if (!launch->store_folder.empty()) {
+    world.store = folder_store(launch->store_folder);
+  } else {
+    world.store = std::make_shared<C10dStore>(c10::make_intrusive<c10d::PrefixStore>(
+        "starling/" + launch->run, hosted_store(*launch, master, world.address, timeouts.meet, interrupted)));
+  }
+  world.fate = [store = world.store](int rank) {
     try {
       return store->look(fate_key(rank)).value_or("");
     } catch (const StoreLost&) {
