@@ -1,5 +1,5 @@
 // The store of workers of one host: a folder that has a file for each key. A value is written to a
-// file of its own, which is then renamed. So a process that is killed or stopped, at any time, harms
+// file of its own, which is then renamed. So a process that is killed or stopped at any time harms
 // no other, and nothing is ever locked.
 #pragma once
 
@@ -14,8 +14,7 @@
 
 namespace starling {
 
-// Store::get() for a store that can only be asked: asks again and again. `place`: the store, for the
-// error.
+// Store::get() for a store that can only be asked: asks again and again. Errors name the `place`.
 std::string get_by_asking(const std::string& key, std::chrono::milliseconds deadline,
                           const Interrupted& interrupted, const std::string& place,
                           const std::function<std::optional<std::string>(Duration left)>& look);
