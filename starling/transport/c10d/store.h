@@ -51,8 +51,8 @@ class C10dStore final : public Store {
 // The store behind all prefixes.
 c10::intrusive_ptr<c10d::Store> without_prefix(const c10::intrusive_ptr<c10d::Store>& store);
 
-// A store in a file, which need not exist yet. Throws Error if the file stays locked. A process that
-// is killed while it sets a key can leave the store unreadable for all.
+// A store in a file, which need not exist yet. Throws Error if the file stays locked. A process
+// that is killed while it sets a key can leave the store unreadable for all.
 c10::intrusive_ptr<c10d::Store> file_store(const std::string& path);
 
 }  // namespace starling
