@@ -205,7 +205,7 @@ TEST(Collectives, ASilentWorkerIsAnErrorAfterTheTimeout) {
   });
 }
 
-TEST(Collectives, NeedAStoreOfC10d) {
+TEST(Collectives, NeedAStoreThatGlooCanUse) {
   World world = World::alone();
   world.store = std::make_shared<MemoryStore>();
   EXPECT_THROW(make_collectives(world, "test"), UsageError);

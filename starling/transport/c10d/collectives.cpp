@@ -68,9 +68,8 @@ struct State {
 // In a folder it is a file beside the keys.
 c10::intrusive_ptr<c10d::Store> store_for_gloo(Store& store, const std::string& prefix) {
   if (auto* const c10d_store = dynamic_cast<C10dStore*>(&store)) return c10d_store->clone(prefix);
-  auto* const folder = dynamic_cast<FolderStore*>(&store);
-  if (!folder) throw UsageError("World::store must be a starling::C10dStore or FolderStore for collectives");
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, file_store(folder->folder() / "gloo.store"));
+  const std::string file = dynamic_cast<FolderStore&>(store).folder() / "gloo.store";
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, file_store(file));
 }
 
 State::State(const World& world, const std::string& channel, int first)
@@ -79,6 +78,8 @@ State::State(const World& world, const std::string& channel, int first)
       first(first),
       stalled(world.timeouts.stalled),
       interrupted(world.interrupted) {
+  if (!dynamic_cast<C10dStore*>(world.store.get()) && !dynamic_cast<FolderStore*>(world.store.get()))
+    throw UsageError("World::store must be a starling::C10dStore or FolderStore for collectives");
   const Time end = Clock::now() + world.timeouts.meet;
   try {
     meet(world, channel, end);
