@@ -26,12 +26,9 @@ void donate(const World& world, Stage& stage) {
   auto state = std::make_unique<MemoryFile>();
   state->resize(100);
   const std::uint32_t hash = crc32c(state->bytes());
-  int taken = 0;
-  const Donation donation(world, "a", 1, std::move(state), hash, [&] { ++taken; });
-  while (stage.turn()) {
-    check(taken <= 1, "taken twice");
-    check(!donation.is_taken() || taken == 1, "taken, but nobody has said it");
-  }
+  int changes = 0;
+  const Donation donation(world, "a", 1, std::move(state), hash, [&] { ++changes; });
+  while (stage.turn()) check(!donation.is_taken() || changes > 0, "taken, but nobody has said it");
 }
 
 }  // namespace
