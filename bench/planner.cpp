@@ -31,7 +31,7 @@
 
 #include "bench/measure.h"
 #include "bench/sleeping.h"
-#include "starling/checkpoint/file.h"
+#include "starling/core/file.h"
 #include "starling/core/error.h"
 #include "starling/core/random.h"
 #include "starling/optim/optimizer.h"

@@ -19,7 +19,7 @@
 #include "cli/recipe_keys.h"
 #include "cli/time_option.h"
 #include "cli/workers.h"
-#include "starling/checkpoint/file.h"
+#include "starling/core/file.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/train/task.h"

@@ -18,7 +18,7 @@
 #include "cli/plan_report.h"
 #include "cli/planned_world.h"
 #include "cli/profiles.h"
-#include "starling/checkpoint/file.h"
+#include "starling/core/file.h"
 #include "starling/kernels/wire.h"
 #include "starling/plan/all_reduce.h"
 #include "starling/plan/iteration.h"

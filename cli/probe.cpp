@@ -13,7 +13,7 @@
 
 #include "cli/commands.h"
 #include "cli/workers.h"
-#include "starling/checkpoint/file.h"
+#include "starling/core/file.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"

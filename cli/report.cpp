@@ -11,7 +11,7 @@
 #include "cli/commands.h"
 #include "cli/run_charts.h"
 #include "cli/run_report.h"
-#include "starling/checkpoint/file.h"
+#include "starling/core/file.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 

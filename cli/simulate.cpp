@@ -14,7 +14,7 @@
 #include "cli/profiles.h"
 #include "cli/recipe_keys.h"
 #include "cli/workers.h"
-#include "starling/checkpoint/file.h"
+#include "starling/core/file.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/optim/schemes/table.h"

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "starling/checkpoint/file.h"
+#include "starling/core/file.h"
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"

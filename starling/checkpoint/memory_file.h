@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "starling/checkpoint/file.h"
+#include "starling/core/file.h"
 
 namespace starling {
 

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "starling/checkpoint/file.h"
+#include "starling/core/file.h"
 
 namespace starling {
 

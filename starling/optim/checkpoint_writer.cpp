@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 
 #include "starling/checkpoint/checkpoint.h"
-#include "starling/checkpoint/file.h"
+#include "starling/core/file.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"

@@ -15,7 +15,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
-#include "starling/checkpoint/file.h"
+#include "starling/core/file.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"

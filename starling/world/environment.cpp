@@ -124,7 +124,6 @@ Launch of_torchrun(const VariableReader& read) {
                       kStoreFolder, launch.store_folder, launch.local_size, launch.size));
     launch.host = "127.0.0.1";
     launch.host_from = kStoreFolder;
-    launch.run = "0";
     return launch;
   }
   read.know_master(launch);

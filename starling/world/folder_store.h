@@ -5,23 +5,16 @@
 
 #include <chrono>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 
-#include "starling/core/clock.h"
 #include "starling/world/store.h"
 
 namespace starling {
 
-// Store::get() for a store that can only be asked: asks again and again. Errors name the `place`.
-std::string get_by_asking(const std::string& key, std::chrono::milliseconds deadline,
-                          const Interrupted& interrupted, const std::string& place,
-                          const std::function<std::optional<std::string>(Duration left)>& look);
-
 class FolderStore final : public Store {
  public:
-  // The folder exists. Whoever can write there can disturb the workers.
+  // The folder exists. Anybody who can write there can disturb the workers.
   explicit FolderStore(std::filesystem::path folder);
   const std::filesystem::path& folder() const { return folder_; }
 

@@ -4,11 +4,13 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 
+#include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/wait.h"
 
@@ -32,6 +34,11 @@ class Store {
   virtual std::string get(const std::string& key, std::chrono::milliseconds deadline,
                           const Interrupted& interrupted = nobody) = 0;
 };
+
+// Store::get() for a store that can only be asked: asks again and again. Errors name the `place`.
+std::string get_by_asking(const std::string& key, std::chrono::milliseconds deadline,
+                          const Interrupted& interrupted, const std::string& place,
+                          const std::function<std::optional<std::string>(Duration left)>& look);
 
 // For workers that are threads of one process.
 class MemoryStore final : public Store {

@@ -80,7 +80,7 @@ class Worker:
         return self._read("out") + self._read("err")
 
     def first_line(self):
-        """Waits until one stands on stdout."""
+        """The first line of its stdout, once that is there."""
         for _ in range(100 * LIMIT):
             line, *more = self._read("out").split("\n", 1)
             if more:

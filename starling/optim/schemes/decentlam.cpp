@@ -42,7 +42,7 @@ constexpr SchemeOption kOptions[] = {{
     .name = "beta",
     .standard = 0.9,
     .range = from_below(0, 1),
-    .meaning = "the scheme's own momentum, beta in m <- beta m + the gradient; 0: none",
+    .meaning = "the scheme's own momentum: a step goes by beta m + the gradient; 0: none",
 }};
 constexpr RefusedWire kRefused[] = {{Wire::int4, "its momentum makes much of what int4 rounds"}};
 

@@ -65,11 +65,9 @@ struct State {
   void give_up(const std::string& reason);
 };
 
-// In a folder it is a file beside the keys.
-c10::intrusive_ptr<c10d::Store> store_for_gloo(Store& store, const std::string& prefix) {
-  if (auto* const c10d_store = dynamic_cast<C10dStore*>(&store)) return c10d_store->clone(prefix);
-  const std::string file = dynamic_cast<FolderStore&>(store).folder() / "gloo.store";
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, file_store(file));
+// If the workers meet in a folder: a file beside the keys.
+c10::intrusive_ptr<c10d::Store> store_in(const FolderStore& folder, const std::string& prefix) {
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, file_store(folder.folder() / "gloo.store"));
 }
 
 State::State(const World& world, const std::string& channel, int first)
@@ -78,12 +76,15 @@ State::State(const World& world, const std::string& channel, int first)
       first(first),
       stalled(world.timeouts.stalled),
       interrupted(world.interrupted) {
-  if (!dynamic_cast<C10dStore*>(world.store.get()) && !dynamic_cast<FolderStore*>(world.store.get()))
+  auto* const c10d_store = dynamic_cast<C10dStore*>(world.store.get());
+  const auto* const folder = dynamic_cast<FolderStore*>(world.store.get());
+  if (!c10d_store && !folder)
     throw UsageError("World::store must be a starling::C10dStore or FolderStore for collectives");
   const Time end = Clock::now() + world.timeouts.meet;
   try {
     meet(world, channel, end);
-    const auto at = store_for_gloo(*world.store, "collectives/" + channel);
+    const std::string prefix = "collectives/" + channel;
+    const auto at = c10d_store ? c10d_store->clone(prefix) : store_in(*folder, prefix);
     store = std::make_unique<C10dStore>(at);
     connect(world, at, end);
   } catch (const std::exception& failure) {

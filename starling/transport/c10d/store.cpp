@@ -19,7 +19,6 @@
 #include "starling/transport/c10d/in_time.h"
 #include "starling/transport/c10d/one_line.h"
 #include "starling/transport/c10d/socket.h"
-#include "starling/world/folder_store.h"
 
 namespace starling {
 namespace {

@@ -1,5 +1,5 @@
-// One open file of a checkpoint. Every failure is an Error that names the file and, if a place in
-// it matters, the byte.
+// One open file. Every failure is an Error that names the file and, if a place in it matters, the
+// byte.
 #pragma once
 
 #include <cstddef>

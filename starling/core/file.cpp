@@ -1,4 +1,4 @@
-#include "starling/checkpoint/file.h"
+#include "starling/core/file.h"
 
 #include <algorithm>
 #include <cerrno>
