@@ -23,6 +23,7 @@
 #include "starling/transport/c10d/socket.h"
 #include "starling/world/environment.h"
 #include "starling/world/world.h"
+#include "tests/eventually.h"
 #include "tests/refusal.h"
 
 namespace starling {
@@ -78,7 +79,7 @@ TEST(C10dStore, WhatWasSetIsThere) {
 }
 
 // torch writes a stack trace to stderr when it meets a lost server.
-TEST(C10dStore, AServerThatIsGoneIsNotAskedAgain) {
+TEST(C10dStore, AServerThatIsGoneIsFoundAgainWhenItIsBack) {
   std::optional<HostedStore> hosted = launchers_store();
   const int port = hosted->port;
   const Environment environment(torchruns(0, 1, port, true));
@@ -89,8 +90,18 @@ TEST(C10dStore, AServerThatIsGoneIsNotAskedAgain) {
   EXPECT_EQ(refusal([&] { world.store->get("key", 1h); }),
             "store: cannot get the key 'key': nobody listens at 127.0.0.1 port " + std::to_string(port));
   EXPECT_EQ(refusal([&] { world.store->set("key", ""); }),
-            "store: cannot set the key 'key': it has failed before");
+            "store: cannot set the key 'key': nobody listens at 127.0.0.1 port " + std::to_string(port));
   EXPECT_EQ(world.fate(0), "");
+  hosted = host_store("127.0.0.1", port, 60s);
+  EXPECT_TRUE(eventually([&] {
+    try {
+      world.store->set("key", "value");
+      return true;
+    } catch (const StoreLost&) {
+      return false;
+    }
+  }));
+  EXPECT_EQ(world.store->get("key", 0ms), "value");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
@@ -118,12 +129,20 @@ TEST(C10dStore, AHostThatDoesNotAnswerIsAnErrorInTime) {
   EXPECT_EQ(refusal<StoreLost>([&] { reads->get("key", 0ms); }),
             "store: cannot get the key 'key': " + silent);
   EXPECT_EQ(refusal<StoreLost>([&] { reads->look("key"); }),
-            "store: cannot get the key 'key': it has failed before");
+            "store: cannot get the key 'key': " + silent);
   EXPECT_EQ(refusal<StoreLost>([&] { writes->set("key", ""); }),
             "store: cannot set the key 'key': " + silent);
   EXPECT_EQ(refusal<StoreLost>([&] { clones->clone("again"); }), "store: cannot join it again: " + silent);
   EXPECT_EQ(refusal([&] { waits->get("key", 1h, [] { return true; }); }),
             "store: interrupted, could not get the key 'key'");
+  kill(host, SIGCONT);
+  EXPECT_TRUE(eventually([&] {
+    try {
+      return reads->look("key").has_value();
+    } catch (const StoreLost&) {
+      return false;
+    }
+  }));
   kill(host, SIGKILL);
   waitpid(host, nullptr, 0);
 }

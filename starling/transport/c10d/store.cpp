@@ -24,6 +24,7 @@ namespace starling {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{200};
+constexpr std::chrono::milliseconds kAskAgain{1'000};
 
 struct Failed final : std::runtime_error {
   explicit Failed(const std::string& why) : std::runtime_error(why), why(why) {}
@@ -83,7 +84,7 @@ std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) 
 }  // namespace
 
 C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience)
-    : store_(std::move(store)), patience_(patience) {
+    : patience_(patience), store_(std::move(store)) {
   const auto whole = without_prefix(store_);
   place_ = place_of(whole);
   gone_ = gone(whole);
@@ -99,30 +100,52 @@ C10dStore::~C10dStore() {
   }
 }
 
+void C10dStore::is_lost(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  lost_ = why;
+  ask_again_ = Clock::now() + kAskAgain;
+}
+
 // After a pause it looks for the server first, since torch would say in ten lines that it is gone.
+c10::intrusive_ptr<c10d::Store> C10dStore::connected(const std::string& what) {
+  std::unique_lock lock(mutex_);
+  auto attempt = std::make_shared<int>();
+  const bool was_lost = !lost_.empty();
+  if (was_lost) {
+    if (Clock::now() < ask_again_ || !attempt_.expired())
+      throw StoreLost(fmt::format("store: cannot {}: {}", what, lost_));
+    attempt_ = attempt;
+  }
+  const auto store = store_;
+  lock.unlock();
+  if (Clock::now() - answered_.load() > kPause) {
+    if (const std::string why = gone_(); !why.empty()) throw Failed(why);
+  }
+  if (!was_lost) return store;
+  const auto join_again = [attempt = std::move(attempt)](c10d::Store& before) { return before.clone(); };
+  auto fresh = in_time(Owned{store, join_again}, Limit{patience_});
+  lock.lock();
+  lost_.clear();
+  return store_ = std::move(fresh);
+}
+
 template <class Work>
 auto C10dStore::work(const std::string& what, Duration patience, const Interrupted& interrupted, Work work) {
-  const auto lost = [&](const std::string& why) {
-    lost_ = true;
-    return StoreLost(fmt::format("store: cannot {}: {}", what, why));
-  };
-  if (lost_) throw lost("it has failed before");
-  if (Clock::now() - answered_.load() > kPause) {
-    if (const std::string why = gone_(); !why.empty()) throw lost(why);
-  }
-  const Limit limit{patience};
+  std::string why;
   try {
-    auto result = in_time(Owned{store_, std::move(work)}, [&] {
+    auto result = in_time(Owned{connected(what), std::move(work)}, [&, limit = Limit{patience}] {
       limit();
       if (interrupted()) throw Error(fmt::format("store: interrupted, could not {}", what));
     });
     answered_ = Clock::now();
     return result;
   } catch (const Overdue&) {
-    throw lost(fmt::format("{} has not answered within {:g} s", place_, seconds(patience)));
+    why = fmt::format("{} has not answered within {:g} s", place_, seconds(patience));
   } catch (const Failed& failure) {
-    throw lost(failure.why);
+    why = failure.why;
   }
+  is_lost(why);
+  throw StoreLost(fmt::format("store: cannot {}: {}", what, why));
 }
 
 void C10dStore::set(const std::string& key, const std::string& value) {

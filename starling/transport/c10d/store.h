@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -14,14 +16,14 @@
 
 namespace starling {
 
-// Once an operation has failed the store is lost for good: torch's stores do not connect again, and
-// TCPStore writes a stack trace to stderr each time.
+// Once an operation has failed the store is lost: every operation throws at once. After a second it
+// is asked again, over a new connection: torch's stores do not connect again themselves.
 class C10dStore final : public Store {
  public:
   static constexpr std::chrono::milliseconds kPatience{5'000};
 
-  // Every operation takes at most `patience`; then the store is lost. torch's stores have no limit
-  // if the host does not answer, or a stopped process holds the lock of the file.
+  // Every operation takes at most twice the `patience`; then the store is lost. torch's stores have
+  // no limit if the host does not answer, or a stopped process holds the lock of the file.
   explicit C10dStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience = kPatience);
   ~C10dStore() override;
 
@@ -40,12 +42,19 @@ class C10dStore final : public Store {
   template <class Work>
   auto work(const std::string& what, Duration patience, const Interrupted& interrupted, Work work);
 
-  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::Store> connected(const std::string& what);
+  void is_lost(const std::string& why);
+
   const std::chrono::milliseconds patience_;
   std::string place_;                  // "the store at 192.0.2.1 port 29500"
   std::function<std::string()> gone_;  // why the store is gone, or ""
   std::atomic<Time> answered_ = Clock::now();
-  std::atomic<bool> lost_ = false;
+
+  std::mutex mutex_;  // of the following
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string lost_;             // why, if it is
+  Time ask_again_{};
+  std::weak_ptr<void> attempt_;  // to connect again, while it runs: perhaps left behind
 };
 
 // The store behind all prefixes.
