@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 #include "starling/topology/schedules.h"
 
@@ -21,14 +22,15 @@ void Average::begin(AverageId id, Bytes mine, std::set<int> there, Combine combi
     std::erase_if(there, [&](int peer) { return !last_.contains(peer); });
   }
   running_ = true;
-  id_ = id;
+  const AverageId last = std::exchange(id_, id);
   original_ = std::move(mine);
   combine_ = std::move(combine);
   have_result_ = false;
   std::erase_if(there, [&](int peer) { return id.follows(has_quit_[peer]); });
-  // Peers that came before me and are not there any more, as I see it.
+  // Peers that came before me and are not there any more, as I see it, or to one that I leave out.
   for (const auto& [peer, join] : heard_) {
-    if (join.id == id_ && !there.contains(peer)) tell_end(peer, id_);
+    const bool is_left_out = last < join.id && join.id < id_;
+    if (is_left_out || (join.id == id_ && !there.contains(peer))) tell_end(peer, join.id);
   }
   attempt(0, std::move(there));
 }

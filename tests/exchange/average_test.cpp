@@ -296,5 +296,23 @@ TEST(Average, OneThatIsStruckOutKeepsItsOwnValue) {
   EXPECT_EQ(results(), (std::vector<std::set<int>>{{0, 1, 2}, {0, 1, 2}, {0, 1, 2}}));
 }
 
+// After a renewal a worker may count one operation less than the others, and come to it first.
+TEST(Average, OneThatWaitsInAnOperationOfThePastIsTold) {
+  std::mt19937_64 random(1);
+  World world(3, random, 2);
+  world.begin(world.at(2));
+  world.deliver_all();
+  for (const int rank : {0, 1}) {
+    world.at(rank).ids = {{2, 0}};
+    world.begin(world.at(rank));
+  }
+  world.deliver_all();
+  ASSERT_EQ(world.at(2).results.size(), 1U);
+  EXPECT_TRUE(world.at(2).results[0].second.empty());
+  world.begin(world.at(2));
+  world.deliver_all();
+  for (const auto& worker : world.workers) EXPECT_EQ(worker->results.back().second, (std::set{0, 1, 2}));
+}
+
 }  // namespace
 }  // namespace starling
