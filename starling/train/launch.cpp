@@ -71,6 +71,7 @@ pid_t spawn(std::vector<std::string> arguments, std::vector<std::string> environ
 // A rank: its process, or when the next one starts.
 struct LocalWorker {
   pid_t process = 0;  // 0: none is running
+  bool is_stopped = false;
   int restarts = 0;
   Time started{};
   Duration pause{};         // before the next restart, if it dies soon
@@ -137,11 +138,16 @@ class LocalWorkers {
   // Collects the workers that have ended. `quietly`: they were asked to end.
   void collect(bool quietly) {
     for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) {
-      int status = 0;
-      if (of(rank).process == 0 || waitpid(of(rank).process, &status, WNOHANG) != of(rank).process) continue;
-      of(rank).process = 0;
-      ended(rank, status, quietly);
+      LocalWorker& worker = of(rank);
+      const int wanted = WNOHANG | WUNTRACED | WCONTINUED;
+      for (int status = 0; worker.process != 0 && waitpid(worker.process, &status, wanted) > 0;) {
+        worker.is_stopped = WIFSTOPPED(status);
+        if (worker.is_stopped || WIFCONTINUED(status)) continue;
+        worker.process = 0;
+        ended(rank, status, quietly);
+      }
     }
+    if (done_ > 0) continue_stopped();
     if (!running() && next_due() && !quietly) say_("no worker is left that another one could join");
     if (!running() || quietly || done_ > 0) start_none();
   }
@@ -157,6 +163,15 @@ class LocalWorkers {
     worker.started = Clock::now();
     worker.process = start_(rank, worker.restarts);
     options_.watch.started(rank, worker.restarts, worker.process);
+  }
+
+  // The others do not wait for it any more, but the command does.
+  void continue_stopped() {
+    for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank) {
+      if (!std::exchange(of(rank).is_stopped, false)) continue;
+      say_(fmt::format("worker {} is stopped, and another has finished: it is continued", rank));
+      kill(of(rank).process, SIGCONT);
+    }
   }
 
   void start_none() {

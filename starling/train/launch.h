@@ -53,7 +53,8 @@ struct LaunchOptions {
 // say() reports a worker that dies by another signal, in one line; the others go on. Restarts are
 // for deaths and errors: no worker is started again that has finished, that was told to end by
 // SIGINT or SIGTERM, or whose exit code 2 says that its input is wrong. None is either after a
-// worker has finished, or if no other worker is running that it could join.
+// worker has finished, or if no other worker is running that it could join. A worker that is
+// stopped (SIGSTOP) when another has finished gets SIGCONT.
 //
 // Blocks SIGINT, SIGTERM and SIGCHLD in the calling thread: call it from the main thread before
 // other threads start. Throws Error if a worker cannot be started.

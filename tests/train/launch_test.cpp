@@ -33,7 +33,7 @@ using testing::HasSubstr;
 // Acts of a worker, one for each of its lives: k(ill), f(ail), u(sage error), t(erminate), e(nd),
 // w(ait for the file "go", then end), c(ome too late: wait for it, then a usage error), s(ave what
 // the store says of worker 1 after that), d(o it once the store says anything), l(ive until that is
-// saved). Beyond the last one it ends.
+// saved), z (stop, then end). Beyond the last one it ends.
 int act() {
   const int rank = std::atoi(std::getenv("RANK")), life = std::atoi(std::getenv("STARLING_RESTARTS"));
   const std::string folder = std::getenv("FOLDER"), acts = std::getenv("ACTS");
@@ -70,6 +70,9 @@ int act() {
     }
     case 'l':
       wait_for("/fate");
+      return 0;
+    case 'z':
+      raise(SIGSTOP);
       return 0;
     default:
       return 0;
@@ -155,6 +158,12 @@ TEST(Launch, AWorkerThatComesBackWhenTheOthersHaveEndedIsNoFailure) {
   EXPECT_EQ(seen.code, 0);
   EXPECT_EQ(seen.said.back(), "worker 1 failed with exit code 2; it is not restarted");
   EXPECT_EQ(launch("e c", 3, 1).code, 0) << "nor if it was away in between";
+}
+
+TEST(Launch, AStoppedWorkerIsContinuedWhenAnotherHasFinished) {
+  const Launched seen = launch("e z", 0, 0);
+  EXPECT_EQ(seen.code, 0);
+  EXPECT_THAT(seen.said, ElementsAre("worker 1 is stopped, and another has finished: it is continued"));
 }
 
 TEST(Launch, AWorkerThatWasToldToEndEndsAllAndNoneComesBack) {
