@@ -65,6 +65,7 @@ class Averages final : private AverageActions {
   // --- on the transport's thread ---
   // A worker that has begun so many operations has called a renewal.
   void renewal_called(std::uint64_t operations);
+  std::uint64_t called_off_from() const { return called_off_from_; }  // the least of those
   std::span<std::byte> place(int from, const Frame& frame);
   void received(int from, const Frame& frame, std::span<const std::byte> chunk, bool intact);
   void disconnected(int rank);

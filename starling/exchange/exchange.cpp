@@ -210,6 +210,11 @@ std::set<int> Exchange::lost() const {
   return links_.gone();
 }
 
+std::set<int> Exchange::departed() const {
+  const std::lock_guard lock(monitor_.mutex);
+  return links_.departed();
+}
+
 ExchangeStatistics Exchange::statistics() const {
   const std::lock_guard lock(monitor_.mutex);
   ExchangeStatistics statistics = ledger_.counts();
@@ -315,6 +320,7 @@ void Exchange::connected(int rank) {
   groups_.protocol().connected(rank);
   links_.connected(rank);
   links_.say_alive(rank);
+  if (renewal_called_) links_.control(rank, FrameType::renew, averages_.called_off_from());
   averages_.connected(rank);
 }
 

@@ -135,6 +135,7 @@ class Exchange final : private TransportHandler {
   void set_operations(std::uint64_t begun) { averages_.set_operations(begun); }
 
   std::set<int> lost() const;
+  std::set<int> departed() const;  // see WorkerLinks
   ExchangeStatistics statistics() const;
 
  private:
@@ -142,6 +143,7 @@ class Exchange final : private TransportHandler {
   void connected(int peer) override;
   void disconnected(int peer, const std::string& reason) override;
   void lost(int peer, const std::string& reason) override;
+  void ended(int peer) override { links_.ended(peer); }
   std::span<std::byte> place(int peer, const Frame& frame) override;
   void received(int peer, const Frame& frame, std::span<const std::byte> payload, bool intact) override;
   bool received_in_place(int peer, const Frame& frame, const Payload& payload) override;

@@ -69,6 +69,7 @@ void WorkerLinks::connected(int rank) {
   connected_.insert(rank);
   met_.insert(rank);
   never_met_.erase(rank);
+  departed_.erase(rank);
   const bool was_gone = gone_.erase(rank) != 0;
   monitor_.changed->notify_all();
   lock.unlock();
@@ -90,6 +91,17 @@ void WorkerLinks::lost(int rank, const std::string& reason) {
   const std::lock_guard lock(monitor_.mutex);
   gone_.insert(rank);
   monitor_.changed->notify_all();
+}
+
+void WorkerLinks::ended(int rank) {
+  const std::lock_guard lock(monitor_.mutex);
+  departed_.insert(rank);
+}
+
+std::set<int> WorkerLinks::departed() const {
+  const auto has_departed = [&](int rank) { return departed_.contains(rank); };
+  const bool all = std::ranges::all_of(silent_, has_departed) && std::ranges::all_of(gone_, has_departed);
+  return all ? departed_ : std::set<int>();
 }
 
 void WorkerLinks::never_met(int rank, const std::string& reason) {
@@ -142,6 +154,7 @@ void WorkerLinks::mark_left(int rank, bool failed) {
                              "its neighbours",
                              rank));
   at(rank).left = true;
+  ended(rank);
 }
 
 void WorkerLinks::mark_averaging(int rank, std::uint64_t average, std::uint64_t round) {
@@ -183,14 +196,18 @@ void WorkerLinks::tick(const std::function<void(int rank, const std::string& why
   const bool i_slept = slept();  // then it is not the others that were silent
   if (i_slept) woke_ = now;
   ticked_ = now;
+  std::set<int> silent;
   for (int rank = 0; rank < transport_.size(); ++rank) {
     State& other = at(rank);
     if (!other.met) continue;
     say_alive(rank);
     if (i_slept) other.heard = now;
-    if (now - other.heard > options_.silent)
-      on_silent(rank, fmt::format("silent for {:.1f} s", seconds(now - other.heard)));
+    if (now - other.heard <= options_.silent) continue;
+    silent.insert(rank);
+    on_silent(rank, fmt::format("silent for {:.1f} s", seconds(now - other.heard)));
   }
+  const std::lock_guard lock(monitor_.mutex);
+  silent_ = std::move(silent);
 }
 
 void WorkerLinks::say_alive(int rank) {

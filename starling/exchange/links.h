@@ -55,12 +55,16 @@ class WorkerLinks {
   // --- with the monitor's lock, on any thread ---
   const std::set<int>& absent_ranks() const { return absent_; }
   const std::set<int>& gone() const { return gone_; }
+  // Those that have left, or whose processes have ended. None while another one is silent: nobody
+  // knows whether it has ended.
+  std::set<int> departed() const;
   bool is_connected(int rank) const { return connected_.contains(rank); }
 
   // --- what the transport reports ---
   void connected(int rank);
   void disconnected(int rank, const std::string& reason);
   void lost(int rank, const std::string& reason);
+  void ended(int rank);                                 // after it was lost
   void never_met(int rank, const std::string& reason);  // it is lost: ends meet()
   void heard(int rank) { at(rank).heard = transport_.now(); }
 
@@ -129,9 +133,11 @@ class WorkerLinks {
   Time ticked_{};
   std::optional<Time> woke_;  // from the last long sleep
 
-  std::set<int> connected_, met_;  // now; ever. These four with the monitor's lock
+  std::set<int> connected_, met_;  // now; ever. These six with the monitor's lock
   std::set<int> absent_;
+  std::set<int> silent_;
   std::set<int> gone_;
+  std::set<int> departed_;
   std::map<int, std::string> never_met_;  // and lost, with the reason; with the lock too
 };
 

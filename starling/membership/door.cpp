@@ -99,11 +99,13 @@ void DoorWatch::run() {
     lock.unlock();
     auto pause = kLook;
     try {
-      if (const std::string bell = door_.bell(); bell != last) {
+      if (const std::string bell = door_.bell(); bell != last || !is_open_) {
         rung_();
         last = bell;
       }
+      is_open_ = true;
     } catch (const Error&) {  // nobody can join while the store is lost
+      is_open_ = false;
       pause = kStoreLost;
     }
     lock.lock();

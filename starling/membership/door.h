@@ -3,6 +3,7 @@
 // nobody joins, and the others train on. All that is written there is signed with the run's token.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -55,9 +56,11 @@ class Door {
 // A member's watch at the door.
 class DoorWatch {
  public:
-  // `rung` is called on the watch's thread, after each ring of the bell; it may throw StoreLost.
+  // `rung` is called on the watch's thread, after each ring of the bell and when a lost store is
+  // back. It may throw StoreLost, and is then called again.
   DoorWatch(const Door& door, std::function<void()> rung);
   ~DoorWatch();
+  bool is_open() const { return is_open_; }  // the store is there
 
  private:
   void run();
@@ -67,6 +70,7 @@ class DoorWatch {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
+  std::atomic<bool> is_open_ = true;
   std::thread thread_;
 };
 

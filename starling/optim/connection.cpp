@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
 #include "starling/optim/agreement.h"
@@ -67,6 +68,12 @@ Schedule schedule_for(Options options, int workers, int local_workers, const Log
   throw Error(fmt::format("no topology is possible for {} workers", workers));
 }
 
+// The members have begun an epoch without this worker, or it cannot meet them.
+struct LeftOut final : Error {
+  explicit LeftOut(const std::string& why = "the other workers have gone on without this one, which was away")
+      : Error(why) {}
+};
+
 // The members of a new epoch tell each other their places. Collective, the first operation of the
 // new exchange. Returns the places of those that gave one, by rank.
 std::map<int, Place> tell_places(Exchange& exchange, int rank, int size, const std::optional<Place>& mine) {
@@ -81,8 +88,7 @@ std::map<int, Place> tell_places(Exchange& exchange, int rank, int size, const s
     of(rank)[1] = static_cast<std::int64_t>(mine->made);
     of(rank)[2] = static_cast<std::int64_t>(mine->operations);
   }
-  if (exchange.maximum(all).empty())
-    throw Error("the members of the run have begun a new epoch without this worker");
+  if (exchange.maximum(all).empty()) throw LeftOut();
   std::map<int, Place> places;
   for (int r = 0; r < size; ++r) {
     if (of(r)[0] > 0)
@@ -90,6 +96,12 @@ std::map<int, Place> tell_places(Exchange& exchange, int rank, int size, const s
                    static_cast<std::uint64_t>(of(r)[2])};
   }
   return places;
+}
+
+// Of the transports between the members: nobody of another epoch comes there.
+std::string channel_of(const std::string& optimizer, const Epoch& epoch) {
+  const std::string text = to_text(epoch);
+  return fmt::format("{}.{}-{:08x}", optimizer, epoch.number, crc32c(std::as_bytes(std::span(text))));
 }
 
 Epoch everyone(int size, std::uint64_t number) {
@@ -175,7 +187,7 @@ void Optimizer::open(const Epoch& epoch, const World& world) {
                      : schedule_for(e.options, n, world.local_size == world.size ? n : 1, world.log);
   e.cycle =
       std::max<std::uint64_t>(1, e.of_members.rounds.size()) * static_cast<std::uint64_t>(e.options.one_in);
-  const std::string channel = fmt::format("{}.{}", e.channel, epoch.number);
+  const std::string channel = channel_of(e.channel, epoch);
   const bool in_pairs = traits.path == Path::pairs;
   std::vector<std::size_t> sizes;  // of rounds
   for (std::size_t b = 0; b < e.blocks.size(); ++b) {
@@ -214,7 +226,7 @@ void Optimizer::attach_scheme() {
   if (!e.scheme) make_scheme();
   const std::vector<int> members = e.epoch.members();
   const Schedule schedule = e.of_members.for_ranks(members, e.world.size);
-  const std::string channel = fmt::format("{}.{}-gossip", e.channel, e.epoch.number);
+  const std::string channel = channel_of(e.channel, e.epoch) + "-gossip";
   e.scheme->attach({.schedule = schedule,
                     .of_members = e.of_members,
                     .members = members,
@@ -253,7 +265,8 @@ bool Optimizer::keep_membership() {
   Engine& e = *engine_;
   if (!e.membership) return true;
   Membership& membership = *e.membership;
-  if (!membership.has_news() && !e.exchange->renewal_called()) return true;
+  const bool leave_out = membership.may_leave_out(e.exchange->departed());
+  if (!membership.has_news() && !e.exchange->renewal_called() && !leave_out) return true;
   for (const auto& [seat, life] : membership.wanted()) {
     OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
     const std::vector<at::Tensor> beside = e.beside_state();
@@ -269,17 +282,30 @@ bool Optimizer::keep_membership() {
     }
     e.scheme->resume();
   }
-  if (membership.is_out()) {
-    e.world.log(Level::warning,
-                "the other workers have gone on without this one, which was away: it joins them again");
-    settle(e.blocks);
-    count_epoch();
-    e.disconnect();
-    join();
-    return false;
+  try {
+    if (membership.is_out()) throw LeftOut();
+    if (leave_out || !membership.ready().empty() || e.exchange->renewal_called())
+      renew(/*between_steps=*/true);
+    return true;
+  } catch (const LeftOut& out) {
+    e.world.log(Level::warning, fmt::format("{}: it joins them again", out.what()));
   }
-  if (!membership.ready().empty() || e.exchange->renewal_called()) renew(/*between_steps=*/true);
-  return true;
+  settle(e.blocks);
+  count_epoch();
+  e.disconnect();
+  join();
+  return false;
+}
+
+// Throws LeftOut.
+std::map<int, Place> Optimizer::meet(const Epoch& epoch, const std::optional<Place>& mine) {
+  Engine& e = *engine_;
+  try {
+    open(epoch, e.membership->hasty_world(epoch));
+  } catch (const StoreLost& lost) {
+    throw LeftOut(fmt::format("this worker cannot meet the others: {}", lost.what()));
+  }
+  return tell_places(*e.exchange, e.world.rank, e.world.size, mine);
 }
 
 // The members agree on the next epoch over the edges of this one, then connect anew.
@@ -295,7 +321,7 @@ void Optimizer::renew(bool between_steps) {
   for (const auto& [seat, life] : membership.ready()) agreed[static_cast<std::size_t>(seat)] = life;
   agreed.back() = e.connections;
   const std::set<int> there = e.exchange->renew(agreed);
-  if (there.empty()) throw Error("the other workers have begun a new epoch without this one, which was away");
+  if (there.empty()) throw LeftOut();
   Epoch next{.number = static_cast<std::uint64_t>(agreed.back())};
   for (std::size_t seat = 0; seat < size; ++seat) {
     if (agreed[seat] > 0) next.lives[static_cast<int>(seat)] = agreed[seat];
@@ -307,8 +333,7 @@ void Optimizer::renew(bool between_steps) {
   e.scheme->detach();
   const std::unique_ptr<Exchange> last = std::move(e.exchange);  // until all have the result
   membership.set_epoch(next);
-  open(next, membership.hasty_world(next));
-  tell_places(*e.exchange, e.world.rank, e.world.size, between_steps ? std::optional(mine) : std::nullopt);
+  meet(next, between_steps ? std::optional(mine) : std::nullopt);
   e.exchange->set_operations(mine.operations + 1);
   e.set_grids({});
   attach_scheme();
@@ -332,15 +357,20 @@ void Optimizer::join() {
   const c10::AutoGradMode no_gradient(false);
   OptimizerState given;
   std::optional<Epoch> epoch;
-  while (!epoch) {
+  std::map<int, Place> places;
+  while (places.empty()) {
+    if (e.world.interrupted()) throw Error("interrupted while this worker joined the run");
     given = read_state(SafetensorsReader(membership.take_state().open()));
     epoch = membership.enter();
-    if (!epoch && e.world.interrupted()) throw Error("interrupted while this worker joined the run");
+    if (!epoch) continue;
+    failpoint("join");
+    try {
+      places = meet(*epoch, std::nullopt);
+    } catch (const LeftOut& out) {
+      e.world.log(Level::warning, fmt::format("{}: it asks again", out.what()));
+    }
+    if (places.empty()) e.disconnect();
   }
-  failpoint("join");
-  open(*epoch, membership.hasty_world(*epoch));
-  const std::map<int, Place> places = tell_places(*e.exchange, e.world.rank, e.world.size, std::nullopt);
-  if (places.empty()) throw Error("this worker cannot join the run: nobody says where it stands");
   const auto donors = places.find(membership.donor());
   const Place& twin = donors != places.end() ? donors->second : places.begin()->second;
   e.exchange->set_operations(twin.operations + 1);

@@ -43,50 +43,71 @@ std::string Membership::channel_of(int donor, int seat, std::int64_t life) const
 MemoryFile& Membership::take_state() {
   watch_.reset();
   receipt_.reset();
+  donations_.clear();
+  wanted_.clear();
   const Time end = Clock::now() + world_.timeouts.meet;
-  life_ = new_id();
   std::string why = "nobody is there";
-  for (int turn = 1; Clock::now() < end; ++turn) {
-    const auto epoch = door_.epoch();
-    std::vector<int> members = epoch ? epoch->members() : std::vector<int>();
-    std::erase(members, world_.rank);
-    // The next seats first, so that the newcomers of several seats ask several donors.
-    std::ranges::rotate(members, std::ranges::upper_bound(members, world_.rank));
-    std::erase_if(members, [&](int seat) { return !world_.fate(seat).empty(); });
-    if (members.empty()) throw UsageError("this worker cannot join the run: no member of it is left");
-    donor_ = members[static_cast<std::size_t>(turn - 1) % members.size()];
-    door_.knock({.life = life_, .donor = donor_, .terms = terms_});
-    std::string hopeless;
-    World waiting = world_;
-    waiting.interrupted = [&, looked = Clock::now(), asked = Clock::now()]() mutable {
-      if (Clock::now() - looked < kLookAtDoor) return world_.interrupted();
-      looked = Clock::now();
-      bool is_heard = true;
-      try {
-        const auto answer = door_.answer_to(life_);
-        is_heard = answer || Clock::now() - asked <= world_.timeouts.silent / 5;
-        hopeless = answer && !answer->empty() ? *answer : has_members() ? "" : kNobody;
-      } catch (const StoreLost& lost) {
-        hopeless = lost.what();
-      }
-      return !hopeless.empty() || !is_heard || world_.interrupted();
-    };
+  for (int turn = 0; Clock::now() < end && !world_.interrupted(); ++turn) {
+    lives_.insert(life_ = new_id());
     try {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-      receipt_ = std::make_unique<Receipt>(waiting, channel_of(donor_, world_.rank, life_), donor_,
-                                           kMostState, left);
+      ask_for_state(turn, end);
       return receipt_->state();
-    } catch (const StoreLost&) {
+    } catch (const UsageError&) {
       throw;
+    } catch (const StoreLost& lost) {
+      why = lost.what();
+      std::this_thread::sleep_for(kLookAtDoor);
     } catch (const Error& failure) {
       why = failure.what();
+      world_.log(Level::info, fmt::format("{}: asking another worker", why));
     }
-    if (!hopeless.empty()) throw UsageError(fmt::format("this worker cannot join the run: {}", hopeless));
-    if (world_.interrupted()) break;
-    world_.log(Level::info, fmt::format("{}: asking another worker", why));
-    life_ = new_id();
   }
   throw Error(fmt::format("this worker cannot join the run: {}", why));
+}
+
+void Membership::ask_for_state(int turn, Time end) {
+  const std::vector<int> members = living_members();
+  donor_ = members[static_cast<std::size_t>(turn) % members.size()];
+  door_.knock({.life = life_, .donor = donor_, .terms = terms_});
+  std::string hopeless;
+  World waiting = world_;
+  waiting.interrupted = [&, looked = Clock::now(), asked = Clock::now()]() mutable {
+    if (Clock::now() - looked < kLookAtDoor) return world_.interrupted();
+    looked = Clock::now();
+    bool is_heard = true;
+    try {
+      const auto answer = door_.answer_to(life_);
+      is_heard = answer || Clock::now() - asked <= world_.timeouts.silent / 5;
+      hopeless = answer && !answer->empty() ? *answer : has_members() ? "" : kNobody;
+    } catch (const StoreLost&) {  // the state comes without it
+    }
+    return !hopeless.empty() || !is_heard || world_.interrupted();
+  };
+  const Duration left = end - Clock::now();
+  // A donor that stops meanwhile leaves time for another.
+  const Duration patience = members.size() == 1 ? left : std::max<Duration>(left / 2, world_.timeouts.silent);
+  try {
+    receipt_ = std::make_unique<Receipt>(waiting, channel_of(donor_, world_.rank, life_), donor_, kMostState,
+                                         std::chrono::ceil<std::chrono::milliseconds>(std::min(patience, left)));
+  } catch (const Error&) {
+    if (!hopeless.empty()) throw UsageError(fmt::format("this worker cannot join the run: {}", hopeless));
+    throw;
+  }
+}
+
+// The next seats first, so that the newcomers of several seats ask several donors.
+std::vector<int> Membership::living_members() const {
+  const Epoch epoch = door_.epoch().value_or(Epoch());
+  std::vector<int> members = epoch.members();
+  const auto mine = epoch.lives.find(world_.rank);
+  const bool was_member = epoch_.lives.contains(world_.rank);
+  if (was_member && mine != epoch.lives.end() && !lives_.contains(mine->second))
+    throw UsageError("this worker cannot join the run: another process has taken its rank meanwhile");
+  std::erase(members, world_.rank);
+  std::ranges::rotate(members, std::ranges::upper_bound(members, world_.rank));
+  std::erase_if(members, [&](int seat) { return !world_.fate(seat).empty(); });
+  if (members.empty()) throw UsageError(fmt::format("this worker cannot join the run: {}", kNobody));
+  return members;
 }
 
 bool Membership::has_members() const {
@@ -133,6 +154,12 @@ void Membership::set_epoch(const Epoch& epoch) {
 
 void Membership::look() {
   const auto latest = door_.epoch();
+  Epoch mine;
+  {
+    const std::lock_guard lock(mutex_);
+    mine = epoch_;
+  }
+  if (!latest || latest->number < mine.number) door_.publish(mine);  // the store was lost meanwhile
   for (int seat = 0; seat < world_.size; ++seat) {
     const auto knock = seat == world_.rank ? std::nullopt : door_.knock_of(seat);
     if (!knock || knock->donor != world_.rank) continue;
@@ -143,10 +170,11 @@ void Membership::look() {
     if (!fits) continue;
     const std::lock_guard lock(mutex_);
     wanted_[seat] = knock->life;
-    news_ = true;
   }
   const std::lock_guard lock(mutex_);
-  if (latest && latest->number > epoch_.number && !latest->has(world_.rank, life_)) out_ = news_ = true;
+  // Two parts of a run that did not see each other may have made two epochs of one number.
+  if (latest && latest->number >= epoch_.number && !latest->has(world_.rank, life_)) out_ = true;
+  news_ = true;
 }
 
 bool Membership::is_out() const {
@@ -162,6 +190,7 @@ std::map<int, std::int64_t> Membership::wanted() {
 
 std::map<int, std::int64_t> Membership::ready() {
   std::map<int, std::int64_t> ready;
+  if (!watch_->is_open()) return ready;  // nobody could meet
   std::erase_if(donations_, [](const auto& donation) { return donation.second->is_over(); });
   for (const auto& [life, donation] : donations_) {
     if (donation->is_taken()) ready[donation->to()] = life;
@@ -173,6 +202,26 @@ void Membership::donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile>
   donations_[life] = std::make_unique<Donation>(world_, channel_of(world_.rank, seat, life), seat,
                                                 std::move(state), hash, [this] { news_ = true; });
   world_.log(Level::info, fmt::format("worker {} comes: it gets this worker's state", seat));
+}
+
+bool Membership::may_leave_out(const std::set<int>& departed) {
+  if (departed.empty() || departed != departed_) {
+    departed_ = departed;
+    departed_since_ = Clock::now();
+    return false;
+  }
+  if (!watch_->is_open() || Clock::now() - departed_since_ < world_.timeouts.silent) return false;
+  departed_since_ = Clock::now();  // of the next question
+  if (departed.size() + 1 >= epoch_.lives.size()) return false;  // alone it needs no other schedule
+  const auto is_back = [&](int seat) {
+    const auto knock = door_.knock_of(seat);
+    return knock && knock->life != epoch_.lives.at(seat) && world_.fate(seat).empty();
+  };
+  try {
+    return door_.epoch() == epoch_ && std::ranges::none_of(departed, is_back);
+  } catch (const StoreLost&) {
+    return false;
+  }
 }
 
 World Membership::hasty_world(const Epoch& epoch) const {

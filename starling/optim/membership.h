@@ -16,8 +16,8 @@
 //
 // Nothing of the old epoch crosses into the new one. All schemes begin anew from the parameters, as
 // after Optimizer::begin_again(). A member that was away, and finds that the others have an epoch
-// without it, is a newcomer too. Dead members leave by the next renewal; until then their
-// neighbours go on without them.
+// without it, is a newcomer too. Members that have ended leave by the next renewal. If there is none
+// within timeouts.silent, one of the others calls it. Until then their neighbours go on without them.
 #pragma once
 
 #include <atomic>
@@ -30,6 +30,7 @@
 #include <string>
 #include <vector>
 
+#include "starling/core/clock.h"
 #include "starling/core/random.h"
 #include "starling/membership/door.h"
 #include "starling/membership/epoch.h"
@@ -62,7 +63,8 @@ class Membership {
 
   // --- a newcomer ---
   // Gets the state of a member. Blocks until it has come. Throws Error if it does not within
-  // timeouts.meet, UsageError if this worker is refused, or if no member is left.
+  // timeouts.meet, or if the store is lost for so long; UsageError if this worker is refused, if
+  // another process has its seat, or if no member is left.
   MemoryFile& take_state();
   int donor() const { return donor_; }
   // Waits to be a member of an epoch, which it returns. Nothing: the donor is gone, or the members
@@ -81,13 +83,19 @@ class Membership {
   std::map<int, std::int64_t> wanted();
   // `hash`: the state's CRC32C.
   void donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile> state, std::uint32_t hash);
-  // The newcomers that have this worker's state and are still there: seat -> life.
+  // The newcomers that have this worker's state and are still there: seat -> life. None while the
+  // store is lost.
   std::map<int, std::int64_t> ready();
+  // Whether the next epoch shall begin without these members, whose processes have ended: if they
+  // stay away for timeouts.silent. The store is asked, since the run may have gone on elsewhere.
+  bool may_leave_out(const std::set<int>& departed);
   // The world in which the workers of this later epoch meet: they have little patience.
   World hasty_world(const Epoch& epoch) const;
 
  private:
-  void look();               // on the watch's thread
+  void look();  // on the watch's thread
+  void ask_for_state(int turn, Time end);
+  std::vector<int> living_members() const;
   bool has_members() const;  // as far as this newcomer knows. Throws StoreLost
   std::string channel_of(int donor, int seat, std::int64_t life) const;
 
@@ -96,10 +104,13 @@ class Membership {
   const std::uint32_t terms_;
   const Door door_;
   std::int64_t life_ = new_id();
+  std::set<std::int64_t> lives_{life_};  // so far
   int donor_ = 0;
   Epoch epoch_;  // written with the lock, by the training thread
   std::unique_ptr<Receipt> receipt_;
   std::map<std::int64_t, std::unique_ptr<Donation>> donations_;  // by life
+  std::set<int> departed_;                                       // members, since then
+  Time departed_since_{};
   std::set<std::int64_t> seen_;  // lives of newcomers that had an answer, on the watch's thread
 
   mutable std::mutex mutex_;  // of the following

@@ -198,6 +198,7 @@ class Optimizer : public torch::optim::Optimizer {
   void make_scheme();
   void count_epoch();
   bool keep_membership();
+  std::map<int, Place> meet(const Epoch& epoch, const std::optional<Place>& mine);
   void renew(bool between_steps);
   void join();
   void adopt(OptimizerState given);

@@ -32,6 +32,9 @@ class TransportHandler {
   // The peer is gone: its process has ended (its port refuses), or it did not come back within
   // `lost_after`. Called once per loss; a later connected() revokes it.
   virtual void lost(int peer, const std::string& reason) = 0;
+  // The process of a lost peer has ended: it is not merely cut off. Called after lost(), if it
+  // becomes known.
+  virtual void ended(int) {}
   // The destination of this frame's payload; the handler has checked offset and length. An empty
   // span means not wanted: the transport skips the payload and still calls received() with intact =
   // false. The span must stay valid until received() or disconnected() of this peer, or until

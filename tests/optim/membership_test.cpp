@@ -148,5 +148,128 @@ TEST(Membership, ATopologyThatIsNotPossibleForFewerIsReplaced) {
               HasSubstr("topology hypercube is not possible for 3 workers: going on with base-2"));
 }
 
+TEST(Membership, AWorkerThatStaysAwayIsNoMemberOfTheNextEpoch) {
+  std::atomic<std::uint64_t> last = ~std::uint64_t{0};
+  LogLines lines;
+  flock(4, [&](int i, World& world) {
+    world.timeouts.silent = 2s;
+    world = seat_of(world);
+    world.log = lines.log(Level::info);
+    const Tensor x = parameter({4});
+    Optimizer optimizer({x}, SGD{}, ring(), world);
+    optimizer.step();
+    if (i == 2) return;
+    while (optimizer.steps() < last) {
+      optimizer.step();
+      if (i == 0 && last > optimizer.steps() + 5 && lines.text().find("epoch 1 has") != std::string::npos)
+        last = optimizer.steps() + 5;
+    }
+    nobody_leaves_yet(optimizer);
+    EXPECT_THAT(optimizer.statistics().lost, ElementsAre(2));
+  });
+  EXPECT_THAT(lines.text(), HasSubstr("epoch 1 has workers 0, 1, 3"));
+}
+
+// A store that can be lost, for one worker or for all.
+struct LosableStore final : Store {
+  explicit LosableStore(std::shared_ptr<Store> store = std::make_shared<MemoryStore>())
+      : store(std::move(store)) {}
+  Store& there() {
+    if (is_lost) throw StoreLost("store: lost");
+    return *store;
+  }
+  void set(const std::string& key, const std::string& value) override { there().set(key, value); }
+  std::optional<std::string> look(const std::string& key) override { return there().look(key); }
+  std::string get(const std::string& key, std::chrono::milliseconds deadline,
+                  const Interrupted& interrupted) override {
+    return there().get(key, deadline, interrupted);
+  }
+
+  std::shared_ptr<Store> store;
+  std::atomic<bool> is_lost = false;
+};
+
+class InASeat : public testing::Test {
+ protected:
+  World world(int rank = 0) const {
+    World world = seat_of({});
+    world.rank = rank;
+    world.size = 2;
+    world.store = store;
+    world.timeouts.meet = 5s;
+    return world;
+  }
+  static Epoch epoch(std::uint64_t number, std::int64_t life, std::int64_t other = 7) {
+    return {.number = number, .lives = {{0, life}, {1, other}}};
+  }
+
+  std::shared_ptr<LosableStore> store = std::make_shared<LosableStore>();
+  Membership member{world(), "a", 1};
+  Door door{world(1), "a"};
+};
+
+TEST_F(InASeat, OfTwoEpochsWithOneNumberTheOneThatStandsCounts) {
+  door.publish(epoch(3, member.life() + 1));
+  member.set_epoch(epoch(3, member.life()));  // it did not see the other
+  EXPECT_TRUE(eventually([&] { return member.has_news() && member.is_out(); }));
+}
+
+TEST_F(InASeat, AnEpochOfALostStoreIsPublishedLater) {
+  store->is_lost = true;
+  member.set_epoch(epoch(3, member.life()));
+  EXPECT_TRUE(eventually([&] { return member.ready().empty(); }));
+  store->is_lost = false;
+  EXPECT_TRUE(eventually([&] { return door.epoch() == epoch(3, member.life()); }));
+  store->store = std::make_shared<MemoryStore>();  // another, which somebody has started
+  EXPECT_TRUE(eventually([&] { return door.epoch() == epoch(3, member.life()); }));
+}
+
+TEST_F(InASeat, AWorkerWhoseRankWasTakenEnds) {
+  member.set_epoch(epoch(3, member.life()));
+  door.publish(epoch(4, member.life() + 1));
+  EXPECT_EQ(refusal<UsageError>([&] { member.take_state(); }),
+            "this worker cannot join the run: another process has taken its rank meanwhile");
+}
+
+TEST_F(InASeat, ANewcomerWaitsForTheStore) {
+  member.set_epoch(epoch(3, member.life()));
+  Membership newcomer(world(1), "a", 1);
+  store->is_lost = true;
+  const Time begin = Clock::now();
+  EXPECT_EQ(refusal([&] { newcomer.take_state(); }), "this worker cannot join the run: store: lost");
+  EXPECT_GE(Clock::now() - begin, 5s);
+}
+
+// A member cannot meet the others in the new epoch: it comes back when it can.
+TEST(Membership, AMemberThatLosesTheStoreInARenewalComesBack) {
+  std::atomic<std::uint64_t> last = ~std::uint64_t{0};
+  std::atomic<bool> is_lost = false;
+  flock(3, [&](int i, World& world) {
+    const auto store = std::make_shared<LosableStore>(world.store);
+    world.store = store;
+    world.timeouts.silent = 2s;
+    world = seat_of(world);
+    world.log = [&](Level, const std::string& line) {
+      if (line.starts_with("this worker cannot meet the others")) store->is_lost = false;
+    };
+    const Tensor x = parameter({4});
+    auto optimizer = std::make_unique<Optimizer>(std::vector<Tensor>{x}, SGD{}, ring(), world);
+    optimizer->step();
+    if (i == 0) {
+      is_lost = store->is_lost = true;
+      while (store->is_lost) optimizer->step();
+      last = optimizer->steps() + 5;
+    } else if (i == 1) {
+      optimizer.reset();
+      ASSERT_TRUE(eventually([&] { return is_lost.load(); }));
+      world = seat_of(world);
+      optimizer = std::make_unique<Optimizer>(std::vector<Tensor>{x}, SGD{}, ring(), world);
+    }
+    while (optimizer->steps() < last) optimizer->step();
+    nobody_leaves_yet(*optimizer);
+    EXPECT_THAT(optimizer->statistics().lost, IsEmpty());
+  });
+}
+
 }  // namespace
 }  // namespace starling

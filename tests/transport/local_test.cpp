@@ -85,6 +85,7 @@ TEST_F(LocalFaults, ASeveredEdgeIsLostAfterSilence) {
   for (int rank = 0; rank < 2; ++rank) {
     ASSERT_TRUE(recorders[rank]->wait_for(Kind::connected, 1 - rank, 2));
     EXPECT_EQ(recorders[rank]->times(Kind::lost, 1 - rank), 1);
+    EXPECT_EQ(recorders[rank]->times(Kind::ended, 1 - rank), 0);
   }
 }
 
@@ -105,7 +106,8 @@ TEST_F(LocalFaults, AKilledEndpointIsSilentAndLost) {
   ASSERT_TRUE(recorders[0]->wait_for_frame(1, FrameType::ack));
   hub->kill(1);
   for (int rank : {0, 2}) {
-    ASSERT_TRUE(recorders[rank]->wait_for(Kind::lost, 1));
+    ASSERT_TRUE(recorders[rank]->wait_for(Kind::ended, 1));
+    EXPECT_EQ(recorders[rank]->times(Kind::lost, 1), 1);
     EXPECT_EQ(recorders[rank]->times(Kind::disconnected, 1), 1);
   }
   EXPECT_EQ(recorders[1]->times(Kind::disconnected, 0), 0);

@@ -22,7 +22,7 @@ namespace starling {
 
 class Recorder final : public TransportHandler {
  public:
-  enum class Kind { connected, disconnected, lost, received };
+  enum class Kind { connected, disconnected, lost, ended, received };
   struct Event {
     Kind kind;
     int peer;
@@ -44,6 +44,7 @@ class Recorder final : public TransportHandler {
     note({Kind::disconnected, peer, {}, false, reason});
   }
   void lost(int peer, const std::string& reason) override { note({Kind::lost, peer, {}, false, reason}); }
+  void ended(int peer) override { note({Kind::ended, peer, {}, false, {}}); }
 
   std::span<std::byte> place(int peer, const Frame& frame) override {
     const std::lock_guard lock(mutex_);

@@ -249,6 +249,7 @@ TEST_F(TcpEdges, APeerThatListensButDoesNotComeBackIsLostAfterSilence) {
   ASSERT_TRUE(peer);
   EXPECT_TRUE(recorders[0]->wait_for(Kind::connected, 2, 2));
   EXPECT_EQ(recorders[0]->times(Kind::lost, 2), 1);
+  EXPECT_EQ(recorders[0]->times(Kind::ended, 2), 0);
   close(listener);
   expect_untouched();
 }
@@ -278,7 +279,8 @@ TEST_P(KilledProcess, IsLostByBothAndTheirEdgeGoesOn) {
   }
   child.kill();
   for (int i : {0, 1}) {
-    EXPECT_TRUE(recorders[i]->wait_for(Kind::lost, victim));
+    EXPECT_TRUE(recorders[i]->wait_for(Kind::ended, victim));
+    EXPECT_EQ(recorders[i]->times(Kind::lost, victim), 1);
     EXPECT_EQ(recorders[i]->times(Kind::disconnected, victim), 1);
     EXPECT_EQ(recorders[i]->times(Kind::disconnected, others[1 - i]), 0);
     EXPECT_THAT(recorders[i]->reasons(Kind::lost), Each(HasSubstr("its process has ended")));
@@ -308,8 +310,8 @@ TEST_F(TcpEdges, AWorkerThatEndedBeforeItListenedIsLost) {
   transport->open(1);
   transport->open(2);
   EXPECT_TRUE(recorder.wait([](const Recorder::Events& events) {
-    return events.size() == 1 && events[0].kind == Kind::lost && events[0].peer == 1 &&
-           events[0].reason == "worker 1: it was killed by signal 9";
+    return events.size() == 2 && events[0].kind == Kind::lost && events[0].peer == 1 &&
+           events[0].reason == "worker 1: it was killed by signal 9" && events[1].kind == Kind::ended;
   }));
   transport->stop();
 }

@@ -350,6 +350,7 @@ class GroupTransport final : public Transport, private TransportHandler {
     handler_->disconnected(rank, reason);
   }
   void lost(int rank, const std::string& reason) override { handler_->lost(rank, reason); }
+  void ended(int rank) override { handler_->ended(rank); }
 
   std::span<std::byte> place(int rank, const Frame& frame) override {
     if (frame.type != FrameType::piece) return handler_->place(rank, frame);

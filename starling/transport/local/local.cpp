@@ -263,6 +263,7 @@ class LocalHub::Core {
     if (!theirs.opened) return;
     if (was_up) handler.disconnected(rank, reason);
     if (!std::exchange(theirs.lost, true)) handler.lost(rank, reason);
+    handler.ended(rank);
     connect(rank, peer);  // if it was started again meanwhile
   }
 

@@ -380,6 +380,7 @@ class MappedTransport final : public Transport, private TransportHandler {
     handler_->disconnected(rank, reason);
   }
   void lost(int rank, const std::string& reason) override { handler_->lost(rank, reason); }
+  void ended(int rank) override { handler_->ended(rank); }
 
   static std::optional<std::size_t> own_payload(FrameType type) {
     if (type == FrameType::invitation) return Invitation::kBytes;

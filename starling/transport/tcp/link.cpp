@@ -77,9 +77,7 @@ void Link::found(const Tcp::endpoint& address) {
   }
 }
 
-void Link::ended(const std::string& how) {
-  if (is_seeking()) lose("it " + how);
-}
+void Link::ended(const std::string& how) { has_ended("it " + how); }
 
 void Link::forged() {
   if (address_ || std::exchange(forged_, true)) return;
@@ -187,8 +185,8 @@ void Link::tried(Dial::Outcome outcome, ProvenStream stream, const std::string& 
     refused_since_.reset();
   } else if (!refused_since_) {
     refused_since_ = Clock::now();
-  } else if (!lost_ && Clock::now() - *refused_since_ >= kRefusedFor) {
-    lose("its port refuses, its process has ended");
+  } else if (Clock::now() - *refused_since_ >= kRefusedFor) {
+    has_ended("its port refuses, its process has ended");
   }
   try_soon();
 }
@@ -203,7 +201,7 @@ void Link::up(ProvenStream stream) {
   retry_.cancel();
   deadline_.cancel();
   met_ = true;
-  lost_ = false;
+  lost_ = ended_ = false;
   up_since_ = Clock::now();
   claim_refused_ = false;
   connection_ = std::make_shared<Connection>(local_, std::move(stream), peer_,
@@ -229,6 +227,12 @@ void Link::lose(const std::string& reason) {
   lost_ = true;
   const std::string where = address_ ? fmt::format(" at {}", to_string(*address_)) : "";
   local_.handler->lost(peer_, fmt::format("worker {}{}: {}", peer_, where, reason));
+}
+
+void Link::has_ended(const std::string& reason) {
+  if (!wanted_ || connection_ || finishing_ || std::exchange(ended_, true)) return;
+  if (!lost_) lose(reason);
+  local_.handler->ended(peer_);
 }
 
 }  // namespace starling::tcp

@@ -60,6 +60,7 @@ class Link {
   void up(ProvenStream stream);
   void down(const std::string& reason);
   void lose(const std::string& reason);
+  void has_ended(const std::string& reason);
   std::string no_address() const;
   void welcome(const std::shared_ptr<Acceptance>& caller);
   void claimed(std::shared_ptr<Acceptance> caller);
@@ -72,6 +73,7 @@ class Link {
   bool wanted_ = false;
   bool met_ = false;  // was up once
   bool lost_ = false;
+  bool ended_ = false;  // lost, and known to have ended
   bool finishing_ = false;
   std::optional<Tcp::endpoint> address_;
   bool forged_ = false;                 // the address in the store is not the peer's
