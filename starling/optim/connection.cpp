@@ -265,7 +265,8 @@ bool Optimizer::keep_membership() {
   Engine& e = *engine_;
   if (!e.membership) return true;
   Membership& membership = *e.membership;
-  const bool leave_out = membership.may_leave_out(e.exchange->departed());
+  const std::set<int> departed = e.exchange->departed();
+  const bool leave_out = membership.may_leave_out(departed);
   if (!membership.has_news() && !e.exchange->renewal_called() && !leave_out) return true;
   for (const auto& [seat, life] : membership.wanted()) {
     OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
@@ -282,6 +283,8 @@ bool Optimizer::keep_membership() {
     }
     e.scheme->resume();
   }
+  if (leave_out)
+    e.world.log(Level::warning, name_of_workers(departed) + " stayed away: a new epoch begins without");
   try {
     if (membership.is_out()) throw LeftOut();
     if (leave_out || !membership.ready().empty() || e.exchange->renewal_called())

@@ -141,8 +141,10 @@ FAULTS = [
             f"forward:{TRAINED}:1:kill,forward:{TRAINED}:2:kill", 1, 2),
     returns("donor-dies", "the donor of a state is killed while it gives it",
             f"forward:{TRAINED}:{VICTIM}:kill,join:*:{DONOR}:kill", VICTIM, DONOR),
-    Fault("newcomer-dies", "a worker dies whenever it takes a state", Expect(dead=(VICTIM,)),
-          fail=f"forward:{TRAINED}:{VICTIM}:kill,join:*:{VICTIM}:kill,restart=any", arguments=("--restart", "2"), steps=600),
+    Fault("newcomer-dies", "a worker dies whenever it takes a state", Expect(
+        dead=(VICTIM,), says=(f"worker {VICTIM} stayed away",)),
+        fail=f"forward:{TRAINED}:{VICTIM}:kill,join:*:{VICTIM}:kill,restart=any", arguments=("--restart", "2"),
+        steps=1500),
     returns("flaps", "a worker dies again and again",
             f"forward:~0.02:{VICTIM}:kill,restart=any,seed=5", VICTIM, again=True),
     returns("nan-comes-back", "NaN gradients end a worker, which is started again",
