@@ -41,6 +41,7 @@ class Scheme;
 struct Epoch;
 struct ExchangeStatistics;
 struct GivenState;
+struct Place;
 
 class Optimizer : public torch::optim::Optimizer {
  public:
