@@ -15,7 +15,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-exchange bench-loader bench-overhead bench-python_step bench-step bench-time_to_loss bench-peers bench-async bench-planner bench-paper_steps study-a2cid2 faults bundle docs format check-format sanitize coverage fuzz clean
+.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-detection bench-exchange bench-loader bench-overhead bench-python_step bench-step bench-time_to_loss bench-peers bench-async bench-planner bench-paper_steps study-a2cid2 faults bundle docs format check-format sanitize coverage fuzz clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "make %-19s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,10 @@ bench-update: command  ## mixing and AdamW in one pass beside torch's own, on on
 bench-cuda: command  ## on a GPU: the update beside torch's, and a step alone and shared: out/bench/cuda.json
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-cuda
 	@bench/one_program.py $(BUILD)/bin/bench-cuda $(BENCH)
+
+bench-detection: command  ## how soon the others know that a worker was killed or stopped: out/bench/detection.json
+	@cmake --build $(BUILD) -j $(JOBS) --target bench-detection
+	@bench/one_program.py $(BUILD)/bin/bench-detection $(BENCH)
 
 bench-exchange: BOOTSTRAP = --tests
 bench-exchange: command  ## the exchange beside Gloo's, on loopback and an emulated link (root): out/bench/exchange.json

@@ -31,8 +31,8 @@
 
 #include "bench/measure.h"
 #include "bench/sleeping.h"
-#include "starling/core/file.h"
 #include "starling/core/error.h"
+#include "starling/core/file.h"
 #include "starling/core/random.h"
 #include "starling/optim/optimizer.h"
 #include "starling/plan/simulate.h"

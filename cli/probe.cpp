@@ -13,9 +13,9 @@
 
 #include "cli/commands.h"
 #include "cli/workers.h"
-#include "starling/core/file.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
+#include "starling/core/file.h"
 #include "starling/core/text.h"
 #include "starling/probe/evaluate.h"
 #include "starling/probe/flows.h"

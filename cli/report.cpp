@@ -11,8 +11,8 @@
 #include "cli/commands.h"
 #include "cli/run_charts.h"
 #include "cli/run_report.h"
-#include "starling/core/file.h"
 #include "starling/core/error.h"
+#include "starling/core/file.h"
 #include "starling/core/text.h"
 
 namespace starling::cli {

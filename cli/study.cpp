@@ -22,9 +22,9 @@
 #include "cli/study_page.h"
 #include "cli/study_results.h"
 #include "cli/workers.h"
-#include "starling/core/file.h"
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
+#include "starling/core/file.h"
 #include "starling/core/text.h"
 
 namespace starling::cli {

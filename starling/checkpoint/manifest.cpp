@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "starling/core/file.h"
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
+#include "starling/core/file.h"
 #include "starling/core/text.h"
 
 namespace starling {

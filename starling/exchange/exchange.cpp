@@ -215,6 +215,11 @@ std::set<int> Exchange::departed() const {
   return links_.departed();
 }
 
+bool Exchange::hears(int rank) const {
+  const std::lock_guard lock(monitor_.mutex);
+  return links_.hears(rank);
+}
+
 ExchangeStatistics Exchange::statistics() const {
   const std::lock_guard lock(monitor_.mutex);
   ExchangeStatistics statistics = ledger_.counts();

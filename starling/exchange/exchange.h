@@ -136,6 +136,7 @@ class Exchange final : private TransportHandler {
 
   std::set<int> lost() const;
   std::set<int> departed() const;  // see WorkerLinks
+  bool hears(int rank) const;      // it is connected, and not silent
   ExchangeStatistics statistics() const;
 
  private:

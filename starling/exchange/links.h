@@ -59,6 +59,7 @@ class WorkerLinks {
   // knows whether it has ended.
   std::set<int> departed() const;
   bool is_connected(int rank) const { return connected_.contains(rank); }
+  bool hears(int rank) const { return connected_.contains(rank) && !silent_.contains(rank); }
 
   // --- what the transport reports ---
   void connected(int rank);

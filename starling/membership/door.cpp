@@ -80,8 +80,8 @@ std::optional<Knock> Door::knock_of(int seat) const {
 void Door::answer(std::int64_t life, const std::string& refusal) const { set(answer_key(life), refusal); }
 std::optional<std::string> Door::answer_to(std::int64_t life) const { return get(answer_key(life)); }
 
-DoorWatch::DoorWatch(const Door& door, std::function<void()> rung)
-    : door_(door), rung_(std::move(rung)), thread_([this] { run(); }) {}
+DoorWatch::DoorWatch(const Door& door, std::function<void()> rung, std::function<void()> looked)
+    : door_(door), rung_(std::move(rung)), looked_(std::move(looked)), thread_([this] { run(); }) {}
 
 DoorWatch::~DoorWatch() {
   {
@@ -104,6 +104,7 @@ void DoorWatch::run() {
         last = bell;
       }
       is_open_ = true;
+      looked_();
     } catch (const Error&) {  // nobody can join while the store is lost
       is_open_ = false;
       pause = kStoreLost;

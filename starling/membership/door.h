@@ -56,9 +56,10 @@ class Door {
 // A member's watch at the door.
 class DoorWatch {
  public:
-  // `rung` is called on the watch's thread, after each ring of the bell and when a lost store is
-  // back. It may throw StoreLost, and is then called again.
-  DoorWatch(const Door& door, std::function<void()> rung);
+  // On the watch's thread: `rung` is called at first, after each ring of the bell, and when a lost
+  // store is back; `looked` after each look, some times a second. Both may throw StoreLost, and are
+  // then called again.
+  DoorWatch(const Door& door, std::function<void()> rung, std::function<void()> looked = [] {});
   ~DoorWatch();
   bool is_open() const { return is_open_; }  // the store is there
 
@@ -66,11 +67,11 @@ class DoorWatch {
   void run();
 
   const Door door_;
-  const std::function<void()> rung_;
+  const std::function<void()> rung_, looked_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
-  std::atomic<bool> is_open_ = true;
+  std::atomic<bool> is_open_ = false;
   std::thread thread_;
 };
 

@@ -14,10 +14,10 @@
 #include <fmt/format.h>
 
 #include "starling/checkpoint/checkpoint.h"
-#include "starling/core/file.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
+#include "starling/core/file.h"
 #include "starling/core/random.h"
 #include "starling/optim/checkpoint.h"
 

@@ -2,15 +2,18 @@
 // each later epoch (membership.h).
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <memory>
 #include <set>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starling/core/clock.h"
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
@@ -25,6 +28,9 @@
 
 namespace starling {
 namespace {
+
+constexpr std::chrono::milliseconds kStoreLost{1'000};  // until it is asked again
+constexpr int kMostTurns = 5;                           // of a worker that asks to join
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
@@ -265,10 +271,9 @@ bool Optimizer::keep_membership() {
   Engine& e = *engine_;
   if (!e.membership) return true;
   Membership& membership = *e.membership;
-  const std::set<int> departed = e.exchange->departed();
-  const bool leave_out = membership.may_leave_out(departed);
-  if (!membership.has_news() && !e.exchange->renewal_called() && !leave_out) return true;
-  for (const auto& [seat, life] : membership.wanted()) {
+  membership.note_departed(e.exchange->departed());
+  if (!membership.has_news() && !e.exchange->renewal_called()) return true;
+  for (const auto& [seat, life] : membership.wanted([&](int seat) { return e.exchange->hears(seat); })) {
     OptimizerState all = state(/*values=*/true, /*with_scheme=*/false);
     const std::vector<at::Tensor> beside = e.beside_state();
     for (std::size_t i = 0; i < beside.size(); ++i) all.tensors.emplace(beside_key(i), beside[i]);
@@ -283,11 +288,12 @@ bool Optimizer::keep_membership() {
     }
     e.scheme->resume();
   }
-  if (leave_out)
-    e.world.log(Level::warning, name_of_workers(departed) + " stayed away: a new epoch begins without");
+  const std::set<int> away = membership.leave_out();
   try {
     if (membership.is_out()) throw LeftOut();
-    if (leave_out || !membership.ready().empty() || e.exchange->renewal_called())
+    if (!away.empty())
+      e.world.log(Level::warning, name_of_workers(away) + " stayed away: a new epoch begins without");
+    if (!away.empty() || !membership.ready().empty() || e.exchange->renewal_called())
       renew(/*between_steps=*/true);
     return true;
   } catch (const LeftOut& out) {
@@ -300,15 +306,24 @@ bool Optimizer::keep_membership() {
   return false;
 }
 
-// Throws LeftOut.
+// Without a store the members of a new epoch do not find each other: waits for it as long as for
+// workers that come to a run. Throws LeftOut.
 std::map<int, Place> Optimizer::meet(const Epoch& epoch, const std::optional<Place>& mine) {
   Engine& e = *engine_;
-  try {
-    open(epoch, e.membership->hasty_world(epoch));
-  } catch (const StoreLost& lost) {
-    throw LeftOut(fmt::format("this worker cannot meet the others: {}", lost.what()));
+  const World& world = e.world;
+  const Time end = Clock::now() + world.timeouts.meet;
+  for (bool is_open = false; !is_open;) {
+    try {
+      open(epoch, e.membership->hasty_world(epoch));
+      is_open = true;
+    } catch (const StoreLost& lost) {
+      const std::string why = fmt::format("this worker cannot meet the others: {}", lost.what());
+      if (Clock::now() >= end || world.interrupted() || e.membership->is_out()) throw LeftOut(why);
+      world.log(Level::warning, why);
+      std::this_thread::sleep_for(kStoreLost);
+    }
   }
-  return tell_places(*e.exchange, e.world.rank, e.world.size, mine);
+  return tell_places(*e.exchange, world.rank, world.size, mine);
 }
 
 // The members agree on the next epoch over the edges of this one, then connect anew.
@@ -361,8 +376,9 @@ void Optimizer::join() {
   OptimizerState given;
   std::optional<Epoch> epoch;
   std::map<int, Place> places;
-  while (places.empty()) {
+  for (int turn = 1; places.empty(); ++turn) {
     if (e.world.interrupted()) throw Error("interrupted while this worker joined the run");
+    if (turn > kMostTurns) throw Error("this worker cannot join the run: the others went on without it");
     given = read_state(SafetensorsReader(membership.take_state().open()));
     epoch = membership.enter();
     if (!epoch) continue;

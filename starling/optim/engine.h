@@ -101,7 +101,7 @@ struct Optimizer::Engine {
   // Throws UsageError if the last attempt to connect has failed.
   Exchange& connected() const {
     if (!exchange)
-      throw UsageError("the optimizer has no connections: it could not make them for a new parameter group");
+      throw UsageError("the optimizer has no connections: the last attempt to make them has failed");
     return *exchange;
   }
   // Throws UsageError while an average stands in the parameters: a change to them would be lost.

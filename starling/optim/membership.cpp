@@ -87,8 +87,9 @@ void Membership::ask_for_state(int turn, Time end) {
   // A donor that stops meanwhile leaves time for another.
   const Duration patience = members.size() == 1 ? left : std::max<Duration>(left / 2, world_.timeouts.silent);
   try {
-    receipt_ = std::make_unique<Receipt>(waiting, channel_of(donor_, world_.rank, life_), donor_, kMostState,
-                                         std::chrono::ceil<std::chrono::milliseconds>(std::min(patience, left)));
+    receipt_ =
+        std::make_unique<Receipt>(waiting, channel_of(donor_, world_.rank, life_), donor_, kMostState,
+                                  std::chrono::ceil<std::chrono::milliseconds>(std::min(patience, left)));
   } catch (const Error&) {
     if (!hopeless.empty()) throw UsageError(fmt::format("this worker cannot join the run: {}", hopeless));
     throw;
@@ -97,11 +98,12 @@ void Membership::ask_for_state(int turn, Time end) {
 
 // The next seats first, so that the newcomers of several seats ask several donors.
 std::vector<int> Membership::living_members() const {
-  const Epoch epoch = door_.epoch().value_or(Epoch());
-  std::vector<int> members = epoch.members();
-  const auto mine = epoch.lives.find(world_.rank);
+  const auto epoch = door_.epoch();
+  if (!epoch) throw StoreLost("the store has no epoch of the run: it was started again");
+  std::vector<int> members = epoch->members();
+  const auto mine = epoch->lives.find(world_.rank);
   const bool was_member = epoch_.lives.contains(world_.rank);
-  if (was_member && mine != epoch.lives.end() && !lives_.contains(mine->second))
+  if (was_member && mine != epoch->lives.end() && !lives_.contains(mine->second))
     throw UsageError("this worker cannot join the run: another process has taken its rank meanwhile");
   std::erase(members, world_.rank);
   std::ranges::rotate(members, std::ranges::upper_bound(members, world_.rank));
@@ -112,21 +114,24 @@ std::vector<int> Membership::living_members() const {
 
 bool Membership::has_members() const {
   const auto epoch = door_.epoch();
-  return epoch && std::ranges::any_of(epoch->lives, [&](const auto& member) {
-           const auto& [seat, life] = member;
-           if (seat == world_.rank || !world_.fate(seat).empty()) return false;
-           const auto knock = door_.knock_of(seat);  // of a later process in this seat?
-           return !knock || knock->life == life;
-         });
+  return !epoch || std::ranges::any_of(epoch->lives, [&](const auto& member) {
+    const auto& [seat, life] = member;
+    if (seat == world_.rank || !world_.fate(seat).empty()) return false;
+    const auto knock = door_.knock_of(seat);  // of a later process in this seat?
+    return !knock || knock->life == life;
+  });
 }
 
 std::optional<Epoch> Membership::enter() {
   const Time end = Clock::now() + world_.timeouts.meet;
   while (Clock::now() < end && !world_.interrupted()) {
     const bool has_donor = receipt_->is_connected();  // it publishes the epoch before it closes
-    const auto epoch = door_.epoch();
-    if (epoch && epoch->has(world_.rank, life_)) return epoch;
-    if (!has_donor) break;
+    try {
+      const auto epoch = door_.epoch();
+      if (epoch && epoch->has(world_.rank, life_)) return epoch;
+      if (!has_donor) break;
+    } catch (const StoreLost&) {
+    }
     std::this_thread::sleep_for(kLookAtEpoch);
   }
   return std::nullopt;
@@ -139,6 +144,8 @@ void Membership::set_epoch(const Epoch& epoch) {
     const std::lock_guard lock(mutex_);
     epoch_ = epoch;
     out_ = false;
+    departed_.clear();
+    leave_out_.clear();
   }
   try {
     door_.publish(epoch);
@@ -147,9 +154,9 @@ void Membership::set_epoch(const Epoch& epoch) {
   }
   receipt_.reset();
   std::erase_if(donations_, [&](const auto& donation) {
-    return donation.second->is_over() || epoch.has(donation.second->to(), donation.first);
+    return donation.second->is_over() || epoch.lives.contains(donation.second->to());
   });
-  if (!watch_) watch_ = std::make_unique<DoorWatch>(door_, [this] { look(); });
+  if (!watch_) watch_ = std::make_unique<DoorWatch>(door_, [this] { look(); }, [this] { judge_departed(); });
 }
 
 void Membership::look() {
@@ -169,7 +176,7 @@ void Membership::look() {
     seen_.insert(knock->life);
     if (!fits) continue;
     const std::lock_guard lock(mutex_);
-    wanted_[seat] = knock->life;
+    wanted_[seat] = {knock->life, Clock::now()};
   }
   const std::lock_guard lock(mutex_);
   // Two parts of a run that did not see each other may have made two epochs of one number.
@@ -182,10 +189,26 @@ bool Membership::is_out() const {
   return out_;
 }
 
-std::map<int, std::int64_t> Membership::wanted() {
-  const std::lock_guard lock(mutex_);
+std::map<int, std::int64_t> Membership::wanted(const std::function<bool(int seat)>& takes_part) {
+  std::map<int, std::int64_t> wanted;
+  std::vector<std::int64_t> refused;
+  std::unique_lock lock(mutex_);
   news_ = false;
-  return std::exchange(wanted_, {});
+  std::erase_if(wanted_, [&](const auto& each) {
+    const auto& [seat, newcomer] = each;
+    if (!takes_part(seat)) return wanted.emplace(seat, newcomer.life).second;
+    if (Clock::now() - newcomer.since > world_.timeouts.silent) return refused.push_back(newcomer.life), true;
+    news_ = true;  // the end of the seat's last process may not have been seen yet
+    return false;
+  });
+  lock.unlock();
+  for (const std::int64_t life : refused) {
+    try {
+      door_.answer(life, "another process has this rank, and takes part");
+    } catch (const StoreLost&) {  // it asks again
+    }
+  }
+  return wanted;
 }
 
 std::map<int, std::int64_t> Membership::ready() {
@@ -204,24 +227,41 @@ void Membership::donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile>
   world_.log(Level::info, fmt::format("worker {} comes: it gets this worker's state", seat));
 }
 
-bool Membership::may_leave_out(const std::set<int>& departed) {
-  if (departed.empty() || departed != departed_) {
-    departed_ = departed;
-    departed_since_ = Clock::now();
-    return false;
-  }
-  if (!watch_->is_open() || Clock::now() - departed_since_ < world_.timeouts.silent) return false;
-  departed_since_ = Clock::now();  // of the next question
-  if (departed.size() + 1 >= epoch_.lives.size()) return false;  // alone it needs no other schedule
-  const auto is_back = [&](int seat) {
+void Membership::note_departed(const std::set<int>& departed) {
+  if (departed.empty() && !has_departed_) return;
+  const std::lock_guard lock(mutex_);
+  has_departed_ = !departed.empty();
+  if (departed == departed_ && watch_->is_open()) return;
+  departed_ = departed;
+  departed_since_ = Clock::now();
+  leave_out_.clear();
+}
+
+// The run may have gone on elsewhere, or somebody may be coming: then they are left in for another
+// while.
+void Membership::judge_departed() {
+  std::unique_lock lock(mutex_);
+  const Epoch epoch = epoch_;
+  const std::set<int> departed = departed_;
+  const bool is_due = Clock::now() - departed_since_ >= world_.timeouts.silent;
+  if (departed.empty() || !leave_out_.empty() || !is_due) return;
+  if (departed.size() + 1 >= epoch.lives.size()) return;  // alone it needs no other schedule
+  departed_since_ = Clock::now();
+  lock.unlock();
+  if (door_.epoch() != epoch) return;
+  for (const int seat : departed) {
     const auto knock = door_.knock_of(seat);
-    return knock && knock->life != epoch_.lives.at(seat) && world_.fate(seat).empty();
-  };
-  try {
-    return door_.epoch() == epoch_ && std::ranges::none_of(departed, is_back);
-  } catch (const StoreLost&) {
-    return false;
+    if (knock && knock->life != epoch.lives.at(seat) && waited_for_.insert(knock->life).second) return;
   }
+  lock.lock();
+  if (departed_ != departed || epoch_ != epoch) return;
+  leave_out_ = departed;
+  news_ = true;
+}
+
+std::set<int> Membership::leave_out() const {
+  const std::lock_guard lock(mutex_);
+  return leave_out_;
 }
 
 World Membership::hasty_world(const Epoch& epoch) const {

@@ -22,6 +22,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -79,21 +80,24 @@ class Membership {
   bool has_news() const { return news_; }
   // Whether the others have an epoch without this worker.
   bool is_out() const;
-  // The newcomers that want this worker's state, each once: seat -> life.
-  std::map<int, std::int64_t> wanted();
+  // The newcomers that want this worker's state, each once: seat -> life. One is refused if another
+  // process of its seat takes part for timeouts.silent.
+  std::map<int, std::int64_t> wanted(const std::function<bool(int seat)>& takes_part);
   // `hash`: the state's CRC32C.
   void donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile> state, std::uint32_t hash);
   // The newcomers that have this worker's state and are still there: seat -> life. None while the
   // store is lost.
   std::map<int, std::int64_t> ready();
-  // Whether the next epoch shall begin without these members, whose processes have ended: if they
-  // stay away for timeouts.silent. The store is asked, since the run may have gone on elsewhere.
-  bool may_leave_out(const std::set<int>& departed);
+  // Call it before each step, with the members whose processes have ended. If they stay away for
+  // timeouts.silent, they are news, and in leave_out(): the next epoch shall begin without them.
+  void note_departed(const std::set<int>& departed);
+  std::set<int> leave_out() const;
   // The world in which the workers of this later epoch meet: they have little patience.
   World hasty_world(const Epoch& epoch) const;
 
  private:
-  void look();  // on the watch's thread
+  void look();  // these two on the watch's thread
+  void judge_departed();
   void ask_for_state(int turn, Time end);
   std::vector<int> living_members() const;
   bool has_members() const;  // as far as this newcomer knows. Throws StoreLost
@@ -109,14 +113,21 @@ class Membership {
   Epoch epoch_;  // written with the lock, by the training thread
   std::unique_ptr<Receipt> receipt_;
   std::map<std::int64_t, std::unique_ptr<Donation>> donations_;  // by life
-  std::set<int> departed_;                                       // members, since then
-  Time departed_since_{};
-  std::set<std::int64_t> seen_;  // lives of newcomers that had an answer, on the watch's thread
+  bool has_departed_ = false;  // some member, as the training thread has last noted
+  // Lives of newcomers, on the watch's thread: those that had an answer; those for which it has
+  // waited once.
+  std::set<std::int64_t> seen_, waited_for_;
 
   mutable std::mutex mutex_;  // of the following
   std::atomic<bool> news_ = false;
   bool out_ = false;
-  std::map<int, std::int64_t> wanted_;
+  struct Newcomer {
+    std::int64_t life;
+    Time since;
+  };
+  std::map<int, Newcomer> wanted_;  // by seat
+  std::set<int> departed_, leave_out_;
+  Time departed_since_{};
 
   std::unique_ptr<DoorWatch> watch_;  // last: its thread ends before anything else goes
 };

@@ -15,10 +15,10 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
-#include "starling/core/file.h"
 #include "starling/core/clock.h"
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
+#include "starling/core/file.h"
 #include "starling/core/phases.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/checkpoint.h"

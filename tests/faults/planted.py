@@ -40,6 +40,23 @@ BUGS = [
         ("starling/exchange/inbox.cpp", "!kernels::all_finite(chunk, *values_)", "false"),
         ("starling/exchange/exchange.cpp", "  if (!finite) {", "  finite = true;\n  if (!finite) {")),
         schemes=("cta",)),
+    Bug("an-average-waits-for-the-dead", "dies-in-average", (
+        ("starling/exchange/averages.cpp", "  was_away(rank);\n  protocol_.gone(rank);", "  was_away(rank);"),),
+        schemes=("cta",)),
+    Bug("a-member-that-is-out-goes-on", "away-for-an-epoch", (
+        ("starling/optim/membership.cpp", "!latest->has(world_.rank, life_)) out_ = true;",
+         "!latest->has(world_.rank, life_)) out_ = false;"),)),
+    Bug("the-dead-stay-members", "newcomer-dies", (
+        ("starling/optim/membership.cpp", "  if (departed.empty() || departed != departed_) {", "  if (true) {"),)),
+    Bug("terms-are-not-compared", "other-recipe", (
+        ("starling/optim/agreement.cpp", "return most_and_least[0] == -most_and_least[1];", "return true;"),),
+        schemes=("cta",)),
+    Bug("any-token-will-do", "wrong-token", (
+        ("starling/transport/tcp/proof.cpp", "token.data(), static_cast<int>(token.size())", '"", 0 * token.size()'),),
+        schemes=("cta",)),
+    Bug("a-half-checkpoint-stays", "dies-in-checkpoint-rename", (
+        ("starling/checkpoint/checkpoint.cpp", "if (name.ends_with(kDraft) && step &&",
+         "if (name == \"none\" && step &&"),), schemes=("cta",)),
 ]
 
 

@@ -128,8 +128,7 @@ TEST(C10dStore, AHostThatDoesNotAnswerIsAnErrorInTime) {
       "the store at 127.0.0.1 port " + std::to_string(port) + " has not answered within 0.3 s";
   EXPECT_EQ(refusal<StoreLost>([&] { reads->get("key", 0ms); }),
             "store: cannot get the key 'key': " + silent);
-  EXPECT_EQ(refusal<StoreLost>([&] { reads->look("key"); }),
-            "store: cannot get the key 'key': " + silent);
+  EXPECT_EQ(refusal<StoreLost>([&] { reads->look("key"); }), "store: cannot get the key 'key': " + silent);
   EXPECT_EQ(refusal<StoreLost>([&] { writes->set("key", ""); }),
             "store: cannot set the key 'key': " + silent);
   EXPECT_EQ(refusal<StoreLost>([&] { clones->clone("again"); }), "store: cannot join it again: " + silent);

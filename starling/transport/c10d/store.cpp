@@ -84,56 +84,73 @@ std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) 
 }  // namespace
 
 C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience)
-    : patience_(patience), store_(std::move(store)) {
-  const auto whole = without_prefix(store_);
+    : patience_(patience), given_(std::move(store)), store_(given_) {
+  const auto whole = without_prefix(given_);
   place_ = place_of(whole);
   gone_ = gone(whole);
 }
 
-// FileStore's destructor takes the lock of the file too.
 C10dStore::~C10dStore() {
-  if (!dynamic_cast<c10d::FileStore*>(without_prefix(store_).get())) return;
+  release(std::move(store_));
+  release(std::move(given_));
+}
+
+// FileStore's destructor takes the lock of the file.
+void C10dStore::release(c10::intrusive_ptr<c10d::Store> store) const {
+  if (!dynamic_cast<c10d::FileStore*>(without_prefix(store).get())) return;
   try {
-    in_time(Owned{std::move(store_), [](c10d::Store&) { return true; }}, Limit{patience_});
+    in_time(Owned{std::move(store), [](c10d::Store&) { return true; }}, Limit{patience_});
   } catch (const std::exception&) {
     // Its thread goes on waiting.
   }
 }
 
-void C10dStore::is_lost(const std::string& why) {
+void C10dStore::is_lost(int connection, const std::string& why) {
   const std::lock_guard lock(mutex_);
+  if (connection != connection_) return;  // there is a new one
   lost_ = why;
   ask_again_ = Clock::now() + kAskAgain;
 }
 
-// After a pause it looks for the server first, since torch would say in ten lines that it is gone.
-c10::intrusive_ptr<c10d::Store> C10dStore::connected(const std::string& what) {
+// Another connection with a store that was lost. Throws StoreLost if it is too soon.
+void C10dStore::join_again(const std::string& what) {
   std::unique_lock lock(mutex_);
+  if (lost_.empty()) return;
+  if (Clock::now() < ask_again_ || !attempt_.expired())
+    throw StoreLost(fmt::format("store: cannot {}: {}", what, lost_));
   auto attempt = std::make_shared<int>();
-  const bool was_lost = !lost_.empty();
-  if (was_lost) {
-    if (Clock::now() < ask_again_ || !attempt_.expired())
-      throw StoreLost(fmt::format("store: cannot {}: {}", what, lost_));
-    attempt_ = attempt;
-  }
-  const auto store = store_;
+  attempt_ = attempt;
   lock.unlock();
-  if (Clock::now() - answered_.load() > kPause) {
-    if (const std::string why = gone_(); !why.empty()) throw Failed(why);
-  }
-  if (!was_lost) return store;
-  const auto join_again = [attempt = std::move(attempt)](c10d::Store& before) { return before.clone(); };
-  auto fresh = in_time(Owned{store, join_again}, Limit{patience_});
+  if (const std::string why = gone_(); !why.empty()) throw Failed(why);
+  auto fresh =
+      in_time(Owned{given_, [attempt = std::move(attempt)](c10d::Store& before) { return before.clone(); }},
+              Limit{patience_});
   lock.lock();
+  ++connection_;
   lost_.clear();
-  return store_ = std::move(fresh);
+  std::swap(store_, fresh);
+  lock.unlock();
+  answered_ = Clock::now();
+  release(std::move(fresh));
 }
 
 template <class Work>
 auto C10dStore::work(const std::string& what, Duration patience, const Interrupted& interrupted, Work work) {
   std::string why;
+  int connection = 0;
+  const auto store = [&] {
+    const std::lock_guard lock(mutex_);
+    connection = connection_;
+    return store_;
+  };
   try {
-    auto result = in_time(Owned{connected(what), std::move(work)}, [&, limit = Limit{patience}] {
+    store();
+    join_again(what);
+    // After a pause it looks for the server first: torch would say in ten lines that it is gone.
+    if (Clock::now() - answered_.load() > kPause) {
+      if (std::string none = gone_(); !none.empty()) throw Failed(none);
+    }
+    auto result = in_time(Owned{store(), std::move(work)}, [&, limit = Limit{patience}] {
       limit();
       if (interrupted()) throw Error(fmt::format("store: interrupted, could not {}", what));
     });
@@ -144,7 +161,7 @@ auto C10dStore::work(const std::string& what, Duration patience, const Interrupt
   } catch (const Failed& failure) {
     why = failure.why;
   }
-  is_lost(why);
+  is_lost(connection, why);
   throw StoreLost(fmt::format("store: cannot {}: {}", what, why));
 }
 

@@ -42,17 +42,20 @@ class C10dStore final : public Store {
   template <class Work>
   auto work(const std::string& what, Duration patience, const Interrupted& interrupted, Work work);
 
-  c10::intrusive_ptr<c10d::Store> connected(const std::string& what);
-  void is_lost(const std::string& why);
+  void join_again(const std::string& what);
+  void is_lost(int connection, const std::string& why);
+  void release(c10::intrusive_ptr<c10d::Store> store) const;
 
   const std::chrono::milliseconds patience_;
-  std::string place_;                  // "the store at 192.0.2.1 port 29500"
-  std::function<std::string()> gone_;  // why the store is gone, or ""
+  c10::intrusive_ptr<c10d::Store> given_;  // perhaps the server: it lives as long as this
+  std::string place_;                      // "the store at 192.0.2.1 port 29500"
+  std::function<std::string()> gone_;      // why the store is gone, or ""
   std::atomic<Time> answered_ = Clock::now();
 
-  std::mutex mutex_;  // of the following
-  c10::intrusive_ptr<c10d::Store> store_;
-  std::string lost_;             // why, if it is
+  std::mutex mutex_;                       // of the following
+  c10::intrusive_ptr<c10d::Store> store_;  // the given one, or a later connection with it
+  int connection_ = 0;                     // its number
+  std::string lost_;                       // why, if it is
   Time ask_again_{};
   std::weak_ptr<void> attempt_;  // to connect again, while it runs: perhaps left behind
 };

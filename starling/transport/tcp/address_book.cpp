@@ -64,7 +64,8 @@ struct AddressBook::Search {
   std::mutex mutex;
   std::condition_variable changed;
   std::set<int> missing;
-  std::set<int> warned{};  // of forged addresses; on the search's thread
+  std::set<int> warned{};  // of forged addresses; these two on the search's thread
+  bool was_lost = false;   // the store
   bool stopping = false;
   bool done = false;
 };
@@ -124,28 +125,31 @@ void AddressBook::Search::run() {
   auto pause = std::chrono::milliseconds(10);
   std::unique_lock lock(mutex);
   while (!stopping) {
-    bool any = false;
+    bool any = false, lost = false;
     for (const int peer : std::vector<int>(missing.begin(), missing.end())) {
-      if (stopping) break;
+      if (stopping || lost) break;
       missing.erase(peer);
       lock.unlock();
       bool there = false;
       std::string reason;
       try {
         there = look_up(peer);
-      } catch (const StoreLost& failure) {  // it does not come back
+      } catch (const StoreLost& failure) {
         reason = failure.what();
       }
       lock.lock();
-      if (!reason.empty() && !std::exchange(stopping, true))
-        log(Level::warning, fmt::format("{}: workers that restart at another address are not found", reason));
+      lost = !reason.empty();
+      if (!std::exchange(was_lost, lost) && lost)
+        log(Level::warning,
+            fmt::format("{}: until it is back, workers that restart at another address are not found",
+                        reason));
       any |= there;
       if (!there) missing.insert(peer);
     }
     if (missing.empty()) {
       changed.wait(lock, [&] { return stopping || !missing.empty(); });
     } else {
-      pause = any ? std::chrono::milliseconds(10) : std::min(2 * pause, kLongestPause);
+      pause = any ? std::chrono::milliseconds(10) : lost ? kLongestPause : std::min(2 * pause, kLongestPause);
       changed.wait_for(lock, pause, [&] { return stopping; });
     }
   }

@@ -165,7 +165,7 @@ void Link::try_soon() {
 
 void Link::try_now() {
   if (dial_) return;
-  if (lost_ && !dials()) return;  // the peer will dial by itself
+  if (ended_ && !dials()) return;  // another process of this rank will dial by itself
   if (!address_) return try_soon();
   if (lost_) book_.refresh(peer_);
   const auto purpose = dials() ? Dial::Purpose::connect : Dial::Purpose::probe;
