@@ -14,9 +14,9 @@
 //             steps, by which an accumulator knows its place in the window. Options and the loss
 //             scale are those of the first file. A worker whose model is not finite is left out
 //
-// With both rules the scheme, an outer optimizer, the place in the schedule and the grids of int8
-// and int4 begin anew, as in Optimizer::restart(), and torch's random numbers stay those of this
-// process.
+// With both rules the scheme, an outer optimizer with its warm-up, the place in the schedule and
+// the grids of int8 and int4 begin anew, as in Optimizer::restart(), and torch's random numbers
+// stay those of this process.
 //
 // A worker's file has the tensors and metadata of Optimizer::state():
 //
@@ -25,7 +25,8 @@
 //   master.NAME    the fp32 master of a parameter in bfloat16 or float16
 //   m. v. b.NAME   the rule's state, named as in kernels/update.h; exp_avg.NAME and so on around
 //                  torch's optimizers
-//   the scheme's   named by OptimizerState::of_scheme, described in the scheme's file
+//   the scheme's   named by OptimizerState::of_scheme, described in the scheme's file; with them
+//                  the outer optimizer's (outer.h)
 //   the caller's   of Optimizer::add_to_state(), such as ema.NAME
 //   loss_scale     with loss scaling: the scale, and the finite steps since it last changed
 //   steps          per parameter, in the groups' order: steps with a gradient

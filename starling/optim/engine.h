@@ -137,10 +137,7 @@ struct Optimizer::Engine {
     collectives.reset();
     inside_node.reset();
   }
-  // Steps from one mean of all workers to the next; without means, from one exchange to the next.
-  std::uint64_t period() const {
-    return static_cast<std::uint64_t>(options.mean_every > 0 ? options.mean_every : options.every);
-  }
+  std::uint64_t period() const { return period_of(options); }
   Schedule schedule() const { return schedule_of(options, world.size, world.local_size); }
   // Whether this worker updates the block, and so keeps its states.
   bool owns(std::size_t block) const { return node.owner.empty() || node.owner[block] == node.place; }

@@ -284,17 +284,19 @@ at::Tensor Optimizer::step(LossClosure closure) {
 }
 
 // The scheme's step or a local one, then the mean and the outer step, each when its time has come.
+// In the outer optimizer's warm-up each step of the scheme's has a mean.
 void Optimizer::make_step() {
   Engine& e = *engine_;
   const bool merges = ++e.made == e.period();
-  e.made % static_cast<std::uint64_t>(e.options.every) == 0 ? e.scheme->step() : e.local->all();
+  const bool of_scheme = e.made % static_cast<std::uint64_t>(e.options.every) == 0;
+  of_scheme ? e.scheme->step() : e.local->all();
   clear_other_gradients(e.blocks);
-  if (!merges) return;
-  e.made = 0;
+  if (!merges && !(of_scheme && e.outer && e.outer->warms_up())) return;
+  if (merges) e.made = 0;
   if (e.options.mean_every > 0) {
     const Operation operation(*this);
     Consensus(*this).keep([&] {
-      if (e.outer) e.outer->step(e.blocks, nullptr);
+      if (merges && e.outer) e.outer->step(e.blocks, nullptr);
     });
   } else if (e.outer) {
     settle(e.blocks);

@@ -37,10 +37,18 @@ struct Options {
   // The optimizer of what workers merge to (outer.h): "none", "sgd" or "nesterov". It steps after
   // each mean of mean_every. Without these it steps after each exchange, with a scheme that takes
   // it (`starling schemes NAME`). A change of the parameters by hand counts as a local step. The
-  // next two are its own. A scheme may use them too.
+  // next five are its own. A scheme may use the first two.
   std::string outer = "none";
   double outer_lr = 0.7;
   double outer_momentum = 0.9;
+  // Momentum warm-up of Pier (outer.h): for so many steps at the start, a multiple of mean_every,
+  // each step of the scheme's ends with a mean. Outer steps only gather momentum. 0: none.
+  int outer_warmup = 0;
+  // Changes of outer_lr and outer_momentum over the steps of the run: points STEP:VALUE, such as
+  // "10000:0 20000:1.1", with straight lines between them. Two points of one step are a jump after
+  // it. Up to the first point's step the plain option holds. Empty: always.
+  std::string outer_lr_at{};
+  std::string outer_momentum_at{};
   // "node": each node of workers_per_node consecutive ranks gossips as one, and averages its
   // gradients. A worker keeps the state of its share of the blocks, and exchanges these with the
   // same place on other nodes. Needs a scheme that supports it and a rule of Starling's. clip

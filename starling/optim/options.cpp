@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/range.h"
+#include "starling/core/text.h"
 #include "starling/kernels/mask.h"
 #include "starling/optim/schemes/table.h"
 #include "starling/topology/schedules.h"
@@ -84,7 +86,19 @@ void check_outer(const SchemeInfo& info, const Options& options) {
   if (!from_below(0, 1).holds(options.outer_momentum))
     refuse(fmt::format("outer_momentum = {} is not allowed: it must be {}", options.outer_momentum,
                        from_below(0, 1).text()));
-  if (options.outer == "none") return;
+  if (options.outer_warmup < 0)
+    refuse(fmt::format("outer_warmup = {} is not allowed: steps of the momentum warm-up, or 0",
+                       options.outer_warmup));
+  outer_lr_of(options);
+  outer_momentum_of(options);
+  if (options.outer == "none") {
+    for (const auto& [name, given] : {std::pair("outer_warmup", options.outer_warmup > 0),
+                                      std::pair("outer_lr_at", !options.outer_lr_at.empty()),
+                                      std::pair("outer_momentum_at", !options.outer_momentum_at.empty())}) {
+      if (given) refuse(fmt::format("{} needs outer \"sgd\" or \"nesterov\", not \"none\"", name));
+    }
+    return;
+  }
   if (options.outer != "sgd" && options.outer != "nesterov") {
     refuse(fmt::format("outer \"{}\" is unknown{}: none, sgd or nesterov", options.outer,
                        did_you_mean(options.outer, {"none", "sgd", "nesterov"})));
@@ -92,6 +106,12 @@ void check_outer(const SchemeInfo& info, const Options& options) {
   if (mean_every == 0 && !info.traits.takes_outer)
     refuse(fmt::format("outer \"{}\" needs mean_every, or scheme \"{}\", not \"{}\"", options.outer,
                        schemes_with([](const SchemeInfo& i) { return i.traits.takes_outer; }), info.name));
+  if (options.outer_warmup > 0 && mean_every == 0)
+    refuse(fmt::format("outer_warmup = {} needs mean_every: all workers take their mean in each of its steps",
+                       options.outer_warmup));
+  if (mean_every > 0 && options.outer_warmup % mean_every != 0)
+    refuse(fmt::format("outer_warmup = {} is no multiple of mean_every = {}: it ends with an outer step",
+                       options.outer_warmup, mean_every));
   if (options.hierarchy != "none") refuse("outer is not for hierarchy \"node\", whose workers own blocks");
 }
 
@@ -137,6 +157,18 @@ void check_hierarchy(const Options& options, int workers, int local_workers, boo
 
 const SchemeInfo& scheme_of(const Options& options) { return scheme_info(options.scheme.name); }
 
+std::uint64_t period_of(const Options& options) {
+  return static_cast<std::uint64_t>(options.mean_every > 0 ? options.mean_every : options.every);
+}
+
+Course outer_lr_of(const Options& options) {
+  return {"outer_lr_at", options.outer_lr_at, options.outer_lr, at_least(0)};
+}
+
+Course outer_momentum_of(const Options& options) {
+  return {"outer_momentum_at", options.outer_momentum_at, options.outer_momentum, from_below(0, 1)};
+}
+
 bool averages_in_pairs(const Options& options) { return scheme_of(options).traits.path == Path::pairs; }
 
 int workers_per_node(const Options& options, int local_workers) {
@@ -175,6 +207,9 @@ Terms terms_of(const Options& options) {
               {"outer", options.outer},
               {"outer_lr", fmt::format("{}", options.outer_lr)},
               {"outer_momentum", fmt::format("{}", options.outer_momentum)},
+              {"outer_warmup", std::to_string(options.outer_warmup)},
+              {"outer_lr_at", in_quotes(options.outer_lr_at)},
+              {"outer_momentum_at", in_quotes(options.outer_momentum_at)},
               {"seed", std::to_string(options.seed)}};
   const SchemeSettings settings(options.scheme);
   for (const auto& [option, value] : settings.all())

@@ -2,8 +2,10 @@
 // any process is started. The schemes' table (schemes/table.h) says what depends on the scheme.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
+#include "starling/optim/course.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/optim/terms.h"
@@ -13,6 +15,12 @@ namespace starling {
 
 // Throws UsageError if there is no such scheme.
 const SchemeInfo& scheme_of(const Options& options);
+// Steps from one mean of all workers to the next; without means, from one exchange to the next.
+std::uint64_t period_of(const Options& options);
+// The outer optimizer's learning rate and momentum over the steps of the run. They throw
+// UsageError.
+Course outer_lr_of(const Options& options);
+Course outer_momentum_of(const Options& options);
 // Whether pairs of workers average beside training, so that there are no rounds.
 bool averages_in_pairs(const Options& options);
 

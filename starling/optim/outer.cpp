@@ -1,8 +1,22 @@
 #include "starling/optim/outer.h"
 
+#include <cmath>
+#include <span>
+#include <string>
+
 #include <c10/core/GradMode.h>
 
+#include "starling/optim/options.h"
+
 namespace starling {
+
+Outer::Outer(const Options& options, bool nesterov)
+    : nesterov_(nesterov),
+      lr_(outer_lr_of(options)),
+      momentum_(outer_momentum_of(options)),
+      period_(period_of(options)),
+      warmup_(static_cast<std::uint64_t>(options.outer_warmup)),
+      counts_(warmup_ > 0 || !options.outer_lr_at.empty() || !options.outer_momentum_at.empty()) {}
 
 void Outer::attach(std::vector<Block>& blocks) {
   theta_.attach(blocks);
@@ -21,17 +35,22 @@ void Outer::step(std::vector<Block>& blocks, const Exchange* exchange) {
     step(block, x, exchange == nullptr ? Mask{} : exchange->mask(block.index));
     set_parameters(block, x);
   }
+  steps_ += period_;
 }
 
 void Outer::step(const Block& block, const at::Tensor& merged, const Mask& mask) {
   const c10::AutoGradMode no_gradient(false);
-  const double momentum = options_.outer_momentum;
+  const double momentum = momentum_.at(steps_ + period_), lr = lr_.at(steps_ + period_);
   const auto thetas = chosen(theta_.of(block), mask), ms = chosen(m_.of(block), mask);
   const auto points = chosen(merged, mask);
   for (std::size_t k = 0; k < points.size(); ++k) {
     const at::Tensor delta = thetas[k] - points[k];
     ms[k].mul_(momentum).add_(delta);
-    thetas[k].sub_(nesterov_ ? delta.add_(ms[k], momentum) : ms[k], options_.outer_lr);
+    if (warms_up()) {
+      thetas[k].copy_(points[k]);
+      continue;
+    }
+    thetas[k].sub_(nesterov_ ? delta.add_(ms[k], momentum) : ms[k], lr);
     points[k].copy_(thetas[k]);
   }
 }
@@ -39,6 +58,16 @@ void Outer::step(const Block& block, const at::Tensor& merged, const Mask& mask)
 void Outer::state(StateVisitor& visitor) {
   theta_.state(visitor, "outer.start");
   m_.state(visitor, "outer.momentum");
+  if (!counts_) return;
+  visitor.numbers(
+      "outer_steps",
+      {.fresh = {0},
+       .now = {static_cast<double>(steps_)},
+       .set = [this](std::span<const double> given) { steps_ = static_cast<std::uint64_t>(given[0]); },
+       .refusal = [](std::span<const double> given) -> std::string {
+         const bool whole = given[0] >= 0 && given[0] < 0x1p53 && given[0] == std::floor(given[0]);
+         return whole ? "" : "wants a whole number from 0";
+       }});
 }
 
 }  // namespace starling

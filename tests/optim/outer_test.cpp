@@ -126,6 +126,121 @@ TEST(Outer, SgdOverMeansIsSlowMo) {
       over_means(&Momentum::sgd, 4));
 }
 
+// Pier: up to step kWarmup a mean follows each exchange, and each fourth step m <- 0.6 m + Delta,
+// theta <- x. Then come outer steps, whose lr and momentum change.
+constexpr int kWarmup = 8;
+
+Options pier(const std::string& outer) {
+  return {.scheme = "local",
+          .mean_every = 4,
+          .outer = outer,
+          .outer_momentum = 0.6,
+          .outer_warmup = kWarmup,
+          .outer_lr_at = "8:0 16:1 20:0.8",
+          .outer_momentum_at = "8:0.95 16:0.95 16:0.5"};
+}
+
+// `exchange`: the scheme's, every so many steps.
+std::vector<Points> over_means_of_pier(double (Momentum::*step)(double), int every,
+                                       const std::function<Points(const Points&, int t)>& exchange) {
+  std::vector<Points> expected;
+  Points x(kFive, 1);
+  Momentum outer{.lr = 0, .momentum = 0};
+  for (int t = 1; t <= kOuterSteps; ++t) {
+    x = adapted(x, t - 1);
+    if (t % every == 0) x = exchange(x, t);
+    if (t % 4 == 0 || (t <= kWarmup && t % every == 0)) x.assign(x.size(), mean_of(x));
+    if (t % 4 == 0 && t <= kWarmup) {
+      outer.m = 0.6 * outer.m + outer.theta - x[0];
+      outer.theta = x[0];
+    } else if (t % 4 == 0) {
+      outer.momentum = t <= 16 ? 0.95 : 0.5;
+      outer.lr = t == 12 ? 0.5 : t == 16 ? 1 : 0.8;
+      x.assign(x.size(), (outer.*step)(x[0]));
+    }
+    expected.push_back(x);
+  }
+  return expected;
+}
+
+TEST(Outer, WarmsUpAndChangesAsInPier) {
+  const auto nothing = [](const Points& x, int) { return x; };
+  expect_near(values_of(pier("nesterov")), over_means_of_pier(&Momentum::nesterov, 1, nothing));
+  expect_near(values_of(pier("sgd")), over_means_of_pier(&Momentum::sgd, 1, nothing));
+}
+
+TEST(Outer, WarmsUpWithExchangesToo) {
+  Options options = pier("nesterov");
+  options.scheme = "atc", options.topology = "ring", options.every = 2;
+  const Schedule schedule = make_schedule("ring", kFive);
+  expect_near(values_of(options), over_means_of_pier(&Momentum::nesterov, 2, [&](const Points& x, int t) {
+                return mixed(x, schedule.at(t / 2 - 1));
+              }));
+}
+
+// A warm-up of the whole run is an exact mean in each step, to the bit.
+TEST(Outer, OnlyGathersMomentumInTheWarmUp) {
+  const Options options{.scheme = "local", .mean_every = 4, .outer = "nesterov", .outer_warmup = kOuterSteps};
+  EXPECT_EQ(values_of(options), values_of({.scheme = "local", .mean_every = 1}));
+}
+
+// Points of one number are this number, to the bit.
+TEST(Outer, WithAConstantCourseIsTheSame) {
+  for (const std::string outer : {"sgd", "nesterov"}) {
+    const Options plain{
+        .scheme = "local", .mean_every = 4, .outer = outer, .outer_lr = 0.3, .outer_momentum = 0.6};
+    Options points = plain;
+    points.outer_lr = 0.7, points.outer_momentum = 0.9;
+    points.outer_lr_at = "0:0.3", points.outer_momentum_at = "0:0.6 100:0.6";
+    EXPECT_EQ(values_of(points), values_of(plain));
+  }
+}
+
+// They change over exchanges too.
+TEST(Outer, ChangesWithoutMeans) {
+  const Schedule schedule = make_schedule("ring", kFive);
+  std::vector<Points> expected;
+  std::vector<Momentum> outer(kFive, {.lr = 0.7, .momentum = 0.6});
+  Points x(kFive, 1);
+  for (int t = 1; t <= kOuterSteps; ++t) {
+    x = adapted(x, t - 1);
+    if (t % 2 == 0) {
+      x = mixed(x, schedule.at(t / 2 - 1));
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        if (t > 10) outer[i].lr = t > 20 ? 0.2 : 0.2 + 0.05 * (20 - t);
+        x[i] = outer[i].sgd(x[i]);
+      }
+    }
+    expected.push_back(x);
+  }
+  expect_near(values_of({.topology = "ring",
+                         .scheme = "atc",
+                         .every = 2,
+                         .outer = "sgd",
+                         .outer_momentum = 0.6,
+                         .outer_lr_at = "10:0.7 20:0.2"}),
+              expected);
+}
+
+TEST(Outer, AllWorkersHaveTheSameWarmUpAndCourses) {
+  const auto said = [](const std::function<void(Options&)>& change) {
+    return refusal<UsageError>([&] {
+      flock(2, [&](int i, World& world) {
+        Options options{.scheme = "local", .mean_every = 4, .outer = "sgd"};
+        if (i == 1) change(options);
+        const Optimizer optimizer({parameter({4})}, SGD{}, options, world);
+      });
+    });
+  };
+  const std::string must = "; it must be the same on all";
+  EXPECT_EQ(said([](Options& o) { o.outer_warmup = 8; }),
+            "the workers differ in outer_warmup: 0 at worker 0, 8 at worker 1" + must);
+  EXPECT_EQ(said([](Options& o) { o.outer_lr_at = "8:1"; }),
+            "the workers differ in outer_lr_at: \"\" at worker 0, \"8:1\" at worker 1" + must);
+  EXPECT_EQ(said([](Options& o) { o.outer_momentum_at = "8:0.5"; }),
+            "the workers differ in outer_momentum_at: \"\" at worker 0, \"8:0.5\" at worker 1" + must);
+}
+
 // As in the authors' code: m <- a m + b mean(x - phi) + b (mean(phi) - phi), phi <- phi + m.
 TEST(Outer, SgdOverPairsIsNoLoCo) {
   constexpr int kEvery = 2;
@@ -328,6 +443,35 @@ TEST(Outer, BeginsAgainWhereTheUserDoes) {
     }
     step(0), step(0);
     EXPECT_TRUE(is_all(p, 97)) << p[0];
+    nobody_leaves_yet(optimizer);
+  });
+}
+
+// The momentum is lost then, but the warm-up is not repeated.
+TEST(Outer, BeginsAgainAfterItsWarmUp) {
+  flock(2, [](int, World& world) {
+    const Tensor p = parameter({10}, 100);
+    Optimizer optimizer({p}, SGD{.lr = 1},
+                        {.scheme = "local",
+                         .mean_every = 2,
+                         .outer = "sgd",
+                         .outer_lr = 0.5,
+                         .outer_momentum = 0.5,
+                         .outer_warmup = 2},
+                        world);
+    const auto two_steps = [&] {
+      for (int t = 0; t < 2; ++t) {
+        p.mutable_grad() = at::ones({10});
+        optimizer.step();
+      }
+    };
+    two_steps();
+    EXPECT_TRUE(is_all(p, 98)) << p[0];
+    optimizer.begin_again();
+    two_steps();  // Delta = 2, m = 2: 98 - 0.5 x 2
+    EXPECT_TRUE(is_all(p, 97)) << p[0];
+    two_steps();  // m = 1 + 2
+    EXPECT_TRUE(is_all(p, 95.5)) << p[0];
     nobody_leaves_yet(optimizer);
   });
 }

@@ -214,6 +214,23 @@ TEST(Checkpoint, LocalAndOuterStepsGoOn) {
                 {.topology = "base-2", .scheme = "atc", .every = 4, .mean_every = 8, .outer = "sgd"},
                 3});
   check_resume({AdamW{.lr = 0.01}, {.scheme = "local", .mean_every = 4, .outer = "nesterov"}, 3});
+  check_resume({AdamW{.lr = 0.01},  // 15 is in the warm-up
+                {.scheme = "local",
+                 .mean_every = 4,
+                 .outer = "nesterov",
+                 .outer_warmup = 20,
+                 .outer_lr_at = "20:0 40:1",
+                 .outer_momentum_at = "20:0.95 28:0.95 28:0.5"},
+                3});
+  check_resume({SGD{.lr = 0.01, .momentum = 0.9},  // 15 is after it
+                {.topology = "base-2",
+                 .scheme = "atc",
+                 .every = 2,
+                 .mean_every = 6,
+                 .outer = "sgd",
+                 .outer_warmup = 6,
+                 .outer_lr_at = "6:0.1 30:1"},
+                3});
   check_resume({.rule = AdamW{.lr = 0.01},
                 .options = {.topology = "ring", .scheme = "atc", .every = 4, .outer = "sgd"},
                 .workers = 3,

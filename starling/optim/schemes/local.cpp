@@ -3,7 +3,7 @@
 //   x_i <- x_i - lr u(g_i)
 //
 // With Options::mean_every it is local SGD (Stich 2019, arXiv 1805.09767): workers go on from their
-// exact mean after every K steps. With an outer optimizer (outer.h) too, it is DiLoCo or SlowMo.
+// exact mean after every K steps. With an outer optimizer (outer.h) it is DiLoCo, Pier or SlowMo.
 #include "starling/optim/schemes/scheme.h"
 
 namespace starling {
