@@ -45,6 +45,15 @@ class Options(SchemeOptions, total=False):
     """Its learning rate; 0.7 (default)."""
     outer_momentum: float
     """Its momentum; 0.9 (default)."""
+    outer_warmup: int
+    """For so many steps at the start, a multiple of mean_every, all workers take their mean in each
+    exchange, and outer steps only gather momentum, as in Pier (docs/choosing.md); 0 (default)."""
+    outer_lr_at: str
+    """Changes of outer_lr over the steps of the run: points STEP:VALUE, such as
+    "10000:0 20000:1.1", with straight lines between them. Two points of one step are a jump; ""
+    (default): none."""
+    outer_momentum_at: str
+    """The same of outer_momentum; "" (default): none."""
     seed: int
     """Of the random times and pairs of schemes that average beside training; 0 (default)."""
     model: torch.nn.Module | None

@@ -158,6 +158,14 @@ Config recipe_config(Recipe& r) {
   c.key("outer_lr", &r.mixing.outer_lr, above(0),
         "its learning rate; also of schemes with an outer step of their own");
   c.key("outer_momentum", &r.mixing.outer_momentum, from_below(0, 1), "its momentum");
+  c.key("outer_warmup", &r.mixing.outer_warmup, between(0, 1 << 30),
+        "steps at the start, a multiple of mean_every, in which each exchange ends with a mean and outer "
+        "steps only gather momentum (Pier); 0: none");
+  c.key(
+      "outer_lr_at", &r.mixing.outer_lr_at,
+      "changes of outer_lr, as points STEP:VALUE with straight lines between them: \"1000:0 2000:1.1\"; two "
+      "points of one step are a jump; empty: none");
+  c.key("outer_momentum_at", &r.mixing.outer_momentum_at, "the same of outer_momentum; empty: none");
   for (auto& [name, value] : r.mixing.of_scheme) scheme_key(c, name, value);
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour that is alive; 0: ten minutes");
@@ -355,6 +363,9 @@ Options make_options(const Recipe& recipe) {
   options.outer = recipe.mixing.outer;
   options.outer_lr = recipe.mixing.outer_lr;
   options.outer_momentum = recipe.mixing.outer_momentum;
+  options.outer_warmup = recipe.mixing.outer_warmup;
+  options.outer_lr_at = recipe.mixing.outer_lr_at;
+  options.outer_momentum_at = recipe.mixing.outer_momentum_at;
   options.seed = seed_of(recipe);
   options.hierarchy = recipe.mixing.hierarchy;
   options.workers_per_node = recipe.mixing.workers_per_node;

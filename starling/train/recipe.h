@@ -56,6 +56,9 @@ struct Recipe {
     std::string outer = Options().outer;
     double outer_lr = Options().outer_lr;
     double outer_momentum = Options().outer_momentum;
+    int outer_warmup = Options().outer_warmup;
+    std::string outer_lr_at = Options().outer_lr_at;
+    std::string outer_momentum_at = Options().outer_momentum_at;
     // Each option of any scheme; below 0: automatic, if it can be.
     SchemeValues of_scheme = scheme_values();
     double max_wait = 0;

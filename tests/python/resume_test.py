@@ -19,6 +19,8 @@ RESUMED = (
     {"scheme": "choco", "topology": "ring", "one_in": 4},
     {"topology": "ring", "mean_every": 4},
     {"scheme": "local", "mean_every": 4, "outer": "nesterov"},
+    {"scheme": "local", "mean_every": 4, "outer": "nesterov", "outer_warmup": 4, "outer_lr_at": "4:0.1 8:1",
+     "outer_momentum_at": "4:0.95"},
     {"scheme": "atc", "every": 3, "outer": "sgd", "outer_lr": 0.5},
     {"scheme": "push-sum", "topology": "one-peer-exponential-directed", "staleness": 1},
     {"scheme": "ceca-2p"},

@@ -140,6 +140,12 @@ TEST_F(RecipeTest, OptionsOfTheOptimizer) {
   EXPECT_FALSE(make_options(Recipe{}).max_wait);
   EXPECT_EQ(options.mean_every, 0);
   EXPECT_EQ(make_options(read("[mixing]\nmean_every = 5\n")).mean_every, 5);
+  const Options pier =
+      make_options(read("[mixing]\nscheme = 'local'\nmean_every = 5\nouter = 'nesterov'\nouter_warmup = 10\n"
+                        "outer_lr_at = '10:0 20:1.1'\nouter_momentum_at = '10:0.95'\n"));
+  EXPECT_EQ(pier.outer_warmup, 10);
+  EXPECT_EQ(pier.outer_lr_at, "10:0 20:1.1");
+  EXPECT_EQ(pier.outer_momentum_at, "10:0.95");
   const Options choco = make_options(read("[mixing]\nscheme = 'choco'\none_in = 8\ngamma = 0.25\n"));
   EXPECT_EQ(choco.scheme.name, "choco");
   EXPECT_EQ(choco.one_in, 8);
