@@ -9,7 +9,7 @@
 //
 //   killed.socket    until a bare socket beside the edge reports the end: nobody can know it before
 //   killed.round     until the round goes on without it
-//   killed.ended     until the average goes on without it: its process has ended, not its link alone
+//   killed.ended     until the average goes on without it: its process has ended, not only its link
 //   stopped.round    until the round goes on without a process that is stopped; the timeout is
 //                    `silent`, in parts of which heartbeats come
 #include <algorithm>

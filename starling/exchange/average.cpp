@@ -27,7 +27,8 @@ void Average::begin(AverageId id, Bytes mine, std::set<int> there, Combine combi
   combine_ = std::move(combine);
   have_result_ = false;
   std::erase_if(there, [&](int peer) { return id.follows(has_quit_[peer]); });
-  // Peers that came before me and are not there any more, as I see it, or to an operation that I leave out.
+  // Peers that came before me and are not there any more, as I see it, or that came to an operation
+  // that I leave out.
   for (const auto& [peer, join] : heard_) {
     const bool is_left_out = last.operation < join.id.operation && join.id.operation < id_.operation;
     if (is_left_out || (join.id == id_ && !there.contains(peer))) tell_end(peer, join.id);

@@ -104,7 +104,7 @@ std::map<int, Place> tell_places(Exchange& exchange, int rank, int size, const s
   return places;
 }
 
-// Of the transports between the members: nobody of another epoch comes there.
+// The members alone find each other there: nobody of another epoch does.
 std::string channel_of(const std::string& optimizer, const Epoch& epoch) {
   const std::string text = to_text(epoch);
   return fmt::format("{}.{}-{:08x}", optimizer, epoch.number, crc32c(std::as_bytes(std::span(text))));

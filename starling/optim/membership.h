@@ -16,8 +16,9 @@
 //
 // Nothing of the old epoch crosses into the new one. All schemes begin anew from the parameters, as
 // after Optimizer::begin_again(). A member that was away, and finds that the others have an epoch
-// without it, is a newcomer too. Members that have ended leave by the next renewal. If there is none
-// within timeouts.silent, one of the others calls it. Until then their neighbours go on without them.
+// without it, is a newcomer too. Members that have ended leave by the next renewal. If none comes
+// within timeouts.silent, one of the others calls it. Until then their neighbours go on without
+// them.
 #pragma once
 
 #include <atomic>
