@@ -1,6 +1,14 @@
 #include "cli/recipe_keys.h"
 
+#include <fmt/format.h>
+
 namespace starling::cli {
+
+namespace {
+
+constexpr const char* kListing = "train";  // the command whose help lists all keys
+
+}  // namespace
 
 void add_recipe(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options) {
   sub.add_option("recipe", options->file, "a TOML file, such as recipes/fashion-mnist.toml")
@@ -10,15 +18,18 @@ void add_recipe(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options) {
 }
 
 void add_recipe_keys(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options) {
-  for (const auto& [path, meaning] : recipe_keys()) {
-    sub.add_option_function<std::string>(
-           "--" + path,
-           [options, path = path](const std::string& value) { options->overrides.emplace_back(path, value); },
-           meaning)
-        ->type_name("")
-        ->group("Keys of the recipe, which override the file")
-        ->take_last();
-  }
+  const auto add = [&](const std::string& path, const std::string& meaning) {
+    const auto take = [options, path](const std::string& value) {
+      options->overrides.emplace_back(path, value);
+    };
+    return sub.add_option_function<std::string>("--" + path, take, meaning)->type_name("")->take_last();
+  };
+  const bool lists = sub.get_name() == kListing;
+  for (const auto& [path, meaning] : recipe_keys())
+    add(path, meaning)->group(lists ? "Keys of the recipe, which override the file" : "");
+  if (!lists)
+    add("section.key", fmt::format("set a key of the recipe; `starling {} --help` lists all", kListing))
+        ->type_name("VALUE");
   sub.allow_extras();
 }
 

@@ -14,7 +14,8 @@ struct RecipeOptions {
   Overrides overrides;  // in the order of the command line
 };
 
-// `options` lives as long as `sub`.
+// `options` lives as long as `sub`. Only the help of `starling train` lists the keys; that of the
+// other commands says so.
 void add_recipe(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options);
 void add_recipe_keys(CLI::App& sub, const std::shared_ptr<RecipeOptions>& options);
 // Call it after the command line has been parsed. It refuses an unknown key with the same message

@@ -25,6 +25,18 @@ class Main(CommandTest):
             for line in said.split("Examples:")[0].splitlines():
                 self.assertLessEqual(len(line), width, line)
 
+    def test_one_command_lists_the_keys_of_a_recipe(self):
+        said = self.starling("train", "--help")
+        self.assertIn("\n  --mixing.wire ", said)
+        self.assertNotIn("--section.key", said)
+        for command in ("drill", "simulate", "eval", "generate", "translate"):
+            said = self.starling(command, "--help")
+            self.assertNotIn("--mixing.wire", said)
+            self.assertLess(said.count("\n"), 80)
+            self.assertIn("--section.key VALUE set a key of the recipe; `starling train --help` lists all",
+                          " ".join(said.split()))
+            self.assertIn("did you mean --mixing.wire? (", self.usage_error(command, "x", "--wire", "int8"))
+
     def test_a_command_is_needed(self):
         self.assertEqual(self.usage_error(), f"a command is needed: {COMMANDS} (starling --help describes them)")
 
