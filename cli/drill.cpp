@@ -124,10 +124,10 @@ std::string line_of(const DrillReport& report, double lasts) {
 int run_drill(const DrillCommand& command) {
   refuse_two_launchers("drill");
   const Recipe recipe = read_recipe(command.recipe->file, command.recipe->overrides);
-  check_recipe(recipe, command.workers, command.workers);
-  check_restarts(recipe, command.workers);
   if (!recipe.checkpoint.resume.empty())
     throw UsageError("drill: checkpoint.resume is not for a drill, which starts a run from the beginning");
+  check_restarts(recipe, command.workers);
+  check_recipe(recipe, command.workers, command.workers);
   DrillOptions options{
       .workers = command.workers, .arguments = {"train", command.recipe->file}, .out = recipe.run.out};
   for (const auto& [path, value] : command.recipe->overrides) {

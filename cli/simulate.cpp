@@ -20,6 +20,7 @@
 #include "starling/optim/schemes/table.h"
 #include "starling/train/lines_file.h"
 #include "starling/train/metrics.h"
+#include "starling/train/trainer.h"
 #include "starling/train/virtual_cluster.h"
 
 namespace starling::cli {
@@ -139,6 +140,7 @@ int simulate(const SimulateOptions& options) {
   const VirtualCluster cluster = cluster_of(options, recipe);
   const double every = options.look_every ? *options.look_every : look_every(cluster);
   check_simulated(recipe, cluster, every);
+  check_machine(recipe);
   std::filesystem::create_directories(recipe.run.out);
   std::filesystem::remove(recipe.run.out + "/summary.json");  // of an earlier run
   if (!options.json) {

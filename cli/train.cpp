@@ -89,8 +89,8 @@ int train_as_worker(const Recipe& recipe, bool json) {
 
 int train_with_workers(const TrainOptions& options, const Recipe& recipe) {
   refuse_two_launchers("train");
-  check_recipe(recipe, options.workers, options.workers);
   if (options.restarts > 0) check_restarts(recipe, options.workers);
+  check_recipe(recipe, options.workers, options.workers);
   std::vector<std::string> arguments{"train", options.recipe->file};
   for (const auto& [path, value] : options.recipe->overrides) {
     arguments.push_back("--" + path);

@@ -208,12 +208,7 @@ void leave_phases(const Recipe& recipe, const World& world) {
   }
 }
 
-namespace {
-
 void check_settings(const Recipe& recipe, int workers, int local_workers) {
-  kernels::best_kernels();  // throws if STARLING_ISA is wrong
-  device_of(recipe, 0);
-  task_of(recipe).find_data(recipe);
   check_auto_topology(recipe, workers);
   Options options = make_options(recipe);
   if (chooses_topology(recipe)) options.topology = schedules_for(options, workers, local_workers).front();
@@ -230,10 +225,25 @@ void check_settings(const Recipe& recipe, int workers, int local_workers) {
         "log.profile: with mixing.hierarchy each worker updates its own blocks only: record without");
 }
 
+void check_machine(const Recipe& recipe) {
+  kernels::best_kernels();  // throws if STARLING_ISA is wrong
+  device_of(recipe, 0);
+  task_of(recipe).find_data(recipe);
+}
+
+namespace {
+
+// The run that a worker comes into has begun.
+void check_newcomer(const Recipe& recipe, int workers, int local_workers) {
+  check_settings(recipe, workers, local_workers);
+  check_machine(recipe);
+}
+
 }  // namespace
 
 void check_recipe(const Recipe& recipe, int workers, int local_workers) {
   check_settings(recipe, workers, local_workers);
+  check_machine(recipe);
   find_checkpoint(recipe, workers);
   if (begins_with_model(recipe)) first_model(recipe).check(*task_of(recipe).model(recipe));
 }
@@ -321,10 +331,9 @@ std::int64_t samples_before(const Drawer& who, std::int64_t batch) {
 }
 
 Result run(Recipe recipe, const World& world, const Observer& observer) {
-  // The run that a worker comes into has begun.
   const bool is_newcomer = goes_on(world);
-  (is_newcomer ? check_settings : check_recipe)(recipe, world.size, world.local_size);
   if (world.rejoin && world.size > 1) check_restarts(recipe, world.size);
+  (is_newcomer ? check_newcomer : check_recipe)(recipe, world.size, world.local_size);
   Metrics metrics(recipe.run.out, world.log);
   const Start begun = find_start(recipe, world.size, is_newcomer);
   const std::optional<Manifest>& resumed = begun.resumed;

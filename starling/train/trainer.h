@@ -33,7 +33,12 @@ struct Observer {
 // Observer::interrupted ended the run.
 struct RunInterrupted {};
 
-// Checks data, topology and checkpoints before workers start. Throws as train() would.
+// Three checks of a recipe before workers start. Each throws as train() would.
+// Scheme, topology and their options for these workers. Looks for no data.
+void check_settings(const Recipe& recipe, int workers, int local_workers);
+// This machine: instruction set, device and data.
+void check_machine(const Recipe& recipe);
+// The settings, then the machine, then the checkpoint or model that the run begins with.
 void check_recipe(const Recipe& recipe, int workers, int local_workers);
 
 // Whether a worker that was started again can join the others. Throws UsageError if it cannot.

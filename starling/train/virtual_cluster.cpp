@@ -487,12 +487,13 @@ void check_simulated(const Recipe& recipe, const VirtualCluster& cluster, double
         recipe.model.dtype));
   }
   const auto& host_of = cluster.network.host_of;
-  check_recipe(recipe, cluster.workers(), static_cast<int>(std::ranges::count(host_of, host_of.front())));
+  check_settings(recipe, cluster.workers(), static_cast<int>(std::ranges::count(host_of, host_of.front())));
 }
 
 Summary train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
               const std::function<void(const Look&)>& observe) {
   check_simulated(recipe, cluster, look_every);
+  check_machine(recipe);
   return VirtualRun(recipe, cluster, look_every, observe).run();
 }
 

@@ -76,12 +76,13 @@ struct Look {
 
 // Trains for the recipe's number of steps: each worker, or with run.ends = "together" all workers
 // in the mean, of which a slow one then makes fewer. Looks every `look_every` virtual seconds and
-// at the end; a look takes no virtual time. Throws what check_simulated() throws.
+// at the end; a look takes no virtual time. Throws what check_simulated() and check_machine()
+// throw.
 Summary train(const Recipe& recipe, const VirtualCluster& cluster, double look_every,
               const std::function<void(const Look&)>& observe);
 
-// Throws UsageError if the recipe asks for what only real processes have (checkpoints, a timeline,
-// event files), and for parameters other than fp32.
+// Throws what check_settings() throws, and UsageError if the recipe asks for what only real
+// processes have (checkpoints, a timeline, event files), and for parameters other than fp32.
 void check_simulated(const Recipe& recipe, const VirtualCluster& cluster, double look_every);
 
 }  // namespace starling

@@ -35,7 +35,7 @@ BUGS = [
     Bug("a-newcomer-keeps-its-own-values", "comes-back", (
         ("starling/optim/connection.cpp", "  adopt(std::move(given));\n  e.made = twin.made;", "  e.made = twin.made;"),)),
     Bug("a-newcomer-begins-a-run", "comes-back", (
-        ("starling/train/trainer.cpp", "(is_newcomer ? check_settings : check_recipe)", "check_recipe"),)),
+        ("starling/train/trainer.cpp", "(is_newcomer ? check_newcomer : check_recipe)", "check_recipe"),)),
     Bug("values-are-not-checked", "nan-gradient", (
         ("starling/exchange/inbox.cpp", "!kernels::all_finite(chunk, *values_)", "false"),
         ("starling/exchange/exchange.cpp", "  if (!finite) {", "  finite = true;\n  if (!finite) {")),

@@ -223,6 +223,18 @@ sys.stdin.read()
         self.assertEqual(stderr, "starling: /nowhere/train-images-idx3-ubyte.gz: not there; "
                                  "scripts/fetch-fashion-mnist fetches it, data.dir names another folder\n")
 
+    def test_a_wrong_option_is_told_before_missing_data(self):
+        missing, wrong = ("--data.dir", "/nowhere"), ("--mixing.topology", "rign")
+        for arguments, said in ((wrong, "unknown schedule 'rign', did you mean ring?"),
+                                (("--mixing.scheme", "choco"), 'scheme "choco" needs a topology of one round'),
+                                (("--run.ends", "together"), "run.ends = together: with scheme cta"),
+                                (("--restart", "2", "--mixing.scheme", "all-reduce"), "--restart is not for scheme")):
+            self.assertIn(said, self.usage_error(*missing, *arguments))
+        self.assertIn("did you mean ring?", self.usage_error(*missing, *wrong, workers=0))
+        for name in ("drill", "simulate"):
+            said = command(name, self.recipe, "--workers", 3, "--out", self.out, *missing, *wrong, code=2).stderr
+            self.assertTrue(said.startswith("starling: unknown schedule 'rign', did you mean ring?"), said)
+
     def test_a_loss_that_is_not_finite_ends_the_run(self):
         _, stderr = self.train("--optimizer.rule", "sgd", "--optimizer.lr", "1e30", "--optimizer.momentum", "0", code=1)
         self.assertRegex(stderr, r"(?m)^starling: rank [0-2]: step [2-4]: the loss is (nan|inf|-nan|-inf); "
