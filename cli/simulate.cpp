@@ -38,6 +38,7 @@ struct SimulateOptions {
   std::optional<double> look_every;
   std::optional<std::string> out;
   bool json = false;
+  bool check = false;
 };
 
 VirtualCluster cluster_of(const SimulateOptions& options, const Recipe& recipe) {
@@ -140,6 +141,7 @@ int simulate(const SimulateOptions& options) {
   const VirtualCluster cluster = cluster_of(options, recipe);
   const double every = options.look_every ? *options.look_every : look_every(cluster);
   check_simulated(recipe, cluster, every);
+  if (options.check) return 0;
   check_machine(recipe);
   std::filesystem::create_directories(recipe.run.out);
   std::filesystem::remove(recipe.run.out + "/summary.json");  // of an earlier run
@@ -228,6 +230,7 @@ void add_simulate(CLI::App& app, Command& command) {
                   "output folder for simulate.jsonl and simulate.svg, in place of run.out")
       ->type_name("DIR");
   sub->add_flag("--json", options->json, "print a line of JSON for each evaluation instead of a table");
+  sub->add_flag("--check", options->check, "check all settings, but not the data, and stop");
   sub->callback([sub, options, &command] {
     take_unknown_keys(*sub, *options->recipe);
     if (options->out) options->recipe->overrides.emplace_back("run.out", *options->out);

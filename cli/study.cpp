@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -21,6 +22,7 @@
 #include "cli/run_charts.h"
 #include "cli/study_page.h"
 #include "cli/study_results.h"
+#include "cli/usage.h"
 #include "cli/workers.h"
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
@@ -103,6 +105,39 @@ std::string state_of(const Study& study, const Study::Run& run) {
   return fs::exists(folder + "/summary.json", none) ? "settings changed" : "not finished";
 }
 
+// Why the command of the run refuses its settings; empty if it takes them.
+std::string refusal_of(const Study& study, const Study::Run& run, int jobs) {
+  CLI::App app("", "starling");
+  Command command;
+  (study.simulated ? add_simulate : add_train)(app, command);
+  std::vector<std::string> arguments = arguments_of(study, run, jobs);
+  arguments.emplace_back("--check");
+  std::ranges::reverse(arguments);  // CLI11's order
+  try {
+    app.parse(std::move(arguments));
+    command();
+  } catch (const CLI::ParseError& error) {
+    return usage_message(app, error);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void list(const Study& study, const StudyOptions& options) {
+  const int jobs = jobs_of(study, options);
+  std::optional<std::size_t> arm;
+  std::string refusal;  // of the arm: a seed changes none
+  for (const Study::Run& run : study.runs) {
+    if (arm != run.arm) refusal = refusal_of(study, run, jobs);
+    arm = run.arm;
+    if (refusal.empty() || is_finished(study, run))
+      fmt::print("{:<17}{}\n", state_of(study, run), printable(run.name));
+    else
+      fmt::print("{:<17}{}: {}\n", "refused", printable(run.name), printable(refusal));
+  }
+}
+
 // Returns the signal that interrupted it, or 0.
 int run_all(const Study& study, const StudyOptions& options) {
   const int at_once = jobs_of(study, options);
@@ -143,8 +178,7 @@ int run_study(const StudyOptions& options) {
   Study study = read_study(options.file);
   if (!options.out.empty()) study.out = options.out;
   if (options.list) {
-    for (const Study::Run& run : study.runs)
-      fmt::print("{:<17}{}\n", state_of(study, run), printable(run.name));
+    list(study, options);
     return 0;
   }
   if (!study.simulated) refuse_two_launchers("study");
@@ -174,7 +208,7 @@ void add_study(CLI::App& app, Command& command) {
                   "runs at a time (default: the number of cores, divided by the workers if they are real)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
-  sub->add_flag("--list", options->list, "print all runs with their state, and stop");
+  sub->add_flag("--list", options->list, "check all runs, print them with their state, and stop");
   sub->callback([options, &command] { command = [options] { return run_study(*options); }; });
 }
 

@@ -31,6 +31,7 @@ struct TrainOptions {
   std::optional<std::string> topology, profile, out, checkpoint_every, resume, profile_out;
   bool json = false;
   bool print_config = false;
+  bool check = false;
 };
 
 void print_summary(const Summary& s, const ScoreInfo& score, const std::string& out) {
@@ -88,8 +89,12 @@ int train_as_worker(const Recipe& recipe, bool json) {
 }
 
 int train_with_workers(const TrainOptions& options, const Recipe& recipe) {
-  refuse_two_launchers("train");
   if (options.restarts > 0) check_restarts(recipe, options.workers);
+  if (options.check) {
+    check_settings(recipe, options.workers, options.workers);
+    return 0;
+  }
+  refuse_two_launchers("train");
   check_recipe(recipe, options.workers, options.workers);
   std::vector<std::string> arguments{"train", options.recipe->file};
   for (const auto& [path, value] : options.recipe->overrides) {
@@ -122,10 +127,12 @@ void add_train(CLI::App& app, Command& command) {
       "  torchrun --nproc-per-node 4 --no-python starling train recipes/fashion-mnist.toml");
   auto options = std::make_shared<TrainOptions>();
   add_recipe(*sub, options->recipe);
-  sub->add_option("--workers", options->workers,
-                  "number of workers to start on this machine (default: the launcher's world, or one worker)")
-      ->type_name("N")
-      ->check(CLI::Range(1, kMostLocalWorkers));
+  auto* const workers =
+      sub->add_option(
+             "--workers", options->workers,
+             "number of workers to start on this machine (default: the launcher's world, or one worker)")
+          ->type_name("N")
+          ->check(CLI::Range(1, kMostLocalWorkers));
   sub->add_option("--restart", options->restarts,
                   "start a worker that dies or fails again, at most this often (default: 3; with "
                   "--workers). It takes the state of a worker that is left")
@@ -157,6 +164,8 @@ void add_train(CLI::App& app, Command& command) {
   sub->add_flag("--json", options->json, "print summary.json instead of a table");
   sub->add_flag("--print-config", options->print_config,
                 "print the whole recipe, overrides included, and stop");
+  sub->add_flag("--check", options->check, "check all settings, but neither data nor checkpoints, and stop")
+      ->needs(workers);
   sub->callback([sub, options, &command] {
     auto& overrides = options->recipe->overrides;
     take_unknown_keys(*sub, *options->recipe);

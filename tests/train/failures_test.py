@@ -235,6 +235,16 @@ sys.stdin.read()
             said = command(name, self.recipe, "--workers", 3, "--out", self.out, *missing, *wrong, code=2).stderr
             self.assertTrue(said.startswith("starling: unknown schedule 'rign', did you mean ring?"), said)
 
+    def test_a_check_of_the_settings_looks_for_no_data(self):
+        for name in ("train", "simulate"):
+            asked = (name, self.recipe, "--out", self.out, "--data.dir", "/nowhere", "--check", "--workers", 3)
+            done = command(*asked)
+            self.assertEqual((done.stdout, done.stderr), ("", ""))
+            self.assertIn("did you mean ring?", command(*asked, "--mixing.topology", "rign", code=2).stderr)
+        self.assertFalse(self.out.exists())
+        self.assertIn("--restart needs at least two", self.usage_error("--check", "--restart", "2", workers=1))
+        self.assertIn("--check requires --workers", self.usage_error("--check", workers=0))
+
     def test_a_loss_that_is_not_finite_ends_the_run(self):
         _, stderr = self.train("--optimizer.rule", "sgd", "--optimizer.lr", "1e30", "--optimizer.momentum", "0", code=1)
         self.assertRegex(stderr, r"(?m)^starling: rank [0-2]: step [2-4]: the loss is (nan|inf|-nan|-inf); "

@@ -255,6 +255,25 @@ batch = 8
         # They are tried again, the others are not.
         self.assertIn("4 runs, 2 of them finished before\n", self.study(code=1).stdout)
 
+    def test_the_list_marks_runs_that_would_be_refused(self):
+        nowhere = "[set]\ndata.dir = '/nowhere'\n"  # nobody looks for it
+        self.write(nowhere + '[grid]\nrun.seed = [1, 2]\nmixing.scheme = ["cta", "choco"]\n', "workers = 3")
+        lines = self.study("--list").stdout.splitlines()
+        self.assertEqual(lines[:2], [f"to do            scheme=cta,seed={seed}" for seed in (1, 2)])
+        self.assertEqual([line.split(": ")[0] for line in lines[2:]],
+                         [f"refused          scheme=choco,seed={seed}" for seed in (1, 2)])
+        train = "run = 'train'\nworkers = "
+        for head, text, said in (
+                ("workers = 3", "mixing.topology = ['rign']", "rign,seed=1: unknown schedule 'rign', did you mean ring?"),
+                ("workers = 3", "checkpoint.every = [5]", "every=5,seed=1: simulate: checkpoint.every is for workers that are"),
+                ("workers = 3", "train.batch = [8]\n[simulate]\ngradient = -1", "--gradient: Value -1 not in range "),
+                (train + "3", "mixing.scheme = ['choco']", 'scheme=choco,seed=1: scheme "choco" needs a topology of one round'),
+                (train + "300", "train.batch = [8]", "--workers: Value 300 not in range 1 to ")):
+            self.write(f"{nowhere}[grid]\n{text}\n", head)
+            [line] = self.study("--list").stdout.splitlines()
+            self.assertTrue(line.startswith("refused "), line)
+            self.assertIn(said, line)
+
     def test_real_workers(self):
         self.write('[grid]\nrun.seed = [3]\nmixing.scheme = ["cta"]\n[ablation.bf16]\nmixing.wire = "bf16"\n',
                    "run = 'train'\nworkers = 2")
