@@ -110,9 +110,9 @@ void print_one(const SchemeInfo& info) {
                                   : "off by a distance that falls with the learning rate");
   row("hierarchy", info.make_in_nodes != nullptr ? "yes" : "no");
   for (const SchemeOption& option : info.options) {
-    fmt::print("\n  {}: {}, default {}", option.name, type_of(option), default_text(option));
+    fmt::print("\n  {}: {}", option.name, type_of(option));
     if (const std::string allowed = allowed_text(option); !allowed.empty()) fmt::print(", {}", allowed);
-    fmt::print("\n    {}\n", option.meaning);
+    fmt::print(", default {}\n    {}\n", default_text(option), option.meaning);
   }
 }
 
@@ -149,9 +149,11 @@ void print_python() {
                : type == "whole number" ? "int"
                                         : "str",
                option.is_automatic() ? " | None" : "");
-    fmt::print("    \"\"\"Of {}: {}. {} (default){}.\"\"\"\n", fmt::join(shared.schemes, ", "),
-               option.meaning, option.is_automatic() ? "None: automatic" : default_text(option),
-               allowed_text(option).empty() ? "" : "; " + allowed_text(option));
+    const std::string standard =
+        option.is_automatic() ? fmt::format("None (default): {}", std::get<Automatic>(option.standard).how)
+                              : default_text(option) + " (default)";
+    fmt::print("    \"\"\"Of {}: {}. {}{}.\"\"\"\n", fmt::join(shared.schemes, ", "), option.meaning,
+               standard, allowed_text(option).empty() ? "" : "; " + allowed_text(option));
   }
 }
 
@@ -172,7 +174,8 @@ void print_cpp_option(const SchemeOption& option) {
   const std::string cpp = type == "number" ? "double" : type == "text" ? "std::string" : "std::int64_t";
   const std::string value =
       type == "text" ? fmt::format("\"{}\"", value_text(standard)) : value_text(standard);
-  fmt::print("  // {}{}.\n", option.meaning, allowed_text(option).empty() ? "" : "; " + allowed_text(option));
+  fmt::print("  // {}{}{}.\n", option.meaning, standard ? "" : "; " + default_text(option),
+             allowed_text(option).empty() ? "" : "; " + allowed_text(option));
   if (standard) {
     fmt::print("  {} {} = {};\n", cpp, option.name, value);
   } else {

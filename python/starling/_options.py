@@ -128,9 +128,9 @@ def without_torchs(options: RuleOptions, name: str, own: Iterable[str]) -> Optio
 
 
 def _default(annotation: str, text: str):
-    """The default that the docstring of an option names: "1 (default)", "False by default", "None:
-    automatic (default)". Without one it is None."""
-    said = re.search(r"(\S+?)(?:: automatic)? (?:\(default\)|by default)", " ".join(text.split()))
+    """The default that the docstring of an option names: "1 (default)", "False by default". Without
+    one it is None."""
+    said = re.search(r"(\S+) (?:\(default\)|by default)", " ".join(text.split()))
     if said is None or said[1] == "None":
         return None
     return said[1] if annotation == "str" and not said[1].startswith('"') else ast.literal_eval(said[1])

@@ -34,7 +34,7 @@ void scheme_key(Config& c, const std::string& name, SchemeValue& value) {
   std::string help = fmt::format("{}: {}", fmt::join(shared.schemes, ", "), option.meaning);
   if (option.is_automatic()) {
     range.least = -1;
-    help += "; below 0: automatic";
+    help += fmt::format("; below 0: {}", std::get<Automatic>(option.standard).how);
   }
   if (auto* const whole = std::get_if<std::int64_t>(&value)) {
     c.key(name, whole, range, help);

@@ -27,8 +27,9 @@ class Schemes(CommandTest):
             self.assertTrue(text.startswith(f"{name}\n"))
             for row in ("exchange", "edges", "wires", "one_in", "optimizer", "GPU", "hierarchy"):
                 self.assertRegex(text, rf"\n  {row} +\S")
-        self.assertIn("gamma: number, default 0, at least 0 and at most 1", described["choco"])
-        self.assertIn("trigger: number, default 0, at least 0", described["choco"])
+        self.assertIn("gamma: number, at least 0 and at most 1, default 0\n", described["choco"])
+        self.assertIn("trigger: number, at least 0, default 0\n", described["choco"])
+        self.assertIn("mu: number, at least 0 and below 1, default automatic: beta\n", described["quasi-global"])
 
     def test_a_wrong_name_is_told_the_nearest(self):
         self.assertTrue(self.usage_error("schemes", "chocco").startswith(

@@ -367,6 +367,7 @@ TEST(SchemesTable, OptionsOfOneNameAreAlike) {
       const SchemeInfo& info = scheme_info(scheme);
       const auto own = std::ranges::find(info.options, shared.option->name, &SchemeOption::name);
       EXPECT_EQ(default_of(*own), default_of(*shared.option)) << shared.option->name;
+      EXPECT_EQ(default_text(*own), default_text(*shared.option)) << shared.option->name;
       EXPECT_EQ(allowed_text(*own), allowed_text(*shared.option)) << shared.option->name;
       EXPECT_EQ(own->meaning, shared.option->meaning) << "the help of the key shows one of them";
     }

@@ -7,13 +7,14 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
 #include "starling/core/error.h"
-#include "starling/optim/schemes/options.h"
+#include "starling/optim/schemes/table.h"
 #include "tests/folder.h"
 #include "tests/refusal.h"
 
@@ -123,6 +124,17 @@ TEST_F(RecipeTest, AnOptionOfARuleSaysWhoseItIs) {
   EXPECT_THAT(error_of("[optimizer]\nmomentum = 1"),
               testing::HasSubstr(":2: optimizer.momentum = 1: out of range"));
   EXPECT_THAT(error_of("[optimizer]\nlr = 0"), testing::HasSubstr(":2: optimizer.lr = 0: out of range"));
+}
+
+TEST_F(RecipeTest, AnAutomaticDefaultIsExplainedOnce) {
+  EXPECT_THAT(
+      print_recipe(Recipe{}),
+      testing::HasSubstr("\nmu = -1.0  # quasi-global: the share of m that a step keeps; below 0: beta; "
+                         "a number at least -1 and below 1\n"));
+  for (const SharedOption& shared : scheme_options()) {
+    const std::string said = fmt::format("{}; {}", shared.option->meaning, default_text(*shared.option));
+    EXPECT_EQ(said.find("automatic"), said.rfind("automatic")) << shared.option->name;
+  }
 }
 
 SchemeSettings settings_of(const Options& options) { return SchemeSettings(options.scheme); }

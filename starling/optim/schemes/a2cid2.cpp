@@ -46,15 +46,13 @@ constexpr SchemeOption kOptions[] = {
     kRate,
     kClock,
     {.name = "eta",
-     .standard = Automatic{},
+     .standard = Automatic{"the paper's, by topology and rate"},
      .range = between(0, 1000),
-     .meaning = "how fast the momentum mixes x and x~; 0: no momentum; automatic: the paper's, by topology "
-                "and rate"},
+     .meaning = "how fast the momentum mixes x and x~; 0: no momentum"},
     {.name = "alpha_tilde",
-     .standard = Automatic{},
+     .standard = Automatic{"the paper's, by topology and rate, with wire int4 at most 1"},
      .range = between(0, 1000),
-     .meaning = "how far x~ goes towards the other's x; automatic: the paper's, by topology and rate, with "
-                "wire int4 at most 1"},
+     .meaning = "how far x~ goes towards the other's x"},
 };
 
 constexpr SchemeTraits traits() {

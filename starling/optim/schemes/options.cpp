@@ -119,7 +119,11 @@ std::optional<SchemeValue> default_of(const SchemeOption& option) {
       option.standard);
 }
 
-std::string default_text(const SchemeOption& option) { return value_text(default_of(option)); }
+std::string default_text(const SchemeOption& option) {
+  const std::string value = value_text(default_of(option));
+  return option.is_automatic() ? fmt::format("{}: {}", value, std::get<Automatic>(option.standard).how)
+                               : value;
+}
 
 std::string allowed_text(const SchemeOption& option) {
   return option.choices.empty() ? option.range.text() : fmt::format("{}", fmt::join(option.choices, " or "));

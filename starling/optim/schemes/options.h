@@ -17,8 +17,10 @@ namespace starling {
 
 struct SchemeInfo;
 
-// A default that the scheme computes. The option is a real number.
-struct Automatic {};
+// A default that the scheme computes, and how. The option is a real number.
+struct Automatic {
+  std::string_view how;
+};
 
 struct SchemeOption {
   std::string_view name;
@@ -52,6 +54,7 @@ class SchemeSettings {
 
 // "0.5", "poisson", "automatic".
 std::string value_text(const std::optional<SchemeValue>& value);
+// The same of the default, with how an automatic one is computed: "automatic: beta".
 std::string default_text(const SchemeOption& option);
 // "at least 0 and at most 1", "poisson or fixed"; empty: all values are allowed.
 std::string allowed_text(const SchemeOption& option);

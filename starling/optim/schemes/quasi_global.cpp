@@ -38,9 +38,9 @@ constexpr SchemeOption kOptions[] = {
      .range = from_below(0, 1),
      .meaning = "the scheme's own momentum: a step goes by beta m + the gradient; 0: none"},
     {.name = "mu",
-     .standard = Automatic{},
+     .standard = Automatic{"beta"},
      .range = from_below(0, 1),
-     .meaning = "the share of m that a step keeps; automatic: beta"}};
+     .meaning = "the share of m that a step keeps"}};
 
 }  // namespace
 
