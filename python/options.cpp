@@ -33,8 +33,11 @@ double chosen(const Rule& rule, const py::str& key, std::span<const std::string_
   const auto found =
       py::isinstance<py::str>(value) ? std::ranges::find(choices, value.cast<std::string>()) : choices.end();
   if (found != choices.end()) return static_cast<double>(found - choices.begin());
-  throw UsageError(fmt::format("{}: {} = {} is not allowed: {} or None", rule_name(rule),
-                               key.cast<std::string>(), py::repr(value).cast<std::string>(),
+  const std::string near = py::isinstance<py::str>(value)
+                               ? did_you_mean(value.cast<std::string>(), {choices.begin(), choices.end()})
+                               : "";
+  throw UsageError(fmt::format("{}: {} = {} is not allowed{}: {} or None", rule_name(rule),
+                               key.cast<std::string>(), py::repr(value).cast<std::string>(), near,
                                fmt::join(choices, ", ")));
 }
 

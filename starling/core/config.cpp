@@ -239,11 +239,8 @@ void Config::assign(const Section& section, const Key& key, const Value& value, 
                    if (!v) return refuse("wrong type");
                    if (!is_utf8(*v)) return refuse("not UTF-8");
                    if (!key.choices.empty() &&
-                       std::find(key.choices.begin(), key.choices.end(), *v) == key.choices.end()) {
-                     const std::string nearest = nearest_name(*v, key.choices);
-                     return refuse(nearest.empty() ? std::string("unknown")
-                                                   : fmt::format("unknown, did you mean {}?", nearest));
-                   }
+                       std::find(key.choices.begin(), key.choices.end(), *v) == key.choices.end())
+                     return refuse("unknown" + did_you_mean(*v, key.choices));
                    *field = *v;
                  },
              },

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 
@@ -15,8 +16,9 @@ Level level_from_environment() {
   if (wanted == "warning") return Level::warning;
   if (wanted == "info") return Level::info;
   if (wanted == "debug") return Level::debug;
-  throw UsageError("environment: STARLING_LOG='" + std::string(wanted) +
-                   "' is not allowed: debug, info or warning");
+  throw UsageError("environment: STARLING_LOG='" + std::string(wanted) + "' is not allowed" +
+                   did_you_mean(std::string(wanted), {"debug", "info", "warning"}) +
+                   ": debug, info or warning");
 }
 
 Log log_to_stderr(int rank, Level least) {

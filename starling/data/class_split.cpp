@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/random.h"
 #include "starling/core/text.h"
@@ -161,8 +162,9 @@ ClassSplit read_class_split(const std::string& text, const std::string& where) {
       return {ClassSplit::Kind::dirichlet, alpha};
   }
   throw UsageError(
-      fmt::format("{} = {}: allowed is iid, whole, by-class, or dirichlet:ALPHA with ALPHA from {} to {}",
-                  where, short_of(text), ClassSplit::kLeastAlpha, ClassSplit::kMostAlpha));
+      fmt::format("{} = {}{}: allowed is iid, whole, by-class, or dirichlet:ALPHA with ALPHA from {} to {}",
+                  where, short_of(text), did_you_mean(text, {"iid", "whole", "by-class"}),
+                  ClassSplit::kLeastAlpha, ClassSplit::kMostAlpha));
 }
 
 Shares kept_shares(const ClassSet& set, const ClassSplit& split, int workers, std::uint64_t seed) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/models/resnet8.h"
 
@@ -21,8 +22,9 @@ std::shared_ptr<Classifier> make_classifier(const std::string& name, int width, 
                                             std::uint64_t seed) {
   torch::manual_seed(seed);
   if (name == "resnet-8") return make_resnet8({.width = width, .type = type_named(dtype)});
-  throw UsageError(
-      fmt::format("model.name = {}: unknown, allowed is {}", name, fmt::join(known_classifiers(), ", ")));
+  throw UsageError(fmt::format("model.name = {}: unknown{}, allowed is {}", name,
+                               did_you_mean(name, known_classifiers()),
+                               fmt::join(known_classifiers(), ", ")));
 }
 
 }  // namespace starling

@@ -139,7 +139,9 @@ void check_gradients(const Options& options, bool around) {
 void check_hierarchy(const Options& options, int workers, int local_workers, bool around) {
   const std::string& hierarchy = options.hierarchy;
   if (hierarchy == "none") return;
-  if (hierarchy != "node") refuse(fmt::format("hierarchy \"{}\" is unknown: none or node", hierarchy));
+  if (hierarchy != "node")
+    refuse(fmt::format("hierarchy \"{}\" is unknown{}: none or node", hierarchy,
+                       did_you_mean(hierarchy, {"none", "node"})));
   if (scheme_of(options).make_in_nodes == nullptr)
     refuse(fmt::format("hierarchy \"node\" needs scheme \"{}\", not \"{}\"",
                        schemes_with([](const SchemeInfo& info) { return info.make_in_nodes != nullptr; }),

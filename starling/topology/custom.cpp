@@ -33,6 +33,7 @@
 
 #include <fmt/format.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/tree_reader.h"
 #include "starling/topology/families.h"
@@ -160,8 +161,10 @@ class GraphReader : TreeReader {
   std::string name_of_weights(const Node& weights, const Node& round, const Node* rows) const {
     const auto* name = weights.as<std::string>();
     if (!name || (*name != kMetropolis && *name != kPushSum)) {
-      refuse(weights.line, fmt::format("weights must be \"{}\" or \"{}\", not {}", kMetropolis, kPushSum,
-                                       name ? short_of(*name) : weights.kind()));
+      const std::vector<std::string> known{std::string(kMetropolis), std::string(kPushSum)};
+      refuse(weights.line,
+             fmt::format("weights must be \"{}\" or \"{}\", not {}{}", kMetropolis, kPushSum,
+                         name ? short_of(*name) : weights.kind(), name ? did_you_mean(*name, known) : ""));
     }
     if (rows) refuse(weights.line, "weights is allowed with edges only: rows contain their weights");
     if (*name == kMetropolis && flag(round, "directed"))

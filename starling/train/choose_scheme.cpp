@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/range.h"
 #include "starling/core/text.h"
@@ -291,11 +292,12 @@ void check(const Situation& in) {
   if (in.workers_per_node < 1 || in.workers % in.workers_per_node != 0)
     refuse(fmt::format("{} workers are no whole number of nodes with {} workers each", in.workers,
                        in.workers_per_node));
-  std::vector<std::string_view> rules;
-  for (const Rule& rule : known_rules()) rules.push_back(rule_key(rule));
-  if (!in.rule.empty() && in.rule != kOtherRule && std::ranges::count(rules, in.rule) == 0)
-    refuse(
-        fmt::format("rule {} is unknown: {} or {}", in_quotes(in.rule), fmt::join(rules, ", "), kOtherRule));
+  std::vector<std::string> rules;
+  for (const Rule& rule : known_rules()) rules.emplace_back(rule_key(rule));
+  rules.emplace_back(kOtherRule);
+  if (!in.rule.empty() && std::ranges::count(rules, in.rule) == 0)
+    refuse(fmt::format("rule {} is unknown{}: {}", in_quotes(in.rule), did_you_mean(in.rule, rules),
+                       fmt::join(rules, ", ")));
   if (!in.topology.empty()) make_shares(in.topology, in.workers, in.workers_per_node);
 }
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "starling/core/config.h"
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
@@ -54,7 +55,8 @@ class StudyReader : TreeReader {
     study_.recipe = beside(text_of(needed(root, "recipe"), "recipe"));
     const std::string how = text_or(root, "run", "simulate");
     if (how != "simulate" && how != "train")
-      refuse(needed(root, "run").line, fmt::format("run = {}: allowed is simulate or train", short_of(how)));
+      refuse(needed(root, "run").line, fmt::format("run = {}{}: allowed is simulate or train", short_of(how),
+                                                   did_you_mean(how, {"simulate", "train"})));
     study_.simulated = how == "simulate";
     recipe_text_ = read_at_most(study_.recipe, Config::kMostBytes, "recipe");
 
@@ -281,14 +283,15 @@ class StudyReader : TreeReader {
       }
       const auto axis = std::ranges::find(axes, setting.path);
       if (axis == axes.end())
-        refuse(setting.line, fmt::format("{} is no list of [grid]; there are: {}", short_of(setting.path),
-                                         fmt::join(axes, ", ")));
+        refuse(setting.line, fmt::format("{} is no list of [grid]{}; there are: {}", short_of(setting.path),
+                                         did_you_mean(setting.path, axes), fmt::join(axes, ", ")));
       const auto index = static_cast<std::size_t>(axis - axes.begin());
       const std::string text = written(setting.node, setting.path, setting.line);
       const auto& values = study_.axes[index].values;
       if (std::ranges::count(values, text) == 0)
-        refuse(setting.line, fmt::format("{} = {}: [grid] has no such value; there are: {}", setting.path,
-                                         short_of(text), fmt::join(values, ", ")));
+        refuse(setting.line,
+               fmt::format("{} = {}: [grid] has no such value{}; there are: {}", setting.path, short_of(text),
+                           did_you_mean(text, values), fmt::join(values, ", ")));
       baseline[index] = text;
     }
     return baseline;

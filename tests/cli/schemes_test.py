@@ -99,7 +99,7 @@ class Schemes(CommandTest):
                                 (("--workers", "6", "--workers-per-node", "4"), "6 workers are no whole number of nodes"),
                                 (("--link-over-compute", "slow"), "link-over-compute"),
                                 (("--link-over-compute", "nan"), "link-over-compute = nan is not allowed"),
-                                (("--rule", "adamm"), 'rule "adamm" is unknown: sgd, '),
+                                (("--rule", "adamm"), 'rule "adamm" is unknown, did you mean adam?: sgd, '),
                                 (("--topology", "rign"), "rign")):
             self.assertIn(said, self.usage_error("schemes", "--for", *arguments), arguments)
         self.assertIn("--for", self.usage_error("schemes", "--skew", "strong"))

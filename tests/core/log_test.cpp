@@ -1,6 +1,8 @@
 #include "starling/core/log.h"
 
 #include <cstdlib>
+#include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -36,10 +38,13 @@ TEST(Log, AMessageIsOneLine) {
 }
 
 TEST(Log, RefusesWhatIsNoLevel) {
-  ::setenv("STARLING_LOG", "loud", 1);
-  const std::string refused = refusal<UsageError>([] { level_from_environment(); });
-  ::unsetenv("STARLING_LOG");
-  EXPECT_EQ(refused, "environment: STARLING_LOG='loud' is not allowed: debug, info or warning");
+  for (const auto& [wanted, near] : {std::pair{"loud", ""}, {"debg", ", did you mean debug?"}}) {
+    ::setenv("STARLING_LOG", wanted, 1);
+    const std::string refused = refusal<UsageError>([] { level_from_environment(); });
+    ::unsetenv("STARLING_LOG");
+    EXPECT_EQ(refused, "environment: STARLING_LOG='" + std::string(wanted) + "' is not allowed" + near +
+                           ": debug, info or warning");
+  }
 }
 
 }  // namespace

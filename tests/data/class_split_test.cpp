@@ -181,10 +181,13 @@ TEST(ClassSplit, NamesAreRead) {
   EXPECT_EQ(read("dirichlet:1e6").alpha, 1e6);
   for (const char* text :
        {"", "split", "dirichlet", "dirichlet:", "dirichlet:0", "dirichlet:-1", "dirichlet:nan",
-        "dirichlet:inf", "dirichlet:1 ", "dirichlet:1e7", "dirichlet:1e-4", "by-class:1"})
+        "dirichlet:inf", "dirichlet:1 ", "dirichlet:1e7", "dirichlet:1e-4"})
     EXPECT_EQ(refusal<UsageError>([&] { read(text); }),
               "a.toml:7: data.split = \"" + std::string(text) +
                   "\": allowed is iid, whole, by-class, or dirichlet:ALPHA with ALPHA from 0.001 to 1000000");
+  for (const char* text : {"by-class:1", "by_class", "byclass"})
+    EXPECT_THAT(refusal<UsageError>([&] { read(text); }),
+                testing::HasSubstr("\", did you mean by-class?: allowed is iid, "));
 }
 
 }  // namespace

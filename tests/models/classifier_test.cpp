@@ -32,7 +32,8 @@ TEST(Classifier, TheSeedAloneDecidesTheInitialValues) {
 
 TEST(Classifier, RefusesAnUnknownName) {
   EXPECT_THAT([] { make_classifier("resnet-9", 8, "fp32", 1); },
-              testing::ThrowsMessage<UsageError>("model.name = resnet-9: unknown, allowed is resnet-8"));
+              testing::ThrowsMessage<UsageError>(
+                  "model.name = resnet-9: unknown, did you mean resnet-8?, allowed is resnet-8"));
 }
 
 }  // namespace

@@ -293,6 +293,8 @@ TEST(SchemesTable, RefusesInTheseWords) {
       {{.scheme = {"a2cid2", {{"rate", 0}}}}, "rate = 0 is not allowed: at least 0.001 and at most 1000"},
       {{.scheme = {"cta", {{"rate", 2}}}}, "rate = 2" + rates + "1"},
       {{.scheme = {"ad-psgd", {{"clock", "even"}}}}, "clock \"even\" is not allowed: poisson or fixed"},
+      {{.scheme = {"ad-psgd", {{"clock", "fixd"}}}},
+       "clock \"fixd\" is not allowed, did you mean fixed?: poisson or fixed"},
       {{.scheme = {"cta", {{"clock", "fixed"}}}}, "clock \"fixed\" is for schemes a2cid2, ..."},
       {{.scheme = {"a2cid2", {{"eta", -0.5}}}}, "eta = -0.5 is not allowed: at least 0 and at most 1000"},
       {{.scheme = {"a2cid2", {{"alpha_tilde", 1001}}}},
@@ -315,6 +317,7 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "nothing would move"},
       {{.scheme = "atc", .hierarchy = "node"}, "hierarchy \"node\" needs scheme \"cta\", not \"atc\"", 2},
       {{.hierarchy = "rack"}, "hierarchy \"rack\" is unknown: none or node"},
+      {{.hierarchy = "nodes"}, "hierarchy \"nodes\" is unknown, did you mean node?: none or node"},
       {{.hierarchy = "node", .workers_per_node = 2},
        "3 workers are no whole number of nodes with 2 workers each...",
        3}};

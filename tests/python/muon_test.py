@@ -166,6 +166,7 @@ class Muon(unittest.TestCase):
                 ({"ns_coefficients": (2, -1.5, 0.5)}, "(2, -1.5, 0.5) is not allowed: (3.4445, -4.775, 2.0315)"),
                 ({"adjust_lr_fn": "match"}, "Muon: adjust_lr_fn = 'match' is not allowed: original, match_rms_adamw, "
                                             "spectral_unclamped or None"),
+                ({"adjust_lr_fn": "match_rms_adam"}, "is not allowed, did you mean match_rms_adamw?: original"),
                 ({"ns_steps": 100}, "Muon: ns_steps = 100 is not allowed"),
                 ({"momentum": 1.0}, "Muon: momentum = 1 is not allowed")):  # fmt: skip
             self.assertIn(text, refusal(starling.Muon, net.parameters(), **options))

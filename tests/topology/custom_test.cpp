@@ -76,6 +76,8 @@ edges = [[0, 1], [2, 0], [1, 2], [0, 3]]
   const auto of = [&](const std::string& round) { return error_of("workers = 4\n[[rounds]]\n" + round); };
   EXPECT_EQ(of("weights = 'best'\nedges = []"),
             "a.toml:3: round 0: weights must be \"metropolis-hastings\" or \"push-sum\", not \"best\"");
+  EXPECT_THAT(of("weights = 'pushsum'\nedges = []"),
+              testing::HasSubstr("not \"pushsum\", did you mean push-sum?"));
   const std::string ours = "weights = 'metropolis-hastings'\n";
   EXPECT_EQ(of(ours + "rows = []"),
             "a.toml:3: round 0: weights is allowed with edges only: rows contain their weights");

@@ -140,7 +140,7 @@ TEST(Suggest, OneLineForASituationThatIsNotAllowed) {
   EXPECT_THAT(said({.link_over_compute = -1}), HasSubstr("link-over-compute = -1 is not allowed"));
   EXPECT_THAT(said({.straggler = 0.5}), HasSubstr("straggler = 0.5 is not allowed: it must be at least 1"));
   EXPECT_THAT(said({.memory = -1}), HasSubstr("memory = -1 is not allowed"));
-  EXPECT_THAT(said({.rule = "adamm"}), HasSubstr("rule \"adamm\" is unknown: sgd, adam"));
+  EXPECT_THAT(said({.rule = "adamm"}), HasSubstr("rule \"adamm\" is unknown, did you mean adam?: sgd, adam"));
   EXPECT_THAT(said({.topology = "no-such"}), HasSubstr("no-such"));
 }
 

@@ -294,6 +294,8 @@ TEST(WorldFromEnvironment, NamesTheVariableThatIsWrong) {
               HasSubstr("MASTER_ADDR='no.such.host.invalid'"));
   EXPECT_THAT(refusal("STARLING_TRANSPORT", "pigeon"),
               AllOf(HasSubstr("STARLING_TRANSPORT='pigeon'"), HasSubstr("mapped"), HasSubstr("tcp")));
+  EXPECT_THAT(refusal("STARLING_TRANSPORT", "maped"), HasSubstr("is not allowed, did you mean mapped?: "));
+  EXPECT_THAT(refusal("STARLING_TLS", "certs"), HasSubstr("is not allowed, did you mean cert?: "));
   EXPECT_THAT(refusal("STARLING_TLS", "yes"),
               AllOf(HasSubstr("STARLING_TLS='yes'"), HasSubstr("psk"), HasSubstr("cert")));
   EXPECT_THAT(refusal("STARLING_TLS", "cert"),

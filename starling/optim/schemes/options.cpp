@@ -23,12 +23,13 @@ std::string shown(const SchemeOption& option, const SchemeValue& value) {
 SchemeValue checked(const SchemeOption& option, SchemeValue value) {
   const bool is_text = std::holds_alternative<std::string_view>(option.standard);
   const bool is_whole = std::holds_alternative<std::int64_t>(option.standard);
-  const auto refuse = [&](const std::string& allowed) {
-    throw UsageError(fmt::format("{} is not allowed: {}", shown(option, value), allowed));
+  const auto refuse = [&](const std::string& allowed, const std::string& near = "") {
+    throw UsageError(fmt::format("{} is not allowed{}: {}", shown(option, value), near, allowed));
   };
   if (const auto* const text = std::get_if<std::string>(&value)) {
     if (!is_text) refuse("a number");
-    if (std::ranges::find(option.choices, *text) == option.choices.end()) refuse(allowed_text(option));
+    if (std::ranges::find(option.choices, *text) == option.choices.end())
+      refuse(allowed_text(option), did_you_mean(*text, {option.choices.begin(), option.choices.end()}));
     return value;
   }
   if (is_text) refuse(allowed_text(option));

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/transport/c10d/private_folder.h"
@@ -122,12 +123,12 @@ std::string transport_from_environment(const Variables& variable, bool has_group
         "environment: STARLING_TLS does not protect the blocks that STARLING_TRANSPORT=c10d sends by the "
         "process group: unset one of them");
   if (name == "mapped" || name == "tcp" || (name == "c10d" && has_group)) return name;
-  throw UsageError(
-      fmt::format("environment: STARLING_TRANSPORT='{}' is not allowed: mapped (blocks lie in shared memory "
-                  "within a host and go over TCP between hosts; the default), tcp (everywhere){}",
-                  name,
-                  has_group ? " or c10d (blocks go by the process group)"
-                            : "; c10d is for a world of a process group (World::from_process_group)"));
+  throw UsageError(fmt::format(
+      "environment: STARLING_TRANSPORT='{}' is not allowed{}: mapped (blocks lie in shared memory "
+      "within a host and go over TCP between hosts; the default), tcp (everywhere){}",
+      name, did_you_mean(name, {"mapped", "tcp"}),
+      has_group ? " or c10d (blocks go by the process group)"
+                : "; c10d is for a world of a process group (World::from_process_group)"));
 }
 
 bool rejoin_from_environment(const Variables& variable) {
@@ -142,9 +143,9 @@ std::optional<TlsOptions> tls_from_environment(const Variables& variable) {
   const std::string how = variable("STARLING_TLS").value_or("");
   if (!how.empty() && how != "psk" && how != "cert")
     throw UsageError(
-        fmt::format("environment: STARLING_TLS='{}' is not allowed: psk (the token is the key) or "
+        fmt::format("environment: STARLING_TLS='{}' is not allowed{}: psk (the token is the key) or "
                     "cert (with STARLING_TLS_CERT, STARLING_TLS_KEY and STARLING_TLS_CA)",
-                    how));
+                    how, did_you_mean(how, {"psk", "cert"})));
   TlsOptions options;
   for (const auto& [name, file] : {std::pair{"STARLING_TLS_CERT", &options.certificate},
                                    {"STARLING_TLS_KEY", &options.key},
