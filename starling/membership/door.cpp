@@ -99,7 +99,8 @@ void DoorWatch::run() {
     lock.unlock();
     auto pause = kLook;
     try {
-      if (const std::string bell = door_.bell(); bell != last || !is_open_) {
+      // A store that was started again has no bell.
+      if (const std::string bell = door_.bell(); bell != last || bell.empty() || !is_open_) {
         rung_();
         last = bell;
       }
