@@ -152,7 +152,7 @@ void place_states(Block& block) {
 }  // namespace
 
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                   std::size_t first_group, std::int64_t block_bytes, Wire wire) {
+                   std::size_t first_group, std::int64_t block_bytes, Wire wire, bool undivided) {
   std::int64_t total = 0;
   std::map<const void*, std::pair<std::size_t, std::size_t>> seen;  // group and index
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -178,7 +178,8 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
     for (const at::Tensor& parameter : groups[g].params()) {
       const auto passes = std::make_shared<std::uint32_t>(0);
       const bool whole = takes_whole(groups[g], parameter);
-      const std::int64_t least = whole ? parameter.numel() : 1;  // to be in one block
+      const bool in_one = whole || (undivided && parameter.dim() > 1);
+      const std::int64_t least = in_one ? parameter.numel() : 1;  // to be in one block
       for (std::int64_t begin = 0; begin < parameter.numel();) {
         if (fresh || blocks.back().length + least > limit || blocks.back().device != parameter.device()) {
           Block next{.index = static_cast<int>(blocks.size()), .group = static_cast<int>(g)};
@@ -189,7 +190,7 @@ void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::O
         }
         Block& block = blocks.back();
         const std::int64_t length =
-            whole ? parameter.numel() : std::min(parameter.numel() - begin, limit - block.length);
+            in_one ? parameter.numel() : std::min(parameter.numel() - begin, limit - block.length);
         const Wire format = type_of(parameter)->format;
         const at::Tensor master =
             format == Wire::fp32 ? at::Tensor()

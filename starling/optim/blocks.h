@@ -102,10 +102,12 @@ void check_parameter(const at::Tensor& parameter, std::size_t group, std::size_t
 
 // Cuts the parameters of the groups from `first_group` on into blocks of at most max(256 KB,
 // min(block_bytes, total / 8)) and appends them, without states. A larger parameter is spread over
-// several blocks, but a matrix that its group's rule takes whole makes a larger block. Throws as
-// check_parameter(), and if a parameter occurs twice.
+// several blocks, but a matrix that its group's rule takes whole makes a larger block. So does
+// every parameter of two or more dimensions with `undivided`. Throws as check_parameter(), and if a
+// parameter occurs twice.
 void append_blocks(std::vector<Block>& blocks, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                   std::size_t first_group, std::int64_t block_bytes, Wire wire = Wire::fp32);
+                   std::size_t first_group, std::int64_t block_bytes, Wire wire = Wire::fp32,
+                   bool undivided = false);
 
 // Each parameter once, in the order of the blocks that hold their first elements.
 std::vector<at::Tensor> parameters_of(const std::vector<Block>& blocks);

@@ -198,7 +198,9 @@ void Optimizer::open(const Epoch& epoch, const World& world) {
   std::vector<std::size_t> sizes;  // of rounds
   for (std::size_t b = 0; b < e.blocks.size(); ++b) {
     e.blocks[b].grid.remember(e.of_members.rounds.size() * static_cast<std::size_t>(e.options.one_in));
-    if (!in_pairs && e.owns(b)) sizes.push_back(static_cast<std::size_t>(e.blocks[b].length));
+    if (in_pairs || !e.owns(b)) continue;
+    sizes.push_back(traits.wire_values != nullptr ? traits.wire_values(e.blocks[b], e.of_members)
+                                                  : static_cast<std::size_t>(e.blocks[b].length));
   }
   ExchangeOptions exchange_with = exchange_options(world);
   exchange_with.patience.max_wait = e.options.max_wait;

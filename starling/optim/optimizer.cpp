@@ -211,7 +211,8 @@ void Optimizer::take_new_groups() {
   }
   if (param_groups_.size() == first) return;
   const std::size_t first_block = e.blocks.size();
-  append_blocks(e.blocks, param_groups_, first, e.options.block_bytes, e.options.wire);
+  append_blocks(e.blocks, param_groups_, first, e.options.block_bytes, e.options.wire,
+                /*undivided=*/scheme_of(e.options).traits.wire_values != nullptr);
   std::set<std::string> not_kept;
   for (std::size_t b = first_block; b < e.blocks.size(); ++b) {
     if (e.blocks[b].on_device) not_kept.insert(e.blocks[b].on_device->device()->not_kept());

@@ -99,7 +99,9 @@ double model_bytes(const Recipe& recipe) {
 }  // namespace
 
 std::optional<Mixing> planned_as(const SchemeChoice& scheme) {
-  const Path path = scheme_info(scheme.name).path_of(SchemeSettings(scheme));
+  const SchemeInfo& info = scheme_info(scheme.name);
+  if (info.traits.wire_values != nullptr) return std::nullopt;  // no profile holds the parameters' shapes
+  const Path path = info.path_of(SchemeSettings(scheme));
   if (path == Path::ahead) return Mixing::ahead;
   if (path == Path::inside) return Mixing::inside;
   return std::nullopt;

@@ -23,7 +23,8 @@ namespace starling {
 
 constexpr std::int64_t kMeasuredSteps = 30;
 
-// As what the planner simulates a scheme with its own options; none: it has no rounds.
+// As what the planner simulates a scheme with its own options; none: it has no rounds, or its bytes
+// depend on the shapes of the parameters.
 std::optional<Mixing> planned_as(const SchemeChoice& scheme);
 // The values that a worker sends with these options.
 Sent sent_by(const Options& options);

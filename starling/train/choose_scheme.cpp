@@ -110,6 +110,8 @@ class Combinations {
       throw UsageError(fmt::format("when a worker dies, {}", info.advice.when_one_dies));
     if (in_.directed && info.traits.edges != EdgeKind::directed)
       throw UsageError("its exchanges go in both directions");
+    if (info.traits.wire_values != nullptr)
+      throw UsageError("its bytes depend on the shapes of the parameters, which the planner does not know");
     if (!in_.rule.empty() && !info.advice.rule.empty() && in_.rule != info.advice.rule)
       throw UsageError(fmt::format("it is meant for rule {}", info.advice.rule));
   }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -10,6 +11,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <torch/optim/optimizer.h>
@@ -189,6 +191,21 @@ TEST(Blocks, NoTwoSegmentsShareAByteOfInt4) {
   }
   for (const Tensor& p : all) expected += p.numel();
   EXPECT_EQ(values, expected);
+}
+
+TEST(Blocks, UndividedAMatrixLiesInOneBlockWhateverItsSize) {
+  const Tensor matrix = at::zeros({300, 400}), vector = at::zeros({120'000});
+  for (const bool undivided : {false, true}) {
+    std::vector<Block> blocks;
+    const std::vector<Tensor> all{at::zeros({10}), matrix, vector};
+    append_blocks(blocks, {torch::optim::OptimizerParamGroup(all)}, 0, 1, Wire::fp32, undivided);
+    std::map<const void*, int> segments;
+    for (const Block& block : blocks) {
+      for (const Segment& segment : block.segments) ++segments[segment.parameter.unsafeGetTensorImpl()];
+    }
+    EXPECT_EQ(segments[matrix.unsafeGetTensorImpl()] == 1, undivided);
+    EXPECT_GT(segments[vector.unsafeGetTensorImpl()], 1);
+  }
 }
 
 // Compares the conversions of 16-bit wires with torch's, except for NaN, whose bits differ by

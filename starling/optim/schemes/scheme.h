@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -159,6 +160,9 @@ struct SchemeTraits {
   EdgeKind edges = EdgeKind::symmetric;
   Schedule (*rounds)(int workers) = nullptr;  // with EdgeKind::own and EdgeKind::none
   Contents contents{};                        // of a round; wire and one_in come from the options
+  // The values of a block's wire block, if they are the scheme's own and not the parameters'. Every
+  // parameter of two or more dimensions then lies in one block.
+  std::size_t (*wire_values)(const Block& block, const Schedule& schedule) = nullptr;
   std::span<const RefusedWire> refused_wires{};
   std::string_view all_values{};  // why one_in must be 1; empty: it may be larger
   std::string_view own_rule{};    // why only Starling's rules work; empty: any optimizer works
