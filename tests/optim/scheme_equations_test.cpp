@@ -215,7 +215,8 @@ const std::map<std::string, Equation> kEquations{
     {"decentlam", {decentlam}},
     {"gasloc", {gasloc}},
     {"streaming-diloco", {streaming_diloco}},
-    {"choco", {adapt_then_combine}},  // it sends all values by default
+    {"choco", {adapt_then_combine}},         // it sends all values by default
+    {"power-gossip", {combine_then_adapt}},  // of one dimension; power_gossip_test.cpp has matrices
     {"push-sum", {push_sum}},
     {"push-diging", {.step = push_diging, .gradients = track_pushed}},
     {"local", {adapt_alone}},

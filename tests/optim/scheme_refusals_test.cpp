@@ -198,7 +198,8 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "all could take their mean"},
       {{.every = 0}, "every = 0 is not allowed: steps from one exchange to the next"},
       {{.scheme = "d2", .every = 3},
-       "every = 3 needs scheme \"cta, atc, dsgd-ac, gasloc, streaming-diloco, choco\", not \"d2\""},
+       "every = 3 needs scheme \"cta, atc, dsgd-ac, gasloc, streaming-diloco, choco, power-gossip\", "
+       "not \"d2\""},
       {{.every = 4, .mean_every = 10},
        "mean_every = 10 is no multiple of every = 4: a mean follows an exchange"},
       {{.scheme = "atc", .outer = "adam"}, "outer \"adam\" is unknown: none, sgd or nesterov"},
@@ -280,6 +281,12 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "rule's pass",
        1,
        true},
+      {{.topology = "static-exponential", .scheme = "power-gossip"},
+       "scheme \"power-gossip\" needs a topology of symmetric rounds, such as base-2, ring or complete: "
+       "\"static-exponential\" is not symmetric",
+       5},
+      {{.scheme = "power-gossip", .one_in = 2},
+       "scheme \"power-gossip\" needs one_in = 1, not 2: it sends products of matrices, not values"},
       {{.scheme = "d2"},
        "scheme \"d2\" " + lasting.substr(lasting.find("needs")) + "\"base-2\" has 2 rounds",
        4},
