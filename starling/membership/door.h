@@ -57,8 +57,8 @@ class Door {
 class DoorWatch {
  public:
   // On the watch's thread: `rung` is called at first, after each ring of the bell, and when a lost
-  // store is back or empty; `looked` after each look, some times a second. Both may throw StoreLost,
-  // and are then called again.
+  // store is back or empty; `looked` after each look, some times a second. Both may throw
+  // StoreLost, and are then called again.
   DoorWatch(const Door& door, std::function<void()> rung, std::function<void()> looked = [] {});
   ~DoorWatch();
   bool is_open() const { return is_open_; }  // the store is there

@@ -53,10 +53,10 @@ Seen seen(const Optimizer& optimizer, bool narrow) {
 }
 
 // v of an edge, at one end.
-struct Direction {
+struct EdgeVector {
   int turn = 0;
   std::vector<double> v;
-  bool operator==(const Direction&) const = default;
+  bool operator==(const EdgeVector&) const = default;
 };
 
 // The equation, from what the workers had after step kSeen.
@@ -67,7 +67,7 @@ class PlainPowerGossip {
         rows_(static_cast<std::size_t>(the.shape.front())),
         columns_(all.front().x.size() / rows_),
         now_(std::move(all)) {
-    std::map<std::pair<int, int>, Direction> by_end;
+    std::map<std::pair<int, int>, EdgeVector> by_end;
     for (int i = 0; i < the.n; ++i) {
       std::set<int> neighbours;
       for (const Graph& graph : schedule_.rounds) {
@@ -75,7 +75,7 @@ class PlainPowerGossip {
       }
       auto next = now_[static_cast<std::size_t>(i)].directions.begin();
       for (const int j : neighbours) {
-        Direction& here = by_end[{i, j}];
+        EdgeVector& here = by_end[{i, j}];
         here.turn = static_cast<int>(*next++);
         const std::size_t length = of_rows(here.turn) ? columns_ : rows_;
         here.v.assign(next, next + static_cast<std::ptrdiff_t>(length));
@@ -124,7 +124,7 @@ class PlainPowerGossip {
 
   // C(x_j - x_i). Moves v.
   std::vector<double> projected(int i, int j) {
-    Direction& edge = edges_.at({i, j});
+    EdgeVector& edge = edges_.at({i, j});
     const std::vector<double>&a = of(i).x, &b = of(j).x;
     std::vector<double> product(of_rows(edge.turn) ? rows_ : columns_), moved(rows_ * columns_);
     const auto each = [&](const auto& f) {
@@ -146,7 +146,7 @@ class PlainPowerGossip {
   const Schedule schedule_;
   const std::size_t rows_, columns_;
   std::vector<Seen> now_;
-  std::map<std::pair<int, int>, Direction> edges_;
+  std::map<std::pair<int, int>, EdgeVector> edges_;
 };
 
 TEST(PowerGossipScheme, IsItsEquationForMatrices) {
