@@ -28,9 +28,9 @@ void refuse(const std::string& path, std::uint64_t offset, const std::string& re
   throw Error(fmt::format("{}: offset {}: {}", path, offset, reason));
 }
 
-File::File(std::string path, int flags) : path_(std::move(path)) {
+File::File(std::string path, int flags, mode_t mode) : path_(std::move(path)) {
   // O_NONBLOCK: a pipe with this name must not block us.
-  file_ = open(path_.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+  file_ = open(path_.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode);
   if (file_ < 0 && errno == ELOOP) throw Error(path_ + ": is a symbolic link, not a file");
   if (file_ < 0) fail(path_, "opened");
 }
@@ -57,7 +57,9 @@ struct stat File::examine() {
   return about;
 }
 
-File File::to_write(const std::string& path) { return {path, O_WRONLY | O_CREAT | O_TRUNC}; }
+File File::to_write(const std::string& path, mode_t mode) {
+  return {path, O_WRONLY | O_CREAT | O_TRUNC, mode};
+}
 
 File::~File() {
   if (file_ >= 0) close(file_);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include <sys/stat.h>
+#include <sys/types.h>
 
 namespace starling {
 
@@ -15,8 +16,8 @@ class File {
  public:
   // Opens regular files only, and follows no symbolic link.
   static File to_read(const std::string& path);
-  // Creates the file, or empties an existing one.
-  static File to_write(const std::string& path);
+  // Creates the file, with this mode less the umask, or empties an existing one.
+  static File to_write(const std::string& path, mode_t mode = 0644);
   // Takes over an open file, whose name is only for messages.
   static File of(int descriptor, std::string name);
   ~File();
@@ -33,7 +34,7 @@ class File {
  private:
   File() = default;
   struct stat examine();
-  File(std::string path, int flags);
+  File(std::string path, int flags, mode_t mode = 0);
   std::string path_;
   int file_ = -1;
   std::uint64_t size_ = 0;

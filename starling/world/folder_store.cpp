@@ -40,7 +40,7 @@ fs::path FolderStore::file_of(const std::string& key) const {
 void FolderStore::set(const std::string& key, const std::string& value) {
   const fs::path draft = folder_ / fmt::format("new.{}", new_id());
   try {
-    File::to_write(draft).write(std::as_bytes(std::span(value)));
+    File::to_write(draft, 0600).write(std::as_bytes(std::span(value)));
     fs::rename(draft, file_of(key));
   } catch (const std::exception& failure) {
     std::error_code none;

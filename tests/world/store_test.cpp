@@ -53,6 +53,10 @@ TEST_F(FolderStoreTest, KeepsAnyValueUnderAnyKey) {
     EXPECT_EQ(FolderStore(folder_.path).get(key, milliseconds(0)), key + all_bytes);
   store_.set("a", "");
   EXPECT_EQ(store_.look("a"), "");
+  for (const auto& file : std::filesystem::directory_iterator(folder_.path)) {
+    using std::filesystem::perms;
+    EXPECT_EQ(file.status().permissions(), perms::owner_read | perms::owner_write) << "its user's alone";
+  }
 }
 
 TEST_F(FolderStoreTest, WaitsForAKeyAndNamesTheOneThatDoesNotCome) {
