@@ -49,6 +49,7 @@
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/core/random.h"
+#include "starling/kernels/update.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/optim/schemes/vectors.h"
 
@@ -241,6 +242,7 @@ class PowerGossip final : public Scheme {
   void move(const Block& block, const Matrix& m, std::span<const float> a, std::span<const float> b);
 
   Schedule schedule_;
+  std::size_t slots_ = 0;                   // of a wire block
   std::vector<Form> forms_;                 // by block
   std::map<int, std::vector<Edge>> edges_;  // by neighbour and block
   at::Tensor x_, moves_, zeros_;            // as long as the longest block
@@ -249,6 +251,7 @@ class PowerGossip final : public Scheme {
 void PowerGossip::attach(const Connection& connection) {
   Scheme::attach(connection);
   schedule_ = connection.schedule;
+  slots_ = most_neighbours(schedule_);
   std::set<int> neighbours;
   for (const Graph& round : schedule_.rounds) {
     for (const Neighbour& j : round.neighbours[static_cast<std::size_t>(world_.rank)])
@@ -353,7 +356,7 @@ void PowerGossip::send(Block& block) {
   const Outgoing outgoing = exchange().outgoing(block.index);
   bool finite = true;
   if (outgoing.values != nullptr) {
-    const std::size_t size = form(block).size(most_neighbours(schedule_));
+    const std::size_t size = form(block).size(slots_);
     finite = write(block, {static_cast<float*>(outgoing.values), size});
   }
   start(exchange(), block, finite);
@@ -383,7 +386,7 @@ bool PowerGossip::write(Block& block, std::span<float> to) {
       m.is_of_rows(edge.turn) ? multiply(matrix, v, product) : multiply_transposed(matrix, v, product);
     }
   }
-  return std::ranges::all_of(to, [](float value) { return std::isfinite(value); });
+  return kernels::all_finite(std::as_bytes(to), Wire::fp32);
 }
 
 // ---------------------------------------------------------------- in
