@@ -194,13 +194,16 @@ std::map<int, std::int64_t> Membership::wanted(const std::function<bool(int seat
   std::vector<std::int64_t> refused;
   std::unique_lock lock(mutex_);
   news_ = false;
-  std::erase_if(wanted_, [&](const auto& each) {
-    const auto& [seat, newcomer] = each;
-    if (!takes_part(seat)) return wanted.emplace(seat, newcomer.life).second;
-    if (Clock::now() - newcomer.since > world_.timeouts.silent) return refused.push_back(newcomer.life), true;
-    news_ = true;  // the end of the seat's last process may not have been seen yet
-    return false;
-  });
+  for (const auto& [seat, newcomer] : std::exchange(wanted_, {})) {
+    if (!takes_part(seat)) {
+      wanted[seat] = newcomer.life;
+    } else if (Clock::now() - newcomer.since > world_.timeouts.silent) {
+      refused.push_back(newcomer.life);
+    } else {  // the end of the seat's last process may not have been seen yet
+      wanted_[seat] = newcomer;
+      news_ = true;
+    }
+  }
   lock.unlock();
   for (const std::int64_t life : refused) {
     try {
@@ -228,10 +231,8 @@ void Membership::donate(int seat, std::int64_t life, std::unique_ptr<MemoryFile>
 }
 
 void Membership::note_departed(const std::set<int>& departed) {
-  if (departed.empty() && !has_departed_) return;
   const std::lock_guard lock(mutex_);
-  has_departed_ = !departed.empty();
-  if (departed == departed_ && watch_->is_open()) return;
+  if (departed == departed_ && (departed.empty() || watch_->is_open())) return;
   departed_ = departed;
   departed_since_ = Clock::now();
   leave_out_.clear();

@@ -114,7 +114,6 @@ class Membership {
   Epoch epoch_;  // written with the lock, by the training thread
   std::unique_ptr<Receipt> receipt_;
   std::map<std::int64_t, std::unique_ptr<Donation>> donations_;  // by life
-  bool has_departed_ = false;  // some member, as the training thread has last noted
   // Lives of newcomers, on the watch's thread: those that had an answer; those for which it has
   // waited once.
   std::set<std::int64_t> seen_, waited_for_;
