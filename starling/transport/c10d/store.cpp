@@ -84,14 +84,14 @@ std::function<std::string()> gone(const c10::intrusive_ptr<c10d::Store>& store) 
 }  // namespace
 
 C10dStore::C10dStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience)
-    : patience_(patience), given_(std::move(store)), store_(given_) {
+    : patience_(patience), given_(std::move(store)), connection_{given_} {
   const auto whole = without_prefix(given_);
   place_ = place_of(whole);
   gone_ = gone(whole);
 }
 
 C10dStore::~C10dStore() {
-  release(std::move(store_));
+  release(std::move(connection_.store));
   release(std::move(given_));
 }
 
@@ -105,9 +105,14 @@ void C10dStore::release(c10::intrusive_ptr<c10d::Store> store) const {
   }
 }
 
+C10dStore::Connection C10dStore::connection() {
+  const std::lock_guard lock(mutex_);
+  return connection_;
+}
+
 void C10dStore::is_lost(int connection, const std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (connection != connection_) return;  // there is a new one
+  if (connection != connection_.number) return;  // there is a new one
   lost_ = why;
   ask_again_ = Clock::now() + kAskAgain;
 }
@@ -126,9 +131,9 @@ void C10dStore::join_again(const std::string& what) {
       in_time(Owned{given_, [attempt = std::move(attempt)](c10d::Store& before) { return before.clone(); }},
               Limit{patience_});
   lock.lock();
-  ++connection_;
+  ++connection_.number;
+  std::swap(connection_.store, fresh);
   lost_.clear();
-  std::swap(store_, fresh);
   lock.unlock();
   answered_ = Clock::now();
   release(std::move(fresh));
@@ -137,20 +142,16 @@ void C10dStore::join_again(const std::string& what) {
 template <class Work>
 auto C10dStore::work(const std::string& what, Duration patience, const Interrupted& interrupted, Work work) {
   std::string why;
-  int connection = 0;
-  const auto store = [&] {
-    const std::lock_guard lock(mutex_);
-    connection = connection_;
-    return store_;
-  };
+  int number = connection().number;
   try {
-    store();
     join_again(what);
     // After a pause it looks for the server first: torch would say in ten lines that it is gone.
     if (Clock::now() - answered_.load() > kPause) {
       if (std::string none = gone_(); !none.empty()) throw Failed(none);
     }
-    auto result = in_time(Owned{store(), std::move(work)}, [&, limit = Limit{patience}] {
+    Connection present = connection();
+    number = present.number;
+    auto result = in_time(Owned{std::move(present.store), std::move(work)}, [&, limit = Limit{patience}] {
       limit();
       if (interrupted()) throw Error(fmt::format("store: interrupted, could not {}", what));
     });
@@ -161,7 +162,7 @@ auto C10dStore::work(const std::string& what, Duration patience, const Interrupt
   } catch (const Failed& failure) {
     why = failure.why;
   }
-  is_lost(connection, why);
+  is_lost(number, why);
   throw StoreLost(fmt::format("store: cannot {}: {}", what, why));
 }
 

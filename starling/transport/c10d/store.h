@@ -42,6 +42,12 @@ class C10dStore final : public Store {
   template <class Work>
   auto work(const std::string& what, Duration patience, const Interrupted& interrupted, Work work);
 
+  // The given store, or a later connection with it.
+  struct Connection {
+    c10::intrusive_ptr<c10d::Store> store;
+    int number = 0;
+  };
+  Connection connection();
   void join_again(const std::string& what);
   void is_lost(int connection, const std::string& why);
   void release(c10::intrusive_ptr<c10d::Store> store) const;
@@ -52,10 +58,9 @@ class C10dStore final : public Store {
   std::function<std::string()> gone_;      // why the store is gone, or ""
   std::atomic<Time> answered_ = Clock::now();
 
-  std::mutex mutex_;                       // of the following
-  c10::intrusive_ptr<c10d::Store> store_;  // the given one, or a later connection with it
-  int connection_ = 0;                     // its number
-  std::string lost_;                       // why, if it is
+  std::mutex mutex_;  // of the following
+  Connection connection_;
+  std::string lost_;  // why, if it is
   Time ask_again_{};
   std::weak_ptr<void> attempt_;  // to connect again, while it runs: perhaps left behind
 };
