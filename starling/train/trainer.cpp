@@ -242,8 +242,7 @@ void check_newcomer(const Recipe& recipe, int workers, int local_workers) {
 }  // namespace
 
 void check_recipe(const Recipe& recipe, int workers, int local_workers) {
-  check_settings(recipe, workers, local_workers);
-  check_machine(recipe);
+  check_newcomer(recipe, workers, local_workers);
   find_checkpoint(recipe, workers);
   if (begins_with_model(recipe)) first_model(recipe).check(*task_of(recipe).model(recipe));
 }
