@@ -17,7 +17,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -26,9 +25,7 @@
 #include <thread>
 #include <vector>
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/prctl.h>
@@ -41,29 +38,18 @@
 #include "starling/core/text.h"
 #include "starling/exchange/exchange.h"
 #include "starling/topology/schedules.h"
+#include "starling/transport/c10d/private_folder.h"
+#include "starling/transport/c10d/socket.h"
 #include "starling/transport/tcp/tcp.h"
 #include "starling/world/folder_store.h"
 
 namespace {
 
-namespace fs = std::filesystem;
 using bench::now;
 using Json = nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = fs::temp_directory_path() / "starling-detection-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a folder: " + name);
-    path = name;
-  }
-  ~TemporaryFolder() { fs::remove_all(path); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  fs::path path;
-};
+constexpr const char* kHere = "127.0.0.1";
 
 // This worker's end of the exchange of two.
 std::unique_ptr<starling::Exchange> met(int rank, const std::string& folder, const std::string& channel,
@@ -72,7 +58,7 @@ std::unique_ptr<starling::Exchange> met(int rank, const std::string& folder, con
   world.rank = rank;
   world.size = 2;
   world.token = "only for this measurement";
-  world.address = "127.0.0.1";
+  world.address = kHere;
   world.store = std::make_shared<starling::FolderStore>(folder);
   world.timeouts.silent = silent;
   auto exchange = std::make_unique<starling::Exchange>(
@@ -82,20 +68,12 @@ std::unique_ptr<starling::Exchange> met(int rank, const std::string& folder, con
   return exchange;
 }
 
-sockaddr_in loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  return address;
-}
-
 // The process that is killed.
 int be_victim(const std::string& folder, const std::string& channel, milliseconds silent, int port) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const starling::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const sockaddr_in address = loopback(port);
-  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+  const starling::SocketAddress address = starling::resolve(kHere, port);
+  if (connect(socket.get(), address.get(), address.length) != 0)
     throw std::runtime_error("cannot connect with the program that measures");
   const auto exchange = met(1, folder, channel, silent);
   for (;;) pause();
@@ -132,21 +110,13 @@ struct Times {
 class Trials {
  public:
   explicit Trials(milliseconds silent)
-      : silent_(silent), listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address = loopback(0);
-    socklen_t size = sizeof address;
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    if (bind(listener_.get(), any, size) != 0 || listen(listener_.get(), 1) != 0 ||
-        getsockname(listener_.get(), any, &size) != 0)
-      throw std::runtime_error("cannot listen on 127.0.0.1");
-    port_ = ntohs(address.sin_port);
-  }
+      : silent_(silent), listener_(starling::listen_at(starling::resolve(kHere, 0))) {}
 
   Times run(int signal) {
     const std::string channel = std::to_string(++trial_);
-    const Victim victim(folder_.path, channel, silent_, port_);
+    const Victim victim(folder_.path(), channel, silent_, starling::bound_address(listener_).port());
     const starling::Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    const auto exchange = met(0, folder_.path, channel, silent_);
+    const auto exchange = met(0, folder_.path(), channel, silent_);
     Times at{};
     std::thread watch([&] {
       char byte = 0;
@@ -176,9 +146,8 @@ class Trials {
 
  private:
   const milliseconds silent_;
-  const TemporaryFolder folder_;
+  const starling::PrivateFolder folder_;
   const starling::Descriptor listener_;
-  int port_ = 0;
   int trial_ = 0;
   std::mt19937_64 random_{1};
 };
