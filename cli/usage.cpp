@@ -13,7 +13,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "starling/core/config.h"
 #include "starling/core/text.h"
 
 namespace starling::cli {

@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "starling/core/config.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/kernels/wire.h"
 #include "starling/optim/schemes/table.h"
 

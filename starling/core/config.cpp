@@ -87,39 +87,6 @@ std::string Range::text() const {
   return text;
 }
 
-std::string nearest_name(const std::string& name, const std::vector<std::string>& names,
-                         std::optional<std::size_t> most) {
-  std::string nearest;
-  std::size_t least = most.value_or(std::max<std::size_t>(2, name.size() / 3)) + 1;
-  if (name.size() > 64) return nearest;
-  for (const std::string& other : names) {
-    // Levenshtein distance. row[j]: edits between the part of `name` read so far and the first j
-    // characters of `other`.
-    std::vector<std::size_t> row(other.size() + 1), before, earlier;  // and the rows of shorter parts
-    for (std::size_t j = 0; j <= other.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= name.size(); ++i) {
-      earlier = std::exchange(before, row);
-      row[0] = i;
-      for (std::size_t j = 1; j <= other.size(); ++j) {
-        const std::size_t replaced = before[j - 1] + (name[i - 1] != other[j - 1]);
-        row[j] = std::min({before[j] + 1, row[j - 1] + 1, replaced});
-        if (i > 1 && j > 1 && name[i - 1] == other[j - 2] && name[i - 2] == other[j - 1])
-          row[j] = std::min(row[j], earlier[j - 2] + 1);
-      }
-    }
-    if (row.back() < least) {
-      least = row.back();
-      nearest = other;
-    }
-  }
-  return nearest;
-}
-
-std::string did_you_mean(const std::string& name, const std::vector<std::string>& names) {
-  const std::string nearest = nearest_name(name, names);
-  return nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest);
-}
-
 void Config::section(std::string name, std::string help) {
   sections_.push_back({std::move(name), std::move(help), {}});
 }

@@ -21,7 +21,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -93,12 +92,5 @@ class Config {
   std::vector<Section> sections_;
   std::map<std::string, std::string> origins_;  // "section.key" -> the place that set it
 };
-
-// The name nearest to `name` by edit distance, in which two swapped neighbours are one edit. Empty
-// if none is within `most` edits (default: a third of its characters, at least 2).
-std::string nearest_name(const std::string& name, const std::vector<std::string>& names,
-                         std::optional<std::size_t> most = {});
-// ", did you mean NAME?" with that nearest name, for an error message; empty without one.
-std::string did_you_mean(const std::string& name, const std::vector<std::string>& names);
 
 }  // namespace starling

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "starling/core/clock.h"
-#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/log.h"
 #include "starling/core/phases.h"

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 

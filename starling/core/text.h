@@ -2,10 +2,12 @@
 #pragma once
 
 #include <charconv>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 namespace starling {
 
@@ -34,5 +36,12 @@ std::optional<T> parse_number(std::string_view text) {
 
 // "file:7", or "file" if the line is not known.
 std::string place(const std::string& file, int line);
+
+// The name nearest to `name` by edit distance, in which two swapped neighbours are one edit. Empty
+// if none is within `most` edits (default: a third of its characters, at least 2).
+std::string nearest_name(const std::string& name, const std::vector<std::string>& names,
+                         std::optional<std::size_t> most = {});
+// ", did you mean NAME?" with that nearest name, for an error message; empty without one.
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& names);
 
 }  // namespace starling

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "starling/core/config.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 
 namespace starling {
 

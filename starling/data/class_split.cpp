@@ -12,7 +12,6 @@
 
 #include <fmt/format.h>
 
-#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/random.h"
 #include "starling/core/text.h"

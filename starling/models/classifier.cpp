@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "starling/core/config.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/models/resnet8.h"
 
 namespace starling {

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/range.h"
 #include "starling/core/text.h"

@@ -33,8 +33,8 @@
 
 #include <fmt/format.h>
 
-#include "starling/core/config.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/core/tree_reader.h"
 #include "starling/topology/families.h"
 #include "starling/topology/weights.h"

@@ -11,7 +11,6 @@
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
-#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/optim/state_file.h"

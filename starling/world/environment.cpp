@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 

@@ -14,7 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "starling/core/config.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
 #include "starling/transport/c10d/private_folder.h"
