@@ -151,8 +151,11 @@ class LocalWorkers {
     if (!running() && next_due() && !quietly) say_("no worker is left that another one could join");
     if (!running() || quietly || done_ > 0) start_none();
   }
-  std::optional<int> interrupted_by() const { return interrupted_by_; }
-  int exit_code() const { return failed_ > 0 ? failed_ : done_ > 0 ? 0 : std::max(came_late_, 1); }
+  int exit_code() const {
+    if (failed_ > 0) return failed_;
+    if (done_ > 0) return 0;
+    return told_ > 0 ? told_ : std::max(came_late_, 1);
+  }
 
  private:
   LocalWorker& of(int rank) { return workers_[static_cast<std::size_t>(rank)]; }
@@ -186,17 +189,15 @@ class LocalWorkers {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     const std::string how = WIFSIGNALED(status) ? fmt::format("was killed by signal {}", WTERMSIG(status))
                                                 : fmt::format("ended with exit code {}", code);
-    const bool interrupted = code == 128 + SIGINT || code == 128 + SIGTERM;
-    const bool again = code != 0 && !interrupted && !quietly && starts_again(rank, code);
+    const bool told = code == 128 + SIGINT || code == 128 + SIGTERM;
+    const bool again = code != 0 && !told && !quietly && starts_again(rank, code);
     if (!again) gave_up_(rank, how);
     options_.watch.ended(rank, status);
     if (code == 0) {
       ++done_;
-    } else if (interrupted) {
-      if (!quietly && !interrupted_by_) {
-        say_(fmt::format("worker {} was told to end by signal {}, so all do", rank, code - 128));
-      }
-      if (!interrupted_by_) interrupted_by_ = code - 128;
+    } else if (told) {
+      told_ = code;
+      if (!quietly) say_(fmt::format("worker {} was told to end by signal {}", rank, code - 128));
     } else {
       // Its input was right before: it has come, or come back, when no other worker was left.
       int& failed = (of(rank).restarts > 0 || done_ > 0) && code == kUsage ? came_late_ : failed_;
@@ -241,7 +242,7 @@ class LocalWorkers {
   int done_ = 0;
   int failed_ = 0;     // largest exit code of a failed worker
   int came_late_ = 0;  // the same of workers that were started again, and joined nobody
-  std::optional<int> interrupted_by_;
+  int told_ = 0;       // exit code of a worker that was told to end
 };
 
 std::optional<Duration> shorter(std::optional<Duration> a, std::optional<Duration> b) {
@@ -292,21 +293,17 @@ int launch_workers(int count, const std::vector<std::string>& arguments,
 
   int ending = 0;                // the signal by which all workers are ended
   std::optional<Time> deadline;  // then SIGKILL
-  const auto end_all = [&](int signal) {
-    ending = signal;
-    deadline = Clock::now() + kGrace;
-    workers.send(SIGTERM);
-  };
   while (workers.running()) {
     const auto longest =
         shorter(options.watch.look(), shorter(time_to(deadline), time_to(workers.next_due())));
     const int signal = wait_for_signal(signals, longest);
     if (ending == 0 && (signal == SIGINT || signal == SIGTERM)) {
       say(fmt::format("signal {}: ending the workers", signal));
-      end_all(signal);
+      ending = signal;
+      deadline = Clock::now() + kGrace;
+      workers.send(SIGTERM);
     }
     workers.collect(ending != 0);
-    if (ending == 0 && workers.interrupted_by()) end_all(*workers.interrupted_by());
     if (ending == 0) workers.start_due();
     if (deadline && Clock::now() >= *deadline) {
       workers.send(SIGKILL);

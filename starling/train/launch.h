@@ -47,10 +47,10 @@ struct LaunchOptions {
 //
 //   0         the workers that were left at the end have finished
 //   1, 2      a worker failed and was not started again, or none is left
-//   130, 143  this process or a worker received SIGINT or SIGTERM: then all workers get SIGTERM,
-//             and SIGKILL 3 seconds later
+//   130, 143  this process received SIGINT or SIGTERM: then all workers get SIGTERM, and SIGKILL 3
+//             seconds later. Or one worker after the other received such a signal
 //
-// say() reports a worker that dies by another signal, in one line; the others go on. Restarts are
+// say() reports a worker that dies or is told to end, in one line; the others go on. Restarts are
 // for deaths and errors: no worker is started again that has finished, that was told to end by
 // SIGINT or SIGTERM, or whose exit code 2 says that its input is wrong. None is either after a
 // worker has finished, or if no other worker is running that it could join. A worker that is

@@ -70,6 +70,10 @@ def stand_still(seconds, *ranks):
     return act
 
 
+def told_to_end(run):
+    os.kill(run.workers()[VICTIM], signal.SIGTERM)
+
+
 def away_for_an_epoch(run):
     """The others take worker 1 in again while VICTIM stands still."""
     pids = run.workers()
@@ -132,6 +136,8 @@ FAULTS = [
     Fault("throws", "an exception in mid-step", Expect(
         code=1, dead=(VICTIM,), says=(rf"worker {VICTIM} failed with exit code 1",)),
         fail=f"forward:{STEP}:{VICTIM}:throw"),
+    Fault("told-to-end", "SIGTERM to one worker", Expect(
+        dead=(VICTIM,), says=(rf"worker {VICTIM} was told to end by signal 15",)), act=told_to_end),
     Fault("nan-gradient", "all gradients of one worker become NaN", Expect(
         code=1, dead=(VICTIM,), says=(rf"rank {VICTIM}: step {STEP + 1}: the loss is -?nan",)),
         fail=f"backward:{STEP}:{VICTIM}:nan", smoke=True),

@@ -166,11 +166,13 @@ TEST(Launch, AStoppedWorkerIsContinuedWhenAnotherHasFinished) {
   EXPECT_THAT(seen.said, ElementsAre("worker 1 is stopped, and another has finished: it is continued"));
 }
 
-TEST(Launch, AWorkerThatWasToldToEndEndsAllAndNoneComesBack) {
-  const Launched seen = launch("w t", 3, 9);
-  EXPECT_EQ(seen.code, 128 + SIGTERM);
-  EXPECT_THAT(seen.started.at(0), ElementsAre(0));
+TEST(Launch, AWorkerThatWasToldToEndLeavesAndDoesNotComeBack) {
+  const Launched seen = launch("s t", 3, 1);
+  EXPECT_EQ(seen.code, 0);
+  EXPECT_THAT(seen.said, ElementsAre("worker 1 was told to end by signal 15"));
   EXPECT_THAT(seen.started.at(1), ElementsAre(0));
+  EXPECT_EQ(seen.fate, "was killed by signal 15");
+  EXPECT_EQ(launch("t t", 3, 2).code, 128 + SIGTERM) << "nobody has finished";
 }
 
 TEST(Launch, NoneComesBackAfterAnotherHasFinished) {
