@@ -20,6 +20,12 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw UsageError(why); }
 
+template <class T>
+void check_range(std::string_view name, T value, const Range& range) {
+  if (!range.holds(static_cast<double>(value)))
+    refuse(fmt::format("{} = {} is not allowed: it must be {}", name, value, range.text()));
+}
+
 // The names of the schemes that satisfy the predicate.
 template <class Predicate>
 std::string schemes_with(const Predicate& predicate) {
@@ -36,13 +42,11 @@ void check_scheme(const SchemeInfo& info, const Options& options, bool around) {
   if (refused != traits.refused_wires.end())
     refuse(fmt::format("scheme \"{}\" needs wire {}, not \"{}\": {}", info.name,
                        fmt::join(wires_of(info), ", "), name_of(options.wire), refused->reason));
-  if (options.one_in < 1 || options.one_in > Mask::kMost)
-    refuse(fmt::format("one_in = {} is not allowed: from 1, all values, to {}", options.one_in, Mask::kMost));
+  check_range("one_in", options.one_in, ranges::one_in);
   if (options.one_in != 1 && !traits.all_values.empty())
     refuse(fmt::format("scheme \"{}\" needs one_in = 1, not {}: {}", info.name, options.one_in,
                        traits.all_values));
-  if (options.mean_every < 0)
-    refuse(fmt::format("mean_every = {} is not allowed: steps between two means, or 0", options.mean_every));
+  check_range("mean_every", options.mean_every, ranges::mean_every);
   if (options.mean_every > 0 && traits.path == Path::pairs)
     refuse(fmt::format(
         "scheme \"{}\" takes no mean_every: each worker makes steps of its own, so there is no step "
@@ -71,7 +75,7 @@ void check_scheme(const SchemeInfo& info, const Options& options, bool around) {
 // Local steps, and the outer optimizer.
 void check_outer(const SchemeInfo& info, const Options& options) {
   const int every = options.every, mean_every = options.mean_every;
-  if (every < 1) refuse(fmt::format("every = {} is not allowed: steps from one exchange to the next", every));
+  check_range("every", every, ranges::every);
   if (every > 1 && !info.traits.local_steps)
     refuse(fmt::format("every = {} needs scheme \"{}\", not \"{}\"", every,
                        schemes_with([](const SchemeInfo& i) { return i.traits.local_steps; }), info.name));
@@ -80,14 +84,9 @@ void check_outer(const SchemeInfo& info, const Options& options) {
   if (mean_every % every != 0)
     refuse(fmt::format("mean_every = {} is no multiple of every = {}: a mean follows an exchange", mean_every,
                        every));
-  if (!above(0).holds(options.outer_lr))
-    refuse(fmt::format("outer_lr = {} is not allowed: it must be {}", options.outer_lr, above(0).text()));
-  if (!from_below(0, 1).holds(options.outer_momentum))
-    refuse(fmt::format("outer_momentum = {} is not allowed: it must be {}", options.outer_momentum,
-                       from_below(0, 1).text()));
-  if (options.outer_warmup < 0)
-    refuse(fmt::format("outer_warmup = {} is not allowed: steps of the momentum warm-up, or 0",
-                       options.outer_warmup));
+  check_range("outer_lr", options.outer_lr, ranges::outer_lr);
+  check_range("outer_momentum", options.outer_momentum, ranges::outer_momentum);
+  check_range("outer_warmup", options.outer_warmup, ranges::outer_warmup);
   outer_lr_of(options);
   outer_momentum_of(options);
   if (options.outer == "none") {

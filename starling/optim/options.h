@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "starling/core/range.h"
+#include "starling/kernels/mask.h"
 #include "starling/optim/course.h"
 #include "starling/optim/optimizer.h"
 #include "starling/optim/schemes/scheme.h"
@@ -12,6 +14,13 @@
 #include "starling/topology/graph.h"
 
 namespace starling {
+
+// The allowed values of Options, and of a recipe's keys of these names.
+namespace ranges {
+inline constexpr Range one_in = between(1, Mask::kMost), every = between(1, 1 << 20),
+                       mean_every = between(0, 1 << 30), outer_lr = above(0),
+                       outer_momentum = from_below(0, 1), outer_warmup = between(0, 1 << 30);
+}  // namespace ranges
 
 // Throws UsageError if there is no such scheme.
 const SchemeInfo& scheme_of(const Options& options);

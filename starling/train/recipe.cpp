@@ -16,7 +16,7 @@
 #include "starling/core/text.h"
 #include "starling/core/tree.h"
 #include "starling/data/class_split.h"
-#include "starling/kernels/mask.h"
+#include "starling/optim/options.h"
 #include "starling/optim/parameter_groups.h"
 #include "starling/optim/schemes/table.h"
 
@@ -146,19 +146,19 @@ Config recipe_config(Recipe& r) {
         "it is measured before the first step; empty: all");
   c.key("wire", &r.mixing.wire, Choices{"fp32", "bf16", "fp16", "int8", "int4"},
         "number format between workers");
-  c.key("one_in", &r.mixing.one_in, between(1, Mask::kMost),
+  c.key("one_in", &r.mixing.one_in, ranges::one_in,
         "random-k, with a scheme that chooses top-k: one value in so many is sent in a round; 1: all");
-  c.key("every", &r.mixing.every, between(1, 1 << 20),
+  c.key("every", &r.mixing.every, ranges::every,
         "H, steps from one exchange to the next, with a scheme that takes local steps; 1: each step has one");
-  c.key("mean_every", &r.mixing.mean_every, between(0, 1 << 30),
+  c.key("mean_every", &r.mixing.mean_every, ranges::mean_every,
         "steps from one exact mean of all workers to the next, from which they go on (Gossip-PGA); 0: none");
   c.key("outer", &r.mixing.outer, Choices{"none", "sgd", "nesterov"},
         "optimizer of what workers merge to: after each mean of mean_every, or without these after each "
         "exchange; nesterov with scheme local and mean_every: DiLoCo");
-  c.key("outer_lr", &r.mixing.outer_lr, above(0),
+  c.key("outer_lr", &r.mixing.outer_lr, ranges::outer_lr,
         "its learning rate; also of schemes with an outer step of their own");
-  c.key("outer_momentum", &r.mixing.outer_momentum, from_below(0, 1), "its momentum");
-  c.key("outer_warmup", &r.mixing.outer_warmup, between(0, 1 << 30),
+  c.key("outer_momentum", &r.mixing.outer_momentum, ranges::outer_momentum, "its momentum");
+  c.key("outer_warmup", &r.mixing.outer_warmup, ranges::outer_warmup,
         "steps at the start, a multiple of mean_every, in which each exchange ends with a mean and outer "
         "steps only gather momentum (Pier); 0: none");
   c.key(

@@ -47,7 +47,8 @@ TEST_P(SchemeRefusals, NameWhatItDoesNotTakeAndWhy) {
     Options fewer = options();
     fewer.one_in = one_in;
     EXPECT_EQ(refused(fewer),
-              one_in != 2 ? fmt::format("one_in = {} is not allowed: from 1, all values, to 1024", one_in)
+              one_in != 2
+                  ? fmt::format("one_in = {} is not allowed: it must be at least 1 and at most 1024", one_in)
               : traits.all_values.empty()
                   ? "accepted"
                   : fmt::format("scheme \"{}\" needs one_in = 1, not 2: {}", name(), traits.all_values));
@@ -189,14 +190,14 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "scheme \"all-reduce\" needs wire fp32, not \"bf16\": it sends gradients, not parameters"},
       {{.scheme = "all-reduce", .one_in = 2},
        "scheme \"all-reduce\" needs one_in = 1, not 2: it sends gradients, not parameters"},
-      {{.mean_every = -1}, "mean_every = -1 is not allowed: steps between two means, or 0"},
+      {{.mean_every = -1}, "mean_every = -1 is not allowed: it must be at least 0 and at most 1073741824"},
       {{.scheme = "all-reduce", .mean_every = 5},
        "scheme \"all-reduce\" takes no mean_every: its workers are equal after each step"},
       {{.scheme = "swarm", .mean_every = 5},
        "scheme \"swarm\" takes no mean_every: each worker makes steps of its own, so there is no step at "
        "which "
        "all could take their mean"},
-      {{.every = 0}, "every = 0 is not allowed: steps from one exchange to the next"},
+      {{.every = 0}, "every = 0 is not allowed: it must be at least 1 and at most 1048576"},
       {{.scheme = "d2", .every = 3},
        "every = 3 needs scheme \"cta, atc, dsgd-ac, gasloc, streaming-diloco, choco, power-gossip\", "
        "not \"d2\""},
@@ -207,7 +208,7 @@ TEST(SchemesTable, RefusesInTheseWords) {
       {{.outer_lr = 0}, "outer_lr = 0 is not allowed: it must be above 0"},
       {{.outer_momentum = 1}, "outer_momentum = 1 is not allowed: it must be at least 0 and below 1"},
       {{.mean_every = 4, .outer = "sgd", .outer_warmup = -4},
-       "outer_warmup = -4 is not allowed: steps of the momentum warm-up, or 0"},
+       "outer_warmup = -4 is not allowed: it must be at least 0 and at most 1073741824"},
       {{.mean_every = 4, .outer = "sgd", .outer_warmup = 6},
        "outer_warmup = 6 is no multiple of mean_every = 4: it ends with an outer step"},
       {{.scheme = "atc", .outer = "sgd", .outer_warmup = 6},
