@@ -129,7 +129,7 @@ std::vector<Row> drill_figures(const DrillReport& report, const DrilledRun& run)
           {"restarts", fmt::format("{}", report.restarts())},
           {"from death to the next logged step", rejoin},
           {"blocks not mixed, mean of workers", number(run.blocks_aborted)},
-          {"workers lost at the end", number(run.workers_lost)},
+          {"workers missing at the end", number(run.workers_lost)},
           {"training loss", number(run.loss)},
           {fmt::format("test {}, average model", run.score_name), run.score ? run.score_text : "-"}};
 }

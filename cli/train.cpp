@@ -45,7 +45,7 @@ void print_summary(const Summary& s, const ScoreInfo& score, const std::string& 
   fmt::print("sent per worker                {:.1f} MB{}\n",
              static_cast<double>(s.bytes_sent_per_worker) / 1e6, s.bytes_computed ? " (computed)" : "");
   fmt::print("consensus distance             {:.3g}\n", s.consensus_distance);
-  if (s.workers_lost > 0) fmt::print("workers lost                   {} of {}\n", s.workers_lost, s.workers);
+  if (s.workers_lost > 0) fmt::print("workers missing at the end     {} of {}\n", s.workers_lost, s.workers);
   fmt::print(
       "written to                     {0}/summary.json, metrics.jsonl\n"
       "its curves                     starling report {0} --out {0}/report.html\n",

@@ -158,6 +158,7 @@ void Exchange::begin_round(std::unique_lock<std::mutex>& lock) {
 void Exchange::start(int index, bool finite) {
   const std::lock_guard lock(monitor_.mutex);
   if (!finite) {
+    was_not_finite_ = true;
     if (not_finite_ == 0 || rounds_.now() > not_finite_ + 1)
       log_(Level::warning, fmt::format("this worker's block {} is not finite in round {}: its neighbours go "
                                        "on without it until it is",

@@ -106,6 +106,8 @@ class Gossip final : private TransportHandler {
   void forget();
 
   GossipStatistics statistics() const;
+  // Whether a block of this worker was not finite since the last call. On the training thread.
+  bool was_not_finite() { return was_not_finite_.exchange(false); }
 
  private:
   struct LockedBlock {
@@ -206,7 +208,8 @@ class Gossip final : private TransportHandler {
   std::optional<Averaging> averaging_;
   std::optional<Timeline::Scope> span_;  // of the averaging
   BufferPool pool_;
-  bool finite_ = true;       // all blocks of the last averaging were
+  bool finite_ = true;  // all blocks of the last averaging were
+  std::atomic<bool> was_not_finite_ = false;
   int struck_ = 0;           // clock events while it was paused, in the gradient before
   bool hands_over_ = false;  // the next averaging gives all (StandBy::hands_over)
   std::vector<int> heirs_;   // then: the possible receivers; empty once one has taken it

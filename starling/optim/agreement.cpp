@@ -30,9 +30,11 @@ bool same_on_all(const Terms& terms, const std::function<void(std::span<std::int
 void agree(Gathering& all, const Terms& mine) {
   if (same_on_all(mine, [&](auto values) { all.maximum(values); })) return;
   const auto everyone = all.texts(to_text(mine));
-  const Terms reference = read_terms(everyone.front(), 0);
-  for (std::size_t rank = 1; rank < everyone.size(); ++rank) {
-    const std::string found = difference(reference, read_terms(everyone[rank], rank), rank);
+  const auto first = static_cast<std::size_t>(all.members().front());
+  const Terms reference = read_terms(everyone[first], first);
+  for (const int member : all.members()) {
+    const auto rank = static_cast<std::size_t>(member);
+    const std::string found = difference(reference, first, read_terms(everyone[rank], rank), rank);
     if (!found.empty())
       throw UsageError(fmt::format("the workers differ in {}; it must be the same on all", found));
   }
@@ -70,7 +72,8 @@ std::uint32_t checksum_of(const std::vector<at::Tensor>& tensors) {
 
 void make_equal(Gathering& all, const std::vector<at::Tensor>& tensors) {
   all.spread(tensors);
-  agree(all, {{"the copy of worker 0's parameters", fmt::format("checksum {:08x}", checksum_of(tensors))}});
+  agree(all, {{fmt::format("the copy of worker {}'s parameters", all.members().front()),
+               fmt::format("checksum {:08x}", checksum_of(tensors))}});
 }
 
 void together(Optimizer& optimizer, const std::string& what, const std::function<void()>& own) {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include <ATen/ops/isfinite.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -31,6 +32,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kStoreLost{1'000};  // until it is asked again
 constexpr int kMostTurns = 5;                           // of a worker that asks to join
+constexpr int kMostSpoiled = 3;                         // times that it takes another one's state
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
@@ -110,10 +112,12 @@ std::string channel_of(const std::string& optimizer, const Epoch& epoch) {
   return fmt::format("{}.{}-{:08x}", optimizer, epoch.number, crc32c(std::as_bytes(std::span(text))));
 }
 
-Epoch everyone(int size, std::uint64_t number) {
-  Epoch epoch{.number = number};
-  for (int seat = 0; seat < size; ++seat) epoch.lives[seat] = 1;
-  return epoch;
+// The members of the present epoch; before the first one, the workers that begin the run.
+Epoch next_epoch(const Epoch& present, const World& world, std::uint64_t number) {
+  Epoch next{.number = number, .lives = present.lives};
+  if (!next.lives.empty()) return next;
+  for (int seat = 0; seat < world.initial_size.value_or(world.size); ++seat) next.lives[seat] = 1;
+  return next;
 }
 
 std::string beside_key(std::size_t i) { return fmt::format("beside.{}", i); }
@@ -152,10 +156,11 @@ void Optimizer::connect(std::size_t first_group) {
       return join();
     }
   }
-  Epoch epoch = everyone(world.size, static_cast<std::uint64_t>(e.connections++));
+  Epoch epoch = next_epoch(e.epoch, world, static_cast<std::uint64_t>(e.connections++));
 
   failpoint("rendezvous");
-  std::optional<Gathering> all(std::in_place, world, fmt::format("{}.{}", e.channel, epoch.number));
+  std::optional<Gathering> all(std::in_place, world, fmt::format("{}.{}", e.channel, epoch.number),
+                               epoch.members());
   agree(*all, terms);
   std::vector<at::Tensor> fresh;
   if (first_group == 0) {
@@ -268,10 +273,38 @@ void Optimizer::count_epoch() {
   engine_->before.lost.clear();  // only of the present epoch
 }
 
+// A parameter that is not finite stays so.
+bool Optimizer::is_spoiled() const {
+  const auto is_finite = [](const at::Tensor& p) { return at::isfinite(p).all().item<bool>(); };
+  return engine_->scheme->was_not_finite() &&
+         !std::ranges::all_of(param_groups_, [&](const torch::optim::OptimizerParamGroup& group) {
+           return std::ranges::all_of(group.params(), is_finite);
+         });
+}
+
+// Leaves the run, and comes in again with the state of another worker.
+void Optimizer::join_again() {
+  settle(engine_->blocks);
+  count_epoch();
+  engine_->disconnect();
+  join();
+}
+
 // Before a step. False: this worker was out of the run, and has come in again as another's twin.
 bool Optimizer::keep_membership() {
   Engine& e = *engine_;
   if (!e.membership) return true;
+  if (is_spoiled()) {
+    if (++e.spoiled > kMostSpoiled)
+      throw Error(
+          fmt::format("this worker's parameters were not finite {} times; it has taken the state of "
+                      "another worker each time, and ends",
+                      e.spoiled));
+    e.world.log(Level::warning,
+                "this worker's parameters are not finite: it takes the state of another worker");
+    join_again();
+    return false;
+  }
   Membership& membership = *e.membership;
   membership.note_departed(e.exchange->departed());
   if (!membership.has_news() && !e.exchange->renewal_called()) return true;
@@ -301,10 +334,7 @@ bool Optimizer::keep_membership() {
   } catch (const LeftOut& out) {
     e.world.log(Level::warning, fmt::format("{}: it joins them again", out.what()));
   }
-  settle(e.blocks);
-  count_epoch();
-  e.disconnect();
-  join();
+  join_again();
   return false;
 }
 

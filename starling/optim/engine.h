@@ -72,6 +72,7 @@ struct Optimizer::Engine {
   int connections = 0;                          // exchanges so far; a later group makes a new one
   Schedule of_members;                          // of the present one
   Epoch epoch;                                  // its members
+  int spoiled = 0;                              // how often the parameters were not finite
   std::uint64_t steps = 0;                      // see Optimizer::steps()
   int operations = 0;                           // scopes of Operation
   ExchangeStatistics before;                    // of the earlier exchanges

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <utility>
 
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
@@ -24,21 +26,40 @@ constexpr std::int64_t kPackBytes = 25 << 20;  // small tensors are spread toget
 std::int64_t words(std::int64_t bytes) { return (bytes + kWord - 1) / kWord; }
 std::int64_t words_of(const at::Tensor& tensor) { return words(static_cast<std::int64_t>(tensor.nbytes())); }
 
+std::vector<int> everyone_of(const World& world) {
+  std::vector<int> ranks(static_cast<std::size_t>(world.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+ExchangeOptions options_without_others(const World& world, const std::vector<int>& members) {
+  ExchangeOptions options = exchange_options(world);
+  for (int rank = 0; rank < world.size; ++rank) {
+    if (!std::ranges::binary_search(members, rank)) options.away.insert(rank);
+  }
+  return options;
+}
+
 }  // namespace
 
-// All workers are neighbours, so meet() waits for all.
 Gathering::Gathering(const World& world, const std::string& channel)
+    : Gathering(world, channel, everyone_of(world)) {}
+
+// All members are neighbours, so meet() waits for all.
+Gathering::Gathering(const World& world, const std::string& channel, std::vector<int> members)
     : rank_(world.rank),
       size_(world.size),
-      exchange_(world.make_transport(world, kChannel + channel), make_schedule("complete", world.size), {},
-                exchange_options(world)) {
+      members_(std::move(members)),
+      exchange_(world.make_transport(world, kChannel + channel),
+                make_schedule("complete", static_cast<int>(members_.size())).for_ranks(members_, size_), {},
+                options_without_others(world, members_)) {
   exchange_.meet();
 }
 
 void Gathering::maximum(std::span<std::int64_t> values) {
   const std::set<int> here = exchange_.maximum(values);
   std::set<int> missing;
-  for (int rank = 0; rank < size_; ++rank) {
+  for (const int rank : members_) {
     if (!here.contains(rank)) missing.insert(rank);
   }
   if (missing.empty()) return;
@@ -86,9 +107,10 @@ void Gathering::spread(const std::vector<at::Tensor>& tensors) {
         copy(tensors[i], part.view(tensors[i].scalar_type()).view(tensors[i].sizes()));
       }
     };
-    if (rank_ == 0) each([](const at::Tensor& tensor, const at::Tensor& part) { part.copy_(tensor); });
+    const bool is_first = rank_ == members_.front();
+    if (is_first) each([](const at::Tensor& tensor, const at::Tensor& part) { part.copy_(tensor); });
     maximum({pack.mutable_data_ptr<std::int64_t>(), static_cast<std::size_t>(length)});
-    if (rank_ != 0) each([](const at::Tensor& tensor, const at::Tensor& part) { tensor.copy_(part); });
+    if (!is_first) each([](const at::Tensor& tensor, const at::Tensor& part) { tensor.copy_(part); });
   }
 }
 

@@ -23,21 +23,25 @@ class Gathering {
  public:
   // Blocks until all workers have come, at most world.timeouts.meet. `channel`: see World.
   Gathering(const World& world, const std::string& channel);
+  // These workers alone, by rising rank; this one is among them. The same on all of them.
+  Gathering(const World& world, const std::string& channel, std::vector<int> members);
   // Blocks until all workers have called it.
   void wait() { maximum({}); }
   // Replaces each value by the largest of all workers.
   void maximum(std::span<std::int64_t> values);
-  // Every worker's text, by rank.
+  // Every worker's text, by rank; empty for a rank that is no member.
   std::vector<std::string> texts(const std::string& mine);
-  // Copies worker 0's values to all. Types and sizes are equal on all workers; any device, any
-  // strides.
+  // Copies the first worker's values to all. Types and sizes are equal on all workers; any device,
+  // any strides.
   void spread(const std::vector<at::Tensor>& tensors);
 
+  const std::vector<int>& members() const { return members_; }
   // For averages.
   Exchange& exchange() { return exchange_; }
 
  private:
   const int rank_, size_;
+  const std::vector<int> members_;
   Exchange exchange_;
 };
 

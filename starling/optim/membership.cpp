@@ -18,19 +18,33 @@ constexpr std::chrono::milliseconds kLookAtDoor{200};
 constexpr const char* kNobody = "no member of it is left; a new run can begin from its last checkpoint";
 constexpr std::size_t kMostState = std::size_t{1} << 40;  // bytes
 
+// The run's present epoch; nothing: this worker is one of those that begin the run.
+std::optional<Epoch> epoch_of_run(const World& world, const Door& door) {
+  const Time end = Clock::now() + world.timeouts.meet;
+  std::optional<Epoch> epoch = door.epoch();
+  for (const int first = world.initial_size.value_or(world.size); !epoch && world.rank >= first;
+       epoch = door.epoch()) {
+    if (Clock::now() >= end || world.interrupted())
+      throw Error(fmt::format("worker {} joins a run that the first {} workers begin, and it has not begun",
+                              world.rank, first));
+    std::this_thread::sleep_for(kLookAtDoor);
+  }
+  return epoch;
+}
+
 }  // namespace
 
 std::string optimizer_channel(int k) { return fmt::format("optimizer-{}", k); }
 
 bool goes_on(const World& world) {
-  return world.rejoin && world.size > 1 && Door(world, optimizer_channel(0)).epoch().has_value();
+  return world.rejoin && world.size > 1 && epoch_of_run(world, Door(world, optimizer_channel(0))).has_value();
 }
 
 Membership::Membership(const World& world, const std::string& channel, std::uint32_t terms)
     : world_(world), channel_(channel), terms_(terms), door_(world, channel) {}
 
 std::optional<Epoch> Membership::goes_on() const {
-  const auto epoch = door_.epoch();
+  const auto epoch = epoch_of_run(world_, door_);
   return epoch && !epoch->has(world_.rank, life_) ? epoch : std::nullopt;
 }
 

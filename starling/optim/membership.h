@@ -52,7 +52,8 @@ struct Place {
 std::string optimizer_channel(int k);
 
 // Whether the run of the world's first optimizer goes on without this worker: its Optimizer will
-// join it. Throws StoreLost.
+// join it. A worker that does not begin the run (World::initial_size) waits until it has begun, and
+// throws Error if it does not within timeouts.meet. Throws StoreLost.
 bool goes_on(const World& world);
 
 class Membership {
@@ -60,7 +61,7 @@ class Membership {
   // `terms`: a checksum of what must be equal on all workers.
   Membership(const World& world, const std::string& channel, std::uint32_t terms);
 
-  // The run's present epoch, if it goes on without this worker.
+  // The run's present epoch, if it goes on without this worker. Waits as the function above.
   std::optional<Epoch> goes_on() const;
 
   // --- a newcomer ---

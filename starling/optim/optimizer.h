@@ -199,6 +199,8 @@ class Optimizer : public torch::optim::Optimizer {
   void make_scheme();
   void count_epoch();
   bool keep_membership();
+  bool is_spoiled() const;
+  void join_again();
   std::map<int, Place> meet(const Epoch& epoch, const std::optional<Place>& mine);
   void renew(bool between_steps);
   void join();

@@ -25,15 +25,16 @@ Terms read_terms(const std::string& text, std::size_t worker) {
   return json.get<Terms>();
 }
 
-std::string difference(const Terms& of_worker_0, const Terms& theirs, std::size_t worker) {
-  for (std::size_t i = 0; i < std::max(of_worker_0.size(), theirs.size()); ++i) {
+std::string difference(const Terms& of_one, std::size_t one, const Terms& of_other, std::size_t other) {
+  for (std::size_t i = 0; i < std::max(of_one.size(), of_other.size()); ++i) {
     const auto term = [&](const Terms& terms) {
       return i < terms.size() ? terms[i] : std::pair<std::string, std::string>{"", "nothing"};
     };
-    const auto [name, value] = term(of_worker_0);
-    if (term(of_worker_0) == term(theirs)) continue;
-    return fmt::format("{}: {} at worker 0, {} at worker {}", name.empty() ? term(theirs).first : name, value,
-                       term(theirs).second, worker);
+    const auto [name, value] = term(of_one);
+    const auto [other_name, other_value] = term(of_other);
+    if (name == other_name && value == other_value) continue;
+    return fmt::format("{}: {} at worker {}, {} at worker {}", name.empty() ? other_name : name, value, one,
+                       other_value, other);
   }
   return "";
 }

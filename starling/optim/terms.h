@@ -14,7 +14,7 @@ using Terms = std::vector<std::pair<std::string, std::string>>;
 std::string to_text(const Terms& terms);
 // Throws Error, naming the worker, if the text is not one of to_text().
 Terms read_terms(const std::string& text, std::size_t worker);
-// The first term in which a worker differs from worker 0, as a message; empty: none.
-std::string difference(const Terms& of_worker_0, const Terms& theirs, std::size_t worker);
+// The first term in which `other` worker differs from `one`, as a message; empty: none.
+std::string difference(const Terms& of_one, std::size_t one, const Terms& of_other, std::size_t other);
 
 }  // namespace starling

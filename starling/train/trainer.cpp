@@ -164,8 +164,8 @@ void write_compute(const World& world, const std::vector<std::int64_t>& sizes, c
   world.store->set(key(world.rank), print_profile(mine.profile));
   if (!result.speaks) return;
   if (result.summary.workers_lost > 0) {
-    return world.log(Level::warning, fmt::format("{}: not written: {} of {} workers were lost on the way",
-                                                 path, result.summary.workers_lost, world.size));
+    return world.log(Level::warning, fmt::format("{}: not written: {} of {} workers are missing", path,
+                                                 result.summary.workers_lost, world.size));
   }
   Profile all = mine.profile;
   all.compute.clear();

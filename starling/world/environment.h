@@ -21,6 +21,8 @@
 // STARLING_STORE_FOLDER names a folder, in which workers of one host meet in place of a port.
 // STARLING_RESTARTS says how often this worker has been started before, STARLING_REJOIN=1 that such
 // a worker joins the others (World::rejoin): `starling train --workers N --restart` sets both.
+// STARLING_INITIAL_SIZE=M says that the run begins with ranks 0 to M - 1, and that the others join
+// it later (World::initial_size).
 // STARLING_FAIL makes workers fail (core/failpoint.h).
 //
 // MASTER_ADDR and MASTER_PORT apply with every launcher. Without them all launchers but torchrun

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,10 @@ struct World {
   // Ranks are seats: a process that is started again takes its rank's seat while the others train
   // (optim/membership.h). Equal on all workers. STARLING_REJOIN=1, or `starling train --restart`.
   bool rejoin = false;
+  // The run begins with the ranks below this number. The others come at any time while these train,
+  // as restarted workers do. Equal on all workers; needs `rejoin`. STARLING_INITIAL_SIZE. Nothing:
+  // all begin.
+  std::optional<int> initial_size{};
   std::shared_ptr<void> token_file;  // of a token that rank 0 has made: removed with the last copy
   // How a worker has ended, such as "was killed by signal 9", if its launcher has said so in the
   // store; else nothing. On any thread.

@@ -82,6 +82,49 @@ TEST_P(Rejoin, AWorkerThatIsStartedAgainTakesPartAgain) {
     EXPECT_LT(consensus.distance(), 1);
   });
 }
+
+TEST_P(Rejoin, TheRunBeginsWithSomeAndTheOthersComeLater) {
+  if (info().traits.path == Path::gradients) return;  // refused, as above
+  for (const int initial : {1, kMany - 1}) {
+    std::atomic<int> there = initial;
+    std::atomic<std::uint64_t> last = ~std::uint64_t{0};  // step; unknown before all are there
+    flock(kMany, [&](int i, World& world) {
+      world = seat_of(world);
+      world.initial_size = initial;
+      Life life(world, options());
+      if (i >= initial && ++there == kMany) last = life.optimizer.steps() + 12;
+      while (life.optimizer.steps() < last) life.step(i);
+      nobody_leaves_yet(life.optimizer);
+      EXPECT_THAT(life.optimizer.statistics().lost, IsEmpty());
+      const Consensus consensus(life.optimizer);
+      EXPECT_EQ(consensus.workers(), kMany);
+      EXPECT_LT(consensus.distance(), 1);
+    });
+  }
+}
+
+TEST_P(Rejoin, AWorkerWithNaNsTakesTheStateOfAnother) {
+  if (!mixes()) return;
+  std::atomic<std::uint64_t> last = ~std::uint64_t{0};  // step; unknown before the worker is well
+  flock(3, [&](int i, World& world) {
+    Life life(seat_of(world), options());
+    const auto is_well = [&] { return at::isfinite(life.x).all().item<bool>(); };
+    while (life.optimizer.steps() < 5) life.step(i);
+    if (i == 2) {
+      life.y.mutable_grad() = at::full_like(life.y, NAN);
+      life.x.mutable_grad() = at::full_like(life.x, NAN);
+      life.optimizer.step();
+      while (!is_well()) life.step(i);
+      last = life.optimizer.steps() + 12;
+    }
+    while (life.optimizer.steps() < last) life.step(i);
+    EXPECT_TRUE(is_well());
+    nobody_leaves_yet(life.optimizer);
+    const Consensus consensus(life.optimizer);
+    EXPECT_EQ(consensus.workers(), 3);
+    EXPECT_LT(consensus.distance(), 1);
+  });
+}
 STARLING_EVERY_SCHEME(Rejoin);
 
 Options ring() { return {.topology = "ring", .scheme = {"cta"}}; }
@@ -107,6 +150,15 @@ TEST(Membership, ANewcomerMustHaveTheSameOptions) {
       std::this_thread::sleep_for(1ms);
     }
   });
+}
+
+TEST(Membership, AWorkerThatComesLaterDoesNotWaitForEver) {
+  std::vector<World> worlds = World::threads(3);
+  World world = seat_of(worlds[2]);
+  world.initial_size = 2;
+  world.timeouts.meet = 300ms;
+  EXPECT_EQ(refusal<Error>([&] { Optimizer({parameter({4})}, SGD{}, ring(), world); }),
+            "worker 2 joins a run that the first 2 workers begin, and it has not begun");
 }
 
 TEST(Membership, ARunWithoutMembersCannotBeJoined) {

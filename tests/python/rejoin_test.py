@@ -106,6 +106,16 @@ class Rejoin(unittest.TestCase):
         self.assertLess(min(abs(float(mean) - (1 - 0.9**step)) for step in range(1, int(begins) + 1)), 1e-5)
         self.end(running, int(begins) + 1000)
 
+    def test_a_worker_may_come_later(self):
+        for place in self.places:
+            place["STARLING_INITIAL_SIZE"] = "2"
+        running = [self.start(worker, rank) for rank in range(2)]
+        began = [each.first_line().split() for each in running]
+        self.assertEqual(began, [["0", "False", "0"]] * 2)
+        running.append(self.start(worker, 2))
+        begins = int(running[2].first_line().split()[0])
+        self.assertEqual(self.end(running, begins + 1000), [[3, []]] * 3)
+
     def test_an_optimizer_of_pythons_cannot(self):
         alone = self.start(around, 0)
         self.assertEqual(alone.wait(), 0, alone.said())

@@ -5,7 +5,7 @@ import re
 import signal
 import unittest
 
-from runs import WORKERS, Run, load_tests, long  # noqa: F401
+from runs import WORKERS, Run, free_port, load_tests, long  # noqa: F401
 
 STEPS = 1000  # much more than a worker needs to come back
 
@@ -120,6 +120,23 @@ class Rejoin(Run):
         self.assertIn("starling[1]: the other workers have gone on without this one, which was away: it joins them "
                       "again", stderr)
         self.assertRegex(stderr, r"starling\[1\]: this worker has joined the run after step")
+
+    def test_a_worker_may_come_later(self):
+        places = {"WORLD_SIZE": str(WORKERS), "LOCAL_WORLD_SIZE": str(WORKERS), "MASTER_ADDR": "127.0.0.1",
+                  "MASTER_PORT": str(free_port("127.0.0.1")), "STARLING_REJOIN": "1",
+                  "STARLING_INITIAL_SIZE": str(WORKERS - 1)}
+
+        def start(rank):
+            return self.start("--run.steps", str(STEPS), workers=0, RANK=str(rank), LOCAL_RANK=str(rank), **places)
+
+        begun = [start(rank) for rank in range(WORKERS - 1)]
+        self.until(begun[0], lambda steps: len(steps) == WORKERS - 1 and min(steps.values()) >= 10)
+        begun.append(start(WORKERS - 1))
+        said = [self.finish(process, 0)[1] for process in begun]
+        self.assertRegex(said[-1], r"this worker has joined the run after step \d\d+, with the state of worker \d")
+        summary = self.summary()
+        self.assertEqual((summary["workers"], summary["workers_lost"]), (WORKERS, 0), said)
+        self.assertGreaterEqual(summary["worst_accuracy"], 0.9)
 
     def test_none_is_left_to_join(self):
         process = self.start_again("--run.steps", 100 * STEPS)

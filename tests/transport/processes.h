@@ -39,6 +39,8 @@ class Environment {
                              "STARLING_TLS_CERT",
                              "STARLING_TLS_KEY",
                              "STARLING_TLS_CA",
+                             "STARLING_REJOIN",
+                             "STARLING_INITIAL_SIZE",
                              "STARLING_SOCKET_IFNAME",
                              "GLOO_SOCKET_IFNAME",
                              "TORCHELASTIC_USE_AGENT_STORE",

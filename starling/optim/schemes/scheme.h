@@ -113,6 +113,8 @@ class Scheme {
   virtual ExchangeStatistics counted() const { return {}; }
   // With Path::pairs.
   virtual std::optional<GossipStatistics> gossip() const { return {}; }
+  // Whether a block was not finite when it was sent, since the last call.
+  virtual bool was_not_finite() { return exchange_->was_not_finite(); }
 
  protected:
   explicit Scheme(const SchemeParts& parts)

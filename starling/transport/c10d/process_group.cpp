@@ -234,6 +234,11 @@ World World::from_process_group(c10d::ProcessGroup& group, Timeouts timeouts,
   }
   refuse_misspelt(process_variable_names());
   const Variables variable = process_variables();
+  if (rejoin_from_environment(variable) || variable("STARLING_INITIAL_SIZE")) {
+    throw UsageError(
+        "environment: STARLING_REJOIN and STARLING_INITIAL_SIZE are not for a process group, whose workers "
+        "stay from its start to its end: go without init_process_group()");
+  }
   arm_failpoints(variable("STARLING_FAIL").value_or(""), group.getRank(), restarts_of(variable));
   c10::intrusive_ptr<c10d::Backend> backend;
   try {

@@ -138,6 +138,20 @@ bool rejoin_from_environment(const Variables& variable) {
       value));
 }
 
+std::optional<int> initial_size_from_environment(const Variables& variable, int size) {
+  const std::optional<std::string> value = variable("STARLING_INITIAL_SIZE");
+  if (!value) return std::nullopt;
+  const std::optional<int> number = parse_number<int>(*value);
+  if (!number || *number < 1 || *number > size)
+    throw UsageError(
+        fmt::format("environment: STARLING_INITIAL_SIZE='{}' is not allowed: 1 to {}, the number of workers "
+                    "that begin the run",
+                    *value, size));
+  if (*number < size && !rejoin_from_environment(variable))
+    throw UsageError("environment: STARLING_INITIAL_SIZE needs STARLING_REJOIN=1: the others join a run");
+  return number;
+}
+
 std::optional<TlsOptions> tls_from_environment(const Variables& variable) {
   const std::string how = variable("STARLING_TLS").value_or("");
   if (!how.empty() && how != "psk" && how != "cert")

@@ -33,6 +33,9 @@ std::string transport_from_environment(const Variables& variable, bool has_group
 
 // STARLING_REJOIN: World::rejoin. Throws UsageError for values other than 0 and 1.
 bool rejoin_from_environment(const Variables& variable);
+// STARLING_INITIAL_SIZE: World::initial_size. Throws UsageError unless it is 1 to `size`, and if
+// the other workers could not join.
+std::optional<int> initial_size_from_environment(const Variables& variable, int size);
 
 // STARLING_TLS: "psk" or, with STARLING_TLS_CERT, STARLING_TLS_KEY and STARLING_TLS_CA, "cert";
 // nothing if it is unset. Throws UsageError for other values, for a file that is missing or

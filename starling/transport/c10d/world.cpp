@@ -89,6 +89,7 @@ World World::from_environment(Timeouts timeouts, const Interrupted& interrupted)
   world.local_size = launch->local_size;
   world.token = token_from_environment(variable);
   world.rejoin = rejoin_from_environment(variable);
+  world.initial_size = initial_size_from_environment(variable, world.size);
 
   SocketAddress master;
   try {
