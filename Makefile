@@ -15,7 +15,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-detection bench-exchange bench-loader bench-overhead bench-python_step bench-step bench-time_to_loss bench-peers bench-async bench-planner bench-paper_steps study-a2cid2 faults bundle docs format check-format sanitize coverage fuzz clean
+.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-detection bench-exchange bench-loader bench-models bench-overhead bench-python_step bench-step bench-time_to_loss bench-peers bench-async bench-planner bench-paper_steps study-a2cid2 faults bundle docs format check-format sanitize coverage fuzz clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "make %-19s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,12 @@ bench-exchange: BOOTSTRAP = --tests
 bench-exchange: command  ## the exchange beside Gloo's, on loopback and an emulated link (root): out/bench/exchange.json
 	@cmake --build $(BUILD) -j $(JOBS) --target bench-exchange
 	@bench/exchange.py --program $(BUILD)/bin/bench-exchange $(BENCH)
+
+bench-models: command  ## forward and backward of the small models beside eager PyTorch, on one core: out/bench/models.json
+	@cmake --build $(BUILD) -j $(JOBS) --target bench-models starling_python
+	@scripts/dev-tools requirements-pack.txt $(VENV)
+	@scripts/dev-tools requirements-examples.txt $(VENV)
+	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python bench/models.py --program $(BUILD)/bin/bench-models $(BENCH)
 
 bench-overhead: BOOTSTRAP = --tests
 bench-overhead: command  ## time of a step with nobody to mix with, memory, many workers on a host: out/bench/overhead.json
