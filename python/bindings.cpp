@@ -173,6 +173,8 @@ PYBIND11_MODULE(_C, m) {
              Interrupt::ends([&] { optimizer->begin_again(); });
            })
       .def_property_readonly("steps", [](OptimizerBinding& binding) { return binding.optimizer()->steps(); })
+      .def_property_readonly("joined",
+                             [](OptimizerBinding& binding) { return binding.optimizer()->joined(); })
       .def("statistics", &statistics_of);
 
   py::class_<Scope>(

@@ -298,10 +298,16 @@ class Optimizer(torch.optim.Optimizer):
     def steps(self) -> int:
         """Calls of step() in this run: use it as the loop's count (`while optimizer.steps < steps`)
         and to choose batches. With STARLING_REJOIN=1, a worker that is started while the others
-        train takes the state of one of them when its optimizer is made, and that one's count. It
-        may rise by more than one in step(), if this worker was away for so long that it had to join
-        again."""
+        train takes the state of one of them when its optimizer is made, and that one's count."""
         return self._current().steps
+
+    @property
+    def joined(self) -> bool:
+        """Whether the last step() made no step, but joined the run again, at the others' place in
+        it (STARLING_REJOIN=1): this worker was away for too long, or its parameters were not
+        finite. The others have done what follows a step, such as an average: go on with the next
+        one."""
+        return self._current().joined
 
     def close(self) -> None:
         """Ends the exchange: the neighbours no longer wait for this worker. Deleting the optimizer

@@ -73,6 +73,7 @@ struct Optimizer::Engine {
   Schedule of_members;                          // of the present one
   Epoch epoch;                                  // its members
   int spoiled = 0;                              // how often the parameters were not finite
+  bool joined = false;                          // Optimizer::joined()
   std::uint64_t steps = 0;                      // see Optimizer::steps()
   int operations = 0;                           // scopes of Operation
   ExchangeStatistics before;                    // of the earlier exchanges

@@ -259,6 +259,7 @@ void Optimizer::keep_states() {
 Optimizer::~Optimizer() = default;
 
 std::uint64_t Optimizer::steps() const { return engine_->steps; }
+bool Optimizer::joined() const { return engine_->joined; }
 
 at::Tensor Optimizer::step(LossClosure closure) {
   count_failpoint_step();
@@ -274,7 +275,8 @@ at::Tensor Optimizer::step(LossClosure closure) {
   keep_states();
   engine_->connected();
   const c10::AutoGradMode no_gradient(false);
-  if (!keep_membership()) return loss;
+  engine_->joined = !keep_membership();
+  if (engine_->joined) return loss;
   RECORD_USER_SCOPE("starling::step");
   const Timeline::Scope span(engine_->world.timeline.get(), {.name = "optimizer step"});
   if (engine_->data_edits) engine_->data_edits->look(param_groups_, engine_->world.log);

@@ -87,9 +87,12 @@ class Optimizer : public torch::optim::Optimizer {
   // cannot save, other options or parameters than the members', or if no member is left.
   //
   // Calls of step() in this run, before this object's life too: use it as the loop's count, and to
-  // choose batches. It may rise by more than one in step(), if this worker was away for so long
-  // that it had to join again.
+  // choose batches.
   std::uint64_t steps() const;
+  // Whether the last step() made no step, but joined the run again, at the others' place in it:
+  // this worker was away for too long, or its parameters were not finite. The others have done what
+  // follows a step, such as an average: go on with the next one.
+  bool joined() const;
 
   // Hides torch's own, which drops a group's rule from 2.15 on: call it on this class. See step().
   void add_param_group(const torch::optim::OptimizerParamGroup& group);

@@ -419,10 +419,10 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     const double lr = learner.begin_step(done, optimizer);
     const double loss = learner.gradient(step, optimizer);
     optimizer.step();
-    if (ema) ema->update();
+    if (ema && !optimizer.joined()) ema->update();
     const Statistics now = optimizer.statistics();
     const std::int64_t before = std::exchange(done, done_after(own_steps(), now));
-    if (own_steps() != step + 1) continue;  // it has come into the run again, at the others' step
+    if (optimizer.joined()) continue;
     log.add({.number = step + 1, .loss = loss, .lr = lr, .seconds = seconds(Clock::now() - begin)}, now,
             done);
     for (std::int64_t passed = before + 1; passed <= done; ++passed) reached(passed, step + 1);

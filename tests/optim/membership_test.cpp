@@ -33,12 +33,12 @@ class Rejoin : public EveryScheme {
       optimizer.add_to_state({{"mine", mine}});
     }
     // A step, and, as all do after the same steps, an operation of two averages.
-    void step(int i) {
-      x.mutable_grad() = x.detach() - centre(i, static_cast<int>(optimizer.steps()));
-      y.mutable_grad() = y.detach() - i;
+    void step(int i, float scale = 1) {
+      x.mutable_grad() = scale * (x.detach() - centre(i, static_cast<int>(optimizer.steps())));
+      y.mutable_grad() = scale * (y.detach() - i);
       optimizer.step();
       mine.fill_(static_cast<double>(optimizer.steps()));
-      if (optimizer.steps() % kAverageEvery != 0) return;
+      if (optimizer.joined() || optimizer.steps() % kAverageEvery != 0) return;
       const Operation operation(optimizer);
       for (float one : {1.0F, 2.0F}) {
         const float before = one;
@@ -106,14 +106,12 @@ TEST_P(Rejoin, TheRunBeginsWithSomeAndTheOthersComeLater) {
 TEST_P(Rejoin, AWorkerWithNaNsTakesTheStateOfAnother) {
   if (!mixes()) return;
   std::atomic<std::uint64_t> last = ~std::uint64_t{0};  // step; unknown before the worker is well
-  flock(3, [&](int i, World& world) {
+  flock(kMany, [&](int i, World& world) {
     Life life(seat_of(world), options());
     const auto is_well = [&] { return at::isfinite(life.x).all().item<bool>(); };
     while (life.optimizer.steps() < 5) life.step(i);
     if (i == 2) {
-      life.y.mutable_grad() = at::full_like(life.y, NAN);
-      life.x.mutable_grad() = at::full_like(life.x, NAN);
-      life.optimizer.step();
+      life.step(i, NAN);
       while (!is_well()) life.step(i);
       last = life.optimizer.steps() + 12;
     }
@@ -121,7 +119,7 @@ TEST_P(Rejoin, AWorkerWithNaNsTakesTheStateOfAnother) {
     EXPECT_TRUE(is_well());
     nobody_leaves_yet(life.optimizer);
     const Consensus consensus(life.optimizer);
-    EXPECT_EQ(consensus.workers(), 3);
+    EXPECT_EQ(consensus.workers(), kMany);
     EXPECT_LT(consensus.distance(), 1);
   });
 }
