@@ -106,6 +106,15 @@ std::map<int, Place> tell_places(Exchange& exchange, int rank, int size, const s
   return places;
 }
 
+// The place at which the worker of that rank, or its twin, goes on. In rounds all go on at one: the
+// furthest one's, whose last step may have gone on without the others' blocks.
+const Place& place_in(const std::map<int, Place>& places, int rank, bool in_rounds) {
+  const auto own = places.find(rank);
+  if (!in_rounds && own != places.end()) return own->second;
+  const auto steps_of = [](const auto& place) { return place.second.steps; };
+  return std::ranges::max_element(places, {}, steps_of)->second;
+}
+
 // The members alone find each other there: nobody of another epoch does.
 std::string channel_of(const std::string& optimizer, const Epoch& epoch) {
   const std::string text = to_text(epoch);
@@ -383,8 +392,14 @@ void Optimizer::renew(bool between_steps) {
   e.scheme->detach();
   const std::unique_ptr<Exchange> last = std::move(e.exchange);  // until all have the result
   membership.set_epoch(next);
-  meet(next, between_steps ? std::optional(mine) : std::nullopt);
-  e.exchange->set_operations(mine.operations + 1);
+  const auto places = meet(next, between_steps ? std::optional(mine) : std::nullopt);
+  const Place& place = between_steps ? place_in(places, e.world.rank, !averages_in_pairs(e.options)) : mine;
+  if (place.steps > mine.steps)
+    e.world.log(Level::info, fmt::format("this worker goes on after step {}, where the others are, not {}",
+                                         place.steps, mine.steps));
+  e.steps = place.steps;
+  e.made = place.made;
+  e.exchange->set_operations(place.operations + 1);
   e.set_grids({});
   attach_scheme();
   e.scheme->restart();
@@ -422,8 +437,7 @@ void Optimizer::join() {
     }
     if (places.empty()) e.disconnect();
   }
-  const auto donors = places.find(membership.donor());
-  const Place& twin = donors != places.end() ? donors->second : places.begin()->second;
+  const Place& twin = place_in(places, membership.donor(), !averages_in_pairs(e.options));
   e.exchange->set_operations(twin.operations + 1);
   e.steps = twin.steps;
   attach_scheme();

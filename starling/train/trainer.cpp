@@ -421,11 +421,12 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
     optimizer.step();
     if (ema && !optimizer.joined()) ema->update();
     const Statistics now = optimizer.statistics();
-    const std::int64_t before = std::exchange(done, done_after(own_steps(), now));
+    const std::int64_t own = own_steps(), before = std::exchange(done, done_after(own, now));
     if (optimizer.joined()) continue;
-    log.add({.number = step + 1, .loss = loss, .lr = lr, .seconds = seconds(Clock::now() - begin)}, now,
-            done);
-    for (std::int64_t passed = before + 1; passed <= done; ++passed) reached(passed, step + 1);
+    log.add({.number = own, .loss = loss, .lr = lr, .seconds = seconds(Clock::now() - begin)}, now, done);
+    // A worker that was behind the others has left steps out, and what follows them.
+    const std::int64_t first = own == step + 1 ? before + 1 : done;
+    for (std::int64_t passed = first; passed <= done; ++passed) reached(passed, own);
   }
 
   const Operation operation(optimizer);

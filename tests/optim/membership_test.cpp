@@ -86,6 +86,7 @@ TEST_P(Rejoin, AWorkerThatIsStartedAgainTakesPartAgain) {
 TEST_P(Rejoin, TheRunBeginsWithSomeAndTheOthersComeLater) {
   if (info().traits.path == Path::gradients) return;  // refused, as above
   for (const int initial : {1, kMany - 1}) {
+    SCOPED_TRACE(initial);
     std::atomic<int> there = initial;
     std::atomic<std::uint64_t> last = ~std::uint64_t{0};  // step; unknown before all are there
     flock(kMany, [&](int i, World& world) {
