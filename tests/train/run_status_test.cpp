@@ -43,7 +43,7 @@ class Worker {
     }
     EXPECT_TRUE(eventually([&] {
       const auto read = read_phases(out + "/phases", rank);
-      return read && !read->text().empty();
+      return read && read->pid == pid_ && !read->text().empty();  // not an earlier worker's
     }));
   }
   ~Worker() { end(); }
