@@ -13,6 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUNDLE = ROOT / "scripts/bundle"
 BUILD = sys.argv.pop(1)
 TORCH = os.environ["TORCH"]
+PYTHON = os.environ.get("PYTHON")  # with torch, if the Python module is built
 
 
 def run(*command, **environment):
@@ -51,7 +52,7 @@ class Bundle(unittest.TestCase):
         self.assertIn("/nowhere", done.stderr)  # a worker reached the data
 
     def test_nothing_but_torch_and_the_system_is_missing(self):
-        for program in (self.tree / "build/libexec").iterdir():
+        for program in [*(self.tree / "build/libexec").iterdir(), *self.tree.glob("build/python/starling/_C.*.so")]:
             libraries = run("ldd", program, LD_LIBRARY_PATH=f"{TORCH}/lib:{self.tree}/build/lib")
             self.assertNotIn("not found", libraries.stdout, program.name)
             self.assertNotIn(BUILD, libraries.stdout, program.name)
@@ -61,6 +62,14 @@ class Bundle(unittest.TestCase):
         done = run(self.tree / "build/check", "--gtest_filter=Golden*:*KilledProcess*:Crc32c*", STARLING_TORCH_DIR=TORCH)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("all tests passed", done.stdout)
+
+    @unittest.skipUnless(PYTHON, "the Python module is not built")
+    def test_the_checks_of_a_gpu_run(self):
+        out = self.folder / "gpu-check"
+        done = run(PYTHON, self.tree / "scripts/gpu-check", "--mock", "--only", "update,kill", "--out", out)
+        said = (out / "gpu-check.json").read_text()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr + said)
+        self.assertEqual([check["status"] for check in json.loads(said)["checks"]], ["passed"] * 3)
 
     def test_without_torch_one_line_says_what_to_do(self):
         done = run(self.tree / "build/bin/starling", "--version", STARLING_TORCH_DIR="/nowhere")

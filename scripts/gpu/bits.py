@@ -1,0 +1,167 @@
+"""Every scheme with every wire that it takes, by workers that share the card. The same workers do
+the same steps on the CPU, and compare.
+
+Without schemes in pairs the bits must be the same. Schemes in pairs depend on the time: there the
+average model must be the CPU's up to a tolerance, and averagings must have taken place."""
+
+import json
+import subprocess
+import sys
+import time
+
+from together import Failed, Workers, one_line, parsed, prepare, say, verdict
+
+WIRES = ("fp32", "bf16", "fp16", "int8", "int4")
+STEPS = 5
+STEPS_IN_PAIRS = 30
+# How far the average model may be off in pairs, as a share of the way that it goes. With tracked
+# gradients the way depends on the time: at most so many times as long as on the CPU, or as short.
+TOLERANCE, FACTOR = 0.02, 3
+
+
+def cases(options):
+    """The rows of `starling schemes --markdown`, once per wire."""
+    done = subprocess.run([options.build / "bin/starling", "schemes", "--markdown"], capture_output=True, text=True, check=True)
+    made = []
+    for line in done.stdout.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 6 or not cells[0].startswith("`"):
+            continue
+        name, exchange, edges, wires = cells[0].strip("`"), cells[2], cells[3], cells[4]
+        for wire in WIRES if wires == "all" else wires.split(", "):
+            made.append({"scheme": name, "wire": wire, "pairs": "in pairs" in exchange, "directed": "directed" in edges,
+                         "mixes": "neighbours" not in edges, "tracks": "tracked" in cells[1]})
+    first = ["cta", "atc", "all-reduce"]
+    made.sort(key=lambda case: first.index(case["scheme"]) if case["scheme"] in first else len(first))
+    if options.mock:  # one wire of each scheme, and all of the first
+        seen = set()
+        made = [case for case in made if case["scheme"] == "cta" or not (case["scheme"] in seen or seen.add(case["scheme"]))]
+    return made
+
+
+# ------------------------------------------------------------------------------------- a worker
+
+
+def optimizer_of(case, parameters):
+    """With this scheme over a topology that it takes."""
+    import starling
+
+    rule = (lambda p, **o: starling.SGD(p, lr=0.05, **o)) if case["pairs"] else (lambda p, **o: starling.AdamW(p, lr=0.05, **o))
+    more = {"scheme": case["scheme"], "wire": case["wire"], "check_gradients": False}
+    if not case["mixes"]:
+        return rule(parameters, **more)
+    if case["directed"]:
+        return rule(parameters, topology="n-peer-exponential-1", **more)
+    try:
+        return rule(parameters, topology="ring", **more)
+    except starling.UsageError:  # of the weights of this ring
+        return rule(parameters, topology="star", **more)
+
+
+def train(case, rank, device):
+    """The parameters at the end, the average model, its way, and the statistics. Gradients are
+    made by single operations, which have the same bits everywhere."""
+    import torch
+
+    parameters = [(torch.arange(n, dtype=torch.float32) + 100 * rank).sin().to(device).requires_grad_()
+                  for n in (3, 5000, 17, 66_000, 4097)]
+    optimizer = optimizer_of(case, parameters)
+    begin = [p.detach().cpu().clone() for p in parameters]  # rank 0's
+    for t in range(STEPS_IN_PAIRS if case["pairs"] else STEPS):
+        for k, p in enumerate(parameters):
+            centre = 0.5 + 0.25 * rank + 0.125 * ((t + k) % 3)
+            # In pairs, one that does not depend on x, so that the average does not on the time.
+            p.grad = torch.full_like(p, -centre) if case["pairs"] else p.detach() - centre
+        if case["pairs"]:
+            time.sleep(0.01)
+        optimizer.step()
+    end = [p.detach().cpu().clone() for p in parameters]
+    statistics = optimizer.statistics()
+    with optimizer.consensus():
+        average = [p.detach().cpu().clone() for p in parameters]
+    optimizer.close()
+    way = max((a - b).abs().max().item() for a, b in zip(average, begin, strict=True))
+    return end, average, way, statistics
+
+
+def largest(one, other):
+    return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
+
+
+def work(options, jobs):
+    import torch
+
+    import starling
+
+    world = starling.init()
+    for number, case in enumerate(jobs):
+        said = {"number": number}
+        try:
+            here, average_here, way, _ = train(case, world.rank, "cpu")
+            there, average_there, way_there, statistics = train(case, world.rank, options.device)
+        except starling.UsageError as error:  # on all workers
+            if "must be on the CPU" not in str(error):
+                raise
+            said["refused"] = str(error)
+        else:
+            said |= {"same": all(torch.equal(a, b) for a, b in zip(here, there, strict=True)), "off": largest(here, there),
+                     "average_off": largest(average_here, average_there) / way, "ways": way_there / way,
+                     "finite": all(bool(a.isfinite().all()) for a in there),
+                     "averaged": sum(edge["averaged"] for edge in statistics["edges"]),
+                     "committed": statistics["committed"], "aborted": statistics["aborted"]}
+        print(json.dumps(said), flush=True)
+
+
+# ------------------------------------------------------------------------------------- all of them
+
+
+def judge(case, all_said):
+    """Says the result of a case from what each worker said of it."""
+    name = f"{case['scheme']}, {case['wire']}"
+    if refused := all_said[0].get("refused"):
+        say(name, "skipped", refused)
+        return
+    finite = all(said["finite"] for said in all_said)
+    if case["pairs"]:
+        off, averaged = max(said["average_off"] for said in all_said), sum(said["averaged"] for said in all_said)
+        ways = [said["ways"] for said in all_said]
+        near = all(1 / FACTOR <= each <= FACTOR for each in ways) if case["tracks"] else off <= TOLERANCE
+        wanted = f"goes 1/{FACTOR} to {FACTOR} times as far" if case["tracks"] else f"is off by at most {TOLERANCE} of its way"
+        say(name, verdict(finite and near and averaged > 0), f"the average model {wanted}",
+            average_off=off, way_beside_the_cpu=ways[0], averaged=averaged)
+        return
+    same = all(said["same"] for said in all_said)
+    exchanged = not case["mixes"] or all(said["committed"] > 0 and said["aborted"] == 0 for said in all_said)
+    off = max(said["off"] for said in all_said)
+    say(name, verdict(finite and same and exchanged),
+        "the CPU's bits" if same else f"not the CPU's bits: off by at most {off:.3g}" if exchanged else "blocks were lost",
+        off=off, committed=min(said["committed"] for said in all_said))
+
+
+def main():
+    options = parsed()
+    prepare()
+    count = 2 if options.mock else 4
+    left = cases(options)
+    while left:
+        done, said = 0, {}
+        try:
+            with Workers(work, count, options, left, STARLING_TRANSPORT="mapped") as workers:
+                for _, line in workers.lines(quiet=0.35):
+                    said.setdefault(line["number"], []).append(line)
+                    while len(said.get(done, ())) == count:
+                        judge(left[done], said[done])
+                        done += 1
+        except Failed as error:
+            case = left[min(done, len(left) - 1)]
+            say(f"{case['scheme']}, {case['wire']}", "failed", str(error))
+            done += 1  # the workers begin again with the next one
+        left = left[done:]
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(one_line(error))
