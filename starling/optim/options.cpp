@@ -52,7 +52,7 @@ void check_scheme(const SchemeInfo& info, const Options& options, bool around) {
         "scheme \"{}\" takes no mean_every: each worker makes steps of its own, so there is no step "
         "at which all could take their mean",
         info.name));
-  if (options.mean_every > 0 && traits.path == Path::gradients)
+  if (options.mean_every > 0 && traits.equal)
     refuse(
         fmt::format("scheme \"{}\" takes no mean_every: its workers are equal after each step", info.name));
   if (around && !traits.own_rule.empty())

@@ -125,4 +125,12 @@ void check_lasting_edges(const Schedule& schedule, const std::string& who) {
       schedule.name, rounds == 1 ? "is not symmetric" : fmt::format("has {} rounds", rounds)));
 }
 
+void check_symmetric_rounds(const Schedule& schedule, const std::string& who) {
+  if (std::ranges::all_of(schedule.rounds, &Graph::symmetric)) return;
+  throw UsageError(
+      fmt::format("{} needs a topology of symmetric rounds, such as base-2, ring or complete: \"{}\" is not "
+                  "symmetric",
+                  who, schedule.name));
+}
+
 }  // namespace starling

@@ -29,5 +29,7 @@ Schedule make_shares(const std::string& name, int n, int workers_per_node = 1);
 // Throws UsageError, in the name of `who`, unless every edge exists in all rounds and in both
 // directions. Only then can both ends remember the other's value from one round to the next.
 void check_lasting_edges(const Schedule& schedule, const std::string& who);
+// Throws UsageError, in the name of `who`, unless all rounds are symmetric.
+void check_symmetric_rounds(const Schedule& schedule, const std::string& who);
 
 }  // namespace starling

@@ -79,7 +79,7 @@ TEST_P(MeanEveryOf, AllAreTheExactMeanThen) {
   constexpr int kEvery = 4;
   Options with = without_momentum();
   with.mean_every = kEvery;
-  if (in_pairs() || info().traits.path == Path::gradients) {
+  if (!info().takes_means()) {
     EXPECT_THAT(refusal<UsageError>([&] { Optimizer({parameter({2})}, SGD{}, with, World::alone()); }),
                 testing::StartsWith(fmt::format("scheme \"{}\" takes no mean_every: ", info().name)));
     return;

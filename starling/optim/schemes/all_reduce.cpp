@@ -58,6 +58,7 @@ extern constinit const SchemeInfo scheme_all_reduce{
                .all_values = kSendsGradients,
                .on_gpu = true,
                .exact = true,
+               .equal = true,
                .kept = 1},
     .advice = {.good_for = "a baseline: all workers stay equal",
                .when_one_dies = "the run ends with an error",

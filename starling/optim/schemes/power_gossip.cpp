@@ -44,14 +44,13 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 
 #include "starling/core/crc32c.h"
-#include "starling/core/error.h"
 #include "starling/core/random.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/schemes/scheme.h"
 #include "starling/optim/schemes/vectors.h"
+#include "starling/topology/schedules.h"
 
 namespace starling {
 namespace {
@@ -115,7 +114,7 @@ std::size_t most_neighbours(const Schedule& schedule) {
   return most;
 }
 
-std::size_t wire_values(const Block& block, const Schedule& schedule) {
+std::size_t wire_values(const Block& block, const Schedule& schedule, const Options&) {
   return form_of(block).size(most_neighbours(schedule));
 }
 
@@ -459,11 +458,7 @@ void PowerGossip::move(const Block& block, const Matrix& m, std::span<const floa
 }
 
 void check_symmetric(const Options&, const SchemeSettings&, const Schedule& schedule) {
-  if (std::ranges::all_of(schedule.rounds, &Graph::symmetric)) return;
-  throw UsageError(
-      fmt::format("scheme \"power-gossip\" needs a topology of symmetric rounds, such as base-2, ring or "
-                  "complete: \"{}\" is not symmetric",
-                  schedule.name));
+  check_symmetric_rounds(schedule, "scheme \"power-gossip\"");
 }
 
 constexpr auto kRefused = all_but_fp32("it sends few values, as they are");

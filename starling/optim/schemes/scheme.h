@@ -164,7 +164,7 @@ struct SchemeTraits {
   Contents contents{};                        // of a round; wire and one_in come from the options
   // The values of a block's wire block, if they are the scheme's own and not the parameters'. Every
   // parameter of two or more dimensions then lies in one block.
-  std::size_t (*wire_values)(const Block& block, const Schedule& schedule) = nullptr;
+  std::size_t (*wire_values)(const Block& block, const Schedule& schedule, const Options&) = nullptr;
   std::span<const RefusedWire> refused_wires{};
   std::string_view all_values{};  // why one_in must be 1; empty: it may be larger
   std::string_view own_rule{};    // why only Starling's rules work; empty: any optimizer works
@@ -173,6 +173,7 @@ struct SchemeTraits {
   bool takes_outer = false;       // what step() leaves is a merged point: an outer step may follow it
   bool exact = false;             // a constant learning rate reaches the optimum of all workers' losses
   bool sums_gradients = false;    // over workers, so no worker may scale or skip its own
+  bool equal = false;             // but for lost exchanges, all workers are equal after each step
   int kept = 0;                   // floats per parameter beside it, its gradient and the wire blocks
   int kept_per_neighbour = 0;     // the same, for each neighbour
   int kept_if_local = 0;          // the same, with Options::every above 1; on the CPU
@@ -218,7 +219,9 @@ struct SchemeInfo {
     return path != nullptr ? path(settings) : traits.path;
   }
   // Whether all workers are at the same step, and may differ: Options::mean_every.
-  bool takes_means() const { return traits.path == Path::ahead || traits.path == Path::inside; }
+  bool takes_means() const {
+    return !traits.equal && (traits.path == Path::ahead || traits.path == Path::inside);
+  }
   bool uses_topology() const { return traits.rounds == nullptr; }
 };
 
