@@ -1,6 +1,8 @@
 // Every scheme keeps the sum of all parameters, and goes on from what was saved.
 #include "tests/optim/scheme_contract.h"
 
+#include "tests/optim/fragile_network.h"
+
 namespace starling {
 
 using at::Tensor;
@@ -83,33 +85,6 @@ TEST_P(SchemeContract, KeepsTheMeanWithEveryWire) {
     });
   }
 }
-
-// Hubs of a virtual network, one for each channel, whose connections break.
-class FragileNetwork {
- public:
-  FragileNetwork(int n, const std::shared_ptr<VirtualTime>& time)
-      : n_(n), network_(virtual_network(time, 1e6)) {}
-  std::unique_ptr<Transport> make(const World& world, const std::string& channel) {
-    const std::lock_guard lock(mutex_);
-    auto& hub = hubs_[channel];
-    if (!hub) hub = std::make_unique<LocalHub>(n_, world.timeouts, network_);
-    return hub->endpoint(world.rank);
-  }
-  void sever(int a, int b) {
-    const std::lock_guard lock(mutex_);
-    for (auto& [channel, hub] : hubs_) hub->sever(a, b);
-  }
-  void mend(int a, int b) {
-    const std::lock_guard lock(mutex_);
-    for (auto& [channel, hub] : hubs_) hub->mend(a, b);
-  }
-
- private:
-  const int n_;
-  const LocalNetwork network_;
-  std::mutex mutex_;
-  std::map<std::string, std::unique_ptr<LocalHub>> hubs_;
-};
 
 TEST_P(SchemeContract, ALostSwapKeepsTheSumOrCountsItsDrift) {
   if (!mixes()) GTEST_SKIP() << "no swaps";

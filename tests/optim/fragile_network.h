@@ -1,0 +1,41 @@
+// Hubs of a virtual network, one for each channel, whose connections break.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "starling/transport/local/virtual_time.h"
+#include "starling/world/world.h"
+#include "tests/virtual_workers.h"
+
+namespace starling {
+
+class FragileNetwork {
+ public:
+  FragileNetwork(int n, const std::shared_ptr<VirtualTime>& time)
+      : n_(n), network_(virtual_network(time, 1e6)) {}
+  std::unique_ptr<Transport> make(const World& world, const std::string& channel) {
+    const std::lock_guard lock(mutex_);
+    auto& hub = hubs_[channel];
+    if (!hub) hub = std::make_unique<LocalHub>(n_, world.timeouts, network_);
+    return hub->endpoint(world.rank);
+  }
+  void sever(int a, int b) {
+    const std::lock_guard lock(mutex_);
+    for (auto& [channel, hub] : hubs_) hub->sever(a, b);
+  }
+  void mend(int a, int b) {
+    const std::lock_guard lock(mutex_);
+    for (auto& [channel, hub] : hubs_) hub->mend(a, b);
+  }
+
+ private:
+  const int n_;
+  const LocalNetwork network_;
+  std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<LocalHub>> hubs_;
+};
+
+}  // namespace starling
