@@ -14,8 +14,10 @@ namespace starling {
 // The scheme on a topology that it takes.
 inline Options options_of(const SchemeInfo& info) {
   const bool directed = info.traits.edges == EdgeKind::directed;
-  const Options options{.topology = directed ? "n-peer-exponential-1" : "ring",
-                        .scheme = std::string(info.name)};
+  Options options{.topology = directed ? "n-peer-exponential-1" : "ring", .scheme = std::string(info.name)};
+  for (const SchemeOption& option : info.options) {  // which keep no mean: demo_test.cpp
+    if (option.name == "signs") options.scheme.options.emplace_back("signs", std::string("off"));
+  }
   try {
     check_options(options, 4, 4, false);
     return options;

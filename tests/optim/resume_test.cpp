@@ -254,6 +254,28 @@ TEST(Checkpoint, ChocoGoesOn) {
        3});
 }
 
+// So are what was not sent, and the turns of the samples.
+TEST(Checkpoint, FewValuesGoOn) {
+  check_resume(
+      {AdamW{.lr = 0.01}, {.topology = "complete", .scheme = "sparse-loco", .one_in = 6, .every = 4}, 3});
+  check_resume({.rule = AccumAdam{.lr = 0.01, .window = 4},
+                .options = {.topology = "base-2",
+                            .scheme = {"sparse-loco", {{"sent_values", "fp32"}}},
+                            .one_in = 30,
+                            .block_bytes = 1},
+                .workers = 3,
+                .narrow = true});
+  check_resume({{},
+                {.topology = "ring", .scheme = "sparse-loco", .one_in = 3, .every = 2},
+                3,
+                made<torch::optim::Adam>(torch::optim::AdamOptions(0.01))});
+  check_resume({SGD{.lr = 0.01}, {.scheme = "demo", .one_in = 8}, 3});
+  check_resume({.rule = AdamW{.lr = 0.01},
+                .options = {.scheme = {"demo", {{"signs", "off"}}}, .one_in = 40, .block_bytes = 1},
+                .workers = 3,
+                .narrow = true});
+}
+
 // Each worker has the state of its own blocks only. `large` lies in blocks of both workers of a
 // node.
 TEST(Checkpoint, AHierarchyGoesOn) {

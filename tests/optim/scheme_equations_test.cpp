@@ -192,6 +192,24 @@ void streaming_diloco(Values& of, const Graph& round, int) {
   of.sent = of.x;
 }
 
+// All values: `own` is theta.
+void sparse_loco(Values& of, const Graph& round, int) {
+  if (of.own.empty()) of.own = of.x;
+  of.adapt();
+  for (std::size_t i = 0; i < of.x.size(); ++i) of.own[i] += 0.7 * (of.x[i] - of.own[i]);
+  of.x = of.own = mixed(of.own, round);
+}
+
+// All coefficients, without signs.
+void demo(Values&, Gradients& g, const Graph& round, const Rounded& rounded) {
+  std::vector<double> all;
+  for (const auto& one : g) all.push_back(one.value_or(0));
+  all = mixed(all, round);
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    if (g[i] || all[i] != 0) g[i] = rounded(all[i]);
+  }
+}
+
 struct Equation {
   void (*step)(Values&, const Graph& round, int t) = nullptr;
   void (*gradients)(Values&, Gradients&, const Graph& round, const Rounded&) = nullptr;
@@ -215,6 +233,8 @@ const std::map<std::string, Equation> kEquations{
     {"decentlam", {decentlam}},
     {"gasloc", {gasloc}},
     {"streaming-diloco", {streaming_diloco}},
+    {"sparse-loco", {sparse_loco}},  // few values: sparse_loco_test.cpp, demo_test.cpp
+    {"demo", {.step = combine_then_adapt, .gradients = demo}},
     {"choco", {adapt_then_combine}},         // it sends all values by default
     {"power-gossip", {combine_then_adapt}},  // of one dimension; power_gossip_test.cpp has matrices
     {"push-sum", {push_sum}},

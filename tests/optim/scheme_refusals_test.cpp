@@ -199,7 +199,8 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "all could take their mean"},
       {{.every = 0}, "every = 0 is not allowed: it must be at least 1 and at most 1048576"},
       {{.scheme = "d2", .every = 3},
-       "every = 3 needs scheme \"cta, atc, dsgd-ac, gasloc, streaming-diloco, choco, power-gossip\", "
+       "every = 3 needs scheme \"cta, atc, dsgd-ac, gasloc, streaming-diloco, sparse-loco, choco, "
+       "power-gossip\", "
        "not \"d2\""},
       {{.every = 4, .mean_every = 10},
        "mean_every = 10 is no multiple of every = 4: a mean follows an exchange"},
@@ -286,6 +287,16 @@ TEST(SchemesTable, RefusesInTheseWords) {
        "scheme \"power-gossip\" needs a topology of symmetric rounds, such as base-2, ring or complete: "
        "\"static-exponential\" is not symmetric",
        5},
+      {{.topology = "static-exponential", .scheme = "sparse-loco"},
+       "scheme \"sparse-loco\" needs a topology of symmetric rounds, such as base-2, ring or complete: "
+       "\"static-exponential\" is not symmetric",
+       5},
+      {{.scheme = {"sparse-loco", {{"sent_values", "3-bit"}}}},
+       "sent_values \"3-bit\" is not allowed, did you mean 2-bit?: 2-bit or fp32"},
+      {{.scheme = "demo", .mean_every = 4},
+       "scheme \"demo\" takes no mean_every: its workers are equal after each step"},
+      {{.scheme = {"demo", {{"signs", "offf"}}}},
+       "signs \"offf\" is not allowed, did you mean off?: on or off"},
       {{.scheme = "power-gossip", .one_in = 2},
        "scheme \"power-gossip\" needs one_in = 1, not 2: it sends products of matrices, not values"},
       {{.scheme = "d2"},

@@ -26,6 +26,8 @@ bool track_segment(const Segment& s, const at::Tensor& m, const at::Tensor& y, d
   return true;
 }
 
+}  // namespace
+
 void write_gradient(const Segment& s, const at::Tensor& y) {
   at::Tensor keep;
   const bool there = s.gradient(keep) != nullptr || part_of(y, s).ne(0).any().item<bool>();
@@ -33,8 +35,6 @@ void write_gradient(const Segment& s, const at::Tensor& y) {
   s.mutable_gradient();
   stretch(s.parameter.grad(), s.begin, s.length).copy_(part_of(y, s));
 }
-
-}  // namespace
 
 void Tracker::track(const EachBlock& each_block, double beta, const Log& log,
                     std::span<const double> weights) {

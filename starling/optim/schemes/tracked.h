@@ -32,6 +32,10 @@ class Tracker {
   bool finite_ = true;  // the last gradient was
 };
 
+// Writes the segment's part of y, which has the block's length, to .grad, where the rule reads it.
+// A parameter without a gradient gets none if its y is 0, or if it is frozen.
+void write_gradient(const Segment& segment, const at::Tensor& y);
+
 inline constexpr std::string_view kTooSmallForFp16 = "of tracked gradients that are small nothing would move";
 
 }  // namespace starling
