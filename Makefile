@@ -6,7 +6,7 @@ TASK ?=#           of the demo, in place of Fashion-MNIST: scripts/demo --help
 BENCH ?=#          more for a benchmark, such as --repetitions 15
 FOLDERS ?=#        of tests/, for coverage: all, if none are named
 TSAN ?= transport exchange gossip# the folders of tests that `make sanitize` runs under TSan
-FAULTS ?=#         of the fault matrix: all, if none are named
+FAULTS ?=#         of the fault matrix, or of `make faults-peers`: all, if none are named
 FUZZ ?=#           more for the fuzzers, such as --seconds 1800 toml
 JOBS ?= $(shell nproc)
 
@@ -15,7 +15,7 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-detection bench-exchange bench-loader bench-models bench-overhead bench-python_step bench-step bench-time_to_loss bench-peers bench-async bench-planner bench-paper_steps study-a2cid2 faults bundle docs format check-format sanitize coverage fuzz clean
+.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-detection bench-exchange bench-loader bench-models bench-overhead bench-python_step bench-step bench-time_to_loss bench-peers bench-async bench-planner bench-paper_steps study-a2cid2 faults faults-peers bundle docs format check-format sanitize coverage fuzz clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "make %-19s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -141,6 +141,13 @@ study-a2cid2: command  ## what A2CiD2's paper claims, on virtual workers; hours,
 faults: BOOTSTRAP = --tests
 faults: command  ## real runs in which something fails, and what must hold: out/faults/matrix.json; FAULTS="dies-*" for some
 	@STARLING=$(CURDIR)/$(BUILD)/bin/starling tests/faults/matrix.py $(FAULTS)
+
+faults-peers: BOOTSTRAP = --tests
+faults-peers: command  ## the same faults under torchrun with DDP, Decent-DP, torchft and Starling: out/faults/peers.json
+	@cmake --build $(BUILD) -j $(JOBS) --target starling_python
+	@scripts/dev-tools requirements-bench.txt $(VENV)
+	@scripts/dev-tools requirements-peers.txt $(VENV)
+	@PYTHONPATH=$(BUILD)/python $(VENV)/bin/python tests/faults/peers.py $(FAULTS)
 
 bundle: build  ## the programs for a machine that has torch but no compiler: out/starling-*.tar.xz
 	@scripts/bundle --build $(BUILD)
