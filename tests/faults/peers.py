@@ -44,7 +44,7 @@ from faults import VICTIM, WORKERS, stand_still  # noqa: E402
 from watched import Hang, Watched  # noqa: E402
 from workers import about  # noqa: E402
 
-STEPS, STEP = 800, 110  # of the run, and of the fault: between two snapshots
+STEPS, STEP = 600, 110  # of the run, and of the fault: between two snapshots
 QUIET = 120  # seconds without a step: the run hangs
 RESTARTS = 3
 # torchrun keeps one store for all starts, in which restarted workers find the addresses of dead ones
@@ -151,6 +151,7 @@ def outcome_of(lines, victim, at, hangs):
         "away": pause(lines[victim], at) if victim in ended else None,
         "lost": max(lost(each, at) for each in others),
         "loss": statistics.mean(each[-1]["loss"] for each in ended.values()),
+        "losses": {rank: each[-1]["loss"] for rank, each in ended.items()},
     }
 
 
@@ -168,45 +169,48 @@ def run(system, victim, act):
             job.kill()
         result = {"outcome": "does not start"} if at is None else outcome_of(
             {rank: job.lines(rank) for rank in range(WORKERS)}, victim, at, hangs)
-        return {**result, "messages": job.text[-4000:]}
+        return {**result, "messages": job.text[-20000:]}
 
 
-def row(system, what, runs, undisturbed):
-    def median(runs, key, digits):
-        values = [each[key] for each in runs if each.get(key) is not None]
+def row(system, fault, cells):
+    def median(key, digits, of=fault):
+        values = [each[key] for each in cells[of] if each.get(key) is not None]
         return f"{statistics.median(values):.{digits}f}" if values else "-"
 
-    outcomes = Counter(each["outcome"] for each in runs)
-    outcome = ", ".join(name if times == len(runs) else f"{name} ({times} of {len(runs)})" for name, times in outcomes.items())
-    cells = [what, system, outcome, median(runs, "others_pause", 2), median(runs, "away", 1), median(runs, "lost", 0),
-             median(runs, "loss", 3), median(undisturbed, "loss", 3)]
-    return f"| {' | '.join(cells)} |"
+    outcomes = Counter(each["outcome"] for each in cells[fault])
+    many = sum(outcomes.values())
+    outcome = ", ".join(name if times == many else f"{name} ({times} of {many})" for name, times in outcomes.items())
+    return (f"| {FAULTS[fault][0]} | {system} | {outcome} | {median('others_pause', 2)} | {median('away', 1)} | "
+            f"{median('lost', 0)} | {median('loss', 3)} | {median('loss', 3, 'none')} |\n")
+
+
+def table(result):
+    text = (f"{result['date']}: {result['device']}; {', '.join(' '.join(each) for each in result['versions'].items())}; "
+            f"medians of {result['runs']} runs.\n\n| fault | system | outcome | others pause, s | it is away, s | steps lost "
+            "| loss | without a fault |\n|-|-|-|-|-|-|-|-|\n")
+    return text + "".join(row(system, fault, cells) for fault in FAULTS for system, cells in result["cells"].items()
+                          if cells.get(fault))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("faults", nargs="*", metavar="FAULT", choices=[[], *FAULTS], help=f"{', '.join(FAULTS)} (default: all)")
     parser.add_argument("--systems", nargs="+", default=SYSTEMS, choices=SYSTEMS)
-    parser.add_argument("--runs", type=int, default=3, help="of each fault under each system (default 3)")
+    parser.add_argument("--runs", type=int, default=3, help="of each fault under each system, by turns (default 3)")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/faults", help="folder (default: out/faults)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of `finally`
-    result = about()
+    result = {**about(), "runs": options.runs, "cells": {system: {} for system in options.systems}}
     result["versions"] |= {name: metadata.version(name) for name in ("torchft", "decent-dp")}
-    text = (f"{result['date']}: {result['device']}; {', '.join(' '.join(each) for each in result['versions'].items())}; "
-            f"medians of {options.runs} runs.\n\n| fault | system | outcome | others pause, s | it is away, s | steps lost "
-            "| loss | without a fault |\n|-|-|-|-|-|-|-|-|")
-    print(text, flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    cells = result["cells"] = {}
-    for fault in dict.fromkeys(["none", *(options.faults or FAULTS)]):
-        what, victim, act = FAULTS[fault]
-        for system in options.systems:
-            runs = cells.setdefault(system, {})[fault] = [run(system, victim, act) for _ in range(options.runs)]
-            print(line := row(system, what, runs, cells[system]["none"]), flush=True)
-            text += f"\n{line}"
-            (options.out / "peers.json").write_text(json.dumps(result, indent=1) + "\n")
-            (options.out / "peers.md").write_text(text + "\n")
+    for _ in range(options.runs):
+        for fault in dict.fromkeys(["none", *(options.faults or FAULTS)]):
+            for system, cells in result["cells"].items():
+                cells.setdefault(fault, []).append(seen := run(system, *FAULTS[fault][1:]))
+                print(f"peers: {fault}: {system}: {seen['outcome']}", file=sys.stderr)
+                (options.out / "peers.json").write_text(json.dumps(result, indent=1) + "\n")
+                (options.out / "peers.md").write_text(table(result))
+    print(table(result), end="")
 
 
 if __name__ == "__main__":
