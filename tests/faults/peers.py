@@ -47,7 +47,7 @@ from workers import about  # noqa: E402
 STEPS, STEP = 600, 110  # of the run, and of the fault: between two snapshots
 QUIET = 120  # seconds without a step: the run hangs
 RESTARTS = 3
-# torchrun keeps one store for all starts, in which restarted workers find the addresses of dead ones
+# torchrun keeps one store for all starts. There, restarted workers find the addresses of dead ones
 # (pytorch/pytorch#135712). With this variable each start has a store of its own.
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 TORCHRUN = {"ddp": {}, "ddp-own-store": OWN_STORE, "decent-dp": OWN_STORE}
@@ -135,7 +135,8 @@ def lost(lines, at):
     """Passes after the fault that did not make a step, or made one again."""
     before = [line for line in lines if line["at"] <= at][-1]
     passes = {line["pid"]: line["passes"] for line in lines}
-    return sum(passes.values()) - before["passes"] - (STEPS - before["step"])
+    made = {line["step"] for line in lines if line["step"] > before["step"]}
+    return sum(passes.values()) - before["passes"] - len(made)
 
 
 def outcome_of(lines, victim, at, hangs):
