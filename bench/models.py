@@ -17,18 +17,21 @@ import subprocess
 import sys
 import time
 
-import torch
-import torchvision
-from small_tasks import Gpt2, Translator
-from torch.nn import functional as F
 from workers import ROOT, about, save
 
 
 def tokens(vocabulary, *shape):
+    import torch
+
     return torch.randint(2, vocabulary, shape)
 
 
-def resnet18(order):
+def resnet18(channels_last):
+    import torch
+    import torchvision
+    from torch.nn import functional as F
+
+    order = torch.channels_last if channels_last else torch.contiguous_format
     model = torchvision.models.resnet18(num_classes=10)
     model.conv1, model.maxpool = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False), torch.nn.Identity()
     model = model.to(memory_format=order)
@@ -37,12 +40,16 @@ def resnet18(order):
 
 
 def gpt2():
+    from small_tasks import Gpt2
+
     model = Gpt2(vocabulary=4096, context=256, width=256, heads=4, layers=6)
     read, following = tokens(4096, 4, 256), tokens(4096, 4, 256)
     return model, lambda: model(read, following)
 
 
 def transformer():
+    from small_tasks import Translator
+
     model = Translator(vocabulary=8000, width=128, heads=4, layers=3, dropout=0.1)
     source, target = tokens(8000, 40, 26), tokens(8000, 40, 26)
     for side in (source, target):
@@ -82,9 +89,10 @@ def main():
     parser.add_argument("--passes", type=int, default=10, help="of each side in a turn")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/bench/models.json")
     options = parser.parse_args()
+    import torch
+
     torch.set_num_threads(1)
-    orders = (torch.contiguous_format, torch.channels_last)
-    models = {"resnet18": [resnet18(order) for order in orders], "gpt2": [gpt2()], "transformer": [transformer()]}
+    models = {"resnet18": [resnet18(False), resnet18(True)], "gpt2": [gpt2()], "transformer": [transformer()]}
     cells = [measure(options.program, name, forms, options.turns, options.passes) for name, forms in models.items()]
     save({"models": cells, "vs_eager": min(cell["vs_eager"] for cell in cells), "machine": about()}, options.out)
 

@@ -196,7 +196,8 @@ def table(result):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("faults", nargs="*", metavar="FAULT", choices=[[], *FAULTS], help=f"{', '.join(FAULTS)} (default: all)")
-    parser.add_argument("--systems", nargs="+", default=SYSTEMS, choices=SYSTEMS)
+    parser.add_argument("--systems", nargs="+", metavar="SYSTEM", default=SYSTEMS, choices=SYSTEMS,
+                        help=f"{', '.join(SYSTEMS)} (default: all)")
     parser.add_argument("--runs", type=int, default=3, help="of each fault under each system, by turns (default 3)")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "out/faults", help="folder (default: out/faults)")
     options = parser.parse_args()

@@ -13,7 +13,7 @@ TORCHS = [
     {},
     {"nesterov": False, "momentum": 0.5},
     {"weight_decay": 0.0, "adjust_lr_fn": "match_rms_adamw"},
-    {"adjust_lr_fn": "spectral_unclamped", "ns_steps": 3, "eps": 1e-6},
+    {"adjust_lr_fn": "spectral_unclamped", "ns_steps": 3, "eps": 1e-6},  # unknown to torch 2.11
 ]
 
 
@@ -101,7 +101,7 @@ def mixed_by_hand():
 
 class Muon(unittest.TestCase):
     def test_is_torchs_beside_torchs_adamw(self):
-        for options in TORCHS:
+        for options in TORCHS[: -1 if torch.__version__.startswith("2.11.") else None]:
             mine, theirs = Net(), Net()
             train(mine, [ours(mine, **options)], 20)
             train(theirs, torchs(theirs, **options), 20)
