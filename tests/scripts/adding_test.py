@@ -129,7 +129,7 @@ class Adding(unittest.TestCase):
         self.assertEqual({path: removed for path, (_, removed) in self.written.items() if removed}, {"README.md": 1})
 
     def test_the_command_describes_them(self):
-        self.assertIn("stride: whole number, default 1, at least 1 and at most 1000", run(self.command, "schemes", "toy"))
+        self.assertIn("stride: whole number, at least 1 and at most 1000, default 1", run(self.command, "schemes", "toy"))
         self.assertIn("toy-line ", run(self.command, "topology", "--list"))
         self.assertIn("did you mean toy?", run(self.command, "schemes", "toyy", code=2))
 
