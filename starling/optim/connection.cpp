@@ -307,9 +307,9 @@ bool Optimizer::keep_membership() {
   if (is_spoiled()) {
     if (++e.spoiled > kMostSpoiled)
       throw Error(
-          fmt::format("this worker's parameters were not finite {} times; it has taken the state of "
-                      "another worker each time, and ends",
-                      e.spoiled));
+          fmt::format("this worker's parameters are not finite again: it has taken the state of "
+                      "another worker {} times, and ends",
+                      kMostSpoiled));
     e.world.log(Level::warning,
                 "this worker's parameters are not finite: it takes the state of another worker");
     join_again();
