@@ -158,7 +158,6 @@ void Exchange::begin_round(std::unique_lock<std::mutex>& lock) {
 void Exchange::start(int index, bool finite) {
   const std::lock_guard lock(monitor_.mutex);
   if (!finite) {
-    was_not_finite_ = true;
     if (not_finite_ == 0 || rounds_.now() > not_finite_ + 1)
       log_(Level::warning, fmt::format("this worker's block {} is not finite in round {}: its neighbours go "
                                        "on without it until it is",
@@ -174,6 +173,11 @@ void Exchange::start(int index, bool finite) {
     transport_->post([this, id, mine = std::move(mine), finite] { begin_swaps(id, mine, finite); });
   }
   if (jumped) transport_->post([this, round = id.round] { skip_to(round); });
+}
+
+bool Exchange::sent_finite() const {
+  const std::lock_guard lock(monitor_.mutex);
+  return not_finite_ == 0 || not_finite_ != rounds_.now();
 }
 
 std::uint64_t Exchange::position(bool in_flight) const {

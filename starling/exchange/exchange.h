@@ -96,8 +96,8 @@ class Exchange final : private TransportHandler {
   // The wire block is written. finite = false: the block is not sent, all neighbours go on without
   // it.
   void start(int block, bool finite);
-  // Whether one was called with finite = false since the last call of this.
-  bool was_not_finite() { return was_not_finite_.exchange(false); }
+  // Whether it had finite blocks only, in the round that has begun last.
+  bool sent_finite() const;
 
   // --- save and resume, on the training thread, between two steps ---
   // The schedule's place, counted from 0 within the cycle, one_in periods of it: the next
@@ -186,8 +186,7 @@ class Exchange final : private TransportHandler {
   Averages averages_;
 
   std::uint64_t not_finite_ = 0;  // the last round with such a block; with the monitor's lock
-  std::atomic<bool> was_not_finite_ = false;
-  bool fails_ = false;  // on the training thread
+  bool fails_ = false;            // on the training thread
   std::atomic<bool> renewal_called_ = false;
   std::vector<std::shared_ptr<Buffer>>
       next_;  // by block: what outgoing() gave out, to be written for the round that has begun

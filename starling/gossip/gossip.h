@@ -106,8 +106,8 @@ class Gossip final : private TransportHandler {
   void forget();
 
   GossipStatistics statistics() const;
-  // Whether a block of this worker was not finite since the last call. On the training thread.
-  bool was_not_finite() { return was_not_finite_.exchange(false); }
+  // Whether all blocks of this worker's last averaging were finite. On any thread.
+  bool sent_finite() const { return finite_; }
 
  private:
   struct LockedBlock {
@@ -208,11 +208,10 @@ class Gossip final : private TransportHandler {
   std::optional<Averaging> averaging_;
   std::optional<Timeline::Scope> span_;  // of the averaging
   BufferPool pool_;
-  bool finite_ = true;  // all blocks of the last averaging were
-  std::atomic<bool> was_not_finite_ = false;
-  int struck_ = 0;           // clock events while it was paused, in the gradient before
-  bool hands_over_ = false;  // the next averaging gives all (StandBy::hands_over)
-  std::vector<int> heirs_;   // then: the possible receivers; empty once one has taken it
+  std::atomic<bool> finite_ = true;  // all blocks of the last averaging were
+  int struck_ = 0;                   // clock events while it was paused, in the gradient before
+  bool hands_over_ = false;          // the next averaging gives all (StandBy::hands_over)
+  std::vector<int> heirs_;           // then: the possible receivers; empty once one has taken it
 
   // With the monitor's lock.
   std::vector<std::uint64_t> made_;  // gradients by rank, as far as this worker knows

@@ -71,8 +71,7 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
                      .direction = direction};
     peer.edge.start(id, direction, finite);
   }
-  if (!all_finite) gossip.was_not_finite_ = true;
-  if (std::exchange(gossip.finite_, all_finite) && !all_finite)
+  if (gossip.finite_.exchange(all_finite) && !all_finite)
     gossip.log_(Level::warning, fmt::format("this worker's parameters are not finite in averaging {} with "
                                             "worker {}: its neighbours go on without it until they are",
                                             number, rank));

@@ -286,7 +286,7 @@ void Optimizer::count_epoch() {
 // A parameter that is not finite stays so.
 bool Optimizer::is_spoiled() const {
   const auto is_finite = [](const at::Tensor& p) { return at::isfinite(p).all().item<bool>(); };
-  return engine_->scheme->was_not_finite() &&
+  return !engine_->scheme->sent_finite() &&
          !std::ranges::all_of(param_groups_, [&](const torch::optim::OptimizerParamGroup& group) {
            return std::ranges::all_of(group.params(), is_finite);
          });

@@ -141,7 +141,8 @@ def by_starling(worker):
         optimizer.zero_grad()
         worker.backward(worker.model, optimizer.steps + 1)
         optimizer.step()
-        worker.done(optimizer.steps)
+        if not optimizer.joined:
+            worker.done(optimizer.steps)
 
 
 SYSTEMS = {"ddp": by_ddp, "ddp-own-store": by_ddp, "decent-dp": by_decent_dp, "torchft": by_torchft, "starling": by_starling}

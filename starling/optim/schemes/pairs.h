@@ -49,7 +49,7 @@ class PairScheme : public Scheme {
   std::optional<GossipStatistics> gossip() const override {
     return gossip_ ? std::optional(gossip_->statistics()) : std::nullopt;
   }
-  bool was_not_finite() override { return gossip_->was_not_finite(); }
+  bool sent_finite() const override { return gossip_->sent_finite(); }
 
  protected:
   explicit PairScheme(const SchemeParts& parts) : Scheme(parts), settings_(parts.options.scheme) {}

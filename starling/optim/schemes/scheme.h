@@ -113,8 +113,8 @@ class Scheme {
   virtual ExchangeStatistics counted() const { return {}; }
   // With Path::pairs.
   virtual std::optional<GossipStatistics> gossip() const { return {}; }
-  // Whether a block was not finite when it was sent, since the last call.
-  virtual bool was_not_finite() { return exchange_->was_not_finite(); }
+  // Whether all blocks of the last exchange were finite when they were sent.
+  virtual bool sent_finite() const { return exchange_->sent_finite(); }
 
  protected:
   explicit Scheme(const SchemeParts& parts)
