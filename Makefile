@@ -173,6 +173,7 @@ sanitize: deps  ## the torch-free tests and the fuzzers' corpus under ASan and U
 coverage: BOOTSTRAP = --tests
 coverage: deps  ## share of lines that the short tests run, by folder; FOLDERS="core topology": by their tests
 	@scripts/dev-tools requirements-test.txt $(VENV)
+	@scripts/dev-tools requirements-bench.txt $(VENV)
 	@JOBS=$(JOBS) scripts/coverage $(FOLDERS)
 
 fuzz: BOOTSTRAP = --tests
