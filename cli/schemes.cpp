@@ -105,7 +105,7 @@ void print_one(const SchemeInfo& info) {
   row("optimizer", traits.own_rule.empty() ? "any" : fmt::format("Starling's rules: {}", traits.own_rule));
   row("local steps", traits.local_steps ? "any: mixing.every" : "none");
   row("outer", traits.takes_outer ? "after each exchange" : info.takes_means() ? "after each mean" : "none");
-  row("GPU", traits.on_gpu ? "yes" : "no");
+  row("GPU", traits.on_host ? "yes: its exchange is computed on the host" : "yes");
   row("skewed data", traits.exact ? "exact with a constant learning rate"
                                   : "off by a distance that falls with the learning rate");
   row("hierarchy", info.make_in_nodes != nullptr ? "yes" : "no");

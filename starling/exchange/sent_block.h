@@ -35,6 +35,7 @@ struct SentBlock {
   Mask mask;  // which values of the block these are
   Trailer trailer;
   Payload block;
+  bool on_device = false;  // it lies in a GPU's memory, where the parameters are, and not in the host's
 };
 
 // A neighbour's block to mix: x += weight * (theirs - mine), where the mask chooses. Both have the

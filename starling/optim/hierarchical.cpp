@@ -1,7 +1,8 @@
 #include "starling/optim/hierarchical.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+
+#include "starling/optim/schemes/vectors.h"
 
 namespace starling {
 
@@ -12,7 +13,7 @@ void Hierarchical::attach(const Connection& connection) {
   gathered_.clear();
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     if (node_.owner[b] == node_.place) own_.push_back(&blocks_[b]);
-    gathered_.push_back(at::empty({blocks_[b].length}, at::kFloat));
+    gathered_.push_back(room_on_host(blocks_[b]));
   }
   gradients_.emplace(options_.scheme.name, blocks_, *inside_, node_.size,
                      Owners{.me = node_.place, .of_block = node_.owner});

@@ -179,15 +179,12 @@ void Optimizer::take_new_groups() {
   }
   while (param_groups_.size() < groups.size()) add_param_group(groups[param_groups_.size()]);
   for (std::size_t g = first; g < groups.size(); ++g) {
-    const std::string float32 = needs_float32(e.options, e.inner != nullptr), cpu = needs_cpu(e.options);
-    for (std::size_t p = 0; p < groups[g].params().size(); ++p) {
-      const at::Tensor& parameter = groups[g].params()[p];
-      const auto refuse = [&](const std::string& what, const std::string& reason) {
-        throw UsageError(fmt::format("parameter {} of group {} is {}: {}", p, g, what, reason));
-      };
-      if (!float32.empty() && parameter.scalar_type() != at::kFloat)
-        refuse(c10::toString(parameter.scalar_type()), float32);
-      if (!cpu.empty() && !parameter.device().is_cpu()) refuse("on " + parameter.device().str(), cpu);
+    const std::string float32 = needs_float32(e.options, e.inner != nullptr);
+    for (std::size_t p = 0; p < groups[g].params().size() && !float32.empty(); ++p) {
+      const at::ScalarType type = groups[g].params()[p].scalar_type();
+      if (type != at::kFloat)
+        throw UsageError(
+            fmt::format("parameter {} of group {} is {}: {}", p, g, c10::toString(type), float32));
     }
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {

@@ -243,17 +243,4 @@ std::string not_for_rejoin(const Options& options) {
   return options.hierarchy == "none" ? "" : "mixing.hierarchy: the workers of a node depend on each other";
 }
 
-std::string needs_cpu(const Options& options) {
-  if (options.hierarchy == "node")
-    return "with hierarchy \"node\" it must be on the CPU, where a node's gradients are added up";
-  const SchemeTraits& traits = scheme_of(options).traits;
-  if (traits.on_gpu && traits.kept_if_local > 0 && options.every > 1)
-    return fmt::format("with scheme \"{}\" and every = {} it must be on the CPU, where what was sent is kept",
-                       options.scheme.name, options.every);
-  if (traits.on_gpu) return "";
-  return fmt::format("with scheme \"{}\" it must be on the CPU: on CUDA devices there are {}",
-                     options.scheme.name,
-                     schemes_with([](const SchemeInfo& info) { return info.traits.on_gpu; }));
-}
-
 }  // namespace starling

@@ -52,7 +52,4 @@ std::string needs_float32(const Options& options, bool around);
 // "WHAT: why" if restarted workers cannot join (World::rejoin). Empty: they can.
 std::string not_for_rejoin(const Options& options);
 
-// The reason why all parameters must be on the CPU. Empty: they may be on CUDA devices.
-std::string needs_cpu(const Options& options);
-
 }  // namespace starling

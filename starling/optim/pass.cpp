@@ -50,7 +50,7 @@ double sum_of_squares(const void* values, Wire format, std::int64_t n) {
 
 std::span<const Arrival> finish(Exchange& exchange, const Block& block) {
   RECORD_USER_SCOPE("starling::finish");
-  if (block.on_device) block.on_device->wait_sent();
+  if (block.on_device) block.on_device->wait();
   return exchange.finish(block.index);
 }
 
@@ -104,8 +104,8 @@ class Pass {
       states_[k] = block.states[k].mutable_data_ptr<float>();
   }
 
-  // Returns whether the parameters are finite.
-  bool run() {
+  // Returns whether the parameters are finite. `grid` follows what is mixed.
+  bool run(Grid* grid) {
     Seen seen = nothing();
     std::mutex mutex;  // guards `seen` against other threads
     const std::int64_t units = (block_.length + kUnit - 1) / kUnit;
@@ -119,25 +119,23 @@ class Pass {
       const std::lock_guard lock(mutex);
       seen.add(share);
     });
-    use_results(block_, arrived_, outgoing_, seen);
+    use_results(static_cast<std::size_t>(block_.length), grid, arrived_, outgoing_, seen);
     return seen.finite;
   }
 
   // Puts the pass into the streams of the block's device. When it is over, the device's thread
-  // calls then(finite).
-  static void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived,
-                      const Outgoing& outgoing, std::optional<float> scale,
-                      std::function<void(bool finite)> then) {
+  // calls then(finite). The grid must live until then, the block need not.
+  static void enqueue(Block& block, Grid* grid, const Rule& rule, std::span<const Arrival> arrived,
+                      const Outgoing& outgoing, std::optional<float> scale, Then then) {
     OnDevice& device = *block.on_device;
     const auto length = static_cast<std::size_t>(block.length);
-    const OnDevice::There there =
-        device.begin(arrived, outgoing, bytes_of(outgoing.wire, outgoing.mask.chosen_of(length)));
+    const OnDevice::There there = device.begin(arrived, outgoing, length);
     const Pass pass(block, rule, there.arrived, there.outgoing, scale);
     pass.each_stretch(0, block.length, there.sum, there.measured,
                       [&](const auto&... arguments) { device.add(arguments...); });
     device.launch(
-        [block = &block, arrived = there.arrived, outgoing, then = std::move(then)](const Seen& seen) {
-          use_results(*block, arrived, outgoing, seen);
+        [length, grid, arrived = there.arrived, outgoing, then = std::move(then)](const Seen& seen) {
+          use_results(length, grid, arrived, outgoing, seen);
           then(seen.finite);
         });
   }
@@ -237,21 +235,21 @@ class Pass {
 
   // Uses the kernel's results: writes the trailer of what is sent, and chooses the next block's
   // grid by the distance between the ends of each edge.
-  static void use_results(Block& block, std::span<const Arrival> arrived, const Outgoing& outgoing,
-                          const Seen& seen) {
-    const auto length = static_cast<std::size_t>(block.length);
+  static void use_results(std::size_t length, Grid* grid, std::span<const Arrival> arrived,
+                          const Outgoing& outgoing, const Seen& seen) {
     if (outgoing.values != nullptr) {
       const std::span<std::byte> sent{static_cast<std::byte*>(outgoing.values),
                                       block_bytes(outgoing.wire, outgoing.mask.chosen_of(length))};
       set_trailer(sent, outgoing.wire, {outgoing.exponent, seen.sum});
     }
+    if (grid == nullptr) return;
     Grid::Wanted wanted;
     for (std::size_t j = 0; j < arrived.size(); ++j) {
       const Arrival& a = arrived[j];
       if (a.mine.mask.chosen_of(length) > 0)
         wanted.add(a.mine.wire, a.theirs.trailer, a.mine.trailer, seen.measured[j]);
     }
-    block.grid.follow(wanted);
+    grid->follow(wanted);
   }
 
   Block& block_;
@@ -263,27 +261,37 @@ class Pass {
   std::array<float*, 3> states_{};
 };
 
-// One pass on the block's device; calls then(finite) at its end.
-void enqueue(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& outgoing,
-             std::optional<float> scale, std::function<void(bool finite)> then) {
-  RECORD_USER_SCOPE("starling::update");
-  const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
-  Pass::enqueue(block, rule, arrived, outgoing, scale, std::move(then));
+// One pass on the block's device, CPU or GPU; calls then(finite) at its end.
+void pass(Block& block, Grid* grid, const Rule& rule, std::span<const Arrival> arrived,
+          const Outgoing& outgoing, std::optional<float> scale, Then then) {
+  bool finite = true;
+  {
+    RECORD_USER_SCOPE("starling::update");
+    const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
+    if (block.on_device) return Pass::enqueue(block, grid, rule, arrived, outgoing, scale, std::move(then));
+    finite = Pass(block, rule, arrived, outgoing, scale).run(grid);
+  }
+  then(finite);
 }
 
-// One pass on the block's device, CPU or GPU. Returns whether the parameters are finite, as far as
-// known.
-bool pass(Block& block, const Rule& rule, std::span<const Arrival> arrived, const Outgoing& outgoing,
-          std::optional<float> scale) {
-  if (block.on_device) {
-    const auto finite = std::make_shared<bool>(true);
-    enqueue(block, rule, arrived, outgoing, scale, [finite](bool all) { *finite = all; });
-    if (outgoing.values != nullptr) block.on_device->wait();
-    return outgoing.values == nullptr || *finite;
-  }
-  RECORD_USER_SCOPE("starling::update");
-  const Timeline::Scope span(block.timeline, {.name = "mix + update", .block = block.index});
-  return Pass(block, rule, arrived, outgoing, scale).run();
+// The same, but waits for a GPU if something is sent. Returns whether the parameters are finite, as
+// far as known.
+bool pass(Block& block, Grid* grid, const Rule& rule, std::span<const Arrival> arrived,
+          const Outgoing& outgoing, std::optional<float> scale) {
+  const auto finite = std::make_shared<bool>(true);
+  pass(block, grid, rule, arrived, outgoing, scale, [finite](bool all) { *finite = all; });
+  const bool waits = outgoing.values != nullptr && block.on_device != nullptr;
+  if (waits) block.on_device->wait();
+  return waits || !block.on_device ? *finite : true;
+}
+
+// The vector as a block, for one pass.
+Block block_of(const Vector& v) {
+  Block block{.length = v.values.numel()};
+  block.device = v.values.device();
+  block.on_device = v.passes;
+  block.segments.push_back({.parameter = v.values, .length = block.length});
+  return block;
 }
 
 // On the grid that earlier measurements have chosen.
@@ -298,20 +306,44 @@ Outgoing with_grid(Block& block, Outgoing outgoing) {
 
 bool update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing outgoing,
             std::optional<float> scale) {
-  return pass(block, rule, arrived, with_grid(block, outgoing), scale);
+  return pass(block, &block.grid, rule, arrived, with_grid(block, outgoing), scale);
 }
 
-bool write_again(Block& block, Outgoing outgoing) {
-  if (is_modular(outgoing.wire)) outgoing.exponent = block.grid.again();
-  return pass(block, Rule{}, {}, outgoing, std::nullopt);
+void update(Block& block, const Rule& rule, std::span<const Arrival> arrived, Outgoing outgoing,
+            std::optional<float> scale, Then then) {
+  pass(block, &block.grid, rule, arrived, with_grid(block, outgoing), scale, std::move(then));
+}
+
+bool mix(const Vector& v, std::span<const Arrival> arrived, const Outgoing& outgoing) {
+  Block block = block_of(v);
+  return pass(block, v.grid, Rule{}, arrived, outgoing, std::nullopt);
+}
+
+void mix(const Vector& v, std::span<const Arrival> arrived, const Outgoing& outgoing, Then then) {
+  Block block = block_of(v);
+  pass(block, v.grid, Rule{}, arrived, outgoing, std::nullopt, std::move(then));
+}
+
+std::vector<Arrival> uploaded(const Block& block, std::span<const Arrival> arrived) {
+  if (block.on_device) return block.on_device->upload(arrived, static_cast<std::size_t>(block.length));
+  return {arrived.begin(), arrived.end()};
+}
+
+Outgoing on_last_grid(const Block& block, Outgoing outgoing) {
+  if (!is_modular(outgoing.wire)) return outgoing;
+  if (block.on_device) block.on_device->wait();
+  outgoing.exponent = block.grid.again();
+  return outgoing;
+}
+
+bool write_again(Block& block, const Outgoing& outgoing) {
+  return pass(block, &block.grid, Rule{}, {}, on_last_grid(block, outgoing), std::nullopt);
 }
 
 void update_and_send(Exchange& exchange, Block& block, const Rule& rule, std::span<const Arrival> arrived,
                      std::optional<float> scale) {
-  const Outgoing outgoing = with_grid(block, exchange.outgoing(block.index));
-  if (!block.on_device) return start(exchange, block, pass(block, rule, arrived, outgoing, scale));
-  enqueue(block, rule, arrived, outgoing, scale,
-          [exchange = &exchange, block = &block](bool finite) { start(*exchange, *block, finite); });
+  update(block, rule, arrived, exchange.outgoing(block.index), scale,
+         [exchange = &exchange, block = &block](bool finite) { start(*exchange, *block, finite); });
 }
 
 void mix_and_send(Exchange& exchange, Block& block, std::span<const Arrival> arrived) {
@@ -364,8 +396,8 @@ double sum_of_squares(std::span<const Block> blocks) {
       if (g == nullptr) continue;
       if (block.device.is_cpu()) {
         sum += sum_of_squares(g, s.format, s.length);
-      } else if (s.begin == 0) {  // a parameter may be in several blocks
-        on_gpus[block.device.index()].push_back(s.parameter.grad());
+      } else {
+        on_gpus[block.device.index()].push_back(stretch(keep, s.begin, s.length));
       }
     }
   }

@@ -109,6 +109,8 @@ class Combinations {
       throw UsageError(fmt::format("when a worker dies, {}", info.advice.when_one_dies));
     if (in_.directed && info.traits.edges != EdgeKind::directed)
       throw UsageError("its exchanges go in both directions");
+    if (in_.gpu && info.traits.on_host)
+      throw UsageError("its exchange is computed on the host: parameters on a GPU cross to it and back");
     if (info.traits.wire_values != nullptr)
       throw UsageError("its bytes depend on the shapes of the parameters, which the planner does not know");
     if (!in_.rule.empty() && !info.advice.rule.empty() && in_.rule != info.advice.rule)
@@ -116,7 +118,6 @@ class Combinations {
   }
   void check(const Options& options) const {
     check_options(options, in_.workers, in_.workers_per_node, in_.rule == kOtherRule);
-    if (const std::string why = needs_cpu(options); in_.gpu && !why.empty()) throw UsageError(why);
     if (const double bytes = memory_of(options); in_.memory && bytes > *in_.memory)
       throw UsageError(fmt::format("it takes {:.3g} bytes per parameter", bytes));
   }

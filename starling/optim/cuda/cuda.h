@@ -12,7 +12,9 @@
 // calling thread copies the arrivals. The update is in torch's current stream, behind backward().
 // The device's own thread does the rest when the GPU has come so far. Readers of the result on the
 // host wait for it. The asynchronous schemes differ: see GossipStream.
-// host wait for that. The asynchronous schemes differ: see GossipStream.
+//
+// The vectors that a scheme keeps beside the parameters are on the GPU too, and pass like them.
+// Only a scheme whose algorithm needs the host reads the parameters there: schemes/host_blocks.h.
 #pragma once
 
 #include <cstddef>
@@ -40,13 +42,17 @@ class OnDevice {
   virtual ~OnDevice() = default;  // waits, as end() does
 
   virtual const std::shared_ptr<Device>& device() const = 0;
-  // Waits until all passes of the block are over and their `then` has returned. Throws Error if the
-  // GPU has failed.
+  // Passes of a vector beside the block's parameters.
+  virtual std::shared_ptr<OnDevice> beside() = 0;
+  // Waits until all passes of the block, and of the vectors beside it, are over and their `then`
+  // has returned. Throws Error if the GPU has failed.
   virtual void wait() = 0;
-  // wait() for the last pass that sends.
-  virtual void wait_sent() = 0;
   // wait(), but ignores a failure.
   virtual void end() noexcept = 0;
+
+  // Uploads what arrived for a block of this length, for several passes. Returns the same by the
+  // addresses on the device, which are valid until the next call. Waits as wait() does.
+  virtual std::vector<Arrival> upload(std::span<const Arrival> arrived, std::size_t length) = 0;
 
   // The arguments of begin(), by their addresses on the device.
   struct There {
@@ -55,9 +61,9 @@ class OnDevice {
     std::uint32_t* sum;           // of what is sent
     kernels::Measured* measured;  // by arrival
   };
-  // Begins a pass and uploads what arrived. `bytes`: size of what is sent, without a trailer. Waits
-  // for the block's last pass that sends, if this one does, else for its last pass that does not.
-  virtual There begin(std::span<const Arrival> arrived, const Outgoing& outgoing, std::size_t bytes) = 0;
+  // Begins a pass over a block of this length, and uploads what arrived and is not on the device.
+  // Waits for the last pass that sends, if this one does, else for the last pass that does not.
+  virtual There begin(std::span<const Arrival> arrived, const Outgoing& outgoing, std::size_t length) = 0;
   // Adds a stretch to the pass that has begun: the arguments of Kernels::update, on the device.
   virtual void add(const kernels::Step& step, std::span<const kernels::Mix> mixes,
                    const kernels::Parameters& x, kernels::Gradient g, kernels::RuleState state,

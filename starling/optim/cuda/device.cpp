@@ -106,10 +106,37 @@ void CudaDevice::run() {
 
 // ---------------------------------------------------------------- CudaPasses
 
-CudaPasses::CudaPasses(std::shared_ptr<CudaDevice> device)
-    : device_(std::move(device)), sends_(device_->gpu()), keeps_(device_->gpu()) {}
+CudaPasses::CudaPasses(std::shared_ptr<CudaDevice> device, std::shared_ptr<SentBy> sent_by)
+    : device_(std::move(device)),
+      sends_(device_->gpu()),
+      keeps_(device_->gpu()),
+      shared_(device_->gpu()),
+      sent_by_(sent_by ? std::move(sent_by) : std::make_shared<SentBy>()) {}
 
-CudaPasses::~CudaPasses() { end(); }
+CudaPasses::~CudaPasses() {
+  end();
+  std::erase_if(*sent_by_, [this](const auto& sent) { return sent.second == this; });
+}
+
+std::shared_ptr<OnDevice> CudaPasses::beside() {
+  const std::shared_ptr<CudaPasses> made(new CudaPasses(device_, sent_by_));
+  std::erase_if(beside_, [](const auto& other) { return other.expired(); });
+  beside_.push_back(made);
+  return made;
+}
+
+void CudaPasses::remember_sent(const void* to) {
+  std::erase_if(*sent_by_, [&](const auto& sent) { return sent.first == to || sent.second == this; });
+  sent_by_->emplace_back(to, this);
+}
+
+std::uint64_t CudaPasses::last() const {
+  std::uint64_t number = std::max(sends_.number, keeps_.number);
+  for (const auto& other : beside_) {
+    if (const auto there = other.lock()) number = std::max(number, there->last());
+  }
+  return number;
+}
 
 void CudaPasses::end() noexcept {
   try {
@@ -119,50 +146,68 @@ void CudaPasses::end() noexcept {
   }
 }
 
-void CudaPasses::wait() { device_->wait(std::max(sends_.number, keeps_.number)); }
-
-void CudaPasses::make_uploads_wait(Slot& slot) {
-  slot.computed.record(device_->current());
-  slot.computed.make_wait(device_->gpu().uploads());
+void CudaPasses::make_uploads_wait(kernels::cuda::Event& event) {
+  event.record(device_->current());
+  event.make_wait(device_->gpu().uploads());
 }
 
-OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoing& outgoing,
-                                  std::size_t bytes) {
-  const bool sends = outgoing.values != nullptr;
-  Slot& slot = sends ? sends_ : keeps_;
-  device_->wait(slot.number);
-  slot_ = &slot, arrivals_ = arrived.size(), bytes_ = sends ? bytes : 0, to_ = outgoing.values;
-  table_ = {};
-
-  There there{{arrived.begin(), arrived.end()}, outgoing, nullptr, nullptr};
-  bool fresh = slot.counters.fit(*device_, sizeof(Counters) + arrivals_ * sizeof(Measured));
+std::vector<Arrival> CudaPasses::place(std::span<const Arrival> arrived, std::size_t length, Uploads& to) {
+  std::vector<Arrival> there(arrived.begin(), arrived.end());
   std::vector<std::pair<CudaDevice::Room*, std::span<const std::byte>>> uploads;
-  const auto upload = [&](SentBlock& block) {
-    if (uploads.size() == slot.arrivals.size()) slot.arrivals.emplace_back();
-    CudaDevice::Room& room = slot.arrivals[uploads.size()];
-    fresh = room.fit(*device_, block.bytes().size()) || fresh;
-    uploads.emplace_back(&room, block.bytes());
-    block.block.bytes = {room.on_device(), block.bytes().size()};
-  };
-  for (Arrival& a : there.arrived) {
-    upload(a.theirs);
-    if (sent_to_ != nullptr && a.mine.bytes().data() == sent_to_) {
-      a.mine.block.bytes = {sent_.on_device(), a.mine.bytes().size()};
-    } else if (!a.mine.bytes().empty()) {
-      upload(a.mine);
+  bool fresh = false;
+  const auto put = [&](SentBlock& block, bool own) {
+    if (block.on_device || block.bytes().empty()) return;
+    // Other vectors and a tail may follow, which this pass does not read.
+    const std::size_t bytes =
+        std::min(block.bytes().size(), bytes_of(block.wire, block.mask.chosen_of(length)));
+    block.on_device = true;
+    const void* const at = block.bytes().data();
+    const auto sent = std::ranges::find(*sent_by_, at, [](const auto& one) { return one.first; });
+    if (own && sent != sent_by_->end()) {
+      block.block.bytes = {sent->second->sent_.on_device(), bytes};
+      return;
     }
-  }
-  if (sends) {
-    if (outgoing.mask.one_in != 1) std::swap(sent_, spare_);
-    sent_.fit(*device_, bytes);
-    sent_to_ = outgoing.values;
-    there.outgoing.values = sent_.on_device();
-  }
-  if (fresh) make_uploads_wait(slot);
+    if (uploads.size() == to.rooms.size()) to.rooms.emplace_back();
+    CudaDevice::Room& room = to.rooms[uploads.size()];
+    fresh = room.fit(*device_, bytes) || fresh;
+    uploads.emplace_back(&room, block.bytes().first(bytes));
+    block.block.bytes = {room.on_device(), bytes};
+  };
+  for (Arrival& a : there) put(a.theirs, false), put(a.mine, true);
+  if (fresh) make_uploads_wait(to.done);
   for (const auto& [room, from] : uploads) {
     copy_by_threads(room->on_host(), from);
     device_->gpu().upload(room->on_device(), room->on_host(), from.size(), device_->gpu().uploads());
   }
+  return there;
+}
+
+std::vector<Arrival> CudaPasses::upload(std::span<const Arrival> arrived, std::size_t length) {
+  wait();
+  std::vector<Arrival> there = place(arrived, length, shared_);
+  shared_.done.record(device_->gpu().uploads());
+  shared_.done.make_wait(device_->current());
+  return there;
+}
+
+OnDevice::There CudaPasses::begin(std::span<const Arrival> arrived, const Outgoing& outgoing,
+                                  std::size_t length) {
+  const bool sends = outgoing.values != nullptr;
+  const std::size_t bytes = sends ? bytes_of(outgoing.wire, outgoing.mask.chosen_of(length)) : 0;
+  Slot& slot = sends ? sends_ : keeps_;
+  device_->wait(slot.number);
+  slot_ = &slot, arrivals_ = arrived.size(), bytes_ = bytes, to_ = outgoing.values;
+  table_ = {};
+
+  There there{place(arrived, length, slot.uploads), outgoing, nullptr, nullptr};
+  if (sends) {
+    if (outgoing.mask.one_in != 1) std::swap(sent_, spare_);
+    sent_.fit(*device_, bytes);
+    remember_sent(outgoing.values);
+    there.outgoing.values = sent_.on_device();
+  }
+  if (slot.counters.fit(*device_, sizeof(Counters) + arrivals_ * sizeof(Measured)))
+    make_uploads_wait(slot.uploads.done);
   auto* const counters = reinterpret_cast<Counters*>(slot.counters.on_device());
   there.sum = &counters->sum;
   there.measured = reinterpret_cast<Measured*>(counters + 1);
@@ -173,15 +218,15 @@ void CudaPasses::launch(std::function<void(const Seen&)> then) {
   Slot& slot = *slot_;
   const Gpu& gpu = device_->gpu();
   const std::size_t counters = sizeof(Counters) + arrivals_ * sizeof(Measured);
-  if (slot.table.fit(*device_, std::bit_ceil(table_.bytes()))) make_uploads_wait(slot);
+  if (slot.table.fit(*device_, std::bit_ceil(table_.bytes()))) make_uploads_wait(slot.uploads.done);
   const auto launches = table_.write(slot.table.on_host());
   std::memset(slot.counters.on_host(), 0, counters);
   gpu.upload(slot.table.on_device(), slot.table.on_host(), table_.bytes(), gpu.uploads());
   gpu.upload(slot.counters.on_device(), slot.counters.on_host(), counters, gpu.uploads());
-  slot.uploaded.record(gpu.uploads());
+  slot.uploads.done.record(gpu.uploads());
 
   const Stream stream = device_->current();
-  slot.uploaded.make_wait(stream);
+  slot.uploads.done.make_wait(stream);
   auto* const not_finite = &reinterpret_cast<Counters*>(slot.counters.on_device())->not_finite;
   for (const auto& launch : launches) gpu.launch(launch, slot.table.on_device(), not_finite, stream);
   slot.computed.record(stream);

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -79,15 +80,16 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
 // for each neighbour, and what was sent last (with random-k the last two).
 class CudaPasses final : public OnDevice {
  public:
-  explicit CudaPasses(std::shared_ptr<CudaDevice> device);
+  explicit CudaPasses(std::shared_ptr<CudaDevice> device) : CudaPasses(std::move(device), nullptr) {}
   ~CudaPasses() override;
   CudaPasses(const CudaPasses&) = delete;
 
   const std::shared_ptr<Device>& device() const override { return as_device_; }
-  void wait() override;
-  void wait_sent() override { device_->wait(sends_.number); }
+  std::shared_ptr<OnDevice> beside() override;
+  void wait() override { device_->wait(last()); }
   void end() noexcept override;
-  There begin(std::span<const Arrival> arrived, const Outgoing& outgoing, std::size_t bytes) override;
+  std::vector<Arrival> upload(std::span<const Arrival> arrived, std::size_t length) override;
+  There begin(std::span<const Arrival> arrived, const Outgoing& outgoing, std::size_t length) override;
   void add(const kernels::Step& step, std::span<const kernels::Mix> mixes, const kernels::Parameters& x,
            kernels::Gradient g, kernels::RuleState state, const kernels::WireBlock& outgoing,
            std::size_t n) override {
@@ -99,23 +101,41 @@ class CudaPasses final : public OnDevice {
   struct Counters {
     std::uint32_t not_finite = 0, sum = 0;
   };
+  // Uploads to these rooms, each of which one block takes.
+  struct Uploads {
+    explicit Uploads(const kernels::cuda::Gpu& gpu) : done(gpu) {}
+    std::deque<CudaDevice::Room> rooms;
+    kernels::cuda::Event done;  // in the stream of uploads
+  };
   struct Slot {
-    explicit Slot(const kernels::cuda::Gpu& gpu) : uploaded(gpu), computed(gpu), downloaded(gpu) {}
-    std::deque<CudaDevice::Room> arrivals;
+    explicit Slot(const kernels::cuda::Gpu& gpu) : uploads(gpu), computed(gpu), downloaded(gpu) {}
+    Uploads uploads;
     CudaDevice::Room table, counters;  // Counters, then what was measured
-    kernels::cuda::Event uploaded, computed, downloaded;
+    kernels::cuda::Event computed, downloaded;
     std::uint64_t number = 0;  // of the last pass
   };
+  // Uploads those of a block of this length that are not on the device yet. Returns all by their
+  // addresses there.
+  std::vector<Arrival> place(std::span<const Arrival> arrived, std::size_t length, Uploads& to);
+  // The passes of a block's parameters and of the vectors beside them: which of them has written a
+  // wire block last, by its place in the host's memory.
+  using SentBy = std::vector<std::pair<const void*, CudaPasses*>>;
+  CudaPasses(std::shared_ptr<CudaDevice> device, std::shared_ptr<SentBy> sent_by);
+  void remember_sent(const void* to);
   // Makes uploads wait for what torch has done so far: new memory may have been another tensor's.
-  void make_uploads_wait(Slot& slot);
+  void make_uploads_wait(kernels::cuda::Event& event);
+  // The number of the last pass, of this one or of one beside it.
+  std::uint64_t last() const;
 
   const std::shared_ptr<CudaDevice> device_;
   const std::shared_ptr<Device> as_device_ = device_;
+  std::vector<std::weak_ptr<CudaPasses>> beside_;
   Slot sends_, keeps_;
+  Uploads shared_;  // of upload()
   // The block that was sent last is still on the device, so it need not be uploaded again as `mine`
   // of its arrivals. With a mask the next block has another layout and needs another room.
   CudaDevice::Room sent_, spare_;
-  const void* sent_to_ = nullptr;  // in the host's memory: arrivals have it as `mine`
+  const std::shared_ptr<SentBy> sent_by_;
   // From begin() to launch().
   Slot* slot_ = nullptr;
   kernels::cuda::Table table_;

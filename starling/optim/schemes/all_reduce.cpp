@@ -56,7 +56,6 @@ extern constinit const SchemeInfo scheme_all_reduce{
                .rounds = without_neighbours,
                .refused_wires = kRefused,
                .all_values = kSendsGradients,
-               .on_gpu = true,
                .exact = true,
                .equal = true,
                .kept = 1},

@@ -41,7 +41,7 @@ extern constinit const SchemeInfo scheme_atc{
     .name = "atc",
     .summary = "adapt, then combine: the exchange is inside the step",
     .paper = "arXiv 2111.04287",
-    .traits = {.path = Path::inside, .on_gpu = true, .local_steps = true, .takes_outer = true},
+    .traits = {.path = Path::inside, .local_steps = true, .takes_outer = true},
     .advice = {.good_for = "small learning rates, and links fast enough to show",
                .evidence = {{{"time of a step", "docs/results/planner.md#results"}, kSkewStudy}}},
     .make = make<Atc>,

@@ -62,10 +62,9 @@ class Ceca2p final : public Scheme {
 };
 
 void Ceca2p::combine_then_adapt(Block& block, std::uint64_t now, std::optional<float> scale) {
-  const auto finished = finish(exchange(), block);
+  std::vector<Arrival> of_s = uploaded(block, finish(exchange(), block)), of_d = of_s;
   const Outgoing outgoing = exchange().outgoing(block.index);
 
-  std::vector<Arrival> of_s(finished.begin(), finished.end()), of_d = of_s;
   for (std::size_t k = 0; k < of_s.size(); ++k) {
     // in this round: 1/2, w - 1/2
     const CecaShares shares = late_shares(rounds_, of_s[k].round, now);
@@ -77,9 +76,9 @@ void Ceca2p::combine_then_adapt(Block& block, std::uint64_t now, std::optional<f
 
   const CecaShares turned = shares_of_d(rounds_, now, exchange().round());
   if (turned.s != 0) of_s.push_back(d_.plus(block, static_cast<float>(turned.s)));
-  const bool finite = update(block, local_.rule(block), of_s, outgoing, scale);
+  update(block, local_.rule(block), of_s, outgoing, scale,
+         [this, &block](bool finite) { start(exchange(), block, finite); });
   if (turned.d != 1) d_.of(block).mul_(turned.d);
-  start(exchange(), block, finite);
 }
 
 }  // namespace

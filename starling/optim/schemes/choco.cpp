@@ -25,6 +25,8 @@
 //
 // An edge needs its copies in the next round: so there is one round, with a symmetric graph.
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "starling/optim/schemes/copies.h"
@@ -55,9 +57,9 @@ class Choco final : public Scheme {
   void state(StateVisitor& visitor) override { copies_.state(visitor); }
 
  private:
+  bool adapt(Block& block, std::optional<float> scale);
   bool fires() const;
   void send(Block& block, bool finite, bool values);
-  void combine(Block& block);
 
   const double gamma_, trigger_;
   Copies copies_;
@@ -68,14 +70,23 @@ void Choco::step() {
   const bool always = trigger_ == 0;  // then a block is on its way while the next one is updated
   std::vector<bool> finite;
   for (Block& block : blocks_) {
-    finite.push_back(update(block, local_.rule(block), {}, {}, scale));
+    finite.push_back(adapt(block, scale));
     if (always) send(block, finite.back(), true);
   }
   if (!always) {
     const bool values = fires();
     for (std::size_t b = 0; b < blocks_.size(); ++b) send(blocks_[b], finite[b], values);
   }
-  for (Block& block : blocks_) combine(block);
+  for (Block& block : blocks_) copies_.combine(block, finish(exchange(), block), gamma_);
+}
+
+// Returns whether the parameters are finite.
+bool Choco::adapt(Block& block, std::optional<float> scale) {
+  const auto finite = std::make_shared<bool>(true);
+  update(block, local_.rule(block), {}, {}, scale, [finite](bool all) { *finite = all; });
+  settle({&block, 1});
+  copies_.read(block);
+  return *finite;
 }
 
 // Whether some neighbour's copy is too far from x.
@@ -99,19 +110,6 @@ void Choco::send(Block& block, bool finite, bool values) {
     copies_.write(block, outgoing.values);
   }
   start(exchange(), block, finite);
-}
-
-void Choco::combine(Block& block) {
-  const auto finished = finish(exchange(), block);
-  std::vector<Arrival> swaps(finished.begin(), finished.end());
-  std::ranges::stable_sort(swaps, {}, &Arrival::round);  // a mended swap is older than this round's
-  for (auto first = swaps.begin(); first != swaps.end();) {
-    const std::uint64_t round = first->round;
-    std::vector<Arrival> mixes;
-    for (; first != swaps.end() && first->round == round; ++first)
-      mixes.push_back(copies_.take(block, *first, gamma_));
-    mix(block, mixes, {});
-  }
 }
 
 constexpr SchemeOption kOptions[] = {
@@ -138,6 +136,7 @@ extern constinit const SchemeInfo scheme_choco{
                .contents = {.chooser = Chooser::sender},
                .refused_wires = kRefused,
                .own_rule = "it sends what changed in a rule's pass",
+               .on_host = true,
                .local_steps = true,
                .takes_outer = true,
                .kept_per_neighbour = 2},

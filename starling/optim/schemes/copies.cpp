@@ -42,21 +42,34 @@ void Copies::agree(Exchange& exchange) {
 }
 
 std::vector<double> Copies::distances(const Block& block) const {
-  return of(block).distances(pieces_of(block));
+  return of(block).distances(pieces_of(x_.of(block)));
 }
 
-void Copies::write(const Block& block, void* to) { of(block).write(pieces_of(block), top_, to, room_); }
+void Copies::write(const Block& block, void* to) {
+  of(block).write(pieces_of(x_.of(block)), top_, to, room_);
+}
 
-Arrival Copies::take(const Block& block, const Arrival& swap, double gamma) {
-  return of(block).take(swap, top_, gamma);
+void Copies::combine(Block& block, std::span<const Arrival> finished, double gamma) {
+  if (finished.empty()) return;
+  std::vector<Arrival> swaps(finished.begin(), finished.end());
+  std::ranges::stable_sort(swaps, {}, &Arrival::round);  // a mended swap is older than this round's
+  for (auto first = swaps.begin(); first != swaps.end();) {
+    const std::uint64_t round = first->round;
+    std::vector<Arrival> mixes;
+    for (; first != swaps.end() && first->round == round; ++first)
+      mixes.push_back(of(block).take(*first, top_, gamma));
+    mix(x_.of(block), mixes, {});
+  }
+  x_.write(block);
 }
 
 void Copies::begin() {
   with_masters(blocks_);
+  x_.attach(blocks_);
   std::vector<int> neighbours;
   for (const Neighbour& j : graph_.neighbours[static_cast<std::size_t>(rank_)]) neighbours.push_back(j.rank);
   for (std::size_t b = replicas_.size(); b < blocks_.size(); ++b)
-    replicas_.emplace_back().begin(neighbours, pieces_of(blocks_[b]));
+    replicas_.emplace_back().begin(neighbours, pieces_of(x_.read(blocks_[b])));
 }
 
 void Copies::state(StateVisitor& visitor) {
@@ -113,7 +126,7 @@ void Copies::begin_again(Exchange& exchange, const std::vector<Pair>& edges) {
     std::vector<std::int64_t> values(static_cast<std::size_t>(block.length));
     if (rank_ == from) {
       std::size_t at = 0;
-      for (const auto piece : pieces_of(block)) {
+      for (const auto piece : pieces_of(x_.read(block))) {
         for (const float value : piece) values[at++] = std::int64_t{std::bit_cast<std::uint32_t>(value)} + 1;
       }
     }

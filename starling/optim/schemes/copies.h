@@ -1,12 +1,15 @@
 // The replicas of all blocks (exchange/replicas.h): a worker and each of its neighbours know the
-// other's parameters by them. A scheme keeps them, and saves them as its state.
+// other's parameters by them. A scheme keeps them, and saves them as its state. They are in the
+// host's memory, and so are the parameters that they work on (host_blocks.h).
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "starling/exchange/replicas.h"
+#include "starling/optim/schemes/host_blocks.h"
 #include "starling/optim/schemes/scheme.h"
 
 namespace starling {
@@ -26,13 +29,15 @@ class Copies {
   void agree(Exchange& exchange);
   void state(StateVisitor& visitor);
 
-  // |x - x^|^2 of the block, at each neighbour.
+  // The parameters after their last change. Waits for a GPU.
+  void read(Block& block) { x_.read(block); }
+  // |x - x^|^2 of the block, as read, at each neighbour.
   std::vector<double> distances(const Block& block) const;
-  // Writes the wire block.
+  // Writes the wire block of what was read.
   void write(const Block& block, void* to);
-  // Takes one committed swap (replicas.h). Returns what is to be mixed, with `gamma` times the
-  // weight.
-  Arrival take(const Block& block, const Arrival& swap, double gamma);
+  // Takes committed swaps (replicas.h) in the order of their rounds, and mixes each round's into
+  // the parameters, which were read, with `gamma` times the weight.
+  void combine(Block& block, std::span<const Arrival> finished, double gamma);
 
  private:
   using Pair = std::pair<int, int>;  // two neighbours, the lower rank first
@@ -47,6 +52,7 @@ class Copies {
   const int rank_;
   const TopK top_;
   Graph graph_{1};
+  HostBlocks x_;
   std::vector<Replicas> replicas_;  // by block
   bool fresh_ = true;               // all copies are new
   std::vector<std::uint32_t> room_;

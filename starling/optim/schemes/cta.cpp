@@ -43,7 +43,7 @@ extern constinit const SchemeInfo scheme_cta{
     .name = "cta",
     .summary = "combine, then adapt: the exchange has a whole iteration to complete",
     .paper = "arXiv 2410.11998",
-    .traits = {.path = Path::ahead, .on_gpu = true, .local_steps = true, .kept_if_local = 1},
+    .traits = {.path = Path::ahead, .local_steps = true, .kept_if_local = 1},
     .advice = {.good_for = "most runs: the exchange hides behind the whole iteration",
                .evidence = {{{"accuracy beside all-reduce", "docs/results.md#accuracy"},
                              {"time to a loss, and of a step, beside DDP and Decent-DP",

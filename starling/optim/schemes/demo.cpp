@@ -25,9 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/zeros_like.h>
 
 #include "starling/optim/schemes/cosines.h"
 #include "starling/optim/schemes/scheme.h"
@@ -79,13 +77,14 @@ class Demo final : public Scheme {
  private:
   bool sends_all() const { return options_.one_in == 1; }
   void send(Block& block) {
-    const at::Tensor m = momentum_.of(block), g = at::zeros_like(m), x = at::empty_like(m);
+    const at::Tensor m = momentum_.of(block), g = room_on_host(block).zero_(), x = room_on_host(block);
     for (const Segment& s : block.segments) {
       at::Tensor keep;
       if (s.gradient(keep) == nullptr) continue;
-      const at::Tensor own = stretch(keep, s.begin, s.length);
+      const at::Tensor own = g.narrow(0, s.offset, s.length);
+      own.copy_(stretch(keep, s.begin, s.length));  // from the GPU, if it is there
       const bool finite = own.isfinite().all().item<bool>();
-      if (finite) g.narrow(0, s.offset, s.length).copy_(own);
+      if (!finite) own.zero_();
       finite_ &= finite;
     }
     m.mul_(decay_).add_(sends_all() ? g : cosine_transform(block, g));
@@ -94,7 +93,7 @@ class Demo final : public Scheme {
   }
 
   void take(Block& block) {
-    const at::Tensor sum = at::zeros_like(momentum_.of(block)), x = at::empty_like(sum);
+    const at::Tensor sum = room_on_host(block).zero_(), x = room_on_host(block);
     read_parameters(block, x);
     messages_.take(block, 1, sum, x);
     set_parameters(block, x);
@@ -106,7 +105,7 @@ class Demo final : public Scheme {
   const double decay_;
   const bool signs_;
   TopKExchange messages_;
-  Vectors momentum_;
+  Vectors momentum_{Fresh::zero, Where::host};
   bool finite_ = true;  // the last gradient was
 };
 
@@ -137,6 +136,7 @@ extern constinit const SchemeInfo scheme_demo{
                .contents = {.chooser = Chooser::sender},
                .wire_values = wire_values,
                .refused_wires = kRefused,
+               .on_host = true,
                .exact = true,
                .sums_gradients = true,
                .equal = true,

@@ -8,8 +8,7 @@ void Diffusion::step() {
   adapt_and_send();
   round_ = exchange().round();
   for (Block& block : blocks_) {
-    const auto finished = finish(exchange(), block);
-    std::vector<Arrival> moves(finished.begin(), finished.end());
+    std::vector<Arrival> moves = uploaded(block, finish(exchange(), block));
     for (Arrival& move : moves) move.weight *= share_;
     e_.mix(block, moves);
     for (Arrival& move : moves) move.weight *= static_cast<float>(round_ - move.round + 1);
@@ -28,10 +27,12 @@ void Diffusion::adapt_and_send() {
   }
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     Block& block = blocks_[b];
-    const bool finite =
-        local_.is_fused() ? update(block, local_.rule(block), {{e_.plus(block, rounds)}}, outgoing[b], scale)
-                          : mix(block, {}, outgoing[b]);
-    start(exchange(), block, finite);
+    const Then send = [this, &block](bool finite) { start(exchange(), block, finite); };
+    if (local_.is_fused()) {
+      update(block, local_.rule(block), {{e_.plus(block, rounds)}}, outgoing[b], scale, send);
+    } else {
+      update(block, Rule{}, {}, outgoing[b], std::nullopt, send);
+    }
   }
 }
 

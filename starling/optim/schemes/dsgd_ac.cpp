@@ -100,7 +100,6 @@ extern constinit const SchemeInfo scheme_dsgd_ac{
     .paper = "arXiv 2602.02899",
     .traits = {.path = Path::ahead,
                .own_rule = "its mixing follows the rule's learning rate",
-               .on_gpu = true,
                .local_steps = true,
                .kept_if_local = 1},
     .advice = {.good_for = "flat minima: workers keep some disagreement as the learning rate falls",

@@ -42,8 +42,6 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include "starling/core/crc32c.h"
 #include "starling/core/random.h"
@@ -244,7 +242,8 @@ class PowerGossip final : public Scheme {
   std::size_t slots_ = 0;                   // of a wire block
   std::vector<Form> forms_;                 // by block
   std::map<int, std::vector<Edge>> edges_;  // by neighbour and block
-  at::Tensor x_, moves_, zeros_;            // as long as the longest block
+  at::Tensor x_, moves_;                    // on the host, as long as the longest block
+  Zeros zeros_;
 };
 
 void PowerGossip::attach(const Connection& connection) {
@@ -256,12 +255,11 @@ void PowerGossip::attach(const Connection& connection) {
     for (const Neighbour& j : round.neighbours[static_cast<std::size_t>(world_.rank)])
       neighbours.insert(j.rank);
   }
-  std::int64_t longest = 0;
-  for (const Block& block : blocks_) longest = std::max(longest, block.length);
+  const Block& longest = *std::ranges::max_element(blocks_, {}, &Block::length);
   for (std::size_t b = forms_.size(); b < blocks_.size(); ++b) forms_.push_back(form_of(blocks_[b]));
-  x_ = at::empty({longest}, at::kFloat);
-  moves_ = at::empty({longest}, at::kFloat);
-  zeros_ = at::zeros({longest}, at::kFloat);
+  x_ = room_on_host(longest);
+  moves_ = room_on_host(longest);
+  zeros_.attach(blocks_);
   std::erase_if(edges_, [&](const auto& entry) { return !neighbours.contains(entry.first); });
   for (const int j : neighbours) {
     std::vector<Edge>& edges = edges_[j];
@@ -398,7 +396,7 @@ std::vector<Arrival> PowerGossip::arrived(const Block& block) {
   std::ranges::stable_sort(swaps, {}, &Arrival::round);  // a mended swap is older than this round's
   const at::Tensor moves = moves_.narrow(0, 0, block.length).zero_();
   for (const Arrival& swap : swaps) take(block, swap);
-  return {{.weight = 1, .theirs = as_sent(moves), .mine = as_sent(zeros_.narrow(0, 0, block.length))}};
+  return {{.weight = 1, .theirs = as_sent(moves), .mine = zeros_.of(block)}};
 }
 
 void PowerGossip::take(const Block& block, const Arrival& swap) {
@@ -474,6 +472,7 @@ extern constinit const SchemeInfo scheme_power_gossip{
                .wire_values = wire_values,
                .refused_wires = kRefused,
                .all_values = "it sends products of matrices, not values",
+               .on_host = true,
                .local_steps = true},
     .advice = {.good_for = "links a hundred times too slow, and models of large matrices",
                .topology = "base-2"},

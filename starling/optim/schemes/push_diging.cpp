@@ -72,10 +72,8 @@ class PushDiging final : public PushScheme {
     if (!local_.is_fused()) local_.all();
     for (Block& block : blocks_) {
       const Outgoing outgoing = exchange().outgoing(block.index);
-      bool finite = local_.is_fused() ? update(block, local_.rule(block), {}, outgoing, scale)
-                                      : mix(block, {}, outgoing);
-      if (outgoing.values != nullptr) finite = y_.write(block, second_vector(outgoing, block)) && finite;
-      push(block, outgoing, finite);
+      update_and_write(block, local_.is_fused() ? local_.rule(block) : Rule{}, {}, outgoing, scale, y_,
+                       sender(block, outgoing));
     }
   }
 

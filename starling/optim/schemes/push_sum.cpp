@@ -37,8 +37,7 @@ class PushSum final : public PushScheme {
   void step() override;
 
  private:
-  bool adapt(Block& block, std::span<const Arrival> mixes, const Outgoing& outgoing,
-             std::optional<float> scale);
+  Rule rule(const Block& block) const { return divided(local_.rule(block), w(block)); }
   void adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale);
 
   const std::int64_t staleness_;
@@ -51,21 +50,16 @@ void PushSum::step() {
     for (Block& block : blocks_) adapt_and_push(block, {}, scale);
     for (Block& block : blocks_) mix(block, absorb(block), {});
   } else if (++steps_ < staleness_) {
-    for (Block& block : blocks_) adapt(block, {}, {}, scale);
+    for (Block& block : blocks_) update(block, rule(block), {}, {}, scale);
   } else {
     steps_ = 0;
     for (Block& block : blocks_) adapt_and_push(block, absorb(block), scale);
   }
 }
 
-bool PushSum::adapt(Block& block, std::span<const Arrival> mixes, const Outgoing& outgoing,
-                    std::optional<float> scale) {
-  return update(block, divided(local_.rule(block), w(block)), mixes, outgoing, scale);
-}
-
 void PushSum::adapt_and_push(Block& block, std::span<const Arrival> mixes, std::optional<float> scale) {
   const Outgoing outgoing = exchange().outgoing(block.index);
-  push(block, outgoing, adapt(block, mixes, outgoing, scale));
+  update(block, rule(block), mixes, outgoing, scale, sender(block, outgoing));
 }
 
 void PushSum::begin() {

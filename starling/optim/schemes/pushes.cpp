@@ -20,11 +20,13 @@ void PushScheme::state(StateVisitor& visitor) {
   visit_weights(visitor, w_, [this](std::span<const double> given) { std::ranges::copy(given, w_.begin()); });
 }
 
-void PushScheme::push(const Block& block, const Outgoing& outgoing, bool finite) {
-  if (outgoing.values != nullptr)
-    write_weight(w(block), outgoing.wire,
-                 static_cast<std::byte*>(outgoing.values) + bytes_of(outgoing.wire, values(block)));
-  start(exchange(), block, finite);
+Then PushScheme::sender(const Block& block, const Outgoing& outgoing) {
+  return [this, &block, outgoing, w = w(block)](bool finite) {
+    if (outgoing.values != nullptr)
+      write_weight(w, outgoing.wire,
+                   static_cast<std::byte*>(outgoing.values) + bytes_of(outgoing.wire, values(block)));
+    start(exchange(), block, finite);
+  };
 }
 
 std::vector<Arrival> PushScheme::absorb(const Block& block) {

@@ -47,7 +47,9 @@ class PushScheme : public Scheme {
 
   double w(const Block& block) const { return w_[static_cast<std::size_t>(block.index)]; }
   // The vectors are written to `outgoing`: writes w behind them, and starts the exchange.
-  void push(const Block& block, const Outgoing& outgoing, bool finite);
+  void push(const Block& block, const Outgoing& outgoing, bool finite) { sender(block, outgoing)(finite); }
+  // The same for a pass that is over later, with the w of now.
+  Then sender(const Block& block, const Outgoing& outgoing);
   // Waits for the block's pushes, and updates w. Returns the mixing of z. All vectors of the wire
   // block mix so.
   std::vector<Arrival> absorb(const Block& block);

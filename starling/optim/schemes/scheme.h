@@ -168,7 +168,7 @@ struct SchemeTraits {
   std::span<const RefusedWire> refused_wires{};
   std::string_view all_values{};  // why one_in must be 1; empty: it may be larger
   std::string_view own_rule{};    // why only Starling's rules work; empty: any optimizer works
-  bool on_gpu = false;            // parameters may be on CUDA devices
+  bool on_host = false;           // works on the host: parameters on a GPU are copied there and back
   bool local_steps = false;       // takes Options::every: steps without an exchange change nothing else
   bool takes_outer = false;       // what step() leaves is a merged point: an outer step may follow it
   bool exact = false;             // a constant learning rate reaches the optimum of all workers' losses
@@ -176,7 +176,7 @@ struct SchemeTraits {
   bool equal = false;             // but for lost exchanges, all workers are equal after each step
   int kept = 0;                   // floats per parameter beside it, its gradient and the wire blocks
   int kept_per_neighbour = 0;     // the same, for each neighbour
-  int kept_if_local = 0;          // the same, with Options::every above 1; on the CPU
+  int kept_if_local = 0;          // the same, with Options::every above 1
 };
 
 struct Evidence {

@@ -26,7 +26,6 @@
 #include <string_view>
 #include <vector>
 
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 
 #include "starling/optim/schemes/scheme.h"
@@ -96,7 +95,7 @@ class SparseLoco final : public Scheme {
 
   void send_few(Block& block) {
     const at::Tensor &theta = theta_.of(block), &error = error_.of(block);
-    const at::Tensor x = at::empty_like(theta);
+    const at::Tensor x = room_on_host(block);
     read_parameters(block, x);
     x.neg_().add_(theta).add_(error, decay_);
     const bool finite = x.isfinite().all().item<bool>();
@@ -110,7 +109,8 @@ class SparseLoco final : public Scheme {
 
   const double decay_;
   TopKExchange few_;
-  Vectors theta_{Fresh::parameter}, error_;
+  const Where where_ = sends_all() ? Where::device : Where::host;  // TopKExchange works on the host
+  Vectors theta_{Fresh::parameter, where_}, error_{Fresh::zero, where_};
 };
 
 constexpr std::array<std::string_view, 2> kSentValues{"2-bit", "fp32"};
@@ -138,6 +138,7 @@ extern constinit const SchemeInfo scheme_sparse_loco{
                .contents = {.chooser = Chooser::sender},
                .wire_values = wire_values,
                .refused_wires = kRefused,
+               .on_host = true,
                .local_steps = true,
                .kept = 2},
     .advice = {.good_for = "links a thousand times too slow: few values, after many local steps",

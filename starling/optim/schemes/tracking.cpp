@@ -21,10 +21,7 @@ void Tracking::state(StateVisitor& visitor) {
 }
 
 void Tracking::begin() {
-  for (Block& block : blocks_) {
-    const Outgoing outgoing = exchange().outgoing(block.index);
-    send(block, outgoing, write_again(block, outgoing));
-  }
+  for (Block& block : blocks_) update_and_send(block, Rule{}, {}, std::nullopt);
 }
 
 void Tracking::step() {
@@ -36,18 +33,12 @@ void Tracking::step() {
       beta_, world_.log);
   if (local_.is_fused()) {
     const auto scale = local_.scale();
-    for (Block& block : blocks_) {
-      const Outgoing outgoing = exchange().outgoing(block.index);
-      send(block, outgoing, update(block, local_.rule(block), arrived(block), outgoing, scale));
-    }
+    for (Block& block : blocks_) update_and_send(block, local_.rule(block), arrived(block), scale);
     return;
   }
   for (Block& block : blocks_) mix(block, arrived(block), {});
   local_.all();
-  for (Block& block : blocks_) {
-    const Outgoing outgoing = exchange().outgoing(block.index);
-    send(block, outgoing, mix(block, {}, outgoing));
-  }
+  for (Block& block : blocks_) update_and_send(block, Rule{}, {}, std::nullopt);
 }
 
 void Tracking::mix_tracked() {
@@ -64,9 +55,10 @@ void Tracking::mix_tracked() {
   }
 }
 
-void Tracking::send(Block& block, const Outgoing& outgoing, bool finite) {
-  if (outgoing.values != nullptr) finite = y_.write(block, second_vector(outgoing, block)) && finite;
-  start(exchange(), block, finite);
+void Tracking::update_and_send(Block& block, const Rule& rule, std::span<const Arrival> arrived,
+                               std::optional<float> scale) {
+  update_and_write(block, rule, arrived, exchange().outgoing(block.index), scale, y_,
+                   [this, &block](bool finite) { start(exchange(), block, finite); });
 }
 
 }  // namespace starling

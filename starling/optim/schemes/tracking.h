@@ -14,6 +14,7 @@
 // by restart() (a checkpoint is loaded). The rule reads y from .grad.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -39,7 +40,8 @@ class Tracking : public Scheme {
   std::span<const Arrival> arrived(const Block& block) const {
     return arrived_[static_cast<std::size_t>(block.index)];
   }
-  void send(Block& block, const Outgoing& outgoing, bool finite);
+  void update_and_send(Block& block, const Rule& rule, std::span<const Arrival> arrived,
+                       std::optional<float> scale);
 
   const double beta_;
   Tracker tracker_;

@@ -1,22 +1,20 @@
 #include "starling/optim/schemes/vectors.h"
 
 #include <algorithm>
+#include <utility>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 namespace starling {
 namespace {
 
-// The vector as a block to be mixed.
-Block block_of(const Block& block, const at::Tensor& vector) {
-  Block v{.length = block.length};
-  v.segments.push_back({.parameter = vector, .length = block.length});
-  return v;
-}
-
-SentBlock as_sent(const float* values, std::int64_t n) {
-  return {{nullptr, std::as_bytes(std::span(values, static_cast<std::size_t>(n)))}, Wire::fp32};
+SentBlock as_sent(const at::Tensor& values, const Block& block) {
+  const auto n = static_cast<std::size_t>(block.length);
+  SentBlock sent({nullptr, std::as_bytes(std::span(values.const_data_ptr<float>(), n))}, Wire::fp32);
+  sent.on_device = block.on_device != nullptr;
+  return sent;
 }
 
 // f(values of the segment, the segment)
@@ -62,12 +60,30 @@ std::vector<at::Tensor> chosen(const at::Tensor& values, const Mask& mask) {
   return views;
 }
 
+at::Tensor room_on_host(const Block& block) {
+  return at::empty({block.length}, at::TensorOptions(at::kFloat).pinned_memory(block.device.is_cuda()));
+}
+
+void Zeros::attach(std::span<const Block> blocks) {
+  for (const Block& block : blocks) {
+    at::Tensor& zeros = values_[block.device];
+    if (!zeros.defined() || zeros.numel() < block.length)
+      zeros = at::zeros({block.length}, at::TensorOptions(at::kFloat).device(block.device));
+  }
+}
+
+SentBlock Zeros::of(const Block& block) const { return as_sent(values_.at(block.device), block); }
+
 void Vectors::attach(std::span<Block> blocks) {
   for (std::size_t b = values_.size(); b < blocks.size(); ++b) {
-    values_.push_back(at::zeros({blocks[b].length}, at::TensorOptions(at::kFloat).device(blocks[b].device)));
-    zeros_.resize(std::max(zeros_.size(), static_cast<std::size_t>(blocks[b].length)));
-    if (fresh_ == Fresh::parameter) copy(blocks[b]);
+    Block& block = blocks[b];
+    const bool here = where_ == Where::host;
+    values_.push_back(here ? room_on_host(block).zero_()
+                           : at::zeros({block.length}, at::TensorOptions(at::kFloat).device(block.device)));
+    passes_.push_back(here || !block.on_device ? nullptr : block.on_device->beside());
+    if (fresh_ == Fresh::parameter) copy(block);
   }
+  if (where_ == Where::device) zeros_.attach(blocks);
 }
 
 void Vectors::zero() {
@@ -86,33 +102,28 @@ const at::Tensor& Vectors::less_parameters(const Block& block) const {
   return of(block);
 }
 
+Vector Vectors::vector(const Block& block, Grid* grid) const {
+  return {of(block), passes_[static_cast<std::size_t>(block.index)], grid};
+}
+
 void Vectors::mix(const Block& block, std::span<const Arrival> arrived) const {
-  Block v = block_of(block, of(block));
-  starling::mix(v, arrived, {});
+  starling::mix(vector(block), arrived, {});
 }
 
 void Vectors::mix_sent(Block& block, std::span<const Arrival> arrived) const {
-  Block v = block_of(block, of(block));
-  v.grid = block.grid;
-  starling::mix(v, arrived, {});
-  block.grid = v.grid;
+  starling::mix(vector(block, &block.grid), arrived, {});
 }
 
-bool Vectors::write(const Block& block, const Outgoing& outgoing) const {
-  Block v = block_of(block, of(block));
-  return starling::mix(v, {}, outgoing);
+void Vectors::write(const Block& block, const Outgoing& outgoing, Then then) const {
+  starling::mix(vector(block), {}, outgoing, std::move(then));
 }
 
 bool Vectors::write_again(const Block& block, const Outgoing& outgoing) const {
-  Block v = block_of(block, of(block));
-  v.grid = block.grid;
-  return starling::write_again(v, outgoing);
+  return starling::mix(vector(block), {}, on_last_grid(block, outgoing));
 }
 
 Arrival Vectors::plus(const Block& block, float weight) const {
-  return {.weight = weight,
-          .theirs = as_sent(of(block).const_data_ptr<float>(), block.length),
-          .mine = as_sent(zeros_.data(), block.length)};
+  return {.weight = weight, .theirs = as_sent(of(block), block), .mine = zeros_.of(block)};
 }
 
 SentBlock second_vector(const SentBlock& all, const Block& block) {
@@ -125,6 +136,15 @@ Outgoing second_vector(const Outgoing& all, const Block& block) {
   Outgoing second = all;
   second.values = static_cast<std::byte*>(all.values) + bytes_of_vector(all, block);
   return second;
+}
+
+void update_and_write(Block& block, const Rule& rule, std::span<const Arrival> arrived,
+                      const Outgoing& outgoing, std::optional<float> scale, const Vectors& v, Then then) {
+  if (outgoing.values == nullptr) return update(block, rule, arrived, outgoing, scale, std::move(then));
+  const auto finite = std::make_shared<bool>(true);
+  update(block, rule, arrived, outgoing, scale, [finite](bool of_x) { *finite = of_x; });
+  v.write(block, second_vector(outgoing, block),
+          [finite, then = std::move(then)](bool of_v) { then(*finite && of_v); });
 }
 
 }  // namespace starling
