@@ -7,21 +7,6 @@
 namespace starling {
 namespace {
 
-// Adds the scheme's state of each value.
-class BytesOfState final : public StateVisitor {
- public:
-  BytesOfState(std::vector<Block>& blocks, After& after) : blocks_(blocks), after_(after) {}
-  void values(const std::string&, Fresh, const Access& access) override {
-    for (Block& block : blocks_)
-      access(block, [&](const Tensor& values) { after_.push_back(bytes_in(values)); });
-  }
-  void numbers(const std::string&, const Numbers&) override {}
-
- private:
-  std::vector<Block>& blocks_;
-  After& after_;
-};
-
 class GossipOnAnotherDevice : public OtherDevice {
  protected:
   // Workers of a virtual cluster have different speeds. In the middle, gossip begins anew from the

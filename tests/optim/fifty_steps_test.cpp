@@ -6,7 +6,7 @@
 #include "starling/optim/cuda/device.h"
 #include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
-#include "tests/optim/flock.h"
+#include "tests/optim/every_scheme.h"
 
 namespace starling {
 namespace {
@@ -30,7 +30,8 @@ std::vector<Tensor> fifty_steps(int me, World& world, at::Device place, const st
     inner = std::make_unique<torch::optim::AdamW>(model->parameters(), torch::optim::AdamWOptions(0.01));
     optimizer = std::make_unique<Optimizer>(*model, *inner, Options{.wire = Wire::bf16}, world);
   } else {
-    Options options{.scheme = scheme, .clip = 1, .skip_not_finite = true};
+    Options options = options_of(scheme_info(scheme));
+    options.clip = 1, options.skip_not_finite = true;
     if (scheme == "a2cid2") options.scheme = {scheme, {{"eta", 0.5}}};  // alone it would have none
     optimizer = std::make_unique<Optimizer>(*model, AdamW{.lr = 0.01}, options, world);
   }
@@ -70,17 +71,17 @@ std::vector<std::vector<Tensor>> fifty_steps_of_all(at::Device place, const std:
 }
 
 // With "around", and without those whose workers may not skip a step on their own.
-std::vector<std::string> schemes_on_gpus() {
+std::vector<std::string> schemes_that_skip() {
   std::vector<std::string> names{"around"};
   for (const SchemeInfo* const info : schemes()) {
-    if (info->traits.on_gpu && !info->traits.sums_gradients) names.emplace_back(info->name);
+    if (!info->traits.sums_gradients) names.emplace_back(info->name);
   }
   return names;
 }
 
 TEST(OnAGpu, FiftyStepsAreThoseOfTheProcessor) {
   if (const std::string why = find_cuda(); !why.empty()) GTEST_SKIP() << why;
-  for (const std::string& scheme : schemes_on_gpus()) {
+  for (const std::string& scheme : schemes_that_skip()) {
     SCOPED_TRACE(scheme);
     const int workers = scheme == "all-reduce" ? 1 : 2;  // gradient_average.h: no threads that share a GPU
     const auto there = fifty_steps_of_all(at::Device(at::kCUDA, 0), scheme, workers);
@@ -94,23 +95,13 @@ TEST(OnAGpu, FiftyStepsAreThoseOfTheProcessor) {
 
 // The same on the CPU, so that this code runs without a GPU too. Workers agree on the average.
 TEST(OnAGpu, FiftyStepsOnTheProcessorAreTheSameTwice) {
-  for (const std::string& scheme : schemes_on_gpus()) {
+  for (const std::string& scheme : schemes_that_skip()) {
     SCOPED_TRACE(scheme);
     const auto once = fifty_steps_of_all(at::kCPU, scheme), again = fifty_steps_of_all(at::kCPU, scheme);
     for (std::size_t k = 0; k < once[0].size(); ++k) EXPECT_TRUE(at::equal(once[0][k], again[0][k]));
     if (once.size() == 1) continue;
     for (std::size_t k = 1; k < 5; ++k) EXPECT_TRUE(at::allclose(once[0][k], once[1][k], 1e-5, 1e-6));
   }
-}
-
-TEST(OnAGpu, RefusesSchemesThatNeedTheCpu) {
-  if (const std::string why = find_cuda(); !why.empty()) GTEST_SKIP() << why;
-  World world = World::alone();
-  const auto make = [&](const std::string& scheme) {
-    const Tensor p = at::zeros({4}, at::TensorOptions(at::kCUDA)).set_requires_grad(true);
-    return refusal<UsageError>([&] { Optimizer({p}, SGD{}, {.scheme = scheme}, world); });
-  };
-  EXPECT_EQ(make("choco"), "parameter 0 of group 0 is on cuda:0: " + needs_cpu({.scheme = "choco"}));
 }
 
 }  // namespace

@@ -63,36 +63,55 @@ class OtherDevice : public testing::TestWithParam<Case> {
         at::TensorOptions(at::kByte), [] { return nullptr; });
   }
   // Empties the default stream, as torch's next work in it would.
-  void drain() { reinterpret_cast<void (*)()>(dlsym(library_, "other_driver_drain"))(); }
+  void drain() { drainer()(); }
+  void (*drainer())() { return reinterpret_cast<void (*)()>(dlsym(library_, "other_driver_drain")); }
   void fail(bool now) { reinterpret_cast<void (*)(bool)>(dlsym(library_, "other_driver_fail"))(now); }
 
   // On the CPU, on the mock GPU, or on a real one.
   enum class Where { here, other, cuda };
   std::vector<Block> some_blocks(const Case& the, int me, Where where, std::vector<Tensor>& all);
 
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+  // Adds the blocks of the last group to those of the others.
+  void add_blocks(std::vector<Block>& blocks, const Groups& groups, const Case& the, bool undivided,
+                  const std::shared_ptr<CudaDevice>& gpu);
+
  private:
   Folder cache_;
   void* library_ = nullptr;
 };
 
+// Parameters of these shapes, which differ between workers.
+inline std::vector<Tensor> some_parameters(const std::vector<std::vector<std::int64_t>>& shapes, int me,
+                                           at::ScalarType type, at::Device place) {
+  const c10::AutoGradMode no_gradient(false);
+  std::vector<Tensor> all;
+  for (const auto& shape : shapes) {
+    const Tensor values = at::arange(c10::multiply_integers(shape), at::kFloat) + 100.0 * me;
+    all.push_back(values.sin().to(type).to(place).view(shape).set_requires_grad(true));
+  }
+  return all;
+}
+
+inline void OtherDevice::add_blocks(std::vector<Block>& blocks, const Groups& groups, const Case& the,
+                                    bool undivided, const std::shared_ptr<CudaDevice>& gpu) {
+  const std::size_t first = blocks.size();
+  append_blocks(blocks, groups, groups.size() - 1, 1, the.wire, undivided);
+  for (std::size_t b = first; b < blocks.size(); ++b) {
+    blocks[b].keep(rule_states(the.rule));
+    if (gpu) blocks[b].on_device = gpu->passes();
+  }
+}
+
 // More than one block, of unaligned sizes. `all`: the parameters.
 inline std::vector<Block> OtherDevice::some_blocks(const Case& the, int me, Where where,
                                                    std::vector<Tensor>& all) {
   const at::Device place(where == Where::cuda ? at::kCUDA : at::kCPU, where == Where::cuda ? 0 : -1);
-  const auto gpu = where == Where::other ? device() : nullptr;
-  {
-    const c10::AutoGradMode no_gradient(false);
-    for (const int n : {3, 5000, 17, 66'000, 4097})
-      all.push_back((at::arange(n, at::kFloat) + 100.0 * me).sin().to(the.type).to(place));
-  }
-  for (Tensor& p : all) p.set_requires_grad(true);
+  all = some_parameters({{3}, {5000}, {17}, {66'000}, {4097}}, me, the.type, place);
   std::vector<Block> blocks;
-  append_blocks(blocks, {torch::optim::OptimizerParamGroup(all)}, 0, 1, the.wire);
+  add_blocks(blocks, {torch::optim::OptimizerParamGroup(all)}, the, /*undivided=*/false,
+             where == Where::other ? device() : nullptr);
   EXPECT_GE(blocks.size(), 2u);
-  for (Block& block : blocks) {
-    block.keep(rule_states(the.rule));
-    if (gpu) block.on_device = gpu->passes();
-  }
   return blocks;
 }
 
@@ -123,5 +142,23 @@ inline After bytes_after(const std::vector<Tensor>& all, const std::vector<Block
   }
   return after;
 }
+
+// Adds the scheme's state to `after`.
+class BytesOfState final : public StateVisitor {
+ public:
+  BytesOfState(std::vector<Block>& blocks, After& after) : blocks_(blocks), after_(after) {}
+  void values(const std::string&, Fresh, const Access& access) override {
+    for (Block& block : blocks_)
+      access(block, [&](const Tensor& values) { after_.push_back(bytes_in(values)); });
+  }
+  void numbers(const std::string&, const Numbers& numbers) override {
+    if (with_numbers) after_.push_back(bytes_in(at::tensor(numbers.now)));
+  }
+  bool with_numbers = false;
+
+ private:
+  std::vector<Block>& blocks_;
+  After& after_;
+};
 
 }  // namespace starling

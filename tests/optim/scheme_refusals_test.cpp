@@ -90,11 +90,6 @@ TEST_P(SchemeRefusals, NameWhatItDoesNotTakeAndWhy) {
                        : fmt::format("scale_gradients is not for scheme \"{}\": gradients of all workers are "
                                      "added up, and each would have a scale of its own",
                                      name()));
-  EXPECT_EQ(needs_cpu(options()),
-            traits.on_gpu
-                ? ""
-                : fmt::format("with scheme \"{}\" it must be on the CPU: on CUDA devices there are {}",
-                              name(), schemes_that([](const auto& one) { return one.traits.on_gpu; })));
 }
 
 // Autograd makes a sparse one if an embedding asks for it. The others are set by hand.
@@ -350,14 +345,6 @@ TEST(SchemesTable, RefusesInTheseWords) {
       EXPECT_EQ(said, the.message);
     }
   }
-  EXPECT_EQ(needs_cpu({.scheme = "choco"}),
-            "with scheme \"choco\" it must be on the CPU: on CUDA devices there are cta, atc, dsgd-ac, "
-            "a2cid2, ad-psgd, ad-psgd-bipartite, swarm, async-push-sum, async-push-pull, local, all-reduce");
-  EXPECT_EQ(needs_cpu({.every = 3}),
-            "with scheme \"cta\" and every = 3 it must be on the CPU, where what was sent is kept");
-  EXPECT_EQ(needs_cpu({.scheme = "atc", .every = 3}), "");
-  EXPECT_EQ(needs_cpu({.hierarchy = "node"}),
-            "with hierarchy \"node\" it must be on the CPU, where a node's gradients are added up");
 }
 
 // ---------------------------------------------------------------- the table

@@ -60,7 +60,7 @@ TEST(Suggest, AcceptedCombinationsAloneAndEachSchemeOnce) {
                     [&] { check_options(one.options, in.workers, in.workers_per_node, in.rule == "other"); }),
                 "accepted")
           << names.back() << ": " << text;
-      EXPECT_TRUE(!in.gpu || needs_cpu(one.options).empty()) << names.back() << ": " << text;
+      EXPECT_TRUE(!in.gpu || !info_of(one).traits.on_host) << names.back() << ": " << text;
       EXPECT_TRUE(!in.directed || info_of(one).traits.edges == EdgeKind::directed)
           << names.back() << ": " << text;
       EXPECT_TRUE(!in.failures || info_of(one).traits.path != Path::gradients)
