@@ -18,7 +18,7 @@ CHECKS = [
     Check("device", "The device, its driver, and torch", 40, "device.py"),
     Check("tests", "The tests that need CUDA", 140, "tests.py"),
     Check("update", "The update beside a copy, and beside torch's fused AdamW", 60, "update.py"),
-    Check("bits", "Every scheme and wire on the card, beside the CPU", 120, "bits.py"),
+    Check("bits", "Every scheme and wire on the card, beside the CPU", 150, "bits.py"),
     Check("step", "A step of GPT-2 small: alone, with Starling, with DDP", 90, "step.py"),
     Check("scaler", "GradScaler", 40, "scaler.py"),
     Check("fsdp", "FSDP2 on one card", 50, "fsdp.py"),

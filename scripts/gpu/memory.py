@@ -1,6 +1,7 @@
 """Peak memory of training per parameter, in bytes: parameters, gradients and state, in fp32. On the
 card it is what torch has allocated there. Beside x, g, m and v (16 bytes) there may be a block for
-each neighbour and the one that was sent last, in the format of the wire.
+each neighbour and the one that was sent last, in the format of the wire, and the vectors of the
+scheme. A scheme that computes on the host has none of this on the card.
 
 With --mock it is the growth of the process's resident memory, which has no bound here."""
 
@@ -19,6 +20,9 @@ MODES = [
     ("two, cta, int8", 2, {"wire": "int8"}, 19),
     ("two, atc, fp32", 2, {"scheme": "atc", "wire": "fp32"}, 25),
     ("two, ad-psgd, fp32", 2, {"scheme": "ad-psgd", "wire": "fp32"}, 29),
+    ("two, exact-diffusion, fp32", 2, {"scheme": "exact-diffusion", "topology": "ring"}, 30),
+    ("two, gradient-tracking, fp32", 2, {"scheme": "gradient-tracking", "topology": "ring"}, 42),
+    ("two, choco, fp32", 2, {"scheme": "choco", "topology": "ring"}, 17),
 ]
 
 

@@ -12,10 +12,10 @@ from together import parsed, say, verdict
 
 # Program, filter, and with --mock another filter.
 PROGRAMS = [
-    ("device_test", "*OnAGpu*", "*OnAGpu*Refuses*:*/fp32"),
+    ("device_test", "*OnAGpu*", "*/fp32"),
     ("processes_test", "*OnAGpu*", "*OnAGpu*"),
     ("cuda_kernels_test", "*", "Gpu*:CubinCache*"),
-    ("device_test", "-*OnAGpu*", "ADeviceThatFails*"),
+    ("device_test", "-*OnAGpu*:SchemesOnAnotherDevice.WorkersTrain*", "ADeviceThatFails*"),
 ]
 RESULT = re.compile(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:, where .*)? \((\d+) ms\)$")
 RUN = re.compile(r"\[ RUN +\] (\S+)")
