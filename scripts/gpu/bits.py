@@ -59,9 +59,8 @@ def more_of(options, plain):
             yield case | {"with": "local steps", "options": {"every": 2}}
         if rows["one_in"].startswith("any"):
             yield case | {"with": "few values", "options": {"one_in": 4}}
-        if rows["hierarchy"] == "yes":
-            each = 1 if options.mock else 2  # two nodes
-            yield case | {"with": "in nodes", "options": {"hierarchy": "node", "workers_per_node": each}}
+        if rows["hierarchy"] == "yes" and not options.mock:  # where all workers would be one node
+            yield case | {"with": "nodes of two", "options": {"hierarchy": "node", "workers_per_node": 2}}
 
 
 # ------------------------------------------------------------------------------------- a worker

@@ -14,7 +14,6 @@
 // Gradients on a GPU are summed on the host too: each bucket waits for the GPU and holds up
 // backward(). This path serves comparisons. Its workers must be processes: within one process,
 // torch runs all backward passes of a GPU on one thread, which would wait for itself.
-// a GPU on one thread, which would wait for itself.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@
 // whatever its number of workers.
 //
 // If a worker dies, its node's other workers end with an Error that names it. The other nodes
-// continue.
+// continue. With parameters on a GPU, a node's gradients and parameters go over the host's memory.
 #pragma once
 
 #include <optional>

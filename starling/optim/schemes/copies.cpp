@@ -4,6 +4,7 @@
 #include <bit>
 #include <span>
 
+#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
 #include "starling/core/crc32c.h"
