@@ -25,7 +25,7 @@ using at::Tensor;
 constexpr int kSteps = 5;
 
 struct Case {
-  std::string name;
+  std::string name{};
   Rule rule = AdamW{.lr = 0.05};
   Wire wire = Wire::fp32;
   at::ScalarType type = at::kFloat;
