@@ -22,6 +22,7 @@ void Tracking::state(StateVisitor& visitor) {
 
 void Tracking::begin() {
   for (Block& block : blocks_) update_and_send(block, Rule{}, {}, std::nullopt);
+  settle(blocks_);
 }
 
 void Tracking::step() {
