@@ -13,7 +13,7 @@ A cell is red if one of these does not hold:
   apart     a worker without an edge to the one that died loses no exchange
   sum       no exchange was mixed at one end only
   joins     the workers that were started again have joined, and no others; a newcomer's first
-            losses are nearer to those of the others than to those of a new model
+            loss is nearer to those of the others than to that of a new model
   learns    score and consensus distance are as without a fault
   whole     every checkpoint that is there verifies
   clean     no process, no shared memory and no half checkpoint is left
@@ -182,20 +182,17 @@ class Cell:
         return records
 
     def check_newcomers(self, run, records):
+        """Later steps tell nothing: mixing pulls any newcomer to the others."""
         for _, message in run.messages:
             if found := JOINED.search(message):
                 rank, after = map(int, found.groups())
-
-                def mean(of, after=after):
-                    losses = [record["loss"] for record in of if after < record["step"] <= after + 5]
-                    return sum(losses) / len(losses) if losses else None
-
-                loss, new = mean(records[rank]), mean(records[rank], 0)
-                trained = [mean(of) for other, of in records.items() if other != rank]
-                trained = [each for each in trained if each is not None]
-                if loss is not None and trained:
-                    self.require(loss - min(trained) < (new - min(trained)) / 2,
-                                 f"joins: worker {rank} begins with the loss {loss}, others have {trained}, a new model {new}")
+                first = next((record["loss"] for record in records[rank] if record["step"] > after), None)
+                new = mean_loss(records[rank], 0)
+                trained = min(filter(None, (mean_loss(of, after) for other, of in records.items() if other != rank)),
+                              default=new)
+                if first is not None and trained < new / 3:  # else nobody has learnt much yet
+                    self.require(first - trained < (new - trained) / 2, f"joins: worker {rank} begins with the loss "
+                                 f"{first}, others have {trained}, a new model {new}")
 
     def check_apart(self, records):
         """The worker across the ring is no neighbour of the one that died alone."""
@@ -220,6 +217,12 @@ class Cell:
     def as_json(self):
         return {"fault": self.fault.name, "scheme": self.scheme, "topology": self.topology,
                 "green": not self.wrong, "wrong": self.wrong, **self.figures}
+
+
+def mean_loss(records, after):
+    """Over five steps; None without any."""
+    losses = [record["loss"] for record in records if after < record["step"] <= after + 5]
+    return sum(losses) / len(losses) if losses else None
 
 
 def shared_memory():
