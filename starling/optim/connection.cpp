@@ -24,6 +24,7 @@
 #include "starling/optim/membership.h"
 #include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
+#include "starling/optim/sent_size.h"
 #include "starling/optim/state_file.h"
 #include "starling/optim/torch_state.h"
 
@@ -213,15 +214,11 @@ void Optimizer::open(const Epoch& epoch, const World& world) {
   for (std::size_t b = 0; b < e.blocks.size(); ++b) {
     e.blocks[b].grid.remember(e.of_members.rounds.size() * static_cast<std::size_t>(e.options.one_in));
     if (in_pairs || !e.owns(b)) continue;
-    sizes.push_back(traits.wire_values != nullptr ? traits.wire_values(e.blocks[b], e.of_members, e.options)
-                                                  : static_cast<std::size_t>(e.blocks[b].length));
+    sizes.push_back(values_of(e.blocks[b], e.of_members, e.options));
   }
   ExchangeOptions exchange_with = exchange_options(world);
   exchange_with.patience.max_wait = e.options.max_wait;
-  exchange_with.contents = traits.contents;
-  exchange_with.contents.wire = e.options.wire;
-  // Otherwise wire_values() has chosen them.
-  if (traits.wire_values == nullptr) exchange_with.contents.one_in = e.options.one_in;
+  exchange_with.contents = contents_of(e.options);
   exchange_with.away = epoch.away(world.size);
   exchange_with.needs_all = !e.is_renewed();
   exchange_with.renewable = e.membership != nullptr;

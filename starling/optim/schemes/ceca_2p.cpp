@@ -94,6 +94,7 @@ extern constinit const SchemeInfo scheme_ceca_2p{
                .rounds = ceca_2p,
                .all_values = "a value that misses rounds is never averaged exactly",
                .own_rule = "its two vectors take the rule's step together",
+               .agrees = Agrees::in_a_period,
                .kept = 1},
     .advice = {.good_for = "the exact mean after the fewest rounds, for any number of workers",
                .when_one_dies = "the others still converge, but neither exactly nor to their mean"},

@@ -101,6 +101,7 @@ extern constinit const SchemeInfo scheme_dsgd_ac{
     .traits = {.path = Path::ahead,
                .own_rule = "its mixing follows the rule's learning rate",
                .local_steps = true,
+               .agrees = Agrees::as_topology,
                .kept_if_local = 1},
     .advice = {.good_for = "flat minima: workers keep some disagreement as the learning rate falls",
                .evidence = {{{"accuracy beside cta", "recipes/studies/ablation.toml"}}}},

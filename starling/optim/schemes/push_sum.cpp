@@ -12,6 +12,8 @@
 //
 // In terms of z, the rule's step is z <- z - lr / w u. If all w stay 1 (balanced graphs without
 // losses), this is ATC and CTA.
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <variant>
 
@@ -89,6 +91,10 @@ Path path_of(const SchemeSettings& settings) {
   return settings.integer("staleness") == 0 ? Path::inside : Path::ahead;
 }
 
+int steps_of(const SchemeSettings& settings) {
+  return static_cast<int>(std::max<std::int64_t>(1, settings.integer("staleness")));
+}
+
 }  // namespace
 
 extern constinit const SchemeInfo scheme_push_sum{
@@ -101,6 +107,7 @@ extern constinit const SchemeInfo scheme_push_sum{
     .make = make<PushSum>,
     .check = check_shares,
     .path = path_of,
+    .steps = steps_of,
 };
 
 }  // namespace starling

@@ -66,7 +66,8 @@ constexpr SchemeTraits push_traits(std::size_t vectors = 1) {
   return {.edges = EdgeKind::directed,
           .contents = {.exchanged = Exchanged::pushes, .vectors = vectors, .tail = kWeightValues},
           .refused_wires = kNoModularPushes,
-          .all_values = "a push is of all values of a block"};
+          .all_values = "a push is of all values of a block",
+          .agrees = Agrees::as_topology};
 }
 
 // Throws UsageError unless every worker keeps a share of itself: its push may be lost to it, and so

@@ -157,13 +157,23 @@ constexpr std::array<RefusedWire, 4> all_but_fp32(std::string_view reason) {
   return {{{Wire::bf16, reason}, {Wire::fp16, reason}, {Wire::int8, reason}, {Wire::int4, reason}}};
 }
 
+// Without gradients, and with a constant learning rate.
+enum class Agrees {
+  as_topology,     // x <- W x, with the rounds' W
+  in_a_period,     // exactly, after a period of the scheme's own rounds
+  in_its_own_way,  // not by W alone
+};
+
 struct SchemeTraits {
   Path path = Path::ahead;
   EdgeKind edges = EdgeKind::symmetric;
   Schedule (*rounds)(int workers) = nullptr;  // with EdgeKind::own and EdgeKind::none
-  Contents contents{};                        // of a round; wire and one_in come from the options
-  // The values of a block's wire block, if they are the scheme's own and not the parameters'. Every
-  // parameter of two or more dimensions then lies in one block.
+  // The content of a round's messages (optim/sent_size.h); by default the parameters. Wire and
+  // one_in come from the options.
+  Contents contents{};
+  // The values of a block's wire block, if they are the scheme's own and not the parameters'. It
+  // reads shapes and strides only. Every parameter of two or more dimensions then lies in one
+  // block.
   std::size_t (*wire_values)(const Block& block, const Schedule& schedule, const Options&) = nullptr;
   std::span<const RefusedWire> refused_wires{};
   std::string_view all_values{};  // why one_in must be 1; empty: it may be larger
@@ -174,9 +184,10 @@ struct SchemeTraits {
   bool exact = false;             // a constant learning rate reaches the optimum of all workers' losses
   bool sums_gradients = false;    // over workers, so no worker may scale or skip its own
   bool equal = false;             // but for lost exchanges, all workers are equal after each step
-  int kept = 0;                   // floats per parameter beside it, its gradient and the wire blocks
-  int kept_per_neighbour = 0;     // the same, for each neighbour
-  int kept_if_local = 0;          // the same, with Options::every above 1
+  Agrees agrees = Agrees::in_its_own_way;
+  int kept = 0;                // floats per parameter beside it, its gradient and the wire blocks
+  int kept_per_neighbour = 0;  // the same, for each neighbour
+  int kept_if_local = 0;       // the same, with Options::every above 1
 };
 
 struct Evidence {
@@ -184,7 +195,7 @@ struct Evidence {
   std::string_view where;  // DOCUMENT.md#SECTION; or a study (.toml), whose result is not committed yet
 };
 inline constexpr Evidence kSkewStudy{"skewed classes", "recipes/studies/skew.toml"};
-inline constexpr Evidence kSlowLinkStudy{"loss against bytes",
+inline constexpr Evidence kSlowLinkStudy{"loss against bytes, behind all-reduce in 600 steps",
                                          "docs/studies/slow-links.md#slow-links-loss-against-bytes"};
 
 // Advice to users who have to choose (train/choose_scheme.h).
@@ -194,7 +205,7 @@ struct SchemeAdvice {
   std::string_view topology{};       // that suits it; empty: the planner chooses
   std::string_view when_one_dies{};  // empty: the others go on, with its weight on themselves
   bool bears_skew = false;  // skewed data harm less than with the plain scheme, though it is not exact
-  std::array<Evidence, 3> evidence{};  // those without a text are no evidence
+  std::array<Evidence, 4> evidence{};  // those without a text are no evidence
 };
 // SchemeAdvice::when_one_dies, if what a worker tracks or corrects leaves with it.
 inline constexpr std::string_view kLeavesItsPart =
@@ -214,6 +225,8 @@ struct SchemeInfo {
   void (*check)(const Options&, const SchemeSettings&, const Schedule&) = nullptr;
   // The path with these options, if they change it.
   Path (*path)(const SchemeSettings&) = nullptr;
+  // With these options only one in so many of its steps makes an exchange; null: each.
+  int (*steps)(const SchemeSettings&) = nullptr;
 
   Path path_of(const SchemeSettings& settings) const {
     return path != nullptr ? path(settings) : traits.path;

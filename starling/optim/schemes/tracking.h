@@ -56,6 +56,7 @@ inline constexpr SchemeTraits kTrackingTraits{.contents = {.vectors = 2},
                                               .refused_wires = kNoTracked,
                                               .exact = true,
                                               .sums_gradients = true,
+                                              .agrees = Agrees::as_topology,
                                               .kept = 2};
 
 }  // namespace starling
