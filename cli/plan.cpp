@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
@@ -18,11 +19,14 @@
 #include "cli/plan_report.h"
 #include "cli/planned_world.h"
 #include "cli/profiles.h"
+#include "starling/core/error.h"
 #include "starling/core/file.h"
 #include "starling/kernels/wire.h"
+#include "starling/optim/options.h"
+#include "starling/optim/sent_size.h"
 #include "starling/plan/all_reduce.h"
 #include "starling/plan/iteration.h"
-#include "starling/train/auto_topology.h"
+#include "starling/train/planned_scheme.h"
 
 namespace starling::cli {
 
@@ -38,7 +42,8 @@ struct PlanOptions {
   std::string profile;
   std::string compute;  // the other half, if the profile is a network alone
   std::string workers;  // "8..1024" or "8,12,16"; empty: as measured
-  std::vector<std::string> wires = {"fp32", "bf16", "int8"};
+  std::string scheme = Options{}.scheme.name;
+  std::vector<std::string> wires;  // empty: the default ones that the scheme takes
   int iterations = 60;
   int warm_up = 20;
   double failing = 6.5;  // of 1000 hosts per day
@@ -178,7 +183,7 @@ Json json_of(const PlannedWorld& world) {
   Json rows = Json::array();
   for (const Candidate& row : world.rows) {
     Json line = {{"schedule", row.schedule}, {"wire", name_of(row.wire)}};
-    line.update(json_of(row.outcome, world));
+    line.update(json_of(row.outcome, world, world.mixing));
     rows.push_back(std::move(line));
   }
   const Candidate& best = world.recommended();
@@ -190,13 +195,13 @@ Json json_of(const PlannedWorld& world) {
       {"recommended",
        {{"schedule", best.schedule},
         {"wire", name_of(best.wire)},
-        {"scheme", scheme_planned_as(recommended_scheme(world))},
+        {"scheme", recommended_scheme(world)},
         {"block_bytes", world.sizes.empty() ? Json() : Json(world.block_bytes)},
         {"all_reduce_is_as_good", all_reduce_is_as_good(world)}}},
-      {scheme_planned_as(Mixing::inside), json_of(world.inside, world, Mixing::inside)},
       {"lost_to_failures", {{"all_reduce", world.lost_to_restarts}, {"gossip", world.lost_to_absence}}},
       {"block_sizes", Json::array()},
       {"advice", advice(world)}};
+  if (world.inside) all[scheme_planned_as(Mixing::inside)] = json_of(*world.inside, world, Mixing::inside);
   for (const auto& [bytes, outcome] : world.sizes)
     all["block_sizes"].push_back({{"block_bytes", bytes}, {"step", outcome.step}});
   for (const auto& [wire, outcome] : world.asynchronous) {
@@ -207,21 +212,38 @@ Json json_of(const PlannedWorld& world) {
   return all;
 }
 
+// The options that are not the defaults: ", scheme atc, every 4".
+std::string scheme_text(const Options& planned) {
+  const Options standard;
+  std::string text;
+  if (planned.scheme.name != standard.scheme.name) text += fmt::format(", scheme {}", planned.scheme.name);
+  for (const auto& [name, value, other] : {std::tuple("one in", planned.one_in, standard.one_in),
+                                           {"every", planned.every, standard.every},
+                                           {"a mean every", planned.mean_every, standard.mean_every}}) {
+    if (value != other) text += fmt::format(", {} {}", name, value);
+  }
+  return text;
+}
+
 void print_table(const PlannedWorld& world, int measured_workers) {
   const std::size_t hosts = world.network.hosts.size();
-  fmt::print("{} worker{} on {} host{}{}\n\n", world.n, world.n == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s",
-             world.measured ? "" : fmt::format(" (extrapolated: {} were measured)", measured_workers));
+  fmt::print("{} worker{} on {} host{}{}{}\n\n", world.n, world.n == 1 ? "" : "s", hosts,
+             hosts == 1 ? "" : "s",
+             world.measured ? "" : fmt::format(" (extrapolated: {} were measured)", measured_workers),
+             scheme_text(world.planned));
   const auto print_row = [](const auto&... cells) {
     fmt::print("{:<22}{:<7}{:<13}{:<26}{:<13}{:<14}{}\n", cells...);
   };
   print_row("schedule", "wire", "step", "of 10 to 90 %", "efficiency", "speed-up", "bottleneck");
-  const auto print_forecast = [&](const std::string& schedule, Wire wire, const Forecast& outcome) {
+  const auto print_forecast = [&](const std::string& schedule, Wire wire, const Forecast& outcome,
+                                  Mixing mixing = Mixing::ahead) {
     print_row(schedule, name_of(wire), fmt::format("{:.2f} ms", outcome.step * 1e3),
               fmt::format("{:.2f} to {:.2f} ms", outcome.low * 1e3, outcome.high * 1e3),
-              efficiency_text(outcome), speed_up_text(outcome, world), bottleneck(outcome, world.network));
+              efficiency_text(outcome), speed_up_text(outcome, world),
+              bottleneck(outcome, world.network, mixing));
   };
   print_forecast("all-reduce", Wire::fp32, world.all_reduce);
-  for (const Candidate& row : world.rows) print_forecast(row.schedule, row.wire, row.outcome);
+  for (const Candidate& row : world.rows) print_forecast(row.schedule, row.wire, row.outcome, world.mixing);
   if (world.one_host) print_forecast("one host alone", Wire::fp32, *world.one_host);
   fmt::print("\n{}\n\n", fmt::join(advice(world), "\n"));
 }
@@ -231,8 +253,13 @@ int plan(const PlanOptions& options) {
   const std::vector<int> numbers =
       options.workers.empty() ? std::vector{profile.workers()} : *numbers_of_workers(options.workers);
   Question question = options.question;
-  question.wires.clear();
   for (const std::string& wire : options.wires) question.wires.push_back(wire_named(wire));
+  question.options.scheme = options.scheme;
+  const Options& planned = question.options;
+  if (!options.html.empty() && (mixing_of(planned.scheme) != Mixing::ahead ||
+                                steps_between_exchanges(planned) > 1 || planned.mean_every > 0))
+    throw UsageError(
+        "--html draws steps that send ahead in each step: leave out --scheme, --every and --mean-every");
   question.run = {.iterations = options.warm_up + options.iterations, .warm_up = options.warm_up};
   question.failures.rate = failures_a_second(options.failing);
   std::vector<PlannedWorld> worlds;
@@ -264,8 +291,9 @@ int plan(const PlanOptions& options) {
   }
   for (const PlannedWorld& world : worlds) print_table(world, profile.workers());
   fmt::print(
-      "Step: mean time of one iteration; efficiency: the part of it that a worker computes; speed-up: over "
-      "all-reduce.\n");
+      "Step: mean time of one iteration{}; efficiency: the part of it that a worker computes; speed-up: over "
+      "all-reduce.\n",
+      steps_between_exchanges(planned) > 1 ? ", over those of an exchange" : "");
   if (worlds.size() > 1) fmt::print("{}\n", knees);
   fmt::print(
       "The plan does not predict the number of steps: `starling topology --compare` shows how fast each "
@@ -303,10 +331,28 @@ void add_plan(CLI::App& app, Command& command) {
                   "schedules to compare: base-2,ring or FILE (default: those of docs/planner.md)")
       ->type_name("NAME")
       ->delimiter(',');
-  sub->add_option("--wires", options->wires, "wires to compare")
+  sub->add_option("--wires", options->wires,
+                  "wires to compare (default: fp32,bf16,int8 if the scheme takes them)")
       ->type_name("NAME")
-      ->delimiter(',')
+      ->delimiter(',');
+  sub->add_option("--scheme", options->scheme, "scheme whose steps are planned")
+      ->type_name("NAME")
       ->capture_default_str();
+  const auto add_mixing_option = [&](const std::string& name, int& value, const std::string& help,
+                                     const Range& range) {
+    sub->add_option(name, value, help)
+        ->type_name("N")
+        ->check(CLI::Range(static_cast<int>(range.least), static_cast<int>(range.most)))
+        ->capture_default_str();
+  };
+  Options& mixing = options->question.options;
+  add_mixing_option("--one-in", mixing.one_in, "mixing.one_in: of so many values an exchange sends one",
+                    ranges::one_in);
+  add_mixing_option("--every", mixing.every, "mixing.every: steps from one exchange to the next",
+                    ranges::every);
+  add_mixing_option("--mean-every", mixing.mean_every,
+                    "mixing.mean_every: steps from one exact mean of all workers to the next; 0: none",
+                    ranges::mean_every);
   sub->add_option("--iterations", options->iterations, "number of simulated iterations")
       ->type_name("T")
       ->check(CLI::Range(1, 10'000))

@@ -8,11 +8,12 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
+#include "starling/optim/options.h"
+#include "starling/optim/sent_size.h"
 #include "starling/plan/all_reduce.h"
 #include "starling/plan/extrapolate.h"
 #include "starling/plan/schedules.h"
-#include "starling/topology/schedules.h"
-#include "starling/train/auto_topology.h"
+#include "starling/train/planned_scheme.h"
 
 namespace starling::cli {
 
@@ -60,8 +61,34 @@ int most_neighbours(const Schedule& schedule) {
   return static_cast<int>(most);
 }
 
-void compare_block_sizes(PlannedWorld& world, const Profile& profile, const Schedule& schedule,
-                         const Horizon& run) {
+// The steps of one scheme with all its schedules and wires.
+class PlannedSteps {
+ public:
+  PlannedSteps(const PlannedWorld& world, const Profile& profile, const Horizon& run)
+      : world_(world), profile_(profile), run_(run) {}
+
+  Options options(const std::string& topology, Wire wire) const {
+    Options all = world_.planned;
+    all.topology = topology;
+    all.wire = wire;
+    all.workers_per_node = world_.workers_per_host;
+    return all;
+  }
+  Schedule schedule(const Options& options) const { return schedule_of(options, world_.n, 1); }
+  void check(const Options& options) const { check_options(options, world_.n, 1, false); }
+
+  Forecast step(const Profile& profile, const Options& options) const {
+    return simulate(world_.network, profile, options, schedule(options), typical_block(), run_);
+  }
+  Forecast step(const Options& options) const { return step(profile_, options); }
+
+ private:
+  const PlannedWorld& world_;
+  const Profile& profile_;
+  const Horizon& run_;
+};
+
+void compare_block_sizes(PlannedWorld& world, const Profile& profile, const PlannedSteps& steps) {
   const Candidate& best = world.recommended();
   const double total = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
   // The blocks that the optimizer makes for Options::block_bytes.
@@ -73,8 +100,7 @@ void compare_block_sizes(PlannedWorld& world, const Profile& profile, const Sche
     const std::int64_t bytes = *next++;
     const double block = made(bytes);
     if ((next != kBlockBytes.end() && made(*next) == block) || total / block > kMostBlocks) continue;
-    const Work work = work_on(in_blocks_of(profile, block), {.wire = best.wire});
-    world.sizes[bytes] = simulate(world.network, work, schedule, Mixing::ahead, run);
+    world.sizes[bytes] = steps.step(in_blocks_of(profile, block), steps.options(best.schedule, best.wire));
     fastest = std::min(fastest, world.sizes[bytes].step);
   }
   for (const auto& [bytes, outcome] : world.sizes) {
@@ -82,21 +108,92 @@ void compare_block_sizes(PlannedWorld& world, const Profile& profile, const Sche
   }
 }
 
+// The rows of all schedules and wires that the scheme takes. Throws the first refusal if there are
+// none, or if the question names a schedule or a wire that then has no row.
+std::vector<Candidate> planned_rows(const PlannedWorld& world, const Question& question,
+                                    const PlannedSteps& steps) {
+  const SchemeInfo& info = scheme_of(world.planned);
+  std::vector<std::string> schedules = question.schedules;
+  if (!info.uses_topology()) {
+    if (!schedules.empty())
+      throw UsageError(fmt::format("--topologies: scheme \"{}\" has rounds of its own", info.name));
+    schedules = {std::string(info.name)};
+  } else if (schedules.empty()) {
+    schedules = planned_schedules(world.n, world.workers_per_host, hosts_are_alike(world.network.host_of));
+  }
+  const std::vector<Wire>& wires = question.wires.empty() ? planned_wires() : question.wires;
+  std::vector<Candidate> rows;
+  std::vector<Candidate> refused;  // without a forecast
+  std::vector<std::string> why;
+  for (const std::string& schedule : schedules) {
+    for (const Wire wire : wires) {
+      const Options options = steps.options(schedule, wire);
+      try {
+        steps.check(options);
+      } catch (const UsageError& error) {
+        refused.push_back({schedule, wire, {}});
+        why.emplace_back(error.what());
+        continue;
+      }
+      const auto row = candidates({schedule}, {wire}, [&](const auto&, Wire) { return steps.step(options); });
+      rows.insert(rows.end(), row.begin(), row.end());
+    }
+  }
+  // Throws if a value that the question names has no row, since the scheme refuses it.
+  const auto need = [&](const auto& named, auto member) {
+    for (const auto& value : named) {
+      const auto first = std::ranges::find(refused, value, member);
+      if (first != refused.end() && std::ranges::count(rows, value, member) == 0)
+        throw UsageError(why[static_cast<std::size_t>(first - refused.begin())]);
+    }
+  };
+  need(question.schedules, &Candidate::schedule);
+  need(question.wires, &Candidate::wire);
+  if (rows.empty() && !why.empty()) throw UsageError(why.front());
+  if (rows.empty())
+    throw UsageError(
+        "--topologies complete: it is not planned over modular wires alone, because it sends n - 1 models a "
+        "step: add another topology or wire");
+  return rows;
+}
+
+void add_alternatives(PlannedWorld& world, const Profile& profile, const Question& question,
+                      const PlannedSteps& steps) {
+  const Candidate& best = world.recommended();
+  if (world.planned.scheme.name != scheme_planned_as(Mixing::ahead)) return;
+  Options inside = steps.options(best.schedule, best.wire);
+  inside.scheme = scheme_planned_as(Mixing::inside);
+  world.inside = steps.step(inside);
+  const Options& planned = world.planned;
+  const Schedule schedule = steps.schedule(inside);
+  if (planned.every > 1 || planned.mean_every > 0 || planned.one_in > 1 || world.n == 1 ||
+      !std::ranges::all_of(schedule.rounds, &Graph::symmetric))
+    return;
+  for (const Wire wire : question.wires.empty() ? planned_wires() : question.wires) {
+    const Work work = work_on(profile, steps.options(best.schedule, wire), schedule, typical_block());
+    world.asynchronous[wire] =
+        simulate_asynchronous(world.network, work, pair_rates(schedule, 1), question.run);
+  }
+}
+
 }  // namespace
+
+const std::vector<Wire>& planned_wires() {
+  static const std::vector<Wire> all = {Wire::fp32, Wire::bf16, Wire::int8};
+  return all;
+}
 
 PlannedWorld planned_world(const Profile& profile, int n, const Question& question) {
   const Horizon& run = question.run;
   PlannedWorld world;
   world.n = n;
+  world.planned = question.options;
+  world.mixing = mixing_of(world.planned.scheme);
   world.measured = n == profile.workers();
   world.network = network_of(profile, n);
   world.workers_per_host = workers_per_host(profile);
   world.all_reduces = all_reduces_of(profile, world.network);
   world.all_reduce = simulate_all_reduce(world.network, work_of(profile), run, world.all_reduces);
-  const std::vector<std::string> schedules =
-      question.schedules.empty()
-          ? planned_schedules(n, world.workers_per_host, hosts_are_alike(world.network.host_of))
-          : question.schedules;
   if (world.network.hosts.size() > 1) {
     if (profile.all_reduce.empty())
       world.assumed.push_back(
@@ -106,29 +203,23 @@ PlannedWorld planned_world(const Profile& profile, int n, const Question& questi
           "Assumed: exchanges with several peers at once reach the full rate of the interfaces, because none "
           "were measured.");
   }
-  world.rows = candidates(world.network, world.workers_per_host, profile, schedules, question.wires, {},
-                          Mixing::ahead, run);
-  if (world.rows.empty())
-    throw UsageError(
-        "--topologies complete: it is not planned over modular wires alone, because it sends n - 1 models a "
-        "step: add another topology or wire");
+  if (depends_on_shapes(world.planned))
+    world.assumed.push_back(
+        fmt::format("Assumed: the parameters are matrices of {0} x {0}, because a profile holds no shapes.",
+                    kTypicalSide));
+  const PlannedSteps steps(world, profile, run);
+  world.rows = planned_rows(world, question, steps);
   world.best = static_cast<std::size_t>(&starling::recommended(world.rows) - world.rows.data());
-
-  const Candidate& best = world.recommended();
-  const Schedule schedule = make_schedule(best.schedule, n, world.workers_per_host);
-  world.inside =
-      simulate(world.network, work_on(profile, {.wire = best.wire}), schedule, Mixing::inside, run);
-  const bool symmetric = std::ranges::all_of(schedule.rounds, &Graph::symmetric);
-  for (const Wire wire : question.wires) {
-    if (n > 1 && symmetric)
-      world.asynchronous[wire] = simulate_asynchronous(world.network, work_on(profile, {.wire = wire}),
-                                                       pair_rates(schedule, 1), run);
-  }
-  compare_block_sizes(world, profile, schedule, run);
+  add_alternatives(world, profile, question, steps);
+  const SchemeTraits& traits = scheme_of(world.planned).traits;
+  if (traits.edges != EdgeKind::none && traits.wire_values == nullptr)
+    compare_block_sizes(world, profile, steps);
   if (n > world.workers_per_host) world.one_host = fastest_host(profile, n, run);
+  const Candidate& best = world.recommended();
   world.failures = question.failures;
   world.lost_to_restarts = lost_to_restarts(world.failures, static_cast<int>(world.network.hosts.size()));
-  world.lost_to_absence = lost_to_absence(world.failures, most_neighbours(schedule));
+  world.lost_to_absence = lost_to_absence(
+      world.failures, most_neighbours(steps.schedule(steps.options(best.schedule, best.wire))));
   return world;
 }
 
@@ -161,9 +252,9 @@ bool all_reduce_is_as_good(const PlannedWorld& world) {
   return world.all_reduce.step <= (1 + kAsGood) * world.recommended().outcome.step;
 }
 
-Mixing recommended_scheme(const PlannedWorld& world) {
-  return world.inside.step <= (1 + kAsGood) * world.recommended().outcome.step ? Mixing::inside
-                                                                               : Mixing::ahead;
+std::string recommended_scheme(const PlannedWorld& world) {
+  const bool inside = world.inside && world.inside->step <= (1 + kAsGood) * world.recommended().outcome.step;
+  return inside ? scheme_planned_as(Mixing::inside) : world.planned.scheme.name;
 }
 
 std::vector<std::string> advice(const PlannedWorld& world) {
@@ -173,19 +264,21 @@ std::vector<std::string> advice(const PlannedWorld& world) {
       fmt::format("Recommended: {} over {}, {:.2f} ms, limited by {}. Among the steps within {:.0f} % of the "
                   "fastest it has the widest wire, and is the first in this list.",
                   best.schedule, name_of(best.wire), best.outcome.step * 1e3,
-                  bottleneck(best.outcome, world.network), kAsGood * 100));
+                  bottleneck(best.outcome, world.network, world.mixing), kAsGood * 100));
   if (all_reduce_is_as_good(world))
     lines.push_back(
         fmt::format("All-reduce takes {:.2f} ms, no longer than that, and keeps all parameters equal.",
                     world.all_reduce.step * 1e3));
-  const std::string inside = scheme_planned_as(Mixing::inside), ahead = scheme_planned_as(Mixing::ahead);
-  lines.push_back(
-      recommended_scheme(world) == Mixing::inside
-          ? fmt::format("Scheme {}: it waits for its exchange within the step, which takes {:.2f} ms, no "
-                        "longer than with {}. It mixes parameters that are one step younger.",
-                        inside, world.inside.step * 1e3, ahead)
-          : fmt::format("Scheme {}: {}, which waits for its exchange within the step, takes {:.2f} ms.",
-                        ahead, inside, world.inside.step * 1e3));
+  if (world.inside) {
+    const std::string inside = scheme_planned_as(Mixing::inside), ahead = world.planned.scheme.name;
+    lines.push_back(
+        recommended_scheme(world) == inside
+            ? fmt::format("Scheme {}: it waits for its exchange within the step, which takes {:.2f} ms, no "
+                          "longer than with {}. It mixes parameters that are one step younger.",
+                          inside, world.inside->step * 1e3, ahead)
+            : fmt::format("Scheme {}: {}, which waits for its exchange within the step, takes {:.2f} ms.",
+                          ahead, inside, world.inside->step * 1e3));
+  }
   std::vector<std::string> rates;
   for (const auto& [wire, outcome] : world.asynchronous)
     rates.push_back(fmt::format("{:.2f} over {}", outcome.rate, name_of(wire)));

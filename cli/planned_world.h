@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "starling/kernels/wire.h"
+#include "starling/optim/optimizer_options.h"
 #include "starling/plan/asynchronous.h"
 #include "starling/plan/choose.h"
 #include "starling/plan/failures.h"
@@ -25,13 +26,16 @@ struct PlannedWorld {
   std::vector<AllReduceTime> all_reduces;  // as measured, or extrapolated
 
   Forecast all_reduce;
+  Options planned{};  // the scheme with its local steps and means
+  Mixing mixing = Mixing::ahead;
   std::vector<Candidate> rows;
   std::size_t best = 0;  // the recommended one of `rows`
 
   // Changes to the best row:
-  Forecast inside;                                    // Mixing::inside
-  std::map<Wire, AsynchronousForecast> asynchronous;  // pairs on its graph, at rate 1
-  // By Options::block_bytes; only sizes that give different blocks.
+  std::optional<Forecast> inside;                     // Mixing::inside, if the scheme is the default
+  std::map<Wire, AsynchronousForecast> asynchronous;  // pairs on its graph, at rate 1; for plain `planned`
+  // By Options::block_bytes; only sizes that give different blocks. Empty if the scheme does not
+  // divide matrices.
   std::map<std::int64_t, Forecast> sizes;
   std::int64_t block_bytes = 0;        // the largest of these sizes that is as good as any
   std::optional<Forecast> one_host;    // the fastest host alone, for as many samples
@@ -42,15 +46,20 @@ struct PlannedWorld {
   const Candidate& recommended() const { return rows[best]; }
 };
 
+const std::vector<Wire>& planned_wires();
+
 struct Question {
-  std::vector<std::string> schedules{};  // empty: planned_schedules()
-  std::vector<Wire> wires{};             // at least one
+  Options options{};                     // scheme, one_in, every and mean_every
+  std::vector<std::string> schedules{};  // empty: planned_schedules() that the scheme takes
+  std::vector<Wire> wires{};             // empty: planned_wires() that the scheme takes
   Horizon run{};
   Failures failures{};
 };
 
 // The results for the measured cluster, or for n workers on its hosts (plan/extrapolate.h, which
-// also defines the UsageErrors). Throws UsageError if one of the schedules does not exist for n.
+// also defines the UsageErrors). Throws UsageError if one of the schedules does not exist for n, if
+// the scheme refuses one of the schedules or wires that are named, and if it has no exchange in its
+// steps.
 PlannedWorld planned_world(const Profile& profile, int n, const Question& question);
 
 // A value for the mean step, and the two between which 80 % of single steps lie.
@@ -61,7 +70,7 @@ Banded efficiency(const Forecast& outcome);  // a worker's own computation as a 
 Banded speed_up(const Forecast& outcome, const PlannedWorld& world);  // over all-reduce's mean step
 std::string bottleneck(const Forecast& outcome, const Network& network, Mixing mixing = Mixing::ahead);
 bool all_reduce_is_as_good(const PlannedWorld& world);
-Mixing recommended_scheme(const PlannedWorld& world);        // inside if it takes no longer
+std::string recommended_scheme(const PlannedWorld& world);   // one that mixes inside if it takes no longer
 std::vector<std::string> advice(const PlannedWorld& world);  // sentences
 
 // Failures::rate, from the number of failing hosts of 1000 per day.

@@ -2,34 +2,18 @@
 
 #include <algorithm>
 
-#include "starling/topology/schedules.h"
-
 namespace starling {
-
-Work work_on(const Profile& profile, const Sent& sent) {
-  const double wire = static_cast<double>(bytes_of(sent.wire, 2)) / 8;
-  const double per_value = sent.indices && sent.one_in > 1 ? 2 : wire;  // an index has the size of a float
-  const double values = static_cast<double>(sent.vectors) / sent.one_in / sent.every;
-  Work work = work_of(profile, per_value * values);
-  for (double& bytes : work.mean_bytes) bytes *= values;
-  work.groups = sent.has_mean && !is_modular(sent.wire);
-  return work;
-}
 
 bool is_planned(const std::string& schedule, Wire wire) {
   return schedule != "complete" || !is_modular(wire);
 }
 
-std::vector<Candidate> candidates(const Network& network, int workers_per_node, const Profile& profile,
-                                  const std::vector<std::string>& schedules, const std::vector<Wire>& wires,
-                                  Sent sent, Mixing mixing, const Horizon& run) {
+std::vector<Candidate> candidates(const std::vector<std::string>& schedules, const std::vector<Wire>& wires,
+                                  const ForecastOf& forecast) {
   std::vector<Candidate> all;
-  for (const std::string& name : schedules) {
-    const Schedule schedule = make_schedule(name, static_cast<int>(network.host_of.size()), workers_per_node);
+  for (const std::string& schedule : schedules) {
     for (const Wire wire : wires) {
-      if (!is_planned(name, wire)) continue;
-      sent.wire = wire;
-      all.push_back({name, wire, simulate(network, work_on(profile, sent), schedule, mixing, run)});
+      if (is_planned(schedule, wire)) all.push_back({schedule, wire, forecast(schedule, wire)});
     }
   }
   return all;

@@ -2,7 +2,7 @@
 // topology "auto" uses it.
 #pragma once
 
-#include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,26 +19,13 @@ struct Candidate {
   Forecast outcome;
 };
 
-// The values that a worker sends to a neighbour, per parameter and step.
-struct Sent {
-  Wire wire = Wire::fp32;
-  int one_in = 1;           // of so many values one is sent (Options::one_in)
-  bool indices = false;     // with their indices
-  std::size_t vectors = 1;  // as many as a block's parameters
-  int every = 1;            // in one step of so many (Options::every): its bytes count in equal parts
-  bool has_mean = true;     // false: groups exchange in pairs
-};
-// The work of a profile with these exchanges.
-Work work_on(const Profile& profile, const Sent& sent);
-
 // False for complete with modular codes, because it sends n - 1 models in a round.
 bool is_planned(const std::string& schedule, Wire wire);
 
-// Each of these schedules over each of these wires, with the rest of `sent`, if it is planned.
-// Throws UsageError if a schedule does not exist for the network's workers.
-std::vector<Candidate> candidates(const Network& network, int workers_per_node, const Profile& profile,
-                                  const std::vector<std::string>& schedules, const std::vector<Wire>& wires,
-                                  Sent sent, Mixing mixing, const Horizon& run);
+using ForecastOf = std::function<Forecast(const std::string& schedule, Wire wire)>;
+// The forecasts of these schedules over each of these wires, if they are planned.
+std::vector<Candidate> candidates(const std::vector<std::string>& schedules, const std::vector<Wire>& wires,
+                                  const ForecastOf& forecast);
 
 // The candidates within kAsGood of the fastest step, of these the ones over the widest wire, and of
 // these the first. `all` is not empty.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <numeric>
 
 namespace starling {
 
@@ -36,6 +37,7 @@ Work work_of(const Profile& profile, double share) {
   for (double bytes : profile.blocks) work.block_bytes.push_back(bytes * share);
   work.mean_bytes = profile.blocks;
   work.compute = profile.compute;
+  work.model_bytes = std::accumulate(profile.blocks.begin(), profile.blocks.end(), 0.0);
   return work;
 }
 

@@ -24,6 +24,11 @@ struct Work {
   std::vector<double> mean_bytes;   // the mean of a group, and a block of gradients
   bool groups = true;               // false: groups exchange in pairs
   std::vector<Compute> compute;     // worker i uses compute[i mod size]
+  // Steps from one exchange to the next: all but the last one are the workers' own.
+  int every = 1;
+  // Steps from one exact mean of all workers to the next, a multiple of `every`; 0: there is none.
+  int mean_every = 0;
+  double model_bytes = 0;  // what a worker sends in each round of an exact mean
 };
 
 // The share of the interfaces that exchanges with so many peers at once reach: linear between two

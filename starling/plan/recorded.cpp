@@ -17,6 +17,8 @@ Recorded::Recorded(const Compute& compute) : count(compute.forward.size()), bloc
       backward.push_back(sum += compute.backward[b][k]);
       update.push_back(compute.update[b][k]);
     }
+    whole.push_back(until_step(k));
+    for (std::size_t b = 0; b < blocks; ++b) whole.back() += compute.update[b][k];
   }
 }
 
@@ -45,6 +47,9 @@ void check_fits(const Network& network, const Work& work, const Horizon& run) {
   if (run.warm_up < 0 || run.iterations <= run.warm_up)
     throw UsageError(
         fmt::format("simulate: {} iterations, {} of them warm-up, leave none", run.iterations, run.warm_up));
+  if (work.every < 1 || work.mean_every < 0 || work.mean_every % work.every != 0)
+    throw UsageError(fmt::format("simulate: a mean every {} steps is no multiple of an exchange every {}",
+                                 work.mean_every, work.every));
   for (int host : network.host_of) {
     if (host < 0 || static_cast<std::size_t>(host) >= network.hosts.size())
       throw UsageError(fmt::format("simulate: there is no host {}", host));

@@ -18,6 +18,7 @@ struct Recorded {
   std::vector<double> before;    // [iteration]: data wait and forward
   std::vector<double> backward;  // [iteration][block]: up to and including this block
   std::vector<double> update;    // [iteration][block]
+  std::vector<double> whole;     // [iteration]: all of it
 };
 
 // These throw UsageError if the parts do not fit together.

@@ -1,53 +1,37 @@
 #include "starling/plan/simulate.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
 #include "starling/exchange/edge.h"
-#include "starling/exchange/in_turn.h"
 #include "starling/plan/events.h"
 #include "starling/plan/links.h"
 #include "starling/plan/recorded.h"
-#include "starling/topology/traffic.h"
+#include "starling/plan/round_traffic.h"
+#include "starling/topology/schedules.h"
 
 namespace starling {
 
 namespace {
 
-// The senders and receivers of one round.
-struct Traffic {
-  std::vector<int> first;        // worker i has targets[first[i]] .. targets[first[i + 1]]
-  std::vector<int> targets;      // targets of blocks in pairs
-  std::vector<int> connections;  // to these targets; -1: on the same host
-  // The connections from them; -1: they do not send to it, or are on the same host.
-  std::vector<int> back;
-  std::vector<int> sources;   // by worker i: number of senders in pairs
-  std::vector<int> group_of;  // by worker i; -1: none
-  // By worker i: the connection to its group; -1: all are on one host.
-  std::vector<int> to_group;
-  std::vector<double> share;  // by worker i: the share of the interfaces that its exchange reaches
-  std::vector<std::vector<int>> groups;
-  std::size_t first_state = 0;  // first state of its groups
-
-  int connection(int from, int to) const {
-    const auto begin = targets.begin() + first[from], end = targets.begin() + first[from + 1];
-    const auto found = std::find(begin, end, to);
-    return found == end ? -1 : connections[found - targets.begin()];
-  }
+// Means of all workers.
+struct Means {
+  int per = 0;         // exchanges from one to the next; 0: there are none
+  double seconds = 0;  // from when all have come to it
 };
 
 class GossipSimulation {
  public:
   GossipSimulation(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,
-                   const Horizon& run)
+                   const Horizon& run, Means means = {})
       : network_(network),
         work_(work),
         mixing_(mixing),
         run_(run),
+        means_(means),
         n_(static_cast<int>(network.host_of.size())),
         blocks_(static_cast<int>(work.block_bytes.size())),
         recorded_(recorded(work)),
@@ -55,10 +39,10 @@ class GossipSimulation {
         links_(network),
         slots_(static_cast<std::size_t>(n_) * blocks_ * depth_),
         ends_(n_, run) {
-    for (const Graph& graph : schedule.rounds) rounds_.push_back(traffic_of(graph));
-    connect();
+    for (const Graph& graph : schedule.rounds) rounds_.push_back(traffic_of(graph, network, work.groups));
+    routes_ = connect(rounds_, network.host_of, links_);
     std::size_t states = 0, flows = 0;  // flows: maximum in a round in pairs
-    for (Traffic& round : rounds_) {
+    for (RoundTraffic& round : rounds_) {
       round.first_state = states;
       states += round.groups.size() * static_cast<std::size_t>(blocks_);
       flows = std::max(flows, round.targets.size());
@@ -67,7 +51,7 @@ class GossipSimulation {
     // Event sources: a worker (it has updated a block), n + a connection (a message has left), and
     // after these a group (all have their shards).
     events_.emplace(workers_.size() + routes_.size() + states, 2 * workers_.size() + flows,
-                    span_of(recorded_), run.most_events);
+                    span_of(recorded_) * work.every, run.most_events);
     links_.report_to(*events_, n_);
   }
 
@@ -86,14 +70,17 @@ class GossipSimulation {
       }
     }
     Forecast outcome = ends_.forecast();
-    const double counted = static_cast<double>(n_) * (run_.iterations - run_.warm_up);
+    for (double* const seconds : {&outcome.step, &outcome.low, &outcome.high}) *seconds /= work_.every;
+    const double counted = static_cast<double>(n_) * (run_.iterations - run_.warm_up) * work_.every;
     outcome.own = own_ / counted;
     outcome.waited = waited_ / counted;
     outcome.busiest = links_.busiest();
-    outcome.busiest.seconds /= run_.iterations;
+    outcome.busiest.seconds /= static_cast<double>(run_.iterations) * work_.every;
     if (outcome.busiest.host < 0) outcome.late = late_ / counted;
     return outcome;
   }
+  // After result(): when the last worker has ended.
+  double end() const { return std::ranges::max_element(workers_, {}, &Worker::clock)->clock; }
 
  private:
   struct alignas(64) Worker {
@@ -118,12 +105,6 @@ class GossipSimulation {
     double ready = 0;  // end of the last one
   };
 
-  // A connection goes from a worker to another one, or (-1 - group) to all others of its group. In
-  // a group its host receives as much at the same time.
-  struct Route {
-    int from = 0, to = 0;
-  };
-
   enum class Phase { ready, parts, means };
   struct GroupState {  // of a group and block: one exchange at a time
     int count = 0;     // members that have finished this phase
@@ -132,79 +113,7 @@ class GossipSimulation {
     int round = 0;
   };
 
-  Traffic traffic_of(const Graph& graph) const {
-    Traffic round;
-    round.group_of.assign(n_, -1);
-    if (work_.groups) round.groups = averaging_groups(graph);
-    for (std::size_t g = 0; g < round.groups.size(); ++g) {
-      for (int i : round.groups[g]) round.group_of[i] = static_cast<int>(g);
-    }
-    std::vector<std::vector<int>> targets(n_);
-    round.sources.assign(n_, 0);
-    for (int i = 0; i < n_; ++i) {
-      const auto peers = static_cast<int>(graph.neighbours[i].size());
-      const bool in_group = round.group_of[i] >= 0;
-      // As good as one peer.
-      const bool in_turn = in_group && peers > static_cast<int>(InTurn::kAtOnce);
-      round.share.push_back(share_of(network_.shapes, in_turn ? 1 : peers));
-      if (in_group) continue;
-      for (const Neighbour& j : graph.neighbours[i]) targets[j.rank].push_back(i);
-      round.sources[i] = peers;
-    }
-    for (const auto& list : targets) {
-      round.first.push_back(static_cast<int>(round.targets.size()));
-      round.targets.insert(round.targets.end(), list.begin(), list.end());
-    }
-    round.first.push_back(static_cast<int>(round.targets.size()));
-    return round;
-  }
-
-  // One connection for each pair of workers, and one for each member of each group.
-  void connect() {
-    std::map<std::pair<int, int>, int> known;
-    const auto connection = [&](int i, int j) {
-      const auto [entry, is_new] = known.try_emplace({i, j}, links_.connections());
-      if (is_new) {
-        routes_.push_back({i, j});
-        links_.connect(network_.host_of[i], network_.host_of[j]);
-      }
-      return entry->second;
-    };
-    for (Traffic& round : rounds_) {
-      std::vector<std::vector<int>> hosts_of;  // by group: its members' hosts
-      for (const auto& group : round.groups) {
-        auto& hosts = hosts_of.emplace_back();
-        for (int i : group) hosts.push_back(network_.host_of[i]);
-      }
-      for (int i = 0; i < n_; ++i) {
-        const int host = network_.host_of[i];
-        for (int k = round.first[i]; k < round.first[i + 1]; ++k) {
-          const int j = round.targets[k], to = network_.host_of[j];
-          if (host == to) {
-            round.connections.push_back(-1);
-            continue;
-          }
-          round.connections.push_back(connection(i, j));
-          connection(j, i);  // beside it in memory: both are mostly in use at once
-        }
-        const int group = round.group_of[i];
-        const bool outside =
-            group >= 0 && std::ranges::any_of(hosts_of[group], [&](int other) { return other != host; });
-        round.to_group.push_back(outside ? links_.connections() : -1);
-        if (!outside) continue;
-        routes_.push_back({i, -1 - group});
-        links_.connect_group(host, hosts_of[group]);
-      }
-    }
-    for (Traffic& round : rounds_) {
-      for (int i = 0; i < n_; ++i) {
-        for (int k = round.first[i]; k < round.first[i + 1]; ++k)
-          round.back.push_back(round.connection(round.targets[k], i));
-      }
-    }
-  }
-
-  const Traffic& traffic(int round) const {
+  const RoundTraffic& traffic(int round) const {
     return rounds_[static_cast<std::uint32_t>(round) % static_cast<std::uint32_t>(rounds_.size())];
   }
 
@@ -213,14 +122,32 @@ class GossipSimulation {
   void begin_iteration(int i, double time) {
     Worker& worker = workers_[i];
     const Recorded& own = recorded_[static_cast<std::size_t>(i) % recorded_.size()];
-    worker.sample = drawn_iteration(run_, i, worker.iteration, own.count);
-    const double work = own.until_step(worker.sample);
+    const double work = local_steps(i, own) + sampled(i, own, work_.every - 1);
     worker.clock = time + work;
     if (worker.iteration >= run_.warm_up) own_ += work;
     worker.block = 0;
     worker.released = 0;
     worker.updating = true;
     go_on(i);
+  }
+
+  // Draws the recorded iteration of step `step` of those that end with the worker's next exchange.
+  // Returns the time until its updates.
+  double sampled(int i, const Recorded& own, int step) {
+    Worker& worker = workers_[i];
+    worker.sample = drawn_iteration(run_, i, worker.iteration * work_.every + step, own.count);
+    return own.until_step(worker.sample);
+  }
+
+  // The time of the steps before the one that exchanges.
+  double local_steps(int i, const Recorded& own) {
+    if (own.count == 1) return (work_.every - 1) * own.whole.front();
+    double work = 0;
+    for (int step = 0; step + 1 < work_.every; ++step) {
+      sampled(i, own, step);
+      work += own.whole[workers_[i].sample];
+    }
+    return work;
   }
 
   void update_block(int i) {
@@ -283,9 +210,25 @@ class GossipSimulation {
   }
 
   void end_iteration(int i) {
+    const Worker& worker = workers_[i];
+    if (means_.per == 0 || (worker.iteration + 1) % means_.per != 0) return next_iteration(i, worker.clock);
+    if (++at_mean_ < n_) return;
+    at_mean_ = 0;
+    const double all_there = end(), ends = all_there + means_.seconds;
+    for (int j = 0; j < n_; ++j) {
+      if (workers_[j].iteration >= run_.warm_up) {
+        waited_ += ends - workers_[j].clock;
+        late_ += all_there - workers_[j].clock;
+      }
+      next_iteration(j, ends);
+    }
+  }
+
+  void next_iteration(int i, double time) {
     Worker& worker = workers_[i];
-    ends_.add(i, worker.iteration, worker.clock);
-    if (++worker.iteration < run_.iterations) begin_iteration(i, worker.clock);
+    worker.clock = time;
+    ends_.add(i, worker.iteration, time);
+    if (++worker.iteration < run_.iterations) begin_iteration(i, time);
   }
 
   // --- exchanges ---
@@ -295,7 +238,7 @@ class GossipSimulation {
       Slot& slot = slots_[(static_cast<std::size_t>(i) * blocks_ + block) * depth_ + (round & (depth_ - 1))];
       if (slot.round == round) return slot;
       if (slot.round == -1) {
-        const Traffic& of = traffic(round);
+        const RoundTraffic& of = traffic(round);
         const int pairs = of.first[i + 1] - of.first[i] + of.sources[i];
         slot = {round, pairs + (of.group_of[i] >= 0 ? 1 : 0), 0};
         return slot;
@@ -324,7 +267,7 @@ class GossipSimulation {
   }
 
   void launch(int i, int block, int round) {
-    const Traffic& of = traffic(round);
+    const RoundTraffic& of = traffic(round);
     if (of.group_of[i] >= 0 && !waits(block)) {
       GroupState& state = groups_[state_of(of, of.group_of[i], block)];
       if (state.count == 0) state = {0, 0, Phase::parts, round};
@@ -353,7 +296,7 @@ class GossipSimulation {
     const int round = worker.iteration;
     const bool one_group = rounds_.size() == 1 && rounds_.front().group_of[i] >= 0;
     if (worker.moving[(round + 1) & 1] > 0 && !one_group) return;
-    const Traffic& of = traffic(round);
+    const RoundTraffic& of = traffic(round);
     for (; worker.released < launched; ++worker.released) {
       const int block = worker.released;
       if (!waits(block)) continue;
@@ -376,7 +319,7 @@ class GossipSimulation {
 
   // --- groups ---
 
-  std::size_t state_of(const Traffic& of, int group, int block) const {
+  std::size_t state_of(const RoundTraffic& of, int group, int block) const {
     return of.first_state + static_cast<std::size_t>(group) * blocks_ + block;
   }
 
@@ -406,7 +349,7 @@ class GossipSimulation {
   }
 
   void through(int group, int block, int round, double time) {
-    const Traffic& of = traffic(round);
+    const RoundTraffic& of = traffic(round);
     const std::size_t at = state_of(of, group, block);
     GroupState& state = groups_[at];
     state.time = std::max(state.time, time);
@@ -424,7 +367,7 @@ class GossipSimulation {
     for (int i : members) release(i);
   }
 
-  double latency_in(const Traffic& of, const std::vector<int>& members) const {
+  double latency_in(const RoundTraffic& of, const std::vector<int>& members) const {
     double most = network_.inside_latency;
     for (int i : members) {
       if (of.to_group[i] >= 0) most = std::max(most, links_.latency(of.to_group[i]));
@@ -435,7 +378,7 @@ class GossipSimulation {
   void send_means(int at) {
     GroupState& state = groups_[at];
     const int round = state.round;
-    const Traffic& of = traffic(round);
+    const RoundTraffic& of = traffic(round);
     const int within = at - static_cast<int>(of.first_state), group = within / blocks_,
               block = within % blocks_;
     state = {0, now_, Phase::means, round};
@@ -469,10 +412,11 @@ class GossipSimulation {
   const Work& work_;
   const Mixing mixing_;
   const Horizon run_;
+  const Means means_;
   const int n_, blocks_;
   int depth_ = 2;  // rounds for which a block has slots: a power of two
   std::vector<Recorded> recorded_;
-  std::vector<Traffic> rounds_;
+  std::vector<RoundTraffic> rounds_;
   std::vector<Worker> workers_;
   Links links_;
   std::vector<Route> routes_;  // by connection
@@ -481,9 +425,29 @@ class GossipSimulation {
   std::optional<EventQueue> events_;
   Ends ends_;
   double now_ = 0, own_ = 0, waited_ = 0, late_ = 0;
+  int at_mean_ = 0;  // workers that have come to it
 };
 
+// A multiple of `period`, at least `iterations`.
+int whole_periods(int iterations, int period) { return (iterations + period - 1) / period * period; }
+
 }  // namespace
+
+double mean_seconds(const Network& network, const Work& work) {
+  const auto n = static_cast<int>(network.host_of.size());
+  if (n == 1) return 0;
+  const Schedule rounds = make_schedule("base-2", n);
+  const Work mean{.block_bytes = {work.model_bytes},
+                  .mean_bytes = {work.model_bytes},
+                  .compute = {{.data_wait = {0}, .forward = {0}, .backward = {{0}}, .update = {{0}}}}};
+  GossipSimulation simulation(network, mean, rounds, Mixing::inside,
+                              {.iterations = static_cast<int>(rounds.rounds.size()), .warm_up = 0});
+  simulation.result();
+  double latency = network.inside_latency;
+  if (network.hosts.size() > 1) latency = std::max(latency, network.latency);
+  for (const HostLink& link : network.links) latency = std::max(latency, link.latency);
+  return simulation.end() + 2 * latency;
+}
 
 Forecast simulate(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,
                   const Horizon& run) {
@@ -492,7 +456,22 @@ Forecast simulate(const Network& network, const Work& work, const Schedule& sche
     throw UsageError(fmt::format("simulate: the schedule is for {} workers, and there are {}",
                                  schedule.workers(), network.host_of.size()));
   }
-  return GossipSimulation(network, work, schedule, mixing, run).result();
+  if (static_cast<double>(run.iterations) * schedule.workers() * work.every >
+      static_cast<double>(run.most_events))
+    refuse_more_than(run.most_events);
+  if (work.mean_every == 0) return GossipSimulation(network, work, schedule, mixing, run).result();
+  const Means means{work.mean_every / work.every, mean_seconds(network, work)};
+  const int counted = run.iterations - run.warm_up;
+  if (means.per > counted) {
+    Forecast outcome = GossipSimulation(network, work, schedule, mixing, run).result();
+    for (double* const seconds : {&outcome.step, &outcome.waited})
+      *seconds += means.seconds / work.mean_every;
+    return outcome;
+  }
+  Horizon whole = run;
+  whole.warm_up = whole_periods(run.warm_up, means.per);
+  whole.iterations = whole.warm_up + whole_periods(counted, means.per);
+  return GossipSimulation(network, work, schedule, mixing, whole, means).result();
 }
 
 }  // namespace starling

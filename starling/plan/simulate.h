@@ -24,6 +24,14 @@
 // topology/traffic.h. Large groups reach the rates of pairs, because their members take turns
 // (exchange/in_turn.h). Large shards leave when all members have theirs. If all rounds have the
 // same group, they do not wait for the last round.
+//
+// Local steps. With Work::every = H the simulation has one iteration for H steps: a worker's H - 1
+// own steps, then the one that exchanges.
+//
+// Exact means. After every Work::mean_every steps all workers wait for each other. Then they run a
+// period of base-2, with the whole model in each round (exchange/average.h), between two messages
+// from all to all. If means come so rarely that none is within the horizon, their time counts in
+// equal parts, and the wait for the slowest worker does not count.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +45,10 @@ namespace starling {
 // When a step mixes what it sends: the next step does, or it does so itself.
 enum class Mixing { ahead, inside };
 
+// With exact means, rounded up to whole periods of them.
 struct Horizon {
-  int iterations = 100;
-  int warm_up = 20;  // iterations at the start that are not counted
+  int iterations = 100;  // exchanges, each with the local steps before it
+  int warm_up = 20;      // of these at the start, which are not counted
   std::uint64_t seed = 0;
   std::uint64_t most_events = 100'000'000;  // some tens of seconds
 };
@@ -53,8 +62,8 @@ struct Busiest {
 };
 
 struct Forecast {
-  double step = 0;    // mean seconds of an iteration
-  double low = 0;     // the workers' single iterations at 10 % ...
+  double step = 0;    // mean seconds of a step
+  double low = 0;     // the workers' single iterations at 10 %, over their steps ...
   double high = 0;    // ... and at 90 %
   double own = 0;     // a worker's mean computation per step
   double waited = 0;  // a worker's mean wait for exchanges per step
@@ -63,6 +72,9 @@ struct Forecast {
   double late = 0;
   Busiest busiest;  // in a step; with all-reduce the seconds alone
 };
+
+// The time of one exact mean, from when all workers have come to it.
+double mean_seconds(const Network& network, const Work& work);
 
 // Throws UsageError if the parts do not fit together, or after `most_events`.
 Forecast simulate(const Network& network, const Work& work, const Schedule& schedule, Mixing mixing,

@@ -10,6 +10,7 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/nn/module.h>
 
 #include "starling/core/error.h"
 #include "starling/optim/gathering.h"
@@ -19,6 +20,7 @@
 #include "starling/plan/schedules.h"
 #include "starling/probe/probe.h"
 #include "starling/train/compute.h"
+#include "starling/train/planned_scheme.h"
 
 namespace starling {
 
@@ -66,15 +68,19 @@ Profile gathered_compute(Gathering& gathering, const RecordedCompute& mine) {
   return in_order(all, mine.order);
 }
 
-ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& profile,
+// `like` has the model's parameters.
+ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& profile, const Block& like,
                       const std::string& source) {
-  const Options options = make_options(recipe);
+  Options options = make_options(recipe);
   const Network network = network_of(profile);
   const std::vector<std::string> schedules =
       schedules_for(options, world.size, world.local_size, hosts_are_alike(network.host_of));
   const std::vector<Candidate> all =
-      candidates(network, workers_per_node(options, world.local_size), profile, schedules, {options.wire},
-                 sent_by(options), *planned_as(options.scheme), kPlanned);
+      candidates(schedules, {options.wire}, [&](const std::string& topology, Wire) {
+        options.topology = topology;
+        const Schedule schedule = schedule_of(options, world.size, world.local_size);
+        return simulate(network, profile, options, schedule, like, kPlanned);
+      });
   const Candidate& best = recommended(all);
   std::string others;
   for (const Candidate& other : all) {
@@ -84,6 +90,12 @@ ChosenTopology chosen(const Recipe& recipe, const World& world, const Profile& p
   }
   return {best.schedule, fmt::format("topology auto: {}, by {}: a step of {:.2f} ms{}{}", best.schedule,
                                      source, best.outcome.step * 1e3, others, others.empty() ? "" : " ms")};
+}
+
+Block trained_by(Learner& learner) {
+  std::vector<at::Tensor> parameters = learner.model().parameters();
+  std::erase_if(parameters, [](const at::Tensor& p) { return !p.requires_grad(); });
+  return as_one_block(parameters);
 }
 
 // The size of the trained parameters in fp32.
@@ -97,31 +109,6 @@ double model_bytes(const Recipe& recipe) {
 }
 
 }  // namespace
-
-std::optional<Mixing> planned_as(const SchemeChoice& scheme) {
-  const SchemeInfo& info = scheme_info(scheme.name);
-  if (info.traits.wire_values != nullptr) return std::nullopt;  // no profile holds the parameters' shapes
-  const Path path = info.path_of(SchemeSettings(scheme));
-  if (path == Path::ahead) return Mixing::ahead;
-  if (path == Path::inside) return Mixing::inside;
-  return std::nullopt;
-}
-
-Sent sent_by(const Options& options) {
-  const Contents& of = scheme_of(options).traits.contents;
-  return {.wire = options.wire,
-          .one_in = options.one_in,
-          .indices = of.chooser == Chooser::sender,
-          .vectors = of.vectors,
-          .every = options.every,
-          .has_mean = of.has_mean()};
-}
-
-std::string scheme_planned_as(Mixing mixing) {
-  const std::vector<std::string> names = scheme_names();
-  return *std::ranges::find(names, std::optional(mixing),
-                            [](const std::string& name) { return planned_as(name); });
-}
 
 std::vector<std::string> schedules_for(Options options, int workers, int local_workers, bool alike) {
   std::vector<std::string> accepted;
@@ -198,7 +185,7 @@ ChosenTopology choose_topology(const Recipe& recipe, const World& world, Learner
   const std::string& file = recipe.mixing.profile;
   ChosenTopology mine;
   if (world.rank == 0)
-    mine = chosen(recipe, world, *profile,
+    mine = chosen(recipe, world, *profile, trained_by(learner),
                   file.empty()  ? "what was measured now"
                   : has_compute ? file
                                 : file + " and the compute measured now");

@@ -8,13 +8,11 @@
 // Rank 0 chooses and tells the others.
 #pragma once
 
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "starling/optim/schemes/scheme.h"
-#include "starling/plan/choose.h"
-#include "starling/plan/simulate.h"
+#include "starling/optim/optimizer_options.h"
 #include "starling/train/learner.h"
 #include "starling/train/recipe.h"
 #include "starling/world/world.h"
@@ -22,14 +20,6 @@
 namespace starling {
 
 constexpr std::int64_t kMeasuredSteps = 30;
-
-// As what the planner simulates a scheme with its own options; none: it has no rounds, or its bytes
-// depend on the shapes of the parameters.
-std::optional<Mixing> planned_as(const SchemeChoice& scheme);
-// The values that a worker sends with these options.
-Sent sent_by(const Options& options);
-// The first scheme that the planner simulates as this.
-std::string scheme_planned_as(Mixing mixing);
 
 // The schedules that the options accept, in the order of plan/schedules.h, if they are planned over
 // this wire (plan/choose.h). If there are none, throws check_options()'s refusal of the first.

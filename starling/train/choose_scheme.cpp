@@ -18,9 +18,10 @@
 #include "starling/optim/schemes/table.h"
 #include "starling/plan/all_reduce.h"
 #include "starling/plan/asynchronous.h"
+#include "starling/plan/choose.h"
 #include "starling/plan/schedules.h"
 #include "starling/topology/schedules.h"
-#include "starling/train/auto_topology.h"
+#include "starling/train/planned_scheme.h"
 
 namespace starling {
 namespace {
@@ -111,8 +112,6 @@ class Combinations {
       throw UsageError("its exchanges go in both directions");
     if (in_.gpu && info.traits.on_host)
       throw UsageError("its exchange is computed on the host: parameters on a GPU cross to it and back");
-    if (info.traits.wire_values != nullptr)
-      throw UsageError("its bytes depend on the shapes of the parameters, which the planner does not know");
     if (!in_.rule.empty() && !info.advice.rule.empty() && in_.rule != info.advice.rule)
       throw UsageError(fmt::format("it is meant for rule {}", info.advice.rule));
   }
@@ -133,16 +132,15 @@ class Combinations {
   // The wire blocks of a worker and of its neighbours, and what the scheme keeps.
   double memory_of(const Options& options) const {
     const SchemeTraits& traits = scheme_of(options).traits;
+    const Schedule rounds = rounds_of(options);
     std::size_t peers = 0;
-    for (const Graph& graph : rounds_of(options).rounds) {
+    for (const Graph& graph : rounds.rounds) {
       for (const auto& neighbours : graph.neighbours) peers = std::max(peers, neighbours.size());
     }
     if (traits.path == Path::pairs) peers = 1;  // one averaging at a time
     const auto others = static_cast<double>(peers);
-    Sent sent = sent_by(options);
-    sent.every = 1;
-    const double block =
-        work_on(profile_, sent).block_bytes.front() / profile_.blocks.front() * sizeof(float);
+    const Work work = work_on(profile_, options, rounds, typical_block());
+    const double block = work.block_bytes.front() / profile_.blocks.front() * sizeof(float);
     int vectors = traits.kept;
     if (options.every > 1) vectors += traits.kept_if_local;
     if (options.outer != "none") vectors += 2;
@@ -155,14 +153,12 @@ class Combinations {
     const Network network = network_of(options.hierarchy == "node" ? nodes_ : profile_);
     if (info.traits.path == Path::gradients)
       return {simulate_all_reduce(network, work_of(profile_), kSimulated).step};
-    if (options.mean_every > 0) return {in_.straggler + seconds_of_mean() / options.mean_every};
     const Profile& profile = options.hierarchy == "node" ? nodes_ : profile_;
     const Schedule rounds = rounds_of(options);
-    const Work work = work_on(profile, sent_by(options));
+    const Work work = work_on(profile, options, rounds, typical_block());
     const auto mixing = planned_as(options.scheme);
     const bool directed = info.traits.edges == EdgeKind::directed;
-    const auto key =
-        std::tuple(mixing, directed, rounds.fingerprint(), work.block_bytes.front(), work.groups);
+    const Key key{mixing, directed, rounds.fingerprint(), work.block_bytes.front(), work.groups, work.every};
     const auto known = times_.find(key);
     if (known != times_.end()) return known->second;
     if (mixing) return times_[key] = {simulate(network, work, rounds, *mixing, kSimulated).step};
@@ -172,17 +168,12 @@ class Combinations {
       throw UsageError(fmt::format("an averaging takes longer than {} steps", kInPairs.iterations));
     return times_[key] = {outcome.step.step, outcome.rate};
   }
-  // The mean of all workers is a period of base-2 in fp32, inside the step (exchange/average.h).
-  double seconds_of_mean() const {
-    const Schedule rounds = make_schedule("base-2", in_.workers, in_.workers_per_node);
-    const double step =
-        simulate(network_of(profile_), work_of(profile_), rounds, Mixing::inside, kSimulated).step;
-    return (step - in_.straggler) * static_cast<double>(rounds.rounds.size());
-  }
 
   const Situation& in_;
   const Profile profile_, nodes_;  // of workers, and of nodes that exchange as one worker
-  std::map<std::tuple<std::optional<Mixing>, bool, std::uint64_t, double, bool>, Timing> times_;
+  // The last one: Work::every. Means are taken by workers without neighbours alone.
+  using Key = std::tuple<std::optional<Mixing>, bool, std::uint64_t, double, bool, int>;
+  std::map<Key, Timing> times_;
 };
 
 std::vector<Options> Combinations::rungs_of(const SchemeInfo& info) const {
@@ -192,7 +183,7 @@ std::vector<Options> Combinations::rungs_of(const SchemeInfo& info) const {
       in_.rule != kOtherRule)
     options.hierarchy = "node";
   std::vector<Options> rungs;
-  const bool top_k = info.traits.contents.chooser == Chooser::sender;
+  const bool top_k = info.traits.contents.chooser == Chooser::sender && info.traits.all_values.empty();
   for (const int one_in : top_k ? std::vector{4, 16, 64} : std::vector{1}) {
     options.one_in = one_in;
     for (const std::string_view name : wires_of(info)) {
@@ -232,10 +223,25 @@ int skewed(const SchemeInfo& info) { return info.traits.exact ? 0 : info.advice.
 
 bool is_study(const Evidence& one) { return one.where.ends_with(".toml"); }
 
-bool is_measured(const SchemeInfo& info) {
-  return std::ranges::any_of(info.advice.evidence,
-                             [](const Evidence& one) { return !one.where.empty() && !is_study(one); });
+// Whether an exchange sends not all values, or not in each step.
+bool sends_in_part(const Options& options) {
+  return options.every > 1 || options.mean_every > 0 || options.one_in > 1 || depends_on_shapes(options);
 }
+
+// The evidence of a scheme for this situation and these options.
+std::vector<Evidence> evidence_of(const SchemeInfo& info, const Situation& in, const Options& options) {
+  const bool sends_little = sends_in_part(options) || is_modular(options.wire);
+  std::vector<Evidence> all;
+  for (const Evidence& one : info.advice.evidence) {
+    const bool applies = one.where == kSkewStudy.where       ? in.skew != Skew::none
+                         : one.where == kSlowLinkStudy.where ? sends_little
+                                                             : !one.where.empty();
+    if (applies) all.push_back(one);
+  }
+  return all;
+}
+
+bool is_measured(const std::vector<Evidence>& evidence) { return !std::ranges::all_of(evidence, is_study); }
 
 Suggestion Combinations::told(const SchemeInfo& info, const Found& found) const {
   const auto& [options, time] = found;
@@ -255,6 +261,7 @@ Suggestion Combinations::told(const SchemeInfo& info, const Found& found) const 
   say(!in_pairs && in_.straggler > 1, "Each step waits for the slowest worker.");
   say(options.hierarchy == "node", "The workers of a node average their gradients and exchange as one.");
   say(options.one_in > 1, fmt::format("It sends one value in {}.", options.one_in));
+  say(depends_on_shapes(options), fmt::format("Its bytes are those of matrices of {0} x {0}.", kTypicalSide));
   say(options.every > 1, fmt::format("Workers exchange once in {} steps.", options.every));
   say(options.mean_every > 0, fmt::format("Workers take their mean once in {} steps.", options.mean_every));
   if (in_.skew != Skew::none)
@@ -269,14 +276,11 @@ Suggestion Combinations::told(const SchemeInfo& info, const Found& found) const 
 
   const auto add = [&](bool applies, const Evidence& one) {
     auto& list = is_study(one) ? all.to_measure : all.measured;
-    if (applies && !one.where.empty() && std::ranges::count(list, one.where, &Evidence::where) == 0)
-      list.push_back(one);
+    if (applies && std::ranges::count(list, one.where, &Evidence::where) == 0) list.push_back(one);
   };
-  for (const Evidence& one : advice.evidence)
-    add(one.where != kSkewStudy.where || in_.skew != Skew::none, one);
+  for (const Evidence& one : evidence_of(info, in_, options)) add(true, one);
   add(options.wire == Wire::bf16 || options.wire == Wire::int8, kNarrowWires);
   add(options.hierarchy == "node", kNodes);
-  add(options.wire == Wire::int4 || options.every > 1 || options.mean_every > 0, kSlowLinkStudy);
   add(in_.memory.has_value(), kMemory);
   return all;
 }
@@ -329,12 +333,12 @@ Suggestions suggest(const Situation& situation) {
     const double times = cost(one) / fastest;
     const int bears = skewed(*one.info);
     const bool strong = situation.skew == Skew::strong && times <= kPatience;
-    return std::tuple(
-        strong ? bears : 2, static_cast<int>(4 * std::min(times, 1e6)),
-        situation.skew == Skew::some ? bears : 0,
-        situation.failures && !one.info->advice.when_one_dies.empty(),
-        options.every > 1 || options.mean_every > 0 || options.one_in > 1, !is_measured(*one.info),
-        !situation.directed && one.info->traits.edges == EdgeKind::directed, one.info->traits.kept);
+    return std::tuple(strong ? bears : 2, static_cast<int>(4 * std::min(times, 1e6)),
+                      situation.skew == Skew::some ? bears : 0,
+                      situation.failures && !one.info->advice.when_one_dies.empty(), sends_in_part(options),
+                      !is_measured(evidence_of(*one.info, situation, options)),
+                      !situation.directed && one.info->traits.edges == EdgeKind::directed,
+                      one.info->traits.kept);
   });
   for (const Ranked& one : ranked) all.best.push_back(combinations.told(*one.info, one.found));
   return all;

@@ -6,6 +6,9 @@
 //   fp32, bf16, int8, int4   all values in each step; top-k schemes: one in 4, 16 or 64
 //   every 2, 4, .. 512       steps between two exchanges, in the narrowest wire of at least 8 bits
 //
+// If the bytes of a scheme depend on the shapes of the parameters, these are square matrices
+// (typical_block()).
+//
 // A scheme without neighbours takes the mean of all workers every 2, 4, .. 512 steps. The
 // topology is the planner's choice: the first within kAsGood of the fastest step. In pairs,
 // a network that carries half of the averagings counts as a step of twice the time.
@@ -18,7 +21,7 @@
 //   3. with some skew: exact schemes, then those that bear it
 //   4. with failures: schemes that lose nothing lasting when a worker dies
 //   5. all values in each step
-//   6. schemes that this repository has measured
+//   6. schemes that this repository has measured so
 //   7. directed edges only if they are needed
 //   8. fewer vectors beside the parameters, then the order of the table
 #pragma once

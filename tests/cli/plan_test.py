@@ -215,6 +215,58 @@ class Plan(CommandTest):
             said = self.starling("plan", "--profile", self.write(profile(rate=rate)))
             self.assertEqual("A higher rate than it carries gains nothing: set rate to that." in said, not carried, said)
 
+    def test_other_schemes(self):
+        def rows(content, *arguments):
+            world, = self.plan(content, *arguments)["worlds"]
+            return world, {(row["schedule"], row["wire"]): row["step"] for row in world["gossip"]}
+
+        # Two vectors: 80 ms of link. Its rounds average, and modular codes are refused.
+        world, steps = rows(profile(), "--scheme", "gradient-tracking")
+        self.assertAlmostEqual(steps["base-2", "fp32"], 0.080, delta=0.001)
+        self.assertAlmostEqual(steps["base-2", "bf16"], 0.044, delta=0.001)
+        self.assertEqual({wire for _, wire in steps}, {"fp32", "bf16"})
+        self.assertEqual(world["recommended"]["scheme"], "gradient-tracking")
+        self.assertNotIn("atc", world)
+        self.assertNotIn("asynchronous", world)
+        # 200 ms of link behind four steps of 44 ms.
+        world, steps = rows(profile(rate=2e7), "--every", "4")
+        self.assertAlmostEqual(steps["base-2", "fp32"], 0.200 / 4, delta=0.001)
+        self.assertIn("atc", world)
+        # One step of the worker's own, and one in which all but an update of the first block waits.
+        world, steps = rows(profile(), "--scheme", "atc", "--every", "2")
+        self.assertAlmostEqual(steps["base-2", "fp32"], (0.044 + 0.04 + 0.001 + 0.04) / 2, delta=1e-6)
+        # An exact mean of four is two rounds of the whole model.
+        world, steps = rows(profile(), "--scheme", "local", "--mean-every", "10")
+        self.assertEqual(set(steps), {("local", "fp32")})
+        self.assertAlmostEqual(steps["local", "fp32"], 0.044 + 2 * 0.04 / 10, delta=1e-6)
+        # Bytes by the shapes of the parameters.
+        world, steps = rows(profile(rate=1e6), "--scheme", "power-gossip")
+        self.assertAlmostEqual(steps["base-2", "fp32"], 0.044, delta=0.0005)
+        self.assertEqual(world["block_sizes"], [])
+        self.assertIn("Assumed: the parameters are matrices of 1024 x 1024, because a profile holds no shapes.",
+                      world["advice"])
+        path = self.write(profile())
+        text = self.starling("plan", "--profile", path, "--scheme", "choco", "--one-in", "16", "--every", "2")
+        self.assertIn("4 workers on 4 hosts, scheme choco, one in 16, every 2\n", text)
+        self.assertIn("\nStep: mean time of one iteration, over those of an exchange;", text)
+        self.assertNotIn("base-2", text)  # it needs one round
+
+    def test_schemes_that_are_not_planned(self):
+        path = self.write(profile())
+        for arguments, said in (
+                (("--scheme", "ad-psgd"), 'scheme "ad-psgd" has no exchange in its steps: its workers average in pairs '
+                                          "beside training, and wait for nobody"),
+                (("--scheme", "all-reduce"), 'scheme "all-reduce" has no exchange in its steps: it averages gradients '
+                                             "within backward()"),
+                (("--scheme", "ctaa"), 'scheme "ctaa" is unknown, did you mean cta?: '),
+                (("--scheme", "choco", "--wires", "fp32,int8"), 'scheme "choco" needs wire fp32, not "int8"'),
+                (("--scheme", "choco", "--topologies", "ring,base-2"), "base-2"),
+                (("--scheme", "d2", "--every", "2"), "every = 2 needs scheme"),
+                (("--scheme", "ceca-2p", "--topologies", "ring"), 'scheme "ceca-2p" has rounds of its own'),
+                (("--mean-every", "3", "--every", "2"), "mean_every = 3 is no multiple of every = 2"),
+                (("--scheme", "atc", "--html", path + ".html"), "--html draws steps that send ahead in each step")):
+            self.assertIn(said, self.usage_error("plan", "--profile", path, *arguments), arguments)
+
     def test_failures(self):
         path = self.write(profile())
         lost = [json.loads(self.starling("plan", "--profile", path, "--json", "--failures", str(rate)))["worlds"][0]

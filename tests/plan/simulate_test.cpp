@@ -376,5 +376,67 @@ TEST(Simulate, ExchangesWithManyPeersReachTheirShare) {
   }
 }
 
+// H steps of compute hide an exchange that is sent ahead; one inside the step shows once in H.
+TEST(Simulate, LocalStepsAreWorkWithoutAnExchange) {
+  for (const Case& one : cases()) {
+    if (one.b.size() == 2) continue;  // as above
+    const double own = kF + sum(one.b) + sum(one.u);
+    for (const int every : {2, 5, 50}) {
+      Work work = even_work(one.b, one.u, one.c);
+      work.every = every;
+      const auto forecast = [&](Mixing mixing) {
+        return simulate(even_network(8), work, make_schedule("one-peer-exponential", 8), mixing,
+                        {.iterations = 220, .warm_up = 20});
+      };
+      const double rest = (every - 1) * own;
+      const double ahead = step_ahead(rest + kF, sum(one.b), one.u, one.c) / every,
+                   inside = (rest + step_inside(kF, sum(one.b), one.u, one.c)) / every;
+      EXPECT_NEAR(forecast(Mixing::ahead).step, ahead, 0.005 * ahead) << every << ", link " << sum(one.c);
+      const Forecast outcome = forecast(Mixing::inside);
+      EXPECT_NEAR(outcome.step, inside, 1e-9) << every << ", link " << sum(one.c);
+      EXPECT_NEAR(outcome.own, own, 1e-9);
+      EXPECT_NEAR(outcome.waited, inside - own, 1e-9);
+      EXPECT_NEAR(outcome.high, inside, 1e-9);
+    }
+  }
+}
+
+TEST(Simulate, EachLocalStepDrawsARecordedIteration) {
+  Work work = even_work({0.001}, {0.001}, {1e-6});
+  Compute& compute = work.compute[0];
+  compute.data_wait = {0, 0};
+  compute.forward = {0.001, 0.101};
+  compute.backward = compute.update = {{0.001, 0.001}};
+  work.every = 40;
+  const Forecast outcome =
+      simulate(even_network(1), work, make_schedule("base-2", 1), Mixing::ahead, {.iterations = 120});
+  EXPECT_NEAR(outcome.step, 0.053, 0.004);
+  EXPECT_GT(outcome.low, 0.03);  // the mean of 40 steps varies less than one of them
+  EXPECT_LT(outcome.high, 0.08);
+}
+
+// Three rounds for eight workers: the whole model in each, then two messages from all to all.
+TEST(Simulate, AnExactMeanIsAPeriodOfBase2) {
+  constexpr double kModel = 0.03, kLatency = 0.002;  // seconds on a link
+  Work work = even_work({0.001}, {0.001}, {1e-6});
+  work.model_bytes = kModel * kRate;
+  const Network network = even_network(8, 1, kLatency);
+  // A block is over when its acknowledgement has come, a latency after it.
+  const double mean = 3 * (kModel + 2 * kLatency) + 2 * kLatency;
+  EXPECT_NEAR(mean_seconds(network, work), mean, 1e-9);
+  EXPECT_EQ(mean_seconds(even_network(1), work), 0);
+  const double step = simulate(network, work, make_schedule("base-2", 8), Mixing::inside).step;
+  for (const int every : {1, 4, 16, 1000}) {
+    work.mean_every = every;
+    const Forecast outcome = simulate(network, work, make_schedule("base-2", 8), Mixing::inside);
+    EXPECT_NEAR(outcome.step, step + mean / every, 1e-9) << every;
+    EXPECT_NEAR(outcome.waited, outcome.step - outcome.own, 1e-9) << every;
+  }
+  work.every = 3;
+  work.mean_every = 4;
+  EXPECT_EQ(refusal<UsageError>([&] { simulate(network, work, make_schedule("base-2", 8), Mixing::inside); }),
+            "simulate: a mean every 4 steps is no multiple of an exchange every 3");
+}
+
 }  // namespace
 }  // namespace starling

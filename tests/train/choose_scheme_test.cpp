@@ -95,6 +95,28 @@ TEST(Suggest, TheDefaultOnAFastLinkAndNarrowerExchangesOnASlowOne) {
   EXPECT_LT(slower.step, 1.2);
 }
 
+// docs/studies/slow-links.md has these schemes, and no others.
+TEST(Suggest, ItCallsMeasuredWhatWasMeasured) {
+  const Suggestions all = suggest({.link_over_compute = 100});
+  for (const Suggestion& one : all.best) {
+    const std::string& name = one.options.scheme.name;
+    const bool cited = std::ranges::count(one.measured, kSlowLinkStudy.where, &Evidence::where) > 0;
+    const bool there = name == "cta" || name == "local" || name == "gasloc" || name == "streaming-diloco";
+    EXPECT_EQ(cited, there) << name;
+  }
+  // A fast link needs none of it.
+  EXPECT_THAT(of_scheme(suggest({}), "cta")->measured,
+              testing::Each(testing::Field(&Evidence::where, testing::Ne(kSlowLinkStudy.where))));
+  // Those with messages of their own are there, behind those that were measured.
+  for (const char* const name : {"power-gossip", "sparse-loco", "demo"}) {
+    const Suggestion* const one = of_scheme(all, name);
+    ASSERT_NE(one, nullptr) << name;
+    EXPECT_THAT(one->measured, testing::IsEmpty()) << name;
+    EXPECT_THAT(one->reasons, testing::Contains("Its bytes are those of matrices of 1024 x 1024.")) << name;
+    EXPECT_LT(of_scheme(all, "cta"), one) << name;
+  }
+}
+
 TEST(Suggest, WhatBearsStrongSkewUnlessItTakesTooLong) {
   const Suggestions near = suggest({.link_over_compute = 0.5, .skew = Skew::strong});
   EXPECT_TRUE(info_of(near.best.front()).traits.exact);
