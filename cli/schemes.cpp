@@ -12,7 +12,9 @@
 
 #include "cli/commands.h"
 #include "cli/suggestions.h"
+#include "starling/optim/options.h"
 #include "starling/optim/schemes/table.h"
+#include "starling/optim/sent_size.h"
 
 namespace starling::cli {
 
@@ -86,6 +88,48 @@ std::string edges_text(EdgeKind edges) {
   return "";
 }
 
+constexpr int kFew = 64;  // one_in of an example
+
+// The bytes of an exchange with one neighbour, over those of the parameters in fp32.
+double share_of(const SchemeInfo& info, Wire wire, int one_in) {
+  const Options options{.topology = info.traits.edges == EdgeKind::lasting ? "ring" : "base-2",
+                        .scheme = std::string(info.name),
+                        .wire = wire,
+                        .one_in = one_in};
+  const Block block = typical_block();
+  return sent_size(block, schedule_of(options, 2, 1), options).block /
+         static_cast<double>(bytes_of(Wire::fp32, 1)) / static_cast<double>(block.length);
+}
+
+// For tables: "1", "2; one_in = 64: 0.0312".
+std::string sends_text(const SchemeInfo& info) {
+  if (info.traits.path == Path::gradients) return "2 (n - 1) / n";
+  if (info.traits.edges == EdgeKind::none) return "nothing between two means";
+  std::string text = fmt::format("{:.3g}", share_of(info, Wire::fp32, 1));
+  if (info.traits.all_values.empty())
+    text += fmt::format("; one_in = {}: {:.3g}", kFew, share_of(info, Wire::fp32, kFew));
+  return text;
+}
+
+// For the description of one.
+std::string sends_row(const SchemeInfo& info) {
+  const SchemeTraits& traits = info.traits;
+  if (traits.path == Path::gradients) return "2 (n - 1) / n x the parameters in fp32, in each step";
+  if (traits.edges == EdgeKind::none) return sends_text(info);
+  const auto refuses = [&](Wire wire) {
+    return std::ranges::count(traits.refused_wires, wire, &RefusedWire::wire) > 0;
+  };
+  std::string text = fmt::format("{:.3g} x the parameters in fp32", share_of(info, Wire::fp32, 1));
+  for (const Wire wire : {Wire::bf16, Wire::int8, Wire::int4}) {
+    if (!refuses(wire)) text += fmt::format(", {:.3g} over {}", share_of(info, wire, 1), name_of(wire));
+  }
+  if (traits.all_values.empty())
+    text += fmt::format(", {:.3g} with one_in = {}", share_of(info, Wire::fp32, kFew), kFew);
+  text += traits.path == Path::pairs ? "; in each averaging" : "; to each neighbour of a round";
+  if (traits.wire_values != nullptr) text += fmt::format("; for matrices of {0} x {0}", kTypicalSide);
+  return text;
+}
+
 std::string type_of(const SchemeOption& option) {
   const auto standard = default_of(option);
   if (!standard || std::holds_alternative<double>(*standard)) return "number";
@@ -102,6 +146,7 @@ void print_one(const SchemeInfo& info) {
   row("edges", edges_text(traits.edges));
   row("wires", fmt::format("{}", fmt::join(wires_of(info), ", ")));
   row("one_in", traits.all_values.empty() ? "any" : fmt::format("1: {}", traits.all_values));
+  row("sends", sends_row(info));
   row("optimizer", traits.own_rule.empty() ? "any" : fmt::format("Starling's rules: {}", traits.own_rule));
   row("local steps", traits.local_steps ? "any: mixing.every" : "none");
   row("outer", traits.takes_outer ? "after each exchange" : info.takes_means() ? "after each mean" : "none");
@@ -117,11 +162,11 @@ void print_one(const SchemeInfo& info) {
 }
 
 void print_markdown() {
-  fmt::print("| scheme | what it does | exchange | edges | wires | paper |\n|-|-|-|-|-|-|\n");
+  fmt::print("| scheme | what it does | exchange | edges | sends | wires | paper |\n|-|-|-|-|-|-|-|\n");
   for (const SchemeInfo* const info : schemes()) {
     const auto wires = wires_of(*info);
-    fmt::print("| `{}` | {} | {} | {} | {} | {} |\n", info->name, info->summary, path_text(info->traits.path),
-               edges_text(info->traits.edges),
+    fmt::print("| `{}` | {} | {} | {} | {} | {} | {} |\n", info->name, info->summary,
+               path_text(info->traits.path), edges_text(info->traits.edges), sends_text(*info),
                wires.size() == 5 ? "all" : fmt::format("{}", fmt::join(wires, ", ")), info->paper);
   }
   fmt::print("\n| option | of | default | allowed | meaning |\n|-|-|-|-|-|\n");

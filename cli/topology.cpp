@@ -26,6 +26,8 @@
 #include "starling/kernels/top_k.h"
 #include "starling/kernels/wire.h"
 #include "starling/optim/options.h"
+#include "starling/optim/schemes/table.h"
+#include "starling/optim/sent_size.h"
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
 #include "starling/topology/traffic.h"
@@ -317,19 +319,51 @@ int many_worlds(const TopologyOptions& options, int first, int last) {
 }
 
 std::string rounds_text(const Compared& line) {
+  if (!line.has_rounds) return "-";
   if (std::isinf(line.rounds)) return "never";
   return fmt::format("{}{:.0f}", line.estimated ? "~" : "", line.rounds);
 }
 
+// A scheme on a topology, or with its own rounds.
+std::string compared_name(const Compared& line) {
+  if (line.scheme.empty()) return line.name == Options{}.topology ? line.name + " (default)" : line.name;
+  return scheme_info(line.scheme).uses_topology() ? fmt::format("{} on {}", line.scheme, line.name)
+                                                  : line.scheme;
+}
+
+// Explains the lines of schemes.
+void print_schemes(const std::vector<Compared>& lines, const std::vector<std::string>& left_out) {
+  std::vector<std::string> all, by_shapes;
+  for (const Compared& line : lines) {
+    if (line.scheme.empty()) continue;
+    all.push_back(line.scheme);
+    if (scheme_info(line.scheme).traits.wire_values != nullptr) by_shapes.push_back(line.scheme);
+  }
+  if (!all.empty())
+    fmt::print(
+        "Schemes (mixing.scheme) that send something else than their parameters, or have rounds of their "
+        "own:\n{}. "
+        "A dash: workers do not agree by the rounds' weights alone.\n",
+        fmt::join(all, ", "));
+  if (!by_shapes.empty())
+    fmt::print("The bytes of {0} are those of matrices of {1} x {1}.\n", fmt::join(by_shapes, ", "),
+               kTypicalSide);
+  if (!left_out.empty())
+    fmt::print("Left out, since they refuse this wire or one-in: {}.\n", fmt::join(left_out, ", "));
+}
+
 int compare(const TopologyOptions& options, int n) {
-  const std::vector<Compared> lines =
-      compare_schedules(n, options.workers_per_node, sizes_of(options), options.name);
+  const Options sent{.wire = wire_named(options.wire),
+                     .one_in = options.one_in,
+                     .workers_per_node = options.workers_per_node};
+  const auto [lines, left_out] = compare_schedules(n, sent, sizes_of(options), options.name);
   if (options.json) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const Compared& line : lines) {
       const bool never = std::isinf(line.rounds);
       all.push_back(
           {{"schedule", line.name},
+           {"scheme", line.scheme.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(line.scheme)},
            {"same", line.same},
            {"rounds_to_consensus", never ? nlohmann::ordered_json() : nlohmann::ordered_json(line.rounds)},
            {"estimated", line.estimated},
@@ -347,9 +381,8 @@ int compare(const TopologyOptions& options, int n) {
   fmt::print("{:<32}{:<9}{:<12}{:<11}{:<7}{}\n", "schedule", "rounds", "sent/round", "sent/all", "peers",
              "weights");
   for (const Compared& line : lines) {
-    fmt::print("{:<32}{:<9}{:<12.4g}{:<11}{:<7}{}\n",
-               line.name == Options{}.topology ? line.name + " (default)" : line.name, rounds_text(line),
-               line.per_round, std::isinf(line.in_all) ? "-" : fmt::format("{:.4g}", line.in_all), line.peers,
+    fmt::print("{:<32}{:<9}{:<12.4g}{:<11}{:<7}{}\n", compared_name(line), rounds_text(line), line.per_round,
+               std::isinf(line.in_all) ? "-" : fmt::format("{:.4g}", line.in_all), line.peers,
                line.symmetric ? "symmetric" : "directed");
   }
   fmt::print(
@@ -362,9 +395,7 @@ int compare(const TopologyOptions& options, int n) {
         "complete is an all-reduce: it sends the least, but in each round a worker waits for all {} "
         "others.\n",
         n - 1);
-  if (n > 1)
-    fmt::print(
-        "ceca-2p is not a topology but a scheme with its own rounds and a second vector (mixing.scheme).\n");
+  print_schemes(lines, left_out);
   for (const Compared& line : lines) {
     if (!line.same.empty()) fmt::print("The same as {}: {}.\n", line.name, fmt::join(line.same, ", "));
   }

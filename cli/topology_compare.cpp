@@ -1,12 +1,17 @@
 #include "cli/topology_compare.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "starling/core/error.h"
 #include "starling/optim/options.h"
-#include "starling/topology/ceca.h"
+#include "starling/optim/schemes/table.h"
+#include "starling/optim/sent_size.h"
 #include "starling/topology/schedules.h"
 #include "starling/topology/spectrum.h"
 
@@ -15,6 +20,7 @@ namespace starling::cli {
 namespace {
 
 constexpr double kConsensus = 1e-6;
+constexpr double kAlike = 0.01;  // share of the bytes that makes no difference
 
 // One name of each family, several of the families by number of peers. One seed represents all.
 std::vector<std::string> names_to_compare() {
@@ -48,16 +54,77 @@ Compared compared(const Schedule& schedule, int workers_per_node, const Sizes& s
   return line;
 }
 
+// A topology for the scheme: the first of these that it takes. Empty: it takes none so.
+std::string topology_for(const SchemeInfo& info, Options options, int n, const std::string& extra) {
+  for (const std::string& name : std::vector<std::string>{extra, std::string(info.advice.topology),
+                                                          Options{}.topology, "ring", "complete"}) {
+    if (name.empty()) continue;
+    options.topology = name;
+    try {
+      check_options(options, n, options.workers_per_node, false);
+      return name;
+    } catch (const UsageError&) {  // the next one
+    }
+  }
+  return "";
+}
+
+std::optional<Approach> approach_of(const SchemeInfo& info, const Schedule& schedule) {
+  switch (info.traits.agrees) {
+    case Agrees::as_topology:
+      if (!std::ranges::all_of(schedule.rounds, &Graph::balanced)) return std::nullopt;
+      return rounds_to_consensus(schedule, kConsensus);
+    case Agrees::in_a_period:
+      return Approach{.rounds = static_cast<double>(schedule.rounds.size())};
+    case Agrees::in_its_own_way:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// Adds the schemes in rounds that send something else than the parameters in `sizes`, or that agree
+// in rounds of their own.
+void add_scheme_lines(Comparison& all, int n, Options options, const Sizes& sizes, const std::string& extra) {
+  const Block block = typical_block();
+  const double model = static_cast<double>(block.length) * sizeof(float);
+  std::map<std::pair<std::uint64_t, Agrees>, std::optional<Approach>>
+      approaches;  // takes long for many workers
+  for (const SchemeInfo* const info : schemes()) {
+    const SchemeTraits& traits = info->traits;
+    if (traits.edges == EdgeKind::none || (traits.path != Path::ahead && traits.path != Path::inside))
+      continue;
+    options.scheme = std::string(info->name);
+    options.topology = topology_for(*info, options, n, extra);
+    if (options.topology.empty()) {
+      all.left_out.emplace_back(info->name);
+      continue;
+    }
+    const Schedule schedule = schedule_of(options, n, options.workers_per_node);
+    const SentSize sent = sent_size(block, schedule, options);
+    const Sizes own{
+        .block = sent.block / model, .mean = sent.mean / model, .groups = contents_of(options).has_mean()};
+    const bool like_parameters = std::abs(own.block - sizes.block) < kAlike * sizes.block;
+    if (like_parameters && traits.agrees != Agrees::in_a_period) continue;
+    const auto [known, is_new] = approaches.try_emplace({schedule.fingerprint(), traits.agrees});
+    if (is_new) known->second = approach_of(*info, schedule);
+    const std::optional<Approach>& approach = known->second;
+    Compared& line = all.lines.emplace_back(compared(schedule, options.workers_per_node, own, approach));
+    line.scheme = info->name;
+    line.has_rounds = approach.has_value();
+  }
+}
+
 }  // namespace
 
-std::vector<Compared> compare_schedules(int n, int workers_per_node, const Sizes& sizes,
-                                        const std::string& extra) {
+Comparison compare_schedules(int n, const Options& options, const Sizes& sizes, const std::string& extra) {
+  const int workers_per_node = options.workers_per_node;
   std::vector<std::string> names = names_to_compare();
   if (!extra.empty() && std::find(names.begin(), names.end(), extra) == names.end()) {
     make_schedule(extra, n, workers_per_node);  // throws
     names.push_back(extra);
   }
-  std::vector<Compared> lines;
+  Comparison all;
+  std::vector<Compared>& lines = all.lines;
   std::map<std::uint64_t, std::size_t> known;  // fingerprint -> line
   for (const std::string& name : names) {
     Schedule schedule;
@@ -73,15 +140,11 @@ std::vector<Compared> compare_schedules(int n, int workers_per_node, const Sizes
       lines[place->second].same.push_back(name);
     }
   }
-  if (n > 1) {  // its rounds are exact, but with two vectors
-    const Schedule schedule = ceca_2p(n);
-    lines.push_back(compared(schedule, workers_per_node, sizes,
-                             Approach{.rounds = static_cast<double>(schedule.rounds.size())}));
-  }
+  if (n > 1) add_scheme_lines(all, n, options, sizes, extra);
   std::stable_sort(lines.begin(), lines.end(), [](const Compared& a, const Compared& b) {
     return std::pair(a.in_all, a.rounds) < std::pair(b.in_all, b.rounds);
   });
-  return lines;
+  return all;
 }
 
 }  // namespace starling::cli

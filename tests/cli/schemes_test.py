@@ -25,11 +25,27 @@ class Schemes(CommandTest):
         self.assertEqual(next(iter(described)), "cta")
         for name, text in described.items():
             self.assertTrue(text.startswith(f"{name}\n"))
-            for row in ("exchange", "edges", "wires", "one_in", "optimizer", "GPU", "hierarchy"):
+            for row in ("exchange", "edges", "wires", "one_in", "sends", "optimizer", "GPU", "hierarchy"):
                 self.assertRegex(text, rf"\n  {row} +\S")
         self.assertIn("gamma: number, at least 0 and at most 1, default 0\n", described["choco"])
         self.assertIn("trigger: number, at least 0, default 0\n", described["choco"])
         self.assertIn("mu: number, at least 0 and below 1, default automatic: beta\n", described["quasi-global"])
+
+    def test_says_what_each_sends(self):
+        for name, sends in (
+                ("cta", "1 x the parameters in fp32, 0.5 over bf16, 0.25 over int8, 0.125 over int4, 0.0156 with "
+                        "one_in = 64; to each neighbour of a round"),
+                ("gradient-tracking", "2 x the parameters in fp32, 1 over bf16, 0.0312 with one_in = 64; to each "
+                                      "neighbour of a round"),
+                ("choco", "1 x the parameters in fp32, 0.0312 with one_in = 64; to each neighbour of a round"),
+                ("power-gossip", "0.000978 x the parameters in fp32; to each neighbour of a round; for matrices of "
+                                 "1024 x 1024"),
+                ("demo", "2 x the parameters in fp32, 0.0254 with one_in = 64; to each neighbour of a round; for "
+                         "matrices of 1024 x 1024"),
+                ("async-push-pull", "2 x the parameters in fp32, 1 over bf16; in each averaging"),
+                ("local", "nothing between two means"),
+                ("all-reduce", "2 (n - 1) / n x the parameters in fp32, in each step")):
+            self.assertIn(f"\n  sends       {sends}\n", Schemes.described()[name])
 
     def test_a_wrong_name_is_told_the_nearest(self):
         self.assertTrue(self.usage_error("schemes", "chocco").startswith(

@@ -184,7 +184,8 @@ Sent: times the model, per worker and round, and the maximum of one worker in a 
         lines = json.loads(self.starling("topology", "--compare", "--workers", "12", "--workers-per-node", "2", "--json"))
         self.assertEqual(lines, sorted(lines, key=lambda line: float("inf") if line["sent_to_consensus"] is None
                                        else line["sent_to_consensus"]))
-        by_name = {name: line for line in lines for name in [line["schedule"], *line["same"]]}
+        by_name = {name: line for line in lines if line["scheme"] is None for name in [line["schedule"], *line["same"]]}
+        of_scheme = {line["scheme"]: line for line in lines if line["scheme"] is not None}
         self.assertNotIn("one-peer-exponential", by_name)  # it does not exist for 12
         # Two models leave a node in a round between nodes; base-2 over six nodes has four such
         # rounds.
@@ -198,10 +199,29 @@ Sent: times the model, per worker and round, and the maximum of one worker in a 
         self.assertFalse(by_name["od-equidyn"]["symmetric"])
         # A scheme with two vectors: exact after ceil(log2 12) rounds. In the first two, one model
         # leaves a node.
-        ceca = by_name["ceca-2p"]
+        ceca = of_scheme["ceca-2p"]
         self.assertEqual((ceca["rounds_to_consensus"], ceca["peers"], ceca["symmetric"]), (4, 1, False))
         self.assertEqual(ceca["sent_to_consensus"], 1 + 1 + 2 + 2)
+        # Schemes that send something else. Those that send their parameters have no line.
+        self.assertEqual(set(of_scheme), {"ceca-2p", "gradient-tracking", "momentum-tracking", "push-diging", "demo",
+                                          "power-gossip"})
+        base, tracking = by_name["base-2"], of_scheme["gradient-tracking"]
+        self.assertEqual(tracking["schedule"], "base-2")
+        self.assertEqual(tracking["rounds_to_consensus"], base["rounds_to_consensus"])
+        self.assertAlmostEqual(tracking["sent_to_consensus"], 2 * base["sent_to_consensus"])
+        power = of_scheme["power-gossip"]
+        self.assertIsNone(power["rounds_to_consensus"])
+        self.assertIsNone(power["sent_to_consensus"])
+        # A product of a matrix of 1024 x 1024, and a checksum.
+        self.assertAlmostEqual(power["sent_per_interface"], base["sent_per_interface"] * 1026 / 1024**2)
         text = self.starling("topology", "--compare", "--workers", "8")
+        self.assertRegex(text, r"\ngradient-tracking on base-2 +3 +2 +6 +1 +symmetric\n")
+        self.assertRegex(text, r"\npower-gossip on base-2 +- +0.0009785 +- +1 +symmetric\n")
+        self.assertIn("The bytes of demo, power-gossip are those of matrices of 1024 x 1024.\n", text)
+        few = self.starling("topology", "--compare", "--workers", "8", "--one-in", "64")
+        for name in ("choco on ring", "sparse-loco on complete", "demo"):
+            self.assertRegex(few, rf"\n{name} +- +0\.\d+ +- ")
+        self.assertRegex(few, r"\nLeft out, since they refuse this wire or one-in: .*ceca-2p.*power-gossip.*\.\n")
         self.assertIn("The same as base-2: one-peer-exponential, hyper-hypercube-2, hyper-hypercube-3, base-3, simple-base-2, "
                       "simple-base-3, hierarchical:base-2, inner-outer:base-2.\n", text)
         self.assertRegex(text, r"\nbase-2 \(default\) +3 +1 +3 +1 +symmetric\n")
