@@ -29,7 +29,7 @@ using Sentence = std::vector<std::int64_t>;
 
 struct TranslateOptions {
   std::shared_ptr<TrainedOptions> trained = std::make_shared<TrainedOptions>();
-  std::string vocabulary, reference;
+  std::string vocabulary, reference, meteor;
   bool tokens = false;
   SearchOptions search;
   std::int64_t batch = 2048;
@@ -82,10 +82,13 @@ int run(const TranslateOptions& options) {
     throw UsageError("translate: give the vocabulary, a sentencepiece.model; or --tokens without one");
   if (options.tokens && !options.reference.empty())
     throw UsageError("translate: --reference compares text, not --tokens");
+  if (options.reference.empty() && !options.meteor.empty())
+    throw UsageError("translate: --meteor compares with a --reference");
   if (options.tokens) return translate_tokens(options);
   std::vector<std::string> arguments{std::filesystem::read_symlink("/proc/self/exe").string(),
                                      options.vocabulary,
                                      options.reference,
+                                     options.meteor,
                                      "translate",
                                      options.trained->model,
                                      "--tokens",
@@ -116,6 +119,10 @@ void add_translate(CLI::App& app, Command& command) {
   sub->add_option("--reference", options->reference,
                   "write sacrebleu's BLEU against the lines of this file to stderr")
       ->type_name("FILE");
+  sub->add_option(
+         "--meteor", options->meteor,
+         "write nltk's METEOR too, with the Snowball stems of this language (german) and no synonyms")
+      ->type_name("LANGUAGE");
   sub->add_flag("--tokens", options->tokens, "read and write tokens in place of text");
   sub->add_option("--beams", options->search.beams, "hypotheses that are kept; 1: greedy search")
       ->type_name("N")

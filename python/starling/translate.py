@@ -1,7 +1,8 @@
 """starling translate: text into tokens, through the program, and back.
 
-`starling translate` runs this file by its path, as: PROGRAM VOCABULARY REFERENCE ARGUMENT.. The
-program with these arguments reads and writes tokens. With a REFERENCE, its BLEU goes to stderr.
+`starling translate` runs this file by its path, as: PROGRAM VOCABULARY REFERENCE LANGUAGE
+ARGUMENT.. The program with these arguments reads and writes tokens. With a REFERENCE, its BLEU goes
+to stderr, and with a LANGUAGE its METEOR.
 """
 
 import re
@@ -27,9 +28,41 @@ def lines_of(data, name):
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def translate(program, vocabulary, reference, arguments):
+class Meteor:
+    """nltk's METEOR: exact words, then stems of the language. It leaves out WordNet's synonyms."""
+
+    def __init__(self, language):
+        self.nltk = imported("nltk")
+        self.score_of = imported("nltk.translate.meteor_score", "nltk").single_meteor_score
+        snowball = imported("nltk.stem.snowball", "nltk").SnowballStemmer
+        languages = [name for name in snowball.languages if name != "porter"]
+        if language not in languages:
+            raise Refusal(f"--meteor {language}: is no language of the Snowball stemmers: {', '.join(languages)}")
+        self.language = language
+        self.stemmer = snowball(language)
+        self.tokens_of = imported("sacrebleu.tokenizers.tokenizer_13a", "sacrebleu").Tokenizer13a()
+
+    @staticmethod
+    def synsets(_):  # of nltk's WordNet
+        return []
+
+    def sentence_score(self, translation, reference):
+        words = [self.tokens_of(text).split() for text in (reference, translation)]
+        return self.score_of(*words, stemmer=self.stemmer, wordnet=self)
+
+    def corpus_score(self, translations, references):
+        """The mean over the sentences, in percent."""
+        scores = [self.sentence_score(*pair) for pair in zip(translations, references, strict=True)]
+        return 100 * sum(scores) / len(scores) if scores else 0.0
+
+    def signature(self):
+        return f"match:exact+stem|stem:snowball-{self.language}|synonyms:no|tok:13a|case:lc|version:nltk-{self.nltk.__version__}"
+
+
+def translate(program, vocabulary, reference, language, arguments):
     sentencepiece = imported("sentencepiece")
     sacrebleu = imported("sacrebleu") if reference else None
+    meteor = Meteor(language) if language else None
     try:
         pieces = sentencepiece.SentencePieceProcessor(model_file=vocabulary)
     except (OSError, RuntimeError) as error:
@@ -56,13 +89,15 @@ def translate(program, vocabulary, reference, arguments):
     if reference:
         bleu = sacrebleu.BLEU()
         print(f"{bleu.corpus_score(translations, [references])}\n{bleu.get_signature()}", file=sys.stderr)
+    if meteor:
+        print(f"METEOR = {meteor.corpus_score(translations, references):.2f}\n{meteor.signature()}", file=sys.stderr)
     return 0
 
 
 def main():
-    program, vocabulary, reference, *arguments = sys.argv[1:]
+    program, vocabulary, reference, language, *arguments = sys.argv[1:]
     try:
-        return translate(program, vocabulary, reference, arguments)
+        return translate(program, vocabulary, reference, language, arguments)
     except (Refusal, OSError) as error:
         print(f"starling: translate: {error}", file=sys.stderr)
         return 1

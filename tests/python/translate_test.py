@@ -89,6 +89,29 @@ class Translation(unittest.TestCase):
                               env=os.environ | {"PYTHONUTF8": "1"})
         self.assertEqual(done.stdout, "\\u001B[2J\tä\\u202E\\u009B\n", done.stderr)
 
+    def test_meteor_is_its_formula(self):
+        sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python/starling"))
+        import translate
+
+        # m matched words of h and r, in c chunks.
+        def formula(m, h, r, c):
+            P, R = m / h, m / r
+            return 10 * P * R / (R + 9 * P) * (1 - (c / m) ** 3 / 2)
+
+        german, english = translate.Meteor("german"), translate.Meteor("english")
+        cases = [(german, "Die Katze sitzt", "die Katze sitzt", formula(3, 3, 3, 1)),
+                 # "Katzen" and "Matten" have the stems of "Katze" and "Matte".
+                 (german, "die Katzen sass auf den Matten", "die Katze sass auf der Matte", formula(5, 6, 6, 2)),
+                 (english, "die Katzen sass auf den Matten", "die Katze sass auf der Matte", formula(3, 6, 6, 2)),
+                 (german, "ja, gut", "gut, ja", formula(3, 3, 3, 3)),
+                 # No synonyms: WordNet would match these two.
+                 (english, "the car", "the automobile", formula(1, 2, 2, 1)),
+                 (german, "nichts", "etwas", 0)]
+        for meteor, translation, reference, wanted in cases:
+            with self.subTest(translation):
+                self.assertAlmostEqual(meteor.sentence_score(translation, reference), wanted)
+        self.assertAlmostEqual(german.corpus_score(["ja", "nichts"], ["ja", "etwas"]), 100 * formula(1, 1, 1, 1) / 2)
+
     def test_translates_text_that_it_has_learnt(self):
         done = run("pack", "translation", *self.texts, self.folder / "out", "--learn-vocabulary", 330)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -130,6 +153,13 @@ class Translation(unittest.TestCase):
         self.assertGreater(bleu.score, 90)
         self.assertEqual(done.stderr.splitlines()[0], str(bleu))
         self.assertRegex(done.stderr.splitlines()[1], r"^nrefs:1\|.*\|version:")
+        self.assertEqual(len(done.stderr.splitlines()), 2)
+        done = run("translate", self.folder / "run/checkpoints", vocabulary, "--reference", self.folder / "val.de",
+                   "--meteor", "german", input=source)
+        self.assertEqual((done.returncode, done.stdout.splitlines()), (0, said), done.stderr)
+        self.assertEqual(done.stderr.splitlines()[0], str(bleu))
+        self.assertRegex(done.stderr.splitlines()[2], r"^METEOR = (9\d|100)\.\d\d$")
+        self.assertRegex(done.stderr.splitlines()[3], r"^match:exact\+stem\|stem:snowball-german\|synonyms:no\|.*nltk-")
         # One sentence by itself is translated alike, and an empty line stays one.
         alone = run("translate", self.folder / "run/checkpoints", vocabulary, input=f"\n{source.splitlines()[7]}\n")
         self.assertEqual(alone.stdout, f"\n{said[7]}\n")
@@ -140,6 +170,13 @@ class Translation(unittest.TestCase):
         refused = run("translate", self.folder / "run/checkpoints", input="")
         self.assertEqual((refused.returncode, refused.stderr), (
             2, "starling: translate: give the vocabulary, a sentencepiece.model; or --tokens without one\n"))
+        refused = run("translate", self.folder / "run/checkpoints", vocabulary, "--meteor", "german", input="")
+        self.assertEqual((refused.returncode, refused.stderr),
+                         (2, "starling: translate: --meteor compares with a --reference\n"))
+        refused = run("translate", self.folder / "run/checkpoints", vocabulary, "--reference", self.folder / "val.de",
+                      "--meteor", "de", input=source)
+        self.assertEqual((refused.returncode, refused.stderr.count("\n")), (1, 1))
+        self.assertIn("--meteor de: is no language of the Snowball stemmers: arabic, danish, ", refused.stderr)
         refused = run("translate", self.folder / "run/checkpoints", vocabulary, "--reference", recipe, input="a\n")
         self.assertEqual((refused.returncode, refused.stderr.count("\n")), (1, 1))
         self.assertIn("recipe.toml: has ", refused.stderr)
