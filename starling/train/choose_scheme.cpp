@@ -1,6 +1,7 @@
 #include "starling/train/choose_scheme.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <tuple>
@@ -140,7 +141,9 @@ class Combinations {
     if (traits.path == Path::pairs) peers = 1;  // one averaging at a time
     const auto others = static_cast<double>(peers);
     const Work work = work_on(profile_, options, rounds, typical_block());
-    const double block = work.block_bytes.front() / profile_.blocks.front() * sizeof(float);
+    // To four digits: the trailers of modular codes do not count.
+    const double block =
+        std::round(1e4 * sizeof(float) * work.block_bytes.front() / profile_.blocks.front()) / 1e4;
     int vectors = traits.kept;
     if (options.every > 1) vectors += traits.kept_if_local;
     if (options.outer != "none") vectors += 2;
