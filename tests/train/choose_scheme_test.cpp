@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
