@@ -13,6 +13,7 @@
 #include "cli/json.h"
 #include "cli/workers.h"
 #include "starling/checkpoint/consensus.h"
+#include "starling/core/input.h"
 #include "starling/core/text.h"
 
 namespace starling::cli {
@@ -73,15 +74,15 @@ void print_as_json(const Checkpoint& checkpoint) {
 }
 
 int show(const CheckpointOptions& options) {
-  const Checkpoint checkpoint(options.folder);
-  checkpoint.verify_all();
+  const Checkpoint checkpoint = named_input([&] { return Checkpoint(options.folder); });
+  named_input([&] { checkpoint.verify_all(); });
   options.json ? print_as_json(checkpoint) : print_table(checkpoint);
   return 0;
 }
 
 int consensus(const CheckpointOptions& options) {
-  const Checkpoint checkpoint(options.folder);
-  const AverageModel model(checkpoint, warn_to_stderr);
+  const Checkpoint checkpoint = named_input([&] { return Checkpoint(options.folder); });
+  const AverageModel model = named_input([&] { return AverageModel(checkpoint, warn_to_stderr); });
   write_consensus(model, options.out);
   fmt::print("{}: the average of {} workers after step {}\n", printable(options.out), model.workers(),
              checkpoint.manifest().step);

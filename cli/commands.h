@@ -1,7 +1,8 @@
 // The subcommands of `starling`. Each file has one, and adds its options to the command line.
 //
-// Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 usage, 130
-// interrupted, 143 terminated. Errors are exceptions, which main writes as one line.
+// Results go to stdout, everything else to stderr. Errors are exceptions, which main writes as one
+// line. Exit codes: 0 done, 1 the run failed, 2 the command line or an input that it names is wrong
+// (core/input.h), 130 interrupted, 143 terminated.
 #pragma once
 
 #include <functional>

@@ -10,6 +10,7 @@
 #include "cli/json.h"
 #include "cli/trained.h"
 #include "cli/workers.h"
+#include "starling/core/input.h"
 #include "starling/train/evaluate.h"
 #include "starling/train/learner.h"
 #include "starling/train/trained.h"
@@ -30,8 +31,11 @@ int eval(const EvalOptions& options) {
   const at::Device device = device_of(recipe, 0);
   limit_threads(recipe, World());
   const TaskInfo& info = task_of(recipe);
-  info.find_data(recipe);
-  const std::unique_ptr<Task> task = info.load(recipe)({});
+  const MakeTask make_task = named_input([&] {
+    info.find_data(recipe);
+    return info.load(recipe);
+  });
+  const std::unique_ptr<Task> task = make_task({});
   model.load_into(task->model());
   task->model().to(device);
   const Score score = test(*task);

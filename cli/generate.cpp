@@ -36,9 +36,9 @@ struct GenerateOptions {
 std::vector<std::int64_t> tokens_in(const std::string& text, std::int64_t vocabulary,
                                     const std::string& tokenizer) {
   const auto tokens = tokens_of_text(text, 0, std::numeric_limits<std::int64_t>::max(), tokenizer);
-  if (tokens.empty()) throw Error(fmt::format("{}: has no token for the end of a text", tokenizer));
+  if (tokens.empty()) throw UsageError(fmt::format("{}: has no token for the end of a text", tokenizer));
   if (const std::int64_t largest = *std::ranges::max_element(tokens); largest >= vocabulary)
-    throw Error(
+    throw UsageError(
         fmt::format("{}: has token {}, but model.vocabulary = {}: is it the one that packed the text?",
                     tokenizer, largest, vocabulary));
   return tokens;

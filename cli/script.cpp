@@ -114,7 +114,9 @@ std::string output_of(const Script& script, const std::vector<std::string>& argu
   while (waitpid(child, &status, 0) < 0) {
     if (errno != EINTR) refuse("waitpid");
   }
-  if (status != 0) throw Error(fmt::format("{} {} failed", script.name, arguments[0]));
+  const std::string failed = fmt::format("{} {} failed", script.name, arguments[0]);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) throw UsageError(failed);  // its input is wrong
+  if (status != 0) throw Error(failed);
   return text_of(out);
 }
 

@@ -15,8 +15,8 @@ struct Script {
 
 // Replaces this process by the script. Throws Error if that fails.
 [[noreturn]] void become(const Script& script, const std::vector<std::string>& arguments);
-// Runs it with `input` on stdin, and returns its stdout. Blocks until it ends. Throws Error if it
-// fails; the script has said why on stderr.
+// Runs it with `input` on stdin, and returns its stdout. Blocks until it ends. If it fails, it has
+// said why on stderr. Then throws UsageError after exit code 2, else Error.
 std::string output_of(const Script& script, const std::vector<std::string>& arguments,
                       const std::string& input);
 

@@ -22,8 +22,8 @@ struct LoadedModel {
   Recipe recipe;
   std::shared_ptr<torch::nn::Module> module;  // with its weights, in eval(), on the recipe's device
 };
-// For a command that wants a model of this task (data.name). Sets torch's threads. Throws Error,
-// also if the model is of another task.
+// For a command that wants a model of this task (data.name). Sets torch's threads. Throws
+// UsageError, also if the model is of another task.
 LoadedModel load_trained(const TrainedOptions& options, std::string_view command, std::string_view task);
 
 }  // namespace starling::cli

@@ -18,6 +18,7 @@
 #include "cli/script.h"
 #include "cli/trained.h"
 #include "starling/core/error.h"
+#include "starling/core/input.h"
 #include "starling/data/tokens.h"
 #include "starling/models/beam_search.h"
 
@@ -54,8 +55,10 @@ int translate_tokens(const TranslateOptions& options) {
   const std::int64_t vocabulary = model.vocabulary();
   std::vector<Sentence> sentences;
   for (std::string line; std::getline(std::cin, line);)
-    sentences.push_back(tokens_of_text(line, Transformer::kEnd + 1, vocabulary,
-                                       fmt::format("stdin:{}", sentences.size() + 1)));
+    sentences.push_back(named_input([&] {
+      return tokens_of_text(line, Transformer::kEnd + 1, vocabulary,
+                            fmt::format("stdin:{}", sentences.size() + 1));
+    }));
 
   // Sentences of about the same length together; an empty one stays empty.
   std::vector<std::size_t> order(sentences.size());

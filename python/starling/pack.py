@@ -16,7 +16,7 @@ import struct
 import sys
 
 import pack_images
-from packing import Refusal, appearing, imported, wants_new
+from packing import Refusal, appearing, exit_code_of, imported, wants_new
 
 END_OF_TEXT = "<|endoftext|>"
 MOST_TOKENS = 1 << 16  # in a vocabulary: tokens have 16 bits
@@ -349,12 +349,7 @@ def parser():
 
 def main():
     options = parser().parse_args()
-    try:
-        options.pack(options)
-    except (Refusal, OSError) as error:
-        print(f"starling: pack: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_code_of("pack", lambda: options.pack(options))
 
 
 if __name__ == "__main__":

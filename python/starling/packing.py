@@ -8,7 +8,22 @@ import tempfile
 
 
 class Refusal(Exception):
-    """One line: what is wrong, and where."""
+    """An input is wrong: one line says what, and where."""
+
+
+class MissingPackage(Exception):
+    """One line: how to install it."""
+
+
+def exit_code_of(command, work):
+    """Runs work(), which returns an exit code or None. An error is one line on stderr. The exit
+    code is then as the program's: 2 if the command line or an input is wrong, else 1."""
+    try:
+        return work() or 0
+    except (Refusal, MissingPackage, OSError) as error:
+        print(f"starling: {command}: {error}", file=sys.stderr)
+        wrong_input = (Refusal, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+        return 2 if isinstance(error, wrong_input) else 1
 
 
 def imported(module, package=None):
@@ -16,7 +31,7 @@ def imported(module, package=None):
         found = __import__(module)
     except ImportError as error:
         package = package or module
-        raise Refusal(f"needs the package {package}: {sys.executable} -m pip install {package}") from error
+        raise MissingPackage(f"needs the package {package}: {sys.executable} -m pip install {package}") from error
     for part in module.split(".")[1:]:
         found = getattr(found, part)
     return found

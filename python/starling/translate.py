@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-from packing import Refusal, imported
+from packing import Refusal, exit_code_of, imported
 
 FIRST_TOKEN = 2  # before it: padding and the end of a sentence
 DISTURBS_A_LINE = re.compile(r"[\x00-\x08\x0A-\x1F\x7F-\x9F\u061C\u200E\u200F\u2028-\u202E\u2066-\u2069]")
@@ -96,11 +96,7 @@ def translate(program, vocabulary, reference, language, arguments):
 
 def main():
     program, vocabulary, reference, language, *arguments = sys.argv[1:]
-    try:
-        return translate(program, vocabulary, reference, language, arguments)
-    except (Refusal, OSError) as error:
-        print(f"starling: translate: {error}", file=sys.stderr)
-        return 1
+    return exit_code_of("translate", lambda: translate(program, vocabulary, reference, language, arguments))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/input.h"
 #include "starling/core/text.h"
 #include "starling/kernels/wire.h"
 
@@ -211,7 +212,8 @@ Metadata AverageModel::metadata() const {
 void write_consensus(const AverageModel& model, const std::string& out) {
   const std::string draft = out + ".tmp";
   SafetensorsWriter writer(draft, model.tensors(), model.metadata());
-  for (const TensorInfo& tensor : writer.tensors()) writer.write(model.read(tensor));
+  for (const TensorInfo& tensor : writer.tensors())
+    writer.write(named_input([&] { return model.read(tensor); }));
   writer.finish();
   if (std::rename(draft.c_str(), out.c_str()) != 0) {
     throw Error(fmt::format("{}: cannot be put in place: {}", out, std::strerror(errno)));

@@ -51,7 +51,8 @@ class AverageModel {
   std::string recipe_;
 };
 
-// Writes it to a file that is put in place whole. Throws Error.
+// Writes it to a file that is put in place whole. Throws Error, or UsageError if a tensor cannot be
+// averaged.
 void write_consensus(const AverageModel& model, const std::string& out);
 
 }  // namespace starling

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/input.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/checkpoint_writer.h"
 #include "starling/optim/other_workers.h"
@@ -35,11 +36,12 @@ void load_checkpoint(Optimizer& optimizer, const Checkpoint& checkpoint, OtherWo
   const char* const what = "read its part of the checkpoint";
   if (how == OtherWorkers::refuse || fits_workers(checkpoint.manifest(), world.size)) {
     std::string file;
-    together(optimizer, what, [&] { file = checkpoint.verified(world.rank); });
+    together(optimizer, what, [&] { file = named_input([&] { return checkpoint.verified(world.rank); }); });
     return optimizer.load(file);
   }
   OptimizerState state;
-  together(optimizer, what, [&] { state = state_for(optimizer, checkpoint, how); });
+  together(optimizer, what,
+           [&] { state = named_input([&] { return state_for(optimizer, checkpoint, how); }); });
   try {
     optimizer.set_state(state);
   } catch (const UsageError& error) {

@@ -69,8 +69,9 @@ bool fits_workers(const Manifest& checkpoint, int workers);
 // Throws UsageError if the run was of another number of workers, and these are refused.
 void check_workers(const Checkpoint& checkpoint, int workers, OtherWorkers how = OtherWorkers::refuse);
 
-// Collective. If a worker's file is missing, damaged or of another optimizer, throws Error on all
-// workers and changes nothing. Throws UsageError as check_workers(). `how`: if !fits_workers().
+// Collective. If a worker's file is missing, damaged or of another optimizer, throws UsageError on
+// that worker and Error on the others, and changes nothing. Throws UsageError as check_workers().
+// `how`: if !fits_workers().
 void load_checkpoint(Optimizer& optimizer, const Checkpoint& checkpoint,
                      OtherWorkers how = OtherWorkers::refuse);
 

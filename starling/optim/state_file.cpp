@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "starling/core/error.h"
+#include "starling/core/input.h"
 #include "starling/kernels/modular.h"
 #include "starling/optim/checkpoint.h"
 #include "starling/optim/state_text.h"
@@ -81,14 +82,15 @@ Digest Optimizer::save(const std::string& file) const {
 }
 
 void Optimizer::load(const std::string& file) {
-  take_state("load its file", [&] {
+  const auto read = [&] {
     const auto reader = std::make_shared<const SafetensorsReader>(file);
     return GivenState{read_state(*reader), [reader](const std::string& name, const std::string& why) {
                         const std::uint64_t header = 8;
-                        starling::refuse(reader->path(),
-                                         name.empty() ? header : reader->offset(*reader->find(name)), why);
+                        const auto offset = name.empty() ? header : reader->offset(*reader->find(name));
+                        named_input([&] { starling::refuse(reader->path(), offset, why); });
                       }};
-  });
+  };
+  take_state("load its file", [&] { return named_input(read); });
 }
 
 void Optimizer::set_state(const OptimizerState& state) {

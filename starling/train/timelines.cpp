@@ -53,7 +53,7 @@ std::optional<int> rank_in(const std::string& name) {
 class Source {
  public:
   Source(std::string path, int rank) : path_(std::move(path)), rank_(rank), file_(path_, std::ios::binary) {
-    if (!file_) throw Error(fmt::format("{}: cannot be read: {}", path_, std::strerror(errno)));
+    if (!file_) throw UsageError(fmt::format("{}: cannot be read: {}", path_, std::strerror(errno)));
     const Json head = parsed(next_line() + "]}");
     const Json about = head.is_object() ? head.value("otherData", Json()) : Json();
     if (!about.is_object() || about.value("format", Json()) != Timeline::kFormat)
@@ -90,7 +90,7 @@ class Source {
   }
 
   [[noreturn]] void refuse(const std::string& why) const {
-    throw Error(fmt::format("{}:{}: {}", path_, line_, why));
+    throw UsageError(fmt::format("{}:{}: {}", path_, line_, why));
   }
 
   std::int64_t workers = 0;
@@ -150,9 +150,9 @@ std::map<int, Source> open_sources(const std::string& folder) {
       sources.try_emplace(*rank, entry.path().string(), *rank);
     }
   }
-  if (error) throw Error(fmt::format("{}: cannot be read: {}", folder, error.message()));
+  if (error) throw UsageError(fmt::format("{}: cannot be read: {}", folder, error.message()));
   if (sources.empty()) {
-    throw Error(fmt::format(
+    throw UsageError(fmt::format(
         "{}: there is no timeline-R.json: a run with log.timeline = true leaves one per worker", folder));
   }
   for (const auto& [rank, source] : sources) {

@@ -16,8 +16,8 @@ struct MergedTimeline {
 };
 
 // Writes `out`, which begins with the earliest worker's timeline. Reads the files line by line, so
-// memory is bounded. Throws Error, with file and line, if a file is missing, truncated, damaged or
-// from another run; `out` is then not changed.
+// memory is bounded. Throws UsageError, with file and line, if a file is missing, truncated,
+// damaged or from another run, and Error if `out` cannot be written. `out` is then not changed.
 MergedTimeline merge_timelines(const std::string& folder, const std::string& out);
 
 }  // namespace starling

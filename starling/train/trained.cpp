@@ -12,6 +12,7 @@
 #include <torch/nn/module.h>
 
 #include "starling/core/error.h"
+#include "starling/core/input.h"
 #include "starling/core/text.h"
 #include "starling/optim/state_file.h"
 
@@ -52,24 +53,26 @@ std::string nearest(const std::string& name, const std::vector<std::string>& nam
 
 at::ScalarType type_of(const TensorInfo& info, const std::string& path) {
   if (const auto type = torch_type(info.dtype)) return *type;
-  throw Error(fmt::format("{}: tensor {} is {}, which torch has not", path, short_of(info.name), info.dtype));
+  throw UsageError(
+      fmt::format("{}: tensor {} is {}, which torch has not", path, short_of(info.name), info.dtype));
 }
 
 // The file's tensor `info` is to become the model's tensor `to`.
 void check_kind(const TensorInfo& info, const at::Tensor& to, const std::string& path) {
   if (at::isFloatingType(type_of(info, path)) != to.is_floating_point())
-    throw Error(fmt::format("{}: tensor {} is {}, the model of the recipe wants {}", path,
-                            short_of(info.name), info.dtype,
-                            to.is_floating_point() ? "real numbers" : "integers"));
+    throw UsageError(fmt::format("{}: tensor {} is {}, the model of the recipe wants {}", path,
+                                 short_of(info.name), info.dtype,
+                                 to.is_floating_point() ? "real numbers" : "integers"));
   if (info.shape != to.sizes().vec()) {
-    throw Error(fmt::format("{}: tensor {} is {}, the model of the recipe wants {}", path,
-                            short_of(info.name), text_of(info.shape), text_of(to.sizes().vec())));
+    throw UsageError(fmt::format("{}: tensor {} is {}, the model of the recipe wants {}", path,
+                                 short_of(info.name), text_of(info.shape), text_of(to.sizes().vec())));
   }
 }
 
 }  // namespace
 
-TrainedModel::TrainedModel(const std::string& path, const Log& log) : path_(path), source_(open(path, log)) {}
+TrainedModel::TrainedModel(const std::string& path, const Log& log)
+    : path_(path), source_(named_input([&] { return open(path, log); })) {}
 
 Recipe TrainedModel::recipe(const std::string& recipe_file, const Overrides& overrides) const {
   if (!recipe_file.empty()) return read_recipe(recipe_file, overrides);
@@ -90,14 +93,14 @@ void TrainedModel::check(const torch::nn::Module& model) const {
   for (const TensorInfo& info : there) {
     const auto to = wanted.find(info.name);
     if (to == wanted.end())
-      throw Error(fmt::format("{}: the model of the recipe has no tensor {}{}", path_, short_of(info.name),
-                              nearest(info.name, ours)));
+      throw UsageError(fmt::format("{}: the model of the recipe has no tensor {}{}", path_,
+                                   short_of(info.name), nearest(info.name, ours)));
     check_kind(info, to->second, path_);
   }
   for (const std::string& name : ours) {
     if (std::ranges::find(theirs, name) == theirs.end())
-      throw Error(fmt::format("{}: there is no tensor {}, which the model of the recipe has{}", path_,
-                              short_of(name), nearest(name, theirs)));
+      throw UsageError(fmt::format("{}: there is no tensor {}, which the model of the recipe has{}", path_,
+                                   short_of(name), nearest(name, theirs)));
   }
 }
 
@@ -108,7 +111,7 @@ void TrainedModel::load_into(torch::nn::Module& model) const {
   std::visit(
       [&](const auto& source) {
         for (const TensorInfo& info : source.tensors()) {
-          std::vector<std::byte> bytes = read(source, info);
+          std::vector<std::byte> bytes = named_input([&] { return read(source, info); });
           tensors.at(info.name).copy_(at::from_blob(bytes.data(), info.shape, type_of(info, path_)));
         }
       },

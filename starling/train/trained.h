@@ -18,15 +18,16 @@ namespace starling {
 class TrainedModel {
  public:
   // `path`: a checkpoint, a folder of several, which means the latest, or a safetensors file.
-  // Verifies all files of a checkpoint. Throws Error, and warns, as AverageModel.
+  // Verifies all files of a checkpoint. Warns as AverageModel, and throws UsageError where that
+  // throws Error.
   TrainedModel(const std::string& path, const Log& log);
 
   // The recipe of the run, with overrides. A checkpoint holds it, and so does a file of `starling
   // checkpoint consensus`. Any other file needs `recipe_file`, which counts in any case unless it
   // is empty. Throws UsageError.
   Recipe recipe(const std::string& recipe_file, const Overrides& overrides) const;
-  // Throws Error if a parameter or buffer of the model is missing, has another shape or kind of
-  // number, or if a tensor is left over. Reads no values.
+  // Throws UsageError if a parameter or buffer of the model is missing, has another shape or kind
+  // of number, or if a tensor is left over. Reads no values.
   void check(const torch::nn::Module& model) const;
   // The same, then copies the values, to the model's own dtypes.
   void load_into(torch::nn::Module& model) const;

@@ -19,6 +19,7 @@
 #include "starling/core/error.h"
 #include "starling/core/failpoint.h"
 #include "starling/core/file.h"
+#include "starling/core/input.h"
 #include "starling/core/phases.h"
 #include "starling/kernels/update.h"
 #include "starling/optim/checkpoint.h"
@@ -52,7 +53,7 @@ std::optional<Checkpoint> find_checkpoint(const Recipe& recipe, int workers) {
   const std::string root = checkpoints_of(recipe);
   std::optional<Checkpoint> start;
   if (!recipe.checkpoint.resume.empty()) {
-    start.emplace(recipe.checkpoint.resume);
+    start = named_input([&] { return Checkpoint(recipe.checkpoint.resume); });
     check_workers(*start, workers, other_workers(recipe));
     check_resumable(recipe, start->manifest().recipe, start->folder(), start->manifest().workers != workers);
   }
@@ -228,7 +229,7 @@ void check_settings(const Recipe& recipe, int workers, int local_workers) {
 void check_machine(const Recipe& recipe) {
   kernels::best_kernels();  // throws if STARLING_ISA is wrong
   device_of(recipe, 0);
-  task_of(recipe).find_data(recipe);
+  named_input([&] { task_of(recipe).find_data(recipe); });
 }
 
 namespace {
@@ -341,7 +342,8 @@ Result run(Recipe recipe, const World& world, const Observer& observer) {
   if (world.local_rank == 0 && !is_newcomer) metrics.clear_after(begun.by_earlier);
   const TaskInfo& task = task_of(recipe);
   const Drawer who = drawer_of(world, begun.before, recipe.train.accumulate);
-  Learner learner(recipe, task.load(recipe), who, device_of(recipe, world.local_rank));
+  const MakeTask make_task = named_input([&] { return task.load(recipe); });
+  Learner learner(recipe, make_task, who, device_of(recipe, world.local_rank));
   const std::int64_t steps = learner.steps();
   // All take rank 0's weights.
   if (world.rank == 0 && begins_with_model(recipe)) first_model(recipe).load_into(learner.model());

@@ -22,6 +22,7 @@
 #include <fmt/format.h>
 
 #include "starling/core/error.h"
+#include "starling/core/input.h"
 #include "starling/core/random.h"
 #include "starling/optim/backward_hooks.h"
 #include "starling/optim/gathering.h"
@@ -172,7 +173,7 @@ class VirtualRun {
         look_every_(duration_of(look_every)),
         observe_(observe),
         n_(cluster.workers()),
-        make_task_(task_of(recipe).load(recipe)),
+        make_task_(named_input([&] { return task_of(recipe).load(recipe); })),
         average_(recipe, make_task_, {0, n_}),
         time_(std::make_shared<VirtualTime>(n_)),
         all_done_(time_->condition()),

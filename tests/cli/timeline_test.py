@@ -31,11 +31,11 @@ class Timeline(CommandTest):
     def merged(self, name="timeline.json"):
         return json.loads((self.folder / name).read_text())["traceEvents"]
 
-    def error(self, *arguments):
+    def error(self, *arguments, code=2):
         """The one line of a failed merge, which leaves nothing behind."""
         before = sorted(self.folder.iterdir())
         done = self.run_command("timeline", *(arguments or [self.folder]))
-        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         self.assertEqual(sorted(self.folder.iterdir()), before)
         return done.stderr.removeprefix("starling: ").removesuffix("\n").replace(f"{self.folder}/", "")
@@ -83,7 +83,7 @@ class Timeline(CommandTest):
 
     def test_a_result_that_cannot_be_written(self):
         self.write(0, text(0, workers=1))
-        self.assertEqual(self.error(self.folder, "--out", "/nowhere/x.json"),
+        self.assertEqual(self.error(self.folder, "--out", "/nowhere/x.json", code=1),
                          "/nowhere/x.json: cannot be written: No such file or directory")
 
 

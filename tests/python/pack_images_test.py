@@ -137,7 +137,7 @@ class PackImages(unittest.TestCase):
         for arguments, message in cases:
             with self.subTest(message):
                 done = self.pack(*arguments)
-                self.assertEqual((done.returncode, done.stderr), (1, f"starling: pack: {message}\n"))
+                self.assertEqual((done.returncode, done.stderr), (2, f"starling: pack: {message}\n"))
         self.assertEqual(sorted(self.folder.iterdir()), before)
         self.assertEqual(self.pack(self.raw, new, "--quality", 101).returncode, 2)
 

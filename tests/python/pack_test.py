@@ -96,7 +96,7 @@ class PackText(Packing):
         for arguments, message in cases:
             with self.subTest(message):
                 done = self.pack(*arguments)
-                self.assertEqual((done.returncode, done.stderr), (1, f"starling: pack: {message}\n"))
+                self.assertEqual((done.returncode, done.stderr), (2, f"starling: pack: {message}\n"))
         script = pathlib.Path(__file__).resolve().parents[2] / "python/starling/pack.py"
         for arguments, message in (
                 (["imgs"], "starling: pack: unknown kind 'imgs', did you mean images?: known are text, "),
@@ -108,6 +108,10 @@ class PackText(Packing):
                 self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
                 self.assertTrue(done.stderr.startswith(message), done.stderr)
         self.assertEqual(sorted(self.folder.iterdir()), before)
+        # No input is wrong.
+        done = subprocess.run([sys.executable, "-S", script, "encode", "tokenizer.json"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("needs the package tokenizers: ", done.stderr)
         done = self.pack(texts, new, STARLING_PYTHON="/nowhere/python")
         self.assertEqual(done.returncode, 1)
         self.assertIn('"/nowhere/python" cannot be started: No such file or directory', done.stderr)
@@ -161,12 +165,12 @@ every = 300
         escapes = self.starling(*model, "--prompt", "\x1b[2J\t\n\x9b", "--temperature", 0)
         self.assertTrue(escapes.startswith("\\u001B[2J\t\n\\u009B"), escapes)
         self.assertIn("tokenizer.json: wants a tokenizer.json, or a folder",
-                      self.starling("generate", "model.safetensors", code=1))
+                      self.starling("generate", "model.safetensors", code=2))
         other = json.loads((self.folder / "tokenizer.json").read_text())
         other["model"]["vocab"]["<|endoftext|>"] = other["added_tokens"][0]["id"] = 1000
         (self.folder / "other.json").write_text(json.dumps(other))
         self.assertIn("other.json: has token 1000, but model.vocabulary = 400: is it the one that packed the text?",
-                      self.starling(*model[:2], "--tokenizer", "other.json", code=1))
+                      self.starling(*model[:2], "--tokenizer", "other.json", code=2))
         self.assertIn("data.name = fashion-mnist: generate wants a model of text",
                       self.starling(*model, "--recipe", "/dev/null", code=2))
 

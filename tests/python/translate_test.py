@@ -166,7 +166,7 @@ class Translation(unittest.TestCase):
 
         refused = run("translate", self.folder / "run/checkpoints", "--tokens", input="5 6\n5 1 6\n")
         self.assertEqual((refused.returncode, refused.stderr),
-                         (1, 'starling: stdin:2: "1": wants tokens from 2 to 329\n'))
+                         (2, 'starling: stdin:2: "1": wants tokens from 2 to 329\n'))
         refused = run("translate", self.folder / "run/checkpoints", input="")
         self.assertEqual((refused.returncode, refused.stderr), (
             2, "starling: translate: give the vocabulary, a sentencepiece.model; or --tokens without one\n"))
@@ -178,11 +178,11 @@ class Translation(unittest.TestCase):
         self.assertEqual((refused.returncode, refused.stderr.count("\n")), (1, 1))
         self.assertIn("--meteor de: is no language of the Snowball stemmers: arabic, danish, ", refused.stderr)
         refused = run("translate", self.folder / "run/checkpoints", vocabulary, "--reference", recipe, input="a\n")
-        self.assertEqual((refused.returncode, refused.stderr.count("\n")), (1, 1))
+        self.assertEqual((refused.returncode, refused.stderr.count("\n")), (2, 1))
         self.assertIn("recipe.toml: has ", refused.stderr)
         refused = run("translate", self.folder / "run/checkpoints", recipe, input="a\n")
         self.assertEqual((refused.returncode, refused.stderr),
-                         (1, f"starling: translate: {recipe}: is no vocabulary of sentencepiece\n"))
+                         (2, f"starling: translate: {recipe}: is no vocabulary of sentencepiece\n"))
 
     def test_refuses_in_one_line_and_leaves_nothing(self):
         (self.folder / "latin").write_bytes(b"caf\xe9\n")
@@ -203,9 +203,9 @@ class Translation(unittest.TestCase):
         for arguments, message in cases:
             with self.subTest(message):
                 done = run("pack", "translation", *arguments)
-                self.assertEqual((done.returncode, done.stderr), (1, f"starling: pack: {message}\n"))
+                self.assertEqual((done.returncode, done.stderr), (2, f"starling: pack: {message}\n"))
         done = run("pack", "translation", *self.texts, new, "--learn-vocabulary", 260)
-        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
         self.assertIn("pack: --learn-vocabulary 260: Vocabulary size is smaller than required_chars", done.stderr)
         self.assertEqual(sorted(self.folder.iterdir()), before)
 

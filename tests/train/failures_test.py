@@ -220,7 +220,7 @@ sys.stdin.read()
                          f'starling: {bad}:2: optimizer.lr = "fast": wrong type, allowed is a number above 0\n')
 
     def test_missing_data_names_the_script(self):
-        _, stderr = self.train("--data.dir", "/nowhere", code=1)
+        _, stderr = self.train("--data.dir", "/nowhere", code=2)
         self.assertEqual(stderr, "starling: /nowhere/train-images-idx3-ubyte.gz: not there; "
                                  "scripts/fetch-fashion-mnist fetches it, data.dir names another folder\n")
 

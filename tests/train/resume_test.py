@@ -151,7 +151,7 @@ class Resume(Run):
         self.kill(process)
         latest = self.out / "checkpoints" / "step-20"
         self.assertEqual(len(list(latest.glob("worker-*"))), 2)
-        _, stderr = self.train(*arguments, "--resume", latest, code=1)
+        _, stderr = self.train(*arguments, "--resume", latest, code=2)
         self.assertIn("has no file of worker 1", stderr)
         self.train(*arguments, "--resume", latest, "--checkpoint.workers", "copy", workers=2)
         self.assertGreaterEqual(self.summary()["accuracy"], 0.9)
@@ -203,13 +203,13 @@ class Resume(Run):
             self.assertTrue(said.endswith(": it must be the same"), said)
         self.assertIn("is of 3 workers, this run has 2: the number must be the same",
                       self.usage_error(*arguments, "--resume", first, workers=2))
-        _, stderr = self.train(*arguments, "--resume", "/nowhere", code=1)
+        _, stderr = self.train(*arguments, "--resume", "/nowhere", code=2)
         self.assertEqual(stderr, "starling: /nowhere: there is no checkpoint: neither manifest.json nor latest is there\n")
         file = first / "worker-1.safetensors"
         text = bytearray(file.read_bytes())
         text[-1] ^= 1
         file.write_bytes(text)
-        _, stderr = self.train(*arguments, "--resume", first, code=1)
+        _, stderr = self.train(*arguments, "--resume", first, code=2)
         self.assertIn(f"starling: {file}: offset 0: damaged", stderr)
 
     def test_a_full_disk_costs_the_checkpoint_and_not_the_run(self):
@@ -282,10 +282,10 @@ print(len(mean))
         worker = folder / "step-8" / "worker-0.safetensors"
         for arguments, code, message in (
                 ([worker], 2, f"{worker} does not say with which recipe it was trained: name one, --recipe FILE"),
-                ([worker, "--recipe", self.recipe], 1, f'{worker}: the model of the recipe has no tensor "'),
-                ([file, "--model.width", 16], 1, f"{file}: tensor "),
+                ([worker, "--recipe", self.recipe], 2, f'{worker}: the model of the recipe has no tensor "'),
+                ([file, "--model.width", 16], 2, f"{file}: tensor "),
                 ([file, "--model.width", 0], 2, "model.width = 0"),
-                ([file, "--data.dir", "/nowhere"], 1, "/nowhere")):
+                ([file, "--data.dir", "/nowhere"], 2, "/nowhere")):
             with self.subTest(message):
                 stderr = command("eval", *arguments, code=code).stderr
                 self.assertIn(message, stderr)
@@ -323,12 +323,12 @@ print(len(mean))
 
         wrong = names[0].replace("weight", "weigth")
         for arguments, code, message in (
-                (renamed(names[0], wrong), 1,
+                (renamed(names[0], wrong), 2,
                  f'{other}: the model of the recipe has no tensor "{wrong}"; the nearest name there is "{names[0]}"'),
-                (("--checkpoint.model", file, "--model.width", "16"), 1, f"{file}: tensor "),
-                (("--checkpoint.model", "/nowhere"), 1, "/nowhere: cannot be opened: No such file or directory"),
+                (("--checkpoint.model", file, "--model.width", "16"), 2, f"{file}: tensor "),
+                (("--checkpoint.model", "/nowhere"), 2, "/nowhere: cannot be opened: No such file or directory"),
                 (("--checkpoint.model", folder), 2, f"checkpoint.model = {folder}: is a folder: wants a safetensors file"),
-                (("--checkpoint.model", self.recipe), 1, f"{self.recipe}: offset ")):
+                (("--checkpoint.model", self.recipe), 2, f"{self.recipe}: offset ")):
             with self.subTest(message):
                 _, stderr = self.train(*small, *arguments, code=code)
                 self.assertIn(message, stderr)
