@@ -70,7 +70,7 @@ class RunningJobs {
     std::erase_if(running_, [&](const auto& each) {
       int status = 0;
       if (waitpid(each.first, &status, WNOHANG) != each.first) return false;
-      gone.emplace_back(each.second, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+      gone.emplace_back(each.second, exit_code_of(status));
       return true;
     });
     for (const auto& [job, code] : gone) ended(job, code);

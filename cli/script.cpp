@@ -115,7 +115,7 @@ std::string output_of(const Script& script, const std::vector<std::string>& argu
     if (errno != EINTR) refuse("waitpid");
   }
   const std::string failed = fmt::format("{} {} failed", script.name, arguments[0]);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) throw UsageError(failed);  // its input is wrong
+  if (exit_code_of(status) == 2) throw UsageError(failed);  // its input is wrong
   if (status != 0) throw Error(failed);
   return text_of(out);
 }

@@ -1,4 +1,4 @@
-// Starting processes, and waiting for their signals.
+// Starting processes, waiting for their signals, and how they ended.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <signal.h>
+#include <sys/wait.h>
 
 #include "starling/core/clock.h"
 
@@ -28,5 +29,13 @@ inline int wait_for_signal(const sigset_t& signals, std::optional<Duration> long
   const timespec time{.tv_sec = nanoseconds / 1'000'000'000, .tv_nsec = nanoseconds % 1'000'000'000};
   return std::max(0, sigtimedwait(&signals, nullptr, &time));
 }
+
+// The exit code of a process that has ended with this status of waitpid(), or 128 + the signal that
+// killed it.
+inline int exit_code_of(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+// Whether SIGINT or SIGTERM told it to end.
+inline bool was_told_to_end(int exit_code) { return exit_code == 128 + SIGINT || exit_code == 128 + SIGTERM; }
 
 }  // namespace starling

@@ -16,6 +16,7 @@
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
 #include "starling/core/phases.h"
+#include "starling/core/process.h"
 #include "starling/core/random.h"
 #include "starling/train/launch.h"
 
@@ -116,10 +117,8 @@ class Drill {
     dead.status = status;
     wake(rank);
     if (status == 0) faults_end_ = Clock::now();  // the run is at its end
-    if (dead.killed || status == 0 || report_.hung) return;
-    const bool told = WIFSIGNALED(status) && (WTERMSIG(status) == SIGTERM || WTERMSIG(status) == SIGINT);
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-    if (told || code == 128 + SIGTERM || code == 128 + SIGINT) return;
+    const int code = exit_code_of(status);
+    if (dead.killed || code == 0 || report_.hung || was_told_to_end(code)) return;
     ++report_.deaths;
     options_.say(WIFSIGNALED(status)
                      ? fmt::format("worker {} died by itself, by signal {}", rank, WTERMSIG(status))

@@ -186,10 +186,10 @@ class LocalWorkers {
   }
 
   void ended(int rank, int status, bool quietly) {
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    const int code = exit_code_of(status);
     const std::string how = WIFSIGNALED(status) ? fmt::format("was killed by signal {}", WTERMSIG(status))
                                                 : fmt::format("ended with exit code {}", code);
-    const bool told = code == 128 + SIGINT || code == 128 + SIGTERM;
+    const bool told = was_told_to_end(code);
     const bool again = code != 0 && !told && !quietly && starts_again(rank, code);
     if (!again) gave_up_(rank, how);
     options_.watch.ended(rank, status);
