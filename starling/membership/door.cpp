@@ -8,12 +8,12 @@
 #include "starling/core/random.h"
 #include "starling/core/text.h"
 #include "starling/transport/tcp/proof.h"
+#include "starling/world/ask_again.h"
 
 namespace starling {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{100};         // between two looks at the bell
-constexpr std::chrono::milliseconds kStoreLost{1'000};  // after the store was lost
+constexpr std::chrono::milliseconds kLook{100};  // between two looks at the bell
 
 std::string seat_key(int seat) { return fmt::format("knock/{}", seat); }
 std::string answer_key(std::int64_t life) { return fmt::format("answer/{}", life); }
@@ -108,7 +108,7 @@ void DoorWatch::run() {
       looked_();
     } catch (const Error&) {  // nobody can join while the store is lost
       is_open_ = false;
-      pause = kStoreLost;
+      pause = kAskStoreAgain;
     }
     lock.lock();
     changed_.wait_for(lock, pause, [this] { return stopping_; });

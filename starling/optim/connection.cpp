@@ -2,7 +2,6 @@
 // each later epoch (membership.h).
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <memory>
 #include <set>
 #include <span>
@@ -27,13 +26,13 @@
 #include "starling/optim/sent_size.h"
 #include "starling/optim/state_file.h"
 #include "starling/optim/torch_state.h"
+#include "starling/world/ask_again.h"
 
 namespace starling {
 namespace {
 
-constexpr std::chrono::milliseconds kStoreLost{1'000};  // until it is asked again
-constexpr int kMostTurns = 5;                           // of a worker that asks to join
-constexpr int kMostSpoiled = 3;                         // times that it takes another one's state
+constexpr int kMostTurns = 5;    // of a worker that asks to join
+constexpr int kMostSpoiled = 3;  // times that it takes another one's state
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
@@ -359,7 +358,7 @@ std::map<int, Place> Optimizer::meet(const Epoch& epoch, const std::optional<Pla
       const std::string why = fmt::format("this worker cannot meet the others: {}", lost.what());
       if (Clock::now() >= end || world.interrupted() || e.membership->is_out()) throw LeftOut(why);
       world.log(Level::warning, why);
-      std::this_thread::sleep_for(kStoreLost);
+      std::this_thread::sleep_for(kAskStoreAgain);
     }
   }
   return tell_places(*e.exchange, world.rank, world.size, mine);

@@ -19,12 +19,12 @@
 #include "starling/transport/c10d/in_time.h"
 #include "starling/transport/c10d/one_line.h"
 #include "starling/transport/c10d/socket.h"
+#include "starling/world/ask_again.h"
 
 namespace starling {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{200};
-constexpr std::chrono::milliseconds kAskAgain{1'000};
 
 struct Failed final : std::runtime_error {
   explicit Failed(const std::string& why) : std::runtime_error(why), why(why) {}
@@ -114,7 +114,7 @@ void C10dStore::is_lost(int connection, const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (connection != connection_.number) return;  // there is a new one
   lost_ = why;
-  ask_again_ = Clock::now() + kAskAgain;
+  ask_again_ = Clock::now() + kAskStoreAgain;
 }
 
 // Another connection with a store that was lost. Throws StoreLost if it is too soon.

@@ -14,6 +14,7 @@
 #include "starling/core/text.h"
 #include "starling/transport/tcp/local_end.h"
 #include "starling/transport/tcp/tcp.h"
+#include "starling/world/ask_again.h"
 
 namespace starling::tcp {
 namespace {
@@ -149,7 +150,9 @@ void AddressBook::Search::run() {
     if (missing.empty()) {
       changed.wait(lock, [&] { return stopping || !missing.empty(); });
     } else {
-      pause = any ? std::chrono::milliseconds(10) : lost ? kLongestPause : std::min(2 * pause, kLongestPause);
+      pause = any    ? std::chrono::milliseconds(10)
+              : lost ? kAskStoreAgain
+                     : std::min(2 * pause, kLongestPause);
       changed.wait_for(lock, pause, [&] { return stopping; });
     }
   }
