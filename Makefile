@@ -15,7 +15,8 @@ VENV := .venv$(SUFFIX)
 BUILD := build$(SUFFIX)
 
 .DEFAULT_GOAL := build
-.PHONY: help deps command build test test-long test-all demo bench-accuracy bench-update bench-cuda bench-detection bench-exchange bench-loader bench-models bench-overhead bench-python_step bench-step bench-time_to_loss bench-peers bench-async bench-planner bench-paper_steps study-a2cid2 faults faults-peers bundle docs format check-format sanitize coverage fuzz clean
+# Every target: each has a line with its help.
+.PHONY: $(shell sed -n 's/^\([a-z0-9_-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z0-9_-]+:.*## / {printf "make %-19s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
