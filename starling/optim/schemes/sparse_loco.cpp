@@ -18,10 +18,9 @@
 // an exchange is lost, each end takes its own q in place of the other's (top_k_exchange.h). So what
 // e has given is not lost, and the sum of all theta is kept up to rounding.
 //
-// Verified against summaries of the paper's algorithm, and the authors' code: compress.py and
-// neurons.py of tplr-ai/templar (c2397ac5), and CCLoco. They have beta 0.95, alpha 1, 64 of 4096.
-// They divide a value's sum by the workers that have sent it, the paper by all workers, as here.
-// Their chunks of a matrix are squares. Here they are 4096 consecutive values.
+// Verified against summaries of the paper, and its code in tplr-ai/templar (c2397ac5) and
+// CCLoco: beta 0.95, alpha 1, 64 of 4096. The code divides a value's sum by the workers that have
+// sent it, the paper by all, as here. Its chunks of a matrix are squares, not consecutive values.
 #include <array>
 #include <string_view>
 #include <vector>
