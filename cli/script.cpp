@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
+#include "starling/core/file.h"
 #include "starling/core/library.h"
 #include "starling/core/process.h"
 
@@ -70,9 +72,9 @@ Descriptor file_of(const std::string& text) {
   Descriptor file(memfd_create("starling", MFD_CLOEXEC));
   if (file.get() < 0) refuse("memfd_create");
   for (std::size_t done = 0; done < text.size();) {
-    const ssize_t n = write(file.get(), text.data() + done, text.size() - done);
-    if (n < 0 && errno != EINTR) refuse("write");
-    if (n > 0) done += static_cast<std::size_t>(n);
+    const std::size_t n = write_once(file.get(), std::string_view(text).substr(done));
+    if (n == 0) refuse("write");
+    done += n;
   }
   if (lseek(file.get(), 0, SEEK_SET) != 0) refuse("lseek");
   return file;

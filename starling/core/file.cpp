@@ -24,6 +24,17 @@ constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // the kernel takes a
 
 }  // namespace
 
+std::size_t write_once(int file, std::string_view bytes, std::optional<off_t> at) {
+  const std::size_t most = std::min(bytes.size(), kMostAtOnce);
+  ssize_t done = 0;
+  do {
+    done = at ? ::pwrite(file, bytes.data(), most, *at) : ::write(file, bytes.data(), most);
+  } while (done < 0 && errno == EINTR);
+  if (done < 0) return 0;
+  if (static_cast<std::size_t>(done) < most) errno = ENOSPC;
+  return static_cast<std::size_t>(done);
+}
+
 void refuse(const std::string& path, std::uint64_t offset, const std::string& reason) {
   throw Error(fmt::format("{}: offset {}: {}", path, offset, reason));
 }
@@ -81,11 +92,10 @@ void File::read(std::uint64_t offset, std::span<std::byte> to) const {
 
 void File::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t done = ::write(file_, bytes.data(), std::min(bytes.size(), kMostAtOnce));
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail(path_, "written");
-    size_ += static_cast<std::uint64_t>(done);
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
+    const std::size_t done = write_once(file_, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    if (done == 0) fail(path_, "written");
+    size_ += done;
+    bytes = bytes.subspan(done);
   }
 }
 

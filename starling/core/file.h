@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -39,6 +41,10 @@ class File {
   int file_ = -1;
   std::uint64_t size_ = 0;
 };
+
+// One write() of at most 1 GB to an open file, or pwrite() at a place of it. A signal does not end
+// it. Returns the number of bytes that were written; if not all were, errno says why.
+std::size_t write_once(int file, std::string_view bytes, std::optional<off_t> at = {});
 
 // Throws Error "path: offset N: reason".
 [[noreturn]] void refuse(const std::string& path, std::uint64_t offset, const std::string& reason);

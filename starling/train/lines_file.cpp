@@ -1,6 +1,5 @@
 #include "starling/train/lines_file.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -13,21 +12,11 @@
 #include <unistd.h>
 
 #include "starling/core/error.h"
+#include "starling/core/file.h"
 #include "starling/core/text.h"
 
 namespace starling {
 namespace {
-
-// The bytes that `write` has written: fewer on a full disk, with the reason in errno.
-template <class Write>
-std::size_t written_by(std::size_t wanted, const Write& write) {
-  ssize_t written = 0;
-  do {
-    written = write();
-  } while (written < 0 && errno == EINTR);
-  if (written >= 0 && written < static_cast<ssize_t>(wanted)) errno = ENOSPC;
-  return static_cast<std::size_t>(std::max<ssize_t>(written, 0));
-}
 
 using Json = nlohmann::ordered_json;
 
@@ -49,8 +38,7 @@ LinesFile::LinesFile(std::string path, Log log)
 
 void LinesFile::append(std::string_view lines) {
   const std::string text = fmt::format("{}{}", cut_off_ ? "\n" : "", lines);
-  const std::size_t written =
-      written_by(text.size(), [&] { return write(file_.get(), text.data(), text.size()); });
+  const std::size_t written = write_once(file_.get(), text);
   const bool whole = written == text.size();
   if (!whole && !failing_) {
     log_(Level::warning,
@@ -66,9 +54,7 @@ void LinesFile::keep(std::string_view lines) {
   std::size_t written = 0;
   bool failed = file.get() < 0;
   while (!failed && written < lines.size()) {
-    const std::string_view rest = lines.substr(written);
-    const std::size_t more = written_by(
-        1, [&] { return pwrite(file.get(), rest.data(), rest.size(), static_cast<off_t>(written)); });
+    const std::size_t more = write_once(file.get(), lines.substr(written), static_cast<off_t>(written));
     failed = more == 0;
     written += more;
   }

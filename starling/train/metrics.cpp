@@ -15,6 +15,7 @@
 
 #include "starling/core/descriptor.h"
 #include "starling/core/error.h"
+#include "starling/core/file.h"
 #include "starling/core/text.h"
 
 namespace starling {
@@ -29,21 +30,11 @@ using Json = nlohmann::ordered_json;
   throw Error(fmt::format("{}: cannot be {}: {}", path, what, std::strerror(errno)));
 }
 
-// Whether all of it was written. Else errno has the reason.
-bool write_all(int file, std::string_view text) {
-  ssize_t written = 0;
-  do {
-    written = ::write(file, text.data(), text.size());
-  } while (written < 0 && errno == EINTR);
-  if (written >= 0 && written < static_cast<ssize_t>(text.size())) errno = ENOSPC;
-  return written == static_cast<ssize_t>(text.size());
-}
-
 // To a file that has one writer: all of the lines, or none and a warning.
 void append_to(const std::string& path, std::string_view lines, const Log& log) {
   const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   const off_t before = lseek(file.get(), 0, SEEK_END);
-  if (file.get() >= 0 && write_all(file.get(), lines)) return;
+  if (file.get() >= 0 && write_once(file.get(), lines) == lines.size()) return;
   const int why = errno;
   const bool half = file.get() >= 0 && ftruncate(file.get(), before) != 0;
   log(Level::warning, fmt::format("{}: cannot be written: {}{}", path, std::strerror(why),
@@ -194,9 +185,8 @@ void Metrics::write_whole(const std::string& name, const std::string& text) {
   const std::string path = folder_ + "/" + name;
   const std::string draft = fmt::format("{}.{}", path, getpid());
   const Descriptor file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (file.get() >= 0 && write_all(file.get(), text) && std::rename(draft.c_str(), path.c_str()) == 0) {
-    return;
-  }
+  const bool is_whole = file.get() >= 0 && write_once(file.get(), text) == text.size();
+  if (is_whole && std::rename(draft.c_str(), path.c_str()) == 0) return;
   log_(Level::warning, fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
   std::remove(draft.c_str());
 }
