@@ -16,6 +16,7 @@
 #include "python/options.h"
 #include "python/process.h"
 #include "starling/core/error.h"
+#include "starling/core/text.h"
 #include "starling/optim/agreement.h"
 #include "starling/optim/checkpoint.h"
 #include "starling/optim/optimizer.h"
@@ -191,6 +192,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("scheme_traits", &scheme_traits);
   m.def("default_scheme", [] { return SchemeChoice().name; });
   m.def("rules", &rules);
+  m.def("nearest_name", [](const std::string& name, const std::vector<std::string>& names) {
+    return nearest_name(name, names);
+  });
   m.def(
       "save_tensors",
       [](const std::string& file, const std::map<std::string, at::Tensor>& tensors,

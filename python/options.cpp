@@ -141,10 +141,8 @@ Options options_of(const py::dict& given) {
       for (const auto& [other, set] : setters) known.push_back(other);
       for (const SharedOption& other : of_schemes) known.emplace_back(other.option->name);
       std::ranges::sort(known);
-      const std::string nearest = nearest_name(key, known);
-      throw py::type_error(fmt::format(
-          "unexpected keyword argument '{}'{}: beside the rule's there are {}", key,
-          nearest.empty() ? "" : fmt::format(", did you mean '{}'?", nearest), fmt::join(known, ", ")));
+      throw py::type_error(fmt::format("unexpected keyword argument '{}'{}: beside the rule's there are {}",
+                                       key, did_you_mean(key, known), fmt::join(known, ", ")));
     }
     try {
       if (of_scheme == of_schemes.end()) {

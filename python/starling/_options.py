@@ -1,7 +1,6 @@
 """Keyword arguments of the optimizers."""
 
 import ast
-import difflib
 import inspect
 import re
 import sys
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from starling._C import UsageError
+from starling._C import UsageError, nearest_name
 from starling._scheme_options import SchemeOptions
 from starling.world import World
 
@@ -108,11 +107,10 @@ def without_torchs(options: RuleOptions, name: str, own: Iterable[str]) -> Optio
     """The options without torch's, which must have their defaults. `name`: of the optimizer. `own`:
     the names of its rule's, for one that was mistyped. The C++ library refuses all others."""
     for key in sorted(options.keys() - RuleOptions.__annotations__.keys()):
-        near = difflib.get_close_matches(key, [*own, *Options.__annotations__], 1)
-        near = ["lr"] if key == "learning_rate" else near
-        if near and near[0] in own:
+        near = "lr" if key == "learning_rate" else nearest_name(key, [*own, *Options.__annotations__])
+        if near in own:
             raise TypeError(
-                f"unexpected keyword argument '{key}', did you mean '{near[0]}'?: the rule's are {', '.join(own)}"
+                f"unexpected keyword argument '{key}', did you mean {near}?: the rule's are {', '.join(own)}"
             )
     rest = dict(options)
     for key in sorted(RuleOptions.__annotations__.keys() - Options.__annotations__.keys()):
