@@ -125,30 +125,35 @@ def lost_steps(ends, at, seconds):
     return max(lost(one) for one in others(ends))
 
 
-def stopped_worker(options, folder):
+def harmed_worker(options, folder, done, lasts, harm, dead=()):
+    """The steps that the others lose; lasts: the run, in units of options.stopped. harm(workers)
+    returns when it began."""
     losses = []
     for repetition in range(options.repetitions):
-        print(f"bench: one stopped worker, {repetition + 1} of {options.repetitions}", file=sys.stderr)
-        workers = Workers(options.program, folder, "a2cid2", "ring", 4 * options.stopped)
+        print(f"bench: one {done} worker, {repetition + 1} of {options.repetitions}", file=sys.stderr)
+        workers = Workers(options.program, folder, "a2cid2", "ring", lasts * options.stopped)
         workers.begun()
         time.sleep(1.2 * options.stopped)
+        at = harm(workers)
+        losses.append(lost_steps(workers.ends(dead), at, options.stopped))
+    return statistics.median(losses)
+
+
+def stopped_worker(options, folder):
+    def stop(workers):
         at = workers.signal(WORKERS - 1, signal.SIGSTOP)
         time.sleep(options.stopped)
         workers.signal(WORKERS - 1, signal.SIGCONT)
-        losses.append(lost_steps(workers.ends(), at, options.stopped))
-    return statistics.median(losses)
+        return at
+
+    return harmed_worker(options, folder, "stopped", 4, stop)
 
 
 def killed_worker(options, folder):
-    losses = []
-    for repetition in range(options.repetitions):
-        print(f"bench: one killed worker, {repetition + 1} of {options.repetitions}", file=sys.stderr)
-        workers = Workers(options.program, folder, "a2cid2", "ring", 3.5 * options.stopped)
-        workers.begun()
-        time.sleep(1.2 * options.stopped)
-        at = workers.signal(WORKERS - 1, signal.SIGKILL)
-        losses.append(lost_steps(workers.ends(dead=[WORKERS - 1]), at, options.stopped))
-    return statistics.median(losses)
+    def kill(workers):
+        return workers.signal(WORKERS - 1, signal.SIGKILL)
+
+    return harmed_worker(options, folder, "killed", 3.5, kill, dead=[WORKERS - 1])
 
 
 # --- simulated against real ---
