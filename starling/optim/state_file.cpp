@@ -4,6 +4,8 @@
 #include <set>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +13,7 @@
 #include "starling/core/input.h"
 #include "starling/kernels/modular.h"
 #include "starling/optim/checkpoint.h"
+#include "starling/optim/engine.h"
 #include "starling/optim/state_text.h"
 
 namespace starling {

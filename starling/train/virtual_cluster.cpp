@@ -20,6 +20,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <torch/nn/module.h>
 
 #include "starling/core/error.h"
 #include "starling/core/input.h"
