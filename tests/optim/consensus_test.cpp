@@ -12,7 +12,7 @@ using at::Tensor;
 using testing::HasSubstr;
 
 constexpr int kMembers = 6;
-constexpr std::int64_t kValues = 5000;
+constexpr std::int64_t kHeight = 50, kWidth = 100, kValues = kHeight * kWidth;  // a matrix
 
 struct Setting {
   std::string name;
@@ -51,6 +51,9 @@ std::vector<Setting> settings_of(const SchemeInfo& info) {
   for (const std::int64_t steps : {1, 3})
     add("staleness " + std::to_string(steps), [&](Options& o) { o.scheme.options = {{"staleness", steps}}; });
   add("nodes", [](Options& o) { o.hierarchy = "node", o.workers_per_node = 2; });
+  add("every fourth step", [](Options& o) { o.every = 4; });
+  add("means of every third step", [](Options& o) { o.mean_every = 3; });
+  add("an outer optimizer of means", [](Options& o) { o.mean_every = 3, o.outer = "nesterov"; });
   std::erase_if(all, [&](const Setting& s) {
     try {
       check_options(s.options, kMembers, 1, s.around);
@@ -65,7 +68,7 @@ std::vector<Setting> settings_of(const SchemeInfo& info) {
 // A worker's parameter, and its optimizer by SGD with lr 1.
 struct Member {
   Member(const Setting& setting, World& world)
-      : p(parameter({kValues}, 0, setting.type)), exact(setting.exact()), apart(setting.apart()) {
+      : p(parameter({kHeight, kWidth}, 0, setting.type)), exact(setting.exact()), apart(setting.apart()) {
     if (setting.around) {
       inner = std::make_unique<torch::optim::SGD>(std::vector<Tensor>{p}, torch::optim::SGDOptions(1));
       optimizer = std::make_unique<Optimizer>(*inner, setting.options, world);
@@ -81,7 +84,7 @@ struct Member {
   void train(int rank, int from, int steps, double size) {
     for (int t = from; t < from + steps; ++t) {
       p.mutable_grad() =
-          (at::sin(at::arange(kValues) * 0.7 + 2.0 * rank + 3.0 * t) * size).to(p.scalar_type());
+          (at::sin(at::arange(kValues) * 0.7 + 2.0 * rank + 3.0 * t) * size).view_as(p).to(p.scalar_type());
       optimizer->step();
     }
   }
@@ -149,6 +152,33 @@ TEST_P(ConsensusOf, WhatAllHaveSetIsWhereTheyBeginAgain) {
     member.train(i, 0, 3, 0);
     EXPECT_TRUE(at::allclose(member.p, at::ones_like(member.p))) << member.p[0];
   });
+}
+
+// For example, to test with a moving average of one's own.
+TEST_P(ConsensusOf, WhatIsSwappedInAndBackChangesNothing) {
+  for (const Setting& setting : settings_of(info())) {
+    SCOPED_TRACE(setting.name);
+    const auto run = [&](bool swaps) {
+      std::vector<Tensor> ends(kMembers);
+      virtual_flock(kMembers, [&](int i, World& world, VirtualTime& time) {
+        Member member(setting, world);
+        for (int t = 0; t < 10; ++t) {
+          time.sleep(std::chrono::milliseconds(10));
+          member.train(i, t, 1, 1);
+          if (!swaps) continue;
+          const Tensor own = member.p.detach().clone();
+          member.set(7);
+          const c10::AutoGradMode no_gradient(false);
+          member.p.copy_(own);
+        }
+        ends[static_cast<std::size_t>(i)] = member.p.detach().clone();
+        nobody_leaves_yet(*member.optimizer);
+      });
+      return ends;
+    };
+    const std::vector<Tensor> plain = run(false), swapped = run(true);
+    for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(at::equal(plain[i], swapped[i])) << i;
+  }
 }
 
 TEST_P(ConsensusOf, AWorkerThatIsNotFiniteIsLeftOut) {

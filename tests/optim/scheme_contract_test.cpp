@@ -13,7 +13,7 @@ STARLING_EVERY_SCHEME(SchemeContract);
 // of x and x~ together, but not that of x alone (gossip/pair_averaging.cpp).
 void SchemeContract::expect_the_mean_is_kept(at::ScalarType type) const {
   virtual_flock(kMany, [&](int i, World& world, VirtualTime& time) {
-    const Tensor p = parameter({5000}, 0, type), q = parameter({300}, 0, type);
+    const Tensor p = parameter({50, 100}, 0, type), q = parameter({300}, 0, type);  // a matrix, a vector
     // Without momentum, which would carry on the way from the start to these values.
     Optimizer optimizer({p, q}, SGD{.lr = 0.1}, without_momentum(), world);
     {
@@ -22,7 +22,7 @@ void SchemeContract::expect_the_mean_is_kept(at::ScalarType type) const {
     }
     const auto mean = [&] {
       const Consensus average(optimizer);
-      return at::cat({p.detach().to(at::kFloat), q.detach().to(at::kFloat)}).clone();
+      return at::cat({p.detach().flatten().to(at::kFloat), q.detach().to(at::kFloat)}).clone();
     };
     const Tensor before = mean();
     const double distance = optimizer.consensus_distance();
@@ -69,18 +69,18 @@ TEST_P(SchemeContract, KeepsTheMeanWithEveryWire) {
     Options narrow = without_momentum();
     narrow.wire = wire;
     virtual_flock(kMany, [&](int i, World& world, VirtualTime& time) {
-      const Tensor p = parameter({50});
+      const Tensor p = parameter({5, 10});
       Optimizer optimizer({p}, SGD{.lr = 0.1}, narrow, world);
       for (int t = 1; t <= kSteps; ++t) {
         time.sleep(10ms);
-        p.mutable_grad() = at::full({50}, t <= kMoving ? centre(i, t) : 0.0);
+        p.mutable_grad() = at::full({5, 10}, t <= kMoving ? centre(i, t) : 0.0);
         optimizer.step();
       }
       const Tensor own = p.detach().clone();
       const Consensus average(optimizer);
-      EXPECT_TRUE(at::allclose(p.detach(), at::full({50}, should), 0, 1e-5)) << p[0] << should;
+      EXPECT_TRUE(at::allclose(p.detach(), at::full({5, 10}, should), 0, 1e-5)) << p[0] << should;
       if (mixes() && !in_pairs()) {
-        EXPECT_TRUE(at::allclose(own, at::full({50}, should), 0, most)) << own[0] << should;
+        EXPECT_TRUE(at::allclose(own, at::full({5, 10}, should), 0, most)) << own[0] << should;
       }
     });
   }
@@ -137,7 +137,7 @@ TEST_P(SchemeContract, ALostSwapKeepsTheSumOrCountsItsDrift) {
 TEST_P(SchemeContract, GoesOnFromWhatWasSaved) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     flock(kMany, [&](int i, World& world) {
-      const Tensor p = parameter({5000}, 0, type), again = parameter({5000}, 0, type);
+      const Tensor p = parameter({50, 100}, 0, type), again = parameter({50, 100}, 0, type);
       const AccumAdamW rule{.lr = 0.01, .window = 3};
       Optimizer optimizer({p}, rule, options(), world);
       train({p}, optimizer, i, 0, 10);
@@ -164,7 +164,7 @@ TEST_P(SchemeContract, GoesOnFromWhatWasSaved) {
 
 TEST_P(SchemeContract, NamesItsStateAndHowItBegins) {
   flock(kMany, [&](int i, World& world) {
-    const Tensor p = parameter({100});
+    const Tensor p = parameter({10, 10});
     Optimizer optimizer({p}, SGD{}, options(), world);
     train({p}, optimizer, i, 0, 2);
     nobody_leaves_yet(optimizer);
