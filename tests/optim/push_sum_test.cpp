@@ -316,7 +316,7 @@ TEST(PushSumScheme, GoesOnToTheBit) {
         EXPECT_TRUE(optimizer.weights(p).equal(weights));
         state.tensors.at("weights")[0] = -1.0;
         EXPECT_THAT(refusal<Error>([&] { optimizer.set_state(state); }),
-                    testing::HasSubstr("tensor \"weights\": -1 is not above 0 and finite"));
+                    testing::HasSubstr("tensor \"weights\": -1 is not from 1e-06 to 1000000"));
         nobody_leaves_yet(optimizer);
       });
     }

@@ -179,6 +179,42 @@ TEST_P(SchemeContract, NamesItsStateAndHowItBegins) {
   });
 }
 
+// A file may say anything. Whatever the numbers are, they are taken, or refused in one line.
+TEST_P(SchemeContract, StrangeNumbersInItsStateAreTakenOrRefusedInOneLine) {
+  Options few = options();
+  few.one_in = 2;  // then there may be more state
+  if (refusal<UsageError>([&] { check_options(few, kMany, kMany, false); }) != "accepted") few.one_in = 1;
+  flock(kMany, [&](int i, World& world) {
+    world.log = [](Level, const std::string&) {};
+    const Tensor p = parameter({10, 10});
+    Optimizer optimizer({p}, SGD{.lr = 0.1}, few, world);
+    train({p}, optimizer, i, 0, 3);
+    nobody_leaves_yet(optimizer);
+    const OptimizerState good = copy_of(optimizer.state());
+    for (const SchemeState& field : good.of_scheme) {
+      if (!field.numbers) continue;
+      for (const double number :
+           {std::nan(""), double{INFINITY}, -double{INFINITY}, -1.0, 0.5, 0x1p53, 1e300, -1e300}) {
+        OptimizerState strange = copy_of(good);
+        strange.tensors.at(field.name).fill_(number);
+        const std::string said = refusal<Error>([&] { optimizer.set_state(strange); });
+        EXPECT_TRUE(std::isfinite(number) || said != "accepted") << field.name << " is " << number;
+        EXPECT_EQ(said.find('\n'), std::string::npos) << said;
+        if (said == "accepted") {
+          train({p}, optimizer, i, 3, 5);
+          EXPECT_TRUE(p.isfinite().all().item<bool>()) << field.name << " is " << number;
+        } else {
+          EXPECT_THAT(said, testing::HasSubstr("\"" + field.name + "\": "));
+        }
+        optimizer.set_state(good);
+      }
+    }
+    train({p}, optimizer, i, 3, 5);
+    EXPECT_TRUE(p.isfinite().all().item<bool>());
+    nobody_leaves_yet(optimizer);
+  });
+}
+
 // The old group goes on as if there were no new one, which begins with rank 0's values everywhere.
 TEST_P(SchemeContract, TakesAParameterGroupInMidRun) {
   std::vector<Tensor> fixed(kMany);

@@ -146,8 +146,9 @@ void PairScheme::state(StateVisitor& visitor) {
                     },
                 .refusal = [](std::span<const double> given) -> std::string {
                   const bool whole = given[0] >= 0 && given[0] < 0x1p53 && given[0] == std::floor(given[0]);
-                  return whole && std::isfinite(given[1]) ? ""
-                                                          : "wants a whole number from 0 and a finite one";
+                  // A worker that is not to ask for so many gradients would not ask any more.
+                  return whole && std::abs(given[1]) <= 1e9 ? ""
+                                                            : "wants a whole number from 0 and one to 1e9";
                 }});
   if (weighs_) visit_weights(visitor, w_, [this](std::span<const double> given) { set_weights(given); });
 }

@@ -1,11 +1,17 @@
 #include "starling/optim/schemes/weights.h"
 
-#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace starling {
+namespace {
+
+// Wider than weights of any run: they begin as 1, nobody pushes below kLeastWeight, and all workers
+// together have as much as there are workers. Within it nothing overflows.
+constexpr double kLeast = 1e-6, kMost = 1e6;
+
+}  // namespace
 
 void visit_weights(StateVisitor& visitor, const std::vector<double>& w,
                    std::function<void(std::span<const double>)> set) {
@@ -14,8 +20,8 @@ void visit_weights(StateVisitor& visitor, const std::vector<double>& w,
                               .set = std::move(set),
                               .refusal = [](std::span<const double> given) -> std::string {
                                 for (const double one : given) {
-                                  if (!(one > 0) || !std::isfinite(one))
-                                    return fmt::format("{} is not above 0 and finite", one);
+                                  if (!(one >= kLeast && one <= kMost))
+                                    return fmt::format("{} is not from {} to {}", one, kLeast, kMost);
                                 }
                                 return "";
                               }});
