@@ -3,7 +3,6 @@
 #include <chrono>
 #include <csignal>
 #include <memory>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -20,33 +19,6 @@ using tcp::Tcp;
 constexpr std::size_t kMostHead = 8192;  // bytes of a request
 constexpr auto kLongest = std::chrono::seconds(10);
 constexpr int kMostConnections = 64;
-
-// Without the reason phrase, which nobody reads.
-std::string answer_of(const HttpPage& page, bool with_body) {
-  return fmt::format(
-      "HTTP/1.1 {} \r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}"
-      "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nContent-Security-Policy: default-src "
-      "'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors "
-      "'none'\r\n\r\n{}",
-      page.status, page.type, page.body.size(), page.status == 405 ? "Allow: GET, HEAD\r\n" : "",
-      with_body ? page.body : "");
-}
-
-HttpPage refusal(int status, const char* text) {
-  return {"text/plain; charset=utf-8", std::string(text) + "\n", status};
-}
-
-// The answer to a request, of which only the first line matters: "GET /path?query HTTP/1.1".
-std::string answer(const HttpServer& server, std::string_view head) {
-  const std::string_view line = head.substr(0, head.find("\r\n"));
-  const std::size_t first = line.find(' '), last = line.rfind(' ');
-  if (first == std::string_view::npos || first == last || !line.substr(last + 1).starts_with("HTTP/1."))
-    return answer_of(refusal(400, "this is no request of HTTP/1"), true);
-  const std::string_view method = line.substr(0, first), target = line.substr(first + 1, last - first - 1);
-  if (method != "GET" && method != "HEAD") return answer_of(refusal(405, "read only: GET and HEAD"), true);
-  const auto page = server.page(std::string(target.substr(0, target.find('?'))));
-  return answer_of(page.value_or(refusal(404, "there are /, /status.json and /metrics")), method == "GET");
-}
 
 // One request and its answer, then the end of the connection.
 class Session : public std::enable_shared_from_this<Session> {
@@ -70,7 +42,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   void write() {
-    answer_ = answer(server_, head_);
+    answer_ = http_answer(head_, server_.page);
     asio::async_write(socket_, asio::buffer(answer_),
                       [self = shared_from_this()](const asio::error_code&, std::size_t) {
                         asio::error_code none;

@@ -7,13 +7,9 @@
 #include <optional>
 #include <string>
 
-namespace starling::cli {
+#include "cli/http_answer.h"
 
-struct HttpPage {
-  std::string type;  // of the content
-  std::string body;
-  int status = 200;
-};
+namespace starling::cli {
 
 struct HttpServer {
   std::string host;        // an address in numbers

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "starling/core/config.h"
 #include "starling/core/crc32c.h"
 #include "starling/core/error.h"
 #include "starling/core/text.h"
@@ -43,7 +42,7 @@ struct Choosing {
 
 class StudyReader : TreeReader {
  public:
-  explicit StudyReader(const std::string& file) : TreeReader(file) {}
+  StudyReader(const std::string& file, StudyRecipe& recipe) : TreeReader(file), recipe_(recipe) {}
 
   Study read(const std::string& text) {
     const Node root = parse_toml(text, file_);
@@ -58,14 +57,13 @@ class StudyReader : TreeReader {
       refuse(needed(root, "run").line, fmt::format("run = {}{}: allowed is simulate or train", short_of(how),
                                                    did_you_mean(how, {"simulate", "train"})));
     study_.simulated = how == "simulate";
-    recipe_text_ = read_at_most(study_.recipe, Config::kMostBytes, "recipe");
 
-    scratch_ = parse_recipe(recipe_text_, study_.recipe);
+    recipe_.read(study_.recipe);
     if (const Node* set = table(root, "set")) {
       for (const Setting& each : settings_of(*set)) common_.push_back(key_of(each));
     }
-    scratch_ = parse_recipe(recipe_text_, study_.recipe, common_, file_ + ": [set]");
-    study_.task = scratch_.data.name;
+    recipe_.set(common_, file_ + ": [set]");
+    study_.task = recipe_.task();
     read_cluster(root);
     read_grid(root);
     read_ablations(root);
@@ -146,8 +144,7 @@ class StudyReader : TreeReader {
   void check_key(const std::string& path, const std::string& text, int line) {
     if (path.find('.') == std::string::npos)
       refuse(line, fmt::format("{}: a key of the recipe has the form section.key", short_of(path)));
-    Recipe copy = scratch_;
-    recipe_config(copy).set(path, text, place(file_, line));
+    recipe_.check(path, text, place(file_, line));
   }
 
   void read_cluster(const Node& root) {
@@ -186,7 +183,7 @@ class StudyReader : TreeReader {
     const Node* workers = find(root, kWorkers);
     if (workers != nullptr)
       workers_ = static_cast<int>(whole(*workers, kWorkers, 1, kMostStudyWorkers, workers->line));
-    study_.seeds = {scratch_.run.seed};
+    study_.seeds = {recipe_.seed()};
     for (const Setting& setting : settings_of(*grid)) {
       const auto* values = setting.node.as<Node::Array>();
       if (values == nullptr || values->empty())
@@ -298,12 +295,17 @@ class StudyReader : TreeReader {
   }
 
   void make_arms(const Node& root) {
-    std::size_t arms = 1;
-    for (const Study::Axis& axis : study_.axes) {
-      arms *= axis.values.size();
-      if (arms * study_.seeds.size() > Study::kMostRuns)
+    std::size_t runs = study_.seeds.size();
+    const auto check_runs = [&] {
+      if (runs > Study::kMostRuns)
         refuse(find(root, "grid")->line, fmt::format("more than {} runs", Study::kMostRuns));
+    };
+    check_runs();
+    for (const Study::Axis& axis : study_.axes) {
+      runs *= axis.values.size();
+      check_runs();
     }
+    const std::size_t arms = runs / study_.seeds.size();
     for (std::size_t number = 0; number < arms; ++number) {
       Study::Arm& arm = study_.arms.emplace_back();
       std::size_t rest = number, below = arms;
@@ -380,19 +382,16 @@ class StudyReader : TreeReader {
     std::string text =
         fmt::format("run = {}\nworkers = {}\n", study_.simulated ? "simulate" : "train", run.workers);
     for (const auto& [name, value] : study_.cluster) text += fmt::format("simulate.{} = {}\n", name, value);
-    const Recipe recipe =
-        parse_recipe(recipe_text_, study_.recipe, run.keys, fmt::format("{}: run {}", file_, run.name));
-    for (const auto& [path, value] : recipe_values(recipe)) {
+    for (const auto& [path, value] : recipe_.with(run.keys, fmt::format("{}: run {}", file_, run.name))) {
       if (path != "run.out" && path != "run.threads" && path != "data.threads")
         text += fmt::format("{} = {}\n", path, value);
     }
     return text;
   }
 
+  StudyRecipe& recipe_;
   Study study_;
-  std::string recipe_text_;
-  Overrides common_;
-  Recipe scratch_;
+  Study::Keys common_;
   int workers_ = 0;
   std::vector<Choosing> grid_;
 };
@@ -407,10 +406,8 @@ std::string Study::name_of(const Arm& arm) const {
   return parts.empty() ? title : fmt::format("{}", fmt::join(parts, ", "));
 }
 
-Study read_study(const std::string& file) {
-  return parse_study(read_at_most(file, Config::kMostBytes, "study"), file);
+Study parse_study(const std::string& text, const std::string& file, StudyRecipe& recipe) {
+  return StudyReader(file, recipe).read(text);
 }
-
-Study parse_study(const std::string& text, const std::string& file) { return StudyReader(file).read(text); }
 
 }  // namespace starling

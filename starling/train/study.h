@@ -25,11 +25,10 @@
 #include <utility>
 #include <vector>
 
-#include "starling/train/recipe.h"
-
 namespace starling {
 
 struct Study {
+  using Keys = std::vector<std::pair<std::string, std::string>>;  // {"optimizer.lr", "0.002"}
   static constexpr std::size_t kMostRuns = 2000;
   static constexpr const char* kAblation = "ablation";  // the last axis, if there are ablations
   static constexpr const char* kNothing = "none";       // its first value
@@ -49,7 +48,7 @@ struct Study {
     std::int64_t seed = 0;
     int workers = 0;
     std::string name;      // of its folder: "scheme=cta,split=iid,seed=1"
-    Overrides keys;        // of the recipe
+    Keys keys;             // of the recipe
     std::string settings;  // a line for each; the run is done again if they change
   };
 
@@ -58,7 +57,7 @@ struct Study {
   std::string task;    // data.name
   std::string out;     // folder; default: out/ and the name of the file
   bool simulated = true;
-  Overrides cluster;  // options of `starling simulate` without dashes: {"gradient", "0.1"}
+  Keys cluster;  // options of `starling simulate` without dashes: {"gradient", "0.1"}
   std::vector<Axis> axes;
   std::vector<Arm> arms;
   std::vector<std::int64_t> seeds;
@@ -68,9 +67,24 @@ struct Study {
   std::string name_of(const Arm& arm) const;
 };
 
+// The recipe that a study is of. Its functions throw UsageError.
+class StudyRecipe {
+ public:
+  virtual ~StudyRecipe() = default;
+  virtual void read(const std::string& path) = 0;
+  // For all runs. `from`: the place of the keys, for messages.
+  virtual void set(const Study::Keys& keys, const std::string& from) = 0;
+  virtual void check(const std::string& key, const std::string& value, const std::string& from) const = 0;
+  // All keys and their values, with these ones in place of those of set().
+  virtual Study::Keys with(const Study::Keys& keys, const std::string& from) const = 0;
+  virtual std::string task() const = 0;
+  virtual std::int64_t seed() const = 0;
+};
+
 // Throws UsageError: for the file itself, and for a run whose recipe is refused.
 Study read_study(const std::string& file);
 // The same of a file's text.
 Study parse_study(const std::string& text, const std::string& file);
+Study parse_study(const std::string& text, const std::string& file, StudyRecipe& recipe);
 
 }  // namespace starling

@@ -194,6 +194,8 @@ TEST_F(StudyFile, BadInputIsOneLineWithItsPlace) {
   for (int i = 0; i < 1001; ++i) seeds += std::to_string(i) + ",";
   EXPECT_EQ(error_of(kHead + "[grid]\nrun.seed = [" + seeds + "]\nmixing.scheme = ['cta', 'atc']\n"),
             "study.toml:3: more than 2000 runs");
+  for (int i = 1001; i < 2001; ++i) seeds += std::to_string(i) + ",";
+  EXPECT_EQ(error_of(kHead + "[grid]\nrun.seed = [" + seeds + "]\n"), "study.toml:3: more than 2000 runs");
 }
 
 // Whatever stands in the file, there is a study or one line.

@@ -1,0 +1,37 @@
+#include "cli/http_answer.h"
+
+#include <fmt/format.h>
+
+namespace starling::cli {
+namespace {
+
+// Without the reason phrase, which nobody reads.
+std::string answer_of(const HttpPage& page, bool with_body) {
+  return fmt::format(
+      "HTTP/1.1 {} \r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}"
+      "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nContent-Security-Policy: default-src "
+      "'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors "
+      "'none'\r\n\r\n{}",
+      page.status, page.type, page.body.size(), page.status == 405 ? "Allow: GET, HEAD\r\n" : "",
+      with_body ? page.body : "");
+}
+
+HttpPage refusal(int status, const char* text) {
+  return {"text/plain; charset=utf-8", std::string(text) + "\n", status};
+}
+
+}  // namespace
+
+std::string http_answer(std::string_view head,
+                        const std::function<std::optional<HttpPage>(const std::string& path)>& page_of) {
+  const std::string_view line = head.substr(0, head.find("\r\n"));
+  const std::size_t first = line.find(' '), last = line.rfind(' ');
+  if (first == std::string_view::npos || first == last || !line.substr(last + 1).starts_with("HTTP/1."))
+    return answer_of(refusal(400, "this is no request of HTTP/1"), true);
+  const std::string_view method = line.substr(0, first), target = line.substr(first + 1, last - first - 1);
+  if (method != "GET" && method != "HEAD") return answer_of(refusal(405, "read only: GET and HEAD"), true);
+  const auto page = page_of(std::string(target.substr(0, target.find('?'))));
+  return answer_of(page.value_or(refusal(404, "there are /, /status.json and /metrics")), method == "GET");
+}
+
+}  // namespace starling::cli
