@@ -1,6 +1,6 @@
 // A study of recipes of `starling train`.
 #include "starling/core/config.h"
-#include "starling/core/text.h"
+#include "starling/core/tree.h"
 #include "starling/train/recipe.h"
 #include "starling/train/study.h"
 

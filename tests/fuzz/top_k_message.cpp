@@ -27,7 +27,7 @@ void read(std::string_view bytes) {
   std::vector<float> theirs(form.size()), mine(form.size());
   const std::string_view rest = script.bytes(theirs.size() * sizeof(float));
   std::ranges::copy(rest, reinterpret_cast<char*>(theirs.data()));
-  // What crosses a link is finite.
+  // The exchange lets nothing else cross a link.
   for (float& value : theirs) value = std::isfinite(value) ? value : 0;
 
   const auto n = static_cast<std::size_t>(length);
@@ -37,7 +37,7 @@ void read(std::string_view bytes) {
   const auto changed = static_cast<std::size_t>(std::ranges::count_if(x, [](float one) { return one != 1; }));
   check(changed <= n / form.turns() + 1, "more than a sample has changed");
 
-  // What this worker writes of these values is what it takes away from them.
+  // This worker takes away from these values what it sends of them.
   for (float& value : v) value = std::isfinite(value) ? value : 0;
   form.write(v, x, turn % form.turns(), mine);
   std::vector<float> chosen(n);

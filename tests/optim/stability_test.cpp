@@ -6,8 +6,8 @@
 //                  steps of N(0, 1) these are lr sqrt(T) from their mean
 //
 // Asynchronous schemes over a slow network are asked for ten times the averagings that it carries.
-// Schemes with rounds wait for a slow network. Where a worker stands still, the others go on
-// without it: these rounds are lost, and it jumps to theirs.
+// Schemes with rounds wait for a slow network. The others go on without a worker that stands still:
+// these rounds are lost, and it jumps to theirs.
 #include <cstdlib>
 #include <random>
 #include <sstream>

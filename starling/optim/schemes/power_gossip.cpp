@@ -14,7 +14,8 @@
 // power iteration, so v follows the largest singular vectors of D. C projects D. So mixing drives
 // no workers apart, whatever W is, and there is nothing to tune. If D v = 0, v is random again.
 // Parameters of one dimension, and matrices of one row or column, are mixed as in cta. The authors'
-// code can also make several turns a round, and project to more than one vector.
+// code can also make several turns a round, and project to more than one vector (num_iterations and
+// rank in gossip_run.py, github.com/epfml/powergossip @087eb09).
 //
 // product_exchange.h sends and takes the products, edge_vectors.h keeps v.
 #include <vector>

@@ -138,7 +138,8 @@ class Cifar10Task final : public Task {
   const std::uint64_t seed_;
   ClassShares shares_;
   const std::shared_ptr<Classifier> model_;
-  // The numbers in common use, which A2CiD2's authors have too.
+  // The numbers in common use, which A2CiD2's authors have too (github.com/AdelNabli/ACiD @89393fd,
+  // utils/data_utils.py, line 98).
   const at::Tensor mean_ = at::tensor({0.4914, 0.4822, 0.4465}, at::kFloat).view({3, 1, 1});
   const at::Tensor deviation_ = at::tensor({0.2023, 0.1994, 0.2010}, at::kFloat).view({3, 1, 1});
 };
