@@ -371,5 +371,39 @@ TEST(ChocoScheme, DifferentCopiesBeginAnewAndKeepTheSum) {
   });
 }
 
+// A copy that is not finite would spread with the first exchange of a worker that is finite again.
+TEST(ChocoScheme, CopiesThatAreNotFiniteAreNotMixed) {
+  for (const bool of_a_file : {false, true}) {
+    flock(4, [&](int i, World& world) {
+      world.log = [](Level, const std::string&) {};
+      const Tensor p = parameter({40, 25});
+      Optimizer optimizer({p}, SGD{.lr = 1}, {.topology = "ring", .scheme = "choco", .one_in = 4}, world);
+      const auto set = [&](double value) {
+        const c10::AutoGradMode no_gradient(false);
+        p.fill_(value);
+      };
+      const auto steps = [&](int count) {
+        for (int t = 0; t < count; ++t) optimizer.step();
+      };
+      if (of_a_file) {
+        OptimizerState state = copy_of(optimizer.state());
+        for (auto& [name, tensor] : state.tensors) {
+          if (name.starts_with("published.") || name.starts_with("replica.")) tensor.fill_(NAN);
+        }
+        optimizer.set_state(state);
+      } else {
+        set(i == 0 ? NAN : 1);
+        optimizer.begin_again();
+        steps(5);
+        EXPECT_EQ(p.isfinite().all().item<bool>(), i != 0);
+      }
+      set(i);
+      steps(400);
+      EXPECT_TRUE(at::allclose(p, at::full_like(p, 1.5), 0, 0.05)) << p[0];
+      nobody_leaves_yet(optimizer);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace starling

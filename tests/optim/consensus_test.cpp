@@ -201,6 +201,36 @@ TEST_P(ConsensusOf, AWorkerThatIsNotFiniteIsLeftOut) {
   });
 }
 
+// Nothing that is not finite is mixed, whoever begins again with it.
+TEST_P(ConsensusOf, AWorkerWithNaNsSaysSoAndSpoilsNoOther) {
+  if (!mixes()) GTEST_SKIP() << "no exchanges of parameters";
+  for (const Setting& setting : settings_of(info())) {
+    if (setting.options.hierarchy != "none") continue;  // its gradients are those of its node
+    for (const int bad : {0, 2}) {
+      SCOPED_TRACE(testing::Message() << setting.name << ", worker " << bad);
+      std::vector<LogLines> said(kMembers);
+      virtual_flock(kMembers, [&](int i, World& world, VirtualTime& time) {
+        world.log = said[static_cast<std::size_t>(i)].log();
+        Member member(setting, world);
+        member.set(i == bad ? NAN : 1);
+        member.optimizer->begin_again();
+        for (int t = 0; t < 20; ++t) {
+          time.sleep(std::chrono::milliseconds(10));
+          member.train(i, t, 1, 0.1);
+        }
+        if (i != bad) {
+          EXPECT_TRUE(member.p.isfinite().all().item<bool>()) << "worker " << i;
+        }
+        nobody_leaves_yet(*member.optimizer);
+      });
+      for (int i = 0; i < kMembers; ++i) {
+        const bool says = said[static_cast<std::size_t>(i)].text().find("not finite") != std::string::npos;
+        EXPECT_EQ(says, i == bad) << "worker " << i;
+      }
+    }
+  }
+}
+
 STARLING_EVERY_SCHEME(ConsensusOf);
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <span>
 
 #include <ATen/ops/from_blob.h>
@@ -22,6 +23,9 @@ std::vector<std::span<const float>> pieces_of(const Block& block) {
   return pieces;
 }
 
+// A copy that is not finite would be mixed into the neighbour's parameters, which are.
+float finite_or_0(float value) { return std::isfinite(value) ? value : 0; }
+
 }  // namespace
 
 void Copies::attach(const Graph& graph) {
@@ -37,6 +41,12 @@ void Copies::restart() {
 }
 
 void Copies::agree(Exchange& exchange) {
+  for (Replicas& replicas : replicas_) {
+    for (Replicas::Edge& edge : replicas.edges) {
+      for (std::vector<float>* const copy : {&edge.mine, &edge.theirs})
+        std::ranges::transform(*copy, copy->begin(), finite_or_0);
+    }
+  }
   if (std::exchange(fresh_, false)) return;
   for (auto edges = differing(exchange); !edges.empty(); edges = differing(exchange))
     begin_again(exchange, edges);
@@ -128,7 +138,8 @@ void Copies::begin_again(Exchange& exchange, const std::vector<Pair>& edges) {
     if (rank_ == from) {
       std::size_t at = 0;
       for (const auto piece : pieces_of(x_.read(block))) {
-        for (const float value : piece) values[at++] = std::int64_t{std::bit_cast<std::uint32_t>(value)} + 1;
+        for (const float value : piece)
+          values[at++] = std::int64_t{std::bit_cast<std::uint32_t>(finite_or_0(value))} + 1;
       }
     }
     exchange.maximum(values);
