@@ -145,7 +145,8 @@ void Stability::check(Options options, int n, Net net) const {
   const double most_share = in_pairs() && info().traits.edges == EdgeKind::directed ? 2 / kLeastWeight : 1;
   // A momentum of the scheme's own carries the first step on. A correction does so while there is
   // no exchange.
-  const bool momentum = std::ranges::count(info().options, "beta", &SchemeOption::name) > 0;
+  const bool momentum = std::ranges::count(info().options, "beta", &SchemeOption::name) > 0 ||
+                        info().name == "gasloc" || info().name == "streaming-diloco";  // outer_momentum
   const double carried = momentum ? 1 / (1 - 0.9) : 1, apart = loses && info().traits.exact ? kStall : 1;
   // Momentum, or a correction, moves workers that the first exchange has brought together.
   const double least = momentum || info().traits.exact ? kLr : 0;
