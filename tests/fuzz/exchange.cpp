@@ -23,7 +23,9 @@ std::vector<Contents> kinds() {
           {.wire = Wire::bf16, .vectors = 2},
           {.one_in = 2},
           {.one_in = 2, .chooser = Chooser::sender},
-          {.exchanged = Exchanged::pushes, .tail = 1}};
+          {.exchanged = Exchanged::pushes, .tail = 1},
+          {.chooser = Chooser::sender},  // values of the scheme's own
+          {.wire = Wire::int8}};         // of large blocks
 }
 
 class Worker {
@@ -124,8 +126,7 @@ void read(std::string_view bytes) {
   // Large blocks wait for each other.
   const std::vector<std::size_t> sizes =
       chosen / 4 % 8 == 7 ? std::vector<std::size_t>{17'000} : std::vector<std::size_t>{3, 600};
-  accepted(
-      [&] { Worker(bytes.substr(1), contents[chosen / 4 % 8 % contents.size()], schedule, sizes).run(); });
+  accepted([&] { Worker(bytes.substr(1), contents[chosen / 4 % contents.size()], schedule, sizes).run(); });
 }
 
 }  // namespace starling::fuzz
