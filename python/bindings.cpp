@@ -52,6 +52,7 @@ py::dict statistics_of(OptimizerBinding& binding) {
   all["rounds"] = s.rounds;
   all["committed"] = s.committed;
   all["aborted"] = s.aborted;
+  all["jumped"] = s.jumped;
   all["late"] = s.late;
   all["bytes_sent"] = s.bytes_sent;
   all["payload_sent"] = s.payload_sent;

@@ -127,6 +127,7 @@ Options options_of(const py::dict& given) {
          const std::chrono::duration<double> seconds(v.cast<double>());
          o.max_wait = std::chrono::duration_cast<std::chrono::milliseconds>(seconds);
        }},
+      {"jump_guard", [](Options& o, py::handle v) { o.jump_guard = v.cast<double>(); }},
       {"clip", [](Options& o, py::handle v) { o.clip = v.cast<double>(); }},
       {"skip_not_finite", [](Options& o, py::handle v) { o.skip_not_finite = v.cast<bool>(); }},
       {"clear_gradients", [](Options& o, py::handle v) { o.clear_gradients = v.cast<bool>(); }}};

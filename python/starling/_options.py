@@ -77,6 +77,9 @@ class Options(SchemeOptions, total=False):
     max_wait: float | None
     """Longest, in seconds, that step() waits for a late neighbour that is alive; None (default):
     ten minutes. Runs in which it is used up are not equal to the bit."""
+    jump_guard: float
+    """Refuses a neighbour's block that is so many times as far from this worker's as usual, at least
+    2: silent corruption, or a worker that diverges; 0 (default): none. Not for wires int8 and int4."""
     clip: float
     """Largest norm of this worker's whole gradient, to which a larger one is scaled down inside
     step(); 0 (default): any."""

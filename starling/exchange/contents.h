@@ -63,6 +63,8 @@ class Layout {
     return Mask::of_round(one_in_, id.block, (id.round - 1) % period_, (id.round - 1) / period_);
   }
   std::size_t values(SwapId id) const;
+  // Those of the first vector, with Chooser::mask: the parameters.
+  std::size_t parameters(SwapId id) const { return mask(id).chosen_of(sizes_[id.block]); }
   std::size_t bytes(SwapId id) const { return block_bytes(wire_, values(id)); }
   Sending sending(SwapId id) const {
     return bytes(id) > kSentAtOnce ? Sending::when_all_are_ready : Sending::at_once;

@@ -35,7 +35,9 @@ void EdgeSwaps::begin(SwapId id, const std::shared_ptr<const Buffer>& mine, bool
     // A group did not wait for an absent member.
     const bool left_out = meeting.in_group() && tools_.links.absent(partner.rank);
     if (present(partner.rank, id.round) && !left_out) {
-      with.edge.start(id, partner.direction, finite, tools_.layout.sending(id));
+      const SentBlock* const early = finite ? with.inbox.whole(id) : nullptr;
+      const bool usable = finite && !(early != nullptr && jumps(with, id, *early));
+      with.edge.start(id, partner.direction, usable, tools_.layout.sending(id));
     } else {
       with.edge.pass(id, partner.direction);
     }
@@ -115,6 +117,7 @@ void EdgeSwaps::Swaps::decided(SwapId id, Outcome outcome) {
   const bool sends_only = arrival.weight == 0, gives = arrival.given != 0;
   tools.release();
   if (outcome == Outcome::committed) {
+    tools.guard.committed(rank, id.block);
     const bool of_use = !sends_only || gives;
     return tools.ledger.committed(id, of_use ? std::optional(std::move(arrival)) : std::nullopt);
   }
@@ -144,6 +147,15 @@ bool EdgeSwaps::expects(const Swaps& sender, const Frame& frame) const {
          sender.inbox.may_take(id);
 }
 
+bool EdgeSwaps::jumps(const Swaps& sender, SwapId id, const SentBlock& theirs) const {
+  const auto swap = sender.open.find(id);
+  if (!tools_.guard.is_on() || swap == sender.open.end()) return false;
+  const bool refused =
+      tools_.guard.refuses(sender.rank, id, theirs, swap->second.mine, tools_.layout.parameters(id));
+  if (refused) tools_.ledger.jumped();
+  return refused;
+}
+
 std::span<std::byte> EdgeSwaps::place(int from, const Frame& frame) {
   Swaps& sender = at(from);
   if (!expects(sender, frame)) return {};
@@ -160,7 +172,8 @@ bool EdgeSwaps::received_in_place(int from, const Frame& frame, const Payload& p
   if (!tools_.layout.may_be_read(id, block)) return false;
   tools_.links.heard(from);
   tools_.links.mark_present(from);
-  sender.inbox.put(id, std::move(block));
+  const bool good = !jumps(sender, id, block);
+  sender.inbox.put(id, std::move(block), good);
   return true;
 }
 
@@ -170,10 +183,11 @@ void EdgeSwaps::received_chunk(int from, const Frame& frame, std::span<const std
   const SwapId id{frame.round, frame.block};
   tools_.links.mark_present(from);
   const auto flaw = [&](const SentBlock& block) {
-    return tools_.layout.may_be_read(id, block) ? std::string_view() : EdgeInbox::kDamaged;
+    if (!tools_.layout.may_be_read(id, block)) return EdgeInbox::kDamaged;
+    return jumps(sender, id, block) ? EdgeInbox::kJumps : std::string_view();
   };
   const bool sound = intact && expects(sender, frame);
-  if (!sender.inbox.received(id, frame, chunk, sound, flaw, tools_.layout.mask(id)).empty())
+  if (sender.inbox.received(id, frame, chunk, sound, flaw, tools_.layout.mask(id)) == EdgeInbox::kDamaged)
     tools_.warn_of_damage(from, frame);
 }
 

@@ -34,6 +34,7 @@
 #include "starling/exchange/contents.h"
 #include "starling/exchange/edge_swaps.h"
 #include "starling/exchange/group_swaps.h"
+#include "starling/exchange/jump_guard.h"
 #include "starling/exchange/ledger.h"
 #include "starling/exchange/links.h"
 #include "starling/exchange/meetings.h"
@@ -61,6 +62,9 @@ struct ExchangeOptions {
   std::set<int> away{};    // ranks that are no members: the schedule gives them no neighbours
   bool needs_all = true;   // LinkOptions
   bool renewable = false;  // takes calls to renew(); else they are ignored
+  // JumpGuard's factor; 0: off. Equal on all workers. With it there are no groups: a mean cannot be
+  // told apart. Not with Chooser::sender.
+  double jump_guard = 0;
 };
 
 class Exchange final : private TransportHandler {
@@ -98,6 +102,8 @@ class Exchange final : private TransportHandler {
   void start(int block, bool finite);
   // Whether it had finite blocks only, in the round that has begun last.
   bool sent_finite() const;
+  // Whether the neighbours find that this worker's blocks have jumped (jump_guard.h).
+  bool is_apart() const { return guard_.is_apart(); }
 
   // --- save and resume, on the training thread, between two steps ---
   // The schedule's place, counted from 0 within the cycle, one_in periods of it: the next
@@ -180,6 +186,7 @@ class Exchange final : private TransportHandler {
   Ledger ledger_;
   // On the transport's thread, but for averages_, which says which thread calls what.
   Holdback holdback_;
+  JumpGuard guard_;
   const SwapTools tools_;
   EdgeSwaps edges_;
   GroupSwaps groups_;

@@ -35,6 +35,11 @@ const SentBlock& Inbox::read(SwapId id, Wire wire, Mask mask) {
   return payload.block = SentBlock({payload.room.owner, payload.room.bytes}, wire, mask);
 }
 
+const SentBlock* Inbox::whole(SwapId id) const {
+  const auto found = payloads_.find(id);
+  return found == payloads_.end() || found->second.block.bytes().empty() ? nullptr : &found->second.block;
+}
+
 Inbox::Incoming Inbox::take(SwapId id) {
   auto node = payloads_.extract(id);
   return node ? std::move(node.mapped()) : Incoming{};
@@ -48,9 +53,9 @@ std::span<std::byte> EdgeInbox::place(SwapId id, const Frame& frame, BufferPool&
   return Inbox::place(id, frame, [&] { return room_of(pool, frame.total); });
 }
 
-void EdgeInbox::put(SwapId id, SentBlock block) {
-  Inbox::put(id, std::move(block));
-  edge_.block(id, true);
+void EdgeInbox::put(SwapId id, SentBlock block, bool good) {
+  if (good) Inbox::put(id, std::move(block));
+  edge_.block(id, good);
 }
 
 std::string_view EdgeInbox::received(SwapId id, const Frame& frame, std::span<const std::byte> chunk,

@@ -73,6 +73,8 @@ class Inbox {
 
   // The whole payload as a block, which take() then hands out.
   const SentBlock& read(SwapId id, Wire wire, Mask mask = {});
+  // The block, if it has come whole, and read() or put() has been called for it; or null.
+  const SentBlock* whole(SwapId id) const;
   // Nothing if nothing has come.
   Incoming take(SwapId id);
   void drop(SwapId id) { payloads_.erase(id); }
@@ -97,17 +99,17 @@ class EdgeInbox : private Inbox {
   bool may_take(SwapId id) const { return edge_.wants(id) && Inbox::may_take(id); }
   // Inbox::place() in a buffer of the pool: of a sound frame, for a block that it may_take().
   std::span<std::byte> place(SwapId id, const Frame& frame, BufferPool& pool);
-  // Takes a whole block that lies in the sender's memory.
-  void put(SwapId id, SentBlock block);
+  // Takes a whole block that lies in the sender's memory. good = false: it will not be mixed.
+  void put(SwapId id, SentBlock block, bool good = true);
   // The chunk has come. flaw: says what is wrong with a whole block, or nothing. Returns what is
   // wrong with a block that will not be mixed: kDamaged, or what `flaw` said.
-  static constexpr std::string_view kDamaged = "damaged";
+  static constexpr std::string_view kDamaged = "damaged", kJumps = "that jumps";
   using Flaw = std::function<std::string_view(const SentBlock&)>;
   std::string_view received(SwapId id, const Frame& frame, std::span<const std::byte> chunk, bool sound,
                             const Flaw& flaw, Mask mask = {});
   // The block of a swap that is decided, if it has come.
   SentBlock take(SwapId id) { return Inbox::take(id).block; }
-  using Inbox::clear, Inbox::contains, Inbox::drop, Inbox::drop_before;
+  using Inbox::clear, Inbox::contains, Inbox::drop, Inbox::drop_before, Inbox::whole;
 
  private:
   Edge& edge_;

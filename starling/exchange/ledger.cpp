@@ -11,6 +11,7 @@ ExchangeStatistics& ExchangeStatistics::operator+=(const ExchangeStatistics& mor
   skipped_rounds += more.skipped_rounds;
   committed += more.committed;
   aborted += more.aborted;
+  jumped += more.jumped;
   late += more.late;
   directed_aborted += more.directed_aborted;
   bytes_sent += more.bytes_sent;
@@ -59,6 +60,11 @@ void Ledger::aborted(SwapId id, std::optional<Arrival> arrival, std::size_t coun
   counts_.aborted += counted;
   if (directed) ++counts_.directed_aborted;
   close(id, std::move(arrival));
+}
+
+void Ledger::jumped() {
+  const std::lock_guard lock(monitor_.mutex);
+  ++counts_.jumped;
 }
 
 void Ledger::close(SwapId id, std::optional<Arrival> arrival) {

@@ -19,7 +19,8 @@ struct ExchangeStatistics {
   std::uint64_t skipped_rounds = 0;  // by jumping
   std::uint64_t committed = 0;       // blocks, summed over neighbours
   std::uint64_t aborted = 0;
-  std::uint64_t late = 0;  // mixed late, after a broken connection was mended
+  std::uint64_t jumped = 0;  // the aborted ones that this worker refused (jump_guard.h)
+  std::uint64_t late = 0;    // mixed late, after a broken connection was mended
   // The aborted ones on directed edges where shares are not pushed: each moves the mean a little.
   std::uint64_t directed_aborted = 0;
   std::uint64_t bytes_sent = 0;      // over links, and what neighbours on this host read in place
@@ -51,6 +52,7 @@ class Ledger {
   // One of the open swaps is decided. counted: as so many swaps. `arrival` is handed out.
   void committed(SwapId id, std::optional<Arrival> arrival, std::size_t counted = 1);
   void aborted(SwapId id, std::optional<Arrival> arrival, std::size_t counted, bool directed = false);
+  void jumped();  // before it is aborted
   // A swap in doubt has come to an end. late: it was committed, so many times.
   void mended(SwapId id, Arrival arrival, std::size_t late);
 

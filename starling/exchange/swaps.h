@@ -10,6 +10,7 @@
 #include "starling/core/timeline.h"
 #include "starling/exchange/contents.h"
 #include "starling/exchange/inbox.h"
+#include "starling/exchange/jump_guard.h"
 #include "starling/exchange/ledger.h"
 #include "starling/exchange/links.h"
 #include "starling/exchange/meetings.h"
@@ -56,6 +57,7 @@ struct SwapTools {
   Rounds& rounds;
   Ledger& ledger;
   Holdback& holdback;
+  JumpGuard& guard;
   Log log;
   std::shared_ptr<Timeline> timeline;
 };

@@ -39,6 +39,7 @@
 #include "starling/core/wait.h"
 #include "starling/exchange/edge.h"
 #include "starling/exchange/inbox.h"
+#include "starling/exchange/jump_guard.h"
 #include "starling/exchange/links.h"
 #include "starling/exchange/monitor.h"
 #include "starling/gossip/ask_times.h"
@@ -62,6 +63,7 @@ struct GossipOptions {
   bool needs_all = true;                      // LinkOptions
   std::chrono::milliseconds patience{1'000};  // for an averaging without progress
   std::chrono::milliseconds silent{5'000};    // no byte for this long: the connection is broken
+  double jump_guard = 0;                      // JumpGuard's factor; 0: off. Not for modular wires
   Interrupted interrupted = nobody;           // World::interrupted
 };
 
@@ -108,6 +110,8 @@ class Gossip final : private TransportHandler {
   GossipStatistics statistics() const;
   // Whether all blocks of this worker's last averaging were finite. On any thread.
   bool sent_finite() const { return finite_; }
+  // Whether the neighbours find that this worker's blocks have jumped. On any thread.
+  bool is_apart() const { return guard_.is_apart(); }
 
  private:
   struct LockedBlock {
@@ -172,6 +176,8 @@ class Gossip final : private TransportHandler {
   // On the transport's thread.
   bool expects(const Peer& peer, const Frame& frame) const;
   void received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact);
+  // Whether the guard refuses a whole block of a swap that this worker has begun.
+  bool jumps(const Peer& peer, SwapId id, const SentBlock& theirs);
   Payload gradients_made() const;
   void learn_gradients(const Peer& peer);
   void take(Peer& peer, std::size_t block, const Swap& swap, bool late);  // the arrived data
@@ -200,6 +206,7 @@ class Gossip final : private TransportHandler {
   std::vector<std::size_t> sizes_;
   std::size_t values_ = 0;  // of all blocks
   std::vector<std::unique_ptr<LockedBlock>> blocks_;
+  JumpGuard guard_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; my own is unused
   mutable Monitor monitor_;
   WorkerLinks links_;

@@ -69,7 +69,8 @@ void Gossip::Actions::begin(int rank, std::uint64_t number, bool i_asked) {
     peer.open[id] = {.mine = SentBlock(payload_of(std::move(mine)), gossip.options_.wire),
                      .theirs = {},
                      .direction = direction};
-    peer.edge.start(id, direction, finite);
+    const SentBlock* const early = finite ? peer.inbox.whole(id) : nullptr;
+    peer.edge.start(id, direction, finite && !(early != nullptr && gossip.jumps(peer, id, *early)));
   }
   if (gossip.finite_.exchange(all_finite) && !all_finite)
     gossip.log_(Level::warning, fmt::format("this worker's parameters are not finite in averaging {} with "
@@ -167,6 +168,7 @@ void Gossip::Peer::decided(SwapId id, Outcome outcome) {
   swap.theirs = std::move(theirs);
   outcome == Outcome::aborted ? gossip.take_back(id.block, swap) : gossip.give(id.block, swap);
   if (outcome == Outcome::committed) {
+    gossip.guard_.committed(rank, id.block);
     if (swap.direction.receive) {
       gossip.take(*this, id.block, swap, false);
       distance = kernels::best_kernels().squared_distance(swap.theirs.values(), swap.mine.values(),
@@ -296,6 +298,8 @@ void Gossip::received(int from, const Frame& frame, std::span<const std::byte> p
       return update_pairing();
     case FrameType::data:
       return received_data(sender, frame, payload, intact);
+    case FrameType::jumps:
+      return guard_.was_refused(from, {frame.round, frame.block}, jump_distance(frame), frame.step != 0);
     case FrameType::ack:
     case FrameType::abort:
     case FrameType::skip:
@@ -328,14 +332,26 @@ void Gossip::learn_gradients(const Peer& peer) {
 void Gossip::received_data(Peer& peer, const Frame& frame, std::span<const std::byte> payload, bool intact) {
   if (frame.block >= blocks_.size()) return;
   const SwapId id{frame.round, frame.block};
-  const auto flaw = [&](const SentBlock& sent) { return algorithm_.flaw(sent, sizes_[id.block]); };
+  const auto flaw = [&](const SentBlock& sent) {
+    const std::string_view wrong = algorithm_.flaw(sent, sizes_[id.block]);
+    return wrong.empty() && jumps(peer, id, sent) ? EdgeInbox::kJumps : wrong;
+  };
   const std::string_view wrong =
       peer.inbox.received(id, frame, payload, intact && expects(peer, frame), flaw);
-  if (wrong.empty()) return;
+  if (wrong.empty() || wrong == EdgeInbox::kJumps) return;  // the guard has said so
   log_(Level::warning, wrong == EdgeInbox::kDamaged
                            ? damage(peer.rank, frame, "averaging")
                            : fmt::format("worker {} sent block {} in averaging {} {}: not mixed", peer.rank,
                                          frame.block, frame.round, wrong));
+}
+
+bool Gossip::jumps(const Peer& peer, SwapId id, const SentBlock& theirs) {
+  const auto swap = peer.open.find(id);
+  if (!guard_.is_on() || swap == peer.open.end()) return false;
+  if (!guard_.refuses(peer.rank, id, theirs, swap->second.mine, sizes_[id.block])) return false;
+  const std::lock_guard lock(monitor_.mutex);
+  ++statistics_.jumped;
+  return true;
 }
 
 // Sends heartbeats, and ends averagings that take too long.

@@ -30,6 +30,7 @@ struct GossipStatistics {
   std::uint64_t gradients_of_all = 0;
   // Averagings with all blocks; per gradient that is the effective rate.
   std::uint64_t averaged = 0;
+  std::uint64_t jumped = 0;     // aborted blocks that this worker has refused (exchange/jump_guard.h)
   double gradient_seconds = 0;  // current time of a gradient
   std::uint64_t bytes_sent = 0, payload_sent = 0;
 };

@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -221,6 +222,7 @@ void Optimizer::open(const Epoch& epoch, const World& world) {
   exchange_with.away = epoch.away(world.size);
   exchange_with.needs_all = !e.is_renewed();
   exchange_with.renewable = e.membership != nullptr;
+  exchange_with.jump_guard = e.options.jump_guard;
   // In pairs, the exchange's edges only serve the exact averages.
   e.exchange = std::make_unique<Exchange>(
       world.make_transport(world, channel),
@@ -300,14 +302,16 @@ void Optimizer::join_again() {
 bool Optimizer::keep_membership() {
   Engine& e = *engine_;
   if (!e.membership) return true;
-  if (is_spoiled()) {
+  const bool is_apart = e.scheme->is_apart();
+  if (is_apart || is_spoiled()) {
+    const std::string_view what = is_apart ? "have jumped away from the others'" : "are not finite";
     if (++e.spoiled > kMostSpoiled)
       throw Error(
-          fmt::format("this worker's parameters are not finite again: it has taken the state of "
-                      "another worker {} times, and ends",
-                      kMostSpoiled));
+          fmt::format("this worker's parameters {} again: it has taken the state of another worker {} times, "
+                      "and ends",
+                      what, kMostSpoiled));
     e.world.log(Level::warning,
-                "this worker's parameters are not finite: it takes the state of another worker");
+                fmt::format("this worker's parameters {}: it takes the state of another worker", what));
     join_again();
     return false;
   }

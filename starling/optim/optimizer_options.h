@@ -60,6 +60,11 @@ struct Options {
   // Timeout of step() for a late neighbour that is alive; unset: World::timeouts.stalled. The
   // worker then goes on without it, and runs are no longer bit-equal.
   std::optional<std::chrono::milliseconds> max_wait{};
+  // Refuses a neighbour's block that is so many times as far from this worker's as usual, at least
+  // 2: silent corruption, or a worker that diverges (exchange/jump_guard.h). 0: none. It reads each
+  // block that arrives once more. Groups then exchange in pairs. Needs fp32, bf16 or fp16 on the
+  // wire, and a scheme that exchanges parameters.
+  double jump_guard = 0;
   // Largest norm of this worker's gradient, or (all-reduce) of the mean gradient; 0: no limit.
   // step() scales a larger one down, not .grad. This, skip_not_finite or both read gradients once.
   double clip = 0;

@@ -72,6 +72,28 @@ void check_scheme(const SchemeInfo& info, const Options& options, bool around) {
                     info.name));
 }
 
+bool exchanges_parameters(const SchemeInfo& info) {
+  const SchemeTraits& traits = info.traits;
+  return traits.path != Path::gradients && traits.edges != EdgeKind::none &&
+         traits.contents.chooser != Chooser::sender;
+}
+
+// It measures the parameters that arrive.
+void check_jump_guard(const SchemeInfo& info, const Options& options) {
+  check_range("jump_guard", options.jump_guard, ranges::jump_guard);
+  if (options.jump_guard == 0) return;
+  if (options.jump_guard < 2)
+    refuse(fmt::format("jump_guard = {} is not allowed: it must be 0, or at least 2", options.jump_guard));
+  if (!exchanges_parameters(info))
+    refuse(
+        fmt::format("jump_guard = {} needs scheme \"{}\", not \"{}\", whose workers exchange no parameters",
+                    options.jump_guard, schemes_with(exchanges_parameters), info.name));
+  if (is_modular(options.wire))
+    refuse(fmt::format(
+        "jump_guard = {} needs wire fp32, bf16 or fp16, not \"{}\": its codes show small distances alone",
+        options.jump_guard, name_of(options.wire)));
+}
+
 // Local steps, and the outer optimizer.
 void check_outer(const SchemeInfo& info, const Options& options) {
   const int every = options.every, mean_every = options.mean_every;
@@ -188,6 +210,7 @@ void check_options(const Options& options, int workers, int local_workers, bool 
   const SchemeInfo& info = scheme_of(options);
   const SchemeSettings settings(options.scheme);
   check_scheme(info, options, around);
+  check_jump_guard(info, options);
   check_outer(info, options);
   check_gradients(options, around);
   check_hierarchy(options, workers, local_workers, around);
@@ -210,6 +233,7 @@ Terms terms_of(const Options& options) {
               {"outer_warmup", std::to_string(options.outer_warmup)},
               {"outer_lr_at", in_quotes(options.outer_lr_at)},
               {"outer_momentum_at", in_quotes(options.outer_momentum_at)},
+              {"jump_guard", fmt::format("{}", options.jump_guard)},
               {"seed", std::to_string(options.seed)}};
   const SchemeSettings settings(options.scheme);
   for (const auto& [option, value] : settings.all())

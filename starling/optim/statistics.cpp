@@ -25,6 +25,7 @@ Statistics Optimizer::statistics() const {
   Statistics all{.rounds = edges.rounds,
                  .committed = edges.committed,
                  .aborted = edges.aborted,
+                 .jumped = edges.jumped,
                  .late = edges.late,
                  .bytes_sent = edges.bytes_sent,
                  .bytes_in_place = edges.bytes_in_place,

@@ -11,6 +11,7 @@ struct Statistics {
   std::uint64_t rounds = 0;          // exchanges started; asynchronous: averagings of all blocks
   std::uint64_t committed = 0;       // blocks mixed, summed over edges
   std::uint64_t aborted = 0;         // blocks not mixed: a neighbour was late, gone or faulty
+  std::uint64_t jumped = 0;          // of these, refused by this worker (Options::jump_guard)
   std::uint64_t late = 0;            // blocks mixed late, after a connection was mended
   std::uint64_t bytes_sent = 0;      // by the edges; all-reduce: computed, 2M(n-1)/n each time
   std::uint64_t bytes_in_place = 0;  // of these, by shared memory

@@ -110,6 +110,7 @@ void Logbook::write_line(double lr, const Statistics& now) {
                   .waiting_share = waiting_share,
                   .bytes_sent = now.bytes_sent,
                   .blocks_aborted = now.aborted,
+                  .blocks_jumped = now.jumped,
                   .gossip = gossip});
   write_events(lr, seconds, waiting_share, now);
   losses_ = 0;

@@ -87,6 +87,7 @@ std::string to_json(const Summary& s) {
                {"bytes_computed", s.bytes_computed},
                {"waiting_share", s.waiting_share},
                {"blocks_aborted", s.blocks_aborted},
+               {"blocks_jumped", s.blocks_jumped},
                {"directed_aborted", s.directed_aborted},
                {"questions_unanswered", s.questions_unanswered},
                {"steps_skipped", s.steps_skipped},
@@ -139,7 +140,8 @@ void Metrics::write(const StepRecord& r) {
             {"lr", r.lr},
             {"waiting_share", r.waiting_share},
             {"bytes_sent", r.bytes_sent},
-            {"blocks_aborted", r.blocks_aborted}};
+            {"blocks_aborted", r.blocks_aborted},
+            {"blocks_jumped", r.blocks_jumped}};
   if (r.gossip) {
     json["rate"] = r.gossip->rate;
     json["distance"] = r.gossip->distance;

@@ -43,6 +43,7 @@ struct StepRecord {
   double waiting_share = 0;  // of the time, for neighbours
   std::uint64_t bytes_sent = 0;
   std::uint64_t blocks_aborted = 0;  // of this worker since the start
+  std::uint64_t blocks_jumped = 0;   // of these, refused by it (Options::jump_guard)
   // Asynchronous schemes: averagings per gradient, the distance from the neighbours at the last
   // averagings with them, the edges, and the fate of this worker's requests.
   struct Gossip {
@@ -90,6 +91,7 @@ struct Summary {
   // edge: mean of the workers. directed_aborted counts those on directed edges, each of which moved
   // the mean of all parameters a little.
   double blocks_aborted = 0;
+  double blocks_jumped = 0;  // of these, refused by mixing.jump_guard
   double directed_aborted = 0;
   double questions_unanswered = 0;  // in time, by asynchronous schemes: mean of the workers
   // Mixed only, since the gradient overflowed (fp16): mean of the workers.

@@ -169,6 +169,9 @@ Config recipe_config(Recipe& r) {
   for (auto& [name, value] : r.mixing.of_scheme) scheme_key(c, name, value);
   c.key("max_wait", &r.mixing.max_wait, between(0, 1e6),
         "seconds to wait for a late neighbour that is alive; 0: ten minutes");
+  c.key("jump_guard", &r.mixing.jump_guard, ranges::jump_guard,
+        "refuse a neighbour's block that is so many times as far from this worker's as usual, at least 2; 0: "
+        "none");
   c.key("block_bytes", &r.mixing.block_bytes, between(1, 1 << 30), "largest block that is exchanged at once");
   c.key("hierarchy", &r.mixing.hierarchy, Choices{"none", "node"},
         "node: workers of a node average gradients, share the optimizer's state, and gossip as one");
@@ -325,8 +328,8 @@ void check_resumable(const Recipe& recipe, const RecipeValues& saved, const std:
   const bool whole = recipe.mixing.hierarchy == "none";
   const auto free = [&](const std::string& key) {
     return key == "run.out" || key == "run.threads" || key == "run.device" || key == "data.dir" ||
-           key == "data.threads" || key == "mixing.max_wait" || key == "mixing.profile" ||
-           (key == "mixing.block_bytes" && whole) || key.starts_with("log.") ||
+           key == "data.threads" || key == "mixing.max_wait" || key == "mixing.jump_guard" ||
+           key == "mixing.profile" || (key == "mixing.block_bytes" && whole) || key.starts_with("log.") ||
            key.starts_with("checkpoint.") || (key == "mixing.topology" && other_workers);
   };
   for (const auto& [key, value] : recipe_values(recipe)) {
@@ -370,6 +373,7 @@ Options make_options(const Recipe& recipe) {
   options.hierarchy = recipe.mixing.hierarchy;
   options.workers_per_node = recipe.mixing.workers_per_node;
   options.block_bytes = recipe.mixing.block_bytes;
+  options.jump_guard = recipe.mixing.jump_guard;
   options.clip = recipe.train.clip;
   if (recipe.model.dtype == "fp16") {
     options.loss_scaling =

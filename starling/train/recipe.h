@@ -62,6 +62,7 @@ struct Recipe {
     // Each option of any scheme; below 0: automatic, if it can be.
     SchemeValues of_scheme = scheme_values();
     double max_wait = 0;
+    double jump_guard = Options().jump_guard;
     std::int64_t block_bytes = 25 << 20;
     std::string hierarchy = "none";
     int workers_per_node = 0;

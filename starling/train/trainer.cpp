@@ -83,7 +83,7 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
   const AverageScore test = test_average(optimizer, task, ema);
   const double worst = test_worst(optimizer, task, info);
   constexpr double kMega = 1e6;  // bytes are averaged as floats, in MB
-  std::array<float, 10> means{static_cast<float>(log.loss()),
+  std::array<float, 11> means{static_cast<float>(log.loss()),
                               static_cast<float>(log.seconds()),
                               static_cast<float>(log.waiting_share(statistics)),
                               static_cast<float>(static_cast<double>(statistics.bytes_sent) / kMega),
@@ -92,7 +92,8 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
                               static_cast<float>(statistics.directed_aborted),
                               static_cast<float>(statistics.skipped),
                               static_cast<float>(statistics.questions.unanswered),
-                              static_cast<float>(static_cast<double>(statistics.payload_sent) / kMega)};
+                              static_cast<float>(static_cast<double>(statistics.payload_sent) / kMega),
+                              static_cast<float>(statistics.jumped)};
   const int left = std::max(optimizer.average(means), 1);
   Summary summary = begun_summary(recipe, world.size);
   summary.workers_lost = world.size - left;
@@ -108,6 +109,7 @@ Summary summarize(const Recipe& recipe, const World& world, Optimizer& optimizer
   summary.payload_sent_per_worker = static_cast<std::uint64_t>(std::llround(double{means[9]} * kMega));
   summary.waiting_share = means[2];
   summary.blocks_aborted = means[5];
+  summary.blocks_jumped = means[10];
   summary.directed_aborted = means[6];
   summary.questions_unanswered = means[8];
   summary.steps_skipped = means[7];

@@ -374,6 +374,7 @@ class VirtualRun {
       payload += static_cast<double>(counted.payload_sent) / n;
       summary_.waiting_share += end.seconds > 0 ? counted.seconds_waiting / end.seconds / n : 0;
       summary_.blocks_aborted += static_cast<double>(counted.aborted) / n;
+      summary_.blocks_jumped += static_cast<double>(counted.jumped) / n;
       summary_.directed_aborted += static_cast<double>(counted.directed_aborted) / n;
       summary_.questions_unanswered += static_cast<double>(counted.questions.unanswered) / n;
       summary_.steps_skipped += static_cast<double>(counted.skipped) / n;
@@ -381,8 +382,7 @@ class VirtualRun {
     summary_.payload_sent_per_worker = static_cast<std::uint64_t>(std::llround(payload));
   }
 
-  // Losses, learning rate and waiting since the last look; as they were then, if nothing was done
-  // since.
+  // Losses, learning rate and waiting since the last look; the same if nothing was done since.
   void look_at_training(Look& seen) {
     double losses = 0, waited = 0;
     int counted = 0;

@@ -39,6 +39,7 @@ bool known(std::uint8_t type) {
     case FrameType::where:
     case FrameType::ready:
     case FrameType::echo:
+    case FrameType::jumps:
     case FrameType::join:
     case FrameType::share:
     case FrameType::done:

@@ -30,6 +30,9 @@ enum class FrameType : std::uint8_t {
   where = 10,
   ready = 11,  // my block is written: send yours
   echo = 12,   // answer to a heartbeat, with its value
+  // Your block jumps (exchange/jump_guard.h); value = the bits of its distance from mine, a double;
+  // step = 1: those of others do not.
+  jumps = 13,
   // Exact averages (exchange/average.h).
   join = 16,   // I take part in average `round`, attempt `block`; payload: the participants I see
   share = 17,  // one chunk of my partial average

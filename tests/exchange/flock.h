@@ -30,13 +30,16 @@ using std::chrono::milliseconds;
 
 struct Worker {
   Worker(LocalHub& hub, int rank, const Schedule& schedule, Patience patience, Wire wire = Wire::fp32,
-         int one_in = 1)
-      : Worker(hub.endpoint(rank), schedule, patience, wire, one_in) {}
+         int one_in = 1, double jump_guard = 0)
+      : Worker(hub.endpoint(rank), schedule, patience, wire, one_in, jump_guard) {}
   Worker(std::unique_ptr<Transport> over, const Schedule& schedule, Patience patience, Wire wire,
-         int one_in = 1)
+         int one_in = 1, double jump_guard = 0)
       : transport(over.get()),
         exchange(std::move(over), schedule, {size, size},
-                 {.patience = patience, .log = warnings.log(), .contents = {.wire = wire, .one_in = one_in}}),
+                 {.patience = patience,
+                  .log = warnings.log(),
+                  .contents = {.wire = wire, .one_in = one_in},
+                  .jump_guard = jump_guard}),
         grids{Grid(wire, schedule.rounds.size() * static_cast<std::size_t>(one_in)),
               Grid(wire, schedule.rounds.size() * static_cast<std::size_t>(one_in))} {
     std::mt19937_64 random(static_cast<std::uint64_t>(transport->rank()) + 1);
@@ -98,10 +101,11 @@ inline Schedule triangle() {
 struct Flock {
   Flock(const std::string& schedule, int n, Patience patience = {}, Wire wire = Wire::fp32, int one_in = 1)
       : Flock(make_schedule(schedule, n), patience, wire, one_in) {}
-  explicit Flock(const Schedule& schedule, Patience patience = {}, Wire wire = Wire::fp32, int one_in = 1)
+  explicit Flock(const Schedule& schedule, Patience patience = {}, Wire wire = Wire::fp32, int one_in = 1,
+                 double jump_guard = 0)
       : hub(schedule.workers()) {
     for (int i = 0; i < schedule.workers(); ++i) {
-      workers.push_back(std::make_unique<Worker>(hub, i, schedule, patience, wire, one_in));
+      workers.push_back(std::make_unique<Worker>(hub, i, schedule, patience, wire, one_in, jump_guard));
     }
     everyone([](Worker& w) { w.begin(); });
   }

@@ -104,25 +104,48 @@ TEST_P(Rejoin, TheRunBeginsWithSomeAndTheOthersComeLater) {
   }
 }
 
-TEST_P(Rejoin, AWorkerWithNaNsTakesTheStateOfAnother) {
+// Values that one worker's parameters get in mid-run.
+struct Corrupt {
+  double to;  // they become
+  double jump_guard;
+};
+
+TEST_P(Rejoin, AWorkerWithNaNsOrValuesThatJumpTakesTheStateOfAnother) {
   if (!mixes()) return;
-  std::atomic<std::uint64_t> last = ~std::uint64_t{0};  // step; unknown before the worker is well
-  flock(kMany, [&](int i, World& world) {
-    Life life(seat_of(world), options());
-    const auto is_well = [&] { return at::isfinite(life.x).all().item<bool>(); };
-    while (life.optimizer.steps() < 5) life.step(i);
-    if (i == 2) {
-      life.step(i, NAN);
-      while (!is_well()) life.step(i);
-      last = life.optimizer.steps() + 12;
-    }
-    while (life.optimizer.steps() < last) life.step(i);
-    EXPECT_TRUE(is_well());
-    nobody_leaves_yet(life.optimizer);
-    const Consensus consensus(life.optimizer);
-    EXPECT_EQ(consensus.workers(), kMany);
-    EXPECT_LT(consensus.distance(), 1);
-  });
+  for (const auto& [to, jump_guard] : {Corrupt{NAN, 0}, Corrupt{1e6, 50}}) {
+    SCOPED_TRACE(to);
+    Options guarded = options();
+    guarded.jump_guard = jump_guard;
+    if (refusal<UsageError>([&] { check_options(guarded, kMany, kMany, false); }) != "accepted") continue;
+    std::atomic<std::uint64_t> last = ~std::uint64_t{0};  // step; unknown before the worker is well
+    std::atomic<std::uint64_t> refused = 0;
+    flock(kMany, [&](int i, World& world) {
+      Life life(seat_of(world), guarded);
+      const auto is_well = [&] { return (life.x.abs() < 1e3).all().item<bool>(); };
+      // Until all distances are known.
+      while (life.optimizer.steps() < 5 ||
+             (i == 2 && jump_guard > 0 && life.optimizer.statistics().committed < 60))
+        life.step(i);
+      if (i == 2) {
+        if (std::isnan(to)) {
+          life.step(i, NAN);
+        } else {
+          const c10::AutoGradMode no_gradient(false);
+          life.x.fill_(to);
+        }
+        while (!is_well()) life.step(i);
+        last = life.optimizer.steps() + 12;
+      }
+      while (life.optimizer.steps() < last) life.step(i);
+      EXPECT_TRUE(is_well());
+      refused += life.optimizer.statistics().jumped;
+      nobody_leaves_yet(life.optimizer);
+      const Consensus consensus(life.optimizer);
+      EXPECT_EQ(consensus.workers(), kMany);
+      EXPECT_LT(consensus.distance(), 1);
+    });
+    EXPECT_EQ(refused > 0, jump_guard > 0);
+  }
 }
 STARLING_EVERY_SCHEME(Rejoin);
 

@@ -73,6 +73,23 @@ TEST_P(SchemeRefusals, NameWhatItDoesNotTakeAndWhy) {
       in_pairs()
           ? fmt::format("max_wait is not for scheme \"{}\", which waits for nobody: leave it out", name())
           : "accepted");
+  for (const double factor : {-1.0, 1.5, 20.0}) {
+    Options guarded = options();
+    guarded.jump_guard = factor;
+    const auto takes = [](const SchemeInfo& one) {
+      return one.traits.path != Path::gradients && one.traits.edges != EdgeKind::none &&
+             one.traits.contents.chooser == Chooser::mask;
+    };
+    EXPECT_EQ(
+        refused(guarded),
+        factor < 0   ? "jump_guard = -1 is not allowed: it must be at least 0 and at most 1e+06"
+        : factor < 2 ? "jump_guard = 1.5 is not allowed: it must be 0, or at least 2"
+        : takes(info())
+            ? "accepted"
+            : fmt::format(
+                  "jump_guard = 20 needs scheme \"{}\", not \"{}\", whose workers exchange no parameters",
+                  schemes_that(takes), name()));
+  }
   Options scaled = options(), skips = options();
   scaled.loss_scaling = LossScaling{}, skips.skip_not_finite = true;
   const std::string takes_no = fmt::format("scheme \"{}\" takes no ", name());

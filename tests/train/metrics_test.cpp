@@ -101,7 +101,7 @@ TEST_F(MetricsTest, SummaryHoldsWhatTheCommandPromises) {
   const auto json = nlohmann::json::parse(slurp(folder_ / "summary.json"));
   for (const char* key : {"scheme", "schedule", "rule", "wire", "one_in", "workers", "workers_lost", "steps",
                           "samples", "seconds", "loss", "accuracy", "worst_accuracy", "consensus_distance",
-                          "bytes_sent_per_worker", "waiting_share", "seed", "versions"}) {
+                          "bytes_sent_per_worker", "waiting_share", "blocks_jumped", "seed", "versions"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["accuracy"], 0.9);

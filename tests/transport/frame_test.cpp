@@ -51,7 +51,7 @@ TEST(Frame, StartsWithItsMagicInLittleEndian) {
 
 TEST(Frame, EveryTypeIsDecodedAndNoOther) {
   for (int type = 0; type < 256; ++type) {
-    const bool known = (type >= 1 && type <= 12) || (type >= 16 && type <= 20) ||
+    const bool known = (type >= 1 && type <= 13) || (type >= 16 && type <= 20) ||
                        (type >= 24 && type <= 31) || (type >= 32 && type <= 35) || type == 40 || type == 41 ||
                        type == 48 || type == 49;
     EXPECT_EQ(Frame::decode(Frame{.type = static_cast<FrameType>(type)}.encode()).has_value(), known) << type;

@@ -55,6 +55,7 @@ void PairScheme::attach(const Connection& connection) {
                         .meet = connection.renewed ? world_.timeouts.meet_again() : world_.timeouts.meet,
                         .needs_all = !connection.renewed,
                         .silent = world_.timeouts.silent,
+                        .jump_guard = options_.jump_guard,
                         .interrupted = world_.interrupted};
   choose(options, connection.of_members);
   options.rates = options.rates.for_ranks(connection.members, world_.size);
@@ -240,6 +241,7 @@ ExchangeStatistics PairScheme::counted() const {
   all.committed = gossip.averaged * taken_.size();
   all.bytes_sent = gossip.bytes_sent;
   all.payload_sent = gossip.payload_sent;
+  all.jumped = gossip.jumped;
   for (const auto& neighbour : gossip.neighbours) {
     all.aborted += neighbour.aborted;
     all.late += neighbour.late;

@@ -50,6 +50,7 @@ class PairScheme : public Scheme {
     return gossip_ ? std::optional(gossip_->statistics()) : std::nullopt;
   }
   bool sent_finite() const override { return gossip_->sent_finite(); }
+  bool is_apart() const override { return gossip_->is_apart(); }
 
  protected:
   explicit PairScheme(const SchemeParts& parts) : Scheme(parts), settings_(parts.options.scheme) {}

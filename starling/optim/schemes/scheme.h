@@ -115,6 +115,8 @@ class Scheme {
   virtual std::optional<GossipStatistics> gossip() const { return {}; }
   // Whether all blocks of the last exchange were finite when they were sent.
   virtual bool sent_finite() const { return exchange_->sent_finite(); }
+  // Whether the neighbours find that this worker's blocks have jumped (exchange/jump_guard.h).
+  virtual bool is_apart() const { return exchange_->is_apart(); }
 
  protected:
   explicit Scheme(const SchemeParts& parts)

@@ -1,0 +1,102 @@
+// Refuses blocks whose values have jumped away from this worker's: the memory of one of the two was
+// corrupted silently, or one has diverged. A block is measured once it is whole, against the one
+// that this worker sends for the same swap, before this worker votes. So a refused block is aborted
+// at both ends, as one with NaNs.
+//
+//   distance   RMS of theirs - mine, over the parameters of a block; the same at both ends
+//   usual      the median of the last distances of this block, to any worker, that were no jumps
+//   jump       a distance above `factor` times the usual one
+//   apart      this worker is the one that has jumped: neighbours refuse its block, and take those
+//              of others
+//
+// The one that refuses tells the other, which may not have measured yet. Nothing jumps before
+// kEnough distances are known. If so many jump in a row and none does not, the run itself has
+// changed, for example by its learning rate: they become the usual ones.
+//
+// It is no defence against an adversary, who can move a little in each round.
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "starling/core/log.h"
+#include "starling/exchange/edge.h"
+#include "starling/exchange/sent_block.h"
+#include "starling/transport/frame.h"
+
+namespace starling {
+
+// On the transport's thread, except where stated.
+class JumpGuard {
+ public:
+  static constexpr std::size_t kEnough = 16, kRemembered = 32;  // distances of a block
+  static constexpr std::uint64_t kStays =
+      3;  // refusals in a row after which a worker is told that others are usual
+
+  struct Options {
+    double factor = 0;  // 0: takes everything, at no cost
+    std::size_t blocks = 0;
+    std::set<int> neighbours{};
+    const char* counted = "round";  // what SwapId::round counts
+    Log log{};
+    // Tells a worker that its block jumps. `others`: those of others do not.
+    std::function<void(int rank, SwapId id, double distance, bool others)> tell{};
+  };
+  explicit JumpGuard(Options options);
+
+  bool is_on() const { return options_.factor > 0; }
+  // Whether this worker refuses theirs. values: the parameters of the block, which are its first
+  // values. Costs a read of both. False, at no cost, if the guard is off.
+  bool refuses(int rank, SwapId id, const SentBlock& theirs, const SentBlock& mine, std::size_t values);
+  // The same for a measured distance.
+  bool refuses(int rank, SwapId id, double distance);
+  // The other worker tells this one what `tell` says.
+  void was_refused(int rank, SwapId id, double distance, bool others);
+  // A swap with this worker has committed.
+  void committed(int rank, std::uint32_t block);
+  // At least half of the neighbours say that this worker's block jumps, and those of others do not.
+  // On any thread.
+  bool is_apart() const { return apart_; }
+
+ private:
+  struct Refusals {           // of one worker's block
+    std::uint64_t round = 0;  // the last one that was measured, here or there
+    std::uint64_t in_a_row = 0;
+    std::uint64_t taken_before = 0;  // Block::taken at the first of these
+  };
+  struct Block {
+    std::vector<double> usual;         // the last distances that were no jumps
+    std::vector<double> jumps;         // since then
+    std::uint64_t taken = 0;           // blocks of any worker
+    std::map<int, Refusals> refusals;  // by rank
+    std::set<int> told;                // by these workers
+  };
+  double usual_of(const Block& block) const;  // 0: not known yet
+  bool is_jump(const Block& block, double distance) const;
+  bool is_apart(const Block& block) const;
+  // Returns whether the blocks of others are usual, while those of this worker stay away.
+  bool count_refusal(int rank, SwapId id, double distance);
+
+  const Options options_;
+  std::vector<Block> blocks_;
+  std::set<int> named_;  // in a message
+  std::atomic<bool> apart_ = false;
+};
+
+// The frame in which `tell` crosses an edge.
+inline Frame jump_frame(SwapId id, double distance, bool others) {
+  return {.type = FrameType::jumps,
+          .round = id.round,
+          .block = id.block,
+          .step = others ? 1U : 0U,
+          .value = std::bit_cast<std::uint64_t>(distance)};
+}
+inline double jump_distance(const Frame& frame) { return std::bit_cast<double>(frame.value); }
+
+}  // namespace starling
