@@ -82,7 +82,7 @@ TEST_P(SchemeRefusals, NameWhatItDoesNotTakeAndWhy) {
     };
     EXPECT_EQ(
         refused(guarded),
-        factor < 0   ? "jump_guard = -1 is not allowed: it must be at least 0 and at most 1e+06"
+        factor < 0   ? "jump_guard = -1 is not allowed: it must be at least 0 and at most 1000000"
         : factor < 2 ? "jump_guard = 1.5 is not allowed: it must be 0, or at least 2"
         : takes(info())
             ? "accepted"
